@@ -1,0 +1,28 @@
+"""What every run has in common: logging, checkpoints, pictures, reproducibility."""
+
+custom_imports = dict(imports=['xcit_mm'], allow_failed_imports=False)
+
+env_cfg = dict(
+    cudnn_benchmark=False,
+    mp_cfg=dict(mp_start_method='fork', opencv_num_threads=0),
+    dist_cfg=dict(backend='nccl'),
+)
+randomness = dict(seed=0)
+sync_bn = 'torch'  # mmengine converts BatchNorm when the run is distributed, only then
+auto_scale_lr = dict(enable=False, base_batch_size=16)
+
+default_hooks = dict(
+    timer=dict(type='IterTimerHook'),
+    logger=dict(type='LoggerHook', interval=50),
+    param_scheduler=dict(type='ParamSchedulerHook'),
+    checkpoint=dict(type='CheckpointHook', interval=1, max_keep_ckpts=3),
+    sampler_seed=dict(type='DistSamplerSeedHook'),
+    pictures=dict(type='PictureHook'),
+    report=dict(type='ReportHook'),
+)
+log_processor = dict(type='LogProcessor', window_size=50, by_epoch=True)
+log_level = 'INFO'
+load_from = None
+resume = False
+launcher = 'none'
+work_dir = None

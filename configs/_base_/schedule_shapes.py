@@ -1,0 +1,23 @@
+"""A schedule of minutes for the built-in shapes, from scratch on a CPU."""
+
+_base_ = ['default_runtime.py']
+
+train_cfg = dict(type='IterBasedTrainLoop', max_iters=450, val_interval=450)
+val_cfg = dict(type='ValLoop')
+test_cfg = dict(type='TestLoop')
+optim_wrapper = dict(
+    type='OptimWrapper',
+    optimizer=dict(type='AdamW', lr=2e-3, betas=(0.9, 0.999), weight_decay=0.05),
+    clip_grad=dict(max_norm=5),  # lets so high a learning rate train
+    paramwise_cfg=dict(custom_keys={'norm': dict(decay_mult=0.0)}),
+)
+param_scheduler = [
+    dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=50),
+    dict(type='CosineAnnealingLR', by_epoch=False, begin=50, end=450, eta_min=1e-6),
+]
+auto_scale_lr = dict(base_batch_size=8)
+default_hooks = dict(
+    logger=dict(interval=10),
+    checkpoint=dict(by_epoch=False, interval=50),
+)
+log_processor = dict(by_epoch=False, window_size=20)

@@ -1,0 +1,52 @@
+"""The built-in shapes in ADE20k's layout (see xcit_mm/datasets/shapes.py)."""
+
+data_root = 'data/shapes/'
+data_help = 'tools/make_shapes.py {data_root} draws it in seconds'
+metainfo = dict(
+    classes=('background', 'circle', 'square', 'triangle'),
+    palette=[(90, 90, 90), (220, 60, 60), (60, 160, 240), (250, 190, 40)],
+)
+
+train_pipeline = [
+    dict(type='LoadImageFromFile'),
+    dict(type='LoadAnnotations', reduce_zero_label=True),
+    dict(type='RandomFlip', prob=0.5),
+    dict(type='PackSegInputs'),
+]
+test_pipeline = [
+    dict(type='LoadImageFromFile'),
+    dict(type='LoadAnnotations', reduce_zero_label=True),
+    dict(type='PackSegInputs'),
+]
+
+train_dataloader = dict(
+    batch_size=8,
+    num_workers=1,
+    persistent_workers=True,
+    sampler=dict(type='InfiniteSampler', shuffle=True),
+    dataset=dict(
+        type='BaseSegDataset',
+        data_root=data_root + 'ade/',
+        data_prefix=dict(img_path='images/training', seg_map_path='annotations/training'),
+        reduce_zero_label=True,
+        metainfo=metainfo,
+        pipeline=train_pipeline,
+    ),
+)
+val_dataloader = dict(
+    batch_size=1,
+    num_workers=1,
+    persistent_workers=True,
+    sampler=dict(type='DefaultSampler', shuffle=False),
+    dataset=dict(
+        type='BaseSegDataset',
+        data_root=data_root + 'ade/',
+        data_prefix=dict(img_path='images/validation', seg_map_path='annotations/validation'),
+        reduce_zero_label=True,
+        metainfo=metainfo,
+        pipeline=test_pipeline,
+    ),
+)
+test_dataloader = val_dataloader
+val_evaluator = dict(type='IoUMetric', iou_metrics=['mIoU'])
+test_evaluator = val_evaluator

@@ -1,0 +1,51 @@
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+version = next(
+    line.split("'")[1]
+    for line in Path('xcit_mm/__init__.py').read_text().splitlines()
+    if line.startswith('__version__')
+)
+
+setup(
+    name='xcit_mm',
+    version=version,
+    description='XCiT backbones for mmdetection and mmsegmentation',
+    long_description=Path('README.md').read_text(),
+    long_description_content_type='text/markdown',
+    license='Apache-2.0',
+    license_files=['LICENSE', 'NOTICE'],
+    # The editable install is then a plain path: a folder of the same name, as that of a clone is,
+    # does not hide the package from a script beside it.
+    package_dir={'': '.'},
+    packages=find_packages(include=['xcit_mm', 'xcit_mm.*']),
+    python_requires='>=3.10',
+    # mmengine, mmcv, mmdet and mmseg come under two families of names: see the extras.
+    install_requires=[
+        'torch>=2.1',
+        'torchvision>=0.16',
+        'numpy>=1.24',
+        'pycocotools>=2.0.7',
+        'rich>=13',
+        'shapely>=2.0',
+    ],
+    extras_require={
+        'onedl': [
+            'onedl-mmengine>=0.10.12,<0.11',
+            'onedl-mmcv>=2.3.6,<2.4',
+            'onedl-mmdetection>=3.5.1,<3.6',
+            'onedl-mmsegmentation>=1.4.2,<1.5',
+        ],
+        'openmmlab': [
+            'mmengine>=0.10.7,<0.11',
+            'mmcv-lite>=2.1.0,<2.2',
+            'mmdet>=3.3.0,<3.4',
+            'mmsegmentation>=1.2.2,<1.3',
+            'ftfy>=6.0',  # mmsegmentation imports both without requiring them
+            'regex',
+            'setuptools<81',  # mmengine finds configs of mmdet by pkg_resources, which 81 dropped
+        ],
+        'test': ['pytest>=8', 'timm>=1.0.9', 'ruff>=0.6', 'codespell>=2.3'],
+    },
+)

@@ -1,0 +1,71 @@
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from xcit_mm.datasets.shapes import ShapesSpec, make_shapes
+
+ROOT = Path(__file__).resolve().parents[1]
+DATA = ROOT / 'tests' / 'data'
+
+
+@pytest.fixture(autouse=True)
+def _fixed_randomness():
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope='session')
+def golden() -> Callable[[str], dict[str, Tensor]]:
+    """Load an archive of tests/data as tensors by name."""
+
+    def load(name: str) -> dict[str, Tensor]:
+        with np.load(DATA / f'{name}.npz') as archive:
+            return {key: torch.from_numpy(archive[key]) for key in archive.files}
+
+    return load
+
+
+@pytest.fixture(scope='session')
+def shapes_root(tmp_path_factory) -> Path:
+    """A small shapes dataset, drawn once."""
+    root = tmp_path_factory.mktemp('data') / 'shapes'
+    make_shapes(root, ShapesSpec(num_train=24, num_val=4))
+    return root
+
+
+@pytest.fixture(scope='session')
+def run_tool() -> Callable[..., subprocess.CompletedProcess]:
+    """Run a tool as a user types it, from the root of the repository."""
+
+    def run(tool: str, *args: object, env: dict[str, str] | None = None):
+        command = [sys.executable, f'tools/{tool}', *map(str, args)]
+        return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
+
+    return run
+
+
+def relative_error(value: Tensor, reference: Tensor) -> float:
+    """Norm of the difference over norm of the reference."""
+    return ((value - reference).norm() / reference.norm()).item()
+
+
+def randomize(module: nn.Module) -> None:
+    """Non-trivial values everywhere: at the initial ones of gamma 1e-5 every error hides."""
+    generator = torch.Generator().manual_seed(1)
+
+    def uniform(tensor: Tensor, low: float, high: float) -> None:
+        tensor.copy_(torch.rand(tensor.shape, generator=generator) * (high - low) + low)
+
+    with torch.no_grad():
+        for name, tensor in module.state_dict().items():
+            if 'gamma' in name or 'temperature' in name or name.endswith('running_var'):
+                uniform(tensor, 0.5, 1.5)
+            elif tensor.is_floating_point() and tensor.ndim == 1:  # biases, means and norms
+                uniform(tensor, -0.3, 0.3)
+                if name.endswith('weight'):
+                    tensor += 1

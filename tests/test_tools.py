@@ -1,0 +1,209 @@
+"""The command lines as a user types them: train, resume, test, and what they say of wrong input."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import cv2
+import pytest
+import torch
+from conftest import ROOT
+
+from xcit_mm import mmcv_fallback
+
+DETECTOR = 'configs/mask_rcnn_xcit_n12_16_shapes.py'
+SEGMENTOR = 'configs/sem_fpn_xcit_n12_16_shapes.py'
+NUM_VAL = 4  # images of the fixture shapes_root
+
+
+def options(shapes_root: Path, max_iters: int) -> list[str]:
+    return [
+        '--cfg-options',
+        f'data_root={shapes_root}',
+        f'train_cfg.max_iters={max_iters}',
+        f'train_cfg.val_interval={max_iters}',
+        f'default_hooks.checkpoint.interval={max_iters}',
+        'default_hooks.logger.interval=1',
+        'train_dataloader.batch_size=4',
+        'train_dataloader.num_workers=0',
+        'train_dataloader.persistent_workers=False',
+        'log_processor.window_size=1',
+        'param_scheduler.0.end=8',  # the warm-up of 50 is longer than these runs
+        'optim_wrapper.optimizer.lr=5e-4',
+    ]
+
+
+def losses(work_dir: Path) -> dict[int, float]:
+    """The logged losses by iteration, of all runs in a work dir."""
+    lines = [
+        json.loads(line)
+        for file in sorted(work_dir.glob('*/vis_data/scalars.json'))
+        for line in file.read_text().splitlines()
+    ]
+    return {line['step']: line['loss'] for line in lines if 'loss' in line}
+
+
+@pytest.fixture(scope='module', params=[DETECTOR, SEGMENTOR], ids=['detector', 'segmentor'])
+def run(request, run_tool, shapes_root, tmp_path_factory):
+    """A short training: what it printed, and where it wrote."""
+    work_dir = tmp_path_factory.mktemp('work')
+    args = [request.param, '--work-dir', work_dir, *options(shapes_root, 12)]
+    done = run_tool('train.py', *args)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return request.param, work_dir, done.stdout + done.stderr
+
+
+def test_training_lowers_the_loss(run):
+    _, work_dir, _ = run
+    history = losses(work_dir)
+    assert sorted(history) == list(range(1, 13))
+    assert sum(history[i] for i in (10, 11, 12)) < 0.9 * sum(history[i] for i in (1, 2, 3))
+
+
+def test_training_ends_with_the_table_and_the_places(run):
+    config, work_dir, output = run
+    report = output[output.index('The training is finished.') :]
+    assert ('boxes' in report and 'masks' in report) if config == DETECTOR else 'mIoU' in report
+    places = dict(line.split(None, 1) for line in report.splitlines() if str(work_dir) in line)
+    assert Path(places['checkpoint']) == work_dir / 'iter_12.pth'
+    assert Path(places['checkpoint']).is_file()
+    assert 'The training is finished.' in Path(places['log']).read_text()
+    assert 'eta' in output
+    assert 'paramwise_options' not in output
+    notice = 'mmcv has no compiled operators'
+    assert Path(places['log']).read_text().count(notice) == mmcv_fallback.in_force()
+
+
+def test_validation_draws_pictures_with_ground_truth_and_prediction(run):
+    _, work_dir, _ = run
+    pictures = sorted((work_dir / 'pictures').glob('*.png'))
+    assert len(pictures) == NUM_VAL
+    assert cv2.imread(str(pictures[0])).shape == (320, 640, 3)
+
+
+def test_resume_goes_on_where_the_training_ended(run, run_tool, shapes_root):
+    config, work_dir, _ = run
+    done = run_tool(
+        'train.py', config, '--work-dir', work_dir, '--resume', *options(shapes_root, 14)
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert sorted(losses(work_dir)) == list(range(1, 15))
+    assert (work_dir / 'iter_14.pth').is_file()
+
+
+def test_testing_a_checkpoint_repeats_the_metrics_of_its_training(
+    run, run_tool, shapes_root, tmp_path
+):
+    config, work_dir, output = run
+    done = run_tool(
+        'test.py',
+        config,
+        work_dir / 'iter_12.pth',
+        '--work-dir',
+        tmp_path / 'work',
+        '--show-dir',
+        tmp_path / 'pictures',
+        '--cfg-options',
+        f'data_root={shapes_root}',
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    rows = [line for line in output.splitlines() if line.startswith(('boxes', 'masks', 'mIoU'))]
+    assert rows
+    for row in rows:
+        assert row in done.stdout + done.stderr
+    assert len(list((tmp_path / 'pictures').glob('*.png'))) == NUM_VAL
+
+
+def assert_refused(done, message: str) -> None:
+    """One line, exit code 2, no traceback."""
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert 'Traceback' not in done.stderr
+    assert done.stderr.strip().splitlines()[-1].startswith(('tools/', 'train.py: error:'))
+
+
+def test_missing_data_is_said_before_anything_is_written(run_tool, tmp_path):
+    done = run_tool(
+        'train.py',
+        'configs/mask_rcnn_xcit_s12_8_3x.py',
+        '--work-dir',
+        tmp_path / 'work',
+        '--cfg-options',
+        f'data_root={tmp_path}/coco',
+    )
+    assert_refused(done, f'train data: folder {tmp_path}/coco is missing')
+    assert 'cocodataset.org' in done.stderr
+    assert not (tmp_path / 'work').exists()
+
+
+def test_resume_without_a_checkpoint_is_refused(run_tool, shapes_root, tmp_path):
+    done = run_tool(
+        'train.py', DETECTOR, '--work-dir', tmp_path, '--resume', *options(shapes_root, 2)
+    )
+    assert_refused(done, f'{tmp_path} holds no checkpoint')
+
+
+def test_a_missing_checkpoint_is_refused(run_tool, shapes_root, tmp_path):
+    done = run_tool(
+        'test.py', DETECTOR, tmp_path / 'gone.pth', '--cfg-options', f'data_root={shapes_root}'
+    )
+    assert_refused(done, 'gone.pth does not exist')
+
+
+def test_the_checkpoint_of_another_model_is_refused(run_tool, shapes_root, tmp_path):
+    torch.save({'state_dict': {'backbone.conv1.weight': torch.zeros(3)}}, tmp_path / 'other.pth')
+    done = run_tool(
+        'test.py',
+        DETECTOR,
+        tmp_path / 'other.pth',
+        '--work-dir',
+        tmp_path / 'work',
+        '--cfg-options',
+        f'data_root={shapes_root}',
+    )
+    assert_refused(done, 'does not hold the weights of this model')
+    assert 'backbone.conv1.weight is (3,) in the file and absent in the model' in done.stderr
+
+
+def test_a_missing_config_is_refused(run_tool):
+    assert_refused(run_tool('train.py', 'configs/gone.py'), 'gone.py does not exist')
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [
+        (['--cfg-options', 'data_root'], 'not of the form NAME=VALUE'),
+        (['--cfg-options', 'model.backbone.arch=b12'], "arch='b12' is not one of"),
+        (['--launcher', 'pytorch'], 'torchrun'),
+        (['--launcher', 'slurm'], 'needs GPUs'),
+    ],
+)
+def test_a_wrong_argument_is_refused(run_tool, shapes_root, tmp_path, arguments, message):
+    if '--launcher' in arguments and torch.cuda.is_available():
+        pytest.skip('the launchers without a GPU')
+    if '--cfg-options' not in arguments:
+        arguments = [*arguments, '--cfg-options']
+    done = run_tool(
+        'train.py', DETECTOR, '--work-dir', tmp_path, *arguments, f'data_root={shapes_root}'
+    )
+    assert_refused(done, message)
+
+
+def test_torchrun_trains_in_two_processes_without_a_gpu(shapes_root, tmp_path):
+    command = [sys.executable, '-m', 'torch.distributed.run', '--standalone', '--nproc_per_node=2']
+    command += ['tools/train.py', DETECTOR, '--launcher', 'pytorch']
+    command += ['--work-dir', tmp_path, *options(shapes_root, 2), 'auto_scale_lr.enable=True']
+    done = subprocess.run(
+        list(map(str, command)), cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, output[-3000:]
+    assert 'the processes talk through gloo' in output
+    assert sorted(losses(tmp_path)) == [1, 2]
+    assert output.count('The training is finished.') == 1
+
+
+def test_the_tools_are_executable_as_they_stand():
+    for tool in ('train.py', 'test.py', 'make_shapes.py'):
+        assert (ROOT / 'tools' / tool).stat().st_mode & 0o111

@@ -1,0 +1,303 @@
+"""The backbone against the authors' code and timm, and everything its arguments promise."""
+
+import importlib
+
+import pytest
+import timm
+import torch
+from conftest import randomize, relative_error
+from torch import nn
+from torchvision.ops import StochasticDepth
+
+from xcit_mm import XCiT
+from xcit_mm.models.xcit import ARCHS
+
+TOLERANCE = 1e-5
+GOLDEN = {'xcit_p16': 16, 'xcit_p8': 8, 'xcit_p16_odd': 16}
+TIMM_NAMES = {
+    'n12': 'nano_12',
+    't12': 'tiny_12',
+    't24': 'tiny_24',
+    's12': 'small_12',
+    's24': 'small_24',
+    'm24': 'medium_24',
+    'l24': 'large_24',
+}
+SMALL = dict(embed_dim=32, depth=4, num_heads=4, eta=1.0)
+
+
+def small_xcit(patch_size: int = 16, **kwargs) -> XCiT:
+    return XCiT(SMALL, patch_size, out_indices=(0, 1, 2, 3), **kwargs)
+
+
+def batch_norms(model: nn.Module) -> list[nn.BatchNorm2d]:
+    return [m for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
+
+
+def golden_state(arrays: dict) -> dict:
+    return {k.removeprefix('state/'): v for k, v in arrays.items() if k.startswith('state/')}
+
+
+def golden_model(arrays: dict, patch_size: int) -> XCiT:
+    """The authors' model before its training step.
+
+    The archives were written after that step: `state/` holds the running statistics that it
+    left (the same arrays as `stats/`). They are taken back by r = (r' - m * b) / (1 - m), with
+    b the statistics of the batch; that b is right shows in the outputs in evaluation mode,
+    which depend on every r.
+    """
+    model = small_xcit(patch_size)
+    model.load_state_dict(golden_state(arrays))
+    after = {k: v.double() for k, v in model.state_dict().items() if 'running' in k}
+    momentum = batch_norms(model)[0].momentum
+    for norm in batch_norms(model):
+        norm.momentum = 1.0  # the running statistics become those of the batch
+    model.train()(arrays['input'])
+    batch = {k: v.double() for k, v in model.state_dict().items() if 'running' in k}
+    before = {k: (after[k] - momentum * batch[k]) / (1 - momentum) for k in after}
+    model.load_state_dict(before, strict=False)
+    for norm in batch_norms(model):
+        norm.momentum = momentum
+    return model
+
+
+@pytest.mark.parametrize(('name', 'patch_size'), GOLDEN.items())
+def test_outputs_in_evaluation_equal_the_authors(golden, name, patch_size):
+    arrays = golden(name)
+    maps = golden_model(arrays, patch_size).eval()(arrays['input'])
+    for i, value in enumerate(maps):
+        assert relative_error(value, arrays[f'eval/{i}']) <= TOLERANCE
+
+
+@pytest.mark.parametrize(('name', 'patch_size'), GOLDEN.items())
+def test_training_step_equals_the_authors(golden, name, patch_size):
+    arrays = golden(name)
+    model = golden_model(arrays, patch_size).train()
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    image = arrays['input'].requires_grad_()
+    maps = model(image)
+    for i, value in enumerate(maps):
+        assert relative_error(value, arrays[f'train/{i}']) <= TOLERANCE
+    sum((value * arrays[f'cotangent/{i}']).sum() for i, value in enumerate(maps)).backward()
+
+    gradients = {name: p.grad for name, p in model.named_parameters()} | {'input': image.grad}
+    assert {f'grad/{name}' for name in gradients} == {k for k in arrays if k.startswith('grad/')}
+    for name, gradient in gradients.items():
+        reference = arrays[f'grad/{name}']
+        if name == 'fpn1.0.bias' and patch_size == 16:
+            # The BatchNorm behind it takes a bias away: the gradient is 0 but for rounding.
+            scale = arrays['grad/fpn1.0.weight'].norm()
+            assert gradient.norm() <= TOLERANCE * scale
+            assert reference.norm() <= TOLERANCE * scale
+        else:
+            assert relative_error(gradient, reference) <= TOLERANCE, name
+
+    state = model.state_dict()
+    statistics = [k.removeprefix('stats/') for k in arrays if k.startswith('stats/')]
+    assert statistics
+    for name in statistics:
+        assert relative_error(before[name], arrays[f'stats/{name}']) > 1e-2, name
+        assert relative_error(state[name], arrays[f'stats/{name}']) <= TOLERANCE, name
+
+
+@pytest.mark.parametrize('patch_size', [16, 8])
+@pytest.mark.parametrize('arch', ARCHS)
+def test_every_variant_equals_timm(arch, patch_size):
+    reference = timm.create_model(f'xcit_{TIMM_NAMES[arch]}_p{patch_size}_224')
+    reference.norm = reference.cls_attn_blocks = reference.head = None  # the trunk is compared
+    randomize(reference)
+    model = XCiT(arch, patch_size)
+    trunk = {
+        name.replace('pos_embed.', 'pos_embeder.'): value
+        for name, value in reference.state_dict().items()
+        if name != 'cls_token'
+    }
+    missing, unexpected = model.load_state_dict(trunk, strict=False)
+    assert not unexpected
+    assert all(name.startswith('fpn') for name in missing)
+    reference.eval()
+    model.eval()
+
+    image = torch.randn(1, 3, 64, 96)
+    maps = model(image)
+    cotangents = [torch.randn_like(m) for m in maps]
+    expected = timm_maps(reference, model, image)
+    for value, wanted in zip(maps, expected, strict=True):
+        assert relative_error(value, wanted) <= TOLERANCE
+
+    names = [name for name in trunk if 'running' not in name and 'num_batches' not in name]
+    ours = dict(model.named_parameters())
+    timms = {n.replace('pos_embed.', 'pos_embeder.'): p for n, p in reference.named_parameters()}
+    gradients = torch.autograd.grad(maps, [ours[n] for n in names], cotangents)
+    wanted = torch.autograd.grad(expected, [timms[n] for n in names], cotangents)
+    for name, value, reference_value in zip(names, gradients, wanted, strict=True):
+        assert relative_error(value, reference_value) <= TOLERANCE, name
+
+
+def timm_maps(reference: nn.Module, model: XCiT, image: torch.Tensor) -> list[torch.Tensor]:
+    """timm's tokens after our out_indices, through our pyramid (timm has none)."""
+    x, (H, W) = reference.patch_embed(image)
+    B, N, C = x.shape
+    x = x + reference.pos_embed(B, H, W).reshape(B, C, N).transpose(1, 2)
+    maps = []
+    for i, block in enumerate(reference.blocks):
+        x = block(x, H, W)
+        if i in model.out_indices:
+            maps.append(x.transpose(1, 2).reshape(B, C, H, W))
+    levels = (model.fpn1, model.fpn2, model.fpn3, model.fpn4)
+    return [level(m) for level, m in zip(levels, maps, strict=True)]
+
+
+def test_out_indices_are_the_published_layers():
+    assert XCiT('n12', 16).out_indices == (3, 5, 7, 11)
+    assert XCiT('t24', 16).out_indices == (7, 11, 15, 23)
+    assert XCiT('n12', 16, out_indices=(0, 4, 8, 10)).out_indices == (0, 4, 8, 10)
+
+
+def test_layers_behind_the_last_output_are_not_computed_and_not_trained():
+    model = XCiT(SMALL | dict(depth=6), 16, out_indices=(0, 1, 2, 3))
+    calls = []
+    for i, block in enumerate(model.blocks):
+        block.register_forward_hook(lambda *_, i=i: calls.append(i))
+    sum(m.sum() for m in model(torch.randn(2, 3, 64, 64))).backward()
+    assert calls == [0, 1, 2, 3]
+    for name, parameter in model.named_parameters():
+        unused = name.startswith(('blocks.4.', 'blocks.5.'))
+        assert parameter.requires_grad != unused
+        assert (parameter.grad is None) == unused
+
+
+@pytest.mark.parametrize('patch_size', [16, 8])
+@pytest.mark.parametrize('size', [(75, 110), (33, 200), (64, 64)])
+def test_odd_sizes_give_strides_4_to_32(patch_size, size):
+    model = small_xcit(patch_size).eval()
+    maps = model(torch.randn(1, 3, *size))
+    tokens = [-(-side // patch_size) for side in size]
+    for stride, value in zip((4, 8, 16, 32), maps, strict=True):
+        assert value.shape == (1, 32, *(t * patch_size // stride for t in tokens))
+        assert value.isfinite().all()
+
+
+@pytest.mark.parametrize('patch_size', [16, 8])
+def test_the_smallest_image_passes_and_a_smaller_one_is_refused(patch_size):
+    model = small_xcit(patch_size).eval()
+    smallest = 33 - patch_size
+    assert model(torch.randn(1, 3, smallest, smallest))[3].shape == (1, 32, 1, 1)
+    with pytest.raises(ValueError, match=f'at least {smallest}'):
+        model(torch.randn(1, 3, smallest - 1, 64))
+
+
+@pytest.mark.parametrize('arch', ['s12', 't24', 'l24'])
+@pytest.mark.parametrize('patch_size', [16, 8])
+def test_layer_scale_and_drop_path_are_the_published_ones_in_every_layer(arch, patch_size):
+    model = XCiT(arch, patch_size)
+    rates = {m.p for m in model.modules() if isinstance(m, StochasticDepth)}
+    assert rates == {ARCHS[arch].drop_path_rate[patch_size]}
+    for block in model.blocks:
+        for gamma in (block.gamma1, block.gamma2, block.gamma3):
+            assert (gamma == ARCHS[arch].eta).all()
+
+
+def test_drop_path_skips_branches_in_training_only():
+    model = small_xcit(drop_path_rate=0.5)
+    image = torch.randn(8, 3, 64, 64)
+    assert not torch.equal(model(image)[2], model(image)[2])
+    model.eval()
+    assert torch.equal(model(image)[2], model(image)[2])
+
+
+@pytest.mark.parametrize('patch_size', [16, 8])
+def test_every_parameter_gets_a_gradient(patch_size):
+    model = small_xcit(patch_size)
+    sum(m.square().sum() for m in model(torch.randn(2, 3, 64, 64))).backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.abs().sum() > 0, name
+
+
+def test_with_cp_changes_neither_gradients_nor_statistics():
+    plain, recomputed = small_xcit(), small_xcit(with_cp=True)
+    randomize(plain)
+    recomputed.load_state_dict(plain.state_dict())
+    image = torch.randn(2, 3, 64, 64)
+    for model in (plain, recomputed):
+        sum(m.square().sum() for m in model(image)).backward()
+    for (name, a), b in zip(plain.named_parameters(), recomputed.parameters(), strict=True):
+        assert torch.equal(a.grad, b.grad), name
+    for (name, a), b in zip(plain.named_buffers(), recomputed.buffers(), strict=True):
+        assert torch.equal(a, b), name
+
+
+def test_with_cp_keeps_less_for_the_backward_pass():
+    def kept(model: XCiT) -> int:
+        sizes = []
+
+        def pack(tensor):
+            sizes.append(tensor.numel())
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            model(torch.randn(1, 3, 128, 128))
+        return sum(sizes)
+
+    assert kept(small_xcit(with_cp=True)) < 0.5 * kept(small_xcit())
+
+
+def test_frozen_stages_get_no_gradient_and_keep_their_statistics():
+    model = small_xcit(frozen_stages=2, drop_path_rate=0.5).train()
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    sum(m.square().sum() for m in model(torch.randn(2, 3, 64, 64))).backward()
+    frozen = ('patch_embed.', 'pos_embeder.', 'blocks.0.', 'blocks.1.')
+    for name, parameter in model.named_parameters():
+        assert (parameter.grad is None) == name.startswith(frozen), name
+    for name, value in model.state_dict().items():
+        if 'running' in name:
+            assert torch.equal(value, before[name]) == name.startswith(frozen), name
+    assert not model.blocks[1].training
+    assert model.blocks[2].training
+
+
+def test_frozen_stages_0_freezes_the_embeddings_alone():
+    model = small_xcit(frozen_stages=0)
+    trained = {name.split('.')[0] for name, p in model.named_parameters() if p.requires_grad}
+    assert trained == {'blocks', 'fpn1', 'fpn2'}
+
+
+@pytest.mark.parametrize('framework', ['mmengine', 'mmdet', 'mmseg'])
+def test_both_frameworks_build_it_from_a_config(framework):
+    registry = importlib.import_module(f'{framework}.registry').MODELS
+    assert isinstance(registry.build(dict(type='XCiT', arch='n12', patch_size=16)), XCiT)
+
+
+@pytest.mark.parametrize(
+    ('kwargs', 'message'),
+    [
+        (dict(arch='b12'), r"'b12'.*'n12'.*'l24'"),
+        (dict(arch=dict(embed_dim=64)), 'embed_dim.*num_heads'),
+        (dict(patch_size=14), r'14.*\(8, 16\)'),
+        (dict(out_indices=(3, 5, 7)), r'\(3, 5, 7\).*4 ascending layers in 0\.\.11'),
+        (dict(out_indices=(3, 5, 7, 12)), r'0\.\.11'),
+        (dict(out_indices=(5, 3, 7, 11)), 'ascending'),
+        (dict(out_indices=3), r'out_indices=3'),
+        (dict(out_indices=(0, 'a', 2, 3)), r"'a'.*ascending"),
+        (
+            dict(arch=dict(embed_dim=32, depth=3, num_heads=4, eta=1.0)),
+            r'ascending layers in 0\.\.2',
+        ),
+        (dict(arch=['s12']), r"\['s12'\].*'n12'"),
+        (dict(drop_path_rate='0.1'), r"'0\.1'.*\[0, 1\)"),
+        (dict(init_cfg=[dict(type='Pretrained')]), 'init_cfg'),
+        (dict(drop_path_rate=1.5), r'1\.5.*\[0, 1\)'),
+        (dict(frozen_stages=13), r'13.*-1\.\.12'),
+        (dict(arch=dict(embed_dim=32, depth=6, num_heads=5, eta=1.0)), 'num_heads=5'),
+    ],
+)
+def test_a_wrong_argument_is_named_with_the_valid_choices(kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        XCiT(**kwargs)
+
+
+@pytest.mark.parametrize('shape', [(1, 4, 64, 64), (1, 1, 64, 64), (3, 64, 64)])
+def test_an_image_without_three_channels_is_refused(shape):
+    with pytest.raises(ValueError, match=r'3 channels'):
+        small_xcit()(torch.zeros(shape))

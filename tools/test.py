@@ -1,0 +1,34 @@
+#!/usr/bin/env python3
+"""Evaluate a checkpoint: COCO's AP for detectors, IoU for segmentors."""
+
+import argparse
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clone as it stands
+
+try:
+    from xcit_mm.engine import cli, test
+except ImportError as error:  # of what xcit_mm stands on; the message says what to install
+    print(f'{sys.argv[0]}: {error}', file=sys.stderr)
+    sys.exit(2)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    cli.add_run_arguments(parser)
+    parser.add_argument('checkpoint', help='a file that a training of this config wrote')
+    parser.add_argument('--show-dir', help='draw the predictions over the images into it')
+    args = parser.parse_args()
+    test(
+        args.config,
+        args.checkpoint,
+        args.work_dir,
+        args.show_dir,
+        args.launcher,
+        args.cfg_options,
+    )
+
+
+if __name__ == '__main__':
+    cli.run_tool(main)

@@ -1,0 +1,28 @@
+#!/usr/bin/env python3
+"""Train a detector or a segmentor from a config file, and evaluate it."""
+
+import argparse
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clone as it stands
+
+try:
+    from xcit_mm.engine import cli, train
+except ImportError as error:  # of what xcit_mm stands on; the message says what to install
+    print(f'{sys.argv[0]}: {error}', file=sys.stderr)
+    sys.exit(2)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    cli.add_run_arguments(parser)
+    parser.add_argument(
+        '--resume', action='store_true', help='go on from the last checkpoint in the work dir'
+    )
+    args = parser.parse_args()
+    train(args.config, args.work_dir, args.resume, args.launcher, args.cfg_options)
+
+
+if __name__ == '__main__':
+    cli.run_tool(main)

@@ -1,0 +1,25 @@
+"""XCiT backbones for mmdetection and mmsegmentation.
+
+Importing this package registers :class:`XCiT` and the hooks of our configs, and stands in for
+mmcv's compiled operators where they are missing.
+"""
+
+from . import environment
+
+environment.require_torch()
+environment.require('cv2')  # mmengine imports it, and it is what a slim machine cannot load
+environment.require('mmengine')
+
+from . import mmcv_fallback  # noqa: E402  needs what was just checked
+
+mmcv_fallback.install()
+
+from .checkpoint import allow_plain_classes  # noqa: E402
+from .engine import pictures, report  # noqa: E402, F401  registers the hooks of our configs
+from .errors import UserError  # noqa: E402
+from .models import XCiT  # noqa: E402
+
+allow_plain_classes()
+
+__version__ = '0.1.0'
+__all__ = ['UserError', 'XCiT', '__version__']

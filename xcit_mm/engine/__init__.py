@@ -1,0 +1,5 @@
+from .pictures import PictureHook
+from .report import ReportHook
+from .run import test, train
+
+__all__ = ['PictureHook', 'ReportHook', 'test', 'train']

@@ -1,0 +1,81 @@
+"""What a run says at its end: the metrics as a table, and where everything is."""
+
+from collections.abc import Mapping
+from logging import FileHandler
+from pathlib import Path
+
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS
+from mmengine.runner import Runner, find_latest_checkpoint
+
+from .. import mmcv_fallback
+
+COCO_ROWS = {'bbox': 'boxes', 'segm': 'masks'}
+COCO_COLUMNS = {
+    'mAP': 'AP',
+    'mAP_50': 'AP50',
+    'mAP_75': 'AP75',
+    'mAP_s': 'small',
+    'mAP_m': 'medium',
+    'mAP_l': 'large',
+}
+
+
+@HOOKS.register_module()
+class ReportHook(Hook):
+    """Log what stands in for mmcv, the last evaluation as a table, and where everything is."""
+
+    priority = 'LOWEST'  # after the checkpoint and the pictures are written
+
+    def __init__(self) -> None:
+        self._metrics: dict[str, float] = {}
+
+    def before_run(self, runner: Runner) -> None:
+        if mmcv_fallback.in_force():
+            runner.logger.info(mmcv_fallback.NOTICE)
+
+    def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
+        self._metrics = metrics or {}
+
+    def after_train(self, runner: Runner) -> None:
+        lines = ['The training is finished.', metrics_table(self._metrics)]
+        lines += [f'checkpoint  {find_latest_checkpoint(runner.work_dir)}']
+        lines += [f'log         {_log_file(runner)}']
+        pictures = Path(runner.work_dir, 'pictures')
+        if pictures.is_dir():
+            lines += [f'pictures    {pictures} (ground truth left, prediction right)']
+        runner.logger.info('\n'.join(lines))
+
+    def after_test_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
+        runner.logger.info('The test is finished.\n%s', metrics_table(metrics or {}))
+
+
+def metrics_table(metrics: Mapping[str, float]) -> str:
+    """Lay out metrics for reading.
+
+    Args:
+        metrics: As mmengine's evaluators give them: COCO's average precisions (0..1, -1
+            where the validation set has no object of that size), or IoU in percent.
+
+    Returns:
+        COCO's as a table of boxes and masks, others one to a line.
+    """
+    left = dict(metrics)
+    lines = []
+    for kind, row in COCO_ROWS.items():
+        values = [left.pop(f'coco/{kind}_{column}', None) for column in COCO_COLUMNS]
+        if None not in values:
+            lines.append(f'{row:<8}' + ''.join(f'{_precision(v):>8}' for v in values))
+    if lines:
+        lines.insert(0, ' ' * 8 + ''.join(f'{name:>8}' for name in COCO_COLUMNS.values()))
+    lines += [f'{name:<8}{value:>8.2f}' for name, value in left.items()]
+    return '\n'.join(lines) or 'No metrics were computed.'
+
+
+def _precision(value: float) -> str:
+    return '-' if value < 0 else f'{value:.3f}'
+
+
+def _log_file(runner: Runner) -> str:
+    handlers = (h for h in runner.logger.handlers if isinstance(h, FileHandler))
+    return next((h.baseFilename for h in handlers), 'on the console only')

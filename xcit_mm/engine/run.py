@@ -1,0 +1,133 @@
+"""Train and test: what tools/train.py and tools/test.py call."""
+
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from mmengine.config import Config
+from mmengine.model import is_model_wrapper
+from mmengine.runner import Runner, find_latest_checkpoint
+
+from ..checkpoint import read_state, require_same_tensors
+from ..environment import require, require_one_stack
+from ..errors import UserError
+from .config import limit_iterations, load_config, without_amp
+from .data_check import check_data
+
+TEST_LOG_INTERVAL = 10  # images: a test on a CPU takes seconds for each
+FRAMEWORK_PARTS = ('models', 'datasets', 'evaluation', 'visualization')
+
+
+def train(
+    config: str,
+    work_dir: str | None = None,
+    resume: bool = False,
+    launcher: str = 'none',
+    options: Mapping[str, Any] | None = None,
+) -> None:
+    """Train a model, evaluate it, and log what came out and where it is.
+
+    Args:
+        config: Path of a config file.
+        work_dir: Where to write; None: ``work_dirs/<name of the config>``.
+        resume: Go on from the last checkpoint in ``work_dir``.
+        launcher: 'none', 'pytorch', 'slurm' or 'mpi'.
+        options: Dotted names and values that replace those of the config
+            (see :func:`xcit_mm.engine.config.load_config`).
+
+    Raises:
+        UserError: If an input is wrong: the config, an option, the data or a checkpoint.
+    """
+    cfg = load_config(config, options, work_dir, launcher)
+    notes = limit_iterations(cfg) + without_amp(cfg)
+    if resume:
+        cfg.resume, cfg.load_from = True, _last_checkpoint(cfg.work_dir)
+    elif not cfg.get('load_from') and not cfg.model.backbone.get('init_cfg'):
+        notes.append('The backbone starts from random weights: init_cfg names no checkpoint.')
+    _build(cfg, ('train', 'val'), notes).train()
+
+
+def test(
+    config: str,
+    checkpoint: str,
+    work_dir: str | None = None,
+    show_dir: str | None = None,
+    launcher: str = 'none',
+    options: Mapping[str, Any] | None = None,
+) -> dict[str, float]:
+    """Evaluate a checkpoint on the config's test set.
+
+    Args:
+        config: Path of a config file.
+        checkpoint: File written by a training of this config.
+        work_dir: Where the log goes; None: ``work_dirs/<name of the config>``.
+        show_dir: Where to draw the prediction over every image; None: nowhere.
+        launcher: 'none', 'pytorch', 'slurm' or 'mpi'.
+        options: Dotted names and values that replace those of the config.
+
+    Returns:
+        The metrics by name: COCO's in 0..1, segmentation's in percent.
+
+    Raises:
+        UserError: If an input is wrong: the config, an option, the data or a checkpoint.
+    """
+    cfg = load_config(config, options, work_dir, launcher)
+    if not Path(checkpoint).is_file():
+        raise UserError(f'the checkpoint {checkpoint} does not exist (looked in {Path.cwd()})')
+    cfg.load_from = checkpoint
+    if show_dir is not None:
+        pictures = cfg.default_hooks.setdefault('pictures', dict(type='PictureHook'))
+        pictures.test_dir = show_dir
+    cfg.default_hooks.logger.interval = TEST_LOG_INTERVAL
+    state = read_state(checkpoint)
+    runner = _build(cfg, ('test',), [])
+    model = runner.model.module if is_model_wrapper(runner.model) else runner.model
+    require_same_tensors(state, model.state_dict(), checkpoint)
+    return runner.test()
+
+
+def _build(cfg: Config, splits: tuple[str, ...], notes: list[str]) -> Runner:
+    """Check what a run needs, from the quickest to the slowest, then build it."""
+    if cfg.launcher == 'pytorch' and 'RANK' not in os.environ:
+        raise UserError(
+            '--launcher pytorch: no process group; start the tool with torchrun --nproc_per_node=N'
+        )
+    check_data(cfg, splits)
+    require_one_stack()
+    require('mmcv')
+    for part in FRAMEWORK_PARTS:
+        require(f'{cfg.default_scope}.{part}')
+    if cfg.launcher != 'none' and not torch.cuda.is_available():
+        notes.append(_without_gpus(cfg))
+    runner = Runner.from_cfg(cfg)
+    runner.logger.addFilter(_is_readable)
+    for note in notes:
+        runner.logger.info(note)
+    return runner
+
+
+def _last_checkpoint(work_dir: str) -> str:
+    """The newest checkpoint, also of a work dir that was moved: mmengine notes full paths."""
+    noted = find_latest_checkpoint(work_dir)
+    path = Path(work_dir, Path(noted).name) if noted else None
+    if path is None or not path.is_file():
+        raise UserError(f'--resume: {work_dir} holds no checkpoint to go on from')
+    return str(path)
+
+
+def _is_readable(record: logging.LogRecord) -> bool:
+    """Mmengine logs four lines for every parameter with an option of its own: hundreds."""
+    return not str(record.msg).startswith('paramwise_options')
+
+
+def _without_gpus(cfg: Config) -> str:
+    """Mmengine's own start of a distributed run asks for a CUDA device."""
+    if cfg.launcher != 'pytorch':
+        raise UserError(f'--launcher {cfg.launcher} needs GPUs; without them use pytorch')
+    torch.distributed.init_process_group('gloo')
+    cfg.model_wrapper_cfg = dict(type='MMDistributedDataParallel', device_ids=None)
+    cfg.pop('sync_bn', None)  # torch's SyncBatchNorm exists for GPUs only
+    return 'No GPU: the processes talk through gloo, BatchNorm is not synchronised.'

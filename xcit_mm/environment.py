@@ -1,0 +1,127 @@
+"""Is everything installed that a run needs, and does it fit together?"""
+
+import importlib
+import io
+import logging
+import warnings
+from contextlib import contextmanager, redirect_stdout
+from importlib.metadata import PackageNotFoundError, version
+
+from .errors import DependencyError
+
+STACKS = {
+    'onedl': ('onedl-mmengine', 'onedl-mmcv', 'onedl-mmdetection', 'onedl-mmsegmentation'),
+    'openmmlab': ('mmengine', 'mmcv', 'mmcv-lite', 'mmdet', 'mmsegmentation'),
+}
+
+
+def require_torch() -> None:
+    """Import torch and torchvision.
+
+    Raises:
+        DependencyError: If one is missing, or torchvision was built for another torch.
+    """
+    require('torch')
+    try:
+        require('torchvision')
+    except RuntimeError as error:
+        # A CUDA torchvision beside a torch for the CPU registers no operators: "operator
+        # torchvision::nms does not exist".
+        if 'torchvision::' not in str(error):
+            raise
+        torch_version, vision_version = installed('torch'), installed('torchvision')
+        raise DependencyError(
+            f'torchvision {vision_version} was built for another torch than the {torch_version} '
+            f'that is installed ({error}); a "+cpu" torch has no matching torchvision in the '
+            'package index: pip install --force-reinstall torch torchvision (the default '
+            'build runs without a GPU, too)'
+        ) from None
+
+
+def require(module: str) -> None:
+    """Import a package that xcit_mm stands on.
+
+    Args:
+        module: Its import name, such as 'mmdet' or 'mmdet.models'.
+
+    Raises:
+        DependencyError: If it is missing, or refuses the versions of others.
+    """
+    package = module.split('.')[0]
+    try:
+        with _quiet():
+            importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        missing = error.name or package
+        if missing == 'mmcv._ext':
+            raise DependencyError(
+                'mmcv has no compiled operators: unset XCIT_MM_MMCV_FALLBACK, or compile mmcv'
+            ) from None
+        raise DependencyError(f'the package {missing} is not installed: {_install()}') from None
+    except AssertionError as error:  # how mmdet and mmseg refuse a version
+        raise DependencyError(
+            f'{package} refuses the installed versions ({error}): {_install()}'
+        ) from None
+    except ImportError as error:
+        raise DependencyError(f'{package} cannot be imported: {error}. {_remedy(error)}') from None
+
+
+def require_one_stack() -> None:
+    """Refuse an environment with packages of both families under the same import names.
+
+    Raises:
+        DependencyError: With the command that removes one of them.
+    """
+    found = {stack: [p for p in packages if installed(p)] for stack, packages in STACKS.items()}
+    if all(found.values()):
+        onedl, openmmlab = (' '.join(packages) for packages in found.values())
+        raise DependencyError(
+            f'{onedl} and {openmmlab} write to the same folders: pip uninstall -y {onedl} '
+            f'{openmmlab}, then pip install -e ".[onedl]"'
+        )
+
+
+def installed(package: str) -> str | None:
+    """The version of an installed distribution, or None."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _install() -> str:
+    """The command that completes the stack that is there: the two must not be mixed."""
+    stack = 'openmmlab' if any(map(installed, STACKS['openmmlab'])) else 'onedl'
+    return f'pip install -e ".[{stack}]" in the clone of xcit_mm'
+
+
+def _remedy(error: ImportError) -> str:
+    if 'libGL' in str(error):
+        return (
+            'OpenCV misses a system library: pip uninstall -y opencv-python '
+            'opencv-python-headless && pip install opencv-python-headless'
+        )
+    if '_ext' in str(error) or 'undefined symbol' in str(error):
+        return (
+            'mmcv was compiled for another torch: pip uninstall -y mmcv && pip install '
+            '"mmcv-lite<2.2", and xcit_mm brings the operators that it needs'
+        )
+    return _install()
+
+
+@contextmanager
+def _quiet():
+    """Hide what packages say on import about parts nobody asked for.
+
+    onedl-mmdetection's "Line NMS is not compiled ... you need to recompile", of a lane
+    detector, would send every user without compiled mmcv on a wrong track; "Could not import
+    OneDL" speaks of a product of its makers.
+    """
+    previous = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
+            warnings.simplefilter('ignore')
+            yield
+    finally:
+        logging.disable(previous)

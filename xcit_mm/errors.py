@@ -1,0 +1,16 @@
+"""What went wrong on the user's side, said in one sentence."""
+
+
+class UserError(Exception):
+    """A wrong input; the message names the value, the place and the remedy.
+
+    The tools print it without a traceback and exit with code 2.
+    """
+
+
+class ArgumentError(UserError, ValueError):
+    """A value outside its choices; the message names the value and the choices."""
+
+
+class DependencyError(UserError, ImportError):
+    """A package that is missing, or does not fit the others; the message says which to install."""

@@ -1,0 +1,3 @@
+from .xcit import XCiT
+
+__all__ = ['XCiT']
