@@ -112,7 +112,9 @@ def test_a_file_without_weights_is_refused(tmp_path, content):
         pretrained(tmp_path / 'other.pth')
 
 
-@pytest.mark.parametrize('init_cfg', [dict(type='Pretrained'), [dict(type='Pretrained')]])
+@pytest.mark.parametrize(
+    'init_cfg', [dict(type='Pretrained'), [dict(type='Pretrained')], dict(checkpoint='a.pth')]
+)
 def test_an_init_cfg_that_would_load_nothing_is_refused(init_cfg):
     with pytest.raises(UserError, match='init_cfg'):
         XCiT('n12', 16, init_cfg=init_cfg).init_weights()

@@ -3,8 +3,8 @@
 import pytest
 from conftest import ROOT
 
-from xcit_mm import UserError
-from xcit_mm.engine.config import limit_iterations, load_config, without_amp
+from xcit_mm import UserError, environment
+from xcit_mm.engine.config import limit_iterations, load_config, require_parts, without_amp
 
 REAL = ROOT / 'configs/mask_rcnn_xcit_s12_8_3x.py'
 SHAPES = ROOT / 'configs/sem_fpn_xcit_n12_16_shapes.py'
@@ -36,6 +36,26 @@ def test_max_iters_ends_an_epoch_recipe_early_and_leaves_it_as_it_is():
     assert cfg.default_hooks.logger.interval <= 2
     assert cfg.param_scheduler == recipe.param_scheduler
     assert any('20 iterations instead of the 36 epochs' in note for note in notes)
+
+
+def test_max_iters_leaves_what_the_command_line_sets():
+    options = {
+        'train_cfg.max_iters': 20,
+        'train_cfg.val_interval': 5,
+        'default_hooks.checkpoint.interval': 10,
+        'default_hooks.logger.interval': 7,
+    }
+    cfg = load_config(REAL, options)
+    limit_iterations(cfg, options)
+    assert cfg.train_cfg.val_interval == 5
+    assert cfg.default_hooks.checkpoint.interval == 10
+    assert cfg.default_hooks.logger.interval == 7
+
+
+@pytest.mark.parametrize('value', ['abc', 0, 1.5])
+def test_max_iters_that_is_no_count_is_refused(value):
+    with pytest.raises(UserError, match=rf'max_iters={value!r} is not a positive integer'):
+        limit_iterations(load_config(REAL, {'train_cfg.max_iters': value}))
 
 
 def test_max_iters_of_an_iteration_recipe_is_just_replaced():
@@ -94,12 +114,64 @@ def test_options_reach_nested_values():
 
 
 @pytest.mark.parametrize(
-    'option', ['find_unused_parameters', 'custom_hooks', 'compile', 'experiment_name']
+    'option',
+    [
+        'find_unused_parameters',
+        'custom_hooks',
+        'compile',
+        'experiment_name',
+        'model_wrapper_cfg',
+        'sync_bn',
+    ],
 )
 def test_what_the_runner_reads_may_be_added(option):
     assert load_config(SHAPES, {option: 'value'})[option] == 'value'
 
 
+def test_an_argument_that_the_config_does_not_show_may_be_added():
+    assert load_config(REAL, {'optim_wrapper.dtype': 'bfloat16'}).optim_wrapper.dtype == 'bfloat16'
+
+
 def test_an_option_that_fits_nowhere_is_refused():
     with pytest.raises(UserError, match=r'param_scheduler\.7\.end'):
         load_config(SHAPES, {'param_scheduler.7.end': 3})
+
+
+@pytest.mark.parametrize(
+    ('code', 'message'),
+    [
+        ('model = dict(', r'SyntaxError.*never closed'),
+        ("_base_ = 'gone.py'", r'gone\.py'),
+        ("_base_ = 'nothere::folder/gone.py'", r'not support to load nothere'),
+        ("_base_ = 'mmpretrain::folder/gone.py'", r'mmpretrain is not installed.*pip install mmp'),
+        ("custom_imports = dict(imports=['nothere'])", r'import nothere.*PYTHONPATH'),
+        ('value = 1 / 0', r'ZeroDivisionError'),
+    ],
+)
+def test_a_config_that_cannot_be_read_is_named_with_the_reason(tmp_path, code, message):
+    (tmp_path / 'broken.py').write_text(code)
+    with pytest.raises(UserError, match=rf'broken\.py cannot be read.*{message}'):
+        load_config(tmp_path / 'broken.py')
+
+
+def test_a_base_of_mmseg_works_or_says_what_to_take(tmp_path):
+    """onedl-mmengine looks for it under a distribution name that onedl does not have."""
+    (tmp_path / 'own.py').write_text("_base_ = 'mmseg::_base_/default_runtime.py'")
+    if environment.installed('mmsegmentation'):
+        assert load_config(tmp_path / 'own.py').default_scope == 'mmseg'
+    else:
+        with pytest.raises(UserError, match=r'mmseg:: bases: take those in configs/_base_'):
+            load_config(tmp_path / 'own.py')
+
+
+def test_a_part_of_a_config_is_refused_with_what_is_missing():
+    cfg = load_config(ROOT / 'configs/_base_/mask_rcnn_xcit.py')
+    with pytest.raises(UserError, match=r'mask_rcnn_xcit\.py has no train_dataloader'):
+        require_parts(cfg, 'train')
+
+
+def test_a_config_of_others_gets_our_pictures_and_report(tmp_path):
+    (tmp_path / 'own.py').write_text('default_hooks = dict(logger=dict(interval=3))')
+    hooks = load_config(tmp_path / 'own.py').default_hooks
+    assert (hooks.pictures.type, hooks.report.type) == ('PictureHook', 'ReportHook')
+    assert hooks.logger == dict(interval=3)

@@ -67,8 +67,10 @@ def test_a_torchvision_built_for_another_torch_is_explained(tmp_path, run_train)
     ('code', 'remedy'),
     [
         ('raise ImportError("libGL.so.1: cannot open shared object")', 'opencv-python-headless'),
-        ('raise ImportError("mmcv/_ext.so: undefined symbol: _ZN3c10")', 'mmcv-lite'),
-        ('raise AssertionError("MMCV==2.2.0 is used")', r'MMCV==2\.2\.0.*pip install -e'),
+        ('raise ImportError("mmcv/_ext.so: undefined symbol: _ZN3c10")', 'mmcv was compiled'),
+        ('raise ImportError("libtorch_cpu.so: undefined symbol: iJIT")', r'pip install -e'),
+        ('raise AssertionError("MMCV==2.2.0 is used")', r'MMCV==2\.2\.0.*mmcv'),
+        ('raise AssertionError("mmengine==0.5.0 is used")', r'mmengine==0\.5\.0.*pip install -e'),
     ],
 )
 def test_a_package_that_cannot_be_imported_comes_with_a_remedy(tmp_path, monkeypatch, code, remedy):
@@ -90,6 +92,24 @@ def test_the_extra_of_the_stack_that_is_there_is_named(monkeypatch, present, ext
     monkeypatch.setattr(environment, 'installed', lambda p: '1.0' if p == present else None)
     with pytest.raises(DependencyError, match=rf'\[{extra}\]'):
         environment.require('a_package_that_is_missing')
+
+
+@pytest.mark.parametrize(
+    ('present', 'command'),
+    [
+        ('mmdet', 'pip uninstall -y mmcv mmcv-lite && pip install "mmcv-lite<2.2"'),
+        ('onedl-mmcv', 'pip install --force-reinstall --no-deps onedl-mmcv'),
+    ],
+)
+def test_the_mmcv_that_does_not_fit_is_replaced_within_its_stack(
+    tmp_path, monkeypatch, present, command
+):
+    plant(tmp_path, 'broken_framework', 'raise AssertionError("MMCV==2.2.0 is used")')
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(environment, 'installed', lambda p: '1.0' if p == present else None)
+    with pytest.raises(DependencyError) as caught:
+        environment.require('broken_framework')
+    assert command in str(caught.value)
 
 
 def test_this_environment_has_one_stack():

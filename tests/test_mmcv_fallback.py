@@ -8,6 +8,7 @@ import pytest
 import torch
 from conftest import ROOT
 from mmcv import ops as mmcv_ops
+from mmcv.utils import collect_env
 
 import xcit_mm  # noqa: F401  installs the stand-in before mmcv.ops is imported
 from xcit_mm import mmcv_fallback
@@ -81,6 +82,7 @@ def test_roi_align_in_16_bit_is_that_of_the_rounded_map(arrays, dtype):
     assert torch.equal(image.grad, wide.grad.to(dtype))
 
 
+@pytest.mark.skipif(not mmcv_fallback.in_force(), reason='mmcv is compiled')
 def test_other_operators_say_that_they_need_compiled_mmcv(arrays):
     with pytest.raises(NotImplementedError, match=r'sigmoid_focal_loss_forward.*compiled mmcv'):
         mmcv_ops.sigmoid_focal_loss(torch.zeros(4, 3), torch.zeros(4, dtype=torch.long))
@@ -94,6 +96,35 @@ def run_python(code: str, **env: str) -> subprocess.CompletedProcess:
     )
 
 
+@pytest.mark.skipif(not mmcv_fallback.in_force(), reason='mmcv is compiled')
+def test_a_bug_report_can_be_collected():
+    assert collect_env()['MMCV Compiler'] == 'n/a'
+
+
+def test_an_mmcv_that_is_installed_editable_is_found(tmp_path):
+    """Such a package is found by a finder of its own, not on the path."""
+    package = tmp_path / 'elsewhere' / 'mmcv'
+    package.mkdir(parents=True)
+    (package / '__init__.py').touch()
+    code = f"""
+import sys
+from importlib.util import spec_from_file_location
+
+class Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == "mmcv":
+            return spec_from_file_location(name, {str(package / '__init__.py')!r})
+
+sys.meta_path.insert(0, Finder)
+import xcit_mm
+assert xcit_mm.mmcv_fallback.in_force()
+"""
+    done = run_python(code)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(not mmcv_fallback.in_force(), reason='mmcv is compiled')
 def test_the_variable_switches_it_off():
     done = run_python('import xcit_mm, mmcv.ops', **{mmcv_fallback.SWITCH: '0'})
     assert done.returncode != 0

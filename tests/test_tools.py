@@ -1,6 +1,7 @@
 """The command lines as a user types them: train, resume, test, and what they say of wrong input."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import cv2
 import pytest
 import torch
 from conftest import ROOT
+from mmengine.config import Config
 
 from xcit_mm import mmcv_fallback
 
@@ -69,7 +71,7 @@ def test_training_ends_with_the_table_and_the_places(run):
     assert Path(places['checkpoint']) == work_dir / 'iter_12.pth'
     assert Path(places['checkpoint']).is_file()
     assert 'The training is finished.' in Path(places['log']).read_text()
-    assert 'eta' in output
+    assert re.search(r'eta: \d:\d\d:\d\d', output)
     assert 'paramwise_options' not in output
     notice = 'mmcv has no compiled operators'
     assert Path(places['log']).read_text().count(notice) == mmcv_fallback.in_force()
@@ -115,6 +117,52 @@ def test_testing_a_checkpoint_repeats_the_metrics_of_its_training(
     assert len(list((tmp_path / 'pictures').glob('*.png'))) == NUM_VAL
 
 
+def test_testing_evaluates_the_weights_of_the_checkpoint(run, run_tool, shapes_root, tmp_path):
+    config, work_dir, _ = run
+    if config == DETECTOR:
+        pytest.skip('after 12 iterations a detector finds nothing, whatever its weights')
+    checkpoint = torch.load(work_dir / 'iter_12.pth', weights_only=False)
+    bias = checkpoint['state_dict']['decode_head.conv_seg.bias']
+    bias.copy_(torch.tensor([0.0, 0.0, 0.0, 100.0]))  # of the classes: triangles everywhere
+    torch.save(checkpoint, tmp_path / 'triangles.pth')
+    done = run_tool(
+        'test.py',
+        config,
+        tmp_path / 'triangles.pth',
+        '--work-dir',
+        tmp_path / 'work',
+        '--cfg-options',
+        f'data_root={shapes_root}',
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    output = done.stdout + done.stderr
+    iou, accuracy = re.search(r'triangle +\| +([\d.]+) +\| +([\d.]+) ', output).groups()
+    assert float(iou) > 0
+    assert float(accuracy) == 100
+
+
+def test_a_config_of_others_is_tested_with_pictures(run_tool, run, shapes_root, tmp_path):
+    """One without our hooks, as a user brings it."""
+    config, work_dir, _ = run
+    cfg = Config.fromfile(ROOT / config)
+    del cfg.default_hooks.pictures, cfg.default_hooks.report
+    cfg.dump(tmp_path / 'own.py')
+    done = run_tool(
+        'test.py',
+        tmp_path / 'own.py',
+        work_dir / 'iter_12.pth',
+        '--work-dir',
+        tmp_path / 'work',
+        '--show-dir',
+        tmp_path / 'pictures',
+        '--cfg-options',
+        f'data_root={shapes_root}',
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert 'The test is finished.' in done.stdout + done.stderr
+    assert len(list((tmp_path / 'pictures').glob('*.png'))) == NUM_VAL
+
+
 def assert_refused(done, message: str) -> None:
     """One line, exit code 2, no traceback."""
     assert done.returncode == 2
@@ -134,6 +182,19 @@ def test_missing_data_is_said_before_anything_is_written(run_tool, tmp_path):
     )
     assert_refused(done, f'train data: folder {tmp_path}/coco is missing')
     assert 'cocodataset.org' in done.stderr
+    assert not (tmp_path / 'work').exists()
+
+
+def test_weights_to_start_from_that_are_missing_are_refused(run_tool, shapes_root, tmp_path):
+    done = run_tool(
+        'train.py',
+        DETECTOR,
+        '--work-dir',
+        tmp_path / 'work',
+        *options(shapes_root, 2),
+        f'load_from={tmp_path}/gone.pth',
+    )
+    assert_refused(done, 'gone.pth does not exist')
     assert not (tmp_path / 'work').exists()
 
 
@@ -175,6 +236,7 @@ def test_a_missing_config_is_refused(run_tool):
     [
         (['--cfg-options', 'data_root'], 'not of the form NAME=VALUE'),
         (['--cfg-options', 'model.backbone.arch=b12'], "arch='b12' is not one of"),
+        (['--cfg-options', 'model.neck.in_channels=[1,2'], 'a bracket is not closed'),
         (['--launcher', 'pytorch'], 'torchrun'),
         (['--launcher', 'slurm'], 'needs GPUs'),
     ],

@@ -13,6 +13,7 @@ from xcit_mm import XCiT
 from xcit_mm.models.xcit import ARCHS
 
 TOLERANCE = 1e-5
+MOMENTUM = 0.1  # of the authors' BatchNorm
 GOLDEN = {'xcit_p16': 16, 'xcit_p8': 8, 'xcit_p16_odd': 16}
 TIMM_NAMES = {
     'n12': 'nano_12',
@@ -46,18 +47,17 @@ def golden_model(arrays: dict, patch_size: int) -> XCiT:
     b the statistics of the batch; that b is right shows in the outputs in evaluation mode,
     which depend on every r.
     """
+    state = golden_state(arrays)
     model = small_xcit(patch_size)
-    model.load_state_dict(golden_state(arrays))
+    model.load_state_dict(state)
     after = {k: v.double() for k, v in model.state_dict().items() if 'running' in k}
-    momentum = batch_norms(model)[0].momentum
     for norm in batch_norms(model):
         norm.momentum = 1.0  # the running statistics become those of the batch
     model.train()(arrays['input'])
     batch = {k: v.double() for k, v in model.state_dict().items() if 'running' in k}
-    before = {k: (after[k] - momentum * batch[k]) / (1 - momentum) for k in after}
-    model.load_state_dict(before, strict=False)
-    for norm in batch_norms(model):
-        norm.momentum = momentum
+    before = {k: (after[k] - MOMENTUM * batch[k]) / (1 - MOMENTUM) for k in after}
+    model = small_xcit(patch_size)
+    model.load_state_dict(state | before)
     return model
 
 
@@ -274,12 +274,18 @@ def test_both_frameworks_build_it_from_a_config(framework):
     [
         (dict(arch='b12'), r"'b12'.*'n12'.*'l24'"),
         (dict(arch=dict(embed_dim=64)), 'embed_dim.*num_heads'),
+        (dict(arch=SMALL | dict(num_heads=0)), r"'num_heads': 0.*integers > 0"),
+        (dict(arch=SMALL | dict(depth='6')), r"'depth': '6'.*integers > 0"),
+        (dict(arch=SMALL | dict(embed_dim=36)), r'multiple of 8'),
+        (dict(arch=SMALL | dict(eta=None)), r'eta is not a number'),
         (dict(patch_size=14), r'14.*\(8, 16\)'),
         (dict(out_indices=(3, 5, 7)), r'\(3, 5, 7\).*4 ascending layers in 0\.\.11'),
         (dict(out_indices=(3, 5, 7, 12)), r'0\.\.11'),
         (dict(out_indices=(5, 3, 7, 11)), 'ascending'),
         (dict(out_indices=3), r'out_indices=3'),
         (dict(out_indices=(0, 'a', 2, 3)), r"'a'.*ascending"),
+        (dict(out_indices=(0, [1], 2, 3)), r'\[1\].*ascending'),
+        (dict(out_indices=(3.0, 5.0, 7.0, 11.0)), r'3\.0.*ascending'),
         (
             dict(arch=dict(embed_dim=32, depth=3, num_heads=4, eta=1.0)),
             r'ascending layers in 0\.\.2',

@@ -3,6 +3,7 @@
 import importlib
 import io
 import logging
+import re
 import warnings
 from contextlib import contextmanager, redirect_stdout
 from importlib.metadata import PackageNotFoundError, version
@@ -60,10 +61,10 @@ def require(module: str) -> None:
         raise DependencyError(f'the package {missing} is not installed: {_install()}') from None
     except AssertionError as error:  # how mmdet and mmseg refuse a version
         raise DependencyError(
-            f'{package} refuses the installed versions ({error}): {_install()}'
+            f'{package} refuses the installed versions ({error}): {remedy(error)}'
         ) from None
     except ImportError as error:
-        raise DependencyError(f'{package} cannot be imported: {error}. {_remedy(error)}') from None
+        raise DependencyError(f'{package} cannot be imported: {error}. {remedy(error)}') from None
 
 
 def require_one_stack() -> None:
@@ -89,24 +90,43 @@ def installed(package: str) -> str | None:
         return None
 
 
-def _install() -> str:
-    """The command that completes the stack that is there: the two must not be mixed."""
-    stack = 'openmmlab' if any(map(installed, STACKS['openmmlab'])) else 'onedl'
-    return f'pip install -e ".[{stack}]" in the clone of xcit_mm'
-
-
-def _remedy(error: ImportError) -> str:
+def remedy(error: ImportError | AssertionError) -> str:
+    """What the user can do where an import failed."""
+    if isinstance(error, AssertionError) and 'mmcv' in str(error).lower():
+        return _mmcv_without_operators()
     if 'libGL' in str(error):
         return (
             'OpenCV misses a system library: pip uninstall -y opencv-python '
             'opencv-python-headless && pip install opencv-python-headless'
         )
-    if '_ext' in str(error) or 'undefined symbol' in str(error):
-        return (
-            'mmcv was compiled for another torch: pip uninstall -y mmcv && pip install '
-            '"mmcv-lite<2.2", and xcit_mm brings the operators that it needs'
-        )
+    if '_ext' in str(error):
+        return f'mmcv was compiled for another torch: {_mmcv_without_operators()}'
+    if 'custom modules' in str(error):
+        return 'Set PYTHONPATH to the folder that holds the module'
+    if 'mmsegmentation is not installed' in str(error) and installed('onedl-mmsegmentation'):
+        return 'onedl-mmengine has no mmseg:: bases: take those in configs/_base_ of xcit_mm'
+    base = re.match(r'(\w+) is not installed', str(error))  # of a config: mmpretrain::...
+    if base and base[1] not in ('mmdet', 'mmsegmentation'):
+        return f'pip install {base[1]}'
     return _install()
+
+
+def _stack() -> str:
+    return 'openmmlab' if any(map(installed, STACKS['openmmlab'])) else 'onedl'
+
+
+def _install() -> str:
+    """The command that completes the stack that is there: the two must not be mixed."""
+    return f'pip install -e ".[{_stack()}]" in the clone of xcit_mm'
+
+
+def _mmcv_without_operators() -> str:
+    commands = {
+        'onedl': 'pip install --force-reinstall --no-deps onedl-mmcv',
+        # mmcv first: mmcv-lite writes into the same folder and would leave its operators there.
+        'openmmlab': 'pip uninstall -y mmcv mmcv-lite && pip install "mmcv-lite<2.2"',
+    }
+    return f'{commands[_stack()]}, and xcit_mm brings the operators that it needs'
 
 
 @contextmanager

@@ -12,6 +12,7 @@ Results equal those of compiled mmcv (tests/test_mmcv_fallback.py). The environm
 import os
 import sys
 from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec
 from types import ModuleType
 from typing import NoReturn
 
@@ -44,7 +45,7 @@ def in_force() -> bool:
 
 
 def _lacks_extension() -> bool:
-    mmcv = PathFinder.find_spec('mmcv')  # found, not imported: mmcv.ops must see the stand-in
+    mmcv = find_spec('mmcv')  # found, not imported; also where it is installed editable
     if mmcv is None:
         return False
     return PathFinder.find_spec(EXTENSION, mmcv.submodule_search_locations) is None
@@ -57,8 +58,15 @@ class _StandIn(ModuleType):
         super().__init__(EXTENSION, __doc__)
         # mmengine asks pkgutil for this module's loader, which reads the spec.
         self.__spec__ = ModuleSpec(EXTENSION, loader=None)
-        for operator in (nms, softnms, roi_align_forward, roi_align_backward):
-            setattr(self, operator.__name__, operator)
+        for function in (
+            nms,
+            softnms,
+            roi_align_forward,
+            roi_align_backward,
+            get_compiler_version,
+            get_compiling_cuda_version,
+        ):
+            setattr(self, function.__name__, function)
 
     def __getattr__(self, name: str):
         if name.startswith('__'):
@@ -71,6 +79,16 @@ class _StandIn(ModuleType):
             )
 
         return needs_compiled_mmcv
+
+
+def get_compiler_version() -> str:
+    """What mmcv's collect_env, of bug reports, says of the compiler."""
+    return 'n/a'
+
+
+def get_compiling_cuda_version() -> str:
+    """What mmcv's collect_env, of bug reports, says of the CUDA that compiled it."""
+    return 'n/a'
 
 
 def nms(bboxes: Tensor, scores: Tensor, iou_threshold: float, offset: int) -> Tensor:

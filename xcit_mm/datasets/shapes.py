@@ -94,6 +94,8 @@ def make_shapes(root: str | Path, spec: ShapesSpec | None = None) -> bool:
     root, spec = Path(root).resolve(), spec or ShapesSpec()
     if root.exists() and not (root.is_dir() and not any(root.iterdir())):
         foreign = _foreign_files(root)
+        if foreign == [root]:
+            raise UserError(f'{root} is a file: name a folder')
         if foreign:
             raise UserError(
                 f'{root} holds {foreign[0].name}, which is not of a shapes dataset; everything '
@@ -101,8 +103,11 @@ def make_shapes(root: str | Path, spec: ShapesSpec | None = None) -> bool:
             )
         if is_whole(root, spec):
             return False
-    root.parent.mkdir(parents=True, exist_ok=True)
-    workspace = Path(tempfile.mkdtemp(prefix=f'.{root.name}-', dir=root.parent))
+    try:
+        root.parent.mkdir(parents=True, exist_ok=True)
+        workspace = Path(tempfile.mkdtemp(prefix=f'.{root.name}-', dir=root.parent))
+    except OSError as error:
+        raise UserError(f'{root} cannot be made ({error}): name another folder') from None
     try:
         draft = workspace / 'new'
         draft.mkdir()

@@ -33,13 +33,16 @@ def add_run_arguments(parser: ArgumentParser) -> None:
 
 
 class _Options(DictAction):
-    """mmengine's NAME=VALUE, with an error of argparse where the = is missing."""
+    """mmengine's NAME=VALUE, with an error of argparse where that is not what was typed."""
 
     def __call__(self, parser, namespace, values, option_string=None):
         for value in values:
             if '=' not in value:
                 parser.error(f'{option_string} {value}: not of the form NAME=VALUE')
-        super().__call__(parser, namespace, values, option_string)
+        try:
+            super().__call__(parser, namespace, values, option_string)
+        except AssertionError:  # how mmengine finds that brackets do not match
+            parser.error(f'{option_string} {" ".join(values)}: a bracket is not closed')
 
 
 def run_tool(function: Callable[[], object]) -> None:

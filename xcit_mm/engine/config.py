@@ -10,7 +10,8 @@ from mmengine.config import Config, ConfigDict
 from mmengine.device import get_device
 from mmengine.runner import Runner
 
-from ..errors import UserError
+from ..environment import remedy
+from ..errors import DependencyError, UserError
 
 # What the runner reads from a config, be it in the file or not.
 RUNNER_ARGUMENTS = {
@@ -19,7 +20,20 @@ RUNNER_ARGUMENTS = {
     'compile',
     'efficient_conv_bn_eval',
     'find_unused_parameters',
+    'model_wrapper_cfg',
+    'sync_bn',
 } - {'self', 'cfg'}
+# Those that the tools rely on, for configs that do not inherit from ours.
+DEFAULT_HOOKS = dict(
+    logger=dict(type='LoggerHook'),
+    checkpoint=dict(type='CheckpointHook'),
+    pictures=dict(type='PictureHook'),
+    report=dict(type='ReportHook'),
+)
+NEEDED = {
+    'train': ('model', 'train_dataloader', 'train_cfg', 'optim_wrapper'),
+    'test': ('model', 'test_dataloader', 'test_cfg', 'test_evaluator'),
+}
 DEVICES_WITHOUT_AMP = ('cpu', 'mps')  # of mmengine's AmpOptimWrapper
 
 
@@ -42,13 +56,15 @@ def load_config(
         launcher: 'none', 'pytorch', 'slurm' or 'mpi'.
 
     Raises:
-        UserError: If the file does not exist or an option names nothing that is read.
+        UserError: If the file does not exist or cannot be read, or an option names nothing
+            that is read.
+        DependencyError: If a package is missing that the file asks for.
     """
     path = Path(path)
     if not path.is_file():
         hint = _near(path.name, [p.name for p in path.parent.glob('*.py')])
         raise UserError(f'the config {path} does not exist (looked in {Path.cwd()}){hint}')
-    cfg = Config.fromfile(path)
+    cfg = _read(path)
     options = dict(options or {})
     _check_names(cfg, options, path)
     data_root = options.pop('data_root', None)
@@ -59,28 +75,65 @@ def load_config(
     if data_root is not None:
         _move_data(cfg, data_root, path)
 
+    cfg.default_hooks = {**DEFAULT_HOOKS, **(cfg.get('default_hooks') or {})}
     cfg.launcher = launcher
     cfg.work_dir = work_dir or cfg.get('work_dir') or str(Path('work_dirs') / path.stem)
     return cfg
 
 
-def limit_iterations(cfg: Config) -> list[str]:
+def require_parts(cfg: Config, task: str) -> None:
+    """Refuse a config that is only a part of one, such as a file of ``configs/_base_``.
+
+    Args:
+        cfg: The config, with the options in it.
+        task: 'train' or 'test'.
+
+    Raises:
+        UserError: With the name of what is missing.
+    """
+    for part in NEEDED[task]:
+        if cfg.get(part) is None:
+            raise UserError(f'the config {cfg.filename} has no {part}, which a {task} run needs')
+
+
+def limit_iterations(cfg: Config, options: Mapping[str, Any] | None = None) -> list[str]:
     """Make ``train_cfg.max_iters`` end a recipe that counts epochs, to try it out.
 
     The recipe itself, with its warm-up, stays as it is; at the end are a checkpoint and an
     evaluation.
 
+    Args:
+        cfg: The config, with the options in it.
+        options: What the command line set, which stays as it is.
+
     Returns:
         Sentences for the log on what was changed.
+
+    Raises:
+        UserError: If ``max_iters`` is not a positive integer.
     """
-    max_iters = cfg.train_cfg.get('max_iters')
-    if max_iters is None or 'max_epochs' not in cfg.train_cfg:
+    max_iters, max_epochs = (cfg.train_cfg.get(name) for name in ('max_iters', 'max_epochs'))
+    if max_iters is None:
         return []
-    max_epochs = cfg.train_cfg.max_epochs
-    cfg.train_cfg = dict(type='IterBasedTrainLoop', max_iters=max_iters, val_interval=max_iters)
-    cfg.default_hooks.checkpoint.update(by_epoch=False, interval=max_iters)
-    cfg.default_hooks.logger.interval = min(cfg.default_hooks.logger.interval, max_iters // 20 + 1)
-    cfg.log_processor.update(by_epoch=False, window_size=cfg.default_hooks.logger.interval)
+    if not isinstance(max_iters, int) or max_iters < 1:
+        raise UserError(f'train_cfg.max_iters={max_iters!r} is not a positive integer')
+    if max_epochs is None:
+        return []
+    options = options or {}
+    log_interval = min(cfg.default_hooks.logger.get('interval', 10), max_iters // 20 + 1)
+    trial = {
+        'default_hooks.checkpoint.by_epoch': False,
+        'default_hooks.checkpoint.interval': max_iters,
+        'default_hooks.logger.interval': log_interval,
+        'log_processor.by_epoch': False,
+        'log_processor.window_size': log_interval,
+    }
+    cfg.merge_from_dict({name: trial[name] for name in trial if name not in options})
+    cfg.train_cfg = dict(
+        type='IterBasedTrainLoop',
+        max_iters=max_iters,
+        val_interval=options.get('train_cfg.val_interval', max_iters),
+    )
     return [f'A trial of {max_iters} iterations instead of the {max_epochs} epochs of the recipe.']
 
 
@@ -99,6 +152,20 @@ def without_amp(cfg: Config) -> list[str]:
     return [f'No GPU: training in float32 on the {device} instead of in mixed precision.']
 
 
+def _read(path: Path) -> Config:
+    try:
+        return Config.fromfile(path)
+    except ImportError as error:  # of a base's package, or of custom_imports
+        # Without mmengine's "please install mmsegmentation manually": onedl names it otherwise.
+        reason = str(error.__cause__ or error).split(', please')[0]
+        raise DependencyError(
+            f'the config {path} cannot be read: {reason}. {remedy(error)}'
+        ) from None
+    except Exception as error:  # a config is code: anything can happen in it
+        reason = f'{type(error).__name__}: {error}'
+        raise UserError(f'the config {path} cannot be read ({reason})') from None
+
+
 def _check_names(cfg: Config, options: Mapping[str, Any], path: Path) -> None:
     """Refuse what mmengine would add as a new value that nobody reads: a misspelt option.
 
@@ -114,7 +181,7 @@ def _check_names(cfg: Config, options: Mapping[str, Any], path: Path) -> None:
         for name in rest:
             if not isinstance(node, dict):
                 break
-            slip = _near(name, node, cutoff=0.85)
+            slip = _near(name, node.keys() - {'type'}, cutoff=0.85)  # dtype is none of it
             if name not in node and slip:
                 raise UserError(f'--cfg-options {option}: {path} has no {name} there{slip}')
             node = node.get(name)

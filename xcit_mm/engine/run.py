@@ -14,7 +14,7 @@ from mmengine.runner import Runner, find_latest_checkpoint
 from ..checkpoint import read_state, require_same_tensors
 from ..environment import require, require_one_stack
 from ..errors import UserError
-from .config import limit_iterations, load_config, without_amp
+from .config import limit_iterations, load_config, require_parts, without_amp
 from .data_check import check_data
 
 TEST_LOG_INTERVAL = 10  # images: a test on a CPU takes seconds for each
@@ -42,10 +42,14 @@ def train(
         UserError: If an input is wrong: the config, an option, the data or a checkpoint.
     """
     cfg = load_config(config, options, work_dir, launcher)
-    notes = limit_iterations(cfg) + without_amp(cfg)
+    require_parts(cfg, 'train')
+    notes = limit_iterations(cfg, options) + without_amp(cfg)
+    backbone = cfg.model.get('backbone') or {}
     if resume:
         cfg.resume, cfg.load_from = True, _last_checkpoint(cfg.work_dir)
-    elif not cfg.get('load_from') and not cfg.model.backbone.get('init_cfg'):
+    elif cfg.get('load_from'):
+        _require_file(cfg.load_from)
+    elif backbone.get('type') == 'XCiT' and not backbone.get('init_cfg'):
         notes.append('The backbone starts from random weights: init_cfg names no checkpoint.')
     _build(cfg, ('train', 'val'), notes).train()
 
@@ -75,17 +79,19 @@ def test(
         UserError: If an input is wrong: the config, an option, the data or a checkpoint.
     """
     cfg = load_config(config, options, work_dir, launcher)
-    if not Path(checkpoint).is_file():
-        raise UserError(f'the checkpoint {checkpoint} does not exist (looked in {Path.cwd()})')
-    cfg.load_from = checkpoint
+    require_parts(cfg, 'test')
+    _require_file(checkpoint)
+    cfg.load_from, cfg.resume = None, False
     if show_dir is not None:
-        pictures = cfg.default_hooks.setdefault('pictures', dict(type='PictureHook'))
-        pictures.test_dir = show_dir
+        cfg.default_hooks.pictures.test_dir = show_dir
     cfg.default_hooks.logger.interval = TEST_LOG_INTERVAL
     state = read_state(checkpoint)
     runner = _build(cfg, ('test',), [])
     model = runner.model.module if is_model_wrapper(runner.model) else runner.model
+    # Not by the runner, which loads what fits into it and evaluates the rest at random.
     require_same_tensors(state, model.state_dict(), checkpoint)
+    model.load_state_dict(state)
+    runner.logger.info('Loaded %d tensors from %s', len(state), checkpoint)
     return runner.test()
 
 
@@ -107,6 +113,11 @@ def _build(cfg: Config, splits: tuple[str, ...], notes: list[str]) -> Runner:
     for note in notes:
         runner.logger.info(note)
     return runner
+
+
+def _require_file(checkpoint: str) -> None:
+    if '://' not in checkpoint and not Path(checkpoint).is_file():
+        raise UserError(f'the checkpoint {checkpoint} does not exist (looked in {Path.cwd()})')
 
 
 def _last_checkpoint(work_dir: str) -> str:

@@ -15,7 +15,6 @@ from torchvision.ops import StochasticDepth
 
 from ..errors import ArgumentError
 
-PATCH_SIZES = (8, 16)
 IMAGE_CHANNELS = 3
 
 
@@ -31,15 +30,10 @@ class ConvPatchEmbed(nn.Module):
 
     Shape:
         (B, 3, H, W) to (B, C, ceil(H / patch_size), ceil(W / patch_size)).
-
-    Raises:
-        ValueError: If the patch size is neither 8 nor 16.
     """
 
     def __init__(self, dim: int, patch_size: int) -> None:
         super().__init__()
-        if patch_size not in PATCH_SIZES:
-            raise ArgumentError(f'patch_size={patch_size!r} is not one of {PATCH_SIZES}')
         num_convs = int(math.log2(patch_size))
         layers: list[nn.Module] = []
         in_channels = IMAGE_CHANNELS

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..checkpoint import load_pretrained
 from ..errors import ArgumentError
-from .layers import IMAGE_CHANNELS, PATCH_SIZES, ConvPatchEmbed, FourierPosition, XCABlock
+from .layers import IMAGE_CHANNELS, ConvPatchEmbed, FourierPosition, XCABlock
 from .pyramid import pyramid_levels
 
 
@@ -41,6 +41,7 @@ ARCHS = {
     'm24': Arch(512, 24, 8, 1e-5, {16: 0.15, 8: 0.15}),
     'l24': Arch(768, 24, 16, 1e-5, {16: 0.25, 8: 0.3}),
 }
+PATCH_SIZES = (8, 16)
 CUSTOM_ARCH_KEYS = ('embed_dim', 'depth', 'num_heads', 'eta')
 NUM_LEVELS = 4
 
@@ -100,7 +101,7 @@ class XCiT(BaseModule):
             raise ArgumentError(f'drop_path_rate={drop_path_rate!r} is not in [0, 1)')
         if frozen_stages not in range(-1, depth + 1):
             raise ArgumentError(f'frozen_stages={frozen_stages!r} is not in -1..{depth}')
-        if init_cfg is not None and not isinstance(init_cfg, dict):
+        if init_cfg is not None and not (isinstance(init_cfg, dict) and 'type' in init_cfg):
             raise ArgumentError(
                 f"init_cfg={init_cfg!r} is not a dict(type='Pretrained', checkpoint=<path or URL>)"
             )
@@ -177,6 +178,16 @@ def _resolve_arch(arch: str | dict[str, Any]) -> Arch:
     if isinstance(arch, dict):
         if set(arch) != set(CUSTOM_ARCH_KEYS):
             raise ArgumentError(f'arch={arch!r} does not have just the keys {CUSTOM_ARCH_KEYS}')
+        dim, depth, num_heads, eta = (arch[key] for key in CUSTOM_ARCH_KEYS)
+        if not all(isinstance(n, int) and n > 0 for n in (dim, depth, num_heads)):
+            raise ArgumentError(f'arch={arch!r}: embed_dim, depth, num_heads are not integers > 0')
+        if not isinstance(eta, (int, float)):
+            raise ArgumentError(f'arch={arch!r}: eta is not a number')
+        if dim % 8:
+            raise ArgumentError(
+                f'arch={arch!r}: embed_dim is not a multiple of 8 (the first convolution of patch '
+                'size 16 has an eighth of the channels)'
+            )
         return Arch(**arch, drop_path_rate=dict.fromkeys(PATCH_SIZES, 0.0))
     if not isinstance(arch, str) or arch not in ARCHS:
         raise ArgumentError(
@@ -191,7 +202,7 @@ def _resolve_out_indices(out_indices: Sequence[int] | None, depth: int) -> tuple
     if (
         not isinstance(indices, (tuple, list))
         or len(indices) != NUM_LEVELS
-        or not set(indices) <= set(range(depth))
+        or not all(isinstance(i, int) and 0 <= i < depth for i in indices)
         or not all(a < b for a, b in pairwise(indices))
     ):
         raise ArgumentError(
