@@ -12,7 +12,7 @@ from mmengine.runner import CheckpointLoader
 from mmengine.utils import digit_version
 from torch import Tensor, nn
 
-from .errors import UserError
+from .errors import UserError, reason
 
 # The classification head of the released ImageNet models, which a dense task has no use for.
 CLASSIFIER = ('cls_token', 'cls_attn_blocks.', 'norm.', 'head.')
@@ -65,8 +65,7 @@ def read_state(path: str) -> dict[str, Tensor]:
     try:
         checkpoint = CheckpointLoader.load_checkpoint(path, map_location='cpu')
     except Exception as error:  # of the network, the file system, zip and pickle
-        reason = f'{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ""}'
-        raise UserError(f'the checkpoint {path} cannot be read ({reason})') from None
+        raise UserError(f'the checkpoint {path} cannot be read ({reason(error)})') from None
     state = checkpoint
     for wrapper in ('state_dict', 'model'):
         if isinstance(state, Mapping) and isinstance(state.get(wrapper), Mapping):

@@ -1,6 +1,12 @@
 """What went wrong on the user's side, said in one sentence."""
 
 
+def reason(error: Exception) -> str:
+    """The kind and the first line of another package's error, for a sentence of ours."""
+    first_line = str(error).partition('\n')[0]
+    return f'{type(error).__name__}: {first_line}'
+
+
 class UserError(Exception):
     """A wrong input; the message names the value, the place and the remedy.
 

@@ -11,7 +11,7 @@ from mmengine.device import get_device
 from mmengine.runner import Runner
 
 from ..environment import remedy
-from ..errors import DependencyError, UserError
+from ..errors import DependencyError, UserError, reason
 
 # What the runner reads from a config, be it in the file or not.
 RUNNER_ARGUMENTS = {
@@ -157,13 +157,12 @@ def _read(path: Path) -> Config:
         return Config.fromfile(path)
     except ImportError as error:  # of a base's package, or of custom_imports
         # Without mmengine's "please install mmsegmentation manually": onedl names it otherwise.
-        reason = str(error.__cause__ or error).split(', please')[0]
+        missing = str(error.__cause__ or error).split(', please')[0]
         raise DependencyError(
-            f'the config {path} cannot be read: {reason}. {remedy(error)}'
+            f'the config {path} cannot be read: {missing}. {remedy(error)}'
         ) from None
     except Exception as error:  # a config is code: anything can happen in it
-        reason = f'{type(error).__name__}: {error}'
-        raise UserError(f'the config {path} cannot be read ({reason})') from None
+        raise UserError(f'the config {path} cannot be read ({reason(error)})') from None
 
 
 def _check_names(cfg: Config, options: Mapping[str, Any], path: Path) -> None:
