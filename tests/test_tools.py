@@ -198,6 +198,12 @@ def test_weights_to_start_from_that_are_missing_are_refused(run_tool, shapes_roo
     assert not (tmp_path / 'work').exists()
 
 
+def test_a_folder_that_cannot_be_written_to_is_refused(run_tool, shapes_root, tmp_path):
+    (tmp_path / 'file').touch()
+    done = run_tool('train.py', DETECTOR, '--work-dir', tmp_path / 'file', *options(shapes_root, 2))
+    assert_refused(done, f'the folder {tmp_path}/file cannot be written to (FileExistsError')
+
+
 def test_resume_without_a_checkpoint_is_refused(run_tool, shapes_root, tmp_path):
     done = run_tool(
         'train.py', DETECTOR, '--work-dir', tmp_path, '--resume', *options(shapes_root, 2)

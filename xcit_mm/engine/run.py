@@ -4,6 +4,7 @@ import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from mmengine.runner import Runner, find_latest_checkpoint
 
 from ..checkpoint import read_state, require_same_tensors
 from ..environment import require, require_one_stack
-from ..errors import UserError
+from ..errors import UserError, reason
 from .config import limit_iterations, load_config, require_parts, without_amp
 from .data_check import check_data
 
@@ -106,6 +107,9 @@ def _build(cfg: Config, splits: tuple[str, ...], notes: list[str]) -> Runner:
     require('mmcv')
     for part in FRAMEWORK_PARTS:
         require(f'{cfg.default_scope}.{part}')
+    for folder in (cfg.work_dir, (cfg.default_hooks.pictures or {}).get('test_dir')):
+        if folder is not None:
+            _require_writable(folder)
     if cfg.launcher != 'none' and not torch.cuda.is_available():
         notes.append(_without_gpus(cfg))
     runner = Runner.from_cfg(cfg)
@@ -118,6 +122,16 @@ def _build(cfg: Config, splits: tuple[str, ...], notes: list[str]) -> Runner:
 def _require_file(checkpoint: str) -> None:
     if '://' not in checkpoint and not Path(checkpoint).is_file():
         raise UserError(f'the checkpoint {checkpoint} does not exist (looked in {Path.cwd()})')
+
+
+def _require_writable(folder: str) -> None:
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise UserError(
+            f'the folder {folder} cannot be written to ({reason(error)}): name another one'
+        ) from None
 
 
 def _last_checkpoint(work_dir: str) -> str:
