@@ -13,6 +13,7 @@ from conftest import ROOT
 from mmengine.config import Config
 
 from xcit_mm import mmcv_fallback
+from xcit_mm.engine import cli
 
 DETECTOR = 'configs/mask_rcnn_xcit_n12_16_shapes.py'
 SEGMENTOR = 'configs/sem_fpn_xcit_n12_16_shapes.py'
@@ -270,6 +271,16 @@ def test_torchrun_trains_in_two_processes_without_a_gpu(shapes_root, tmp_path):
     assert 'the processes talk through gloo' in output
     assert sorted(losses(tmp_path)) == [1, 2]
     assert output.count('The training is finished.') == 1
+
+
+def test_an_interruption_is_one_line(capsys):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    with pytest.raises(SystemExit) as caught:
+        cli.run_tool(interrupted)
+    assert caught.value.code == 130
+    assert capsys.readouterr().err.endswith('interrupted; what was written stays\n')
 
 
 def test_the_tools_are_executable_as_they_stand():

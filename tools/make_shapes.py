@@ -18,7 +18,9 @@ except ImportError as error:  # of what xcit_mm stands on; the message says what
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('root', help='the folder to make, such as data/shapes')
-    parser.add_argument('--seed', type=int, default=0, help='another seed, other images')
+    parser.add_argument(
+        '--seed', type=int, default=0, help='another seed, other images, instead of those there'
+    )
     args = parser.parse_args()
 
     drawn = make_shapes(args.root, ShapesSpec(seed=args.seed))

@@ -9,6 +9,7 @@ from mmengine.config import DictAction
 from ..errors import UserError
 
 WRONG_INPUT = 2  # the exit code, as of argparse
+INTERRUPTED = 130  # as of shells: 128 and the number of SIGINT
 
 
 def add_run_arguments(parser: ArgumentParser) -> None:
@@ -46,9 +47,12 @@ class _Options(DictAction):
 
 
 def run_tool(function: Callable[[], object]) -> None:
-    """Call ``function``; a UserError becomes one line on stderr and exit code 2."""
+    """Call ``function``; a UserError becomes one line on stderr and exit code 2, Ctrl-C 130."""
     try:
         function()
     except UserError as error:
         print(f'{sys.argv[0]}: {error}', file=sys.stderr)
         raise SystemExit(WRONG_INPUT) from None
+    except KeyboardInterrupt:
+        print(f'{sys.argv[0]}: interrupted; what was written stays', file=sys.stderr)
+        raise SystemExit(INTERRUPTED) from None
