@@ -160,3 +160,12 @@ def test_the_tool_draws_once_and_then_checks(run_tool, tmp_path):
     assert third.returncode == 2
     assert len(third.stderr.strip().splitlines()) == 1
     assert json.loads((tmp_path / 'shapes/coco/annotations/instances_val2017.json').read_text())
+
+
+def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path):
+    (tmp_path / 'file').write_text('mine')
+    with pytest.raises(UserError, match=r'file is a file: name a folder'):
+        make_shapes(tmp_path / 'file', SPEC)
+    with pytest.raises(UserError, match=r'file/shapes cannot be made .*name another folder'):
+        make_shapes(tmp_path / 'file' / 'shapes', SPEC)
+    assert (tmp_path / 'file').read_text() == 'mine'

@@ -37,6 +37,23 @@ def options(shapes_root: Path, max_iters: int) -> list[str]:
     ]
 
 
+def evaluate(run_tool, config, checkpoint: Path, shapes_root: Path, folder: Path) -> str:
+    """What tools/test.py prints; its pictures lie in folder/pictures."""
+    done = run_tool(
+        'test.py',
+        config,
+        checkpoint,
+        '--work-dir',
+        folder / 'work',
+        '--show-dir',
+        folder / 'pictures',
+        '--cfg-options',
+        f'data_root={shapes_root}',
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout + done.stderr
+
+
 def losses(work_dir: Path) -> dict[int, float]:
     """The logged losses by iteration, of all runs in a work dir."""
     lines = [
@@ -99,22 +116,11 @@ def test_testing_a_checkpoint_repeats_the_metrics_of_its_training(
     run, run_tool, shapes_root, tmp_path
 ):
     config, work_dir, output = run
-    done = run_tool(
-        'test.py',
-        config,
-        work_dir / 'iter_12.pth',
-        '--work-dir',
-        tmp_path / 'work',
-        '--show-dir',
-        tmp_path / 'pictures',
-        '--cfg-options',
-        f'data_root={shapes_root}',
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    tested = evaluate(run_tool, config, work_dir / 'iter_12.pth', shapes_root, tmp_path)
     rows = [line for line in output.splitlines() if line.startswith(('boxes', 'masks', 'mIoU'))]
     assert rows
     for row in rows:
-        assert row in done.stdout + done.stderr
+        assert row in tested
     assert len(list((tmp_path / 'pictures').glob('*.png'))) == NUM_VAL
 
 
@@ -123,20 +129,11 @@ def test_testing_a_checkpoint_repeats_the_metrics_of_its_training(
 def test_testing_evaluates_the_weights_of_the_checkpoint(run, run_tool, shapes_root, tmp_path):
     config, work_dir, _ = run
     checkpoint = torch.load(work_dir / 'iter_12.pth', weights_only=False)
-    bias = checkpoint['state_dict']['decode_head.conv_seg.bias']
-    bias.copy_(torch.tensor([0.0, 0.0, 0.0, 100.0]))  # of the classes: triangles everywhere
-    torch.save(checkpoint, tmp_path / 'triangles.pth')
-    done = run_tool(
-        'test.py',
-        config,
-        tmp_path / 'triangles.pth',
-        '--work-dir',
-        tmp_path / 'work',
-        '--cfg-options',
-        f'data_root={shapes_root}',
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    output = done.stdout + done.stderr
+    state = checkpoint['state_dict']
+    bias = torch.tensor([0.0, 0.0, 0.0, 100.0])  # of the classes: triangles everywhere
+    state['decode_head.conv_seg.bias'].copy_(bias)
+    torch.save({'model': state}, tmp_path / 'triangles.pth')  # mmengine would not unwrap it
+    output = evaluate(run_tool, config, tmp_path / 'triangles.pth', shapes_root, tmp_path)
     iou, accuracy = re.search(r'triangle +\| +([\d.]+) +\| +([\d.]+) ', output).groups()
     assert float(iou) > 0
     assert float(accuracy) == 100
@@ -148,19 +145,10 @@ def test_a_config_of_others_is_tested_with_pictures(run_tool, run, shapes_root, 
     cfg = Config.fromfile(ROOT / config)
     del cfg.default_hooks.pictures, cfg.default_hooks.report
     cfg.dump(tmp_path / 'own.py')
-    done = run_tool(
-        'test.py',
-        tmp_path / 'own.py',
-        work_dir / 'iter_12.pth',
-        '--work-dir',
-        tmp_path / 'work',
-        '--show-dir',
-        tmp_path / 'pictures',
-        '--cfg-options',
-        f'data_root={shapes_root}',
+    output = evaluate(
+        run_tool, tmp_path / 'own.py', work_dir / 'iter_12.pth', shapes_root, tmp_path
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert 'The test is finished.' in done.stdout + done.stderr
+    assert 'The test is finished.' in output
     assert len(list((tmp_path / 'pictures').glob('*.png'))) == NUM_VAL
 
 
