@@ -17,15 +17,20 @@ except ImportError as error:  # of what xcit_mm stands on; the message says what
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     cli.add_run_arguments(parser)
-    parser.add_argument('checkpoint', help='a file that a training of this config wrote')
+    parser.add_argument(
+        'checkpoint', help='file or URL: a released model, or what a training of this config wrote'
+    )
     parser.add_argument('--show-dir', help='draw the predictions over the images into it')
+    parser.add_argument('--out', help='write the metrics to this JSON file')
     args = parser.parse_args()
     test(
         args.config,
         args.checkpoint,
         args.work_dir,
         args.show_dir,
+        args.out,
         args.launcher,
+        args.trust_checkpoint,
         args.cfg_options,
     )
 

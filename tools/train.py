@@ -21,7 +21,14 @@ def main() -> None:
         '--resume', action='store_true', help='go on from the last checkpoint in the work dir'
     )
     args = parser.parse_args()
-    train(args.config, args.work_dir, args.resume, args.launcher, args.cfg_options)
+    train(
+        args.config,
+        args.work_dir,
+        args.resume,
+        args.launcher,
+        args.trust_checkpoint,
+        args.cfg_options,
+    )
 
 
 if __name__ == '__main__':

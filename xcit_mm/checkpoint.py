@@ -1,117 +1,180 @@
-"""Weights from files into our models: all of them, or an error."""
+"""Weights from files into our models: all of them, or an error.
+
+A checkpoint is read once (:func:`read_checkpoint`); what it is, is seen from its content, and
+pure functions take it from state to state: :func:`model_state`, :func:`backbone_state`,
+:func:`detector_state`.
+"""
 
 import argparse
-from collections.abc import Container, Mapping
+import re
+from collections.abc import Container, Iterable, Mapping
+from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
 import torch
 from mmengine.logging import HistoryBuffer, print_log
-from mmengine.runner import CheckpointLoader
 from mmengine.utils import digit_version
 from torch import Tensor, nn
 
+from .download import download, is_safetensors, is_url
+from .environment import require
 from .errors import UserError, reason
+from .files import write_whole
 
+TIMM = 'timm://'
+HEAD = '_head'  # rpn_head, roi_head, bbox_head, decode_head, auxiliary_head
+BACKBONE = 'backbone.'  # how detectors, segmentors and DINO call their backbone
 # The classification head of the released ImageNet models, which a dense task has no use for.
 CLASSIFIER = ('cls_token', 'cls_attn_blocks.', 'norm.', 'head.')
-# The pyramid exists in detectors and segmentors only; from ImageNet it starts at random.
-PYRAMID = ('fpn1.', 'fpn2.')
+# What an ImageNet model does not have: the pyramid and the norms behind it start at random.
+PYRAMID = ('fpn1.', 'fpn2.', 'out_norms.')
+NO_XCIT = 'no XCiT'
+NUM_SHOWN = 3  # tensors of each side in an error
 
 
-def allow_plain_classes() -> None:
-    """Let ``torch.load(weights_only=True)`` read what mmengine writes into a checkpoint.
-
-    Since PyTorch 2.6 this is the default, and mmengine 0.10.7 cannot read its own files: they
-    hold the history of the logged values, and those of the authors' release an
-    ``argparse.Namespace``. None of what is allowed here runs code when it is unpickled.
-    """
-    if digit_version(torch.__version__) < digit_version('2.6'):
-        return
-    reconstruct, scalar = np.array(0).__reduce__()[0], np.float64(0).__reduce__()[0]
-    dtypes = {type(np.dtype(t)) for t in (np.float64, np.float32, np.int64, np.int32, np.bool_)}
-    torch.serialization.add_safe_globals(
-        [
-            argparse.Namespace,
-            HistoryBuffer,
-            (_history_method, 'builtins.getattr'),
-            np.ndarray,
-            np.dtype,
-            reconstruct,
-            scalar,
-            *dtypes,
-        ]
-    )
-
-
-def _history_method(owner: object, name: str) -> Any:
-    """What getattr may do in a checkpoint: a history refers to its own methods by it."""
-    if owner is not HistoryBuffer or name.startswith('_'):
-        raise UnpicklingError(f'getattr of {name!r} from {owner!r}, which no checkpoint needs')
-    return getattr(owner, name)
-
-
-def read_state(path: str) -> dict[str, Tensor]:
-    """Read the weights of a checkpoint file.
+def read_checkpoint(path: str, map_location: Any = 'cpu', trusted: bool = False) -> Any:
+    """Read a checkpoint without running code that is in it.
 
     Args:
-        path: A file or URL with a state dict, by itself or under ``state_dict`` (mmengine) or
-            ``model`` (the authors' ImageNet release).
+        path: A file of ``torch.save`` or safetensors, its http(s) URL, or ``timm://`` and the
+            name of a pretrained XCiT of timm.
+        map_location: As of ``torch.load``.
+        trusted: Run whatever the file says, as pickle does. By default it is read with
+            ``weights_only=True``, and the classes that mmengine and the authors' release put
+            into checkpoints are allowed by name.
 
     Raises:
-        UserError: If there is no such file, or it holds something else.
+        UserError: If there is no such file, it is damaged or something else, or it needs more
+            than what is allowed.
     """
+    if path.startswith(TIMM):
+        return _timm_state(path)
+    file = download(path) if is_url(path) else Path(path).expanduser()
     try:
-        checkpoint = CheckpointLoader.load_checkpoint(path, map_location='cpu')
-    except Exception as error:  # of the network, the file system, zip and pickle
-        raise UserError(f'the checkpoint {path} cannot be read ({reason(error)})') from None
+        with file.open('rb') as stream:
+            start = stream.read(16)
+        if is_safetensors(start):
+            require('safetensors')
+            from safetensors.torch import load_file
+
+            return load_file(file)
+        allow_plain_classes()  # again: onedl's mmengine takes some back after a file that it read
+        return torch.load(file, map_location=map_location, weights_only=not trusted)
+    except Exception as error:  # of the file system, zip, pickle and safetensors
+        raise UserError(
+            f'the checkpoint {path} cannot be read: {_why_unreadable(file, error)}'
+        ) from None
+
+
+def model_state(checkpoint: Any, path: str) -> dict[str, Tensor]:
+    """Take the weights out of what a checkpoint file holds.
+
+    Args:
+        checkpoint: A state dict by itself (timm, DINO) or under ``state_dict`` (mmdet, mmseg,
+            mmengine), ``model`` (the authors' ImageNet release), ``teacher`` or ``student``
+            (DINO, which evaluates the teacher).
+        path: Of the file, for the error.
+
+    Raises:
+        UserError: If it holds no weights.
+    """
+    wrappers = ('state_dict', 'model', 'teacher', 'student')
     state = checkpoint
-    for wrapper in ('state_dict', 'model'):
-        if isinstance(state, Mapping) and isinstance(state.get(wrapper), Mapping):
-            state = state[wrapper]
+    if isinstance(checkpoint, Mapping):
+        wrapped = (checkpoint.get(name) for name in wrappers)
+        state = next((value for value in wrapped if isinstance(value, Mapping)), checkpoint)
     if not isinstance(state, Mapping) or not any(isinstance(v, Tensor) for v in state.values()):
         raise UserError(
-            f'the checkpoint {path} holds no state dict, by itself or under state_dict or model'
+            f'the checkpoint {path} holds no state dict, by itself or under one of {wrappers}'
         )
-    return dict(state)
+    return {str(name).removeprefix('module.'): value for name, value in state.items()}
 
 
 def backbone_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Take the weights of the XCiT backbone out of a state dict.
+    """Take the weights of the XCiT backbone out of a state dict, under our names.
 
     Args:
-        state: Of an ImageNet release of the authors, of a detector or segmentor (``backbone.``
-            names), or of a backbone.
+        state: Of a classifier (of the authors or of timm), of a DINO model, of a detector or
+            segmentor, or of a backbone.
 
     Returns:
         The names and tensors of the backbone, without what belongs to the classifier.
     """
-    prefix = 'backbone.'
-    if any(name.startswith(prefix) for name in state):
-        state = {k[len(prefix) :]: v for k, v in state.items() if k.startswith(prefix)}
-    return {k: v for k, v in state.items() if not k.startswith(CLASSIFIER)}
+    if any(name.startswith(BACKBONE) for name in state):
+        state = {k.removeprefix(BACKBONE): v for k, v in state.items() if k.startswith(BACKBONE)}
+    return {
+        re.sub(r'^pos_embed\.', 'pos_embeder.', name): value  # timm's name
+        for name, value in state.items()
+        if not name.startswith(CLASSIFIER)
+    }
 
 
-def load_pretrained(backbone: nn.Module, path: str | None) -> None:
+def detector_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights of a whole detector or segmentor, without what its backbone has no use for."""
+    rest = {name: value for name, value in state.items() if not name.startswith(BACKBONE)}
+    if len(rest) == len(state):
+        return rest
+    backbone = {BACKBONE + name: value for name, value in backbone_state(state).items()}
+    return {**backbone, **rest}
+
+
+def load_pretrained(backbone: nn.Module, path: str | None, trusted: bool = False) -> None:
     """Load pretrained weights into an XCiT backbone and log how many tensors came.
 
     Args:
         backbone: An :class:`xcit_mm.XCiT`.
-        path: A file or URL in one of the formats of :func:`read_state`.
+        path: As of :func:`read_checkpoint`, in one of the formats of :func:`model_state`.
+        trusted: As of :func:`read_checkpoint`.
 
     Raises:
         UserError: If the file cannot be read, or does not hold just the tensors of this
-            backbone; only the pyramid may be missing. The message shows the first
-            differences. Nothing is loaded then.
+            backbone; only the pyramid and the norms behind it may be missing. Nothing is
+            loaded then.
     """
     if not path:
         raise UserError("init_cfg=dict(type='Pretrained', checkpoint=...) names no checkpoint")
-    given, wanted = backbone_state(read_state(path)), backbone.state_dict()
+    given = backbone_state(model_state(read_checkpoint(path, trusted=trusted), path))
+    wanted = backbone.state_dict()
     may_be_missing = {name for name in wanted if name.startswith(PYRAMID)}
     require_same_tensors(given, wanted, path, may_be_missing)
     backbone.load_state_dict(given, strict=False)
     print_log(f'Loaded {len(given)} of the {len(wanted)} tensors of XCiT from {path}', 'current')
+    missing = modules_of(wanted.keys() - given.keys())
+    if missing:
+        print_log(f'They start at random, as {path} has none: {", ".join(missing)}', 'current')
+
+
+def convert(source: str, target: Path, trusted: bool = False) -> str:
+    """Write the weights of a checkpoint under our names, for mmengine to load.
+
+    Args:
+        source: As of :func:`read_checkpoint`, in any format of :func:`model_state`.
+        target: A new file: ``{'state_dict': ...}`` of the whole detector or segmentor, or of
+            the backbone if the source is a classifier or a DINO model.
+        trusted: As of :func:`read_checkpoint`.
+
+    Returns:
+        What was written.
+
+    Raises:
+        UserError: If the source cannot be read or holds no XCiT, or the target is there.
+    """
+    if target.exists():
+        raise UserError(f'{target} is there already; name a new file')
+    state = model_state(read_checkpoint(source, trusted=trusted), source)
+    whole = any(name.split('.')[0].endswith(HEAD) for name in state)
+    state = detector_state(state) if whole else backbone_state(state)
+    what = _describe(state)
+    if what == NO_XCIT:
+        raise UserError(f'{source} holds {_summary(state, state)}')
+    try:
+        with write_whole(target) as file:
+            torch.save({'meta': {'source': source}, 'state_dict': state}, file)
+    except OSError as error:
+        raise UserError(f'{target} cannot be written ({reason(error)})') from None
+    return f'{target}: {len(state)} tensors of {"a model on " if whole else ""}{what}'
 
 
 def require_same_tensors(
@@ -126,23 +189,118 @@ def require_same_tensors(
     or trained where a file belongs to another one.
 
     Raises:
-        UserError: If they differ, with the first differences.
+        UserError: If they differ, with what both are and their first differences.
     """
-    differences = [
-        f'{name} is {_shape(given, name)} in the file and {_shape(wanted, name)} in the model'
+    differ = [
+        name
         for name in {**given, **wanted}
-        if _shape(given, name) != _shape(wanted, name)
+        if _shape(given.get(name)) != _shape(wanted.get(name))
         and not (name not in given and name in may_be_missing)
     ]
-    if differences:
+    if differ:
         raise UserError(
-            f'{path!r} does not hold the weights of this model (another arch, patch size or '
-            f'config?); {len(differences)} tensors differ, first: ' + '; '.join(differences[:3])
+            f'{path} does not hold the weights of this model ({len(differ)} tensors differ): '
+            f'the file has {_summary(given, differ)}; the model has {_summary(wanted, differ)}'
         )
 
 
-def _shape(state: Mapping[str, Tensor], name: str) -> str:
-    if name not in state:
+def modules_of(names: Iterable[str]) -> list[str]:
+    """The modules that tensors belong to, each once: a.b.weight and a.b.bias are of a.b."""
+    return sorted({name.rpartition('.')[0] for name in names})
+
+
+def allow_plain_classes() -> None:
+    """Let ``torch.load(weights_only=True)`` read what checkpoints hold beside tensors.
+
+    Those of mmengine hold the history of the logged values, and mmengine 0.10.7 cannot read its
+    own files since PyTorch 2.6 made this the default; those of the authors' release an
+    ``argparse.Namespace``. None of what is allowed here runs code when it is unpickled.
+    """
+    torch_version = digit_version(torch.__version__)
+    if torch_version < digit_version('2.4'):  # allows nothing but tensors
+        return
+    reconstruct, scalar = np.array(0).__reduce__()[0], np.float64(0).__reduce__()[0]
+    dtypes = {type(np.dtype(t)) for t in (np.float64, np.float32, np.int64, np.int32, np.bool_)}
+    torch.serialization.add_safe_globals(
+        [argparse.Namespace, HistoryBuffer, np.ndarray, np.dtype, reconstruct, scalar, *dtypes]
+    )
+    if torch_version >= digit_version('2.6'):  # under the names that a file may call them
+        torch.serialization.add_safe_globals(
+            [
+                (_history_method, 'builtins.getattr'),
+                (reconstruct, 'numpy.core.multiarray._reconstruct'),  # in files of NumPy 1
+                (scalar, 'numpy.core.multiarray.scalar'),
+            ]
+        )
+
+
+def _history_method(owner: object, name: str) -> Any:
+    """What getattr may do in a checkpoint: a history refers to its own methods by it."""
+    if owner is not HistoryBuffer or name.startswith('_'):
+        raise UnpicklingError(f'getattr of {name!r} from {owner!r}, which no checkpoint needs')
+    return getattr(owner, name)
+
+
+def _timm_state(path: str) -> dict[str, Tensor]:
+    require('timm')
+    import timm
+
+    name = path.removeprefix(TIMM)
+    if name.split('.')[0] not in timm.list_models('xcit_*'):
+        raise UserError(
+            f"{path}: timm has no XCiT of that name; timm.list_pretrained('xcit_*') lists them, "
+            'such as xcit_small_12_p8_384.fb_dist_in1k'
+        )
+    try:
+        return timm.create_model(name, pretrained=True).state_dict()
+    except Exception as error:  # of the network, the hub's client, timm's own
+        raise UserError(
+            f'{path} cannot be fetched ({reason(error)}); fetch it on another machine and name '
+            'the file instead'
+        ) from None
+
+
+def _why_unreadable(file: Path, error: Exception) -> str:
+    if isinstance(error, OSError):
+        return reason(error)
+    # Torch says what it did not allow in the midst of advice on how to allow it.
+    refused = re.search(r'GLOBAL (\S+)', str(error))
+    if refused:
+        return (
+            f'it needs more than weights ({refused[1]}), which could run any code; if you trust '
+            'where it comes from: --trust-checkpoint, or trusted=True in init_cfg'
+        )
+    with file.open('rb') as stream:
+        start = stream.read(64)
+    if start.lstrip()[:1] == b'<':
+        return 'it is a web page, saved under this name'
+    if not start:
+        return 'it is empty'
+    first_sentence = reason(error).split('. ')[0]
+    return f'it is cut off, damaged or no checkpoint ({first_sentence})'
+
+
+def _summary(state: Mapping[str, Tensor], differ: Iterable[str]) -> str:
+    """What a state dict is the weights of, and those of its tensors that differ."""
+    shown = [f'{name} {_shape(state[name])}' for name in differ if name in state]
+    more = ', ...' if len(shown) > NUM_SHOWN else ''
+    return f'{_describe(state)} ({", ".join(shown[:NUM_SHOWN]) or "nothing else"}{more})'
+
+
+def _describe(state: Mapping[str, Tensor]) -> str:
+    trunk = backbone_state(state)
+    depth = len({name.split('.')[1] for name in trunk if name.startswith('blocks.')})
+    temperature, gamma = (trunk.get(f'blocks.0.{n}') for n in ('attn.temperature', 'gamma3'))
+    if temperature is None or gamma is None:
+        return NO_XCIT
+    patch_size = 2 ** sum(bool(re.match(r'patch_embed\.proj\.\d\.0\.weight', n)) for n in trunk)
+    return (
+        f'an XCiT of {depth} layers, {len(gamma)} channels, {len(temperature)} heads and patch '
+        f'size {patch_size}'
+    )
+
+
+def _shape(value: Tensor | None) -> str:
+    if value is None:
         return 'absent'
-    value = state[name]
     return str(tuple(value.shape)) if isinstance(value, Tensor) else f'a {type(value).__name__}'

@@ -1,7 +1,5 @@
 """What every run has in common: logging, checkpoints, pictures, reproducibility."""
 
-custom_imports = dict(imports=['xcit_mm'], allow_failed_imports=False)
-
 env_cfg = dict(
     cudnn_benchmark=False,
     mp_cfg=dict(mp_start_method='fork', opencv_num_threads=0),
@@ -9,7 +7,7 @@ env_cfg = dict(
 )
 randomness = dict(seed=0)
 sync_bn = 'torch'  # mmengine converts BatchNorm when the run is distributed, only then
-auto_scale_lr = dict(enable=False, base_batch_size=16)
+auto_scale_lr = dict(enable=True, base_batch_size=16)  # 8 GPUs with 2 images each
 
 default_hooks = dict(
     timer=dict(type='IterTimerHook'),
@@ -19,6 +17,8 @@ default_hooks = dict(
     sampler_seed=dict(type='DistSamplerSeedHook'),
     pictures=dict(type='PictureHook'),
     report=dict(type='ReportHook'),
+    labels=dict(type='LabelCheckHook'),
+    buffers=dict(type='BufferSyncHook'),
 )
 log_processor = dict(type='LogProcessor', window_size=50, by_epoch=True)
 log_level = 'INFO'

@@ -1,5 +1,6 @@
 """Mask R-CNN with a feature pyramid network on XCiT (paper, section 4.3)."""
 
+custom_imports = dict(imports=['xcit_mm'])
 default_scope = 'mmdet'
 vis_backends = [dict(type='LocalVisBackend')]
 visualizer = dict(type='DetLocalVisualizer', vis_backends=vis_backends, alpha=0.5)

@@ -48,5 +48,5 @@ val_dataloader = dict(
     ),
 )
 test_dataloader = val_dataloader
-val_evaluator = dict(type='IoUMetric', iou_metrics=['mIoU'])
+val_evaluator = dict(type='ClassIoUMetric', iou_metrics=['mIoU'])
 test_evaluator = val_evaluator

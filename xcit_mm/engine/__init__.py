@@ -1,5 +1,7 @@
+from .buffers import BufferSyncHook
+from .label_check import LabelCheckHook
 from .pictures import PictureHook
 from .report import ReportHook
 from .run import test, train
 
-__all__ = ['PictureHook', 'ReportHook', 'test', 'train']
+__all__ = ['BufferSyncHook', 'LabelCheckHook', 'PictureHook', 'ReportHook', 'test', 'train']

@@ -29,8 +29,9 @@ def add_run_arguments(parser: ArgumentParser) -> None:
         default={},
         metavar='NAME=VALUE',
         help='replace values of the config, as in train_dataloader.batch_size=4; '
-        'data_root=DIR moves all of the data',
+        'data_root=DIR moves all of the data, pretrained=FILE is what the backbone starts from',
     )
+    add_trust_argument(parser)
 
 
 class _Options(DictAction):
@@ -44,6 +45,15 @@ class _Options(DictAction):
             super().__call__(parser, namespace, values, option_string)
         except AssertionError:  # how mmengine finds that brackets do not match
             parser.error(f'{option_string} {" ".join(values)}: a bracket is not closed')
+
+
+def add_trust_argument(parser: ArgumentParser) -> None:
+    """The argument of every tool that reads a checkpoint."""
+    parser.add_argument(
+        '--trust-checkpoint',
+        action='store_true',
+        help='read a checkpoint that holds more than weights, and run whatever code is in it',
+    )
 
 
 def run_tool(function: Callable[[], object]) -> None:

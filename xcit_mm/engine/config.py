@@ -29,6 +29,8 @@ DEFAULT_HOOKS = dict(
     checkpoint=dict(type='CheckpointHook'),
     pictures=dict(type='PictureHook'),
     report=dict(type='ReportHook'),
+    labels=dict(type='LabelCheckHook'),
+    buffers=dict(type='BufferSyncHook'),
 )
 NEEDED = {
     'train': ('model', 'train_dataloader', 'train_cfg', 'optim_wrapper'),
@@ -45,9 +47,10 @@ def load_config(
 ) -> Config:
     """Read a config and put in what the command line says.
 
-    One option goes beyond replacing a value, because the value alone would leave the config
+    Two options go beyond replacing a value, because the value alone would leave the config
     contradicting itself: ``data_root=DIR`` moves every path that starts with the config's
-    ``data_root``.
+    ``data_root``, and ``pretrained=WEIGHTS`` is what the backbone starts from (None: random
+    weights).
 
     Args:
         path: The config file.
@@ -68,6 +71,8 @@ def load_config(
     options = dict(options or {})
     _check_names(cfg, options, path)
     data_root = options.pop('data_root', None)
+    if 'pretrained' in options:
+        options.update(_start_from(options['pretrained']))
     try:
         cfg.merge_from_dict(options)
     except (KeyError, IndexError, TypeError) as error:
@@ -173,7 +178,7 @@ def _check_names(cfg: Config, options: Mapping[str, Any], path: Path) -> None:
     """
     for option in options:
         first, *rest = option.split('.')
-        known = {*cfg.keys(), *RUNNER_ARGUMENTS}
+        known = {*cfg.keys(), *RUNNER_ARGUMENTS, 'pretrained'}
         if first not in known:
             raise UserError(f'--cfg-options {option}: {path} has no {first}' + _near(first, known))
         node = cfg.get(first)
@@ -190,6 +195,11 @@ def _near(name: str, choices: Iterable[str], cutoff: float = 0.6) -> str:
     """The end of a sentence that names the closest of the choices, if one is close."""
     found = difflib.get_close_matches(name, list(choices), n=1, cutoff=cutoff)
     return f'; did you mean {found[0]}?' if found else ''
+
+
+def _start_from(weights: str | None) -> dict[str, Any]:
+    init_cfg = None if weights is None else dict(type='Pretrained', checkpoint=weights)
+    return {'model.backbone.init_cfg': init_cfg}
 
 
 def _move_data(cfg: Config, new_root: str, path: Path) -> None:

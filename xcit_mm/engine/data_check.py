@@ -1,12 +1,16 @@
-"""Is the data where the config says? Asked before any model is built."""
+"""Is the data where the config says, and of its classes? Asked before any model is built."""
 
-from collections.abc import Iterator
+import json
+import mmap
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from mmengine.config import Config
 
-from ..errors import UserError
+from ..errors import UserError, reason
 
+CATEGORIES = b'"categories"'
+CATEGORIES_SIZE = 2**20  # bytes that the list of categories is expected to fit into
 GENERIC_HELP = "point to it with --cfg-options data_root=DIR or in the config's dataloaders"
 
 
@@ -33,23 +37,142 @@ def check_data(cfg: Config, splits: tuple[str, ...]) -> None:
                 )
 
 
+def check_classes(cfg: Config, splits: tuple[str, ...]) -> None:
+    """Compare the classes of the config with those in COCO's annotations and with the heads.
+
+    mmdet drops the boxes of classes that the config does not name, and numbers the others in
+    the order of the file, without a word. Needs the datasets of mmdet and mmseg registered.
+
+    Args:
+        cfg: The config.
+        splits: Which datasets to look at, of 'train', 'val' and 'test'.
+
+    Raises:
+        UserError: If they differ, with the classes of both sides.
+    """
+    for split in splits:
+        for dataset in _leaf_datasets((cfg.get(f'{split}_dataloader') or {}).get('dataset', {})):
+            classes = _classes(dataset)
+            if classes is None:
+                continue
+            if isinstance(classes, str):
+                raise UserError(
+                    f'{split} data: classes={classes!r} is a name, not a tuple of names'
+                )
+            if _numbers_classes_as_coco(dataset):
+                ann_file = Path(dataset.get('data_root') or '', dataset['ann_file'])
+                _compare_with_annotations(classes, ann_file, split)
+            for head, num_classes in _heads(cfg.model):
+                if num_classes != len(classes):
+                    raise UserError(
+                        f'{head}.num_classes={num_classes}, but the {split} dataset has '
+                        f'{len(classes)} classes ({", ".join(classes)})'
+                    )
+
+
+def _leaf_datasets(dataset: dict) -> Iterator[dict]:
+    """The datasets that read files, inside of those that wrap or join others."""
+    inner = dataset.get('dataset') or dataset.get('datasets')
+    if not inner:
+        yield dataset
+    for wrapped in [inner] if isinstance(inner, dict) else inner or []:
+        yield from _leaf_datasets(wrapped)
+
+
 def _dataset_paths(dataset: dict) -> Iterator[tuple[str, Path]]:
-    """What a dataset reads, from the outside in; also of wrapped and joined datasets."""
-    inner = dataset.get('dataset') or dataset.get('datasets') or []
-    for wrapped in [inner] if isinstance(inner, dict) else inner:
-        yield from _dataset_paths(wrapped)
-    root = dataset.get('data_root') or ''
-    if root:
-        yield 'folder', Path(root)
-    if dataset.get('ann_file'):
-        yield 'annotation file', Path(root, dataset['ann_file'])
-    prefixes = dataset.get('data_prefix') or {}
-    for prefix in prefixes.values() if isinstance(prefixes, dict) else [prefixes]:
-        if prefix:
-            yield 'folder', Path(root, prefix)
+    """What a dataset reads, from the outside in."""
+    for leaf in _leaf_datasets(dataset):
+        root = leaf.get('data_root') or ''
+        if root:
+            yield 'folder', Path(root)
+        if leaf.get('ann_file'):
+            yield 'annotation file', Path(root, leaf['ann_file'])
+        prefixes = leaf.get('data_prefix') or {}
+        for prefix in prefixes.values() if isinstance(prefixes, dict) else [prefixes]:
+            if prefix:
+                yield 'folder', Path(root, prefix)
 
 
 def _evaluator_paths(evaluator: dict | list) -> Iterator[tuple[str, Path]]:
     for metric in [evaluator] if isinstance(evaluator, dict) else evaluator:
         if metric.get('ann_file'):
             yield 'annotation file', Path(metric['ann_file'])
+
+
+def _classes(dataset: dict) -> Sequence[str] | None:
+    """The classes that a dataset of the config will have."""
+    named = (dataset.get('metainfo') or {}).get('classes')
+    return named or getattr(_dataset_class(dataset), 'METAINFO', {}).get('classes')
+
+
+def _dataset_class(dataset: dict) -> type | None:
+    from mmengine.registry import DATASETS
+
+    kind = dataset.get('type')
+    return DATASETS.get(kind) if isinstance(kind, str) else kind
+
+
+def _numbers_classes_as_coco(dataset: dict) -> bool:
+    """Whether mmdet's CocoDataset reads the annotations, and not a subclass in its own way."""
+    kind = _dataset_class(dataset)
+    coco = _dataset_class({'type': 'mmdet.CocoDataset'})
+    return bool(
+        dataset.get('ann_file')
+        and coco is not None
+        and isinstance(kind, type)
+        and issubclass(kind, coco)
+        and kind.load_data_list is coco.load_data_list
+    )
+
+
+def _compare_with_annotations(classes: Sequence[str], ann_file: Path, split: str) -> None:
+    annotated = _annotated_classes(ann_file)
+    if annotated != list(classes):
+        other = ', in another order' if sorted(annotated) == sorted(classes) else ''
+        raise UserError(
+            f'{split} data: {ann_file} has the {len(annotated)} classes ({", ".join(annotated)}), '
+            f'the config the {len(classes)} classes ({", ".join(classes)}){other}: set '
+            f"metainfo=dict(classes=...) of the datasets to the file's, in its order, and "
+            f'num_classes={len(annotated)} in the heads'
+        )
+
+
+def _annotated_classes(ann_file: Path) -> list[str]:
+    """The names of the categories of a COCO file, read alone where it can be.
+
+    To parse all of COCO takes a quarter of a minute and gigabytes, once more than needed.
+    """
+    try:
+        with (
+            ann_file.open('rb') as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text,
+        ):
+            start = text.rfind(CATEGORIES) + len(CATEGORIES)
+            part = text[start : start + CATEGORIES_SIZE].decode(errors='replace')
+        categories, _ = json.JSONDecoder().raw_decode(part.lstrip(' \n\r\t:'))
+        return [category['name'] for category in categories]
+    except (ValueError, TypeError, KeyError):
+        pass  # another "categories" further down, or a list that is longer
+    try:
+        return [category['name'] for category in json.loads(ann_file.read_bytes())['categories']]
+    except (ValueError, TypeError, KeyError) as error:
+        raise UserError(f'{ann_file} is no COCO annotation file ({reason(error)})') from None
+
+
+def _heads(model: dict) -> Iterator[tuple[str, int]]:
+    """The heads that tell the classes apart, and the classes that they have."""
+    roi_head = model.get('roi_head') or {}
+    heads = {
+        'model.bbox_head': model.get('bbox_head'),
+        'model.decode_head': model.get('decode_head'),
+        'model.auxiliary_head': model.get('auxiliary_head'),
+        'model.roi_head.bbox_head': roi_head.get('bbox_head'),
+        'model.roi_head.mask_head': roi_head.get('mask_head'),
+    }
+    for name, given in heads.items():
+        for head in given if isinstance(given, (list, tuple)) else [given]:
+            # Auxiliary heads of other kinds may look for edges or the like.
+            if name == 'model.auxiliary_head' and head and head['type'] != 'FCNHead':
+                continue
+            if head and 'num_classes' in head:
+                yield name, head['num_classes']

@@ -1,14 +1,18 @@
 """What a run says at its end: the metrics as a table, and where everything is."""
 
+import json
+import math
 from collections.abc import Mapping
 from logging import FileHandler
 from pathlib import Path
 
+from mmengine.evaluator import Evaluator
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner, find_latest_checkpoint
 
 from .. import mmcv_fallback
+from ..files import write_whole
 
 COCO_ROWS = {'bbox': 'boxes', 'segm': 'masks'}
 COCO_COLUMNS = {
@@ -70,6 +74,32 @@ def metrics_table(metrics: Mapping[str, float]) -> str:
         lines.insert(0, ' ' * 8 + ''.join(f'{name:>8}' for name in COCO_COLUMNS.values()))
     lines += [f'{name:<8}{value:>8.2f}' for name, value in left.items()]
     return '\n'.join(lines) or 'No metrics were computed.'
+
+
+def write_metrics(
+    path: Path,
+    config: str,
+    checkpoint: str,
+    metrics: Mapping[str, float],
+    evaluator: Evaluator,
+) -> None:
+    """Write the metrics of a test as JSON, whole or not at all.
+
+    Args:
+        path: The file, which is replaced.
+        config: Path of the config that was tested.
+        checkpoint: Its weights.
+        metrics: As of :func:`metrics_table`.
+        evaluator: Which computed them; of a ``ClassIoUMetric`` the IoU of each class is
+            written as well (null where a class does not occur).
+    """
+    report = {'config': str(config), 'checkpoint': str(checkpoint), 'metrics': dict(metrics)}
+    for metric in evaluator.metrics:
+        class_iou = getattr(metric, 'class_iou', None)
+        if class_iou is not None:
+            report['class_iou'] = {k: None if math.isnan(v) else v for k, v in class_iou.items()}
+    with write_whole(path, 'w') as file:
+        json.dump(report, file, indent=2, default=float)  # NumPy's numbers
 
 
 def _precision(value: float) -> str:

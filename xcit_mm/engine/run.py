@@ -9,14 +9,16 @@ from typing import Any
 
 import torch
 from mmengine.config import Config
-from mmengine.model import is_model_wrapper
-from mmengine.runner import Runner, find_latest_checkpoint
+from mmengine.dist import is_main_process
+from mmengine.runner import find_latest_checkpoint
 
-from ..checkpoint import read_state, require_same_tensors
+from ..download import download, is_url
 from ..environment import require, require_one_stack
 from ..errors import UserError, reason
 from .config import limit_iterations, load_config, require_parts, without_amp
-from .data_check import check_data
+from .data_check import check_classes, check_data
+from .report import write_metrics
+from .weights import CheckedRunner, pretrained_weights
 
 TEST_LOG_INTERVAL = 10  # images: a test on a CPU takes seconds for each
 FRAMEWORK_PARTS = ('models', 'datasets', 'evaluation', 'visualization')
@@ -27,6 +29,7 @@ def train(
     work_dir: str | None = None,
     resume: bool = False,
     launcher: str = 'none',
+    trust_checkpoint: bool = False,
     options: Mapping[str, Any] | None = None,
 ) -> None:
     """Train a model, evaluate it, and log what came out and where it is.
@@ -36,6 +39,8 @@ def train(
         work_dir: Where to write; None: ``work_dirs/<name of the config>``.
         resume: Go on from the last checkpoint in ``work_dir``.
         launcher: 'none', 'pytorch', 'slurm' or 'mpi'.
+        trust_checkpoint: Read checkpoints that hold more than weights, which runs whatever is
+            in them.
         options: Dotted names and values that replace those of the config
             (see :func:`xcit_mm.engine.config.load_config`).
 
@@ -45,13 +50,18 @@ def train(
     cfg = load_config(config, options, work_dir, launcher)
     require_parts(cfg, 'train')
     notes = limit_iterations(cfg, options) + without_amp(cfg)
-    backbone = cfg.model.get('backbone') or {}
     if resume:
         cfg.resume, cfg.load_from = True, _last_checkpoint(cfg.work_dir)
-    elif cfg.get('load_from'):
+    backbone = cfg.model.get('backbone') or {}
+    if cfg.get('load_from'):
         _require_file(cfg.load_from)
-    elif backbone.get('type') == 'XCiT' and not backbone.get('init_cfg'):
-        notes.append('The backbone starts from random weights: init_cfg names no checkpoint.')
+        backbone.init_cfg = None  # every weight of it comes from the file
+    else:
+        notes += pretrained_weights(cfg, options or {})
+    if trust_checkpoint:
+        cfg.trust_checkpoint = True
+        if backbone.get('init_cfg'):
+            backbone.init_cfg.trusted = True
     _build(cfg, ('train', 'val'), notes).train()
 
 
@@ -60,17 +70,22 @@ def test(
     checkpoint: str,
     work_dir: str | None = None,
     show_dir: str | None = None,
+    out: str | None = None,
     launcher: str = 'none',
+    trust_checkpoint: bool = False,
     options: Mapping[str, Any] | None = None,
 ) -> dict[str, float]:
     """Evaluate a checkpoint on the config's test set.
 
     Args:
         config: Path of a config file.
-        checkpoint: File written by a training of this config.
+        checkpoint: File or URL of a released model, or of what a training of this config wrote.
         work_dir: Where the log goes; None: ``work_dirs/<name of the config>``.
         show_dir: Where to draw the prediction over every image; None: nowhere.
+        out: JSON file to write the metrics to; None: none.
         launcher: 'none', 'pytorch', 'slurm' or 'mpi'.
+        trust_checkpoint: Read a checkpoint that holds more than weights, which runs whatever
+            is in it.
         options: Dotted names and values that replace those of the config.
 
     Returns:
@@ -82,21 +97,22 @@ def test(
     cfg = load_config(config, options, work_dir, launcher)
     require_parts(cfg, 'test')
     _require_file(checkpoint)
-    cfg.load_from, cfg.resume = None, False
+    cfg.load_from, cfg.resume, cfg.trust_checkpoint = None, False, trust_checkpoint
     if show_dir is not None:
         cfg.default_hooks.pictures.test_dir = show_dir
+    if out is not None:
+        _require_writable(Path(out).parent)
     cfg.default_hooks.logger.interval = TEST_LOG_INTERVAL
-    state = read_state(checkpoint)
     runner = _build(cfg, ('test',), [])
-    model = runner.model.module if is_model_wrapper(runner.model) else runner.model
-    # Not by the runner, which loads what fits into it and evaluates the rest at random.
-    require_same_tensors(state, model.state_dict(), checkpoint)
-    model.load_state_dict(state)
-    runner.logger.info('Loaded %d tensors from %s', len(state), checkpoint)
-    return runner.test()
+    runner.load_checkpoint(checkpoint, strict=True)
+    metrics = runner.test()
+    if out is not None and is_main_process():
+        write_metrics(Path(out), config, checkpoint, metrics, runner.test_loop.evaluator)
+        runner.logger.info('metrics     %s', out)
+    return metrics
 
 
-def _build(cfg: Config, splits: tuple[str, ...], notes: list[str]) -> Runner:
+def _build(cfg: Config, splits: tuple[str, ...], notes: list[str]) -> CheckedRunner:
     """Check what a run needs, from the quickest to the slowest, then build it."""
     if cfg.launcher == 'pytorch' and 'RANK' not in os.environ:
         raise UserError(
@@ -107,12 +123,13 @@ def _build(cfg: Config, splits: tuple[str, ...], notes: list[str]) -> Runner:
     require('mmcv')
     for part in FRAMEWORK_PARTS:
         require(f'{cfg.default_scope}.{part}')
+    check_classes(cfg, splits)
     for folder in (cfg.work_dir, (cfg.default_hooks.pictures or {}).get('test_dir')):
         if folder is not None:
             _require_writable(folder)
     if cfg.launcher != 'none' and not torch.cuda.is_available():
         notes.append(_without_gpus(cfg))
-    runner = Runner.from_cfg(cfg)
+    runner = CheckedRunner.from_cfg(cfg)
     runner.logger.addFilter(_is_readable)
     for note in notes:
         runner.logger.info(note)
@@ -120,7 +137,9 @@ def _build(cfg: Config, splits: tuple[str, ...], notes: list[str]) -> Runner:
 
 
 def _require_file(checkpoint: str) -> None:
-    if '://' not in checkpoint and not Path(checkpoint).is_file():
+    if is_url(checkpoint):
+        download(checkpoint)
+    elif not Path(checkpoint).expanduser().is_file():
         raise UserError(f'the checkpoint {checkpoint} does not exist (looked in {Path.cwd()})')
 
 

@@ -186,6 +186,17 @@ class Mlp(nn.Module):
         return self.fc2(self.act(self.fc1(x)))
 
 
+class ChannelNorm(nn.LayerNorm):
+    """LayerNorm over the channels of a map.
+
+    Shape:
+        (B, C, H, W) to the same.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
 class XCABlock(nn.Module):
     """A layer of XCiT: attention, local interaction, MLP, each normed, scaled and added.
 

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..checkpoint import load_pretrained
 from ..errors import ArgumentError
-from .layers import IMAGE_CHANNELS, ConvPatchEmbed, FourierPosition, XCABlock
+from .layers import IMAGE_CHANNELS, ChannelNorm, ConvPatchEmbed, FourierPosition, XCABlock
 from .pyramid import pyramid_levels
 
 
@@ -68,9 +68,10 @@ class XCiT(BaseModule):
         frozen_stages: -1: everything is trained. 0: the patch and position embeddings are
             frozen. n > 0: those and the first n layers. Frozen parts stay in evaluation
             mode (BatchNorm statistics, drop path) and get no gradient.
-        init_cfg: ``dict(type='Pretrained', checkpoint=<path or URL>)`` starts from an
-            ImageNet release of the authors or from the backbone of a detector or segmentor
-            (see :func:`xcit_mm.checkpoint.load_pretrained`).
+        out_norm: Normalise the channels of every output map with a LayerNorm of its own,
+            as ResT does in front of RetinaNet's FPN (arXiv 2105.13677, appendix).
+        init_cfg: ``dict(type='Pretrained', checkpoint=<path, URL or timm://NAME>)`` starts
+            from pretrained weights (see :func:`xcit_mm.checkpoint.load_pretrained`).
 
     Shape:
         (B, 3, H, W) to a tuple of four maps (B, C, H_i, W_i), C = ``embed_dim``. With
@@ -89,6 +90,7 @@ class XCiT(BaseModule):
         drop_path_rate: float | None = None,
         with_cp: bool = False,
         frozen_stages: int = -1,
+        out_norm: bool = False,
         init_cfg: dict | None = None,
     ) -> None:
         super().__init__(init_cfg)
@@ -103,7 +105,8 @@ class XCiT(BaseModule):
             raise ArgumentError(f'frozen_stages={frozen_stages!r} is not in -1..{depth}')
         if init_cfg is not None and not (isinstance(init_cfg, dict) and 'type' in init_cfg):
             raise ArgumentError(
-                f"init_cfg={init_cfg!r} is not a dict(type='Pretrained', checkpoint=<path or URL>)"
+                f'init_cfg={init_cfg!r} is not a '
+                "dict(type='Pretrained', checkpoint=<path, URL or timm://NAME>)"
             )
 
         self.patch_size = patch_size
@@ -118,6 +121,9 @@ class XCiT(BaseModule):
         )
         self.apply(_init_linear)
         self.fpn1, self.fpn2, self.fpn3, self.fpn4 = pyramid_levels(dim, patch_size)
+        self.out_norms = nn.ModuleList(
+            ChannelNorm(dim, eps=1e-6) if out_norm else nn.Identity() for _ in range(NUM_LEVELS)
+        )
         # Behind the last output; without a gradient, DistributedDataParallel must know it.
         self.blocks[self.out_indices[-1] + 1 :].requires_grad_(False)
         self._freeze()
@@ -125,7 +131,9 @@ class XCiT(BaseModule):
     def init_weights(self) -> None:
         """Load the weights that ``init_cfg`` names; called once by the runner."""
         if self.init_cfg is not None and self.init_cfg.get('type') == 'Pretrained':
-            load_pretrained(self, self.init_cfg.get('checkpoint'))
+            load_pretrained(
+                self, self.init_cfg.get('checkpoint'), self.init_cfg.get('trusted', False)
+            )
         else:
             super().init_weights()
 
@@ -146,7 +154,9 @@ class XCiT(BaseModule):
             if i in self.out_indices:
                 maps.append(x.transpose(1, 2).reshape(B, C, H, W))
         levels = (self.fpn1, self.fpn2, self.fpn3, self.fpn4)
-        return tuple(level(m) for level, m in zip(levels, maps, strict=True))
+        return tuple(
+            norm(level(m)) for norm, level, m in zip(self.out_norms, levels, maps, strict=True)
+        )
 
     def train(self, mode: bool = True) -> 'XCiT':
         """Switch to training or evaluation; what is frozen stays in evaluation."""

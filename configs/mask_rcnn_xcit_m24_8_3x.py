@@ -1,0 +1,8 @@
+"""Mask R-CNN, XCiT-M24/8, COCO, 3x: published 48.5 box AP, 43.7 mask AP; 98.98 M parameters.
+Train: tools/dist_train.sh configs/mask_rcnn_xcit_m24_8_3x.py 8
+Weights: https://dl.fbaipublicfiles.com/xcit/coco/maskrcnn_xcit_medium_24_p8.pth
+"""
+
+_base_ = 'mask_rcnn_xcit_m24_16_3x.py'
+pretrained = 'https://dl.fbaipublicfiles.com/xcit/xcit_medium_24_p8_384_dist.pth'
+model = dict(backbone=dict(patch_size=8, init_cfg=dict(checkpoint=pretrained)))

@@ -1,0 +1,28 @@
+#!/usr/bin/env python3
+"""Write the weights of a checkpoint of the authors, timm, DINO, mmdet 2 or mmseg 0 for mmengine."""
+
+import argparse
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clone as it stands
+
+try:
+    from xcit_mm.checkpoint import convert
+    from xcit_mm.engine import cli
+except ImportError as error:  # of what xcit_mm stands on; the message says what to install
+    print(f'{sys.argv[0]}: {error}', file=sys.stderr)
+    sys.exit(2)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument('source', help='a file, its URL, or timm:// and a name of timm')
+    parser.add_argument('target', type=Path, help='the new file')
+    cli.add_trust_argument(parser)
+    args = parser.parse_args()
+    print(convert(args.source, args.target, args.trust_checkpoint))
+
+
+if __name__ == '__main__':
+    cli.run_tool(main)

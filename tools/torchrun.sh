@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# What dist_train.sh and dist_test.sh share: start a tool once for every GPU.
+#
+#     tools/torchrun.sh GPUS TOOL [arguments of the tool]
+set -euo pipefail
+gpus=$1
+tool=$2
+shift 2
+if ! [[ $gpus =~ ^[1-9][0-9]*$ ]]; then
+    echo "$0: GPUS is '$gpus', not a number of processes" >&2
+    exit 2
+fi
+nnodes=${NNODES:-1}
+if [ "$nnodes" = 1 ] && [ -z "${PORT:-}" ]; then
+    rendezvous=(--standalone) # on a free port: several runs fit on one machine
+elif [ "$nnodes" != 1 ] && [ -z "${MASTER_ADDR:-}" ]; then
+    echo "$0: NNODES=$nnodes needs MASTER_ADDR, the address of the machine with NODE_RANK=0" >&2
+    exit 2
+else
+    rendezvous=(
+        --nnodes="$nnodes" --node_rank="${NODE_RANK:-0}"
+        --master_addr="${MASTER_ADDR:-127.0.0.1}" --master_port="${PORT:-29500}"
+    )
+fi
+exec "${PYTHON:-python3}" -m torch.distributed.run "${rendezvous[@]}" --nproc_per_node="$gpus" \
+    "$(dirname "$0")/$tool" "$@" --launcher pytorch

@@ -1,0 +1,30 @@
+"""Files that are whole or not there."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import IO
+
+
+@contextmanager
+def write_whole(path: Path, mode: str = 'wb') -> Iterator[IO]:
+    """Open a file beside ``path`` that takes its name once the block has ended without an error.
+
+    An error, an interruption or a full disk leaves what was at ``path`` as it was.
+
+    Args:
+        path: The file, which is replaced.
+        mode: As of ``open``, for writing.
+    """
+    with NamedTemporaryFile(mode, dir=path.parent, prefix=f'{path.name}.', delete=False) as file:
+        unfinished = Path(file.name)
+        try:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+            unfinished.chmod(0o644)  # a temporary file is its owner's alone
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
