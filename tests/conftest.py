@@ -1,11 +1,13 @@
+import logging
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from mmengine.logging import MMLogger
 from torch import Tensor, nn
 
 from xcit_mm.datasets.shapes import ShapesSpec, make_shapes
@@ -47,6 +49,18 @@ def run_tool() -> Callable[..., subprocess.CompletedProcess]:
         return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
 
     return run
+
+
+@pytest.fixture
+def log() -> Iterator[list[str]]:
+    """What is logged during the test."""
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())
+    logger = MMLogger.get_current_instance()
+    logger.addHandler(handler)
+    yield lines
+    logger.removeHandler(handler)
 
 
 def relative_error(value: Tensor, reference: Tensor) -> float:

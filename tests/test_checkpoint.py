@@ -1,22 +1,48 @@
 """Pretrained weights: every tensor arrives, or nothing is loaded and the reason is said."""
 
 import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
 from pickle import UnpicklingError
 
+import numpy as np
 import pytest
+import timm
 import torch
-from conftest import randomize
+from conftest import randomize, relative_error
 from mmengine.logging import HistoryBuffer
 from mmengine.utils import digit_version
+from safetensors.torch import save_file
+from torch import Tensor
 
 from xcit_mm import UserError, XCiT
-from xcit_mm.checkpoint import allow_plain_classes
+from xcit_mm.checkpoint import (
+    allow_plain_classes,
+    backbone_state,
+    convert,
+    detector_state,
+    load_pretrained,
+    model_state,
+    read_checkpoint,
+)
 
 restricted = pytest.mark.skipif(
     digit_version(torch.__version__) < digit_version('2.6'),
     reason='before PyTorch 2.6, weights_only does not know these classes',
 )
-CLASSIFIER = ('cls_token', 'cls_attn_blocks.0.gamma1', 'norm.weight', 'head.bias')
+TIMM_NAMES = dict(
+    n12='nano_12',
+    t12='tiny_12',
+    t24='tiny_24',
+    s12='small_12',
+    s24='small_24',
+    m24='medium_24',
+    l24='large_24',
+)
+TOY = dict(embed_dim=32, depth=3, num_heads=4, eta=1.0)
 
 
 @pytest.fixture
@@ -35,8 +61,168 @@ def pretrained(path, **kwargs) -> XCiT:
     return model
 
 
-def trunk(model: XCiT) -> dict[str, torch.Tensor]:
+def trunk(model: XCiT) -> dict[str, Tensor]:
     return {k: v for k, v in model.state_dict().items() if not k.startswith('fpn')}
+
+
+def classifier() -> dict[str, Tensor]:
+    """What the classifiers of the release have beside the trunk, in their layout."""
+    block = 'cls_attn_blocks.0.'
+    linear = {'attn.qkv': (384, 128), 'attn.proj': (128, 128), 'mlp.fc1': (512, 128)}
+    state = {f'{block}{name}.weight': torch.zeros(shape) for name, shape in linear.items()}
+    return state | {
+        'cls_token': torch.zeros(1, 1, 128),
+        f'{block}gamma1': torch.zeros(128),
+        'norm.weight': torch.ones(128),
+        'head.weight': torch.zeros(1000, 128),
+        'head.bias': torch.zeros(1000),
+    }
+
+
+def prefixed(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {prefix + name: value for name, value in state.items()}
+
+
+def imagenet(model: XCiT):
+    return {'model': trunk(model) | classifier(), 'args': argparse.Namespace(lr=1)}
+
+
+def dino(model: XCiT):
+    """The plain file: the teacher's backbone."""
+    return trunk(model) | {k: v for k, v in classifier().items() if not k.startswith('head')}
+
+
+def dino_training(model: XCiT):
+    """The file of a DINO training: the teacher is the model, the student is another one."""
+    other = XCiT('n12', 16)
+    head = {'head.mlp.0.weight': torch.zeros(2), 'head.last_layer.weight_g': torch.zeros(2)}
+    return {
+        'student': prefixed(prefixed(dino(other), 'backbone.') | head, 'module.'),
+        'teacher': prefixed(dino(model), 'backbone.') | head,
+        'optimizer': {'state': {}},
+        'epoch': 3,
+        'args': argparse.Namespace(arch='xcit'),
+    }
+
+
+def dino_student(model: XCiT):
+    return {'student': prefixed(dino(model), 'module.backbone.')}
+
+
+def timm_file(model: XCiT):
+    state = trunk(model) | classifier()
+    return {name.replace('pos_embeder.', 'pos_embed.'): value for name, value in state.items()}
+
+
+def mmdet2(model: XCiT):
+    """A detector of mmdet 2: its meta and the optimizer's state beside the weights."""
+    return {
+        'meta': {'mmdet_version': '2.11.0', 'CLASSES': ('person',), 'epoch': 36, 'lr': [1e-4]},
+        'state_dict': prefixed(model.state_dict(), 'backbone.')
+        | {'neck.lateral_convs.0.conv.weight': torch.zeros(3)},
+        'optimizer': {'state': {0: {'step': 1, 'exp_avg': torch.zeros(3)}}, 'param_groups': []},
+    }
+
+
+def mmengine_file(model: XCiT):
+    return mmdet2(model) | {
+        'message_hub': {'log_scalars': {'loss': HistoryBuffer([1.0, 3.0], [1, 1])}},
+        'param_schedulers': [{'last_step': 3, '_get_lr_called_within_step': False}],
+    }
+
+
+def whole(model: XCiT):
+    return model.state_dict()
+
+
+TRUNK_FORMATS = [imagenet, dino, dino_training, dino_student, timm_file]
+WHOLE_FORMATS = [mmdet2, pytest.param(mmengine_file, marks=restricted), whole]
+
+
+@pytest.mark.parametrize('layout', TRUNK_FORMATS + WHOLE_FORMATS, ids=lambda f: f.__name__)
+def test_every_format_gives_the_maps_of_its_source(source, tmp_path, layout: Callable):
+    torch.save(layout(source), tmp_path / 'weights')  # no ending: it says nothing
+    loaded = pretrained(tmp_path / 'weights')
+    if layout in TRUNK_FORMATS:
+        for level in ('fpn1', 'fpn2'):  # the file has none
+            getattr(loaded, level).load_state_dict(getattr(source, level).state_dict())
+    image = torch.randn(1, 3, 64, 96)
+    with torch.no_grad():
+        for a, b in zip(loaded.eval()(image), source.eval()(image), strict=True):
+            assert relative_error(a, b) < 1e-5
+
+
+@pytest.mark.parametrize('patch_size', [16, 8])
+@pytest.mark.parametrize('arch', TIMM_NAMES)
+def test_the_weights_of_timm_give_the_maps_of_timm(tmp_path, arch, patch_size):
+    theirs = timm.create_model(f'xcit_{TIMM_NAMES[arch]}_p{patch_size}_224').eval()
+    randomize(theirs)
+    torch.save(theirs.state_dict(), tmp_path / 'timm.pth')
+    ours = pretrained(tmp_path / 'timm.pth', arch=arch, patch_size=patch_size).eval()
+    levels = torch.nn.ModuleList([torch.nn.Identity()] * 4)  # the maps in front of the pyramid
+    ours.fpn1, ours.fpn2, ours.fpn3, ours.fpn4 = levels
+    image = torch.randn(1, 3, 64, 48)
+    with torch.no_grad():
+        maps = ours(image)
+        expected = theirs.forward_intermediates(
+            image, indices=list(ours.out_indices), intermediates_only=True
+        )
+    for a, b in zip(maps, expected, strict=True):
+        assert relative_error(a, b) < 1e-5
+
+
+def test_timm_by_name_reads_the_hub_cache(tmp_path):
+    """The hub's own layout of a fetched model, and no network."""
+    theirs = timm.create_model('xcit_nano_12_p16_224')
+    randomize(theirs)
+    cache = tmp_path / 'models--timm--xcit_nano_12_p16_224.fb_in1k'
+    (cache / 'refs').mkdir(parents=True)
+    (cache / 'refs' / 'main').write_text('0' * 40)
+    snapshot = cache / 'snapshots' / ('0' * 40)
+    snapshot.mkdir(parents=True)
+    save_file(theirs.state_dict(), snapshot / 'model.safetensors')
+    command = (
+        'from xcit_mm import XCiT; import torch, sys;'
+        "m = XCiT('n12', 16, init_cfg=dict(type='Pretrained', checkpoint=sys.argv[1]));"
+        'm.init_weights(); torch.save(m.state_dict(), sys.argv[2])'
+    )
+    name = 'timm://xcit_nano_12_p16_224.fb_in1k'
+    run_python(command, name, tmp_path / 'ours.pth', HF_HUB_CACHE=tmp_path, HF_HUB_OFFLINE='1')
+    ours = torch.load(tmp_path / 'ours.pth')
+    for key, value in backbone_state(theirs.state_dict()).items():
+        assert torch.equal(ours[key], value), key
+
+
+def run_python(command: str, *args, **env) -> str:
+    done = subprocess.run(
+        [sys.executable, '-c', command, *map(str, args)],
+        env=os.environ | {k: str(v) for k, v in env.items()},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout + done.stderr
+
+
+def test_a_name_that_timm_does_not_have_is_refused():
+    with pytest.raises(UserError, match=r'timm://resnet50: timm has no XCiT of that name'):
+        read_checkpoint('timm://resnet50')
+
+
+def test_timm_without_a_network_says_what_to_do(tmp_path):
+    command = (
+        'from xcit_mm.checkpoint import read_checkpoint\n'
+        "try: read_checkpoint('timm://xcit_nano_12_p16_224.fb_in1k')\n"
+        'except Exception as error: print(type(error).__name__, error)'
+    )
+    output = run_python(command, HF_HUB_CACHE=tmp_path, HF_HUB_OFFLINE='1')
+    assert 'UserError timm://xcit_nano_12_p16_224.fb_in1k cannot be fetched' in output
+    assert 'name the file instead' in output
+
+
+def test_safetensors_are_read_whatever_they_are_called(source, tmp_path):
+    save_file(timm_file(source), tmp_path / 'weights.pth')
+    assert_same(trunk(pretrained(tmp_path / 'weights.pth')), trunk(source))
 
 
 def assert_same(a: dict, b: dict) -> None:
@@ -45,64 +231,117 @@ def assert_same(a: dict, b: dict) -> None:
         assert torch.equal(a[name], b[name]), name
 
 
-def test_an_imagenet_release_loads_the_trunk(source, tmp_path):
-    state = trunk(source) | {name: torch.zeros(3) for name in CLASSIFIER}
-    torch.save({'model': state, 'args': argparse.Namespace(lr=1)}, tmp_path / 'imagenet.pth')
-    assert_same(trunk(pretrained(tmp_path / 'imagenet.pth')), trunk(source))
+def test_the_log_says_how_much_came_and_what_starts_at_random(source, tmp_path, log):
+    torch.save(imagenet(source), tmp_path / 'imagenet.pth')
+    pretrained(tmp_path / 'imagenet.pth', out_norm=True)
+    output = '\n'.join(log)
+    num_given, num_wanted = len(trunk(source)), len(source.state_dict()) + 8
+    assert f'Loaded {num_given} of the {num_wanted} tensors of XCiT' in output
+    assert 'start at random' in output
+    assert all(name in output for name in ('fpn1.0', 'fpn1.3', 'fpn2.0', 'out_norms.3'))
 
 
-def test_the_backbone_of_a_detector_loads_with_its_pyramid(source, tmp_path):
-    state = {f'backbone.{k}': v for k, v in source.state_dict().items()}
-    state['neck.lateral_convs.0.conv.weight'] = torch.zeros(3)
-    torch.save({'meta': {}, 'state_dict': state}, tmp_path / 'detector.pth')
-    assert_same(pretrained(tmp_path / 'detector.pth').state_dict(), source.state_dict())
+def test_the_states_are_not_changed(source):
+    for layout in (imagenet, timm_file, mmdet2):
+        checkpoint = layout(source)
+        state = model_state(checkpoint, 'file')
+        names = list(state)
+        backbone_state(state)
+        detector_state(state)
+        assert list(state) == names
 
 
-def test_a_plain_state_loads(source, tmp_path):
-    torch.save(source.state_dict(), tmp_path / 'plain.pth')
-    assert_same(pretrained(tmp_path / 'plain.pth').state_dict(), source.state_dict())
+def test_a_detector_of_the_release_keeps_its_names(source):
+    state = mmdet2(source)['state_dict']
+    assert_same(detector_state(state), state)
+    with_classifier = state | prefixed(classifier(), 'backbone.')
+    assert_same(detector_state(with_classifier), state)
 
 
 @pytest.mark.parametrize(
     ('kwargs', 'named'),
     [
-        (dict(arch='t12'), r'patch_embed\.proj\.0\.0\.weight is \(16, 3, 3, 3\) in the file'),
-        (dict(patch_size=8), r'patch_embed\.proj'),
-        (dict(arch='t24'), r'tensors differ'),
+        (
+            dict(arch='t12'),
+            r'an XCiT of 12 layers, 128 channels, 4 heads and patch size 16 \('
+            r'patch_embed\.proj\.0\.0\.weight \(16, 3, 3, 3\), .*; the model has '
+            r'an XCiT of 12 layers, 192 channels, 4 heads and patch size 16 \('
+            r'patch_embed\.proj\.0\.0\.weight \(24, 3, 3, 3\)',
+        ),
+        (dict(patch_size=8), r'patch size 16 .* patch size 8'),
+        (dict(arch='t24'), r'an XCiT of 12 layers.*an XCiT of 24 layers'),
+        (dict(arch=dict(embed_dim=128, depth=12, num_heads=8, eta=1.0)), r'4 heads.*8 heads'),
     ],
 )
-def test_the_weights_of_another_model_are_refused_with_the_first_differences(
-    source, tmp_path, kwargs, named
-):
-    torch.save({'model': trunk(source)}, tmp_path / 'n12_16.pth')
-    with pytest.raises(UserError, match=named):
+def test_the_weights_of_another_arch_are_refused_with_both_sides(source, tmp_path, kwargs, named):
+    torch.save(imagenet(source), tmp_path / 'n12_16.pth')
+    with pytest.raises(UserError, match=rf'n12_16\.pth does not hold .*{named}'):
         pretrained(tmp_path / 'n12_16.pth', **kwargs)
 
 
-def test_a_file_in_which_nothing_matches_is_refused(tmp_path):
-    torch.save({'model': {'conv1.weight': torch.zeros(3)}}, tmp_path / 'resnet.pth')
-    with pytest.raises(UserError, match=r'resnet\.pth.*tensors differ'):
+def test_a_file_in_which_nothing_matches_is_refused_with_both_sides(tmp_path):
+    torch.save({'model': {'conv1.weight': torch.zeros(64, 3, 7, 7)}}, tmp_path / 'resnet.pth')
+    with pytest.raises(
+        UserError,
+        match=r'the file has no XCiT \(conv1\.weight \(64, 3, 7, 7\)\); '
+        r'the model has .*patch_embed\.proj\.0\.0\.weight \(16, 3, 3, 3\), ',
+    ):
         pretrained(tmp_path / 'resnet.pth')
 
 
+def test_a_tensor_that_is_missing_or_left_over_is_refused(source, tmp_path):
+    state = source.state_dict()
+    state['blocks.12.gamma1'] = torch.zeros(128)
+    torch.save(state, tmp_path / 'more.pth')
+    with pytest.raises(UserError, match=r'1 tensors differ.*blocks\.12\.gamma1 \(128,\)'):
+        pretrained(tmp_path / 'more.pth')
+    del state['blocks.12.gamma1'], state['blocks.11.gamma1']
+    torch.save(state, tmp_path / 'less.pth')
+    with pytest.raises(UserError, match=r'1 tensors differ.*blocks\.11\.gamma1 \(128,\)'):
+        pretrained(tmp_path / 'less.pth')
+
+
+def test_nothing_is_loaded_from_a_file_that_is_refused(source, tmp_path):
+    state = source.state_dict()
+    del state['blocks.11.gamma1']
+    torch.save(state, tmp_path / 'less.pth')
+    model = XCiT('n12', 16)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(UserError):
+        load_pretrained(model, str(tmp_path / 'less.pth'))
+    assert_same(model.state_dict(), before)
+
+
 def test_a_file_that_does_not_exist_is_named(tmp_path):
-    with pytest.raises(UserError, match=r'gone\.pth cannot be read \(FileNotFoundError'):
+    with pytest.raises(UserError, match=r'gone\.pth cannot be read: FileNotFoundError'):
         pretrained(tmp_path / 'gone.pth')
 
 
-@pytest.mark.parametrize('content', [b'<html>Not Found</html>', b''])
-def test_a_file_that_is_no_checkpoint_is_refused(tmp_path, content):
+@pytest.mark.parametrize(
+    ('content', 'why'),
+    [
+        (b'<!DOCTYPE html><html>Not Found</html>', 'it is a web page'),
+        (b'\n<html>', 'it is a web page'),
+        (b'', 'it is empty'),
+        (b'version https://git-lfs', 'no checkpoint'),
+    ],
+)
+def test_a_file_that_is_no_checkpoint_is_refused(tmp_path, content, why):
     (tmp_path / 'page.pth').write_bytes(content)
-    with pytest.raises(UserError, match=r'page\.pth cannot be read'):
+    with pytest.raises(UserError, match=rf'page\.pth cannot be read: .*{why}'):
         pretrained(tmp_path / 'page.pth')
 
 
-def test_a_truncated_file_is_refused(source, tmp_path):
-    torch.save(source.state_dict(), tmp_path / 'part.pth')
-    content = (tmp_path / 'part.pth').read_bytes()
-    (tmp_path / 'part.pth').write_bytes(content[: len(content) // 2])
-    with pytest.raises(UserError, match=r'part\.pth cannot be read'):
-        pretrained(tmp_path / 'part.pth')
+@pytest.mark.parametrize('zipped', [True, False], ids=['zip', 'before PyTorch 1.6'])
+def test_a_truncated_file_is_refused(source, tmp_path, zipped):
+    path = tmp_path / 'part.pth'
+    torch.save(source.state_dict(), path, _use_new_zipfile_serialization=zipped)
+    pretrained(path)
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+    with pytest.raises(UserError, match=r'part\.pth cannot be read: it is cut off') as error:
+        pretrained(path)
+    assert '\n' not in str(error.value)
 
 
 @pytest.mark.parametrize('content', [[1, 2], {'epoch': 3}, {'model': 'xcit'}])
@@ -120,8 +359,46 @@ def test_an_init_cfg_that_would_load_nothing_is_refused(init_cfg):
         XCiT('n12', 16, init_cfg=init_cfg).init_weights()
 
 
+class Payload:
+    """Code that leaves a trace when it is unpickled."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self):
+        return Path.touch, (self.trace,)
+
+
+def test_code_in_a_file_is_not_run_unless_it_is_trusted(source, tmp_path):
+    trace = tmp_path / 'trace'
+    torch.save({'model': trunk(source), 'hook': Payload(trace)}, tmp_path / 'code.pth')
+    with pytest.raises(UserError, match=r'more than weights \(.*\).*--trust-checkpoint'):
+        pretrained(tmp_path / 'code.pth')
+    assert not trace.exists()
+
+    init_cfg = dict(type='Pretrained', checkpoint=str(tmp_path / 'code.pth'), trusted=True)
+    model = XCiT('n12', 16, init_cfg=init_cfg)
+    model.init_weights()
+    assert trace.exists()
+    assert_same(trunk(model), trunk(source))
+
+
 @restricted
-def test_the_history_of_a_run_is_read_without_running_pickled_code(tmp_path):
+def test_a_file_written_with_numpy_1_is_read(tmp_path):
+    """NumPy 2 moved the functions that rebuild its values; released files name the old place."""
+    values = {'lr': np.float64(0.5), 'mean': np.array([1.0, 2.0])}
+    torch.save(values, tmp_path / 'new.pth', _use_new_zipfile_serialization=False)
+    old = (tmp_path / 'new.pth').read_bytes().replace(b'numpy._core.', b'numpy.core.')
+    (tmp_path / 'old.pth').write_bytes(old)
+    assert b'numpy._core.' not in old
+    assert b'numpy.core.' in old
+    loaded = read_checkpoint(str(tmp_path / 'old.pth'))
+    assert loaded['lr'] == 0.5
+    assert loaded['mean'].tolist() == [1.0, 2.0]
+
+
+@restricted
+def test_the_history_of_a_run_is_read_by_plain_torch(tmp_path):
     allow_plain_classes()  # again: onedl's mmengine takes some back after a file that it read
     history = HistoryBuffer([1.0, 3.0], [1, 1])
     torch.save({'message_hub': history}, tmp_path / 'run.pth')
@@ -129,7 +406,7 @@ def test_the_history_of_a_run_is_read_without_running_pickled_code(tmp_path):
     assert loaded.statistics('mean') == 2.0
 
 
-class Payload:
+class HistoryPayload:
     def __reduce__(self):
         return getattr, (HistoryBuffer, '__init__')
 
@@ -137,6 +414,36 @@ class Payload:
 @restricted
 def test_getattr_in_a_file_reaches_nothing_but_the_history(tmp_path):
     allow_plain_classes()
-    torch.save({'state_dict': Payload()}, tmp_path / 'payload.pth')
+    torch.save({'state_dict': HistoryPayload()}, tmp_path / 'payload.pth')
     with pytest.raises(UnpicklingError, match='no checkpoint needs'):
         torch.load(tmp_path / 'payload.pth', weights_only=True)
+
+
+@pytest.mark.parametrize('layout', TRUNK_FORMATS, ids=lambda f: f.__name__)
+def test_a_converted_classifier_is_the_trunk(source, tmp_path, layout):
+    torch.save(layout(source), tmp_path / 'source.pth')
+    said = convert(str(tmp_path / 'source.pth'), tmp_path / 'target.pth')
+    assert '12 layers, 128 channels, 4 heads and patch size 16' in said
+    converted = torch.load(tmp_path / 'target.pth', weights_only=True)
+    assert_same(converted['state_dict'], trunk(source))
+
+
+def test_a_converted_detector_is_whole(source, tmp_path):
+    state = mmdet2(source)['state_dict'] | {'rpn_head.rpn_conv.weight': torch.zeros(3)}
+    torch.save({'state_dict': state}, tmp_path / 'source.pth')
+    convert(str(tmp_path / 'source.pth'), tmp_path / 'target.pth')
+    assert_same(torch.load(tmp_path / 'target.pth')['state_dict'], state)
+
+
+def test_a_conversion_overwrites_nothing_and_leaves_nothing_half(source, tmp_path):
+    torch.save(imagenet(source), tmp_path / 'source.pth')
+    (tmp_path / 'target.pth').write_text('mine')
+    with pytest.raises(UserError, match='is there already'):
+        convert(str(tmp_path / 'source.pth'), tmp_path / 'target.pth')
+    assert (tmp_path / 'target.pth').read_text() == 'mine'
+    with pytest.raises(UserError, match='cannot be written'):
+        convert(str(tmp_path / 'source.pth'), tmp_path / 'nowhere' / 'target.pth')
+    torch.save({'conv1.weight': torch.zeros(3)}, tmp_path / 'resnet.pth')
+    with pytest.raises(UserError, match=r'holds no XCiT \(conv1\.weight \(3,\)\)'):
+        convert(str(tmp_path / 'resnet.pth'), tmp_path / 'new.pth')
+    assert {p.name for p in tmp_path.iterdir()} == {'source.pth', 'target.pth', 'resnet.pth'}

@@ -1,14 +1,15 @@
-"""Missing data is found before anything is built, and named."""
+"""Missing data and other classes are found before anything is built, and named."""
 
+import json
 import shutil
 
 import pytest
 from conftest import ROOT
 from mmengine.config import Config
 
-from xcit_mm import UserError
+from xcit_mm import UserError, environment
 from xcit_mm.engine.config import load_config
-from xcit_mm.engine.data_check import check_data
+from xcit_mm.engine.data_check import check_classes, check_data
 
 DETECTOR = ROOT / 'configs/mask_rcnn_xcit_n12_16_shapes.py'
 SEGMENTOR = ROOT / 'configs/sem_fpn_xcit_n12_16_shapes.py'
@@ -60,3 +61,110 @@ def test_the_evaluator_is_looked_into(tmp_path):
 
 def test_a_config_without_validation_passes():
     check_data(Config(dict(val_dataloader=None, val_evaluator=None)), ('val',))
+
+
+@pytest.fixture
+def annotations(tmp_path, shapes_root):
+    """A copy of the shapes whose training annotations are rewritten with other categories."""
+    root = tmp_path / 'shapes'
+    shutil.copytree(shapes_root, root)
+    path = root / 'coco/annotations/instances_train2017.json'
+
+    def rewrite(names: list[str], categories_first: bool = False) -> Config:
+        content = json.loads(path.read_text())
+        del content['categories']
+        categories = [dict(id=i, name=name) for i, name in enumerate(names, start=1)]
+        if categories_first:
+            content = dict(categories=categories) | content
+        else:
+            content = content | dict(categories=categories)
+        path.write_text(json.dumps(content))
+        return detector(root)
+
+    return rewrite
+
+
+def detector(root, **options) -> Config:
+    environment.require('mmdet.datasets')
+    return load_config(DETECTOR, {'data_root': root} | options)
+
+
+SHAPES = ['circle', 'square', 'triangle']
+
+
+@pytest.mark.parametrize('categories_first', [False, True])
+def test_the_classes_of_the_annotations_pass(annotations, categories_first):
+    check_classes(annotations(SHAPES, categories_first), ALL)
+
+
+@pytest.mark.parametrize(
+    ('names', 'says'),
+    [
+        ([*SHAPES, 'star'], r'the 4 classes \(circle, square, triangle, star\)'),
+        (['circle', 'square', 'tri'], r'the 3 classes \(circle, square, tri\)'),
+        (['circle', 'square'], r'the 2 classes \(circle, square\)'),
+        (['square', 'circle', 'triangle'], r'the 3 classes .*in another order'),
+    ],
+)
+def test_other_classes_in_the_annotations_are_refused_with_both_lists(annotations, names, says):
+    with pytest.raises(UserError, match=rf'train2017\.json has {says}') as error:
+        check_classes(annotations(names), ALL)
+    assert 'the config the 3 classes (circle, square, triangle)' in str(error.value)
+    assert f'num_classes={len(names)}' in str(error.value)
+
+
+def test_categories_are_found_beside_others_of_that_name(annotations, tmp_path):
+    cfg = annotations(SHAPES)
+    path = tmp_path / 'shapes/coco/annotations/instances_train2017.json'
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content | dict(extra={'categories': 'of a tool'})))
+    check_classes(cfg, ALL)
+
+
+@pytest.mark.parametrize('content', ['', '[]', '{"categories": 3}', '{"images": ['])
+def test_annotations_that_are_none_are_refused(shapes_root, tmp_path, content):
+    (tmp_path / 'broken.json').write_text(content)
+    cfg = detector(shapes_root)
+    cfg.train_dataloader.dataset.ann_file = str(tmp_path / 'broken.json')
+    with pytest.raises(UserError, match=r'broken\.json is no COCO annotation file'):
+        check_classes(cfg, ('train',))
+
+
+@pytest.mark.parametrize('head', ['bbox_head', 'mask_head'])
+def test_a_head_for_another_number_of_classes_is_refused(shapes_root, head):
+    cfg = detector(shapes_root, **{f'model.roi_head.{head}.num_classes': 80})
+    message = rf'model\.roi_head\.{head}\.num_classes=80, but the train dataset has 3 classes \(cir'
+    with pytest.raises(UserError, match=message):
+        check_classes(cfg, ALL)
+
+
+def test_a_segmentor_for_another_number_of_classes_is_refused(shapes_root):
+    environment.require('mmseg.datasets')
+    cfg = load_config(SEGMENTOR, {'data_root': shapes_root})
+    check_classes(cfg, ALL)
+    cfg.model.decode_head.num_classes = 3
+    with pytest.raises(UserError, match=r'decode_head\.num_classes=3, .* 4 classes \(background'):
+        check_classes(cfg, ALL)
+
+
+def test_the_real_configs_have_heads_for_their_datasets(tmp_path):
+    annotated = tmp_path / 'annotations'
+    annotated.mkdir()
+    environment.require('mmdet.datasets')
+    from mmdet.datasets import CocoDataset
+
+    categories = [dict(name=name) for name in CocoDataset.METAINFO['classes']]
+    for split in ('train', 'val'):
+        path = annotated / f'instances_{split}2017.json'
+        path.write_text(json.dumps(dict(images=[], categories=categories)))
+    config = ROOT / 'configs/mask_rcnn_xcit_s12_8_3x.py'
+    check_classes(load_config(config, {'data_root': tmp_path}), ALL)
+    environment.require('mmseg.datasets')
+    check_classes(load_config(ROOT / 'configs/upernet_xcit_s12_8_160k.py'), ALL)
+
+
+def test_one_class_that_is_no_tuple_is_refused(shapes_root):
+    cfg = detector(shapes_root)
+    cfg.train_dataloader.dataset.metainfo = dict(classes='circle')
+    with pytest.raises(UserError, match=r"classes='circle' is a name"):
+        check_classes(cfg, ('train',))

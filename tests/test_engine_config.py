@@ -4,7 +4,13 @@ import pytest
 from conftest import ROOT
 
 from xcit_mm import UserError, environment
-from xcit_mm.engine.config import limit_iterations, load_config, require_parts, without_amp
+from xcit_mm.engine.config import (
+    check_batch_size,
+    limit_iterations,
+    load_config,
+    require_parts,
+    without_amp,
+)
 
 REAL = ROOT / 'configs/mask_rcnn_xcit_s12_8_3x.py'
 SHAPES = ROOT / 'configs/sem_fpn_xcit_n12_16_shapes.py'
@@ -26,10 +32,17 @@ def test_data_root_moves_what_lies_below_it():
     assert cfg.train_dataloader.dataset.data_root == 'elsewhere/ade/'
 
 
+def test_a_data_root_that_moves_nothing_is_refused(tmp_path):
+    own = f"_base_ = '{SHAPES}'\ndata_root = 'data/mine/'"  # and the datasets as they were
+    (tmp_path / 'own.py').write_text(own)
+    with pytest.raises(UserError, match=r'no path of .*own\.py begins with its data/mine/'):
+        load_config(tmp_path / 'own.py', {'data_root': 'elsewhere'})
+
+
 def test_max_iters_ends_an_epoch_recipe_early_and_leaves_it_as_it_is():
     recipe = load_config(REAL)
     cfg = load_config(REAL, {'train_cfg.max_iters': 20})
-    notes = limit_iterations(cfg)
+    notes = limit_iterations(cfg, {'train_cfg.max_iters': 20})
     assert cfg.train_cfg == dict(type='IterBasedTrainLoop', max_iters=20, val_interval=20)
     assert cfg.default_hooks.checkpoint.interval == 20
     assert not cfg.default_hooks.checkpoint.by_epoch
@@ -59,10 +72,19 @@ def test_max_iters_that_is_no_count_is_refused(value):
 
 
 def test_max_iters_of_an_iteration_recipe_is_just_replaced():
-    cfg = load_config(SHAPES, {'train_cfg.max_iters': 7})
+    options = {'train_cfg.max_iters': 7}
+    cfg = load_config(SHAPES, options)
     recipe = load_config(SHAPES)
-    assert not limit_iterations(cfg)
+    assert not limit_iterations(cfg, options)
     assert cfg.train_cfg == {**recipe.train_cfg, 'max_iters': 7}
+    assert cfg.default_hooks.checkpoint == recipe.default_hooks.checkpoint
+    assert cfg.default_hooks.logger.interval == 1  # or so short a run would log no loss
+
+
+def test_a_recipe_that_is_not_limited_stays_as_it_is():
+    cfg = load_config(SHAPES)
+    assert not limit_iterations(cfg)
+    assert cfg.to_dict() == load_config(SHAPES).to_dict()
 
 
 def test_without_a_gpu_training_is_in_float32_and_said(monkeypatch):
@@ -85,6 +107,22 @@ def test_with_a_gpu_mixed_precision_stays(monkeypatch):
 def test_work_dir_is_named_after_the_config():
     assert load_config(SHAPES).work_dir == 'work_dirs/sem_fpn_xcit_n12_16_shapes'
     assert load_config(SHAPES, work_dir='here').work_dir == 'here'
+
+
+def test_pretrained_is_what_the_backbone_starts_from():
+    cfg = load_config(REAL, {'pretrained': 'mine.pth'})
+    assert cfg.model.backbone.init_cfg == dict(type='Pretrained', checkpoint='mine.pth')
+    assert load_config(REAL, {'pretrained': None}).model.backbone.init_cfg is None
+    cfg = load_config(SHAPES, {'pretrained': 'mine.pth'})  # whose config names none
+    assert cfg.model.backbone.init_cfg.checkpoint == 'mine.pth'
+
+
+def test_one_image_for_the_batchnorm_of_one_pixel_is_refused():
+    path = ROOT / 'configs/upernet_xcit_t12_16_160k.py'
+    check_batch_size(load_config(path))
+    with pytest.raises(UserError, match=r'batch_size=1: the BatchNorm of UPerHead .*needs 2 ima'):
+        check_batch_size(load_config(path, {'train_dataloader.batch_size': 1}))
+    check_batch_size(load_config(REAL, {'train_dataloader.batch_size': 1}))
 
 
 @pytest.mark.parametrize(

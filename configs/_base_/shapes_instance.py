@@ -54,7 +54,7 @@ val_dataloader = dict(
 )
 test_dataloader = val_dataloader
 val_evaluator = dict(
-    type='CocoMetric',
+    type='CocoAPMetric',
     ann_file=data_root + 'coco/annotations/instances_val2017.json',
     metric=['bbox', 'segm'],
 )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from mmengine.config import Config, ConfigDict
 from mmengine.device import get_device
 from mmengine.runner import Runner
@@ -101,11 +102,28 @@ def require_parts(cfg: Config, task: str) -> None:
             raise UserError(f'the config {cfg.filename} has no {part}, which a {task} run needs')
 
 
+def check_batch_size(cfg: Config) -> None:
+    """Refuse a single image where BatchNorm has a map of one pixel to normalise.
+
+    Raises:
+        UserError: If a head pools to 1x1, as UperNet's does, and one process with one image
+            has no others to share statistics with.
+    """
+    head = cfg.model.get('decode_head')
+    pools_to_a_pixel = isinstance(head, dict) and 1 in head.get('pool_scales', ())
+    synchronised = cfg.launcher != 'none' and cfg.get('sync_bn') and torch.cuda.is_available()
+    if pools_to_a_pixel and cfg.train_dataloader.batch_size == 1 and not synchronised:
+        raise UserError(
+            f'train_dataloader.batch_size=1: the BatchNorm of {head.type} behind its 1x1 pooling '
+            'needs 2 images'
+        )
+
+
 def limit_iterations(cfg: Config, options: Mapping[str, Any] | None = None) -> list[str]:
-    """Make ``train_cfg.max_iters`` end a recipe that counts epochs, to try it out.
+    """Make ``train_cfg.max_iters`` end a recipe early, to try it out, also one of epochs.
 
     The recipe itself, with its warm-up, stays as it is; at the end are a checkpoint and an
-    evaluation.
+    evaluation, on the way some twenty lines of losses.
 
     Args:
         cfg: The config, with the options in it.
@@ -117,28 +135,31 @@ def limit_iterations(cfg: Config, options: Mapping[str, Any] | None = None) -> l
     Raises:
         UserError: If ``max_iters`` is not a positive integer.
     """
+    options = options or {}
     max_iters, max_epochs = (cfg.train_cfg.get(name) for name in ('max_iters', 'max_epochs'))
-    if max_iters is None:
+    if max_iters is None or (max_epochs is None and 'train_cfg.max_iters' not in options):
         return []
     if not isinstance(max_iters, int) or max_iters < 1:
         raise UserError(f'train_cfg.max_iters={max_iters!r} is not a positive integer')
-    if max_epochs is None:
-        return []
-    options = options or {}
     log_interval = min(cfg.default_hooks.logger.get('interval', 10), max_iters // 20 + 1)
     trial = {
-        'default_hooks.checkpoint.by_epoch': False,
-        'default_hooks.checkpoint.interval': max_iters,
         'default_hooks.logger.interval': log_interval,
-        'log_processor.by_epoch': False,
         'log_processor.window_size': log_interval,
     }
+    if max_epochs is not None:
+        trial |= {
+            'default_hooks.checkpoint.by_epoch': False,
+            'default_hooks.checkpoint.interval': max_iters,
+            'log_processor.by_epoch': False,
+        }
+        cfg.train_cfg = dict(
+            type='IterBasedTrainLoop',
+            max_iters=max_iters,
+            val_interval=options.get('train_cfg.val_interval', max_iters),
+        )
     cfg.merge_from_dict({name: trial[name] for name in trial if name not in options})
-    cfg.train_cfg = dict(
-        type='IterBasedTrainLoop',
-        max_iters=max_iters,
-        val_interval=options.get('train_cfg.val_interval', max_iters),
-    )
+    if max_epochs is None:
+        return []
     return [f'A trial of {max_iters} iterations instead of the {max_epochs} epochs of the recipe.']
 
 
@@ -205,8 +226,9 @@ def _start_from(weights: str | None) -> dict[str, Any]:
 def _move_data(cfg: Config, new_root: str, path: Path) -> None:
     if 'data_root' not in cfg:
         raise UserError(f'--cfg-options data_root: {path} has no data_root to replace')
-    old_root = cfg.data_root
+    old_root = cfg.pop('data_root')
     new_root = str(new_root).rstrip('/') + '/'
+    before = cfg.to_dict()
 
     def move(value: Any) -> Any:
         if isinstance(value, str) and value.startswith(old_root):
@@ -215,6 +237,9 @@ def _move_data(cfg: Config, new_root: str, path: Path) -> None:
 
     for name in cfg:
         cfg[name] = _map_values(cfg[name], move)
+    if cfg.to_dict() == before:
+        raise UserError(f'--cfg-options data_root: no path of {path} begins with its {old_root}')
+    cfg.data_root = new_root
 
 
 def _map_values(node: Any, function: Callable[[Any], Any]) -> Any:

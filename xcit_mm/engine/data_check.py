@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from mmengine.config import Config
+from mmengine.registry import DATASETS
 
 from ..errors import UserError, reason
 
@@ -52,14 +53,16 @@ def check_classes(cfg: Config, splits: tuple[str, ...]) -> None:
     """
     for split in splits:
         for dataset in _leaf_datasets((cfg.get(f'{split}_dataloader') or {}).get('dataset', {})):
-            classes = _classes(dataset)
+            kind = _dataset_class(dataset.get('type'), cfg.default_scope)
+            named = (dataset.get('metainfo') or {}).get('classes')
+            classes = named or getattr(kind, 'METAINFO', {}).get('classes')
             if classes is None:
                 continue
             if isinstance(classes, str):
                 raise UserError(
                     f'{split} data: classes={classes!r} is a name, not a tuple of names'
                 )
-            if _numbers_classes_as_coco(dataset):
+            if cfg.default_scope == 'mmdet' and _numbers_classes_as_coco(kind):
                 ann_file = Path(dataset.get('data_root') or '', dataset['ann_file'])
                 _compare_with_annotations(classes, ann_file, split)
             for head, num_classes in _heads(cfg.model):
@@ -99,27 +102,18 @@ def _evaluator_paths(evaluator: dict | list) -> Iterator[tuple[str, Path]]:
             yield 'annotation file', Path(metric['ann_file'])
 
 
-def _classes(dataset: dict) -> Sequence[str] | None:
-    """The classes that a dataset of the config will have."""
-    named = (dataset.get('metainfo') or {}).get('classes')
-    return named or getattr(_dataset_class(dataset), 'METAINFO', {}).get('classes')
+def _dataset_class(kind: str | type | None, scope: str) -> type | None:
+    if not isinstance(kind, str):
+        return kind
+    with DATASETS.switch_scope_and_registry(scope) as registry:
+        return registry.get(kind)
 
 
-def _dataset_class(dataset: dict) -> type | None:
-    from mmengine.registry import DATASETS
-
-    kind = dataset.get('type')
-    return DATASETS.get(kind) if isinstance(kind, str) else kind
-
-
-def _numbers_classes_as_coco(dataset: dict) -> bool:
+def _numbers_classes_as_coco(kind: type | None) -> bool:
     """Whether mmdet's CocoDataset reads the annotations, and not a subclass in its own way."""
-    kind = _dataset_class(dataset)
-    coco = _dataset_class({'type': 'mmdet.CocoDataset'})
-    return bool(
-        dataset.get('ann_file')
-        and coco is not None
-        and isinstance(kind, type)
+    coco = DATASETS.get('mmdet.CocoDataset')
+    return (
+        None not in (coco, kind)
         and issubclass(kind, coco)
         and kind.load_data_list is coco.load_data_list
     )

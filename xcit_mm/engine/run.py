@@ -15,7 +15,7 @@ from mmengine.runner import find_latest_checkpoint
 from ..download import download, is_url
 from ..environment import require, require_one_stack
 from ..errors import UserError, reason
-from .config import limit_iterations, load_config, require_parts, without_amp
+from .config import check_batch_size, limit_iterations, load_config, require_parts, without_amp
 from .data_check import check_classes, check_data
 from .report import write_metrics
 from .weights import CheckedRunner, pretrained_weights
@@ -49,13 +49,14 @@ def train(
     """
     cfg = load_config(config, options, work_dir, launcher)
     require_parts(cfg, 'train')
+    check_batch_size(cfg)
     notes = limit_iterations(cfg, options) + without_amp(cfg)
     if resume:
         cfg.resume, cfg.load_from = True, _last_checkpoint(cfg.work_dir)
     backbone = cfg.model.get('backbone') or {}
     if cfg.get('load_from'):
         _require_file(cfg.load_from)
-        backbone.init_cfg = None  # every weight of it comes from the file
+        backbone['init_cfg'] = None  # every weight of it comes from the file
     else:
         notes += pretrained_weights(cfg, options or {})
     if trust_checkpoint:
@@ -132,7 +133,7 @@ def _build(cfg: Config, splits: tuple[str, ...], notes: list[str]) -> CheckedRun
     runner = CheckedRunner.from_cfg(cfg)
     runner.logger.addFilter(_is_readable)
     for note in notes:
-        runner.logger.info(note)
+        runner.logger.warning(note)
     return runner
 
 

@@ -53,7 +53,7 @@ def pretrained_weights(cfg: Config, options: Mapping[str, Any]) -> list[str]:
         if named or options.get('train_cfg.max_iters', float('inf')) > _warm_up(cfg):
             raise
         backbone.init_cfg = None
-        return [f'WARNING: {error}. This trial starts from random weights instead.']
+        return [f'{error}. This trial starts from random weights instead.']
     return []
 
 
