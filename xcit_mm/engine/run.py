@@ -51,6 +51,7 @@ def train(
     require_parts(cfg, 'train')
     check_batch_size(cfg)
     notes = limit_iterations(cfg, options) + without_amp(cfg)
+    _check(cfg, ('train', 'val'))
     if resume:
         cfg.resume, cfg.load_from = True, _last_checkpoint(cfg.work_dir)
     backbone = cfg.model.get('backbone') or {}
@@ -63,7 +64,7 @@ def train(
         cfg.trust_checkpoint = True
         if backbone.get('init_cfg'):
             backbone.init_cfg.trusted = True
-    _build(cfg, ('train', 'val'), notes).train()
+    _build(cfg, notes).train()
 
 
 def test(
@@ -97,6 +98,7 @@ def test(
     """
     cfg = load_config(config, options, work_dir, launcher)
     require_parts(cfg, 'test')
+    _check(cfg, ('test',))
     _require_file(checkpoint)
     cfg.load_from, cfg.resume, cfg.trust_checkpoint = None, False, trust_checkpoint
     if show_dir is not None:
@@ -104,7 +106,7 @@ def test(
     if out is not None:
         _require_writable(Path(out).parent)
     cfg.default_hooks.logger.interval = TEST_LOG_INTERVAL
-    runner = _build(cfg, ('test',), [])
+    runner = _build(cfg, [])
     runner.load_checkpoint(checkpoint, strict=True)
     metrics = runner.test()
     if out is not None and is_main_process():
@@ -113,11 +115,11 @@ def test(
     return metrics
 
 
-def _build(cfg: Config, splits: tuple[str, ...], notes: list[str]) -> CheckedRunner:
-    """Check what a run needs, from the quickest to the slowest, then build it."""
+def _check(cfg: Config, splits: tuple[str, ...]) -> None:
+    """What a run needs, from the quickest to the slowest; nothing is written."""
     if cfg.launcher == 'pytorch' and 'RANK' not in os.environ:
         raise UserError(
-            '--launcher pytorch: no process group; start the tool with torchrun --nproc_per_node=N'
+            '--launcher pytorch: no process group; start it with tools/dist_train.sh or torchrun'
         )
     check_data(cfg, splits)
     require_one_stack()
@@ -125,6 +127,9 @@ def _build(cfg: Config, splits: tuple[str, ...], notes: list[str]) -> CheckedRun
     for part in FRAMEWORK_PARTS:
         require(f'{cfg.default_scope}.{part}')
     check_classes(cfg, splits)
+
+
+def _build(cfg: Config, notes: list[str]) -> CheckedRunner:
     for folder in (cfg.work_dir, (cfg.default_hooks.pictures or {}).get('test_dir')):
         if folder is not None:
             _require_writable(folder)
