@@ -11,7 +11,7 @@ from mmcv import ops as mmcv_ops
 from mmcv.utils import collect_env
 
 import xcit_mm  # noqa: F401  installs the stand-in before mmcv.ops is imported
-from xcit_mm import mmcv_fallback
+from xcit_mm import environment, mmcv_fallback
 
 
 @pytest.fixture(scope='module')
@@ -82,10 +82,42 @@ def test_roi_align_in_16_bit_is_that_of_the_rounded_map(arrays, dtype):
     assert torch.equal(image.grad, wide.grad.to(dtype))
 
 
+@pytest.mark.parametrize('reduction', ['none', 'mean', 'sum'])
+@pytest.mark.parametrize('weighted', [False, True])
+def test_sigmoid_focal_loss_is_that_of_mmdet_in_python(weighted, reduction):
+    environment.require('mmdet.models')
+    from mmdet.models.losses.focal_loss import py_sigmoid_focal_loss
+
+    logits = (torch.randn(50, 7) * 3).requires_grad_()
+    target = torch.randint(0, 7 + (not weighted), (50,))  # 7: background
+    weight = torch.rand(7) if weighted else None
+    ours = mmcv_ops.sigmoid_focal_loss(logits, target, 2.0, 0.25, weight, reduction)
+    cotangent = torch.randn_like(ours)
+    (gradient,) = torch.autograd.grad(ours, logits, cotangent)
+
+    one_hot = torch.nn.functional.one_hot(target, 8)[:, :7]
+    theirs = py_sigmoid_focal_loss(logits, one_hot, gamma=2.0, alpha=0.25, reduction='none')
+    if weighted:
+        theirs = theirs * weight[target][:, None]
+    if reduction != 'none':
+        theirs = theirs.sum() / (len(target) if reduction == 'mean' else 1)
+    (expected,) = torch.autograd.grad(theirs, logits, cotangent)
+    torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(gradient, expected)
+
+
+def test_sigmoid_focal_loss_of_large_logits_is_finite():
+    logits = torch.tensor([[-200.0, 200.0]], requires_grad=True)
+    loss = mmcv_ops.sigmoid_focal_loss(logits, torch.tensor([0]), 2.0, 0.25, None, 'sum')
+    loss.backward()
+    assert loss.item() == pytest.approx(200 * 0.25 + 200 * 0.75)
+    assert torch.isfinite(logits.grad).all()
+
+
 @pytest.mark.skipif(not mmcv_fallback.in_force(), reason='mmcv is compiled')
 def test_other_operators_say_that_they_need_compiled_mmcv(arrays):
-    with pytest.raises(NotImplementedError, match=r'sigmoid_focal_loss_forward.*compiled mmcv'):
-        mmcv_ops.sigmoid_focal_loss(torch.zeros(4, 3), torch.zeros(4, dtype=torch.long))
+    with pytest.raises(NotImplementedError, match=r'softmax_focal_loss_forward.*compiled mmcv'):
+        mmcv_ops.softmax_focal_loss(torch.zeros(4, 3), torch.zeros(4, dtype=torch.long))
     with pytest.raises(NotImplementedError, match=r"pool_mode='max'.*compiled mmcv"):
         mmcv_ops.roi_align(arrays['roi/input'], arrays['roi/rois'], 7, 0.25, 0, 'max', True)
 

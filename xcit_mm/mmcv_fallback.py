@@ -1,11 +1,13 @@
-"""The compiled operators of mmcv that Mask R-CNN needs, on top of torchvision's.
+"""The compiled operators of mmcv that our models need, on top of torchvision's and PyTorch.
 
 mmcv's wheels exist for few versions of PyTorch, CUDA and Python, and building it takes a
 quarter of an hour where it succeeds. mmdet and mmseg import it whole, but a Mask R-CNN calls
-three of its compiled functions only, and torchvision has the same ones. :func:`install` puts a
-stand-in where mmcv expects its extension module ``mmcv._ext``.
+three of its compiled functions only, and torchvision has the same ones; RetinaNet on a GPU
+calls a focal loss besides. :func:`install` puts a stand-in where mmcv expects its extension
+module ``mmcv._ext``.
 
-Results equal those of compiled mmcv (tests/test_mmcv_fallback.py). The environment variable
+Results equal those of compiled mmcv (tests/test_mmcv_fallback.py), of the focal loss those of
+mmdet in Python. The environment variable
 ``XCIT_MM_MMCV_FALLBACK=0`` switches the stand-in off.
 """
 
@@ -19,12 +21,14 @@ from typing import NoReturn
 import torch
 import torchvision  # noqa: F401  registers torch.ops.torchvision
 from torch import Tensor
+from torch.nn import functional as F
 
 EXTENSION = 'mmcv._ext'
 SWITCH = 'XCIT_MM_MMCV_FALLBACK'
 NOTICE = (
     'mmcv has no compiled operators here: torchvision does nms and roi_align, plain PyTorch '
-    f'soft_nms, everything else needs a compiled mmcv ({SWITCH}=0 switches this off).'
+    'soft_nms and sigmoid_focal_loss, everything else needs a compiled mmcv '
+    f'({SWITCH}=0 switches this off).'
 )
 
 
@@ -63,6 +67,8 @@ class _StandIn(ModuleType):
             softnms,
             roi_align_forward,
             roi_align_backward,
+            sigmoid_focal_loss_forward,
+            sigmoid_focal_loss_backward,
             get_compiler_version,
             get_compiling_cuda_version,
         ):
@@ -228,6 +234,48 @@ def roi_align_backward(
             aligned,
         )
     )
+
+
+def sigmoid_focal_loss_forward(
+    input: Tensor, target: Tensor, weight: Tensor, output: Tensor, gamma: float, alpha: float
+) -> None:
+    """Focal loss (Lin et al. 2017) of every class on its own, written into ``output``.
+
+    Args:
+        input: (n, C) logits.
+        target: (n,) classes; C is none of them.
+        weight: (C,) of the classes, or empty.
+        output: (n, C).
+        gamma: How much less an example counts that is classified well.
+        alpha: Weight of the positive examples, 1 - alpha of the negative ones.
+    """
+    output.copy_(_sigmoid_focal_loss(input.float(), target, weight, gamma, alpha))
+
+
+def sigmoid_focal_loss_backward(
+    input: Tensor, target: Tensor, weight: Tensor, grad_input: Tensor, gamma: float, alpha: float
+) -> None:
+    """Gradient of the sum of :func:`sigmoid_focal_loss_forward`, written into ``grad_input``."""
+    with torch.enable_grad():
+        logits = input.detach().float().requires_grad_()
+        loss = _sigmoid_focal_loss(logits, target, weight, gamma, alpha).sum()
+        grad_input.copy_(*torch.autograd.grad(loss, logits))
+
+
+def _sigmoid_focal_loss(
+    logits: Tensor, target: Tensor, weight: Tensor, gamma: float, alpha: float
+) -> Tensor:
+    num_classes = logits.shape[1]
+    positive = target[:, None] == torch.arange(num_classes, device=target.device)
+    p = logits.sigmoid()
+    loss = torch.where(
+        positive,
+        -alpha * (1 - p) ** gamma * F.logsigmoid(logits),
+        -(1 - alpha) * p**gamma * F.logsigmoid(-logits),
+    )
+    if weight.numel():
+        loss = loss * weight[target.clamp(max=num_classes - 1)][:, None]
+    return loss
 
 
 def _full_precision(x: Tensor) -> Tensor:
