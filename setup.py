@@ -24,6 +24,7 @@ setup(
     # mmengine, mmcv, mmdet and mmseg come under two families of names: see the extras.
     install_requires=[
         'torch>=2.1',
+        'filelock>=3.9',
         'torchvision>=0.16',
         'numpy>=1.24',
         'pycocotools>=2.0.7',

@@ -14,6 +14,16 @@ from xcit_mm.datasets.shapes import ShapesSpec, make_shapes
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / 'tests' / 'data'
+# How the authors and timm call the archs.
+RELEASE_NAMES = dict(
+    n12='nano_12',
+    t12='tiny_12',
+    t24='tiny_24',
+    s12='small_12',
+    s24='small_24',
+    m24='medium_24',
+    l24='large_24',
+)
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT
+from conftest import RELEASE_NAMES, ROOT
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.runner import Runner
@@ -15,15 +15,6 @@ from xcit_mm import XCiT, environment
 
 CONFIGS = sorted((ROOT / 'configs').glob('*.py'))
 RELEASE = 'https://dl.fbaipublicfiles.com/xcit/'
-NAMES = dict(
-    n12='nano_12',
-    t12='tiny_12',
-    t24='tiny_24',
-    s12='small_12',
-    s24='small_24',
-    m24='medium_24',
-    l24='large_24',
-)
 RELEASED = dict(
     mask_rcnn='coco/maskrcnn_xcit_{}_p{}.pth',
     sem_fpn='ade/sem_fpn_xcit_{}_p{}.pth',
@@ -155,7 +146,7 @@ def test_config_starts_from_the_weights_of_its_arch_and_says_what_it_reaches(row
     cfg = load(name)
     task, rest = name.split('_xcit_')
     arch, patch_size = rest.split('_')[:2]
-    start = f'{RELEASE}xcit_{NAMES[arch]}_p{patch_size}_384_dist.pth'
+    start = f'{RELEASE}xcit_{RELEASE_NAMES[arch]}_p{patch_size}_384_dist.pth'
     assert cfg.pretrained == start
     assert cfg.model.backbone.init_cfg == dict(type='Pretrained', checkpoint=start)
 
@@ -169,7 +160,7 @@ def test_config_starts_from_the_weights_of_its_arch_and_says_what_it_reaches(row
     else:
         figures = re.search(r'published (.*?);', text)[1]
         assert re.findall(r'[0-9.]+', figures) == published.split('/')
-        assert f'Weights: {RELEASE}{RELEASED[task].format(NAMES[arch], patch_size)}' in text
+        assert f'Weights: {RELEASE}{RELEASED[task].format(RELEASE_NAMES[arch], patch_size)}' in text
     if patch_size == '8':
         assert f"_base_ = '{name.replace('_8_', '_16_')}.py'" in text
 

@@ -117,8 +117,9 @@ def test_categories_are_found_beside_others_of_that_name(annotations, tmp_path):
     cfg = annotations(SHAPES)
     path = tmp_path / 'shapes/coco/annotations/instances_train2017.json'
     content = json.loads(path.read_text())
-    path.write_text(json.dumps(content | dict(extra={'categories': 'of a tool'})))
-    check_classes(cfg, ALL)
+    for extra in ({'categories': 'of a tool'}, [{'categories': [{'name': 'other'}]}]):
+        path.write_text(json.dumps(content | dict(extra=extra)))
+        check_classes(cfg, ALL)
 
 
 @pytest.mark.parametrize('content', ['', '[]', '{"categories": 3}', '{"images": ['])
@@ -166,5 +167,21 @@ def test_the_real_configs_have_heads_for_their_datasets(tmp_path):
 def test_one_class_that_is_no_tuple_is_refused(shapes_root):
     cfg = detector(shapes_root)
     cfg.train_dataloader.dataset.metainfo = dict(classes='circle')
-    with pytest.raises(UserError, match=r"classes='circle' is a name"):
+    with pytest.raises(UserError, match=r"classes='circle' is neither a tuple"):
         check_classes(cfg, ('train',))
+
+
+def test_classes_in_a_file_are_read_as_mmengine_does(shapes_root, tmp_path):
+    cfg = detector(shapes_root)
+    cfg.train_dataloader.dataset.metainfo = dict(classes=str(tmp_path / 'classes.txt'))
+    (tmp_path / 'classes.txt').write_text('circle\nsquare\ntriangle\n')
+    check_classes(cfg, ('train',))
+    (tmp_path / 'classes.txt').write_text('circle\nsquare\n')
+    with pytest.raises(UserError, match=r'the config the 2 classes'):
+        check_classes(cfg, ('train',))
+
+
+def test_heads_that_tell_other_things_apart_pass(shapes_root):
+    cfg = detector(shapes_root)
+    cfg.model.roi_head.bbox_head.update(type='GroundingHead', num_classes=256)  # words
+    check_classes(cfg, ALL)

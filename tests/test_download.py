@@ -1,6 +1,7 @@
 """Downloads: whole in the cache or not there, from a server on this machine."""
 
 import hashlib
+import re
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,18 +12,20 @@ import torch
 from safetensors.torch import save
 
 from xcit_mm import UserError, XCiT
+from xcit_mm.checkpoint import read_checkpoint
 from xcit_mm.download import UnreachableError, cache_path, download
 
 MEGABYTE = 2**20
 
 
 class Server(ThreadingHTTPServer):
-    """Serves ``files``; a file of ``cut`` breaks off half-way."""
+    """Serves ``files``; one of ``cut`` breaks off half-way, one of ``unsized`` has no length."""
 
     def __init__(self) -> None:
         super().__init__(('127.0.0.1', 0), Handler)
         self.files: dict[str, bytes] = {}
         self.cut: set[str] = set()
+        self.unsized: set[str] = set()
         self.requests: list[str] = []
 
     def url(self, path: str) -> str:
@@ -37,7 +40,8 @@ class Handler(BaseHTTPRequestHandler):
             self.send_error(404)
             return
         self.send_response(200)
-        self.send_header('Content-Length', str(len(content)))
+        if self.path not in self.server.unsized:
+            self.send_header('Content-Length', str(len(content)))
         self.end_headers()
         self.wfile.write(content[: len(content) // 2] if self.path in self.server.cut else content)
 
@@ -131,16 +135,49 @@ def test_without_a_network_the_local_way_is_said(server):
     assert str(cache_path(url)) in message
 
 
-def test_an_address_that_is_none_is_refused(server):
-    with pytest.raises(UserError, match='http://'):
-        download('http://')
+def test_a_file_of_unknown_length_is_kept_if_its_end_is_there(server, left, tmp_path):
+    torch.save({'weight': torch.zeros(1000)}, tmp_path / 'a.pth')
+    server.files |= {'/a.pth': (tmp_path / 'a.pth').read_bytes(), '/b.pth': weights()}
+    server.unsized |= {'/a.pth', '/b.pth'}
+    server.cut.add('/a.pth')
+    for name in ('/a.pth', '/b.pth'):  # of the second one nobody can tell
+        with pytest.raises(UserError, match='the server does not say how long the file is'):
+            download(server.url(name))
+    assert left() == []
+    server.cut.clear()
+    assert download(server.url('/a.pth')).read_bytes() == server.files['/a.pth']
+
+
+@pytest.mark.parametrize(
+    'url', ['http://', 'http://[::1/a.pth', 'http://h', 'http://host:abc/a.pth']
+)
+def test_an_address_that_is_none_is_refused(server, url):
+    with pytest.raises(UserError, match=re.escape(url) + '.* is no web address'):
+        download(url)
+
+
+def test_no_address_leads_out_of_the_cache_or_to_a_name_too_long(server, tmp_path):
+    checkpoints = tmp_path / 'cache' / 'checkpoints' / 'h'
+    assert cache_path('http://h/../../x/./y.pth') == checkpoints / 'x' / 'y.pth'
+    signed = cache_path(f'http://h/y.pth?signature={"0" * 500}')
+    assert signed.parent == checkpoints
+    assert len(signed.name) < 100
+    assert signed != cache_path('http://h/y.pth?signature=1')
+
+
+def test_an_unreadable_file_in_the_cache_is_named(server):
+    url = server.url('/a.pth')
+    server.files['/a.pth'] = b'PK\x03\x04 and no more'
+    path = download(url)
+    with pytest.raises(UserError, match=rf'{url} \({path}: delete it to fetch it again\)'):
+        read_checkpoint(url)
 
 
 def test_a_cache_that_cannot_be_written_to_is_said(server, tmp_path):
     (tmp_path / 'cache').mkdir()
     (tmp_path / 'cache' / 'checkpoints').touch()
     server.files['/a.pth'] = weights()
-    with pytest.raises(UserError, match=r'cannot be written to .*cache/checkpoints'):
+    with pytest.raises(UserError, match=r'cannot be kept as .*cache/checkpoints'):
         download(server.url('/a.pth'))
 
 

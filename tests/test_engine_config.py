@@ -123,6 +123,34 @@ def test_one_image_for_the_batchnorm_of_one_pixel_is_refused():
     with pytest.raises(UserError, match=r'batch_size=1: the BatchNorm of UPerHead .*needs 2 ima'):
         check_batch_size(load_config(path, {'train_dataloader.batch_size': 1}))
     check_batch_size(load_config(REAL, {'train_dataloader.batch_size': 1}))
+    without_batch = {'train_dataloader.batch_size': 1, 'model.decode_head.norm_cfg.type': 'GN'}
+    check_batch_size(load_config(path, without_batch))
+
+
+@pytest.mark.parametrize(
+    ('norm', 'sync_bn', 'synchronised'),
+    [('BN', 'torch', True), ('SyncBN', None, True), ('BN', None, False)],
+)
+def test_one_image_for_each_gpu_is_enough_where_batchnorm_is_synchronised(
+    monkeypatch, norm, sync_bn, synchronised
+):
+    monkeypatch.setattr('torch.cuda.is_available', lambda: True)
+    options = {'train_dataloader.batch_size': 1, 'model.decode_head.norm_cfg.type': norm}
+    path = ROOT / 'configs/upernet_xcit_t12_16_160k.py'
+    cfg = load_config(path, options | {'sync_bn': sync_bn}, launcher='pytorch')
+    if synchronised:
+        check_batch_size(cfg)
+    else:
+        with pytest.raises(UserError, match='needs 2 images'):
+            check_batch_size(cfg)
+
+
+def test_a_hook_of_ours_can_be_switched_off(tmp_path):
+    own = f"_base_ = '{SHAPES}'\ndefault_hooks = dict(labels=None)"
+    (tmp_path / 'own.py').write_text(own)
+    hooks = load_config(tmp_path / 'own.py').default_hooks
+    assert 'labels' not in hooks
+    assert hooks.buffers.type == 'BufferSyncHook'
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,9 @@ from xcit_mm import UserError
 from xcit_mm.engine import LabelCheckHook
 
 RUNNER = SimpleNamespace(
-    model=SimpleNamespace(decode_head=SimpleNamespace(num_classes=4, ignore_index=255))
+    model=SimpleNamespace(
+        decode_head=SimpleNamespace(num_classes=4, out_channels=4, ignore_index=255)
+    )
 )
 
 
@@ -40,6 +42,14 @@ def test_a_label_of_no_class_is_named_with_its_file(method, label):
 def test_where_zero_is_unlabelled_the_value_is_that_of_the_file():
     with pytest.raises(UserError, match=r'the label 5 is outside 1\.\.4'):
         LabelCheckHook().before_train_iter(RUNNER, 0, batch(4, reduce_zero_label=True))
+
+
+def test_one_output_tells_two_classes_apart():
+    head = SimpleNamespace(num_classes=1, out_channels=1, ignore_index=255)
+    runner = SimpleNamespace(model=SimpleNamespace(decode_head=head))
+    LabelCheckHook().before_train_iter(runner, 0, batch(0, 1, 255))
+    with pytest.raises(UserError, match=r'the label 2 is outside 0\.\.1, the 2 classes'):
+        LabelCheckHook().before_train_iter(runner, 0, batch(2))
 
 
 def test_detectors_and_samples_without_labels_pass():

@@ -24,13 +24,14 @@ def annotations(shapes_root):
     return shapes_root / 'coco/annotations/instances_train2017.json'
 
 
-def coco_metric(annotations, tmp_path):
+def coco_metric(annotations, tmp_path, **kwargs):
     metric = METRICS.build(
         dict(
             type='CocoAPMetric',
             ann_file=str(annotations),
             metric=['bbox', 'segm'],
             outfile_prefix=str(tmp_path / 'predictions'),
+            **kwargs,
         )
     )
     metric.dataset_meta = dict(classes=('circle', 'square', 'triangle'))
@@ -82,8 +83,16 @@ def test_average_precisions_are_those_of_pycocotools(annotations, tmp_path):
         assert 0.2 < metrics[f'coco/{kind}_mAP'] < 0.9
 
 
-def test_where_nothing_is_detected_the_precision_is_zero(annotations, tmp_path):
-    metric, coco = coco_metric(annotations, tmp_path), COCO(str(annotations))
+@pytest.mark.parametrize(
+    ('kwargs', 'names'),
+    [
+        ({}, NAMES),
+        (dict(metric_items=['mAP_50', 'AR@100']), ('mAP_50', 'AR@100')),
+        (dict(format_only=True), ()),
+    ],
+)
+def test_where_nothing_is_detected_the_precision_is_zero(annotations, tmp_path, kwargs, names):
+    metric, coco = coco_metric(annotations, tmp_path, **kwargs), COCO(str(annotations))
     image_ids = coco.getImgIds()
     for image_id in image_ids:
         image = coco.loadImgs(image_id)[0]
@@ -96,8 +105,27 @@ def test_where_nothing_is_detected_the_precision_is_zero(annotations, tmp_path):
         )
         metric.process({}, [dict(img_id=image_id, ori_shape=shape, pred_instances=nothing)])
     metrics = metric.evaluate(len(image_ids))
-    assert {f'coco/{kind}_{name}' for kind in ('bbox', 'segm') for name in NAMES} <= set(metrics)
-    assert set(metrics.values()) == {0.0}
+    assert set(metrics) == {f'coco/{kind}_{name}' for kind in ('bbox', 'segm') for name in names}
+    assert set(metrics.values()) <= {0.0}
+
+
+def test_items_that_nobody_asked_for_are_not_made_up(annotations, tmp_path):
+    metric, coco = coco_metric(annotations, tmp_path, metric_items=['mAP']), COCO(str(annotations))
+    image_ids, rng = coco.getImgIds(), np.random.default_rng(0)
+    metric.process({}, [sample(coco, image_id, rng) for image_id in image_ids])
+    assert {'coco/bbox_mAP', 'coco/segm_mAP'} == set(metric.evaluate(len(image_ids)))
+
+
+def test_predictions_without_labels_are_only_written(tmp_path):
+    environment.require('mmseg.evaluation')
+    metric = METRICS.build(
+        dict(type='ClassIoUMetric', format_only=True, output_dir=str(tmp_path / 'labels'))
+    )
+    metric.dataset_meta = dict(classes=('background', 'circle'))
+    predicted = dict(data=torch.zeros(1, 4, 4, dtype=torch.int64))
+    metric.process({}, [dict(pred_sem_seg=predicted, img_path='a.jpg')])
+    assert metric.evaluate(1) == {}
+    assert (tmp_path / 'labels' / 'a.png').is_file()
 
 
 def test_ious_are_those_of_a_plain_count(tmp_path):

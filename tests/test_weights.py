@@ -60,12 +60,17 @@ def test_random_weights_are_said():
     assert 'starts from random weights' in note
 
 
-def test_a_file_is_left_to_the_backbone(tmp_path):
+def test_a_file_is_left_to_the_backbone_if_it_is_there(tmp_path):
     options = {'pretrained': str(tmp_path / 'mine.pth')}
+    with pytest.raises(UserError, match=r'mine\.pth does not exist'):
+        pretrained_weights(load_config(REAL, options), options)
+    (tmp_path / 'mine.pth').touch()
     assert pretrained_weights(load_config(REAL, options), options) == []
 
 
-def test_a_wrong_address_is_an_error_in_a_trial_too():
-    options = {'train_cfg.max_iters': 5, 'pretrained': 'https://'}
-    with pytest.raises(UserError):
-        pretrained_weights(load_config(REAL, options), options)
+def test_a_wrong_address_in_the_config_is_an_error_in_a_trial_too():
+    options = {'train_cfg.max_iters': 5}
+    cfg = load_config(REAL, options)
+    cfg.model.backbone.init_cfg.checkpoint = 'https://'
+    with pytest.raises(UserError, match='no web address'):
+        pretrained_weights(cfg, options)

@@ -5,25 +5,17 @@ import importlib
 import pytest
 import timm
 import torch
-from conftest import randomize, relative_error
+from conftest import RELEASE_NAMES, randomize, relative_error
 from torch import nn
 from torchvision.ops import StochasticDepth
 
 from xcit_mm import XCiT
+from xcit_mm.checkpoint import load_pretrained
 from xcit_mm.models.xcit import ARCHS
 
 TOLERANCE = 1e-5
 MOMENTUM = 0.1  # of the authors' BatchNorm
 GOLDEN = {'xcit_p16': 16, 'xcit_p8': 8, 'xcit_p16_odd': 16}
-TIMM_NAMES = {
-    'n12': 'nano_12',
-    't12': 'tiny_12',
-    't24': 'tiny_24',
-    's12': 'small_12',
-    's24': 'small_24',
-    'm24': 'medium_24',
-    'l24': 'large_24',
-}
 SMALL = dict(embed_dim=32, depth=4, num_heads=4, eta=1.0)
 
 
@@ -102,19 +94,14 @@ def test_training_step_equals_the_authors(golden, name, patch_size):
 
 @pytest.mark.parametrize('patch_size', [16, 8])
 @pytest.mark.parametrize('arch', ARCHS)
-def test_every_variant_equals_timm(arch, patch_size):
-    reference = timm.create_model(f'xcit_{TIMM_NAMES[arch]}_p{patch_size}_224')
-    reference.norm = reference.cls_attn_blocks = reference.head = None  # the trunk is compared
+def test_every_variant_equals_timm_with_its_weights(tmp_path, arch, patch_size):
+    reference = timm.create_model(f'xcit_{RELEASE_NAMES[arch]}_p{patch_size}_224')
     randomize(reference)
+    torch.save(reference.state_dict(), tmp_path / 'timm.pth')
     model = XCiT(arch, patch_size)
-    trunk = {
-        name.replace('pos_embed.', 'pos_embeder.'): value
-        for name, value in reference.state_dict().items()
-        if name != 'cls_token'
-    }
-    missing, unexpected = model.load_state_dict(trunk, strict=False)
-    assert not unexpected
-    assert all(name.startswith('fpn') for name in missing)
+    load_pretrained(model, str(tmp_path / 'timm.pth'))
+    reference.norm = reference.cls_attn_blocks = reference.head = None  # the trunk is compared
+    trunk = [name for name in model.state_dict() if not name.startswith('fpn')]
     reference.eval()
     model.eval()
 
@@ -307,3 +294,22 @@ def test_a_wrong_argument_is_named_with_the_valid_choices(kwargs, message):
 def test_an_image_without_three_channels_is_refused(shape):
     with pytest.raises(ValueError, match=r'3 channels'):
         small_xcit()(torch.zeros(shape))
+
+
+@pytest.mark.parametrize('patch_size', [16, 8])
+def test_out_norm_normalises_the_channels_of_every_map(patch_size):
+    plain, normed = small_xcit(patch_size), small_xcit(patch_size, out_norm=True)
+    randomize(normed)
+    plain.load_state_dict(
+        {k: v for k, v in normed.state_dict().items() if not k.startswith('out_norms')}
+    )
+    image = torch.randn(2, 3, 64, 96)
+    maps = normed.eval()(image)
+    for norm, value, before in zip(normed.out_norms, maps, plain.eval()(image), strict=True):
+        channels_last = before.movedim(1, -1)
+        mean, var = channels_last.mean(-1, keepdim=True), channels_last.var(-1, False, keepdim=True)
+        expected = (channels_last - mean) / (var + 1e-6).sqrt() * norm.weight + norm.bias
+        assert relative_error(value, expected.movedim(-1, 1)) <= TOLERANCE
+    sum(m.pow(2).sum() for m in maps).backward()
+    for parameter in normed.out_norms.parameters():
+        assert parameter.grad.abs().sum() > 0

@@ -8,6 +8,10 @@ job=$2
 tool=$3
 shift 3
 gpus=${GPUS:-8}
+if ! [[ $gpus =~ ^[1-9][0-9]*$ ]]; then
+    echo "$0: GPUS is '$gpus', not a number of processes" >&2
+    exit 2
+fi
 gpus_per_node=${GPUS_PER_NODE:-8}
 [ "$gpus_per_node" -le "$gpus" ] || gpus_per_node=$gpus
 # SRUN_ARGS is split into words on purpose.

@@ -13,8 +13,8 @@ fi
 nnodes=${NNODES:-1}
 if [ "$nnodes" = 1 ] && [ -z "${PORT:-}" ]; then
     rendezvous=(--standalone) # on a free port: several runs fit on one machine
-elif [ "$nnodes" != 1 ] && [ -z "${MASTER_ADDR:-}" ]; then
-    echo "$0: NNODES=$nnodes needs MASTER_ADDR, the address of the machine with NODE_RANK=0" >&2
+elif [ "$nnodes" != 1 ] && { [ -z "${MASTER_ADDR:-}" ] || [ -z "${NODE_RANK:-}" ]; }; then
+    echo "$0: NNODES=$nnodes needs NODE_RANK and MASTER_ADDR, the address of rank 0" >&2
     exit 2
 else
     rendezvous=(

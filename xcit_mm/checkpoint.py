@@ -5,23 +5,20 @@ pure functions take it from state to state: :func:`model_state`, :func:`backbone
 :func:`detector_state`.
 """
 
-import argparse
 import re
 from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
-import numpy as np
 import torch
-from mmengine.logging import HistoryBuffer, print_log
-from mmengine.utils import digit_version
+from mmengine.logging import print_log
 from torch import Tensor, nn
 
-from .download import download, is_safetensors, is_url
+from .download import START, TORCH_STARTS, download, is_safetensors, is_url
 from .environment import require
-from .errors import UserError, reason
+from .errors import DependencyError, UserError, reason
 from .files import write_whole
+from .unpickling import load_plain
 
 TIMM = 'timm://'
 HEAD = '_head'  # rpn_head, roi_head, bbox_head, decode_head, auxiliary_head
@@ -54,18 +51,20 @@ def read_checkpoint(path: str, map_location: Any = 'cpu', trusted: bool = False)
     file = download(path) if is_url(path) else Path(path).expanduser()
     try:
         with file.open('rb') as stream:
-            start = stream.read(16)
+            start = stream.read(START)
         if is_safetensors(start):
-            require('safetensors')
-            from safetensors.torch import load_file
-
-            return load_file(file)
-        allow_plain_classes()  # again: onedl's mmengine takes some back after a file that it read
-        return torch.load(file, map_location=map_location, weights_only=not trusted)
-    except Exception as error:  # of the file system, zip, pickle and safetensors
-        raise UserError(
-            f'the checkpoint {path} cannot be read: {_why_unreadable(file, error)}'
-        ) from None
+            return _read_safetensors(file)
+        if trusted:
+            return torch.load(file, map_location=map_location, weights_only=False)
+        return load_plain(file, map_location)
+    except DependencyError:
+        raise
+    except OSError as error:
+        why = reason(error)
+    except Exception as error:  # of zip, pickle and safetensors
+        why = _why_unreadable(start, error)
+    kept = f' ({file}: delete it to fetch it again)' if is_url(path) else ''
+    raise UserError(f'the checkpoint {path}{kept} cannot be read: {why}')
 
 
 def model_state(checkpoint: Any, path: str) -> dict[str, Tensor]:
@@ -209,36 +208,11 @@ def modules_of(names: Iterable[str]) -> list[str]:
     return sorted({name.rpartition('.')[0] for name in names})
 
 
-def allow_plain_classes() -> None:
-    """Let ``torch.load(weights_only=True)`` read what checkpoints hold beside tensors.
+def _read_safetensors(file: Path) -> dict[str, Tensor]:
+    require('safetensors')
+    from safetensors.torch import load_file
 
-    Those of mmengine hold the history of the logged values, and mmengine 0.10.7 cannot read its
-    own files since PyTorch 2.6 made this the default; those of the authors' release an
-    ``argparse.Namespace``. None of what is allowed here runs code when it is unpickled.
-    """
-    torch_version = digit_version(torch.__version__)
-    if torch_version < digit_version('2.4'):  # allows nothing but tensors
-        return
-    reconstruct, scalar = np.array(0).__reduce__()[0], np.float64(0).__reduce__()[0]
-    dtypes = {type(np.dtype(t)) for t in (np.float64, np.float32, np.int64, np.int32, np.bool_)}
-    torch.serialization.add_safe_globals(
-        [argparse.Namespace, HistoryBuffer, np.ndarray, np.dtype, reconstruct, scalar, *dtypes]
-    )
-    if torch_version >= digit_version('2.6'):  # under the names that a file may call them
-        torch.serialization.add_safe_globals(
-            [
-                (_history_method, 'builtins.getattr'),
-                (reconstruct, 'numpy.core.multiarray._reconstruct'),  # in files of NumPy 1
-                (scalar, 'numpy.core.multiarray.scalar'),
-            ]
-        )
-
-
-def _history_method(owner: object, name: str) -> Any:
-    """What getattr may do in a checkpoint: a history refers to its own methods by it."""
-    if owner is not HistoryBuffer or name.startswith('_'):
-        raise UnpicklingError(f'getattr of {name!r} from {owner!r}, which no checkpoint needs')
-    return getattr(owner, name)
+    return load_file(file)
 
 
 def _timm_state(path: str) -> dict[str, Tensor]:
@@ -246,7 +220,7 @@ def _timm_state(path: str) -> dict[str, Tensor]:
     import timm
 
     name = path.removeprefix(TIMM)
-    if name.split('.')[0] not in timm.list_models('xcit_*'):
+    if name not in (*timm.list_models('xcit_*'), *timm.list_pretrained('xcit_*')):
         raise UserError(
             f"{path}: timm has no XCiT of that name; timm.list_pretrained('xcit_*') lists them, "
             'such as xcit_small_12_p8_384.fb_dist_in1k'
@@ -260,22 +234,19 @@ def _timm_state(path: str) -> dict[str, Tensor]:
         ) from None
 
 
-def _why_unreadable(file: Path, error: Exception) -> str:
-    if isinstance(error, OSError):
-        return reason(error)
-    # Torch says what it did not allow in the midst of advice on how to allow it.
-    refused = re.search(r'GLOBAL (\S+)', str(error))
-    if refused:
-        return (
-            f'it needs more than weights ({refused[1]}), which could run any code; if you trust '
-            'where it comes from: --trust-checkpoint, or trusted=True in init_cfg'
-        )
-    with file.open('rb') as stream:
-        start = stream.read(64)
-    if start.lstrip()[:1] == b'<':
-        return 'it is a web page, saved under this name'
+def _why_unreadable(start: bytes, error: Exception) -> str:
     if not start:
         return 'it is empty'
+    if start.lstrip()[:1] == b'<':
+        return 'it is a web page, saved under this name'
+    refused = re.search(r'(?:GLOBAL|WeightsUnpickler error:)\s+(.+)', str(error))
+    if refused and start.startswith(TORCH_STARTS):
+        # Torch says what it did not allow in the midst of advice on how to allow it.
+        needed = re.split(r' (?:was not|is not|is called|was asked|whose)', refused[1])[0]
+        return (
+            f'it needs more than weights ({needed}), which could run any code; if you trust where '
+            'it comes from: --trust-checkpoint, or trusted=True in init_cfg'
+        )
     first_sentence = reason(error).split('. ')[0]
     return f'it is cut off, damaged or no checkpoint ({first_sentence})'
 

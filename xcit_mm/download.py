@@ -1,11 +1,13 @@
 """Files from the web: whole in the cache, or not there at all."""
 
-from http.client import HTTPException
+from hashlib import sha256
+from http.client import HTTPException, InvalidURL
 from pathlib import Path
 from typing import BinaryIO
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
+from zipfile import is_zipfile
 
 from filelock import FileLock
 from mmengine.runner.checkpoint import _get_mmengine_home
@@ -24,6 +26,7 @@ from .files import write_whole
 
 TIMEOUT = 60  # seconds without a byte
 CHUNK = 2**20  # bytes
+START = 16  # bytes that tell what a file is
 # How a file of torch.save begins: a zip archive, or a pickle before PyTorch 1.6.
 TORCH_STARTS = (b'PK\x03\x04', b'\x80')
 
@@ -55,23 +58,33 @@ def download(url: str) -> Path:
             connection broke off. Nothing is left in the cache then.
     """
     target = cache_path(url)
-    if target.is_file():
-        return target
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f'{target}.lock'):
-            if not target.is_file():
-                _fetch(url, target)
+        if not target.is_file():
+            with FileLock(f'{target}.lock'):
+                if not target.is_file():
+                    _fetch(url, target)
     except OSError as error:
-        raise UserError(f'{url} cannot be written to {target} ({reason(error)})') from None
+        raise UserError(f'{url} cannot be kept as {target} ({reason(error)})') from None
     return target
 
 
 def cache_path(url: str) -> Path:
-    """Where :func:`download` keeps the file of an address: by server and path."""
-    parts = urlsplit(url)
-    name = parts.path.strip('/') + (f'?{parts.query}' if parts.query else '')
-    return Path(_get_mmengine_home(), 'checkpoints', parts.netloc, name)
+    """Where :func:`download` keeps the file of an address: by server, path and query.
+
+    Raises:
+        UserError: If it is no address of a file.
+    """
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise UserError(f'{url} is no web address ({error})') from None
+    folders = [name for name in parts.path.split('/') if name not in ('', '.', '..')]
+    if not parts.netloc or not folders:
+        raise UserError(f'{url} is no web address of a file')
+    if parts.query:
+        folders[-1] += f'.{sha256(parts.query.encode()).hexdigest()[:16]}'
+    return Path(_get_mmengine_home(), 'checkpoints', parts.netloc, *folders)
 
 
 def is_safetensors(start: bytes) -> bool:
@@ -97,10 +110,10 @@ def _fetch(url: str, target: Path) -> None:
     except (URLError, TimeoutError) as error:
         cause = getattr(error, 'reason', error)
         raise UnreachableError(f'{url} cannot be reached ({cause}){remedy}') from None
-    except (HTTPException, ConnectionError) as error:
-        raise UserError(f'{url}: the connection broke off ({reason(error)}){remedy}') from None
-    except ValueError as error:  # of an address that is none
+    except InvalidURL as error:
         raise UserError(f'{url} is no web address ({error})') from None
+    except (HTTPException, ConnectionError) as error:
+        raise UserError(f'{url}: the connection broke off ({reason(error)}); try again') from None
 
 
 def _save(response, url: str, target: Path) -> None:
@@ -113,9 +126,14 @@ def _save(response, url: str, target: Path) -> None:
                 f'{url}: the connection broke off after {file.tell()} of {size} bytes; try again'
             )
         file.seek(0)
-        start = file.read(16)
+        start = file.read(START)
         if not (start.startswith(TORCH_STARTS) or is_safetensors(start)):
             raise UserError(f'{url} is no checkpoint: what the server sent begins with {start!r}')
+        if size is None and not is_zipfile(file):  # which has its directory at the end
+            raise UserError(
+                f'{url}: the server does not say how long the file is, so it may be cut off; fetch '
+                'it yourself and name the file'
+            )
 
 
 def _copy(response, file: BinaryIO, name: str, size: int | None) -> None:

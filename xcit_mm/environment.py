@@ -16,6 +16,9 @@ STACKS = {
 }
 
 
+OPTIONAL = ('timm', 'safetensors')  # for weights in their formats
+
+
 def require_torch() -> None:
     """Import torch and torchvision.
 
@@ -58,7 +61,8 @@ def require(module: str) -> None:
             raise DependencyError(
                 'mmcv has no compiled operators: unset XCIT_MM_MMCV_FALLBACK, or compile mmcv'
             ) from None
-        raise DependencyError(f'the package {missing} is not installed: {_install()}') from None
+        command = f'pip install {missing}' if missing in OPTIONAL else _install()
+        raise DependencyError(f'the package {missing} is not installed: {command}') from None
     except AssertionError as error:  # how mmdet and mmseg refuse a version
         raise DependencyError(
             f'{package} refuses the installed versions ({error}): {remedy(error)}'

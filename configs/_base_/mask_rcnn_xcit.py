@@ -1,21 +1,10 @@
 """Mask R-CNN with a feature pyramid network on XCiT (paper, section 4.3)."""
 
-custom_imports = dict(imports=['xcit_mm'])
-default_scope = 'mmdet'
-vis_backends = [dict(type='LocalVisBackend')]
-visualizer = dict(type='DetLocalVisualizer', vis_backends=vis_backends, alpha=0.5)
+_base_ = ['detector_xcit.py']
 
 model = dict(
     type='MaskRCNN',
-    data_preprocessor=dict(
-        type='DetDataPreprocessor',
-        mean=[123.675, 116.28, 103.53],
-        std=[58.395, 57.12, 57.375],
-        bgr_to_rgb=True,
-        pad_mask=True,
-        pad_size_divisor=32,
-    ),
-    backbone=dict(type='XCiT', arch='s12', patch_size=16),
+    data_preprocessor=dict(pad_mask=True),
     neck=dict(type='FPN', in_channels=[384] * 4, out_channels=256, num_outs=5),
     rpn_head=dict(
         type='RPNHead',

@@ -4,22 +4,13 @@ The paper has no such model. Normalising the maps in front of the FPN gave ResT 
 RetinaNet (ResT, arXiv 2105.13677, appendix).
 """
 
-custom_imports = dict(imports=['xcit_mm'])
-default_scope = 'mmdet'
-vis_backends = [dict(type='LocalVisBackend')]
-visualizer = dict(type='DetLocalVisualizer', vis_backends=vis_backends, alpha=0.5)
+_base_ = ['detector_xcit.py']
+
 find_unused_parameters = True  # RetinaNet leaves the map at stride 4 out, with what makes it
 
 model = dict(
     type='RetinaNet',
-    data_preprocessor=dict(
-        type='DetDataPreprocessor',
-        mean=[123.675, 116.28, 103.53],
-        std=[58.395, 57.12, 57.375],
-        bgr_to_rgb=True,
-        pad_size_divisor=32,
-    ),
-    backbone=dict(type='XCiT', arch='s12', patch_size=16, out_norm=True),
+    backbone=dict(out_norm=True),
     neck=dict(
         type='FPN',
         in_channels=[384] * 4,

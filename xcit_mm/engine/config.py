@@ -25,13 +25,16 @@ RUNNER_ARGUMENTS = {
     'sync_bn',
 } - {'self', 'cfg'}
 # Those that the tools rely on, for configs that do not inherit from ours.
-DEFAULT_HOOKS = dict(
-    logger=dict(type='LoggerHook'),
-    checkpoint=dict(type='CheckpointHook'),
+OUR_HOOKS = dict(
     pictures=dict(type='PictureHook'),
     report=dict(type='ReportHook'),
     labels=dict(type='LabelCheckHook'),
     buffers=dict(type='BufferSyncHook'),
+)
+DEFAULT_HOOKS = dict(
+    logger=dict(type='LoggerHook'),
+    checkpoint=dict(type='CheckpointHook'),
+    **OUR_HOOKS,
 )
 NEEDED = {
     'train': ('model', 'train_dataloader', 'train_cfg', 'optim_wrapper'),
@@ -81,7 +84,9 @@ def load_config(
     if data_root is not None:
         _move_data(cfg, data_root, path)
 
-    cfg.default_hooks = {**DEFAULT_HOOKS, **(cfg.get('default_hooks') or {})}
+    hooks = {**DEFAULT_HOOKS, **(cfg.get('default_hooks') or {})}
+    # None switches a hook off; mmengine knows that of its own ones only.
+    cfg.default_hooks = {k: v for k, v in hooks.items() if v is not None or k not in OUR_HOOKS}
     cfg.launcher = launcher
     cfg.work_dir = work_dir or cfg.get('work_dir') or str(Path('work_dirs') / path.stem)
     return cfg
@@ -110,9 +115,16 @@ def check_batch_size(cfg: Config) -> None:
             has no others to share statistics with.
     """
     head = cfg.model.get('decode_head')
-    pools_to_a_pixel = isinstance(head, dict) and 1 in head.get('pool_scales', ())
-    synchronised = cfg.launcher != 'none' and cfg.get('sync_bn') and torch.cuda.is_available()
-    if pools_to_a_pixel and cfg.train_dataloader.batch_size == 1 and not synchronised:
+    if not isinstance(head, dict) or 1 not in head.get('pool_scales', ()):
+        return
+    norm = (head.get('norm_cfg') or {}).get('type')
+    synchronised = (
+        (norm == 'SyncBN' or cfg.get('sync_bn'))
+        and cfg.launcher != 'none'
+        and torch.cuda.is_available()
+    )
+    normalises_over_batch = norm in ('BN', 'SyncBN') and not synchronised
+    if normalises_over_batch and cfg.train_dataloader.batch_size == 1:
         raise UserError(
             f'train_dataloader.batch_size=1: the BatchNorm of {head.type} behind its 1x1 pooling '
             'needs 2 images'

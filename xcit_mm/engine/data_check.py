@@ -12,6 +12,9 @@ from ..errors import UserError, reason
 
 CATEGORIES = b'"categories"'
 CATEGORIES_SIZE = 2**20  # bytes that the list of categories is expected to fit into
+WHITESPACE = ' \t\r\n'  # of JSON
+# Others may tell things apart that are not the classes: words, stuff, edges.
+HEADS = ('Shared2FCBBoxHead', 'FCNMaskHead', 'RetinaHead', 'FPNHead', 'UPerHead', 'FCNHead')
 GENERIC_HELP = "point to it with --cfg-options data_root=DIR or in the config's dataloaders"
 
 
@@ -54,14 +57,12 @@ def check_classes(cfg: Config, splits: tuple[str, ...]) -> None:
     for split in splits:
         for dataset in _leaf_datasets((cfg.get(f'{split}_dataloader') or {}).get('dataset', {})):
             kind = _dataset_class(dataset.get('type'), cfg.default_scope)
-            named = (dataset.get('metainfo') or {}).get('classes')
-            classes = named or getattr(kind, 'METAINFO', {}).get('classes')
-            if classes is None:
-                continue
+            known = getattr(kind, 'METAINFO', {})
+            classes = (dataset.get('metainfo') or {}).get('classes') or known.get('classes')
             if isinstance(classes, str):
-                raise UserError(
-                    f'{split} data: classes={classes!r} is a name, not a tuple of names'
-                )
+                classes = _classes_of_file(classes, split)
+            if classes is None or 'thing_classes' in known:  # panoptic: the heads share them
+                continue
             if cfg.default_scope == 'mmdet' and _numbers_classes_as_coco(kind):
                 ann_file = Path(dataset.get('data_root') or '', dataset['ann_file'])
                 _compare_with_annotations(classes, ann_file, split)
@@ -102,6 +103,16 @@ def _evaluator_paths(evaluator: dict | list) -> Iterator[tuple[str, Path]]:
             yield 'annotation file', Path(metric['ann_file'])
 
 
+def _classes_of_file(path: str, split: str) -> list[str]:
+    """The classes where ``metainfo`` names a file with one a line, as mmengine reads it."""
+    if not Path(path).is_file():
+        raise UserError(
+            f'{split} data: classes={path!r} is neither a tuple of names, as in ({path!r},), nor a '
+            'file with one name a line'
+        )
+    return Path(path).read_text().splitlines()
+
+
 def _dataset_class(kind: str | type | None, scope: str) -> type | None:
     if not isinstance(kind, str):
         return kind
@@ -134,7 +145,7 @@ def _compare_with_annotations(classes: Sequence[str], ann_file: Path, split: str
 def _annotated_classes(ann_file: Path) -> list[str]:
     """The names of the categories of a COCO file, read alone where it can be.
 
-    To parse all of COCO takes a quarter of a minute and gigabytes, once more than needed.
+    To parse all of COCO takes a quarter of a minute and gigabytes, and the dataset does it again.
     """
     try:
         with (
@@ -142,14 +153,16 @@ def _annotated_classes(ann_file: Path) -> list[str]:
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text,
         ):
             start = text.rfind(CATEGORIES) + len(CATEGORIES)
-            part = text[start : start + CATEGORIES_SIZE].decode(errors='replace')
-        categories, _ = json.JSONDecoder().raw_decode(part.lstrip(' \n\r\t:'))
-        return [category['name'] for category in categories]
-    except (ValueError, TypeError, KeyError):
-        pass  # another "categories" further down, or a list that is longer
+            end = text[start : start + CATEGORIES_SIZE].decode(errors='replace')
+        end = end.lstrip(WHITESPACE + ':')
+        categories, length = json.JSONDecoder().raw_decode(end)
+        if end[length:].strip(WHITESPACE) == '}':  # the last thing in the file, as in COCO's
+            return [category['name'] for category in categories]
+    except (OSError, ValueError, TypeError, KeyError):
+        pass  # they are elsewhere in the file
     try:
         return [category['name'] for category in json.loads(ann_file.read_bytes())['categories']]
-    except (ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError) as error:
         raise UserError(f'{ann_file} is no COCO annotation file ({reason(error)})') from None
 
 
@@ -165,8 +178,5 @@ def _heads(model: dict) -> Iterator[tuple[str, int]]:
     }
     for name, given in heads.items():
         for head in given if isinstance(given, (list, tuple)) else [given]:
-            # Auxiliary heads of other kinds may look for edges or the like.
-            if name == 'model.auxiliary_head' and head and head['type'] != 'FCNHead':
-                continue
-            if head and 'num_classes' in head:
+            if head and head.get('type') in HEADS and 'num_classes' in head:
                 yield name, head['num_classes']

@@ -33,16 +33,18 @@ class LabelCheckHook(Hook):
             return
         if isinstance(head, nn.ModuleList):
             head = head[-1]
+        # One output for two classes: a probability.
+        num_classes = max(head.num_classes, 2) if head.out_channels == 1 else head.num_classes
         for sample in data_batch['data_samples']:
             if 'gt_sem_seg' not in sample:
                 continue
             labels = sample.gt_sem_seg.data
-            is_class = (labels >= 0) & (labels < head.num_classes)
+            is_class = (labels >= 0) & (labels < num_classes)
             wrong = labels[~is_class & (labels != head.ignore_index)]
             if len(wrong):
                 shift = int(bool(sample.get('reduce_zero_label')))
                 raise UserError(
                     f'{sample.seg_map_path}: the label {int(wrong[0]) + shift} is outside '
-                    f'{shift}..{head.num_classes - 1 + shift}, the {head.num_classes} classes of '
+                    f'{shift}..{num_classes - 1 + shift}, the {num_classes} classes of '
                     f'the config; {head.ignore_index} is ignored'
                 )

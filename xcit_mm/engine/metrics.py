@@ -21,9 +21,14 @@ def coco_ap_metric(**kwargs) -> BaseMetric:
 
     class CocoAPMetric(CocoMetric):
         def compute_metrics(self, results: list) -> dict[str, float]:
-            kinds = [kind for kind in self.metrics if kind in COCO_KINDS]
-            zeros = {f'{kind}_{item}': 0.0 for kind in kinds for item in COCO_ITEMS}
-            return zeros | super().compute_metrics(results)
+            metrics = super().compute_metrics(results)
+            if self.format_only:
+                return metrics
+            for kind in self.metrics:
+                if kind in COCO_KINDS and not any(name.startswith(kind) for name in metrics):
+                    items = self.metric_items or COCO_ITEMS
+                    metrics |= {f'{kind}_{item}': 0.0 for item in items}
+            return metrics
 
     return CocoAPMetric(**kwargs)
 
@@ -42,9 +47,10 @@ def class_iou_metric(**kwargs) -> BaseMetric:
 
     class ClassIoUMetric(IoUMetric):
         def compute_metrics(self, results: list) -> dict[str, float]:
-            intersection, union, _, _ = (sum(areas) for areas in zip(*results, strict=True))
-            iou = (intersection / union * 100).tolist()
-            self.class_iou = dict(zip(self.dataset_meta['classes'], iou, strict=True))
+            if not self.format_only:
+                intersection, union, _, _ = (sum(areas) for areas in zip(*results, strict=True))
+                iou = (intersection / union * 100).tolist()
+                self.class_iou = dict(zip(self.dataset_meta['classes'], iou, strict=True))
             return super().compute_metrics(results)
 
     return ClassIoUMetric(**kwargs)

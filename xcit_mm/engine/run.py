@@ -12,15 +12,18 @@ from mmengine.config import Config
 from mmengine.dist import is_main_process
 from mmengine.runner import find_latest_checkpoint
 
-from ..download import download, is_url
 from ..environment import require, require_one_stack
 from ..errors import UserError, reason
 from .config import check_batch_size, limit_iterations, load_config, require_parts, without_amp
 from .data_check import check_classes, check_data
 from .report import write_metrics
-from .weights import CheckedRunner, pretrained_weights
+from .weights import CheckedRunner, pretrained_weights, require_file
 
 TEST_LOG_INTERVAL = 10  # images: a test on a CPU takes seconds for each
+LAUNCHERS = (
+    ('pytorch', 'RANK', 'tools/dist_train.sh or torchrun'),
+    ('slurm', 'SLURM_PROCID', 'tools/slurm_train.sh or srun'),
+)
 FRAMEWORK_PARTS = ('models', 'datasets', 'evaluation', 'visualization')
 
 
@@ -56,14 +59,18 @@ def train(
         cfg.resume, cfg.load_from = True, _last_checkpoint(cfg.work_dir)
     backbone = cfg.model.get('backbone') or {}
     if cfg.get('load_from'):
-        _require_file(cfg.load_from)
+        if (options or {}).get('pretrained') is not None:
+            raise UserError(
+                f'pretrained={options["pretrained"]} and load_from={cfg.load_from}: the second has '
+                'the weights of the backbone, too; take one (load_from=None)'
+            )
+        require_file(cfg.load_from)
         backbone['init_cfg'] = None  # every weight of it comes from the file
     else:
         notes += pretrained_weights(cfg, options or {})
-    if trust_checkpoint:
-        cfg.trust_checkpoint = True
-        if backbone.get('init_cfg'):
-            backbone.init_cfg.trusted = True
+    cfg.trust_checkpoint = trust_checkpoint
+    if trust_checkpoint and backbone.get('type') == 'XCiT' and backbone.get('init_cfg'):
+        backbone.init_cfg.trusted = True
     _build(cfg, notes).train()
 
 
@@ -99,15 +106,17 @@ def test(
     cfg = load_config(config, options, work_dir, launcher)
     require_parts(cfg, 'test')
     _check(cfg, ('test',))
-    _require_file(checkpoint)
-    cfg.load_from, cfg.resume, cfg.trust_checkpoint = None, False, trust_checkpoint
+    require_file(checkpoint)
+    cfg.load_from, cfg.resume, cfg.trust_checkpoint = checkpoint, False, trust_checkpoint
     if show_dir is not None:
-        cfg.default_hooks.pictures.test_dir = show_dir
+        pictures = cfg.default_hooks.get('pictures', dict(type='PictureHook'))
+        cfg.default_hooks.pictures = {**pictures, 'test_dir': show_dir}
     if out is not None:
         _require_writable(Path(out).parent)
+        if Path(out).is_dir():
+            raise UserError(f'--out {out}: a folder, not a file to write the metrics to')
     cfg.default_hooks.logger.interval = TEST_LOG_INTERVAL
     runner = _build(cfg, [])
-    runner.load_checkpoint(checkpoint, strict=True)
     metrics = runner.test()
     if out is not None and is_main_process():
         write_metrics(Path(out), config, checkpoint, metrics, runner.test_loop.evaluator)
@@ -117,10 +126,9 @@ def test(
 
 def _check(cfg: Config, splits: tuple[str, ...]) -> None:
     """What a run needs, from the quickest to the slowest; nothing is written."""
-    if cfg.launcher == 'pytorch' and 'RANK' not in os.environ:
-        raise UserError(
-            '--launcher pytorch: no process group; start it with tools/dist_train.sh or torchrun'
-        )
+    for launcher, variable, script in LAUNCHERS:
+        if cfg.launcher == launcher and variable not in os.environ:
+            raise UserError(f'--launcher {launcher}: no process group; start it with {script}')
     check_data(cfg, splits)
     require_one_stack()
     require('mmcv')
@@ -130,7 +138,7 @@ def _check(cfg: Config, splits: tuple[str, ...]) -> None:
 
 
 def _build(cfg: Config, notes: list[str]) -> CheckedRunner:
-    for folder in (cfg.work_dir, (cfg.default_hooks.pictures or {}).get('test_dir')):
+    for folder in (cfg.work_dir, cfg.default_hooks.get('pictures', {}).get('test_dir')):
         if folder is not None:
             _require_writable(folder)
     if cfg.launcher != 'none' and not torch.cuda.is_available():
@@ -140,13 +148,6 @@ def _build(cfg: Config, notes: list[str]) -> CheckedRunner:
     for note in notes:
         runner.logger.warning(note)
     return runner
-
-
-def _require_file(checkpoint: str) -> None:
-    if is_url(checkpoint):
-        download(checkpoint)
-    elif not Path(checkpoint).expanduser().is_file():
-        raise UserError(f'the checkpoint {checkpoint} does not exist (looked in {Path.cwd()})')
 
 
 def _require_writable(folder: str) -> None:
@@ -178,6 +179,11 @@ def _without_gpus(cfg: Config) -> str:
     if cfg.launcher != 'pytorch':
         raise UserError(f'--launcher {cfg.launcher} needs GPUs; without them use pytorch')
     torch.distributed.init_process_group('gloo')
-    cfg.model_wrapper_cfg = dict(type='MMDistributedDataParallel', device_ids=None)
+    cfg.model_wrapper_cfg = {
+        'type': 'MMDistributedDataParallel',
+        'find_unused_parameters': cfg.get('find_unused_parameters', False),
+        **(cfg.get('model_wrapper_cfg') or {}),
+        'device_ids': None,
+    }
     cfg.pop('sync_bn', None)  # torch's SyncBatchNorm exists for GPUs only
     return 'No GPU: the processes talk through gloo, BatchNorm is not synchronised.'

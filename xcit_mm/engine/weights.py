@@ -1,17 +1,18 @@
 """The weights that a run starts from: whole, checked, and said in the log."""
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from mmengine.config import Config
 from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
-from mmengine.utils import digit_version
 from torch import Tensor
 
 from ..checkpoint import (
     HEAD,
+    TIMM,
     detector_state,
     model_state,
     modules_of,
@@ -19,6 +20,8 @@ from ..checkpoint import (
     require_same_tensors,
 )
 from ..download import UnreachableError, download, is_url
+from ..errors import UserError
+from ..models import XCiT
 
 
 def pretrained_weights(cfg: Config, options: Mapping[str, Any]) -> list[str]:
@@ -35,7 +38,7 @@ def pretrained_weights(cfg: Config, options: Mapping[str, Any]) -> list[str]:
         Sentences for the log.
 
     Raises:
-        UserError: If they are at a URL and cannot be fetched.
+        UserError: If they are a file that is missing, or at a URL and cannot be fetched.
     """
     backbone = cfg.model.get('backbone') or {}
     if backbone.get('type') != 'XCiT':
@@ -44,7 +47,10 @@ def pretrained_weights(cfg: Config, options: Mapping[str, Any]) -> list[str]:
     url = init_cfg.get('checkpoint')
     if not init_cfg:
         return ['The backbone starts from random weights: init_cfg names no checkpoint.']
-    if not isinstance(url, str) or not is_url(url):
+    if not isinstance(url, str) or url.startswith(TIMM):
+        return []
+    if not is_url(url):
+        require_file(url)
         return []
     try:
         download(url)
@@ -55,6 +61,18 @@ def pretrained_weights(cfg: Config, options: Mapping[str, Any]) -> list[str]:
         backbone.init_cfg = None
         return [f'{error}. This trial starts from random weights instead.']
     return []
+
+
+def require_file(checkpoint: str) -> None:
+    """Make sure that a checkpoint is on this machine, and fetch it from a URL.
+
+    Raises:
+        UserError: If there is none.
+    """
+    if is_url(checkpoint):
+        download(checkpoint)
+    elif not Path(checkpoint).expanduser().is_file():
+        raise UserError(f'the checkpoint {checkpoint} does not exist (looked in {Path.cwd()})')
 
 
 def _warm_up(cfg: Config) -> int:
@@ -70,6 +88,12 @@ class CheckedRunner(Runner):
     mmengine loads the tensors that fit, by name, and logs the others.
     """
 
+    _testing = False
+
+    def test(self) -> dict[str, float]:
+        self._testing = True
+        return super().test()
+
     def load_checkpoint(
         self,
         filename: str,
@@ -82,9 +106,9 @@ class CheckedRunner(Runner):
         Args:
             filename: A file or URL.
             map_location: As of ``torch.load``.
-            strict: Every tensor has to be there. If not, the heads may differ, as where a
-                model is fine-tuned on other classes: what does not fit starts anew and is
-                named in a warning. A run that is resumed is always strict.
+            strict: Every tensor has to be there, as always in a test and a run that is
+                resumed. Otherwise the heads may differ, as where a model is fine-tuned on
+                other classes: what does not fit starts anew and is named in a warning.
             revise_keys: Of mmengine's method; the names need no revision.
 
         Returns:
@@ -94,21 +118,20 @@ class CheckedRunner(Runner):
             UserError: If the file cannot be read or is not of this model.
         """
         del revise_keys
-        # Before PyTorch 2.6 our own files hold more than what it can be allowed by name.
-        own = self._resume and digit_version(torch.__version__) < digit_version('2.6')
-        trusted = own or self.cfg.get('trust_checkpoint', False)
+        trusted = self.cfg.get('trust_checkpoint', False)
         checkpoint = read_checkpoint(filename, map_location, trusted)
-        state = detector_state(model_state(checkpoint, filename))
-        checkpoint = {**checkpoint, 'state_dict': state}
-        self.call_hook('after_load_checkpoint', checkpoint=checkpoint)
-
+        state = model_state(checkpoint, filename)
         model = self.model.module if is_model_wrapper(self.model) else self.model
+        if isinstance(getattr(model, 'backbone', None), XCiT):
+            state = detector_state(state)
         wanted = model.state_dict()
         anew: set[str] = set()
-        if not (strict or self._resume):
+        if not (strict or self._resume or self._testing):
             state, anew = _without_other_heads(state, wanted)
         require_same_tensors(state, wanted, filename, may_be_missing=anew)
-        model.load_state_dict(state, strict=False)
+        checkpoint = {**checkpoint, 'state_dict': state}
+        self.call_hook('after_load_checkpoint', checkpoint=checkpoint)  # which may exchange them
+        model.load_state_dict(checkpoint['state_dict'], strict=False)
         self._has_loaded = True
         self.logger.info('Loaded %d of the %d tensors from %s', len(state), len(wanted), filename)
         if anew:

@@ -1,0 +1,123 @@
+"""Checkpoints are read without running code that is in them, on every PyTorch."""
+
+import argparse
+import collections
+import os
+import pickle
+from pathlib import Path
+from pickle import UnpicklingError
+
+import numpy as np
+import pytest
+import torch
+from mmengine.logging import HistoryBuffer
+
+from xcit_mm import UserError, unpickling
+from xcit_mm.checkpoint import read_checkpoint
+
+
+@pytest.fixture(params=['by name', 'by our unpickler'])
+def load(request, monkeypatch):
+    """Read a file in the way of the installed PyTorch, and in that of those before 2.6."""
+    if request.param == 'by our unpickler':
+        monkeypatch.setattr(unpickling, 'ALLOWS_BY_NAME', False)
+    elif not unpickling.ALLOWS_BY_NAME:
+        pytest.skip('PyTorch before 2.6')
+    return lambda path: read_checkpoint(str(path))
+
+
+@pytest.fixture(params=[True, False], ids=['zip', 'before PyTorch 1.6'])
+def save(request, tmp_path):
+    def save(content, name='file.pth') -> Path:
+        torch.save(content, tmp_path / name, _use_new_zipfile_serialization=request.param)
+        return tmp_path / name
+
+    return save
+
+
+def test_what_checkpoints_hold_is_read(load, save):
+    content = {
+        'args': argparse.Namespace(lr=1),
+        'history': HistoryBuffer([1.0, 3.0], [1, 1]),
+        'lr': np.float64(0.5),
+        'mean': np.array([1.0, 2.0], dtype=np.float32),
+        'palette': np.array([[1, 2, 3]], dtype=np.uint8),
+        'classes': np.array(['circle', 'square']),
+        'state': collections.OrderedDict(
+            half=torch.ones(3, dtype=torch.float16), parameter=torch.nn.Parameter(torch.ones(2))
+        ),
+        'optimizer': {'step': 3, 'betas': (0.9, 0.999), 'fused': None, 'keys': {1, 2}},
+    }
+    loaded = load(save(content))
+    assert loaded['args'].lr == 1
+    assert loaded['history'].statistics('mean') == 2.0
+    assert loaded['lr'] == 0.5
+    for name in ('mean', 'palette', 'classes'):
+        assert loaded[name].dtype == content[name].dtype
+        assert loaded[name].tolist() == content[name].tolist()
+    assert pickle.dumps(loaded['palette']) == pickle.dumps(content['palette'])
+    assert torch.equal(loaded['state']['half'], content['state']['half'])
+    assert torch.equal(loaded['state']['parameter'], content['state']['parameter'])
+    assert loaded['optimizer'] == content['optimizer']
+
+
+def test_a_file_written_with_numpy_1_is_read(load, tmp_path):
+    """NumPy 2 moved the functions that rebuild its values; released files name the old place."""
+    values = {'lr': np.float64(0.5), 'mean': np.array([1.0, 2.0])}
+    torch.save(values, tmp_path / 'new.pth', _use_new_zipfile_serialization=False)
+    old = (tmp_path / 'new.pth').read_bytes().replace(b'numpy._core.', b'numpy.core.')
+    (tmp_path / 'old.pth').write_bytes(old)
+    assert b'numpy.core.' in old
+    loaded = load(tmp_path / 'old.pth')
+    assert loaded['lr'] == 0.5
+    assert loaded['mean'].tolist() == [1.0, 2.0]
+
+
+class Call:
+    """What pickles as the call of a function."""
+
+    def __init__(self, function, *args) -> None:
+        self.call = function, args
+
+    def __reduce__(self):
+        return self.call
+
+
+@pytest.mark.parametrize(
+    'payload',
+    [
+        lambda trace: Call(os.mkdir, trace),
+        lambda trace: Call(Path.touch, Path(trace)),
+        lambda trace: Call(eval, f"__import__('os').mkdir({trace!r})"),
+        lambda trace: Call(getattr, HistoryBuffer, '__init__'),
+        lambda trace: Call(np.ndarray, (1,), 'O', b'AAAAAAAA'),
+        lambda trace: Call(torch.load, trace),
+        lambda trace: torch.nn.Linear(2, 2),
+    ],
+)
+def test_nothing_else_is_called(load, save, tmp_path, payload):
+    trace = tmp_path / 'trace'
+    path = save({'state_dict': {'a': torch.zeros(1)}, 'hook': payload(str(trace))})
+    with pytest.raises(UserError, match=r'file\.pth cannot be read: it needs more than weights \('):
+        load(path)
+    assert not trace.exists()
+
+
+def test_code_in_a_plain_pickle_is_not_run(load, tmp_path):
+    trace = tmp_path / 'trace'
+    (tmp_path / 'file.pth').write_bytes(pickle.dumps(Call(os.mkdir, str(trace)), protocol=2))
+    with pytest.raises(UserError, match='cannot be read'):
+        load(tmp_path / 'file.pth')
+    assert not trace.exists()
+
+
+@pytest.mark.skipif(not unpickling.ALLOWS_BY_NAME, reason='PyTorch before 2.6')
+def test_mmengine_reads_the_history_of_a_run_with_plain_torch(tmp_path):
+    unpickling.allow_plain_classes()  # again: onedl's mmengine takes some back after it read a file
+    history = HistoryBuffer([1.0, 3.0], [1, 1])
+    torch.save({'message_hub': history}, tmp_path / 'run.pth')
+    loaded = torch.load(tmp_path / 'run.pth', weights_only=True)['message_hub']
+    assert loaded.statistics('mean') == 2.0
+    torch.save(Call(getattr, HistoryBuffer, '__init__'), tmp_path / 'payload.pth')
+    with pytest.raises(UnpicklingError, match='__init__'):
+        torch.load(tmp_path / 'payload.pth', weights_only=True)
