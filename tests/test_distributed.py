@@ -79,6 +79,24 @@ def test_the_losses_fall(run):
     assert 'the processes talk through gloo' in output
 
 
+def test_a_model_with_parameters_that_get_no_gradient_trains(shapes_root, tmp_path):
+    """RetinaNet leaves a map out; DistributedDataParallel has to be told, without GPUs too."""
+    text = (ROOT / DETECTOR).read_text().replace('_base_/', f'{ROOT}/configs/_base_/')
+    start, end = text.index('model = dict('), len(text)
+    model = """model = dict(
+    backbone=dict(arch='n12'),
+    neck=dict(in_channels=[128] * 4, out_channels=64),
+    bbox_head=dict(in_channels=64, feat_channels=64, stacked_convs=1, num_classes=3),
+)
+val_evaluator = test_evaluator = dict(metric='bbox')
+"""
+    own = (text[:start] + model + text[end:]).replace('mask_rcnn_xcit.py', 'retinanet_xcit.py')
+    (tmp_path / 'own.py').write_text(own)
+    arguments = ['--work-dir', tmp_path / 'work', *options(shapes_root, 3)]
+    run_script('tools/dist_train.sh', tmp_path / 'own.py', 2, *arguments)
+    assert sorted(losses(tmp_path / 'work')) == [1, 2, 3]
+
+
 def test_the_learning_rate_follows_the_batch_of_all_processes(run):
     """Two processes with two images each, where the recipe of the shapes has eight."""
     _, output = run
@@ -136,7 +154,8 @@ def test_two_processes_measure_what_one_does(run, run_tool, shapes_root):
         (['dist_train.sh', DETECTOR], {}, 'usage: tools/dist_train.sh CONFIG GPUS'),
         (['dist_test.sh', DETECTOR, 'a.pth'], {}, 'usage: tools/dist_test.sh CONFIG CHECKPOINT GP'),
         (['dist_train.sh', DETECTOR, 'all'], {}, "GPUS is 'all', not a number of processes"),
-        (['dist_train.sh', DETECTOR, '8'], {'NNODES': '2'}, 'NNODES=2 needs MASTER_ADDR'),
+        (['dist_train.sh', DETECTOR, '8'], {'NNODES': '2'}, 'NNODES=2 needs NODE_RANK and MASTER'),
+        (['slurm_train.sh', 'gpu', 'job', 'c.py'], {'GPUS': 'all'}, "GPUS is 'all', not a number"),
         (['slurm_train.sh', 'gpu', 'job'], {}, 'usage: tools/slurm_train.sh PARTITION JOB_NAME'),
         (['slurm_test.sh', 'gpu', 'job', 'c.py'], {}, 'usage: tools/slurm_test.sh PARTITION JOB'),
     ],
@@ -230,7 +249,7 @@ def test_slurm_starts_a_process_for_every_gpu(recorded, tool, arguments):
     ]
 
 
-def test_an_error_in_a_process_is_one_line_and_a_code(shapes_root, tmp_path):
+def test_an_error_in_a_process_is_said_and_ends_all(shapes_root, tmp_path):
     done = subprocess.run(
         ['tools/dist_train.sh', DETECTOR, '2', '--cfg-options', f'data_root={tmp_path}/gone'],
         cwd=ROOT,

@@ -115,6 +115,42 @@ def test_resume_goes_on_where_the_training_ended(run, run_tool, shapes_root):
     assert (work_dir / 'iter_14.pth').is_file()
 
 
+@pytest.mark.parametrize('run', [SEGMENTOR], ids=['segmentor'], indirect=True)
+def test_resume_takes_the_weights_of_the_checkpoint(run, run_tool, shapes_root, tmp_path):
+    config, work_dir, _ = run
+    checkpoint = torch.load(work_dir / 'iter_12.pth', weights_only=False)
+    bias = checkpoint['state_dict']['decode_head.conv_seg.bias']
+    bias.copy_(torch.tensor([0.0, 0.0, 0.0, 100.0]))
+    torch.save(checkpoint, tmp_path / 'iter_12.pth')
+    (tmp_path / 'last_checkpoint').write_text(str(tmp_path / 'iter_12.pth'))
+    arguments = ['--work-dir', tmp_path, '--resume', *options(shapes_root, 13)]
+    done = run_tool('train.py', config, *arguments)
+    assert done.returncode == 0, done.stderr[-3000:]
+    resumed = torch.load(tmp_path / 'iter_13.pth', weights_only=False)['state_dict']
+    assert torch.allclose(resumed['decode_head.conv_seg.bias'], bias, atol=0.1)
+
+    del checkpoint['state_dict']['decode_head.conv_seg.bias']  # a head, which load_from may lack
+    torch.save(checkpoint, tmp_path / 'iter_13.pth')
+    (tmp_path / 'last_checkpoint').write_text(str(tmp_path / 'iter_13.pth'))
+    done = run_tool('train.py', config, *arguments)
+    assert_refused(done, 'does not hold the weights of this model (1 tensors differ)')
+
+
+@pytest.mark.parametrize('run', [SEGMENTOR], ids=['segmentor'], indirect=True)
+def test_averaged_weights_are_tested_and_resumed(run, run_tool, shapes_root, tmp_path):
+    config, _, _ = run
+    path = tmp_path / 'own.py'
+    path.write_text(f"_base_ = '{ROOT / config}'\ncustom_hooks = [dict(type='EMAHook')]\n")
+    work_dir = tmp_path / 'work'
+    for number, arguments in ((1, []), (2, ['--resume'])):
+        arguments += ['--work-dir', work_dir, *options(shapes_root, number)]
+        done = run_tool('train.py', path, *arguments)
+        assert done.returncode == 0, done.stderr[-3000:]
+    tested = evaluate(run_tool, path, work_dir / 'iter_2.pth', shapes_root, tmp_path)
+    row = next(line for line in done.stdout.splitlines() if line.startswith('mIoU'))
+    assert row in tested
+
+
 def test_testing_a_checkpoint_repeats_the_metrics_of_its_training(
     run, run_tool, shapes_root, tmp_path
 ):
@@ -139,14 +175,25 @@ def test_testing_a_checkpoint_repeats_the_metrics_of_its_training(
 
 # After 12 iterations a detector finds nothing, whatever its weights.
 @pytest.mark.parametrize('run', [SEGMENTOR], ids=['segmentor'], indirect=True)
-def test_testing_evaluates_the_weights_of_the_checkpoint(run, run_tool, shapes_root, tmp_path):
+@pytest.mark.parametrize('layout', ['model', 'mmseg 0'])
+def test_testing_evaluates_the_weights_of_the_checkpoint(
+    run, run_tool, shapes_root, tmp_path, layout
+):
     config, work_dir, _ = run
     checkpoint = torch.load(work_dir / 'iter_12.pth', weights_only=False)
     state = checkpoint['state_dict']
     bias = torch.tensor([0.0, 0.0, 0.0, 100.0])  # of the classes: triangles everywhere
     state['decode_head.conv_seg.bias'].copy_(bias)
     state['backbone.cls_token'] = torch.zeros(1, 1, 128)  # as in a release
-    torch.save({'model': state}, tmp_path / 'triangles.pth')  # mmengine would not unwrap it
+    layouts = {
+        'model': {'model': state},  # which mmengine would not unwrap
+        'mmseg 0': {
+            'meta': {'mmseg_version': '0.11.0', 'CLASSES': ('wall',), 'PALETTE': [[1, 2, 3]]},
+            'state_dict': state,
+            'optimizer': {'state': {0: {'step': 3}}, 'param_groups': [{'lr': 6e-5}]},
+        },
+    }
+    torch.save(layouts[layout], tmp_path / 'triangles.pth')
     output = evaluate(run_tool, config, tmp_path / 'triangles.pth', shapes_root, tmp_path)
     iou, accuracy = re.search(r'triangle +\| +([\d.]+) +\| +([\d.]+) ', output).groups()
     assert float(iou) > 0
@@ -286,6 +333,29 @@ def test_a_label_of_no_class_stops_with_its_file(run_tool, shapes_root, tmp_path
     assert 'the label 77 is outside 1..4, the 4 classes of the config' in done.stderr
 
 
+def test_a_real_segmentor_trains_and_is_evaluated(run_tool, shapes_root, tmp_path):
+    """Data that has ADE20k's layout, and four of its 150 labels."""
+    done = run_tool(
+        'train.py',
+        'configs/upernet_xcit_t12_16_160k.py',
+        '--work-dir',
+        tmp_path,
+        '--cfg-options',
+        f'data_root={shapes_root}/ade',
+        'train_cfg.max_iters=1',
+        'pretrained=None',
+        'train_dataloader.dataset.pipeline.2.scale=(512,128)',
+        'train_dataloader.dataset.pipeline.3.crop_size=(128,128)',
+        'model.data_preprocessor.size=(128,128)',
+        'val_dataloader.dataset.pipeline.1.scale=(512,128)',
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    output = done.stdout + done.stderr
+    assert re.search(r'Iter\(train\) \[1/1\].*decode.loss_ce.*aux.loss_ce', output)
+    assert 'The backbone starts from random weights' in output
+    assert re.search(r'^mIoU +\d', output, re.MULTILINE)
+
+
 def own_config(tmp_path: Path) -> Path:
     """The config of the README for data of one's own, which lies in the root of the clone."""
     readme = (ROOT / 'README.md').read_text()
@@ -341,6 +411,21 @@ def test_a_released_detector_is_fine_tuned_on_other_classes(run_tool, shapes_roo
     assert len(trained['roi_head.bbox_head.fc_cls.weight']) == 4
 
 
+def test_weights_for_the_backbone_and_for_all_of_it_are_refused(run_tool, shapes_root, tmp_path):
+    for name in ('a.pth', 'b.pth'):
+        (tmp_path / name).touch()
+    weights = [f'pretrained={tmp_path}/a.pth', f'load_from={tmp_path}/b.pth']
+    done = run_tool('train.py', DETECTOR, *options(shapes_root, 2), *weights)
+    assert_refused(done, f'pretrained={tmp_path}/a.pth and load_from={tmp_path}/b.pth')
+
+
+def test_metrics_are_not_written_to_a_folder(run_tool, shapes_root, tmp_path):
+    (tmp_path / 'a.pth').touch()
+    data = ['--cfg-options', f'data_root={shapes_root}']
+    done = run_tool('test.py', DETECTOR, tmp_path / 'a.pth', '--out', tmp_path, *data)
+    assert_refused(done, f'--out {tmp_path}: a folder')
+
+
 def test_weights_without_the_backbone_of_the_model_are_not_fine_tuned(
     run_tool, shapes_root, tmp_path
 ):
@@ -374,7 +459,8 @@ def test_a_missing_config_is_refused(run_tool):
         (['--cfg-options', 'model.backbone.arch=b12'], "arch='b12' is not one of"),
         (['--cfg-options', 'model.neck.in_channels=[1,2'], 'a bracket is not closed'),
         (['--launcher', 'pytorch'], 'torchrun'),
-        (['--launcher', 'slurm'], 'needs GPUs'),
+        (['--launcher', 'slurm'], 'tools/slurm_train.sh'),
+        (['--launcher', 'mpi'], 'needs GPUs'),
     ],
 )
 def test_a_wrong_argument_is_refused(run_tool, shapes_root, tmp_path, arguments, message):
