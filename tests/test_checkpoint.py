@@ -270,7 +270,7 @@ def test_nothing_is_loaded_from_a_file_that_is_refused(source, tmp_path):
     model = XCiT('n12', 16)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     with pytest.raises(UserError):
-        load_pretrained(model, str(tmp_path / 'less.pth'))
+        load_pretrained(model, tmp_path / 'less.pth')
     assert_same(model.state_dict(), before)
 
 
@@ -348,7 +348,7 @@ def test_code_in_a_file_is_not_run_unless_it_is_trusted(source, tmp_path):
 @pytest.mark.parametrize('layout', TRUNK_FORMATS, ids=lambda f: f.__name__)
 def test_a_converted_classifier_is_the_trunk(source, tmp_path, layout):
     torch.save(layout(source), tmp_path / 'source.pth')
-    said = convert(str(tmp_path / 'source.pth'), tmp_path / 'target.pth')
+    said = convert(tmp_path / 'source.pth', tmp_path / 'target.pth')
     assert '12 layers, 128 channels, 4 heads and patch size 16' in said
     converted = torch.load(tmp_path / 'target.pth', weights_only=True)
     assert_same(converted['state_dict'], trunk(source))
@@ -357,7 +357,7 @@ def test_a_converted_classifier_is_the_trunk(source, tmp_path, layout):
 def test_a_converted_detector_is_whole(source, tmp_path):
     state = mmdet2(source)['state_dict'] | {'rpn_head.rpn_conv.weight': torch.zeros(3)}
     torch.save({'state_dict': state}, tmp_path / 'source.pth')
-    convert(str(tmp_path / 'source.pth'), tmp_path / 'target.pth')
+    convert(tmp_path / 'source.pth', tmp_path / 'target.pth')
     assert_same(torch.load(tmp_path / 'target.pth')['state_dict'], state)
 
 
@@ -365,11 +365,11 @@ def test_a_conversion_overwrites_nothing_and_leaves_nothing_half(source, tmp_pat
     torch.save(imagenet(source), tmp_path / 'source.pth')
     (tmp_path / 'target.pth').write_text('mine')
     with pytest.raises(UserError, match='is there already'):
-        convert(str(tmp_path / 'source.pth'), tmp_path / 'target.pth')
+        convert(tmp_path / 'source.pth', tmp_path / 'target.pth')
     assert (tmp_path / 'target.pth').read_text() == 'mine'
     with pytest.raises(UserError, match='cannot be written'):
-        convert(str(tmp_path / 'source.pth'), tmp_path / 'nowhere' / 'target.pth')
+        convert(tmp_path / 'source.pth', tmp_path / 'nowhere' / 'target.pth')
     torch.save({'conv1.weight': torch.zeros(3)}, tmp_path / 'resnet.pth')
     with pytest.raises(UserError, match=r'holds no XCiT \(conv1\.weight \(3,\)\)'):
-        convert(str(tmp_path / 'resnet.pth'), tmp_path / 'new.pth')
+        convert(tmp_path / 'resnet.pth', tmp_path / 'new.pth')
     assert {p.name for p in tmp_path.iterdir()} == {'source.pth', 'target.pth', 'resnet.pth'}

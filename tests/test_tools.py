@@ -124,6 +124,7 @@ def test_resume_takes_the_weights_of_the_checkpoint(run, run_tool, shapes_root, 
     torch.save(checkpoint, tmp_path / 'iter_12.pth')
     (tmp_path / 'last_checkpoint').write_text(str(tmp_path / 'iter_12.pth'))
     arguments = ['--work-dir', tmp_path, '--resume', *options(shapes_root, 13)]
+    arguments += [f'pretrained={tmp_path}/gone.pth']  # of the first start, no longer needed
     done = run_tool('train.py', config, *arguments)
     assert done.returncode == 0, done.stderr[-3000:]
     resumed = torch.load(tmp_path / 'iter_13.pth', weights_only=False)['state_dict']

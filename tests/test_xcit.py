@@ -99,7 +99,7 @@ def test_every_variant_equals_timm_with_its_weights(tmp_path, arch, patch_size):
     randomize(reference)
     torch.save(reference.state_dict(), tmp_path / 'timm.pth')
     model = XCiT(arch, patch_size)
-    load_pretrained(model, str(tmp_path / 'timm.pth'))
+    load_pretrained(model, tmp_path / 'timm.pth')
     reference.norm = reference.cls_attn_blocks = reference.head = None  # the trunk is compared
     trunk = [name for name in model.state_dict() if not name.startswith('fpn')]
     reference.eval()

@@ -31,7 +31,7 @@ NO_XCIT = 'no XCiT'
 NUM_SHOWN = 3  # tensors of each side in an error
 
 
-def read_checkpoint(path: str, map_location: Any = 'cpu', trusted: bool = False) -> Any:
+def read_checkpoint(path: str | Path, map_location: Any = 'cpu', trusted: bool = False) -> Any:
     """Read a checkpoint without running code that is in it.
 
     Args:
@@ -46,6 +46,7 @@ def read_checkpoint(path: str, map_location: Any = 'cpu', trusted: bool = False)
         UserError: If there is no such file, it is damaged or something else, or it needs more
             than what is allowed.
     """
+    path = str(path)
     if path.startswith(TIMM):
         return _timm_state(path)
     file = download(path) if is_url(path) else Path(path).expanduser()
@@ -67,7 +68,7 @@ def read_checkpoint(path: str, map_location: Any = 'cpu', trusted: bool = False)
     raise UserError(f'the checkpoint {path}{kept} cannot be read: {why}')
 
 
-def model_state(checkpoint: Any, path: str) -> dict[str, Tensor]:
+def model_state(checkpoint: Any, path: str | Path) -> dict[str, Tensor]:
     """Take the weights out of what a checkpoint file holds.
 
     Args:
@@ -119,7 +120,7 @@ def detector_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {**backbone, **rest}
 
 
-def load_pretrained(backbone: nn.Module, path: str | None, trusted: bool = False) -> None:
+def load_pretrained(backbone: nn.Module, path: str | Path | None, trusted: bool = False) -> None:
     """Load pretrained weights into an XCiT backbone and log how many tensors came.
 
     Args:
@@ -145,7 +146,7 @@ def load_pretrained(backbone: nn.Module, path: str | None, trusted: bool = False
         print_log(f'They start at random, as {path} has none: {", ".join(missing)}', 'current')
 
 
-def convert(source: str, target: Path, trusted: bool = False) -> str:
+def convert(source: str | Path, target: Path, trusted: bool = False) -> str:
     """Write the weights of a checkpoint under our names, for mmengine to load.
 
     Args:
@@ -170,7 +171,7 @@ def convert(source: str, target: Path, trusted: bool = False) -> str:
         raise UserError(f'{source} holds {_summary(state, state)}')
     try:
         with write_whole(target) as file:
-            torch.save({'meta': {'source': source}, 'state_dict': state}, file)
+            torch.save({'meta': {'source': str(source)}, 'state_dict': state}, file)
     except OSError as error:
         raise UserError(f'{target} cannot be written ({reason(error)})') from None
     return f'{target}: {len(state)} tensors of {"a model on " if whole else ""}{what}'

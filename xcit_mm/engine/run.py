@@ -59,7 +59,7 @@ def train(
         cfg.resume, cfg.load_from = True, _last_checkpoint(cfg.work_dir)
     backbone = cfg.model.get('backbone') or {}
     if cfg.get('load_from'):
-        if (options or {}).get('pretrained') is not None:
+        if not resume and (options or {}).get('pretrained') is not None:
             raise UserError(
                 f'pretrained={options["pretrained"]} and load_from={cfg.load_from}: the second has '
                 'the weights of the backbone, too; take one (load_from=None)'
