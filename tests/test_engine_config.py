@@ -158,6 +158,7 @@ def test_a_hook_of_ours_can_be_switched_off(tmp_path):
     [
         ('train_dataloder.batch_size', 'train_dataloader'),
         ('train_cfg.max_epoch', 'max_epochs'),
+        ('train_cfg.max_iter', 'max_iters'),
         ('model.backbone.patchsize', 'patch_size'),
         ('auto_scale_lr.enabled', 'enable'),
     ],

@@ -40,6 +40,7 @@ NEEDED = {
     'train': ('model', 'train_dataloader', 'train_cfg', 'optim_wrapper'),
     'test': ('model', 'test_dataloader', 'test_cfg', 'test_evaluator'),
 }
+LIMITS = ('max_iters', 'max_epochs')  # of a training; a recipe has one of them
 DEVICES_WITHOUT_AMP = ('cpu', 'mps')  # of mmengine's AmpOptimWrapper
 
 
@@ -218,8 +219,9 @@ def _check_names(cfg: Config, options: Mapping[str, Any], path: Path) -> None:
         for name in rest:
             if not isinstance(node, dict):
                 break
-            slip = _near(name, node.keys() - {'type'}, cutoff=0.85)  # dtype is none of it
-            if name not in node and slip:
+            known = {*node.keys(), *(LIMITS if node is cfg.get('train_cfg') else ())} - {'type'}
+            slip = _near(name, known, cutoff=0.85)  # dtype is none of it
+            if name not in {*node, *known} and slip:
                 raise UserError(f'--cfg-options {option}: {path} has no {name} there{slip}')
             node = node.get(name)
 
