@@ -42,7 +42,8 @@ def run_script(*args: object, **env: object) -> str:
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+    # The first traceback is that of the process which failed first: all of it.
+    assert done.returncode == 0, done.stderr + done.stdout[-3000:]
     return done.stdout + done.stderr
 
 
