@@ -7,15 +7,70 @@ Letters in shapes: B images, N tokens (H * W), C channels, h heads of d = C / h 
 """
 
 import math
+from collections.abc import Callable, Sequence
+from functools import lru_cache, reduce
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils.fusion import fuse_conv_bn_weights
 from torchvision.ops import StochasticDepth
 
 from ..errors import ArgumentError
+from ..ops import mlp, recompute, token_chunks, xca
 
 IMAGE_CHANNELS = 3
+CONVS = (nn.Conv2d, nn.ConvTranspose2d)
+
+
+class ConvStack(nn.Sequential):
+    """Convolutions, plain or transposed, each but the last followed by BatchNorm and GELU.
+
+    Layers may be grouped in Sequentials. For the backward pass the outputs of the convolutions
+    alone are kept; what lies between two of them is computed anew. In inference BatchNorm is
+    folded into the convolution before it, which is exact: it is an affine map of each channel.
+
+    Shape:
+        (B, C, H, W) to (B, C', H', W').
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        layers = [m for m in self.modules() if not isinstance(m, nn.Sequential)]
+        convs = [i for i, layer in enumerate(layers) if isinstance(layer, CONVS)]
+        if not torch.is_grad_enabled() and not self.training:
+            for i, end in zip(convs, [*convs[1:], len(layers)], strict=True):
+                x = _conv_and_norm(x, *layers[i:end])
+            return x
+        start = 0
+        for i in convs:
+            x = recompute(_compose(layers[start : i + 1]), x, within=self)
+            start = i + 1
+        return _compose(layers[start:])(x)
+
+
+def _compose(layers: Sequence[nn.Module]) -> Callable[[Tensor], Tensor]:
+    return lambda x: reduce(lambda y, layer: layer(y), layers, x)
+
+
+def _conv_and_norm(
+    x: Tensor, conv: nn.Module, norm: nn.Module | None = None, act: nn.Module | None = None
+) -> Tensor:
+    weight, bias = conv.weight, conv.bias
+    transposed = isinstance(conv, nn.ConvTranspose2d)
+    if norm is not None:
+        weight, bias = fuse_conv_bn_weights(
+            weight,
+            bias,
+            norm.running_mean,
+            norm.running_var,
+            norm.eps,
+            norm.weight,
+            norm.bias,
+            transpose=transposed,
+        )
+    convolve = F.conv_transpose2d if transposed else F.conv2d
+    x = convolve(x, weight, bias, conv.stride, conv.padding)
+    return x if act is None else act(x)
 
 
 class ConvPatchEmbed(nn.Module):
@@ -29,7 +84,8 @@ class ConvPatchEmbed(nn.Module):
         patch_size: 8 or 16, in pixels.
 
     Shape:
-        (B, 3, H, W) to (B, C, ceil(H / patch_size), ceil(W / patch_size)).
+        (B, 3, H, W) to (B, C, ceil(H / patch_size), ceil(W / patch_size)), channels last in
+        memory: its tokens (B, N, C) are a view.
     """
 
     def __init__(self, dim: int, patch_size: int) -> None:
@@ -41,7 +97,7 @@ class ConvPatchEmbed(nn.Module):
             out_channels = dim // 2**i
             layers += [self._conv_bn(in_channels, out_channels), nn.GELU()]
             in_channels = out_channels
-        self.proj = nn.Sequential(*layers[:-1])
+        self.proj = ConvStack(*layers[:-1])
 
     @staticmethod
     def _conv_bn(in_channels: int, out_channels: int) -> nn.Sequential:
@@ -51,14 +107,16 @@ class ConvPatchEmbed(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.proj(x)
+        return self.proj(x.contiguous(memory_format=torch.channels_last))
 
 
 class FourierPosition(nn.Module):
     """Sinusoidal position encoding, projected to the channels of the tokens.
 
     32 dimensions for each of y and x; coordinates 1..H are scaled to (0, 2 pi], so that an
-    encoding means the same relative place at every resolution (paper, section 3.3).
+    encoding means the same relative place at every resolution (paper, section 3.3). The
+    projection of (y, x) is the sum of a projection of y and one of x: it is done for H + W
+    places instead of H * W.
 
     Args:
         dim: Channels C of the tokens.
@@ -68,26 +126,28 @@ class FourierPosition(nn.Module):
     """
 
     HIDDEN_DIM = 32
-    TEMPERATURE = 10000
-    EPS = 1e-6
 
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.token_projection = nn.Conv2d(2 * self.HIDDEN_DIM, dim, kernel_size=1)
 
     def forward(self, H: int, W: int) -> Tensor:
-        y = self._encode(H)[:, None].expand(H, W, -1)
-        x = self._encode(W)[None].expand(H, W, -1)
-        position = torch.cat((y, x), dim=-1).permute(2, 0, 1)[None]
-        return self.token_projection(position.to(self.token_projection.weight.dtype))
+        weight = self.token_projection.weight.flatten(1)  # (C, 64)
+        y_weight, x_weight = weight.split(self.HIDDEN_DIM, dim=1)
+        y = F.linear(_encode(H, weight.device).to(weight.dtype), y_weight)  # (H, C)
+        x = F.linear(_encode(W, weight.device).to(weight.dtype), x_weight)  # (W, C)
+        position = y[:, None] + (x + self.token_projection.bias)  # (H, W, C)
+        return position.permute(2, 0, 1)[None]
 
-    def _encode(self, length: int) -> Tensor:
-        """(length, 32): sines at even places, cosines at odd ones, in float32."""
-        device = self.token_projection.weight.device
+
+@lru_cache(maxsize=256)  # a few hundred bytes each; one an image side
+def _encode(length: int, device: torch.device) -> Tensor:
+    """(length, 32): sines at even places, cosines at odd ones, in float32."""
+    with torch.inference_mode(False):  # a cached tensor may be used in training later
         place = torch.arange(1, length + 1, device=device, dtype=torch.float32)
-        place = place / (length + self.EPS) * (2 * math.pi)
-        channel = torch.arange(self.HIDDEN_DIM, device=device, dtype=torch.float32)
-        wavelength = self.TEMPERATURE ** (2 * (channel // 2) / self.HIDDEN_DIM)
+        place = place / (length + 1e-6) * (2 * math.pi)
+        channel = torch.arange(FourierPosition.HIDDEN_DIM, device=device, dtype=torch.float32)
+        wavelength = 10000 ** (2 * (channel // 2) / FourierPosition.HIDDEN_DIM)
         phase = place[:, None] / wavelength
         return torch.stack((phase[:, 0::2].sin(), phase[:, 1::2].cos()), dim=-1).flatten(1)
 
@@ -95,9 +155,8 @@ class FourierPosition(nn.Module):
 class XCA(nn.Module):
     """Cross-covariance attention: attention between channels instead of between tokens.
 
-    Paper, section 3.2, equation 2. In each head, q and k are L2-normalised over the tokens;
-    the d x d attention is softmax(q^T k * temperature), row by row of q's channels, and
-    mixes the channels of v. The cost is linear in the number of tokens.
+    Paper, section 3.2, equation 2. The cost is linear in the number of tokens. The parameters
+    of :func:`xcit_mm.ops.xca`, which computes it.
 
     Args:
         dim: Channels C, a multiple of ``num_heads``.
@@ -131,16 +190,17 @@ class XCA(nn.Module):
         self.proj = nn.Linear(dim, dim)
         self.proj_drop = nn.Dropout(proj_drop)
 
-    def forward(self, x: Tensor) -> Tensor:
-        B, N, C = x.shape
-        qkv = self.qkv(x).reshape(B, N, 3, self.num_heads, C // self.num_heads)
-        q, k, v = qkv.permute(2, 0, 3, 4, 1)  # (B, h, d, N) each
-        q = F.normalize(q, dim=-1)
-        k = F.normalize(k, dim=-1)
-        attn = (q @ k.transpose(-2, -1)) * self.temperature  # (B, h, d, d)
-        attn = self.attn_drop(attn.softmax(dim=-1))
-        x = (attn @ v).permute(0, 3, 1, 2).reshape(B, N, C)
-        return self.proj_drop(self.proj(x))
+    def forward(self, x: Tensor, scale: Tensor | None = None) -> Tensor:
+        """Attend; ``scale`` (C,) multiplies the output's channels (LayerScale)."""
+        x = xca(
+            x,
+            self.qkv.weight,
+            self.qkv.bias,
+            self.temperature,
+            *_scaled(self.proj, scale),
+            attn_drop=self.attn_drop.p if self.training else 0.0,
+        )
+        return self.proj_drop(x)
 
 
 class LPI(nn.Module):
@@ -160,15 +220,23 @@ class LPI(nn.Module):
         self.bn = nn.BatchNorm2d(dim)
         self.conv2 = nn.Conv2d(dim, dim, 3, padding=1, groups=dim)
 
-    def forward(self, x: Tensor, H: int, W: int) -> Tensor:
-        B, N, C = x.shape
-        x = x.transpose(1, 2).reshape(B, C, H, W)
-        x = self.conv2(self.bn(self.act(self.conv1(x))))
-        return x.reshape(B, C, N).transpose(1, 2)
+    def forward(self, x: Tensor, H: int, W: int, scale: Tensor | None = None) -> Tensor:
+        """Interact; ``scale`` (C,) multiplies the output's channels (LayerScale)."""
+        weight, bias = _scaled(self.conv2, scale)
+
+        def rest(x: Tensor) -> Tensor:
+            x = self.bn(self.act(x))
+            # BatchNorm's shift cannot move into this one: it pads with zeros, not with shifts.
+            return F.conv2d(x, weight, bias, padding=1, groups=self.conv2.groups)
+
+        x = self.conv1(tokens_to_map(x, H, W))
+        return map_to_tokens(recompute(rest, x, within=self))
 
 
 class Mlp(nn.Module):
     """Two linear layers with GELU between them, four times as wide inside.
+
+    The parameters of :func:`xcit_mm.ops.mlp`, which computes it.
 
     Shape:
         (..., C) to (..., C).
@@ -179,11 +247,28 @@ class Mlp(nn.Module):
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.fc1 = nn.Linear(dim, self.RATIO * dim)
-        self.act = nn.GELU()
         self.fc2 = nn.Linear(self.RATIO * dim, dim)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.fc2(self.act(self.fc1(x)))
+    def forward(self, x: Tensor, scale: Tensor | None = None) -> Tensor:
+        """Transform; ``scale`` (C,) multiplies the output's channels (LayerScale)."""
+        return mlp(x, self.fc1.weight, self.fc1.bias, *_scaled(self.fc2, scale))
+
+
+def _scaled(layer: nn.Linear | nn.Conv2d, scale: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Weight and bias of a layer whose output channels are multiplied by ``scale`` (C,)."""
+    if scale is None:
+        return layer.weight, layer.bias
+    return scale.view(-1, *[1] * (layer.weight.ndim - 1)) * layer.weight, scale * layer.bias
+
+
+def tokens_to_map(x: Tensor, H: int, W: int) -> Tensor:
+    """(B, N, C) to (B, C, H, W), a view with the channels last in memory."""
+    return x.unflatten(1, (H, W)).permute(0, 3, 1, 2)
+
+
+def map_to_tokens(x: Tensor) -> Tensor:
+    """(B, C, H, W) to (B, N, C), a view where the channels are last in memory."""
+    return x.permute(0, 2, 3, 1).flatten(1, 2)
 
 
 class ChannelNorm(nn.LayerNorm):
@@ -228,7 +313,21 @@ class XCABlock(nn.Module):
         self.drop_path = StochasticDepth(drop_path, mode='row')
 
     def forward(self, x: Tensor, H: int, W: int) -> Tensor:
-        x = x + self.drop_path(self.gamma1 * self.attn(self.norm1(x)))
-        x = x + self.drop_path(self.gamma3 * self.local_mp(self.norm3(x), H, W))
-        x = x + self.drop_path(self.gamma2 * self.mlp(self.norm2(x)))
+        if not torch.is_grad_enabled() and not self.training:
+            return self._infer(x, H, W)
+        x = x + self.drop_path(self.attn(self.norm1(x), self.gamma1))
+        x = x + self.drop_path(self.local_mp(self.norm3(x), H, W, self.gamma3))
+        x = x + self.drop_path(self.mlp(self.norm2(x), self.gamma2))
         return x
+
+    def _infer(self, x: Tensor, H: int, W: int) -> Tensor:
+        """The same without a gradient: one new tensor, in which the branches are summed up.
+
+        LayerScale costs nothing here: it is a factor of an addition that is done anyway.
+        """
+        y = self.attn(self.norm1(x)).to(x.dtype)
+        y = torch.addcmul(x, self.gamma1, y, out=y)
+        y.addcmul_(self.gamma3, self.local_mp(self.norm3(y), H, W).to(y.dtype))
+        for tokens in token_chunks(y):
+            tokens.addcmul_(self.gamma2, self.mlp(self.norm2(tokens)).to(y.dtype))
+        return y

@@ -6,6 +6,8 @@ by transposed convolutions and max-pooling.
 
 from torch import nn
 
+from .layers import ConvStack
+
 
 def pyramid_levels(dim: int, patch_size: int) -> tuple[nn.Module, ...]:
     """Build the four rescaling modules, for strides 4, 8, 16 and 32 in this order.
@@ -20,13 +22,13 @@ def pyramid_levels(dim: int, patch_size: int) -> tuple[nn.Module, ...]:
     """
     if patch_size == 16:
         return (
-            nn.Sequential(_upsample(dim), nn.BatchNorm2d(dim), nn.GELU(), _upsample(dim)),
-            nn.Sequential(_upsample(dim)),
+            ConvStack(_upsample(dim), nn.BatchNorm2d(dim), nn.GELU(), _upsample(dim)),
+            ConvStack(_upsample(dim)),
             nn.Identity(),
             nn.MaxPool2d(kernel_size=2, stride=2),
         )
     return (
-        nn.Sequential(_upsample(dim)),
+        ConvStack(_upsample(dim)),
         nn.Identity(),
         nn.MaxPool2d(kernel_size=2, stride=2),
         nn.MaxPool2d(kernel_size=4, stride=4),

@@ -4,21 +4,26 @@ Paper: XCiT: Cross-Covariance Image Transformers, arXiv 2106.09681. The state-di
 those of the authors' detectors and segmentors.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-import torch
 from mmengine.model import BaseModule
 from mmengine.registry import MODELS
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils.checkpoint import checkpoint
 
 from ..checkpoint import load_pretrained
 from ..errors import ArgumentError
-from .layers import IMAGE_CHANNELS, ChannelNorm, ConvPatchEmbed, FourierPosition, XCABlock
+from ..ops import recompute
+from .layers import (
+    IMAGE_CHANNELS,
+    ChannelNorm,
+    ConvPatchEmbed,
+    FourierPosition,
+    XCABlock,
+    map_to_tokens,
+    tokens_to_map,
+)
 from .pyramid import pyramid_levels
 
 
@@ -140,19 +145,17 @@ class XCiT(BaseModule):
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         self._check_image(x)
         x = self.patch_embed(x)
-        B, C, H, W = x.shape
-        x = (x + self.pos_embeder(H, W)).flatten(2).transpose(1, 2)  # (B, N, C)
+        H, W = x.shape[2:]
+        x = map_to_tokens(x + self.pos_embeder(H, W))  # (B, N, C)
 
         maps = []
         for i, block in enumerate(self.blocks[: self.out_indices[-1] + 1]):
-            if self.with_cp and torch.is_grad_enabled():
-                x = checkpoint(
-                    block, x, H, W, use_reentrant=False, context_fn=lambda b=block: _recompute(b)
-                )
+            if self.with_cp:
+                x = recompute(block, x, H, W, within=block, random=True)
             else:
                 x = block(x, H, W)
             if i in self.out_indices:
-                maps.append(x.transpose(1, 2).reshape(B, C, H, W))
+                maps.append(tokens_to_map(x, H, W))
         levels = (self.fpn1, self.fpn2, self.fpn3, self.fpn4)
         return tuple(
             norm(level(m)) for norm, level, m in zip(self.out_norms, levels, maps, strict=True)
@@ -227,26 +230,3 @@ def _init_linear(module: nn.Module) -> None:
         nn.init.trunc_normal_(module.weight, std=0.02)
         if module.bias is not None:
             nn.init.zeros_(module.bias)
-
-
-def _recompute(block: nn.Module) -> tuple[Any, Any]:
-    """Contexts for the first and the second forward pass of a checkpointed layer.
-
-    The second one normalises by the statistics of the batch again but must not count them
-    again, or BatchNorm's running statistics would depend on ``with_cp``.
-    """
-    return nullcontext(), _uncounted_statistics(block)
-
-
-@contextmanager
-def _uncounted_statistics(block: nn.Module) -> Iterator[None]:
-    norms = [m for m in block.modules() if isinstance(m, _BatchNorm) and m.training]
-    before = [(norm.momentum, norm.num_batches_tracked.clone()) for norm in norms]
-    for norm in norms:
-        norm.momentum = 0.0
-    try:
-        yield
-    finally:
-        for norm, (momentum, num_batches) in zip(norms, before, strict=True):
-            norm.momentum = momentum
-            norm.num_batches_tracked.copy_(num_batches)
