@@ -13,8 +13,10 @@ from torch.autograd import Function
 from torch.nn import functional as F
 
 from ..errors import ArgumentError
-from .modes import computed_dtype
+from .modes import computed_dtype, is_captured
 
+SAMPLED_TOKENS = 256
+CPU_CHUNK = 2048  # tokens, centred and multiplied while they are in the cache
 EPS = 1e-12  # below this norm a query or key is not stretched to length 1, as in F.normalize
 
 # The Gram form is the faster one from N = slope * C + offset tokens on. CPU: where the measured
@@ -112,12 +114,15 @@ def _gram(
     """The same without q, k and v; about 2 N C^2 + 3 C^3 multiplications.
 
     With q = x Wq^T + bq and so on, q and k are needed only in their products over the tokens.
-    These follow from the moments of the tokens, G = x^T x / N (C x C) and s, the mean of x:
+    These follow from the moments of the tokens, their mean s and their covariance
+    G = (x - s)^T (x - s) / N, the Gram matrix of the centred tokens (C x C). With the means of
+    q and k, mq = Wq s + bq and mk = Wk s + bk,
 
-        q^T k / N = Wq G Wk^T + (Wq s + bq) bk^T + bq (Wk s)^T
+        q^T k / N = Wq G Wk^T + mq mk^T,
 
-    and the squared norms of the columns of q are the diagonal of the same with q for k. The
-    normalised attention does not see the factor N, which keeps everything in the range of
+    and the squared norms of the columns of q are the diagonal of the same with q for k: sums
+    of two non-negative terms, which keep their digits however large the mean is. The
+    normalised attention A does not see the factor N, which keeps everything in the range of
     float16 for any number of tokens. What follows, the mixing of v and the projection, is
     linear in x and the same for every token: one C x C matrix for each image,
 
@@ -136,21 +141,12 @@ def _gram(
         Wqk, Wv, bqk, bv = W[: 2 * C], W[2 * C :], b[: 2 * C], b[2 * C :]
 
         WG = Wqk @ G  # (B, 2 C, C)
-        Ws = s @ Wqk.T  # (B, 2 C)
-        squares = (WG * Wqk).sum(-1) + (2 * Ws + bqk) * bqk  # of the norms of q and k, / N
-        scale = squares.clamp_min(EPS**2 / x.shape[1]).rsqrt()
-
-        def heads(
-            t: Tensor,
-        ) -> tuple[Tensor, Tensor]:  # (..., 2 C, n) to q's and k's (..., h, d, n)
-            return t.unflatten(-2, (2, h, C // h)).unbind(-4)
-
-        (WqG, _), (_, Wk) = heads(WG), heads(Wqk)
-        (mean_q, _), (_, Wk_s) = heads((Ws + bqk)[..., None]), heads(Ws[..., None])
-        (bq, bk), (scale_q, scale_k) = heads(bqk[:, None]), heads(scale[..., None])
-        attn = WqG @ Wk.mT + mean_q * bk.mT + bq * Wk_s.mT  # (B, h, d, d)
-        attn = attn * scale_q * scale_k.mT * temperature.to(dtype)
-        attn = F.dropout(attn.softmax(dim=-1), attn_drop, training=attn_drop > 0)
+        mean = s @ _exact(Wqk).T + _exact(bqk)  # (B, 2 C)
+        WqG, Wk = WG[:, :C].unflatten(1, (h, -1)), Wqk[C:].unflatten(0, (h, -1))
+        attn = _normalized(WqG @ Wk.mT, mean, (WG * Wqk).sum(-1), x.shape[1])
+        attn = attn * temperature.to(attn.dtype)
+        attn = attn.softmax(dim=-1).to(dtype)  # (B, h, d, d)
+        attn = F.dropout(attn, attn_drop, training=attn_drop > 0)
 
         Wp = proj_weight.to(dtype)
         mixed = attn @ Wv.unflatten(0, (h, C // h))  # (B, h, d, C)
@@ -161,11 +157,33 @@ def _gram(
         return torch.baddbmm(m.to(x.dtype), x, M.mT.to(x.dtype))
 
 
+def _normalized(covariance: Tensor, mean: Tensor, variance: Tensor, N: int) -> Tensor:
+    """Products of the normalised q and k over the tokens, (B, h, d, d), from their moments.
+
+    Shape:
+        covariance of q and k: (B, h, d, d); mean and variance of (q, k): (B, 2 C).
+    """
+    h, d = covariance.shape[1:3]
+    scale = (_exact(variance) + mean.square()).clamp_min(EPS**2 / N).rsqrt()  # sqrt(N) / norm
+    mean_q, mean_k = (mean * scale).view(-1, 2, h, d, 1).unbind(1)
+    scale_q, scale_k = scale.view(-1, 2, h, d, 1).unbind(1)
+    return _exact(covariance) * scale_q * scale_k.mT + mean_q * mean_k.mT
+
+
+def _exact(t: Tensor) -> Tensor:
+    """t in float64 where the device has it, for small tensors in which large terms cancel.
+
+    When the means of the tokens dominate, those of q and k may nearly vanish, and the gradients
+    of the norms and of the products nearly do.
+    """
+    return t.double() if t.device.type in ('cpu', 'cuda') else t
+
+
 FORMS = {'direct': _direct, 'gram': _gram}
 
 
 class _Moments(Function):
-    """x to (x, x^T x / N, mean of x over the tokens), the moments in at least float32.
+    """x to (x, its covariance over the tokens in at least float32, its exact mean).
 
     x is handed through so that the backward pass meets, in one place, the gradient of what is
     made of x afterwards and those of its moments: it costs one product instead of the two
@@ -174,34 +192,47 @@ class _Moments(Function):
 
     @staticmethod
     def forward(ctx, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        ctx.save_for_backward(x)
         N = x.shape[1]
-        dtype = torch.promote_types(x.dtype, torch.float32)
-        return x.view_as(x), _gram_matrix(x).div_(N), x.mean(1, dtype=dtype)
+        # Centred by a mean of some tokens, which spares a pass over all; the rest follows.
+        sample = x[:, :: -(-N // SAMPLED_TOKENS)]
+        near = sample.mean(1, keepdim=True, dtype=torch.promote_types(x.dtype, torch.float32))
+        products, sums = _centred_sums(x, near)
+        rest = sums / N
+        s = _exact(near) + _exact(rest)
+        ctx.save_for_backward(x, s)
+        return x.view_as(x), products.div_(N).baddbmm_(rest.mT, rest, alpha=-1), s.squeeze(1)
 
     @staticmethod
     def backward(ctx, dx: Tensor, dG: Tensor, ds: Tensor) -> Tensor:
-        (x,) = ctx.saved_tensors
+        x, s = ctx.saved_tensors
         N = x.shape[1]
+        dG = dG + dG.mT
         # 1 / N stays outside of the matrix, which float16 would flush to zero.
-        dx = torch.baddbmm(dx, x, (dG + dG.mT).to(x.dtype), alpha=1 / N)
-        return dx.add_((ds / N)[:, None].to(x.dtype))
+        dx = torch.baddbmm(dx, x, dG.to(x.dtype), alpha=1 / N)
+        return dx.add_(((ds[:, None] - s.to(dG.dtype) @ dG) / N).to(x.dtype))
 
 
-def _gram_matrix(x: Tensor) -> Tensor:
-    """(B, N, C) to x^T x, (B, C, C), summed and given out in at least float32."""
-    if x.dtype in (torch.float16, torch.bfloat16):
-        if x.is_cuda and 'dtype' in torch.ops.aten.bmm.overloads():  # PyTorch 2.8 and later
-            return torch.bmm(x.mT, x, out_dtype=torch.float32)
-        x = x.float()
-    if x.device.type != 'cpu':
-        return x.mT @ x
+def _centred_sums(x: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
+    """(x - s)^T (x - s), (B, C, C), and the sum of x - s over the tokens, (B, 1, C).
+
+    Both in the dtype of s (B, 1, C), which is at least float32.
+    """
+    B, N, C = x.shape
+    if x.is_cuda and x.dtype != s.dtype and 'dtype' in torch.ops.aten.bmm.overloads():
+        x = x - s.to(x.dtype)
+        products = torch.bmm(x.mT, x, out_dtype=s.dtype)  # PyTorch 2.8 and later
+        return products, x.sum(1, keepdim=True, dtype=s.dtype)
+    if x.device.type != 'cpu' or is_captured():
+        x = x - s
+        return x.mT @ x, x.sum(1, keepdim=True)
     # It is symmetric: in stripes from the diagonal to the right, mirrored, 5/8 of the products.
-    B, _, C = x.shape
-    G = x.new_empty(B, C, C)
+    products, rest = s.new_zeros(B, C, C), torch.zeros_like(s)
     width = -(-C // 4)
+    for chunk in x.split(CPU_CHUNK, dim=1):
+        chunk = chunk - s
+        rest += chunk.sum(1, keepdim=True)
+        for i in range(0, C, width):
+            products[:, i : i + width, i:].baddbmm_(chunk[..., i : i + width].mT, chunk[..., i:])
     for i in range(0, C, width):
-        stripe = x[..., i : i + width].mT @ x[..., i:]
-        G[:, i : i + width, i:] = stripe
-        G[:, i:, i : i + width] = stripe.mT
-    return G
+        products[:, i:, i : i + width] = products[:, i : i + width, i:].mT
+    return products, rest
