@@ -15,6 +15,7 @@ from . import mmcv_fallback  # noqa: E402  needs what was just checked
 mmcv_fallback.install()
 
 from . import engine  # noqa: E402, F401  registers the hooks of our configs
+from .accelerate import accelerate  # noqa: E402
 from .errors import UserError  # noqa: E402
 from .models import XCiT  # noqa: E402
 from .unpickling import allow_plain_classes  # noqa: E402
@@ -22,4 +23,4 @@ from .unpickling import allow_plain_classes  # noqa: E402
 allow_plain_classes()
 
 __version__ = '0.1.0'
-__all__ = ['UserError', 'XCiT', '__version__']
+__all__ = ['UserError', 'XCiT', '__version__', 'accelerate']

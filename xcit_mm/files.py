@@ -4,8 +4,10 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import NamedTemporaryFile
+from tempfile import NamedTemporaryFile, TemporaryFile
 from typing import IO
+
+from .errors import UserError, reason
 
 
 @contextmanager
@@ -28,3 +30,18 @@ def write_whole(path: Path, mode: str = 'wb') -> Iterator[IO]:
             unfinished.replace(path)
         finally:
             unfinished.unlink(missing_ok=True)
+
+
+def require_writable(folder: Path | str) -> None:
+    """Make the folder, where it is not there, and see that files can be written in it.
+
+    Raises:
+        UserError: If not.
+    """
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise UserError(
+            f'the folder {folder} cannot be written to ({reason(error)}): name another one'
+        ) from None

@@ -4,7 +4,6 @@ import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any
 
 import torch
@@ -13,7 +12,8 @@ from mmengine.dist import is_main_process
 from mmengine.runner import find_latest_checkpoint
 
 from ..environment import require, require_one_stack
-from ..errors import UserError, reason
+from ..errors import UserError
+from ..files import require_writable
 from .config import check_batch_size, limit_iterations, load_config, require_parts, without_amp
 from .data_check import check_classes, check_data
 from .report import write_metrics
@@ -112,7 +112,7 @@ def test(
         pictures = cfg.default_hooks.get('pictures', dict(type='PictureHook'))
         cfg.default_hooks.pictures = {**pictures, 'test_dir': show_dir}
     if out is not None:
-        _require_writable(Path(out).parent)
+        require_writable(Path(out).parent)
         if Path(out).is_dir():
             raise UserError(f'--out {out}: a folder, not a file to write the metrics to')
     cfg.default_hooks.logger.interval = TEST_LOG_INTERVAL
@@ -140,7 +140,7 @@ def _check(cfg: Config, splits: tuple[str, ...]) -> None:
 def _build(cfg: Config, notes: list[str]) -> CheckedRunner:
     for folder in (cfg.work_dir, cfg.default_hooks.get('pictures', {}).get('test_dir')):
         if folder is not None:
-            _require_writable(folder)
+            require_writable(folder)
     if cfg.launcher != 'none' and not torch.cuda.is_available():
         notes.append(_without_gpus(cfg))
     runner = CheckedRunner.from_cfg(cfg)
@@ -148,16 +148,6 @@ def _build(cfg: Config, notes: list[str]) -> CheckedRunner:
     for note in notes:
         runner.logger.warning(note)
     return runner
-
-
-def _require_writable(folder: str) -> None:
-    try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        TemporaryFile(dir=folder).close()
-    except OSError as error:
-        raise UserError(
-            f'the folder {folder} cannot be written to ({reason(error)}): name another one'
-        ) from None
 
 
 def _last_checkpoint(work_dir: str) -> str:

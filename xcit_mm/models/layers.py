@@ -13,7 +13,6 @@ from functools import lru_cache, reduce
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils.fusion import fuse_conv_bn_weights
 from torchvision.ops import StochasticDepth
 
 from ..errors import ArgumentError
@@ -53,22 +52,19 @@ def _compose(layers: Sequence[nn.Module]) -> Callable[[Tensor], Tensor]:
 
 
 def _conv_and_norm(
-    x: Tensor, conv: nn.Module, norm: nn.Module | None = None, act: nn.Module | None = None
+    x: Tensor,
+    conv: nn.Conv2d | nn.ConvTranspose2d,
+    norm: nn.BatchNorm2d | None = None,
+    act: nn.Module | None = None,
 ) -> Tensor:
-    weight, bias = conv.weight, conv.bias
     transposed = isinstance(conv, nn.ConvTranspose2d)
-    if norm is not None:
-        weight, bias = fuse_conv_bn_weights(
-            weight,
-            bias,
-            norm.running_mean,
-            norm.running_var,
-            norm.eps,
-            norm.weight,
-            norm.bias,
-            transpose=transposed,
-        )
     convolve = F.conv_transpose2d if transposed else F.conv2d
+    weight, bias = conv.weight, conv.bias
+    if norm is not None:
+        factor = norm.weight * (norm.running_var + norm.eps).rsqrt()  # (C',)
+        mean = norm.running_mean if bias is None else norm.running_mean - bias
+        weight = weight * factor.view((1, -1, 1, 1) if transposed else (-1, 1, 1, 1))
+        bias = norm.bias - mean * factor
     x = convolve(x, weight, bias, conv.stride, conv.padding)
     return x if act is None else act(x)
 
@@ -132,10 +128,11 @@ class FourierPosition(nn.Module):
         self.token_projection = nn.Conv2d(2 * self.HIDDEN_DIM, dim, kernel_size=1)
 
     def forward(self, H: int, W: int) -> Tensor:
+        encode = _encode.__wrapped__ if torch.compiler.is_compiling() else _encode
         weight = self.token_projection.weight.flatten(1)  # (C, 64)
         y_weight, x_weight = weight.split(self.HIDDEN_DIM, dim=1)
-        y = F.linear(_encode(H, weight.device).to(weight.dtype), y_weight)  # (H, C)
-        x = F.linear(_encode(W, weight.device).to(weight.dtype), x_weight)  # (W, C)
+        y = F.linear(encode(H, weight.device).to(weight.dtype), y_weight)  # (H, C)
+        x = F.linear(encode(W, weight.device).to(weight.dtype), x_weight)  # (W, C)
         position = y[:, None] + (x + self.token_projection.bias)  # (H, W, C)
         return position.permute(2, 0, 1)[None]
 

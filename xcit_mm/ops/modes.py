@@ -7,7 +7,11 @@ from torch import Tensor
 def computed_dtype(x: Tensor) -> torch.dtype:
     """That of autocast on the device of ``x`` where it is enabled, else that of ``x``."""
     device = x.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+    if hasattr(torch, 'get_autocast_dtype'):  # PyTorch 2.4 and later
+        return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+    if device == 'cpu':
+        return torch.get_autocast_cpu_dtype() if torch.is_autocast_cpu_enabled() else x.dtype
+    return torch.get_autocast_gpu_dtype() if torch.is_autocast_enabled() else x.dtype
 
 
 def is_captured() -> bool:

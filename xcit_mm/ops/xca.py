@@ -97,7 +97,7 @@ def _direct(
     q = F.normalize(q, dim=-1, eps=EPS)
     k = F.normalize(k, dim=-1, eps=EPS)
     attn = (q @ k.transpose(-2, -1)) * temperature  # (B, h, d, d)
-    attn = F.dropout(attn.softmax(dim=-1), attn_drop, training=attn_drop > 0)
+    attn = F.dropout(attn.softmax(dim=-1), attn_drop)
     x = (attn @ v).permute(0, 3, 1, 2).reshape(B, N, C)
     return F.linear(x, proj_weight, proj_bias)
 
@@ -146,7 +146,7 @@ def _gram(
         attn = _normalized(WqG @ Wk.mT, mean, (WG * Wqk).sum(-1), x.shape[1])
         attn = attn * temperature.to(attn.dtype)
         attn = attn.softmax(dim=-1).to(dtype)  # (B, h, d, d)
-        attn = F.dropout(attn, attn_drop, training=attn_drop > 0)
+        attn = F.dropout(attn, attn_drop)
 
         Wp = proj_weight.to(dtype)
         mixed = attn @ Wv.unflatten(0, (h, C // h))  # (B, h, d, C)
@@ -171,7 +171,7 @@ def _normalized(covariance: Tensor, mean: Tensor, variance: Tensor, N: int) -> T
 
 
 def _exact(t: Tensor) -> Tensor:
-    """t in float64 where the device has it, for small tensors in which large terms cancel.
+    """Convert to float64 where the device has it: small tensors in which large terms cancel.
 
     When the means of the tokens dominate, those of q and k may nearly vanish, and the gradients
     of the norms and of the products nearly do.
@@ -217,7 +217,7 @@ def _centred_sums(x: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
 
     Both in the dtype of s (B, 1, C), which is at least float32.
     """
-    B, N, C = x.shape
+    B, _, C = x.shape
     if x.is_cuda and x.dtype != s.dtype and 'dtype' in torch.ops.aten.bmm.overloads():
         x = x - s.to(x.dtype)
         products = torch.bmm(x.mT, x, out_dtype=s.dtype)  # PyTorch 2.8 and later

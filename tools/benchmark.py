@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+"""Measure time and memory of XCiT, timm's XCiT and other backbones over image sizes."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clone as it stands
+os.environ.setdefault('KINETO_LOG_LEVEL', '99')
+
+try:
+    from xcit_mm import benchmark
+    from xcit_mm.benchmark.measure import DTYPES, MODES
+    from xcit_mm.engine import cli
+    from xcit_mm.files import require_writable
+except ImportError as error:  # of what xcit_mm stands on; the message says what to install
+    print(f'{sys.argv[0]}: {error}', file=sys.stderr)
+    sys.exit(2)
+
+MODELS = ['xcit_mm_s12_16', 'timm_s12_16', 'resnet50', 'deit_s', 'swin_t', 'pvtv2_b2', 'convnext_t']
+
+
+def size(text: str) -> tuple[int, int]:
+    """512 or 800x1344, in pixels."""
+    height, _, width = text.partition('x')
+    return int(height), int(width or height)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        '--models',
+        nargs='+',
+        default=MODELS,
+        metavar='NAME',
+        help=f'{benchmark.NAMES}; +compile behind a name compiles it (default: %(default)s)',
+    )
+    parser.add_argument(
+        '--sizes',
+        nargs='+',
+        type=size,
+        default=[(n, n) for n in (224, 384, 512, 1024)],
+        metavar='SIZE',
+        help='of images, in pixels: 512 or 800x1344 (default: those of the paper)',
+    )
+    parser.add_argument('--modes', nargs='+', choices=MODES, default=MODES)
+    parser.add_argument('--batch-size', type=int, default=1)
+    parser.add_argument('--device', default='cpu', help='cpu, cuda or cuda:N')
+    parser.add_argument('--dtype', choices=tuple(DTYPES), default='float32')
+    parser.add_argument('--repeats', type=int, default=5, help='the median of these counts')
+    parser.add_argument('--threads', type=int, help='of the CPU')
+    parser.add_argument('--memory-limit', type=float, metavar='GIB', help='default: what is free')
+    parser.add_argument('--out', type=Path, default=Path('work_dirs/benchmark'), metavar='DIR')
+    args = vars(parser.parse_args())
+    out = args.pop('out')
+    settings = benchmark.Settings(
+        **{name: tuple(v) if isinstance(v, list) else v for name, v in args.items()}
+    )
+    require_writable(out)
+    measurements = benchmark.measure(settings, say=lambda line: print(line, flush=True))
+    paths = [out / 'benchmark.json']
+    benchmark.write_json(measurements, settings, paths[0])
+    for mode in settings.modes:
+        print(f'\n{benchmark.table(measurements, mode)}')
+        paths += benchmark.draw(measurements, mode, out)
+    print(f'\nWritten: {", ".join(map(str, paths))}')
+
+
+if __name__ == '__main__':
+    cli.run_tool(main)
