@@ -78,6 +78,16 @@ def relative_error(value: Tensor, reference: Tensor) -> float:
     return ((value - reference).norm() / reference.norm()).item()
 
 
+def held_bytes(function: Callable[[], object]) -> int:
+    """Memory that PyTorch holds after a call and did not before, its result included."""
+    with torch.profiler.profile(profile_memory=True) as profile:
+        result = function()
+    events = profile.profiler.kineto_results.events()
+    held = sum(event.nbytes() for event in events if event.name() == '[memory]')
+    del result
+    return held
+
+
 def randomize(module: nn.Module) -> None:
     """Non-trivial values everywhere: at the initial ones of gamma 1e-5 every error hides."""
     generator = torch.Generator().manual_seed(1)
