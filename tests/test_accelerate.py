@@ -25,8 +25,10 @@ def test_outputs_and_gradients_stay(size):
     assert sum(isinstance(m, XCA) for m in model.modules()) == 12
     assert relative_error(after, before) <= 1e-5
     gradients = torch.autograd.grad(after.square().sum(), params)
+    largest = max(g.norm().item() for g in expected)
     for name, a, b in zip(names, gradients, expected, strict=True):
-        assert relative_error(a, b) <= 2e-5, name
+        # The softmax of class attention does not see a bias of its keys: only rounding is left.
+        assert (a - b).norm() <= 2e-5 * max(b.norm().item(), 1e-3 * largest), name
 
 
 def test_parameters_names_and_random_numbers_stay():

@@ -248,7 +248,9 @@ def test_a_single_image_gets_the_gradients_of_float64():
     twice = [t.double().repeat(2, 1, 1, 1) for t in (image, *cotangents)]
     torch.autograd.backward(twin(twice[0]), twice[1:])
     for (name, a), b in zip(model.named_parameters(), twin.parameters(), strict=True):
-        assert relative_error(a.grad, b.grad / 2) <= TOLERANCE, name
+        # A bias in front of BatchNorm has no gradient but rounding.
+        wanted = b.grad / 2
+        assert (a.grad - wanted).norm() <= TOLERANCE * max(wanted.norm().item(), 1), name
 
 
 @pytest.mark.parametrize('autocast', [None, torch.bfloat16])

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from torchvision.ops import StochasticDepth
 
 from ..errors import ArgumentError
-from ..ops import mlp, recompute, token_chunks, xca
+from ..ops import gelu_, mlp, recompute, token_chunks, xca
 
 IMAGE_CHANNELS = 3
 CONVS = (nn.Conv2d, nn.ConvTranspose2d)
@@ -61,12 +61,17 @@ def _conv_and_norm(
     convolve = F.conv_transpose2d if transposed else F.conv2d
     weight, bias = conv.weight, conv.bias
     if norm is not None:
-        factor = norm.weight * (norm.running_var + norm.eps).rsqrt()  # (C',)
-        mean = norm.running_mean if bias is None else norm.running_mean - bias
+        factor, shift = _affine(norm)
         weight = weight * factor.view((1, -1, 1, 1) if transposed else (-1, 1, 1, 1))
-        bias = norm.bias - mean * factor
+        bias = shift if bias is None else bias * factor + shift
     x = convolve(x, weight, bias, conv.stride, conv.padding)
-    return x if act is None else act(x)
+    return x if act is None else gelu_(x)
+
+
+def _affine(norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
+    """Factor and shift (C,) of BatchNorm in evaluation."""
+    factor = norm.weight * (norm.running_var + norm.eps).rsqrt()
+    return factor, norm.bias - norm.running_mean * factor
 
 
 class ConvPatchEmbed(nn.Module):
@@ -223,11 +228,15 @@ class LPI(nn.Module):
 
         def rest(x: Tensor) -> Tensor:
             x = self.bn(self.act(x))
-            # BatchNorm's shift cannot move into this one: it pads with zeros, not with shifts.
             return F.conv2d(x, weight, bias, padding=1, groups=self.conv2.groups)
 
         x = self.conv1(tokens_to_map(x, H, W))
-        return map_to_tokens(recompute(rest, x, within=self))
+        if torch.is_grad_enabled() or self.training or x.dtype != self.bn.weight.dtype:
+            return map_to_tokens(recompute(rest, x, within=self))
+        # Not folded into the second convolution: that pads with zeros, not with shifts.
+        factor, shift = _affine(self.bn)
+        x = torch.addcmul(shift[:, None, None], gelu_(x), factor[:, None, None], out=x)
+        return map_to_tokens(F.conv2d(x, weight, bias, padding=1, groups=self.conv2.groups))
 
 
 class Mlp(nn.Module):

@@ -10,6 +10,7 @@ Letters in shapes: B images, N tokens, C channels, h heads of d = C / h channels
 import torch
 from torch import Tensor
 from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from ..errors import ArgumentError
@@ -135,7 +136,10 @@ def _gram(
     x = x.to(computed_dtype(x))
     dtype = torch.promote_types(x.dtype, torch.float32)
     with torch.autocast(x.device.type, enabled=False):
-        x, G, s = _Moments.apply(x)  # (B, N, C), (B, C, C), (B, C)
+        if torch.is_grad_enabled() and not torch.jit.is_tracing():
+            x, G, s = _Moments.apply(x)
+        else:
+            G, s = _moments(x)  # (B, C, C), (B, C)
         W = qkv_weight.to(dtype)
         b = W.new_zeros(3 * C) if qkv_bias is None else qkv_bias.to(dtype)
         Wqk, Wv, bqk, bv = W[: 2 * C], W[2 * C :], b[: 2 * C], b[2 * C :]
@@ -182,8 +186,21 @@ def _exact(t: Tensor) -> Tensor:
 FORMS = {'direct': _direct, 'gram': _gram}
 
 
+def _moments(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Covariance of x over the tokens, in at least float32, and its exact mean."""
+    N = x.shape[1]
+    # Centred by the mean of some tokens, which spares a pass over all; the rest follows.
+    wide = torch.promote_types(x.dtype, torch.float32)
+    sample = x[:, :: -(-N // SAMPLED_TOKENS)]
+    near = sample.mean(1, keepdim=True, dtype=wide).to(x.dtype).to(wide)  # exact in both
+    products, sums = _centred_sums(x, near)
+    rest = sums / N  # (B, 1, C)
+    G = torch.baddbmm(products, rest.mT, rest, beta=1 / N, alpha=-1)
+    return G, (_exact(near) + _exact(rest)).squeeze(1)
+
+
 class _Moments(Function):
-    """x to (x, its covariance over the tokens in at least float32, its exact mean).
+    """x to (x, *_moments(x)).
 
     x is handed through so that the backward pass meets, in one place, the gradient of what is
     made of x afterwards and those of its moments: it costs one product instead of the two
@@ -192,24 +209,19 @@ class _Moments(Function):
 
     @staticmethod
     def forward(ctx, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        N = x.shape[1]
-        # Centred by a mean of some tokens, which spares a pass over all; the rest follows.
-        sample = x[:, :: -(-N // SAMPLED_TOKENS)]
-        near = sample.mean(1, keepdim=True, dtype=torch.promote_types(x.dtype, torch.float32))
-        products, sums = _centred_sums(x, near)
-        rest = sums / N
-        s = _exact(near) + _exact(rest)
+        G, s = _moments(x)
         ctx.save_for_backward(x, s)
-        return x.view_as(x), products.div_(N).baddbmm_(rest.mT, rest, alpha=-1), s.squeeze(1)
+        return x.view_as(x), G, s
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, dx: Tensor, dG: Tensor, ds: Tensor) -> Tensor:
         x, s = ctx.saved_tensors
         N = x.shape[1]
         dG = dG + dG.mT
         # 1 / N stays outside of the matrix, which float16 would flush to zero.
         dx = torch.baddbmm(dx, x, dG.to(x.dtype), alpha=1 / N)
-        return dx.add_(((ds[:, None] - s.to(dG.dtype) @ dG) / N).to(x.dtype))
+        return dx.add_(((ds[:, None] - s[:, None].to(dG.dtype) @ dG) / N).to(x.dtype))
 
 
 def _centred_sums(x: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
@@ -234,5 +246,6 @@ def _centred_sums(x: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
         for i in range(0, C, width):
             products[:, i : i + width, i:].baddbmm_(chunk[..., i : i + width].mT, chunk[..., i:])
     for i in range(0, C, width):
-        products[:, i:, i : i + width] = products[:, i : i + width, i:].mT
+        end = i + width
+        products[:, end:, i:end] = products[:, i:end, end:].mT
     return products, rest
