@@ -1,7 +1,7 @@
 import logging
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -76,6 +76,16 @@ def log() -> Iterator[list[str]]:
 def relative_error(value: Tensor, reference: Tensor) -> float:
     """Norm of the difference over norm of the reference."""
     return ((value - reference).norm() / reference.norm()).item()
+
+
+def assert_same_gradients(
+    names: Sequence[str], gradients: Sequence[Tensor], expected: Sequence[Tensor], tolerance: float
+) -> None:
+    """Relative to each one, and to a thousandth of the largest: some are zero but for rounding."""
+    largest = max(g.norm().item() for g in expected)
+    for name, value, wanted in zip(names, gradients, expected, strict=True):
+        bound = tolerance * max(wanted.norm().item(), 1e-3 * largest)
+        assert (value - wanted).norm() <= bound, name
 
 
 def held_bytes(function: Callable[[], object]) -> int:
