@@ -43,7 +43,8 @@ def test_it_prints_writes_and_draws_every_model_at_every_size(run_tool, tmp_path
 def test_a_model_that_does_not_fit_is_shown_and_the_run_goes_on(run_tool, tmp_path):
     run = run_tool(
         'benchmark.py', '--models', 'timm_n12_8', 'xcit_mm_n12_16', '--sizes', 64, 2048,
-        '--modes', 'training', '--repeats', 1, '--memory-limit', 3, '--out', tmp_path,
+        '--modes', 'training', '--repeats', 1, '--threads', 1, '--memory-limit', 3,
+        '--out', tmp_path,
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
     result = json.loads((tmp_path / 'benchmark.json').read_text())['measurements']
@@ -72,6 +73,12 @@ def test_wrong_input_is_one_line_and_exit_code_2(run_tool, tmp_path, arguments, 
     assert run.returncode == 2
     assert message in run.stderr
     assert len(run.stderr.splitlines()) == 1
+
+
+def test_no_model_drops_paths():
+    for name in PEERS:
+        rates = [getattr(m, 'drop_prob', 0.0) or 0.0 for m in build(name, (64, 64)).modules()]
+        assert max(rates) == 0
 
 
 @pytest.mark.parametrize('patch_size', [16, 8])
@@ -105,5 +112,5 @@ def test_every_peer_takes_any_size(name):
 
 def test_settings_without_a_gpu_name_what_is_possible():
     if not torch.cuda.is_available():
-        with pytest.raises(ValueError, match=r"'cuda'.*finds no GPU.*device='cpu'"):
+        with pytest.raises(ValueError, match=r"'cuda' cannot be used.*device='cpu'"):
             Settings(models=('resnet50',), sizes=((64, 64),), device='cuda')

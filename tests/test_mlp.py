@@ -50,7 +50,7 @@ def test_autocast_takes_its_dtype_and_gradients_keep_theirs(dtype):
     with torch.autocast('cpu', dtype):
         y, wanted = mlp(x, *params), plain(x, *params)
     assert y.dtype == wanted.dtype == dtype
-    assert relative_error(y.float(), wanted.float()) <= 1e-3
+    assert relative_error(y.float(), wanted.float()) <= 4e-3
     gradients = torch.autograd.grad(y.float().sum(), [x, *params])
     exact = torch.autograd.grad(plain(x, *params).sum(), [x, *params])
     for a, b in zip(gradients, exact, strict=True):

@@ -18,7 +18,7 @@ from torchvision.ops import StochasticDepth
 
 from xcit_mm import XCiT
 from xcit_mm.checkpoint import load_pretrained
-from xcit_mm.models.layers import map_to_tokens, tokens_to_map
+from xcit_mm.models.layers import XCABlock, map_to_tokens, tokens_to_map
 from xcit_mm.models.xcit import ARCHS
 
 TOLERANCE = 1e-5
@@ -314,6 +314,20 @@ def test_it_compiles_without_graph_breaks(training):
         with torch.set_grad_enabled(training):
             for a, b in zip(compiled(image), twin(image), strict=True):
                 assert relative_error(a, b) <= TOLERANCE
+
+
+def test_float16_keeps_the_branches_of_an_initial_layer_scale():
+    """Gamma is 1e-5 at first in the models of 24 layers; times a weight it vanishes in float16."""
+    block = XCABlock(dim=32, num_heads=4, eta=1e-5, drop_path=0.0)
+    names, params = zip(*block.named_parameters(), strict=True)
+    x, cotangent = torch.randn(2, 400, 32), 1024 * torch.randn(2, 400, 32)  # a usual loss scale
+    results = []
+    for half in (False, True):
+        with torch.autocast('cpu', torch.float16, enabled=half):
+            y = block(x, 20, 20)
+        results.append((y - x, *torch.autograd.grad(y, params, cotangent.to(y.dtype))))
+    for name, exact, value in zip(('y', *names), *results, strict=True):
+        assert relative_error(value.float(), exact) <= 2e-2, name
 
 
 def test_it_can_be_traced():

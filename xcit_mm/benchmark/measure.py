@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, reason
 from .models import build, check_name
 
 GIB = 2**30
@@ -62,11 +62,13 @@ class Settings:
         for name in ('batch_size', 'repeats'):
             if getattr(self, name) < 1:
                 raise ArgumentError(f'{name}={getattr(self, name)} is not at least 1')
-        if self.device.startswith('cuda') and not torch.cuda.is_available():
+        try:
+            torch.empty(0, device=self.device)
+        except (RuntimeError, AssertionError) as error:
             raise ArgumentError(
-                f'device={self.device!r}: PyTorch {torch.__version__} finds no GPU here; '
-                "device='cpu' measures without one"
-            )
+                f'device={self.device!r} cannot be used with PyTorch {torch.__version__} here '
+                f"({reason(error)}); device='cpu' measures without a GPU"
+            ) from None
         for name in self.models:
             check_name(name.removesuffix(COMPILED))
 
@@ -210,11 +212,11 @@ def _training(model: nn.Module, image: Tensor, dtype: torch.dtype) -> Callable[[
     device = image.device.type
 
     def step() -> None:
-        model.zero_grad(set_to_none=True)
         mixed = torch.autocast(device, dtype) if dtype != torch.float32 else nullcontext()
         with mixed:
             maps = model(image)
         torch.autograd.backward(maps, [torch.ones_like(m) for m in maps])
+        model.zero_grad(set_to_none=True)  # every step starts without gradients in memory
 
     return step
 
@@ -236,6 +238,8 @@ def _wait(device: str) -> None:
 def _settle() -> None:
     """Give freed memory back to the system: what one model leaves must not help the next one."""
     gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
     if sys.platform == 'linux' and hasattr(ctypes.CDLL(None), 'malloc_trim'):
         ctypes.CDLL(None).malloc_trim(0)
 

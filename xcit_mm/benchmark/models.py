@@ -58,7 +58,7 @@ def _timm(name: str, **arguments: object) -> nn.Module:
     require('timm')
     import timm
 
-    return timm.create_model(name, **arguments)
+    return timm.create_model(name, drop_path_rate=0.0, **arguments)
 
 
 class _TokensOf(nn.Module):

@@ -13,10 +13,11 @@ from functools import lru_cache, reduce
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
 from torchvision.ops import StochasticDepth
 
 from ..errors import ArgumentError
-from ..ops import gelu_, mlp, recompute, token_chunks, xca
+from ..ops import computed_dtype, gelu_, is_captured, mlp, recompute, token_chunks, xca
 
 IMAGE_CHANNELS = 3
 CONVS = (nn.Conv2d, nn.ConvTranspose2d)
@@ -60,18 +61,24 @@ def _conv_and_norm(
     transposed = isinstance(conv, nn.ConvTranspose2d)
     convolve = F.conv_transpose2d if transposed else F.conv2d
     weight, bias = conv.weight, conv.bias
-    if norm is not None:
+    if isinstance(norm, _BatchNorm):
         factor, shift = _affine(norm)
         weight = weight * factor.view((1, -1, 1, 1) if transposed else (-1, 1, 1, 1))
         bias = shift if bias is None else bias * factor + shift
-    x = convolve(x, weight, bias, conv.stride, conv.padding)
+        norm = None
+    x = convolve(
+        x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype), conv.stride, conv.padding
+    )
+    if norm is not None:  # what another tool has put in its place
+        x = norm(x)
     return x if act is None else gelu_(x)
 
 
 def _affine(norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
-    """Factor and shift (C,) of BatchNorm in evaluation."""
-    factor = norm.weight * (norm.running_var + norm.eps).rsqrt()
-    return factor, norm.bias - norm.running_mean * factor
+    """Factor and shift (C,) of BatchNorm in evaluation, in at least float32."""
+    wide = torch.promote_types(norm.weight.dtype, torch.float32)
+    factor = norm.weight.to(wide) * (norm.running_var.to(wide) + norm.eps).rsqrt()
+    return factor, norm.bias.to(wide) - norm.running_mean.to(wide) * factor
 
 
 class ConvPatchEmbed(nn.Module):
@@ -133,7 +140,7 @@ class FourierPosition(nn.Module):
         self.token_projection = nn.Conv2d(2 * self.HIDDEN_DIM, dim, kernel_size=1)
 
     def forward(self, H: int, W: int) -> Tensor:
-        encode = _encode.__wrapped__ if torch.compiler.is_compiling() else _encode
+        encode = _encode.__wrapped__ if is_captured() else _encode
         weight = self.token_projection.weight.flatten(1)  # (C, 64)
         y_weight, x_weight = weight.split(self.HIDDEN_DIM, dim=1)
         y = F.linear(encode(H, weight.device).to(weight.dtype), y_weight)  # (H, C)
@@ -231,10 +238,10 @@ class LPI(nn.Module):
             return F.conv2d(x, weight, bias, padding=1, groups=self.conv2.groups)
 
         x = self.conv1(tokens_to_map(x, H, W))
-        if torch.is_grad_enabled() or self.training or x.dtype != self.bn.weight.dtype:
+        if torch.is_grad_enabled() or self.training or not isinstance(self.bn, _BatchNorm):
             return map_to_tokens(recompute(rest, x, within=self))
         # Not folded into the second convolution: that pads with zeros, not with shifts.
-        factor, shift = _affine(self.bn)
+        factor, shift = (t.to(x.dtype) for t in _affine(self.bn))
         x = torch.addcmul(shift[:, None, None], gelu_(x), factor[:, None, None], out=x)
         return map_to_tokens(F.conv2d(x, weight, bias, padding=1, groups=self.conv2.groups))
 
@@ -321,10 +328,19 @@ class XCABlock(nn.Module):
     def forward(self, x: Tensor, H: int, W: int) -> Tensor:
         if not torch.is_grad_enabled() and not self.training:
             return self._infer(x, H, W)
-        x = x + self.drop_path(self.attn(self.norm1(x), self.gamma1))
-        x = x + self.drop_path(self.local_mp(self.norm3(x), H, W, self.gamma3))
-        x = x + self.drop_path(self.mlp(self.norm2(x), self.gamma2))
+        x = x + self._branch(self.gamma1, self.attn, self.norm1(x))
+        x = x + self._branch(self.gamma3, self.local_mp, self.norm3(x), H, W)
+        x = x + self._branch(self.gamma2, self.mlp, self.norm2(x))
         return x
+
+    def _branch(self, gamma: Tensor, branch: nn.Module, x: Tensor, *size: int) -> Tensor:
+        """Scaled by gamma in its last projection, whose output then need not be kept.
+
+        Not in float16, in which an initial gamma of 1e-5 times a weight vanishes.
+        """
+        if computed_dtype(x) == torch.float16:
+            return self.drop_path(gamma * branch(x, *size))
+        return self.drop_path(branch(x, *size, scale=gamma))
 
     def _infer(self, x: Tensor, H: int, W: int) -> Tensor:
         """The same without a gradient: one new tensor, in which the branches are summed up.

@@ -1,7 +1,16 @@
 """Operators that compute and keep less than the layers they stand for, with equal values."""
 
 from .mlp import gelu_, mlp, token_chunks
+from .modes import computed_dtype, is_captured
 from .recompute import recompute
 from .xca import xca
 
-__all__ = ['gelu_', 'mlp', 'recompute', 'token_chunks', 'xca']
+__all__ = [
+    'computed_dtype',
+    'gelu_',
+    'is_captured',
+    'mlp',
+    'recompute',
+    'token_chunks',
+    'xca',
+]

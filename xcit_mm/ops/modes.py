@@ -3,10 +3,17 @@
 import torch
 from torch import Tensor
 
+if hasattr(torch.compiler, 'is_compiling'):  # PyTorch 2.3 and later
+    from torch.compiler import is_compiling
+else:
+    from torch._dynamo import is_compiling
+
 
 def computed_dtype(x: Tensor) -> torch.dtype:
     """That of autocast on the device of ``x`` where it is enabled, else that of ``x``."""
     device = x.device.type
+    if x.dtype == torch.float64:  # which autocast leaves as it is
+        return x.dtype
     if hasattr(torch, 'get_autocast_dtype'):  # PyTorch 2.4 and later
         return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
     if device == 'cpu':
@@ -20,4 +27,4 @@ def is_captured() -> bool:
     Operators then show their plain composition: what to compute anew, and in which pieces,
     is for the compiler to decide.
     """
-    return torch.compiler.is_compiling() or torch.jit.is_tracing()
+    return is_compiling() or torch.jit.is_tracing()

@@ -43,7 +43,11 @@ def recompute(
 
 @contextmanager
 def _uncounted_statistics(module: nn.Module) -> Iterator[None]:
-    norms = [m for m in module.modules() if isinstance(m, _BatchNorm) and m.training]
+    norms = [
+        m
+        for m in module.modules()
+        if isinstance(m, _BatchNorm) and m.training and m.track_running_stats
+    ]
     before = [(norm.momentum, norm.num_batches_tracked.clone()) for norm in norms]
     for norm in norms:
         norm.momentum = 0.0

@@ -16,6 +16,8 @@ from torch.nn import functional as F
 from ..errors import ArgumentError
 from .modes import computed_dtype, is_captured
 
+# Products of 16-bit matrices come in float32 on CUDA: PyTorch 2.8 and later.
+BMM_WIDENS = 'dtype' in torch.ops.aten.bmm.overloads()
 SAMPLED_TOKENS = 256
 CPU_CHUNK = 2048  # tokens, centred and multiplied while they are in the cache
 EPS = 1e-12  # below this norm a query or key is not stretched to length 1, as in F.normalize
@@ -122,7 +124,9 @@ def _gram(
         q^T k / N = Wq G Wk^T + mq mk^T,
 
     and the squared norms of the columns of q are the diagonal of the same with q for k: sums
-    of two non-negative terms, which keep their digits however large the mean is. The
+    of two non-negative terms, which keep their digits however large the mean is. (A direction
+    of q in which the tokens hardly vary beside one in which they vary 100 times as much loses
+    digits that the direct form keeps: G holds squares.) The
     normalised attention A does not see the factor N, which keeps everything in the range of
     float16 for any number of tokens. What follows, the mixing of v and the projection, is
     linear in x and the same for every token: one C x C matrix for each image,
@@ -218,10 +222,11 @@ class _Moments(Function):
     def backward(ctx, dx: Tensor, dG: Tensor, ds: Tensor) -> Tensor:
         x, s = ctx.saved_tensors
         N = x.shape[1]
-        dG = dG + dG.mT
+        rounded = (dG + dG.mT).to(x.dtype)  # once: x - s meets one matrix
         # 1 / N stays outside of the matrix, which float16 would flush to zero.
-        dx = torch.baddbmm(dx, x, dG.to(x.dtype), alpha=1 / N)
-        return dx.add_(((ds[:, None] - s[:, None].to(dG.dtype) @ dG) / N).to(x.dtype))
+        dx = torch.baddbmm(dx, x, rounded, alpha=1 / N)
+        of_mean = ds[:, None] - s[:, None] @ rounded.to(s.dtype)
+        return dx.add_((of_mean / N).to(x.dtype))
 
 
 def _centred_sums(x: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
@@ -230,9 +235,9 @@ def _centred_sums(x: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
     Both in the dtype of s (B, 1, C), which is at least float32.
     """
     B, _, C = x.shape
-    if x.is_cuda and x.dtype != s.dtype and 'dtype' in torch.ops.aten.bmm.overloads():
+    if x.is_cuda and x.dtype != s.dtype and BMM_WIDENS:
         x = x - s.to(x.dtype)
-        products = torch.bmm(x.mT, x, out_dtype=s.dtype)  # PyTorch 2.8 and later
+        products = torch.bmm(x.mT, x, out_dtype=s.dtype)
         return products, x.sum(1, keepdim=True, dtype=s.dtype)
     if x.device.type != 'cpu' or is_captured():
         x = x - s
