@@ -44,6 +44,7 @@ def draw(measurements: Sequence[Measurement], mode: str, folder: Path) -> list[P
         The two files, ``<mode>_time.png`` and ``<mode>_memory.png``.
     """
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator
 
     quantities = {
         'time': ('milliseconds an image', lambda m: m.seconds and m.seconds * 1e3),
@@ -65,10 +66,12 @@ def draw(measurements: Sequence[Measurement], mode: str, folder: Path) -> list[P
             if points:
                 ours = model.startswith('xcit_mm')
                 axes.plot(*zip(*points, strict=True), 'o-', label=model, lw=2.5 if ours else 1.2)
-        sizes = sorted({m.size for m in measurements}, key=lambda size: size[0] * size[1])
+        ticks = _apart({m.size[0] * m.size[1]: m.size for m in measurements})
         axes.set_xscale('log')
         axes.set_yscale('log')
-        axes.set_xticks([h * w for h, w in sizes], [f'{h}x{w}' for h, w in sizes])
+        axes.set_xticks(list(ticks), [f'{h}x{w}' for h, w in ticks.values()])
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter('{x:g}')
         axes.minorticks_off()
         axes.set_xlabel('image size, pixels')
         axes.set_ylabel(label)
@@ -79,6 +82,15 @@ def draw(measurements: Sequence[Measurement], mode: str, folder: Path) -> list[P
         with write_whole(paths[-1]) as file:
             figure.savefig(file, format='png', dpi=120)
     return paths
+
+
+def _apart(sizes: dict[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:
+    """Sizes by their pixels, without those whose labels would cover each other."""
+    apart: dict[int, tuple[int, int]] = {}
+    for pixels in sorted(sizes):
+        if not apart or pixels > 1.2 * max(apart):
+            apart[pixels] = sizes[pixels]
+    return apart
 
 
 def _cell(measurement: Measurement) -> str:
