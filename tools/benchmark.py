@@ -58,9 +58,11 @@ def main() -> None:
         **{name: tuple(v) if isinstance(v, list) else v for name, v in args.items()}
     )
     require_writable(out)
-    measurements = benchmark.measure(settings, say=lambda line: print(line, flush=True))
     paths = [out / 'benchmark.json']
-    benchmark.write_json(measurements, settings, paths[0])
+    measurements = []
+    for measurement in benchmark.measure(settings, say=lambda line: print(line, flush=True)):
+        measurements.append(measurement)  # written at once: an interruption loses nothing
+        benchmark.write_json(measurements, settings, paths[0])
     for mode in settings.modes:
         print(f'\n{benchmark.table(measurements, mode)}')
         paths += benchmark.draw(measurements, mode, out)

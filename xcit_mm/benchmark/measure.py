@@ -108,7 +108,7 @@ class _Runner:
     fits: bool = True
 
 
-def measure(settings: Settings, say: Callable[[str], None]) -> list[Measurement]:
+def measure(settings: Settings, say: Callable[[str], None]) -> Iterator[Measurement]:
     """Measure all models; one that does not fit into the memory is marked, the run goes on.
 
     At every size the models take turns, so that a machine that slows down slows all of them.
@@ -117,18 +117,16 @@ def measure(settings: Settings, say: Callable[[str], None]) -> list[Measurement]
         settings: What and how.
         say: Is told what is being measured.
 
-    Returns:
-        A measurement for each mode, size and model, in this order.
+    Yields:
+        A measurement for each mode, size and model, in this order; those of a size together.
     """
     if settings.threads:
         torch.set_num_threads(settings.threads)
-    measurements = []
     with _memory_limit(settings):
         for mode in settings.modes:
             for size in settings.sizes:
                 say(f'{mode}, {size[0]}x{size[1]}: {", ".join(settings.models)}')
-                measurements += _measure_size(settings, mode, size, say)
-    return measurements
+                yield from _measure_size(settings, mode, size, say)
 
 
 def environment(settings: Settings) -> dict[str, object]:
