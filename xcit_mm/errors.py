@@ -20,3 +20,16 @@ class ArgumentError(UserError, ValueError):
 
 class DependencyError(UserError, ImportError):
     """A package that is missing, or does not fit the others; the message says which to install."""
+
+
+class Interrupted(Exception):  # noqa: N818  nothing is wrong
+    """A run was asked to stop, and can go on later; the tools exit with 128 and the signal.
+
+    Args:
+        signum: The number of the signal.
+        place: Where the run was.
+    """
+
+    def __init__(self, signum: int, place: str) -> None:
+        super().__init__(f'stopped by signal {signum} {place}; go on with --resume')
+        self.signum = signum

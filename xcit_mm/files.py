@@ -28,6 +28,7 @@ def write_whole(path: Path, mode: str = 'wb') -> Iterator[IO]:
             os.fsync(file.fileno())
             unfinished.chmod(0o644)  # a temporary file is its owner's alone
             unfinished.replace(path)
+            _sync_folder(path.parent)
         finally:
             unfinished.unlink(missing_ok=True)
 
@@ -45,3 +46,12 @@ def require_writable(folder: Path | str) -> None:
         raise UserError(
             f'the folder {folder} cannot be written to ({reason(error)}): name another one'
         ) from None
+
+
+def _sync_folder(folder: Path) -> None:
+    """The new name survives a loss of power, too."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,15 +1,19 @@
 """What the command lines have in common."""
 
+import errno
+import signal
 import sys
 from argparse import ArgumentParser
 from collections.abc import Callable
 
 from mmengine.config import DictAction
+from torch.distributed.elastic.multiprocessing.errors import record
 
-from ..errors import UserError
+from ..errors import Interrupted, UserError, reason
 
 WRONG_INPUT = 2  # the exit code, as of argparse
-INTERRUPTED = 130  # as of shells: 128 and the number of SIGINT
+SIGNALLED = 128  # and the number of the signal, as of shells
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def add_run_arguments(parser: ArgumentParser) -> None:
@@ -57,12 +61,28 @@ def add_trust_argument(parser: ArgumentParser) -> None:
 
 
 def run_tool(function: Callable[[], object]) -> None:
-    """Call ``function``; a UserError becomes one line on stderr and exit code 2, Ctrl-C 130."""
+    """Call ``function`` and turn its end into an exit code, and a sentence on stderr.
+
+    A UserError is 2, an interruption 128 and its signal (130 Ctrl-C, 143 SIGTERM), a full disk 2.
+    Under torchrun the reason is in its summary, too.
+    """
     try:
-        function()
+        record(function)()
+    except Interrupted as interruption:
+        print(f'{sys.argv[0]}: {interruption}', file=sys.stderr)
+        raise SystemExit(SIGNALLED + interruption.signum) from None
+    except OSError as error:
+        if error.errno not in DISK_FULL:
+            raise
+        print(
+            f'{sys.argv[0]}: the disk is full ({reason(error)}); what was written is good: make '
+            'room, and a training goes on with --resume',
+            file=sys.stderr,
+        )
+        raise SystemExit(WRONG_INPUT) from None
     except UserError as error:
         print(f'{sys.argv[0]}: {error}', file=sys.stderr)
         raise SystemExit(WRONG_INPUT) from None
     except KeyboardInterrupt:
         print(f'{sys.argv[0]}: interrupted; what was written stays', file=sys.stderr)
-        raise SystemExit(INTERRUPTED) from None
+        raise SystemExit(SIGNALLED + signal.SIGINT) from None

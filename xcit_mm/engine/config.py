@@ -30,12 +30,30 @@ OUR_HOOKS = dict(
     report=dict(type='ReportHook'),
     labels=dict(type='LabelCheckHook'),
     buffers=dict(type='BufferSyncHook'),
+    finite=dict(type='FiniteHook'),
+    losses=dict(type='LossLogHook'),
+    bad_data=dict(type='BadDataHook'),
+    interrupts=dict(type='InterruptHook'),
 )
 DEFAULT_HOOKS = dict(
     logger=dict(type='LoggerHook'),
     checkpoint=dict(type='CheckpointHook'),
     **OUR_HOOKS,
 )
+# What the tools read beside the runner.
+SETTINGS = dict(
+    max_bad_share=0.01,  # of the training data that may be unreadable
+    skip_bad_in_evaluation=False,  # which is an error otherwise: it falsifies the metrics
+)
+# What survives an interruption, a bad sample or a full disk, for what does not.
+OURS = {
+    'EpochBasedTrainLoop': 'ResumableEpochLoop',
+    'IterBasedTrainLoop': 'ResumableIterLoop',
+    'CheckpointHook': 'WholeCheckpointHook',
+    'CocoDataset': 'CheckedCocoDataset',
+    'LoadImageFromFile': 'LoadImage',
+}
+IMAGE_ARGUMENTS = {'type', 'to_float32', 'backend_args'}  # of LoadImage
 NEEDED = {
     'train': ('model', 'train_dataloader', 'train_cfg', 'optim_wrapper'),
     'test': ('model', 'test_dataloader', 'test_cfg', 'test_evaluator'),
@@ -56,6 +74,9 @@ def load_config(
     contradicting itself: ``data_root=DIR`` moves every path that starts with the config's
     ``data_root``, and ``pretrained=WEIGHTS`` is what the backbone starts from (None: random
     weights).
+
+    mmengine's loops and checkpoints, mmdet's COCO and mmcv's image loader become those of this
+    package, which survive more (see ``OURS``).
 
     Args:
         path: The config file.
@@ -88,6 +109,11 @@ def load_config(
     hooks = {**DEFAULT_HOOKS, **(cfg.get('default_hooks') or {})}
     # None switches a hook off; mmengine knows that of its own ones only.
     cfg.default_hooks = {k: v for k, v in hooks.items() if v is not None or k not in OUR_HOOKS}
+    for name, default in SETTINGS.items():
+        cfg.setdefault(name, default)
+    if not 0 <= cfg.max_bad_share <= 1:
+        raise UserError(f'max_bad_share={cfg.max_bad_share} is not between 0 and 1')
+    _take_ours(cfg)
     cfg.launcher = launcher
     cfg.work_dir = work_dir or cfg.get('work_dir') or str(Path('work_dirs') / path.stem)
     return cfg
@@ -166,7 +192,7 @@ def limit_iterations(cfg: Config, options: Mapping[str, Any] | None = None) -> l
             'log_processor.by_epoch': False,
         }
         cfg.train_cfg = dict(
-            type='IterBasedTrainLoop',
+            type='ResumableIterLoop',
             max_iters=max_iters,
             val_interval=options.get('train_cfg.val_interval', max_iters),
         )
@@ -212,7 +238,7 @@ def _check_names(cfg: Config, options: Mapping[str, Any], path: Path) -> None:
     """
     for option in options:
         first, *rest = option.split('.')
-        known = {*cfg.keys(), *RUNNER_ARGUMENTS, 'pretrained'}
+        known = {*cfg.keys(), *RUNNER_ARGUMENTS, *SETTINGS, 'pretrained'}
         if first not in known:
             raise UserError(f'--cfg-options {option}: {path} has no {first}' + _near(first, known))
         node = cfg.get(first)
@@ -254,6 +280,26 @@ def _move_data(cfg: Config, new_root: str, path: Path) -> None:
     if cfg.to_dict() == before:
         raise UserError(f'--cfg-options data_root: no path of {path} begins with its {old_root}')
     cfg.data_root = new_root
+
+
+def _take_ours(cfg: Config) -> None:
+    train_cfg = cfg.get('train_cfg') or {}
+    if 'type' not in train_cfg and 'by_epoch' in train_cfg:  # as mmengine takes it, too
+        train_cfg.type = f'{"Epoch" if train_cfg.pop("by_epoch") else "Iter"}BasedTrainLoop'
+
+    def visit(node: Any) -> None:
+        if isinstance(node, dict):
+            kind = node.get('type')
+            is_special = kind == 'LoadImageFromFile' and not node.keys() <= IMAGE_ARGUMENTS
+            if isinstance(kind, str) and not is_special:
+                node['type'] = OURS.get(kind, kind)
+            for value in node.values():
+                visit(value)
+        elif isinstance(node, (list, tuple)):
+            for value in node:
+                visit(value)
+
+    visit(cfg._cfg_dict)
 
 
 def _map_values(node: Any, function: Callable[[Any], Any]) -> Any:

@@ -9,21 +9,24 @@ from typing import Any
 import torch
 from mmengine.config import Config
 from mmengine.dist import is_main_process
-from mmengine.runner import find_latest_checkpoint
 
+from ..download import is_url
 from ..environment import require, require_one_stack
 from ..errors import UserError
 from ..files import require_writable
+from .checkpoints import has_checkpoints, newest_checkpoint, set_aside
 from .config import check_batch_size, limit_iterations, load_config, require_parts, without_amp
 from .data_check import check_classes, check_data
 from .report import write_metrics
-from .weights import CheckedRunner, pretrained_weights, require_file
+from .runner import CheckedRunner
+from .weights import pretrained_weights, require_file
 
 TEST_LOG_INTERVAL = 10  # images: a test on a CPU takes seconds for each
 LAUNCHERS = (
     ('pytorch', 'RANK', 'tools/dist_train.sh or torchrun'),
     ('slurm', 'SLURM_PROCID', 'tools/slurm_train.sh or srun'),
 )
+RESTARTS = ('TORCHELASTIC_RESTART_COUNT', 'SLURM_RESTART_COUNT')
 FRAMEWORK_PARTS = ('models', 'datasets', 'evaluation', 'visualization')
 
 
@@ -40,7 +43,8 @@ def train(
     Args:
         config: Path of a config file.
         work_dir: Where to write; None: ``work_dirs/<name of the config>``.
-        resume: Go on from the last checkpoint in ``work_dir``.
+        resume: Go on from the last whole checkpoint in ``work_dir``. Otherwise what an earlier
+            run left there is moved into a folder ``earlier_*``.
         launcher: 'none', 'pytorch', 'slurm' or 'mpi'.
         trust_checkpoint: Read checkpoints that hold more than weights, which runs whatever is
             in them.
@@ -48,15 +52,21 @@ def train(
             (see :func:`xcit_mm.engine.config.load_config`).
 
     Raises:
-        UserError: If an input is wrong: the config, an option, the data or a checkpoint.
+        UserError: If an input is wrong: the config, an option, the data or a checkpoint; or the
+            losses are not finite, too much of the data is bad, the disk is full.
+        Interrupted: At SIGTERM and SIGINT, once the step is done and a checkpoint written.
     """
     cfg = load_config(config, options, work_dir, launcher)
     require_parts(cfg, 'train')
     check_batch_size(cfg)
     notes = limit_iterations(cfg, options) + without_amp(cfg)
     _check(cfg, ('train', 'val'))
+    restarted = not resume and _was_restarted() and has_checkpoints(cfg.work_dir)
+    if restarted:
+        notes.append('This process was started again: it goes on from the last checkpoint.')
+    resume = resume or restarted
     if resume:
-        cfg.resume, cfg.load_from = True, _last_checkpoint(cfg.work_dir)
+        notes += _resume(cfg, trust_checkpoint)
     backbone = cfg.model.get('backbone') or {}
     if cfg.get('load_from'):
         if not resume and (options or {}).get('pretrained') is not None:
@@ -68,6 +78,8 @@ def train(
         backbone['init_cfg'] = None  # every weight of it comes from the file
     else:
         notes += pretrained_weights(cfg, options or {})
+    if not resume and _is_first(launcher):
+        notes += _set_aside(cfg)
     cfg.trust_checkpoint = trust_checkpoint
     if trust_checkpoint and backbone.get('type') == 'XCiT' and backbone.get('init_cfg'):
         backbone.init_cfg.trusted = True
@@ -134,6 +146,8 @@ def _check(cfg: Config, splits: tuple[str, ...]) -> None:
     require('mmcv')
     for part in FRAMEWORK_PARTS:
         require(f'{cfg.default_scope}.{part}')
+    if cfg.default_scope == 'mmdet':
+        require('xcit_mm.datasets.coco')  # registered once mmdet is there
     check_classes(cfg, splits)
 
 
@@ -150,13 +164,34 @@ def _build(cfg: Config, notes: list[str]) -> CheckedRunner:
     return runner
 
 
-def _last_checkpoint(work_dir: str) -> str:
-    """The newest checkpoint, also of a work dir that was moved: mmengine notes full paths."""
-    noted = find_latest_checkpoint(work_dir)
-    path = Path(work_dir, Path(noted).name) if noted else None
-    if path is None or not path.is_file():
-        raise UserError(f'--resume: {work_dir} holds no checkpoint to go on from')
-    return str(path)
+def _was_restarted() -> bool:
+    """Whether torchrun (``--max-restarts``) or Slurm (``--requeue``) tries the same once more."""
+    return any(int(os.environ.get(name) or 0) > 0 for name in RESTARTS)
+
+
+def _resume(cfg: Config, trusted: bool) -> list[str]:
+    path, checkpoint, notes = newest_checkpoint(cfg.work_dir, trusted)
+    cfg.resume, cfg.load_from = True, str(path)
+    # What was drawn by chance, where the config names no seed; the loaders need it at once.
+    cfg.randomness = {**(cfg.get('randomness') or {}), 'seed': checkpoint['meta'].get('seed')}
+    return notes
+
+
+def _is_first(launcher: str) -> bool:
+    """Whether this is the first process, before they know each other."""
+    variables = {name: variable for name, variable, _ in LAUNCHERS}
+    return int(os.environ.get(variables.get(launcher, ''), 0)) == 0
+
+
+def _set_aside(cfg: Config) -> list[str]:
+    work_dir = Path(cfg.work_dir).absolute()
+    load_from = cfg.get('load_from')
+    if load_from and not is_url(load_from) and Path(load_from).absolute().parent == work_dir:
+        raise UserError(
+            f'load_from={load_from} lies in the work dir of the run; name another --work-dir'
+        )
+    folder = set_aside(cfg.work_dir)
+    return [f'What an earlier run left in {cfg.work_dir} is in {folder} now.'] if folder else []
 
 
 def _is_readable(record: logging.LogRecord) -> bool:

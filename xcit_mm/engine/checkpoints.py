@@ -1,0 +1,148 @@
+"""Checkpoints of a run: whole or not there, the last ones kept, the newest readable one found."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mmengine.dist import is_main_process
+from mmengine.fileio import BaseStorageBackend
+from mmengine.hooks import CheckpointHook
+from mmengine.registry import HOOKS
+from mmengine.runner import Runner
+
+from ..checkpoint import read_checkpoint, require_training_state
+from ..errors import UserError, reason
+from ..files import write_whole
+
+POINTER = 'last_checkpoint'  # mmengine's file with the path of the newest
+OF_A_RUN = ('epoch_*.pth', 'iter_*.pth')
+WRITTEN = (*OF_A_RUN, 'best_*.pth', POINTER, 'losses.jsonl')  # what a run adds to its folder
+KEPT = 'kept_checkpoints'  # in the message hub, and so in the checkpoints
+
+
+@HOOKS.register_module()
+class WholeCheckpointHook(CheckpointHook):
+    """mmengine's hook, which removes an old checkpoint only once the new one is on the disk.
+
+    That the new one is whole is the runner's part (``CheckedRunner.save_checkpoint``). The
+    arguments are those of mmengine's hook.
+    """
+
+    def before_train(self, runner: Runner) -> None:
+        super().before_train(runner)
+        self._written: int | None = None  # the iteration of the newest one
+
+    def save_between(self, runner: Runner) -> None:
+        """Write a checkpoint after an iteration that is none for it, of an epoch that goes on."""
+        if self._written != runner.iter + 1:
+            meta = dict(epoch=runner.epoch, iter=runner.iter + 1)
+            self._write(runner, f'iter_{runner.iter + 1}.pth', meta)
+
+    def _save_checkpoint_with_step(self, runner: Runner, step: int, meta: dict) -> None:
+        self._write(runner, self.filename_tmpl.format(step), meta)
+
+    def _write(self, runner: Runner, name: str, meta: dict[str, int]) -> None:
+        self._written = meta['iter']
+        kept = runner.message_hub.runtime_info.get(KEPT, [])
+        kept = [*(other for other in kept if other != name), name]
+        num_kept = self.max_keep_ckpts if self.max_keep_ckpts > 0 else len(kept)
+        outdated, kept = kept[:-num_kept], kept[-num_kept:]
+        self.last_ckpt = self.file_backend.join_path(self.out_dir, name)
+        runner.message_hub.update_info(KEPT, kept)
+        runner.message_hub.update_info('last_ckpt', self.last_ckpt)
+        runner.save_checkpoint(
+            self.out_dir,
+            name,
+            self.file_client_args,
+            save_optimizer=self.save_optimizer,
+            save_param_scheduler=self.save_param_scheduler,
+            meta=meta,
+            by_epoch=self.by_epoch,
+            backend_args=self.backend_args,
+            **self.args,
+        )
+        if is_main_process():
+            with write_whole(Path(runner.work_dir, POINTER), 'w') as file:
+                file.write(self.last_ckpt)
+            for other in outdated:
+                _remove(self.file_backend, self.file_backend.join_path(self.out_dir, other))
+
+
+def newest_checkpoint(work_dir: str, trusted: bool) -> tuple[Path, dict[str, Any], list[str]]:
+    """Find the newest checkpoint of a run that can be resumed.
+
+    Args:
+        work_dir: The folder of the run, which may have been moved: mmengine notes full paths.
+        trusted: As of :func:`xcit_mm.checkpoint.read_checkpoint`.
+
+    Returns:
+        Its path, what it holds, and sentences on newer ones that cannot be read.
+
+    Raises:
+        UserError: If there is none, or none that can be read.
+    """
+    problems: list[str] = []
+    for path in _newest_first(Path(work_dir)):
+        try:
+            checkpoint = read_checkpoint(path, trusted=trusted)
+            require_training_state(checkpoint, path)
+        except UserError as error:
+            problems.append(str(error))
+        else:
+            notes = [f'{problem}; the one before it is taken' for problem in problems]
+            return path, checkpoint, notes
+    if problems:
+        raise UserError(f'--resume: no checkpoint in {work_dir} is whole: {"; ".join(problems)}')
+    raise UserError(f'--resume: {work_dir} holds no checkpoint to go on from')
+
+
+def has_checkpoints(work_dir: str) -> bool:
+    """Whether a folder has a file that looks like a checkpoint of a run."""
+    return next(_newest_first(Path(work_dir)), None) is not None
+
+
+def set_aside(work_dir: str) -> Path | None:
+    """Move what an earlier run left in a folder that a new one starts in.
+
+    The checkpoints of the new run would replace some of them, and a resume mix both up.
+
+    Returns:
+        The new folder that it is in; None if there was nothing.
+
+    Raises:
+        UserError: If it cannot be moved.
+    """
+    earlier = sorted(path for pattern in WRITTEN for path in Path(work_dir).glob(pattern))
+    if not any(path.suffix == '.pth' for path in earlier):
+        return None
+    newest = max(path.stat().st_mtime for path in earlier)
+    folder = Path(work_dir, time.strftime('earlier_%Y%m%d_%H%M%S', time.localtime(newest)))
+    try:
+        folder.mkdir(exist_ok=True)
+        for path in earlier:
+            path.replace(folder / path.name)
+    except OSError as error:
+        raise UserError(
+            f'{work_dir} holds an earlier run, which cannot be moved to {folder} '
+            f'({reason(error)}): name another --work-dir, or go on with it: --resume'
+        ) from None
+    return folder
+
+
+def _newest_first(work_dir: Path) -> Iterator[Path]:
+    """The one that mmengine's note names, then the others by their time."""
+    noted = None
+    if (work_dir / POINTER).is_file():
+        path = Path((work_dir / POINTER).read_text(errors='replace').strip())
+        beside = work_dir / path.name
+        noted = beside if beside.is_file() else path if path.is_file() else None
+    if noted is not None:
+        yield noted
+    others = {path for pattern in OF_A_RUN for path in work_dir.glob(pattern)} - {noted}
+    yield from sorted(others, key=lambda path: path.stat().st_mtime_ns, reverse=True)
+
+
+def _remove(backend: BaseStorageBackend, path: str) -> None:
+    if backend.isfile(path):
+        backend.remove(path)

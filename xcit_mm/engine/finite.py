@@ -1,0 +1,111 @@
+"""Losses and gradients that are not finite: the step is left out, and a run of such steps ends."""
+
+import math
+from pathlib import Path
+
+import torch
+from mmengine.dist import get_rank
+from mmengine.hooks import Hook
+from mmengine.model import is_model_wrapper
+from mmengine.registry import HOOKS
+from mmengine.runner import Runner
+from torch import Tensor
+from torch.optim import Optimizer
+
+from ..errors import UserError
+from .batch_file import image_files, save_batch
+from .checkpoints import WholeCheckpointHook
+
+
+@HOOKS.register_module()
+class FiniteHook(Hook):
+    """Leave steps out whose gradients are not finite, and stop after too many in a row.
+
+    With mixed precision the gradient scaler leaves such a step out, and tries a smaller scale;
+    without it one step would turn all weights into NaN. The running statistics of BatchNorm,
+    which the forward pass has changed by then, are taken back as well.
+
+    Args:
+        limit: Steps in a row. From PyTorch's initial scale of 65,536, 16 halvings lead to 1.
+
+    Raises:
+        UserError: At the limit, with the iteration, the images, the loss terms, and the file
+            that has the batch of this process (see :mod:`xcit_mm.engine.batch_file`).
+    """
+
+    priority = 'BELOW_NORMAL'  # before the learning rate's step and the checkpoint
+
+    def __init__(self, limit: int = 16) -> None:
+        self.limit = limit
+        self._in_a_row = 0
+
+    def before_train(self, runner: Runner) -> None:
+        model = runner.model.module if is_model_wrapper(runner.model) else runner.model
+        self._statistics = [b for b in model.buffers() if b.is_floating_point()]
+        self._finite_statistics = [b.clone() for b in self._statistics]
+        runner.optim_wrapper.optimizer.register_step_pre_hook(self._require_finite)
+
+    def before_train_iter(
+        self, runner: Runner, batch_idx: int, data_batch: dict | None = None
+    ) -> None:
+        self._stepped = False
+
+    def after_train_iter(
+        self,
+        runner: Runner,
+        batch_idx: int,
+        data_batch: dict | None = None,
+        outputs: dict | None = None,
+    ) -> None:
+        # mmengine has these numbers on the CPU already, for its log.
+        loss = runner.message_hub.get_scalar('train/loss').current()
+        left_out = runner.optim_wrapper.should_update() and not self._stepped
+        if math.isfinite(loss) and not left_out:
+            self._in_a_row = 0
+            _copy(self._statistics, self._finite_statistics)
+            return
+        if not _are_finite(self._statistics):
+            _copy(self._finite_statistics, self._statistics)
+        self._in_a_row += 1
+        terms = ', '.join(f'{name} {float(value):g}' for name, value in (outputs or {}).items())
+        what = 'the gradient is not finite' if left_out else 'the loss is not finite'
+        runner.logger.warning(
+            f'Iteration {runner.iter + 1}: {what}, the step is left out '
+            f'({self._in_a_row} in a row; at {self.limit} the run stops): {terms}'
+        )
+        if self._in_a_row >= self.limit:
+            self._stop(runner, data_batch, what, terms)
+
+    def _require_finite(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
+        """Before a step: without gradients it changes nothing, neither weights nor moments."""
+        parameters = (p for group in optimizer.param_groups for p in group['params'])
+        self._stepped = _are_finite([p.grad for p in parameters if p.grad is not None])
+        if not self._stepped:
+            optimizer.zero_grad(set_to_none=True)
+
+    def _stop(self, runner: Runner, batch: dict | None, what: str, terms: str) -> None:
+        for hook in runner.hooks:
+            if isinstance(hook, WholeCheckpointHook):
+                hook.save_between(runner)
+        place = (runner.seed, get_rank(), runner.iter)
+        file = Path(runner.work_dir, f'not_finite_iter_{runner.iter + 1}_rank_{get_rank()}.pth')
+        save_batch(file, batch or {}, place, terms)
+        raise UserError(
+            f'iteration {runner.iter + 1}: {what}, {self._in_a_row} times in a row ({terms}; '
+            f'{", ".join(image_files(batch or {}))}); the batch is in {file}, the weights in the '
+            'newest checkpoint; a smaller optim_wrapper.optimizer.lr or '
+            'optim_wrapper.clip_grad.max_norm=1 may help'
+        )
+
+
+def _are_finite(tensors: list[Tensor]) -> bool:
+    """With one wait for the device: the largest absolute value is NaN where one is."""
+    if not tensors:
+        return True
+    largest = torch._foreach_norm(tensors, float('inf'))
+    return bool(torch.stack([value.float() for value in largest]).isfinite().all())
+
+
+def _copy(source: list[Tensor], target: list[Tensor]) -> None:
+    if source:
+        torch._foreach_copy_(target, source)

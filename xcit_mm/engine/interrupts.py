@@ -1,0 +1,75 @@
+"""A run that is asked to stop: the step ends, a checkpoint is written, the exit code says so."""
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from types import FrameType
+
+from mmengine.dist import is_distributed
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS
+from mmengine.runner import Runner
+
+from ..errors import Interrupted
+from .checkpoints import WholeCheckpointHook
+from .consensus import Consensus
+
+# What clusters send before they take a machine back, and Ctrl-C.
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+STOPPING = b'asked to stop: after this step, with a checkpoint\n'
+
+
+@HOOKS.register_module()
+class InterruptHook(Hook):
+    """Stop a training at SIGTERM or SIGINT, on all processes after the same step.
+
+    In a validation there is no step to finish: it is left at once, and made anew on a resume.
+
+    Raises:
+        Interrupted: Once the checkpoint is written.
+    """
+
+    priority = 'LOWEST'  # after mmengine's own checkpoint of this step
+
+    def before_train(self, runner: Runner) -> None:
+        self._signal = 0
+        self._consensus = Consensus()
+        self._before: dict[signal.Signals, object] = {}
+        if threading.current_thread() is threading.main_thread():  # Python's rule for handlers
+            self._before = {s: signal.signal(s, self._note) for s in SIGNALS}
+
+    def after_train_iter(
+        self,
+        runner: Runner,
+        batch_idx: int,
+        data_batch: dict | None = None,
+        outputs: dict | None = None,
+    ) -> None:
+        if not runner.optim_wrapper.should_update():  # gradients are not in checkpoints
+            return
+        signum = self._consensus.maximum(self._signal)
+        if not signum:
+            return
+        for hook in runner.hooks:
+            if isinstance(hook, WholeCheckpointHook):
+                hook.save_between(runner)
+        raise Interrupted(signum, f'after iteration {runner.iter + 1}')
+
+    def after_val_iter(
+        self, runner: Runner, batch_idx: int, data_batch: dict, outputs: Sequence
+    ) -> None:
+        if getattr(self, '_signal', 0):
+            raise Interrupted(self._signal, 'in a validation')
+
+    def after_train(self, runner: Runner) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        # torchrun hands a Ctrl-C on to processes that had it: only one alone can tell a second.
+        if self._signal == number == signal.SIGINT and not is_distributed():
+            raise KeyboardInterrupt
+        self._signal = number
+        os.write(sys.stderr.fileno(), STOPPING)  # a log could be in the midst of a line

@@ -1,0 +1,169 @@
+"""The runner of our tools: mmengine's, with files that are whole and samples that are good."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from mmengine.dist import master_only
+from mmengine.model import is_model_wrapper
+from mmengine.runner import BaseLoop, Runner
+from torch import Tensor
+
+from ..checkpoint import (
+    HEAD,
+    detector_state,
+    model_state,
+    modules_of,
+    read_checkpoint,
+    require_same_tensors,
+    require_training_state,
+)
+from ..errors import UserError, reason
+from ..files import write_whole
+from ..models import XCiT
+from .loader import BadSample, CheckedLoader, evaluation_loader
+
+
+class CheckedRunner(Runner):
+    """mmengine's runner, which loads and writes a checkpoint as a whole or stops.
+
+    mmengine loads the tensors that fit, by name, and logs the others. What evaluates reads its
+    data through our loader, where a bad sample is an error that names it.
+    """
+
+    _testing = False
+
+    def test(self) -> dict[str, float]:
+        self._testing = True
+        return super().test()
+
+    def build_val_loop(self, loop: BaseLoop | dict) -> BaseLoop:
+        self._val_dataloader = self._evaluation_loader(self._val_dataloader)
+        return super().build_val_loop(loop)
+
+    def build_test_loop(self, loop: BaseLoop | dict) -> BaseLoop:
+        self._test_dataloader = self._evaluation_loader(self._test_dataloader)
+        return super().build_test_loop(loop)
+
+    def _evaluation_loader(self, dataloader: dict) -> CheckedLoader:
+        loader = self.build_dataloader(dataloader, seed=self.seed)
+        skip_bad = self.cfg.skip_bad_in_evaluation
+        loader = evaluation_loader(loader, skip_bad)
+
+        def report(samples: list[BadSample]) -> None:
+            listed = ', '.join(map(str, samples))
+            if not skip_bad:
+                raise UserError(
+                    f'{listed}; an evaluation without it could not be compared: mend it, or '
+                    'evaluate a black image in its place: skip_bad_in_evaluation=True'
+                )
+            self.logger.warning('A black image is evaluated in the place of %s', listed)
+
+        loader.report = report
+        return loader
+
+    def resume(self, filename: str, *args, **kwargs) -> None:
+        """Go on from a checkpoint (see mmengine's ``Runner.resume``).
+
+        Raises:
+            UserError: If the file cannot be read, is not of this model or not of such a run.
+        """
+        try:
+            super().resume(filename, *args, **kwargs)
+        except UserError:
+            raise
+        except Exception as error:  # what the parts of the state say of others
+            raise UserError(
+                f'{filename} is not of a run like this one ({reason(error)}); resume with the '
+                'config that it was started with, or start from its weights: load_from'
+            ) from error
+
+    @master_only
+    def save_checkpoint(self, out_dir: str, filename: str, *args, **kwargs) -> None:
+        """Write a checkpoint, whole or not at all (see mmengine's ``Runner.save_checkpoint``).
+
+        Raises:
+            UserError: If the disk is full, or anything else prevents it; earlier ones stay.
+        """
+        if '://' in out_dir:  # a store of objects, where a file is whole or not there anyway
+            super().save_checkpoint(out_dir, filename, *args, **kwargs)
+            return
+        try:
+            with write_whole(Path(out_dir, filename)) as file:
+                super().save_checkpoint(out_dir, Path(file.name).name, *args, **kwargs)
+        except OSError as error:
+            raise UserError(
+                f'the checkpoint {Path(out_dir, filename)} cannot be written ({reason(error)}); '
+                'those before it are good: make room, and go on from the last one with --resume'
+            ) from None
+
+    def load_checkpoint(
+        self,
+        filename: str,
+        map_location: str | torch.device | Callable = 'cpu',
+        strict: bool = False,
+        revise_keys: list | None = None,
+    ) -> dict[str, Any]:
+        """Load the weights of a detector or segmentor, in any format of ``checkpoint.py``.
+
+        Args:
+            filename: A file or URL.
+            map_location: As of ``torch.load``.
+            strict: Every tensor has to be there, as always in a test and a run that is
+                resumed. Otherwise the heads may differ, as where a model is fine-tuned on
+                other classes: what does not fit starts anew and is named in a warning.
+            revise_keys: Of mmengine's method; the names need no revision.
+
+        Returns:
+            What the file holds, the weights under ``state_dict``.
+
+        Raises:
+            UserError: If the file cannot be read or is not of this model.
+        """
+        del revise_keys
+        trusted = self.cfg.get('trust_checkpoint', False)
+        checkpoint = read_checkpoint(filename, map_location, trusted)
+        state = model_state(checkpoint, filename)
+        if self._resume:
+            require_training_state(checkpoint, filename)
+            checkpoint['meta'].pop('config', None)  # which mmengine would run as Python
+        model = self.model.module if is_model_wrapper(self.model) else self.model
+        if isinstance(getattr(model, 'backbone', None), XCiT):
+            state = detector_state(state)
+        wanted = model.state_dict()
+        anew: set[str] = set()
+        if not (strict or self._resume or self._testing):
+            state, anew = _without_other_heads(state, wanted)
+        require_same_tensors(state, wanted, filename, may_be_missing=anew)
+        checkpoint = {**checkpoint, 'state_dict': state}
+        self.call_hook('after_load_checkpoint', checkpoint=checkpoint)  # which may exchange them
+        model.load_state_dict(checkpoint['state_dict'], strict=False)
+        self._has_loaded = True
+        self.logger.info('Loaded %d of the %d tensors from %s', len(state), len(wanted), filename)
+        if anew:
+            self.logger.warning(
+                'These start anew, because %s has them in another size or not at all: %s',
+                filename,
+                ', '.join(modules_of(anew)),
+            )
+        return checkpoint
+
+
+def _without_other_heads(
+    state: Mapping[str, Tensor], wanted: Mapping[str, Tensor]
+) -> tuple[dict[str, Tensor], set[str]]:
+    """Leave the tensors of the heads out that do not fit.
+
+    Returns:
+        The state without them, and the names of those in ``wanted`` that are not in it.
+    """
+
+    def of_head(name: str) -> bool:
+        return name.split('.')[0].endswith(HEAD)
+
+    def fits(name: str) -> bool:
+        return name in wanted and wanted[name].shape == state[name].shape
+
+    kept = {name: value for name, value in state.items() if not of_head(name) or fits(name)}
+    return kept, {name for name in wanted if of_head(name) and name not in kept}
