@@ -27,6 +27,7 @@ setup(
         'filelock>=3.9',
         'torchvision>=0.16',
         'numpy>=1.24',
+        'pillow>=9.4',
         'pycocotools>=2.0.7',
         'rich>=13',
         'shapely>=2.0',

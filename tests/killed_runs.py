@@ -16,19 +16,17 @@ import time
 import traceback
 from pathlib import Path
 
-from xcit_mm import UserError  # isort: split  it stands in for mmcv's operators
-
-import mmdet.evaluation
-import mmdet.models
-import mmdet.visualization
-import mmseg.evaluation
-import mmseg.models
-import mmseg.visualization  # noqa: F401  all that takes long is imported before the first fork
-
+from xcit_mm import UserError
 from xcit_mm.engine import train
 from xcit_mm.engine.checkpoints import has_checkpoints
+from xcit_mm.engine.run import FRAMEWORK_PARTS
+from xcit_mm.environment import require
 
-NUM_ITERS = 30
+for package in ('mmdet', 'mmseg'):  # all that takes long, before the first fork
+    for part in FRAMEWORK_PARTS:
+        require(f'{package}.{part}')
+
+NUM_ITERS = 24
 OPTIONS = {
     'train_cfg.max_iters': NUM_ITERS,
     'train_cfg.val_interval': NUM_ITERS // 2,
@@ -87,22 +85,26 @@ def wait(children: list[int]) -> None:
 def main(config: str, shapes: str, folder: str, processes: str, kills: str) -> None:
     whole, killed = Path(folder, 'whole'), Path(folder, 'killed')
     start = time.monotonic()
-    wait(live(config, shapes, whole, int(processes)))
-    duration = time.monotonic() - start
-    print(f'uninterrupted: {duration:.1f} s', flush=True)
+    children = live(config, shapes, whole, int(processes))
+    while not (whole / 'iter_1.pth').exists():
+        time.sleep(0.05)
+    first = time.monotonic() - start  # seconds to the first checkpoint
+    wait(children)
+    step = (time.monotonic() - start - first) / NUM_ITERS
     chance = random.Random(0)
-    last = killed / f'iter_{NUM_ITERS}.pth'
+    newest = 0
     for _ in range(int(kills)):
-        if last.exists():
-            raise SystemExit('the training ended before the last kill')
+        # Mostly late, so that it gets on; at the end early, so that it is not done too soon.
+        latest = first + 4 * step if newest < NUM_ITERS - 4 else first - step
+        seconds = chance.uniform(0.5 * first, latest)
         children = live(config, shapes, killed, int(processes))
-        time.sleep(chance.uniform(0, 2 * duration / NUM_ITERS) + chance.choice((0, 2)))
+        time.sleep(seconds)
         chance.shuffle(children)
         for child in children:  # one dies before the other, if there are two
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
-        steps = sorted(int(path.stem[5:]) for path in killed.glob('iter_*.pth'))
-        print(f'killed, newest checkpoint {steps[-1] if steps else "none"}', flush=True)
+        newest = max((int(path.stem[5:]) for path in killed.glob('iter_*.pth')), default=0)
+        print(f'killed after {seconds:.1f} s, newest checkpoint {newest}', flush=True)
     wait(live(config, shapes, killed, int(processes)))
 
 

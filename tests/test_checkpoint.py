@@ -23,6 +23,8 @@ from xcit_mm.checkpoint import (
     load_pretrained,
     model_state,
     read_checkpoint,
+    require_same_tensors,
+    require_training_state,
 )
 
 
@@ -373,3 +375,90 @@ def test_a_conversion_overwrites_nothing_and_leaves_nothing_half(source, tmp_pat
     with pytest.raises(UserError, match=r'holds no XCiT \(conv1\.weight \(3,\)\)'):
         convert(tmp_path / 'resnet.pth', tmp_path / 'new.pth')
     assert {p.name for p in tmp_path.iterdir()} == {'source.pth', 'target.pth', 'resnet.pth'}
+
+
+def of_a_run(**changes) -> dict:
+    """What mmengine's runner writes, with values at dotted paths exchanged."""
+    checkpoint = {
+        'meta': {'epoch': 3, 'iter': 0},
+        'state_dict': {'a': torch.zeros(1)},
+        'message_hub': {'log_scalars': {}, 'runtime_info': {}, 'resumed_keys': {}},
+        'optimizer': {'state': {}, 'param_groups': [{'params': []}], 'loss_scaler': {}},
+        'param_schedulers': [{'last_step': 3}],
+    }
+    for path, value in changes.items():
+        outer, _, last = path.rpartition('.')
+        (checkpoint[outer] if outer else checkpoint)[last] = value
+    return checkpoint
+
+
+@pytest.mark.parametrize('schedulers', [[], [{}], {}, {'generator': [{}]}])
+def test_what_the_runner_writes_can_be_resumed(schedulers):
+    require_training_state(of_a_run(param_schedulers=schedulers), 'run.pth')
+
+
+@pytest.mark.parametrize(
+    ('path', 'values'),
+    [
+        ('meta', [None, 3, [], {}]),
+        ('meta.epoch', [None, -1, True, 1.0, '1', torch.tensor(1), [1]]),
+        ('meta.iter', [None, -1, False, 1.0, '1']),
+        ('state_dict', [None, 3, []]),
+        ('message_hub', [None, [], 'hub', {}]),
+        ('message_hub.log_scalars', [None, []]),
+        ('message_hub.runtime_info', [None, 1]),
+        ('message_hub.resumed_keys', [None, 'a']),
+        ('optimizer', [None, [], {}, {'state': {}}]),
+        ('optimizer.state', [None, []]),
+        ('optimizer.param_groups', [None, {}, [1], (1,)]),
+        ('param_schedulers', [None, 3, [1], {'a': {}}, {'a': None}]),
+    ],
+)
+def test_a_part_that_is_missing_or_of_a_wrong_kind_is_named(path, values):
+    for value in values:
+        with pytest.raises(UserError, match=rf'run\.pth .*holds no .*{path}.*load_from=run\.pth'):
+            require_training_state(of_a_run(**{path: value}), 'run.pth')
+
+
+@pytest.mark.parametrize('content', [None, 3, [], 'a', {'a': torch.zeros(1)}])
+def test_weights_alone_cannot_be_resumed(content):
+    with pytest.raises(UserError, match=r'run\.pth cannot be resumed'):
+        require_training_state(content, 'run.pth')
+
+
+@pytest.mark.parametrize(
+    ('weight', 'said'),
+    [
+        (torch.ones(2, dtype=torch.int64), r'the file has .*a \(2,\) of torch\.int64.*; the model'),
+        (torch.ones(2).to_sparse(), r'a \(2,\), not stored number by number'),
+        (torch.ones(2, device='meta'), r'a \(2,\), not stored number by number'),
+        (torch.ones(2, dtype=torch.complex64), r'a \(2,\) of complex numbers'),
+        (torch.tensor([1.0, float('nan')]), r'holds numbers in a that are infinite or none'),
+        (torch.tensor([1.0, float('inf')], dtype=torch.float16), 'are infinite'),
+        (torch.tensor([1e300, 1.0], dtype=torch.float64), 'are infinite'),
+    ],
+)
+def test_a_tensor_that_would_be_loaded_as_something_else_is_refused(weight, said):
+    with pytest.raises(UserError, match=said):
+        require_same_tensors({'a': weight}, {'a': torch.zeros(2)}, 'file.pth')
+
+
+@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16, torch.float64])
+def test_floats_of_another_size_are_loaded(dtype):
+    large = torch.finfo(dtype).max if dtype == torch.float16 else 3e38
+    weights = {'a': torch.full((9,), large, dtype=dtype)}  # whose sum is infinite
+    require_same_tensors(weights, {'a': torch.zeros(9)}, 'file.pth')
+
+
+def test_two_weights_of_one_name_are_refused():
+    with pytest.raises(UserError, match=r'file\.pth holds module\.a a second time'):
+        model_state({'a': torch.zeros(1), 'module.a': torch.ones(1)}, 'file.pth')
+
+
+def test_a_flipped_bit_is_seen_in_a_file_that_is_trusted(source, tmp_path):
+    torch.save(source.state_dict(), tmp_path / 'a.pth')
+    content = bytearray((tmp_path / 'a.pth').read_bytes())
+    content[len(content) // 2] ^= 1
+    (tmp_path / 'a.pth').write_bytes(content)
+    with pytest.raises(UserError, match=r'a\.pth cannot be read: .*damaged .*CRC'):
+        read_checkpoint(tmp_path / 'a.pth', trusted=True)

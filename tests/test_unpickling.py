@@ -1,4 +1,4 @@
-"""Checkpoints are read without running code that is in them, on every PyTorch."""
+"""Checkpoints are read without running code that is in them, by us and by others."""
 
 import argparse
 import collections
@@ -11,19 +11,22 @@ import numpy as np
 import pytest
 import torch
 from mmengine.logging import HistoryBuffer
+from test_mutated_checkpoints import (
+    END,
+    P,
+    T,
+    array,
+    call,
+    dtype,
+    latin,
+    number,
+    numbers,
+    text,
+    with_pickle,
+)
 
 from xcit_mm import UserError, unpickling
 from xcit_mm.checkpoint import read_checkpoint
-
-
-@pytest.fixture(params=['by name', 'by our unpickler'])
-def load(request, monkeypatch):
-    """Read a file in the way of the installed PyTorch, and in that of those before 2.6."""
-    if request.param == 'by our unpickler':
-        monkeypatch.setattr(unpickling, 'ALLOWS_BY_NAME', False)
-    elif not unpickling.ALLOWS_BY_NAME:
-        pytest.skip('PyTorch before 2.6')
-    return lambda path: read_checkpoint(str(path))
 
 
 @pytest.fixture(params=[True, False], ids=['zip', 'before PyTorch 1.6'])
@@ -35,7 +38,7 @@ def save(request, tmp_path):
     return save
 
 
-def test_what_checkpoints_hold_is_read(load, save):
+def test_what_checkpoints_hold_is_read(save):
     content = {
         'args': argparse.Namespace(lr=1),
         'history': HistoryBuffer([1.0, 3.0], [1, 1]),
@@ -48,7 +51,7 @@ def test_what_checkpoints_hold_is_read(load, save):
         ),
         'optimizer': {'step': 3, 'betas': (0.9, 0.999), 'fused': None, 'keys': {1, 2}},
     }
-    loaded = load(save(content))
+    loaded = read_checkpoint(save(content))
     assert loaded['args'].lr == 1
     assert loaded['history'].statistics('mean') == 2.0
     assert loaded['lr'] == 0.5
@@ -61,14 +64,14 @@ def test_what_checkpoints_hold_is_read(load, save):
     assert loaded['optimizer'] == content['optimizer']
 
 
-def test_a_file_written_with_numpy_1_is_read(load, tmp_path):
+def test_a_file_written_with_numpy_1_is_read(tmp_path):
     """NumPy 2 moved the functions that rebuild its values; released files name the old place."""
     values = {'lr': np.float64(0.5), 'mean': np.array([1.0, 2.0])}
     torch.save(values, tmp_path / 'new.pth', _use_new_zipfile_serialization=False)
     old = (tmp_path / 'new.pth').read_bytes().replace(b'numpy._core.', b'numpy.core.')
     (tmp_path / 'old.pth').write_bytes(old)
     assert b'numpy.core.' in old
-    loaded = load(tmp_path / 'old.pth')
+    loaded = read_checkpoint(tmp_path / 'old.pth')
     assert loaded['lr'] == 0.5
     assert loaded['mean'].tolist() == [1.0, 2.0]
 
@@ -95,19 +98,19 @@ class Call:
         lambda trace: torch.nn.Linear(2, 2),
     ],
 )
-def test_nothing_else_is_called(load, save, tmp_path, payload):
+def test_nothing_else_is_called(save, tmp_path, payload):
     trace = tmp_path / 'trace'
     path = save({'state_dict': {'a': torch.zeros(1)}, 'hook': payload(str(trace))})
     with pytest.raises(UserError, match=r'file\.pth cannot be read: it needs more than weights \('):
-        load(path)
+        read_checkpoint(path)
     assert not trace.exists()
 
 
-def test_code_in_a_plain_pickle_is_not_run(load, tmp_path):
+def test_code_in_a_plain_pickle_is_not_run(tmp_path):
     trace = tmp_path / 'trace'
     (tmp_path / 'file.pth').write_bytes(pickle.dumps(Call(os.mkdir, str(trace)), protocol=2))
     with pytest.raises(UserError, match='cannot be read'):
-        load(tmp_path / 'file.pth')
+        read_checkpoint(tmp_path / 'file.pth')
     assert not trace.exists()
 
 
@@ -121,3 +124,25 @@ def test_mmengine_reads_the_history_of_a_run_with_plain_torch(tmp_path):
     torch.save(Call(getattr, HistoryBuffer, '__init__'), tmp_path / 'payload.pth')
     with pytest.raises(UnpicklingError, match='__init__'):
         torch.load(tmp_path / 'payload.pth', weights_only=True)
+
+
+@pytest.mark.skipif(not unpickling.ALLOWS_BY_NAME, reason='PyTorch before 2.6')
+def test_plain_torch_takes_no_bytes_for_addresses(tmp_path):
+    """NumPy restores a dtype of numbers with a field of objects, whose addresses they are."""
+    unpickling.allow_plain_classes()
+    objects = call('numpy.dtype', text('O'), b'\x89', b'\x88')
+    field = b'(' + text('a') + T, b'}' + text('a') + b'(' + objects + number(0) + T + b's'
+    content = array(numbers(1), dtype('f8', b'N', *field), latin(8))
+    (tmp_path / 'file.pth').write_bytes(with_pickle(P + content + END))
+    loaded = torch.load(tmp_path / 'file.pth', weights_only=True)
+    assert loaded.dtype.names is None
+    with pytest.raises(UserError, match=r'more than weights \(numpy\.dtype\)'):
+        read_checkpoint(tmp_path / 'file.pth')
+
+
+def test_a_dtype_without_a_storage_class_is_read(tmp_path):
+    value = torch.ones(2).to(torch.float8_e5m2)
+    torch.save({'a': value}, tmp_path / 'file.pth')
+    loaded = read_checkpoint(tmp_path / 'file.pth')['a']
+    assert loaded.dtype == value.dtype
+    assert torch.equal(loaded.float(), value.float())

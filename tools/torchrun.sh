@@ -22,5 +22,7 @@ else
         --master_addr="${MASTER_ADDR:-127.0.0.1}" --master_port="${PORT:-29500}"
     )
 fi
+# Otherwise processes that are started again find the addresses of those that died.
+export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
 exec "${PYTHON:-python3}" -m torch.distributed.run "${rendezvous[@]}" --nproc_per_node="$gpus" \
-    "$(dirname "$0")/$tool" "$@" --launcher pytorch
+    --max-restarts="${MAX_RESTARTS:-0}" "$(dirname "$0")/$tool" "$@" --launcher pytorch

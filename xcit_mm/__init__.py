@@ -14,8 +14,9 @@ from . import mmcv_fallback  # noqa: E402  needs what was just checked
 
 mmcv_fallback.install()
 
-from . import engine  # noqa: E402, F401  registers the hooks of our configs
+from . import engine  # noqa: E402, F401  registers the loops and hooks of our configs
 from .accelerate import accelerate  # noqa: E402
+from .datasets import images  # noqa: E402, F401  registers their image loader
 from .errors import UserError  # noqa: E402
 from .models import XCiT  # noqa: E402
 from .unpickling import allow_plain_classes  # noqa: E402

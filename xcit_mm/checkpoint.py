@@ -14,6 +14,7 @@ import torch
 from mmengine.logging import print_log
 from torch import Tensor, nn
 
+from .archive import verified_sizes
 from .download import START, TORCH_STARTS, download, is_safetensors, is_url
 from .environment import require
 from .errors import DependencyError, UserError, reason
@@ -27,8 +28,10 @@ BACKBONE = 'backbone.'  # how detectors, segmentors and DINO call their backbone
 CLASSIFIER = ('cls_token', 'cls_attn_blocks.', 'norm.', 'head.')
 # What an ImageNet model does not have: the pyramid and the norms behind it start at random.
 PYRAMID = ('fpn1.', 'fpn2.', 'out_norms.')
+ZIP_START = b'PK'
 NO_XCIT = 'no XCiT'
 NUM_SHOWN = 3  # tensors of each side in an error
+MAX_SHOWN = 200  # characters of what comes from a file, in an error
 
 
 def read_checkpoint(path: str | Path, map_location: Any = 'cpu', trusted: bool = False) -> Any:
@@ -38,9 +41,9 @@ def read_checkpoint(path: str | Path, map_location: Any = 'cpu', trusted: bool =
         path: A file of ``torch.save`` or safetensors, its http(s) URL, or ``timm://`` and the
             name of a pretrained XCiT of timm.
         map_location: As of ``torch.load``.
-        trusted: Run whatever the file says, as pickle does. By default it is read with
-            ``weights_only=True``, and the classes that mmengine and the authors' release put
-            into checkpoints are allowed by name.
+        trusted: Run whatever the file says, as pickle does. By default it is read by
+            an unpickler that knows tensors and the classes that mmengine and the authors'
+            release put into checkpoints, and no others. Damage is looked for either way.
 
     Raises:
         UserError: If there is no such file, it is damaged or something else, or it needs more
@@ -55,15 +58,16 @@ def read_checkpoint(path: str | Path, map_location: Any = 'cpu', trusted: bool =
             start = stream.read(START)
         if is_safetensors(start):
             return _read_safetensors(file)
+        sizes = verified_sizes(file) if start.startswith(ZIP_START) else None
         if trusted:
             return torch.load(file, map_location=map_location, weights_only=False)
-        return load_plain(file, map_location)
+        return load_plain(file, map_location, sizes)
     except DependencyError:
         raise
     except OSError as error:
         why = reason(error)
     except Exception as error:  # of zip, pickle and safetensors
-        why = _why_unreadable(start, error)
+        why = _printable(_why_unreadable(start, error))
     kept = f' ({file}: delete it to fetch it again)' if is_url(path) else ''
     raise UserError(f'the checkpoint {path}{kept} cannot be read: {why}')
 
@@ -78,7 +82,7 @@ def model_state(checkpoint: Any, path: str | Path) -> dict[str, Tensor]:
         path: Of the file, for the error.
 
     Raises:
-        UserError: If it holds no weights.
+        UserError: If it holds no weights, or something else among them.
     """
     wrappers = ('state_dict', 'model', 'teacher', 'student')
     state = checkpoint
@@ -89,7 +93,17 @@ def model_state(checkpoint: Any, path: str | Path) -> dict[str, Tensor]:
         raise UserError(
             f'the checkpoint {path} holds no state dict, by itself or under one of {wrappers}'
         )
-    return {str(name).removeprefix('module.'): value for name, value in state.items()}
+    weights: dict[str, Tensor] = {}
+    for key, value in state.items():
+        name = key.removeprefix('module.') if isinstance(key, str) else key
+        if not isinstance(name, str) or not isinstance(value, Tensor) or name in weights:
+            what = 'a second time' if name in weights else f'as {_shape(value)}'
+            raise UserError(
+                f'the checkpoint {path} holds {_printable(str(key))} {what} among its weights, '
+                'which are tensors by name'
+            )
+        weights[name] = value
+    return weights
 
 
 def backbone_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -166,6 +180,7 @@ def convert(source: str | Path, target: Path, trusted: bool = False) -> str:
     state = model_state(read_checkpoint(source, trusted=trusted), source)
     whole = any(name.split('.')[0].endswith(HEAD) for name in state)
     state = detector_state(state) if whole else backbone_state(state)
+    _require_finite(state, source)
     what = _describe(state)
     if what == NO_XCIT:
         raise UserError(f'{source} holds {_summary(state, state)}')
@@ -183,13 +198,14 @@ def require_same_tensors(
     path: str,
     may_be_missing: Container[str] = (),
 ) -> None:
-    """Compare a state from a file with a model's, by names and shapes.
+    """Compare a state from a file with a model's, by names, shapes and kinds of numbers.
 
     mmengine loads what fits and logs the rest, so that a model of random weights is evaluated
-    or trained where a file belongs to another one.
+    or trained where a file belongs to another one. Floats of another size are converted.
 
     Raises:
-        UserError: If they differ, with what both are and their first differences.
+        UserError: If they differ, with what both are and their first differences, or a weight
+            is infinite or not a number.
     """
     differ = [
         name
@@ -202,11 +218,71 @@ def require_same_tensors(
             f'{path} does not hold the weights of this model ({len(differ)} tensors differ): '
             f'the file has {_summary(given, differ)}; the model has {_summary(wanted, differ)}'
         )
+    _require_finite(given, path)
+
+
+def require_training_state(checkpoint: Any, path: str | Path) -> None:
+    """Make sure that a run can go on from what a checkpoint holds.
+
+    Args:
+        checkpoint: As mmengine's runner writes it: the epoch and the iteration, the weights, the
+            message hub, the state of the optimizer and that of the schedulers.
+        path: Of the file, for the error.
+
+    Raises:
+        UserError: If not, with the part that is missing or of a wrong kind.
+    """
+    parts = checkpoint if isinstance(checkpoint, Mapping) else {}
+    meta, hub, optimizer = (_mapping(parts.get(k)) for k in ('meta', 'message_hub', 'optimizer'))
+    schedulers = parts.get('param_schedulers')
+    groups = schedulers.values() if isinstance(schedulers, Mapping) else [schedulers]
+    needed = {
+        'meta.epoch': _is_count(meta.get('epoch')),
+        'meta.iter': _is_count(meta.get('iter')),
+        'state_dict': isinstance(parts.get('state_dict'), Mapping),
+        **{
+            f'message_hub.{name}': isinstance(hub.get(name), Mapping)
+            for name in ('log_scalars', 'runtime_info', 'resumed_keys')
+        },
+        'optimizer.state': isinstance(optimizer.get('state'), Mapping),
+        'optimizer.param_groups': _is_list_of_mappings(optimizer.get('param_groups')),
+        'param_schedulers': all(map(_is_list_of_mappings, groups)),
+    }
+    lacking = [name for name, is_there in needed.items() if not is_there]
+    if lacking:
+        raise UserError(
+            f'{path} cannot be resumed, as it holds no {", ".join(lacking)}; to start from its '
+            f'weights: --cfg-options load_from={path}'
+        )
 
 
 def modules_of(names: Iterable[str]) -> list[str]:
     """The modules that tensors belong to, each once: a.b.weight and a.b.bias are of a.b."""
     return sorted({name.rpartition('.')[0] for name in names})
+
+
+def _mapping(value: Any) -> Mapping:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_list_of_mappings(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, Mapping) for one in value)
+
+
+def _require_finite(state: Mapping[str, Tensor], path: str | Path) -> None:
+    """Refuse weights of a training that has diverged, which would be trained or evaluated."""
+    for name, value in state.items():
+        numbers = value.float() if value.is_floating_point() else value  # as models have them
+        # The sum takes a twentieth of the time, and is finite but where large numbers add up.
+        if not torch.isfinite(numbers.sum()) and not torch.isfinite(numbers).all():
+            raise UserError(
+                f'{path} holds numbers in {_printable(name)} that are infinite or none (NaN); take '
+                'an earlier checkpoint'
+            )
 
 
 def _read_safetensors(file: Path) -> dict[str, Tensor]:
@@ -254,7 +330,7 @@ def _why_unreadable(start: bytes, error: Exception) -> str:
 
 def _summary(state: Mapping[str, Tensor], differ: Iterable[str]) -> str:
     """What a state dict is the weights of, and those of its tensors that differ."""
-    shown = [f'{name} {_shape(state[name])}' for name in differ if name in state]
+    shown = [f'{_printable(name)} {_shape(state[name])}' for name in differ if name in state]
     more = ', ...' if len(shown) > NUM_SHOWN else ''
     return f'{_describe(state)} ({", ".join(shown[:NUM_SHOWN]) or "nothing else"}{more})'
 
@@ -263,7 +339,7 @@ def _describe(state: Mapping[str, Tensor]) -> str:
     trunk = backbone_state(state)
     depth = len({name.split('.')[1] for name in trunk if name.startswith('blocks.')})
     temperature, gamma = (trunk.get(f'blocks.0.{n}') for n in ('attn.temperature', 'gamma3'))
-    if temperature is None or gamma is None:
+    if temperature is None or gamma is None or not temperature.ndim or not gamma.ndim:
         return NO_XCIT
     patch_size = 2 ** sum(bool(re.match(r'patch_embed\.proj\.\d\.0\.weight', n)) for n in trunk)
     return (
@@ -272,7 +348,21 @@ def _describe(state: Mapping[str, Tensor]) -> str:
     )
 
 
-def _shape(value: Tensor | None) -> str:
+def _shape(value: Any) -> str:
+    """What has to be the same of two tensors for one to be loaded as the other."""
     if value is None:
         return 'absent'
-    return str(tuple(value.shape)) if isinstance(value, Tensor) else f'a {type(value).__name__}'
+    if not isinstance(value, Tensor):
+        return f'a {type(value).__name__}'
+    shape = str(tuple(value.shape))
+    if value.layout != torch.strided or value.is_quantized or value.is_meta:
+        return f'{shape}, not stored number by number'
+    if value.is_floating_point():
+        return shape
+    return f'{shape} of {"complex numbers" if value.is_complex() else value.dtype}'
+
+
+def _printable(text: str) -> str:
+    """Text from a file, as part of a line."""
+    shown = text if len(text) <= MAX_SHOWN else f'{text[:MAX_SHOWN]}...'
+    return ''.join(c if c.isprintable() else '?' for c in shown)

@@ -53,7 +53,7 @@ def require(module: str) -> None:
     """
     package = module.split('.')[0]
     try:
-        with _quiet():
+        with quiet():
             importlib.import_module(module)
     except ModuleNotFoundError as error:
         missing = error.name or package
@@ -134,7 +134,7 @@ def _mmcv_without_operators() -> str:
 
 
 @contextmanager
-def _quiet():
+def quiet():
     """Hide what packages say on import about parts nobody asked for.
 
     onedl-mmdetection's "Line NMS is not compiled ... you need to recompile", of a lane

@@ -26,6 +26,12 @@ def add_run_arguments(parser: ArgumentParser) -> None:
         default='none',
         help='how the processes of a distributed run were started; pytorch: torchrun',
     )
+    add_options_argument(parser)
+    add_trust_argument(parser)
+
+
+def add_options_argument(parser: ArgumentParser) -> None:
+    """The argument of every tool that reads a config."""
     parser.add_argument(
         '--cfg-options',
         nargs='+',
@@ -35,7 +41,6 @@ def add_run_arguments(parser: ArgumentParser) -> None:
         help='replace values of the config, as in train_dataloader.batch_size=4; '
         'data_root=DIR moves all of the data, pretrained=FILE is what the backbone starts from',
     )
-    add_trust_argument(parser)
 
 
 class _Options(DictAction):

@@ -45,7 +45,8 @@ SETTINGS = dict(
     max_bad_share=0.01,  # of the training data that may be unreadable
     skip_bad_in_evaluation=False,  # which is an error otherwise: it falsifies the metrics
 )
-# What survives an interruption, a bad sample or a full disk, for what does not.
+# What survives an interruption, a bad sample or a full disk, in the place of what does not.
+# The config keeps the names that every tool of the field knows.
 OURS = {
     'EpochBasedTrainLoop': 'ResumableEpochLoop',
     'IterBasedTrainLoop': 'ResumableIterLoop',
@@ -74,9 +75,6 @@ def load_config(
     contradicting itself: ``data_root=DIR`` moves every path that starts with the config's
     ``data_root``, and ``pretrained=WEIGHTS`` is what the backbone starts from (None: random
     weights).
-
-    mmengine's loops and checkpoints, mmdet's COCO and mmcv's image loader become those of this
-    package, which survive more (see ``OURS``).
 
     Args:
         path: The config file.
@@ -113,7 +111,6 @@ def load_config(
         cfg.setdefault(name, default)
     if not 0 <= cfg.max_bad_share <= 1:
         raise UserError(f'max_bad_share={cfg.max_bad_share} is not between 0 and 1')
-    _take_ours(cfg)
     cfg.launcher = launcher
     cfg.work_dir = work_dir or cfg.get('work_dir') or str(Path('work_dirs') / path.stem)
     return cfg
@@ -192,7 +189,7 @@ def limit_iterations(cfg: Config, options: Mapping[str, Any] | None = None) -> l
             'log_processor.by_epoch': False,
         }
         cfg.train_cfg = dict(
-            type='ResumableIterLoop',
+            type='IterBasedTrainLoop',
             max_iters=max_iters,
             val_interval=options.get('train_cfg.val_interval', max_iters),
         )
@@ -215,6 +212,20 @@ def without_amp(cfg: Config) -> list[str]:
         cfg.optim_wrapper.pop(argument, None)
     cfg.optim_wrapper.type = 'OptimWrapper'
     return [f'No GPU: training in float32 on the {device} instead of in mixed precision.']
+
+
+def ours(node: Any) -> Any:
+    """A copy of a part of a config with what survives more in the place of what ``OURS`` names."""
+    if isinstance(node, (list, tuple)):
+        return type(node)(ours(value) for value in node)
+    if not isinstance(node, dict):
+        return node
+    replaced = ConfigDict({key: ours(value) for key, value in node.items()})
+    kind = node.get('type')
+    is_special = kind == 'LoadImageFromFile' and not node.keys() <= IMAGE_ARGUMENTS
+    if isinstance(kind, str) and not is_special:
+        replaced.type = OURS.get(kind, kind)
+    return replaced
 
 
 def _read(path: Path) -> Config:
@@ -280,26 +291,6 @@ def _move_data(cfg: Config, new_root: str, path: Path) -> None:
     if cfg.to_dict() == before:
         raise UserError(f'--cfg-options data_root: no path of {path} begins with its {old_root}')
     cfg.data_root = new_root
-
-
-def _take_ours(cfg: Config) -> None:
-    train_cfg = cfg.get('train_cfg') or {}
-    if 'type' not in train_cfg and 'by_epoch' in train_cfg:  # as mmengine takes it, too
-        train_cfg.type = f'{"Epoch" if train_cfg.pop("by_epoch") else "Iter"}BasedTrainLoop'
-
-    def visit(node: Any) -> None:
-        if isinstance(node, dict):
-            kind = node.get('type')
-            is_special = kind == 'LoadImageFromFile' and not node.keys() <= IMAGE_ARGUMENTS
-            if isinstance(kind, str) and not is_special:
-                node['type'] = OURS.get(kind, kind)
-            for value in node.values():
-                visit(value)
-        elif isinstance(node, (list, tuple)):
-            for value in node:
-                visit(value)
-
-    visit(cfg._cfg_dict)
 
 
 def _map_values(node: Any, function: Callable[[Any], Any]) -> Any:

@@ -55,7 +55,7 @@ def check_classes(cfg: Config, splits: tuple[str, ...]) -> None:
         UserError: If they differ, with the classes of both sides.
     """
     for split in splits:
-        for dataset in _leaf_datasets((cfg.get(f'{split}_dataloader') or {}).get('dataset', {})):
+        for dataset in leaf_datasets((cfg.get(f'{split}_dataloader') or {}).get('dataset', {})):
             kind = _dataset_class(dataset.get('type'), cfg.default_scope)
             known = getattr(kind, 'METAINFO', {})
             classes = (dataset.get('metainfo') or {}).get('classes') or known.get('classes')
@@ -74,18 +74,18 @@ def check_classes(cfg: Config, splits: tuple[str, ...]) -> None:
                     )
 
 
-def _leaf_datasets(dataset: dict) -> Iterator[dict]:
+def leaf_datasets(dataset: dict) -> Iterator[dict]:
     """The datasets that read files, inside of those that wrap or join others."""
     inner = dataset.get('dataset') or dataset.get('datasets')
     if not inner:
         yield dataset
     for wrapped in [inner] if isinstance(inner, dict) else inner or []:
-        yield from _leaf_datasets(wrapped)
+        yield from leaf_datasets(wrapped)
 
 
 def _dataset_paths(dataset: dict) -> Iterator[tuple[str, Path]]:
     """What a dataset reads, from the outside in."""
-    for leaf in _leaf_datasets(dataset):
+    for leaf in leaf_datasets(dataset):
         root = leaf.get('data_root') or ''
         if root:
             yield 'folder', Path(root)

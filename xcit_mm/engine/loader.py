@@ -13,6 +13,7 @@ from mmengine.dataset import InfiniteSampler
 from mmengine.dist import all_reduce, get_rank
 from torch.utils.data import BatchSampler, DataLoader, Dataset, Sampler
 
+from ..datasets.images import BLACK
 from ..errors import UserError, reason
 from .randomness import seed_all
 
@@ -175,10 +176,8 @@ class EvaluationSamples(_Samples):
 
     def _black(self, index: int) -> Any:
         try:
-            info = self.dataset.get_data_info(index)
-            info['img'] = np.zeros((info['height'], info['width'], 3), np.uint8)
-            return self.dataset.pipeline(info)
-        except Exception:  # not the image is bad, or its size is not known
+            return self.dataset.pipeline({**self.dataset.get_data_info(index), BLACK: True})
+        except Exception:  # it is not the image that is bad, or the pipeline loads it otherwise
             return None
 
 
@@ -198,7 +197,7 @@ class CheckedLoader(DataLoader):
             if bad:
                 self.report(bad)
             if batch is None:
-                raise UserError(f'{MAX_TRIES} samples in a row cannot be read, the last: {bad[-1]}')
+                raise UserError(f'{bad[-1]}, and nothing can take its place')
             yield batch
 
 

@@ -4,12 +4,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import cv2
+import numpy as np
 import torch
+from mmengine import fileio
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from mmengine.structures import BaseDataElement, PixelData
 from torch import Tensor
+
+from ..datasets.images import BadImageError, decode
 
 NUM_VAL = 16  # pictures of a validation
 SCORE_THR = 0.5  # detections with a lower score are not drawn
@@ -52,7 +56,7 @@ class PictureHook(Hook):
                 self._draw(runner, sample, Path(self.test_dir))
 
     def _draw(self, runner: Runner, sample: BaseDataElement, folder: Path) -> None:
-        image = cv2.imread(sample.img_path)[..., ::-1]
+        image = _image(sample)
         factor = -(-MIN_SIDE // min(image.shape[:2]))
         if factor > 1:
             image = cv2.resize(image, None, fx=factor, fy=factor, interpolation=cv2.INTER_CUBIC)
@@ -65,6 +69,15 @@ class PictureHook(Hook):
             out_file=str(folder / f'{Path(sample.img_path).stem}.png'),
             **options,
         )
+
+
+def _image(sample: BaseDataElement) -> np.ndarray:
+    """The image as the model was given it: not the rotation of EXIF, if not; black, if bad."""
+    height, width = sample.ori_shape
+    try:
+        return decode(fileio.get(sample.img_path), (width, height))[..., ::-1]
+    except (BadImageError, OSError):
+        return np.zeros((height, width, 3), np.uint8)
 
 
 def _enlarge(sample: BaseDataElement, factor: int) -> BaseDataElement:

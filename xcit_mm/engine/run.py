@@ -19,7 +19,7 @@ from .config import check_batch_size, limit_iterations, load_config, require_par
 from .data_check import check_classes, check_data
 from .report import write_metrics
 from .runner import CheckedRunner
-from .weights import pretrained_weights, require_file
+from .weights import pretrained_weights, read_all_safely, require_file
 
 TEST_LOG_INTERVAL = 10  # images: a test on a CPU takes seconds for each
 LAUNCHERS = (
@@ -157,6 +157,7 @@ def _build(cfg: Config, notes: list[str]) -> CheckedRunner:
             require_writable(folder)
     if cfg.launcher != 'none' and not torch.cuda.is_available():
         notes.append(_without_gpus(cfg))
+    read_all_safely(cfg.trust_checkpoint)
     runner = CheckedRunner.from_cfg(cfg)
     runner.logger.addFilter(_is_readable)
     for note in notes:

@@ -9,6 +9,7 @@ from mmengine.dist import master_only
 from mmengine.model import is_model_wrapper
 from mmengine.runner import BaseLoop, Runner
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from ..checkpoint import (
     HEAD,
@@ -22,6 +23,7 @@ from ..checkpoint import (
 from ..errors import UserError, reason
 from ..files import write_whole
 from ..models import XCiT
+from .config import ours
 from .loader import BadSample, CheckedLoader, evaluation_loader
 
 
@@ -33,6 +35,20 @@ class CheckedRunner(Runner):
     """
 
     _testing = False
+
+    @staticmethod
+    def build_dataloader(dataloader: dict, *args, **kwargs) -> DataLoader:
+        return Runner.build_dataloader(ours(dataloader), *args, **kwargs)
+
+    def build_train_loop(self, loop: BaseLoop | dict) -> BaseLoop:
+        if isinstance(loop, dict) and 'type' not in loop:  # as mmengine takes it, too
+            by_epoch = loop.get('by_epoch', True)
+            loop = {name: value for name, value in loop.items() if name != 'by_epoch'}
+            loop['type'] = 'EpochBasedTrainLoop' if by_epoch else 'IterBasedTrainLoop'
+        return super().build_train_loop(ours(loop))
+
+    def register_default_hooks(self, hooks: dict | None = None) -> None:
+        super().register_default_hooks(ours(hooks))
 
     def test(self) -> dict[str, float]:
         self._testing = True

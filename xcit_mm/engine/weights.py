@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config
+from mmengine.runner import CheckpointLoader
 
-from ..checkpoint import TIMM
+from ..checkpoint import TIMM, read_checkpoint
 from ..download import UnreachableError, download, is_url
 from ..errors import UserError
 
@@ -60,6 +61,19 @@ def require_file(checkpoint: str) -> None:
         download(checkpoint)
     elif not Path(checkpoint).expanduser().is_file():
         raise UserError(f'the checkpoint {checkpoint} does not exist (looked in {Path.cwd()})')
+
+
+def read_all_safely(trusted: bool) -> None:
+    """Have mmengine itself read files and URLs as we do, such as for ``init_cfg`` of other modules.
+
+    Args:
+        trusted: As of :func:`xcit_mm.checkpoint.read_checkpoint`.
+    """
+
+    def load_from_xcit_mm(filename: str, map_location: Any = None) -> Any:
+        return read_checkpoint(filename, map_location, trusted)
+
+    CheckpointLoader.register_scheme(('', 'http://', 'https://'), load_from_xcit_mm, force=True)
 
 
 def _warm_up(cfg: Config) -> int:

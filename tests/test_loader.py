@@ -1,0 +1,151 @@
+"""Batches from any iteration on, samples that follow from their place, and bad ones."""
+
+import multiprocessing
+import signal
+import subprocess
+import time
+from itertools import islice
+
+import pytest
+import torch
+from mmengine.dataset import DefaultSampler, InfiniteSampler, pseudo_collate
+from torch.utils.data import BatchSampler, DataLoader
+from toy import SIZE, ToyDataset
+
+from xcit_mm import UserError
+from xcit_mm.engine.loader import ResumableBatches, evaluation_loader, training_loader
+
+
+def batches(sampler=DefaultSampler, endless=True, size=3) -> ResumableBatches:
+    inner = BatchSampler(sampler(ToyDataset(), shuffle=True, seed=5), size, drop_last=False)
+    return ResumableBatches(inner, 7, endless)
+
+
+def loader(dataset: ToyDataset, workers: int = 0, endless: bool = True) -> DataLoader:
+    sampler = DefaultSampler(dataset, shuffle=True, seed=5)
+    inner = DataLoader(
+        dataset, batch_size=2, sampler=sampler, collate_fn=pseudo_collate, num_workers=workers
+    )
+    return training_loader(inner, 7, endless)
+
+
+def values(batch: dict) -> list[list[float]]:
+    return [value.tolist() for value in batch['inputs']]
+
+
+@pytest.mark.parametrize('sampler', [DefaultSampler, InfiniteSampler])
+@pytest.mark.parametrize('start', [1, 3, 4, 11])
+def test_what_is_resumed_is_the_rest_of_what_was_begun(sampler, start):
+    whole = list(islice(batches(sampler), start + 6))
+    rest = batches(sampler)
+    rest.start = start
+    assert list(islice(rest, 6)) == whole[start:]
+
+
+@pytest.mark.parametrize('start', [0, 1, 4, 7])
+def test_an_epoch_ends_with_its_last_batch(start):
+    whole = list(islice(batches(), 8))
+    rest = batches(endless=False)
+    assert len(rest) == 4
+    rest.start = start
+    assert list(rest) == whole[start : 4 if start < 4 else 8]
+
+
+def test_every_sample_comes_once_in_an_epoch_and_each_epoch_has_its_order():
+    indices = [draw.index for batch in islice(batches(), 8) for draw in batch]
+    first, second = indices[:SIZE], indices[SIZE:]
+    assert sorted(first) == sorted(second) == list(range(SIZE))
+    assert first != second
+
+
+def test_an_infinite_sampler_has_no_epochs():
+    with pytest.raises(UserError, match='an InfiniteSampler has no epochs; use DefaultSampler'):
+        batches(InfiniteSampler, endless=False)
+
+
+def test_a_process_without_data_is_an_error(monkeypatch):
+    empty = BatchSampler([], 2, drop_last=False)
+    empty.sampler = []
+    monkeypatch.setattr('xcit_mm.engine.loader.all_reduce', lambda tensor, op: tensor.fill_(3))
+    with pytest.raises(UserError, match='process 0 has not one batch'):
+        next(iter(ResumableBatches(empty, 0, False)))
+
+
+def test_a_smaller_share_is_filled_up(monkeypatch):
+    """Another process has five batches in an epoch, this one has four."""
+    monkeypatch.setattr('xcit_mm.engine.loader.all_reduce', lambda tensor, op: tensor.fill_(5))
+    drawn = list(batches(endless=False))
+    assert len(drawn) == 5
+    assert [d.index for d in drawn[4]] == [d.index for d in drawn[0]]
+    assert drawn[4][0].place != drawn[0][0].place  # with another augmentation
+
+
+def test_samples_do_not_depend_on_workers_or_on_where_the_run_began():
+    alone = [values(batch) for batch in islice(loader(ToyDataset()), 7)]
+    workers = [values(batch) for batch in islice(loader(ToyDataset(), workers=2), 7)]
+    later = loader(ToyDataset(), workers=1)
+    later.batch_sampler.start = 4
+    torch.rand(3)  # what was drawn before has no part in it
+    assert workers == alone
+    assert [values(batch) for batch in islice(later, 3)] == alone[4:]
+    noise = [value % 1 for batch in alone for pair in batch for value in pair]
+    assert len(set(noise)) == len(noise)
+
+
+@pytest.mark.parametrize('workers', [0, 1])
+def test_bad_samples_are_replaced_and_reported(workers):
+    bad = loader(ToyDataset(bad=(2, 5)), workers, endless=False)
+    reported = []
+    bad.report = reported.extend
+    drawn = [int(value[0]) for batch in bad for value in batch['inputs']]
+    assert len(drawn) == SIZE
+    assert not {2, 5} & set(drawn)
+    assert {str(sample) for sample in reported} == {
+        '2.png: ValueError: planted',
+        '5.png: ValueError: planted',
+    }
+
+
+def test_a_batch_that_cannot_be_filled_ends_the_run():
+    bad = loader(ToyDataset(bad=tuple(range(SIZE))))
+    bad.report = lambda samples: None
+    with pytest.raises(
+        UserError, match=r'\d\.png: ValueError: planted, and nothing can take its place'
+    ):
+        next(iter(bad))
+
+
+def test_an_evaluation_reports_a_bad_sample_instead_of_replacing_it():
+    inner = DataLoader(ToyDataset(bad=(2,)), batch_size=1, collate_fn=pseudo_collate)
+    evaluated = evaluation_loader(inner, skip_bad=False)
+    reported = []
+    evaluated.report = reported.extend
+    drawn = []
+    with pytest.raises(UserError):  # the batch is empty; the runner's report says more, earlier
+        drawn += [values(batch) for batch in evaluated]
+    assert [sample.file for sample in reported] == ['2.png']
+
+
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
+def test_workers_outlive_a_signal_to_the_whole_group(number):
+    data = loader(ToyDataset(), workers=1)
+    batches = iter(data)
+    next(batches)
+    (child,) = workers_alive()
+    subprocess.run(['kill', f'-{int(number)}', str(child)], check=True)  # not from its parent
+    time.sleep(0.3)
+    assert len([next(batches) for _ in range(10)]) == 10
+    assert child in workers_alive()
+
+
+def test_workers_end_when_their_parent_says_so():
+    batches = iter(loader(ToyDataset(), workers=1))
+    next(batches)
+    (child,) = multiprocessing.active_children()
+    child.terminate()
+    child.join(5)
+    assert child.exitcode == 0
+
+
+def workers_alive() -> list[int]:
+    return [child.pid for child in multiprocessing.active_children()]

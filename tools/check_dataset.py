@@ -1,0 +1,48 @@
+#!/usr/bin/env python3
+"""Read every image and annotation of a config, and name what a run would stop at or leave out."""
+
+import argparse
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clone as it stands
+
+try:
+    from xcit_mm.datasets.check import check_dataset, print_report, write_report
+    from xcit_mm.engine import cli
+    from xcit_mm.engine.config import load_config
+    from xcit_mm.errors import UserError
+    from xcit_mm.files import require_writable
+except ImportError as error:  # of what xcit_mm stands on; the message says what to install
+    print(f'{sys.argv[0]}: {error}', file=sys.stderr)
+    sys.exit(2)
+
+WOULD_STOP = 1  # the exit code
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog='Exit code: 0, or 1 if a run would stop; 2 for wrong input.'
+    )
+    parser.add_argument('config', help='a file of configs/')
+    parser.add_argument('--workers', type=int, help='processes that read; default: one a core')
+    parser.add_argument('--out', metavar='FILE', help='JSON file to write all that was found to')
+    cli.add_options_argument(parser)
+    args = parser.parse_args()
+    if args.workers is not None and args.workers < 1:
+        parser.error(f'--workers {args.workers}: not a positive number')
+    if args.out is not None:
+        require_writable(Path(args.out).parent)
+        if Path(args.out).is_dir():
+            raise UserError(f'--out {args.out}: a folder, not a file to write to')
+
+    report = check_dataset(load_config(args.config, args.cfg_options), workers=args.workers)
+    print_report(report)
+    if args.out is not None:
+        write_report(Path(args.out), report)
+    if report.failures:
+        sys.exit(WOULD_STOP)
+
+
+if __name__ == '__main__':
+    cli.run_tool(main)
