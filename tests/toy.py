@@ -1,5 +1,6 @@
 """The smallest model that mmengine trains, in the runner and the loops of our tools."""
 
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch.utils.data import Dataset
 from xcit_mm.engine.runner import CheckedRunner
 
 SIZE = 10  # samples
+NUMBERS = count()
 
 
 @DATASETS.register_module()
@@ -79,7 +81,7 @@ def toy_runner(
         log_level='WARNING',
         max_bad_share=0.5,
         work_dir=str(work_dir),
-        experiment_name=str(work_dir),
+        experiment_name=f'toy {next(NUMBERS)}',  # mmengine keeps what runs of one name share
         default_scope='mmengine',
     )
     cfg = Config(defaults)

@@ -234,7 +234,7 @@ def require_training_state(checkpoint: Any, path: str | Path) -> None:
     """
     parts = checkpoint if isinstance(checkpoint, Mapping) else {}
     meta, hub, optimizer = (_mapping(parts.get(k)) for k in ('meta', 'message_hub', 'optimizer'))
-    schedulers = parts.get('param_schedulers')
+    schedulers = parts.get('param_schedulers', [])  # a config may have none
     groups = schedulers.values() if isinstance(schedulers, Mapping) else [schedulers]
     needed = {
         'meta.epoch': _is_count(meta.get('epoch')),

@@ -1,0 +1,206 @@
+"""Runs that are killed, asked to stop, or lose a process, as a user has them."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import ROOT
+from killed_runs import NUM_ITERS
+from test_tools import DETECTOR, SEGMENTOR, options
+
+NUM_KILLS = 20
+
+
+def weights(path: Path) -> dict[str, torch.Tensor]:
+    return torch.load(path, weights_only=False)['state_dict']
+
+
+def assert_same_runs(first: Path, second: Path, num_iters: int) -> None:
+    """Bit by bit; and the log of losses without a gap or a double."""
+    a, b = (weights(folder / f'iter_{num_iters}.pth') for folder in (first, second))
+    assert a.keys() == b.keys()
+    for name in a:
+        assert torch.equal(a[name], b[name]), name
+    logs = [(folder / 'losses.jsonl').read_text() for folder in (first, second)]
+    assert logs[0] == logs[1]
+    assert steps(first) == list(range(1, num_iters + 1))
+
+
+def steps(folder: Path) -> list[int]:
+    path = folder / 'losses.jsonl'
+    lines = path.read_text().splitlines() if path.is_file() else []
+    return [json.loads(line)['iter'] for line in lines if line.endswith('}')]
+
+
+@pytest.mark.parametrize(
+    ('config', 'processes'), [(DETECTOR, 1), (SEGMENTOR, 2)], ids=['detector', 'two processes']
+)
+def test_a_run_killed_twenty_times_ends_like_one_left_alone(
+    shapes_root, tmp_path, config, processes
+):
+    """With drop path, augmentation, a worker of its own for the data, and averaged weights."""
+    own = tmp_path / 'own.py'
+    own.write_text(f"_base_ = '{ROOT / config}'\ncustom_hooks = [dict(type='EMAHook')]\n")
+    done = subprocess.run(
+        [
+            sys.executable,
+            'tests/killed_runs.py',
+            *map(str, (own, shapes_root, tmp_path, processes, NUM_KILLS)),
+        ],
+        cwd=ROOT,
+        env=os.environ | {'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1'},
+        capture_output=True,
+        text=True,
+    )
+    logs = ''.join(path.read_text()[-3000:] for path in tmp_path.glob('*.log'))
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:] + logs
+    newest = [int(number) for number in re.findall(r'newest checkpoint (\d+)', done.stdout)]
+    assert len(newest) == NUM_KILLS
+    assert newest == sorted(newest)
+    assert 0 < newest[NUM_KILLS // 2] < newest[-1] < NUM_ITERS, done.stdout
+    assert_same_runs(tmp_path / 'whole', tmp_path / 'killed', NUM_ITERS)
+
+
+class Running:
+    """A tool in a process group of its own, as a shell starts it."""
+
+    def __init__(self, *command: object, **env: object) -> None:
+        self.process = subprocess.Popen(
+            list(map(str, command)),
+            cwd=ROOT,
+            env=os.environ | {'PYTHON': sys.executable} | {k: str(v) for k, v in env.items()},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def wait_for(self, folder: Path, num_steps: int) -> None:
+        while len(steps(folder)) < num_steps:
+            assert self.process.poll() is None, self.process.stdout.read()
+            time.sleep(0.05)
+
+    def end(self) -> tuple[int, str, float]:
+        """The exit code, what was printed, and the seconds that it took."""
+        start = time.monotonic()
+        try:
+            output, _ = self.process.communicate(timeout=120)
+        finally:
+            if self.process.poll() is None:
+                os.killpg(self.process.pid, signal.SIGKILL)
+        return self.process.returncode, output, time.monotonic() - start
+
+
+EPOCHS = f"""_base_ = '{ROOT / SEGMENTOR}'
+train_cfg = dict(_delete_=True, type='EpochBasedTrainLoop', max_epochs=2)
+train_dataloader = dict(
+    batch_size=2, sampler=dict(_delete_=True, type='DefaultSampler', shuffle=True)
+)
+default_hooks = dict(checkpoint=dict(by_epoch=True, interval=1), logger=dict(interval=1))
+log_processor = dict(by_epoch=True, window_size=1)
+"""
+
+
+@pytest.fixture(scope='module')
+def train_epochs(shapes_root, tmp_path_factory):
+    """Start two epochs of twelve iterations, with a worker for the data."""
+    config = tmp_path_factory.mktemp('config') / 'epochs.py'
+    config.write_text(EPOCHS)
+
+    def start(work_dir: Path, *more: str) -> Running:
+        arguments = ['--work-dir', work_dir, *more, '--cfg-options', f'data_root={shapes_root}']
+        return Running(sys.executable, 'tools/train.py', config, *arguments)
+
+    return start
+
+
+@pytest.fixture(scope='module')
+def whole(train_epochs, tmp_path_factory) -> Path:
+    """The work dir of a run that was left alone."""
+    work_dir = tmp_path_factory.mktemp('whole')
+    returned, output, _ = train_epochs(work_dir).end()
+    assert returned == 0, output[-3000:]
+    return work_dir
+
+
+@pytest.mark.parametrize(
+    ('number', 'code'), [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=['SIGTERM', 'Ctrl-C']
+)
+def test_a_run_that_is_asked_to_stop_loses_nothing(train_epochs, whole, tmp_path, number, code):
+    """In the midst of an epoch; the signal goes to all processes of the group."""
+    running = train_epochs(tmp_path)
+    running.wait_for(tmp_path, 3)
+    os.killpg(running.process.pid, number)
+    returned, output, _ = running.end()
+    assert returned == code, output[-3000:]
+    stopped_after = steps(tmp_path)[-1]
+    assert stopped_after < 12
+    assert f'stopped by signal {int(number)} after iteration {stopped_after}' in output
+    assert 'Traceback' not in output
+    assert [path.stem for path in tmp_path.glob('*.pth')] == [f'iter_{stopped_after}']
+
+    returned, output, _ = train_epochs(tmp_path, '--resume').end()
+    assert returned == 0, output[-3000:]
+    a, b = (weights(work_dir / 'epoch_2.pth') for work_dir in (whole, tmp_path))
+    for name in a:
+        assert torch.equal(a[name], b[name]), name
+    assert steps(tmp_path) == list(range(1, 25))
+
+
+def ranks_of(running: Running) -> list[int]:
+    """The processes that torchrun has started."""
+    children = subprocess.run(
+        ['ps', '-o', 'pid=', '--ppid', str(running.process.pid)], capture_output=True, text=True
+    )
+    return sorted(map(int, children.stdout.split()))
+
+
+def distributed(shapes_root: Path, folder: Path, num_iters: int, **env: object) -> Running:
+    arguments = ['--work-dir', folder, *options(shapes_root, num_iters)]
+    arguments += ['default_hooks.checkpoint.interval=2', 'train_dataloader.batch_size=2']
+    return Running('tools/dist_train.sh', SEGMENTOR, 2, *arguments, OMP_NUM_THREADS=1, **env)
+
+
+def test_a_process_that_dies_ends_the_job_with_its_reason(shapes_root, tmp_path):
+    running = distributed(shapes_root, tmp_path, 500)
+    running.wait_for(tmp_path, 3)
+    os.kill(ranks_of(running)[1], signal.SIGKILL)
+    returned, output, seconds = running.end()
+    assert returned != 0
+    assert seconds < 60
+    cause = output[output.index('Root Cause') :]
+    assert 'rank      : 1' in cause
+    assert 'SIGKILL' in cause
+
+
+def test_a_job_that_may_start_again_goes_on_from_the_last_checkpoint(shapes_root, tmp_path):
+    num_iters = 14
+    running = distributed(shapes_root, tmp_path / 'cut', num_iters, MAX_RESTARTS=1)
+    running.wait_for(tmp_path / 'cut', 3)
+    os.kill(ranks_of(running)[1], signal.SIGKILL)
+    returned, output, _ = running.end()
+    assert returned == 0, output[-5000:]
+    assert 'This process was started again: it goes on from the last checkpoint.' in output
+    assert 'The training is finished.' in output
+    returned, output, _ = distributed(shapes_root, tmp_path / 'whole', num_iters).end()
+    assert returned == 0, output[-5000:]
+    assert_same_runs(tmp_path / 'whole', tmp_path / 'cut', num_iters)
+
+
+def test_all_processes_stop_after_the_same_step(shapes_root, tmp_path):
+    """Where one alone is asked to."""
+    running = distributed(shapes_root, tmp_path, 500)
+    running.wait_for(tmp_path, 3)
+    os.kill(ranks_of(running)[1], signal.SIGTERM)
+    _, output, seconds = running.end()
+    assert seconds < 60
+    (stopped_after,) = set(re.findall(r'stopped by signal 15 after iteration (\d+)', output))
+    assert output.count('stopped by signal 15') >= 2
+    assert (tmp_path / f'iter_{stopped_after}.pth').is_file()

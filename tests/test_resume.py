@@ -1,0 +1,183 @@
+"""What a resumed run takes from its checkpoint, and what it does where the checkpoint is bad."""
+
+import json
+import os
+import random
+
+import numpy as np
+import pytest
+import torch
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS
+from toy import toy_runner
+
+from xcit_mm import UserError
+from xcit_mm.engine.checkpoints import has_checkpoints, newest_checkpoint, set_aside
+from xcit_mm.engine.randomness import seed_all
+
+DRAWS: list[tuple[int, float, float, float]] = []
+
+
+@HOOKS.register_module()
+class DrawHook(Hook):
+    """Draws from every generator in each step."""
+
+    def before_train_iter(self, runner, batch_idx, data_batch=None) -> None:
+        numbers = random.random(), float(np.random.rand()), float(torch.rand(1))
+        DRAWS.append((runner.iter, *numbers))
+
+
+@HOOKS.register_module()
+class StopHook(Hook):
+    """Ends a run after an iteration, as if by an error."""
+
+    priority = 'LOWEST'
+
+    def __init__(self, after: int) -> None:
+        self.after = after
+
+    def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None) -> None:
+        if runner.iter + 1 == self.after:
+            raise RuntimeError('planted')
+
+
+def hooks(*others: dict) -> list[dict]:
+    names = 'FiniteHook', 'LossLogHook', 'BadDataHook', 'DrawHook'
+    return [*(dict(type=name) for name in names), *others]
+
+
+def interrupted(work_dir, after: int, **kwargs) -> None:
+    runner = toy_runner(work_dir, custom_hooks=hooks(dict(type='StopHook', after=after)), **kwargs)
+    with pytest.raises(RuntimeError, match='planted'):
+        runner.train()
+
+
+def resumed(work_dir, **kwargs):
+    path, _, _ = newest_checkpoint(str(work_dir), trusted=False)
+    runner = toy_runner(work_dir, resume=True, load_from=str(path), custom_hooks=hooks(), **kwargs)
+    runner.train()
+    return runner
+
+
+@pytest.mark.parametrize('kwargs', [dict(), dict(by_epoch=True)], ids=['iterations', 'epochs'])
+@pytest.mark.parametrize('interval', [1, 2])
+@pytest.mark.parametrize('after', [1, 3, 5, 7])
+def test_a_resumed_run_ends_like_one_left_alone(tmp_path, kwargs, interval, after):
+    """In the midst of an epoch of five iterations, at its end, before the first checkpoint."""
+    kwargs = kwargs | {
+        'default_hooks.checkpoint.interval': interval,
+        'param_scheduler': [dict(type='LinearLR', start_factor=0.1, by_epoch=False, end=6)],
+    }
+    DRAWS.clear()
+    whole = toy_runner(tmp_path / 'whole', custom_hooks=hooks(), **kwargs)
+    whole.train()
+    expected = DRAWS.copy()
+    DRAWS.clear()
+    interrupted(tmp_path / 'cut', after, **kwargs)
+    if after < interval:
+        assert not has_checkpoints(str(tmp_path / 'cut'))
+        return
+    rest = resumed(tmp_path / 'cut', **kwargs)
+    for name, value in whole.model.state_dict().items():
+        assert torch.equal(value, rest.model.state_dict()[name]), name
+    assert sorted(set(DRAWS)) == expected
+    logs = [(tmp_path / name / 'losses.jsonl').read_text() for name in ('whole', 'cut')]
+    assert logs[0] == logs[1]
+    steps = [json.loads(line)['iter'] for line in logs[0].splitlines()]
+    assert steps == list(range(1, len(expected) + 1))
+
+
+def test_generators_follow_from_the_place_alone():
+    def draw() -> tuple:
+        return random.random(), np.random.rand(), torch.rand(1).item()
+
+    seed_all(1, 2, 3)
+    first = draw()
+    draw()
+    seed_all(1, 2, 3)
+    assert draw() == first
+    for other in ((1, 2), (1, 3, 2), (1, 2, 4)):
+        seed_all(*other)
+        assert not set(draw()) & set(first)
+
+
+def test_where_a_step_takes_other_images_an_epoch_is_begun_anew(tmp_path, caplog):
+    interrupted(tmp_path, 7, by_epoch=True)
+    runner = resumed(tmp_path, by_epoch=True, **{'train_dataloader.batch_size': 5})
+    assert runner.iter == 4  # epochs of two iterations now
+    log = next(tmp_path.glob('*/*.log')).read_text()
+    logs = ''.join(path.read_text() for path in tmp_path.glob('*/*.log'))
+    assert 'A step takes 5 images, before the interruption 2' in logs, log
+
+
+def test_a_torn_line_of_the_log_is_written_anew(tmp_path):
+    interrupted(tmp_path, 3)
+    with (tmp_path / 'losses.jsonl').open('a') as file:
+        file.write('{"iter": 4, "lo')
+    resumed(tmp_path)
+    steps = [json.loads(line)['iter'] for line in (tmp_path / 'losses.jsonl').open()]
+    assert steps == list(range(1, 9))
+
+
+def test_a_newest_checkpoint_that_is_cut_off_is_said_and_the_one_before_it_taken(tmp_path):
+    interrupted(tmp_path, 4)
+    newest = tmp_path / 'iter_4.pth'
+    os.truncate(newest, newest.stat().st_size // 2)
+    path, checkpoint, notes = newest_checkpoint(str(tmp_path), trusted=False)
+    assert path.name == 'iter_3.pth'
+    assert checkpoint['meta']['iter'] == 3
+    (note,) = notes
+    assert 'iter_4.pth cannot be read: it is cut off' in note
+    assert note.endswith('the one before it is taken')
+    resumed(tmp_path)
+
+
+def test_no_checkpoint_that_can_be_read_is_an_error_that_names_them(tmp_path):
+    interrupted(tmp_path, 2)
+    for path in tmp_path.glob('iter_*.pth'):
+        path.write_bytes(b'')
+    with pytest.raises(UserError, match=r'no checkpoint in .* is whole: .*iter_2.*iter_1'):
+        newest_checkpoint(str(tmp_path), trusted=False)
+    with pytest.raises(UserError, match='holds no checkpoint to go on from'):
+        newest_checkpoint(str(tmp_path / 'other'), trusted=False)
+
+
+def test_a_checkpoint_of_another_optimizer_is_an_error(tmp_path):
+    interrupted(tmp_path, 2)
+    other = {'optim_wrapper.paramwise_cfg': dict(custom_keys=dict(norm=dict(lr_mult=0.1)))}
+    with pytest.raises(UserError, match=r'iter_2\.pth is not of a run like this one'):
+        resumed(tmp_path, **other)
+
+
+def test_the_config_in_a_checkpoint_is_not_run(tmp_path):
+    """Mmengine would: it reads ``meta.config`` as a Python file."""
+    interrupted(tmp_path, 2)
+    checkpoint = torch.load(tmp_path / 'iter_2.pth', weights_only=False)
+    checkpoint['meta']['config'] = f'import os\nos.mkdir({str(tmp_path / "trace")!r})'
+    torch.save(checkpoint, tmp_path / 'iter_2.pth')
+    resumed(tmp_path)
+    assert not (tmp_path / 'trace').exists()
+
+
+def test_the_last_checkpoints_are_kept_the_others_removed(tmp_path):
+    keep = {'default_hooks.checkpoint.max_keep_ckpts': 2}
+    interrupted(tmp_path, 3, **keep)
+    assert names(tmp_path) == ['iter_2.pth', 'iter_3.pth']
+    resumed(tmp_path, **keep)
+    assert names(tmp_path) == ['iter_7.pth', 'iter_8.pth']
+    assert (tmp_path / 'last_checkpoint').read_text().endswith('iter_8.pth')
+
+
+def names(folder) -> list[str]:
+    return sorted(path.name for path in folder.glob('*.pth'))
+
+
+def test_an_earlier_run_is_set_aside_not_replaced(tmp_path):
+    assert set_aside(str(tmp_path)) is None
+    interrupted(tmp_path, 2)
+    before = names(tmp_path)
+    folder = set_aside(str(tmp_path))
+    assert names(folder) == before
+    assert (folder / 'losses.jsonl').is_file()
+    assert names(tmp_path) == []
+    assert not has_checkpoints(str(tmp_path))
