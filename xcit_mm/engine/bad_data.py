@@ -51,11 +51,12 @@ class BadDataHook(Hook):
         for bad in self._consensus.gather(self._bad):
             self._bad |= bad
         for file, reason in list(self._bad.items())[self._named :]:
-            runner.logger.warning('%s cannot be read, another one was taken: %s', file, reason)
+            # mmengine's logger passes a warning once, and compares those that are unformatted.
+            runner.logger.warning(f'{file} cannot be read, another one was taken: {reason}')
         if len(self._bad) > self._named:
             runner.logger.warning(
-                '%d of the %d training samples cannot be read so far; %s',
-                *(len(self._bad), self._size, REMEDY),
+                f'{len(self._bad)} of the {self._size} training samples cannot be read so far; '
+                f'{REMEDY}'
             )
         self._named = len(self._bad)
         self._check()

@@ -32,6 +32,9 @@ class WholeCheckpointHook(CheckpointHook):
     def before_train(self, runner: Runner) -> None:
         super().before_train(runner)
         self._written: int | None = None  # the iteration of the newest one
+        if is_main_process():
+            for unfinished in Path(runner.work_dir).glob('*.pth.*'):  # of a run that was killed
+                unfinished.unlink()
 
     def save_between(self, runner: Runner) -> None:
         """Write a checkpoint after an iteration that is none for it, of an epoch that goes on."""

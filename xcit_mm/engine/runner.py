@@ -74,7 +74,7 @@ class CheckedRunner(Runner):
                     f'{listed}; an evaluation without it could not be compared: mend it, or '
                     'evaluate a black image in its place: skip_bad_in_evaluation=True'
                 )
-            self.logger.warning('A black image is evaluated in the place of %s', listed)
+            self.logger.warning(f'A black image is evaluated in the place of {listed}')
 
         loader.report = report
         return loader

@@ -1,0 +1,67 @@
+"""Processes that write one checkpoint after the other, each killed at a random moment.
+
+    killed_writes.py FOLDER KILLS KEPT
+
+Prints what is left after each kill: the iteration of the newest checkpoint that can be read, how
+many files there are, and how many of them are unfinished.
+"""
+
+import os
+import random
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+
+import torch
+from toy import toy_runner
+
+from xcit_mm.engine.checkpoints import WholeCheckpointHook, newest_checkpoint
+
+BALLAST = 2 * 10**6  # numbers: so that most of the time goes into writing
+LONGEST = 0.25  # seconds: many checkpoints
+
+
+def write(folder: Path, first: int, kept: int) -> None:
+    options = {'default_hooks.checkpoint.max_keep_ckpts': kept, 'log_level': 'ERROR'}
+    runner = toy_runner(folder, **options)
+    runner._train_loop = runner.build_train_loop(runner._train_loop)
+    runner.optim_wrapper = runner.build_optim_wrapper(runner.optim_wrapper)
+    runner.model.register_buffer('ballast', torch.zeros(BALLAST))
+    (hook,) = (hook for hook in runner.hooks if isinstance(hook, WholeCheckpointHook))
+    hook.before_train(runner)
+    runner.message_hub.update_info('kept_checkpoints', [p.name for p in folder.glob('iter_*.pth')])
+    (folder / 'ready').touch()
+    for runner._train_loop._iter in range(first, first + 10**6):
+        hook.save_between(runner)
+
+
+def main(folder: str, kills: str, kept: str) -> None:
+    chance = random.Random(0)
+    newest = 0
+    for _ in range(int(kills)):
+        (Path(folder) / 'ready').unlink(missing_ok=True)
+        child = os.fork()
+        if not child:
+            try:
+                write(Path(folder), newest, int(kept))
+            except BaseException:
+                traceback.print_exc()
+            os._exit(1)
+        while not (Path(folder) / 'ready').exists():
+            time.sleep(0.001)
+        time.sleep(chance.uniform(0, LONGEST))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        files = list(Path(folder).glob('*.pth*'))
+        unfinished = [file for file in files if file.suffix != '.pth']
+        if len(files) > len(unfinished):
+            path, checkpoint, notes = newest_checkpoint(folder, trusted=False)
+            newest = checkpoint['meta']['iter']
+            assert path.name == f'iter_{newest}.pth' and not notes, (path, notes)
+        print(newest, len(files), len(unfinished), flush=True)
+
+
+if __name__ == '__main__':
+    main(*sys.argv[1:])
