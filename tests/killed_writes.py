@@ -20,7 +20,7 @@ from toy import toy_runner
 from xcit_mm.engine.checkpoints import WholeCheckpointHook, newest_checkpoint
 
 BALLAST = 2 * 10**6  # numbers: so that most of the time goes into writing
-LONGEST = 0.25  # seconds: many checkpoints
+LONGEST = 0.15  # seconds: many checkpoints
 
 
 def write(folder: Path, first: int, kept: int) -> None:

@@ -38,10 +38,10 @@ def test_a_kill_while_one_is_written_leaves_one_that_can_be_read(tmp_path):
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A disk of 40 MB, where the system lets us mount one."""
+    """A disk of 80 MB, where the system lets us mount one."""
     folder = tmp_path / 'disk'
     folder.mkdir()
-    mount = ['mount', '-t', 'tmpfs', '-o', 'size=40m', 'tmpfs', str(folder)]
+    mount = ['mount', '-t', 'tmpfs', '-o', 'size=80m', 'tmpfs', str(folder)]
     if shutil.which('mount') is None or subprocess.run(mount, capture_output=True).returncode:
         pytest.skip('no disk can be mounted here')
     yield folder
@@ -49,7 +49,7 @@ def small_disk(tmp_path):
 
 
 def test_a_full_disk_stops_the_run_and_leaves_what_was_written(run_tool, shapes_root, small_disk):
-    """A checkpoint takes 30 MB: the second one does not fit beside the first."""
+    """A checkpoint takes 54 MB: the second one does not fit beside the first."""
     work_dir = small_disk / 'work'
     arguments = ['--work-dir', work_dir, *options(shapes_root, 6)]
     arguments += [

@@ -16,6 +16,14 @@ from killed_runs import NUM_ITERS
 from test_tools import DETECTOR, SEGMENTOR, options
 
 NUM_KILLS = 20
+SMALL = """
+arch = dict(embed_dim=64, depth=4, num_heads=2, eta=1.0)
+model = dict(
+    backbone=dict(arch=arch, out_indices=(0, 1, 2, 3)),
+    neck=dict(in_channels=[64] * 4),
+)
+custom_hooks = [dict(type='EMAHook')]
+"""
 
 
 def weights(path: Path) -> dict[str, torch.Tensor]:
@@ -47,7 +55,7 @@ def test_a_run_killed_twenty_times_ends_like_one_left_alone(
 ):
     """With drop path, augmentation, a worker of its own for the data, and averaged weights."""
     own = tmp_path / 'own.py'
-    own.write_text(f"_base_ = '{ROOT / config}'\ncustom_hooks = [dict(type='EMAHook')]\n")
+    own.write_text(f"_base_ = '{ROOT / config}'\n{SMALL}")
     done = subprocess.run(
         [
             sys.executable,

@@ -1,6 +1,7 @@
 """What the command lines have in common."""
 
 import errno
+import logging
 import signal
 import sys
 from argparse import ArgumentParser
@@ -71,6 +72,7 @@ def run_tool(function: Callable[[], object]) -> None:
     A UserError is 2, an interruption 128 and its signal (130 Ctrl-C, 143 SIGTERM), a full disk 2.
     Under torchrun the reason is in its summary, too.
     """
+    logging.raiseExceptions = False  # a log on a full disk would bury the reason in tracebacks
     try:
         record(function)()
     except Interrupted as interruption:
