@@ -87,6 +87,8 @@ def main(config: str, shapes: str, folder: str, processes: str, kills: str) -> N
     start = time.monotonic()
     children = live(config, shapes, whole, int(processes))
     while not (whole / 'iter_1.pth').exists():
+        if os.waitpid(children[0], os.WNOHANG)[0]:
+            raise SystemExit('the training ended before its first checkpoint')
         time.sleep(0.05)
     first = time.monotonic() - start  # seconds to the first checkpoint
     wait(children)

@@ -50,13 +50,15 @@ def main(folder: str, kills: str, kept: str) -> None:
                 traceback.print_exc()
             os._exit(1)
         while not (Path(folder) / 'ready').exists():
+            if os.waitpid(child, os.WNOHANG)[0]:
+                raise SystemExit('a process ended before it was killed')
             time.sleep(0.001)
         time.sleep(chance.uniform(0, LONGEST))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        files = list(Path(folder).glob('*.pth*'))
-        unfinished = [file for file in files if file.suffix != '.pth']
-        if len(files) > len(unfinished):
+        files = list(Path(folder).glob('*.pth'))
+        unfinished = list(Path(folder).glob('.*.pth.*'))
+        if files:
             path, checkpoint, notes = newest_checkpoint(folder, trusted=False)
             newest = checkpoint['meta']['iter']
             assert path.name == f'iter_{newest}.pth' and not notes, (path, notes)

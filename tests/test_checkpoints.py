@@ -33,7 +33,7 @@ def test_a_kill_while_one_is_written_leaves_one_that_can_be_read(tmp_path):
     assert newest[-1] > NUM_KILLS
     assert sum(unfinished) > NUM_KILLS / 4  # that many were hit in the midst of it
     assert max(unfinished) == 1  # the next run clears it away
-    assert max(f - u for f, u in zip(files, unfinished, strict=True)) <= KEPT + 1
+    assert max(files) <= KEPT + 1
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_a_full_disk_stops_the_run_and_leaves_what_was_written(run_tool, shapes_
     path, checkpoint, _ = newest_checkpoint(str(work_dir), trusted=False)
     assert path == work_dir / 'iter_2.pth'
     assert checkpoint['meta']['iter'] == 2
-    assert list(work_dir.glob('*.pth.*')) == []
+    assert list(work_dir.glob('.*.pth.*')) == []
 
     subprocess.run(['mount', '-o', 'remount,size=200m', str(small_disk)], check=True)
     done = run_tool('train.py', SEGMENTOR, '--resume', *arguments)

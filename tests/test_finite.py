@@ -98,9 +98,30 @@ def test_a_checkpoint_is_no_batch(tmp_path):
 
 
 def test_one_that_is_finite_begins_the_count_anew(tmp_path):
-    """Two poisoned batches in each epoch, never next to each other, stay below a limit of two."""
-    runner = toy_runner(
-        tmp_path, by_epoch=True, custom_hooks=[dict(type='FiniteHook', limit=6)], **poisoned(1, 2)
-    )
+    """One poisoned batch in each of six epochs of five; at most two of them come in a row."""
+    hooks = [dict(type='FiniteHook', limit=3)]
+    runner = toy_runner(tmp_path, steps=30, custom_hooks=hooks, **poisoned(1))
     runner.train()
-    assert runner.iter == 10
+    assert runner.iter == 30
+
+
+def test_steps_that_only_add_to_the_gradient_do_not_begin_the_count_anew(tmp_path):
+    runner = toy_runner(
+        tmp_path,
+        steps=30,
+        custom_hooks=[dict(type='FiniteHook', limit=3)],
+        **{'optim_wrapper.accumulative_counts': 3},
+    )
+    runner.model.register_forward_hook(root_at_zero)
+    with pytest.raises(UserError, match='iteration 9: the gradient is not finite, 3 times in a'):
+        runner.train()
+
+
+def test_averaged_weights_do_not_take_part_in_it(tmp_path):
+    hooks = [dict(type='EMAHook', update_buffers=True), dict(type='FiniteHook')]
+    runner = toy_runner(tmp_path, steps=5, custom_hooks=hooks, **poisoned(3))
+    runner.train()
+    for step in range(1, 6):
+        checkpoint = newest_checkpoint_of(tmp_path, step)
+        for name in ('state_dict', 'ema_state_dict'):
+            assert all(value.isfinite().all() for value in checkpoint[name].values())

@@ -17,7 +17,7 @@ from test_tools import DETECTOR, SEGMENTOR, options
 
 NUM_KILLS = 20
 SMALL = """
-arch = dict(embed_dim=64, depth=4, num_heads=2, eta=1.0)
+arch = dict(_delete_=True, embed_dim=64, depth=4, num_heads=2, eta=1.0)
 model = dict(
     backbone=dict(arch=arch, out_indices=(0, 1, 2, 3)),
     neck=dict(in_channels=[64] * 4),
@@ -66,6 +66,7 @@ def test_a_run_killed_twenty_times_ends_like_one_left_alone(
         env=os.environ | {'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1'},
         capture_output=True,
         text=True,
+        timeout=900,
     )
     logs = ''.join(path.read_text()[-3000:] for path in tmp_path.glob('*.log'))
     assert done.returncode == 0, done.stdout + done.stderr[-3000:] + logs
@@ -74,6 +75,10 @@ def test_a_run_killed_twenty_times_ends_like_one_left_alone(
     assert newest == sorted(newest)
     assert 0 < newest[NUM_KILLS // 2] < newest[-1] < NUM_ITERS, done.stdout
     assert_same_runs(tmp_path / 'whole', tmp_path / 'killed', NUM_ITERS)
+    deadline = time.monotonic() + 60
+    while left := subprocess.run(['pgrep', '-f', str(own)], capture_output=True, text=True).stdout:
+        assert time.monotonic() < deadline, f'workers of the killed processes are left: {left}'
+        time.sleep(0.2)
 
 
 class Running:
@@ -91,7 +96,9 @@ class Running:
         )
 
     def wait_for(self, folder: Path, num_steps: int) -> None:
+        deadline = time.monotonic() + 300
         while len(steps(folder)) < num_steps:
+            assert time.monotonic() < deadline
             assert self.process.poll() is None, self.process.stdout.read()
             time.sleep(0.05)
 
@@ -99,7 +106,7 @@ class Running:
         """The exit code, what was printed, and the seconds that it took."""
         start = time.monotonic()
         try:
-            output, _ = self.process.communicate(timeout=120)
+            output, _ = self.process.communicate(timeout=300)
         finally:
             if self.process.poll() is None:
                 os.killpg(self.process.pid, signal.SIGKILL)

@@ -58,8 +58,30 @@ def test_every_sample_comes_once_in_an_epoch_and_each_epoch_has_its_order():
     assert first != second
 
 
+@pytest.mark.parametrize('drop_last', [False, True])
+@pytest.mark.parametrize('size', [1, 2, 3])
+def test_mmdets_batches_of_one_aspect_ratio_are_resumed(size, drop_last):
+    """Its sampler keeps images for later, and clears them only where it is read to its end."""
+    from mmdet.datasets.samplers import AspectRatioBatchSampler
+
+    def begin() -> ResumableBatches:
+        sampler = DefaultSampler(ToyDataset(), shuffle=True, seed=5)
+        inner = AspectRatioBatchSampler(sampler, size, drop_last)
+        return ResumableBatches(inner, 7, endless=True)
+
+    whole = list(islice(begin(), 4 * len(begin())))
+    for start in range(1, len(whole)):
+        rest = begin()
+        rest.start = start
+        assert list(islice(rest, len(whole) - start)) == whole[start:]
+    if not drop_last:
+        for epoch in range(4):
+            part = whole[epoch * len(begin()) : (epoch + 1) * len(begin())]
+            assert sorted(draw.index for batch in part for draw in batch) == list(range(SIZE))
+
+
 def test_an_infinite_sampler_has_no_epochs():
-    with pytest.raises(UserError, match='an InfiniteSampler has no epochs; use DefaultSampler'):
+    with pytest.raises(UserError, match='InfiniteSampler has no epochs; use DefaultSampler'):
         batches(InfiniteSampler, endless=False)
 
 
@@ -136,6 +158,13 @@ def test_workers_outlive_a_signal_to_the_whole_group(number):
     time.sleep(0.3)
     assert len([next(batches) for _ in range(10)]) == 10
     assert child in workers_alive()
+
+
+def test_a_hook_can_exchange_what_the_dataset_has():
+    """As mmdet's PipelineSwitchHook does it with the pipeline."""
+    data = loader(ToyDataset())
+    data.dataset.bad = (1, 2)
+    assert data.dataset.dataset.bad == (1, 2)
 
 
 def test_workers_end_when_their_parent_says_so():

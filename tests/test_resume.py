@@ -101,13 +101,44 @@ def test_generators_follow_from_the_place_alone():
         assert not set(draw()) & set(first)
 
 
-def test_where_a_step_takes_other_images_an_epoch_is_begun_anew(tmp_path, caplog):
+def test_where_a_step_takes_other_images_an_epoch_is_begun_anew(tmp_path):
     interrupted(tmp_path, 7, by_epoch=True)
     runner = resumed(tmp_path, by_epoch=True, **{'train_dataloader.batch_size': 5})
     assert runner.iter == 4  # epochs of two iterations now
-    log = next(tmp_path.glob('*/*.log')).read_text()
     logs = ''.join(path.read_text() for path in tmp_path.glob('*/*.log'))
-    assert 'A step takes 5 images, before the interruption 2' in logs, log
+    assert "There are {'images a step': 5, 'steps an epoch': 2}, before the interruption" in logs
+    steps = [json.loads(line)['iter'] for line in (tmp_path / 'losses.jsonl').open()]
+    assert steps == sorted(set(steps))
+
+
+def test_where_the_data_was_changed_the_epochs_that_are_left_are_trained(tmp_path):
+    """Five iterations an epoch before, two after: the run was in the second epoch."""
+    interrupted(tmp_path, 7, by_epoch=True)
+    DRAWS.clear()
+    smaller = {'train_dataloader.num_batch_per_epoch': 2}
+    runner = resumed(tmp_path, by_epoch=True, **smaller)
+    assert [step for step, *_ in DRAWS] == [2, 3]
+    assert runner.iter == 4
+
+
+def test_a_checkpoint_with_weights_that_are_no_numbers_is_not_resumed(tmp_path):
+    interrupted(tmp_path, 3)
+    checkpoint = torch.load(tmp_path / 'iter_3.pth', weights_only=False)
+    checkpoint['state_dict']['linear.weight'][:] = torch.nan
+    torch.save(checkpoint, tmp_path / 'iter_3.pth')
+    path, _, notes = newest_checkpoint(str(tmp_path), trusted=False)
+    assert path.name == 'iter_2.pth'
+    assert 'linear.weight that are infinite or none' in notes[0]
+
+
+def test_files_of_others_beside_the_checkpoints_stay(tmp_path):
+    tmp_path.mkdir(exist_ok=True)
+    for name in ('model_best.pth.tar', 'epoch_12.pth.md5', '.iter_1.pth.x.unfinished'):
+        (tmp_path / name).touch()
+    interrupted(tmp_path, 2)
+    assert (tmp_path / 'model_best.pth.tar').is_file()
+    assert (tmp_path / 'epoch_12.pth.md5').is_file()
+    assert not list(tmp_path.glob('.*.unfinished'))
 
 
 def test_a_torn_line_of_the_log_is_written_anew(tmp_path):

@@ -28,8 +28,8 @@ class ToyDataset(Dataset):
     def __len__(self) -> int:
         return SIZE
 
-    def get_data_info(self, index: int) -> dict[str, str]:
-        return {'img_path': f'{index}.png'}
+    def get_data_info(self, index: int) -> dict[str, Any]:
+        return {'img_path': f'{index}.png', 'width': 2 + index % 3, 'height': 3}
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         if index in self.bad:

@@ -14,7 +14,7 @@ import torch
 from mmengine.logging import print_log
 from torch import Tensor, nn
 
-from .archive import verified_sizes
+from .archive import read_records
 from .download import START, TORCH_STARTS, download, is_safetensors, is_url
 from .environment import require
 from .errors import DependencyError, UserError, reason
@@ -40,7 +40,7 @@ def read_checkpoint(path: str | Path, map_location: Any = 'cpu', trusted: bool =
     Args:
         path: A file of ``torch.save`` or safetensors, its http(s) URL, or ``timm://`` and the
             name of a pretrained XCiT of timm.
-        map_location: As of ``torch.load``.
+        map_location: A device, by name or not; None: the CPU.
         trusted: Run whatever the file says, as pickle does. By default it is read by
             an unpickler that knows tensors and the classes that mmengine and the authors'
             release put into checkpoints, and no others. Damage is looked for either way.
@@ -58,10 +58,10 @@ def read_checkpoint(path: str | Path, map_location: Any = 'cpu', trusted: bool =
             start = stream.read(START)
         if is_safetensors(start):
             return _read_safetensors(file)
-        sizes = verified_sizes(file) if start.startswith(ZIP_START) else None
+        records = read_records(file) if start.startswith(ZIP_START) else None
         if trusted:
             return torch.load(file, map_location=map_location, weights_only=False)
-        return load_plain(file, map_location, sizes)
+        return load_plain(file, map_location, records)
     except DependencyError:
         raise
     except OSError as error:
@@ -180,7 +180,7 @@ def convert(source: str | Path, target: Path, trusted: bool = False) -> str:
     state = model_state(read_checkpoint(source, trusted=trusted), source)
     whole = any(name.split('.')[0].endswith(HEAD) for name in state)
     state = detector_state(state) if whole else backbone_state(state)
-    _require_finite(state, source)
+    require_finite(state, source)
     what = _describe(state)
     if what == NO_XCIT:
         raise UserError(f'{source} holds {_summary(state, state)}')
@@ -218,7 +218,7 @@ def require_same_tensors(
             f'{path} does not hold the weights of this model ({len(differ)} tensors differ): '
             f'the file has {_summary(given, differ)}; the model has {_summary(wanted, differ)}'
         )
-    _require_finite(given, path)
+    require_finite(given, path)
 
 
 def require_training_state(checkpoint: Any, path: str | Path) -> None:
@@ -239,6 +239,7 @@ def require_training_state(checkpoint: Any, path: str | Path) -> None:
     needed = {
         'meta.epoch': _is_count(meta.get('epoch')),
         'meta.iter': _is_count(meta.get('iter')),
+        'meta.seed': _is_count(meta.get('seed', 0)) and meta.get('seed', 0) < 2**32,
         'state_dict': isinstance(parts.get('state_dict'), Mapping),
         **{
             f'message_hub.{name}': isinstance(hub.get(name), Mapping)
@@ -273,8 +274,12 @@ def _is_list_of_mappings(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(one, Mapping) for one in value)
 
 
-def _require_finite(state: Mapping[str, Tensor], path: str | Path) -> None:
-    """Refuse weights of a training that has diverged, which would be trained or evaluated."""
+def require_finite(state: Mapping[str, Tensor], path: str | Path) -> None:
+    """Refuse weights of a training that has diverged, which would be trained or evaluated.
+
+    Raises:
+        UserError: If one is infinite or not a number, with the tensor that it is in.
+    """
     for name, value in state.items():
         numbers = value.float() if value.is_floating_point() else value  # as models have them
         # The sum takes a twentieth of the time, and is finite but where large numbers add up.

@@ -9,6 +9,8 @@ from typing import IO
 
 from .errors import UserError, reason
 
+UNFINISHED = '.unfinished'
+
 
 @contextmanager
 def write_whole(path: Path, mode: str = 'wb') -> Iterator[IO]:
@@ -20,7 +22,8 @@ def write_whole(path: Path, mode: str = 'wb') -> Iterator[IO]:
         path: The file, which is replaced.
         mode: As of ``open``, for writing.
     """
-    with NamedTemporaryFile(mode, dir=path.parent, prefix=f'{path.name}.', delete=False) as file:
+    name = dict(dir=path.parent, prefix=f'.{path.name}.', suffix=UNFINISHED)
+    with NamedTemporaryFile(mode, **name, delete=False) as file:
         unfinished = Path(file.name)
         try:
             yield file
@@ -31,6 +34,12 @@ def write_whole(path: Path, mode: str = 'wb') -> Iterator[IO]:
             _sync_folder(path.parent)
         finally:
             unfinished.unlink(missing_ok=True)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove what :func:`write_whole` was killed over. Nobody else may be writing there."""
+    for path in folder.glob(f'.*{UNFINISHED}'):
+        path.unlink(missing_ok=True)
 
 
 def require_writable(folder: Path | str) -> None:

@@ -8,9 +8,11 @@ is the same on every PyTorch.
 """
 
 import argparse
+import io
 import math
 import pickle
 import re
+import sys
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
@@ -38,26 +40,70 @@ REFUSED = (
 )
 
 
-def load_plain(file: Path, map_location: Any, sizes: Mapping[str, int] | None) -> Any:
+def load_plain(
+    file: Path,
+    map_location: str | torch.device | None,
+    records: Mapping[str, bytearray] | None,
+) -> Any:
     """Read a file of ``torch.save`` without running code that is in it.
 
     Args:
         file: The file.
-        map_location: As of ``torch.load``.
-        sizes: Of its records, in bytes by name; None of a file before PyTorch 1.6, which is
-            no archive.
+        map_location: A device; None: the CPU.
+        records: What is in it, by name; None of a file before PyTorch 1.6, which is no archive.
 
     Raises:
         UnpicklingError: If it asks for more than tensors and the plain classes of checkpoints;
             the message has it behind the word GLOBAL, where it has a name.
     """
-    if sizes is None and is_tarfile(file):  # torch.load unpacks it
-        raise pickle.UnpicklingError('it is a file of before PyTorch 0.4')
-    if sizes and 'constants.pkl' in sizes:  # torch.load hands it to torch.jit
-        raise pickle.UnpicklingError('GLOBAL a program of TorchScript')
+    if records is None:
+        content = _load_legacy(file, map_location or 'cpu')
+    else:
+        content = _load_archive(records, map_location or 'cpu')
+    _require_shallow(content)
+    return content
+
+
+def _load_archive(records: Mapping[str, bytearray], device: str | torch.device) -> Any:
+    if 'constants.pkl' in records:
+        _refuse('a program of TorchScript')
+    if 'data.pkl' not in records:
+        raise pickle.UnpicklingError('it is no archive of torch.save')
+    if records.get('byteorder', sys.byteorder.encode()).decode() != sys.byteorder:
+        raise pickle.UnpicklingError('it is of a machine with another order of bytes')
 
     class Unpickler(_PlainUnpickler):
-        record_sizes = sizes
+        record_sizes = {name: len(content) for name, content in records.items()}
+        storages: dict[str, torch.UntypedStorage] = {}
+
+        def find_class(self, module: str, name: str) -> Any:
+            if module == 'torch' and name in STORAGES:
+                return STORAGES[name]
+            return super().find_class(module, name)
+
+        def persistent_load(self, storage: tuple) -> torch.storage.TypedStorage:
+            _, kind, key, _, _ = storage
+            if key not in self.storages:
+                content = records[f'data/{key}']
+                # Of no bytes there is no buffer.
+                untyped = torch.UntypedStorage(0)
+                if content:
+                    untyped = torch.frombuffer(content, dtype=torch.uint8).untyped_storage()
+                self.storages[key] = untyped.to(device=torch.device(device))
+            dtype = torch.uint8 if kind is torch.UntypedStorage else kind.dtype
+            return torch.storage.TypedStorage(
+                wrap_storage=self.storages[key], dtype=dtype, _internal=True
+            )
+
+    return Unpickler(io.BytesIO(records['data.pkl']), encoding='utf-8').load()
+
+
+def _load_legacy(file: Path, device: str | torch.device) -> Any:
+    if is_tarfile(file):  # torch.load unpacks it
+        raise pickle.UnpicklingError('it is a file of before PyTorch 0.4')
+
+    class Unpickler(_PlainUnpickler):
+        record_sizes = None
         file_size = file.stat().st_size
 
     plain_pickle = SimpleNamespace(
@@ -65,11 +111,7 @@ def load_plain(file: Path, map_location: Any, sizes: Mapping[str, int] | None) -
         Unpickler=Unpickler,
         load=lambda stream, **kwargs: _flat(Unpickler(stream, **kwargs).load()),
     )
-    content = torch.load(
-        file, map_location=map_location, weights_only=False, pickle_module=plain_pickle
-    )
-    _require_shallow(content)
-    return content
+    return torch.load(file, map_location=device, weights_only=False, pickle_module=plain_pickle)
 
 
 def allow_plain_classes() -> None:
@@ -294,6 +336,12 @@ NAMED = {
     'torch.storage.UntypedStorage': torch.UntypedStorage,
     'torch.nn.parameter.Parameter': torch.nn.Parameter,
 } | {str(v): v for v in vars(torch).values() if isinstance(v, torch.dtype)}
+# Torch's names for a storage of numbers of a kind.
+STORAGES = {
+    name: kind
+    for name, kind in vars(torch).items()
+    if name.endswith('Storage') and (kind is torch.UntypedStorage or 'dtype' in vars(kind))
+}
 ALLOWED = CALLED | CREATED | NAMED  # by the names that files call them
 
 

@@ -8,6 +8,7 @@ import io
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -41,6 +42,7 @@ EXIF_ORIENTATION = 0x0112
 TIFF_BITS = 258
 PNG_BITS = 24  # the byte that says how many
 
+LABEL_IMAGES = ('.png', '.bmp', '.gif', '.jpg', '.jpeg', '.tif', '.tiff')
 BLACK = 'black'  # in what a transform is given: for a black image in the place of a bad one
 
 Size = tuple[int, int]  # width and height in pixels
@@ -89,7 +91,8 @@ class LoadImage:
         annotated = results.get('width'), results.get('height')
         annotated = None if None in annotated else annotated
         labels = results.get('seg_map_path')
-        label_size = None if labels is None else self._label_size(labels)
+        is_image = labels is not None and Path(labels).suffix.lower() in LABEL_IMAGES
+        label_size = self._label_size(labels) if is_image else None
 
         image = results.get('img')
         if results.get(BLACK):

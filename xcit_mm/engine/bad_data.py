@@ -5,7 +5,6 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
 from ..errors import UserError
-from .consensus import Consensus
 from .loader import BadSample
 
 INTERVAL = 50  # iterations after which the processes tell each other, and the log
@@ -30,7 +29,7 @@ class BadDataHook(Hook):
         runner.message_hub.update_info(BAD, self._bad)
         self._named = len(self._bad)
         self._size = len(runner.train_dataloader.dataset)
-        self._consensus = Consensus()
+        self._consensus = runner.consensus
         runner.train_dataloader.report = self._note
 
     def after_train_iter(

@@ -11,13 +11,19 @@ from mmengine.hooks import CheckpointHook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
-from ..checkpoint import read_checkpoint, require_training_state
+from ..checkpoint import model_state, read_checkpoint, require_finite, require_training_state
 from ..errors import UserError, reason
-from ..files import write_whole
+from ..files import remove_unfinished, write_whole
 
 POINTER = 'last_checkpoint'  # mmengine's file with the path of the newest
 OF_A_RUN = ('epoch_*.pth', 'iter_*.pth')
-WRITTEN = (*OF_A_RUN, 'best_*.pth', POINTER, 'losses.jsonl')  # what a run adds to its folder
+WRITTEN = (
+    *OF_A_RUN,
+    'best_*.pth',
+    'not_finite_*.pth',
+    POINTER,
+    'losses.jsonl',
+)  # what a run adds to its folder
 KEPT = 'kept_checkpoints'  # in the message hub, and so in the checkpoints
 
 
@@ -31,14 +37,14 @@ class WholeCheckpointHook(CheckpointHook):
 
     def before_train(self, runner: Runner) -> None:
         super().before_train(runner)
-        self._written: int | None = None  # the iteration of the newest one
+        self.written: int | None = None  # the iteration of the newest one
         if is_main_process():
-            for unfinished in Path(runner.work_dir).glob('*.pth.*'):  # of a run that was killed
-                unfinished.unlink()
+            for folder in {runner.work_dir, self.out_dir}:
+                remove_unfinished(Path(folder))  # of a run that was killed
 
     def save_between(self, runner: Runner) -> None:
         """Write a checkpoint after an iteration that is none for it, of an epoch that goes on."""
-        if self._written != runner.iter + 1:
+        if self.written != runner.iter + 1:
             meta = dict(epoch=runner.epoch, iter=runner.iter + 1)
             self._write(runner, f'iter_{runner.iter + 1}.pth', meta)
 
@@ -46,7 +52,7 @@ class WholeCheckpointHook(CheckpointHook):
         self._write(runner, self.filename_tmpl.format(step), meta)
 
     def _write(self, runner: Runner, name: str, meta: dict[str, int]) -> None:
-        self._written = meta['iter']
+        self.written = meta['iter']
         kept = runner.message_hub.runtime_info.get(KEPT, [])
         kept = [*(other for other in kept if other != name), name]
         num_kept = self.max_keep_ckpts if self.max_keep_ckpts > 0 else len(kept)
@@ -90,6 +96,7 @@ def newest_checkpoint(work_dir: str, trusted: bool) -> tuple[Path, dict[str, Any
         try:
             checkpoint = read_checkpoint(path, trusted=trusted)
             require_training_state(checkpoint, path)
+            require_finite(model_state(checkpoint, path), path)
         except UserError as error:
             problems.append(str(error))
         else:
@@ -117,7 +124,7 @@ def set_aside(work_dir: str) -> Path | None:
         UserError: If it cannot be moved.
     """
     earlier = sorted(path for pattern in WRITTEN for path in Path(work_dir).glob(pattern))
-    if not any(path.suffix == '.pth' for path in earlier):
+    if not earlier:
         return None
     newest = max(path.stat().st_mtime for path in earlier)
     folder = Path(work_dir, time.strftime('earlier_%Y%m%d_%H%M%S', time.localtime(newest)))

@@ -222,9 +222,10 @@ def ours(node: Any) -> Any:
         return node
     replaced = ConfigDict({key: ours(value) for key, value in node.items()})
     kind = node.get('type')
-    is_special = kind == 'LoadImageFromFile' and not node.keys() <= IMAGE_ARGUMENTS
-    if isinstance(kind, str) and not is_special:
-        replaced.type = OURS.get(kind, kind)
+    if isinstance(kind, str):
+        other = OURS.get(kind.rpartition('.')[2], kind)  # mmdet.CocoDataset, too
+        if other != 'LoadImage' or node.keys() <= IMAGE_ARGUMENTS:
+            replaced.type = other
     return replaced
 
 

@@ -26,14 +26,14 @@ class FiniteHook(Hook):
     which the forward pass has changed by then, are taken back as well.
 
     Args:
-        limit: Steps in a row. From PyTorch's initial scale of 65,536, 16 halvings lead to 1.
+        limit: Steps in a row. PyTorch's initial scale of 65,536 is halved to 2 in 16 of them.
 
     Raises:
         UserError: At the limit, with the iteration, the images, the loss terms, and the file
             that has the batch of this process (see :mod:`xcit_mm.engine.batch_file`).
     """
 
-    priority = 'BELOW_NORMAL'  # before the learning rate's step and the checkpoint
+    priority = 'ABOVE_NORMAL'  # before weights and statistics are averaged, which is NORMAL
 
     def __init__(self, limit: int = 16) -> None:
         self.limit = limit
@@ -42,7 +42,7 @@ class FiniteHook(Hook):
     def before_train(self, runner: Runner) -> None:
         model = runner.model.module if is_model_wrapper(runner.model) else runner.model
         self._statistics = [b for b in model.buffers() if b.is_floating_point()]
-        self._finite_statistics = [b.clone() for b in self._statistics]
+        self._good_statistics = [b.clone() for b in self._statistics]
         runner.optim_wrapper.optimizer.register_step_pre_hook(self._require_finite)
 
     def before_train_iter(
@@ -61,13 +61,13 @@ class FiniteHook(Hook):
         loss = runner.message_hub.get_scalar('train/loss').current()
         left_out = runner.optim_wrapper.should_update() and not self._stepped
         if math.isfinite(loss) and not left_out:
-            self._in_a_row = 0
-            _copy(self._statistics, self._finite_statistics)
+            if self._stepped:  # and has not merely added to the gradients of a later step
+                self._in_a_row = 0
+            _copy(self._statistics, self._good_statistics)
             return
-        if not _are_finite(self._statistics):
-            _copy(self._finite_statistics, self._statistics)
+        _copy(self._good_statistics, self._statistics)
         self._in_a_row += 1
-        terms = ', '.join(f'{name} {float(value):g}' for name, value in (outputs or {}).items())
+        terms = ', '.join(f'{name} {value.item():g}' for name, value in (outputs or {}).items())
         what = 'the gradient is not finite' if left_out else 'the loss is not finite'
         runner.logger.warning(
             f'Iteration {runner.iter + 1}: {what}, the step is left out '
@@ -79,7 +79,8 @@ class FiniteHook(Hook):
     def _require_finite(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
         """Before a step: without gradients it changes nothing, neither weights nor moments."""
         parameters = (p for group in optimizer.param_groups for p in group['params'])
-        self._stepped = _are_finite([p.grad for p in parameters if p.grad is not None])
+        gradients = [p.grad for p in parameters if p.grad is not None and p.grad.numel()]
+        self._stepped = _are_finite(gradients)
         if not self._stepped:
             optimizer.zero_grad(set_to_none=True)
 

@@ -14,18 +14,18 @@ from mmengine.runner import Runner
 
 from ..errors import Interrupted
 from .checkpoints import WholeCheckpointHook
-from .consensus import Consensus
 
 # What clusters send before they take a machine back, and Ctrl-C.
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-STOPPING = b'asked to stop: after this step, with a checkpoint\n'
+STOPPING = b'asked to stop: after this step or validation, with a checkpoint\n'
 
 
 @HOOKS.register_module()
 class InterruptHook(Hook):
     """Stop a training at SIGTERM or SIGINT, on all processes after the same step.
 
-    In a validation there is no step to finish: it is left at once, and made anew on a resume.
+    A validation is left at once and made anew on a resume, if the step before it is saved;
+    otherwise it is finished first, as a detector in the midst of it may hold averaged weights.
 
     Raises:
         Interrupted: Once the checkpoint is written.
@@ -35,7 +35,7 @@ class InterruptHook(Hook):
 
     def before_train(self, runner: Runner) -> None:
         self._signal = 0
-        self._consensus = Consensus()
+        self._consensus = runner.consensus
         self._before: dict[signal.Signals, object] = {}
         if threading.current_thread() is threading.main_thread():  # Python's rule for handlers
             self._before = {s: signal.signal(s, self._note) for s in SIGNALS}
@@ -52,15 +52,15 @@ class InterruptHook(Hook):
         signum = self._consensus.maximum(self._signal)
         if not signum:
             return
-        for hook in runner.hooks:
-            if isinstance(hook, WholeCheckpointHook):
-                hook.save_between(runner)
+        for hook in _checkpoint_hooks(runner):
+            hook.save_between(runner)
         raise Interrupted(signum, f'after iteration {runner.iter + 1}')
 
     def after_val_iter(
         self, runner: Runner, batch_idx: int, data_batch: dict, outputs: Sequence
     ) -> None:
-        if getattr(self, '_signal', 0):
+        is_saved = any(hook.written == runner.iter for hook in _checkpoint_hooks(runner))
+        if getattr(self, '_signal', 0) and is_saved:
             raise Interrupted(self._signal, 'in a validation')
 
     def after_train(self, runner: Runner) -> None:
@@ -73,3 +73,7 @@ class InterruptHook(Hook):
             raise KeyboardInterrupt
         self._signal = number
         os.write(sys.stderr.fileno(), STOPPING)  # a log could be in the midst of a line
+
+
+def _checkpoint_hooks(runner: Runner) -> list[WholeCheckpointHook]:
+    return [hook for hook in runner.hooks if isinstance(hook, WholeCheckpointHook)]

@@ -1,5 +1,6 @@
 """Loaders of data that go on from any iteration, and know what to do with a bad sample."""
 
+import logging
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -9,14 +10,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from mmengine.dataset import InfiniteSampler
 from mmengine.dist import all_reduce, get_rank
+from mmengine.logging import print_log
 from torch.utils.data import BatchSampler, DataLoader, Dataset, Sampler
 
 from ..datasets.images import BLACK
 from ..errors import UserError, reason
 from .randomness import seed_all
 
+# Samplers that never end, by name: those of mmdet are there only where it is.
+ENDLESS = ('InfiniteSampler', 'MultiSourceSampler', 'GroupMultiSourceSampler')
 MAX_TRIES = 10  # samples in a row that cannot be read before a batch is given up
 # Of DataLoader, what a loader built by mmengine hands on to ours.
 HANDED_ON = (
@@ -69,11 +72,11 @@ class ResumableBatches(Sampler):
         self.seed = seed
         self.endless = endless
         self.start = 0
-        self._is_infinite = isinstance(self.sampler, InfiniteSampler)
+        self._is_infinite = type(self.sampler).__name__ in ENDLESS
         if self._is_infinite and not endless:
             raise UserError(
-                'train_dataloader.sampler: an InfiniteSampler has no epochs; use DefaultSampler, '
-                'or train_cfg=dict(by_epoch=False, max_iters=...)'
+                f'train_dataloader.sampler: {type(self.sampler).__name__} has no epochs; use '
+                'DefaultSampler, or train_cfg=dict(by_epoch=False, max_iters=...)'
             )
         # Processes with unequal shares would wait for each other at the end of an epoch.
         length = torch.tensor(len(batches))
@@ -96,32 +99,34 @@ class ResumableBatches(Sampler):
         while True:
             if hasattr(self.sampler, 'set_epoch'):
                 self.sampler.set_epoch(epoch)
-            share = []
-            for batch in islice(self.batches, self.length):
-                share.append(batch)
-                yield batch
+            share = list(self.batches)  # to its end, where mmdet's sampler clears what it keeps
             if not share:
                 raise UserError(
                     f'train_dataloader: process {get_rank()} has not one batch; there are more '
                     'processes than images, or drop_last drops them'
                 )
-            yield from islice(cycle(share), self.length - len(share))
+            yield from islice(cycle(share), self.length)
             epoch += 1
 
 
 class _Samples(Dataset):
     """A dataset that gives samples together with those that turned out bad.
 
-    It is the dataset of a loader, in the place of mmengine's, whose attributes it has.
+    It is the dataset of a loader, in the place of mmengine's, whose attributes it has: hooks read
+    them, or exchange the pipeline.
     """
 
     def __init__(self, dataset: Dataset) -> None:
-        self.dataset = dataset
+        vars(self)['dataset'] = dataset
 
     def __getattr__(self, name: str) -> Any:
-        if name == 'dataset':  # not there yet, in a copy that is being made
+        # The first is not there yet in a copy that is being made; the other one reads a batch.
+        if name in ('dataset', '__getitems__'):
             raise AttributeError(name)
         return getattr(self.dataset, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.dataset, name, value)
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -166,7 +171,7 @@ class EvaluationSamples(_Samples):
 
     def __init__(self, dataset: Dataset, skip_bad: bool) -> None:
         super().__init__(dataset)
-        self.skip_bad = skip_bad
+        vars(self)['skip_bad'] = skip_bad
 
     def __getitem__(self, index: int) -> tuple[Any, list[BadSample]]:
         sample, bad = self._read(index)
@@ -186,10 +191,11 @@ class CheckedLoader(DataLoader):
 
     Attributes:
         report: Called with the bad samples of each batch that has some, in the main process,
-            when the batch is asked for.
+            when the batch is asked for. Who knows what to do with them puts their own there.
     """
 
-    report: Callable[[list[BadSample]], None]
+    def report(self, samples: list[BadSample]) -> None:
+        print_log(f'Bad samples: {", ".join(map(str, samples))}', 'current', logging.WARNING)
 
     def __iter__(self) -> Iterator[Any]:
         # A generator: nothing is read before the first batch is asked for, from where it is then.
@@ -236,7 +242,8 @@ def _checked(loader: DataLoader, samples: _Samples, **kwargs) -> CheckedLoader:
 class _WorkerInit:
     """Workers outlive a signal to the whole group, so that the step can be finished.
 
-    They end with the process that has started them, or when that one tells them to.
+    They end when the process that has started them tells them to, or has ended. PyTorch's own
+    see that, too, but wait then for somebody to read the batch that they have ready.
     """
 
     def __init__(self, init: Callable[[int], None] | None) -> None:
@@ -244,16 +251,17 @@ class _WorkerInit:
 
     def __call__(self, worker: int) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        if hasattr(signal, 'sigwaitinfo'):  # not on macOS
+        if hasattr(signal, 'sigtimedwait'):  # not on macOS
             signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-            Thread(target=_obey_parent, daemon=True).start()
+            Thread(target=_obey, args=(os.getppid(),), daemon=True).start()
         if self.init is not None:
             self.init(worker)
 
 
-def _obey_parent() -> None:
-    while signal.sigwaitinfo([signal.SIGTERM]).si_pid != os.getppid():
-        pass
+def _obey(parent: int) -> None:
+    told = None
+    while os.getppid() == parent and (told is None or told.si_pid != parent):
+        told = signal.sigtimedwait([signal.SIGTERM], 1)
     os._exit(0)
 
 

@@ -8,10 +8,11 @@ from mmengine.registry import LOOPS
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 from torch import nn
 
+from ..errors import UserError
 from .loader import training_loader
 from .randomness import seed_all
 
-IMAGES = 'images_per_step'  # in the message hub, and so in the checkpoints
+SHARE = 'share_of_the_data'  # in the message hub, and so in the checkpoints
 
 
 class _Resumable:
@@ -20,26 +21,41 @@ class _Resumable:
     endless: bool
 
     def __init__(self, runner: Runner, dataloader: dict, **kwargs) -> None:
-        loader = runner.build_dataloader(dataloader, seed=runner.seed)
-        super().__init__(runner, training_loader(loader, runner.seed, self.endless), **kwargs)
+        self._seed = runner.seed
+        if runner._randomness_cfg.get('diff_rank_seed', False):
+            self._seed -= get_rank()  # the processes share the data in one order
+        loader = runner.build_dataloader(dataloader, seed=self._seed)
+        super().__init__(runner, training_loader(loader, self._seed, self.endless), **kwargs)
 
     def _begin(self) -> None:
-        """Compare with the run that is gone on with, if one is."""
-        self.runner.call_hook('before_train')
+        """Compare with the run that is gone on with, if one is.
+
+        Raises:
+            UserError: If the processes do not go on from the same iteration.
+        """
+        places = self.runner.consensus.gather((self._epoch, self._iter))
+        if len(set(places)) > 1:
+            raise UserError(
+                f'the processes go on from different epochs and iterations ({places}, by rank): '
+                'they need one work dir, on a disk that all machines share'
+            )
         hub = self.runner.message_hub
-        now = get_world_size() * self.dataloader.batch_sampler.batch_size
-        before = hub.runtime_info.get(IMAGES, now)
+        images = get_world_size() * self.dataloader.batch_sampler.batch_size
+        now = {'images a step': images, 'steps an epoch': len(self.dataloader)}
+        before = hub.runtime_info.get(SHARE, now)
         if before != now:
             if not self.endless:
                 self._iter = self._epoch * len(self.dataloader)
             self.runner.logger.warning(
-                f'A step takes {now} images, before the interruption {before}: this is not the '
-                'run that it would have been'
+                f'There are {now}, before the interruption {before}: this is not the run that it '
+                'would have been, and an epoch that was begun is begun anew'
             )
-        hub.update_info(IMAGES, now)
+        hub.update_info(SHARE, now)
+        self.runner.call_hook('before_train')
+        self._decide_current_val_interval()
 
     def run_iter(self, *args) -> None:
-        seed_all(self.runner.seed, get_rank(), self._iter)
+        seed_all(self._seed, get_rank(), self._iter)
         super().run_iter(*args)
 
     def _batches(self) -> Iterator[Any]:

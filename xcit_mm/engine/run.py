@@ -186,11 +186,10 @@ def _is_first(launcher: str) -> bool:
 
 def _set_aside(cfg: Config) -> list[str]:
     work_dir = Path(cfg.work_dir).absolute()
-    load_from = cfg.get('load_from')
-    if load_from and not is_url(load_from) and Path(load_from).absolute().parent == work_dir:
-        raise UserError(
-            f'load_from={load_from} lies in the work dir of the run; name another --work-dir'
-        )
+    backbone = cfg.model.get('backbone') or {}
+    for start in (cfg.get('load_from'), (backbone.get('init_cfg') or {}).get('checkpoint')):
+        if start and not is_url(start) and Path(start).absolute().parent == work_dir:
+            raise UserError(f'{start} lies in the work dir of the run; name another --work-dir')
     folder = set_aside(cfg.work_dir)
     return [f'What an earlier run left in {cfg.work_dir} is in {folder} now.'] if folder else []
 

@@ -1,6 +1,7 @@
 """The runner of our tools: mmengine's, with files that are whole and samples that are good."""
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,10 @@ from ..errors import UserError, reason
 from ..files import write_whole
 from ..models import XCiT
 from .config import ours
+from .consensus import Consensus
 from .loader import BadSample, CheckedLoader, evaluation_loader
+
+NOT_OF_THIS_RUN = (AssertionError, AttributeError, KeyError, TypeError, ValueError)
 
 
 class CheckedRunner(Runner):
@@ -35,6 +39,11 @@ class CheckedRunner(Runner):
     """
 
     _testing = False
+
+    @cached_property
+    def consensus(self) -> Consensus:
+        """One for all of its users, asked for in ``before_train`` at the latest, by all."""
+        return Consensus()
 
     @staticmethod
     def build_dataloader(dataloader: dict, *args, **kwargs) -> DataLoader:
@@ -49,6 +58,9 @@ class CheckedRunner(Runner):
 
     def register_default_hooks(self, hooks: dict | None = None) -> None:
         super().register_default_hooks(ours(hooks))
+
+    def register_custom_hooks(self, hooks: list) -> None:
+        super().register_custom_hooks(ours(hooks))
 
     def test(self) -> dict[str, float]:
         self._testing = True
@@ -79,17 +91,16 @@ class CheckedRunner(Runner):
         loader.report = report
         return loader
 
-    def resume(self, filename: str, *args, **kwargs) -> None:
+    def resume(self, filename: str, **kwargs) -> None:
         """Go on from a checkpoint (see mmengine's ``Runner.resume``).
 
         Raises:
             UserError: If the file cannot be read, is not of this model or not of such a run.
         """
         try:
-            super().resume(filename, *args, **kwargs)
-        except UserError:
-            raise
-        except Exception as error:  # what the parts of the state say of others
+            # Not on the GPU, as is mmengine's default: all of it beside the model.
+            super().resume(filename, **{**kwargs, 'map_location': 'cpu'})
+        except NOT_OF_THIS_RUN as error:  # what the parts of the state say of others
             raise UserError(
                 f'{filename} is not of a run like this one ({reason(error)}); resume with the '
                 'config that it was started with, or start from its weights: load_from'
@@ -106,6 +117,7 @@ class CheckedRunner(Runner):
             super().save_checkpoint(out_dir, filename, *args, **kwargs)
             return
         try:
+            Path(out_dir).mkdir(parents=True, exist_ok=True)
             with write_whole(Path(out_dir, filename)) as file:
                 super().save_checkpoint(out_dir, Path(file.name).name, *args, **kwargs)
         except OSError as error:
