@@ -462,11 +462,13 @@ def contents() -> Iterator[tuple[str, Any, tuple[str, ...]]]:
         refused = ('backbone', 'convert') if value.ndim == 0 else ('backbone',)
         yield f'a weight of {tuple(value.shape)}', with_weight(value), refused
     yield 'no epoch', with_part('meta.epoch', None), ('resume',)
+    for seed in ('abc', -1, 2**40, None):
+        yield f'the seed {seed}', with_part('meta.seed', seed), ('resume',)
     yield 'weights alone', {'state_dict': base['state_dict']}, ('resume',)
     yield 'code for mmengine', with_part('meta.cfg', 'import os'), ()
-    yield 'nested', with_part('meta.seed', nested(40)), ()
-    yield 'nested too often', with_part('meta.seed', nested(100)), ('read',)
-    yield 'large numbers', with_part('meta.seed', 10**4000), ()
+    yield 'nested', with_part('meta.time', nested(40)), ()
+    yield 'nested too often', with_part('meta.time', nested(100)), ('read',)
+    yield 'large numbers', with_part('meta.time', 10**4000), ()
     values = (
         *(np.float32(1), np.int64(-3), np.bool_(True), np.str_('abc'), np.array(['a', 'bc'])),
         *(
@@ -484,7 +486,7 @@ def contents() -> Iterator[tuple[str, Any, tuple[str, ...]]]:
         *(torch.float16, torch.device('cpu'), 1e308, float('nan'), collections.OrderedDict(a=1)),
     )
     for i, value in enumerate(values):
-        yield f'{i} a {type(value).__name__}', with_part('meta.seed', value), ()
+        yield f'{i} a {type(value).__name__}', with_part('meta.time', value), ()
 
 
 # --- reading them, in a process of its own ------------------------------------------------------

@@ -2,8 +2,10 @@
 
 import argparse
 import collections
+import io
 import os
 import pickle
+import struct
 from pathlib import Path
 from pickle import UnpicklingError
 
@@ -146,3 +148,43 @@ def test_a_dtype_without_a_storage_class_is_read(tmp_path):
     loaded = read_checkpoint(tmp_path / 'file.pth')['a']
     assert loaded.dtype == value.dtype
     assert torch.equal(loaded.float(), value.float())
+
+
+def directory(archive: bytes) -> tuple[bytes, bytes, int]:
+    """The records of an archive, its directory, and how many entries that has."""
+    end = archive.rfind(b'PK\5\6')
+    count, size, start = struct.unpack('<HII', archive[end + 10 : end + 20])
+    return archive[:start], archive[start : start + size], count
+
+
+def moved(entries: bytes, by: int) -> bytes:
+    """A directory of records that lie elsewhere."""
+    result, at = bytearray(entries), 0
+    while at < len(result):
+        lengths = struct.unpack('<HHH', result[at + 28 : at + 34])
+        (place,) = struct.unpack('<I', result[at + 42 : at + 46])
+        result[at + 42 : at + 46] = struct.pack('<I', (place + by) & 0xFFFFFFFF)
+        at += 46 + sum(lengths)
+    return bytes(result)
+
+
+def test_what_is_read_is_what_was_compared_with_its_checksum(tmp_path):
+    """One file, two directories: PyTorch's reader takes another one than Python's."""
+
+    def saved(values: torch.Tensor) -> bytes:
+        stream = io.BytesIO()
+        torch.save({'w': values}, stream)
+        return stream.getvalue()
+
+    values = torch.arange(4.0)
+    good = saved(values)
+    bad = good.replace(values.numpy().tobytes(), torch.full((4,), 666.0).numpy().tobytes())
+    bad_records, bad_directory, count = directory(bad)
+    records, entries, _ = directory(good)
+    offset = len(bad_records)
+    by = len(bad_records) + len(bad_directory) - (len(bad_directory) + len(records))
+    end = struct.pack('<4sHHHHIIH', b'PK\5\6', 0, 0, count, count, len(entries), offset, 0)
+    file = bad_records + bad_directory + records + moved(entries, by) + end
+    (tmp_path / 'two.pth').write_bytes(file)
+    assert torch.load(tmp_path / 'two.pth', weights_only=True)['w'].tolist() == [666.0] * 4
+    assert read_checkpoint(tmp_path / 'two.pth')['w'].tolist() == [0.0, 1.0, 2.0, 3.0]

@@ -338,9 +338,21 @@ NAMED = {
 } | {str(v): v for v in vars(torch).values() if isinstance(v, torch.dtype)}
 # Torch's names for a storage of numbers of a kind.
 STORAGES = {
-    name: kind
-    for name, kind in vars(torch).items()
-    if name.endswith('Storage') and (kind is torch.UntypedStorage or 'dtype' in vars(kind))
+    f'{name}Storage': SimpleNamespace(dtype=dtype)
+    for name, dtype in dict(
+        Double=torch.float64,
+        Float=torch.float32,
+        Half=torch.float16,
+        BFloat16=torch.bfloat16,
+        Long=torch.int64,
+        Int=torch.int32,
+        Short=torch.int16,
+        Char=torch.int8,
+        Byte=torch.uint8,
+        Bool=torch.bool,
+        ComplexFloat=torch.complex64,
+        ComplexDouble=torch.complex128,
+    ).items()
 }
 ALLOWED = CALLED | CREATED | NAMED  # by the names that files call them
 
