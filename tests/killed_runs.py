@@ -26,7 +26,7 @@ for package in ('mmdet', 'mmseg'):  # all that takes long, before the first fork
     for part in FRAMEWORK_PARTS:
         require(f'{package}.{part}')
 
-NUM_ITERS = 24
+NUM_ITERS = 36
 OPTIONS = {
     'train_cfg.max_iters': NUM_ITERS,
     'train_cfg.val_interval': NUM_ITERS // 2,
@@ -82,31 +82,36 @@ def wait(children: list[int]) -> None:
             raise SystemExit(f'a process ended with status {status}')
 
 
+def wait_for(path: Path, children: list[int]) -> None:
+    while not path.exists():
+        if os.waitid(os.P_PID, children[0], os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            break  # which the next wait reports
+        time.sleep(0.02)
+
+
 def main(config: str, shapes: str, folder: str, processes: str, kills: str) -> None:
     whole, killed = Path(folder, 'whole'), Path(folder, 'killed')
     start = time.monotonic()
     children = live(config, shapes, whole, int(processes))
-    while not (whole / 'iter_1.pth').exists():
-        if os.waitpid(children[0], os.WNOHANG)[0]:
-            raise SystemExit('the training ended before its first checkpoint')
-        time.sleep(0.05)
+    wait_for(whole / 'iter_1.pth', children)
     first = time.monotonic() - start  # seconds to the first checkpoint
     wait(children)
     step = (time.monotonic() - start - first) / NUM_ITERS
     chance = random.Random(0)
     newest = 0
-    for _ in range(int(kills)):
-        # Mostly late, so that it gets on; at the end early, so that it is not done too soon.
-        latest = first + 4 * step if newest < NUM_ITERS - 4 else first - step
-        seconds = chance.uniform(0.5 * first, latest)
+    for number in range(int(kills)):
         children = live(config, shapes, killed, int(processes))
+        # In turn: while it gets ready, and some time after a step that it has got on by.
+        seconds = chance.uniform(0, first if number % 2 else 3 * step)
+        if not number % 2:
+            wait_for(killed / f'iter_{newest + 1}.pth', children)
         time.sleep(seconds)
         chance.shuffle(children)
         for child in children:  # one dies before the other, if there are two
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
         newest = max((int(path.stem[5:]) for path in killed.glob('iter_*.pth')), default=0)
-        print(f'killed after {seconds:.1f} s, newest checkpoint {newest}', flush=True)
+        print(f'killed, newest checkpoint {newest}', flush=True)
     wait(live(config, shapes, killed, int(processes)))
 
 

@@ -73,7 +73,7 @@ def test_a_run_killed_twenty_times_ends_like_one_left_alone(
     newest = [int(number) for number in re.findall(r'newest checkpoint (\d+)', done.stdout)]
     assert len(newest) == NUM_KILLS
     assert newest == sorted(newest)
-    assert 0 < newest[NUM_KILLS // 2] < newest[-1] < NUM_ITERS, done.stdout
+    assert len(set(newest)) > NUM_KILLS / 3  # at so many places
     assert_same_runs(tmp_path / 'whole', tmp_path / 'killed', NUM_ITERS)
     deadline = time.monotonic() + 60
     while left := subprocess.run(['pgrep', '-f', str(own)], capture_output=True, text=True).stdout:

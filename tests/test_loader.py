@@ -13,7 +13,8 @@ from torch.utils.data import BatchSampler, DataLoader
 from toy import SIZE, ToyDataset
 
 from xcit_mm import UserError
-from xcit_mm.engine.loader import ResumableBatches, evaluation_loader, training_loader
+from xcit_mm.engine.batches import ResumableBatches
+from xcit_mm.engine.loader import evaluation_loader, training_loader
 
 
 def batches(sampler=DefaultSampler, endless=True, size=3) -> ResumableBatches:
@@ -88,14 +89,14 @@ def test_an_infinite_sampler_has_no_epochs():
 def test_a_process_without_data_is_an_error(monkeypatch):
     empty = BatchSampler([], 2, drop_last=False)
     empty.sampler = []
-    monkeypatch.setattr('xcit_mm.engine.loader.all_reduce', lambda tensor, op: tensor.fill_(3))
+    monkeypatch.setattr('xcit_mm.engine.batches.all_reduce', lambda tensor, op: tensor.fill_(3))
     with pytest.raises(UserError, match='process 0 has not one batch'):
         next(iter(ResumableBatches(empty, 0, False)))
 
 
 def test_a_smaller_share_is_filled_up(monkeypatch):
     """Another process has five batches in an epoch, this one has four."""
-    monkeypatch.setattr('xcit_mm.engine.loader.all_reduce', lambda tensor, op: tensor.fill_(5))
+    monkeypatch.setattr('xcit_mm.engine.batches.all_reduce', lambda tensor, op: tensor.fill_(5))
     drawn = list(batches(endless=False))
     assert len(drawn) == 5
     assert [d.index for d in drawn[4]] == [d.index for d in drawn[0]]

@@ -1,25 +1,19 @@
-"""Loaders of data that go on from any iteration, and know what to do with a bad sample."""
+"""Loaders that know what to do with a bad sample."""
 
 import logging
-import os
-import signal
-from collections.abc import Callable, Iterator, Sequence
-from itertools import cycle, islice
-from threading import Thread
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from mmengine.dist import all_reduce, get_rank
 from mmengine.logging import print_log
-from torch.utils.data import BatchSampler, DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset
 
 from ..datasets.images import BLACK
 from ..errors import UserError, reason
+from .batches import Draw, ResumableBatches
 from .randomness import seed_all
+from .workers import WorkerInit
 
-# Samplers that never end, by name: those of mmdet are there only where it is.
-ENDLESS = ('InfiniteSampler', 'MultiSourceSampler', 'GroupMultiSourceSampler')
 MAX_TRIES = 10  # samples in a row that cannot be read before a batch is given up
 # Of DataLoader, what a loader built by mmengine hands on to ours.
 HANDED_ON = (
@@ -40,73 +34,6 @@ class BadSample(NamedTuple):
 
     def __str__(self) -> str:
         return f'{self.file}: {self.reason}'
-
-
-class Draw(NamedTuple):
-    """A sample to load, and the place of it in the run, which its augmentation follows from."""
-
-    index: int
-    place: tuple[int, ...]
-
-
-class ResumableBatches(Sampler):
-    """The batches of a training from any iteration on, without reading what lies before it.
-
-    Args:
-        batches: The batches of one pass over the data, in an order that follows from
-            ``batches.sampler.set_epoch``, or the endless ones of an ``InfiniteSampler``.
-        seed: Of the run.
-        endless: One pass after the other, for a loop that counts iterations.
-
-    Attributes:
-        start: The iteration of the first batch.
-
-    Raises:
-        UserError: If an ``InfiniteSampler`` is to give epochs, or a process has no data.
-    """
-
-    def __init__(self, batches: BatchSampler, seed: int, endless: bool) -> None:
-        self.batches = batches
-        self.sampler = batches.sampler  # where mmengine's hooks look for it
-        self.batch_size = batches.batch_size
-        self.seed = seed
-        self.endless = endless
-        self.start = 0
-        self._is_infinite = type(self.sampler).__name__ in ENDLESS
-        if self._is_infinite and not endless:
-            raise UserError(
-                f'train_dataloader.sampler: {type(self.sampler).__name__} has no epochs; use '
-                'DefaultSampler, or train_cfg=dict(by_epoch=False, max_iters=...)'
-            )
-        # Processes with unequal shares would wait for each other at the end of an epoch.
-        length = torch.tensor(len(batches))
-        all_reduce(length, 'max')
-        self.length = int(length)
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __iter__(self) -> Iterator[list[Draw]]:
-        epoch, done = (0, self.start) if self._is_infinite else divmod(self.start, self.length)
-        rank = get_rank()
-        indices = islice(self._from_epoch(epoch), done, None if self.endless else self.length)
-        for iteration, batch in enumerate(indices, self.start):
-            yield [Draw(index, (self.seed, rank, iteration, k)) for k, index in enumerate(batch)]
-
-    def _from_epoch(self, epoch: int) -> Iterator[Sequence[int]]:
-        if self._is_infinite:
-            yield from self.batches
-        while True:
-            if hasattr(self.sampler, 'set_epoch'):
-                self.sampler.set_epoch(epoch)
-            share = list(self.batches)  # to its end, where mmdet's sampler clears what it keeps
-            if not share:
-                raise UserError(
-                    f'train_dataloader: process {get_rank()} has not one batch; there are more '
-                    'processes than images, or drop_last drops them'
-                )
-            yield from islice(cycle(share), self.length)
-            epoch += 1
 
 
 class _Samples(Dataset):
@@ -234,35 +161,9 @@ def _checked(loader: DataLoader, samples: _Samples, **kwargs) -> CheckedLoader:
     kwargs |= {name: getattr(loader, name) for name in HANDED_ON}
     kwargs |= {
         'collate_fn': _Collate(loader.collate_fn),
-        'worker_init_fn': _WorkerInit(loader.worker_init_fn),
+        'worker_init_fn': WorkerInit(loader.worker_init_fn),
     }
     return CheckedLoader(samples, **kwargs)
-
-
-class _WorkerInit:
-    """Workers outlive a signal to the whole group, so that the step can be finished.
-
-    They end when the process that has started them tells them to, or has ended. PyTorch's own
-    see that, too, but wait then for somebody to read the batch that they have ready.
-    """
-
-    def __init__(self, init: Callable[[int], None] | None) -> None:
-        self.init = init
-
-    def __call__(self, worker: int) -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        if hasattr(signal, 'sigtimedwait'):  # not on macOS
-            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-            Thread(target=_obey, args=(os.getppid(),), daemon=True).start()
-        if self.init is not None:
-            self.init(worker)
-
-
-def _obey(parent: int) -> None:
-    told = None
-    while os.getppid() == parent and (told is None or told.si_pid != parent):
-        told = signal.sigtimedwait([signal.SIGTERM], 1)
-    os._exit(0)
 
 
 class _Collate:
