@@ -5,6 +5,7 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
 from ..errors import UserError
+from .consensus import Consensus
 from .loader import BadSample
 
 INTERVAL = 50  # iterations after which the processes tell each other, and the log
@@ -29,7 +30,7 @@ class BadDataHook(Hook):
         runner.message_hub.update_info(BAD, self._bad)
         self._named = len(self._bad)
         self._size = len(runner.train_dataloader.dataset)
-        self._consensus = runner.consensus
+        self._consensus = Consensus.of(runner)
         runner.train_dataloader.report = self._note
 
     def after_train_iter(

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from mmengine.runner import Runner
 
 
 class Consensus:
@@ -12,6 +13,13 @@ class Consensus:
     A GPU would have to finish its work first. Every process has to call each method at the same
     place; one process alone agrees with itself.
     """
+
+    @classmethod
+    def of(cls, runner: Runner) -> 'Consensus':
+        """The one of a run, which all processes ask for when a training begins."""
+        if not hasattr(runner, '_consensus'):
+            runner._consensus = cls()
+        return runner._consensus
 
     def __init__(self) -> None:
         self._group = None

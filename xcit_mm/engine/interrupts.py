@@ -14,6 +14,7 @@ from mmengine.runner import Runner
 
 from ..errors import Interrupted
 from .checkpoints import WholeCheckpointHook
+from .consensus import Consensus
 
 # What clusters send before they take a machine back, and Ctrl-C.
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -24,8 +25,8 @@ STOPPING = b'asked to stop: after this step or validation, with a checkpoint\n'
 class InterruptHook(Hook):
     """Stop a training at SIGTERM or SIGINT, on all processes after the same step.
 
-    A validation is left at once and made anew on a resume, if the step before it is saved;
-    otherwise it is finished first, as a detector in the midst of it may hold averaged weights.
+    A validation is left at once, and made anew on a resume, if the step before it is saved;
+    otherwise it is finished first: in the midst of it the model may hold averaged weights.
 
     Raises:
         Interrupted: Once the checkpoint is written.
@@ -35,7 +36,7 @@ class InterruptHook(Hook):
 
     def before_train(self, runner: Runner) -> None:
         self._signal = 0
-        self._consensus = runner.consensus
+        self._consensus = Consensus.of(runner)
         self._before: dict[signal.Signals, object] = {}
         if threading.current_thread() is threading.main_thread():  # Python's rule for handlers
             self._before = {s: signal.signal(s, self._note) for s in SIGNALS}

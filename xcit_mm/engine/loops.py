@@ -9,6 +9,7 @@ from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 from torch import nn
 
 from ..errors import UserError
+from .consensus import Consensus
 from .loader import training_loader
 from .randomness import seed_all
 
@@ -33,7 +34,7 @@ class _Resumable:
         Raises:
             UserError: If the processes do not go on from the same iteration.
         """
-        places = self.runner.consensus.gather((self._epoch, self._iter))
+        places = Consensus.of(self.runner).gather((self._epoch, self._iter))
         if len(set(places)) > 1:
             raise UserError(
                 f'the processes go on from different epochs and iterations ({places}, by rank): '

@@ -1,7 +1,6 @@
 """The runner of our tools: mmengine's, with files that are whole and samples that are good."""
 
 from collections.abc import Callable, Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ from ..errors import UserError, reason
 from ..files import write_whole
 from ..models import XCiT
 from .config import ours
-from .consensus import Consensus
 from .loader import BadSample, CheckedLoader, evaluation_loader
 
 NOT_OF_THIS_RUN = (AssertionError, AttributeError, KeyError, TypeError, ValueError)
@@ -39,11 +37,6 @@ class CheckedRunner(Runner):
     """
 
     _testing = False
-
-    @cached_property
-    def consensus(self) -> Consensus:
-        """One for all of its users, asked for in ``before_train`` at the latest, by all."""
-        return Consensus()
 
     @staticmethod
     def build_dataloader(dataloader: dict, *args, **kwargs) -> DataLoader:
