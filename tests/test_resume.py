@@ -131,6 +131,29 @@ def test_a_checkpoint_with_weights_that_are_no_numbers_is_not_resumed(tmp_path):
     assert 'linear.weight that are infinite or none' in notes[0]
 
 
+def test_a_copy_is_resumed_from_its_own_newest_checkpoint(tmp_path):
+    """Whatever the times of its files, and though mmengine notes the path of the original."""
+    interrupted(tmp_path / 'a', 4)
+    (tmp_path / 'b').mkdir()
+    for step in (3, 2, 1):
+        name = f'iter_{step}.pth'
+        (tmp_path / 'b' / name).write_bytes((tmp_path / 'a' / name).read_bytes())
+    pointer = (tmp_path / 'a/last_checkpoint').read_text()
+    assert pointer.endswith('a/iter_4.pth')
+    (tmp_path / 'b/last_checkpoint').write_text(pointer)
+    path, _, notes = newest_checkpoint(str(tmp_path / 'b'), trusted=False)
+    assert path == tmp_path / 'b/iter_3.pth'
+    assert notes == []
+
+
+def test_checkpoints_written_elsewhere_are_found(tmp_path):
+    elsewhere = {'default_hooks.checkpoint.out_dir': str(tmp_path / 'elsewhere')}
+    interrupted(tmp_path / 'work', 3, **elsewhere)
+    path, _, _ = newest_checkpoint(str(tmp_path / 'work'), trusted=False)
+    assert path == tmp_path / 'elsewhere/work/iter_3.pth'
+    resumed(tmp_path / 'work', **elsewhere)
+
+
 def test_files_of_others_beside_the_checkpoints_stay(tmp_path):
     tmp_path.mkdir(exist_ok=True)
     for name in ('model_best.pth.tar', 'epoch_12.pth.md5', '.iter_1.pth.x.unfinished'):
@@ -159,7 +182,7 @@ def test_a_newest_checkpoint_that_is_cut_off_is_said_and_the_one_before_it_taken
     assert checkpoint['meta']['iter'] == 3
     (note,) = notes
     assert 'iter_4.pth cannot be read: it is cut off' in note
-    assert note.endswith('the one before it is taken')
+    assert note.endswith('; iter_3.pth is taken')
     resumed(tmp_path)
 
 
@@ -167,7 +190,9 @@ def test_no_checkpoint_that_can_be_read_is_an_error_that_names_them(tmp_path):
     interrupted(tmp_path, 2)
     for path in tmp_path.glob('iter_*.pth'):
         path.write_bytes(b'')
-    with pytest.raises(UserError, match=r'no checkpoint in .* is whole: .*iter_2.*iter_1'):
+    with pytest.raises(
+        UserError, match=r'no checkpoint in .* can be gone on with: .*iter_1.*iter_2'
+    ):
         newest_checkpoint(str(tmp_path), trusted=False)
     with pytest.raises(UserError, match='holds no checkpoint to go on from'):
         newest_checkpoint(str(tmp_path / 'other'), trusted=False)
@@ -212,3 +237,17 @@ def test_an_earlier_run_is_set_aside_not_replaced(tmp_path):
     assert (folder / 'losses.jsonl').is_file()
     assert names(tmp_path) == []
     assert not has_checkpoints(str(tmp_path))
+    with pytest.raises(UserError, match=f'of earlier runs there are --work-dir {folder}'):
+        newest_checkpoint(str(tmp_path), trusted=False)
+
+
+def test_a_new_run_sets_the_earlier_one_aside_once_it_can_begin(tmp_path):
+    interrupted(tmp_path, 2)
+    before = names(tmp_path)
+    with pytest.raises(KeyError):
+        toy_runner(tmp_path, **{'train_dataloader.dataset.type': 'Missing'}).train()
+    assert names(tmp_path) == before
+    toy_runner(tmp_path, steps=1).train()
+    assert names(tmp_path) == ['iter_1.pth']
+    (folder,) = tmp_path.glob('earlier_*')
+    assert names(folder) == before

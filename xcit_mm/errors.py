@@ -1,5 +1,7 @@
 """What went wrong on the user's side, said in one sentence."""
 
+import signal
+
 
 def reason(error: Exception) -> str:
     """The kind and the first line of another package's error, for a sentence of ours."""
@@ -31,5 +33,6 @@ class Interrupted(Exception):  # noqa: N818  nothing is wrong
     """
 
     def __init__(self, signum: int, place: str) -> None:
-        super().__init__(f'stopped by signal {signum} {place}; go on with --resume')
+        name = signal.Signals(signum).name
+        super().__init__(f'stopped by {name} {place}; go on with --resume')
         self.signum = signum

@@ -19,7 +19,7 @@ default_hooks = dict(
     report=dict(type='ReportHook'),
     labels=dict(type='LabelCheckHook'),
     buffers=dict(type='BufferSyncHook'),
-    finite=dict(type='FiniteHook'),
+    finite=dict(type='FiniteHook', limit=16),
     losses=dict(type='LossLogHook'),
     bad_data=dict(type='BadDataHook'),
     interrupts=dict(type='InterruptHook'),

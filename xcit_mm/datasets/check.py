@@ -27,7 +27,7 @@ from rich.table import Table
 from ..engine.config import ours
 from ..engine.data_check import check_classes, check_data, leaf_datasets
 from ..environment import quiet, require, require_one_stack
-from ..errors import reason
+from ..errors import UserError, reason
 from ..files import write_whole
 from .annotations import STOPS, Problem
 from .images import BadImageError, LoadImage, conversions
@@ -36,6 +36,7 @@ ALL_SPLITS = ('train', 'val', 'test')
 CONVERTED = 'converted'
 SKIPPED = 'skipped'  # another one takes its place in a training, a black one in an evaluation
 PIPELINE_FAILS = 'the pipeline fails on it'
+UNUSABLE = 'the annotation file cannot be used'
 ENDS_THE_PROCESS = 'reading it ends the process'
 NO_CLASS = 'labels of no class'
 SMALL_SIDE = 32  # pixels: images below are sent through the whole pipeline
@@ -143,6 +144,7 @@ def print_report(report: Report) -> None:
     table.columns[-1].overflow = 'fold'
     if counts:
         console.print(table, markup=False)
+        console.print('--out FILE writes each one of them.', markup=False)
     read = ', '.join(f'{count} of {split}' for split, count in report.images.items())
     console.print(f'Images read: {read}.', markup=False, highlight=False)
     for failure in report.failures:
@@ -240,28 +242,23 @@ class _Reader:
 
 
 def _built(leaf: dict, split: str) -> tuple[Any, list[Finding]]:
-    """A dataset, None if no image of it is left, and the problems of its annotations."""
-    stopped = None
+    """A dataset, None if its annotation file cannot be used, and the problems of that."""
     with quiet():  # pycocotools, and the log of what is reported here
         dataset = DATASETS.build({**ours(leaf), 'lazy_init': True})
+        stopped = None
         try:
             dataset.full_init()
-        except Exception as error:
-            if not getattr(dataset, 'problems', None):
-                raise
+        except UserError as error:
             stopped = error
     problems: list[Problem] = getattr(dataset, 'problems', [])
     findings = [Finding(split, p.kind, dataset.fate(p.kind), *p[1:]) for p in problems]
-    if stopped is not None and not dataset._fully_initialized:
-        findings.append(Finding(split, 'no image is left', STOPS, dataset.ann_file))
-        return None, findings
-    return dataset, findings
+    if stopped is None or dataset._fully_initialized:
+        return dataset, findings
+    why = str(stopped).removeprefix(f'{dataset.ann_file}: ')
+    return None, [*findings, Finding(split, UNUSABLE, STOPS, dataset.ann_file, detail=why)]
 
 
 def _failures(cfg: Config, report: Report) -> Iterator[str]:
-    for split, count in report.images.items():
-        if not count:
-            yield f'{split}: no image is left'
     counts = Counter((f.split, f.kind) for f in report.findings if f.fate == STOPS)
     for (split, kind), count in counts.items():
         yield f'{split}: {count} x {kind}'

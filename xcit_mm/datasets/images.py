@@ -14,7 +14,7 @@ import cv2
 import numpy as np
 from mmengine import fileio
 from mmengine.registry import TRANSFORMS
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 # What is bad about an image.
 MISSING = 'it is missing or cannot be opened'
@@ -130,6 +130,8 @@ class LoadImage:
             _require_whole(data)
             with _opened(data) as image:
                 return image.size
+        except UnidentifiedImageError:
+            raise BadImageError(LABELS_UNREADABLE) from None
         except Exception as error:  # of PIL's many decoders, or ours
             raise BadImageError(LABELS_UNREADABLE, str(error).partition('\n')[0]) from None
 

@@ -66,5 +66,6 @@ class BadDataHook(Hook):
             listed = '\n'.join(f'    {file}: {reason}' for file, reason in self._bad.items())
             raise UserError(
                 f'{len(self._bad)} of the {self._size} training samples cannot be read, more than '
-                f'the share of {self._max_share:g} that max_bad_share allows; {REMEDY}:\n{listed}'
+                f'the share of {self._max_share:g} that max_bad_share allows: mend them or raise '
+                f'it; {REMEDY}:\n{listed}'
             )

@@ -41,7 +41,9 @@ def losses_of_batch(model: BaseModel, path: Path) -> dict[str, Tensor]:
     """Compute the losses of a batch in a file again, in training mode.
 
     Args:
-        model: With the weights of that step, such as those of the checkpoint beside the file.
+        model: With the weights of that step, those of the checkpoint beside the file, as
+            ``mmdet.apis.init_detector(config, checkpoint, device='cpu')`` or mmseg's
+            ``init_model`` builds it.
         path: Of :func:`save_batch`.
 
     Returns:

@@ -1,7 +1,6 @@
 """Checkpoints of a run: whole or not there, the last ones kept, the newest readable one found."""
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ WRITTEN = (
     POINTER,
     'losses.jsonl',
 )  # what a run adds to its folder
+EARLIER = 'earlier_'  # and the time of a run that was set aside
 KEPT = 'kept_checkpoints'  # in the message hub, and so in the checkpoints
 
 
@@ -79,37 +79,44 @@ class WholeCheckpointHook(CheckpointHook):
 
 
 def newest_checkpoint(work_dir: str, trusted: bool) -> tuple[Path, dict[str, Any], list[str]]:
-    """Find the newest checkpoint of a run that can be resumed.
+    """Find the checkpoint of a run that is furthest on, of those that can be read.
 
     Args:
         work_dir: The folder of the run, which may have been moved: mmengine notes full paths.
         trusted: As of :func:`xcit_mm.checkpoint.read_checkpoint`.
 
     Returns:
-        Its path, what it holds, and sentences on newer ones that cannot be read.
+        Its path, what it holds, and sentences on others that cannot be read.
 
     Raises:
         UserError: If there is none, or none that can be read.
     """
-    problems: list[str] = []
-    for path in _newest_first(Path(work_dir)):
+    newest, content, problems = None, {}, []
+    for path in _candidates(Path(work_dir)):
         try:
             checkpoint = read_checkpoint(path, trusted=trusted)
             require_training_state(checkpoint, path)
             require_finite(model_state(checkpoint, path), path)
         except UserError as error:
             problems.append(str(error))
-        else:
-            notes = [f'{problem}; the one before it is taken' for problem in problems]
-            return path, checkpoint, notes
+            continue
+        if newest is None or checkpoint['meta']['iter'] >= content['meta']['iter']:
+            newest, content = path, checkpoint
+    if newest is not None:
+        return newest, content, [f'{problem}; {newest.name} is taken' for problem in problems]
     if problems:
-        raise UserError(f'--resume: no checkpoint in {work_dir} is whole: {"; ".join(problems)}')
-    raise UserError(f'--resume: {work_dir} holds no checkpoint to go on from')
+        raise UserError(
+            f'--resume: no checkpoint in {work_dir} can be gone on with: {"; ".join(problems)}; '
+            'without --resume the run is started anew, and these are kept'
+        )
+    earlier = sorted(map(str, Path(work_dir).glob(f'{EARLIER}*')))
+    hint = f'; of earlier runs there are --work-dir {", ".join(earlier)}' if earlier else ''
+    raise UserError(f'--resume: {work_dir} holds no checkpoint to go on from{hint}')
 
 
 def has_checkpoints(work_dir: str) -> bool:
     """Whether a folder has a file that looks like a checkpoint of a run."""
-    return next(_newest_first(Path(work_dir)), None) is not None
+    return bool(_candidates(Path(work_dir)))
 
 
 def set_aside(work_dir: str) -> Path | None:
@@ -127,7 +134,7 @@ def set_aside(work_dir: str) -> Path | None:
     if not earlier:
         return None
     newest = max(path.stat().st_mtime for path in earlier)
-    folder = Path(work_dir, time.strftime('earlier_%Y%m%d_%H%M%S', time.localtime(newest)))
+    folder = Path(work_dir, time.strftime(f'{EARLIER}%Y%m%d_%H%M%S', time.localtime(newest)))
     try:
         folder.mkdir(exist_ok=True)
         for path in earlier:
@@ -140,17 +147,14 @@ def set_aside(work_dir: str) -> Path | None:
     return folder
 
 
-def _newest_first(work_dir: Path) -> Iterator[Path]:
-    """The one that mmengine's note names, then the others by their time."""
-    noted = None
-    if (work_dir / POINTER).is_file():
-        path = Path((work_dir / POINTER).read_text(errors='replace').strip())
-        beside = work_dir / path.name
-        noted = beside if beside.is_file() else path if path.is_file() else None
-    if noted is not None:
-        yield noted
-    others = {path for pattern in OF_A_RUN for path in work_dir.glob(pattern)} - {noted}
-    yield from sorted(others, key=lambda path: path.stat().st_mtime_ns, reverse=True)
+def _candidates(work_dir: Path) -> list[Path]:
+    """In the work dir, or in the folder of its name where the config has them written."""
+    found = [path for name in OF_A_RUN for path in work_dir.glob(name)]
+    if not found and (work_dir / POINTER).is_file():
+        noted = Path((work_dir / POINTER).read_text(errors='replace').strip())
+        if noted.parent.name == work_dir.absolute().name:  # not that of what this is a copy of
+            found = [path for name in OF_A_RUN for path in noted.parent.glob(name)]
+    return sorted(found)
 
 
 def _remove(backend: BaseStorageBackend, path: str) -> None:

@@ -30,7 +30,7 @@ OUR_HOOKS = dict(
     report=dict(type='ReportHook'),
     labels=dict(type='LabelCheckHook'),
     buffers=dict(type='BufferSyncHook'),
-    finite=dict(type='FiniteHook'),
+    finite=dict(type='FiniteHook', limit=16),
     losses=dict(type='LossLogHook'),
     bad_data=dict(type='BadDataHook'),
     interrupts=dict(type='InterruptHook'),
@@ -109,8 +109,12 @@ def load_config(
     cfg.default_hooks = {k: v for k, v in hooks.items() if v is not None or k not in OUR_HOOKS}
     for name, default in SETTINGS.items():
         cfg.setdefault(name, default)
-    if not 0 <= cfg.max_bad_share <= 1:
-        raise UserError(f'max_bad_share={cfg.max_bad_share} is not between 0 and 1')
+    if type(cfg.max_bad_share) not in (int, float) or not 0 <= cfg.max_bad_share <= 1:
+        raise UserError(f'max_bad_share={cfg.max_bad_share!r} is no number between 0 and 1')
+    if type(cfg.skip_bad_in_evaluation) is not bool:
+        raise UserError(
+            f'skip_bad_in_evaluation={cfg.skip_bad_in_evaluation!r} is neither True nor False'
+        )
     cfg.launcher = launcher
     cfg.work_dir = work_dir or cfg.get('work_dir') or str(Path('work_dirs') / path.stem)
     return cfg
@@ -132,12 +136,15 @@ def require_parts(cfg: Config, task: str) -> None:
 
 
 def check_batch_size(cfg: Config) -> None:
-    """Refuse a single image where BatchNorm has a map of one pixel to normalise.
+    """Refuse a single image where BatchNorm has a map of one pixel to normalise, or none.
 
     Raises:
-        UserError: If a head pools to 1x1, as UperNet's does, and one process with one image
-            has no others to share statistics with.
+        UserError: If it is no positive number, or a head pools to 1x1, as UperNet's does, and
+            one process with one image has no others to share statistics with.
     """
+    batch_size = cfg.train_dataloader.get('batch_size', 1)
+    if type(batch_size) is not int or batch_size < 1:
+        raise UserError(f'train_dataloader.batch_size={batch_size!r} is no number of images')
     head = cfg.model.get('decode_head')
     if not isinstance(head, dict) or 1 not in head.get('pool_scales', ()):
         return

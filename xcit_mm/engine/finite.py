@@ -36,6 +36,8 @@ class FiniteHook(Hook):
     priority = 'ABOVE_NORMAL'  # before weights and statistics are averaged, which is NORMAL
 
     def __init__(self, limit: int = 16) -> None:
+        if type(limit) is not int or limit < 1:
+            raise UserError(f'default_hooks.finite.limit={limit!r} is no number of steps')
         self.limit = limit
         self._in_a_row = 0
 
@@ -67,7 +69,8 @@ class FiniteHook(Hook):
             return
         _copy(self._good_statistics, self._statistics)
         self._in_a_row += 1
-        terms = ', '.join(f'{name} {value.item():g}' for name, value in (outputs or {}).items())
+        losses = ((name, value) for name, value in (outputs or {}).items() if 'loss' in name)
+        terms = ', '.join(f'{name} {value.item():g}' for name, value in losses)
         what = 'the gradient is not finite' if left_out else 'the loss is not finite'
         runner.logger.warning(
             f'Iteration {runner.iter + 1}: {what}, the step is left out '
@@ -93,9 +96,10 @@ class FiniteHook(Hook):
         save_batch(file, batch or {}, place, terms)
         raise UserError(
             f'iteration {runner.iter + 1}: {what}, {self._in_a_row} times in a row ({terms}; '
-            f'{", ".join(image_files(batch or {}))}); the batch is in {file}, the weights in the '
-            'newest checkpoint; a smaller optim_wrapper.optimizer.lr or '
-            'optim_wrapper.clip_grad.max_norm=1 may help'
+            f'{", ".join(image_files(batch or {}))}); the batch is in {file}, the weights in '
+            f'{runner.message_hub.get_info("last_ckpt")}; begin anew, or with an earlier one '
+            'as load_from, with a smaller optim_wrapper.optimizer.lr (--resume keeps the old one) '
+            'or optim_wrapper.clip_grad.max_norm=1'
         )
 
 

@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from types import FrameType
+from typing import NoReturn
 
 from mmengine.dist import is_distributed
 from mmengine.hooks import Hook
@@ -18,7 +19,7 @@ from .consensus import Consensus
 
 # What clusters send before they take a machine back, and Ctrl-C.
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-STOPPING = b'asked to stop: after this step or validation, with a checkpoint\n'
+STOPPING = b'asked to stop: after this step, with a checkpoint (a second Ctrl-C: at once)\n'
 
 
 @HOOKS.register_module()
@@ -55,18 +56,24 @@ class InterruptHook(Hook):
             return
         for hook in _checkpoint_hooks(runner):
             hook.save_between(runner)
-        raise Interrupted(signum, f'after iteration {runner.iter + 1}')
+        self._stop(runner, signum, f'after iteration {runner.iter + 1}')
 
     def after_val_iter(
         self, runner: Runner, batch_idx: int, data_batch: dict, outputs: Sequence
     ) -> None:
         is_saved = any(hook.written == runner.iter for hook in _checkpoint_hooks(runner))
         if getattr(self, '_signal', 0) and is_saved:
-            raise Interrupted(self._signal, 'in a validation')
+            self._stop(runner, self._signal, 'in a validation, after the checkpoint of its step')
 
     def after_train(self, runner: Runner) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+
+    def _stop(self, runner: Runner, signum: int, place: str) -> NoReturn:
+        self.after_train(runner)
+        interrupted = Interrupted(signum, place)
+        runner.logger.info(f'Here the run was {interrupted}')
+        raise interrupted
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         # torchrun hands a Ctrl-C on to processes that had it: only one alone can tell a second.

@@ -3,12 +3,13 @@
 from collections.abc import Iterator
 from typing import Any
 
-from mmengine.dist import get_rank, get_world_size
+from mmengine.dist import get_rank, get_world_size, is_main_process
 from mmengine.registry import LOOPS
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 from torch import nn
 
 from ..errors import UserError
+from .checkpoints import set_aside
 from .consensus import Consensus
 from .loader import training_loader
 from .randomness import seed_all
@@ -52,6 +53,12 @@ class _Resumable:
                 'would have been, and an epoch that was begun is begun anew'
             )
         hub.update_info(SHARE, now)
+        if not self.runner._resume and is_main_process():
+            folder = set_aside(self.runner.work_dir)  # now that nothing is left that could fail
+            if folder is not None:
+                self.runner.logger.warning(f'What an earlier run left here is in {folder} now.')
+        if self._iter >= self._max_iters:
+            self.runner.logger.info('This run was at its end; it is evaluated once more.')
         self.runner.call_hook('before_train')
         self._decide_current_val_interval()
 

@@ -10,11 +10,10 @@ import torch
 from mmengine.config import Config
 from mmengine.dist import is_main_process
 
-from ..download import is_url
 from ..environment import require, require_one_stack
 from ..errors import UserError
 from ..files import require_writable
-from .checkpoints import has_checkpoints, newest_checkpoint, set_aside
+from .checkpoints import has_checkpoints, newest_checkpoint
 from .config import check_batch_size, limit_iterations, load_config, require_parts, without_amp
 from .data_check import check_classes, check_data
 from .report import write_metrics
@@ -78,8 +77,6 @@ def train(
         backbone['init_cfg'] = None  # every weight of it comes from the file
     else:
         notes += pretrained_weights(cfg, options or {})
-    if not resume and _is_first(launcher):
-        notes += _set_aside(cfg)
     cfg.trust_checkpoint = trust_checkpoint
     if trust_checkpoint and backbone.get('type') == 'XCiT' and backbone.get('init_cfg'):
         backbone.init_cfg.trusted = True
@@ -176,22 +173,6 @@ def _resume(cfg: Config, trusted: bool) -> list[str]:
     # What was drawn by chance, where the config names no seed; the loaders need it at once.
     cfg.randomness = {**(cfg.get('randomness') or {}), 'seed': checkpoint['meta'].get('seed')}
     return notes
-
-
-def _is_first(launcher: str) -> bool:
-    """Whether this is the first process, before they know each other."""
-    variables = {name: variable for name, variable, _ in LAUNCHERS}
-    return int(os.environ.get(variables.get(launcher, ''), 0)) == 0
-
-
-def _set_aside(cfg: Config) -> list[str]:
-    work_dir = Path(cfg.work_dir).absolute()
-    backbone = cfg.model.get('backbone') or {}
-    for start in (cfg.get('load_from'), (backbone.get('init_cfg') or {}).get('checkpoint')):
-        if start and not is_url(start) and Path(start).absolute().parent == work_dir:
-            raise UserError(f'{start} lies in the work dir of the run; name another --work-dir')
-    folder = set_aside(cfg.work_dir)
-    return [f'What an earlier run left in {cfg.work_dir} is in {folder} now.'] if folder else []
 
 
 def _is_readable(record: logging.LogRecord) -> bool:

@@ -77,7 +77,7 @@ class CheckedRunner(Runner):
             if not skip_bad:
                 raise UserError(
                     f'{listed}; an evaluation without it could not be compared: mend it, or '
-                    'evaluate a black image in its place: skip_bad_in_evaluation=True'
+                    'evaluate a black image in its place: --cfg-options skip_bad_in_evaluation=True'
                 )
             self.logger.warning(f'A black image is evaluated in the place of {listed}')
 
