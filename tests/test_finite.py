@@ -8,6 +8,7 @@ import torch
 from toy import SIZE, toy_runner
 
 from xcit_mm import UserError
+from xcit_mm.checkpoint import read_checkpoint
 from xcit_mm.engine import losses_of_batch
 from xcit_mm.engine.checkpoints import newest_checkpoint
 
@@ -69,7 +70,7 @@ def test_so_many_in_a_row_end_the_run_with_what_is_needed_to_look_at_it(tmp_path
     file = tmp_path / 'not_finite_iter_3_rank_0.pth'
     assert str(file) in message
     path, checkpoint, _ = newest_checkpoint(str(tmp_path), trusted=False)
-    assert path.name == 'iter_3.pth'
+    assert path.name == 'iter_2.pth'
     assert all(value.isfinite().all() for value in checkpoint['state_dict'].values())
 
 
@@ -80,7 +81,10 @@ def test_the_batch_in_the_file_gives_the_loss_that_it_gave(tmp_path):
     with pytest.raises(UserError, match='2 times in a row') as stopped:
         runner.train()
     loss = float(re.search(r'loss_square (\S+)', str(stopped.value)).group(1).rstrip(',;'))
-    again = losses_of_batch(runner.model, tmp_path / 'not_finite_iter_2_rank_0.pth')
+    file = tmp_path / 'not_finite_iter_2_rank_0.pth'
+    for name, value in read_checkpoint(file)['state_dict'].items():
+        assert torch.equal(value, runner.model.state_dict()[name])
+    again = losses_of_batch(runner.model, file)
     assert again['loss_square'].item() == pytest.approx(loss, rel=1e-5)
     again['loss_square'].backward()
     assert not runner.model.linear.weight.grad.isfinite().all()

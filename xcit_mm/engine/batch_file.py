@@ -1,4 +1,7 @@
-"""A batch in a file of tensors, numbers and strings, to look at it and to compute it again."""
+"""A batch in a file of tensors, numbers and strings, to look at it and to compute it again.
+
+The weights are in it, too, as in a checkpoint, so that one file is all that is needed.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +21,13 @@ INSTANCES = ('gt_instances', 'ignored_instances')  # of mmdet's samples
 PIXELS = ('gt_sem_seg',)  # of mmseg's
 
 
-def save_batch(path: Path, batch: dict[str, Any], place: tuple[int, ...], losses: str) -> None:
+def save_batch(
+    path: Path,
+    batch: dict[str, Any],
+    place: tuple[int, ...],
+    losses: str,
+    weights: dict[str, Tensor],
+) -> None:
     """Write a batch of a detector or a segmentor.
 
     Args:
@@ -26,12 +35,15 @@ def save_batch(path: Path, batch: dict[str, Any], place: tuple[int, ...], losses
         batch: As a loader gives it: ``inputs``, a list of images (3, H, W), and ``data_samples``.
         place: What the random numbers of its step follow from.
         losses: The loss terms that it gave.
+        weights: Of the model that gave them.
     """
     content = {
         'inputs': list(batch.get('inputs', [])),
         'samples': [_plain(sample) for sample in batch.get('data_samples', [])],
         'place': place,
         'losses': losses,
+        'state_dict': weights,
+        'meta': {},  # which mmdet and mmseg look for beside weights
     }
     with write_whole(path) as file:
         torch.save(content, file)
@@ -41,9 +53,9 @@ def losses_of_batch(model: BaseModel, path: Path) -> dict[str, Tensor]:
     """Compute the losses of a batch in a file again, in training mode.
 
     Args:
-        model: With the weights of that step, those of the checkpoint beside the file, as
-            ``mmdet.apis.init_detector(config, checkpoint, device='cpu')`` or mmseg's
-            ``init_model`` builds it.
+        model: With the weights of that step, which are in the file, too: as
+            ``mmdet.apis.init_detector(config, path, device='cpu')`` or mmseg's ``init_model``
+            builds it.
         path: Of :func:`save_batch`.
 
     Returns:

@@ -16,13 +16,8 @@ from ..files import remove_unfinished, write_whole
 
 POINTER = 'last_checkpoint'  # mmengine's file with the path of the newest
 OF_A_RUN = ('epoch_*.pth', 'iter_*.pth')
-WRITTEN = (
-    *OF_A_RUN,
-    'best_*.pth',
-    'not_finite_*.pth',
-    POINTER,
-    'losses.jsonl',
-)  # what a run adds to its folder
+# What a run adds to its folder, beside its log.
+WRITTEN = (*OF_A_RUN, 'best_*.pth', 'not_finite_*.pth', POINTER, 'losses.jsonl', 'pictures')
 EARLIER = 'earlier_'  # and the time of a run that was set aside
 KEPT = 'kept_checkpoints'  # in the message hub, and so in the checkpoints
 

@@ -14,7 +14,6 @@ from torch.optim import Optimizer
 
 from ..errors import UserError
 from .batch_file import image_files, save_batch
-from .checkpoints import WholeCheckpointHook
 
 
 @HOOKS.register_module()
@@ -30,7 +29,7 @@ class FiniteHook(Hook):
 
     Raises:
         UserError: At the limit, with the iteration, the images, the loss terms, and the file
-            that has the batch of this process (see :mod:`xcit_mm.engine.batch_file`).
+            with the batch of this process and the weights (:mod:`xcit_mm.engine.batch_file`).
     """
 
     priority = 'ABOVE_NORMAL'  # before weights and statistics are averaged, which is NORMAL
@@ -43,6 +42,7 @@ class FiniteHook(Hook):
 
     def before_train(self, runner: Runner) -> None:
         model = runner.model.module if is_model_wrapper(runner.model) else runner.model
+        self._model = model
         self._statistics = [b for b in model.buffers() if b.is_floating_point()]
         self._good_statistics = [b.clone() for b in self._statistics]
         runner.optim_wrapper.optimizer.register_step_pre_hook(self._require_finite)
@@ -88,18 +88,15 @@ class FiniteHook(Hook):
             optimizer.zero_grad(set_to_none=True)
 
     def _stop(self, runner: Runner, batch: dict | None, what: str, terms: str) -> None:
-        for hook in runner.hooks:
-            if isinstance(hook, WholeCheckpointHook):
-                hook.save_between(runner)
         place = (runner.seed, get_rank(), runner.iter)
         file = Path(runner.work_dir, f'not_finite_iter_{runner.iter + 1}_rank_{get_rank()}.pth')
-        save_batch(file, batch or {}, place, terms)
+        save_batch(file, batch or {}, place, terms, self._model.state_dict())
         raise UserError(
             f'iteration {runner.iter + 1}: {what}, {self._in_a_row} times in a row ({terms}; '
-            f'{", ".join(image_files(batch or {}))}); the batch is in {file}, the weights in '
-            f'{runner.message_hub.get_info("last_ckpt")}; begin anew, or with an earlier one '
-            'as load_from, with a smaller optim_wrapper.optimizer.lr (--resume keeps the old one) '
-            'or optim_wrapper.clip_grad.max_norm=1'
+            f'{", ".join(image_files(batch or {}))}); the batch and the weights are in {file}; '
+            'begin anew, or with an earlier checkpoint as load_from, with a smaller '
+            'optim_wrapper.optimizer.lr (--resume keeps the old one) or '
+            'optim_wrapper.clip_grad.max_norm=1'
         )
 
 
