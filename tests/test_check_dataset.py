@@ -155,8 +155,22 @@ def test_no_image_left_is_a_failure(root):
     path.write_text(json.dumps(json.loads(path.read_text()) | dict(annotations=[])))
     filtered = {'train_dataloader.dataset.filter_cfg.filter_empty_gt': True}
     report = check_in_this_process(DETECTOR, root, **filtered)
-    assert report.images == dict(train=0, val=4) and 'train: no image is left' in report.failures
+    assert report.images == dict(train=0, val=4)
+    (failure,) = report.failures
+    assert failure.startswith(f'train: {path}: none of its 24 images is left')
     assert counts(report, 'train')[of.NO_OBJECTS] == 24
+
+
+def test_a_file_that_cannot_be_used_is_said_beside_the_rest(root):
+    path = root / 'coco/annotations/instances_train2017.json'
+    content = json.loads(path.read_text())
+    content['annotations'].append(content['annotations'][0])
+    path.write_text(json.dumps(content))
+    (root / 'coco/val2017' / sorted(p.name for p in (root / 'coco/val2017').iterdir())[0]).unlink()
+    report = check_in_this_process(DETECTOR, root)
+    assert report.images == dict(train=0, val=4)
+    assert counts(report, 'val')[im.MISSING] == 1
+    assert any('two annotations with the id' in failure for failure in report.failures)
 
 
 @pytest.mark.parametrize(

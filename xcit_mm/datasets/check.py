@@ -259,7 +259,11 @@ def _built(leaf: dict, split: str) -> tuple[Any, list[Finding]]:
 
 
 def _failures(cfg: Config, report: Report) -> Iterator[str]:
-    counts = Counter((f.split, f.kind) for f in report.findings if f.fate == STOPS)
+    stopping = [f for f in report.findings if f.fate == STOPS]
+    for finding in stopping:
+        if finding.kind == UNUSABLE:
+            yield f'{finding.split}: {finding.file}: {finding.detail}'
+    counts = Counter((f.split, f.kind) for f in stopping if f.kind != UNUSABLE)
     for (split, kind), count in counts.items():
         yield f'{split}: {count} x {kind}'
     bad = len({f.file for f in report.findings if f.split == 'train' and f.is_bad})
