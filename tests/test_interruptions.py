@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -219,3 +220,32 @@ def test_all_processes_stop_after_the_same_step(shapes_root, tmp_path):
     (stopped_after,) = set(re.findall(r'stopped by SIGTERM after iteration (\d+)', output))
     assert output.count('stopped by SIGTERM') >= 2
     assert (tmp_path / f'iter_{stopped_after}.pth').is_file()
+
+
+def test_unequal_shares_and_images_without_objects_do_not_hang_the_processes(shapes_root, tmp_path):
+    """Seven images: four with objects for the first process, three without for the second."""
+    root = Path(shutil.copytree(shapes_root, tmp_path / 'shapes'))
+    ann_file = root / 'coco/annotations/instances_train2017.json'
+    content = json.loads(ann_file.read_text())
+    content['images'] = sorted(content['images'], key=lambda image: image['id'])[:7]
+    with_objects = {image['id'] for image in content['images'][::2]}
+    content['annotations'] = [a for a in content['annotations'] if a['image_id'] in with_objects]
+    ann_file.write_text(json.dumps(content))
+    own = tmp_path / 'own.py'
+    own.write_text(
+        f"_base_ = '{ROOT / DETECTOR}'\n"
+        "train_cfg = dict(_delete_=True, type='EpochBasedTrainLoop', max_epochs=2)\n"
+        "sampler = dict(_delete_=True, type='DefaultSampler', shuffle=False, round_up=False)\n"
+        'train_dataloader = dict(batch_size=1, sampler=sampler)\n'
+    )
+    running = Running(
+        'tools/dist_train.sh',
+        own,
+        2,
+        *('--work-dir', tmp_path / 'work', '--cfg-options', f'data_root={root}'),
+        'default_hooks.logger.interval=1',
+        OMP_NUM_THREADS=1,
+    )
+    returned, output, _ = running.end()
+    assert returned == 0, output[-5000:]
+    assert steps(tmp_path / 'work') == list(range(1, 9))  # four an epoch, for both
