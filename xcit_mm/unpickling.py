@@ -85,11 +85,10 @@ def _load_archive(records: Mapping[str, bytearray], device: str | torch.device) 
             _, kind, key, _, _ = storage
             if key not in self.storages:
                 content = records[f'data/{key}']
-                # Of no bytes there is no buffer.
-                untyped = torch.UntypedStorage(0)
+                values = torch.empty(0, dtype=torch.uint8)  # of no bytes there is no buffer
                 if content:
-                    untyped = torch.frombuffer(content, dtype=torch.uint8).untyped_storage()
-                self.storages[key] = untyped.to(device=torch.device(device))
+                    values = torch.frombuffer(content, dtype=torch.uint8)
+                self.storages[key] = values.to(device).untyped_storage()
             dtype = torch.uint8 if kind is torch.UntypedStorage else kind.dtype
             return torch.storage.TypedStorage(
                 wrap_storage=self.storages[key], dtype=dtype, _internal=True
