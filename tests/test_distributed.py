@@ -208,6 +208,7 @@ def test_several_machines_meet_at_the_first_one(recorded):
         '--master_addr=10.0.0.1',
         '--master_port=12345',
         '--nproc_per_node=8',
+        '--max-restarts=0',
         'tools/train.py',
         'config.py',
         '--work-dir',
