@@ -40,7 +40,7 @@ def write(folder: Path, first: int, kept: int) -> None:
 def main(folder: str, kills: str, kept: str) -> None:
     chance = random.Random(0)
     newest = 0
-    for _ in range(int(kills)):
+    for number in range(int(kills)):
         (Path(folder) / 'ready').unlink(missing_ok=True)
         child = os.fork()
         if not child:
@@ -54,6 +54,9 @@ def main(folder: str, kills: str, kept: str) -> None:
                 raise SystemExit('a process ended before it was killed')
             time.sleep(0.001)
         time.sleep(chance.uniform(0, LONGEST))
+        if number % 2:  # every other one in the midst of it, the others at any time
+            while not list(Path(folder).glob('.*.pth.*')):
+                pass
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         files = list(Path(folder).glob('*.pth'))

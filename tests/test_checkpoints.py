@@ -31,7 +31,7 @@ def test_a_kill_while_one_is_written_leaves_one_that_can_be_read(tmp_path):
     assert len(newest) == NUM_KILLS
     assert list(newest) == sorted(newest)  # what was there once is never lost
     assert newest[-1] > KEPT
-    assert sum(unfinished) > 0  # some were hit in the midst of it
+    assert sum(unfinished) > NUM_KILLS / 4  # that many were hit in the midst of it
     assert max(unfinished) == 1  # the next run clears it away
     assert max(files) <= KEPT + 1
 

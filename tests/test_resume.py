@@ -148,10 +148,10 @@ def test_a_copy_is_resumed_from_its_own_newest_checkpoint(tmp_path):
 
 def test_checkpoints_written_elsewhere_are_found(tmp_path):
     elsewhere = {'default_hooks.checkpoint.out_dir': str(tmp_path / 'elsewhere')}
-    interrupted(tmp_path / 'work', 3, **elsewhere)
-    path, _, _ = newest_checkpoint(str(tmp_path / 'work'), trusted=False)
-    assert path == tmp_path / 'elsewhere/work/iter_3.pth'
-    resumed(tmp_path / 'work', **elsewhere)
+    interrupted(tmp_path / 'run', 3, **elsewhere)
+    path, _, _ = newest_checkpoint(str(tmp_path / 'run'), trusted=False)
+    assert path == tmp_path / 'elsewhere/run/iter_3.pth'
+    resumed(tmp_path / 'run', **elsewhere)
 
 
 def test_files_of_others_beside_the_checkpoints_stay(tmp_path):

@@ -23,11 +23,11 @@ class _Resumable:
     endless: bool
 
     def __init__(self, runner: Runner, dataloader: dict, **kwargs) -> None:
-        self._seed = runner.seed
+        seed = runner.seed
         if runner._randomness_cfg.get('diff_rank_seed', False):
-            self._seed -= get_rank()  # the processes share the data in one order
-        loader = runner.build_dataloader(dataloader, seed=self._seed)
-        super().__init__(runner, training_loader(loader, self._seed, self.endless), **kwargs)
+            seed -= get_rank()  # the processes share the data in one order
+        loader = runner.build_dataloader(dataloader, seed=seed)
+        super().__init__(runner, training_loader(loader, seed, self.endless), **kwargs)
 
     def _begin(self) -> None:
         """Compare with the run that is gone on with, if one is.
@@ -63,7 +63,7 @@ class _Resumable:
         self._decide_current_val_interval()
 
     def run_iter(self, *args) -> None:
-        seed_all(self._seed, get_rank(), self._iter)
+        seed_all(self.runner.seed, get_rank(), self._iter)
         super().run_iter(*args)
 
     def _batches(self) -> Iterator[Any]:
