@@ -2,6 +2,8 @@ PYTHON ?= python3
 VENV := .venv
 VENV_OPENMMLAB := .venv-openmmlab
 REQUIREMENTS := setup.py constraints.txt
+# Two processes with a thread each: most of the tests' time is starting tools, which one core does.
+PYTEST = OMP_NUM_THREADS=1 $(<D)/bin/python -m pytest -n 2 --dist loadscope
 DETECTOR := configs/mask_rcnn_xcit_n12_16_shapes.py
 
 .PHONY: help train test test-openmmlab data lint format clean
@@ -20,10 +22,10 @@ data: $(VENV)/installed
 	$(VENV)/bin/python tools/make_shapes.py data/shapes
 
 test: $(VENV)/installed
-	$(VENV)/bin/python -m pytest
+	$(PYTEST)
 
 test-openmmlab: $(VENV_OPENMMLAB)/installed
-	$(VENV_OPENMMLAB)/bin/python -m pytest
+	$(PYTEST)
 
 lint: $(VENV)/installed
 	$(VENV)/bin/ruff check

@@ -1,3 +1,4 @@
+from itertools import chain
 from pathlib import Path
 
 from setuptools import find_packages, setup
@@ -7,6 +8,14 @@ version = next(
     for line in Path('xcit_mm/__init__.py').read_text().splitlines()
     if line.startswith('__version__')
 )
+# What single tools need beyond training.
+tools = {
+    'classify': ['timm>=1.0.9'],
+    'vis': ['tensorboard>=2.14'],
+    'export': ['onnx>=1.16', 'onnxruntime>=1.18', 'onnxscript>=0.3'],
+    'demo': ['gradio>=5'],
+    'mim': ['openmim>=0.3.9', 'setuptools<81'],  # mim imports pkg_resources, which 81 dropped
+}
 
 setup(
     name='xcit_mm',
@@ -48,6 +57,16 @@ setup(
             'regex',
             'setuptools<81',  # mmengine finds configs of mmdet by pkg_resources, which 81 dropped
         ],
-        'test': ['pytest>=8', 'timm>=1.0.9', 'ruff>=0.6', 'codespell>=2.3'],
+        **tools,
+        'test': [
+            *chain.from_iterable(tools.values()),
+            'pytest>=8',
+            'pytest-xdist>=3.6',
+            'ruff>=0.6',
+            'codespell>=2.3',
+            'ipykernel>=6.29',
+            'nbclient>=0.10',
+            'playwright>=1.45',  # drives the browser of the system, and brings none
+        ],
     },
 )

@@ -159,6 +159,8 @@ def test_two_processes_measure_what_one_does(run, run_tool, shapes_root):
         (['slurm_train.sh', 'gpu', 'job', 'c.py'], {'GPUS': 'all'}, "GPUS is 'all', not a number"),
         (['slurm_train.sh', 'gpu', 'job'], {}, 'usage: tools/slurm_train.sh PARTITION JOB_NAME'),
         (['slurm_test.sh', 'gpu', 'job', 'c.py'], {}, 'usage: tools/slurm_test.sh PARTITION JOB'),
+        (['torchrun.sh', '2'], {}, 'usage: tools/torchrun.sh GPUS TOOL'),
+        (['srun.sh', 'gpu', 'job'], {}, 'usage: tools/srun.sh PARTITION JOB_NAME TOOL'),
     ],
 )
 def test_a_script_that_lacks_an_argument_says_which(command, env, says):

@@ -3,6 +3,10 @@
 #
 #     tools/srun.sh PARTITION JOB_NAME TOOL [arguments of the tool]
 set -euo pipefail
+if [ $# -lt 3 ]; then
+    echo "usage: $0 PARTITION JOB_NAME TOOL [arguments of the tool]" >&2
+    exit 2
+fi
 partition=$1
 job=$2
 tool=$3

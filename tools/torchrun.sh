@@ -3,6 +3,10 @@
 #
 #     tools/torchrun.sh GPUS TOOL [arguments of the tool]
 set -euo pipefail
+if [ $# -lt 2 ]; then
+    echo "usage: $0 GPUS TOOL [arguments of the tool]" >&2
+    exit 2
+fi
 gpus=$1
 tool=$2
 shift 2
