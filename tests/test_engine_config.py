@@ -6,6 +6,7 @@ from conftest import ROOT
 from xcit_mm import UserError, environment
 from xcit_mm.engine.config import (
     check_batch_size,
+    check_channels,
     limit_iterations,
     load_config,
     require_parts,
@@ -235,6 +236,31 @@ def test_a_part_of_a_config_is_refused_with_what_is_missing():
     cfg = load_config(ROOT / 'configs/_base_/mask_rcnn_xcit.py')
     with pytest.raises(UserError, match=r'mask_rcnn_xcit\.py has no train_dataloader'):
         require_parts(cfg, 'train')
+
+
+@pytest.mark.parametrize(
+    ('name', 'option', 'says'),
+    [
+        (
+            'mask_rcnn_xcit_t12_16_3x',
+            'neck',
+            r'neck.in_channels=\[384, 384, 384, 384\]: .* \[192, 192',
+        ),
+        ('upernet_xcit_t12_16_160k', 'auxiliary_head', r'head.in_channels=384: .* in_channels=192'),
+    ],
+)
+def test_channels_that_the_backbone_does_not_have_are_refused(name, option, says):
+    cfg = load_config(ROOT / f'configs/{name}.py')
+    check_channels(cfg)
+    part = cfg.model[option]
+    part.in_channels = [384] * 4 if isinstance(part.in_channels, list) else 384
+    with pytest.raises(UserError, match=says):
+        check_channels(cfg)
+
+
+def test_every_config_has_the_channels_of_its_backbone():
+    for path in (ROOT / 'configs').glob('*.py'):
+        check_channels(load_config(path))
 
 
 def test_a_config_of_others_gets_our_pictures_and_report(tmp_path):

@@ -1,5 +1,6 @@
 """Checkpoints of a run: whole or not there, the last ones kept, the newest readable one found."""
 
+import inspect
 import time
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from mmengine.runner import Runner
 from ..checkpoint import model_state, read_checkpoint, require_finite, require_training_state
 from ..errors import UserError, reason
 from ..files import remove_unfinished, write_whole
+from .config import near
 
 POINTER = 'last_checkpoint'  # mmengine's file with the path of the newest
 OF_A_RUN = ('epoch_*.pth', 'iter_*.pth')
@@ -27,8 +29,18 @@ class WholeCheckpointHook(CheckpointHook):
     """mmengine's hook, which removes an old checkpoint only once the new one is on the disk.
 
     That the new one is whole is the runner's part (``CheckedRunner.save_checkpoint``). The
-    arguments are those of mmengine's hook.
+    arguments are those of mmengine's hook, which keeps what it does not know for the first
+    checkpoint, hours later; here that is an error at once.
+
+    Raises:
+        UserError: If an argument is neither of the hook nor of the runner's ``save_checkpoint``.
     """
+
+    def __init__(self, *args, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        known = inspect.signature(CheckpointHook).parameters
+        for name in self.args.keys() - inspect.signature(Runner.save_checkpoint).parameters:
+            raise UserError(f'default_hooks.checkpoint has no argument {name}{near(name, known)}')
 
     def before_train(self, runner: Runner) -> None:
         super().before_train(runner)

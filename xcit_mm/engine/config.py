@@ -13,6 +13,7 @@ from mmengine.runner import Runner
 
 from ..environment import remedy
 from ..errors import DependencyError, UserError, reason
+from ..models.xcit import ARCHS
 
 # What the runner reads from a config, be it in the file or not.
 RUNNER_ARGUMENTS = {
@@ -89,7 +90,7 @@ def load_config(
     """
     path = Path(path)
     if not path.is_file():
-        hint = _near(path.name, [p.name for p in path.parent.glob('*.py')])
+        hint = near(path.name, [p.name for p in path.parent.glob('*.py')])
         raise UserError(f'the config {path} does not exist (looked in {Path.cwd()}){hint}')
     cfg = _read(path)
     options = dict(options or {})
@@ -160,6 +161,30 @@ def check_batch_size(cfg: Config) -> None:
             f'train_dataloader.batch_size=1: the BatchNorm of {head.type} behind its 1x1 pooling '
             'needs 2 images'
         )
+
+
+def check_channels(cfg: Config) -> None:
+    """Refuse a neck or a head that expects other channels than the backbone gives.
+
+    PyTorch would say so at the first step, of a convolution and its weights.
+
+    Raises:
+        UserError: With the name to change and its value.
+    """
+    backbone = cfg.model.get('backbone') or {}
+    arch = backbone.get('arch', 's12')
+    if backbone.get('type') != 'XCiT' or not isinstance(arch, str) or arch not in ARCHS:
+        return  # what is wrong with an arch, the backbone says
+    dim = ARCHS[arch].embed_dim
+    for name in ('neck',) if cfg.model.get('neck') else ('decode_head', 'auxiliary_head'):
+        part = cfg.model.get(name)
+        channels = part.get('in_channels') if isinstance(part, dict) else None
+        fitting = [dim] * len(channels) if isinstance(channels, (list, tuple)) else dim
+        if channels is not None and channels != fitting:
+            raise UserError(
+                f'model.{name}.in_channels={channels}: the maps of XCiT {arch} have {dim} '
+                f'channels; write in_channels={fitting}'
+            )
 
 
 def limit_iterations(cfg: Config, options: Mapping[str, Any] | None = None) -> list[str]:
@@ -236,6 +261,12 @@ def ours(node: Any) -> Any:
     return replaced
 
 
+def near(name: str, choices: Iterable[str], cutoff: float = 0.6) -> str:
+    """The end of a sentence that names the closest of the choices, if one is close."""
+    found = difflib.get_close_matches(name, list(choices), n=1, cutoff=cutoff)
+    return f'; did you mean {found[0]}?' if found else ''
+
+
 def _read(path: Path) -> Config:
     try:
         return Config.fromfile(path)
@@ -259,22 +290,16 @@ def _check_names(cfg: Config, options: Mapping[str, Any], path: Path) -> None:
         first, *rest = option.split('.')
         known = {*cfg.keys(), *RUNNER_ARGUMENTS, *SETTINGS, 'pretrained'}
         if first not in known:
-            raise UserError(f'--cfg-options {option}: {path} has no {first}' + _near(first, known))
+            raise UserError(f'--cfg-options {option}: {path} has no {first}' + near(first, known))
         node = cfg.get(first)
         for name in rest:
             if not isinstance(node, dict):
                 break
             known = {*node.keys(), *(LIMITS if node is cfg.get('train_cfg') else ())} - {'type'}
-            slip = _near(name, known, cutoff=0.85)  # dtype is none of it
+            slip = near(name, known, cutoff=0.85)  # dtype is none of it
             if name not in {*node, *known} and slip:
                 raise UserError(f'--cfg-options {option}: {path} has no {name} there{slip}')
             node = node.get(name)
-
-
-def _near(name: str, choices: Iterable[str], cutoff: float = 0.6) -> str:
-    """The end of a sentence that names the closest of the choices, if one is close."""
-    found = difflib.get_close_matches(name, list(choices), n=1, cutoff=cutoff)
-    return f'; did you mean {found[0]}?' if found else ''
 
 
 def _start_from(weights: str | None) -> dict[str, Any]:

@@ -1,0 +1,34 @@
+"""What the console is spared: the log file has all of it."""
+
+import logging
+from logging import FileHandler, Logger, LogRecord
+
+# How mmengine's messages of a hundred lines begin: the environment, the config, the hooks.
+LONG = ('\n' + '-' * 60 + '\nSystem environment', 'Config:\n', 'Hooks will be executed')
+# Four lines for every parameter with an option of its own, hundreds; nobody misses them.
+NOISE = 'paramwise_options'
+
+
+def keep_readable(logger: Logger) -> None:
+    """Leave on the console what a person reads, and say where the rest is.
+
+    Args:
+        logger: Of the runner, with its handlers.
+    """
+    logger.addFilter(lambda record: not str(record.msg).startswith(NOISE))
+    for handler in logger.handlers:
+        if not isinstance(handler, FileHandler):
+            handler.addFilter(_is_short)
+    file = log_file(logger)
+    if file is not None:
+        logger.info('The environment, the config and the hooks are in %s', file)
+
+
+def log_file(logger: Logger) -> str | None:
+    """The path of the file that a logger writes to; None: it has none."""
+    handlers = (handler for handler in logger.handlers if isinstance(handler, FileHandler))
+    return next((handler.baseFilename for handler in handlers), None)
+
+
+def _is_short(record: LogRecord) -> bool:
+    return record.levelno > logging.INFO or not str(record.msg).startswith(LONG)
