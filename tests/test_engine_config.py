@@ -244,7 +244,7 @@ def test_a_part_of_a_config_is_refused_with_what_is_missing():
         (
             'mask_rcnn_xcit_t12_16_3x',
             'neck',
-            r'neck.in_channels=\[384, 384, 384, 384\]: .* \[192, 192',
+            r'neck.in_channels=\[384, 384, 384, 384\]: .* in_channels=\[192, 192',
         ),
         ('upernet_xcit_t12_16_160k', 'auxiliary_head', r'head.in_channels=384: .* in_channels=192'),
     ],
