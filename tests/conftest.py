@@ -1,4 +1,6 @@
 import logging
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -59,6 +61,21 @@ def run_tool() -> Callable[..., subprocess.CompletedProcess]:
         return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
 
     return run
+
+
+@pytest.fixture(scope='module')  # its event loop would be in the way of other modules' own
+def browser():
+    """A headless browser of the system, as playwright's ``Browser``."""
+    from playwright.sync_api import sync_playwright
+
+    names = ('chromium', 'chromium-browser', 'google-chrome')
+    path = next(filter(None, map(shutil.which, names)), None)
+    if path is None:
+        (pytest.fail if 'CI' in os.environ else pytest.skip)(f'none of {", ".join(names)} is here')
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=['--no-sandbox'])
+        yield browser
+        browser.close()
 
 
 @pytest.fixture

@@ -20,6 +20,11 @@ def main() -> None:
     parser.add_argument(
         '--resume', action='store_true', help='go on from the last checkpoint in the work dir'
     )
+    parser.add_argument(
+        '--tensorboard',
+        action='store_true',
+        help='write <work dir>/tensorboard for "tensorboard --logdir"',
+    )
     args = parser.parse_args()
     train(
         args.config,
@@ -28,6 +33,7 @@ def main() -> None:
         args.launcher,
         args.trust_checkpoint,
         args.cfg_options,
+        args.tensorboard,
     )
 
 

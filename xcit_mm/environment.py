@@ -14,9 +14,15 @@ STACKS = {
     'onedl': ('onedl-mmengine', 'onedl-mmcv', 'onedl-mmdetection', 'onedl-mmsegmentation'),
     'openmmlab': ('mmengine', 'mmcv', 'mmcv-lite', 'mmdet', 'mmsegmentation'),
 }
-
-
 OPTIONAL = ('timm', 'safetensors')  # for weights in their formats
+# What single tools need, by the extra of setup.py that brings it.
+EXTRAS = {
+    'tensorboard': 'vis',
+    'onnx': 'export',
+    'onnxruntime': 'export',
+    'onnxscript': 'export',
+    'gradio': 'demo',
+}
 
 
 def require_torch() -> None:
@@ -61,7 +67,7 @@ def require(module: str) -> None:
             raise DependencyError(
                 'mmcv has no compiled operators: unset XCIT_MM_MMCV_FALLBACK, or compile mmcv'
             ) from None
-        command = f'pip install {missing}' if missing in OPTIONAL else _install()
+        command = f'pip install {missing}' if missing in OPTIONAL else _install(missing)
         raise DependencyError(f'the package {missing} is not installed: {command}') from None
     except AssertionError as error:  # how mmdet and mmseg refuse a version
         raise DependencyError(
@@ -119,9 +125,9 @@ def _stack() -> str:
     return 'openmmlab' if any(map(installed, STACKS['openmmlab'])) else 'onedl'
 
 
-def _install() -> str:
+def _install(missing: str | None = None) -> str:
     """The command that completes the stack that is there: the two must not be mixed."""
-    return f'pip install -e ".[{_stack()}]" in the clone of xcit_mm'
+    return f'pip install -e ".[{EXTRAS.get(missing, _stack())}]" in the clone of xcit_mm'
 
 
 def _mmcv_without_operators() -> str:

@@ -10,6 +10,7 @@ from .loss_log import LossLogHook
 from .pictures import PictureHook
 from .report import ReportHook
 from .run import test, train
+from .tensorboard import TensorBoardHook
 
 __all__ = [
     'BadDataHook',
@@ -20,6 +21,7 @@ __all__ = [
     'LossLogHook',
     'PictureHook',
     'ReportHook',
+    'TensorBoardHook',
     'WholeCheckpointHook',
     'loops',
     'losses_of_batch',

@@ -19,7 +19,18 @@ from .config import near
 POINTER = 'last_checkpoint'  # mmengine's file with the path of the newest
 OF_A_RUN = ('epoch_*.pth', 'iter_*.pth')
 # What a run adds to its folder, beside its log.
-WRITTEN = (*OF_A_RUN, 'best_*.pth', 'not_finite_*.pth', POINTER, 'losses.jsonl', 'pictures')
+WRITTEN = (
+    *OF_A_RUN,
+    'best_*.pth',
+    'not_finite_*.pth',
+    POINTER,
+    'losses.jsonl',
+    'metrics.jsonl',
+    'run.json',
+    'report.html',
+    'pictures',
+    'tensorboard',
+)
 EARLIER = 'earlier_'  # and the time of a run that was set aside
 KEPT = 'kept_checkpoints'  # in the message hub, and so in the checkpoints
 

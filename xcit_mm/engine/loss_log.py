@@ -1,8 +1,9 @@
-"""The losses of a run as one line of JSON each, over all its interruptions."""
+"""The losses and metrics of a run as one line of JSON each, over all its interruptions."""
 
 import json
 import math
 import os
+from numbers import Real
 from pathlib import Path
 
 from mmengine.dist import is_main_process
@@ -11,15 +12,15 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
 from ..files import write_whole
+from ..run_report.reading import LOSSES, METRICS, TIMES
 
-FILE = 'losses.jsonl'
 PREFIX = 'train/'
-TIMES = ('time', 'data_time')  # of this machine, not of the run
+LEARNING_RATE = 'lr'  # and base_lr
 
 
 @HOOKS.register_module()
 class LossLogHook(Hook):
-    """Write ``losses.jsonl``: means over the interval of the log, with no gap and none twice.
+    """Write ``losses.jsonl`` and ``metrics.jsonl``, with no gap and none twice.
 
     mmengine starts a log anew with every resume, with the iterations that were taken after the
     last checkpoint once more. Here those are taken back.
@@ -27,15 +28,15 @@ class LossLogHook(Hook):
 
     priority = 'BELOW_NORMAL'  # before a checkpoint, whose iterations it has then
 
+    def __init__(self) -> None:
+        self._metrics: Path | None = None  # where a training writes them
+
     def before_train(self, runner: Runner) -> None:
-        loggers = (hook for hook in runner.hooks if isinstance(hook, LoggerHook))
-        self._interval = next((hook.interval for hook in loggers), 1)
-        self._path = Path(runner.work_dir, FILE)
-        if is_main_process() and self._path.is_file():
-            lines = [line for line in self._path.read_text().splitlines() if line.endswith('}')]
-            kept = [line for line in lines if json.loads(line)['iter'] <= runner.iter]
-            with write_whole(self._path, 'w') as file:
-                file.writelines(f'{line}\n' for line in kept)
+        self._interval = log_interval(runner)
+        self._losses, self._metrics = (Path(runner.work_dir, name) for name in (LOSSES, METRICS))
+        if is_main_process():
+            for path in (self._losses, self._metrics):
+                _take_back(path, runner.iter)
 
     def after_train_iter(
         self,
@@ -44,14 +45,57 @@ class LossLogHook(Hook):
         data_batch: dict | None = None,
         outputs: dict | None = None,
     ) -> None:
-        if not is_main_process() or not self.every_n_train_iters(runner, self._interval):
+        if is_main_process() and self.every_n_train_iters(runner, self._interval):
+            values = mean_losses(runner, self._interval)
+            _append(self._losses, {'iter': runner.iter + 1, 'epoch': runner.epoch + 1, **values})
+
+    def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
+        if self._metrics is None or not is_main_process():
             return
-        line = {'iter': runner.iter + 1, 'epoch': runner.epoch + 1}
-        for name, history in runner.message_hub.log_scalars.items():
-            if name.startswith(PREFIX) and name.removeprefix(PREFIX) not in TIMES:
-                mean = float(history.mean(self._interval))
-                line[name.removeprefix(PREFIX)] = mean if math.isfinite(mean) else None
-        with self._path.open('a') as file:
-            file.write(f'{json.dumps(line)}\n')
-            file.flush()
-            os.fsync(file.fileno())
+        _take_back(self._metrics, runner.iter - 1)  # a resume may begin with the same validation
+        values = {k: _finite(float(v)) for k, v in (metrics or {}).items() if isinstance(v, Real)}
+        _append(self._metrics, {'iter': runner.iter, 'epoch': runner.epoch, **values})
+
+
+def log_interval(runner: Runner) -> int:
+    """After how many iterations mmengine logs the losses."""
+    return next((hook.interval for hook in runner.hooks if isinstance(hook, LoggerHook)), 1)
+
+
+def mean_losses(runner: Runner, interval: int) -> dict[str, float | None]:
+    """What a training logs, by name.
+
+    Args:
+        runner: In the midst of a training.
+        interval: Iterations that the means are over; a learning rate is the last one.
+
+    Returns:
+        The values; None for one that is not finite, which JSON does not know.
+    """
+    values = {}
+    for name, history in runner.message_hub.log_scalars.items():
+        if name.startswith(PREFIX) and name.removeprefix(PREFIX) not in TIMES:
+            is_rate = name.endswith(LEARNING_RATE)
+            value = history.current() if is_rate else history.mean(interval)
+            values[name.removeprefix(PREFIX)] = _finite(float(value))
+    return values
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _take_back(path: Path, last_iter: int) -> None:
+    """Leave the lines up to an iteration, and what a killed run did not finish out."""
+    if path.is_file():
+        lines = [line for line in path.read_text().splitlines() if line.endswith('}')]
+        kept = [line for line in lines if json.loads(line)['iter'] <= last_iter]
+        with write_whole(path, 'w') as file:
+            file.writelines(f'{line}\n' for line in kept)
+
+
+def _append(path: Path, line: dict[str, float | None]) -> None:
+    with path.open('a') as file:
+        file.write(f'{json.dumps(line)}\n')
+        file.flush()
+        os.fsync(file.fileno())

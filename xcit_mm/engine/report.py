@@ -3,31 +3,33 @@
 import json
 import math
 from collections.abc import Mapping
-from logging import FileHandler
+from numbers import Real
 from pathlib import Path
 
+from mmengine.dist import is_main_process
 from mmengine.evaluator import Evaluator
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner, find_latest_checkpoint
 
 from .. import mmcv_fallback
+from ..errors import reason
 from ..files import write_whole
+from ..run_report import read_run, write_page
+from ..run_report.metrics import COCO_COLUMNS, COCO_ROWS
+from ..run_report.reading import FACTS
+from .console import log_file
+from .facts import facts_of
 
-COCO_ROWS = {'bbox': 'boxes', 'segm': 'masks'}
-COCO_COLUMNS = {
-    'mAP': 'AP',
-    'mAP_50': 'AP50',
-    'mAP_75': 'AP75',
-    'mAP_s': 'small',
-    'mAP_m': 'medium',
-    'mAP_l': 'large',
-}
+PAGE = 'report.html'
 
 
 @HOOKS.register_module()
 class ReportHook(Hook):
-    """Log what stands in for mmcv, the last evaluation as a table, and where everything is."""
+    """Log what stands in for mmcv, the last evaluation as a table, and where everything is.
+
+    A training also leaves ``run.json``, which says what it is, and at its end ``report.html``.
+    """
 
     priority = 'LOWEST'  # after the checkpoint and the pictures are written
 
@@ -38,16 +40,23 @@ class ReportHook(Hook):
         if mmcv_fallback.in_force():
             runner.logger.info(mmcv_fallback.NOTICE)
 
+    def before_train(self, runner: Runner) -> None:
+        if is_main_process():
+            with write_whole(Path(runner.work_dir, FACTS), 'w') as file:
+                json.dump(facts_of(runner), file, indent=2)
+
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
         self._metrics = metrics or {}
 
     def after_train(self, runner: Runner) -> None:
         lines = ['The training is finished.', metrics_table(self._metrics)]
         lines += [f'checkpoint  {find_latest_checkpoint(runner.work_dir)}']
-        lines += [f'log         {_log_file(runner)}']
+        lines += [f'log         {log_file(runner.logger) or "on the console only"}']
         pictures = Path(runner.work_dir, 'pictures')
         if pictures.is_dir():
             lines += [f'pictures    {pictures} (ground truth left, prediction right)']
+        if is_main_process():
+            lines += _report(Path(runner.work_dir))
         runner.logger.info('\n'.join(lines))
 
     def after_test_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
@@ -72,7 +81,8 @@ def metrics_table(metrics: Mapping[str, float]) -> str:
             lines.append(f'{row:<8}' + ''.join(f'{_precision(v):>8}' for v in values))
     if lines:
         lines.insert(0, ' ' * 8 + ''.join(f'{name:>8}' for name in COCO_COLUMNS.values()))
-    lines += [f'{name:<8}{value:>8.2f}' for name, value in left.items()]
+    numbers = {name: value for name, value in left.items() if isinstance(value, Real)}
+    lines += [f'{name:<8}{value:>8.2f}' for name, value in numbers.items()]
     return '\n'.join(lines) or 'No metrics were computed.'
 
 
@@ -106,6 +116,9 @@ def _precision(value: float) -> str:
     return '-' if value < 0 else f'{value:.3f}'
 
 
-def _log_file(runner: Runner) -> str:
-    handlers = (h for h in runner.logger.handlers if isinstance(h, FileHandler))
-    return next((h.baseFilename for h in handlers), 'on the console only')
+def _report(work_dir: Path) -> list[str]:
+    try:
+        write_page([read_run(work_dir, work_dir.absolute().name)], work_dir / PAGE)
+    except Exception as error:  # a training that is done does not fail over a drawing
+        return [f'report      not drawn ({reason(error)}); try tools/plot_run.py {work_dir}']
+    return [f'report      {work_dir / PAGE}']

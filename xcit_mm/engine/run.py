@@ -1,6 +1,5 @@
 """Train and test: what tools/train.py and tools/test.py call."""
 
-import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +13,15 @@ from ..environment import require, require_one_stack
 from ..errors import UserError
 from ..files import require_writable
 from .checkpoints import has_checkpoints, newest_checkpoint
-from .config import check_batch_size, limit_iterations, load_config, require_parts, without_amp
+from .config import (
+    check_batch_size,
+    check_channels,
+    limit_iterations,
+    load_config,
+    require_parts,
+    without_amp,
+)
+from .config_errors import config_errors
 from .data_check import check_classes, check_data
 from .report import write_metrics
 from .runner import CheckedRunner
@@ -36,6 +43,7 @@ def train(
     launcher: str = 'none',
     trust_checkpoint: bool = False,
     options: Mapping[str, Any] | None = None,
+    tensorboard: bool = False,
 ) -> None:
     """Train a model, evaluate it, and log what came out and where it is.
 
@@ -49,6 +57,7 @@ def train(
             in them.
         options: Dotted names and values that replace those of the config
             (see :func:`xcit_mm.engine.config.load_config`).
+        tensorboard: Write losses and metrics for TensorBoard, too.
 
     Raises:
         UserError: If an input is wrong: the config, an option, the data or a checkpoint; or the
@@ -57,6 +66,9 @@ def train(
     """
     cfg = load_config(config, options, work_dir, launcher)
     require_parts(cfg, 'train')
+    if tensorboard:
+        require('tensorboard')
+        cfg.default_hooks.tensorboard = dict(type='TensorBoardHook')
     check_batch_size(cfg)
     notes = limit_iterations(cfg, options) + without_amp(cfg)
     _check(cfg, ('train', 'val'))
@@ -80,7 +92,8 @@ def train(
     cfg.trust_checkpoint = trust_checkpoint
     if trust_checkpoint and backbone.get('type') == 'XCiT' and backbone.get('init_cfg'):
         backbone.init_cfg.trusted = True
-    _build(cfg, notes).train()
+    with config_errors(cfg):
+        _build(cfg, notes).train()
 
 
 def test(
@@ -125,8 +138,9 @@ def test(
         if Path(out).is_dir():
             raise UserError(f'--out {out}: a folder, not a file to write the metrics to')
     cfg.default_hooks.logger.interval = TEST_LOG_INTERVAL
-    runner = _build(cfg, [])
-    metrics = runner.test()
+    with config_errors(cfg):
+        runner = _build(cfg, [])
+        metrics = runner.test()
     if out is not None and is_main_process():
         write_metrics(Path(out), config, checkpoint, metrics, runner.test_loop.evaluator)
         runner.logger.info('metrics     %s', out)
@@ -135,6 +149,7 @@ def test(
 
 def _check(cfg: Config, splits: tuple[str, ...]) -> None:
     """What a run needs, from the quickest to the slowest; nothing is written."""
+    check_channels(cfg)
     for launcher, variable, script in LAUNCHERS:
         if cfg.launcher == launcher and variable not in os.environ:
             raise UserError(f'--launcher {launcher}: no process group; start it with {script}')
@@ -156,7 +171,6 @@ def _build(cfg: Config, notes: list[str]) -> CheckedRunner:
         notes.append(_without_gpus(cfg))
     read_all_safely(cfg.trust_checkpoint)
     runner = CheckedRunner.from_cfg(cfg)
-    runner.logger.addFilter(_is_readable)
     for note in notes:
         runner.logger.warning(note)
     return runner
@@ -173,11 +187,6 @@ def _resume(cfg: Config, trusted: bool) -> list[str]:
     # What was drawn by chance, where the config names no seed; the loaders need it at once.
     cfg.randomness = {**(cfg.get('randomness') or {}), 'seed': checkpoint['meta'].get('seed')}
     return notes
-
-
-def _is_readable(record: logging.LogRecord) -> bool:
-    """Mmengine logs four lines for every parameter with an option of its own: hundreds."""
-    return not str(record.msg).startswith('paramwise_options')
 
 
 def _without_gpus(cfg: Config) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from mmengine.dist import master_only
+from mmengine.logging import MMLogger
 from mmengine.model import is_model_wrapper
 from mmengine.runner import BaseLoop, Runner
 from torch import Tensor
@@ -13,8 +14,6 @@ from torch.utils.data import DataLoader
 
 from ..checkpoint import (
     HEAD,
-    detector_state,
-    model_state,
     modules_of,
     read_checkpoint,
     require_same_tensors,
@@ -22,9 +21,10 @@ from ..checkpoint import (
 )
 from ..errors import UserError, reason
 from ..files import write_whole
-from ..models import XCiT
 from .config import ours
+from .console import keep_readable
 from .loader import BadSample, CheckedLoader, evaluation_loader
+from .weights import weights_for
 
 NOT_OF_THIS_RUN = (AssertionError, AttributeError, KeyError, TypeError, ValueError)
 
@@ -37,6 +37,11 @@ class CheckedRunner(Runner):
     """
 
     _testing = False
+
+    def build_logger(self, *args, **kwargs) -> MMLogger:
+        logger = super().build_logger(*args, **kwargs)
+        keep_readable(logger)
+        return logger
 
     @staticmethod
     def build_dataloader(dataloader: dict, *args, **kwargs) -> DataLoader:
@@ -145,13 +150,11 @@ class CheckedRunner(Runner):
         del revise_keys
         trusted = self.cfg.get('trust_checkpoint', False)
         checkpoint = read_checkpoint(filename, map_location, trusted)
-        state = model_state(checkpoint, filename)
+        model = self.model.module if is_model_wrapper(self.model) else self.model
+        state = weights_for(model, checkpoint, filename)
         if self._resume:
             require_training_state(checkpoint, filename)
             checkpoint['meta'].pop('config', None)  # which mmengine would run as Python
-        model = self.model.module if is_model_wrapper(self.model) else self.model
-        if isinstance(getattr(model, 'backbone', None), XCiT):
-            state = detector_state(state)
         wanted = model.state_dict()
         anew: set[str] = set()
         if not (strict or self._resume or self._testing):

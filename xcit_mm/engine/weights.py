@@ -6,10 +6,12 @@ from typing import Any
 
 from mmengine.config import Config
 from mmengine.runner import CheckpointLoader
+from torch import Tensor, nn
 
-from ..checkpoint import TIMM, read_checkpoint
+from ..checkpoint import TIMM, detector_state, model_state, read_checkpoint
 from ..download import UnreachableError, download, is_url
 from ..errors import UserError
+from ..models import XCiT
 
 
 def pretrained_weights(cfg: Config, options: Mapping[str, Any]) -> list[str]:
@@ -61,6 +63,22 @@ def require_file(checkpoint: str) -> None:
         download(checkpoint)
     elif not Path(checkpoint).expanduser().is_file():
         raise UserError(f'the checkpoint {checkpoint} does not exist (looked in {Path.cwd()})')
+
+
+def weights_for(model: nn.Module, checkpoint: Any, path: str) -> dict[str, Tensor]:
+    """Take the weights of a detector or segmentor out of what a file holds, under our names.
+
+    Args:
+        model: What they are for.
+        checkpoint: As of :func:`xcit_mm.checkpoint.model_state`.
+        path: Of the file, for the error.
+
+    Raises:
+        UserError: If the file holds no weights.
+    """
+    state = model_state(checkpoint, path)
+    has_xcit = isinstance(getattr(model, 'backbone', None), XCiT)
+    return detector_state(state) if has_xcit else state
 
 
 def read_all_safely(trusted: bool) -> None:

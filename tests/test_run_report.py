@@ -1,0 +1,347 @@
+"""What is read of a run, whatever interrupted it, and what the plots and the page show of it."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from mmengine.evaluator import BaseMetric
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS, METRICS, MODELS
+from PIL import Image
+from test_resume import StopHook  # noqa: F401  registered
+from toy import Toy, toy_runner
+
+import xcit_mm
+from xcit_mm import UserError
+from xcit_mm.engine.checkpoints import newest_checkpoint
+from xcit_mm.run_report import draw_png, read_run, read_runs, write_page
+from xcit_mm.run_report.curves import plots
+
+AP = {'coco/bbox_mAP': 0.4, 'coco/bbox_mAP_50': 0.6, 'coco/bbox_mAP_s': -1}
+
+
+@MODELS.register_module()
+class EvaluatedToy(Toy):
+    def forward(self, inputs, data_samples=None, mode='loss'):
+        if mode == 'loss':
+            return super().forward(inputs, data_samples, mode)
+        predicted = self.linear(self.norm(torch.stack(inputs).floor()))  # without the noise
+        return [dict(value=value) for value in predicted[:, 0].tolist()]
+
+
+@METRICS.register_module()
+class ToyMetric(BaseMetric):
+    def process(self, data_batch, data_samples) -> None:
+        self.results += [sample['value'] for sample in data_samples]
+
+    def compute_metrics(self, results) -> dict:
+        values = np.array(results)
+        return dict(mIoU=values.mean(), mAcc=np.float32(values.max()), text='no number')
+
+
+@HOOKS.register_module()
+class ToyPictureHook(Hook):
+    def after_val_epoch(self, runner, metrics=None) -> None:
+        folder = Path(runner.work_dir, 'pictures')
+        folder.mkdir(exist_ok=True)
+        for number in range(20):
+            Image.new('RGB', (1000, 250), (0, 90, 200)).save(folder / f'{number:02}.png')
+
+
+def evaluated_run(work_dir, *hooks: str | dict, **kwargs):
+    """A run of eight iterations or of two epochs of five, with a validation after every second."""
+    names = 'FiniteHook', 'LossLogHook', *hooks
+    loader = dict(
+        batch_size=1,
+        num_workers=0,
+        sampler=dict(type='DefaultSampler', shuffle=False),
+        dataset=dict(type='ToyDataset'),
+    )
+    settings = {
+        'model.type': 'EvaluatedToy',
+        'skip_bad_in_evaluation': False,
+        'val_dataloader': loader,
+        'val_evaluator': dict(type='ToyMetric'),
+        'val_cfg': dict(),
+        'train_cfg.val_interval': 1 if kwargs.get('by_epoch') else 2,
+        'custom_hooks': [dict(type=n) if isinstance(n, str) else n for n in names],
+    }
+    return toy_runner(work_dir, **settings, **kwargs)
+
+
+def interrupted_and_resumed(work_dir, hook: str, after: int, **kwargs) -> None:
+    with pytest.raises(RuntimeError, match='planted'):
+        evaluated_run(work_dir, hook, dict(type='StopHook', after=after), **kwargs).train()
+    path, _, _ = newest_checkpoint(str(work_dir), trusted=False)
+    evaluated_run(work_dir, hook, resume=True, load_from=str(path), **kwargs).train()
+
+
+def log_of(work_dir: Path) -> str:
+    return ''.join(path.read_text() for path in work_dir.glob('*/*.log'))
+
+
+def lines_of(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def write_lines(path: Path, *lines: dict) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(''.join(f'{json.dumps(line)}\n' for line in lines))
+
+
+def losses(*steps: int, start: float = 0) -> list[dict]:
+    """Lines of mmengine's scalars.json."""
+    return [dict(lr=0.1, loss=start + s, loss_a=1.0, loss_b=2.0, iter=s, step=s) for s in steps]
+
+
+@pytest.fixture(scope='module')
+def toy_run(tmp_path_factory) -> Path:
+    """The folder of a whole run of the toy."""
+    work_dir = tmp_path_factory.mktemp('runs') / 'a <b>bold</b> run'
+    log = {'log_level': 'INFO', 'log_processor': dict(window_size=1)}
+    evaluated_run(work_dir, 'ToyPictureHook', 'ReportHook', **log).train()
+    return work_dir
+
+
+@pytest.mark.parametrize('kwargs', [dict(), dict(by_epoch=True)], ids=['iterations', 'epochs'])
+@pytest.mark.parametrize('after', [5, 6])
+def test_every_step_and_validation_is_there_once_over_a_resume(tmp_path, kwargs, after):
+    """In the logs and for TensorBoard; the sixth iteration is followed by a validation."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    evaluated_run(tmp_path / 'whole', **kwargs).train()
+    kwargs_of_cut = kwargs | {'default_hooks.checkpoint.interval': 4}
+    interrupted_and_resumed(tmp_path / 'cut', 'TensorBoardHook', after, **kwargs_of_cut)
+    for name in ('losses.jsonl', 'metrics.jsonl'):
+        assert (tmp_path / 'whole' / name).read_text() == (tmp_path / 'cut' / name).read_text()
+    steps = [line['iter'] for line in lines_of(tmp_path / 'cut' / 'metrics.jsonl')]
+    assert steps == ([5, 10] if kwargs else [2, 4, 6, 8])
+
+    events = EventAccumulator(str(tmp_path / 'cut' / 'tensorboard'))
+    events.Reload()
+    for file, prefix in (('losses.jsonl', 'train'), ('metrics.jsonl', 'val')):
+        logged = lines_of(tmp_path / 'cut' / file)
+        for name in logged[0].keys() - {'iter', 'epoch'}:
+            seen = {event.step: event.value for event in events.Scalars(f'{prefix}/{name}')}
+            assert len(seen) == len(events.Scalars(f'{prefix}/{name}'))
+            assert seen == pytest.approx({line['iter']: line[name] for line in logged})
+
+
+def test_a_new_run_in_the_folder_does_not_mix_with_the_one_before(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    for steps in (4, 2):
+        evaluated_run(tmp_path, 'TensorBoardHook', steps=steps).train()
+    run = read_run(tmp_path, 'a')
+    assert [line['iter'] for line in run.losses] == [1, 2]
+    assert [line['iter'] for line in run.metrics] == [2]
+    events = EventAccumulator(str(tmp_path / 'tensorboard'))
+    events.Reload()
+    assert [event.step for event in events.Scalars('train/loss')] == [1, 2]
+    assert [event.step for event in events.Scalars('val/mIoU')] == [2]
+
+
+def test_a_run_tells_what_it_is(toy_run):
+    run = read_run(toy_run, 'a')
+    assert run.num_iters == run.facts['iterations'] == 8
+    assert run.facts['parameters'] == dict(all=7, norm=4, linear=3, trained=7)
+    assert torch.__version__.startswith(run.facts['versions']['torch'])
+    assert run.facts['versions']['xcit_mm'] == xcit_mm.__version__
+    assert run.facts['images a step'] == 2
+    assert 'ToyDataset' in run.config
+    assert len(run.pictures) == 16
+
+
+def test_the_log_says_where_the_report_is(toy_run):
+    assert f'report      {toy_run / "report.html"}' in log_of(toy_run)
+
+
+def test_a_training_does_not_fail_over_its_report(tmp_path):
+    (tmp_path / 'report.html').mkdir()
+    evaluated_run(tmp_path, 'ReportHook', log_level='INFO', steps=2).train()
+    assert 'report      not drawn (IsADirectoryError' in log_of(tmp_path)
+    assert not list(tmp_path.glob('.*'))
+
+
+def test_a_run_without_our_logs_is_read_the_same(toy_run, tmp_path):
+    (scalars,) = toy_run.glob('*/vis_data/scalars.json')
+    (tmp_path / 'now/vis_data').mkdir(parents=True)
+    (tmp_path / 'now/vis_data/scalars.json').write_bytes(scalars.read_bytes())
+    ours, theirs = read_run(toy_run, 'a'), read_run(tmp_path, 'a')
+    for name in ('loss', 'lr', 'iter'):
+        assert [line[name] for line in theirs.losses] == [line[name] for line in ours.losses]
+    for name in ('mIoU', 'mAcc', 'iter'):
+        assert [line[name] for line in theirs.metrics] == [line[name] for line in ours.metrics]
+
+
+def test_of_mmengines_files_a_resume_replaces_what_it_did_once_more(tmp_path):
+    first, second = (tmp_path / f'2026010{day}_000000/vis_data/scalars.json' for day in (1, 2))
+    write_lines(first, *losses(10, 20), dict(mIoU=1.0, step=20), *losses(30, start=9))
+    write_lines(second, *losses(30, 40), dict(mIoU=2.0, step=40))
+    run = read_run(tmp_path, 'a')
+    assert [(line['iter'], line['loss']) for line in run.losses] == [
+        (step, step) for step in (10, 20, 30, 40)
+    ]
+    assert [(line['iter'], line['mIoU']) for line in run.metrics] == [(20, 1), (40, 2)]
+
+
+def test_of_mmengines_files_a_new_start_replaces_the_run_before(tmp_path):
+    for day in (1, 2):
+        path = tmp_path / f'2026010{day}_000000/vis_data/scalars.json'
+        write_lines(path, *losses(10, 20, start=day), dict(mIoU=float(day), step=20))
+    run = read_run(tmp_path, 'a')
+    assert [line['loss'] for line in run.losses] == [12, 22]
+    assert [line['mIoU'] for line in run.metrics] == [2]
+
+
+def test_a_validation_that_is_counted_in_epochs_is_placed_at_its_iteration(tmp_path):
+    path = tmp_path / 'now/vis_data/scalars.json'
+    write_lines(path, *losses(50, 100), dict(AP, step=1), *losses(150, 200), dict(AP, step=2))
+    assert [line['iter'] for line in read_run(tmp_path, 'a').metrics] == [100, 200]
+
+
+def test_what_other_runs_left_in_the_folder_is_none_of_the_run(tmp_path):
+    write_lines(tmp_path / 'old/vis_data/scalars.json', *losses(10, 20), dict(mIoU=1.0, step=20))
+    write_lines(tmp_path / 'earlier_1/losses.jsonl', *losses(1, 2, 3))
+    write_lines(tmp_path / 'losses.jsonl', *losses(5))
+    run = read_run(tmp_path, 'a')
+    assert [line['iter'] for line in run.losses] == [5] and not run.metrics
+    earlier = read_run(tmp_path / 'earlier_1', 'b')
+    assert [line['iter'] for line in earlier.losses] == [1, 2, 3]
+
+
+def test_a_run_that_is_killed_in_a_line_is_read_up_to_it(tmp_path):
+    write_lines(tmp_path / 'losses.jsonl', *losses(1, 2))
+    with (tmp_path / 'losses.jsonl').open('a') as file:
+        file.write('{"iter": 3, "loss": 0.')
+    assert [line['iter'] for line in read_run(tmp_path, 'a').losses] == [1, 2]
+
+
+def test_a_folder_without_a_run_is_named_and_the_others_are_read(tmp_path):
+    write_lines(tmp_path / 'work/a/losses.jsonl', *losses(1))
+    (tmp_path / 'b').mkdir()
+    write_lines(tmp_path / 'begun/losses.jsonl')
+    folders = [tmp_path / name for name in ('work/a', 'b', 'missing', 'work', 'begun')]
+    runs, problems = read_runs(folders)
+    assert [run.folder for run in runs] == folders[:1]
+    expected = (
+        'b holds no run: neither losses.jsonl nor',
+        'missing is no folder',
+        f'work holds no run.*did you mean {folders[0]}',
+        'begun holds a run of which nothing is logged yet',
+    )
+    for problem, pattern in zip(problems, expected, strict=True):
+        with pytest.raises(UserError, match=pattern):
+            raise UserError(problem)
+
+
+def test_runs_are_named_by_what_tells_them_apart(tmp_path):
+    folders = [tmp_path / name for name in ('x/a', 'y/a', 'y/b')]
+    for folder in folders:
+        write_lines(folder / 'losses.jsonl', *losses(1))
+    assert [run.name for run in read_runs(folders[1:])[0]] == ['a', 'b']
+    assert [run.name for run in read_runs(folders)[0]] == ['x/a', 'y/a', 'y/b']
+
+
+def test_the_plots_of_one_run_and_of_several(tmp_path):
+    for name in ('a', 'b'):
+        write_lines(tmp_path / name / 'losses.jsonl', *losses(1, 2))
+        write_lines(tmp_path / name / 'metrics.jsonl', dict(AP, iter=2))
+    runs, _ = read_runs([tmp_path / 'a', tmp_path / 'b'])
+    one = {plot.title: {c.label: c.values for c in plot.curves} for plot in plots(runs[:1])}
+    assert one == {
+        'Loss': {'a': [1, 2]},
+        'Box AP': {'AP': [0.4], 'AP50': [0.6]},  # and no small ones: there are no such objects
+        'Learning rate': {'a': [0.1, 0.1]},
+        'Parts of the loss': {'loss_a': [1, 1], 'loss_b': [2, 2]},
+    }
+    both = {plot.title: {c.label: c.values for c in plot.curves} for plot in plots(runs)}
+    assert both['Box AP'] == {'a': [0.4], 'b': [0.4]}
+    assert both['loss_b'] == {'a': [2, 2], 'b': [2, 2]}
+    assert list(both) == ['Loss', 'Box AP', 'Learning rate', 'loss_a', 'loss_b']
+
+
+def test_losses_that_are_not_finite_are_marked_and_not_hidden(tmp_path):
+    lines = losses(*range(1, 101))
+    for number in (30, 31, 70):
+        lines[number]['loss'] = None
+    write_lines(tmp_path / 'losses.jsonl', *lines)
+    draw_png([read_run(tmp_path, 'a')], tmp_path / 'out.png')
+    pixels = np.asarray(Image.open(tmp_path / 'out.png').convert('RGB')).astype(int)
+    red = (pixels[..., 0] > 200) & (pixels[..., 1:].max(-1) < 60)
+    blue = abs(pixels - (31, 119, 180)).max(-1) < 10
+    assert red.sum() > 20 and blue.sum() > 300
+
+
+def test_names_are_drawn_as_they_are(tmp_path):
+    """And not as the formulas that they could be, one of them in error."""
+    folders = [tmp_path / name for name in ('_a', r'$\wrong$')]
+    for folder in folders:
+        write_lines(folder / 'losses.jsonl', *losses(1, 2))
+    write_page(read_runs(folders)[0], tmp_path / 'out.html')
+    page = (tmp_path / 'out.html').read_text()
+    assert r'<td>$\wrong$</td>' in page and '<td>_a</td>' in page
+
+
+def page_of(browser, path: Path, width: int = 1200):
+    """The page as a browser shows it, without a network, and what it complained about."""
+    page = browser.new_page(viewport=dict(width=width, height=900), offline=True)
+    said, asked = [], []
+    page.on('console', lambda message: said.append(message.text))
+    page.on('pageerror', lambda error: said.append(str(error)))
+    page.on('request', lambda request: asked.append(request.url))
+    page.goto(path.as_uri())
+    asked = [url for url in asked if not url.startswith(('data:', 'file:'))]
+    assert not said and not asked
+    return page
+
+
+def test_the_report_of_a_training_shows_curves_pictures_and_last_metrics(toy_run, browser):
+    page = page_of(browser, toy_run / 'report.html')
+    assert page.title() == toy_run.name and page.locator('b').count() == 0  # and no bold run
+    shown = page.evaluate('[...document.images].map(i => [i.naturalWidth, i.alt])')
+    assert len(shown) == 3 + 16 and all(width > 100 for width, _ in shown)
+    assert [alt.split(' over')[0] for _, alt in shown[:3]] == [
+        'Loss',
+        'Segmentation, percent',
+        'Learning rate',
+    ]
+    assert max(width for width, _ in shown) == 960
+    last = lines_of(toy_run / 'metrics.jsonl')[-1]
+    row = page.locator('.card', has_text='Segmentation, percent').locator('tbody tr').first
+    cells = row.locator('td').all_inner_texts()
+    assert cells == [toy_run.name, 'last, at 8', f'{last["mIoU"]:.2f}', f'{last["mAcc"]:.2f}']
+    text = page.locator('main').text_content()
+    assert '8 of 8' in text and 'EvaluatedToy' in text and xcit_mm.__version__ in text
+    page.close()
+
+
+def test_the_report_fits_a_phone(toy_run, browser):
+    page = page_of(browser, toy_run / 'report.html', width=360)
+    assert page.evaluate('document.documentElement.scrollWidth') == 360
+    page.close()
+
+
+def test_the_page_of_several_runs_holds_the_best_and_the_last(tmp_path, toy_run, browser):
+    write_lines(tmp_path / 'losses.jsonl', *losses(1, 2), dict(iter=3, loss=None))
+    metrics = dict(AP, iter=2), {'coco/bbox_mAP': 0.3, 'iter': 3}
+    write_lines(tmp_path / 'metrics.jsonl', *metrics)
+    (tmp_path / 'pictures').mkdir()
+    (tmp_path / 'pictures/cut_off.png').write_bytes((toy_run / 'pictures/00.png').read_bytes()[:99])
+    os.utime(tmp_path / 'losses.jsonl', (0, 0))
+    runs, _ = read_runs([tmp_path, toy_run])
+    write_page(runs, tmp_path / 'out.html')
+    page = page_of(browser, tmp_path / 'out.html')
+    rows = page.locator('.card', has_text='Box AP').first.locator('tbody tr').all_inner_texts()
+    name = tmp_path.name
+    assert [row.split('\t') for row in rows] == [
+        [name, 'last, at 3', '0.300', '-'],
+        [name, 'best, at 2', '0.400', '0.600'],
+    ]
+    rows = page.locator('.card', has_text='Overview').locator('tbody tr').all_inner_texts()
+    assert rows[0].split('\t')[:4] == [name, '3', '-', '1']
+    assert page.evaluate('[...document.images].every(i => i.naturalWidth > 0)')
+    page.close()

@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+"""Draw losses, learning rate and metrics of one or several runs, as a picture and a page."""
+
+import argparse
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clone as it stands
+
+try:
+    from xcit_mm.engine import cli
+    from xcit_mm.errors import UserError
+    from xcit_mm.files import require_writable
+    from xcit_mm.run_report import draw_png, read_runs, write_page
+except ImportError as error:  # of what xcit_mm stands on; the message says what to install
+    print(f'{sys.argv[0]}: {error}', file=sys.stderr)
+    sys.exit(2)
+
+WRITERS = {'.png': draw_png, '.html': write_page}
+SOME_LEFT_OUT = 1  # the exit code
+
+
+def outputs(out: Path) -> list[Path]:
+    """The files to write: the one that is named, or both in a folder."""
+    if out.suffix in WRITERS and not out.is_dir():
+        return [out]
+    if out.suffix and not out.is_dir():
+        raise UserError(f'--out {out}: neither .png nor .html, and no folder that is there')
+    return [out / f'report{suffix}' for suffix in WRITERS]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        epilog='Exit code: 0, or 1 if some of the folders hold no run; 2 if none does.',
+    )
+    parser.add_argument(
+        'work_dirs',
+        nargs='+',
+        type=Path,
+        metavar='WORK_DIR',
+        help='of a training, by tools/train.py or another tool that uses mmengine; several are '
+        'drawn over each other',
+    )
+    parser.add_argument(
+        '--out',
+        type=Path,
+        default=Path('work_dirs/report'),
+        metavar='FILE',
+        help='FILE.png, FILE.html, or a folder for report.png and report.html (default: '
+        '%(default)s)',
+    )
+    args = parser.parse_args()
+    paths = outputs(args.out)
+    runs, problems = read_runs(args.work_dirs)
+    if not runs:
+        raise UserError('; '.join(problems))
+    require_writable(paths[0].parent)
+    for path in paths:
+        WRITERS[path.suffix](runs, path)
+    print(f'Written: {", ".join(map(str, paths))}')
+    for problem in problems:
+        print(f'{sys.argv[0]}: left out: {problem}', file=sys.stderr)
+    if problems:
+        sys.exit(SOME_LEFT_OUT)
+
+
+if __name__ == '__main__':
+    cli.run_tool(main)

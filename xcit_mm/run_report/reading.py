@@ -1,0 +1,202 @@
+"""What a training left in its folder: losses, metrics, facts, pictures."""
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import UserError, reason
+
+# Of our runs, exact over all their interruptions.
+LOSSES = 'losses.jsonl'
+METRICS = 'metrics.jsonl'
+FACTS = 'run.json'
+# Of any run of mmengine, which begins a new folder with every start and resume.
+SCALARS = 'vis_data/scalars.json'
+CONFIG = 'vis_data/config.py'
+PICTURES = ('pictures/*.png', '*/vis_data/vis_image/*.png')
+NUM_PICTURES = 16
+NO_OBJECTS = -1  # COCO's precision of a size that no object has
+STEPS = ('iter', 'step')
+PLACES = (*STEPS, 'epoch')
+TIMES = ('time', 'data_time')  # of this machine, not of the run
+
+Line = dict[str, float]
+
+
+@dataclass
+class Run:
+    """A training.
+
+    Attributes:
+        folder: Its work dir.
+        name: What tells it from the others that are shown.
+        losses: A line for every iteration that was logged, with its ``iter``; NaN is a value
+            that was not finite.
+        metrics: The same for every validation.
+        facts: As :func:`xcit_mm.engine.facts.facts_of` gives them; empty for a run that is not
+            of our tools.
+        config: The text of its config; empty if it is not there.
+        pictures: Files with predictions.
+        changed: When something was logged last, in seconds since 1970.
+    """
+
+    folder: Path
+    name: str
+    losses: list[Line]
+    metrics: list[Line]
+    facts: dict[str, Any]
+    config: str
+    pictures: list[Path]
+    changed: float
+
+    @property
+    def num_iters(self) -> int:
+        """The last iteration that was logged."""
+        return int(max(line['iter'] for line in (*self.losses[-1:], *self.metrics[-1:])))
+
+
+def read_runs(folders: Sequence[Path]) -> tuple[list[Run], list[str]]:
+    """Read what can be read.
+
+    Args:
+        folders: Work dirs, of our tools or of others that mmengine trains with.
+
+    Returns:
+        The runs, and a sentence for each folder that holds none.
+    """
+    runs, problems = [], []
+    for folder, name in zip(folders, _names(folders), strict=True):
+        try:
+            runs.append(read_run(folder, name))
+        except UserError as error:
+            problems.append(str(error))
+    return runs, problems
+
+
+def read_run(folder: Path, name: str) -> Run:
+    """Read a run, also one that is still going or was killed in the midst of a line.
+
+    Raises:
+        UserError: If there is none in the folder.
+    """
+    if not folder.is_dir():
+        raise UserError(f'{folder} is no folder: name the work dir of a training')
+    ours = [path for path in (folder / LOSSES, folder / METRICS) if path.is_file()]
+    logs = ours or _scalar_files(folder)
+    if ours:  # and what other runs left in the same folder is none of it
+        losses, metrics = _of_iterations(folder / LOSSES), _of_iterations(folder / METRICS)
+    else:
+        losses, metrics = _merged(logs)
+    if not losses and not metrics:
+        raise UserError(_nothing_in(folder, logs))
+    facts = _facts(folder / FACTS) if ours else {}
+    return Run(
+        folder,
+        name,
+        losses,
+        [{k: v for k, v in line.items() if v != NO_OBJECTS} for line in metrics],
+        facts,
+        facts.pop('config_text', '') or _config_text(folder),
+        _pictures(folder),
+        max(path.stat().st_mtime for path in logs),
+    )
+
+
+def _names(folders: Sequence[Path]) -> list[str]:
+    """The ends of the paths, as long as it takes to tell them apart."""
+    parts = [folder.absolute().parts for folder in folders]
+    for length in range(1, max(map(len, parts)) + 1):
+        names = ['/'.join(p[-length:]) for p in parts]
+        if len(set(names)) == len(set(parts)):
+            break
+    return names
+
+
+def _of_iterations(path: Path) -> list[Line]:
+    return [line for line in _lines(path) if 'iter' in line] if path.is_file() else []
+
+
+def _lines(path: Path) -> list[Line]:
+    """The numbers of a file of JSON lines; one that a killed run did not finish is left out."""
+    try:
+        texts = path.read_text(errors='replace').splitlines()
+    except OSError as error:
+        raise UserError(f'{path} cannot be read ({reason(error)})') from None
+    lines = []
+    for text in texts:
+        try:
+            content = json.loads(text)
+        except json.JSONDecodeError:
+            continue
+        if isinstance(content, dict) and any(isinstance(content.get(p), int) for p in STEPS):
+            lines.append({k: _number(v) for k, v in content.items() if _is_number(v)})
+    return lines
+
+
+def _is_number(value: object) -> bool:
+    return value is None or isinstance(value, (int, float))
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None or not math.isfinite(value) else value
+
+
+def _scalar_files(folder: Path) -> list[Path]:
+    """mmengine's, from the oldest to the newest: their folders are named by the time."""
+    found = [folder / SCALARS, *sorted(folder.glob(f'*/{SCALARS}'))]
+    return [path for path in found if path.is_file()]
+
+
+def _merged(paths: Iterable[Path]) -> tuple[list[Line], list[Line]]:
+    """The losses and metrics of one run, of several files.
+
+    From where a file begins it replaces those before it: a resume takes the iterations after
+    the last checkpoint once more, a new start all of them.
+    """
+    losses: list[Line] = []
+    metrics: list[Line] = []
+    for path in paths:
+        begun = False
+        for line in _lines(path):
+            if 'iter' not in line:  # of a validation, whose step may be one of epochs
+                last = losses[-1]['iter'] if losses else 0
+                metrics.append({**line, 'iter': max(line['step'], last)})
+                continue
+            if not begun:
+                losses = [other for other in losses if other['iter'] < line['iter']]
+                metrics = [other for other in metrics if other['iter'] < line['iter']]
+                begun = True
+            losses.append(line)
+    return losses, metrics
+
+
+def _facts(path: Path) -> dict[str, Any]:
+    try:
+        facts = json.loads(path.read_text())
+    except (OSError, ValueError):  # the curves are there without
+        return {}
+    return facts if isinstance(facts, dict) else {}
+
+
+def _config_text(folder: Path) -> str:
+    found = [*folder.glob('*.py')] or [*folder.glob(CONFIG), *folder.glob(f'*/{CONFIG}')]
+    newest = max(found, key=lambda path: path.stat().st_mtime, default=None)
+    return '' if newest is None else newest.read_text(errors='replace')
+
+
+def _pictures(folder: Path) -> list[Path]:
+    found = next(filter(None, (list(folder.glob(pattern)) for pattern in PICTURES)), [])
+    newest = sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
+    return sorted(newest[:NUM_PICTURES])
+
+
+def _nothing_in(folder: Path, logs: list[Path]) -> str:
+    if logs:
+        return f'{folder} holds a run of which nothing is logged yet'
+    runs = {path.parent for path in folder.glob(f'*/{LOSSES}')}
+    runs |= {path.parents[2] for path in folder.glob(f'*/*/{SCALARS}')}
+    hint = f'; did you mean {" ".join(sorted(map(str, runs)))}?' if runs else ''
+    return f'{folder} holds no run: neither {LOSSES} nor */{SCALARS} is there{hint}'
