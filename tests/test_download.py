@@ -2,62 +2,27 @@
 
 import hashlib
 import re
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 import torch
+from file_server import serving
 from safetensors.torch import save
 
-from xcit_mm import UserError, XCiT
+from xcit_mm import UserError, XCiT, fetch
 from xcit_mm.checkpoint import read_checkpoint
 from xcit_mm.download import UnreachableError, cache_path, download
 
 MEGABYTE = 2**20
 
 
-class Server(ThreadingHTTPServer):
-    """Serves ``files``; one of ``cut`` breaks off half-way, one of ``unsized`` has no length."""
-
-    def __init__(self) -> None:
-        super().__init__(('127.0.0.1', 0), Handler)
-        self.files: dict[str, bytes] = {}
-        self.cut: set[str] = set()
-        self.unsized: set[str] = set()
-        self.requests: list[str] = []
-
-    def url(self, path: str) -> str:
-        return f'http://127.0.0.1:{self.server_port}{path}'
-
-
-class Handler(BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.server.requests.append(self.path)
-        content = self.server.files.get(self.path)
-        if content is None:
-            self.send_error(404)
-            return
-        self.send_response(200)
-        if self.path not in self.server.unsized:
-            self.send_header('Content-Length', str(len(content)))
-        self.end_headers()
-        self.wfile.write(content[: len(content) // 2] if self.path in self.server.cut else content)
-
-    def log_message(self, *args):
-        pass
-
-
 @pytest.fixture
 def server(tmp_path, monkeypatch):
     monkeypatch.setenv('MMENGINE_HOME', str(tmp_path / 'cache'))
-    with Server() as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+    monkeypatch.setattr(fetch, 'PAUSE', 0)
+    with serving() as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture
@@ -111,6 +76,17 @@ def test_a_connection_that_breaks_off_leaves_nothing(server, left):
     assert download(server.url('/a.pth')).read_bytes() == weights(MEGABYTE)
 
 
+def test_what_has_come_is_not_asked_for_again(server, left):
+    server.files['/a.pth'] = weights(MEGABYTE)
+    server.versions['/a.pth'] = '"1"'
+    server.cuts += [MEGABYTE] + [0] * (fetch.ATTEMPTS - 1)
+    with pytest.raises(UserError, match='try again, and it goes on there'):
+        download(server.url('/a.pth'))
+    assert download(server.url('/a.pth')).read_bytes() == weights(MEGABYTE)
+    assert server.ranges == [None] + [f'bytes={MEGABYTE}-'] * fetch.ATTEMPTS
+    assert left() == ['a.pth']
+
+
 def test_a_wrong_address_is_said(server, left):
     with pytest.raises(UserError, match=r'/gone\.pth: the server answers 404'):
         download(server.url('/gone.pth'))
@@ -126,7 +102,7 @@ def test_a_web_page_is_not_kept(server, left):
 
 def test_without_a_network_the_local_way_is_said(server):
     url = server.url('/a.pth')
-    server.server_close()
+    server.go_away()
     with pytest.raises(UnreachableError) as error:
         download(url)
     message = str(error.value)

@@ -1,38 +1,20 @@
-"""Files from the web: whole in the cache, or not there at all."""
+"""Checkpoints from the web: whole in the cache, or not there at all."""
 
+from functools import partial
 from hashlib import sha256
-from http.client import HTTPException, InvalidURL
 from pathlib import Path
 from typing import BinaryIO
-from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
-from urllib.request import Request, urlopen
-from zipfile import is_zipfile
 
 from filelock import FileLock
 from mmengine.runner.checkpoint import _get_mmengine_home
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
 
 from .errors import UserError, reason
-from .files import write_whole
+from .fetch import UnreachableError, fetch
 
-TIMEOUT = 60  # seconds without a byte
-CHUNK = 2**20  # bytes
 START = 16  # bytes that tell what a file is
 # How a file of torch.save begins: a zip archive, or a pickle before PyTorch 1.6.
 TORCH_STARTS = (b'PK\x03\x04', b'\x80')
-
-
-class UnreachableError(UserError):
-    """The network, or the server, is away."""
 
 
 def is_url(path: str) -> bool:
@@ -44,7 +26,7 @@ def download(url: str) -> Path:
     """Fetch a checkpoint into mmengine's cache, once.
 
     Processes that ask for the same file wait for the first one. What is cached under a name
-    came from that address and is whole.
+    came from that address and is whole; an interrupted download goes on where the server allows it.
 
     Args:
         url: http:// or https://.
@@ -55,7 +37,7 @@ def download(url: str) -> Path:
     Raises:
         UnreachableError: If the network or the server is away.
         UserError: If there is no such file at the address, it is no checkpoint, or the
-            connection broke off. Nothing is left in the cache then.
+            connection broke off.
     """
     target = cache_path(url)
     try:
@@ -96,56 +78,16 @@ def is_safetensors(start: bytes) -> bool:
 
 
 def _fetch(url: str, target: Path) -> None:
-    remedy = (
-        f'; fetch it on another machine and name the file instead of the address, or put it at '
-        f'{target}'
-    )
     try:
-        with urlopen(Request(url, headers={'User-Agent': 'xcit_mm'}), timeout=TIMEOUT) as response:
-            _save(response, url, target)
-    except HTTPError as error:
-        raise UserError(
-            f'{url}: the server answers {error.code} {error.reason}; is the address right?'
+        fetch(url, target, partial(_require_checkpoint, url))
+    except UnreachableError as error:
+        raise UnreachableError(
+            f'{error}; fetch it on another machine and name the file instead of the address, or '
+            f'put it at {target}'
         ) from None
-    except (URLError, TimeoutError) as error:
-        cause = getattr(error, 'reason', error)
-        raise UnreachableError(f'{url} cannot be reached ({cause}){remedy}') from None
-    except InvalidURL as error:
-        raise UserError(f'{url} is no web address ({error})') from None
-    except (HTTPException, ConnectionError) as error:
-        raise UserError(f'{url}: the connection broke off ({reason(error)}); try again') from None
 
 
-def _save(response, url: str, target: Path) -> None:
-    length = response.headers.get('Content-Length')
-    size = int(length) if length else None
-    with write_whole(target, 'w+b') as file:
-        _copy(response, file, target.name, size)
-        if size is not None and file.tell() != size:
-            raise UserError(
-                f'{url}: the connection broke off after {file.tell()} of {size} bytes; try again'
-            )
-        file.seek(0)
-        start = file.read(START)
-        if not (start.startswith(TORCH_STARTS) or is_safetensors(start)):
-            raise UserError(f'{url} is no checkpoint: what the server sent begins with {start!r}')
-        if size is None and not is_zipfile(file):  # which has its directory at the end
-            raise UserError(
-                f'{url}: the server does not say how long the file is, so it may be cut off; fetch '
-                'it yourself and name the file'
-            )
-
-
-def _copy(response, file: BinaryIO, name: str, size: int | None) -> None:
-    columns = (
-        TextColumn('{task.description}'),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task(name, total=size)
-        while chunk := response.read(CHUNK):
-            file.write(chunk)
-            progress.advance(task, len(chunk))
+def _require_checkpoint(url: str, file: BinaryIO) -> None:
+    start = file.read(START)
+    if not (start.startswith(TORCH_STARTS) or is_safetensors(start)):
+        raise UserError(f'{url} is no checkpoint: what the server sent begins with {start!r}')

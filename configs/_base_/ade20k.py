@@ -2,9 +2,8 @@
 
 data_root = 'data/ade/ADEChallengeData2016/'
 data_help = (
-    'download ADEChallengeData2016.zip from '
-    'http://data.csail.mit.edu/places/ADEchallenge/ADEChallengeData2016.zip and unpack it into '
-    '{data_root}, or point to another folder with --cfg-options data_root=DIR'
+    'tools/prepare_data.py ade20k downloads it into data/ade, or point to another folder with '
+    '--cfg-options data_root=DIR'
 )
 
 train_pipeline = [

@@ -2,9 +2,8 @@
 
 data_root = 'data/coco/'
 data_help = (
-    'download train2017.zip, val2017.zip and annotations_trainval2017.zip from '
-    'https://cocodataset.org/#download and unpack them into '
-    '{data_root}, or point to another folder with --cfg-options data_root=DIR'
+    'tools/prepare_data.py coco --root {data_root} downloads it from cocodataset.org, or point to '
+    'another folder with --cfg-options data_root=DIR'
 )
 
 short_sides = range(480, 801, 32)

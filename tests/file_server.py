@@ -1,0 +1,116 @@
+"""A web server on this machine that serves files as well or as badly as a test wants."""
+
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+LINGER = struct.pack('ii', 1, 0)  # closing is a reset
+
+
+class FileServer(ThreadingHTTPServer):
+    """Serves ``files``, by path.
+
+    Attributes:
+        files: Their contents.
+        versions: Their ETags; what has none is sent as a whole only.
+        unsized: Paths of those that are sent without their length.
+        cut: Paths of those of which half of what is asked for is sent.
+        cuts: How many bytes the next answers send before they break off.
+        errors: Codes that the next requests are answered with.
+        breaks_by: 'close', 'reset' or 'silence'.
+        knows_ranges: Whether it sends parts.
+        knows_if_range: Whether it compares versions before it does.
+        requests: The paths that were asked for.
+        ranges: The Range header of each.
+        waiting: Set while an answer keeps silent.
+    """
+
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self) -> None:
+        super().__init__(('127.0.0.1', 0), Handler)
+        self.files: dict[str, bytes] = {}
+        self.versions: dict[str, str] = {}
+        self.unsized: set[str] = set()
+        self.cut: set[str] = set()
+        self.cuts: list[int] = []
+        self.errors: list[int] = []
+        self.breaks_by = 'close'
+        self.knows_ranges = True
+        self.knows_if_range = True
+        self.requests: list[str] = []
+        self.ranges: list[str | None] = []
+        self.waiting = threading.Event()
+        self.stopped = threading.Event()
+
+    def url(self, path: str) -> str:
+        return f'http://127.0.0.1:{self.server_port}{path}'
+
+    def go_away(self) -> None:
+        """Refuse connections from now on."""
+        self.shutdown()
+        self.server_close()
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        server = self.server
+        server.requests.append(self.path)
+        server.ranges.append(self.headers.get('Range'))
+        content = server.files.get(self.path)
+        if content is None or server.errors:
+            self.send_error(server.errors.pop(0) if server.errors else 404)
+            return
+        begin = self._begin()
+        self.send_response(206 if begin else 200)
+        if begin:
+            last = len(content) - 1
+            self.send_header('Content-Range', f'bytes {begin}-{last}/{len(content)}')
+        version = server.versions.get(self.path)
+        if version is not None:
+            self.send_header('ETag', version)
+        if self.path not in server.unsized:
+            self.send_header('Content-Length', str(len(content) - begin))
+        self.end_headers()
+        self._send(content[begin:])
+
+    def _begin(self) -> int:
+        """The first byte that is asked for, and sent."""
+        server, version = self.server, self.server.versions.get(self.path)
+        asked = self.headers.get('Range')
+        if asked is None or version is None or not server.knows_ranges:
+            return 0
+        if server.knows_if_range and self.headers.get('If-Range') != version:
+            return 0
+        return int(asked.removeprefix('bytes=').removesuffix('-'))
+
+    def _send(self, body: bytes) -> None:
+        server = self.server
+        length = len(body) // 2 if self.path in server.cut else len(body)
+        is_cut = bool(server.cuts)
+        self.wfile.write(body[: server.cuts.pop(0) if is_cut else length])
+        if is_cut and server.breaks_by == 'reset':
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER)
+            self.connection.close()
+        if is_cut and server.breaks_by == 'silence':
+            server.waiting.set()
+            server.stopped.wait()
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@contextmanager
+def serving() -> Iterator[FileServer]:
+    """A server that runs in a thread."""
+    with FileServer() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs=dict(poll_interval=0.01))
+        thread.start()
+        yield server
+        server.stopped.set()
+        server.shutdown()
+        thread.join()

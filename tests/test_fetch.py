@@ -1,0 +1,171 @@
+"""Files over HTTP: gone on with, and whole in the end, whatever the server does."""
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from file_server import FileServer, serving
+
+from xcit_mm import UserError, fetch
+from xcit_mm.fetch import ATTEMPTS, UnreachableError
+
+SIZE = 300_000
+CONTENT = np.random.default_rng(0).bytes(SIZE)
+CHANGED = np.random.default_rng(1).bytes(SIZE)
+
+
+@pytest.fixture
+def server(monkeypatch):
+    monkeypatch.setattr(fetch, 'PAUSE', 0)
+    with serving() as server:
+        server.files['/a'] = CONTENT
+        server.versions['/a'] = '"1"'
+        yield server
+
+
+@pytest.fixture
+def target(tmp_path) -> Path:
+    return tmp_path / 'a'
+
+
+def fetched(server: FileServer, target: Path, size: int | None = None) -> bytes:
+    fetch.fetch(server.url('/a'), target, lambda file: None, size)
+    return target.read_bytes()
+
+
+def interrupted(server: FileServer, target: Path, length: int) -> None:
+    """A first call, of which so many bytes come."""
+    server.cuts += [length] + [0] * (ATTEMPTS - 1)
+    with pytest.raises(UserError, match=f'broke off after {length} of {SIZE} bytes'):
+        fetched(server, target)
+    assert not target.exists()
+    server.ranges.clear()
+
+
+@pytest.mark.parametrize('breaks_by', ['close', 'reset'])
+def test_a_connection_that_breaks_off_is_made_again(server, target, breaks_by):
+    server.breaks_by = breaks_by
+    server.cuts = [100_000, 50_000]
+    assert fetched(server, target) == CONTENT
+    assert len(server.ranges) == 3
+    if breaks_by == 'close':  # a reset may lose what was under way
+        assert server.ranges == [None, 'bytes=100000-', 'bytes=150000-']
+    assert list(target.parent.iterdir()) == [target]
+
+
+def test_a_server_that_falls_silent_is_asked_again(server, target, monkeypatch):
+    monkeypatch.setattr(fetch, 'TIMEOUT', 1)
+    server.cuts, server.breaks_by = [100_000], 'silence'
+    assert fetched(server, target) == CONTENT
+    assert server.ranges[:2] == [None, 'bytes=100000-']
+
+
+def test_another_call_goes_on_where_the_first_one_ended(server, target):
+    interrupted(server, target, 100_000)
+    assert fetched(server, target) == CONTENT
+    assert server.ranges == ['bytes=100000-']
+
+
+def test_as_long_as_more_comes_it_is_not_given_up(server, target):
+    server.cuts = [10_000, 0] * 2 * ATTEMPTS
+    assert fetched(server, target) == CONTENT
+
+
+def test_a_server_that_sends_no_parts_is_asked_for_the_whole(server, target):
+    interrupted(server, target, 100_000)
+    server.knows_ranges = False
+    assert fetched(server, target) == CONTENT
+    server.cuts = [100_000] * ATTEMPTS
+    with pytest.raises(UserError, match='broke off after 100000'):
+        fetched(server, target.with_name('b'))
+    assert not server.cuts
+
+
+@pytest.mark.parametrize('knows_if_range', [True, False])
+def test_a_file_that_changed_on_the_server_starts_anew(server, target, knows_if_range):
+    interrupted(server, target, 100_000)
+    server.files['/a'], server.versions['/a'] = CHANGED, '"2"'
+    server.knows_if_range = knows_if_range
+    assert fetched(server, target) == CHANGED
+
+
+@pytest.mark.parametrize('version', [None, 'W/"1"'])
+def test_without_a_version_nothing_is_kept(server, target, version):
+    server.versions['/a'] = version  # a weak one is that of files which are alike
+    server.cuts = [100_000] * ATTEMPTS
+    with pytest.raises(UserError, match=r'broke off after 100000 of 300000 bytes .*try again$'):
+        fetched(server, target)
+    assert list(target.parent.iterdir()) == []
+    assert server.ranges == [None] * ATTEMPTS
+
+
+def test_a_part_whose_note_is_damaged_is_not_taken(server, target):
+    interrupted(server, target, 100_000)
+    (note,) = target.parent.glob('.a.part.json')
+    note.write_text(note.read_text()[:-5])
+    assert fetched(server, target) == CONTENT
+    assert server.ranges == [None]
+
+
+def test_an_interruption_after_the_last_byte_loses_none(server, target):
+    def interrupt(file):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fetch.fetch(server.url('/a'), target, interrupt)
+    assert not target.exists()
+    assert fetched(server, target) == CONTENT
+    assert server.requests == ['/a']
+
+
+@pytest.mark.parametrize('code', [503, 429, 416])
+def test_a_server_that_is_busy_or_refuses_the_part_is_asked_again(server, target, code):
+    interrupted(server, target, 100_000)
+    server.errors = [code]
+    assert fetched(server, target) == CONTENT
+    assert server.ranges == ['bytes=100000-', None if code == 416 else 'bytes=100000-']
+
+
+def test_a_server_that_stays_busy_is_given_up(server, target):
+    server.errors = [503] * ATTEMPTS
+    with pytest.raises(UserError, match='the server answers 503'):
+        fetched(server, target)
+    assert not server.errors
+
+
+def test_a_server_that_goes_away_is_tried_again_and_what_has_come_stays(server, target):
+    def go_away() -> None:
+        server.waiting.wait()
+        server.go_away()
+        server.stopped.set()
+
+    server.cuts, server.breaks_by = [100_000], 'silence'
+    thread = threading.Thread(target=go_away)
+    thread.start()
+    with pytest.raises(UnreachableError, match=r'/a cannot be reached \(.*refused'):
+        fetched(server, target)
+    thread.join()
+    assert (target.parent / '.a.part').stat().st_size == 100_000
+
+
+def test_a_file_of_another_size_is_not_downloaded(server, target):
+    with pytest.raises(UserError, match='has 300000 bytes there, not the 299999 that it should'):
+        fetched(server, target, SIZE - 1)
+    assert list(target.parent.iterdir()) == []
+
+
+def test_a_known_size_is_enough_where_the_server_says_none(server, target):
+    server.unsized.add('/a')
+    server.cuts = [100_000]
+    assert fetched(server, target, SIZE) == CONTENT
+
+
+def test_what_is_not_the_right_file_is_thrown_away(server, target):
+    def refuse(file):
+        assert file.read() == CONTENT
+        raise UserError('not this one')
+
+    with pytest.raises(UserError, match='not this one'):
+        fetch.fetch(server.url('/a'), target, refuse)
+    assert list(target.parent.iterdir()) == []
