@@ -29,12 +29,25 @@ setup(
     # does not hide the package from a script beside it.
     package_dir={'': '.'},
     packages=find_packages(include=['xcit_mm', 'xcit_mm.*']),
+    # .mim is where OpenMMLab's mim looks: links in the clone, files in what is built from it.
+    package_data={
+        'xcit_mm': [
+            'py.typed',
+            'run_report/page.html',
+            '.mim/model-index.yml',
+            '.mim/configs/**/*.py',
+            '.mim/configs/*.yml',
+            '.mim/tools/*.py',
+        ]
+    },
     python_requires='>=3.10',
     # mmengine, mmcv, mmdet and mmseg come under two families of names: see the extras.
     install_requires=[
         'torch>=2.1',
         'filelock>=3.9',
         'torchvision>=0.16',
+        'jinja2>=3.1',
+        'matplotlib>=3.6',
         'numpy>=1.24',
         'pillow>=9.4',
         'pycocotools>=2.0.7',

@@ -5,6 +5,7 @@ import io
 import logging
 import re
 import warnings
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from importlib.metadata import PackageNotFoundError, version
 
@@ -140,7 +141,7 @@ def _mmcv_without_operators() -> str:
 
 
 @contextmanager
-def quiet():
+def quiet() -> Iterator[None]:
     """Hide what packages say on import about parts nobody asked for.
 
     onedl-mmdetection's "Line NMS is not compiled ... you need to recompile", of a lane

@@ -4,7 +4,7 @@ import errno
 import logging
 import signal
 import sys
-from argparse import ArgumentParser
+from argparse import SUPPRESS, ArgumentParser
 from collections.abc import Callable
 
 from mmengine.config import DictAction
@@ -27,6 +27,8 @@ def add_run_arguments(parser: ArgumentParser) -> None:
         default='none',
         help='how the processes of a distributed run were started; pytorch: torchrun',
     )
+    # What mim starts, torch.distributed.launch, passes it beside the variable that counts.
+    parser.add_argument('--local-rank', '--local_rank', type=int, help=SUPPRESS)
     add_options_argument(parser)
     add_trust_argument(parser)
 
