@@ -1,0 +1,85 @@
+#!/usr/bin/env python3
+"""Are the weights the right ones? A classifier's top-1 on ImageNet beside the published figure."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clone as it stands
+
+try:
+    from xcit_mm.arguments import positive
+    from xcit_mm.classification import Classifier
+    from xcit_mm.classification.report import report_folder, report_pictures
+    from xcit_mm.engine import cli
+    from xcit_mm.errors import UserError
+    from xcit_mm.files import require_writable
+except ImportError as error:  # of what xcit_mm stands on; the message says what to install
+    print(f'{sys.argv[0]}: {error}', file=sys.stderr)
+    sys.exit(2)
+
+NOT_RIGHT = 1  # the exit code
+MAX_WORKERS = 8
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        epilog='Exit code: 0; 1 if images were left out or the accuracy is not the published one; '
+        '2 for wrong input.',
+    )
+    parser.add_argument('checkpoint', help='a classifier: a file, its URL, or timm://NAME')
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument(
+        'folder', nargs='?', type=Path, help='images in a folder for each class, as n01440764'
+    )
+    what.add_argument(
+        '--images', nargs='+', type=Path, metavar='FILE', help='print the top five of each instead'
+    )
+    parser.add_argument(
+        '--size', type=positive, help='of images, in pixels; default: as the name says, or 224'
+    )
+    parser.add_argument(
+        '--sample', type=positive, metavar='N', help='look at N images, drawn at random'
+    )
+    parser.add_argument('--batch-size', type=positive, default=64)
+    parser.add_argument(
+        '--workers',
+        type=int,
+        default=min(os.cpu_count() or 1, MAX_WORKERS),
+        help='processes that read images; 0: none but this one (default: %(default)s)',
+    )
+    parser.add_argument('--device', help='cpu, cuda or cuda:N; default: a GPU where there is one')
+    parser.add_argument('--out', type=Path, metavar='FILE', help='JSON file to write it to')
+    cli.add_trust_argument(parser)
+    args = parser.parse_args()
+    if args.workers < 0:
+        parser.error(f'--workers {args.workers}: a negative number')
+    if args.out is not None:
+        require_writable(args.out.parent)
+        if args.out.is_dir():
+            raise UserError(f'--out {args.out}: a folder, not a file to write to')
+
+    classifier = Classifier(
+        args.checkpoint,
+        args.size,
+        args.batch_size,
+        args.workers,
+        args.device,
+        args.trust_checkpoint,
+    )
+    print(classifier.describe(), flush=True)
+    if args.images:
+        report = report_pictures(classifier, args.images)
+    else:
+        report = report_folder(classifier, args.folder, args.sample)
+    print(report.text)
+    if args.out is not None:
+        report.write(args.out)
+    if not report.is_right:
+        sys.exit(NOT_RIGHT)
+
+
+if __name__ == '__main__':
+    cli.run_tool(main)
