@@ -68,4 +68,4 @@ def test_a_tool_says_it_without_a_traceback(run_tool, shapes_root, tmp_path):
     log = next(tmp_path.glob('*/*.log'))
     assert f'The environment, the config and the hooks are in {log}' in done.stdout + done.stderr
     assert 'System environment' in log.read_text()
-    assert 'mask_rcnn_xcit' in log.read_text()
+    assert "type='XCiT'" in log.read_text()

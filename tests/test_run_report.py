@@ -160,8 +160,13 @@ def test_the_log_says_where_the_report_is(toy_run):
 
 
 def test_a_training_does_not_fail_over_its_report(tmp_path):
-    (tmp_path / 'report.html').mkdir()
-    evaluated_run(tmp_path, 'ReportHook', log_level='INFO', steps=2).train()
+    class InTheWay(Hook):
+        def after_train_iter(self, *args, **kwargs) -> None:
+            (tmp_path / 'report.html').mkdir(exist_ok=True)
+
+    runner = evaluated_run(tmp_path, 'ReportHook', log_level='INFO', steps=2)
+    runner.register_hook(InTheWay())
+    runner.train()
     assert 'report      not drawn (IsADirectoryError' in log_of(tmp_path)
     assert not list(tmp_path.glob('.*'))
 
