@@ -18,10 +18,11 @@ from . import engine  # noqa: E402, F401  registers the loops and hooks of our c
 from .accelerate import accelerate  # noqa: E402
 from .datasets import images  # noqa: E402, F401  registers their image loader
 from .errors import UserError  # noqa: E402
+from .inference import load_model  # noqa: E402
 from .models import XCiT  # noqa: E402
 from .unpickling import allow_plain_classes  # noqa: E402
 
 allow_plain_classes()
 
 __version__ = '0.1.0'
-__all__ = ['UserError', 'XCiT', '__version__', 'accelerate']
+__all__ = ['UserError', 'XCiT', '__version__', 'accelerate', 'load_model']

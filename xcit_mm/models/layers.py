@@ -174,6 +174,9 @@ class XCA(nn.Module):
         attn_drop: Dropout probability on the attention matrix.
         proj_drop: Dropout probability on the output.
 
+    Attributes:
+        form: As of :func:`xcit_mm.ops.xca`; None, unless it is set.
+
     Shape:
         (B, N, C) to (B, N, C).
 
@@ -193,6 +196,7 @@ class XCA(nn.Module):
         if dim % num_heads:
             raise ArgumentError(f'dim={dim} is not a multiple of num_heads={num_heads}')
         self.num_heads = num_heads
+        self.form: str | None = None
         self.temperature = nn.Parameter(torch.ones(num_heads, 1, 1))
         self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
         self.attn_drop = nn.Dropout(attn_drop)
@@ -208,6 +212,7 @@ class XCA(nn.Module):
             self.temperature,
             *_scaled(self.proj, scale),
             attn_drop=self.attn_drop.p if self.training else 0.0,
+            form=self.form,
         )
         return self.proj_drop(x)
 

@@ -9,7 +9,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from .modes import computed_dtype, is_captured
+from .modes import computed_dtype, is_captured, without_autocast
 
 # On a CPU the F wide values of so many tokens stay in the cache, and their memory is used
 # again instead of being asked from the system, which costs more than GELU (large blocks come
@@ -34,7 +34,7 @@ def mlp(
         return F.linear(gelu_(F.linear(x, fc1_weight, fc1_bias)), fc2_weight, fc2_bias)
     dtype = computed_dtype(x)
     tensors = (t.to(dtype) for t in (fc1_weight, fc1_bias, fc2_weight, fc2_bias))
-    with torch.autocast(x.device.type, enabled=False):
+    with without_autocast(x):
         return _Mlp.apply(x.to(dtype).flatten(0, -2), *tensors).view(x.shape)
 
 

@@ -1,5 +1,7 @@
 """In which dtype, and for whom, an operator computes."""
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 from torch import Tensor
 
@@ -12,13 +14,21 @@ else:
 def computed_dtype(x: Tensor) -> torch.dtype:
     """That of autocast on the device of ``x`` where it is enabled, else that of ``x``."""
     device = x.device.type
-    if x.dtype == torch.float64:  # which autocast leaves as it is
+    if x.dtype == torch.float64 or x.is_meta:  # which autocast leaves as they are
         return x.dtype
     if hasattr(torch, 'get_autocast_dtype'):  # PyTorch 2.4 and later
         return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
     if device == 'cpu':
         return torch.get_autocast_cpu_dtype() if torch.is_autocast_cpu_enabled() else x.dtype
     return torch.get_autocast_gpu_dtype() if torch.is_autocast_enabled() else x.dtype
+
+
+def without_autocast(x: Tensor) -> AbstractContextManager:
+    """Operations on the device of ``x`` take their arguments as they are.
+
+    The meta device, on which models are counted, has no autocast.
+    """
+    return nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
 
 
 def is_captured() -> bool:
@@ -28,3 +38,8 @@ def is_captured() -> bool:
     is for the compiler to decide.
     """
     return is_compiling() or torch.jit.is_tracing()
+
+
+def is_exported() -> bool:
+    """Whether the graph that is being made is to hold for sizes other than those of the example."""
+    return hasattr(torch.compiler, 'is_exporting') and torch.compiler.is_exporting()

@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from ..errors import ArgumentError
-from .modes import computed_dtype, is_captured
+from .modes import computed_dtype, is_captured, is_exported, without_autocast
 
 # Products of 16-bit matrices come in float32 on CUDA: PyTorch 2.8 and later.
 BMM_WIDENS = 'dtype' in torch.ops.aten.bmm.overloads()
@@ -30,6 +30,7 @@ CROSSOVER = {
     ('cpu', torch.float64): (1.4, 150),
     ('cpu', torch.bfloat16): (3.0, 150),
     ('cpu', torch.float16): (0.0, 0),
+    ('meta', torch.float32): (1.4, 150),  # on which a CPU's operations are counted
 }
 CROSSOVER_ELSEWHERE = (2.0, 0)
 
@@ -58,7 +59,8 @@ def xca(
             output (LayerScale).
         proj_bias: Its bias, or None.
         attn_drop: Dropout probability on the attention matrix.
-        form: 'direct' or 'gram'; None takes the one that was measured to be faster.
+        form: 'direct' or 'gram'; None takes the one that was measured to be faster, and in an
+            exported graph, which is for any number of tokens, the direct one.
 
     Shape:
         x: (B, N, C); qkv_weight: (3 C, C); qkv_bias: (3 C,); temperature: (h, 1, 1);
@@ -71,10 +73,16 @@ def xca(
     handles the C x C matrices in float32.
     """
     if form is None:
-        form = faster_form(x.shape[1], x.shape[2], computed_dtype(x), x.device.type)
+        form = _chosen_form(x)
     if form not in FORMS:
         raise ArgumentError(f'form={form!r} is not one of {tuple(FORMS)}')
     return FORMS[form](x, qkv_weight, qkv_bias, temperature, proj_weight, proj_bias, attn_drop)
+
+
+def _chosen_form(x: Tensor) -> str:
+    if is_exported():
+        return 'direct'
+    return faster_form(x.shape[1], x.shape[2], computed_dtype(x), x.device.type)
 
 
 def faster_form(N: int, C: int, dtype: torch.dtype, device_type: str) -> str:
@@ -139,7 +147,7 @@ def _gram(
     h = temperature.shape[0]
     x = x.to(computed_dtype(x))
     dtype = torch.promote_types(x.dtype, torch.float32)
-    with torch.autocast(x.device.type, enabled=False):
+    with without_autocast(x):
         if torch.is_grad_enabled() and not torch.jit.is_tracing():
             x, G, s = _Moments.apply(x)
         else:
@@ -195,7 +203,7 @@ def _moments(x: Tensor) -> tuple[Tensor, Tensor]:
     N = x.shape[1]
     # Centred by the mean of some tokens, which spares a pass over all; the rest follows.
     wide = torch.promote_types(x.dtype, torch.float32)
-    sample = x[:, :: -(-N // SAMPLED_TOKENS)]
+    sample = x[:, :: (N - 1) // SAMPLED_TOKENS + 1]
     near = sample.mean(1, keepdim=True, dtype=wide).to(x.dtype).to(wide)  # exact in both
     products, sums = _centred_sums(x, near)
     rest = sums / N  # (B, 1, C)
@@ -239,7 +247,7 @@ def _centred_sums(x: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
         x = x - s.to(x.dtype)
         products = torch.bmm(x.mT, x, out_dtype=s.dtype)
         return products, x.sum(1, keepdim=True, dtype=s.dtype)
-    if x.device.type != 'cpu' or is_captured():
+    if x.device.type not in ('cpu', 'meta') or is_captured():
         x = x - s
         return x.mT @ x, x.sum(1, keepdim=True)
     # It is symmetric: in stripes from the diagonal to the right, mirrored, 5/8 of the products.

@@ -1,0 +1,424 @@
+"""The page in a real browser, what it says of wrong input, and what it refuses."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from conftest import ROOT
+from PIL import Image
+from playwright.sync_api import expect
+from random_weights import DETECTOR, SEGMENTOR, save_random_weights
+
+from xcit_mm.demo import DemoPage, choices, find_models, is_local, pictures, predictor, served
+from xcit_mm.demo.predictor import Predictor
+from xcit_mm.errors import UserError
+from xcit_mm.inference import load_model
+
+# Everything is a circle, with a score of 0.95, and its mask fills its box.
+CERTAIN = {'bbox_head.fc_cls': (4.0, 0, 0, 0), 'mask_head.conv_logits': (4.0, 4, 4)}
+MAX_UPLOAD = 0.25  # MB
+HOST = '127.0.0.1'
+TIMEOUT = 60_000  # ms, for a machine that does much else
+
+
+@pytest.fixture(scope='module')
+def models(tmp_path_factory) -> dict[str, list[str]]:
+    """A detector that is sure of everything, and a segmentor with random weights."""
+    folder = tmp_path_factory.mktemp('models')
+    detector = save_random_weights(DETECTOR, folder / 'mask_rcnn.pth')
+    checkpoint = torch.load(detector)
+    for layer, biases in CERTAIN.items():
+        checkpoint['state_dict'][f'roi_head.{layer}.weight'].zero_()
+        checkpoint['state_dict'][f'roi_head.{layer}.bias'][:] = torch.tensor(biases)
+    torch.save(checkpoint, detector)
+    segmentor = save_random_weights(SEGMENTOR, folder / 'sem_fpn.pth')
+    return {DETECTOR: [str(detector)], SEGMENTOR: [str(segmentor)]}
+
+
+@pytest.fixture(scope='module')
+def asked() -> list[str]:
+    """The checkpoints of all predictions so far."""
+    return []
+
+
+@pytest.fixture(scope='module')
+def address(models, asked, shapes_root) -> Iterator[str]:
+    examples = sorted((shapes_root / 'coco/val2017').glob('*.jpg'))[:2]
+    page = DemoPage(lambda: dict(models), True, examples, MAX_UPLOAD)
+    predict = Predictor.predict
+
+    def counted(self, config, checkpoint, image):
+        asked.append(checkpoint)
+        return predict(self, config, checkpoint, image)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Predictor, 'predict', counted)
+        with served(page, HOST, free_port()) as address:
+            yield address
+
+
+@pytest.fixture
+def visit(browser, address) -> Iterator['Visit']:
+    context = browser.new_context(viewport=dict(width=1280, height=1000))
+    context.set_default_timeout(TIMEOUT)
+    yield Visit(context.new_page(), address)
+    context.close()
+
+
+class Visit:
+    """The page in a browser, as a visitor uses it."""
+
+    def __init__(self, page, address: str) -> None:
+        self.page = page
+        self.hosts: set[str] = set()
+        page.on('request', lambda request: self.hosts.add(request.url.split('/')[2]))
+        page.goto(address)
+        self.button.wait_for()
+
+    @property
+    def button(self):
+        return self.page.get_by_role('button', name='Find')
+
+    def drop(self, path: Path) -> None:
+        self.page.locator('input[type=file]').first.set_input_files(path)
+
+    def field(self, label: str):
+        return self.page.get_by_role('combobox', name=label)
+
+    def choose(self, label: str, text: str) -> None:
+        self.field(label).fill(text)
+        self.field(label).press('Enter')
+
+    def says(self, role: str, pattern: str) -> str:
+        said = self.page.locator(f'p[role={role}]').filter(has_text=re.compile(pattern))
+        said.wait_for()
+        return said.inner_text()
+
+    def row(self, pattern: str):
+        """Of the table."""
+        return self.page.get_by_role('row', name=re.compile(pattern)).first
+
+    def toast(self) -> str:
+        toast = self.page.get_by_test_id('toast-body').first
+        toast.wait_for()
+        return toast.inner_text()
+
+    def result(self, other_than: str | None = None) -> tuple[str, np.ndarray]:
+        """Address and pixels of the picture on the right, once it is another one."""
+        selector = '#result img'
+        self.page.wait_for_function(
+            '([selector, other]) => { const image = document.querySelector(selector);'
+            'return image && image.naturalWidth && image.src != other }',
+            arg=[selector, other_than],
+        )
+        source = self.page.locator(selector).first.get_attribute('src')
+        data = np.frombuffer(self.page.request.get(source).body(), np.uint8)
+        return source, cv2.imdecode(data, cv2.IMREAD_COLOR)
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind((HOST, 0))
+        return one.getsockname()[1]
+
+
+def difference(image: np.ndarray, other: np.ndarray) -> float:
+    """Mean of all pixels, of 255."""
+    return float(np.abs(image.astype(int) - other).mean())
+
+
+def test_a_dropped_picture_is_shown_with_its_objects_and_sliders_draw_anew(
+    visit, asked, shapes_root, tmp_path
+):
+    picture = min((shapes_root / 'coco/val2017').glob('*.jpg'))
+    visit.drop(picture)
+    said = visit.says('status', r'^\d+ of \d+ objects, found in \d+\.\d\d s by \S+\.pth$')
+    number, of = map(int, re.match(r'(\d+) of (\d+)', said).groups())
+    assert 0 < number <= of
+    source, objects = visit.result()
+    original = cv2.imread(str(picture))
+    original = cv2.resize(original, objects.shape[1::-1], interpolation=cv2.INTER_CUBIC)
+    assert difference(objects, original) > 10
+    visit.row(rf'^circle {number} 0\.95$').wait_for()
+    visit.page.screenshot(path=tmp_path / 'page.png', full_page=True)
+
+    calls = len(asked)
+    visit.page.get_by_label('Boxes').uncheck()
+    source, masks = visit.result(other_than=source)
+    visit.page.get_by_label('Masks').uncheck()
+    source, without = visit.result(other_than=source)
+    assert difference(masks, objects) > 1 < difference(masks, original)
+    assert difference(without, original) < 3
+    visit.page.get_by_label('Boxes').check()
+    source, boxes = visit.result(other_than=source)
+    assert difference(boxes, masks) > 1 < difference(boxes, original)
+    visit.page.get_by_role('spinbutton', name='Lowest score').fill('1')
+    visit.says('status', f'^0 of {of} objects')
+    _, nothing = visit.result(other_than=source)
+    assert difference(nothing, original) < 3
+    visit.row('^circle').wait_for(state='hidden')
+    assert len(asked) == calls
+
+    assert Image.open(tmp_path / 'page.png').size >= (1280, 1000)
+    assert visit.hosts == {visit.page.url.split('/')[2]}
+
+
+def test_a_segmentation_is_shown_and_its_opacity_follows_the_slider(visit, models, asked):
+    visit.choose('Config', SEGMENTOR)
+    expect(visit.field('Checkpoint')).to_have_value(models[SEGMENTOR][0], timeout=TIMEOUT)
+    visit.page.locator('#examples button').first.click()
+    visit.says('status', r'^\d class(es)?, found in .* by \S+sem_fpn\.pth$')
+    source, half = visit.result()
+    calls = len(asked)
+    visit.page.get_by_role('spinbutton', name='Opacity').fill('1')
+    _, full = visit.result(other_than=source)
+    assert full.shape == half.shape
+    assert difference(full, half) > 10
+    assert len(asked) == calls
+    visit.row(r'^\w+ [\d.]+%$').wait_for()
+    assert visit.page.get_by_label('Boxes').is_hidden()
+
+
+def test_what_is_no_picture_or_too_large_is_said_and_the_page_goes_on(visit, shapes_root, tmp_path):
+    visit.button.click()
+    visit.says('alert', '^no picture is chosen: ')
+
+    text = tmp_path / 'notes.txt'
+    text.write_text('no picture')
+    visit.drop(text)
+    assert 'Invalid file type' in visit.toast()
+
+    visit.page.reload()
+    disguised = text.rename(tmp_path / 'notes.jpg')
+    visit.drop(disguised)
+    visit.says(
+        'alert', r'^notes\.jpg cannot be used: it is no image that can be read; take another'
+    )
+
+    visit.page.reload()
+    large = tmp_path / 'large.jpg'
+    large.write_bytes(bytes(int(MAX_UPLOAD * 2**20) + 1))
+    visit.drop(large)
+    assert re.search('exceeds? the maximum allowed size', visit.toast())
+    assert visit.page.get_by_text(f'at most {MAX_UPLOAD} MB').is_visible()
+
+    visit.drop(min((shapes_root / 'coco/val2017').glob('*.jpg')))
+    visit.says('status', 'objects, found in')
+
+
+def test_what_is_wrong_with_a_model_is_said_and_the_page_goes_on(
+    visit, models, shapes_root, tmp_path
+):
+    visit.drop(min((shapes_root / 'coco/val2017').glob('*.jpg')))
+    visit.says('status', 'objects, found in')
+
+    planted = tmp_path / 'planted'
+    harmful = tmp_path / 'harmful.pth'
+    torch.save({'state_dict': Harmful(planted)}, harmful)
+    wrong = {
+        tmp_path / 'missing.pth': 'missing.pth does not exist',
+        models[SEGMENTOR][0]: 'does not hold the weights of this model',
+        shapes_root / 'shapes.json': 'shapes.json cannot be read',
+        harmful: 'harmful.pth',
+    }
+    for checkpoint, sentence in wrong.items():
+        visit.choose('Checkpoint', str(checkpoint))
+        visit.button.click()
+        visit.says('alert', re.escape(sentence))
+    assert not planted.exists()
+
+    program = tmp_path / 'program.py'
+    program.write_text(f'open({str(planted)!r}, "w")\n')
+    visit.choose('Config', str(program))
+    visit.button.click()
+    visit.says('alert', r'^the config \S+program\.py is not, or no longer, among those')
+    assert not planted.exists()
+
+    visit.choose('Config', DETECTOR)
+    visit.choose('Checkpoint', models[DETECTOR][0])
+    visit.button.click()
+    visit.says('status', 'objects, found in')
+
+
+class Harmful:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+
+    def __reduce__(self):
+        return open, (self.path, 'w')
+
+
+def test_a_run_that_came_later_is_offered_when_the_page_is_opened(visit, models, monkeypatch):
+    monkeypatch.setitem(models, 'later.py', ['later.pth'])
+    visit.page.reload()
+    visit.field('Config').click()
+    visit.page.get_by_role('option', name='later.py').click()
+    expect(visit.field('Checkpoint')).to_have_value('later.pth', timeout=TIMEOUT)
+
+
+def test_no_request_reads_other_files_of_the_machine(address, models, tmp_path):
+    secret = tmp_path / 'secret.png'
+    Image.new('RGB', (64, 64)).save(secret)
+    for path in (secret, ROOT / 'setup.py'):
+        with pytest.raises(HTTPError) as refused:
+            urlopen(f'{address}gradio_api/file={path}')
+        assert refused.value.code in (403, 404)
+
+    call = f'{address}gradio_api/call/_find'
+    picture = dict(path=str(secret), meta={'_type': 'gradio.FileData'})
+    data = [DETECTOR, models[DETECTOR][0], picture, 0.5, True, True, 0.5]
+    request = Request(
+        call, json.dumps({'data': data}).encode(), {'Content-Type': 'application/json'}
+    )
+    event = json.load(urlopen(request))['event_id']
+    answer = urlopen(f'{call}/{event}').read().decode()
+    assert 'event: error' in answer
+    assert 'event: complete' not in answer
+
+
+def test_a_port_in_use_is_said(models):
+    with socket.socket() as other:
+        other.bind((HOST, 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(UserError, match=f'port {port}: the port is in use'):
+            served(DemoPage(lambda: models), HOST, port).__enter__()
+
+
+def test_runs_are_offered_newest_first_and_released_weights_with_their_config(tmp_path):
+    configs, work_dirs = tmp_path / 'configs', tmp_path / 'work_dirs'
+    for time, name in enumerate(('old/a.py', 'old/iter_1.pth', 'old/iter_2.pth', 'new/b.py')):
+        write(work_dirs / name, time)
+    write(work_dirs / 'new/iter_9.pth', 9)
+    write(work_dirs / 'unfinished/c.py', 10)
+    write(configs / 'released.py', 0, '"""A model.\n\nWeights: https://host/w.pth\n"""\n')
+    write(configs / 'broken.py', 0, 'def\n')
+    found = find_models(configs, work_dirs)
+    assert list(found.items()) == [
+        (f'{work_dirs}/new/b.py', [f'{work_dirs}/new/iter_9.pth']),
+        (f'{work_dirs}/old/a.py', [f'{work_dirs}/old/iter_2.pth', f'{work_dirs}/old/iter_1.pth']),
+        (f'{configs}/broken.py', []),
+        (f'{configs}/released.py', ['https://host/w.pth']),
+    ]
+    assert list(find_models(tmp_path / 'none', work_dirs / 'new')) == [f'{work_dirs}/new/b.py']
+
+
+def write(path: Path, time: float, text: str = '') -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    os.utime(path, (time, time))
+
+
+@pytest.mark.parametrize(
+    ('config', 'checkpoint', 'any_checkpoint', 'sentence'),
+    [
+        ('b.py', '1.pth', True, 'the config b.py is not, or no longer, among those'),
+        (None, '1.pth', True, 'no config is chosen'),
+        ('a.py', None, True, 'no checkpoint is chosen for a.py: take one of the list, or type'),
+        ('a.py', '', False, 'no checkpoint is chosen for a.py'),
+        ('a.py', '2.pth', False, 'the checkpoint 2.pth is not, or no longer, among those'),
+        ('a.py', 'https://host/2.pth', False, 'the checkpoint https://host/2.pth is not'),
+    ],
+)
+def test_only_what_is_offered_can_be_asked_for(config, checkpoint, any_checkpoint, sentence):
+    offered = {'a.py': ['1.pth']}
+    with pytest.raises(UserError, match=f'^{re.escape(sentence)}'):
+        choices.require_offered(config, checkpoint, offered, any_checkpoint)
+    choices.require_offered('a.py', '1.pth', offered, any_checkpoint)
+    choices.require_offered('a.py', '2.pth', offered, any_checkpoint=True)
+
+
+@pytest.mark.parametrize(
+    ('host', 'local'),
+    [('127.0.0.1', True), ('::1', True), ('localhost', True), ('0.0.0.0', False), ('pc', False)],
+)
+def test_a_page_that_others_can_open_is_told_apart(host, local):
+    assert is_local(host) is local
+
+
+def test_one_model_is_kept_until_another_or_a_newer_one_is_asked(models, monkeypatch):
+    read = []
+
+    def counted(config, checkpoint):
+        read.append(checkpoint)
+        return load_model(config, checkpoint)
+
+    monkeypatch.setattr(predictor, 'load_model', counted)
+    image = np.zeros((32, 32, 3), np.uint8)
+    [detector], [segmentor] = models[DETECTOR], models[SEGMENTOR]
+    one = Predictor()
+    one.load(DETECTOR, detector)
+    one.predict(DETECTOR, detector, image)
+    assert read == [detector]
+    os.utime(detector, (0, 0))
+    one.predict(DETECTOR, detector, image)
+    assert read == [detector] * 2
+    with pytest.raises(UserError):
+        one.load(DETECTOR, segmentor)
+    one.predict(DETECTOR, detector, image)
+    assert read == [detector, detector, segmentor, detector]
+
+
+def test_visitors_wait_for_each_other(monkeypatch):
+    together = threading.Barrier(2)
+
+    class Slow:
+        def predict(self, image):
+            with pytest.raises(threading.BrokenBarrierError):
+                together.wait(0.2)
+            together.reset()
+            return image
+
+    monkeypatch.setattr(predictor, 'load_model', lambda *_: Slow())
+    one = Predictor()
+    with ThreadPoolExecutor() as visitors:
+        asked = [visitors.submit(one.predict, 'a.py', '1.pth', number) for number in range(2)]
+    assert [of.result()[0] for of in asked] == [0, 1]
+
+
+def test_a_large_picture_is_shrunk_and_a_huge_one_refused(tmp_path, monkeypatch):
+    path = tmp_path / 'wide.png'
+    image = np.zeros((300, 4096, 3), np.uint8)
+    image[:, :2048, 0] = 255  # red
+    Image.fromarray(image).save(path)
+    read = pictures.read_picture(str(path))
+    assert read.shape == (150, 2048, 3)
+    assert (read[:, :1000] == (255, 0, 0)).all()
+    assert not read[:, 1100:].any()
+
+    monkeypatch.setattr(Image, 'MAX_IMAGE_PIXELS', 500_000)
+    with pytest.raises(UserError, match=r'wide\.png cannot be used: it has more than 1 million'):
+        pictures.read_picture(str(path))
+
+
+def test_the_tool_serves_until_it_is_interrupted(models, tmp_path):
+    port = free_port()
+    command = [sys.executable, 'tools/demo.py', DETECTOR, *models[DETECTOR], f'--port={port}']
+    proxy = f'http://{HOST}:1'  # where nobody answers
+    environment = {**os.environ, 'GRADIO_TEMP_DIR': str(tmp_path), 'http_proxy': proxy}
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    with subprocess.Popen(command, cwd=ROOT, env=environment, **pipes) as tool:
+        said = tool.stdout.readline()
+        assert said == f'The page is at http://{HOST}:{port}/; Ctrl-C ends it.\n'
+        assert b'What XCiT sees' in urlopen(f'http://{HOST}:{port}/').read()
+        assert list(tmp_path.glob('xcit_mm_demo_*'))
+        tool.send_signal(signal.SIGINT)
+        assert tool.stdout.read() == 'The page is closed.\n'
+    assert tool.returncode == 0
+    assert not list(tmp_path.glob('xcit_mm_demo_*'))

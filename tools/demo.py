@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+"""Serve a page in the browser: drop a picture, see what a detector or segmentor finds in it."""
+
+import argparse
+import sys
+from functools import partial
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clone as it stands
+
+try:
+    from xcit_mm.demo import MAX_UPLOAD, DemoPage, find_models, is_local, serve
+    from xcit_mm.engine import cli
+    from xcit_mm.errors import UserError
+except ImportError as error:  # of what xcit_mm stands on; the message says what to install
+    print(f'{sys.argv[0]}: {error}', file=sys.stderr)
+    sys.exit(2)
+
+NUM_EXAMPLES = 6
+SHAPES = Path('data/shapes/coco/val2017')
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        epilog='Without CONFIG and CHECKPOINT the model is chosen on the page. A page that other '
+        'machines can open offers nothing but the files in the folders.',
+    )
+    parser.add_argument('config', nargs='?', help='the only config that the page offers')
+    parser.add_argument('checkpoint', nargs='?', help='file or URL of its weights')
+    parser.add_argument('--configs', default='configs', metavar='DIR', help='configs to offer')
+    parser.add_argument(
+        '--work-dirs', default='work_dirs', metavar='DIR', help='runs whose checkpoints to offer'
+    )
+    parser.add_argument(
+        '--examples',
+        nargs='*',
+        type=Path,
+        default=sorted(SHAPES.glob('*.jpg'))[:NUM_EXAMPLES],
+        metavar='FILE',
+        help=f'pictures to try a model with; default: {NUM_EXAMPLES} of {SHAPES}, if it is there',
+    )
+    parser.add_argument(
+        '--host',
+        default='127.0.0.1',
+        help='0.0.0.0: other machines can open the page, too; default: %(default)s',
+    )
+    parser.add_argument('--port', type=int, default=7860, help='default: %(default)s')
+    parser.add_argument(
+        '--max-upload',
+        type=float,
+        default=MAX_UPLOAD,
+        metavar='MB',
+        help='the largest file to take; default: %(default)s',
+    )
+    args = parser.parse_args()
+    if args.config is not None and args.checkpoint is None:
+        parser.error(f'{args.config}: name a checkpoint, too')
+    if not 0 < args.port < 2**16:
+        parser.error(f'--port {args.port}: not between 1 and 65535')
+    if not args.max_upload > 0:
+        parser.error(f'--max-upload {args.max_upload}: not a positive number')
+    for picture in args.examples:
+        if not picture.is_file():
+            parser.error(f'--examples {picture}: no such file')
+
+    options = dict(examples=args.examples, max_upload=args.max_upload)
+    if args.config is not None:
+        page = DemoPage.of_one(args.config, args.checkpoint, **options)
+    else:
+        models = partial(find_models, Path(args.configs), Path(args.work_dirs))
+        if not models():
+            raise UserError(f'there is no config in {args.configs} or {args.work_dirs} to offer')
+        page = DemoPage(models, is_local(args.host), **options)
+    serve(page, args.host, args.port)
+
+
+if __name__ == '__main__':
+    cli.run_tool(main)

@@ -1,0 +1,63 @@
+#!/usr/bin/env python3
+"""Write a backbone, segmentor or Mask R-CNN as an ONNX file that takes images of any size."""
+
+import argparse
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clone as it stands
+
+try:
+    from xcit_mm.engine import cli
+    from xcit_mm.export import PARTS, export_onnx
+except ImportError as error:  # of what xcit_mm stands on; the message says what to install
+    print(f'{sys.argv[0]}: {error}', file=sys.stderr)
+    sys.exit(2)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        epilog='The file takes its name once onnxruntime computes from it what PyTorch does, at '
+        'three sizes.',
+    )
+    parser.add_argument('config', help='a file of configs/')
+    parser.add_argument(
+        'checkpoint',
+        nargs='?',
+        help='file or URL: a released model, or what a training of this config wrote; without one '
+        'the weights are random',
+    )
+    parser.add_argument('--out', metavar='FILE', required=True, help='the ONNX file to write')
+    parser.add_argument(
+        '--part',
+        choices=PARTS,
+        default='model',
+        help='the whole model, or the maps of its backbone',
+    )
+    cli.add_options_argument(parser)
+    cli.add_trust_argument(parser)
+    args = parser.parse_args()
+
+    if args.checkpoint is None:
+        print('No checkpoint: the weights of the file are random.')
+    print('Exporting, which takes a minute or two ...', flush=True)
+    exported = export_onnx(
+        args.config,
+        args.checkpoint,
+        args.out,
+        args.part,
+        args.cfg_options,
+        args.trust_checkpoint,
+    )
+    for name, shape in exported.shapes.items():
+        print(f'{name:<10}{" x ".join(shape)}')
+    for (batch, height, width), error in exported.errors.items():
+        print(f'{batch} x {height}x{width}: relative error against PyTorch {error:.1e}')
+    if exported.objects is not None:
+        print(f'{exported.objects} objects were compared')
+    print(f'Written: {exported.path}, {exported.path.stat().st_size / 1e6:.1f} MB')
+
+
+if __name__ == '__main__':
+    cli.run_tool(main)

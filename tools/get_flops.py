@@ -1,0 +1,68 @@
+#!/usr/bin/env python3
+"""Count parameters and multiply-adds of a backbone, classifier, detector or segmentor."""
+
+import argparse
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clone as it stands
+
+try:
+    from xcit_mm import flops
+    from xcit_mm.arguments import positive
+    from xcit_mm.engine import cli
+    from xcit_mm.errors import UserError
+    from xcit_mm.files import require_writable
+    from xcit_mm.models.xcit import ARCHS, PATCH_SIZES
+except ImportError as error:  # of what xcit_mm stands on; the message says what to install
+    print(f'{sys.argv[0]}: {error}', file=sys.stderr)
+    sys.exit(2)
+
+MEANING = """
+multiply-adds: of the model as the paper defines it (table 1 calls them FLOPs), products of matrices
+and convolutions, those of the attention among them. computed: of what xcit_mm does for the same
+result on a CPU in float32, where many tokens spare the attention its queries, keys and values."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, epilog=MEANING)
+    parser.add_argument('config', nargs='?', help='a file of configs/: the whole model')
+    parser.add_argument('--arch', choices=tuple(ARCHS), help='instead of a config: a backbone')
+    parser.add_argument('--patch', type=int, choices=PATCH_SIZES, default=16)
+    parser.add_argument(
+        '--classifier', action='store_true', help="the ImageNet classifier of --arch (timm's)"
+    )
+    parser.add_argument(
+        '--size',
+        nargs=2,
+        type=positive,
+        required=True,
+        metavar=('HEIGHT', 'WIDTH'),
+        help='of the image, in pixels',
+    )
+    parser.add_argument('--out', metavar='FILE', help='JSON file to write the numbers to')
+    cli.add_options_argument(parser)
+    args = parser.parse_args()
+    if (args.config is None) == (args.arch is None):
+        parser.error('name a config or an --arch')
+    if args.config is not None and args.classifier:
+        parser.error('--classifier is one of --arch, not of a config')
+    if args.out is not None:
+        require_writable(Path(args.out).parent)
+        if Path(args.out).is_dir():
+            raise UserError(f'--out {args.out}: a folder, not a file to write to')
+
+    size = tuple(args.size)
+    if args.config is not None:
+        count = flops.count_config(args.config, size, args.cfg_options)
+    elif args.classifier:
+        count = flops.count_classifier(args.arch, args.patch, size)
+    else:
+        count = flops.count_backbone(args.arch, args.patch, size)
+    print(flops.table(count))
+    if args.out is not None:
+        flops.write_json(Path(args.out), count)
+
+
+if __name__ == '__main__':
+    cli.run_tool(main)

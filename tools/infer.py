@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+"""Predict images, folders, URLs and videos: pictures, and COCO JSON or label images."""
+
+import argparse
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clone as it stands
+
+try:
+    from xcit_mm.engine import cli
+    from xcit_mm.inference.run import SCORE_THR, infer
+except ImportError as error:  # of what xcit_mm stands on; the message says what to install
+    print(f'{sys.argv[0]}: {error}', file=sys.stderr)
+    sys.exit(2)
+
+PART_FAILED = 1  # the exit code
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        epilog='Exit code: 0, 1 if part of the inputs could not be predicted; 2 if nothing could.',
+    )
+    parser.add_argument('config', help='a file of configs/')
+    parser.add_argument(
+        'checkpoint', help='file or URL: a released model, or what a training of this config wrote'
+    )
+    parser.add_argument(
+        'inputs',
+        nargs='+',
+        metavar='INPUT',
+        help='an image, a folder with images and videos at any depth, a pattern such as '
+        '"photos/*.jpg", the URL of an image, or a video',
+    )
+    parser.add_argument('--out', metavar='DIR', required=True, help='where to write')
+    parser.add_argument(
+        '--batch-size',
+        type=int,
+        default=1,
+        metavar='N',
+        help='images that go through the model together; default: 1',
+    )
+    parser.add_argument(
+        '--score-thr',
+        type=float,
+        metavar='SCORE',
+        help=f'draw and write objects with at least this score; default: {SCORE_THR}',
+    )
+    parser.add_argument(
+        '--full-size',
+        action='store_true',
+        help='let the model see images at their own size instead of the one of the config',
+    )
+    parser.add_argument('--device', help='cpu, cuda, cuda:1; default: the GPU if there is one')
+    cli.add_options_argument(parser)
+    cli.add_trust_argument(parser)
+    args = parser.parse_args()
+
+    outcome = infer(
+        args.config,
+        args.checkpoint,
+        args.inputs,
+        args.out,
+        args.batch_size,
+        args.score_thr,
+        args.full_size,
+        args.device,
+        args.trust_checkpoint,
+        args.cfg_options,
+    )
+    if not outcome.done:
+        sys.exit(cli.WRONG_INPUT)
+    print(f'{outcome.done} images')
+    for what, place in outcome.places.items():
+        print(f'{what:<12}{place}')
+    if outcome.problems:
+        print(f'{len(outcome.problems)} of the inputs could not be predicted, see above')
+        sys.exit(PART_FAILED)
+
+
+if __name__ == '__main__':
+    cli.run_tool(main)

@@ -1,0 +1,72 @@
+"""What a page shows of a prediction: the picture, a summary and a table."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import cv2
+import numpy as np
+
+from ..inference import Detections, Segmentation
+from ..inference.drawing import _enlarge as enlarge
+from ..inference.drawing import _factor as enlargement
+from ..inference.drawing import _paint_masks as paint_masks
+
+
+@dataclass(frozen=True)
+class View:
+    """How a visitor wants to see a prediction.
+
+    Attributes:
+        score: Detections with a lower one are left out, 0..1.
+        boxes: Whether boxes, classes and scores are drawn.
+        masks: Whether masks are drawn.
+        opacity: Of a segmentation over its picture, 0..1.
+    """
+
+    score: float
+    boxes: bool
+    masks: bool
+    opacity: float
+
+
+def draw(found: Detections | Segmentation, view: View) -> np.ndarray:
+    """Draw it over its picture: RGB, (H, W, 3) uint8."""
+    if isinstance(found, Segmentation):
+        return found.draw(view.opacity)
+    shown = found.above(view.score)
+    if not view.masks:
+        shown = replace(shown, masks=None)
+    return shown.draw() if view.boxes else _without_boxes(shown)
+
+
+def summary(found: Detections | Segmentation, view: View) -> str:
+    """How much was found, such as '3 of 100 objects'."""
+    if isinstance(found, Segmentation):
+        return _count(len(found.shares()), 'class', 'classes')
+    return f'{len(found.above(view.score))} of {_count(len(found), "object", "objects")}'
+
+
+def rows(found: Detections | Segmentation, view: View) -> dict[str, Any]:
+    """What was found, a row a class, the headers and the data as Gradio's table takes them."""
+    if isinstance(found, Segmentation):
+        data = [[found.classes[i], f'{share:.1%}'] for i, share in found.shares().items()]
+        return dict(headers=['Class', 'Share of the picture'], data=data)
+    shown = found.above(view.score)
+    scores: dict[int, list[float]] = {}
+    for label, score in zip(shown.labels.tolist(), shown.scores.tolist(), strict=True):
+        scores.setdefault(label, []).append(score)
+    data = [[found.classes[i], len(of), f'{max(of):.2f}'] for i, of in scores.items()]
+    data.sort(key=lambda row: row[1], reverse=True)
+    return dict(headers=['Class', 'Objects', 'Best score'], data=data)
+
+
+def _without_boxes(shown: Detections) -> np.ndarray:
+    factor = enlargement(shown.image)
+    canvas = enlarge(shown.image, factor, cv2.INTER_CUBIC)
+    if shown.masks is not None and len(shown):
+        paint_masks(canvas, shown.masks, [shown.palette[i] for i in shown.labels], factor)
+    return canvas
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f'{number} {one if number == 1 else many}'

@@ -1,0 +1,40 @@
+"""The model of a config without trained weights: to count it, or to look at its graph."""
+
+import torch
+from mmengine.config import Config
+from mmengine.model.utils import revert_sync_batchnorm
+from mmengine.registry import MODELS, DefaultScope
+from torch import nn
+
+from .engine.config_errors import config_errors
+from .environment import quiet, require, require_one_stack
+from .errors import UserError
+
+FRAMEWORKS = ('mmdet', 'mmseg')
+
+
+def build_untrained(cfg: Config, device: str) -> nn.Module:
+    """Build the detector or segmentor of a config; nothing is read or downloaded.
+
+    Args:
+        cfg: As of :func:`xcit_mm.engine.config.load_config`.
+        device: 'cpu': random weights; 'meta': shapes alone, which take no memory.
+
+    Returns:
+        The model, in evaluation.
+
+    Raises:
+        UserError: If the config has no model, or not of mmdet or mmseg, or it cannot be built.
+    """
+    framework = cfg.get('default_scope')
+    if cfg.get('model') is None:
+        raise UserError(f'the config {cfg.filename} has no model')
+    if framework not in FRAMEWORKS:
+        choices = ' and '.join(FRAMEWORKS)
+        raise UserError(f'{cfg.filename}: default_scope={framework!r}; there are {choices}')
+    require_one_stack()
+    require('mmcv')
+    require(f'{framework}.models')
+    scope = DefaultScope.overwrite_default_scope(framework)
+    with torch.device(device), config_errors(cfg), scope, quiet():
+        return revert_sync_batchnorm(MODELS.build(cfg.model)).eval()
