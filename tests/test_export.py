@@ -49,11 +49,11 @@ model = dict({BACKBONE}
 _base_ = '{ROOT}/configs/mask_rcnn_xcit_n12_16_shapes.py'
 model = dict({BACKBONE}
     neck=dict(in_channels=[32] * 4),
-    test_cfg=dict(rpn=dict(nms_pre=200, max_per_img=100)),
+    test_cfg=dict(rpn=dict(nms_pre=100, max_per_img=300)),
 )
 """,
 )
-SIZES = ((160, 160), (33, 49), (131, 250))  # others than those that the export compares
+SIZES = ((160, 160), (33, 49), (331, 450))  # others than those that the export compares
 
 
 def write_config(kind, folder):
@@ -62,14 +62,17 @@ def write_config(kind, folder):
     return path
 
 
-def spread_scores(detector):
-    """Random heads give all regions nearly one score: their order would be rounding's."""
+def spread(detector, layer, deviation):
+    """Outputs about zero: random heads give all regions nearly one score, and rounding an order."""
+    seen = []
+    handle = layer.register_forward_hook(lambda *args: seen.append(args[2].transpose(0, 1)))
     with torch.no_grad():
-        detector.rpn_head.rpn_cls.weight *= 13
-        detector.rpn_head.rpn_reg.weight *= 0.4
-        detector.roi_head.bbox_head.fc_cls.weight *= 20
-        detector.roi_head.bbox_head.fc_reg.weight *= 3
-        detector.roi_head.mask_head.conv_logits.weight *= 10
+        DetectorGraph(detector)(torch.from_numpy(pixels(1, 320, 320)).float())
+        handle.remove()
+        outputs = torch.cat([output.flatten(1) for output in seen], dim=1)
+        factor = deviation / outputs.std()
+        layer.weight *= factor
+        layer.bias.copy_(factor * (layer.bias - outputs.mean(1)))
 
 
 def export(kind, folder):
@@ -78,7 +81,11 @@ def export(kind, folder):
     model = build_untrained(load_config(config), 'cpu')
     randomize(model)
     if kind == 'detector':
-        spread_scores(model)
+        spread(model, model.rpn_head.rpn_cls, 2.0)
+        spread(model, model.rpn_head.rpn_reg, 0.3)
+        spread(model, model.roi_head.bbox_head.fc_cls, 2.0)
+        spread(model, model.roi_head.bbox_head.fc_reg, 0.5)
+        spread(model, model.roi_head.mask_head.conv_logits, 2.0)
     torch.save({'meta': {}, 'state_dict': model.state_dict()}, checkpoint)
     exported = export_onnx(config, checkpoint, file)
     session = onnxruntime.InferenceSession(file, providers=['CPUExecutionProvider'])
@@ -143,8 +150,32 @@ def test_a_detector_gives_the_objects_of_mmdet(detector, size):
     assert (pasted == wanted.masks).float().mean() >= 0.9999
 
 
+def test_proposals_of_all_levels_are_there(detector):
+    """Otherwise the test above would not see a level that is mistaken."""
+    _, model, _ = detector
+    extractor = model.roi_head.bbox_roi_extractor
+    levels = []
+    extractor.map_roi_levels = lambda *args: (
+        levels.append(type(extractor).map_roi_levels(extractor, *args)) or levels[-1]
+    )
+    with torch.no_grad():
+        DetectorGraph(model)(torch.from_numpy(pixels(1, *SIZES[-1])).float())
+    del extractor.map_roi_levels
+    assert set(levels[0].tolist()) == {0, 1, 2, 3}
+
+
 def test_an_image_without_objects_gives_none(detector):
-    _, _, session = detector
+    import onnx
+
+    proto = onnx.load(detector[0].path)
+    threshold = next(
+        constant
+        for constant in proto.graph.initializer
+        if np.allclose(onnx.numpy_helper.to_array(constant), 0.05)
+    )
+    nobody_reaches = np.full_like(onnx.numpy_helper.to_array(threshold), 2.0)
+    threshold.CopyFrom(onnx.numpy_helper.from_array(nobody_reaches, threshold.name))
+    session = onnxruntime.InferenceSession(proto.SerializeToString())
     given = session.run(None, {'image': np.zeros((1, 3, 96, 128), np.float32)})
     assert [a.shape for a in given] == [(0, 4), (0,), (0,), (0, 28, 28)]
 

@@ -17,7 +17,7 @@ from xcit_mm import UserError, environment
 from xcit_mm.engine.config import load_config
 from xcit_mm.errors import ArgumentError
 from xcit_mm.inference import label_maps, load_model
-from xcit_mm.inference.classes import classes_and_palette, distinct_colours
+from xcit_mm.inference.classes import category_ids, classes_and_palette, distinct_colours
 
 COCO = 'configs/mask_rcnn_xcit_n12_16_3x.py'
 SHAPES = ('circle', 'square', 'triangle')
@@ -245,8 +245,8 @@ def test_annotations_are_of_coco(detector, image):
     [
         (DETECTOR, SEGMENTOR, {}, 'does not hold the weights of this model'),
         (SEGMENTOR, DETECTOR, {}, 'does not hold the weights of this model'),
-        (DETECTOR, DETECTOR, {'device': 'tpu9'}, "'tpu9' is no device"),
-        (DETECTOR, DETECTOR, {'device': 'cuda:77'}, 'device cuda:77'),
+        (DETECTOR, DETECTOR, {'device': 'tpu9'}, "device='tpu9' cannot be used"),
+        (DETECTOR, DETECTOR, {'device': 'cuda:77'}, "device='cuda:77' cannot be used"),
         (DETECTOR, None, {}, r'nowhere\.pth does not exist'),
         ('configs/_base_/mask_rcnn_xcit.py', DETECTOR, {}, 'has no test_dataloader'),
     ],
@@ -312,3 +312,12 @@ def test_colours_that_are_made_differ():
     first = np.array(colours[:12], float)
     apart = np.linalg.norm(first[:, None] - first[None], axis=-1) + 1e3 * np.eye(12)
     assert apart.min() > 40
+
+
+def test_the_classes_of_coco_have_the_numbers_of_its_annotations():
+    from mmdet.datasets import CocoDataset
+
+    classes = CocoDataset.METAINFO['classes']
+    numbers = dict(zip(classes, category_ids(classes), strict=True))
+    assert [numbers[n] for n in ('person', 'stop sign', 'tv', 'toothbrush')] == [1, 13, 72, 90]
+    assert category_ids(('a', 'b')) == [1, 2]

@@ -51,7 +51,7 @@ def main() -> None:
         args.trust_checkpoint,
     )
     for name, shape in exported.shapes.items():
-        print(f'{name:<10}{" x ".join(shape)}')
+        print(f'{name:<10}({", ".join(shape)})')
     for (batch, height, width), error in exported.errors.items():
         print(f'{batch} x {height}x{width}: relative error against PyTorch {error:.1e}')
     if exported.objects is not None:

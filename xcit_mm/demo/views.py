@@ -1,15 +1,11 @@
 """What a page shows of a prediction: the picture, a summary and a table."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-import cv2
 import numpy as np
 
 from ..inference import Detections, Segmentation
-from ..inference.drawing import _enlarge as enlarge
-from ..inference.drawing import _factor as enlargement
-from ..inference.drawing import _paint_masks as paint_masks
 
 
 @dataclass(frozen=True)
@@ -33,10 +29,7 @@ def draw(found: Detections | Segmentation, view: View) -> np.ndarray:
     """Draw it over its picture: RGB, (H, W, 3) uint8."""
     if isinstance(found, Segmentation):
         return found.draw(view.opacity)
-    shown = found.above(view.score)
-    if not view.masks:
-        shown = replace(shown, masks=None)
-    return shown.draw() if view.boxes else _without_boxes(shown)
+    return found.above(view.score).draw(view.boxes, view.masks)
 
 
 def summary(found: Detections | Segmentation, view: View) -> str:
@@ -58,14 +51,6 @@ def rows(found: Detections | Segmentation, view: View) -> dict[str, Any]:
     data = [[found.classes[i], len(of), f'{max(of):.2f}'] for i, of in scores.items()]
     data.sort(key=lambda row: row[1], reverse=True)
     return dict(headers=['Class', 'Objects', 'Best score'], data=data)
-
-
-def _without_boxes(shown: Detections) -> np.ndarray:
-    factor = enlargement(shown.image)
-    canvas = enlarge(shown.image, factor, cv2.INTER_CUBIC)
-    if shown.masks is not None and len(shown):
-        paint_masks(canvas, shown.masks, [shown.palette[i] for i in shown.labels], factor)
-    return canvas
 
 
 def _count(number: int, one: str, many: str) -> str:

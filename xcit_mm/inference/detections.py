@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from pycocotools import mask as coco_mask
 
-from .classes import Colour
+from .classes import Colour, category_ids
 from .drawing import draw_objects
 
 
@@ -48,18 +48,22 @@ class Detections:
             masks=None if self.masks is None else self.masks[kept],
         )
 
-    def draw(self) -> np.ndarray:
-        """Draw boxes, masks, names and scores over the image.
+    def draw(self, boxes: bool = True, masks: bool = True) -> np.ndarray:
+        """Draw the objects over the image.
+
+        Args:
+            boxes: With the names and scores.
+            masks: Where the model has them.
 
         Returns:
             RGB, uint8, (H, W, 3), a small image enlarged by a whole number.
         """
         return draw_objects(
             self.image,
-            self.boxes,
+            self.boxes if boxes else None,
             [self.palette[i] for i in self.labels],
             [f'{self.classes[i]} {s:.2f}' for i, s in zip(self.labels, self.scores, strict=True)],
-            self.masks,
+            self.masks if masks else None,
         )
 
     def to_coco(self, image_id: int) -> list[dict[str, Any]]:
@@ -69,14 +73,15 @@ class Detections:
             image_id: Of the image.
 
         Returns:
-            Of each ``category_id`` (the label and one), ``bbox`` (left, top, width, height),
-            ``score``, ``area`` and, of a model with masks, ``segmentation`` (run lengths).
+            Of each ``category_id`` (COCO's own of its 80 classes, else the label and one),
+            ``bbox`` (left, top, width, height), ``score``, ``area`` and, of a model with masks, ``segmentation`` (run lengths).
         """
+        categories = category_ids(self.classes)
         annotations = []
         for i, (left, top, right, bottom) in enumerate(self.boxes.tolist()):
             annotation = dict(
                 image_id=image_id,
-                category_id=int(self.labels[i]) + 1,
+                category_id=categories[self.labels[i]],
                 bbox=[left, top, right - left, bottom - top],
                 score=float(self.scores[i]),
                 area=(right - left) * (bottom - top),

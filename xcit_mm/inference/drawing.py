@@ -24,7 +24,7 @@ LUMINANCE = (0.299, 0.587, 0.114)  # of red, green and blue, ITU-R BT.601
 
 def draw_objects(
     image: np.ndarray,
-    boxes: np.ndarray,
+    boxes: np.ndarray | None,
     colours: Sequence[Colour],
     texts: Sequence[str],
     masks: np.ndarray | None,
@@ -33,7 +33,7 @@ def draw_objects(
 
     Args:
         image: RGB, (H, W, 3) uint8.
-        boxes: (n, 4), left, top, right and bottom.
+        boxes: (n, 4), left, top, right and bottom; None: neither boxes nor texts.
         colours: One for each object.
         texts: One for each object.
         masks: (n, H, W) bool, or None.
@@ -45,6 +45,8 @@ def draw_objects(
     canvas = _enlarge(image, factor, cv2.INTER_CUBIC)
     if masks is not None and len(masks):
         _paint_masks(canvas, masks, colours, factor)
+    if boxes is None:
+        return canvas
     picture = Image.fromarray(canvas)
     draw = ImageDraw.Draw(picture)
     width = _line_width(canvas)

@@ -15,11 +15,12 @@ from PIL import Image
 from torch import nn
 
 from ..checkpoint import read_checkpoint, require_same_tensors
+from ..device import choose_device
 from ..engine.config import load_config, require_parts
 from ..engine.config_errors import config_errors
 from ..engine.weights import read_all_safely, require_file, weights_for
 from ..environment import quiet, require, require_one_stack
-from ..errors import ArgumentError, UserError, reason
+from ..errors import UserError, reason
 from .classes import Colour, classes_and_palette
 from .detections import Detections
 from .label_maps import label_maps
@@ -154,7 +155,7 @@ def load_model(
     scope = cfg.get('default_scope')
     if scope not in TASKS:
         raise UserError(f'{config}: default_scope={scope!r} is not one of {", ".join(TASKS)}')
-    place = _device(device)
+    place = choose_device(device)
     checkpoint = str(checkpoint)
     require_file(checkpoint)
     require_one_stack()
@@ -178,21 +179,6 @@ def _build(cfg: Config, content: Any, checkpoint: str) -> nn.Module:
     require_same_tensors(state, module.state_dict(), checkpoint)
     module.load_state_dict(state, strict=False)
     return module
-
-
-def _device(name: str | None) -> torch.device:
-    has_gpu = torch.cuda.is_available()
-    if name is None:
-        return torch.device('cuda' if has_gpu else 'cpu')
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise ArgumentError(f'{name!r} is no device: there are cpu, cuda, cuda:1') from None
-    if device.type == 'cuda' and not has_gpu:
-        raise UserError(f'device {name}: PyTorch finds no GPU on this machine; take cpu')
-    if device.type == 'cuda' and (device.index or 0) >= torch.cuda.device_count():
-        raise UserError(f'device {name}: this machine has {torch.cuda.device_count()} GPUs')
-    return device
 
 
 def _detections(

@@ -11,6 +11,7 @@ from PIL import Image
 from ..engine.checkpoints import EARLIER
 from ..errors import UserError, reason
 from ..files import require_writable, write_whole
+from .classes import category_ids
 from .detections import Detections
 from .frames import Frame
 from .model import Model
@@ -55,7 +56,8 @@ class Output:
             self._json = folder / PREDICTIONS
             self._content['annotations'] = []
             self._content['categories'] = [
-                dict(id=i, name=name) for i, name in enumerate(model.classes, 1)
+                dict(id=i, name=name)
+                for i, name in zip(category_ids(model.classes), model.classes, strict=True)
             ]
         else:
             self._json = folder / CLASSES
