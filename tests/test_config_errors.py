@@ -32,6 +32,12 @@ def test_an_unknown_argument_is_named_with_the_one_that_is_close():
     )
 
 
+def test_an_argument_of_a_class_that_is_named_by_its_module_is_named():
+    says = pytest.raises(UserError, match=r'part: torch.nn.Identity has no argument patch')
+    with says, config_errors(Config(dict(part=dict(type='torch.nn.Identity', patch=8)))):
+        raise TypeError("Identity.__init__() got an unexpected keyword argument 'patch'")
+
+
 def test_an_argument_that_is_missing_is_named():
     with pytest.raises(UserError, match=r'own.py: part: mmdet.FPN needs the argument in_channels'):
         import mmdet.models  # noqa: F401  registers it

@@ -253,7 +253,10 @@ def test_channels_that_the_backbone_does_not_have_are_refused(name, option, says
     cfg = load_config(ROOT / f'configs/{name}.py')
     check_channels(cfg)
     part = cfg.model[option]
-    part.in_channels = [384] * 4 if isinstance(part.in_channels, list) else 384
+    if isinstance(part.in_channels, list):
+        part.in_channels = tuple(part.in_channels)
+        check_channels(cfg)
+    part.in_channels = [384] * 4 if isinstance(part.in_channels, tuple) else 384
     with pytest.raises(UserError, match=says):
         check_channels(cfg)
 

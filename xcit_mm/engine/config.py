@@ -10,6 +10,7 @@ import torch
 from mmengine.config import Config, ConfigDict
 from mmengine.device import get_device
 from mmengine.runner import Runner
+from mmengine.utils import is_seq_of
 
 from ..environment import remedy
 from ..errors import DependencyError, UserError, reason
@@ -179,7 +180,7 @@ def check_channels(cfg: Config) -> None:
     for name in ('neck',) if cfg.model.get('neck') else ('decode_head', 'auxiliary_head'):
         part = cfg.model.get(name)
         channels = part.get('in_channels') if isinstance(part, dict) else None
-        fitting = [dim] * len(channels) if isinstance(channels, (list, tuple)) else dim
+        fitting = type(channels)([dim] * len(channels)) if is_seq_of(channels, int) else dim
         if channels is not None and channels != fitting:
             raise UserError(
                 f'model.{name}.in_channels={channels}: the maps of XCiT {arch} have {dim} '

@@ -76,8 +76,8 @@ def _is_of(node: dict, name: str) -> bool:
 
 
 def _arguments(name: str) -> list[str]:
-    found = (registry.module_dict.get(name) for registry in _registries())
-    return list(inspect.signature(next(filter(None, found))).parameters)
+    found = next((r.module_dict[name] for r in _registries() if name in r.module_dict), None)
+    return list(inspect.signature(found).parameters) if found else []  # named by its module
 
 
 def _registered() -> set[str]:
