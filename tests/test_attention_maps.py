@@ -219,9 +219,9 @@ def test_the_tool_writes_a_picture(visualize, checkpoint, detector, tmp_path):
     )
     assert (code, printed) == (0, f'{out}\n')
     assert panels(out) == (12, 4, 3)
-    code, printed, _ = visualize(
-        tmp_path / 'image.png', detector, '--out', out, '--panel', 80, '--size', 33
-    )
+    named = tmp_path / 'a$_$b.png'  # no formula
+    (tmp_path / 'image.png').rename(named)
+    code, printed, _ = visualize(named, detector, '--out', out, '--panel', 80, '--size', 33)
     assert code == 0
     assert 'no class-attention layers: the maps are of q and k alone' in printed
     assert panels(out) == (12, 6, 2)

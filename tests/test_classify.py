@@ -8,6 +8,7 @@ import pytest
 import timm
 import torch
 from conftest import randomize
+from file_server import serving
 from in_process import call_tool
 from PIL import Image
 from torchvision import transforms
@@ -144,7 +145,7 @@ def test_top_five_of_pictures(classify, model, checkpoint, tmp_path):
     files = [tmp_path / '0.png', missing, tmp_path / '1.png']
     code, printed, errors = classify(checkpoint, '--out', out, '--images', *files)
     assert code == 1
-    assert f'{missing}: it is missing or cannot be opened' in errors
+    assert f'{missing} does not exist' in errors
     content = json.loads(out.read_text())
     assert list(content['images']) == [str(files[0]), str(files[2])]
     expected = probabilities_as_released(model, draw(1))
@@ -154,6 +155,20 @@ def test_top_five_of_pictures(classify, model, checkpoint, tmp_path):
     assert [g['probability'] for g in guesses] == pytest.approx(best.values.tolist(), rel=1e-4)
     assert [g['name'] for g in guesses] == [class_names(1000)[i] for i in best.indices]
     assert f'{100 * best.values[0]:7.1f} %  {guesses[0]["name"]}' in printed
+
+
+def test_pictures_can_be_addresses(classify, small, tmp_path):
+    draw(1).save(tmp_path / 'here.png')
+    out = tmp_path / 'out.json'
+    with serving() as server:
+        server.files['/there.png'] = (tmp_path / 'here.png').read_bytes()
+        files = [tmp_path / 'here.png', server.url('/there.png'), server.url('/missing.png')]
+        code, _, errors = classify(small, '--out', out, '--images', *files)
+    assert code == 1
+    assert f'{files[2]}: the server answers 404' in errors
+    assert errors.count(files[2]) == 1
+    here, there = json.loads(out.read_text())['images'].values()
+    assert here == there
 
 
 def test_workers_and_the_size_change_nothing_else(small, tmp_path):

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import runpy
 import signal
 import socket
 import subprocess
@@ -19,11 +20,12 @@ import numpy as np
 import pytest
 import torch
 from conftest import ROOT
+from gradio import blocks
 from PIL import Image
 from playwright.sync_api import expect
 from random_weights import DETECTOR, SEGMENTOR, save_random_weights
 
-from xcit_mm.demo import DemoPage, choices, find_models, is_local, pictures, predictor, served
+from xcit_mm.demo import DemoPage, choices, find_models, pictures, predictor, served
 from xcit_mm.demo.predictor import Predictor
 from xcit_mm.errors import UserError
 from xcit_mm.inference import load_model
@@ -32,6 +34,7 @@ from xcit_mm.inference import load_model
 CERTAIN = {'bbox_head.fc_cls': (4.0, 0, 0, 0), 'mask_head.conv_logits': (4.0, 4, 4)}
 MAX_UPLOAD = 0.25  # MB
 HOST = '127.0.0.1'
+VIEW = 0.5, True, True, 0.5  # the values of the sliders and switches
 TIMEOUT = 60_000  # ms, for a machine that does much else
 
 
@@ -221,7 +224,7 @@ def test_what_is_no_picture_or_too_large_is_said_and_the_page_goes_on(visit, sha
 
 
 def test_what_is_wrong_with_a_model_is_said_and_the_page_goes_on(
-    visit, models, shapes_root, tmp_path
+    visit, address, models, shapes_root, tmp_path
 ):
     visit.drop(min((shapes_root / 'coco/val2017').glob('*.jpg')))
     visit.says('status', 'objects, found in')
@@ -243,12 +246,10 @@ def test_what_is_wrong_with_a_model_is_said_and_the_page_goes_on(
 
     program = tmp_path / 'program.py'
     program.write_text(f'open({str(planted)!r}, "w")\n')
-    visit.choose('Config', str(program))
-    visit.button.click()
-    visit.says('alert', r'^the config \S+program\.py is not, or no longer, among those')
+    said = answer(address, [str(program), models[DETECTOR][0], None, *VIEW])
+    assert f'the config {program} is not, or no longer, among those' in said
     assert not planted.exists()
 
-    visit.choose('Config', DETECTOR)
     visit.choose('Checkpoint', models[DETECTOR][0])
     visit.button.click()
     visit.says('status', 'objects, found in')
@@ -272,6 +273,22 @@ def test_a_run_that_came_later_is_offered_when_the_page_is_opened(visit, models,
     expect(visit.field('Checkpoint')).to_have_value('later.pth', timeout=TIMEOUT)
 
 
+def answer(address: str, data: list, function: str = '_find') -> str:
+    """What a request that no page made is told, as Gradio's stream of events."""
+    call, kind = f'{address}gradio_api/call/{function}', {'Content-Type': 'application/json'}
+    request = Request(call, json.dumps({'data': data}).encode(), kind)
+    event = json.load(urlopen(request))['event_id']
+    return urlopen(f'{call}/{event}').read().decode()
+
+
+def uploaded(address: str, path: Path) -> str:
+    """The place of a file that was uploaded as the page does it."""
+    head = f'--x\r\nContent-Disposition: form-data; name="files"; filename="{path.name}"\r\n\r\n'
+    body = head.encode() + path.read_bytes() + b'\r\n--x--\r\n'
+    kind = {'Content-Type': 'multipart/form-data; boundary=x'}
+    return json.load(urlopen(Request(f'{address}gradio_api/upload', body, kind)))[0]
+
+
 def test_no_request_reads_other_files_of_the_machine(address, models, tmp_path):
     secret = tmp_path / 'secret.png'
     Image.new('RGB', (64, 64)).save(secret)
@@ -280,16 +297,30 @@ def test_no_request_reads_other_files_of_the_machine(address, models, tmp_path):
             urlopen(f'{address}gradio_api/file={path}')
         assert refused.value.code in (403, 404)
 
-    call = f'{address}gradio_api/call/_find'
-    picture = dict(path=str(secret), meta={'_type': 'gradio.FileData'})
-    data = [DETECTOR, models[DETECTOR][0], picture, 0.5, True, True, 0.5]
-    request = Request(
-        call, json.dumps({'data': data}).encode(), {'Content-Type': 'application/json'}
-    )
-    event = json.load(urlopen(request))['event_id']
-    answer = urlopen(f'{call}/{event}').read().decode()
-    assert 'event: error' in answer
-    assert 'event: complete' not in answer
+    meta = {'_type': 'gradio.FileData'}
+    chosen = DETECTOR, models[DETECTOR][0]
+    own = dict(path=uploaded(address, secret), meta=meta)
+    assert 'objects, found in' in answer(address, [*chosen, own, *VIEW])
+    for picture in (dict(path=str(secret), meta=meta), dict(path=str(secret))):
+        said = answer(address, [*chosen, picture, *VIEW])
+        assert 'event: error' in said
+        assert 'event: complete' not in said
+
+
+@pytest.mark.parametrize('place', [0, 2, 3])  # of the config, of the picture, of a slider
+def test_no_request_makes_the_page_download(address, models, monkeypatch, place):
+    asked = []
+
+    async def download(url, **_):
+        asked.append(url)
+        raise OSError('planted')
+
+    monkeypatch.setattr(blocks.processing_utils, 'async_ssrf_protected_download', download)
+    data = [DETECTOR, models[DETECTOR][0], None, *VIEW]
+    data[place] = dict(path='http://host/huge', meta={'_type': 'gradio.FileData'})
+    said = answer(address, data)
+    assert 'event: error' in said and 'http://host/huge was not uploaded to this page' in said
+    assert not asked
 
 
 def test_a_port_in_use_is_said(models):
@@ -306,7 +337,10 @@ def test_runs_are_offered_newest_first_and_released_weights_with_their_config(tm
     for time, name in enumerate(('old/a.py', 'old/iter_1.pth', 'old/iter_2.pth', 'new/b.py')):
         write(work_dirs / name, time)
     write(work_dirs / 'new/iter_9.pth', 9)
+    write(work_dirs / 'new/not_finite_iter_10_rank_0.pth', 10)
     write(work_dirs / 'unfinished/c.py', 10)
+    write(work_dirs / 'broken/d.py', 10)
+    write(work_dirs / 'broken/not_finite_iter_1_rank_0.pth', 10)
     write(configs / 'released.py', 0, '"""A model.\n\nWeights: https://host/w.pth\n"""\n')
     write(configs / 'broken.py', 0, 'def\n')
     found = find_models(configs, work_dirs)
@@ -344,12 +378,23 @@ def test_only_what_is_offered_can_be_asked_for(config, checkpoint, any_checkpoin
     choices.require_offered('a.py', '2.pth', offered, any_checkpoint=True)
 
 
-@pytest.mark.parametrize(
-    ('host', 'local'),
-    [('127.0.0.1', True), ('::1', True), ('localhost', True), ('0.0.0.0', False), ('pc', False)],
-)
-def test_a_page_that_others_can_open_is_told_apart(host, local):
-    assert is_local(host) is local
+def test_a_checkpoint_can_be_typed_only_where_the_page_is_started_for_it(monkeypatch, tmp_path):
+    tool = runpy.run_path(str(ROOT / 'tools/demo.py'))
+    write(tmp_path / 'a.py', 0)
+    pages = []
+    monkeypatch.setitem(tool['main'].__globals__, 'serve', lambda page, *_: pages.append(page))
+    for options in ([], ['--any-checkpoint']):
+        monkeypatch.setattr(sys, 'argv', ['demo.py', '--configs', str(tmp_path), *options])
+        tool['main']()
+    typed = [
+        [block.allow_custom_value for block in page.build().blocks.values() if is_dropdown(block)]
+        for page in pages
+    ]
+    assert typed == [[False, False], [False, True]]
+
+
+def is_dropdown(block) -> bool:
+    return block.get_block_name() == 'dropdown'
 
 
 def test_one_model_is_kept_until_another_or_a_newer_one_is_asked(models, monkeypatch):
@@ -397,14 +442,16 @@ def test_a_large_picture_is_shrunk_and_a_huge_one_refused(tmp_path, monkeypatch)
     image = np.zeros((300, 4096, 3), np.uint8)
     image[:, :2048, 0] = 255  # red
     Image.fromarray(image).save(path)
-    read = pictures.read_picture(str(path))
+    read = pictures.read_picture(str(path), MAX_UPLOAD)
     assert read.shape == (150, 2048, 3)
     assert (read[:, :1000] == (255, 0, 0)).all()
     assert not read[:, 1100:].any()
 
     monkeypatch.setattr(Image, 'MAX_IMAGE_PIXELS', 500_000)
     with pytest.raises(UserError, match=r'wide\.png cannot be used: it has more than 1 million'):
-        pictures.read_picture(str(path))
+        pictures.read_picture(str(path), MAX_UPLOAD)
+    with pytest.raises(UserError, match=r'wide\.png cannot be used: it has more than 0\.001 MB'):
+        pictures.read_picture(str(path), 0.001)
 
 
 def test_the_tool_serves_until_it_is_interrupted(models, tmp_path):

@@ -37,10 +37,23 @@ ONLY_PARSED = {
     'tools/train.py configs/mask_rcnn_xcit_s12_8_3x': 'half a minute a step without a GPU',
     'tools/prepare_data.py': 'it downloads gigabytes; test_prepare_data.py has a server for it',
     'tools/demo.py': 'it serves until it is stopped; test_demo.py opens the page in a browser',
+    'tools/export_onnx.py configs/sem_fpn': 'half a minute; test_export.py exports it',
     'tools/benchmark.py': 'it compares eight models; test_benchmark.py runs it',
 }
 # Scripts that start a tool on many GPUs: what they start is parsed (test_distributed.py runs them).
 LAUNCHERS = re.compile(r'tools/\w+\.sh')
+# Small images and few of them for the recipes.
+SMALL_DETECTION = (
+    'train_cfg.max_iters=1 train_dataloader.batch_size=1 model.train_cfg.rcnn.sampler.num=64 '
+    'train_dataloader.dataset.pipeline.3.transforms.0.0.scales=[(320,320)] '
+    'train_dataloader.dataset.pipeline.3.transforms.1.2.scales=[(320,320)] '
+    'val_dataloader.dataset.pipeline.1.scale=(320,320)'
+)
+SMALL_SEGMENTATION = (
+    'train_dataloader.dataset.pipeline.2.scale=(512,128) '
+    'train_dataloader.dataset.pipeline.3.crop_size=(128,128) '
+    'val_dataloader.dataset.pipeline.1.scale=(512,128) model.data_preprocessor.size=(128,128)'
+)
 # What is added so that a command takes seconds: to all that begin so, one after the other.
 SHORTER = {
     'tools/train.py': 'train_cfg.max_iters=2 train_dataloader.batch_size=2 '
@@ -55,10 +68,10 @@ SHORTER = {
         'train_cfg.max_iters=4'
     ),
     'tools/train.py configs/sem_fpn_xcit_n12_16_shapes.py': 'train_cfg.val_interval=2',
-    'tools/train.py configs/mask_rcnn_xcit_t12_16_3x.py': 'train_cfg.max_iters=1 '
-    'train_dataloader.batch_size=1 val_dataloader.dataset.pipeline.1.scale=(320,320)',
-    'tools/train.py own.py': 'train_cfg.max_iters=1 train_dataloader.batch_size=1 '
-    'val_dataloader.dataset.pipeline.1.scale=(320,320)',
+    'tools/train.py configs/mask_rcnn_xcit_t12_16_3x.py': SMALL_DETECTION,
+    'tools/train.py own.py': SMALL_DETECTION,
+    'tools/train.py own_segmentation.py': SMALL_SEGMENTATION,
+    'tools/test.py configs/mask_rcnn_xcit_n12_16_shapes.py': 'test_dataloader.dataset.indices=4',
     'tools/test.py configs/mask_rcnn_xcit_t12_16_3x.py': 'test_dataloader.dataset.indices=1',
 }
 # The checkpoint of a training so shortened, and of the whole one, whose name the pages go on with.
@@ -68,11 +81,10 @@ SHAPES_CONFIGS = ('mask_rcnn_xcit_n12_16_shapes', 'sem_fpn_xcit_n12_16_shapes')
 
 @dataclass
 class Block:
-    """A fenced block of a page, and the line that it begins in."""
+    """A fenced block of a page."""
 
     language: str
     text: str
-    line: int
 
 
 def blocks(page: str) -> list[Block]:
@@ -80,7 +92,7 @@ def blocks(page: str) -> list[Block]:
     fences = [number for number, line in enumerate(lines) if line.lstrip().startswith('```')]
     assert len(fences) % 2 == 0, f'{page}: a fence is not closed'
     return [
-        Block(lines[start].strip(' `'), '\n'.join(lines[start + 1 : end]), start + 1)
+        Block(lines[start].strip(' `'), '\n'.join(lines[start + 1 : end]))
         for start, end in zip(fences[::2], fences[1::2], strict=True)
     ]
 

@@ -1,6 +1,9 @@
 """Files over HTTP: gone on with, and whole in the end, whatever the server does."""
 
+import errno
+import ssl
 import threading
+from http.client import HTTPResponse
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +11,7 @@ import pytest
 from file_server import FileServer, serving
 
 from xcit_mm import UserError, fetch
-from xcit_mm.fetch import ATTEMPTS, UnreachableError
+from xcit_mm.fetch import ATTEMPTS, UnreachableError, read_url
 
 SIZE = 300_000
 CONTENT = np.random.default_rng(0).bytes(SIZE)
@@ -169,3 +172,72 @@ def test_what_is_not_the_right_file_is_thrown_away(server, target):
     with pytest.raises(UserError, match='not this one'):
         fetch.fetch(server.url('/a'), target, refuse)
     assert list(target.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ('named', 'asked'),
+    [
+        ('/straße.pth', '/stra%C3%9Fe.pth'),
+        ('/a b.pth?key=ü', '/a%20b.pth?key=%C3%BC'),
+        ("/a%20b(1)+~'c'.pth?sig=a%2Bb+c/d==", "/a%20b(1)+~'c'.pth?sig=a%2Bb+c/d=="),
+    ],
+)
+def test_letters_of_an_address_are_sent_as_a_browser_does(server, named, asked):
+    server.files[asked] = b'hello'
+    assert read_url(server.url(named), SIZE) == b'hello'
+
+
+@pytest.mark.parametrize('url', [f'http://{"a" * 64}.example/a', 'http://[::1/a', 'http://h:x/a'])
+def test_what_is_no_address_is_an_error(target, url):
+    with pytest.raises(UserError, match='is no web address'):
+        fetch.fetch(url, target, lambda file: None)
+    with pytest.raises(UserError, match='is no web address'):
+        read_url(url, SIZE)
+
+
+def test_a_file_that_is_read_into_the_memory_has_a_limit(server):
+    assert read_url(server.url('/a'), SIZE) == CONTENT
+    for unsized in (set(), {'/a'}):
+        server.unsized = unsized
+        with pytest.raises(UserError, match=r'/a has more than 0\.28\d+ MiB: fetch it yourself'):
+            read_url(server.url('/a'), SIZE - 1)
+
+
+def test_a_file_that_is_read_into_the_memory_is_whole(server):
+    server.cuts = [1000]
+    with pytest.raises(UserError, match=r'/a: the connection broke off .*; try again'):
+        read_url(server.url('/a'), SIZE)
+    with pytest.raises(UserError, match='the server answers 404'):
+        read_url(server.url('/b'), SIZE)
+    server.go_away()
+    with pytest.raises(UnreachableError, match=r'/a cannot be reached \(.*refused'):
+        read_url(server.url('/a'), SIZE)
+
+
+@pytest.mark.parametrize(
+    'error', [ssl.SSLError('bad record'), OSError(errno.EHOSTUNREACH, 'No route to host')]
+)
+def test_any_error_of_the_network_while_bytes_come_is_a_broken_connection(
+    server, target, monkeypatch, error
+):
+    read, errors = HTTPResponse.read1, [error, error]
+
+    def break_off(response, *args):
+        if errors:
+            raise errors.pop()
+        return read(response, *args)
+
+    monkeypatch.setattr(HTTPResponse, 'read1', break_off)
+    with pytest.raises(UserError, match='the connection broke off'):
+        read_url(server.url('/a'), SIZE)
+    assert fetched(server, target) == CONTENT and not errors
+
+
+def test_a_full_disk_is_no_broken_connection(server, target, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, 'No space left on device')
+
+    monkeypatch.setattr(fetch.Progress, 'advance', full)
+    with pytest.raises(OSError, match='No space left'):
+        fetched(server, target)
+    assert len(server.requests) == 1

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from mmengine.registry import DefaultScope
+from mmengine.runner import CheckpointLoader
 from PIL import Image
 from pycocotools import mask as coco_mask
 from random_weights import DETECTOR, SEGMENTOR, save_random_weights
@@ -282,12 +283,12 @@ def test_the_classes_that_the_config_names_come_first():
 @pytest.mark.parametrize(
     'meta',
     [
-        {'dataset_meta': {'classes': ('a', 'b'), 'palette': [(1, 2, 3), (4, 5, 6)]}},
-        {'CLASSES': ('a', 'b'), 'PALETTE': [[1, 2, 3], [4, 5, 6]]},  # mmdet 2
+        {'dataset_meta': {'classes': tuple('abcdefgh' * 10), 'palette': [(1, 2, 3)] * 80}},
+        {'CLASSES': list('abcdefgh' * 10), 'PALETTE': [[1, 2, 3]] * 80},  # mmdet 2
     ],
 )
 def test_then_those_of_the_checkpoint(meta):
-    assert classes_of(COCO, meta, 2) == (('a', 'b'), ((1, 2, 3), (4, 5, 6)))
+    assert classes_of(COCO, meta, 80) == (tuple('abcdefgh' * 10), ((1, 2, 3),) * 80)
 
 
 def test_then_those_of_the_dataset():
@@ -321,3 +322,10 @@ def test_the_classes_of_coco_have_the_numbers_of_its_annotations():
     numbers = dict(zip(classes, category_ids(classes), strict=True))
     assert [numbers[n] for n in ('person', 'stop sign', 'tv', 'toothbrush')] == [1, 13, 72, 90]
     assert category_ids(('a', 'b')) == [1, 2]
+
+
+def test_trust_in_a_checkpoint_is_not_trust_in_those_that_mmengine_reads(weights, tmp_path):
+    load_model(DETECTOR, weights[DETECTOR], 'cpu', trust_checkpoint=True)
+    torch.save({'state_dict': {}, 'path': Path()}, tmp_path / 'code.pth')
+    with pytest.raises(UserError, match='more than weights'):
+        CheckpointLoader.load_checkpoint(str(tmp_path / 'code.pth'))

@@ -107,3 +107,44 @@ def test_the_name_of_a_url_stays_in_the_folder(url, name):
 def test_videos_are_told_by_their_suffix(folder):
     inputs, _ = find_inputs([str(folder), 'http://example.org/a.MP4?b=c.jpg'], folder / 'out')
     assert [str(one.name) for one in inputs if one.is_video] == ['clip', 'a_2']
+
+
+def test_what_is_no_address_is_said_and_the_others_are_taken(folder):
+    found, problems = find('http://[::1/x.jpg', folder / 'b.jpg')
+    assert list(found) == ['b']
+    assert problems == ['http://[::1/x.jpg is no web address (Invalid IPv6 URL)']
+
+
+def test_a_file_may_have_a_name_that_begins_like_a_home_folder(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    Path('~1.jpg').touch()
+    assert find('~1.jpg') == ({'~1': '~1.jpg'}, [])
+
+
+def test_earlier_predictions_are_no_inputs_where_the_output_is_among_them(folder, monkeypatch):
+    for name in ('pictures/b.jpg', 'labels/b.png', 'earlier_20240101_000000/pictures/b.jpg'):
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).touch()
+    monkeypatch.chdir(folder)
+    own = ['a', 'b', 'clip', 'below/b', 'below/c', 'out/pictures/e']
+    assert list(find(folder, out=folder)[0]) == own
+    assert list(find('.', out='.')[0]) == own
+    assert set(find('*', out='.')[0].values()).isdisjoint(find('pictures', 'labels')[0].values())
+    assert list(find('*', out='out')[0]).count('e') == 0
+    # A folder of this name is nothing special elsewhere, or where it is named itself.
+    assert 'pictures/b' in find(folder, out='nowhere')[0]
+    assert list(find('pictures', out='.')[0]) == ['b']
+
+
+def test_linked_folders_are_searched_once(folder):
+    elsewhere = folder.parent / 'elsewhere'
+    elsewhere.mkdir()
+    (elsewhere / 'f.jpg').touch()
+    (folder / 'linked').symlink_to(elsewhere)
+    (elsewhere / 'back').symlink_to(folder)
+    (elsewhere / 'again').symlink_to(elsewhere)
+    found, problems = find(folder, out=folder / 'out')
+    assert list(found) == ['a', 'b', 'clip', 'below/b', 'below/c', 'linked/f']
+    assert problems == []
+    (folder / 'to_out').symlink_to(folder / 'out')
+    assert find(folder, out=folder / 'out')[0] == found

@@ -1,5 +1,6 @@
 """tools/infer.py predicts all that can be, names the rest, and loses nothing."""
 
+import errno
 import functools
 import json
 import runpy
@@ -17,7 +18,7 @@ from pycocotools.coco import COCO
 from random_weights import DETECTOR, SEGMENTOR, save_random_weights
 
 from xcit_mm import UserError
-from xcit_mm.inference import frames, load_model
+from xcit_mm.inference import Detections, frames, load_model
 from xcit_mm.inference.model import Model
 from xcit_mm.inference.run import infer
 from xcit_mm.inference.video import VideoReader, VideoWriter
@@ -187,6 +188,44 @@ def test_earlier_predictions_are_set_aside(weights, photos, tmp_path):
     }  # fmt: skip
 
 
+def test_earlier_predictions_in_the_folder_of_the_inputs_are_not_predicted(weights, photos):
+    (photos / 'clip.mp4').unlink()
+    for number in (0, 1, 2):
+        done = infer(SEGMENTOR, weights[SEGMENTOR], [str(photos)], photos)
+        assert done.done == 4 and done.problems == []
+        assert len(list(photos.glob('earlier_*'))) == number
+
+
+@pytest.mark.parametrize(
+    ('error', 'says'),
+    [
+        (MemoryError('Unable to allocate 9 GiB'), 'MemoryError: Unable to allocate 9 GiB'),
+        (OSError('encoder error -2'), 'OSError: encoder error -2'),
+        (OSError(errno.ENOSPC, 'No space left on device'), None),
+    ],
+)
+def test_a_prediction_that_cannot_be_written_is_named_unless_the_disk_is_full(
+    weights, photos, tmp_path, monkeypatch, error, says
+):
+    draw, errors = Detections.draw, [error]
+
+    def fail_once(prediction, *args):
+        if errors:
+            raise errors.pop()
+        return draw(prediction, *args)
+
+    monkeypatch.setattr(Detections, 'draw', fail_once)
+    inputs = [str(photos / name) for name in ('a.jpg', 'b.jpg')]
+    if says is None:
+        with pytest.raises(OSError, match='No space left'):
+            infer(DETECTOR, weights[DETECTOR], inputs, tmp_path / 'out')
+        return
+    done = infer(DETECTOR, weights[DETECTOR], inputs, tmp_path / 'out')
+    assert done.done == 1
+    assert done.problems == [f'{inputs[0]}: its prediction cannot be written ({says})']
+    assert files(tmp_path / 'out') == ['pictures/b.jpg', 'predictions.json']
+
+
 def test_an_interruption_leaves_what_was_done(weights, photos, tmp_path, monkeypatch):
     predict = Model.predict_batch
 
@@ -200,7 +239,8 @@ def test_an_interruption_leaves_what_was_done(weights, photos, tmp_path, monkeyp
         infer(DETECTOR, weights[DETECTOR], [str(photos)], tmp_path / 'out', score_thr=0)
     pictures = [f'pictures/{name}.jpg' for name in ('a', 'a_2', 'b')]
     assert files(tmp_path / 'out') == [*pictures, 'predictions.json']
-    assert len(COCO(tmp_path / 'out/predictions.json').imgs) == 5
+    images = COCO(tmp_path / 'out/predictions.json').imgs.values()
+    assert [image.get('picture') for image in images] == [*pictures, None, None]
 
 
 def test_an_image_that_does_not_fit_is_named_and_the_others_of_its_batch_are_not(

@@ -63,15 +63,26 @@ def test_what_out_names_is_written(plot_run, run, tmp_path, out, files):
             assert '<h1>run</h1>' in path.read_text()
 
 
-def test_a_folder_without_a_run_is_left_out_and_the_exit_code_says_so(plot_run, run, tmp_path):
+def test_a_missing_folder_is_left_out_and_the_exit_code_says_so(plot_run, run, tmp_path):
     code, printed = plot_run(run, tmp_path / 'missing', '--out', tmp_path / 'a.html')
     assert code == 1 and (tmp_path / 'a.html').is_file()
-    assert f'left out: {tmp_path / "missing"} is no folder' in printed
+    assert f'left out: {tmp_path / "missing"} does not exist' in printed
+
+
+def test_all_that_is_in_a_folder_can_be_drawn_again_and_again(plot_run, run, tmp_path):
+    out = tmp_path / 'report'
+    assert plot_run(*tmp_path.iterdir(), '--out', out)[0] == 0
+    assert plot_run(run, '--out', tmp_path / 'a.png')[0] == 0
+    code, printed = plot_run(*tmp_path.iterdir(), '--out', out)
+    assert code == 0
+    assert f'left out: {out} holds no run' in printed
+    assert f'left out: {tmp_path / "a.png"} is no folder' in printed
+    assert plot_run(out, '--out', tmp_path / 'b.png')[0] == 2
 
 
 def test_wrong_input_is_said_in_a_sentence_and_nothing_is_written(plot_run, run, tmp_path):
     for args, said in (
-        ([tmp_path / 'missing', '--out', tmp_path / 'new'], 'missing is no folder'),
+        ([tmp_path / 'missing', '--out', tmp_path / 'new'], 'missing does not exist'),
         ([run, '--out', tmp_path / 'a.pdf'], 'a.pdf: neither .png nor .html'),
         ([run, '--out', run / 'losses.jsonl/new'], 'cannot be written to (NotADirectoryError'),
     ):

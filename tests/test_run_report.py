@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from toy import Toy, toy_runner
 import xcit_mm
 from xcit_mm import UserError
 from xcit_mm.engine.checkpoints import newest_checkpoint
-from xcit_mm.run_report import draw_png, read_run, read_runs, write_page
+from xcit_mm.run_report import NoRunError, draw_png, read_run, read_runs, write_page
 from xcit_mm.run_report.curves import plots
 
 AP = {'coco/bbox_mAP': 0.4, 'coco/bbox_mAP_50': 0.6, 'coco/bbox_mAP_s': -1}
@@ -69,7 +70,7 @@ def evaluated_run(work_dir, *hooks: str | dict, **kwargs):
         'train_cfg.val_interval': 1 if kwargs.get('by_epoch') else 2,
         'custom_hooks': [dict(type=n) if isinstance(n, str) else n for n in names],
     }
-    return toy_runner(work_dir, **settings, **kwargs)
+    return toy_runner(work_dir, **settings | kwargs)
 
 
 def interrupted_and_resumed(work_dir, hook: str, after: int, **kwargs) -> None:
@@ -142,6 +143,23 @@ def test_a_new_run_in_the_folder_does_not_mix_with_the_one_before(tmp_path):
     events.Reload()
     assert [event.step for event in events.Scalars('train/loss')] == [1, 2]
     assert [event.step for event in events.Scalars('val/mIoU')] == [2]
+
+
+@pytest.mark.parametrize(('max_iters', 'steps'), [(8, [2, 4, 5, 8]), (3, [2, 4])])
+def test_the_last_validation_stays_where_a_resume_has_none_at_its_step(tmp_path, max_iters, steps):
+    """For TensorBoard, whether the run goes on or is over."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    evaluated_run(tmp_path, 'TensorBoardHook', steps=4).train()
+    path, _, _ = newest_checkpoint(str(tmp_path), trusted=False)
+    go_on = {'resume': True, 'load_from': str(path), 'train_cfg.val_interval': 5}
+    evaluated_run(tmp_path, 'TensorBoardHook', steps=max_iters, **go_on).train()
+    events = EventAccumulator(str(tmp_path / 'tensorboard'))
+    events.Reload()
+    logged = lines_of(tmp_path / 'metrics.jsonl')
+    assert [line['iter'] for line in logged] == steps
+    seen = [(event.step, event.value) for event in events.Scalars('val/mIoU')]
+    assert seen == [(line['iter'], pytest.approx(line['mIoU'])) for line in logged]
 
 
 def test_a_run_tells_what_it_is(toy_run):
@@ -234,13 +252,59 @@ def test_a_folder_without_a_run_is_named_and_the_others_are_read(tmp_path):
     assert [run.folder for run in runs] == folders[:1]
     expected = (
         'b holds no run: neither losses.jsonl nor',
-        'missing is no folder',
+        'missing does not exist',
         f'work holds no run.*did you mean {folders[0]}',
         'begun holds a run of which nothing is logged yet',
     )
     for problem, pattern in zip(problems, expected, strict=True):
         with pytest.raises(UserError, match=pattern):
-            raise UserError(problem)
+            raise problem
+    assert [isinstance(problem, NoRunError) for problem in problems] == [True, False, True, True]
+
+
+@pytest.mark.parametrize(
+    'facts',
+    [
+        dict(parameters=None, versions=None, iterations=None, config_text=None),
+        dict(parameters=dict(all='many'), versions=['1'], iterations='8', config_text=1),
+        dict(parameters=dict(backbone=3)),
+    ],
+)
+def test_what_is_damaged_beside_the_curves_is_left_out(tmp_path, facts):
+    run, out = tmp_path / 'run', tmp_path / 'out.html'
+    write_lines(run / 'losses.jsonl', *losses(1))
+    (run / 'run.json').write_text(json.dumps({'hardware': 'a <CPU>', **facts}))
+    (run / 'config.py').mkdir()
+    (run / 'pictures').mkdir()
+    for name in ('pictures/gone.png', 'gone.py'):
+        (run / name).symlink_to(tmp_path / 'nowhere')
+    write_page([read_run(run, 'a')], out)
+    assert 'a &lt;CPU&gt;' in out.read_text()
+
+
+@pytest.mark.filterwarnings('error')
+def test_a_validation_before_the_first_iteration_is_drawn(tmp_path):
+    write_lines(tmp_path / 'metrics.jsonl', dict(AP, iter=0))
+    draw_png([read_run(tmp_path, 'a')], tmp_path / 'out.png')
+
+
+def test_of_many_metrics_the_first_are_plots_and_the_others_a_table(tmp_path):
+    for name, start in (('a', 0), ('b', 1)):
+        write_lines(tmp_path / name / 'losses.jsonl', *losses(1, 2))
+        of_classes = {f'class {i}': start + i / 1000 for i in range(1203)}
+        lines = dict(AP, iter=1, **of_classes), dict(AP, iter=2, **{**of_classes, 'class 14': 0.5})
+        write_lines(tmp_path / name / 'metrics.jsonl', *lines)
+    (tmp_path / 'b/metrics.jsonl').write_text(json.dumps(dict(AP, iter=2)))
+    runs, _ = read_runs([tmp_path / 'a', tmp_path / 'b'])
+    titles = [plot.title for plot in plots(runs)]
+    assert [title for title in titles if 'class' in title] == [f'class {i}' for i in range(12)]
+    write_page(runs, tmp_path / 'out.html')
+    page = (tmp_path / 'out.html').read_text()
+    rows = re.findall(r'<td>(class \d+)</td>\s*<td>([^<]*)</td>\s*<td>([^<]*)</td>', page)
+    assert rows[:3] == [
+        (f'class {i}', value, '-') for i, value in ((12, '0.012'), (13, '0.013'), (14, '0.500'))
+    ]
+    assert len(rows) == 1203 - 12
 
 
 def test_runs_are_named_by_what_tells_them_apart(tmp_path):

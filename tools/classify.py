@@ -35,7 +35,7 @@ def main() -> None:
         'folder', nargs='?', type=Path, help='images in a folder for each class, as n01440764'
     )
     what.add_argument(
-        '--images', nargs='+', type=Path, metavar='FILE', help='print the top five of each instead'
+        '--images', nargs='+', metavar='FILE', help='or URL: print the top five of each instead'
     )
     parser.add_argument(
         '--size', type=positive, help='of images, in pixels; default: as the name says, or 224'

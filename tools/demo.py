@@ -9,7 +9,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clone as it stands
 
 try:
-    from xcit_mm.demo import MAX_UPLOAD, DemoPage, find_models, is_local, serve
+    from xcit_mm.demo import MAX_UPLOAD, DemoPage, find_models, serve
     from xcit_mm.engine import cli
     from xcit_mm.errors import UserError
 except ImportError as error:  # of what xcit_mm stands on; the message says what to install
@@ -23,14 +23,18 @@ SHAPES = Path('data/shapes/coco/val2017')
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__,
-        epilog='Without CONFIG and CHECKPOINT the model is chosen on the page. A page that other '
-        'machines can open offers nothing but the files in the folders.',
+        epilog='Without CONFIG and CHECKPOINT the model is chosen on the page.',
     )
     parser.add_argument('config', nargs='?', help='the only config that the page offers')
     parser.add_argument('checkpoint', nargs='?', help='file or URL of its weights')
     parser.add_argument('--configs', default='configs', metavar='DIR', help='configs to offer')
     parser.add_argument(
         '--work-dirs', default='work_dirs', metavar='DIR', help='runs whose checkpoints to offer'
+    )
+    parser.add_argument(
+        '--any-checkpoint',
+        action='store_true',
+        help='visitors may type other files of this machine and addresses of weights, too',
     )
     parser.add_argument(
         '--examples',
@@ -64,14 +68,16 @@ def main() -> None:
         if not picture.is_file():
             parser.error(f'--examples {picture}: no such file')
 
-    options = dict(examples=args.examples, max_upload=args.max_upload)
+    options = dict(
+        any_checkpoint=args.any_checkpoint, examples=args.examples, max_upload=args.max_upload
+    )
     if args.config is not None:
         page = DemoPage.of_one(args.config, args.checkpoint, **options)
     else:
         models = partial(find_models, Path(args.configs), Path(args.work_dirs))
         if not models():
             raise UserError(f'there is no config in {args.configs} or {args.work_dirs} to offer')
-        page = DemoPage(models, is_local(args.host), **options)
+        page = DemoPage(models, **options)
     serve(page, args.host, args.port)
 
 

@@ -11,7 +11,7 @@ try:
     from xcit_mm.engine import cli
     from xcit_mm.errors import UserError
     from xcit_mm.files import require_writable
-    from xcit_mm.run_report import draw_png, read_runs, write_page
+    from xcit_mm.run_report import NoRunError, draw_png, read_runs, write_page
 except ImportError as error:  # of what xcit_mm stands on; the message says what to install
     print(f'{sys.argv[0]}: {error}', file=sys.stderr)
     sys.exit(2)
@@ -32,7 +32,8 @@ def outputs(out: Path) -> list[Path]:
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__,
-        epilog='Exit code: 0, or 1 if some of the folders hold no run; 2 if none does.',
+        epilog='Of several folders those without a run are left out with a note. Exit code: 0, or '
+        '1 if some are missing or cannot be read; 2 if no run is left to draw.',
     )
     parser.add_argument(
         'work_dirs',
@@ -54,14 +55,14 @@ def main() -> None:
     paths = outputs(args.out)
     runs, problems = read_runs(args.work_dirs)
     if not runs:
-        raise UserError('; '.join(problems))
+        raise UserError('; '.join(map(str, problems)))
     require_writable(paths[0].parent)
     for path in paths:
         WRITERS[path.suffix](runs, path)
     print(f'Written: {", ".join(map(str, paths))}')
     for problem in problems:
         print(f'{sys.argv[0]}: left out: {problem}', file=sys.stderr)
-    if problems:
+    if not all(isinstance(problem, NoRunError) for problem in problems):
         sys.exit(SOME_LEFT_OUT)
 
 

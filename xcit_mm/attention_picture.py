@@ -63,7 +63,8 @@ def draw_attention(
     cell = max(width, MIN_CELL) + GAP, height + TITLE_HEIGHT
     size = columns * cell[0], len(rows) * cell[1] + TITLE_HEIGHT
     figure = Figure(figsize=[side / DPI for side in size], dpi=DPI)
-    figure.text(0.5, 1 - 12 / size[1], title, ha='center', va='center', fontsize=10)
+    style = dict(ha='center', va='center', fontsize=10, parse_math=False)  # of a file's name
+    figure.text(0.5, 1 - 12 / size[1], title, **style)
     for y, panels in enumerate(rows):
         for x, (name, picture) in enumerate(panels):
             left, bottom = (x + 0.5) * cell[0] - width / 2, (len(rows) - 1 - y) * cell[1] + GAP

@@ -3,14 +3,15 @@
 import json
 import os
 import re
-import ssl
+import string
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from http.client import HTTPException, HTTPResponse, InvalidURL
 from pathlib import Path
 from typing import BinaryIO
 from urllib.error import HTTPError, URLError
+from urllib.parse import quote, urlsplit
 from urllib.request import Request, urlopen
 from zipfile import is_zipfile
 
@@ -138,6 +139,38 @@ def fetch(
             part.remove()
 
 
+def read_url(url: str, limit: int) -> bytes:
+    """Read a file over HTTP into the memory, with one attempt.
+
+    Args:
+        url: http:// or https://.
+        limit: How many bytes it may have.
+
+    Raises:
+        UnreachableError: If the network or the server is away.
+        UserError: If there is no such file at the address, it is larger, or the connection broke
+            off.
+    """
+    data = bytearray()
+    try:
+        with _open(url) as response:
+            size = response.length or 0
+            for chunk in _chunks(response):
+                data += chunk
+                if max(size, len(data)) > limit:
+                    raise UserError(
+                        f'{url} has more than {limit / 2**20:g} MiB: fetch it yourself and name '
+                        'the file'
+                    )
+        if len(data) < size:
+            raise _BrokenOffError('the server sent no more')
+    except _NoConnectionError as error:
+        raise UnreachableError(f'{url} cannot be reached ({error})') from None
+    except _BrokenOffError as error:
+        raise UserError(f'{url}: the connection broke off ({error}); try again') from None
+    return bytes(data)
+
+
 def _receive_all(url: str, part: Part, size: int | None) -> None:
     farthest, failures = part.offset, 0
     while part.size is None or part.offset != part.size:
@@ -178,34 +211,39 @@ def _receive(url: str, part: Part, size: int | None) -> None:
             raise UserError(
                 f'{url} has {wrong} bytes there, not the {size} that it should have: another file'
             )
-        try:
-            _copy(response, part, size)
-        except (TimeoutError, ConnectionError, HTTPException, ssl.SSLError) as error:
-            raise _BrokenOffError(reason(error)) from None
+        _copy(response, part, size)
     if part.length < (part.size or size or 0):
         raise _BrokenOffError('the server sent no more')
 
 
-def _open(url: str, part: Part) -> HTTPResponse:
+def _open(url: str, part: Part | None = None) -> HTTPResponse:
+    """Ask for a file, or for the rest of one of which a part has come."""
     headers = {'User-Agent': 'xcit_mm'}
-    if part.offset:
+    if part and part.offset:
         headers |= {'Range': f'bytes={part.offset}-', 'If-Range': part.version}
     try:
-        return urlopen(Request(url, headers=headers), timeout=TIMEOUT)
+        return urlopen(Request(_in_ascii(url), headers=headers), timeout=TIMEOUT)
     except HTTPError as error:
-        if error.code == NOT_AS_ASKED:
+        if part and error.code == NOT_AS_ASKED:
             part.remove()
         if error.code in (NOT_AS_ASKED, TOO_MANY) or error.code >= 500:
             raise _BrokenOffError(f'the server answers {error.code} {error.reason}') from None
         raise UserError(
             f'{url}: the server answers {error.code} {error.reason}; is the address right?'
         ) from None
-    except InvalidURL as error:
+    except (InvalidURL, ValueError) as error:
         raise UserError(f'{url} is no web address ({error})') from None
     except (URLError, TimeoutError) as error:
         raise _NoConnectionError(getattr(error, 'reason', error)) from None
-    except (HTTPException, ConnectionError) as error:
+    except (HTTPException, OSError) as error:
         raise _BrokenOffError(reason(error)) from None
+
+
+def _in_ascii(url: str) -> str:
+    """The address with other letters in its path and query as a browser sends them."""
+    parts = urlsplit(url)
+    path, query = (quote(text, safe=string.punctuation) for text in (parts.path, parts.query))
+    return parts._replace(path=path, query=query).geturl()
 
 
 def _version(response: HTTPResponse) -> str | None:
@@ -225,7 +263,16 @@ def _copy(response: HTTPResponse, part: Part, size: int | None) -> None:
     name = part.path.name.removeprefix('.').removesuffix('.part')
     with Progress(*columns, console=Console(stderr=True)) as progress, part.path.open('ab') as file:
         task = progress.add_task(name, total=part.size or size, completed=part.length)
-        while chunk := response.read1(CHUNK):
+        for chunk in _chunks(response):
             file.write(chunk)
             file.flush()  # a kill loses nothing
             progress.advance(task, len(chunk))
+
+
+def _chunks(response: HTTPResponse) -> Iterator[bytes]:
+    """What comes, apart from what is done with it: a full disk is no broken connection."""
+    try:
+        while chunk := response.read1(CHUNK):
+            yield chunk
+    except (HTTPException, OSError) as error:
+        raise _BrokenOffError(reason(error)) from None

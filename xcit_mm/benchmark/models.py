@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from ..environment import require
 from ..errors import ArgumentError
 from ..models.layers import tokens_to_map
-from ..models.xcit import ARCHS, PATCH_SIZES, XCiT
+from ..models.xcit import ARCHS, PATCH_SIZES, XCiT, released_name
 
 # The peers of the paper's table D.5 and figure D.1, by their names in timm.
 PEERS = {
@@ -17,7 +17,6 @@ PEERS = {
     'pvtv2_b2': 'pvt_v2_b2',
     'convnext_t': 'convnext_tiny',
 }
-RELEASED = {'n': 'nano', 't': 'tiny', 's': 'small', 'm': 'medium', 'l': 'large'}
 XCIT = re.compile(r'(xcit_mm|timm)_([a-z]\d\d)_(\d+)')
 NAMES = f'xcit_mm_ARCH_PATCH, timm_ARCH_PATCH (as in xcit_mm_s12_16) or {", ".join(PEERS)}'
 
@@ -75,7 +74,7 @@ class _TimmXCiT(nn.Module):
 
     def __init__(self, ours: XCiT, arch: str, patch_size: int) -> None:
         super().__init__()
-        theirs = _timm(f'xcit_{RELEASED[arch[0]]}_{arch[1:]}_p{patch_size}_224')
+        theirs = _timm(released_name(arch, patch_size))
         self.patch_embed, self.pos_embed = theirs.patch_embed, theirs.pos_embed
         self.blocks = theirs.blocks
         self.levels = nn.ModuleList((ours.fpn1, ours.fpn2, ours.fpn3, ours.fpn4))

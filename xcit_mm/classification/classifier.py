@@ -119,7 +119,7 @@ class Classifier:
         )
 
     def top_classes(self, paths: Sequence[str | Path]) -> list[list[Guess] | str]:
-        """The five most probable classes of each image, or what is bad about it.
+        """The five most probable classes of each image (file or URL), or what is bad about it.
 
         Raises:
             UserError: If no image can be read.
@@ -148,14 +148,14 @@ class Classifier:
                 good += len(indices)
                 bad += unread
                 yield indices, probabilities, unread
-                for index, why in unread:
-                    progress.report(f'{paths[index]}: {why}; left out')
+                for _, why in unread:
+                    progress.report(f'{why}; left out')
                 for _ in (*indices, *unread):
                     progress.count()
         if not good:
-            index, why = bad[0]
+            why = bad[0][1]
             others = f', and none of the other {len(bad) - 1} can be read' if bad[1:] else ''
-            raise UserError(f'{paths[index]}: {why}{others}')
+            raise UserError(f'{why}{others}')
 
 
 def _top(probabilities: Tensor) -> torch.return_types.topk:

@@ -9,10 +9,11 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from ..datasets.images import BadImageError, LoadImage, decode
 from ..environment import require
+from ..errors import UserError
+from ..inference.reading import read_image
 
-Bad = tuple[int, str]  # the number of an image, and what is bad about it
+Bad = tuple[int, str]  # the number of an image, and a sentence: what is bad about which one
 
 
 class ImageFiles(Dataset):
@@ -22,11 +23,11 @@ class ImageFiles(Dataset):
     with ImageNet's mean and deviation, by timm's transforms.
 
     Args:
-        paths: Of the files.
+        paths: Of the files, or their URLs.
         size: Of the square, in pixels.
     """
 
-    def __init__(self, paths: Sequence[Path], size: int) -> None:
+    def __init__(self, paths: Sequence[str | Path], size: int) -> None:
         require('timm')
         from timm.data import create_transform
 
@@ -39,13 +40,13 @@ class ImageFiles(Dataset):
     def __getitem__(self, index: int) -> tuple[int, Tensor | str]:
         """The number of an image, and (3, size, size) or what is bad about it."""
         try:
-            bgr = decode(LoadImage().read(str(self.paths[index])))
-        except BadImageError as error:
+            image = read_image(str(self.paths[index]))
+        except UserError as error:
             return index, str(error)
-        return index, self.transform(Image.fromarray(bgr[..., ::-1]))
+        return index, self.transform(Image.fromarray(image))
 
 
-def batches(paths: Sequence[Path], size: int, batch_size: int, workers: int) -> DataLoader:
+def batches(paths: Sequence[str | Path], size: int, batch_size: int, workers: int) -> DataLoader:
     """Batches of prepared images: numbers, images (n, 3, size, size) or None, and the bad ones."""
     return DataLoader(
         ImageFiles(paths, size),

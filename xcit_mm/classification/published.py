@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..architecture import Architecture
+from ..models.xcit import released_name
 
 NUM_IMAGES = 50_000  # of ImageNet's validation set
 # Top-1 in percent on it (paper, tables 1 and D.1, the same in the release): trained at 224
@@ -30,7 +31,6 @@ TOP1 = {
 RELEASED_NAME = re.compile(
     r'xcit_(nano|tiny|small|medium|large)_(\d\d)_p(\d+)_(\d{3})(_dist|\.fb_dist)?(?!\d)'
 )
-NAMES = {'n': 'nano', 't': 'tiny', 's': 'small', 'm': 'medium', 'l': 'large'}
 DEFAULT_SIZE = 224  # pixels
 # Percent points: figures are rounded to 0.1, and timm's evaluation of the released files
 # (its results-imagenet.csv) lies up to 0.12 from them.
@@ -89,7 +89,7 @@ def published(kind: Architecture, size: int, named: Released | None) -> list[Pub
     figures = TOP1.get((kind.arch, kind.patch_size), ())
     is_right = named is not None and named[:2] == (kind.arch, kind.patch_size)
     return [
-        Published(_name(kind, training), top1)
+        Published(released_name(kind.arch, kind.patch_size, training), top1)
         for training, top1 in zip(TRAININGS, figures, strict=False)
         if int(training[:3]) == size and (not is_right or training == named.training)
     ]
@@ -110,7 +110,3 @@ def allowed_difference(published_top1: float, images: int) -> float:
     left_out = max(0.0, 1 - images / NUM_IMAGES)
     chance = standard_error(published_top1, images) * math.sqrt(left_out)
     return TOLERANCE + STANDARD_ERRORS * chance
-
-
-def _name(kind: Architecture, training: str) -> str:
-    return f'xcit_{NAMES[kind.arch[0]]}_{kind.arch[1:]}_p{kind.patch_size}_{training}'

@@ -25,7 +25,7 @@ class Report:
 
     text: str
     content: dict[str, Any]
-    bad: list[tuple[Path, str]]
+    bad: list[tuple[str | Path, str]]
     agrees: bool | None = None
 
     @property
@@ -76,8 +76,8 @@ def report_folder(classifier: Classifier, folder: Path, sample: int | None = Non
     return Report(f'{measured}\n{text}', content, accuracy.bad, agrees)
 
 
-def report_pictures(classifier: Classifier, files: Sequence[Path]) -> Report:
-    """Name the five most probable classes of each picture.
+def report_pictures(classifier: Classifier, files: Sequence[str | Path]) -> Report:
+    """Name the five most probable classes of each picture, a file or URL.
 
     Raises:
         UserError: If none of them can be read.

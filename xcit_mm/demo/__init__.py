@@ -1,5 +1,5 @@
 from .choices import find_models
 from .page import MAX_UPLOAD, DemoPage
-from .server import is_local, serve, served
+from .server import serve, served
 
-__all__ = ['MAX_UPLOAD', 'DemoPage', 'find_models', 'is_local', 'serve', 'served']
+__all__ = ['MAX_UPLOAD', 'DemoPage', 'find_models', 'serve', 'served']

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ..errors import UserError
 
+NOT_FINITE = 'not_finite_'  # how files begin that a training keeps to be looked into
 RELEASED = re.compile(r'^Weights: (\S+)$', re.MULTILINE)  # in the docstring of a config
 
 Models = Mapping[str, Sequence[str]]  # configs and, of each, the checkpoints, the best guess first
@@ -29,12 +30,11 @@ def find_models(config_dir: Path, work_dirs: Path) -> dict[str, list[str]]:
         Paths of configs, those of the newest run first, and the checkpoints of each, newest
         first; none for a config that is yet to be trained.
     """
-    runs = [folder for folder in (work_dirs, *work_dirs.glob('*')) if any(folder.glob('*.pth'))]
+    runs = [folder for folder in (work_dirs, *work_dirs.glob('*')) if _checkpoints(folder)]
     models = {}
     for folder in sorted(runs, key=_last_written, reverse=True):
-        checkpoints = sorted(folder.glob('*.pth'), key=_written, reverse=True)
         for config in sorted(folder.glob('*.py')):
-            models[str(config)] = [str(path) for path in checkpoints]
+            models[str(config)] = [str(path) for path in _checkpoints(folder)]
     for config in sorted(config_dir.glob('*.py')):
         models.setdefault(str(config), _released(config))
     return models
@@ -71,6 +71,11 @@ def require_offered(
         )
 
 
+def _checkpoints(folder: Path) -> list[Path]:
+    found = [path for path in folder.glob('*.pth') if not path.name.startswith(NOT_FINITE)]
+    return sorted(found, key=_written, reverse=True)
+
+
 def _written(path: Path) -> float:
     try:
         return path.stat().st_mtime
@@ -79,7 +84,7 @@ def _written(path: Path) -> float:
 
 
 def _last_written(folder: Path) -> float:
-    return max(map(_written, folder.glob('*.pth')), default=0.0)
+    return max(map(_written, _checkpoints(folder)), default=0.0)
 
 
 def _released(config: Path) -> list[str]:

@@ -8,17 +8,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..environment import require
 from ..errors import UserError, reason
 from ..inference import Detections, Segmentation
 from ..inference.run import SCORE_THR
 from .choices import Models, require_offered
 from .pictures import read_picture
 from .predictor import Predictor
+from .uploads import UploadsOnly, gr
 from .views import View, draw, rows, summary
-
-require('gradio')
-import gradio as gr  # noqa: E402  whose absence was just said in a sentence
 
 TITLE = 'What XCiT sees'
 HOW = (
@@ -81,7 +78,7 @@ class DemoPage:
         Args:
             config: Path of a config file.
             checkpoint: File or URL of its weights.
-            **options: ``examples`` and ``max_upload``, as above.
+            **options: ``any_checkpoint``, ``examples`` and ``max_upload``, as above.
 
         Raises:
             UserError: If they are wrong, or do not fit each other.
@@ -98,7 +95,7 @@ class DemoPage:
         """
         cleaning = (CLEANING_SECONDS, KEPT_SECONDS)
         built_with = self._models()
-        with gr.Blocks(title=TITLE, analytics_enabled=False, delete_cache=cleaning) as page:
+        with UploadsOnly(title=TITLE, analytics_enabled=False, delete_cache=cleaning) as page:
             gr.Markdown(f'# {TITLE}\n{HOW}')
             kept = gr.State()
             with gr.Row():
@@ -195,17 +192,17 @@ class DemoPage:
         require_offered(config, checkpoint, self._models(), self._any_checkpoint)
         if picture is None:
             raise UserError('no picture is chosen: drop one into the field on the left')
-        found, seconds = self._predictor.predict(config, checkpoint, read_picture(picture['path']))
+        image = read_picture(picture['path'], self.max_upload)
+        found, seconds = self._predictor.predict(config, checkpoint, image)
         return Kept(found, f'found in {seconds:.2f} s by {checkpoint}')
 
 
 def _dropdown(choices: Sequence[str], can_type: bool) -> dict[str, Any]:
-    """The arguments of a dropdown; what else than the choices is taken, we say ourselves."""
     return dict(
         choices=list(choices),
         value=choices[0] if choices else None,
         interactive=can_type or len(choices) > 1,
-        allow_custom_value=True,
+        allow_custom_value=can_type,
     )
 
 

@@ -12,20 +12,22 @@ from ..errors import UserError
 MAX_SIDE = 2048  # pixels; models of our configs see no more of a picture, and a browser is quick
 
 
-def read_picture(path: str) -> np.ndarray:
+def read_picture(path: str, max_upload: float) -> np.ndarray:
     """Read what was uploaded.
 
     Args:
         path: The file.
+        max_upload: Its largest size, in MB of 2**20 bytes.
 
     Returns:
         RGB, (H, W, 3) uint8, shrunk to at most ``MAX_SIDE`` pixels a side.
 
     Raises:
-        UserError: If it is no picture, or one of more pixels than Pillow takes for an attack.
+        UserError: If it is no picture, or one of more bytes than that, or of more pixels than
+            Pillow takes for an attack.
     """
     try:
-        _require_moderate(path)
+        _require_moderate(path, max_upload)
         image = decode(Path(path).read_bytes())
     except BadImageError as error:
         raise UserError(
@@ -38,8 +40,10 @@ def read_picture(path: str) -> np.ndarray:
     return np.ascontiguousarray(image[..., ::-1])
 
 
-def _require_moderate(path: str) -> None:
-    """By the head of the file: a small one can hold an image that takes all memory."""
+def _require_moderate(path: str, max_upload: float) -> None:
+    """By the file's size and its head: a small one can hold an image that takes all memory."""
+    if Path(path).stat().st_size > max_upload * 2**20:
+        raise BadImageError(f'it has more than {max_upload:g} MB')
     try:
         Image.open(path).close()
     except Image.DecompressionBombError:

@@ -4,7 +4,6 @@ import os
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from ipaddress import ip_address
 from tempfile import TemporaryDirectory
 from threading import Event
 
@@ -13,14 +12,6 @@ from .page import DemoPage, gr
 
 KEPT_VISITORS = 8  # whose predictions are in memory: of large pictures those are 300 MB each
 TEMP_DIR = 'GRADIO_TEMP_DIR'  # the variable of the environment that names Gradio's folder
-
-
-def is_local(host: str) -> bool:
-    """Whether only this machine can open a page that is served there."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:  # a name
-        return host == 'localhost'
 
 
 def serve(page: DemoPage, host: str, port: int) -> None:

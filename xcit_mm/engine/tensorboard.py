@@ -10,6 +10,7 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
 from ..environment import require
+from ..run_report.reading import METRICS, PLACES, read_log
 from .loss_log import log_interval, mean_losses
 
 FOLDER = 'tensorboard'
@@ -32,6 +33,7 @@ class TensorBoardHook(Hook):
     def __init__(self) -> None:
         require('tensorboard')
         self._writer = None
+        self._done: dict[str, float] = {}  # the validation of the checkpoint's step
 
     def before_train(self, runner: Runner) -> None:
         if not is_main_process():
@@ -39,11 +41,19 @@ class TensorBoardHook(Hook):
         from torch.utils.tensorboard import SummaryWriter
 
         self._interval = log_interval(runner)
-        # Readers leave out what was written for this step and later ones: it comes once more, as
-        # does a validation of this step.
+        # Readers leave out what was written for this step and later ones: it comes once more. A
+        # validation of this step does so unless the config has none for it any longer.
         self._writer = SummaryWriter(Path(runner.work_dir, FOLDER), purge_step=runner.iter)
+        for line in read_log(Path(runner.work_dir, METRICS)):
+            if line['iter'] == runner.iter:
+                self._done = {k: v for k, v in line.items() if k not in PLACES}
         if runner.iter and runner.iter % self._interval == 0:
             self._add_losses(runner, runner.iter)
+
+    def before_train_iter(
+        self, runner: Runner, batch_idx: int, data_batch: dict | None = None
+    ) -> None:
+        self._add_done(runner)
 
     def after_train_iter(
         self,
@@ -57,12 +67,19 @@ class TensorBoardHook(Hook):
 
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
         if self._writer is not None:
+            self._done = {}
             values = {k: float(v) for k, v in (metrics or {}).items() if isinstance(v, Real)}
             self._add('val', values, runner.iter)
 
     def after_train(self, runner: Runner) -> None:
         if self._writer is not None:
+            self._add_done(runner)
             self._writer.close()
+
+    def _add_done(self, runner: Runner) -> None:
+        if self._done:
+            self._add('val', self._done, runner.iter)
+            self._done = {}
 
     def _add_losses(self, runner: Runner, step: int) -> None:
         losses = mean_losses(runner, self._interval)

@@ -41,16 +41,18 @@ class DetectorGraph(Graph):
                     f'{stage.nms.type} cannot be exported: set its type in test_cfg to nms, or '
                     '--part backbone'
                 )
+        self.register_buffer('score_thr', torch.tensor(float(model.test_cfg.rcnn.score_thr)))
         masks = ('masks',) if model.roi_head.with_mask else ()
         self.outputs = ('boxes', 'scores', 'labels', *masks)
 
     def forward(self, image: Tensor) -> tuple[Tensor, ...]:
-        H, W = image.shape[2:]
-        border = torch.cat([image.new_full((1,), side) for side in (W, H, W, H)])
         maps = self.model.extract_feat(self._padded(self.normalised(image)))
-        proposals, real = self._propose(maps, border)
-        boxes, scores, labels = self._classify(maps, proposals, real, border)
-
+        boxes, scores, labels = self._candidates(maps, image)
+        sure = scores > self.score_thr
+        cfg = self.model.test_cfg.rcnn
+        boxes, scores, labels = _best(
+            boxes[sure], scores[sure], labels[sure], cfg.nms.iou_threshold, cfg.max_per_img
+        )
         found = scores > NO_SCORE
         if not self.model.roi_head.with_mask:
             return boxes[found], scores[found], labels[found]
@@ -64,6 +66,7 @@ class DetectorGraph(Graph):
         """As mmdet computes them; of the masks, whose values it does not give out, the boxes."""
         from mmdet.structures import DetDataSample
 
+        self.model.roi_head.test_cfg.score_thr = self.score_thr.item()
         sizes = dict.fromkeys(('img_shape', 'ori_shape'), tuple(image.shape[2:]))
         sample = DetDataSample(metainfo=dict(**sizes, scale_factor=(1.0, 1.0)))
         x = self._padded(self.normalised(image))
@@ -73,8 +76,15 @@ class DetectorGraph(Graph):
         masks = self._masks(self.model.extract_feat(x), found.bboxes, found.labels)
         return found.bboxes, found.scores, found.labels, masks
 
+    def lower_threshold(self, image: Tensor, number: int) -> None:
+        """Let so many boxes be sure enough, before those that overlap are left out."""
+        _, scores, _ = self._candidates(
+            self.model.extract_feat(self._padded(self.normalised(image))), image
+        )
+        self.score_thr.copy_(scores.topk(number + 1).values[-1])
+
     def _padded(self, x: Tensor) -> Tensor:
-        divisor = self.model.data_preprocessor.pad_size_divisor
+        divisor = getattr(self.model.data_preprocessor, 'pad_size_divisor', 1)
         H, W = x.shape[2:]
         bottom = (H + divisor - 1) // divisor * divisor - H
         right = (W + divisor - 1) // divisor * divisor - W
@@ -104,25 +114,20 @@ class DetectorGraph(Graph):
         boxes, score, _ = _best(boxes, score, level, cfg.nms.iou_threshold, cfg.max_per_img)
         return boxes, score > NO_SCORE
 
-    def _classify(
-        self, maps: tuple[Tensor, ...], proposals: Tensor, real: Tensor, border: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """The best boxes (n, 4), scores (n,) and labels (n,) of the regions."""
-        roi_head, cfg = self.model.roi_head, self.model.test_cfg.rcnn
-        head = roi_head.bbox_head
-        logits, deltas = head(_regions(roi_head.bbox_roi_extractor, maps, proposals))
-        scores = logits.softmax(-1)[:, :-1]
+    def _candidates(self, maps: tuple[Tensor, ...], image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """A box (n, 4), a score (n,) and a label (n,) of each class for each region."""
+        H, W = image.shape[2:]
+        border = torch.cat([image.new_full((1,), side) for side in (W, H, W, H)])
+        proposals, real = self._propose(maps, border)
+        head = self.model.roi_head.bbox_head
+        logits, deltas = head(_regions(self.model.roi_head.bbox_roi_extractor, maps, proposals))
+        scores = torch.where(real[:, None], logits.softmax(-1)[:, :-1], NO_SCORE)
         num_classes = scores.shape[1]
-        scores = torch.where(real[:, None], scores, NO_SCORE)
         deltas = deltas.view(len(proposals), -1, 4).expand(-1, num_classes, -1)
         places = proposals[:, None].expand(-1, num_classes, -1)
         boxes = head.bbox_coder.decode(places.reshape(-1, 4), deltas.reshape(-1, 4))
-        boxes, scores = _clipped(boxes, border), scores.flatten()
         labels = torch.arange(num_classes, device=scores.device).repeat(len(proposals))
-        sure = scores > cfg.score_thr
-        return _best(
-            boxes[sure], scores[sure], labels[sure], cfg.nms.iou_threshold, cfg.max_per_img
-        )
+        return _clipped(boxes, border), scores.flatten(), labels
 
     def _masks(self, maps: tuple[Tensor, ...], boxes: Tensor, labels: Tensor) -> Tensor:
         head = self.model.roi_head.mask_head

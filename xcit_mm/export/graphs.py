@@ -2,9 +2,13 @@
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
 
+from ..models import XCiT
 from .replacements import MatrixPool, plain_upsample
+
+SMALL = 64, 64  # pixels, to see how many maps there are
 
 
 class Graph(nn.Module):
@@ -43,10 +47,18 @@ class BackboneGraph(Graph):
     """The maps of the backbone.
 
     Shape:
-        (B, 3, H, W) to four maps (B, C, H_i, W_i), as of :class:`xcit_mm.XCiT`.
+        (B, 3, H, W) to four maps (B, C, H_i, W_i), as of :class:`xcit_mm.XCiT`; of another backbone
+        as many as it has.
     """
 
     outputs = ('stride4', 'stride8', 'stride16', 'stride32')
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model)
+        if not isinstance(model.backbone, XCiT):
+            with torch.no_grad():
+                maps = model.backbone(torch.zeros(1, 3, *SMALL))
+            self.outputs = tuple(f'map{i}' for i in range(len(maps)))
 
     def forward(self, image: Tensor) -> tuple[Tensor, ...]:
         return self.model.backbone(self.normalised(image))

@@ -83,13 +83,14 @@ def export_onnx(
             f'PyTorch {torch.__version__} is too old to export: 2.6 or later does'
         )
     cfg = load_config(config, options)
-    converts = cfg.model.get('data_preprocessor', {}).get('bgr_to_rgb')
-    metadata = {'config': Path(config).name, 'channels': 'RGB' if converts else 'BGR'}
+    metadata: dict[str, str] = {}
     if checkpoint is None:
         model = build_untrained(cfg, 'cpu')
     else:
         loaded = load_model(config, checkpoint, 'cpu', options, trust_checkpoint)
         model, metadata['classes'] = loaded.module, json.dumps(loaded.classes)
+    converts = (cfg.model.get('data_preprocessor') or {}).get('bgr_to_rgb')
+    metadata |= {'config': Path(config).name, 'channels': 'RGB' if converts else 'BGR'}
     graph = _graph(model, part)
     _require_one_file(graph)
     proto = _proto(graph, metadata)

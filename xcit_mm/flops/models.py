@@ -12,11 +12,9 @@ from ..accelerate import accelerate
 from ..engine.config import load_config
 from ..environment import require
 from ..errors import UserError
-from ..models.xcit import XCiT
+from ..models.xcit import XCiT, released_name
 from ..untrained import build_untrained
 from .counting import Count, Part, image_of, parameters, part, xcit_parts
-
-TIMM_NAMES = dict(n='nano', t='tiny', s='small', m='medium', l='large')
 
 
 def count_backbone(arch: str, patch_size: int, size: tuple[int, int]) -> Count:
@@ -52,7 +50,7 @@ def count_classifier(arch: str, patch_size: int, size: tuple[int, int]) -> Count
     require('timm')
     import timm
 
-    name = f'xcit_{TIMM_NAMES[arch[0]]}_{arch[1:]}_p{patch_size}_224'
+    name = released_name(arch, patch_size)
     with torch.device('meta'):
         model = accelerate(timm.create_model(name).eval())
     _, parts = xcit_parts(model, image_of(size))
@@ -81,7 +79,7 @@ def count_config(
     """
     cfg = load_config(config, options)
     model = build_untrained(cfg, 'meta')
-    padded = _padded(size, model.data_preprocessor.pad_size_divisor)
+    padded = _padded(size, getattr(model.data_preprocessor, 'pad_size_divisor', 1))
     notes = [] if padded == size else [f'The image is padded to {padded[0]}x{padded[1]}.']
     if isinstance(model.backbone, XCiT):
         maps, parts = xcit_parts(model.backbone, image_of(padded))
@@ -113,7 +111,10 @@ def _heads(model: nn.Module, maps: tuple[Tensor, ...], notes: list[str]) -> list
     for name in ('decode_head', 'bbox_head'):  # of segmentors, of single-stage detectors
         head = getattr(model, name, None)
         if isinstance(head, nn.Module) and not isinstance(head, nn.ModuleList):
-            parts = [part(name.replace('_', ' '), head, maps)[1]]
+            try:
+                parts = [part(name.replace('_', ' '), head, maps)[1]]
+            except TypeError:  # it takes more than maps, as those of transformers
+                break
             return parts + _auxiliary_heads(model, notes)
     raise UserError(
         f'the model {type(model).__name__} cannot be counted: there are detectors with one stage, '

@@ -35,9 +35,10 @@ def classes_and_palette(
         model: The detector or segmentor.
 
     Raises:
-        UserError: If as many classes as the model has are named nowhere, but others are.
+        UserError: If the model has neither a box head nor a decode head; if as many classes as
+            it has are named nowhere, but others are.
     """
-    num_classes = _number_of_classes(model)
+    num_classes = _number_of_classes(cfg, model)
     known = [info for info in _metainfos(cfg, checkpoint) if _is_names(info.get('classes'))]
     info = next((info for info in known if len(info['classes']) == num_classes), {})
     if known and not info:
@@ -73,15 +74,21 @@ def distinct_colours(number: int) -> list[Colour]:
     ]
 
 
-def _number_of_classes(model: nn.Module) -> int:
+def _number_of_classes(cfg: Config, model: nn.Module) -> int:
     roi_head = getattr(model, 'roi_head', None)
     heads = (
         getattr(model, 'decode_head', None),
         getattr(roi_head, 'bbox_head', None),
         getattr(model, 'bbox_head', None),
     )
-    head = next(head for head in heads if head is not None)
-    return (head[-1] if isinstance(head, nn.ModuleList) else head).num_classes
+    for head in heads:
+        last = head[-1] if isinstance(head, nn.ModuleList) else head
+        if hasattr(last, 'num_classes'):
+            return last.num_classes
+    raise UserError(
+        f'{cfg.filename}: a {type(model).__name__} has neither a box head nor a decode head: '
+        'name a detector with boxes, or a segmentor'
+    )
 
 
 def _metainfos(cfg: Config, checkpoint: Any) -> list[Mapping]:

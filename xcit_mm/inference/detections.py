@@ -74,7 +74,8 @@ class Detections:
 
         Returns:
             Of each ``category_id`` (COCO's own of its 80 classes, else the label and one),
-            ``bbox`` (left, top, width, height), ``score``, ``area`` and, of a model with masks, ``segmentation`` (run lengths).
+            ``bbox`` (left, top, width, height), ``score``, ``area`` and, of a model with masks,
+            ``segmentation`` (run lengths).
         """
         categories = category_ids(self.classes)
         annotations = []

@@ -9,6 +9,8 @@ from urllib.parse import unquote, urlsplit
 
 from ..download import is_url
 from ..errors import reason
+from .places import is_written
+from .reading import expand_user
 
 # What is taken of a folder; a file that is named itself may be called anything.
 IMAGES = ('.bmp', '.gif', '.jp2', '.jpeg', '.jpg', '.pgm', '.png', '.ppm', '.tif', '.tiff', '.webp')
@@ -38,9 +40,10 @@ class Input:
 def find_inputs(named: Sequence[str], out: Path) -> tuple[list[Input], list[str]]:
     """List the images and videos behind paths, folders, patterns and URLs.
 
-    Folders are searched to any depth for files with the suffix of an image or video, except what
-    is hidden or in ``out``. A file that is named in several ways is taken once, and no two inputs
-    get the same name.
+    Folders, and those that are linked in them, are searched to any depth for files with the suffix
+    of an image or video, except what is hidden or in ``out``; of ``out`` itself, if it is one of
+    those named, earlier predictions are left out. A file that is named in several ways is taken
+    once, and no two inputs get the same name.
 
     Args:
         named: As typed.
@@ -53,26 +56,31 @@ def find_inputs(named: Sequence[str], out: Path) -> tuple[list[Input], list[str]
     by_place: dict[str, Input] = {}
     problems: list[str] = []
     for text in named:
-        is_empty = True
+        is_empty, known = True, len(problems)
         for one in _expand(text, out, problems):
             is_empty = False
             place = one.source if is_url(one.source) else os.path.realpath(one.source)
             by_place.setdefault(place, one)
-        if is_empty:
+        if is_empty and len(problems) == known:
             holds = 'holds no image or video' if Path(text).is_dir() else 'matches no file'
             problems.append(f'{text} {holds}')
     return _with_different_names(list(by_place.values())), problems
 
 
 def _expand(text: str, out: Path, problems: list[str]) -> Iterator[Input]:
-    path = Path(text).expanduser()
+    path = expand_user(text)
     if is_url(text):
-        parts = urlsplit(text)
+        try:
+            parts = urlsplit(text)
+        except ValueError as error:
+            problems.append(f'{text} is no web address ({error})')
+            return
         yield Input(text, _name(unquote(PurePosixPath(parts.path).stem) or parts.netloc))
     elif has_magic(text) and not path.exists():
         matches = glob(str(path), recursive=True)  # noqa: PTH207  Path.glob takes no absolute one
-        for match in sorted(matches):
-            yield from _of_path(Path(match), out, problems)
+        for match in map(Path, sorted(matches)):
+            if not is_written(match, out):
+                yield from _of_path(match, out, problems)
     else:
         yield from _of_path(path, out, problems)
 
@@ -85,11 +93,17 @@ def _of_path(path: Path, out: Path, problems: list[str]) -> Iterator[Input]:
     def report(error: OSError) -> None:
         problems.append(f'the folder {error.filename} cannot be read ({reason(error)})')
 
-    for folder, folders, files in os.walk(path, onerror=report):
+    visited = {out.resolve()} - {path.resolve()}
+    for folder, folders, files in os.walk(path, onerror=report, followlinks=True):
+        place = Path(folder).resolve()
+        if place in visited:  # a link may lead to where it is
+            folders.clear()
+            continue
+        visited.add(place)
         folders[:] = sorted(
             name
             for name in folders
-            if not name.startswith('.') and Path(folder, name).resolve() != out.resolve()
+            if not name.startswith('.') and not is_written(Path(folder, name), out)
         )
         below = PurePosixPath(Path(folder).relative_to(path).as_posix())
         for name in sorted(files):

@@ -112,6 +112,11 @@ class Model:
 
     def _detect(self, data: dict[str, Any], images: Sequence[np.ndarray]) -> list[Detections]:
         results = self.module.test_step(data)
+        if 'pred_instances' not in results[0]:
+            raise UserError(
+                f'a {type(self.module).__name__} gives no objects (pred_instances): name a '
+                'detector with boxes, or a segmentor'
+            )
         return [
             _detections(result.pred_instances, image, self.classes, self.palette)
             for result, image in zip(results, images, strict=True)
@@ -164,7 +169,7 @@ def load_model(
         require(f'{scope}.{part}')
 
     content = read_checkpoint(checkpoint, trusted=trust_checkpoint)
-    read_all_safely(trust_checkpoint)
+    read_all_safely(trusted=False)  # it holds for the whole process, the trust for this file
     scoped = DefaultScope.overwrite_default_scope(scope)
     with config_errors(cfg), scoped, quiet():  # mmseg advises on losses
         module = _build(cfg, content, checkpoint)

@@ -9,21 +9,19 @@ import numpy as np
 from PIL import Image
 
 from ..engine.checkpoints import EARLIER
+from ..engine.cli import DISK_FULL
 from ..errors import UserError, reason
 from ..files import require_writable, write_whole
 from .classes import category_ids
 from .detections import Detections
 from .frames import Frame
 from .model import Model
+from .places import CLASSES, LABELS, PICTURES, PREDICTIONS, WRITTEN
 from .segmentation import Segmentation
 from .video import VideoWriter
 
-PICTURES = 'pictures'
-PREDICTIONS = 'predictions.json'
-LABELS = 'labels'
-CLASSES = 'classes.json'
-WRITTEN = (PICTURES, PREDICTIONS, LABELS, CLASSES)
 QUALITY = 92  # of the JPEGs
+LONGEST_SIDE = 65500  # of a JPEG in pixels; a longer one becomes a PNG
 LEGEND_ROWS = 3  # of a video, whose pictures are of one size
 
 
@@ -50,6 +48,7 @@ class Output:
         require_writable(folder)
         self._folder, self._model = folder, model
         self._content: dict[str, Any] = dict(info=info, images=[])
+        self._is_begun = False
         self._video: VideoWriter | None = None
         self._video_name: Path | None = None
         if model.task == 'detection':
@@ -70,11 +69,12 @@ class Output:
         return self
 
     def __exit__(self, kind: type | None, *_: object) -> None:
-        if self._video is not None:
-            self._close_video() if kind is None else self._video.discard()
-        if self._content['images']:
-            with write_whole(self._json, 'w') as file:
-                json.dump(self._content, file)
+        try:
+            self._close_video() if kind is None else self._discard_video()
+        finally:
+            if self._content['images']:
+                with write_whole(self._json, 'w') as file:
+                    json.dump(self._content, file)
 
     @property
     def places(self) -> dict[str, Path]:
@@ -88,13 +88,14 @@ class Output:
             UserError: If its video cannot be written.
         """
         images = self._content['images']
-        if not images:
+        if not self._is_begun:
             _set_aside(self._folder)
+            self._is_begun = True
         height, width = frame.image.shape[:2]
         info = dict(id=len(images) + 1, file_name=frame.input.source, width=width, height=height)
         name = Path(frame.input.name)
         if frame.index is None:
-            info['picture'] = self._write_picture(Path(PICTURES, f'{name}.jpg'), prediction)
+            info['picture'] = self._write_picture(Path(PICTURES, name), prediction)
         else:
             info['frame'] = frame.index
             info['picture'] = self._append_picture(Path(PICTURES, f'{name}.mp4'), frame, prediction)
@@ -108,7 +109,10 @@ class Output:
         images.append(info)
 
     def _write_picture(self, name: Path, prediction: Detections | Segmentation) -> str:
-        self._write_image(name, Image.fromarray(prediction.draw()), quality=QUALITY)
+        image = Image.fromarray(prediction.draw())
+        suffix = '.jpg' if max(image.size) <= LONGEST_SIDE else '.png'
+        name = name.with_name(name.name + suffix)
+        self._write_image(name, image, quality=QUALITY)
         return str(name)
 
     def _write_labels(self, name: Path, labels: np.ndarray) -> str:
@@ -141,7 +145,23 @@ class Output:
 
     def _close_video(self) -> None:
         if self._video is not None:
-            self._video.close()
+            path = self._video.path
+            try:
+                self._video.close()
+            except OSError as error:
+                self._discard_video()
+                if error.errno in DISK_FULL:
+                    raise
+                raise UserError(f'{path} cannot be written ({reason(error)})') from None
+            self._video = self._video_name = None
+
+    def _discard_video(self) -> None:
+        """What is said of its frames stays, but for the name of the video."""
+        if self._video is not None:
+            self._video.discard()
+            for image in self._content['images']:
+                if image['picture'] == str(self._video_name):
+                    del image['picture']
             self._video = self._video_name = None
 
 

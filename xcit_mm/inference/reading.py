@@ -1,9 +1,7 @@
 """Images from wherever they are, as RGB."""
 
-from http.client import HTTPException, InvalidURL
+import os
 from pathlib import Path
-from urllib.error import HTTPError, URLError
-from urllib.request import Request, urlopen
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -11,7 +9,9 @@ from PIL import Image, ImageOps
 from ..datasets.images import BadImageError, decode
 from ..download import is_url
 from ..errors import ArgumentError, UserError, reason
-from ..fetch import TIMEOUT
+from ..fetch import UnreachableError, read_url
+
+MAX_BYTES = 2**29  # of an image that is fetched
 
 
 def to_rgb(image: str | Path | np.ndarray | Image.Image) -> np.ndarray:
@@ -58,9 +58,14 @@ def read_image(source: str) -> np.ndarray:
         raise UserError(f'{source}: {error}') from None
 
 
+def expand_user(path: str) -> Path:
+    """The path with the home folder for ~; a file may be called ~1.jpg, too."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111  Path.expanduser raises for ~1.jpg
+
+
 def _read(path: str) -> bytes:
     try:
-        return Path(path).expanduser().read_bytes()
+        return expand_user(path).read_bytes()
     except FileNotFoundError:
         raise UserError(f'{path} does not exist (looked in {Path.cwd()})') from None
     except OSError as error:
@@ -69,18 +74,6 @@ def _read(path: str) -> bytes:
 
 def _fetch(url: str) -> bytes:
     try:
-        with urlopen(Request(url, headers={'User-Agent': 'xcit_mm'}), timeout=TIMEOUT) as response:
-            return response.read()
-    except HTTPError as error:
-        raise UserError(
-            f'{url}: the server answers {error.code} {error.reason}; is the address right?'
-        ) from None
-    except (InvalidURL, ValueError) as error:
-        raise UserError(f'{url} is no web address ({error})') from None
-    except (URLError, TimeoutError) as error:
-        cause = getattr(error, 'reason', error)
-        raise UserError(
-            f'{url} cannot be reached ({cause}); fetch it on another machine and name the file'
-        ) from None
-    except (HTTPException, ConnectionError) as error:
-        raise UserError(f'{url}: the connection broke off ({reason(error)}); try again') from None
+        return read_url(url, MAX_BYTES)
+    except UnreachableError as error:
+        raise UnreachableError(f'{error}; fetch it on another machine and name the file') from None

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from ..errors import ArgumentError, UserError
+from ..engine.cli import DISK_FULL
+from ..errors import ArgumentError, UserError, reason
 from .detections import Detections
 from .frames import Frame, batches, read_frames
 from .inputs import find_inputs
@@ -96,10 +97,22 @@ def _process(
         if isinstance(prediction, Detections):
             prediction = prediction.above(score_thr)
         try:
-            output.add(frame, prediction)
+            _write(frame, prediction, output)
             progress.count()
         except UserError as error:
             _give_up(str(error), progress)
+
+
+def _write(frame: Frame, prediction: Detections | Segmentation, output: Output) -> None:
+    """Only a full disk ends the run: it is so for the other images, too."""
+    try:
+        output.add(frame, prediction)
+    except (OSError, MemoryError) as error:
+        if getattr(error, 'errno', None) in DISK_FULL:
+            raise
+        raise UserError(
+            f'{frame.input.source}: its prediction cannot be written ({reason(error)})'
+        ) from None
 
 
 def _predict(

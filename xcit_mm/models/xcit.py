@@ -47,8 +47,14 @@ ARCHS = {
     'l24': Arch(768, 24, 16, 1e-5, {16: 0.25, 8: 0.3}),
 }
 PATCH_SIZES = (8, 16)
+SIZE_NAMES = {'n': 'nano', 't': 'tiny', 's': 'small', 'm': 'medium', 'l': 'large'}
 CUSTOM_ARCH_KEYS = ('embed_dim', 'depth', 'num_heads', 'eta')
 NUM_LEVELS = 4
+
+
+def released_name(arch: str, patch_size: int, training: str = '224') -> str:
+    """How the authors and timm call a model of ``ARCHS``, such as 'xcit_small_12_p8_224'."""
+    return f'xcit_{SIZE_NAMES[arch[0]]}_{arch[1:]}_p{patch_size}_{training}'
 
 
 @MODELS.register_module()

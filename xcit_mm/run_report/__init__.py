@@ -1,5 +1,5 @@
 from .curves import draw_png
 from .page import write_page
-from .reading import Run, read_run, read_runs
+from .reading import NoRunError, Run, read_run, read_runs
 
-__all__ = ['Run', 'draw_png', 'read_run', 'read_runs', 'write_page']
+__all__ = ['NoRunError', 'Run', 'draw_png', 'read_run', 'read_runs', 'write_page']

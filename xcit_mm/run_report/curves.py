@@ -141,7 +141,8 @@ def _draw(plot: Plot, axes: 'Axes') -> None:
         axes.set_yscale('log')
     else:
         axes.ticklabel_format(axis='y', scilimits=(-3, 4))
-    axes.set_xlim(0, MARGIN * max(curve.iters[-1] for curve in plot.curves))
+    last = max(curve.iters[-1] for curve in plot.curves)
+    axes.set_xlim(0, MARGIN * max(last, 1))  # a validation can be all there is, at 0
     axes.set_title(_as_is(plot.title), fontsize=11)
     axes.set_xlabel('iteration')
     axes.set_ylabel(_as_is(plot.ylabel))

@@ -15,6 +15,7 @@ COCO_COLUMNS = {
     'mAP_m': 'medium',
     'mAP_l': 'large',
 }
+MAX_OTHERS = 12  # with a plot each: an evaluation by class has some of every class
 NO_METRICS = (*PLACES, *TIMES)
 
 
@@ -51,13 +52,26 @@ KNOWN = (
 
 
 def groups(runs: Sequence[Run]) -> list[Group]:
-    """The groups that occur; a metric of none of them is one of its own."""
-    names = dict.fromkeys(n for run in runs for line in run.metrics for n in line)
+    """The groups that occur; each of the first metrics of none of them is one of its own."""
+    names = _names(runs)
     found = []
     for group in KNOWN:
         labels = {name: label for name, label in group.labels.items() if name in names}
         if labels:
             found.append(Group(group.title, labels, group.digits))
-    known = {name for group in KNOWN for name in group.labels}
-    others = [name for name in names if name not in known and name not in NO_METRICS]
+    others = _others(names)[:MAX_OTHERS]
     return [*found, *(Group(name, {name: name}, 3, larger_is_better=False) for name in others)]
+
+
+def left_over(runs: Sequence[Run]) -> list[str]:
+    """The metrics that are in none of the groups."""
+    return _others(_names(runs))[MAX_OTHERS:]
+
+
+def _names(runs: Sequence[Run]) -> list[str]:
+    return list(dict.fromkeys(n for run in runs for line in run.metrics for n in line))
+
+
+def _others(names: Sequence[str]) -> list[str]:
+    known = {name for group in KNOWN for name in group.labels}
+    return [name for name in names if name not in known and name not in NO_METRICS]

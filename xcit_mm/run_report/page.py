@@ -13,13 +13,14 @@ from PIL import Image
 
 from ..files import write_whole
 from .curves import LOSS, plots, svg
-from .metrics import Group, groups
+from .metrics import Group, groups, left_over
 from .reading import PLACES, TIMES, Line, Run
 
 TEMPLATE = Path(__file__).with_name('page.html')
 PICTURE_SIZE = 960, 960  # pixels at most
 JPEG_QUALITY = 85
 LOSS_DIGITS = 4
+METRIC_DIGITS = 3
 NOT_LOSSES = (*PLACES, *TIMES, 'memory', 'base_lr')
 MISSING = '-'
 
@@ -39,7 +40,12 @@ def write_page(runs: Sequence[Run], path: Path) -> None:
     page = environment.from_string(TEMPLATE.read_text()).render(
         title=runs[0].name if len(runs) == 1 else f'{len(runs)} runs',
         drawn=_moment(time.time()),
-        results=[_overview(runs), *(_result(group, runs) for group in groups(runs)), _losses(runs)],
+        results=[
+            _overview(runs),
+            *(_result(group, runs) for group in groups(runs)),
+            _left_over(runs),
+            _losses(runs),
+        ],
         plots=[(plot.title, _uri(svg(plot), 'svg+xml')) for plot in plots(runs)],
         runs=[_section(run) for run in runs],
     )
@@ -50,12 +56,12 @@ def write_page(runs: Sequence[Run], path: Path) -> None:
 def _overview(runs: Sequence[Run]) -> Table:
     rows = []
     for run in runs:
-        planned, parameters = run.facts.get('iterations'), run.facts.get('parameters')
+        planned, parameters = run.facts.get('iterations'), run.facts.get('parameters', {})
         rows.append(
             [
                 run.name,
                 f'{run.num_iters:,} of {planned:,}' if planned else f'{run.num_iters:,}',
-                f'{parameters["all"] / 1e6:.2f} M' if parameters else MISSING,
+                f'{parameters["all"] / 1e6:.2f} M' if 'all' in parameters else MISSING,
                 str(sum(math.isnan(line.get(LOSS, 0)) for line in run.losses)),
                 _moment(run.changed),
             ]
@@ -79,6 +85,17 @@ def _result(group: Group, runs: Sequence[Run]) -> Table:
             rows.append([run.name, f'{what}, at {line["iter"]:,}', *_values(group, line)])
     head = ['run', 'iteration', *group.labels.values()]
     return dict(title=group.title, head=head, rows=rows)
+
+
+def _left_over(runs: Sequence[Run]) -> Table:
+    """A row for each metric without a plot: there may be more than a page has room for columns."""
+    rows = []
+    for name in left_over(runs):
+        last = [[line[name] for line in run.metrics if name in line][-1:] for run in runs]
+        rows.append([name, *(_text(*value or [None], METRIC_DIGITS) for value in last)])
+    return dict(
+        title='Other metrics, last', head=['metric', *(run.name for run in runs)], rows=rows
+    )
 
 
 def _losses(runs: Sequence[Run]) -> Table:

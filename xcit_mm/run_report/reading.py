@@ -23,7 +23,13 @@ STEPS = ('iter', 'step')
 PLACES = (*STEPS, 'epoch')
 TIMES = ('time', 'data_time')  # of this machine, not of the run
 
+KINDS = dict(iterations=int, config_text=str, parameters=dict, versions=dict)  # of facts
+
 Line = dict[str, float]
+
+
+class NoRunError(UserError):
+    """What is named is there, but holds nothing to draw."""
 
 
 @dataclass
@@ -58,21 +64,22 @@ class Run:
         return int(max(line['iter'] for line in (*self.losses[-1:], *self.metrics[-1:])))
 
 
-def read_runs(folders: Sequence[Path]) -> tuple[list[Run], list[str]]:
+def read_runs(folders: Sequence[Path]) -> tuple[list[Run], list[UserError]]:
     """Read what can be read.
 
     Args:
         folders: Work dirs, of our tools or of others that mmengine trains with.
 
     Returns:
-        The runs, and a sentence for each folder that holds none.
+        The runs, and what is wrong with each of the other folders: a :class:`NoRunError` where
+        one is there but holds none.
     """
     runs, problems = [], []
     for folder, name in zip(folders, _names(folders), strict=True):
         try:
             runs.append(read_run(folder, name))
         except UserError as error:
-            problems.append(str(error))
+            problems.append(error)
     return runs, problems
 
 
@@ -80,18 +87,21 @@ def read_run(folder: Path, name: str) -> Run:
     """Read a run, also one that is still going or was killed in the midst of a line.
 
     Raises:
-        UserError: If there is none in the folder.
+        UserError: If the folder is missing, or a log cannot be read.
+        NoRunError: If there is no run in it.
     """
+    if not folder.exists():
+        raise UserError(f'{folder} does not exist: name the work dir of a training')
     if not folder.is_dir():
-        raise UserError(f'{folder} is no folder: name the work dir of a training')
+        raise NoRunError(f'{folder} is no folder: name the work dir of a training')
     ours = [path for path in (folder / LOSSES, folder / METRICS) if path.is_file()]
     logs = ours or _scalar_files(folder)
     if ours:  # and what other runs left in the same folder is none of it
-        losses, metrics = _of_iterations(folder / LOSSES), _of_iterations(folder / METRICS)
+        losses, metrics = read_log(folder / LOSSES), read_log(folder / METRICS)
     else:
         losses, metrics = _merged(logs)
     if not losses and not metrics:
-        raise UserError(_nothing_in(folder, logs))
+        raise NoRunError(_nothing_in(folder, logs))
     facts = _facts(folder / FACTS) if ours else {}
     return Run(
         folder,
@@ -105,6 +115,15 @@ def read_run(folder: Path, name: str) -> Run:
     )
 
 
+def read_log(path: Path) -> list[Line]:
+    """Read the lines of ``losses.jsonl`` or ``metrics.jsonl``; none, if it is missing.
+
+    Raises:
+        UserError: If it cannot be read.
+    """
+    return [line for line in _lines(path) if 'iter' in line] if path.is_file() else []
+
+
 def _names(folders: Sequence[Path]) -> list[str]:
     """The ends of the paths, as long as it takes to tell them apart."""
     parts = [folder.absolute().parts for folder in folders]
@@ -113,10 +132,6 @@ def _names(folders: Sequence[Path]) -> list[str]:
         if len(set(names)) == len(set(parts)):
             break
     return names
-
-
-def _of_iterations(path: Path) -> list[Line]:
-    return [line for line in _lines(path) if 'iter' in line] if path.is_file() else []
 
 
 def _lines(path: Path) -> list[Line]:
@@ -178,19 +193,32 @@ def _facts(path: Path) -> dict[str, Any]:
         facts = json.loads(path.read_text())
     except (OSError, ValueError):  # the curves are there without
         return {}
-    return facts if isinstance(facts, dict) else {}
+    if not isinstance(facts, dict):
+        return {}
+    facts = {k: fact for k, fact in facts.items() if isinstance(fact, KINDS.get(k, object))}
+    numbers = {k: n for k, n in facts.get('parameters', {}).items() if isinstance(n, int)}
+    return facts | dict(parameters=numbers)
 
 
 def _config_text(folder: Path) -> str:
     found = [*folder.glob('*.py')] or [*folder.glob(CONFIG), *folder.glob(f'*/{CONFIG}')]
-    newest = max(found, key=lambda path: path.stat().st_mtime, default=None)
-    return '' if newest is None else newest.read_text(errors='replace')
+    newest = max(found, key=_changed, default=None)
+    try:
+        return '' if newest is None else newest.read_text(errors='replace')
+    except OSError:  # the curves are there without
+        return ''
 
 
 def _pictures(folder: Path) -> list[Path]:
     found = next(filter(None, (list(folder.glob(pattern)) for pattern in PICTURES)), [])
-    newest = sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
-    return sorted(newest[:NUM_PICTURES])
+    return sorted(sorted(found, key=_changed, reverse=True)[:NUM_PICTURES])
+
+
+def _changed(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:  # a training replaces its pictures
+        return 0.0
 
 
 def _nothing_in(folder: Path, logs: list[Path]) -> str:
