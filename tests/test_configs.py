@@ -273,10 +273,10 @@ def test_a_segmentor_computes_losses_and_predicts(name):
         assert prediction.pred_sem_seg.data.shape == (1, height, width)
 
 
-def test_the_config_of_the_readme_builds(tmp_path):
-    readme = (ROOT / 'README.md').read_text()
-    start = readme.index("_base_ = 'mmdet::")
-    (tmp_path / 'own.py').write_text(readme[start : readme.index('```', start)])
+def test_the_config_of_the_documentation_builds(tmp_path):
+    page = (ROOT / 'docs' / 'own_data.md').read_text()
+    start = page.index("_base_ = 'mmdet::")
+    (tmp_path / 'own.py').write_text(page[start : page.index('```', start)])
     cfg = Config.fromfile(tmp_path / 'own.py')
     environment.require('mmdet.models')
     init_default_scope('mmdet')

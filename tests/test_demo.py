@@ -234,7 +234,7 @@ def test_what_is_wrong_with_a_model_is_said_and_the_page_goes_on(
     torch.save({'state_dict': Harmful(planted)}, harmful)
     wrong = {
         tmp_path / 'missing.pth': 'missing.pth does not exist',
-        models[SEGMENTOR][0]: 'does not hold the weights of this model',
+        models[SEGMENTOR][0]: 'is of a segmentor, and',
         shapes_root / 'shapes.json': 'shapes.json cannot be read',
         harmful: 'harmful.pth',
     }

@@ -244,8 +244,8 @@ def test_annotations_are_of_coco(detector, image):
 @pytest.mark.parametrize(
     ('config', 'weights_of', 'options', 'says'),
     [
-        (DETECTOR, SEGMENTOR, {}, 'does not hold the weights of this model'),
-        (SEGMENTOR, DETECTOR, {}, 'does not hold the weights of this model'),
+        (DETECTOR, SEGMENTOR, {}, 'is of a segmentor, and'),
+        (SEGMENTOR, DETECTOR, {}, 'is of a detector, and'),
         (DETECTOR, DETECTOR, {'device': 'tpu9'}, "device='tpu9' cannot be used"),
         (DETECTOR, DETECTOR, {'device': 'cuda:77'}, "device='cuda:77' cannot be used"),
         (DETECTOR, None, {}, r'nowhere\.pth does not exist'),

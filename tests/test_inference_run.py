@@ -280,7 +280,7 @@ def test_a_batch_holds_fewer_of_large_images(photos, monkeypatch):
         (dict(score_thr=1.5), 'score 1.5: not between 0 and 1'),
         (dict(score_thr=0.5), 'is a segmentor, whose labels have no scores'),
         (dict(inputs=['nowhere/*.jpg']), r'nowhere/\*\.jpg matches no file'),
-        (dict(config=DETECTOR), 'does not hold the weights of this model'),
+        (dict(config=DETECTOR), 'is of a segmentor, and'),
         (dict(out='/proc/nowhere'), 'cannot be written to'),
     ],
 )

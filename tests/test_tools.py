@@ -358,10 +358,10 @@ def test_a_real_segmentor_trains_and_is_evaluated(run_tool, shapes_root, tmp_pat
 
 
 def own_config(tmp_path: Path) -> Path:
-    """The config of the README for data of one's own, which lies in the root of the clone."""
-    readme = (ROOT / 'README.md').read_text()
-    start = readme.index("_base_ = 'configs/mask_rcnn")
-    text = readme[start : readme.index('```', start)]
+    """The config of docs/own_data.md, which lies in the root of the clone."""
+    page = (ROOT / 'docs' / 'own_data.md').read_text()
+    start = page.index("_base_ = 'configs/mask_rcnn")
+    text = page[start : page.index('```', start)]
     assert len(text.splitlines()) == 10
     path = tmp_path / 'own.py'
     path.write_text(text.replace("'configs/", f"'{ROOT}/configs/"))

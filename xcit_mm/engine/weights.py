@@ -62,6 +62,8 @@ def require_file(checkpoint: str) -> None:
     if is_url(checkpoint):
         download(checkpoint)
     elif not Path(checkpoint).expanduser().is_file():
+        if Path(checkpoint).expanduser().is_dir():
+            raise UserError(f'the checkpoint {checkpoint} is a folder: name a file in it')
         raise UserError(f'the checkpoint {checkpoint} does not exist (looked in {Path.cwd()})')
 
 

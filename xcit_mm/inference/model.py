@@ -1,6 +1,6 @@
 """A trained detector or segmentor that takes images and gives predictions."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from mmengine.registry import MODELS, DefaultScope
 from PIL import Image
 from torch import nn
 
-from ..checkpoint import read_checkpoint, require_same_tensors
+from ..checkpoint import HEAD, read_checkpoint, require_same_tensors
 from ..device import choose_device
 from ..engine.config import load_config, require_parts
 from ..engine.config_errors import config_errors
@@ -181,9 +181,22 @@ def load_model(
 def _build(cfg: Config, content: Any, checkpoint: str) -> nn.Module:
     module = revert_sync_batchnorm(MODELS.build(cfg.model))
     state = weights_for(module, content, checkpoint)
+    theirs, wanted = _kind(state), _kind(module.state_dict())
+    if theirs != wanted:
+        raise UserError(
+            f'the checkpoint {checkpoint} is of a {theirs}, and {cfg.filename} of a {wanted}: name '
+            'the config that it was trained with'
+        )
     require_same_tensors(state, module.state_dict(), checkpoint)
     module.load_state_dict(state, strict=False)
     return module
+
+
+def _kind(names: Iterable[str]) -> str:
+    heads = {name.split('.')[0] for name in names if HEAD in name.split('.')[0]}
+    if not heads:
+        return 'backbone alone'
+    return 'segmentor' if 'decode_head' in heads else 'detector'
 
 
 def _detections(

@@ -33,9 +33,17 @@ NUM_OF_GROUP = 3  # metrics of one run in one plot
 
 @dataclass
 class Curve:
-    """Values over iterations; NaN where one was not finite."""
+    """Values over iterations; NaN where one was not finite.
+
+    Attributes:
+        label: What it is of.
+        number: Its colour: of several runs the same in every plot.
+        iters: Where its values are.
+        values: One for each.
+    """
 
     label: str
+    number: int
     iters: list[float]
     values: list[float]
 
@@ -63,15 +71,20 @@ def plots(runs: Sequence[Run]) -> list[Plot]:
     for group in groups(runs):
         if len(runs) == 1:
             labels = list(group.labels.items())[:NUM_OF_GROUP]
-            curves, ylabel = [_curve(runs[0].metrics, *names) for names in labels], ''
+            named = enumerate(labels)
+            curves = [_curve(runs[0].metrics, *names, number) for number, names in named]
+            ylabel = ''
         else:
-            curves = [_curve(run.metrics, group.first, run.name) for run in runs]
+            curves = [
+                _curve(run.metrics, group.first, run.name, number)
+                for number, run in enumerate(runs)
+            ]
             ylabel = group.labels[group.first]
         found.append(Plot(group.title, POINTS, curves, ylabel))
     found.append(Plot('Learning rate', PLAIN, _of_runs(runs, LEARNING_RATE)))
     parts = _parts_of_loss(runs)
     if len(runs) == 1:
-        curves = [_curve(runs[0].losses, name, name) for name in parts]
+        curves = [_curve(runs[0].losses, name, name, i) for i, name in enumerate(parts)]
         found.append(Plot('Parts of the loss', NOISY, curves))
     else:
         found += [Plot(name, NOISY, _of_runs(runs, name)) for name in parts]
@@ -111,12 +124,12 @@ def svg(plot: Plot) -> bytes:
 
 
 def _of_runs(runs: Sequence[Run], name: str) -> list[Curve]:
-    return [_curve(run.losses, name, run.name) for run in runs]
+    return [_curve(run.losses, name, run.name, number) for number, run in enumerate(runs)]
 
 
-def _curve(lines: Sequence[Line], name: str, label: str) -> Curve:
+def _curve(lines: Sequence[Line], name: str, label: str, number: int) -> Curve:
     points = [(line['iter'], line[name]) for line in lines if name in line]
-    return Curve(label, [x for x, _ in points], [y for _, y in points])
+    return Curve(label, number, [x for x, _ in points], [y for _, y in points])
 
 
 def _parts_of_loss(runs: Sequence[Run]) -> list[str]:
@@ -127,9 +140,9 @@ def _parts_of_loss(runs: Sequence[Run]) -> list[str]:
 
 
 def _draw(plot: Plot, axes: 'Axes') -> None:
-    for number, curve in enumerate(plot.curves):
-        style = dict(color=f'C{number % NUM_COLORS}', label=_as_is(curve.label))
-        style['linestyle'] = '-' if number < NUM_COLORS else '--'
+    for curve in plot.curves:
+        style = dict(color=f'C{curve.number % NUM_COLORS}', label=_as_is(curve.label))
+        style['linestyle'] = '-' if curve.number < NUM_COLORS else '--'
         if plot.kind == NOISY:
             _draw_noisy(curve, axes, style)
         else:
