@@ -487,6 +487,6 @@ def test_an_interruption_is_one_line(capsys):
 
 def test_the_tools_are_executable_as_they_stand():
     tools = [*(ROOT / 'tools').glob('*.py'), *(ROOT / 'tools').glob('*.sh')]
-    assert len(tools) == 12
+    assert len(tools) == 20
     for tool in tools:
         assert tool.stat().st_mode & 0o111, tool
