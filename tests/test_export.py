@@ -10,13 +10,13 @@ from in_process import call_tool
 from torch import nn
 
 from xcit_mm import UserError, load_model
+from xcit_mm.building import build_model
 from xcit_mm.engine.config import load_config
 from xcit_mm.export import export_onnx
 from xcit_mm.export.comparison import compare
 from xcit_mm.export.detector import DetectorGraph
 from xcit_mm.export.graphs import SegmentorGraph
 from xcit_mm.export.replacements import MatrixPool
-from xcit_mm.untrained import build_untrained
 
 onnx = pytest.importorskip('onnx')
 onnxruntime = pytest.importorskip('onnxruntime')
@@ -83,7 +83,7 @@ def export(kind, folder):
     """What was exported, from a checkpoint, PyTorch's model and onnxruntime's session."""
     config, checkpoint, file = write_config(kind, folder), folder / 'random.pth', folder / 'x.onnx'
     torch.manual_seed(0)
-    model = build_untrained(load_config(config), 'cpu')
+    model = build_model(load_config(config), 'cpu')
     randomize(model)
     if kind == 'detector':
         spread(model, model.rpn_head.rpn_cls, 2.0)

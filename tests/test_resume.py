@@ -12,7 +12,7 @@ from mmengine.registry import HOOKS
 from toy import toy_runner
 
 from xcit_mm import UserError
-from xcit_mm.engine.checkpoints import has_checkpoints, newest_checkpoint, set_aside
+from xcit_mm.engine.checkpoints import has_checkpoints, newest_checkpoint, set_run_aside
 from xcit_mm.engine.randomness import seed_all
 
 DRAWS: list[tuple[int, float, float, float]] = []
@@ -229,10 +229,10 @@ def names(folder) -> list[str]:
 
 
 def test_an_earlier_run_is_set_aside_not_replaced(tmp_path):
-    assert set_aside(str(tmp_path)) is None
+    assert set_run_aside(str(tmp_path)) is None
     interrupted(tmp_path, 2)
     before = names(tmp_path)
-    folder = set_aside(str(tmp_path))
+    folder = set_run_aside(str(tmp_path))
     assert names(folder) == before
     assert (folder / 'losses.jsonl').is_file()
     assert names(tmp_path) == []

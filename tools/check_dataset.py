@@ -11,8 +11,7 @@ try:
     from xcit_mm.datasets.check import check_dataset, print_report, write_report
     from xcit_mm.engine import cli
     from xcit_mm.engine.config import load_config
-    from xcit_mm.errors import UserError
-    from xcit_mm.files import require_writable
+    from xcit_mm.files import require_writable_file
 except ImportError as error:  # of what xcit_mm stands on; the message says what to install
     print(f'{sys.argv[0]}: {error}', file=sys.stderr)
     sys.exit(2)
@@ -32,9 +31,7 @@ def main() -> None:
     if args.workers is not None and args.workers < 1:
         parser.error(f'--workers {args.workers}: not a positive number')
     if args.out is not None:
-        require_writable(Path(args.out).parent)
-        if Path(args.out).is_dir():
-            raise UserError(f'--out {args.out}: a folder, not a file to write to')
+        require_writable_file(Path(args.out))
 
     report = check_dataset(load_config(args.config, args.cfg_options), workers=args.workers)
     print_report(report)

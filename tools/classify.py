@@ -13,8 +13,7 @@ try:
     from xcit_mm.classification import Classifier
     from xcit_mm.classification.report import report_folder, report_pictures
     from xcit_mm.engine import cli
-    from xcit_mm.errors import UserError
-    from xcit_mm.files import require_writable
+    from xcit_mm.files import require_writable_file
 except ImportError as error:  # of what xcit_mm stands on; the message says what to install
     print(f'{sys.argv[0]}: {error}', file=sys.stderr)
     sys.exit(2)
@@ -57,9 +56,7 @@ def main() -> None:
     if args.workers < 0:
         parser.error(f'--workers {args.workers}: a negative number')
     if args.out is not None:
-        require_writable(args.out.parent)
-        if args.out.is_dir():
-            raise UserError(f'--out {args.out}: a folder, not a file to write to')
+        require_writable_file(args.out)
 
     classifier = Classifier(
         args.checkpoint,

@@ -11,8 +11,7 @@ try:
     from xcit_mm import flops
     from xcit_mm.arguments import positive
     from xcit_mm.engine import cli
-    from xcit_mm.errors import UserError
-    from xcit_mm.files import require_writable
+    from xcit_mm.files import require_writable_file
     from xcit_mm.models.xcit import ARCHS, PATCH_SIZES
 except ImportError as error:  # of what xcit_mm stands on; the message says what to install
     print(f'{sys.argv[0]}: {error}', file=sys.stderr)
@@ -48,9 +47,7 @@ def main() -> None:
     if args.config is not None and args.classifier:
         parser.error('--classifier is one of --arch, not of a config')
     if args.out is not None:
-        require_writable(Path(args.out).parent)
-        if Path(args.out).is_dir():
-            raise UserError(f'--out {args.out}: a folder, not a file to write to')
+        require_writable_file(Path(args.out))
 
     size = tuple(args.size)
     if args.config is not None:

@@ -12,8 +12,7 @@ try:
     from xcit_mm.attention_maps import AttentionProbe, resized
     from xcit_mm.attention_picture import PANEL_SIDE, choose_heads, draw_attention
     from xcit_mm.engine import cli
-    from xcit_mm.errors import UserError
-    from xcit_mm.files import require_writable
+    from xcit_mm.files import require_writable_file
     from xcit_mm.inference.reading import read_image
 except ImportError as error:  # of what xcit_mm stands on; the message says what to install
     print(f'{sys.argv[0]}: {error}', file=sys.stderr)
@@ -54,9 +53,7 @@ def main() -> None:
     cli.add_trust_argument(parser)
     args = parser.parse_args()
     out = args.out or DEFAULT_FOLDER / f'{Path(args.image).stem}.png'
-    require_writable(out.parent)
-    if out.is_dir():
-        raise UserError(f'--out {out}: a folder, not a file to write to')
+    require_writable_file(out)
 
     image = read_image(args.image)
     image = image if args.size is None else resized(image, args.size)

@@ -1,7 +1,8 @@
 """Files that are whole or not there."""
 
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import NamedTemporaryFile, TemporaryFile
@@ -10,6 +11,7 @@ from typing import IO
 from .errors import UserError, reason
 
 UNFINISHED = '.unfinished'
+EARLIER = 'earlier_'  # and the time of what was set aside
 
 
 @contextmanager
@@ -55,6 +57,53 @@ def require_writable(folder: Path | str) -> None:
         raise UserError(
             f'the folder {folder} cannot be written to ({reason(error)}): name another one'
         ) from None
+
+
+def require_writable_file(path: Path) -> None:
+    """See that a file can be written, and make its folder where it is not there.
+
+    Raises:
+        UserError: If not, or if it is a folder.
+    """
+    require_writable(path.parent)
+    if path.is_dir():
+        raise UserError(f'--out {path}: a folder, not a file to write to')
+
+
+def set_aside(folder: Path, paths: Sequence[Path], remedy: str) -> Path | None:
+    """Move what an earlier call left in a folder into ``earlier_*`` there.
+
+    Nothing of it is lost then, or mixed with what is new.
+
+    Args:
+        folder: Where a new call is about to write.
+        paths: What is to be moved of it.
+        remedy: What to do where it cannot be moved, for the error.
+
+    Returns:
+        The new folder that it is in; None if there was nothing.
+
+    Raises:
+        UserError: If it cannot be moved.
+    """
+    if not paths:
+        return None
+    newest = time.localtime(max(path.stat().st_mtime for path in paths))
+    aside = folder / time.strftime(f'{EARLIER}%Y%m%d_%H%M%S', newest)
+    number = 1
+    while aside.exists():
+        number += 1
+        aside = aside.with_name(f'{aside.name.partition(".")[0]}.{number}')
+    try:
+        aside.mkdir()
+        for path in paths:
+            path.replace(aside / path.name)
+    except OSError as error:
+        raise UserError(
+            f'what an earlier call left in {folder} cannot be moved to {aside} ({reason(error)}): '
+            f'{remedy}'
+        ) from None
+    return aside
 
 
 def _sync_folder(folder: Path) -> None:

@@ -1,7 +1,6 @@
 """Checkpoints of a run: whole or not there, the last ones kept, the newest readable one found."""
 
 import inspect
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,8 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
 from ..checkpoint import model_state, read_checkpoint, require_finite, require_training_state
-from ..errors import UserError, reason
-from ..files import remove_unfinished, write_whole
+from ..errors import UserError
+from ..files import EARLIER, remove_unfinished, set_aside, write_whole
 from .config import near
 
 POINTER = 'last_checkpoint'  # mmengine's file with the path of the newest
@@ -31,7 +30,6 @@ WRITTEN = (
     'pictures',
     'tensorboard',
 )
-EARLIER = 'earlier_'  # and the time of a run that was set aside
 KEPT = 'kept_checkpoints'  # in the message hub, and so in the checkpoints
 
 
@@ -137,32 +135,16 @@ def has_checkpoints(work_dir: str) -> bool:
     return bool(_candidates(Path(work_dir)))
 
 
-def set_aside(work_dir: str) -> Path | None:
+def set_run_aside(work_dir: str) -> Path | None:
     """Move what an earlier run left in a folder that a new one starts in.
 
     The checkpoints of the new run would replace some of them, and a resume mix both up.
 
     Returns:
-        The new folder that it is in; None if there was nothing.
-
-    Raises:
-        UserError: If it cannot be moved.
+        As of :func:`xcit_mm.files.set_aside`.
     """
     earlier = sorted(path for pattern in WRITTEN for path in Path(work_dir).glob(pattern))
-    if not earlier:
-        return None
-    newest = max(path.stat().st_mtime for path in earlier)
-    folder = Path(work_dir, time.strftime(f'{EARLIER}%Y%m%d_%H%M%S', time.localtime(newest)))
-    try:
-        folder.mkdir(exist_ok=True)
-        for path in earlier:
-            path.replace(folder / path.name)
-    except OSError as error:
-        raise UserError(
-            f'{work_dir} holds an earlier run, which cannot be moved to {folder} '
-            f'({reason(error)}): name another --work-dir, or go on with it: --resume'
-        ) from None
-    return folder
+    return set_aside(Path(work_dir), earlier, 'name another --work-dir, or go on with it: --resume')
 
 
 def _candidates(work_dir: Path) -> list[Path]:

@@ -9,7 +9,7 @@ from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 from torch import nn
 
 from ..errors import UserError
-from .checkpoints import set_aside
+from .checkpoints import set_run_aside
 from .consensus import Consensus
 from .loader import training_loader
 from .randomness import seed_all
@@ -54,7 +54,7 @@ class _Resumable:
             )
         hub.update_info(SHARE, now)
         if not self.runner._resume and is_main_process():
-            folder = set_aside(self.runner.work_dir)  # now that nothing is left that could fail
+            folder = set_run_aside(self.runner.work_dir)  # now that nothing is left that could fail
             if folder is not None:
                 self.runner.logger.warning(f'What an earlier run left here is in {folder} now.')
         if self._iter >= self._max_iters:

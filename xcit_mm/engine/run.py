@@ -11,7 +11,7 @@ from mmengine.dist import is_main_process
 
 from ..environment import require, require_one_stack
 from ..errors import UserError
-from ..files import require_writable
+from ..files import require_writable, require_writable_file
 from .checkpoints import has_checkpoints, newest_checkpoint
 from .config import (
     check_batch_size,
@@ -134,9 +134,7 @@ def test(
         pictures = cfg.default_hooks.get('pictures', dict(type='PictureHook'))
         cfg.default_hooks.pictures = {**pictures, 'test_dir': show_dir}
     if out is not None:
-        require_writable(Path(out).parent)
-        if Path(out).is_dir():
-            raise UserError(f'--out {out}: a folder, not a file to write the metrics to')
+        require_writable_file(Path(out))
     cfg.default_hooks.logger.interval = TEST_LOG_INTERVAL
     with config_errors(cfg):
         runner = _build(cfg, [])

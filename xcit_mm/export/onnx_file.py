@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..building import build_model
 from ..engine.config import load_config
 from ..environment import quiet, require
 from ..errors import DependencyError, UserError, reason
-from ..files import require_writable, write_whole
+from ..files import require_writable_file, write_whole
 from ..inference import load_model
-from ..untrained import build_untrained
 from .comparison import Size, compare
 from .detector import DetectorGraph
 from .graphs import BackboneGraph, Graph, SegmentorGraph
@@ -73,9 +73,7 @@ def export_onnx(
         DependencyError: If a package is missing or too old.
     """
     path = Path(path)
-    require_writable(path.parent)
-    if path.is_dir():
-        raise UserError(f'{path}: a folder, not a file to write to')
+    require_writable_file(path)
     for package in ('onnx', 'onnxscript', 'onnxruntime'):
         require(package)
     if 'dynamo' not in inspect.signature(torch.onnx.export).parameters:
@@ -85,7 +83,7 @@ def export_onnx(
     cfg = load_config(config, options)
     metadata: dict[str, str] = {}
     if checkpoint is None:
-        model = build_untrained(cfg, 'cpu')
+        model = build_model(cfg, 'cpu')
     else:
         loaded = load_model(config, checkpoint, 'cpu', options, trust_checkpoint)
         model, metadata['classes'] = loaded.module, json.dumps(loaded.classes)

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from ..accelerate import accelerate
+from ..building import build_model
 from ..engine.config import load_config
 from ..environment import require
 from ..errors import UserError
 from ..models.xcit import XCiT, released_name
-from ..untrained import build_untrained
 from .counting import Count, Part, image_of, parameters, part, xcit_parts
 
 
@@ -78,7 +78,7 @@ def count_config(
             image too small.
     """
     cfg = load_config(config, options)
-    model = build_untrained(cfg, 'meta')
+    model = build_model(cfg, 'meta')
     padded = _padded(size, getattr(model.data_preprocessor, 'pad_size_divisor', 1))
     notes = [] if padded == size else [f'The image is padded to {padded[0]}x{padded[1]}.']
     if isinstance(model.backbone, XCiT):

@@ -9,17 +9,17 @@ import numpy as np
 import torch
 from mmengine.config import Config
 from mmengine.dataset import Compose
-from mmengine.model.utils import revert_sync_batchnorm
-from mmengine.registry import MODELS, DefaultScope
+from mmengine.registry import DefaultScope
 from PIL import Image
 from torch import nn
 
+from ..building import build_model
 from ..checkpoint import HEAD, read_checkpoint, require_same_tensors
 from ..device import choose_device
 from ..engine.config import load_config, require_parts
 from ..engine.config_errors import config_errors
 from ..engine.weights import read_all_safely, require_file, weights_for
-from ..environment import quiet, require, require_one_stack
+from ..environment import quiet, require
 from ..errors import UserError, reason
 from .classes import Colour, classes_and_palette
 from .detections import Detections
@@ -30,7 +30,6 @@ from .reading import to_rgb
 from .segmentation import Segmentation
 
 TASKS = {'mmdet': 'detection', 'mmseg': 'segmentation'}  # by the scope of the config
-PARTS = ('models', 'datasets')
 
 ImageLike = str | Path | np.ndarray | Image.Image
 
@@ -157,29 +156,22 @@ def load_model(
     """
     cfg = load_config(config, options)
     require_parts(cfg, 'test')
-    scope = cfg.get('default_scope')
-    if scope not in TASKS:
-        raise UserError(f'{config}: default_scope={scope!r} is not one of {", ".join(TASKS)}')
     place = choose_device(device)
     checkpoint = str(checkpoint)
     require_file(checkpoint)
-    require_one_stack()
-    require('mmcv')
-    for part in PARTS:
-        require(f'{scope}.{part}')
-
     content = read_checkpoint(checkpoint, trusted=trust_checkpoint)
     read_all_safely(trusted=False)  # it holds for the whole process, the trust for this file
-    scoped = DefaultScope.overwrite_default_scope(scope)
-    with config_errors(cfg), scoped, quiet():  # mmseg advises on losses
-        module = _build(cfg, content, checkpoint)
+    module = build_model(cfg, 'cpu')
+    _load_weights(module, content, checkpoint, cfg)
+    require(f'{cfg.default_scope}.datasets')
+    scope = DefaultScope.overwrite_default_scope(cfg.default_scope)
+    with config_errors(cfg), scope, quiet():
         classes, palette = classes_and_palette(cfg, content, module)
         pipeline = test_pipeline(cfg, full_size)
-    return Model(module.to(place).eval(), TASKS[scope], classes, palette, pipeline)
+    return Model(module.to(place), TASKS[cfg.default_scope], classes, palette, pipeline)
 
 
-def _build(cfg: Config, content: Any, checkpoint: str) -> nn.Module:
-    module = revert_sync_batchnorm(MODELS.build(cfg.model))
+def _load_weights(module: nn.Module, content: Any, checkpoint: str, cfg: Config) -> None:
     state = weights_for(module, content, checkpoint)
     theirs, wanted = _kind(state), _kind(module.state_dict())
     if theirs != wanted:
@@ -189,7 +181,6 @@ def _build(cfg: Config, content: Any, checkpoint: str) -> nn.Module:
         )
     require_same_tensors(state, module.state_dict(), checkpoint)
     module.load_state_dict(state, strict=False)
-    return module
 
 
 def _kind(names: Iterable[str]) -> str:

@@ -1,17 +1,15 @@
 """Where predictions go: pictures, and COCO's JSON or label images."""
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from ..engine.checkpoints import EARLIER
 from ..engine.cli import DISK_FULL
 from ..errors import UserError, reason
-from ..files import require_writable, write_whole
+from ..files import require_writable, set_aside, write_whole
 from .classes import category_ids
 from .detections import Detections
 from .frames import Frame
@@ -89,7 +87,8 @@ class Output:
         """
         images = self._content['images']
         if not self._is_begun:
-            _set_aside(self._folder)
+            earlier = [path for name in WRITTEN if (path := self._folder / name).exists()]
+            set_aside(self._folder, earlier, 'name another --out')
             self._is_begun = True
         height, width = frame.image.shape[:2]
         info = dict(id=len(images) + 1, file_name=frame.input.source, width=width, height=height)
@@ -163,25 +162,3 @@ class Output:
                 if image['picture'] == str(self._video_name):
                     del image['picture']
             self._video = self._video_name = None
-
-
-def _set_aside(folder: Path) -> None:
-    """Move what an earlier call left, so that nothing of it is lost or mixed with the new."""
-    earlier = [folder / name for name in WRITTEN if (folder / name).exists()]
-    if not earlier:
-        return
-    newest = time.localtime(max(path.stat().st_mtime for path in earlier))
-    aside = folder / time.strftime(f'{EARLIER}%Y%m%d_%H%M%S', newest)
-    number = 1
-    while aside.exists():
-        number += 1
-        aside = aside.with_name(f'{aside.name.partition(".")[0]}.{number}')
-    try:
-        aside.mkdir()
-        for path in earlier:
-            path.replace(aside / path.name)
-    except OSError as error:
-        raise UserError(
-            f'{folder} holds earlier predictions, which cannot be moved to {aside} '
-            f'({reason(error)}): name another --out'
-        ) from None

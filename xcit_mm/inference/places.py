@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ..engine.checkpoints import EARLIER
+from ..files import EARLIER
 
 PICTURES = 'pictures'
 PREDICTIONS = 'predictions.json'

@@ -1,4 +1,4 @@
-"""The model of a config without trained weights: to count it, or to look at its graph."""
+"""The model of a config, before it is given weights."""
 
 import torch
 from mmengine.config import Config
@@ -13,7 +13,7 @@ from .errors import UserError
 FRAMEWORKS = ('mmdet', 'mmseg')
 
 
-def build_untrained(cfg: Config, device: str) -> nn.Module:
+def build_model(cfg: Config, device: str) -> nn.Module:
     """Build the detector or segmentor of a config; nothing is read or downloaded.
 
     Args:
@@ -30,8 +30,8 @@ def build_untrained(cfg: Config, device: str) -> nn.Module:
     if cfg.get('model') is None:
         raise UserError(f'the config {cfg.filename} has no model')
     if framework not in FRAMEWORKS:
-        choices = ' and '.join(FRAMEWORKS)
-        raise UserError(f'{cfg.filename}: default_scope={framework!r}; there are {choices}')
+        choices = ', '.join(FRAMEWORKS)
+        raise UserError(f'{cfg.filename}: default_scope={framework!r} is not one of {choices}')
     require_one_stack()
     require('mmcv')
     require(f'{framework}.models')
