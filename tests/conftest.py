@@ -3,6 +3,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from xcit_mm.datasets.shapes import ShapesSpec, make_shapes
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / 'tests' / 'data'
+# Seconds for what takes a few: a machine whose disk is busy may take minutes to import PyTorch.
+PATIENCE = 900
 # How the authors and timm call the archs.
 RELEASE_NAMES = dict(
     n12='nano_12',
@@ -26,6 +29,14 @@ RELEASE_NAMES = dict(
     m24='medium_24',
     l24='large_24',
 )
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Return once something has come to be so; fail where it does not."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, 'it did not come to be so'
+        time.sleep(0.02)
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +84,9 @@ def browser():
     if path is None:
         (pytest.fail if 'CI' in os.environ else pytest.skip)(f'none of {", ".join(names)} is here')
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=['--no-sandbox'])
+        browser = playwright.chromium.launch(
+            executable_path=path, args=['--no-sandbox'], timeout=PATIENCE * 1000
+        )
         yield browser
         browser.close()
 

@@ -5,7 +5,7 @@ import io
 
 import nbformat
 import pytest
-from conftest import ROOT
+from conftest import PATIENCE, ROOT
 from ipykernel.kernelspec import write_kernel_spec
 from nbclient import NotebookClient
 from PIL import Image
@@ -26,7 +26,8 @@ def cells(tmp_path_factory) -> dict[str, nbformat.NotebookNode]:
     resources = {'metadata': {'path': str(NOTEBOOK.parent)}}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv('JUPYTER_PATH', str(folder))
-        NotebookClient(notebook, kernel_name='tested', resources=resources, timeout=300).execute()
+        options = dict(kernel_name='tested', resources=resources, timeout=PATIENCE)
+        NotebookClient(notebook, **options).execute()
     return {cell.id: cell for cell in notebook.cells}
 
 

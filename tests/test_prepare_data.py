@@ -9,7 +9,6 @@ import runpy
 import signal
 import stat
 import sys
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -19,7 +18,7 @@ from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from conftest import PATIENCE, ROOT, wait_until
 from file_server import serving
 from filelock import FileLock
 
@@ -160,11 +159,9 @@ def test_a_killed_download_goes_on_where_it_was(serve, server, tmp_path):
     server.cuts, server.breaks_by = [come], 'silence'
     child = multiprocessing.get_context('fork').Process(target=prepare, args=(dataset, tmp_path))
     child.start()
-    assert server.waiting.wait(60)
+    assert server.waiting.wait(PATIENCE)
     part = tmp_path / module.DOWNLOADS / '.val2017.zip.part'
-    end = time.monotonic() + 30
-    while not (part.exists() and part.stat().st_size == come) and time.monotonic() < end:
-        time.sleep(0.01)
+    wait_until(lambda: part.exists() and part.stat().st_size == come)
     child.kill()
     child.join()
     assert child.exitcode == -signal.SIGKILL
@@ -198,9 +195,7 @@ def test_those_that_ask_at_once_get_one_download(serve, server, tmp_path):
     with ThreadPoolExecutor(3) as pool:
         with FileLock(tmp_path / module.LOCK):
             calls = [pool.submit(prepare, dataset, tmp_path, say=lines.append) for _ in range(3)]
-            end = time.monotonic() + 30
-            while len(lines) < 3 and time.monotonic() < end:
-                time.sleep(0.01)
+            wait_until(lambda: len(lines) >= 3)
             assert lines == [f'Another process prepares {tmp_path}: waiting for it'] * 3
             assert server.requests == []
         for call in calls:
