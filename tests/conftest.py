@@ -31,9 +31,9 @@ RELEASE_NAMES = dict(
 )
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
     """Return once something has come to be so; fail where it does not."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, 'it did not come to be so'
         time.sleep(0.02)

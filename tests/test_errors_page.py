@@ -115,6 +115,11 @@ def test_every_message_is_on_the_page():
     assert not missing, f'not on {PAGE.name}, to be pasted and explained:\n{paste}'
 
 
+def test_no_message_is_explained_twice():
+    texts = [text for text, _ in ROW.findall(PAGE.read_text().partition(OTHERS)[0])]
+    assert len(texts) == len(set(texts)), {text for text in texts if texts.count(text) > 1}
+
+
 def test_every_row_is_a_message():
     stale = rows().keys() - {text for text, _ in messages()}
     assert not stale, f'on {PAGE.name}, and said nowhere:\n' + '\n'.join(sorted(stale))

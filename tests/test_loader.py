@@ -8,7 +8,6 @@ from itertools import islice
 
 import pytest
 import torch
-from conftest import PATIENCE
 from mmengine.dataset import DefaultSampler, InfiniteSampler, pseudo_collate
 from torch.utils.data import BatchSampler, DataLoader
 from toy import SIZE, ToyDataset
@@ -174,7 +173,7 @@ def test_workers_end_when_their_parent_says_so():
     next(batches)
     (child,) = multiprocessing.active_children()
     child.terminate()
-    child.join(PATIENCE)
+    child.join(5)
     assert child.exitcode == 0
 
 
