@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from .archive import read_records
 from .download import START, TORCH_STARTS, download, is_safetensors, is_url
 from .environment import require
-from .errors import DependencyError, UserError, reason
+from .errors import DependencyError, UserError, printable, reason
 from .files import write_whole
 from .unpickling import load_plain
 
@@ -369,5 +369,4 @@ def _shape(value: Any) -> str:
 
 def _printable(text: str) -> str:
     """Text from a file, as part of a line."""
-    shown = text if len(text) <= MAX_SHOWN else f'{text[:MAX_SHOWN]}...'
-    return ''.join(c if c.isprintable() else '?' for c in shown)
+    return printable(text.replace('\n', ' '), MAX_SHOWN)

@@ -2,18 +2,48 @@
 
 import signal
 
+MAX_LINE = 2000  # characters of a line of a message
+
+
+def printable(text: str, max_line: int = MAX_LINE) -> str:
+    """Text that may come from a file, as a terminal or a log may show it.
+
+    Control characters, such as those of an ANSI escape, and parts of broken Unicode become
+    question marks. A line that is too long loses its middle: a sentence keeps its start and its
+    remedy.
+
+    Args:
+        text: Any text; line breaks stay.
+        max_line: The most characters a line may have.
+    """
+    return '\n'.join(_shortened(line, max_line) for line in text.split('\n'))
+
+
+def _shortened(line: str, max_line: int) -> str:
+    if len(line) > max_line:
+        half = max_line // 2
+        line = f'{line[:half]} ... {line[-half:]}'
+    return ''.join(c if c.isprintable() else '?' for c in line)
+
 
 def reason(error: Exception) -> str:
     """The kind and the first line of another package's error, for a sentence of ours."""
     first_line = str(error).partition('\n')[0]
-    return f'{type(error).__name__}: {first_line}'
+    return printable(f'{type(error).__name__}: {first_line}')
 
 
 class UserError(Exception):
     """A wrong input; the message names the value, the place and the remedy.
 
-    The tools print it without a traceback and exit with code 2.
+    The tools print it without a traceback and exit with code 2. What the message quotes from a
+    file is made printable and shortened here, for every error.
+
+    Args:
+        message: The sentence.
     """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message))
 
 
 class ArgumentError(UserError, ValueError):
