@@ -135,6 +135,48 @@ def compare(
     }
 
 
+def out_of_range(kind: str, N: int, C: int) -> Tensor:
+    x = torch.randn(1, N, C, dtype=torch.float64)
+    if kind == 'one large token':
+        x[:, N // 2] *= 1e4
+    elif kind == 'one large direction':
+        direction = F.normalize(torch.randn(C, dtype=torch.float64), dim=0)
+        x += 1e3 * (x @ direction)[..., None] * direction
+    return x
+
+
+@pytest.mark.parametrize('kind', ['one large token', 'one large direction'])
+def test_tokens_out_of_the_gram_forms_range_take_the_direct_form(kind):
+    N, C, h = 1000, 128, 4
+    x, params = out_of_range(kind, N, C).float().double(), parameters(C, h)
+    cotangent = torch.randn(1, N, C, dtype=torch.float64)
+    exact = value_and_gradients(x, params, cotangent, 'direct', torch.float64)
+    chosen, direct, gram = (
+        value_and_gradients(x, params, cotangent, form) for form in (None, 'direct', 'gram')
+    )
+    for name, a, b in zip(NAMES, chosen, direct, strict=True):
+        assert torch.equal(a, b), name
+    assert relative_error(gram[0], exact[0]) > 10 * relative_error(direct[0], exact[0])
+
+
+def test_tokens_whose_squares_overflow_take_the_direct_form():
+    x, params = 1e18 * torch.randn(1, 1000, 32), parameters(32, 4)
+    assert not xca(x, *params, form='gram').isfinite().all()
+    y = xca(x, *params)
+    assert y.isfinite().all()
+    assert torch.equal(y, xca(x, *params, form='direct'))
+
+
+def test_channels_that_see_nothing_do_not_cost_the_gram_form():
+    """Of a pruned model: queries whose weights and biases are zero have no digits to lose."""
+    x, params = torch.randn(1, 400, 32), parameters(32, 4)
+    for parameter in params[:2]:
+        parameter[3:5] = 0
+    assert torch.equal(xca(x, *params), xca(x, *params, form='gram'))
+    zeros = torch.zeros(1, 400, 32)
+    assert torch.equal(xca(zeros, *params), xca(zeros, *params, form='gram'))
+
+
 @pytest.mark.parametrize('factor', [1, 100])
 def test_float16_does_not_overflow_at_60000_tokens(factor):
     params = parameters(32, 4)

@@ -14,6 +14,7 @@ from conftest import (
     relative_error,
 )
 from torch import nn
+from torch._subclasses import FakeTensor, FakeTensorMode
 from torchvision.ops import StochasticDepth
 
 from xcit_mm import XCiT
@@ -300,6 +301,39 @@ def test_a_model_of_16_bit_infers_in_16_bit(dtype):
     for a, b in zip(maps, wanted, strict=True):
         assert a.dtype == dtype
         assert relative_error(a.float(), b) <= 5e-2
+
+
+def test_hooks_of_batch_norm_are_called_in_inference():
+    """Where BatchNorm is folded into a convolution, nobody would see its output."""
+    model = small_xcit().eval()
+    randomize(model)
+    image = torch.randn(1, 3, 64, 64)
+    seen = {}
+    with torch.no_grad():
+        wanted = model(image)
+        for name, module in model.named_modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.register_forward_hook(lambda m, x, y, name=name: seen.update({name: 2 * y}))
+        for a, b in zip(model(image), wanted, strict=True):
+            assert relative_error(a, b) <= TOLERANCE
+        assert len(seen) == len(batch_norms(model))
+        for norm in batch_norms(model):
+            norm.register_forward_pre_hook(lambda m, x: (torch.zeros_like(x[0]),))
+        changed = model(image)
+    with_gradient = model(image)
+    for a, b, c in zip(changed, with_gradient, wanted, strict=True):
+        assert relative_error(a, b) <= TOLERANCE
+        assert relative_error(a, c) > 0.1
+
+
+def test_a_fake_tensor_is_not_kept_for_real_images():
+    model = small_xcit()
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        fake = model(torch.randn(1, 3, 848, 336))  # a size that no other test has; the Gram form
+    assert all(isinstance(m, FakeTensor) for m in fake)
+    maps = model(torch.randn(1, 3, 848, 336))
+    assert [m.shape for m in maps] == [m.shape for m in fake]
+    assert not any(isinstance(m, FakeTensor) for m in maps)
 
 
 @pytest.mark.parametrize('training', [False, True])

@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torchvision.ops import StochasticDepth
 
 from ..errors import ArgumentError
-from ..ops import computed_dtype, gelu_, is_captured, mlp, recompute, token_chunks, xca
+from ..ops import computed_dtype, gelu_, is_intercepted, mlp, recompute, token_chunks, xca
 
 IMAGE_CHANNELS = 3
 CONVS = (nn.Conv2d, nn.ConvTranspose2d)
@@ -61,7 +61,7 @@ def _conv_and_norm(
     transposed = isinstance(conv, nn.ConvTranspose2d)
     convolve = F.conv_transpose2d if transposed else F.conv2d
     weight, bias = conv.weight, conv.bias
-    if isinstance(norm, _BatchNorm):
+    if _is_plain_norm(norm):
         factor, shift = _affine(norm)
         weight = weight * factor.view((1, -1, 1, 1) if transposed else (-1, 1, 1, 1))
         bias = shift if bias is None else bias * factor + shift
@@ -69,9 +69,19 @@ def _conv_and_norm(
     x = convolve(
         x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype), conv.stride, conv.padding
     )
-    if norm is not None:  # what another tool has put in its place
+    if norm is not None:
         x = norm(x)
     return x if act is None else gelu_(x)
+
+
+def _is_plain_norm(norm: nn.Module | None) -> bool:
+    """Whether a layer is BatchNorm in evaluation that nobody watches: hooks see calls alone."""
+    return (
+        isinstance(norm, _BatchNorm)
+        and not norm.training
+        and not norm._forward_hooks
+        and not norm._forward_pre_hooks
+    )
 
 
 def _affine(norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
@@ -140,7 +150,8 @@ class FourierPosition(nn.Module):
         self.token_projection = nn.Conv2d(2 * self.HIDDEN_DIM, dim, kernel_size=1)
 
     def forward(self, H: int, W: int) -> Tensor:
-        encode = _encode.__wrapped__ if is_captured() else _encode
+        # Not kept: a fake tensor, or one that belongs to a graph.
+        encode = _encode.__wrapped__ if is_intercepted() else _encode
         weight = self.token_projection.weight.flatten(1)  # (C, 64)
         y_weight, x_weight = weight.split(self.HIDDEN_DIM, dim=1)
         y = F.linear(encode(H, weight.device).to(weight.dtype), y_weight)  # (H, C)
@@ -243,7 +254,7 @@ class LPI(nn.Module):
             return F.conv2d(x, weight, bias, padding=1, groups=self.conv2.groups)
 
         x = self.conv1(tokens_to_map(x, H, W))
-        if torch.is_grad_enabled() or self.training or not isinstance(self.bn, _BatchNorm):
+        if torch.is_grad_enabled() or not _is_plain_norm(self.bn):
             return map_to_tokens(recompute(rest, x, within=self))
         # Not folded into the second convolution: that pads with zeros, not with shifts.
         factor, shift = (t.to(x.dtype) for t in _affine(self.bn))

@@ -1,7 +1,7 @@
 """Operators that compute and keep less than the layers they stand for, with equal values."""
 
 from .mlp import gelu_, mlp, token_chunks
-from .modes import computed_dtype, is_captured
+from .modes import computed_dtype, is_captured, is_intercepted
 from .recompute import recompute
 from .xca import xca
 
@@ -9,6 +9,7 @@ __all__ = [
     'computed_dtype',
     'gelu_',
     'is_captured',
+    'is_intercepted',
     'mlp',
     'recompute',
     'token_chunks',

@@ -4,6 +4,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 if hasattr(torch.compiler, 'is_compiling'):  # PyTorch 2.3 and later
     from torch.compiler import is_compiling
@@ -43,3 +44,11 @@ def is_captured() -> bool:
 def is_exported() -> bool:
     """Whether the graph that is being made is to hold for sizes other than those of the example."""
     return hasattr(torch.compiler, 'is_exporting') and torch.compiler.is_exporting()
+
+
+def is_intercepted() -> bool:
+    """Whether something else sees each operation: fake tensors, a tracer or a counter.
+
+    Values may then be missing, so that nothing can be decided by them or kept for later.
+    """
+    return is_captured() or _get_current_dispatch_mode() is not None

@@ -1,7 +1,7 @@
 """Computing again in the backward pass instead of keeping."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -37,23 +37,31 @@ def recompute(
         *args,
         use_reentrant=False,
         preserve_rng_state=random,
-        context_fn=lambda: (nullcontext(), _uncounted_statistics(within)),
+        context_fn=lambda: (nullcontext(), _UncountedStatistics(within)),
     )
 
 
-@contextmanager
-def _uncounted_statistics(module: nn.Module) -> Iterator[None]:
-    norms = [
-        m
-        for m in module.modules()
-        if isinstance(m, _BatchNorm) and m.training and m.track_running_stats
-    ]
-    before = [(norm.momentum, norm.num_batches_tracked.clone()) for norm in norms]
-    for norm in norms:
-        norm.momentum = 0.0
-    try:
-        yield
-    finally:
-        for norm, (momentum, num_batches) in zip(norms, before, strict=True):
+class _UncountedStatistics(AbstractContextManager):
+    """The BatchNorm layers of a module leave their running statistics as they are.
+
+    Unlike a context made by ``contextmanager`` it can be entered again: each backward pass through
+    the same graph (``retain_graph=True``) computes again what was not kept.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+
+    def __enter__(self) -> None:
+        norms = [
+            m
+            for m in self._module.modules()
+            if isinstance(m, _BatchNorm) and m.training and m.track_running_stats
+        ]
+        self._before = [(norm, norm.momentum, norm.num_batches_tracked.clone()) for norm in norms]
+        for norm in norms:
+            norm.momentum = 0.0
+
+    def __exit__(self, *error: object) -> None:
+        for norm, momentum, num_batches in self._before:
             norm.momentum = momentum
             norm.num_batches_tracked.copy_(num_batches)

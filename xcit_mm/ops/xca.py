@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from ..errors import ArgumentError
-from .modes import computed_dtype, is_captured, is_exported, without_autocast
+from .modes import computed_dtype, is_captured, is_exported, is_intercepted, without_autocast
 
 # Products of 16-bit matrices come in float32 on CUDA: PyTorch 2.8 and later.
 BMM_WIDENS = 'dtype' in torch.ops.aten.bmm.overloads()
@@ -33,6 +33,11 @@ CROSSOVER = {
     ('meta', torch.float32): (1.4, 150),  # on which a CPU's operations are counted
 }
 CROSSOVER_ELSEWHERE = (2.0, 0)
+
+# The Gram form squares tokens, so that rounding errors of the largest ones hide a channel of q or
+# k that hardly sees those. By how much at most: at 1e4 its errors in float32, measured against
+# float64, are still three times those of the direct form (docs/performance.md).
+MAX_AMPLIFICATION = 1e4
 
 
 def xca(
@@ -59,8 +64,9 @@ def xca(
             output (LayerScale).
         proj_bias: Its bias, or None.
         attn_drop: Dropout probability on the attention matrix.
-        form: 'direct' or 'gram'; None takes the one that was measured to be faster, and in an
-            exported graph, which is for any number of tokens, the direct one.
+        form: 'direct' or 'gram'. None takes the one that was measured to be faster, except that
+            it takes the direct one in an exported graph, which is for any number of tokens, and
+            on a CPU where the tokens are out of the Gram form's range (see below).
 
     Shape:
         x: (B, N, C); qkv_weight: (3 C, C); qkv_bias: (3 C,); temperature: (h, 1, 1);
@@ -71,12 +77,28 @@ def xca(
 
     Under autocast both forms return its dtype. The Gram form sums the products of tokens and
     handles the C x C matrices in float32.
+
+    The Gram form is as accurate as the direct one for tokens of similar size, such as those
+    behind a LayerNorm. It loses digits where single tokens, or a direction that q and k hardly
+    see, are more than 100 times as large as the rest, and it overflows where the squares of
+    tokens do, in float32 from about 1e18 on. On a CPU ``form=None`` sees this in the moments
+    of the tokens and takes the direct form instead. On other devices and in a compiled graph it
+    does not look, which would make the device wait: pass ``form='direct'`` for such tokens.
     """
+    arguments = x, qkv_weight, qkv_bias, temperature, proj_weight, proj_bias, attn_drop
     if form is None:
         form = _chosen_form(x)
+        if form == 'gram' and _can_look_at(x):
+            y = _gram(*arguments, max_amplification=MAX_AMPLIFICATION)
+            return _direct(*arguments) if y is None else y
     if form not in FORMS:
         raise ArgumentError(f'form={form!r} is not one of {tuple(FORMS)}')
-    return FORMS[form](x, qkv_weight, qkv_bias, temperature, proj_weight, proj_bias, attn_drop)
+    return FORMS[form](*arguments)
+
+
+def _can_look_at(x: Tensor) -> bool:
+    """Whether a choice may follow from values: subclasses, as fake tensors are, may have none."""
+    return type(x) is Tensor and x.device.type == 'cpu' and not is_intercepted()
 
 
 def _chosen_form(x: Tensor) -> str:
@@ -121,8 +143,11 @@ def _gram(
     proj_weight: Tensor,
     proj_bias: Tensor | None,
     attn_drop: float,
-) -> Tensor:
+    max_amplification: float | None = None,
+) -> Tensor | None:
     """The same without q, k and v; about 2 N C^2 + 3 C^3 multiplications.
+
+    Returns None where rounding errors are amplified more than ``max_amplification`` times.
 
     With q = x Wq^T + bq and so on, q and k are needed only in their products over the tokens.
     These follow from the moments of the tokens, their mean s and their covariance
@@ -132,9 +157,7 @@ def _gram(
         q^T k / N = Wq G Wk^T + mq mk^T,
 
     and the squared norms of the columns of q are the diagonal of the same with q for k: sums
-    of two non-negative terms, which keep their digits however large the mean is. (A direction
-    of q in which the tokens hardly vary beside one in which they vary 100 times as much loses
-    digits that the direct form keeps: G holds squares.) The
+    of two non-negative terms, which keep their digits however large the mean is. The
     normalised attention A does not see the factor N, which keeps everything in the range of
     float16 for any number of tokens. What follows, the mixing of v and the projection, is
     linear in x and the same for every token: one C x C matrix for each image,
@@ -158,8 +181,13 @@ def _gram(
 
         WG = Wqk @ G  # (B, 2 C, C)
         mean = s @ _exact(Wqk).T + _exact(bqk)  # (B, 2 C)
+        variance = (WG * Wqk).sum(-1)  # (B, 2 C)
+        if max_amplification is not None:
+            limit = max_amplification * torch.finfo(x.dtype).eps / torch.finfo(dtype).eps
+            if not _amplification(Wqk, G, mean, variance, x.shape[1]) <= limit:  # nor is NaN
+                return None
         WqG, Wk = WG[:, :C].unflatten(1, (h, -1)), Wqk[C:].unflatten(0, (h, -1))
-        attn = _normalized(WqG @ Wk.mT, mean, (WG * Wqk).sum(-1), x.shape[1])
+        attn = _normalized(WqG @ Wk.mT, mean, variance, x.shape[1])
         attn = attn * temperature.to(attn.dtype)
         attn = attn.softmax(dim=-1).to(dtype)  # (B, h, d, d)
         attn = F.dropout(attn, attn_drop)
@@ -171,6 +199,15 @@ def _gram(
         if proj_bias is not None:
             m = m + proj_bias.to(dtype)
         return torch.baddbmm(m.to(x.dtype), x, M.mT.to(x.dtype))
+
+
+def _amplification(Wqk: Tensor, G: Tensor, mean: Tensor, variance: Tensor, N: int) -> float:
+    """How much larger the relative error of a squared norm of q or k is than that of G, at most.
+
+    The error of Wq G Wq^T follows the size of the weights and of G, its value may be far below.
+    """
+    size = Wqk.square().sum(-1) * torch.linalg.matrix_norm(G)[:, None]  # (B, 2 C)
+    return (size / (variance + mean.square()).clamp_min(EPS**2 / N)).max().item()
 
 
 def _normalized(covariance: Tensor, mean: Tensor, variance: Tensor, N: int) -> Tensor:
