@@ -384,9 +384,9 @@ def large(path: Path) -> None:
 @pytest.mark.parametrize(
     ('name', 'change', 'message'),
     [
-        ('images/train/a.png', fifo, r'a\.png: it is missing, or no file'),
+        ('images/train/a.png', fifo, r'a\.png: it is missing, or not a regular file'),
         ('images/train/a.png', lambda p: p.write_bytes(b'x'), r'a\.png: the size of the image'),
-        ('labels/train/a.txt', fifo, r'a\.txt: it is missing, or no file'),
+        ('labels/train/a.txt', fifo, r'a\.txt: it is missing, or not a regular file'),
         ('labels/train/a.txt', large, r'a\.txt: it has more than 64 MiB'),
         ('labels/train/a.txt', lambda p: p.write_bytes(b'\xff'), r'a\.txt: it is not a text'),
         (
@@ -438,9 +438,9 @@ def test_what_a_list_of_voc_names_has_to_be_there(prepared, voc):
     assert_named(
         out,
         {
-            f'{voc}/JPEGImages/a.png': 'a.jpg has the same labels',
+            f'{voc}/JPEGImages/a.png': 'a.jpg has the same name, and so the same labels',
             f'{lists}/train.txt:2': f'there is no image c in {voc}/JPEGImages',
-            f'{voc}/Annotations/b.xml': 'it is missing, or no file',
+            f'{voc}/Annotations/b.xml': 'it is missing, or not a regular file',
         },
     )
 

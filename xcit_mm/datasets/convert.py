@@ -29,7 +29,7 @@ from .annotations import NO_SIZE, OUTSIDE
 from .images import EXIF_ORIENTATION, BadImageError, Size, decode
 
 SPLITS = ('train', 'val', 'trainval', 'test')
-HELD_OUT = 10  # every so manyth image is for validation where the dataset has no split for it
+HELD_OUT = 10  # the tenth of every ten images validates, where the dataset has no split for it
 MAX_BYTES = 2**26  # of a text: what has more is no label file
 SUFFIXES = ('.bmp', '.jpeg', '.jpg', '.png', '.tif', '.tiff', '.webp')  # of images
 OPENCV_ROTATES = ('JPEG', 'MPO')  # as EXIF says; for others that depends on its version
@@ -189,7 +189,7 @@ def read_bytes(path: Path) -> bytes:
     """
     try:
         if not path.is_file():
-            raise LabelError(f'{path}: it is missing, or no file')
+            raise LabelError(f'{path}: it is missing, or not a regular file')
         if path.stat().st_size > MAX_BYTES:
             raise LabelError(f'{path}: it has more than {MAX_BYTES // 2**20} MiB')
         return path.read_bytes()
@@ -258,7 +258,7 @@ def image_size(path: Path, annotated: Size | None = None) -> Size:
     """
     try:
         if not path.is_file():
-            raise LabelError(f'{path}: it is missing, or no file')
+            raise LabelError(f'{path}: it is missing, or not a regular file')
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')
             with Image.open(path) as image:
