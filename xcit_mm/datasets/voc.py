@@ -81,11 +81,9 @@ class VocDataset(LabelledDataset):
         folder = year / IMAGES
         for path in sorted(folder.iterdir()) if folder.is_dir() else ():
             if path.suffix.lower() in SUFFIXES and images.setdefault(path.stem, path) != path:
-                self.problems.append(
-                    LabelError(
-                        f'{path}: {images[path.stem].name} has the same name, and so the same labels'
-                    )
-                )
+                other = images[path.stem].name
+                error = LabelError(f'{path}: {other} has the same name, and so the same labels')
+                self.problems.append(error)
         lists = {split: year / LISTS / f'{split}.txt' for split in SPLITS}
         lists = {split: file for split, file in lists.items() if file.exists()}
         if lists:
