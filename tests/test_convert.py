@@ -15,13 +15,14 @@ import pytest
 from conftest import ROOT
 from in_process import call_tool
 from mmengine.config import Config
+from mmengine.registry import DATASETS
 from other_layouts import make_voc, make_yolo, read_coco, voc_object, write_xml
 from PIL import Image
 from planted import rotated
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from xcit_mm import UserError
+from xcit_mm import UserError, environment
 from xcit_mm.datasets.check import check_dataset
 from xcit_mm.datasets.convert import convert, image_size
 from xcit_mm.datasets.images import decode
@@ -225,11 +226,17 @@ def test_a_second_call_writes_nothing_and_another_one_keeps_what_was_there(
     with (tmp_path / 'out/out.py').open('a') as file:
         file.write('# mine\n')
     write_yaml(yolo, '[apple, pear]', val='')
+    (tmp_path / 'out/test.json').mkdir()
     code, out, _ = prepared(yolo)
     (aside,) = (tmp_path / 'out').glob('earlier_*')
     assert code == 0 and f'What an earlier call left there is in {aside}' in out
     assert (aside / 'out.py').read_text().endswith('# mine\n')
-    assert {path.name for path in aside.iterdir()} == {'out.py', 'train.json', 'val.json'}
+    assert {path.name for path in aside.iterdir()} == {
+        'out.py',
+        'test.json',
+        'train.json',
+        'val.json',
+    }
     assert '1 of the images of train are the split to validate on' in out
     assert Config.fromfile(tmp_path / 'out/out.py').classes == ('apple', 'pear')
 
@@ -313,6 +320,18 @@ def test_names_that_would_change_a_config_are_texts_in_it(yolo, tmp_path):
     assert check_dataset(cfg, workers=1).failures == []
 
 
+def test_pictures_have_a_colour_for_each_of_many_classes(yolo, tmp_path):
+    write_yaml(yolo, json.dumps([f'class {i}' for i in range(100)]))
+    convert(YoloDataset(yolo), tmp_path / 'out', BASE)
+    cfg = load_config(tmp_path / 'out/out.py')
+    environment.require('mmdet.datasets')
+    dataset = DATASETS.build({**cfg.val_dataloader.dataset, 'lazy_init': True, '_scope_': 'mmdet'})
+    from mmdet.visualization.palette import get_palette
+
+    assert len(dataset.metainfo['classes']) == 100
+    assert len(get_palette(dataset.metainfo['palette'], 100)) == 100
+
+
 BOMB = '<?xml version="1.0"?><!DOCTYPE a [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><a>&b;</a>'
 A_PEAR = voc_object('pear', [10, 5, 20, 15])
 BAD_YOLO_LINES = {
@@ -352,6 +371,7 @@ def test_every_bad_line_of_yolo_is_named_and_nothing_is_written(prepared, yolo, 
 
     code, out, _ = prepared(yolo, '--skip-bad')
     assert code == 0 and '2 images (0 without objects), 2 objects' in out
+    assert f'{len(BAD_YOLO_LINES)} labels or images cannot be used, and are left out' in out
 
 
 def test_every_bad_object_of_voc_is_named_and_nothing_is_written(prepared, voc, tmp_path):

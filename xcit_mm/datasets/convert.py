@@ -328,6 +328,8 @@ def convert(
             f'of them {dataset.problems[0]}; nothing is written: mend them, or leave them out with '
             '--skip-bad'
         )
+    if dataset.problems:
+        dataset.notes['labels or images cannot be used, and are left out'] = len(dataset.problems)
 
     splits = _usable_splits(dataset, read)
     names = {found.name for _, objects in read.values() for found in objects}
@@ -362,9 +364,7 @@ def _usable_splits(dataset: LabelledDataset, read: Mapping[Path, object]) -> dic
         named = dataset.splits.get(split, [])
         once = list(dict.fromkeys(named))
         if len(once) < len(named):
-            dataset.notes[f'images are named twice in {split}, taken once'] += len(named) - len(
-                once
-            )
+            dataset.notes[f'images stand twice in {split}, taken once'] = len(named) - len(once)
         splits[split] = [image for image in once if image in read]
     splits = {split: images for split, images in splits.items() if images}
     first = _first_of(splits, 'train', 'trainval')
@@ -383,8 +383,8 @@ def _usable_splits(dataset: LabelledDataset, read: Mapping[Path, object]) -> dic
         splits[first] = [image for image in images if image not in held_out]
         note = f'of the images of {first} are the split to validate on, as the dataset names none'
         dataset.notes[note] = len(held_out)
-    for split in {'val', 'test'} & splits.keys():
-        shared = set(splits[split]) & set(splits[first])
+    for split in ('val', 'test'):
+        shared = set(splits.get(split, ())) & set(splits[first])
         if shared:
             dataset.notes[f'images of {split} are in {first}, too'] = len(shared)
     return splits
@@ -447,14 +447,15 @@ def _config_text(
 
 def _literal(value: object) -> str:
     """A value as it stands in a config, whose text mmengine changes where it has two braces."""
-    return pformat(value, width=100, compact=True).replace('{', r'\x7b')
+    return pformat(value, width=90, compact=True).replace('{', r'\x7b')
 
 
 def _write(root: Path, files: Mapping[Path, bytes]) -> tuple[Path | None, bool]:
     """Write files that take their names together; where to earlier ones went, and if it did."""
     known = files.keys() | {root / f'{split}.json' for split in SPLITS}
     there = sorted(path for path in known if path.exists())
-    if len(there) == len(files) and all(path.read_bytes() == files.get(path) for path in there):
+    is_same = (path.is_file() and path.read_bytes() == files.get(path) for path in there)
+    if len(there) == len(files) and all(is_same):
         return None, False
     with ExitStack() as stack:  # the first one, the config, takes its name last
         for path, content in files.items():
