@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import resource
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -239,6 +240,21 @@ def test_a_second_call_writes_nothing_and_another_one_keeps_what_was_there(
     }
     assert '1 of the images of train are the split to validate on' in out
     assert Config.fromfile(tmp_path / 'out/out.py').classes == ('apple', 'pear')
+
+
+def test_where_one_file_cannot_be_written_none_is_replaced(yolo, tmp_path):
+    convert(YoloDataset(yolo), tmp_path / 'out', BASE)
+    before = {path: path.read_bytes() for path in (tmp_path / 'out').iterdir()}
+    lines = (f'0 0.5 0.5 0.{i} 0.{i}\n' for i in range(101, 200))
+    (yolo / 'labels/train/a.txt').write_text(''.join(lines))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, limits[1]))  # enough for the config
+    try:
+        with pytest.raises(OSError, match='File too large'):
+            convert(YoloDataset(yolo), tmp_path / 'out', BASE)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert {path: path.read_bytes() for path in (tmp_path / 'out').iterdir()} == before
 
 
 def test_difficult_objects_are_ignored_by_training_and_evaluation(prepared, voc, tmp_path):

@@ -81,7 +81,7 @@ class LabelError(UserError):
     """An image or a label that cannot be used; the message begins with the file and the line."""
 
 
-@dataclass
+@dataclass(slots=True)
 class LabelledObject:
     """An object of an image.
 
