@@ -29,9 +29,7 @@ def main() -> None:
         what = f'download, check and unpack {name}; what was interrupted goes on the next time'
         add_download_arguments(datasets.add_parser(name, help=what, description=what), dataset.root)
     for name in LAYOUTS:
-        what = (
-            f'write annotations and a config for a {name} dataset; its images stay where they are'
-        )
+        what = f'write annotations and a config for a {name.upper()} dataset; its images stay there'
         add_layout_arguments(datasets.add_parser(name, help=what, description=what))
     args = parser.parse_args()
 
@@ -68,7 +66,7 @@ def add_download_arguments(parser: argparse.ArgumentParser, root: str) -> None:
 
 
 def add_layout_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument('source', metavar='SRC', help='its folder, or its YAML file')
+    parser.add_argument('source', metavar='SRC', help='its folder; of YOLO the YAML file, too')
     parser.add_argument('--root', metavar='DIR', required=True, help='the folder to write to')
     parser.add_argument(
         '--skip-bad',
