@@ -51,6 +51,7 @@ setup(
         'numpy>=1.24',
         'pillow>=9.4',
         'pycocotools>=2.0.7',
+        'pyyaml>=6.0',
         'rich>=13',
         'shapely>=2.0',
     ],

@@ -17,7 +17,7 @@ import os
 import runpy
 import sys
 import traceback
-from argparse import Action, ArgumentParser
+from argparse import Action, ArgumentParser, _SubParsersAction
 from pathlib import Path
 
 import timm  # noqa: F401
@@ -48,7 +48,12 @@ def stop_after_parsing(parser: ArgumentParser, *args: object) -> None:
 
 def print_options(parser: ArgumentParser, *args: object) -> None:
     required = [action.option_strings[0] for action in parser._actions if needed(action)]
-    print(json.dumps(dict(known=sorted(parser._option_string_actions), required=required)))
+    parsers = [parser]
+    for action in parser._actions:
+        if isinstance(action, _SubParsersAction):
+            parsers += action.choices.values()
+    known = {name for part in parsers for name in part._option_string_actions}
+    print(json.dumps(dict(known=sorted(known), required=required)))
     raise Done
 
 

@@ -2,9 +2,9 @@
 
     stand_ins.py
 
-In the root of a clone, beside its data/shapes: COCO, ADE20k and ImageNet, two photographs, a
-released classifier, in mmengine's cache a released detector and segmentor, all of random weights,
-and what a training leaves whose losses are not finite.
+In the root of a clone, beside its data/shapes: COCO, ADE20k and ImageNet, a dataset in YOLO's
+layout, two photographs, a released classifier, in mmengine's cache a released detector and
+segmentor, all of random weights, and what a training leaves whose losses are not finite.
 """
 
 import json
@@ -16,8 +16,10 @@ import timm
 import torch
 from mmdet.datasets import CocoDataset
 from mmengine.registry import MODELS, init_default_scope
+from other_layouts import make_yolo
 
 from xcit_mm import UserError
+from xcit_mm.datasets.shapes import ShapesSpec, make_shapes
 from xcit_mm.download import cache_path
 from xcit_mm.engine import train
 from xcit_mm.engine.config import load_config
@@ -58,6 +60,13 @@ def make_imagenet(shapes: Path, root: Path) -> None:
         shutil.copy(image, name)
 
 
+def make_fruit(root: Path) -> None:
+    few = root.with_name('few')
+    make_shapes(few, ShapesSpec(num_train=8, num_val=2))
+    make_yolo(few, root)
+    shutil.rmtree(few)
+
+
 def make_classifier() -> None:
     state = timm.create_model(CLASSIFIER).state_dict()
     torch.save({'model': state}, f'{CLASSIFIER}_dist.pth')
@@ -92,6 +101,7 @@ if __name__ == '__main__':
     make_coco(Path('data/shapes'), Path('data/coco'))
     make_ade(Path('data/ade'))
     make_imagenet(Path('data/shapes'), Path('data/imagenet/val'))
+    make_fruit(Path('datasets/fruit'))
     make_classifier()
     make_diverged_run('work_dirs/diverged', 120)
     for config, file in RELEASED.items():

@@ -35,7 +35,8 @@ NOT_RUN = {
 # What has its arguments read and its config loaded with the options, and is not run, and why.
 ONLY_PARSED = {
     'tools/train.py configs/mask_rcnn_xcit_s12_8_3x': 'half a minute a step without a GPU',
-    'tools/prepare_data.py': 'it downloads gigabytes; test_prepare_data.py has a server for it',
+    'tools/prepare_data.py coco': 'it downloads gigabytes; test_prepare_data.py has a server',
+    'tools/prepare_data.py ade20k': 'as for coco',
     'tools/demo.py': 'it serves until it is stopped; test_demo.py opens the page in a browser',
     'tools/export_onnx.py configs/sem_fpn': 'half a minute; test_export.py exports it',
     'tools/benchmark.py': 'it compares eight models; test_benchmark.py runs it',

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Download COCO 2017 or ADE20k, check, unpack; what was interrupted goes on the next time."""
+"""Download COCO 2017 or ADE20k, or make a VOC or YOLO dataset one that the configs train on."""
 
 import argparse
 import sys
@@ -9,18 +9,46 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clone as it stands
 
 try:
+    from xcit_mm.datasets.convert import convert
     from xcit_mm.datasets.prepare import DATASETS, SPLITS, prepare
+    from xcit_mm.datasets.voc import VocDataset
+    from xcit_mm.datasets.yolo import YoloDataset
     from xcit_mm.engine import cli
 except ImportError as error:  # of what xcit_mm stands on; the message says what to install
     print(f'{sys.argv[0]}: {error}', file=sys.stderr)
     sys.exit(2)
 
+LAYOUTS = {'voc': VocDataset, 'yolo': YoloDataset}
+BASE = Path(__file__).resolve().parents[1] / 'configs' / 'faster_rcnn_xcit_n12_16_small.py'
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument('dataset', choices=tuple(DATASETS))
+    datasets = parser.add_subparsers(dest='dataset', required=True)
+    for name, dataset in DATASETS.items():
+        what = f'download, check and unpack {name}; what was interrupted goes on the next time'
+        add_download_arguments(datasets.add_parser(name, help=what, description=what), dataset.root)
+    for name in LAYOUTS:
+        what = f'write annotations and a config for a {name.upper()} dataset; its images stay there'
+        add_layout_arguments(datasets.add_parser(name, help=what, description=what))
+    args = parser.parse_args()
+
+    say = partial(print, flush=True)
+    if args.dataset in LAYOUTS:
+        dataset = LAYOUTS[args.dataset](args.source)
+        convert(dataset, args.root, BASE, args.skip_bad, say)
+        return
+    dataset = DATASETS[args.dataset]
+    data_root = prepare(dataset, args.root, args.splits, args.mirror, args.keep_archives, say)
+    found = 'configs find it'
+    if Path(args.root) != Path(dataset.root):
+        found = f'tools take --cfg-options data_root={data_root}'
+    print(f'All of it is there; the {found}')
+
+
+def add_download_arguments(parser: argparse.ArgumentParser, root: str) -> None:
     parser.add_argument(
-        '--root', metavar='DIR', help='where to; default: data/coco or data/ade, as in the configs'
+        '--root', metavar='DIR', default=root, help=f'where to; default: {root}, as in the configs'
     )
     parser.add_argument(
         '--splits',
@@ -35,15 +63,16 @@ def main() -> None:
     parser.add_argument(
         '--keep-archives', action='store_true', help='leave them in DIR when they are unpacked'
     )
-    args = parser.parse_args()
-    dataset = DATASETS[args.dataset]
-    root = args.root or dataset.root
-    say = partial(print, flush=True)
-    data_root = prepare(dataset, root, args.splits, args.mirror, args.keep_archives, say)
-    found = 'configs find it'
-    if Path(root) != Path(dataset.root):
-        found = f'tools take --cfg-options data_root={data_root}'
-    print(f'All of it is there; the {found}')
+
+
+def add_layout_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument('source', metavar='SRC', help='its folder; of YOLO the YAML file, too')
+    parser.add_argument('--root', metavar='DIR', required=True, help='the folder to write to')
+    parser.add_argument(
+        '--skip-bad',
+        action='store_true',
+        help='leave out labels and images that cannot be used, instead of writing nothing',
+    )
 
 
 if __name__ == '__main__':
