@@ -146,13 +146,16 @@ class CheckedCocoDataset(CocoDataset):
     def misplaced(self, max_share: float) -> str | None:
         """Why more of the annotations than slips explain are lost, or not where they were meant.
 
+        Those that stop a run by themselves are not counted.
+
         Args:
             max_share: Of the annotations that may be so.
 
         Returns:
             The end of a sentence, with the likely cause; None if they are not so many.
         """
-        lost = Counter(p.kind for p in self.problems if p.kind in LOST)
+        kinds = [kind for kind in LOST if self.fate(kind) != STOPS]
+        lost = Counter(p.kind for p in self.problems if p.kind in kinds)
         if lost.total() <= max_share * self._num_annotations:
             return None
         listed = ', '.join(f'{count} x {kind}' for kind, count in lost.most_common())

@@ -141,9 +141,13 @@ def _check_evaluators(
                     )
         from ..datasets.coco import CheckedCocoDataset  # needs mmdet
 
-        load = dict(type='mmdet.LoadAnnotations', with_mask=with_masks)
-        metainfo = dict(classes=classes)
-        CheckedCocoDataset(ann_file=str(path), metainfo=metainfo, pipeline=[load], test_mode=True)
+        CheckedCocoDataset(
+            ann_file=str(path),
+            data_prefix=dict(img=''),
+            metainfo=dict(classes=classes),
+            pipeline=[dict(type='mmdet.LoadAnnotations', with_mask=with_masks)],
+            test_mode=True,
+        )
 
 
 def _image_ids(path: Path) -> set[int | str]:
