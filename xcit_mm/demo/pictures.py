@@ -11,7 +11,7 @@ from ..errors import UserError
 from ..inference.reading import to_rgb
 
 # Those that a browser sends, and Pillow reads by itself, without a program such as Ghostscript.
-FORMATS = ('BMP', 'GIF', 'JPEG', 'MPO', 'PNG', 'TIFF', 'WEBP')
+FORMATS = ('BMP', 'GIF', 'JPEG', 'PNG', 'TIFF', 'WEBP')
 MAX_SIDE = 2048  # pixels; models of our configs see no more of a picture, and a browser is quick
 
 
