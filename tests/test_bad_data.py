@@ -66,14 +66,23 @@ def test_a_training_ends_and_its_log_counts_what_was_planted(
 
 
 def test_more_than_the_share_ends_the_training_with_the_list(run_tool, root, tmp_path):
-    plant_coco(root)
+    plant_ade(root)
     arguments = ['--work-dir', tmp_path / 'work', *options(root, NUM_ITERS)]
-    done = run_tool('train.py', DETECTOR, *arguments)
+    done = run_tool('train.py', SEGMENTOR, *arguments)
     assert done.returncode == 2
     assert 'Traceback' not in done.stderr
     assert 'training samples cannot be read, more than the share of 0.01' in done.stderr
     assert re.search(r'\.jpg: BadImageError: it is', done.stderr)
     assert 'tools/check_dataset.py' in done.stderr
+
+
+def test_lost_annotations_stop_a_training_before_it_begins(run_tool, root, tmp_path):
+    planted = plant_coco(root)
+    arguments = ['--work-dir', tmp_path / 'work', *options(root, NUM_ITERS)]
+    done = run_tool('train.py', DETECTOR, *arguments)
+    assert_refused(done, r'instances_train2017.json: ')
+    assert f'{planted[annotations.BROKEN_MASK]} x {annotations.BROKEN_MASK}' in done.stderr
+    assert 'or allow such a share with max_bad_share' in done.stderr
 
 
 def test_two_processes_tell_each_other(root, tmp_path):

@@ -88,10 +88,16 @@ def test_all_that_is_planted_is_found(checked, root, config, plant, bad):
     assert done.returncode == 1, done.stderr
     assert report['counts'] == dict(train=planted, val={})
     assert rows(done.stdout) == planted
-    [failure] = report['failures']
+    *others, failure = report['failures']
     assert failure.startswith(f'train: {bad} of 24 images are bad, more than the share of 0.01')
     assert failure in done.stdout
     assert 'Traceback' not in done.stderr
+    if config == DETECTOR:
+        [lost] = others
+        assert f'{planted[of.BROKEN_MASK]} x {of.BROKEN_MASK}' in lost
+        assert done.stdout.startswith('A run would stop: train: ') and lost[:60] in done.stdout
+    else:
+        assert others == []
 
     findings = report['findings']
     fates = {finding['kind']: finding['fate'] for finding in findings}
@@ -133,7 +139,7 @@ def test_labels_of_no_class_stop_a_run(root, folder, split):
     report = check_in_this_process(SEGMENTOR, root)
     assert counts(report, split) == {check.NO_CLASS: count}
     assert report.failures == [f'{split}: {count} x {check.NO_CLASS}']
-    assert [f.detail.split('.png has ')[1] for f in report.findings] == ['5', '254', '300']
+    assert [f.detail.split('.png has ')[1] for f in report.findings] == ['5', '254', '44']
 
 
 def test_labels_in_colour_are_of_no_class(root):
@@ -148,6 +154,13 @@ def test_without_zero_as_unlabelled_it_is_a_class(root):
     cfg.train_dataloader.dataset.reduce_zero_label = False
     report = check.check_dataset(cfg, ['train'], workers=2)
     assert {f.detail.split(' has ')[1] for f in report.findings} == {'4'}
+
+
+def test_labels_that_are_cut_are_bad(root):
+    path = root / 'ade/annotations/training/000000000001.png'
+    Image.fromarray(np.array(Image.open(path)).astype(np.uint16) + 256).save(path)
+    report = check_in_this_process(SEGMENTOR, root)
+    assert counts(report, 'train') == {im.LABELS_TOO_LARGE: 1} and report.findings[0].is_bad
 
 
 def test_no_image_left_is_a_failure(root):

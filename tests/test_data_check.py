@@ -1,6 +1,7 @@
 """Missing data and other classes are found before anything is built, and named."""
 
 import json
+import os
 import shutil
 
 import pytest
@@ -57,6 +58,64 @@ def test_the_evaluator_is_looked_into(tmp_path):
     metric = dict(type='CocoMetric', ann_file=str(tmp_path / 'gone.json'))
     with pytest.raises(UserError, match=r'val data: annotation file .*gone\.json'):
         check_data(Config(dict(val_evaluator=[metric])), ('val',))
+
+
+def test_what_is_no_file_or_no_folder_is_refused(tmp_path):
+    os.mkfifo(tmp_path / 'pipe.json')
+    for dataset, says in (
+        (dict(ann_file=str(tmp_path)), 'is no annotation file'),
+        (dict(ann_file=str(tmp_path / 'pipe.json')), 'is no annotation file'),
+        (dict(data_root=str(tmp_path / 'pipe.json')), 'is no folder'),
+    ):
+        with pytest.raises(UserError, match=says):
+            check_data(Config(dict(train_dataloader=dict(dataset=dataset))), ('train',))
+
+
+@pytest.fixture
+def evaluated(annotations, tmp_path):
+    """A config whose evaluator reads another file than its dataset: changed as a test says."""
+
+    def build(change) -> Config:
+        cfg = annotations(SHAPES)
+        path = tmp_path / 'shapes/coco/annotations/instances_val2017.json'
+        content = json.loads(path.read_text())
+        change(content)
+        cfg.val_evaluator.ann_file = str(tmp_path / 'other.json')
+        (tmp_path / 'other.json').write_text(json.dumps(content))
+        return cfg
+
+    return build
+
+
+def test_an_evaluator_reads_a_copy_of_the_annotations(evaluated):
+    check_classes(evaluated(lambda content: content.update(info='a copy')), ('val',))
+
+
+@pytest.mark.parametrize(
+    ('change', 'says'),
+    [
+        (lambda content: content['images'].pop(), 'has other images than .*val2017'),
+        (lambda content: content['images'][0].update(id=999), 'has other images than'),
+        (lambda content: content['categories'][0].update(id=9), 'has other categories than'),
+        (lambda content: content['annotations'][0].pop('area'), '1 annotations cannot be evalua'),
+        (lambda content: content['annotations'][0].update(segmentation=[[1e9] * 6]), 'mask is br'),
+        (lambda content: content.update(images=3), 'is no COCO annotation file'),
+    ],
+)
+def test_an_evaluator_that_reads_others_is_refused(evaluated, change, says):
+    with pytest.raises(UserError, match=rf'other\.json.*{says}'):
+        check_classes(evaluated(change), ('val',))
+
+
+def test_masks_are_checked_where_only_the_evaluator_reads_them(evaluated, tmp_path):
+    cfg = evaluated(lambda content: content['annotations'][0].update(segmentation=[[1e300] * 6]))
+    cfg.val_dataloader.dataset.ann_file = str(tmp_path / 'other.json')
+    check_classes(cfg, ('val',))  # the dataset will look at them
+    cfg.val_dataloader.dataset.pipeline = []
+    with pytest.raises(UserError, match='mask is broken'):
+        check_classes(cfg, ('val',))
+    cfg.val_evaluator.metric = 'bbox'
+    check_classes(cfg, ('val',))
 
 
 def test_a_config_without_validation_passes():
@@ -122,7 +181,18 @@ def test_categories_are_found_beside_others_of_that_name(annotations, tmp_path):
         check_classes(cfg, ALL)
 
 
-@pytest.mark.parametrize('content', ['', '[]', '{"categories": 3}', '{"images": ['])
+@pytest.mark.parametrize(
+    'content',
+    [
+        '',
+        '[]',
+        '{"categories": 3}',
+        '{"images": [',
+        f'{{"categories": {"[" * 100_000}',
+        f'{{"categories": [{{"name": {"1" * 5000}}}]}}',
+        '{"images": [], "categories": [{"id": 1, "name": ["circle"]}]}',
+    ],
+)
 def test_annotations_that_are_none_are_refused(shapes_root, tmp_path, content):
     (tmp_path / 'broken.json').write_text(content)
     cfg = detector(shapes_root)

@@ -1,6 +1,7 @@
 """Images are read as mmcv reads them; what is bad is said, what can be converted is."""
 
 import io
+import os
 import pickle
 
 import cv2
@@ -10,9 +11,10 @@ from mmengine.registry import TRANSFORMS
 from PIL import Image, ImageOps
 from planted import encoded, no_pixels, rotated, sixteen_bits
 
-from xcit_mm import environment
+from xcit_mm import UserError, environment
 from xcit_mm.datasets import images as im
 from xcit_mm.datasets.images import BadImageError, LoadImage, conversions, decode
+from xcit_mm.inference.reading import read_image, to_rgb
 
 WIDTH, HEIGHT = 40, 30
 
@@ -172,11 +174,31 @@ def test_older_opencv_changes_nothing(monkeypatch):
         decode(cut('JPEG'))
 
 
+def test_16_bits_of_pil_become_8(picture):
+    deep = Image.fromarray(picture[..., 0].astype(np.uint16) * 257)
+    np.testing.assert_array_equal(to_rgb(deep)[..., 0], picture[..., 0])
+
+
 def test_a_missing_file_and_a_folder_are_bad_images(tmp_path):
     with pytest.raises(BadImageError, match=r'it is missing or cannot be opened: No such file'):
         LoadImage()(dict(img_path=str(tmp_path / 'gone.jpg')))
     with pytest.raises(BadImageError, match=r'cannot be opened: Is a directory'):
         LoadImage()(dict(img_path=str(tmp_path)))
+
+
+def test_what_is_no_regular_file_is_not_read(tmp_path):
+    os.mkfifo(tmp_path / 'pipe.jpg')
+    for path in (tmp_path / 'pipe.jpg', '/dev/zero'):
+        with pytest.raises(BadImageError, match=r'cannot be opened: Not a regular file'):
+            LoadImage()(dict(img_path=str(path)))
+        with pytest.raises(UserError, match=r'cannot be opened \(OSError: .*Not a regular file'):
+            read_image(str(path))
+    with pytest.raises(BadImageError, match=r'its label file .*Not a regular file'):
+        LoadImage()(dict(img_path='a.jpg', seg_map_path=str(tmp_path / 'pipe.jpg')))
+    (tmp_path / 'sparse.jpg').touch()
+    os.truncate(tmp_path / 'sparse.jpg', im.MAX_BYTES + 1)
+    with pytest.raises(BadImageError, match=r'cannot be opened: File too large'):
+        LoadImage()(dict(img_path=str(tmp_path / 'sparse.jpg')))
 
 
 def test_another_size_than_the_annotated_one_is_bad(tmp_path, picture):
@@ -213,6 +235,23 @@ def test_labels_that_do_not_fit_are_bad(tmp_path, picture):
             labelled(tmp_path, picture, bad)
     with pytest.raises(BadImageError, match=r'size of its labels: 40x30 pixels instead of 7x30'):
         labelled(tmp_path, picture, encoded(picture[:, :7, 0], 'PNG'))
+
+
+@pytest.mark.parametrize('value', [255, 256, 300, 65535])
+@pytest.mark.parametrize('of_mmseg', [False, True])
+def test_labels_that_mmseg_would_cut_are_bad(tmp_path, picture, value, of_mmseg):
+    path, label_path = tmp_path / 'image.png', tmp_path / 'labels.png'
+    path.write_bytes(encoded(picture, 'PNG'))
+    labels = np.zeros((HEIGHT, WIDTH), np.uint16)
+    labels[3, 4] = value
+    Image.fromarray(labels).save(label_path)
+    sample = dict(img_path=str(path), seg_map_path=str(label_path))
+    sample |= dict(reduce_zero_label=False) if of_mmseg else {}
+    if value > 255 and of_mmseg:
+        with pytest.raises(BadImageError, match=rf'{im.LABELS_TOO_LARGE}: {value}'):
+            LoadImage()(sample)
+    else:
+        assert LoadImage()(sample)['img_shape'] == (HEIGHT, WIDTH)
 
 
 def test_labels_tell_whether_an_image_is_to_be_rotated(tmp_path, picture):

@@ -39,6 +39,13 @@ def test_a_label_of_no_class_is_named_with_its_file(method, label):
         getattr(LabelCheckHook(), method)(RUNNER, 0, batch(1, label))
 
 
+def test_an_image_of_colours_is_named_with_its_file():
+    coloured = batch(1)
+    coloured['data_samples'][0].set_data(dict(gt_sem_seg=PixelData(data=torch.ones(5, 7, 3))))
+    with pytest.raises(UserError, match=r'labels/7\.png: labels of the shape \(5, 7, 3\)'):
+        LabelCheckHook().before_train_iter(RUNNER, 0, coloured)
+
+
 def test_where_zero_is_unlabelled_the_value_is_that_of_the_file():
     with pytest.raises(UserError, match=r'the label 5 is outside 1\.\.4'):
         LabelCheckHook().before_train_iter(RUNNER, 0, batch(4, reduce_zero_label=True))

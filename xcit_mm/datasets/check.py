@@ -27,9 +27,9 @@ from rich.table import Table
 from ..engine.config import ours
 from ..engine.data_check import check_classes, check_data, leaf_datasets
 from ..environment import quiet, require, require_one_stack
-from ..errors import UserError, reason
+from ..errors import UserError, printable, reason
 from ..files import write_whole
-from .annotations import STOPS, Problem
+from .annotations import LOST_SHARE, STOPS, Problem
 from .images import BadImageError, LoadImage, conversions
 
 ALL_SPLITS = ('train', 'val', 'test')
@@ -119,18 +119,23 @@ def check_dataset(
             report.findings += findings
             if dataset is None:
                 continue
+            if hasattr(dataset, 'misplaced'):
+                why = dataset.misplaced(max(LOST_SHARE, cfg.max_bad_share))
+                report.failures += [f'{split}: {dataset.ann_file}: {why}'] if why else []
             report.images[split] += len(dataset)
             for found in _track(_Reader(cfg, split, dataset), workers or _cores()):
                 report.findings += found
     # In order, as processes end in any.
     report.findings.sort(key=lambda f: (ALL_SPLITS.index(f.split), f.kind, f.file))
-    report.failures = list(_failures(cfg, report))
+    report.failures += _failures(cfg, report)
     return report
 
 
 def print_report(report: Report) -> None:
-    """Print the findings as a table, counted by kind, and whether a run would stop."""
+    """Print whether and why a run would stop, and the findings as a table, counted by kind."""
     console = Console(width=None if sys.stdout.isatty() else TABLE_WIDTH)
+    for failure in report.failures:
+        console.print(f'A run would stop: {printable(failure)}.', markup=False, highlight=False)
     table = Table('split', 'what', 'count', 'what happens', 'the first one')
     counts = Counter((f.split, f.kind, f.fate) for f in report.findings)
     firsts = {(f.split, f.kind, f.fate): f for f in reversed(report.findings)}
@@ -140,17 +145,15 @@ def print_report(report: Report) -> None:
         detail = first.detail and f': {first.detail}'
         split, kind, fate = key
         what = f'image: {kind}' if first.is_bad else kind
-        table.add_row(split, what, str(count), fate, f'{first.file}{number}{detail}')
+        table.add_row(split, what, str(count), fate, printable(f'{first.file}{number}{detail}'))
     table.columns[-1].overflow = 'fold'
     if counts:
         console.print(table, markup=False)
         console.print('--out FILE writes each one of them.', markup=False)
     read = ', '.join(f'{count} of {split}' for split, count in report.images.items())
     console.print(f'Images read: {read}.', markup=False, highlight=False)
-    for failure in report.failures:
-        console.print(f'A run would stop: {failure}.', markup=False, highlight=False)
-    if not report.failures:
-        console.print('A run would not stop at this data.')
+    verdict = 'would stop' if report.failures else 'would not stop'
+    console.print(f'A run {verdict} at this data.')
 
 
 def write_report(path: Path, report: Report) -> None:
@@ -267,7 +270,7 @@ def _failures(cfg: Config, report: Report) -> Iterator[str]:
     for (split, kind), count in counts.items():
         yield f'{split}: {count} x {kind}'
     bad = len({f.file for f in report.findings if f.split == 'train' and f.is_bad})
-    share = cfg.get('max_bad_share', 0.01)
+    share = cfg.max_bad_share
     if bad > share * report.images.get('train', 0):
         yield (
             f'train: {bad} of {report.images["train"]} images are bad, more than the share of '

@@ -9,7 +9,7 @@ from mmdet.datasets.api_wrappers import COCO
 from mmdet.registry import DATASETS
 from mmengine.logging import print_log
 
-from ..errors import UserError, reason
+from ..errors import UserError, printable
 from .annotations import (
     BROKEN_MASK,
     BROKEN_PART,
@@ -18,24 +18,30 @@ from .annotations import (
     IN_TRAINING,
     KEPT,
     LEFT_OUT,
+    LOST,
+    NO_CROWD_FLAG,
     NO_IMAGE,
     NO_MASK,
     NO_OBJECTS,
     STOPS,
     TOO_SMALL,
+    UNKNOWN_CATEGORY,
     Problem,
     annotation_problem,
     area,
     evaluation_problem,
     is_number,
+    looks_of_box,
+    read_annotations,
     usable_mask,
 )
 
-IMAGE_FIELDS = dict(
-    file_name=lambda name: isinstance(name, str),
-    width=is_number,
-    height=is_number,
-)
+CLEAR_SHARE = 0.9  # of the annotations, whose boxes look like another format
+OTHER_CAUSES = {
+    NO_MASK: 'train a model without masks, or add the masks',
+    UNKNOWN_CATEGORY: 'are their category_id those of categories?',
+}
+OF_OTHER_IMAGES = 'are they of images of another size?'
 NAMED = 3  # of the problems in an error
 REMEDY = 'tools/check_dataset.py CONFIG names them all'
 
@@ -71,6 +77,8 @@ class CheckedCocoDataset(CocoDataset):
         if self._fully_initialized:
             return
         self.problems = []
+        self._looks: Counter[str] = Counter()
+        self._num_annotations = 0
         self._with_masks = _loads_masks(self.pipeline)
         super().full_init()
         self._log_problems()
@@ -83,17 +91,14 @@ class CheckedCocoDataset(CocoDataset):
             )
 
     def COCOAPI(self, path: str) -> COCO:  # noqa: N802  what mmdet calls to read the file
-        try:
-            coco = COCO(path)
-        except KeyError as error:
-            raise UserError(
-                f'{self.ann_file} is no COCO annotation file: an entry of it has no {error.args[0]}'
-            ) from None
-        except (ValueError, TypeError, AttributeError, AssertionError) as error:
-            raise UserError(
-                f'{self.ann_file} is no COCO annotation file ({reason(error)})'
-            ) from None
-        self._check_entries(coco)
+        coco = COCO()
+        coco.dataset = read_annotations(path)
+        coco.createIndex()
+        coco.img_ann_map, coco.cat_img_map = coco.imgToAnns, coco.catToImgs
+        for annotation in coco.dataset.get('annotations', ()):
+            if annotation['image_id'] not in coco.imgs:
+                image = f'image {annotation["image_id"]}'
+                self.problems.append(Problem(NO_IMAGE, image, annotation['id']))
         return coco
 
     def parse_data_info(self, raw_data_info: dict) -> dict:
@@ -102,9 +107,13 @@ class CheckedCocoDataset(CocoDataset):
         for annotation in raw_data_info['raw_ann_info']:
             if annotation.get('ignore') and not self.test_mode:  # as mmdet
                 continue
-            kind = annotation_problem(annotation, image, self.cat2label, self._with_masks)
-            if kind is None and self.test_mode:
-                kind = evaluation_problem(annotation)
+            self._num_annotations += 1
+            self._looks.update(looks_of_box(annotation.get('bbox'), image))
+            kind = None
+            if self.test_mode and annotation['category_id'] in self.cat2label:
+                kind = evaluation_problem(annotation, image, self._with_masks)
+            if kind is None:
+                kind = annotation_problem(annotation, image, self.cat2label, self._with_masks)
             if kind is not None:
                 problems.append((kind, annotation['id']))
             if IN_TRAINING.get(kind) != DROPPED:
@@ -127,10 +136,34 @@ class CheckedCocoDataset(CocoDataset):
             kept = [info for info in kept if info['instances']]
         if not kept:
             self._log_problems()
+            why = self.misplaced(max_share=0)
             raise AnnotationError(
-                f'{self.ann_file}: none of its {len(self.data_list)} images is left; {REMEDY}'
+                f'{self.ann_file}: none of its {len(self.data_list)} images is left'
+                f'{f": {why}" if why else ""}; {REMEDY}'
             )
         return kept
+
+    def misplaced(self, max_share: float) -> str | None:
+        """Why more of the annotations than slips explain are lost, or not where they were meant.
+
+        Those that stop a run by themselves are not counted.
+
+        Args:
+            max_share: Of the annotations that may be so.
+
+        Returns:
+            The end of a sentence, with the likely cause; None if they are not so many.
+        """
+        kinds = [kind for kind in LOST if self.fate(kind) != STOPS]
+        lost = Counter(p.kind for p in self.problems if p.kind in kinds)
+        if lost.total() <= max_share * self._num_annotations:
+            return None
+        listed = ', '.join(f'{count} x {kind}' for kind, count in lost.most_common())
+        clear = CLEAR_SHARE * self._num_annotations
+        other_formats = (look for look, count in self._looks.items() if count >= clear)
+        [(most_common, _)] = lost.most_common(1)
+        cause = OTHER_CAUSES.get(most_common) or next(other_formats, OF_OTHER_IMAGES)
+        return f'{lost.total()} of the {self._num_annotations} annotations ({listed}): {cause}'
 
     def fate(self, kind: str) -> str:
         """What happens with a problem of this kind."""
@@ -150,37 +183,13 @@ class CheckedCocoDataset(CocoDataset):
     def _note(self, kind: str, infos: list[dict]) -> None:
         self.problems += [Problem(kind, info['img_path'], None) for info in infos]
 
-    def _check_entries(self, coco: COCO) -> None:
-        """What pycocotools would take for another entry, or mmdet stop at."""
-        seen = set()
-        for annotation in coco.dataset.get('annotations', ()):
-            number, image = annotation['id'], annotation['image_id']
-            if number in seen:
-                raise UserError(
-                    f'{self.ann_file} has two annotations with the id {number}: number them anew'
-                )
-            seen.add(number)
-            if image not in coco.imgs:
-                self.problems.append(Problem(NO_IMAGE, f'image {image}', number))
-        for image in coco.dataset.get('images', ()):
-            for name, is_good in IMAGE_FIELDS.items():
-                if not is_good(image.get(name)):
-                    raise UserError(
-                        f'{self.ann_file}: the image with the id {image["id"]} has the {name} '
-                        f'{image.get(name)!r}: put the right one in'
-                    )
-            if coco.imgs[image['id']] != image:
-                raise UserError(
-                    f'{self.ann_file} has two images with the id {image["id"]}: number them anew'
-                )
-
     def _log_problems(self) -> None:
         counts = Counter(problem.kind for problem in self.problems)
         if counts:
             listed = ', '.join(f'{n} x {kind} ({self.fate(kind)})' for kind, n in counts.items())
             is_usual = counts.keys() <= {NO_OBJECTS, TOO_SMALL}
             print_log(
-                f'{self.ann_file}: {listed}; {REMEDY}',
+                printable(f'{self.ann_file}: {listed}; {REMEDY}'),
                 logger='current',
                 level=logging.INFO if is_usual else logging.WARNING,
             )
@@ -198,6 +207,8 @@ def _loads_masks(transform: Any) -> bool:
 def _mended(annotation: dict, kind: str | None, image: dict) -> dict:
     if not is_number(annotation.get('area')):
         annotation = {**annotation, 'area': area(annotation)}
+    if kind == NO_CROWD_FLAG:
+        annotation = {**annotation, 'iscrowd': 1}  # mmdet ignores the object then
     if kind in (NO_MASK, BROKEN_MASK, BROKEN_PART):
         mask = usable_mask(annotation.get('segmentation'), image)
         annotation = {**annotation, 'segmentation': mask}

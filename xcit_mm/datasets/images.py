@@ -6,7 +6,7 @@ except where the annotations are of the image as it is stored.
 
 import io
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,6 +15,8 @@ import numpy as np
 from mmengine import fileio
 from mmengine.registry import TRANSFORMS
 from PIL import Image, UnidentifiedImageError
+
+from ..files import read_regular
 
 # What is bad about an image.
 MISSING = 'it is missing or cannot be opened'
@@ -25,6 +27,7 @@ NO_PIXELS = 'it has a side of no pixels'
 OTHER_SIZE = 'it is not of the annotated size'
 LABELS_MISSING = 'its label file is missing or cannot be opened'
 LABELS_UNREADABLE = 'its label file cannot be read'
+LABELS_TOO_LARGE = 'its label file has values that mmsegmentation would cut to 8 bits'
 LABELS_OF_OTHER_SIZE = 'it is not of the size of its labels'
 
 # What is converted.
@@ -42,6 +45,7 @@ EXIF_ORIENTATION = 0x0112
 TIFF_BITS = 258
 PNG_BITS = 24  # the byte that says how many
 
+MAX_BYTES = 2**31 - 1  # of an image file, as of OpenCV
 LABEL_IMAGES = ('.png', '.bmp', '.gif', '.jpg', '.jpeg', '.tif', '.tiff')
 BLACK = 'black'  # in what a transform is given: for a black image in the place of a bad one
 
@@ -92,7 +96,8 @@ class LoadImage:
         annotated = None if None in annotated else annotated
         labels = results.get('seg_map_path')
         is_image = labels is not None and Path(labels).suffix.lower() in LABEL_IMAGES
-        label_size = self._label_size(labels) if is_image else None
+        are_cut = 'reduce_zero_label' in results  # of mmseg
+        label_size = self._label_size(labels, are_cut) if is_image else None
 
         image = results.get('img')
         if results.get(BLACK):
@@ -117,23 +122,31 @@ class LoadImage:
         """The bytes of a file.
 
         Raises:
-            BadImageError: ``missing``, if it cannot be opened.
+            BadImageError: ``missing``, if it cannot be opened or is no regular file.
         """
         try:
+            if self.backend_args is None and '://' not in str(path):
+                return read_regular(Path(path), MAX_BYTES)
             return fileio.get(path, backend_args=self.backend_args)
         except OSError as error:
             raise BadImageError(missing, error.strerror or type(error).__name__) from None
 
-    def _label_size(self, path: str) -> Size:
+    def _label_size(self, path: str, are_cut: bool) -> Size:
         data = self.read(path, LABELS_MISSING)
         try:
             _require_whole(data)
-            with _opened(data) as image:
-                return image.size
+            with opened(data) as image:
+                size = image.size
+                is_deep = image.mode.startswith(('I', 'F'))  # of more than 8 bits
+                labels = np.asarray(image) if is_deep and are_cut else np.zeros(0)
         except UnidentifiedImageError:
             raise BadImageError(LABELS_UNREADABLE) from None
         except Exception as error:  # of PIL's many decoders, or ours
             raise BadImageError(LABELS_UNREADABLE, str(error).partition('\n')[0]) from None
+        other = labels[labels.astype(np.uint8) != labels]
+        if other.size:
+            raise BadImageError(LABELS_TOO_LARGE, f'{other[0]}')
+        return size
 
 
 def decode(data: bytes, annotated: Size | None = None) -> np.ndarray:
@@ -172,7 +185,7 @@ def conversions(data: bytes) -> list[str]:
         a format that PIL does not know.
     """
     try:
-        with _opened(data) as image:
+        with opened(data) as image:
             mode = image.mode
             if image.format == 'PNG':
                 bits = data[PNG_BITS]
@@ -196,7 +209,7 @@ def _require_whole(data: bytes) -> None:
     if any(data.startswith(start) and data.endswith(end) for start, end in WHOLE):
         return
     try:
-        with _opened(data) as image:
+        with opened(data) as image:
             image.load()
     except Exception as error:  # of PIL's many decoders, which may not know what OpenCV reads
         if 'truncated' in str(error).lower():
@@ -212,7 +225,7 @@ def _decode_with_cv2(data: bytes, flags: int) -> np.ndarray | None:
 
 def _decode_with_pil(data: bytes) -> np.ndarray:
     try:
-        with _opened(data) as image:
+        with opened(data) as image:
             return np.ascontiguousarray(np.asarray(image.convert('RGB'))[..., ::-1])
     except Exception:  # of PIL's many decoders
         no_end = any(data.startswith(start) and not data.endswith(end) for start, end in WHOLE)
@@ -220,9 +233,14 @@ def _decode_with_pil(data: bytes) -> np.ndarray:
 
 
 @contextmanager
-def _opened(data: bytes) -> Iterator[Image.Image]:
-    """PIL's image, without its warnings: what is wrong is said by who asks."""
+def opened(data: bytes, formats: Sequence[str] | None = None) -> Iterator[Image.Image]:
+    """PIL's image, without its warnings: what is wrong is said by who asks.
+
+    Args:
+        data: What is in the file.
+        formats: Those that it may have, as PIL calls them; None: any.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')
-        with Image.open(io.BytesIO(data)) as image:
+        with Image.open(io.BytesIO(data), formats=formats) as image:
             yield image

@@ -1,9 +1,13 @@
-"""Bad samples of a training: named in the log, counted, and too many of them the end of it."""
+"""Bad samples and annotations: named in the log, counted, and too many of them the end of a run."""
+
+from collections.abc import Iterator
+from typing import Any
 
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
-from mmengine.runner import Runner
+from mmengine.runner import BaseLoop, Runner
 
+from ..datasets.annotations import LOST_SHARE
 from ..errors import UserError
 from .consensus import Consensus
 from .loader import BadSample
@@ -19,10 +23,16 @@ class BadDataHook(Hook):
 
     Raises:
         UserError: If more of the training data is bad than the config's ``max_bad_share``, with
-            the list.
+            the list; before the run, if so many annotations of any split are lost that the file
+            is rather of another format.
     """
 
     priority = 'BELOW_NORMAL'  # before a checkpoint
+
+    def before_run(self, runner: Runner) -> None:
+        for loop in (runner._train_loop, runner._val_loop, runner._test_loop):
+            if isinstance(loop, BaseLoop):
+                _check_annotations(loop.dataloader.dataset, runner.cfg.max_bad_share)
 
     def before_train(self, runner: Runner) -> None:
         self._max_share = runner.cfg.max_bad_share
@@ -69,3 +79,23 @@ class BadDataHook(Hook):
                 f'the share of {self._max_share:g} that max_bad_share allows: mend them or raise '
                 f'it; {REMEDY}:\n{listed}'
             )
+
+
+def _check_annotations(dataset: Any, max_bad_share: float) -> None:
+    for leaf in _datasets(dataset):
+        why = leaf.misplaced(max(LOST_SHARE, max_bad_share))
+        if why is not None:
+            raise UserError(
+                f'{leaf.ann_file}: {why}. Mend them, or allow such a share with max_bad_share; '
+                f'{REMEDY}'
+            )
+
+
+def _datasets(dataset: Any) -> Iterator[Any]:
+    """Those of annotations, inside of those that wrap or join others."""
+    if hasattr(dataset, 'misplaced'):
+        yield dataset
+        return
+    inner = [dataset.dataset] if hasattr(dataset, 'dataset') else getattr(dataset, 'datasets', [])
+    for wrapped in inner:
+        yield from _datasets(wrapped)

@@ -4,17 +4,22 @@ import json
 import mmap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from mmengine.config import Config
 from mmengine.registry import DATASETS
 
-from ..errors import UserError, reason
+from ..datasets.annotations import read_annotations
+from ..errors import UserError
 
 CATEGORIES = b'"categories"'
 CATEGORIES_SIZE = 2**20  # bytes that the list of categories is expected to fit into
 WHITESPACE = ' \t\r\n'  # of JSON
 # Others may tell things apart that are not the classes: words, stuff, edges.
 HEADS = ('Shared2FCBBoxHead', 'FCNMaskHead', 'RetinaHead', 'FPNHead', 'UPerHead', 'FCNHead')
+# Whose ``ann_file`` pycocotools reads.
+COCO_METRICS = ('CocoMetric', 'CocoAPMetric')
+FOLDER = 'folder'
 GENERIC_HELP = "point to it with --cfg-options data_root=DIR or in the config's dataloaders"
 
 
@@ -39,13 +44,16 @@ def check_data(cfg: Config, splits: tuple[str, ...]) -> None:
                     f'{split} data: {what} {path} is missing (looked for at {path.absolute()}); '
                     + cfg.get('data_help', GENERIC_HELP).format(data_root=cfg.get('data_root'))
                 )
+            if not (path.is_dir() if what == FOLDER else path.is_file()):
+                raise UserError(f'{split} data: {path} is no {what}: name the right one')
 
 
 def check_classes(cfg: Config, splits: tuple[str, ...]) -> None:
     """Compare the classes of the config with those in COCO's annotations and with the heads.
 
     mmdet drops the boxes of classes that the config does not name, and numbers the others in
-    the order of the file, without a word. Needs the datasets of mmdet and mmseg registered.
+    the order of the file, without a word. An evaluator reads its annotations from a file of its
+    own, which is compared with the dataset's. Needs the datasets of mmdet and mmseg registered.
 
     Args:
         cfg: The config.
@@ -55,7 +63,8 @@ def check_classes(cfg: Config, splits: tuple[str, ...]) -> None:
         UserError: If they differ, with the classes of both sides.
     """
     for split in splits:
-        for dataset in leaf_datasets((cfg.get(f'{split}_dataloader') or {}).get('dataset', {})):
+        datasets = [*leaf_datasets((cfg.get(f'{split}_dataloader') or {}).get('dataset', {}))]
+        for dataset in datasets:
             kind = _dataset_class(dataset.get('type'), cfg.default_scope)
             known = getattr(kind, 'METAINFO', {})
             classes = (dataset.get('metainfo') or {}).get('classes') or known.get('classes')
@@ -66,6 +75,8 @@ def check_classes(cfg: Config, splits: tuple[str, ...]) -> None:
             if cfg.default_scope == 'mmdet' and _numbers_classes_as_coco(kind):
                 ann_file = Path(dataset.get('data_root') or '', dataset['ann_file'])
                 _compare_with_annotations(classes, ann_file, split)
+                if len(datasets) == 1:
+                    _check_evaluators(cfg.get(f'{split}_evaluator') or {}, dataset, classes, split)
             for head, num_classes in _heads(cfg.model):
                 if num_classes != len(classes):
                     raise UserError(
@@ -88,19 +99,70 @@ def _dataset_paths(dataset: dict) -> Iterator[tuple[str, Path]]:
     for leaf in leaf_datasets(dataset):
         root = leaf.get('data_root') or ''
         if root:
-            yield 'folder', Path(root)
+            yield FOLDER, Path(root)
         if leaf.get('ann_file'):
             yield 'annotation file', Path(root, leaf['ann_file'])
         prefixes = leaf.get('data_prefix') or {}
         for prefix in prefixes.values() if isinstance(prefixes, dict) else [prefixes]:
             if prefix:
-                yield 'folder', Path(root, prefix)
+                yield FOLDER, Path(root, prefix)
 
 
 def _evaluator_paths(evaluator: dict | list) -> Iterator[tuple[str, Path]]:
+    for metric in _metrics(evaluator):
+        yield 'annotation file', Path(metric['ann_file'])
+
+
+def _metrics(evaluator: dict | list) -> Iterator[dict]:
+    """Those that read annotations of their own."""
     for metric in [evaluator] if isinstance(evaluator, dict) else evaluator:
         if metric.get('ann_file'):
-            yield 'annotation file', Path(metric['ann_file'])
+            yield metric
+
+
+def _check_evaluators(
+    evaluator: dict | list, dataset: dict, classes: Sequence[str], split: str
+) -> None:
+    """See that pycocotools can read what an evaluator names, and that it is of the same images."""
+    of_dataset = Path(dataset.get('data_root') or '', dataset['ann_file'])
+    for metric in _metrics(evaluator):
+        if str(metric.get('type')).rpartition('.')[2] not in COCO_METRICS:
+            continue
+        path, with_masks = Path(metric['ann_file']), 'segm' in metric.get('metric', ())
+        is_same = path.samefile(of_dataset)
+        if is_same and (not with_masks or _loads_masks(dataset.get('pipeline'))):
+            continue  # the dataset looks at all of it
+        if not is_same:
+            for what, ids in (('images', _image_ids), ('categories', _category_ids)):
+                if ids(path) != ids(of_dataset):
+                    raise UserError(
+                        f'{split}_evaluator: {path} has other {what} than {of_dataset}, the '
+                        f'annotations of the {split} dataset: name the same file in both'
+                    )
+        from ..datasets.coco import CheckedCocoDataset  # needs mmdet
+
+        CheckedCocoDataset(
+            ann_file=str(path),
+            data_prefix=dict(img=''),
+            metainfo=dict(classes=classes),
+            pipeline=[dict(type='mmdet.LoadAnnotations', with_mask=with_masks)],
+            test_mode=True,
+        )
+
+
+def _image_ids(path: Path) -> set[int | str]:
+    return {image['id'] for image in read_annotations(path)['images']}
+
+
+def _category_ids(path: Path) -> dict[str, int | str]:
+    return {category['name']: category['id'] for category in read_annotations(path)['categories']}
+
+
+def _loads_masks(node: Any) -> bool:
+    """Whether a transform of a pipeline, or one inside of it, loads masks."""
+    if isinstance(node, dict):
+        return bool(node.get('with_mask')) or any(map(_loads_masks, node.values()))
+    return isinstance(node, (list, tuple)) and any(map(_loads_masks, node))
 
 
 def _classes_of_file(path: str, split: str) -> list[str]:
@@ -157,13 +219,12 @@ def _annotated_classes(ann_file: Path) -> list[str]:
         end = end.lstrip(WHITESPACE + ':')
         categories, length = json.JSONDecoder().raw_decode(end)
         if end[length:].strip(WHITESPACE) == '}':  # the last thing in the file, as in COCO's
-            return [category['name'] for category in categories]
-    except (OSError, ValueError, TypeError, KeyError):
+            names = [category['name'] for category in categories]
+            if all(isinstance(name, str) for name in names):
+                return names
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         pass  # they are elsewhere in the file
-    try:
-        return [category['name'] for category in json.loads(ann_file.read_bytes())['categories']]
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise UserError(f'{ann_file} is no COCO annotation file ({reason(error)})') from None
+    return [category['name'] for category in read_annotations(ann_file)['categories']]
 
 
 def _heads(model: dict) -> Iterator[tuple[str, int]]:

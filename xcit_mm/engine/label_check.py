@@ -39,6 +39,11 @@ class LabelCheckHook(Hook):
             if 'gt_sem_seg' not in sample:
                 continue
             labels = sample.gt_sem_seg.data
+            if labels.ndim != 3 or len(labels) != 1:
+                raise UserError(
+                    f'{sample.seg_map_path}: labels of the shape {tuple(labels.shape)}, an image '
+                    'of colours: write one of numbers, a class in each pixel'
+                )
             is_class = (labels >= 0) & (labels < num_classes)
             wrong = labels[~is_class & (labels != head.ignore_index)]
             if len(wrong):

@@ -6,10 +6,12 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps
 
+from ..datasets.images import MAX_BYTES as MAX_FILE_BYTES
 from ..datasets.images import BadImageError, decode
 from ..download import is_url
 from ..errors import ArgumentError, UserError, reason
 from ..fetch import UnreachableError, read_url
+from ..files import read_regular
 
 MAX_BYTES = 2**29  # of an image that is fetched
 
@@ -30,7 +32,10 @@ def to_rgb(image: str | Path | np.ndarray | Image.Image) -> np.ndarray:
     if isinstance(image, (str, Path)):
         return read_image(str(image))
     if isinstance(image, Image.Image):
-        return np.array(ImageOps.exif_transpose(image).convert('RGB'))
+        image = ImageOps.exif_transpose(image)
+        if image.mode.startswith('I;16'):  # which convert() would cut off at 255
+            image = Image.fromarray((np.asarray(image) // 257).astype(np.uint8))
+        return np.array(image.convert('RGB'))
     if not isinstance(image, np.ndarray):
         raise ArgumentError(
             f'an image is a path, an array or an image of PIL, no {type(image).__name__}'
@@ -65,7 +70,7 @@ def expand_user(path: str) -> Path:
 
 def _read(path: str) -> bytes:
     try:
-        return expand_user(path).read_bytes()
+        return read_regular(expand_user(path), MAX_FILE_BYTES)
     except FileNotFoundError:
         raise UserError(f'{path} does not exist (looked in {Path.cwd()})') from None
     except OSError as error:
