@@ -27,6 +27,7 @@ from .data_check import check_classes, check_data
 from .report import write_metrics
 from .runner import CheckedRunner
 from .weights import pretrained_weights, read_all_safely, require_file
+from .workers import worker_errors
 
 TEST_LOG_INTERVAL = 10  # images: a test on a CPU takes seconds for each
 LAUNCHERS = (
@@ -104,7 +105,7 @@ def train(
             notes += stack.enter_context(lock)
         if resume:
             notes += _resume(cfg, trust_checkpoint)
-        with config_errors(cfg):
+        with config_errors(cfg), worker_errors():
             _build(cfg, notes).train()
 
 
@@ -148,7 +149,7 @@ def test(
     if out is not None:
         require_writable_file(Path(out))
     cfg.default_hooks.logger.interval = TEST_LOG_INTERVAL
-    with config_errors(cfg):
+    with config_errors(cfg), worker_errors():
         runner = _build(cfg, [])
         metrics = runner.test()
     if out is not None and is_main_process():
