@@ -2,10 +2,12 @@
 
 import errno
 import logging
+import re
 import signal
 import sys
 from argparse import SUPPRESS, ArgumentParser
 from collections.abc import Callable
+from typing import Any
 
 from mmengine.config import DictAction
 from torch.distributed.elastic.multiprocessing.errors import record
@@ -14,6 +16,7 @@ from ..errors import Interrupted, UserError, reason
 
 WRONG_INPUT = 2  # the exit code, as of argparse
 SIGNALLED = 128  # and the number of the signal, as of shells
+SPACE = '\0'  # stands for one; no argument of a process has it
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -47,7 +50,15 @@ def add_options_argument(parser: ArgumentParser) -> None:
 
 
 class _Options(DictAction):
-    """mmengine's NAME=VALUE, with an error of argparse where that is not what was typed."""
+    """mmengine's NAME=VALUE, with an error of argparse where that is not what was typed.
+
+    Spaces within a text stay, which mmengine drops; those around the values of a list do not.
+    """
+
+    @staticmethod
+    def _parse_iterable(text: str) -> Any:
+        kept = re.sub(r'(?<=[^\s,(\[]) +(?=[^\s,)\]])', lambda m: SPACE * len(m[0]), text)
+        return _with_spaces(DictAction._parse_iterable(kept))
 
     def __call__(self, parser, namespace, values, option_string=None):
         for value in values:
@@ -57,6 +68,12 @@ class _Options(DictAction):
             super().__call__(parser, namespace, values, option_string)
         except AssertionError:  # how mmengine finds that brackets do not match
             parser.error(f'{option_string} {" ".join(values)}: a bracket is not closed')
+
+
+def _with_spaces(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_with_spaces, value))
+    return value.replace(SPACE, ' ') if isinstance(value, str) else value
 
 
 def add_trust_argument(parser: ArgumentParser) -> None:
