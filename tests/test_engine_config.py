@@ -1,9 +1,12 @@
 """What the command line and the machine change in a config."""
 
+from argparse import ArgumentParser
+
 import pytest
 from conftest import ROOT
 
 from xcit_mm import UserError, environment
+from xcit_mm.engine import cli
 from xcit_mm.engine.config import (
     check_batch_size,
     check_channels,

@@ -4,6 +4,8 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import cv2
@@ -485,8 +487,27 @@ def test_an_interruption_is_one_line(capsys):
     assert capsys.readouterr().err.endswith('interrupted; what was written stays\n')
 
 
+def test_the_first_seconds_of_a_tool_are_interrupted_with_a_line():
+    """Ctrl-C as PyTorch is about to be imported, which takes long."""
+    for tool in (ROOT / 'tools').glob('[a-z]*.py'):
+        assert 'with imports():' in tool.read_text()
+    program = f"""
+import os, runpy, signal, sys
+
+class Finder:
+    def find_spec(name, *args):
+        if name == 'torch':
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Finder)
+runpy.run_path({str(tool)!r}, run_name='__main__')
+"""
+    done = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, f'{tool}: interrupted\n')
+
+
 def test_the_tools_are_executable_as_they_stand():
-    tools = [*(ROOT / 'tools').glob('*.py'), *(ROOT / 'tools').glob('*.sh')]
+    tools = [*(ROOT / 'tools').glob('[a-z]*.py'), *(ROOT / 'tools').glob('*.sh')]
     assert len(tools) == 20
     for tool in tools:
         assert tool.stat().st_mode & 0o111, tool
