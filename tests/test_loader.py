@@ -18,6 +18,7 @@ from toy import SIZE, ToyDataset
 from xcit_mm import UserError
 from xcit_mm.engine.batches import ResumableBatches
 from xcit_mm.engine.loader import CheckedLoader, evaluation_loader, training_loader
+from xcit_mm.engine.runner import CheckedRunner
 from xcit_mm.engine.workers import worker_errors
 
 NEW_MOUNTS = 0x00020000  # unshare's CLONE_NEWNS
@@ -251,6 +252,13 @@ def test_a_batch_larger_than_shared_memory_ends_the_run():
     if code == NO_SMALL_DISK:
         pytest.skip('no disk can be mounted here')
     assert code == 0
+
+
+def test_no_workers_is_one_value_to_change():
+    """The configs keep theirs, and PyTorch refuses to keep none."""
+    data = dict(batch_size=1, num_workers=0, persistent_workers=True, timeout=9)
+    data |= dict(dataset=dict(type='ToyDataset'), sampler=dict(type='DefaultSampler'))
+    assert CheckedRunner.build_dataloader(data).num_workers == 0
 
 
 def test_workers_that_stand_still_end_the_run():

@@ -24,10 +24,12 @@ def write_whole(path: Path, mode: str = 'wb') -> Iterator[IO]:
 
     Args:
         path: The file, which is replaced.
-        mode: As of ``open``, for writing.
+        mode: As of ``open``, for writing; a text is in UTF-8.
     """
     name = dict(dir=path.parent, prefix=f'.{path.name}.', suffix=UNFINISHED)
-    with NamedTemporaryFile(mode, **name, delete=False) as file:
+    # Names of files may have bytes that are no text.
+    text = {} if 'b' in mode else dict(encoding='utf-8', errors='surrogateescape')
+    with NamedTemporaryFile(mode, **name, **text, delete=False) as file:
         unfinished = Path(file.name)
         try:
             yield file
@@ -36,6 +38,10 @@ def write_whole(path: Path, mode: str = 'wb') -> Iterator[IO]:
             unfinished.chmod(0o644)  # a temporary file is its owner's alone
             unfinished.replace(path)
             _sync_folder(path.parent)
+        except RuntimeError as error:
+            if isinstance(error.__context__, OSError):  # which torch.save hides behind its own
+                raise error.__context__ from None
+            raise
         finally:
             unfinished.unlink(missing_ok=True)
 

@@ -1,6 +1,7 @@
 """What the command lines have in common."""
 
 import errno
+import io
 import logging
 import re
 import signal
@@ -17,7 +18,8 @@ from ..errors import Interrupted, UserError, reason
 WRONG_INPUT = 2  # the exit code, as of argparse
 SIGNALLED = 128  # and the number of the signal, as of shells
 SPACE = '\0'  # stands for one; no argument of a process has it
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+# The last is of a file that is larger than the disk or the shell (ulimit) allows.
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def add_run_arguments(parser: ArgumentParser) -> None:
@@ -89,9 +91,11 @@ def run_tool(function: Callable[[], object]) -> None:
     """Call ``function`` and turn its end into an exit code, and a sentence on stderr.
 
     A UserError is 2, an interruption 128 and its signal (130 Ctrl-C, 143 SIGTERM), a full disk 2.
-    Under torchrun the reason is in its summary, too.
+    Under torchrun the reason is in its summary, too. What is printed to a pipe that nobody reads
+    any more is lost without an error, and what the encoding of the terminal lacks is escaped.
     """
     logging.raiseExceptions = False  # a log on a full disk would bury the reason in tracebacks
+    sys.stdout, sys.stderr = map(_patient, (sys.stdout, sys.stderr))
     try:
         record(function)()
     except Interrupted as interruption:
@@ -100,9 +104,12 @@ def run_tool(function: Callable[[], object]) -> None:
     except OSError as error:
         if error.errno not in DISK_FULL:
             raise
+        what, remedy = 'the disk is full', 'make room'
+        if error.errno == errno.EFBIG:
+            what, remedy = 'a file is larger than is allowed', 'raise the limit (ulimit -f)'
         print(
-            f'{sys.argv[0]}: the disk is full ({reason(error)}); what was written is good: make '
-            'room, and a training goes on with --resume',
+            f'{sys.argv[0]}: {what} ({reason(error)}); what was written is good: {remedy}, and a '
+            'training goes on with --resume',
             file=sys.stderr,
         )
         raise SystemExit(WRONG_INPUT) from None
@@ -112,3 +119,28 @@ def run_tool(function: Callable[[], object]) -> None:
     except KeyboardInterrupt:
         print(f'{sys.argv[0]}: interrupted; what was written stays', file=sys.stderr)
         raise SystemExit(SIGNALLED + signal.SIGINT) from None
+
+
+class _Pipe(io.FileIO):
+    """A file whose reader may have left, as in ``tools/train.py ... | head``."""
+
+    def write(self, data: bytes) -> int | None:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            return len(data)
+
+
+def _patient(stream: io.TextIOWrapper | None) -> io.TextIOWrapper | None:
+    """The same stream, where it is that of the process, without the errors of printing."""
+    if stream is None or stream not in (sys.__stdout__, sys.__stderr__):
+        return stream
+    stream.flush()
+    pipe = _Pipe(stream.fileno(), 'w', closefd=False)
+    return io.TextIOWrapper(
+        pipe if stream.write_through else io.BufferedWriter(pipe),
+        stream.encoding,
+        'backslashreplace',
+        line_buffering=stream.line_buffering,
+        write_through=stream.write_through,
+    )
