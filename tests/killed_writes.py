@@ -34,7 +34,7 @@ def write(folder: Path, first: int, kept: int) -> None:
     runner.message_hub.update_info('kept_checkpoints', [p.name for p in folder.glob('iter_*.pth')])
     (folder / 'ready').touch()
     for runner._train_loop._iter in range(first, first + 10**6):
-        hook.save_between(runner)
+        hook.save_between(runner, runner.iter + 1)
 
 
 def main(folder: str, kills: str, kept: str) -> None:

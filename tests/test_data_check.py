@@ -14,6 +14,7 @@ from xcit_mm.engine.data_check import check_classes, check_data
 
 DETECTOR = ROOT / 'configs/mask_rcnn_xcit_n12_16_shapes.py'
 SEGMENTOR = ROOT / 'configs/sem_fpn_xcit_n12_16_shapes.py'
+COCO = ROOT / 'configs/mask_rcnn_xcit_t12_16_3x.py'
 ALL = ('train', 'val', 'test')
 
 
@@ -44,6 +45,19 @@ def test_what_is_missing_is_named_with_its_place_and_the_remedy(
     message = str(error.value)
     assert message.startswith(f'{split} data: {what} {target} is missing')
     assert f'make_shapes.py {root}/ draws it' in message
+
+
+@pytest.mark.parametrize('options', [{}, {'data_root': 'elsewhere'}], ids=['as it is', 'moved'])
+@pytest.mark.parametrize('own_root', ['', "data_root = 'data/mine/'\n"])
+@pytest.mark.parametrize('base', [DETECTOR, SEGMENTOR, COCO])
+def test_how_to_get_the_data_of_a_config_is_not_said_of_other_data(
+    tmp_path, base, own_root, options
+):
+    config = tmp_path / 'own.py'
+    dataset = "train_dataloader = dict(dataset=dict(data_root='data/mine/'))\n"
+    config.write_text(f"_base_ = '{base}'\n{own_root}{dataset}")
+    with pytest.raises(UserError, match=r'/mine|elsewhere.* is missing.*; point to it with'):
+        check_data(load_config(config, options), ('train',))
 
 
 def test_wrapped_and_joined_datasets_are_looked_into(tmp_path):

@@ -1,9 +1,12 @@
 """What the command line and the machine change in a config."""
 
+from argparse import ArgumentParser
+
 import pytest
 from conftest import ROOT
 
 from xcit_mm import UserError, environment
+from xcit_mm.engine import cli
 from xcit_mm.engine.config import (
     check_batch_size,
     check_channels,
@@ -271,3 +274,22 @@ def test_a_config_of_others_gets_our_pictures_and_report(tmp_path):
     hooks = load_config(tmp_path / 'own.py').default_hooks
     assert (hooks.pictures.type, hooks.report.type) == ('PictureHook', 'ReportHook')
     assert hooks.logger == dict(interval=3)
+
+
+@pytest.mark.parametrize(
+    ('text', 'value'),
+    [
+        ('/x/with space', '/x/with space'),
+        ("/x/New York,  NY (2)/it's here", ['/x/New York', "NY (2)/it's here"]),
+        ('/x/two  spaces (2)', '/x/two  spaces (2)'),
+        ('[8, 11]', [8, 11]),
+        ('( 8, (1 , a b), [ ] )', (8, (1, 'a b'), [])),
+        ('1e-3', 1e-3),
+        ('None', None),
+    ],
+)
+def test_an_option_keeps_the_spaces_of_its_text(text, value):
+    parser = ArgumentParser()
+    cli.add_options_argument(parser)
+    args = parser.parse_args(['--cfg-options', f'name={text}', 'other=1'])
+    assert args.cfg_options == {'name': value, 'other': 1}

@@ -1,9 +1,12 @@
 """Batches from any iteration on, samples that follow from their place, and bad ones."""
 
+import ctypes
 import multiprocessing
+import os
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from itertools import islice
 
 import pytest
@@ -14,7 +17,12 @@ from toy import SIZE, ToyDataset
 
 from xcit_mm import UserError
 from xcit_mm.engine.batches import ResumableBatches
-from xcit_mm.engine.loader import evaluation_loader, training_loader
+from xcit_mm.engine.loader import CheckedLoader, evaluation_loader, training_loader
+from xcit_mm.engine.runner import CheckedRunner
+from xcit_mm.engine.workers import worker_errors
+
+NEW_MOUNTS = 0x00020000  # unshare's CLONE_NEWNS
+NO_SMALL_DISK = 77  # an exit code
 
 
 def batches(sampler=DefaultSampler, endless=True, size=3) -> ResumableBatches:
@@ -175,6 +183,92 @@ def test_workers_end_when_their_parent_says_so():
     child.terminate()
     child.join(5)
     assert child.exitcode == 0
+
+
+class Failing(ToyDataset):
+    """One that calls a function before it gives a sample, in the worker."""
+
+    def __init__(self, call: Callable[[dict], object]) -> None:
+        super().__init__()
+        self.call = call
+
+    def __getitem__(self, index: int) -> dict:
+        sample = super().__getitem__(index)
+        self.call(sample)
+        return sample
+
+
+@pytest.mark.parametrize(
+    ('call', 'reason'),
+    [
+        (lambda sample: sample.update(more=lambda: 0), 'PicklingError|AttributeError'),
+        (lambda sample: os.kill(os.getpid(), signal.SIGKILL), 'DataLoader worker'),
+    ],
+    ids=['a batch that cannot be sent', 'a worker that is killed'],
+)
+@pytest.mark.parametrize('load', [training_loader, evaluation_loader])
+def test_workers_that_fail_end_the_run(load, call, reason):
+    match = rf'the processes that load data have failed \(.*({reason}).*num_workers=0'
+    data = loaded_by(load, Failing(call))
+    with pytest.raises(UserError, match=match), worker_errors():
+        next(iter(data))
+
+
+def loaded_by(load: Callable, dataset: ToyDataset, **kwargs) -> CheckedLoader:
+    sampler = DefaultSampler(dataset, shuffle=True, seed=5)
+    inner = DataLoader(dataset, sampler=sampler, collate_fn=pseudo_collate, num_workers=2, **kwargs)
+    return load(inner, 7, True) if load is training_loader else load(inner, False)
+
+
+def test_a_batch_larger_than_shared_memory_ends_the_run():
+    """As in a container, whose /dev/shm has 64 MB."""
+
+    def fill(sample: dict) -> None:
+        sample['inputs'] = torch.ones(2**22)
+
+    def small_disk() -> bool:
+        """Whether /dev/shm could be exchanged for this process and those that it starts."""
+        own = ctypes.CDLL(None).unshare(NEW_MOUNTS) == 0
+        mounts = ['--make-rprivate', '/'], ['-t', 'tmpfs', '-o', 'size=1m', 'tmpfs', '/dev/shm']
+        return own and all(
+            subprocess.run(['mount', *mount], capture_output=True).returncode == 0
+            for mount in mounts
+        )
+
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            if not small_disk():
+                code = NO_SMALL_DISK
+            else:
+                with worker_errors():
+                    next(iter(loaded_by(training_loader, Failing(fill))))
+        except UserError as error:
+            code = 'the processes that load data have failed' not in str(error)
+        finally:
+            os._exit(code)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code == NO_SMALL_DISK:
+        pytest.skip('no disk can be mounted here')
+    assert code == 0
+
+
+def test_no_workers_is_one_value_to_change():
+    """The configs keep theirs, and PyTorch refuses to keep none."""
+    data = dict(batch_size=1, num_workers=0, persistent_workers=True, timeout=9)
+    data |= dict(dataset=dict(type='ToyDataset'), sampler=dict(type='DefaultSampler'))
+    assert CheckedRunner.build_dataloader(data).num_workers == 0
+
+
+def test_workers_that_stand_still_end_the_run():
+    def stop(sample: dict) -> None:
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    data = loaded_by(evaluation_loader, Failing(stop), timeout=2)
+    with pytest.raises(UserError, match='no data has come for 2 seconds from the 2 processes'):
+        next(iter(data))
+    assert not workers_alive()
 
 
 def workers_alive() -> list[int]:

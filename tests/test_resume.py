@@ -3,17 +3,25 @@
 import json
 import os
 import random
+import signal
+import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from conftest import wait_until
 from mmengine.hooks import Hook
-from mmengine.registry import HOOKS
-from toy import toy_runner
+from mmengine.registry import DATASETS, HOOKS
+from test_interruptions import steps
+from toy import ToyDataset, toy_runner
 
 from xcit_mm import UserError
 from xcit_mm.engine.checkpoints import has_checkpoints, newest_checkpoint, set_run_aside
+from xcit_mm.engine.interrupts import ONE_REQUEST
 from xcit_mm.engine.randomness import seed_all
+from xcit_mm.errors import Interrupted
 
 DRAWS: list[tuple[int, float, float, float]] = []
 
@@ -85,6 +93,68 @@ def test_a_resumed_run_ends_like_one_left_alone(tmp_path, kwargs, interval, afte
     assert logs[0] == logs[1]
     steps = [json.loads(line)['iter'] for line in logs[0].splitlines()]
     assert steps == list(range(1, len(expected) + 1))
+
+
+@DATASETS.register_module()
+class StuckDataset(ToyDataset):
+    """It gives no sample after six, and sends a signal to the training that waits for the next."""
+
+    def __init__(self, folder: str, number: int) -> None:
+        super().__init__()
+        self.folder, self.number = Path(folder), number
+        self.given = 0
+
+    def __getitem__(self, index: int) -> dict:
+        if self.given == 6:
+            wait_until(lambda: len(steps(self.folder)) == 3)
+            time.sleep(0.5)  # the end of the step, most likely; else it stops there
+            os.kill(os.getppid(), self.number)
+            (self.folder / 'stuck').touch()
+            time.sleep(10**6)
+        self.given += 1
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize(
+    ('kwargs', 'number'),
+    [(dict(), signal.SIGTERM), (dict(by_epoch=True), signal.SIGINT)],
+    ids=['SIGTERM', 'Ctrl-C in an epoch'],
+)
+def test_a_run_that_waits_for_data_is_asked_to_stop_and_loses_nothing(tmp_path, kwargs, number):
+    kwargs = kwargs | {'default_hooks.checkpoint.interval': 100}
+    whole = toy_runner(tmp_path / 'whole', custom_hooks=hooks(), **kwargs)
+    whole.train()
+    cut = tmp_path / 'cut'
+    stuck = dict(type='StuckDataset', folder=str(cut), number=number)
+    stuck = {'train_dataloader.dataset': stuck, 'train_dataloader.num_workers': 1}
+    runner = toy_runner(cut, custom_hooks=hooks(dict(type='InterruptHook')), **kwargs, **stuck)
+    with pytest.raises(Interrupted, match='after iteration 3'):
+        runner.train()
+    assert [path.name for path in cut.glob('*.pth')] == ['iter_3.pth']
+    rest = resumed(cut, **kwargs)
+    for name, value in whole.model.state_dict().items():
+        assert torch.equal(value, rest.model.state_dict()[name]), name
+
+
+def test_a_second_signal_ends_a_run_at_once(tmp_path):
+    """Where the main process itself is stuck, so that no step ends."""
+    output = tmp_path / 'output'
+    output.touch()
+    child = os.fork()
+    if not child:
+        try:
+            sys.stderr = output.open('w')
+            stuck = dict(type='StuckDataset', folder=str(tmp_path), number=0)
+            options = {'train_dataloader.dataset': stuck}
+            toy_runner(tmp_path, custom_hooks=hooks(dict(type='InterruptHook')), **options).train()
+        finally:
+            os._exit(1)
+    wait_until((tmp_path / 'stuck').exists)
+    os.kill(child, signal.SIGTERM)
+    wait_until(lambda: b'asked to stop' in output.read_bytes())
+    time.sleep(ONE_REQUEST + 0.1)
+    os.kill(child, signal.SIGTERM)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
 
 
 def test_generators_follow_from_the_place_alone():

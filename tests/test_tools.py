@@ -3,13 +3,18 @@
 import json
 import os
 import re
+import resource
 import shutil
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import cv2
 import pytest
 import torch
 from conftest import ROOT
+from in_process import call_tool
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 
@@ -485,8 +490,85 @@ def test_an_interruption_is_one_line(capsys):
     assert capsys.readouterr().err.endswith('interrupted; what was written stays\n')
 
 
+@pytest.mark.parametrize('tool', ['convert_checkpoint.py', 'make_shapes.py'])
+def test_a_file_that_is_larger_than_allowed_is_a_line(monkeypatch, capfd, tmp_path, tool):
+    source, target = tmp_path / 'source.pth', tmp_path / 'target'
+    torch.save(XCiT(arch='n12').state_dict(), source)
+    arguments = [target] if tool == 'make_shapes.py' else [source, target]
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4000, before[1]))  # as by ulimit -f
+    try:
+        code, _, error = call_tool(monkeypatch, capfd, tool, *arguments)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert code == 2
+    assert 'File too large' in error.splitlines()[-1]
+    assert 'Traceback' not in error
+    assert list(tmp_path.iterdir()) == [source]
+
+
+def printed(function: Callable[[], object], output: int) -> int:
+    """The exit code of what run_tool makes of a function that prints to a descriptor."""
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            for stream in (sys.__stdout__, sys.__stderr__):
+                stream.reconfigure(encoding='ascii', errors='strict')
+            sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
+            cli.run_tool(function)
+            sys.stdout.flush()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_what_nobody_reads_ends_no_tool(tmp_path):
+    """As in tools/train.py ... | head -1."""
+
+    def work() -> None:
+        for _ in range(3):
+            print('x' * 10**5, flush=True)
+            print('x' * 10**5, file=sys.stderr)
+        (tmp_path / 'result').touch()
+
+    read, write = os.pipe()
+    os.close(read)
+    assert printed(work, write) == 0
+    os.close(write)
+    assert (tmp_path / 'result').exists()
+
+
+def test_what_the_terminal_cannot_show_is_escaped(tmp_path):
+    with (tmp_path / 'output').open('wb') as file:
+        assert printed(lambda: print('é', '\udcc3'), file.fileno()) == 0
+    assert (tmp_path / 'output').read_text() == '\\xe9 \\udcc3\n'
+
+
+def test_the_first_seconds_of_a_tool_are_interrupted_with_a_line():
+    """Ctrl-C as PyTorch is about to be imported, which takes long."""
+    for tool in (ROOT / 'tools').glob('[a-z]*.py'):
+        assert 'with imports():' in tool.read_text()
+    program = f"""
+import os, runpy, signal, sys
+
+class Finder:
+    def find_spec(name, *args):
+        if name == 'torch':
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Finder)
+runpy.run_path({str(tool)!r}, run_name='__main__')
+"""
+    done = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, f'{tool}: interrupted\n')
+
+
 def test_the_tools_are_executable_as_they_stand():
-    tools = [*(ROOT / 'tools').glob('*.py'), *(ROOT / 'tools').glob('*.sh')]
+    tools = [*(ROOT / 'tools').glob('[a-z]*.py'), *(ROOT / 'tools').glob('*.sh')]
     assert len(tools) == 20
     for tool in tools:
         assert tool.stat().st_mode & 0o111, tool

@@ -9,14 +9,13 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clone as it stands
 os.environ.setdefault('KINETO_LOG_LEVEL', '99')
 
-try:
+from tools import imports
+
+with imports():
     from xcit_mm import benchmark
     from xcit_mm.benchmark.measure import DTYPES, MODES
     from xcit_mm.engine import cli
     from xcit_mm.files import require_writable
-except ImportError as error:  # of what xcit_mm stands on; the message says what to install
-    print(f'{sys.argv[0]}: {error}', file=sys.stderr)
-    sys.exit(2)
 
 MODELS = ['xcit_mm_s12_16', 'timm_s12_16', 'resnet50', 'deit_s', 'swin_t', 'pvtv2_b2', 'convnext_t']
 

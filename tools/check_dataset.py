@@ -7,14 +7,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clone as it stands
 
-try:
+from tools import imports
+
+with imports():
     from xcit_mm.datasets.check import check_dataset, print_report, write_report
     from xcit_mm.engine import cli
     from xcit_mm.engine.config import load_config
     from xcit_mm.files import require_writable_file
-except ImportError as error:  # of what xcit_mm stands on; the message says what to install
-    print(f'{sys.argv[0]}: {error}', file=sys.stderr)
-    sys.exit(2)
 
 WOULD_STOP = 1  # the exit code
 

@@ -8,15 +8,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clone as it stands
 
-try:
+from tools import imports
+
+with imports():
     from xcit_mm.arguments import positive
     from xcit_mm.classification import Classifier
     from xcit_mm.classification.report import report_folder, report_pictures
     from xcit_mm.engine import cli
     from xcit_mm.files import require_writable_file
-except ImportError as error:  # of what xcit_mm stands on; the message says what to install
-    print(f'{sys.argv[0]}: {error}', file=sys.stderr)
-    sys.exit(2)
 
 NOT_RIGHT = 1  # the exit code
 MAX_WORKERS = 8

@@ -8,13 +8,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clone as it stands
 
-try:
+from tools import imports
+
+with imports():
     from xcit_mm.demo import MAX_UPLOAD, DemoPage, find_models, serve
     from xcit_mm.engine import cli
     from xcit_mm.errors import UserError
-except ImportError as error:  # of what xcit_mm stands on; the message says what to install
-    print(f'{sys.argv[0]}: {error}', file=sys.stderr)
-    sys.exit(2)
 
 NUM_EXAMPLES = 6
 SHAPES = Path('data/shapes/coco/val2017')

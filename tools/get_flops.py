@@ -7,15 +7,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clone as it stands
 
-try:
+from tools import imports
+
+with imports():
     from xcit_mm import flops
     from xcit_mm.arguments import positive
     from xcit_mm.engine import cli
     from xcit_mm.files import require_writable_file
     from xcit_mm.models.xcit import ARCHS, PATCH_SIZES
-except ImportError as error:  # of what xcit_mm stands on; the message says what to install
-    print(f'{sys.argv[0]}: {error}', file=sys.stderr)
-    sys.exit(2)
 
 MEANING = """
 multiply-adds: of the model as the paper defines it (table 1 calls them FLOPs), products of matrices

@@ -7,14 +7,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clone as it stands
 
-try:
+from tools import imports
+
+with imports():
     from xcit_mm.engine import cli
     from xcit_mm.errors import UserError
     from xcit_mm.files import require_writable
     from xcit_mm.run_report import NoRunError, draw_png, read_runs, write_page
-except ImportError as error:  # of what xcit_mm stands on; the message says what to install
-    print(f'{sys.argv[0]}: {error}', file=sys.stderr)
-    sys.exit(2)
 
 WRITERS = {'.png': draw_png, '.html': write_page}
 SOME_LEFT_OUT = 1  # the exit code

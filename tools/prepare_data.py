@@ -8,15 +8,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clone as it stands
 
-try:
+from tools import imports
+
+with imports():
     from xcit_mm.datasets.convert import convert
     from xcit_mm.datasets.prepare import DATASETS, SPLITS, prepare
     from xcit_mm.datasets.voc import VocDataset
     from xcit_mm.datasets.yolo import YoloDataset
     from xcit_mm.engine import cli
-except ImportError as error:  # of what xcit_mm stands on; the message says what to install
-    print(f'{sys.argv[0]}: {error}', file=sys.stderr)
-    sys.exit(2)
 
 LAYOUTS = {'voc': VocDataset, 'yolo': YoloDataset}
 BASE = Path(__file__).resolve().parents[1] / 'configs' / 'faster_rcnn_xcit_n12_16_small.py'

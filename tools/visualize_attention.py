@@ -7,16 +7,15 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clone as it stands
 
-try:
+from tools import imports
+
+with imports():
     from xcit_mm.arguments import positive
     from xcit_mm.attention_maps import AttentionProbe, resized
     from xcit_mm.attention_picture import PANEL_SIDE, choose_heads, draw_attention
     from xcit_mm.engine import cli
     from xcit_mm.files import require_writable_file
     from xcit_mm.inference.reading import read_image
-except ImportError as error:  # of what xcit_mm stands on; the message says what to install
-    print(f'{sys.argv[0]}: {error}', file=sys.stderr)
-    sys.exit(2)
 
 DEFAULT_FOLDER = Path('work_dirs/attention')
 

@@ -1,11 +1,12 @@
-"""Files that are whole or not there."""
+"""Files that are whole or not there, and a folder that one process writes to."""
 
 import errno
 import os
+import socket
 import stat
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import NamedTemporaryFile, TemporaryFile
 from typing import IO
@@ -14,6 +15,7 @@ from .errors import UserError, reason
 
 UNFINISHED = '.unfinished'
 EARLIER = 'earlier_'  # and the time of what was set aside
+LOCK = 'run.lock'
 
 
 @contextmanager
@@ -24,10 +26,12 @@ def write_whole(path: Path, mode: str = 'wb') -> Iterator[IO]:
 
     Args:
         path: The file, which is replaced.
-        mode: As of ``open``, for writing.
+        mode: As of ``open``, for writing; a text is in UTF-8.
     """
     name = dict(dir=path.parent, prefix=f'.{path.name}.', suffix=UNFINISHED)
-    with NamedTemporaryFile(mode, **name, delete=False) as file:
+    # Names of files may have bytes that are no text.
+    text = {} if 'b' in mode else dict(encoding='utf-8', errors='surrogateescape')
+    with NamedTemporaryFile(mode, **name, **text, delete=False) as file:
         unfinished = Path(file.name)
         try:
             yield file
@@ -36,6 +40,10 @@ def write_whole(path: Path, mode: str = 'wb') -> Iterator[IO]:
             unfinished.chmod(0o644)  # a temporary file is its owner's alone
             unfinished.replace(path)
             _sync_folder(path.parent)
+        except RuntimeError as error:
+            if isinstance(error.__context__, OSError):  # which torch.save hides behind its own
+                raise error.__context__ from None
+            raise
         finally:
             unfinished.unlink(missing_ok=True)
 
@@ -71,13 +79,9 @@ def require_writable(folder: Path | str) -> None:
     Raises:
         UserError: If not.
     """
-    try:
+    with _writing_to(folder):
         Path(folder).mkdir(parents=True, exist_ok=True)
         TemporaryFile(dir=folder).close()
-    except OSError as error:
-        raise UserError(
-            f'the folder {folder} cannot be written to ({reason(error)}): name another one'
-        ) from None
 
 
 def require_writable_file(path: Path) -> None:
@@ -89,6 +93,61 @@ def require_writable_file(path: Path) -> None:
     require_writable(path.parent)
     if path.is_dir():
         raise UserError(f'--out {path}: a folder, not a file to write to')
+
+
+@contextmanager
+def hold(folder: Path, patience: float = 0) -> Iterator[list[str]]:
+    """Keep other trainings out of a folder within a ``with`` block.
+
+    The lock ends with this process, however it ends. Processes that it forks have no part in it,
+    which is why it is POSIX's: those of ``flock`` live as long as any data worker does.
+
+    Args:
+        folder: Where a run is about to write. It is made where it is not there.
+        patience: Seconds to wait for a process that holds the folder.
+
+    Yields:
+        Sentences for the log: one if the disk has no locks, and nothing keeps others out.
+
+    Raises:
+        UserError: If another process holds the folder, with what it wrote of itself; or if the
+            folder cannot be written to.
+    """
+    import fcntl  # not on Windows
+
+    require_writable(folder)
+    path = folder / LOCK
+    deadline = time.monotonic() + patience
+    notes: list[str] = []
+    with ExitStack() as stack:
+        with _writing_to(folder):
+            file = stack.enter_context(path.open('a+', encoding='utf-8', errors='replace'))
+        while True:
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except (BlockingIOError, PermissionError):  # the system's choice of the two
+                if time.monotonic() < deadline:
+                    time.sleep(1)
+                    continue
+                file.seek(0)
+                raise UserError(
+                    f'{folder} is in use by another training ({file.readline().strip()}): wait '
+                    'for its end, or name another --work-dir; if that process is gone, remove '
+                    f'{path}'
+                ) from None
+            except OSError as error:
+                notes.append(
+                    f'The disk of {folder} has no locks ({reason(error)}): see to it that no other '
+                    'training writes there.'
+                )
+                break
+        with _writing_to(folder):
+            file.truncate(0)
+            started = time.strftime('%Y-%m-%d %H:%M:%S')
+            file.write(f'process {os.getpid()} on {socket.gethostname()}, since {started}\n')
+            file.flush()
+        yield notes
 
 
 def set_aside(folder: Path, paths: Sequence[Path], remedy: str) -> Path | None:
@@ -125,6 +184,16 @@ def set_aside(folder: Path, paths: Sequence[Path], remedy: str) -> Path | None:
             f'{remedy}'
         ) from None
     return aside
+
+
+@contextmanager
+def _writing_to(folder: Path | str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f'the folder {folder} cannot be written to ({reason(error)}): name another one'
+        ) from None
 
 
 def _sync_folder(folder: Path) -> None:

@@ -1,9 +1,12 @@
 """ADE20k with 150 classes, crops of 512 pixels (paper, section 4.4)."""
 
 data_root = 'data/ade/ADEChallengeData2016/'
-data_help = (
-    'tools/prepare_data.py ade20k downloads it into data/ade, or point to another folder with '
-    '--cfg-options data_root=DIR'
+data_help = dict(
+    root=data_root,
+    text=(
+        'tools/prepare_data.py ade20k downloads it into data/ade, or point to another folder with '
+        '--cfg-options data_root=DIR'
+    ),
 )
 
 train_pipeline = [

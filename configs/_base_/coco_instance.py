@@ -1,9 +1,12 @@
 """COCO 2017 with instance masks and DETR's multi-scale training (paper, section 4.3)."""
 
 data_root = 'data/coco/'
-data_help = (
-    'tools/prepare_data.py coco --root {data_root} downloads it from cocodataset.org, or point to '
-    'another folder with --cfg-options data_root=DIR'
+data_help = dict(
+    root=data_root,
+    text=(
+        'tools/prepare_data.py coco --root {root} downloads it from cocodataset.org, or point to '
+        'another folder with --cfg-options data_root=DIR'
+    ),
 )
 
 short_sides = range(480, 801, 32)

@@ -1,7 +1,7 @@
 """The built-in shapes in COCO's layout (see xcit_mm/datasets/shapes.py)."""
 
 data_root = 'data/shapes/'
-data_help = 'tools/make_shapes.py {data_root} draws it in seconds'
+data_help = dict(root=data_root, text='tools/make_shapes.py {root} draws it in seconds')
 metainfo = dict(
     classes=('circle', 'square', 'triangle'),
     palette=[(220, 60, 60), (60, 160, 240), (250, 190, 40)],

@@ -49,7 +49,7 @@ CONFIG = '''\
 _base_ = {base}
 
 data_root = {data_root}  # where the images are
-data_help = 'the images have moved: --cfg-options data_root=DIR'
+data_help = dict(root=data_root, text='the images have moved: --cfg-options data_root=DIR')
 folder = "{{{{ fileDirname }}}}/"  # where this file is, with the annotations
 classes = {classes}
 scale = ({scale}, {scale})  # pixels: images are resized to fit into it

@@ -289,8 +289,8 @@ def _coco_annotations(image_id: int, first_id: int, shapes: list[Shape]) -> Iter
 
 
 def _save(path: Path, image: np.ndarray, parameters: list[int] | None = None) -> None:
-    if not cv2.imwrite(str(path), image, parameters or []):
-        raise OSError(f'{path} could not be written: is the disk full?')
+    # OpenCV's own writing does not say what went wrong, such as a full disk.
+    path.write_bytes(cv2.imencode(path.suffix, image, parameters or [])[1])
 
 
 def _manifest(root: Path, spec: ShapesSpec) -> dict:

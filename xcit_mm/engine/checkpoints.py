@@ -58,11 +58,10 @@ class WholeCheckpointHook(CheckpointHook):
             for folder in {runner.work_dir, self.out_dir}:
                 remove_unfinished(Path(folder))  # of a run that was killed
 
-    def save_between(self, runner: Runner) -> None:
-        """Write a checkpoint after an iteration that is none for it, of an epoch that goes on."""
-        if self.written != runner.iter + 1:
-            meta = dict(epoch=runner.epoch, iter=runner.iter + 1)
-            self._write(runner, f'iter_{runner.iter + 1}.pth', meta)
+    def save_between(self, runner: Runner, done: int) -> None:
+        """Write a checkpoint after ``done`` iterations, which are none for it in the config."""
+        if self.written != done:
+            self._write(runner, f'iter_{done}.pth', dict(epoch=runner.epoch, iter=done))
 
     def _save_checkpoint_with_step(self, runner: Runner, step: int, meta: dict) -> None:
         self._write(runner, self.filename_tmpl.format(step), meta)

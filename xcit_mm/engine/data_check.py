@@ -27,7 +27,8 @@ def check_data(cfg: Config, splits: tuple[str, ...]) -> None:
     """Look for every folder and annotation file of the dataloaders and evaluators.
 
     Args:
-        cfg: The config; its ``data_help`` says how to get the data (``{data_root}`` is filled in).
+        cfg: The config; the ``text`` of its ``data_help`` says how to get what lies in the ``root``
+            there (``{root}`` is filled in). Other data of a config that inherits it is not that.
         splits: Which to look at, of 'train', 'val' and 'test'.
 
     Raises:
@@ -40,9 +41,12 @@ def check_data(cfg: Config, splits: tuple[str, ...]) -> None:
         ]
         for what, path in places:
             if not path.exists():
+                known = cfg.get('data_help')
+                is_known = isinstance(known, dict) and path.is_relative_to(known['root'])
+                remedy = known['text'].format(root=known['root']) if is_known else GENERIC_HELP
                 raise UserError(
                     f'{split} data: {what} {path} is missing (looked for at {path.absolute()}); '
-                    + cfg.get('data_help', GENERIC_HELP).format(data_root=cfg.get('data_root'))
+                    f'{remedy}'
                 )
             if not (path.is_dir() if what == FOLDER else path.is_file()):
                 raise UserError(f'{split} data: {path} is no {what}: name the right one')

@@ -12,14 +12,13 @@ from ..datasets.images import BLACK
 from ..errors import UserError, reason
 from .batches import Draw, ResumableBatches
 from .randomness import seed_all
-from .workers import WorkerInit
+from .workers import MAX_WAIT, Batches, Unsent, WorkerInit, failed
 
 MAX_TRIES = 10  # samples in a row that cannot be read before a batch is given up
 # Of DataLoader, what a loader built by mmengine hands on to ours.
 HANDED_ON = (
     'num_workers',
     'pin_memory',
-    'timeout',
     'multiprocessing_context',
     'prefetch_factor',
     'persistent_workers',
@@ -116,17 +115,53 @@ class EvaluationSamples(_Samples):
 class CheckedLoader(DataLoader):
     """Batches of a dataset of samples; ``report`` is told the bad ones among them.
 
+    Args:
+        max_wait: Seconds that may pass without a batch of the workers.
+
     Attributes:
         report: Called with the bad samples of each batch that has some, in the main process,
             when the batch is asked for. Who knows what to do with them puts their own there.
+        on_wait: Called every second that the main process waits for the workers, with their
+            number, likewise. It may raise an error.
+
+    Raises:
+        UserError: If the workers cannot be started or give no batch.
     """
+
+    def __init__(self, *args, max_wait: float, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        self.max_wait = max_wait
 
     def report(self, samples: list[BadSample]) -> None:
         print_log(f'Bad samples: {", ".join(map(str, samples))}', 'current', logging.WARNING)
 
+    def on_wait(self, seconds: float) -> None:
+        pass
+
+    def wait(self, seconds: float) -> None:
+        """Called every second without a batch of the workers, with their number."""
+        self.on_wait(seconds)
+        if seconds >= self.max_wait:
+            raise UserError(
+                f'no data has come for {seconds:.0f} seconds from the {self.num_workers} processes '
+                'that load it: is the disk there? num_workers=0 of the dataloader loads without '
+                'them, timeout=SECONDS waits longer'
+            )
+
+    def _get_iterator(self) -> Iterator[Any]:
+        if self.num_workers == 0:
+            return super()._get_iterator()
+        try:
+            return Batches(self)
+        except OSError as error:
+            raise failed(reason(error)) from error
+
     def __iter__(self) -> Iterator[Any]:
         # A generator: nothing is read before the first batch is asked for, from where it is then.
-        for batch, bad in super().__iter__():
+        for item in super().__iter__():
+            if isinstance(item, Unsent):
+                raise failed(item.reason)
+            batch, bad = item
             if bad:
                 self.report(bad)
             if batch is None:
@@ -162,6 +197,7 @@ def _checked(loader: DataLoader, samples: _Samples, **kwargs) -> CheckedLoader:
     kwargs |= {
         'collate_fn': _Collate(loader.collate_fn),
         'worker_init_fn': WorkerInit(loader.worker_init_fn),
+        'max_wait': loader.timeout or MAX_WAIT,
     }
     return CheckedLoader(samples, **kwargs)
 

@@ -10,7 +10,7 @@ from mmengine.dist import is_main_process
 from mmengine.evaluator import Evaluator
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
-from mmengine.runner import Runner, find_latest_checkpoint
+from mmengine.runner import Runner
 
 from .. import mmcv_fallback
 from ..errors import reason
@@ -18,6 +18,7 @@ from ..files import write_whole
 from ..run_report import read_run, write_page
 from ..run_report.metrics import COCO_COLUMNS, COCO_ROWS
 from ..run_report.reading import FACTS
+from .checkpoints import POINTER
 from .console import log_file
 from .facts import facts_of
 
@@ -50,7 +51,10 @@ class ReportHook(Hook):
 
     def after_train(self, runner: Runner) -> None:
         lines = ['The training is finished.', metrics_table(self._metrics)]
-        lines += [f'checkpoint  {find_latest_checkpoint(runner.work_dir)}']
+        pointer = Path(runner.work_dir, POINTER)
+        if pointer.is_file():
+            path = pointer.read_text(encoding='utf-8', errors='surrogateescape')
+            lines += [f'checkpoint  {path}']
         lines += [f'log         {log_file(runner.logger) or "on the console only"}']
         pictures = Path(runner.work_dir, 'pictures')
         if pictures.is_dir():

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from mmengine.dist import is_main_process
 
 from ..environment import require, require_one_stack
 from ..errors import UserError
-from ..files import require_writable, require_writable_file
+from ..files import hold, require_writable, require_writable_file
 from .checkpoints import has_checkpoints, newest_checkpoint
 from .config import (
     check_batch_size,
@@ -26,13 +27,18 @@ from .data_check import check_classes, check_data
 from .report import write_metrics
 from .runner import CheckedRunner
 from .weights import pretrained_weights, read_all_safely, require_file
+from .workers import worker_errors
 
 TEST_LOG_INTERVAL = 10  # images: a test on a CPU takes seconds for each
 LAUNCHERS = (
     ('pytorch', 'RANK', 'tools/dist_train.sh or torchrun'),
     ('slurm', 'SLURM_PROCID', 'tools/slurm_train.sh or srun'),
+    ('mpi', 'OMPI_COMM_WORLD_RANK', 'mpirun'),
 )
 RESTARTS = ('TORCHELASTIC_RESTART_COUNT', 'SLURM_RESTART_COUNT')
+# Seconds that a run waits, when it is started again, for the lock of its machine that was lost:
+# NFS takes 90 to see that.
+PATIENCE = 120
 FRAMEWORK_PARTS = ('models', 'datasets', 'evaluation', 'visualization')
 
 
@@ -60,8 +66,9 @@ def train(
         tensorboard: Write losses and metrics for TensorBoard, too.
 
     Raises:
-        UserError: If an input is wrong: the config, an option, the data or a checkpoint; or the
-            losses are not finite, too much of the data is bad, the disk is full.
+        UserError: If an input is wrong: the config, an option, the data or a checkpoint; or
+            another training is running in ``work_dir``, the losses are not finite, too much of
+            the data is bad, the disk is full.
         Interrupted: At SIGTERM and SIGINT, once the step is done and a checkpoint written.
     """
     cfg = load_config(config, options, work_dir, launcher)
@@ -76,24 +83,30 @@ def train(
     if restarted:
         notes.append('This process was started again: it goes on from the last checkpoint.')
     resume = resume or restarted
-    if resume:
-        notes += _resume(cfg, trust_checkpoint)
-    backbone = cfg.model.get('backbone') or {}
-    if cfg.get('load_from'):
-        if not resume and (options or {}).get('pretrained') is not None:
+    if not resume and cfg.get('load_from'):
+        if (options or {}).get('pretrained') is not None:
             raise UserError(
                 f'pretrained={options["pretrained"]} and load_from={cfg.load_from}: the second has '
                 'the weights of the backbone, too; take one (load_from=None)'
             )
         require_file(cfg.load_from)
+    backbone = cfg.model.get('backbone') or {}
+    if resume or cfg.get('load_from'):
         backbone['init_cfg'] = None  # every weight of it comes from the file
     else:
         notes += pretrained_weights(cfg, options or {})
     cfg.trust_checkpoint = trust_checkpoint
     if trust_checkpoint and backbone.get('type') == 'XCiT' and backbone.get('init_cfg'):
         backbone.init_cfg.trusted = True
-    with config_errors(cfg):
-        _build(cfg, notes).train()
+    with ExitStack() as stack:
+        # A folder to resume from is not made. Where one is refused, the launcher ends the others.
+        if _is_main(cfg.launcher) and (not resume or Path(cfg.work_dir).is_dir()):
+            lock = hold(Path(cfg.work_dir), PATIENCE if restarted else 0)
+            notes += stack.enter_context(lock)
+        if resume:
+            notes += _resume(cfg, trust_checkpoint)
+        with config_errors(cfg), worker_errors():
+            _build(cfg, notes).train()
 
 
 def test(
@@ -136,7 +149,7 @@ def test(
     if out is not None:
         require_writable_file(Path(out))
     cfg.default_hooks.logger.interval = TEST_LOG_INTERVAL
-    with config_errors(cfg):
+    with config_errors(cfg), worker_errors():
         runner = _build(cfg, [])
         metrics = runner.test()
     if out is not None and is_main_process():
@@ -174,9 +187,16 @@ def _build(cfg: Config, notes: list[str]) -> CheckedRunner:
     return runner
 
 
+def _is_main(launcher: str) -> bool:
+    """Whether this process writes, asked before the processes are connected."""
+    variable = next((variable for name, variable, _ in LAUNCHERS if name == launcher), None)
+    return variable is None or os.environ[variable] == '0'
+
+
 def _was_restarted() -> bool:
     """Whether torchrun (``--max-restarts``) or Slurm (``--requeue``) tries the same once more."""
-    return any(int(os.environ.get(name) or 0) > 0 for name in RESTARTS)
+    counts = (os.environ.get(name, '') for name in RESTARTS)
+    return any(count.isdecimal() and int(count) > 0 for count in counts)
 
 
 def _resume(cfg: Config, trusted: bool) -> list[str]:

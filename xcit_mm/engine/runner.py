@@ -1,6 +1,7 @@
 """The runner of our tools: mmengine's, with files that are whole and samples that are good."""
 
 from collections.abc import Callable, Mapping
+from logging import FileHandler
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from .console import keep_readable
 from .loader import BadSample, CheckedLoader, evaluation_loader
 from .weights import weights_for
 
+OF_WORKERS = ('persistent_workers', 'prefetch_factor', 'timeout')
 NOT_OF_THIS_RUN = (AssertionError, AttributeError, KeyError, TypeError, ValueError)
 
 
@@ -41,11 +43,18 @@ class CheckedRunner(Runner):
     def build_logger(self, *args, **kwargs) -> MMLogger:
         logger = super().build_logger(*args, **kwargs)
         keep_readable(logger)
+        for handler in logger.handlers:
+            if isinstance(handler, FileHandler):  # in the encoding of the locale
+                handler.stream.reconfigure(errors='backslashreplace')
         return logger
 
     @staticmethod
     def build_dataloader(dataloader: dict, *args, **kwargs) -> DataLoader:
-        return Runner.build_dataloader(ours(dataloader), *args, **kwargs)
+        dataloader = ours(dataloader)
+        if isinstance(dataloader, dict) and dataloader.get('num_workers') == 0:
+            for name in OF_WORKERS:  # which PyTorch refuses then
+                dataloader.pop(name, None)
+        return Runner.build_dataloader(dataloader, *args, **kwargs)
 
     def build_train_loop(self, loop: BaseLoop | dict) -> BaseLoop:
         if isinstance(loop, dict) and 'type' not in loop:  # as mmengine takes it, too

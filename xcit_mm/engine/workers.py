@@ -1,28 +1,119 @@
-"""Processes that load data: they end with the training, and not before it."""
+"""Processes that load data: they end with the training, not before it, and not without a word."""
 
+import multiprocessing.queues
 import os
 import signal
-from collections.abc import Callable
-from threading import Thread
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
+from typing import Any, NamedTuple
+
+from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
+
+from ..errors import UserError, reason
+
+MAX_WAIT = 1800  # seconds for a batch: as long as gloo waits for a process
+CHECK_INTERVAL = 1.0  # seconds after which workers that give nothing are looked at
+# How PyTorch's errors of workers begin.
+OF_WORKERS = ('DataLoader worker', 'Pin memory thread', 'Too many open files')
+
+
+class Unsent(NamedTuple):
+    """What comes in the place of a batch that a worker could not hand over."""
+
+    reason: str
 
 
 class WorkerInit:
     """Workers outlive a signal to the whole group, so that the step can be finished.
 
     They end when the process that has started them tells them to, or has ended. PyTorch's own
-    see that, too, but wait then for somebody to read the batch that they have ready.
+    see that, too, but wait then for somebody to read the batch that they have ready. A batch that
+    cannot be sent is an :class:`Unsent` one; Python's queues would drop it, and PyTorch wait.
     """
 
     def __init__(self, init: Callable[[int], None] | None) -> None:
         self.init = init
 
     def __call__(self, worker: int) -> None:
+        multiprocessing.queues.Queue._on_queue_feeder_error = _send_reason
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         if hasattr(signal, 'sigtimedwait'):  # not on macOS
             signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-            Thread(target=_obey, args=(os.getppid(),), daemon=True).start()
+            threading.Thread(target=_obey, args=(os.getppid(),), daemon=True).start()
         if self.init is not None:
             self.init(worker)
+
+
+class Batches(_MultiProcessingDataLoaderIter):
+    """PyTorch's iterator over the batches of workers, which says how long it waits for one.
+
+    Args:
+        loader: Its method ``wait`` is called every second without a batch, with their number.
+            Time in which this process is stopped does not count. If it raises, the workers are
+            killed.
+    """
+
+    def __init__(self, loader: DataLoader) -> None:
+        self._loader = weakref.proxy(loader)  # which may keep this iterator
+        self._waited = 0.0
+        super().__init__(loader)
+
+    def _try_get_data(self, timeout: float = CHECK_INTERVAL) -> tuple[bool, Any]:
+        came, data = super()._try_get_data(timeout)
+        self._waited = 0 if came else self._waited + timeout
+        if not came:
+            try:
+                self._loader.wait(self._waited)
+            except BaseException:
+                _kill(self._workers)  # one that stands still would hold up the end of this process
+                raise
+        return came, data
+
+
+@contextmanager
+def worker_errors() -> Iterator[None]:
+    """Turn what PyTorch says of a worker that has died into a UserError.
+
+    A signal says so, at any place of the main thread.
+
+    Raises:
+        UserError: With the remedy.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if not str(error).startswith(OF_WORKERS):
+            raise
+        raise failed(reason(error)) from error
+
+
+def failed(why: str) -> UserError:
+    """The error of processes that cannot load data."""
+    return UserError(
+        f'the processes that load data have failed ({why}): they need memory, and room in /dev/shm '
+        '(docker run --shm-size=8g); num_workers=0 of the dataloader does without them'
+    )
+
+
+def _send_reason(queue: multiprocessing.queues.Queue, error: Exception, item: Any) -> None:
+    number, _ = item
+    queue.put((number, Unsent(reason(error))))
+
+
+def _kill(workers: Sequence[BaseProcess]) -> None:
+    is_main = threading.current_thread() is threading.main_thread()
+    # PyTorch's handler would make an error of their end.
+    before = signal.signal(signal.SIGCHLD, signal.SIG_DFL) if is_main else None
+    for worker in workers:
+        worker.kill()
+    for worker in workers:
+        worker.join()
+    if is_main:
+        signal.signal(signal.SIGCHLD, before)
 
 
 def _obey(parent: int) -> None:
