@@ -11,6 +11,7 @@ from itertools import islice
 
 import pytest
 import torch
+from conftest import PATIENCE
 from mmengine.dataset import DefaultSampler, InfiniteSampler, pseudo_collate
 from torch.utils.data import BatchSampler, DataLoader
 from toy import SIZE, ToyDataset
@@ -261,14 +262,36 @@ def test_no_workers_is_one_value_to_change():
     assert CheckedRunner.build_dataloader(data).num_workers == 0
 
 
-def test_workers_that_stand_still_end_the_run():
-    def stop(sample: dict) -> None:
-        os.kill(os.getpid(), signal.SIGSTOP)
-
-    data = loaded_by(evaluation_loader, Failing(stop), timeout=2)
-    with pytest.raises(UserError, match='no data has come for 2 seconds from the 2 processes'):
+@pytest.mark.parametrize(
+    'stop',
+    [lambda: os.kill(os.getpid(), signal.SIGSTOP), lambda: time.sleep(10**6)],
+    ids=['stopped', 'asleep'],
+)
+def test_workers_that_stand_still_end_the_run(stop, monkeypatch):
+    monkeypatch.setattr('xcit_mm.engine.loader.MAX_IDLE', 2)
+    data = loaded_by(evaluation_loader, Failing(lambda sample: stop()))
+    message = r'the 2 processes that load data have done nothing for \d+ seconds.*num_workers=0'
+    with pytest.raises(UserError, match=message):
         next(iter(data))
     assert not workers_alive()
+
+
+def test_workers_that_are_slow_are_waited_for(monkeypatch):
+    """However little of a loaded machine they get: they compute, or are ready to."""
+    monkeypatch.setattr('xcit_mm.engine.loader.MAX_IDLE', 2)
+
+    def compute(sample: dict) -> None:
+        end = time.process_time() + 4
+        while time.process_time() < end:
+            pass
+
+    assert next(iter(loaded_by(evaluation_loader, Failing(compute))))
+
+
+def test_a_limit_of_the_user_is_the_only_one(monkeypatch):
+    monkeypatch.setattr('xcit_mm.engine.loader.MAX_IDLE', 1)
+    data = loaded_by(evaluation_loader, Failing(lambda sample: time.sleep(3)), timeout=PATIENCE)
+    assert next(iter(data))
 
 
 def workers_alive() -> list[int]:

@@ -12,7 +12,7 @@ from ..datasets.images import BLACK
 from ..errors import UserError, reason
 from .batches import Draw, ResumableBatches
 from .randomness import seed_all
-from .workers import MAX_WAIT, Batches, Unsent, WorkerInit, failed
+from .workers import MAX_IDLE, MAX_WAIT, Batches, Unsent, WorkerInit, failed
 
 MAX_TRIES = 10  # samples in a row that cannot be read before a batch is given up
 # Of DataLoader, what a loader built by mmengine hands on to ours.
@@ -117,6 +117,7 @@ class CheckedLoader(DataLoader):
 
     Args:
         max_wait: Seconds that may pass without a batch of the workers.
+        max_idle: Seconds that may pass in which all of them sleep instead.
 
     Attributes:
         report: Called with the bad samples of each batch that has some, in the main process,
@@ -128,9 +129,10 @@ class CheckedLoader(DataLoader):
         UserError: If the workers cannot be started or give no batch.
     """
 
-    def __init__(self, *args, max_wait: float, **kwargs) -> None:
+    def __init__(self, *args, max_wait: float, max_idle: float, **kwargs) -> None:
         super().__init__(*args, **kwargs)
         self.max_wait = max_wait
+        self.max_idle = max_idle
 
     def report(self, samples: list[BadSample]) -> None:
         print_log(f'Bad samples: {", ".join(map(str, samples))}', 'current', logging.WARNING)
@@ -138,14 +140,20 @@ class CheckedLoader(DataLoader):
     def on_wait(self, seconds: float) -> None:
         pass
 
-    def wait(self, seconds: float) -> None:
-        """Called every second without a batch of the workers, with their number."""
+    def wait(self, seconds: float, idle: float) -> None:
+        """Called every second without a batch.
+
+        Args:
+            seconds: Since the last batch.
+            idle: Since a worker was last seen to compute, or to wait for a disk.
+        """
         self.on_wait(seconds)
-        if seconds >= self.max_wait:
+        if seconds >= self.max_wait or idle >= self.max_idle:
+            what = 'done nothing' if idle >= self.max_idle else 'given no data'
             raise UserError(
-                f'no data has come for {seconds:.0f} seconds from the {self.num_workers} processes '
-                'that load it: is the disk there? num_workers=0 of the dataloader loads without '
-                'them, timeout=SECONDS waits longer'
+                f'the {self.num_workers} processes that load data have {what} for {seconds:.0f} '
+                'seconds: is the disk there? num_workers=0 of the dataloader loads without them, '
+                'timeout=SECONDS waits longer'
             )
 
     def _get_iterator(self) -> Iterator[Any]:
@@ -198,6 +206,7 @@ def _checked(loader: DataLoader, samples: _Samples, **kwargs) -> CheckedLoader:
         'collate_fn': _Collate(loader.collate_fn),
         'worker_init_fn': WorkerInit(loader.worker_init_fn),
         'max_wait': loader.timeout or MAX_WAIT,
+        'max_idle': loader.timeout or MAX_IDLE,
     }
     return CheckedLoader(samples, **kwargs)
 

@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch.utils.data import DataLoader
@@ -16,7 +17,10 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from ..errors import UserError, reason
 
 MAX_WAIT = 1800  # seconds for a batch: as long as gloo waits for a process
+MAX_IDLE = 60  # seconds in which no worker computes or waits for a disk
 CHECK_INTERVAL = 1.0  # seconds after which workers that give nothing are looked at
+BUSY = 0.05  # seconds of a CPU: an idle worker that looks for signals needs less in MAX_IDLE
+RUNNING, WAITING_FOR_DISK = 'R', 'D'  # states of a process in Linux
 # How PyTorch's errors of workers begin.
 OF_WORKERS = ('DataLoader worker', 'Pin memory thread', 'Too many open files')
 
@@ -52,26 +56,55 @@ class Batches(_MultiProcessingDataLoaderIter):
     """PyTorch's iterator over the batches of workers, which says how long it waits for one.
 
     Args:
-        loader: Its method ``wait`` is called every second without a batch, with their number.
-            Time in which this process is stopped does not count. If it raises, the workers are
-            killed.
+        loader: Its method ``wait`` is called every second without a batch, with the seconds since
+            the last batch, and since a worker was last seen to do something. Time in which this
+            process is stopped does not count. If it raises, the workers are killed.
     """
 
     def __init__(self, loader: DataLoader) -> None:
         self._loader = weakref.proxy(loader)  # which may keep this iterator
-        self._waited = 0.0
+        self._waited = self._idle = self._cpu_time = 0.0
         super().__init__(loader)
 
     def _try_get_data(self, timeout: float = CHECK_INTERVAL) -> tuple[bool, Any]:
         came, data = super()._try_get_data(timeout)
-        self._waited = 0 if came else self._waited + timeout
-        if not came:
+        if came:
+            self._waited = self._idle = 0
+        else:
+            self._waited += timeout
+            self._idle = 0 if self._is_busy() else self._idle + timeout
             try:
-                self._loader.wait(self._waited)
+                self._loader.wait(self._waited, self._idle)
             except BaseException:
                 _kill(self._workers)  # one that stands still would hold up the end of this process
                 raise
         return came, data
+
+    def _is_busy(self) -> bool:
+        """Whether a worker computes or waits for a disk, or has computed since it last did."""
+        cpu_time = cpu_time_of(self._workers)
+        if cpu_time is not None and cpu_time <= self._cpu_time + BUSY:
+            return False
+        self._cpu_time = cpu_time or self._cpu_time
+        return True
+
+
+def cpu_time_of(workers: Sequence[BaseProcess]) -> float | None:
+    """Seconds of a CPU that processes have used, if all of them sleep.
+
+    Returns:
+        None if one of them runs or waits for a disk, or if the system does not say so.
+    """
+    ticks = 0
+    for worker in workers:
+        try:
+            stat = Path(f'/proc/{worker.pid}/stat').read_text().rpartition(')')[2].split()
+        except OSError:
+            return None
+        if stat[0] in (RUNNING, WAITING_FOR_DISK):
+            return None
+        ticks += sum(map(int, stat[11:13]))  # in user mode, in system mode
+    return ticks / os.sysconf('SC_CLK_TCK')
 
 
 @contextmanager
