@@ -13,6 +13,7 @@ try:
     from xcit_mm.classification import Classifier
     from xcit_mm.classification.report import report_folder, report_pictures
     from xcit_mm.engine import cli
+    from xcit_mm.errors import printable
     from xcit_mm.files import require_writable_file
 except ImportError as error:  # of what xcit_mm stands on; the message says what to install
     print(f'{sys.argv[0]}: {error}', file=sys.stderr)
@@ -71,7 +72,7 @@ def main() -> None:
         report = report_pictures(classifier, args.images)
     else:
         report = report_folder(classifier, args.folder, args.sample)
-    print(report.text)
+    print(printable(report.text))  # names of files
     if args.out is not None:
         report.write(args.out)
     if not report.is_right:

@@ -49,6 +49,10 @@ class _NoConnectionError(_BrokenOffError):
     """It did not even begin."""
 
 
+class _TooMuchError(Exception):
+    """More bytes are announced, or came, than are taken."""
+
+
 class Part:
     """What has come of a file, in hidden files beside the place that it is for.
 
@@ -160,10 +164,14 @@ def read_url(url: str, limit: int) -> bytes:
     try:
         with _open(url) as response:
             size = response.length or 0
-            for chunk in _chunks(response, limit, _too_large(url, limit)):
+            for chunk in _chunks(response, limit):
                 data += chunk
         if len(data) < size:
             raise _BrokenOffError('the server sent no more')
+    except _TooMuchError:
+        raise UserError(
+            f'{url} has more than {limit / 2**20:g} MiB: fetch it yourself and name the file'
+        ) from None
     except _NoConnectionError as error:
         raise UnreachableError(f'{url} cannot be reached ({error})') from None
     except _BrokenOffError as error:
@@ -213,10 +221,17 @@ def _receive(url: str, part: Part, size: int | None) -> None:
                 f'{url} has {wrong} bytes there, not the {size} that it should have: another file'
             )
         try:
-            _copy(response, part, url, size)
-        except UserError:
+            _copy(response, part, size)
+        except _TooMuchError:
             part.remove()
-            raise
+            if size is None:
+                raise UserError(
+                    f'{url} has more than {MAX_SIZE / 2**30:g} GiB: fetch it yourself and name the '
+                    'file'
+                ) from None
+            raise UserError(
+                f'{url} sends more than the {size} bytes that it should have: another file'
+            ) from None
     if part.length < (part.size or size or 0):
         raise _BrokenOffError('the server sent no more')
 
@@ -297,16 +312,7 @@ def _is_version(value: object) -> bool:
     return isinstance(value, str) and value.isascii() and value.isprintable()
 
 
-def _too_large(url: str, limit: int) -> str:
-    return f'{url} has more than {limit / 2**20:g} MiB: fetch it yourself and name the file'
-
-
-def _copy(response: HTTPResponse, part: Part, url: str, size: int | None) -> None:
-    if size is None:
-        limit, message = MAX_SIZE, _too_large(url, MAX_SIZE)
-    else:
-        limit = size
-        message = f'{url} sends more than the {size} bytes that it should have: another file'
+def _copy(response: HTTPResponse, part: Part, size: int | None) -> None:
     columns = (
         TextColumn('{task.description}', markup=False),
         BarColumn(),
@@ -317,24 +323,20 @@ def _copy(response: HTTPResponse, part: Part, url: str, size: int | None) -> Non
     name = part.path.name.removeprefix('.').removesuffix('.part')
     with Progress(*columns, console=Console(stderr=True)) as progress, part.path.open('ab') as file:
         task = progress.add_task(name, total=part.size or size, completed=part.length)
-        for chunk in _chunks(response, limit - part.length, message):
+        for chunk in _chunks(response, (size or MAX_SIZE) - part.length):
             file.write(chunk)
             file.flush()  # a kill loses nothing
             progress.advance(task, len(chunk))
 
 
-def _chunks(response: HTTPResponse, limit: int, message: str) -> Iterator[bytes]:
-    """What comes, apart from what is done with it: a full disk is no broken connection.
-
-    Raises:
-        UserError: With ``message``, if more than ``limit`` bytes are announced, or come.
-    """
+def _chunks(response: HTTPResponse, limit: int) -> Iterator[bytes]:
+    """What comes, apart from what is done with it: a full disk is no broken connection."""
     announced, come = response.length or 0, 0
     try:
         while chunk := response.read1(CHUNK):
             come += len(chunk)
             if max(announced, come) > limit:
-                raise UserError(message)
+                raise _TooMuchError
             yield chunk
     except (HTTPException, OSError) as error:
         raise _BrokenOffError(reason(error)) from None

@@ -1,6 +1,8 @@
 """Files that are whole or not there."""
 
+import errno
 import os
+import stat
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -36,6 +38,25 @@ def write_whole(path: Path, mode: str = 'wb') -> Iterator[IO]:
             _sync_folder(path.parent)
         finally:
             unfinished.unlink(missing_ok=True)
+
+
+def read_regular(path: Path, max_bytes: int | None = None) -> bytes:
+    """Read a file, and not a device or a pipe, which may have no end or never begin.
+
+    Args:
+        path: The file.
+        max_bytes: The largest size to read; None: any.
+
+    Raises:
+        OSError: If it cannot be opened, is none or is larger.
+    """
+    status = path.stat()
+    if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):  # open refuses a folder
+        raise OSError(errno.EINVAL, 'Not a regular file', str(path))
+    if max_bytes is not None and status.st_size > max_bytes:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
+    with path.open('rb') as file:
+        return file.read(status.st_size)  # files of the kernel have no size, and may have no end
 
 
 def remove_unfinished(folder: Path) -> None:
