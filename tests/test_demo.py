@@ -411,6 +411,7 @@ def test_no_route_of_gradio_answers_but_those_of_the_page(address):
             connection.request(method, path, headers={'x-gradio-history-bucket': 'a/b'})
             response = connection.getresponse()
             answers.add((response.status, response.read() or b'Not Found'))
+    connection.close()
     assert answers == {(404, b'Not Found')}
 
 
