@@ -13,7 +13,7 @@ tools = {
     'classify': ['timm>=1.0.9'],
     'vis': ['tensorboard>=2.14'],
     'export': ['onnx>=1.16', 'onnxruntime>=1.18', 'onnxscript>=0.3'],
-    'demo': ['gradio>=5'],
+    'demo': ['gradio>=6'],
     'mim': ['openmim>=0.3.9', 'setuptools<81'],  # mim imports pkg_resources, which 81 dropped
 }
 

@@ -4,7 +4,7 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 LINGER = struct.pack('ii', 1, 0)  # closing is a reset
@@ -17,6 +17,8 @@ class FileServer(ThreadingHTTPServer):
         files: Their contents.
         versions: Their ETags; what has none is sent as a whole only.
         unsized: Paths of those that are sent without their length.
+        endless: Paths of those that are sent over and over, without their length.
+        redirects: Where else some paths are, as addresses.
         cut: Paths of those of which half of what is asked for is sent.
         cuts: How many bytes the next answers send before they break off.
         errors: Codes that the next requests are answered with.
@@ -36,6 +38,8 @@ class FileServer(ThreadingHTTPServer):
         self.files: dict[str, bytes] = {}
         self.versions: dict[str, str] = {}
         self.unsized: set[str] = set()
+        self.endless: set[str] = set()
+        self.redirects: dict[str, str] = {}
         self.cut: set[str] = set()
         self.cuts: list[int] = []
         self.errors: list[int] = []
@@ -62,6 +66,11 @@ class Handler(BaseHTTPRequestHandler):
         server.requests.append(self.path)
         server.ranges.append(self.headers.get('Range'))
         content = server.files.get(self.path)
+        if self.path in server.redirects:
+            self.send_response(302)
+            self.send_header('Location', server.redirects[self.path])
+            self.end_headers()
+            return
         if content is None or server.errors:
             self.send_error(server.errors.pop(0) if server.errors else 404)
             return
@@ -73,9 +82,12 @@ class Handler(BaseHTTPRequestHandler):
         version = server.versions.get(self.path)
         if version is not None:
             self.send_header('ETag', version)
-        if self.path not in server.unsized:
+        if self.path not in server.unsized | server.endless:
             self.send_header('Content-Length', str(len(content) - begin))
         self.end_headers()
+        with suppress(ConnectionError):  # of somebody who has had enough
+            while self.path in server.endless:
+                self.wfile.write(content)
         self._send(content[begin:])
 
     def _begin(self) -> int:

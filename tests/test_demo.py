@@ -10,18 +10,23 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection
 from pathlib import Path
 from urllib.error import HTTPError
+from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
+from uuid import uuid4
 
 import cv2
+import huggingface_hub
 import numpy as np
 import pytest
 import torch
 from conftest import PATIENCE, ROOT
 from gradio import blocks
+from gradio.routes import App
 from PIL import Image
 from playwright.sync_api import expect
 from random_weights import DETECTOR, SEGMENTOR, save_random_weights
@@ -177,6 +182,16 @@ def test_a_dropped_picture_is_shown_with_its_objects_and_sliders_draw_anew(
     visit.row('^circle').wait_for(state='hidden')
     assert len(asked) == calls
 
+    result = visit.page.locator('#result')
+    with visit.page.expect_download() as download:
+        result.get_by_label('Download').click()
+    assert cv2.imread(str(download.value.path())).shape == original.shape
+    width = result.bounding_box()['width']
+    result.get_by_label('Fullscreen').click()
+    visit.page.wait_for_function(
+        '(width) => document.querySelector("#result").clientWidth > 1.5 * width', arg=width
+    )
+
     assert Image.open(tmp_path / 'page.png').size >= (1280, 1000)
     assert visit.hosts == {visit.page.url.split('/')[2]}
 
@@ -274,12 +289,25 @@ def test_a_run_that_came_later_is_offered_when_the_page_is_opened(visit, models,
     expect(visit.field('Checkpoint')).to_have_value('later.pth', timeout=TIMEOUT)
 
 
-def answer(address: str, data: list, function: str = '_find') -> str:
-    """What a request that no page made is told, as Gradio's stream of events."""
-    call, kind = f'{address}gradio_api/call/{function}', {'Content-Type': 'application/json'}
-    request = Request(call, json.dumps({'data': data}).encode(), kind)
-    event = json.load(urlopen(request))['event_id']
-    return urlopen(f'{call}/{event}').read().decode()
+def answer(address: str, data: list) -> str:
+    """What a request to find something that no page made is told, as Gradio's stream of events."""
+    config = re.search(r'window\.gradio_config = (.*?);</script>', get(address), re.DOTALL)[1]
+    [function] = [f for f in json.loads(config)['dependencies'] if f['api_name'] == '_find']
+    session = uuid4().hex
+    body = {'data': data, 'fn_index': function['id'], 'session_hash': session}
+    kind = {'Content-Type': 'application/json'}
+    urlopen(Request(f'{address}gradio_api/queue/join', json.dumps(body).encode(), kind))
+    said = ''
+    with urlopen(f'{address}gradio_api/queue/data?session_hash={session}') as stream:
+        while 'process_completed' not in said:
+            line = stream.readline().decode()
+            assert line, said
+            said += line
+    return said
+
+
+def get(address: str) -> str:
+    return urlopen(address).read().decode()
 
 
 def uploaded(address: str, path: Path) -> str:
@@ -304,8 +332,8 @@ def test_no_request_reads_other_files_of_the_machine(address, models, tmp_path):
     assert 'objects, found in' in answer(address, [*chosen, own, *VIEW])
     for picture in (dict(path=str(secret), meta=meta), dict(path=str(secret))):
         said = answer(address, [*chosen, picture, *VIEW])
-        assert 'event: error' in said
-        assert 'event: complete' not in said
+        assert '"success":false' in said
+        assert 'objects, found in' not in said
 
 
 @pytest.mark.parametrize('place', [0, 2, 3])  # of the config, of the picture, of a slider
@@ -320,8 +348,92 @@ def test_no_request_makes_the_page_download(address, models, monkeypatch, place)
     data = [DETECTOR, models[DETECTOR][0], None, *VIEW]
     data[place] = dict(path='http://host/huge', meta={'_type': 'gradio.FileData'})
     said = answer(address, data)
-    assert 'event: error' in said and 'http://host/huge was not uploaded to this page' in said
+    assert '"success":false' in said and 'http://host/huge was not uploaded to this page' in said
     assert not asked
+
+
+# Routes of Gradio, by what they do; those beyond the second list are new to us.
+NEEDED = {
+    *('/', '/theme.css', '/favicon.ico', '/assets/{}', '/static/{}'),
+    *(f'/gradio_api/{path}' for path in ('startup-events', 'app_id', 'heartbeat/{}', 'upload')),
+    *(f'/gradio_api/{path}' for path in ('upload_progress', 'queue/join', 'queue/data')),
+    *('/gradio_api/file={}', '/gradio_api/run/{}'),  # a part of what these do
+}
+DENIED = {
+    # Of accounts, those of the host at Hugging Face included.
+    *('/login', '/logout', '/login/huggingface', '/login/callback'),
+    *(f'/gradio_api/{path}' for path in ('user', 'login_check', 'token')),
+    *(f'/gradio_api/run-history/{path}' for path in ('connect', 'buckets', 'records')),
+    *('/gradio_api/run-history/records/{}/{}/assets/{}', '/gradio_api/runs'),
+    # For programs.
+    *('/openapi.json', '/gradio_api/openapi.json', '/gradio_api/info', '/config'),
+    *(f'/gradio_api/{path}' for path in ('api/{}', 'call/{}', 'call/{}/{}')),
+    *('/gradio_api/call/v2/{}', '/gradio_api/call/v2/{}/{}', '/gradio_api/queue/status'),
+    # For other pages than this one.
+    *('/gradio_api/proxy={}', '/gradio_api/file/{}', '/gradio_api/custom_component/{}/{}/{}/{}'),
+    *('/gradio_api/component_server', '/svelte/{}', '/gradio_api/deep_link', '/robots.txt'),
+    *('/gradio_api/stream/{}', '/gradio_api/stream/{}/close', '/gradio_api/process_recording'),
+    *('/pwa_icon', '/pwa_icon/{}', '/manifest.json', '/gradio_api/theme.css'),
+    *(f'/gradio_api/stream/{{}}/{{}}/{{}}/{path}' for path in ('playlist.m3u8', '{}.{}')),
+    *('/gradio_api/stream/{}/{}/{}/playlist-file', '/gradio_api/reset', '/gradio_api/cancel'),
+    # For developers.
+    *('/gradio_api/dev/reload', '/monitoring', '/monitoring/summary', '/monitoring/{}'),
+    *(f'/gradio_api/{path}' for path in ('vibe-edit', 'undo-vibe-edit', 'vibe-code')),
+    *('/gradio_api/vibe-starter-queries',),
+    *(f'/gradio_api/profiling/{path}' for path in ('traces', 'summary', 'clear')),
+}
+
+
+def flat(routes: Iterable) -> Iterator:
+    """Routes, with those of routers that FastAPI includes."""
+    for route in routes:
+        included = getattr(route, 'original_router', None)
+        yield from [route] if included is None else flat(included.routes)
+
+
+def test_every_route_of_gradio_is_known():
+    """One that a new version brings is not found on the page; is it one that the page needs?"""
+    blocks = DemoPage(lambda: {}).build()
+    assert blocks.run_history  # unless it is launched by us
+    routes = {route.path for route in flat(App.create_app(blocks).routes)}
+    found = {re.sub(r'\{[^}]*\}', '{}', path).rstrip('/') or '/' for path in routes}
+    assert found - NEEDED - DENIED == set()
+    assert found >= NEEDED
+
+
+def test_no_route_of_gradio_answers_but_those_of_the_page(address):
+    server = urlsplit(address)
+    connection = HTTPConnection(server.hostname, server.port)
+    beside = ['/gradio_api/file=http://host/a', '/gradio_api/run/_find', '/gradio_api/mcp/sse']
+    paths = [path.replace('{}', 'x') for path in DENIED] + beside
+    answers = set()
+    for path in (*paths, *(f'{path}/' for path in paths)):
+        for method in ('GET', 'POST', 'HEAD'):
+            connection.request(method, path, headers={'x-gradio-history-bucket': 'a/b'})
+            response = connection.getresponse()
+            answers.add((response.status, response.read() or b'Not Found'))
+    connection.close()
+    assert answers == {(404, b'Not Found')}
+
+
+def test_a_page_has_no_token_of_its_host(models, monkeypatch, tmp_path):
+    for name in ('HF_TOKEN', 'HUGGING_FACE_HUB_TOKEN'):
+        monkeypatch.setenv(name, 'hf_environment')
+    saved = tmp_path / 'token'
+    saved.write_text('hf_saved')
+    monkeypatch.setattr(huggingface_hub.constants, 'HF_TOKEN_PATH', str(saved))
+    monkeypatch.setenv('GRADIO_RUN_HISTORY', 'True')
+    page = DemoPage(lambda: models)
+    built = []
+    monkeypatch.setattr(page, 'build', lambda: built.append(DemoPage.build(page)) or built[0])
+    assert huggingface_hub.get_token() == 'hf_environment'
+    with served(page, HOST, free_port()):
+        assert huggingface_hub.get_token() is None
+        assert not built[0].run_history
+    assert huggingface_hub.get_token() == 'hf_environment'
+    monkeypatch.delenv('HF_TOKEN')
+    monkeypatch.delenv('HUGGING_FACE_HUB_TOKEN')
+    assert huggingface_hub.get_token() == 'hf_saved'
 
 
 def test_a_port_in_use_is_said(models):

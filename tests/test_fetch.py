@@ -1,10 +1,12 @@
 """Files over HTTP: gone on with, and whole in the end, whatever the server does."""
 
 import errno
+import json
 import ssl
 import threading
-from http.client import HTTPResponse
+from http.client import HTTPMessage, HTTPResponse
 from pathlib import Path
+from urllib.request import Request
 
 import numpy as np
 import pytest
@@ -103,10 +105,31 @@ def test_without_a_version_nothing_is_kept(server, target, version):
     assert server.ranges == [None] * ATTEMPTS
 
 
-def test_a_part_whose_note_is_damaged_is_not_taken(server, target):
-    interrupted(server, target, 100_000)
-    (note,) = target.parent.glob('.a.part.json')
-    note.write_text(note.read_text()[:-5])
+@pytest.mark.parametrize(
+    'note',
+    [
+        '{"version": "\\"1\\"", "size": 30',
+        '[' * 100_000,
+        '{"version": "1", "size": ' + '9' * 5000 + '}',
+        *(
+            json.dumps(dict(version=version, size=size))
+            for version, size in [
+                ('"1"', 'many'),
+                ('"1"', -1),
+                ('"1"', True),
+                ('"1"', 3e5),
+                ('"1"', [SIZE]),
+                (1, SIZE),
+                ('"1"\r\nX: y', SIZE),
+                ('"\u2603"', SIZE),
+            ]
+        ),
+    ],
+    ids=range(11),
+)
+def test_a_part_whose_note_is_damaged_is_not_taken(server, target, note):
+    target.with_name('.a.part').write_bytes(CONTENT[:100_000])
+    target.with_name('.a.part.json').write_text(note)
     assert fetched(server, target) == CONTENT
     assert server.ranges == [None]
 
@@ -162,6 +185,73 @@ def test_a_known_size_is_enough_where_the_server_says_none(server, target):
     server.unsized.add('/a')
     server.cuts = [100_000]
     assert fetched(server, target, SIZE) == CONTENT
+
+
+@pytest.mark.parametrize('size', [SIZE, None])
+def test_an_answer_without_end_is_given_up(server, target, monkeypatch, size):
+    monkeypatch.setattr(fetch, 'MAX_SIZE', SIZE)
+    server.endless.add('/a')
+    said = (
+        'sends more than the 300000 bytes that it should'
+        if size
+        else r'has more than 0\.000\d* GiB'
+    )
+    with pytest.raises(UserError, match=f'/a {said}'):
+        fetched(server, target, size)
+    assert list(target.parent.iterdir()) == []
+    assert server.requests == ['/a']
+
+
+def test_a_file_that_is_announced_as_huge_is_not_begun(server, target, monkeypatch):
+    monkeypatch.setattr(fetch, 'MAX_SIZE', SIZE - 1)
+    with pytest.raises(UserError, match=r'/a has more than 0\.000\d* GiB: fetch it yourself'):
+        fetched(server, target)
+    assert list(target.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    'place', ['ftp://127.0.0.1:1/a', 'file:///etc/hostname', 'data:text/plain,a', 'gopher://h/a']
+)
+def test_a_redirect_leads_to_another_web_address_only(server, target, monkeypatch, place):
+    monkeypatch.setenv('ftp_proxy', server.url(''))
+    server.redirects['/b'] = server.url('/a')
+    assert read_url(server.url('/b'), SIZE) == CONTENT
+    server.redirects['/b'] = place
+    server.requests.clear()
+    said = '/b: the server (sends us on to|answers 302 .*to url) .*not (followed|allowed)'
+    for call in (
+        lambda: read_url(server.url('/b'), SIZE),
+        lambda: fetch.fetch(server.url('/b'), target, lambda file: None),
+    ):
+        with pytest.raises(UserError, match=said):
+            call()
+    assert server.requests == ['/b'] * 2 and not list(target.parent.iterdir())
+
+
+@pytest.mark.parametrize(
+    ('start', 'place', 'is_followed'),
+    [('http', 'https', True), ('https', 'https', True), ('https', 'http', False)],
+)
+def test_a_redirect_does_not_leave_https(start, place, is_followed):
+    def follow():
+        asked = Request(f'{start}://host/a')
+        return fetch._RedirectHandler().redirect_request(
+            asked, None, 302, 'Found', HTTPMessage(), f'{place}://other/a'
+        )
+
+    if is_followed:
+        assert follow().full_url == f'{place}://other/a'
+    else:
+        with pytest.raises(UserError, match='https://host/a: the server sends us on to http://oth'):
+            follow()
+
+
+def test_a_proxy_of_the_environment_is_asked(server, monkeypatch):
+    for name in ('no_proxy', 'NO_PROXY', 'HTTP_PROXY'):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv('http_proxy', server.url(''))
+    server.files['http://far.example/a'] = b'by proxy'
+    assert read_url('http://far.example/a', SIZE) == b'by proxy'
 
 
 def test_what_is_not_the_right_file_is_thrown_away(server, target):

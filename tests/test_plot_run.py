@@ -91,6 +91,17 @@ def test_wrong_input_is_said_in_a_sentence_and_nothing_is_written(plot_run, run,
     assert [path.name for path in tmp_path.iterdir()] == ['run']
 
 
+def test_a_damaged_log_is_said_in_a_line_and_the_other_runs_are_drawn(plot_run, run, tmp_path):
+    damaged = tmp_path / 'damaged \x1b[2J'
+    damaged.mkdir()
+    (damaged / 'losses.jsonl').write_text('{"iter": "\\u001b[2J"}\n')
+    for args, code in (([damaged], 2), ([damaged, run], 1)):
+        code_found, printed = plot_run(*args, '--out', tmp_path / 'a.html')
+        assert code_found == code
+        assert 'losses.jsonl cannot be read (ValueError: its iter is ' in printed
+        assert '\x1b' not in printed and 'Traceback' not in printed
+
+
 def test_without_tensorboard_the_option_says_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, 'tensorboard', None)
     with pytest.raises(DependencyError, match='tensorboard is not installed: pip install'):

@@ -1,8 +1,10 @@
 """What is read of a run, whatever interrupted it, and what the plots and the page show of it."""
 
+import errno
 import json
 import os
 import re
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +20,23 @@ from toy import Toy, toy_runner
 import xcit_mm
 from xcit_mm import UserError
 from xcit_mm.engine.checkpoints import newest_checkpoint
-from xcit_mm.run_report import NoRunError, draw_png, read_run, read_runs, write_page
+from xcit_mm.engine.loss_log import _take_back
+from xcit_mm.run_report import NoRunError, draw_png, read_run, read_runs, reading, write_page
 from xcit_mm.run_report.curves import plots
 
+# Lines of a log that no run writes.
+WRONG_LINES = (
+    *(json.dumps(dict(loss=1.0, iter=place, step=place)) for place in ('7', 7.5, True, -1, 1e308)),
+    *(json.dumps(dict(loss=1.0, iter=place, step=place)) for place in (None, [], 2**60)),
+    '{"loss": 1.0, "iter": NaN, "step": NaN}',
+    json.dumps(dict(loss=1.0, iter='\x1b[2J' * 10**5, step='\x1b[2J' * 10**5)),
+    '{"loss": ' + '[' * 100_000,
+    '{"loss": 1.0, "iter": ' + '9' * 5000 + ', "step": 1}',
+    '7',
+    '[]',
+    '{"iter": 3, "loss": 0.',
+    '\0\0\0',
+)
 AP = {'coco/bbox_mAP': 0.4, 'coco/bbox_mAP_50': 0.6, 'coco/bbox_mAP_s': -1}
 
 
@@ -243,6 +259,124 @@ def test_a_run_that_is_killed_in_a_line_is_read_up_to_it(tmp_path):
     assert [line['iter'] for line in read_run(tmp_path, 'a').losses] == [1, 2]
 
 
+@pytest.mark.parametrize('line', WRONG_LINES, ids=range(len(WRONG_LINES)))
+def test_a_line_of_the_wrong_kind_is_named_wherever_it_is_read(tmp_path, line):
+    """By the plots, at a resume and for TensorBoard, from our logs and from mmengine's."""
+    ours, theirs = tmp_path / 'a/losses.jsonl', tmp_path / 'b/now/vis_data/scalars.json'
+    for path in (ours, theirs):
+        write_lines(path, *losses(1))
+        with path.open('a') as file:
+            file.write(f'{line}\n')
+    before = ours.read_bytes()
+    runs, problems = read_runs([tmp_path / 'a', tmp_path / 'b'])
+    assert not runs
+    for path, problem in zip((ours, theirs), problems, strict=True):
+        assert re.fullmatch(rf'line 2 of {path} cannot be read \(.*\): remove the .*', str(problem))
+        assert len(str(problem)) < 2100 and '\x1b' not in str(problem)
+    with pytest.raises(UserError, match='line 2 of '):
+        _take_back(ours, 5)
+    assert ours.read_bytes() == before
+
+
+def test_a_training_is_not_resumed_over_a_damaged_log(tmp_path):
+    evaluated_run(tmp_path, steps=2).train()
+    path, _, _ = newest_checkpoint(str(tmp_path), trusted=False)
+    resumed = dict(resume=True, load_from=str(path), steps=3)
+    for log in (tmp_path / 'losses.jsonl', tmp_path / 'metrics.jsonl'):
+        good = log.read_text()
+        log.write_text(f'{{"iter": "one"}}\n{good}')
+        with pytest.raises(UserError, match=f'line 1 of {log} cannot be read .* its iter is .one'):
+            evaluated_run(tmp_path, **resumed).train()
+        assert log.read_text().endswith(good)
+        log.write_text(good)
+    evaluated_run(tmp_path, **resumed).train()
+    assert [line['iter'] for line in read_run(tmp_path, 'a').losses] == [1, 2, 3]
+
+
+def test_a_line_without_end_is_not_read_to_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, 'MAX_BYTES', 1000)
+    for text in ('{"iter": 1, ' + ' ' * 10_000, '[' * 10_000 + '\n'):
+        (tmp_path / 'losses.jsonl').write_text(text)
+        with pytest.raises(UserError, match='line 1 of '):
+            read_run(tmp_path, 'a')
+
+
+def test_what_is_no_file_is_not_read(tmp_path):
+    makers = os.mkfifo, Path.mkdir, lambda path: path.symlink_to('/dev/zero')
+    for number, make in enumerate(makers):
+        run = tmp_path / f'{number}'
+        write_lines(run / 'now/vis_data/scalars.json', *losses(1))
+        make(run / 'metrics.jsonl')
+        with pytest.raises(UserError, match=r'metrics\.jsonl is a folder, a pipe or a device'):
+            read_run(run, 'a')
+        (run / 'metrics.jsonl').rename(tmp_path / f'aside {number}')
+        write_lines(run / 'losses.jsonl', *losses(1))
+        (run / 'pictures').mkdir()
+        for name in ('run.json', 'config.py', 'pictures/0.png'):
+            make(run / name)
+        read = read_run(run, 'a')
+        assert (read.facts, read.config, read.pictures) == ({}, '', [])
+
+
+def test_names_are_shown_without_what_they_could_do(tmp_path):
+    names = ('loss\x1b[2J\x1b]0;title\x07', '<script>alert(1)</script>loss', 'loss' + 'x' * 10**6)
+    for run in ('a', 'b'):
+        for file in ('losses.jsonl', 'metrics.jsonl'):
+            lines = [dict.fromkeys(names, 0.5) | dict(iter=step) for step in (1, 2)]
+            write_lines(tmp_path / run / file, *lines)
+        facts = dict(zip(('config', 'hardware', 'config_text'), names, strict=True))
+        (tmp_path / run / 'run.json').write_text(json.dumps(facts | {names[1]: names[0]}))
+    runs, _ = read_runs([tmp_path / 'a', tmp_path / 'b'])
+    draw_png(runs, tmp_path / 'out.png')
+    write_page(runs[:1], tmp_path / 'out.html')
+    page = (tmp_path / 'out.html').read_text()
+    assert '\x1b' not in page and '<script>' not in page
+    assert '&lt;script&gt;' in page and 'xxx ... xxx' in page
+
+
+@pytest.mark.parametrize(
+    'values', [(1e308, -1e308), (3e38, -3e38), (10**400, 1), (True, 'text'), ([1], {})]
+)
+def test_values_beyond_all_that_can_be_drawn_are_left_out(tmp_path, values):
+    lines = [dict(iter=step, loss=value, lr=0.1) for step, value in enumerate(values)]
+    write_lines(tmp_path / 'losses.jsonl', *lines, dict(iter=2**53, loss=1))
+    write_lines(tmp_path / 'metrics.jsonl', *(dict(iter=1, mIoU=value) for value in values))
+    run = read_run(tmp_path, 'a')
+    write_page([run], tmp_path / 'out.html')
+    draw_png([run], tmp_path / 'out.png')
+
+
+def test_a_page_and_a_picture_on_a_full_disk_are_an_error_that_says_so(tmp_path):
+    """And what was at their place stays."""
+    write_lines(tmp_path / 'run/losses.jsonl', *losses(*range(100)))
+    run = read_run(tmp_path / 'run', 'a')
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for write, path in ((write_page, tmp_path / 'a.html'), (draw_png, tmp_path / 'a.png')):
+        path.write_text('earlier')
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
+        try:
+            with pytest.raises(OSError, match='File too large') as error:
+                write([run], path)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert error.value.errno == errno.EFBIG
+        assert path.read_text() == 'earlier'
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_control_characters_reach_neither_the_console_nor_the_log(tmp_path, capfd):
+    runner = evaluated_run(tmp_path, log_level='INFO')
+    text = 'of a \x1b[2Jfile ' + 'x' * 5000
+    runner.logger.info(f'one {text}')
+    runner.logger.warning('two %s\n\tnext \x9b31m %d', text, 3)
+    runner.logger.info('100 %')
+    printed = capfd.readouterr()
+    for shown in (log_of(tmp_path), printed.out + printed.err):
+        assert 'one of a ?[2Jfile ' + 'x' * 5000 + '\n' in shown
+        assert 'x\n        next ?31m 3\n' in shown and '100 %' in shown
+        assert '\x1b[2J' not in shown and '\x9b' not in shown
+
+
 def test_a_folder_without_a_run_is_named_and_the_others_are_read(tmp_path):
     write_lines(tmp_path / 'work/a/losses.jsonl', *losses(1))
     (tmp_path / 'b').mkdir()
@@ -268,6 +402,9 @@ def test_a_folder_without_a_run_is_named_and_the_others_are_read(tmp_path):
         dict(parameters=None, versions=None, iterations=None, config_text=None),
         dict(parameters=dict(all='many'), versions=['1'], iterations='8', config_text=1),
         dict(parameters=dict(backbone=3)),
+        dict(parameters=dict(all=10**400), iterations=10**400, versions=dict(torch=[[]])),
+        dict(parameters=dict(all=-1, head=True), iterations=-1, started=dict(at=1)),
+        dict(parameters=dict(all=1e308), iterations=1e308, versions={'<b>': None}),
     ],
 )
 def test_what_is_damaged_beside_the_curves_is_left_out(tmp_path, facts):
@@ -280,6 +417,13 @@ def test_what_is_damaged_beside_the_curves_is_left_out(tmp_path, facts):
         (run / name).symlink_to(tmp_path / 'nowhere')
     write_page([read_run(run, 'a')], out)
     assert 'a &lt;CPU&gt;' in out.read_text()
+
+
+@pytest.mark.parametrize('text', ['[' * 100_000, '{"iterations": ' + '9' * 5000 + '}', '7', '\0'])
+def test_facts_that_are_none_are_left_out(tmp_path, text):
+    write_lines(tmp_path / 'losses.jsonl', *losses(1))
+    (tmp_path / 'run.json').write_text(text)
+    assert read_run(tmp_path, 'a').facts == {}
 
 
 @pytest.mark.filterwarnings('error')

@@ -15,6 +15,7 @@ with imports():
     from xcit_mm.classification import Classifier
     from xcit_mm.classification.report import report_folder, report_pictures
     from xcit_mm.engine import cli
+    from xcit_mm.errors import printable
     from xcit_mm.files import require_writable_file
 
 NOT_RIGHT = 1  # the exit code
@@ -70,7 +71,7 @@ def main() -> None:
         report = report_pictures(classifier, args.images)
     else:
         report = report_folder(classifier, args.folder, args.sample)
-    print(report.text)
+    print(printable(report.text))  # names of files
     if args.out is not None:
         report.write(args.out)
     if not report.is_right:

@@ -7,12 +7,13 @@ import string
 import sys
 import time
 from collections.abc import Callable, Iterator
+from email.message import Message
 from http.client import HTTPException, HTTPResponse, InvalidURL
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO
+from urllib import request
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlsplit
-from urllib.request import Request, urlopen
 from zipfile import is_zipfile
 
 from rich.console import Console
@@ -25,14 +26,15 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from .errors import UserError, reason
+from .errors import UserError, printable, reason
 
 TIMEOUT = 60  # seconds without a byte
 CHUNK = 2**20  # bytes
 ATTEMPTS = 5  # in a row that get no farther
 PAUSE = 2  # seconds before the second attempt, twice as many before each further one
 NOT_AS_ASKED, TOO_MANY = 416, 429  # HTTP's codes
-CONTENT_RANGE = re.compile(r'bytes (\d+)-\d+/(\d+)')
+MAX_SIZE = 2**34  # bytes of a file whose size is not known: ten times those of the largest models
+CONTENT_RANGE = re.compile(r'bytes (\d{1,18})-\d+/(\d{1,18})')
 
 
 class UnreachableError(UserError):
@@ -45,6 +47,10 @@ class _BrokenOffError(Exception):
 
 class _NoConnectionError(_BrokenOffError):
     """It did not even begin."""
+
+
+class _TooMuchError(Exception):
+    """More bytes are announced, or came, than are taken."""
 
 
 class Part:
@@ -61,9 +67,11 @@ class Part:
         self.path = target.with_name(f'.{target.name}.part')
         self._note = target.with_name(f'.{target.name}.part.json')
         try:
-            note = json.loads(self._note.read_text())
+            note = json.loads(self._note.read_text()) if self._note.is_file() else None
             self.version, self.size = note['version'], note['size']
-        except (FileNotFoundError, ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError):
+            self.version = self.size = None
+        if type(self.size) is not int or self.size <= 0 or not _is_version(self.version):
             self.version = self.size = None
 
     @property
@@ -115,9 +123,10 @@ def fetch(
 
     Raises:
         UnreachableError: If the network or the server is away.
-        UserError: If there is no such file at the address, or not of that size; if the connection
-            broke off too often; if the server does not say how long it is and it is no zip
-            archive, which has its directory at the end.
+        UserError: If there is no such file at the address, or not of that size, or of more than
+            ``MAX_SIZE`` where none is known; if the connection broke off too often; if the server
+            does not say how long it is and it is no zip archive, which has its directory at the
+            end.
     """
     part = Part(target)
     try:
@@ -155,15 +164,14 @@ def read_url(url: str, limit: int) -> bytes:
     try:
         with _open(url) as response:
             size = response.length or 0
-            for chunk in _chunks(response):
+            for chunk in _chunks(response, limit):
                 data += chunk
-                if max(size, len(data)) > limit:
-                    raise UserError(
-                        f'{url} has more than {limit / 2**20:g} MiB: fetch it yourself and name '
-                        'the file'
-                    )
         if len(data) < size:
             raise _BrokenOffError('the server sent no more')
+    except _TooMuchError:
+        raise UserError(
+            f'{url} has more than {limit / 2**20:g} MiB: fetch it yourself and name the file'
+        ) from None
     except _NoConnectionError as error:
         raise UnreachableError(f'{url} cannot be reached ({error})') from None
     except _BrokenOffError as error:
@@ -190,7 +198,8 @@ def _receive_all(url: str, part: Part, size: int | None) -> None:
                     + (', and it goes on there' if part.version else '')
                 ) from None
         pause = PAUSE * 2 ** (failures - 1)
-        print(f'{url}: broken off after {come}; once more in {pause} s', file=sys.stderr)
+        said = printable(f'{url}: broken off after {come}; once more in {pause} s')
+        print(said, file=sys.stderr)
         time.sleep(pause)
 
 
@@ -211,7 +220,18 @@ def _receive(url: str, part: Part, size: int | None) -> None:
             raise UserError(
                 f'{url} has {wrong} bytes there, not the {size} that it should have: another file'
             )
-        _copy(response, part, size)
+        try:
+            _copy(response, part, size)
+        except _TooMuchError:
+            part.remove()
+            if size is None:
+                raise UserError(
+                    f'{url} has more than {MAX_SIZE / 2**30:g} GiB: fetch it yourself and name the '
+                    'file'
+                ) from None
+            raise UserError(
+                f'{url} sends more than the {size} bytes that it should have: another file'
+            ) from None
     if part.length < (part.size or size or 0):
         raise _BrokenOffError('the server sent no more')
 
@@ -222,7 +242,7 @@ def _open(url: str, part: Part | None = None) -> HTTPResponse:
     if part and part.offset:
         headers |= {'Range': f'bytes={part.offset}-', 'If-Range': part.version}
     try:
-        return urlopen(Request(_in_ascii(url), headers=headers), timeout=TIMEOUT)
+        return _opener().open(request.Request(_in_ascii(url), headers=headers), timeout=TIMEOUT)
     except HTTPError as error:
         if part and error.code == NOT_AS_ASKED:
             part.remove()
@@ -239,6 +259,40 @@ def _open(url: str, part: Part | None = None) -> HTTPResponse:
         raise _BrokenOffError(reason(error)) from None
 
 
+def _opener() -> request.OpenerDirector:
+    """What asks for http:// and https:// addresses and for nothing else, through proxies as well.
+
+    urllib's own one knows ftp://, file:// and data:, too.
+    """
+    opener = request.OpenerDirector()
+    for handler in (
+        request.ProxyHandler,
+        request.UnknownHandler,
+        request.HTTPHandler,
+        request.HTTPSHandler,
+        request.HTTPDefaultErrorHandler,
+        _RedirectHandler,
+        request.HTTPErrorProcessor,
+    ):
+        opener.add_handler(handler())
+    return opener
+
+
+class _RedirectHandler(request.HTTPRedirectHandler):
+    """Follows a server to http:// and https:// only, and from https:// to https:// only."""
+
+    def redirect_request(
+        self, req: request.Request, fp: IO, code: int, msg: str, headers: Message, newurl: str
+    ) -> request.Request | None:
+        scheme = urlsplit(newurl).scheme
+        if scheme != 'https' and (scheme, req.type) != ('http', 'http'):
+            raise UserError(
+                f'{req.full_url}: the server sends us on to {newurl}, which is not followed from '
+                f'{req.type}://; fetch it yourself and name the file'
+            )
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
 def _in_ascii(url: str) -> str:
     """The address with other letters in its path and query as a browser sends them."""
     parts = urlsplit(url)
@@ -249,12 +303,18 @@ def _in_ascii(url: str) -> str:
 def _version(response: HTTPResponse) -> str | None:
     """What HTTP's If-Range takes: a strong ETag, or a date."""
     tag = response.headers.get('ETag', '')
-    return tag if tag.startswith('"') else response.headers.get('Last-Modified')
+    version = tag if tag.startswith('"') else response.headers.get('Last-Modified')
+    return version if _is_version(version) else None
+
+
+def _is_version(value: object) -> bool:
+    """Whether it can be sent in a header."""
+    return isinstance(value, str) and value.isascii() and value.isprintable()
 
 
 def _copy(response: HTTPResponse, part: Part, size: int | None) -> None:
     columns = (
-        TextColumn('{task.description}'),
+        TextColumn('{task.description}', markup=False),
         BarColumn(),
         DownloadColumn(),
         TransferSpeedColumn(),
@@ -263,16 +323,20 @@ def _copy(response: HTTPResponse, part: Part, size: int | None) -> None:
     name = part.path.name.removeprefix('.').removesuffix('.part')
     with Progress(*columns, console=Console(stderr=True)) as progress, part.path.open('ab') as file:
         task = progress.add_task(name, total=part.size or size, completed=part.length)
-        for chunk in _chunks(response):
+        for chunk in _chunks(response, (size or MAX_SIZE) - part.length):
             file.write(chunk)
             file.flush()  # a kill loses nothing
             progress.advance(task, len(chunk))
 
 
-def _chunks(response: HTTPResponse) -> Iterator[bytes]:
+def _chunks(response: HTTPResponse, limit: int) -> Iterator[bytes]:
     """What comes, apart from what is done with it: a full disk is no broken connection."""
+    announced, come = response.length or 0, 0
     try:
         while chunk := response.read1(CHUNK):
+            come += len(chunk)
+            if max(announced, come) > limit:
+                raise _TooMuchError
             yield chunk
     except (HTTPException, OSError) as error:
         raise _BrokenOffError(reason(error)) from None

@@ -116,11 +116,12 @@ class DemoPage:
                 with gr.Column():
                     status = gr.HTML(_said('status', NOTHING_YET))
                     result = gr.Image(
-                        label='Result', format='jpeg', interactive=False, elem_id='result'
+                        label='Result',
+                        format='jpeg',
+                        interactive=False,
+                        elem_id='result',
+                        buttons=['download', 'fullscreen'],  # the third sends it to Hugging Face
                     )
-                    # Not Gradio 6's third one, which sends the picture to Hugging Face; Gradio 5,
-                    # which has none, does not know the argument.
-                    result.buttons = ['download', 'fullscreen']
                     with gr.Row(visible=False) as for_detections:
                         score = gr.Slider(0, 1, SCORE_THR, step=0.01, label='Lowest score', scale=2)
                         boxes = gr.Checkbox(True, label='Boxes', min_width=100)

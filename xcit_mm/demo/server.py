@@ -7,11 +7,23 @@ from contextlib import contextmanager
 from tempfile import TemporaryDirectory
 from threading import Event
 
+from huggingface_hub import constants as hub  # which comes with Gradio
+from starlette.middleware import Middleware
+
 from ..errors import UserError
 from .page import DemoPage, gr
+from .routes import NeededRoutes
 
 KEPT_VISITORS = 8  # whose predictions are in memory: of large pictures those are 300 MB each
 TEMP_DIR = 'GRADIO_TEMP_DIR'  # the variable of the environment that names Gradio's folder
+# The other variables that would have Gradio serve more than the page.
+NO_EXTRAS = {
+    'GRADIO_RUN_HISTORY': 'False',  # in an account at Hugging Face
+    'GRADIO_NUM_WORKERS': '0',  # servers of files at further ports
+    'GRADIO_ALLOWED_PATHS': '',  # files of this machine
+}
+# Where huggingface_hub finds the token of whoever serves the page, beside a file.
+NO_TOKEN = dict.fromkeys(('HF_TOKEN', 'HUGGING_FACE_HUB_TOKEN', 'HF_OIDC_RESOURCE'), '')
 
 
 def serve(page: DemoPage, host: str, port: int) -> None:
@@ -30,6 +42,7 @@ def served(page: DemoPage, host: str, port: int) -> Iterator[str]:
     """Serve a page during the block, from threads of this process.
 
     No other machine is asked for anything, and the pictures of visitors are gone at the end.
+    Until then this process has no token for Hugging Face, which Gradio would use for visitors.
 
     Args:
         page: What to serve.
@@ -44,7 +57,8 @@ def served(page: DemoPage, host: str, port: int) -> Iterator[str]:
     """
     with (
         TemporaryDirectory(prefix='xcit_mm_demo_', dir=os.environ.get(TEMP_DIR)) as folder,
-        _environment({TEMP_DIR: folder, 'no_proxy': _no_proxy(host)}),
+        _environment(NO_EXTRAS | NO_TOKEN | {TEMP_DIR: folder, 'no_proxy': _no_proxy(host)}),
+        _without_token_file(),
     ):
         blocks = page.build()
         try:
@@ -63,6 +77,8 @@ def _launch(blocks: gr.Blocks, host: str, port: int, max_bytes: int) -> str:
             share=False,
             ssr_mode=False,  # which would start a Node.js where there is one
             enable_monitoring=False,
+            footer_links=[],  # to Gradio's settings and its API
+            app_kwargs=dict(middleware=[Middleware(NeededRoutes)]),
             inline=False,
             prevent_thread_lock=True,
             quiet=True,
@@ -94,3 +110,14 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+@contextmanager
+def _without_token_file() -> Iterator[None]:
+    """Have huggingface_hub find no saved token; it has read the environment already."""
+    before = hub.HF_TOKEN_PATH
+    hub.HF_TOKEN_PATH = os.devnull
+    try:
+        yield
+    finally:
+        hub.HF_TOKEN_PATH = before

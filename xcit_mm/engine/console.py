@@ -1,7 +1,10 @@
-"""What the console is spared: the log file has all of it."""
+"""What the console is spared: the log file has all of it but control characters."""
 
 import logging
+import sys
 from logging import FileHandler, Logger, LogRecord
+
+from ..errors import printable
 
 # How mmengine's messages of a hundred lines begin: the environment, the config, the hooks.
 LONG = ('\n' + '-' * 60 + '\nSystem environment', 'Config:\n', 'Hooks will be executed')
@@ -12,10 +15,14 @@ NOISE = 'paramwise_options'
 def keep_readable(logger: Logger) -> None:
     """Leave on the console what a person reads, and say where the rest is.
 
+    Names of images, classes and losses come from files: none of their control characters gets to
+    a terminal, now or when somebody looks at the log file.
+
     Args:
         logger: Of the runner, with its handlers.
     """
     logger.addFilter(lambda record: not str(record.msg).startswith(NOISE))
+    logger.addFilter(_make_printable)
     for handler in logger.handlers:
         if not isinstance(handler, FileHandler):
             handler.addFilter(_is_short)
@@ -32,3 +39,13 @@ def log_file(logger: Logger) -> str | None:
 
 def _is_short(record: LogRecord) -> bool:
     return record.levelno > logging.INFO or not str(record.msg).startswith(LONG)
+
+
+def _make_printable(record: LogRecord) -> bool:
+    """Replace control characters in a message before any handler has it, at any length."""
+    try:
+        message = record.getMessage()
+    except (TypeError, ValueError):  # it does not fit its arguments, which logging says
+        return True
+    record.msg, record.args = printable(message.expandtabs(), sys.maxsize), ()
+    return True

@@ -12,7 +12,7 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
 from ..files import write_whole
-from ..run_report.reading import LOSSES, METRICS, TIMES
+from ..run_report.reading import LOSSES, METRICS, TIMES, read_lines
 
 PREFIX = 'train/'
 LEARNING_RATE = 'lr'  # and base_lr
@@ -87,11 +87,11 @@ def _finite(value: float) -> float | None:
 
 def _take_back(path: Path, last_iter: int) -> None:
     """Leave the lines up to an iteration, and what a killed run did not finish out."""
-    if path.is_file():
-        lines = [line for line in path.read_text().splitlines() if line.endswith('}')]
-        kept = [line for line in lines if json.loads(line)['iter'] <= last_iter]
+    lines = read_lines(path)
+    if path.exists():
+        kept = [text for text, line in lines if line.get('iter', math.inf) <= last_iter]
         with write_whole(path, 'w') as file:
-            file.writelines(f'{line}\n' for line in kept)
+            file.writelines(f'{text}\n' for text in kept)
 
 
 def _append(path: Path, line: dict[str, float | None]) -> None:

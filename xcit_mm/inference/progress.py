@@ -11,6 +11,8 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from ..errors import printable
+
 
 class ImageProgress(Progress):
     """A progress bar on the standard error output, with images a second.
@@ -43,7 +45,8 @@ class ImageProgress(Progress):
         """Say what is wrong with an input, in a sentence and once."""
         if problem not in self.problems:
             self.problems.append(problem)
-            self.console.print(problem, markup=False, highlight=False, soft_wrap=True)
+            said = printable(problem)  # names of files
+            self.console.print(said, markup=False, highlight=False, soft_wrap=True)
 
 
 class _Speed(ProgressColumn):

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import UserError, reason
+from ..errors import UserError, printable, reason
+from ..files import read_regular
 
 # Of our runs, exact over all their interruptions.
 LOSSES = 'losses.jsonl'
@@ -23,7 +24,12 @@ STEPS = ('iter', 'step')
 PLACES = (*STEPS, 'epoch')
 TIMES = ('time', 'data_time')  # of this machine, not of the run
 
-KINDS = dict(iterations=int, config_text=str, parameters=dict, versions=dict)  # of facts
+MAX_BYTES = (
+    2**24
+)  # of a line, of the facts and of a config; a validation of 1203 classes has 100 KB
+MAX_NAME = 200  # characters of a metric's name, and of a fact
+MAX_COUNT = 2**53  # iterations or parameters; to here NumPy and JSON have the same integers
+LARGEST = 3.4e38  # a loss; what is larger is not finite in float32
 
 Line = dict[str, float]
 
@@ -94,7 +100,7 @@ def read_run(folder: Path, name: str) -> Run:
         raise UserError(f'{folder} does not exist: name the work dir of a training')
     if not folder.is_dir():
         raise NoRunError(f'{folder} is no folder: name the work dir of a training')
-    ours = [path for path in (folder / LOSSES, folder / METRICS) if path.is_file()]
+    ours = [path for path in (folder / LOSSES, folder / METRICS) if path.exists()]
     logs = ours or _scalar_files(folder)
     if ours:  # and what other runs left in the same folder is none of it
         losses, metrics = read_log(folder / LOSSES), read_log(folder / METRICS)
@@ -119,9 +125,44 @@ def read_log(path: Path) -> list[Line]:
     """Read the lines of ``losses.jsonl`` or ``metrics.jsonl``; none, if it is missing.
 
     Raises:
-        UserError: If it cannot be read.
+        UserError: As of :func:`read_lines`.
     """
-    return [line for line in _lines(path) if 'iter' in line] if path.is_file() else []
+    return [line for _, line in read_lines(path) if 'iter' in line]
+
+
+def read_lines(path: Path) -> list[tuple[str, Line]]:
+    """Read a file of JSON lines, and check each of them.
+
+    Returns:
+        The text and the numbers of each line that has an iteration or a step; none, if the file
+        is missing. What a killed run did not finish, at the end, is left out.
+
+    Raises:
+        UserError: If the file cannot be read, or a line is no JSON object or has no integer as
+            its iteration.
+    """
+    if not path.exists():
+        return []
+    if not path.is_file():
+        raise UserError(f'{path} is a folder, a pipe or a device instead of a log: move it away')
+    lines = []
+    try:
+        with path.open('rb') as file:
+            while raw := file.readline(MAX_BYTES):
+                text = raw.decode(errors='replace').rstrip('\n')
+                try:
+                    line = _line(text)
+                except (ValueError, RecursionError) as error:
+                    if not raw.endswith(b'\n') and len(raw) < MAX_BYTES:
+                        break
+                    raise UserError(
+                        f'line {len(lines) + 1} of {path} cannot be read ({reason(error)}): remove '
+                        'the line, or move the file away'
+                    ) from None
+                lines.append((text, line))
+    except OSError as error:
+        raise UserError(f'{path} cannot be read ({reason(error)})') from None
+    return [(text, line) for text, line in lines if any(place in line for place in STEPS)]
 
 
 def _names(folders: Sequence[Path]) -> list[str]:
@@ -134,29 +175,29 @@ def _names(folders: Sequence[Path]) -> list[str]:
     return names
 
 
-def _lines(path: Path) -> list[Line]:
-    """The numbers of a file of JSON lines; one that a killed run did not finish is left out."""
-    try:
-        texts = path.read_text(errors='replace').splitlines()
-    except OSError as error:
-        raise UserError(f'{path} cannot be read ({reason(error)})') from None
-    lines = []
-    for text in texts:
-        try:
-            content = json.loads(text)
-        except json.JSONDecodeError:
-            continue
-        if isinstance(content, dict) and any(isinstance(content.get(p), int) for p in STEPS):
-            lines.append({k: _number(v) for k, v in content.items() if _is_number(v)})
-    return lines
+def _line(text: str) -> Line:
+    """The numbers of a line, NaN for what is not finite; none, if it is empty."""
+    if not text.strip():
+        return {}
+    content = json.loads(text)
+    if not isinstance(content, dict):
+        raise ValueError('it is no JSON object')
+    for place in STEPS:
+        if place in content and not _is_count(content[place]):
+            raise ValueError(f'its {place} is {content[place]!r}, which is no count of iterations')
+    return {
+        printable(name, MAX_NAME): value if name in STEPS else _number(value)
+        for name, value in content.items()
+        if value is None or type(value) in (int, float)
+    }
 
 
-def _is_number(value: object) -> bool:
-    return value is None or isinstance(value, (int, float))
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value <= MAX_COUNT
 
 
 def _number(value: float | None) -> float:
-    return math.nan if value is None or not math.isfinite(value) else value
+    return float(value) if value is not None and abs(value) <= LARGEST else math.nan
 
 
 def _scalar_files(folder: Path) -> list[Path]:
@@ -175,7 +216,7 @@ def _merged(paths: Iterable[Path]) -> tuple[list[Line], list[Line]]:
     metrics: list[Line] = []
     for path in paths:
         begun = False
-        for line in _lines(path):
+        for _, line in read_lines(path):
             if 'iter' not in line:  # of a validation, whose step may be one of epochs
                 last = losses[-1]['iter'] if losses else 0
                 metrics.append({**line, 'iter': max(line['step'], last)})
@@ -189,28 +230,45 @@ def _merged(paths: Iterable[Path]) -> tuple[list[Line], list[Line]]:
 
 
 def _facts(path: Path) -> dict[str, Any]:
+    """What is of the right kind in it, a number or a text each but for two tables."""
     try:
-        facts = json.loads(path.read_text())
-    except (OSError, ValueError):  # the curves are there without
+        content = json.loads(read_regular(path, MAX_BYTES))
+    except (OSError, ValueError, RecursionError):  # the curves are there without
         return {}
-    if not isinstance(facts, dict):
+    if not isinstance(content, dict):
         return {}
-    facts = {k: fact for k, fact in facts.items() if isinstance(fact, KINDS.get(k, object))}
-    numbers = {k: n for k, n in facts.get('parameters', {}).items() if isinstance(n, int)}
-    return facts | dict(parameters=numbers)
+    config = content.pop('config_text', None)
+    tables = {}
+    for name, is_right in (('parameters', _is_count), ('versions', _is_fact)):
+        table = content.pop(name, None)
+        items = table.items() if isinstance(table, dict) else ()
+        tables[name] = {_short(key): _short(fact) for key, fact in items if is_right(fact)}
+    if not _is_count(content.get('iterations')):
+        content.pop('iterations', None)
+    facts = {_short(key): _short(fact) for key, fact in content.items() if _is_fact(fact)}
+    return facts | tables | dict(config_text=config if isinstance(config, str) else '')
+
+
+def _is_fact(value: object) -> bool:
+    return isinstance(value, (str, int, float))
+
+
+def _short(value: str | float) -> str | float:
+    return printable(value, MAX_NAME) if isinstance(value, str) else value
 
 
 def _config_text(folder: Path) -> str:
     found = [*folder.glob('*.py')] or [*folder.glob(CONFIG), *folder.glob(f'*/{CONFIG}')]
     newest = max(found, key=_changed, default=None)
     try:
-        return '' if newest is None else newest.read_text(errors='replace')
+        return '' if newest is None else read_regular(newest, MAX_BYTES).decode(errors='replace')
     except OSError:  # the curves are there without
         return ''
 
 
 def _pictures(folder: Path) -> list[Path]:
     found = next(filter(None, (list(folder.glob(pattern)) for pattern in PICTURES)), [])
+    found = [path for path in found if path.is_file()]  # a pipe would never be read
     return sorted(sorted(found, key=_changed, reverse=True)[:NUM_PICTURES])
 
 
