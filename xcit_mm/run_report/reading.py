@@ -24,9 +24,7 @@ STEPS = ('iter', 'step')
 PLACES = (*STEPS, 'epoch')
 TIMES = ('time', 'data_time')  # of this machine, not of the run
 
-MAX_BYTES = (
-    2**24
-)  # of a line, of the facts and of a config; a validation of 1203 classes has 100 KB
+MAX_BYTES = 2**24  # of a line, of the facts, of a config; 1203 classes have 100 KB of metrics
 MAX_NAME = 200  # characters of a metric's name, and of a fact
 MAX_COUNT = 2**53  # iterations or parameters; to here NumPy and JSON have the same integers
 LARGEST = 3.4e38  # a loss; what is larger is not finite in float32
