@@ -6,7 +6,7 @@ import pytest
 from conftest import ROOT
 
 from xcit_mm import UserError, environment
-from xcit_mm.engine import cli
+from xcit_mm.engine import cli, run
 from xcit_mm.engine.config import (
     check_batch_size,
     check_channels,
@@ -293,3 +293,12 @@ def test_an_option_keeps_the_spaces_of_its_text(text, value):
     cli.add_options_argument(parser)
     args = parser.parse_args(['--cfg-options', f'name={text}', 'other=1'])
     assert args.cfg_options == {'name': value, 'other': 1}
+
+
+@pytest.mark.parametrize(
+    ('count', 'restarted'), [('', False), ('0', False), ('abc', False), ('1.5', False), ('2', True)]
+)
+def test_a_restart_count_that_is_odd_is_no_restart(monkeypatch, count, restarted):
+    monkeypatch.delenv('SLURM_RESTART_COUNT', raising=False)
+    monkeypatch.setenv('TORCHELASTIC_RESTART_COUNT', count)
+    assert run._was_restarted() is restarted
