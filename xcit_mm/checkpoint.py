@@ -9,13 +9,14 @@ import re
 from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import torch
 from mmengine.logging import print_log
 from torch import Tensor, nn
 
 from .archive import read_records
-from .download import START, TORCH_STARTS, download, is_safetensors, is_url
+from .download import PICKLE_START, START, ZIP_START, download, is_safetensors, is_url
 from .environment import require
 from .errors import DependencyError, UserError, printable, reason
 from .files import write_whole
@@ -28,7 +29,6 @@ BACKBONE = 'backbone.'  # how detectors, segmentors and DINO call their backbone
 CLASSIFIER = ('cls_token', 'cls_attn_blocks.', 'norm.', 'head.')
 # What an ImageNet model does not have: the pyramid and the norms behind it start at random.
 PYRAMID = ('fpn1.', 'fpn2.', 'out_norms.')
-ZIP_START = b'PK'
 NO_XCIT = 'no XCiT'
 NUM_SHOWN = 3  # tensors of each side in an error
 MAX_SHOWN = 200  # characters of what comes from a file, in an error
@@ -61,13 +61,15 @@ def read_checkpoint(path: str | Path, map_location: Any = 'cpu', trusted: bool =
         records = read_records(file) if start.startswith(ZIP_START) else None
         if trusted:
             return torch.load(file, map_location=map_location, weights_only=False)
-        return load_plain(file, map_location, records)
+        if records is None:
+            raise BadZipFile('it is no zip archive')
+        return load_plain(records, map_location)
     except DependencyError:
         raise
     except OSError as error:
         why = reason(error)
     except Exception as error:  # of zip, pickle and safetensors
-        why = _printable(_why_unreadable(start, error))
+        why = _why_unreadable(start, error)
     kept = f' ({file}: delete it to fetch it again)' if is_url(path) else ''
     raise UserError(f'the checkpoint {path}{kept} cannot be read: {why}')
 
@@ -321,16 +323,21 @@ def _why_unreadable(start: bytes, error: Exception) -> str:
         return 'it is empty'
     if start.lstrip()[:1] == b'<':
         return 'it is a web page, saved under this name'
-    refused = re.search(r'(?:GLOBAL|WeightsUnpickler error:)\s+(.+)', str(error))
-    if refused and start.startswith(TORCH_STARTS):
-        # Torch says what it did not allow in the midst of advice on how to allow it.
-        needed = re.split(r' (?:was not|is not|is called|was asked|whose)', refused[1])[0]
+    if isinstance(error, BadZipFile) and start.startswith(PICKLE_START):
         return (
-            f'it needs more than weights ({needed}), which could run any code; if you trust where '
-            'it comes from: --trust-checkpoint, or trusted=True in init_cfg'
+            'it is not a zip archive as PyTorch writes it since version 1.6; if you trust where it '
+            'comes from, write it again with torch.save(torch.load(OLD, weights_only=False), NEW), '
+            'or use --trust-checkpoint (trusted=True in init_cfg)'
+        )
+    refused = re.search(r'GLOBAL\s+(.+)', str(error))
+    if refused:
+        needed = re.split(r' (?:is not|is called|was asked)', refused[1])[0]
+        return (
+            f'it needs more than weights ({_printable(needed)}), which could run any code; if you '
+            'trust where it comes from: --trust-checkpoint, or trusted=True in init_cfg'
         )
     first_sentence = reason(error).split('. ')[0]
-    return f'it is cut off, damaged or no checkpoint ({first_sentence})'
+    return f'it is cut off, damaged or no checkpoint ({_printable(first_sentence)})'
 
 
 def _summary(state: Mapping[str, Tensor], differ: Iterable[str]) -> str:
