@@ -415,7 +415,9 @@ def test_what_the_runner_writes_can_be_resumed(schedulers):
 )
 def test_a_part_that_is_missing_or_of_a_wrong_kind_is_named(path, values):
     for value in values:
-        with pytest.raises(UserError, match=rf'run\.pth .*holds no .*{path}.*load_from=run\.pth'):
+        with pytest.raises(
+            UserError, match=rf'run\.pth .*holds no valid .*{path}.*load_from=run\.pth'
+        ):
             require_training_state(of_a_run(**{path: value}), 'run.pth')
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from mmengine.hooks import CheckpointHook, Hook
+from mmengine.logging import HistoryBuffer
 from mmengine.registry import HOOKS
 from toy import toy_runner
 
@@ -336,6 +337,72 @@ def test_a_note_of_the_last_checkpoint_that_is_no_path_is_passed_over(tmp_path, 
         'epoch_3.pth',
         'last_checkpoint',
     }
+
+
+SCHEDULED = {
+    'param_scheduler': [dict(type='LinearLR', start_factor=0.1, by_epoch=False, end=6)],
+    'default_hooks.checkpoint.save_best': 'acc',
+    'default_hooks.checkpoint.rule': 'greater',
+    'steps': 3,
+}
+INFO = 'message_hub.runtime_info.'
+WRONG = {
+    'ema_state_dict': [None, 3, {'module.linear.bias': torch.zeros(3)}, {'steps': torch.zeros(3)}],
+    'message_hub.log_scalars.train/lr': [None, [1.0], HistoryBuffer([], [])],
+    'message_hub.log_scalars.train/\x1b[2J': [HistoryBuffer([1.0], [1])],
+    'message_hub.resumed_keys.iter': [False, 'a'],
+    f'{INFO}bad_data': [None, 3, ['a'], {'a': 1}],
+    f'{INFO}share_of_the_data': [3, {'images a step': np.zeros(3)}],
+    f'{INFO}best_score': [None, 'a', float('nan'), torch.zeros(3)],
+    f'{INFO}eta': ['a', float('inf')],
+    f'{INFO}{"x" * 10**5}': [1],
+    'meta.iter': ['2', -1, 2**70],
+    'meta.seed': ['a', 2**40],
+    'optimizer.state.0': [None, {'step': 1}, {'momentum_buffer': torch.zeros(2)}],
+    'optimizer.state.0.step': [0, 'a', torch.zeros(3)],
+    'optimizer.state.0.exp_avg': [1.0, torch.zeros(3)],
+    'optimizer.param_groups.0': [{}, {'params': [0]}],
+    'optimizer.param_groups.0.lr': ['a', None, [0.1], 10**600],
+    'optimizer.param_groups.0.betas': [0.9, (0.9,), ('a', 'b'), (1, 2)],
+    'optimizer.param_groups.0.amsgrad': [True, 'a'],
+    'optimizer.base_param_settings': [3, {}],
+    'param_schedulers.0.step': [3],
+    'param_schedulers.0.last_step': ['a', None],
+    'param_schedulers.0.param_name': ['betas'],
+    'param_schedulers.0._last_value': [3, [], ['a']],
+}
+
+
+def test_a_state_of_another_kind_is_refused_in_a_sentence(tmp_path):
+    """What the run would fail over in mmengine or PyTorch, at once or hours later."""
+    both = [dict(type='EMAHook'), dict(type='ScoreHook')]
+    runner = toy_runner(
+        tmp_path, custom_hooks=hooks(*both, dict(type='StopHook', after=2)), **SCHEDULED
+    )
+    with pytest.raises(RuntimeError, match='planted'):
+        runner.train()
+    path = tmp_path / 'iter_2.pth'
+    genuine = path.read_bytes()
+    for place, values in WRONG.items():
+        for value in values:
+            path.write_bytes(genuine)
+            plant(path, place, value)
+            runner = toy_runner(
+                tmp_path, resume=True, load_from=str(path), custom_hooks=hooks(*both), **SCHEDULED
+            )
+            with pytest.raises(UserError, match=r'iter_2\.pth') as error:
+                runner.train()
+            assert str(error.value).isprintable() and len(str(error.value)) < 1500, place
+
+
+def plant(path, place: str, value) -> None:
+    """Exchange what is at a dotted place of a checkpoint."""
+    checkpoint = node = torch.load(path, weights_only=False)
+    *outer, last = [int(part) if part.isdecimal() else part for part in place.split('.')]
+    for part in outer:
+        node = node[part]
+    node[last] = value
+    torch.save(checkpoint, path)
 
 
 def names(folder) -> list[str]:
