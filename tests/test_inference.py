@@ -301,6 +301,24 @@ def test_classes_of_another_number_are_an_error():
         classes_of(DETECTOR, {}, 4)
 
 
+@pytest.mark.parametrize(
+    'colour', ['red', ('a', 'b', 'c'), (-1, 0, 0), (0, 0), (0, float('nan'), 0), None, 5]
+)
+def test_a_palette_of_a_checkpoint_that_is_no_colours_is_left(colour):
+    meta = {'classes': tuple('abcdefgh' * 10), 'palette': [colour] * 80}
+    classes, palette = classes_of(COCO, {'dataset_meta': meta}, 80)
+    assert classes == meta['classes'] and palette == tuple(distinct_colours(80))
+
+
+def test_names_of_a_checkpoint_are_made_printable_and_short():
+    odd = ['\x1b[2Ja', 'a\nb', '\ud800', 'a' * 10**6]
+    classes, _ = classes_of(COCO, {'dataset_meta': {'classes': odd * 20}}, 80)
+    assert classes[:3] == ('?[2Ja', 'a b', '?') and len(classes[3]) < 120
+    for names in ([0] * 80, 'person', 5, {'a': 1}, [None] * 80):
+        classes, _ = classes_of(COCO, {'dataset_meta': {'classes': names}}, 80)
+        assert classes[0] == 'person'
+
+
 def test_a_palette_is_made_where_there_is_none():
     without = {'test_dataloader.dataset.metainfo.palette': None}
     classes, palette = classes_of(DETECTOR, {}, 3, **without)

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import sys
 import time
@@ -12,7 +13,8 @@ import numpy as np
 import pytest
 import torch
 from conftest import wait_until
-from mmengine.hooks import Hook
+from mmengine.hooks import CheckpointHook, Hook
+from mmengine.logging import HistoryBuffer
 from mmengine.registry import DATASETS, HOOKS
 from test_interruptions import steps
 from toy import ToyDataset, toy_runner
@@ -21,6 +23,7 @@ from xcit_mm import UserError
 from xcit_mm.engine.checkpoints import has_checkpoints, newest_checkpoint, set_run_aside
 from xcit_mm.engine.interrupts import ONE_REQUEST
 from xcit_mm.engine.randomness import seed_all
+from xcit_mm.engine.runner import CheckedRunner
 from xcit_mm.errors import Interrupted
 
 DRAWS: list[tuple[int, float, float, float]] = []
@@ -292,6 +295,184 @@ def test_the_last_checkpoints_are_kept_the_others_removed(tmp_path):
     resumed(tmp_path, **keep)
     assert names(tmp_path) == ['iter_7.pth', 'iter_8.pth']
     assert (tmp_path / 'last_checkpoint').read_text().endswith('iter_8.pth')
+
+
+def test_what_a_killed_run_did_not_remove_the_resumed_one_does(tmp_path, monkeypatch):
+    """Twice in a row, each time with the new checkpoint on the disk and the old one not removed."""
+    keep = {'default_hooks.checkpoint.max_keep_ckpts': 2}
+    interrupted(tmp_path, 2, **keep)
+    with monkeypatch.context() as patch:
+        save = CheckedRunner.save_checkpoint
+
+        def killed(*args, **kwargs) -> None:
+            save(*args, **kwargs)
+            raise RuntimeError('planted')
+
+        patch.setattr(CheckedRunner, 'save_checkpoint', killed)
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match='planted'):
+                resumed(tmp_path, **keep)
+    assert names(tmp_path) == [f'iter_{step}.pth' for step in (1, 2, 3, 4)]
+    resumed(tmp_path, steps=5, **keep)
+    assert names(tmp_path) == ['iter_4.pth', 'iter_5.pth']
+
+
+def changed(path, **info) -> None:
+    """Change what a checkpoint notes for later."""
+    checkpoint = torch.load(path, weights_only=False)
+    checkpoint['message_hub']['runtime_info'].update(info)
+    checkpoint['message_hub']['resumed_keys'].update(dict.fromkeys(info, True))
+    torch.save(checkpoint, path)
+
+
+@HOOKS.register_module()
+class ScoreHook(Hook):
+    """Has the checkpoint hook see better metrics after each iteration."""
+
+    def before_train_iter(self, runner, batch_idx, data_batch=None) -> None:
+        metrics = {'acc': runner.iter, 'miou': runner.iter}
+        for hook in runner.hooks:
+            if isinstance(hook, CheckpointHook) and runner.iter:
+                hook.after_val_epoch(runner, metrics)
+
+
+@pytest.mark.parametrize('metrics', ['acc', ['acc', 'miou']])
+def test_a_checkpoint_names_no_file_of_others_to_remove(tmp_path, metrics):
+    """By a path elsewhere, a link, a folder, or a file that the hook did not write."""
+    run = tmp_path / 'run'
+    options = {
+        'default_hooks.checkpoint.max_keep_ckpts': 1,
+        'default_hooks.checkpoint.save_best': metrics,
+        'default_hooks.checkpoint.rule': 'greater',
+    }
+    interrupted(run, 2, **options)
+    others = [tmp_path / 'iter_1.pth', tmp_path / 'notes.txt', run / 'mine.pth', run / 'best_.pth']
+    others += [tmp_path / 'best_acc_iter_1.pth', run / 'losses.jsonl', run / 'best_mine.pth']
+    folders = [run / 'iter_77.pth', run / 'best_acc_iter_77.pth', run / 'x_78.pth']
+    for path in others:
+        path.touch()
+    for path in folders:
+        path.mkdir()
+    (run / 'iter_79.pth').symlink_to(others[0])
+    others += [*folders, run / 'iter_79.pth']
+    shutil.copy(run / 'iter_2.pth', tmp_path / 'base.pth')
+    noted = [*map(str, others), *(path.name for path in others)]
+    noted += ['../iter_1.pth', '../notes.txt', '', '.', '..', 5, None, ['iter_1.pth'], '\0']
+    for best in (str(tmp_path / 'notes.txt'), str(folders[1]), str(run / 'losses.jsonl'), 5):
+        info = {'best_ckpt': best, 'best_ckpt_acc': best, 'best_ckpt_miou': best}
+        info |= {'kept_checkpoints': noted, 'keep_ckpt_ids': [77, 79, '../notes.txt', {}] * 3}
+        shutil.copy(tmp_path / 'base.pth', run / 'iter_2.pth')
+        changed(run / 'iter_2.pth', **info)
+        score(run, **options)
+        assert [path for path in others if not os.path.lexists(path)] == [], best
+
+
+def score(run, **options) -> None:
+    """Resume a run for one step, which has the best metrics so far."""
+    options |= {'custom_hooks': [*hooks(), dict(type='ScoreHook')], 'steps': 3}
+    runner = toy_runner(run, resume=True, load_from=str(run / 'iter_2.pth'), **options)
+    runner.train()
+
+
+@pytest.mark.parametrize('metrics', ['acc', ['acc', 'miou']])
+def test_a_run_that_was_moved_keeps_its_own_best_checkpoint_only(tmp_path, metrics):
+    options = {
+        'default_hooks.checkpoint.save_best': metrics,
+        'default_hooks.checkpoint.rule': 'greater',
+    }
+    scored = [dict(type='ScoreHook'), dict(type='StopHook', after=2)]
+    runner = toy_runner(tmp_path / 'a', custom_hooks=hooks(*scored), **options)
+    with pytest.raises(RuntimeError, match='planted'):
+        runner.train()
+    shutil.copytree(tmp_path / 'a', tmp_path / 'b')
+    before = sorted(path.name for path in (tmp_path / 'a').glob('best_*'))
+    score(tmp_path / 'b', **options)
+    assert sorted(path.name for path in (tmp_path / 'a').glob('best_*')) == before
+    after = sorted(path.name for path in (tmp_path / 'b').glob('best_*'))
+    assert len(after) == len(before) == (2 if isinstance(metrics, list) else 1)
+    assert not set(after) & set(before)
+
+
+@pytest.mark.parametrize('pointer', ['\0', 'x' * 5000, 'run/' * 900 + 'iter_1.pth', '/', ''])
+def test_a_note_of_the_last_checkpoint_that_is_no_path_is_passed_over(tmp_path, pointer):
+    folder = tmp_path / 'run'
+    (folder / 'iter_3.pth').mkdir(parents=True)
+    (folder / 'last_checkpoint').write_text(pointer)
+    with pytest.raises(UserError, match='holds no checkpoint'):
+        newest_checkpoint(str(folder), trusted=False)
+    (folder / 'epoch_3.pth').symlink_to(tmp_path / 'nowhere')
+    aside = set_run_aside(str(folder))
+    assert {path.name for path in aside.iterdir()} == {
+        'iter_3.pth',
+        'epoch_3.pth',
+        'last_checkpoint',
+    }
+
+
+SCHEDULED = {
+    'param_scheduler': [dict(type='LinearLR', start_factor=0.1, by_epoch=False, end=6)],
+    'default_hooks.checkpoint.save_best': 'acc',
+    'default_hooks.checkpoint.rule': 'greater',
+    'steps': 3,
+}
+INFO = 'message_hub.runtime_info.'
+WRONG = {
+    'ema_state_dict': [None, 3, {'module.linear.bias': torch.zeros(3)}, {'steps': torch.zeros(3)}],
+    'message_hub.log_scalars.train/lr': [None, [1.0], HistoryBuffer([], [])],
+    'message_hub.log_scalars.train/\x1b[2J': [HistoryBuffer([1.0], [1])],
+    'message_hub.resumed_keys.iter': [False, 'a'],
+    f'{INFO}bad_data': [None, 3, ['a'], {'a': 1}],
+    f'{INFO}share_of_the_data': [3, {'images a step': np.zeros(3)}],
+    f'{INFO}best_score': [None, 'a', float('nan'), torch.zeros(3)],
+    f'{INFO}eta': ['a', float('inf')],
+    f'{INFO}{"x" * 10**5}': [1],
+    'meta.iter': ['2', -1, 2**70],
+    'meta.seed': ['a', 2**40],
+    'optimizer.state.0': [None, {'step': 1}, {'momentum_buffer': torch.zeros(2)}],
+    'optimizer.state.0.step': [0, 'a', torch.zeros(3)],
+    'optimizer.state.0.exp_avg': [1.0, torch.zeros(3)],
+    'optimizer.param_groups.0': [{}, {'params': [0]}],
+    'optimizer.param_groups.0.lr': ['a', None, [0.1], 10**600],
+    'optimizer.param_groups.0.betas': [0.9, (0.9,), ('a', 'b'), (1, 2)],
+    'optimizer.param_groups.0.amsgrad': [True, 'a'],
+    'optimizer.base_param_settings': [3, {}],
+    'param_schedulers.0.step': [3],
+    'param_schedulers.0.last_step': ['a', None],
+    'param_schedulers.0.param_name': ['betas'],
+    'param_schedulers.0._last_value': [3, [], ['a']],
+}
+
+
+def test_a_state_of_another_kind_is_refused_in_a_sentence(tmp_path):
+    """What the run would fail over in mmengine or PyTorch, at once or hours later."""
+    both = [dict(type='EMAHook'), dict(type='ScoreHook')]
+    runner = toy_runner(
+        tmp_path, custom_hooks=hooks(*both, dict(type='StopHook', after=2)), **SCHEDULED
+    )
+    with pytest.raises(RuntimeError, match='planted'):
+        runner.train()
+    path = tmp_path / 'iter_2.pth'
+    genuine = path.read_bytes()
+    for place, values in WRONG.items():
+        for value in values:
+            path.write_bytes(genuine)
+            plant(path, place, value)
+            runner = toy_runner(
+                tmp_path, resume=True, load_from=str(path), custom_hooks=hooks(*both), **SCHEDULED
+            )
+            with pytest.raises(UserError, match=r'iter_2\.pth') as error:
+                runner.train()
+            assert str(error.value).isprintable() and len(str(error.value)) < 1500, place
+
+
+def plant(path, place: str, value) -> None:
+    """Exchange what is at a dotted place of a checkpoint."""
+    checkpoint = node = torch.load(path, weights_only=False)
+    *outer, last = [int(part) if part.isdecimal() else part for part in place.split('.')]
+    for part in outer:
+        node = node[part]
+    node[last] = value
+    torch.save(checkpoint, path)
 
 
 def names(folder) -> list[str]:

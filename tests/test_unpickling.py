@@ -2,7 +2,6 @@
 
 import argparse
 import collections
-import io
 import os
 import pickle
 import struct
@@ -23,24 +22,18 @@ from test_mutated_checkpoints import (
     latin,
     number,
     numbers,
+    records,
+    saved,
     text,
     with_pickle,
+    zipped,
 )
 
 from xcit_mm import UserError, unpickling
 from xcit_mm.checkpoint import read_checkpoint
 
 
-@pytest.fixture(params=[True, False], ids=['zip', 'before PyTorch 1.6'])
-def save(request, tmp_path):
-    def save(content, name='file.pth') -> Path:
-        torch.save(content, tmp_path / name, _use_new_zipfile_serialization=request.param)
-        return tmp_path / name
-
-    return save
-
-
-def test_what_checkpoints_hold_is_read(save):
+def test_what_checkpoints_hold_is_read(tmp_path):
     content = {
         'args': argparse.Namespace(lr=1),
         'history': HistoryBuffer([1.0, 3.0], [1, 1]),
@@ -53,7 +46,8 @@ def test_what_checkpoints_hold_is_read(save):
         ),
         'optimizer': {'step': 3, 'betas': (0.9, 0.999), 'fused': None, 'keys': {1, 2}},
     }
-    loaded = read_checkpoint(save(content))
+    torch.save(content, tmp_path / 'file.pth')
+    loaded = read_checkpoint(tmp_path / 'file.pth')
     assert loaded['args'].lr == 1
     assert loaded['history'].statistics('mean') == 2.0
     assert loaded['lr'] == 0.5
@@ -69,10 +63,12 @@ def test_what_checkpoints_hold_is_read(save):
 def test_a_file_written_with_numpy_1_is_read(tmp_path):
     """NumPy 2 moved the functions that rebuild its values; released files name the old place."""
     values = {'lr': np.float64(0.5), 'mean': np.array([1.0, 2.0])}
-    torch.save(values, tmp_path / 'new.pth', _use_new_zipfile_serialization=False)
-    old = (tmp_path / 'new.pth').read_bytes().replace(b'numpy._core.', b'numpy.core.')
-    (tmp_path / 'old.pth').write_bytes(old)
-    assert b'numpy.core.' in old
+    parts = {
+        name: content.replace(b'numpy._core.', b'numpy.core.')
+        for name, content in records(saved(values)).items()
+    }
+    assert any(b'numpy.core.' in content for content in parts.values())
+    (tmp_path / 'old.pth').write_bytes(zipped(parts))
     loaded = read_checkpoint(tmp_path / 'old.pth')
     assert loaded['lr'] == 0.5
     assert loaded['mean'].tolist() == [1.0, 2.0]
@@ -100,12 +96,21 @@ class Call:
         lambda trace: torch.nn.Linear(2, 2),
     ],
 )
-def test_nothing_else_is_called(save, tmp_path, payload):
+def test_nothing_else_is_called(tmp_path, payload):
     trace = tmp_path / 'trace'
-    path = save({'state_dict': {'a': torch.zeros(1)}, 'hook': payload(str(trace))})
+    content = {'state_dict': {'a': torch.zeros(1)}, 'hook': payload(str(trace))}
+    torch.save(content, tmp_path / 'file.pth')
     with pytest.raises(UserError, match=r'file\.pth cannot be read: it needs more than weights \('):
-        read_checkpoint(path)
+        read_checkpoint(tmp_path / 'file.pth')
     assert not trace.exists()
+
+
+def test_a_file_of_before_pytorch_1_6_is_read_where_it_is_trusted(tmp_path):
+    path = tmp_path / 'old.pth'
+    torch.save({'a': torch.ones(2)}, path, _use_new_zipfile_serialization=False)
+    with pytest.raises(UserError, match=r'it is not a zip archive .* write it again with torch\.'):
+        read_checkpoint(path)
+    assert read_checkpoint(path, trusted=True)['a'].tolist() == [1.0, 1.0]
 
 
 def test_code_in_a_plain_pickle_is_not_run(tmp_path):
@@ -171,20 +176,15 @@ def moved(entries: bytes, by: int) -> bytes:
 def test_what_is_read_is_what_was_compared_with_its_checksum(tmp_path):
     """One file, two directories: PyTorch's reader takes another one than Python's."""
 
-    def saved(values: torch.Tensor) -> bytes:
-        stream = io.BytesIO()
-        torch.save({'w': values}, stream)
-        return stream.getvalue()
-
     values = torch.arange(4.0)
-    good = saved(values)
+    good = saved({'w': values})
     bad = good.replace(values.numpy().tobytes(), torch.full((4,), 666.0).numpy().tobytes())
     bad_records, bad_directory, count = directory(bad)
-    records, entries, _ = directory(good)
+    good_records, entries, _ = directory(good)
     offset = len(bad_records)
-    by = len(bad_records) + len(bad_directory) - (len(bad_directory) + len(records))
+    by = len(bad_records) + len(bad_directory) - (len(bad_directory) + len(good_records))
     end = struct.pack('<4sHHHHIIH', b'PK\5\6', 0, 0, count, count, len(entries), offset, 0)
-    file = bad_records + bad_directory + records + moved(entries, by) + end
+    file = bad_records + bad_directory + good_records + moved(entries, by) + end
     (tmp_path / 'two.pth').write_bytes(file)
     assert torch.load(tmp_path / 'two.pth', weights_only=True)['w'].tolist() == [666.0] * 4
     assert read_checkpoint(tmp_path / 'two.pth')['w'].tolist() == [0.0, 1.0, 2.0, 3.0]

@@ -6,16 +6,18 @@ pure functions take it from state to state: :func:`model_state`, :func:`backbone
 """
 
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
+from numbers import Real
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import torch
-from mmengine.logging import print_log
+from mmengine.logging import HistoryBuffer, print_log
 from torch import Tensor, nn
 
 from .archive import read_records
-from .download import START, TORCH_STARTS, download, is_safetensors, is_url
+from .download import PICKLE_START, START, ZIP_START, download, is_safetensors, is_url
 from .environment import require
 from .errors import DependencyError, UserError, printable, reason
 from .files import write_whole
@@ -28,10 +30,11 @@ BACKBONE = 'backbone.'  # how detectors, segmentors and DINO call their backbone
 CLASSIFIER = ('cls_token', 'cls_attn_blocks.', 'norm.', 'head.')
 # What an ImageNet model does not have: the pyramid and the norms behind it start at random.
 PYRAMID = ('fpn1.', 'fpn2.', 'out_norms.')
-ZIP_START = b'PK'
 NO_XCIT = 'no XCiT'
 NUM_SHOWN = 3  # tensors of each side in an error
 MAX_SHOWN = 200  # characters of what comes from a file, in an error
+LARGEST = 2**63
+HUB = ('log_scalars', 'runtime_info', 'resumed_keys')  # the parts of mmengine's message hub
 
 
 def read_checkpoint(path: str | Path, map_location: Any = 'cpu', trusted: bool = False) -> Any:
@@ -61,13 +64,15 @@ def read_checkpoint(path: str | Path, map_location: Any = 'cpu', trusted: bool =
         records = read_records(file) if start.startswith(ZIP_START) else None
         if trusted:
             return torch.load(file, map_location=map_location, weights_only=False)
-        return load_plain(file, map_location, records)
+        if records is None:
+            raise BadZipFile('it is no zip archive')
+        return load_plain(records, map_location)
     except DependencyError:
         raise
     except OSError as error:
         why = reason(error)
     except Exception as error:  # of zip, pickle and safetensors
-        why = _printable(_why_unreadable(start, error))
+        why = _why_unreadable(start, error)
     kept = f' ({file}: delete it to fetch it again)' if is_url(path) else ''
     raise UserError(f'the checkpoint {path}{kept} cannot be read: {why}')
 
@@ -234,6 +239,8 @@ def require_training_state(checkpoint: Any, path: str | Path) -> None:
     """
     parts = checkpoint if isinstance(checkpoint, Mapping) else {}
     meta, hub, optimizer = (_mapping(parts.get(k)) for k in ('meta', 'message_hub', 'optimizer'))
+    scalars, infos, resumed = (_mapping(hub.get(name)) for name in HUB)
+    average = parts.get('ema_state_dict', {})
     schedulers = parts.get('param_schedulers', [])  # a config may have none
     groups = schedulers.values() if isinstance(schedulers, Mapping) else [schedulers]
     needed = {
@@ -241,19 +248,33 @@ def require_training_state(checkpoint: Any, path: str | Path) -> None:
         'meta.iter': _is_count(meta.get('iter')),
         'meta.seed': _is_count(meta.get('seed', 0)) and meta.get('seed', 0) < 2**32,
         'state_dict': isinstance(parts.get('state_dict'), Mapping),
+        'ema_state_dict': _are(average, _is_name, _is_tensor),
+        'ema_state_dict.steps': getattr(_mapping(average).get('steps'), 'ndim', 0) == 0,
+        **{f'message_hub.{name}': _are(hub.get(name), _is_name, _is_any) for name in HUB},
+        **{f'message_hub.log_scalars.{k}': _is_history(v) for k, v in scalars.items()},
+        # mmengine sets them again, and raises if it is to something else.
         **{
-            f'message_hub.{name}': isinstance(hub.get(name), Mapping)
-            for name in ('log_scalars', 'runtime_info', 'resumed_keys')
+            f'message_hub.resumed_keys.{key}': value is True
+            or (value is False and key not in scalars and key not in infos)
+            for key, value in resumed.items()
         },
-        'optimizer.state': isinstance(optimizer.get('state'), Mapping),
+        **{
+            f'message_hub.runtime_info.{key}': is_valid(value)
+            for key, value in infos.items()
+            for name, is_valid in INFOS.items()
+            if str(key).startswith(name)
+        },
+        'optimizer.state': _are(optimizer.get('state'), _is_count, _is_mapping),
         'optimizer.param_groups': _is_list_of_mappings(optimizer.get('param_groups')),
+        'optimizer.loss_scaler': _is_mapping(optimizer.get('loss_scaler', {})),
+        'optimizer.base_param_settings': _is_mapping(optimizer.get('base_param_settings', {})),
         'param_schedulers': all(map(_is_list_of_mappings, groups)),
     }
-    lacking = [name for name, is_there in needed.items() if not is_there]
+    lacking = [_printable(name) for name, is_there in needed.items() if not is_there]
     if lacking:
         raise UserError(
-            f'{path} cannot be resumed, as it holds no {", ".join(lacking)}; to start from its '
-            f'weights: --cfg-options load_from={path}'
+            f'{path} cannot be resumed, as it holds no valid {", ".join(lacking)}; to start from '
+            f'its weights: --cfg-options load_from={path}'
         )
 
 
@@ -267,11 +288,58 @@ def _mapping(value: Any) -> Mapping:
 
 
 def _is_count(value: Any) -> bool:
-    return type(value) is int and value >= 0
+    return type(value) is int and 0 <= value < LARGEST
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a real number, or a tensor of one, and neither infinite nor NaN."""
+    is_one = isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex()
+    value = value.item() if is_one else value
+    return isinstance(value, Real) and -LARGEST < value < LARGEST
+
+
+def _is_name(value: Any) -> bool:
+    """Names are printed with every line of the log."""
+    return isinstance(value, str) and value.isprintable() and len(value) <= MAX_SHOWN
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, Tensor)
+
+
+def _is_mapping(value: Any) -> bool:
+    return isinstance(value, Mapping)
+
+
+def _is_any(value: Any) -> bool:
+    return True
+
+
+def _is_history(value: Any) -> bool:
+    return isinstance(value, HistoryBuffer) and len(value.data[0]) > 0
+
+
+def _are(values: Any, is_key: Callable, is_value: Callable) -> bool:
+    """Whether they are a mapping of such keys to such values."""
+    is_valid = isinstance(values, Mapping) and all(map(is_key, values))
+    return is_valid and all(map(is_value, values.values()))
 
 
 def _is_list_of_mappings(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(one, Mapping) for one in value)
+    return isinstance(value, list) and all(map(_is_mapping, value))
+
+
+# What runs read of the message hub's runtime_info, by how its names begin.
+INFOS = {
+    'bad_data': lambda value: _are(value, _is_text, _is_text),
+    'share_of_the_data': lambda value: _are(value, _is_name, _is_count),
+    'best_score': is_number,
+    'eta': is_number,
+}
 
 
 def require_finite(state: Mapping[str, Tensor], path: str | Path) -> None:
@@ -321,16 +389,21 @@ def _why_unreadable(start: bytes, error: Exception) -> str:
         return 'it is empty'
     if start.lstrip()[:1] == b'<':
         return 'it is a web page, saved under this name'
-    refused = re.search(r'(?:GLOBAL|WeightsUnpickler error:)\s+(.+)', str(error))
-    if refused and start.startswith(TORCH_STARTS):
-        # Torch says what it did not allow in the midst of advice on how to allow it.
-        needed = re.split(r' (?:was not|is not|is called|was asked|whose)', refused[1])[0]
+    if isinstance(error, BadZipFile) and start.startswith(PICKLE_START):
         return (
-            f'it needs more than weights ({needed}), which could run any code; if you trust where '
-            'it comes from: --trust-checkpoint, or trusted=True in init_cfg'
+            'it is not a zip archive as PyTorch writes it since version 1.6; if you trust where it '
+            'comes from, write it again with torch.save(torch.load(OLD, weights_only=False), NEW), '
+            'or use --trust-checkpoint (trusted=True in init_cfg)'
+        )
+    refused = re.search(r'GLOBAL\s+(.+)', str(error))
+    if refused:
+        needed = re.split(r' (?:is not|is called|was asked)', refused[1])[0]
+        return (
+            f'it needs more than weights ({_printable(needed)}), which could run any code; if you '
+            'trust where it comes from: --trust-checkpoint, or trusted=True in init_cfg'
         )
     first_sentence = reason(error).split('. ')[0]
-    return f'it is cut off, damaged or no checkpoint ({first_sentence})'
+    return f'it is cut off, damaged or no checkpoint ({_printable(first_sentence)})'
 
 
 def _summary(state: Mapping[str, Tensor], differ: Iterable[str]) -> str:

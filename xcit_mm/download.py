@@ -13,8 +13,8 @@ from .errors import UserError, reason
 from .fetch import UnreachableError, fetch
 
 START = 16  # bytes that tell what a file is
-# How a file of torch.save begins: a zip archive, or a pickle before PyTorch 1.6.
-TORCH_STARTS = (b'PK\x03\x04', b'\x80')
+ZIP_START = b'PK'  # of torch.save
+PICKLE_START = b'\x80'  # of torch.save before PyTorch 1.6: read only where it is trusted
 
 
 def is_url(path: str) -> bool:
@@ -89,5 +89,5 @@ def _fetch(url: str, target: Path) -> None:
 
 def _require_checkpoint(url: str, file: BinaryIO) -> None:
     start = file.read(START)
-    if not (start.startswith(TORCH_STARTS) or is_safetensors(start)):
+    if not (start.startswith((ZIP_START, PICKLE_START)) or is_safetensors(start)):
         raise UserError(f'{url} is no checkpoint: what the server sent begins with {start!r}')

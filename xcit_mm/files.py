@@ -70,7 +70,8 @@ def read_regular(path: Path, max_bytes: int | None = None) -> bytes:
 def remove_unfinished(folder: Path) -> None:
     """Remove what :func:`write_whole` was killed over. Nobody else may be writing there."""
     for path in folder.glob(f'.*{UNFINISHED}'):
-        path.unlink(missing_ok=True)
+        if path.is_file():
+            path.unlink(missing_ok=True)
 
 
 def require_writable(folder: Path | str) -> None:
@@ -168,7 +169,7 @@ def set_aside(folder: Path, paths: Sequence[Path], remedy: str) -> Path | None:
     """
     if not paths:
         return None
-    newest = time.localtime(max(path.stat().st_mtime for path in paths))
+    newest = time.localtime(max(path.lstat().st_mtime for path in paths))
     aside = folder / time.strftime(f'{EARLIER}%Y%m%d_%H%M%S', newest)
     number = 1
     while aside.exists():

@@ -14,10 +14,8 @@ import pickle
 import re
 import sys
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import chain
-from pathlib import Path
-from tarfile import is_tarfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Real
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,85 +30,46 @@ NUMPY = ('numpy._core', 'numpy.core')  # of NumPy 2, of NumPy 1
 DTYPES = '?bhilqBHILQefdFDSU'  # NumPy's characters for numbers and strings
 DTYPE = re.compile(rf'[{DTYPES}]|[biufcSU]\d{{1,9}}')  # and with a size
 SEQUENCES = (list, tuple, set, frozenset)
+CONTAINERS = (Mapping, argparse.Namespace, *SEQUENCES)
 MAX_DEPTH = 64  # of lists in lists; checkpoints have less than 10
-# These look something up or call it in ways of their own, which no values need.
+# What a file may ask for beside what is in it: bytes, and bytes for each of its own. Of genuine
+# checkpoints the second is below 20.
+ROOM = 2**20
+GROWTH = 64
+OBJECT = 256  # bytes of a small object, roughly
+MAX_SIZES = 64  # dimensions, as of NumPy; PyTorch has no more
+MAX_KEY = 2**60  # whole numbers up to it have hashes of their own
+MAX_NUMBER_KEYS = 2**16  # in a file: an optimizer has one for each tensor
+# These look something up or call it in ways of their own, or take memory and time that are not in
+# the file: numbers as decimals, of more than 255 bytes, and a buffer of any size.
 REFUSED = (
     *(pickle.INST, pickle.OBJ, pickle.NEWOBJ_EX, pickle.EXT1, pickle.EXT2, pickle.EXT4),
-    *(pickle.PERSID, pickle.NEXT_BUFFER, pickle.READONLY_BUFFER),
+    *(pickle.PERSID, pickle.NEXT_BUFFER, pickle.READONLY_BUFFER, pickle.BYTEARRAY8),
+    *(pickle.INT, pickle.LONG, pickle.LONG4, pickle.PUT, pickle.GET),
 )
 
 
-def load_plain(
-    file: Path,
-    map_location: str | torch.device | None,
-    records: Mapping[str, bytearray] | None,
-) -> Any:
-    """Read a file of ``torch.save`` without running code that is in it.
+def load_plain(records: Mapping[str, bytearray], map_location: str | torch.device | None) -> Any:
+    """Read the records of a file of ``torch.save`` without running code that is in them.
 
     Args:
-        file: The file.
+        records: What is in the file, by name.
         map_location: A device; None: the CPU.
-        records: What is in it, by name; None of a file before PyTorch 1.6, which is no archive.
 
     Raises:
         UnpicklingError: If it asks for more than tensors and the plain classes of checkpoints;
-            the message has it behind the word GLOBAL, where it has a name.
+            the message has it behind the word GLOBAL, where it has a name. Or if it asks for more
+            memory or time than a file of its size needs.
     """
-    if records is None:
-        content = _load_legacy(file, map_location or 'cpu')
-    else:
-        content = _load_archive(records, map_location or 'cpu')
-    _require_shallow(content)
-    return content
-
-
-def _load_archive(records: Mapping[str, bytearray], device: str | torch.device) -> Any:
     if 'constants.pkl' in records:
         _refuse('a program of TorchScript')
     if 'data.pkl' not in records:
         raise pickle.UnpicklingError('it is no archive of torch.save')
     if records.get('byteorder', sys.byteorder.encode()).decode() != sys.byteorder:
         raise pickle.UnpicklingError('it is of a machine with another order of bytes')
-
-    class Unpickler(_PlainUnpickler):
-        record_sizes = {name: len(content) for name, content in records.items()}
-        storages: dict[str, torch.UntypedStorage] = {}
-
-        def find_class(self, module: str, name: str) -> Any:
-            if module == 'torch' and name in STORAGES:
-                return STORAGES[name]
-            return super().find_class(module, name)
-
-        def persistent_load(self, storage: tuple) -> torch.storage.TypedStorage:
-            _, kind, key, _, _ = storage
-            if key not in self.storages:
-                content = records[f'data/{key}']
-                values = torch.empty(0, dtype=torch.uint8)  # of no bytes there is no buffer
-                if content:
-                    values = torch.frombuffer(content, dtype=torch.uint8)
-                self.storages[key] = values.to(device).untyped_storage()
-            dtype = torch.uint8 if kind is torch.UntypedStorage else kind.dtype
-            return torch.storage.TypedStorage(
-                wrap_storage=self.storages[key], dtype=dtype, _internal=True
-            )
-
-    return Unpickler(io.BytesIO(records['data.pkl']), encoding='utf-8').load()
-
-
-def _load_legacy(file: Path, device: str | torch.device) -> Any:
-    if is_tarfile(file):  # torch.load unpacks it
-        raise pickle.UnpicklingError('it is a file of before PyTorch 0.4')
-
-    class Unpickler(_PlainUnpickler):
-        record_sizes = None
-        file_size = file.stat().st_size
-
-    plain_pickle = SimpleNamespace(
-        __name__=__name__,
-        Unpickler=Unpickler,
-        load=lambda stream, **kwargs: _flat(Unpickler(stream, **kwargs).load()),
-    )
-    return torch.load(file, map_location=device, weights_only=False, pickle_module=plain_pickle)
+    content = _PlainUnpickler(records, map_location or 'cpu').load()
+    _require_bounded(content, ROOM + GROWTH * sum(map(len, records.values())))
+    return content
 
 
 def allow_plain_classes() -> None:
@@ -157,13 +116,20 @@ class _History(HistoryBuffer):
         return history
 
     def __setstate__(self, state: dict) -> None:
-        # A copy each: an array is restored in place, and once more if the file says so.
-        values, counts = (np.array(state[name]) for name in ('_log_history', '_count_history'))
-        if values.shape != counts.shape or values.ndim != 1 or values.dtype.kind not in 'biuf':
+        values, counts = state['_log_history'], state['_count_history']
+        max_length = state['max_length']
+        if not (_is_numbers(values) and _is_numbers(counts) and len(values) == len(counts)):
             raise pickle.UnpicklingError('a history of logged values is not one')
-        self._log_history, self._count_history = values, counts
-        self.max_length = int(state['max_length'])
+        if type(max_length) is not int or max_length < 1:
+            raise pickle.UnpicklingError('a history of logged values has no length')
+        # A copy each: an array is restored in place, and once more if the file says so.
+        self._log_history, self._count_history = np.array(values), np.array(counts)
+        self.max_length = max_length
         self.__class__ = HistoryBuffer
+
+
+def _is_numbers(value: object) -> bool:
+    return isinstance(value, _Array) and value.ndim == 1 and value.dtype.kind in 'biuf'
 
 
 def _history_method(owner: object, name: str) -> Any:
@@ -222,11 +188,11 @@ def _checked(dtype: np.dtype, shape: tuple[int, ...], content: bytes) -> np.dtyp
     return np.dtype(dtype.str)  # without what torch's unpickler may have added
 
 
-def _sizes(values: Iterable) -> tuple[int, ...]:
-    values = tuple(values)
-    if any(type(value) is not int or value < 0 for value in values):
+def _sizes(values: Sequence) -> tuple[int, ...]:
+    are_few = isinstance(values, (list, tuple)) and len(values) <= MAX_SIZES
+    if not are_few or any(type(value) is not int or not 0 <= value < 2**63 for value in values):
         raise pickle.UnpicklingError('a shape is not made of sizes')
-    return values
+    return tuple(values)
 
 
 def _tensor(
@@ -278,29 +244,22 @@ def _no_bytes() -> bytes:
     return b''
 
 
-def _flat(values: Any) -> Any:
-    """Refuse tuples of tuples as names: the hash of one may not end, or end the process."""
-    if isinstance(values, (list, tuple)) and any(isinstance(v, (tuple, frozenset)) for v in values):
-        raise pickle.UnpicklingError('a name is made of others')
-    return values
-
-
-def _ordered(items: list = ()) -> OrderedDict:
-    _flat([name for name, _ in items])
+def _ordered(items: Sequence = ()) -> OrderedDict:
+    _require(items, list, tuple)
     return OrderedDict(items)
 
 
 def _counted(counts: dict) -> Counter:
-    if not isinstance(counts, dict):
-        _refuse('collections.Counter of what has no counts')
+    _require(counts, dict)
     return Counter(counts)
 
 
-def _set(items: list = ()) -> set:
-    return set(_flat(list(items)))
+def _set(items: Sequence = ()) -> set:
+    _require(items, list, tuple)
+    return set(items)
 
 
-def _size(values: Iterable) -> torch.Size:
+def _size(values: Sequence) -> torch.Size:
     return torch.Size(_sizes(values))
 
 
@@ -356,14 +315,48 @@ STORAGES = {
 ALLOWED = CALLED | CREATED | NAMED  # by the names that files call them
 
 
-class _PlainUnpickler(pickle._Unpickler):
-    """Python's unpickler, where what a file may do is a table, which its version in C is not."""
+def _require(value: object, *kinds: type) -> None:
+    if not isinstance(value, kinds):
+        raise pickle.UnpicklingError(
+            f'a {type(value).__name__} stands where a {kinds[0].__name__} is needed'
+        )
 
-    record_sizes: Mapping[str, int] | None
-    file_size: int
+
+def _size_of(value: object) -> int:
+    """Bytes that a copy of a value takes, without the values in it."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.nbytes
+    if isinstance(value, (str, bytes)):
+        return len(value)
+    if isinstance(value, (Mapping, *SEQUENCES)):
+        return sys.getsizeof(value)
+    return 0
+
+
+class _PlainUnpickler(pickle._Unpickler):
+    """Python's unpickler, where what a file may do is a table, which its version in C is not.
+
+    What the file has copied, such as a text that it names once and encodes a thousand times, is
+    limited by its own size; what it writes out is limited by it anyway.
+
+    Args:
+        records: Of the archive, by name.
+        device: Where its tensors go.
+    """
+
     dispatch = dict(pickle._Unpickler.dispatch)
 
+    def __init__(self, records: Mapping[str, bytearray], device: str | torch.device) -> None:
+        super().__init__(io.BytesIO(records['data.pkl']), encoding='utf-8')
+        self._records = records
+        self._device = device
+        self._storages: dict[str, torch.UntypedStorage] = {}
+        self._room = ROOM + GROWTH * len(records['data.pkl'])
+        self._num_number_keys = 0
+
     def find_class(self, module: str, name: str) -> Any:
+        if module == 'torch' and name in STORAGES:
+            return STORAGES[name]
         full_name = f'{module}.{name}'.replace('__builtin__.', 'builtins.')  # of protocol 2
         if full_name not in ALLOWED:
             _refuse(f'{full_name} is not allowed')
@@ -374,27 +367,47 @@ class _PlainUnpickler(pickle._Unpickler):
         function = self.stack.pop()
         if not any(function is allowed for allowed in CALLED.values()):
             _refuse('a call of what is no function')
-        self.append(function(*args))
+        _require(args, tuple)
+        self._charge(OBJECT, *args)
+        if args and function is _ordered:
+            self._require_names([name for name, _ in args[0]])
+        elif args and function in (_counted, _set):
+            self._require_names(args[0])
+        value = function(*args)
+        self._charge(0, value)
+        self.append(value)
 
     def load_newobj(self) -> None:
         args = self.stack.pop()
         kind = self.stack.pop()
         if not any(kind is allowed for allowed in CREATED.values()) or args != ():
             _refuse('an object of what is no class')
+        self._charge(OBJECT)
         self.append(kind.__new__(kind))
 
     def load_build(self) -> None:
         state = self.stack.pop()
         value = self.stack[-1]
-        if isinstance(value, (_Array, _History)):
+        self._charge(OBJECT, state)
+        if isinstance(value, _Array):
+            _require(state, tuple)
+            self._charge(0, *state)
+            value.__setstate__(state)
+        elif isinstance(value, _History):
+            _require(state, dict)
+            self._charge(0, *state.values())
             value.__setstate__(state)
         elif isinstance(value, np.dtype):
+            _require(state, tuple)
             _set_byte_order(value, state)
         elif isinstance(value, argparse.Namespace):
+            _require(state, dict)
             vars(value).update(state)
         elif isinstance(value, OrderedDict):
+            _require(state, dict)
             # Torch's note on the versions of modules. Anything else could hide a method.
-            vars(value).update({k: v for k, v in state.items() if k == '_metadata'})
+            if '_metadata' in state:
+                vars(value)['_metadata'] = state['_metadata']
         else:
             _refuse(f'a {type(value).__name__} that is changed')
 
@@ -402,55 +415,92 @@ class _PlainUnpickler(pickle._Unpickler):
         storage = self.stack.pop()
         if not isinstance(storage, tuple) or storage[:1] != ('storage',):
             _refuse('a reference that is no storage')
-        kind, key, location, num_elements, *view = storage[1:]
+        kind, key, location, num_elements = storage[1:]
         dtype = torch.uint8 if kind is torch.UntypedStorage else kind.dtype
         (num_bytes,) = _sizes([num_elements * torch._utils._element_size(dtype)])
-        if self.record_sizes is not None:
-            fits = num_bytes == self.record_sizes.get(f'data/{key}')
-        else:
-            fits = num_bytes <= self.file_size
-        if not (isinstance(key, str) and isinstance(location, str) and fits):
+        self._charge(OBJECT, key)
+        content = self._records.get(f'data/{key}') if isinstance(key, str) else None
+        if not isinstance(location, str) or content is None or num_bytes != len(content):
             raise pickle.UnpicklingError(f'the storage {_shown(key)} is not as large as said')
-        for part in view:  # of files before PyTorch 1.6
-            _flat(part)
-        self.append(self.persistent_load(storage))
+        if key not in self._storages:
+            values = torch.empty(0, dtype=torch.uint8)  # of no bytes there is no buffer
+            if content:
+                values = torch.frombuffer(content, dtype=torch.uint8)
+            self._storages[key] = values.to(self._device).untyped_storage()
+        self.append(
+            torch.storage.TypedStorage(
+                wrap_storage=self._storages[key], dtype=dtype, _internal=True
+            )
+        )
 
     def load_append(self) -> None:
-        self._require(list, self.stack[-2])
+        _require(self.stack[-2], list)
         super().load_append()
 
     def load_appends(self) -> None:
-        self._require(list, self.metastack[-1][-1])
+        _require(self.metastack[-1][-1], list)
         super().load_appends()
 
     def load_setitem(self) -> None:
-        self._require(dict, self.stack[-3])
-        _flat(self.stack[-2:-1])
+        _require(self.stack[-3], dict)
+        self._require_names(self.stack[-2:-1])
         super().load_setitem()
 
     def load_setitems(self) -> None:
-        self._require(dict, self.metastack[-1][-1])
-        _flat(self.stack[::2])
+        _require(self.metastack[-1][-1], dict)
+        self._require_names(self.stack[::2])
         super().load_setitems()
 
     def load_additems(self) -> None:
-        self._require(set, self.metastack[-1][-1])
-        _flat(self.stack)
+        _require(self.metastack[-1][-1], set)
+        self._require_names(self.stack)
         super().load_additems()
 
     def load_dict(self) -> None:
-        _flat(self.stack[::2])
+        self._require_names(self.stack[::2])
         super().load_dict()
 
+    def load_empty_set(self) -> None:
+        self._charge(OBJECT)
+        super().load_empty_set()
+
     def load_frozenset(self) -> None:
-        _flat(self.stack)
+        self._charge(OBJECT)
+        self._require_names(self.stack)
         super().load_frozenset()
 
-    def _require(self, kind: type, value: object) -> None:
-        if not isinstance(value, kind):
-            raise pickle.UnpicklingError(
-                f'a {type(value).__name__} is filled like a {kind.__name__}'
-            )
+    def load_binput(self) -> None:
+        self._memoize(self.read(1)[0])
+
+    def load_long_binput(self) -> None:
+        self._memoize(int.from_bytes(self.read(4), 'little'))
+
+    def _memoize(self, number: int) -> None:
+        """Under numbers that count up, as every pickler gives them; others may collide."""
+        if number > len(self.memo):
+            raise pickle.UnpicklingError('its values are not numbered one by one')
+        self.memo[number] = self.stack[-1]
+
+    def _charge(self, num_bytes: int, *copied: object) -> None:
+        self._room -= num_bytes + sum(map(_size_of, copied))
+        if self._room < 0:
+            raise pickle.UnpicklingError('it asks for more memory than a file of its size needs')
+
+    def _require_names(self, names: Iterable) -> None:
+        """Texts, or a number of numbers.
+
+        The hash of tuples in tuples may not end, or end the process. Numbers can be chosen such
+        that their hashes collide, which takes the square of the time. Texts, whose hashes are
+        drawn by chance, can only be long.
+        """
+        for name in names:
+            if isinstance(name, Real) and -MAX_KEY < name < MAX_KEY:
+                self._num_number_keys += 1
+            elif name is not None and not isinstance(name, (str, bytes)):
+                raise pickle.UnpicklingError('a name is neither a text nor a small number')
+            self._charge(0, name)
+        if self._num_number_keys > MAX_NUMBER_KEYS:
+            raise pickle.UnpicklingError(f'more than {MAX_NUMBER_KEYS} of its names are numbers')
 
     def load_refused(self) -> None:
         _refuse('an instruction that no weights need')
@@ -465,40 +515,63 @@ class _PlainUnpickler(pickle._Unpickler):
     dispatch[pickle.SETITEMS[0]] = load_setitems
     dispatch[pickle.ADDITEMS[0]] = load_additems
     dispatch[pickle.DICT[0]] = load_dict
+    dispatch[pickle.EMPTY_SET[0]] = load_empty_set
     dispatch[pickle.FROZENSET[0]] = load_frozenset
+    dispatch[pickle.BINPUT[0]] = load_binput
+    dispatch[pickle.LONG_BINPUT[0]] = load_long_binput
     dispatch |= dict.fromkeys((opcode[0] for opcode in REFUSED), load_refused)
 
 
-def _require_shallow(content: Any) -> None:
-    """Refuse what contains itself, or is nested so deeply that a copy or a log of it fails.
+def _require_bounded(content: Any, max_size: int) -> None:
+    """Refuse what contains itself, or would be large or deep where it is copied or written out.
+
+    A list of the same list twice, in such a list again, and so on, takes little memory; most
+    functions that walk through it would never end.
 
     Raises:
         UnpicklingError: If it is.
     """
-    depths: dict[int, int] = {}  # by id; 0 of what is begun, which its own content may not be
+    measured: dict[int, tuple[int, int]] = {}  # depth and bytes, by id
+    begun: set[int] = set()
     todo = [content]
     while todo:
         value = todo[-1]
-        if depths.get(id(value)):
+        if id(value) in measured:
             todo.pop()
             continue
-        inner = {id(one): one for one in _containers_in(value)}
-        if id(value) not in depths:
-            depths[id(value)] = 0
-            if any(depths.get(one) == 0 for one in inner):
+        parts = _parts_of(value)
+        inner = [part for part in parts if isinstance(part, CONTAINERS)]
+        if id(value) not in begun:
+            begun.add(id(value))
+            todo += {id(p): p for p in inner if id(p) not in measured}.values()
+            if any(id(p) in begun and id(p) not in measured for p in inner):
                 raise pickle.UnpicklingError('its values contain themselves')
-            todo += [one for key, one in inner.items() if key not in depths]
             continue
-        depths[id(todo.pop())] = depth = 1 + max((depths[one] for one in inner), default=0)
+        depth = 1 + max((measured[id(part)][0] for part in inner), default=0)
+        inner_sizes = (
+            measured[id(part)][1] if id(part) in measured else _size_of_leaf(part) for part in parts
+        )
+        size = _size_of(value) + sum(inner_sizes)
         if depth > MAX_DEPTH:
             raise pickle.UnpicklingError(f'its values are nested more than {MAX_DEPTH} times')
+        if size > max_size:
+            raise pickle.UnpicklingError('its values repeat one another without end')
+        measured[id(value)] = depth, size
+        todo.pop()
 
 
-def _containers_in(value: Any) -> Iterator[Any]:
-    attributes = vars(value) if isinstance(value, (OrderedDict, argparse.Namespace)) else {}
-    parts = (value.keys(), value.values()) if isinstance(value, Mapping) else (value,)
-    if not isinstance(value, (Mapping, *SEQUENCES)):
-        parts = ()
-    for part in chain(*parts, attributes.values()):
-        if isinstance(part, (Mapping, argparse.Namespace, *SEQUENCES)):
-            yield part
+def _parts_of(value: Any) -> list[Any]:
+    parts = [*value] if isinstance(value, (Mapping, *SEQUENCES)) else []
+    if isinstance(value, Mapping):
+        parts += value.values()
+    if isinstance(value, (OrderedDict, argparse.Namespace)):
+        parts += vars(value).values()
+    return parts
+
+
+def _size_of_leaf(value: Any) -> int:
+    if isinstance(value, Tensor):
+        return value.nbytes
+    if isinstance(value, HistoryBuffer):
+        return sum(part.nbytes for part in value.data)
+    return _size_of(value)

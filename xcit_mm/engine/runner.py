@@ -9,6 +9,7 @@ import torch
 from mmengine.dist import master_only
 from mmengine.logging import MMLogger
 from mmengine.model import is_model_wrapper
+from mmengine.optim import OptimWrapper
 from mmengine.runner import BaseLoop, Runner
 from torch import Tensor
 from torch.utils.data import DataLoader
@@ -22,12 +23,14 @@ from ..checkpoint import (
 )
 from ..errors import UserError, reason
 from ..files import write_whole
+from .checkpoints import require_same_run
 from .config import ours
 from .console import keep_readable
 from .loader import BadSample, CheckedLoader, evaluation_loader
 from .weights import weights_for
 
 OF_WORKERS = ('persistent_workers', 'prefetch_factor', 'timeout')
+AVERAGED = 'module.'  # how mmengine's EMAHook calls the averaged weights
 NOT_OF_THIS_RUN = (AssertionError, AttributeError, KeyError, TypeError, ValueError)
 
 
@@ -164,11 +167,17 @@ class CheckedRunner(Runner):
         if self._resume:
             require_training_state(checkpoint, filename)
             checkpoint['meta'].pop('config', None)  # which mmengine would run as Python
+            if isinstance(self.optim_wrapper, OptimWrapper):
+                require_same_run(checkpoint, self)
         wanted = model.state_dict()
         anew: set[str] = set()
         if not (strict or self._resume or self._testing):
             state, anew = _without_other_heads(state, wanted)
         require_same_tensors(state, wanted, filename, may_be_missing=anew)
+        if self._resume and 'ema_state_dict' in checkpoint:
+            average = checkpoint['ema_state_dict'].items()
+            average = {k.removeprefix(AVERAGED): v for k, v in average if k.startswith(AVERAGED)}
+            require_same_tensors(average, wanted, filename)
         checkpoint = {**checkpoint, 'state_dict': state}
         self.call_hook('after_load_checkpoint', checkpoint=checkpoint)  # which may exchange them
         model.load_state_dict(checkpoint['state_dict'], strict=False)

@@ -2,6 +2,7 @@
 
 import colorsys
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any
 
 from mmengine.config import Config
@@ -9,13 +10,14 @@ from mmengine.registry import DATASETS
 from torch import nn
 
 from ..engine.data_check import leaf_datasets
-from ..errors import UserError, reason
+from ..errors import UserError, printable, reason
 
 Colour = tuple[int, int, int]  # red, green, blue, 0..255
 
 GOLDEN_RATIO = 0.618033988749895  # steps of it on the circle of hues stay far from one another
 SATURATIONS = (0.85, 0.55)
 VALUES = (0.95, 0.7, 0.85)
+MAX_NAME = 100  # characters of a class in a checkpoint
 COCO = (80, 'person', 'toothbrush')  # how many there are, the first and the last
 COCO_LEAVES_OUT = (12, 26, 29, 30, 45, 66, 68, 69, 71, 83)  # of the numbers up to 90
 
@@ -105,6 +107,10 @@ def _metainfos(cfg: Config, checkpoint: Any) -> list[Mapping]:
     if not isinstance(of_checkpoint, Mapping):
         of_checkpoint = meta  # of mmdet 2 and mmseg 0, in capitals
     of_checkpoint = {str(key).lower(): value for key, value in of_checkpoint.items()}
+    if _is_names(of_checkpoint.get('classes')):  # they are drawn, printed and written
+        of_checkpoint['classes'] = [
+            printable(name.replace('\n', ' '), MAX_NAME) for name in of_checkpoint['classes']
+        ]
     named_in_config = (dataset.get('metainfo') or {}).get('classes')
     return [of_dataset, of_checkpoint] if named_in_config else [of_checkpoint, of_dataset]
 
@@ -118,4 +124,5 @@ def _is_palette(value: Any, number: int) -> bool:
 
 
 def _is_colour(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and len(value) == 3 and all(0 <= v < 256 for v in value)
+    is_triple = isinstance(value, (list, tuple)) and len(value) == 3
+    return is_triple and all(isinstance(v, Real) and 0 <= v < 256 for v in value)
