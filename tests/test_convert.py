@@ -448,6 +448,7 @@ def test_a_bad_file_of_yolo_is_named(prepared, yolo, tmp_path, name, change, mes
         (BOMB, ':1: it declares an entity'),
         (BOMB.encode('utf-16'), ':1: it declares an entity'),
         ('<annotation>', ':1: it is no XML'),
+        ('<foo/>', 'it is a <foo>, not the <annotation> of an image'),
         ('', ':1: it is no XML'),
         ('<?xml version="1.0" encoding="gbk"?><annotation/>', 'it is no XML'),
         ('<annotation><size><width>30</width><height>30</height></size></annotation>',

@@ -1,5 +1,7 @@
 """The page in a real browser, what it says of wrong input, and what it refuses."""
 
+import contextlib
+import itertools
 import json
 import os
 import re
@@ -10,6 +12,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
@@ -24,7 +27,7 @@ import huggingface_hub
 import numpy as np
 import pytest
 import torch
-from conftest import PATIENCE, ROOT
+from conftest import PATIENCE, ROOT, wait_until
 from gradio import blocks
 from gradio.routes import App
 from PIL import Image
@@ -33,6 +36,7 @@ from random_weights import DETECTOR, SEGMENTOR, save_random_weights
 
 from xcit_mm.demo import DemoPage, choices, find_models, pictures, predictor, served
 from xcit_mm.demo.predictor import Predictor
+from xcit_mm.demo.routes import MAX_FORM
 from xcit_mm.errors import UserError
 from xcit_mm.inference import load_model
 
@@ -416,6 +420,66 @@ def test_no_route_of_gradio_answers_but_those_of_the_page(address):
     assert answers == {(404, b'Not Found')}
 
 
+@pytest.mark.parametrize(
+    ('path', 'kind', 'size'),
+    [
+        ('queue/join', 'application/json', 200_000),
+        ('run/predict', 'application/json', 200_000),
+        ('upload', 'multipart/form-data; boundary=x', 2 * 2**20 + MAX_FORM),
+    ],
+)
+@pytest.mark.parametrize('is_chunked', [False, True])
+def test_no_request_is_larger_than_the_page_needs(address, path, kind, size, is_chunked):
+    server = urlsplit(address)
+    connection = HTTPConnection(server.hostname, server.port)
+    chunks = (b'[' * 2**16 for _ in range(0, size, 2**16))
+    if path == 'upload':  # a field that is no file, which Gradio would collect in memory
+        head = b'--x\r\nContent-Disposition: form-data; name="x"\r\n\r\n'
+        chunks = itertools.chain([head], chunks)
+    body = chunks if is_chunked else b''.join(chunks)
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it is not read to its end
+        connection.request('POST', f'/gradio_api/{path}', body, {'Content-Type': kind})
+    with connection.getresponse() as response:
+        assert response.status == 413
+    assert 'gradio' in get(address)
+
+
+def test_what_visitors_leave_is_removed_by_its_age(models, monkeypatch, shapes_root, tmp_path):
+    """Whole pictures and cut uploads, but no examples."""
+    monkeypatch.setenv('GRADIO_TEMP_DIR', str(tmp_path))
+    monkeypatch.setattr('xcit_mm.demo.server.CLEANING_SECONDS', 0.1)
+    picture, example, *_ = shapes_root.rglob('*.jpg')
+    with served(DemoPage(lambda: models, examples=[example]), HOST, free_port()) as address:
+        (folder,) = tmp_path.glob('xcit_mm_demo_*')
+        before = {path for path in folder.rglob('*') if path.is_file()}
+        whole = Path(uploaded(address, picture))
+        cut = folder / 'tmp_of_an_upload'
+        cut.write_bytes(b'a part')
+        time.sleep(0.5)
+        assert whole.is_file() and cut.is_file()
+        monkeypatch.setattr('xcit_mm.demo.server.KEPT_SECONDS', -1)
+        wait_until(lambda: not whole.exists() and not cut.exists())
+        assert before and all(path.is_file() for path in before)
+
+
+@pytest.mark.parametrize(
+    'view',
+    [('NaN', True, True, 0.5), (0.3, 'x', True, 0.5), (0.3, True, True, 1e308), (None,) * 4],
+)
+def test_values_that_no_page_sends_are_said(address, models, shapes_root, view):
+    meta = {'_type': 'gradio.FileData'}
+    own = dict(path=uploaded(address, next(shapes_root.rglob('*.jpg'))), meta=meta)
+    said = answer(address, [DETECTOR, models[DETECTOR][0], own, *view])
+    assert 'is not a number between 0 and 1' in said or 'is neither True nor False' in said
+
+
+def test_a_folder_is_not_a_picture(address, models, shapes_root):
+    folder = Path(uploaded(address, next(shapes_root.rglob('*.jpg')))).parent
+    picture = dict(path=str(folder), meta={'_type': 'gradio.FileData'})
+    said = answer(address, [DETECTOR, models[DETECTOR][0], picture, *VIEW])
+    assert 'was not uploaded to this page' in said
+
+
 def test_a_page_has_no_token_of_its_host(models, monkeypatch, tmp_path):
     for name in ('HF_TOKEN', 'HUGGING_FACE_HUB_TOKEN'):
         monkeypatch.setenv(name, 'hf_environment')
@@ -447,8 +511,8 @@ def test_a_port_in_use_is_said(models):
 
 def test_runs_are_offered_newest_first_and_released_weights_with_their_config(tmp_path):
     configs, work_dirs = tmp_path / 'configs', tmp_path / 'work_dirs'
-    for time, name in enumerate(('old/a.py', 'old/iter_1.pth', 'old/iter_2.pth', 'new/b.py')):
-        write(work_dirs / name, time)
+    for age, name in enumerate(('old/a.py', 'old/iter_1.pth', 'old/iter_2.pth', 'new/b.py')):
+        write(work_dirs / name, age)
     write(work_dirs / 'new/iter_9.pth', 9)
     write(work_dirs / 'new/not_finite_iter_10_rank_0.pth', 10)
     write(work_dirs / 'unfinished/c.py', 10)

@@ -1,11 +1,13 @@
 """Files over HTTP: gone on with, and whole in the end, whatever the server does."""
 
 import errno
+import io
 import json
 import ssl
 import threading
 from http.client import HTTPMessage, HTTPResponse
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.request import Request
 
 import numpy as np
@@ -210,7 +212,7 @@ def test_a_file_that_is_announced_as_huge_is_not_begun(server, target, monkeypat
 
 
 @pytest.mark.parametrize(
-    'place', ['ftp://127.0.0.1:1/a', 'file:///etc/hostname', 'data:text/plain,a', 'gopher://h/a']
+    'place', ['ftp://127.0.0.1:1/a', 'file:///etc/hostname', 'data:text/plain,a', 'http://[::1']
 )
 def test_a_redirect_leads_to_another_web_address_only(server, target, monkeypatch, place):
     monkeypatch.setenv('ftp_proxy', server.url(''))
@@ -218,7 +220,7 @@ def test_a_redirect_leads_to_another_web_address_only(server, target, monkeypatc
     assert read_url(server.url('/b'), SIZE) == CONTENT
     server.redirects['/b'] = place
     server.requests.clear()
-    said = '/b: the server (sends us on to|answers 302 .*to url) .*not (followed|allowed)'
+    said = '/b: the server sends us on to .*, which is not followed from http'
     for call in (
         lambda: read_url(server.url('/b'), SIZE),
         lambda: fetch.fetch(server.url('/b'), target, lambda file: None),
@@ -234,10 +236,11 @@ def test_a_redirect_leads_to_another_web_address_only(server, target, monkeypatc
 )
 def test_a_redirect_does_not_leave_https(start, place, is_followed):
     def follow():
-        asked = Request(f'{start}://host/a')
-        return fetch._RedirectHandler().redirect_request(
-            asked, None, 302, 'Found', HTTPMessage(), f'{place}://other/a'
-        )
+        asked, headers = Request(f'{start}://host/a'), HTTPMessage()
+        asked.timeout, headers['Location'] = 1, f'{place}://other/a'
+        handler = fetch._RedirectHandler()
+        handler.parent = SimpleNamespace(open=lambda request, timeout: request)
+        return handler.http_error_302(asked, io.BytesIO(), 302, 'Found', headers)
 
     if is_followed:
         assert follow().full_url == f'{place}://other/a'

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 
@@ -41,6 +42,34 @@ def test_a_video_without_frames_is_an_error(tmp_path, content):
     write(path, 0) if content is None else path.write_bytes(content)
     with pytest.raises(UserError, match=r'a\.mp4: it is no video that can be read, or one without'):
         VideoReader(str(path))
+
+
+@pytest.mark.parametrize(
+    'playlist',
+    [
+        '#EXTM3U\n#EXT-X-TARGETDURATION:10\n#EXTINF:10,\n{other}\n#EXT-X-ENDLIST\n',
+        'ffconcat version 1.0\nfile {name}\n',
+    ],
+)
+@pytest.mark.parametrize('name', ['clip.mp4', 'clip.mkv'])
+def test_a_playlist_in_the_place_of_a_video_reads_no_other_files(tmp_path, playlist, name):
+    other = write(tmp_path / 'private.mp4', 5)
+    path = tmp_path / name
+    path.write_text(playlist.format(other=other, name=other.name))
+    with pytest.raises(UserError, match='it is no video that can be read'):
+        VideoReader(str(path))
+
+
+@pytest.mark.parametrize(
+    ('suffix', 'codec'), [('.avi', 'MJPG'), ('.mkv', 'mp4v'), ('.mov', 'mp4v'), ('.wmv', 'WMV2')]
+)
+def test_other_containers_are_read(tmp_path, suffix, codec):
+    path = tmp_path / f'a{suffix}'
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*codec), 10, (64, 48))
+    for _ in range(5):
+        writer.write(np.full((48, 64, 3), 128, np.uint8))
+    writer.release()
+    assert len(list(VideoReader(str(path)))) == 5
 
 
 def test_what_is_not_there_is_an_error():

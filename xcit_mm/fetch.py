@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, BinaryIO
 from urllib import request
 from urllib.error import HTTPError, URLError
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urljoin, urlsplit
 from zipfile import is_zipfile
 
 from rich.console import Console
@@ -248,8 +248,9 @@ def _open(url: str, part: Part | None = None) -> HTTPResponse:
             part.remove()
         if error.code in (NOT_AS_ASKED, TOO_MANY) or error.code >= 500:
             raise _BrokenOffError(f'the server answers {error.code} {error.reason}') from None
+        answer = str(error.reason).partition('\n')[0]
         raise UserError(
-            f'{url}: the server answers {error.code} {error.reason}; is the address right?'
+            f'{url}: the server answers {error.code} {answer}; is the address right?'
         ) from None
     except (InvalidURL, ValueError) as error:
         raise UserError(f'{url} is no web address ({error})') from None
@@ -281,16 +282,22 @@ def _opener() -> request.OpenerDirector:
 class _RedirectHandler(request.HTTPRedirectHandler):
     """Follows a server to http:// and https:// only, and from https:// to https:// only."""
 
-    def redirect_request(
-        self, req: request.Request, fp: IO, code: int, msg: str, headers: Message, newurl: str
-    ) -> request.Request | None:
-        scheme = urlsplit(newurl).scheme
+    def http_error_302(
+        self, req: request.Request, fp: IO, code: int, msg: str, headers: Message
+    ) -> HTTPResponse | None:
+        target = headers.get('Location', '')
+        try:
+            scheme = urlsplit(urljoin(req.full_url, target)).scheme
+        except ValueError:  # it is no address
+            scheme = None
         if scheme != 'https' and (scheme, req.type) != ('http', 'http'):
             raise UserError(
-                f'{req.full_url}: the server sends us on to {newurl}, which is not followed from '
+                f'{req.full_url}: the server sends us on to {target}, which is not followed from '
                 f'{req.type}://; fetch it yourself and name the file'
             )
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
+        return super().http_error_302(req, fp, code, msg, headers)
+
+    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
 
 
 def _in_ascii(url: str) -> str:

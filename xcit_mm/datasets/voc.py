@@ -21,6 +21,7 @@ from .images import Size
 
 LABELS, IMAGES, LISTS = 'Annotations', 'JPEGImages', 'ImageSets/Main'
 CLASSES = 'classes.txt'
+ROOT = 'annotation'
 LINE = 'line'  # the attribute that says where an element begins
 CORNERS = ('xmin', 'ymin', 'xmax', 'ymax')
 
@@ -57,6 +58,8 @@ class VocDataset(LabelledDataset):
     def read(self, image: Path) -> tuple[Size, list[LabelledObject]]:
         file = self._labels[image]
         root = read_xml(file)
+        if root.tag != ROOT:
+            raise LabelError(f'{file}: it is a <{root.tag}>, not the <{ROOT}> of an image')
         annotated = tuple(
             int(read_number(root.findtext(f'size/{side}', '0'), f'{file}: size'))
             for side in ('width', 'height')

@@ -101,7 +101,10 @@ class YoloDataset(LabelledDataset):
     def _images(self, place: Path) -> list[Path]:
         """Those of a folder and the folders in it, or of a list."""
         if place.is_dir():
-            return sorted(p for p in place.rglob('*') if p.suffix.lower() in SUFFIXES)
+            try:
+                return sorted(p for p in place.rglob('*') if p.suffix.lower() in SUFFIXES)
+            except OSError as error:  # of a folder that somebody removes, or may not read
+                raise UserError(f'the folder {place} cannot be read ({reason(error)})') from None
         images = []
         for where, line in read_lines(place):
             candidates = [full(folder / line) for folder in (place.parent, self.folder)]

@@ -56,7 +56,7 @@ def require_offered(
     """
     if not config:
         raise UserError('no config is chosen: take one of the list')
-    if config not in models:
+    if not isinstance(config, str) or config not in models:
         raise UserError(
             f'the config {config} is not, or no longer, among those that this page offers: reload '
             'it, and choose one of the list'

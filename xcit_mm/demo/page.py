@@ -14,7 +14,7 @@ from ..inference.run import SCORE_THR
 from .choices import Models, require_offered
 from .pictures import read_picture
 from .predictor import Predictor
-from .uploads import UploadsOnly, gr
+from .uploads import UploadsOnly, gr, names_a_file
 from .views import View, draw, rows, summary
 
 TITLE = 'What XCiT sees'
@@ -25,8 +25,6 @@ HOW = (
 TYPED = 'A file or an address can be typed, too.'
 MAX_UPLOAD = 50  # MB
 NOTHING_YET = 'Nothing to see yet.'
-KEPT_SECONDS = 3600  # that a picture stays on the disk
-CLEANING_SECONDS = 600  # from one removal of older ones to the next
 
 Upload = Mapping[str, Any]  # what Gradio tells of an uploaded file
 
@@ -93,9 +91,8 @@ class DemoPage:
         Returns:
             Gradio's page, to be launched.
         """
-        cleaning = (CLEANING_SECONDS, KEPT_SECONDS)
         built_with = self._models()
-        with UploadsOnly(title=TITLE, analytics_enabled=False, delete_cache=cleaning) as page:
+        with UploadsOnly(title=TITLE, analytics_enabled=False) as page:
             gr.Markdown(f'# {TITLE}\n{HOW}')
             kept = gr.State()
             with gr.Row():
@@ -174,8 +171,9 @@ class DemoPage:
 
     def _find(self, config: str, checkpoint: str, picture: Upload | None, *view: Any) -> tuple:
         try:
+            chosen = View(*view)
             kept = self._ask(config, checkpoint, picture)
-            shown = _show(kept, View(*view))
+            shown = _show(kept, chosen)
         except UserError as error:
             return _nothing(str(error))
         except Exception as error:  # the page stays, whatever becomes of one picture
@@ -191,7 +189,7 @@ class DemoPage:
 
     def _ask(self, config: str, checkpoint: str, picture: Upload | None) -> Kept:
         require_offered(config, checkpoint, self._models(), self._any_checkpoint)
-        if picture is None:
+        if not names_a_file(picture):
             raise UserError('no picture is chosen: drop one into the field on the left')
         image = read_picture(picture['path'], self.max_upload)
         found, seconds = self._predictor.predict(config, checkpoint, image)
@@ -211,7 +209,10 @@ def _draw_anew(kept: Kept | None, *view: Any) -> tuple:
     if kept is None:
         message = 'what was found is not kept any longer: press Find once more'
         return _said('alert', message), gr.skip(), gr.skip()
-    return _show(kept, View(*view))
+    try:
+        return _show(kept, View(*view))
+    except UserError as error:
+        return _said('alert', str(error)), gr.skip(), gr.skip()
 
 
 def _show(kept: Kept, view: View) -> tuple:

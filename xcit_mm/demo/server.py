@@ -2,10 +2,12 @@
 
 import os
 import signal
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import Event
+from threading import Event, Thread
 
 from huggingface_hub import constants as hub  # which comes with Gradio
 from starlette.middleware import Middleware
@@ -14,6 +16,8 @@ from ..errors import UserError
 from .page import DemoPage, gr
 from .routes import NeededRoutes
 
+KEPT_SECONDS = 3600  # that a picture stays on the disk
+CLEANING_SECONDS = 600  # from one removal of older ones to the next
 KEPT_VISITORS = 8  # whose predictions are in memory: of large pictures those are 300 MB each
 TEMP_DIR = 'GRADIO_TEMP_DIR'  # the variable of the environment that names Gradio's folder
 # The other variables that would have Gradio serve more than the page.
@@ -62,7 +66,9 @@ def served(page: DemoPage, host: str, port: int) -> Iterator[str]:
     ):
         blocks = page.build()
         try:
-            yield _launch(blocks, host, port, round(page.max_upload * 2**20))
+            address = _launch(blocks, host, port, round(page.max_upload * 2**20))
+            with _cleaned(Path(folder)):
+                yield address
         finally:
             blocks.close(verbose=False)
 
@@ -78,7 +84,7 @@ def _launch(blocks: gr.Blocks, host: str, port: int, max_bytes: int) -> str:
             ssr_mode=False,  # which would start a Node.js where there is one
             enable_monitoring=False,
             footer_links=[],  # to Gradio's settings and its API
-            app_kwargs=dict(middleware=[Middleware(NeededRoutes)]),
+            app_kwargs=dict(middleware=[Middleware(NeededRoutes, max_upload=max_bytes)]),
             inline=False,
             prevent_thread_lock=True,
             quiet=True,
@@ -89,6 +95,32 @@ def _launch(blocks: gr.Blocks, host: str, port: int, max_bytes: int) -> str:
             'is not of this machine; name others: --port, --host'
         ) from None
     return address
+
+
+@contextmanager
+def _cleaned(folder: Path) -> Iterator[None]:
+    """Remove the files that visitors leave in a folder, by their age.
+
+    Gradio does not know the parts of uploads that were cut off, and its own cleaning ends at the
+    first error.
+    """
+    examples = set(folder.rglob('*'))
+    closed = Event()
+
+    def clean() -> None:
+        while not closed.wait(CLEANING_SECONDS):
+            for path in set(folder.rglob('*')) - examples:
+                with suppress(OSError):  # a folder, or a file that somebody else removed
+                    if path.stat().st_mtime < time.time() - KEPT_SECONDS:
+                        path.unlink()
+
+    cleaning = Thread(target=clean, daemon=True)
+    cleaning.start()
+    try:
+        yield
+    finally:
+        closed.set()
+        cleaning.join()
 
 
 def _no_proxy(host: str) -> str:

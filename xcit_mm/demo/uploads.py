@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from ..environment import require
+from ..errors import printable
 
 require('gradio')
 import gradio as gr  # noqa: E402  whose absence was just said in a sentence
@@ -19,16 +20,19 @@ class UploadsOnly(gr.Blocks):
     """
 
     async def preprocess_data(self, block_fn: Any, inputs: list[Any], *args: Any, **kwargs: Any):
-        traverse(inputs, _require_upload, _names_a_file)
+        traverse(inputs, _require_upload, names_a_file)
         return await super().preprocess_data(block_fn, inputs, *args, **kwargs)
 
 
-def _names_a_file(value: Any) -> bool:
+def names_a_file(value: Any) -> bool:
+    """Whether a value of a request is what Gradio tells of an uploaded file."""
     return isinstance(value, dict) and isinstance(value.get('path'), str)
 
 
-def _require_upload(file: dict[str, Any]) -> None:
-    path = file['path']
+def _require_upload(value: dict[str, Any]) -> None:
+    path = value['path']
     folder = Path(get_upload_folder()).resolve()
-    if is_http_url_like(path) or not Path(path).resolve().is_relative_to(folder):
-        raise gr.Error(f'{path} was not uploaded to this page: drop the picture into its field')
+    file = Path(path).resolve()
+    if is_http_url_like(path) or not (file.is_relative_to(folder) and file.is_file()):
+        message = f'{path} was not uploaded to this page: drop the picture into its field'
+        raise gr.Error(printable(message), print_exception=False)

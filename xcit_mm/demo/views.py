@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import UserError
 from ..inference import Detections, Segmentation
 
 
@@ -17,12 +18,24 @@ class View:
         boxes: Whether boxes, classes and scores are drawn.
         masks: Whether masks are drawn.
         opacity: Of a segmentation over its picture, 0..1.
+
+    Raises:
+        UserError: If a value is of another kind, as only a request that no page made has it.
     """
 
     score: float
     boxes: bool
     masks: bool
     opacity: float
+
+    def __post_init__(self) -> None:
+        for name in ('score', 'opacity'):
+            value = getattr(self, name)
+            if type(value) not in (int, float) or not 0 <= value <= 1:
+                raise UserError(f'{name}={value!r} is not a number between 0 and 1')
+        for name in ('boxes', 'masks'):
+            if type(getattr(self, name)) is not bool:
+                raise UserError(f'{name}={getattr(self, name)!r} is neither True nor False')
 
 
 def draw(found: Detections | Segmentation, view: View) -> np.ndarray:
