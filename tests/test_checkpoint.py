@@ -1,12 +1,14 @@
 """Pretrained weights: every tensor arrives, or nothing is loaded and the reason is said."""
 
 import argparse
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import timm
 import torch
@@ -26,6 +28,7 @@ from xcit_mm.checkpoint import (
     require_same_tensors,
     require_training_state,
 )
+from xcit_mm.engine.weights import require_file
 
 
 @pytest.fixture
@@ -463,3 +466,30 @@ def test_a_flipped_bit_is_seen_in_a_file_that_is_trusted(source, tmp_path):
     (tmp_path / 'a.pth').write_bytes(content)
     with pytest.raises(UserError, match=r'a\.pth cannot be read: .*damaged .*CRC'):
         read_checkpoint(tmp_path / 'a.pth', trusted=True)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / 'a.pth')
+    with pytest.raises(UserError, match='Not a regular file'):
+        read_checkpoint(tmp_path / 'a.pth')
+    with pytest.raises(UserError, match='is a device or a pipe'):
+        require_file(str(tmp_path / 'a.pth'))
+
+
+def test_a_tensor_of_very_many_dimensions_is_refused(tmp_path):
+    header = json.dumps({'a': dict(dtype='F32', shape=[1] * 10**5, data_offsets=[0, 4])}).encode()
+    path = tmp_path / 'a.safetensors'
+    path.write_bytes(len(header).to_bytes(8, 'little') + header + bytes(4))
+    with pytest.raises(UserError, match='more than 64 dimensions'):
+        read_checkpoint(path)
+
+
+def test_an_array_of_strings_without_characters_is_refused(tmp_path):
+    """Its copy has some: 200 bytes became gigabytes."""
+    empty = np.zeros(0, 'b')
+    empty.__setstate__((1, (2**20,), np.dtype('U0'), False, b''))
+    torch.save({'a': empty}, tmp_path / 'a.pth')
+    with pytest.raises(UserError, match='an array is not as large as its content'):
+        read_checkpoint(tmp_path / 'a.pth')
+    torch.save({'b': np.str_('')}, tmp_path / 'a.pth')
+    assert read_checkpoint(tmp_path / 'a.pth') == {'b': ''}

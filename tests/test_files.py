@@ -14,7 +14,7 @@ from test_interruptions import Running
 from test_tools import SEGMENTOR, options
 
 from xcit_mm import UserError
-from xcit_mm.files import hold
+from xcit_mm.files import hold, write_whole
 
 IN_USE = 'is in use by another training'
 
@@ -58,6 +58,28 @@ def test_a_folder_that_is_held_is_refused_with_who_holds_it(tmp_path):
         assert notes == []
     with hold(tmp_path):  # a second run of the same process
         pass
+
+
+@pytest.mark.parametrize('kind', ['link', 'link to nothing', 'folder', 'pipe'])
+def test_a_lock_that_is_none_is_refused(tmp_path, kind):
+    other, lock = tmp_path / 'other', tmp_path / 'work' / 'run.lock'
+    lock.parent.mkdir()
+    if kind == 'link':
+        other.write_text('of the user')
+    if kind.startswith('link'):
+        lock.symlink_to(other)
+    else:
+        (Path.mkdir if kind == 'folder' else os.mkfifo)(lock)
+    with pytest.raises(UserError, match=r'run\.lock is a link, a folder or a device'):
+        hold(lock.parent).__enter__()
+    assert other.exists() == (kind == 'link') and (not other.exists() or other.read_text())
+
+
+def test_a_folder_in_the_place_of_a_file_is_said(tmp_path):
+    (tmp_path / 'run.json').mkdir()
+    with pytest.raises(UserError, match=r'run\.json is a folder, where a file is to be written'):
+        write_whole(tmp_path / 'run.json').__enter__()
+    assert [path.name for path in tmp_path.iterdir()] == ['run.json']
 
 
 def test_processes_that_the_holder_has_forked_do_not_hold_the_folder(tmp_path):

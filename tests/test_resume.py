@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,6 +23,8 @@ from toy import ToyDataset, toy_runner
 from xcit_mm import UserError
 from xcit_mm.engine.checkpoints import has_checkpoints, newest_checkpoint, set_run_aside
 from xcit_mm.engine.interrupts import ONE_REQUEST
+from xcit_mm.engine.loops import ResumableIterLoop
+from xcit_mm.engine.pictures import PictureHook
 from xcit_mm.engine.randomness import seed_all
 from xcit_mm.engine.runner import CheckedRunner
 from xcit_mm.errors import Interrupted
@@ -430,7 +433,8 @@ WRONG = {
     'meta.seed': ['a', 2**40],
     'optimizer.state.0': [None, {'step': 1}, {'momentum_buffer': torch.zeros(2)}],
     'optimizer.state.0.step': [0, 'a', torch.zeros(3)],
-    'optimizer.state.0.exp_avg': [1.0, torch.zeros(3)],
+    'optimizer.state.0.exp_avg': [1.0, torch.zeros(3), torch.full((2,), torch.nan)],
+    'optimizer.state.0.more': [np.zeros(3)],
     'optimizer.param_groups.0': [{}, {'params': [0]}],
     'optimizer.param_groups.0.lr': ['a', None, [0.1], 10**600],
     'optimizer.param_groups.0.betas': [0.9, (0.9,), ('a', 'b'), (1, 2)],
@@ -462,6 +466,34 @@ def test_a_state_of_another_kind_is_refused_in_a_sentence(tmp_path):
             with pytest.raises(UserError, match=r'iter_2\.pth') as error:
                 runner.resume(str(path))
             assert str(error.value).isprintable() and len(str(error.value)) < 2500, place
+
+
+@pytest.mark.parametrize('max_iters, runs', [(1, 1), (2, 1), (3, 0)])
+def test_a_run_that_is_past_its_end_is_evaluated_once_more(max_iters, runs):
+    """As where the option is lowered for a resume."""
+    evaluated = []
+    loop = ResumableIterLoop.__new__(ResumableIterLoop)
+    loop.val_interval, loop.val_begin = 5, 1
+    loop._runner = SimpleNamespace(val_loop=SimpleNamespace(run=lambda: evaluated.append(1)))
+    loop._validate(2, max_iters)
+    assert len(evaluated) == runs
+
+
+def test_no_link_leads_a_run_out_of_its_folder(tmp_path):
+    """The config and pictures are written there, among others, under names that are known."""
+    work_dir, other = tmp_path / 'work', tmp_path / 'other.py'
+    work_dir.mkdir()
+    other.write_text('of the user')
+    cfg = toy_runner(tmp_path / 'first').cfg
+    cfg.work_dir, cfg.experiment_name = str(work_dir), 'links'
+    vars(cfg)['_filename'] = 'toy.py'
+    (work_dir / 'toy.py').symlink_to(other)
+    runner = CheckedRunner.from_cfg(cfg)
+    assert other.read_text() == 'of the user'
+    assert 'ToyDataset' in (work_dir / 'toy.py').read_text()
+    (work_dir / 'pictures').symlink_to(tmp_path)
+    with pytest.raises(UserError, match='pictures is a link'):
+        PictureHook().before_val_epoch(runner)
 
 
 def plant(path, place: str, value) -> None:

@@ -5,6 +5,7 @@ pure functions take it from state to state: :func:`model_state`, :func:`backbone
 :func:`detector_state`.
 """
 
+import json
 import re
 from collections.abc import Callable, Container, Iterable, Mapping
 from numbers import Real
@@ -20,8 +21,8 @@ from .archive import read_records
 from .download import PICKLE_START, START, ZIP_START, download, is_safetensors, is_url
 from .environment import require
 from .errors import DependencyError, UserError, printable, reason
-from .files import write_whole
-from .unpickling import load_plain
+from .files import open_regular, write_whole
+from .unpickling import MAX_SIZES, load_plain
 
 TIMM = 'timm://'
 HEAD = '_head'  # rpn_head, roi_head, bbox_head, decode_head, auxiliary_head
@@ -57,7 +58,7 @@ def read_checkpoint(path: str | Path, map_location: Any = 'cpu', trusted: bool =
         return _timm_state(path)
     file = download(path) if is_url(path) else Path(path).expanduser()
     try:
-        with file.open('rb') as stream:
+        with open_regular(file) as stream:
             start = stream.read(START)
         if is_safetensors(start):
             return _read_safetensors(file)
@@ -362,6 +363,11 @@ def _read_safetensors(file: Path) -> dict[str, Tensor]:
     require('safetensors')
     from safetensors.torch import load_file
 
+    with file.open('rb') as stream:
+        length = int.from_bytes(stream.read(8), 'little')
+        header = json.loads(stream.read(min(length, file.stat().st_size)))
+    if any(len(tensor.get('shape', ())) > MAX_SIZES for tensor in header.values()):
+        raise ValueError(f'a tensor has more than {MAX_SIZES} dimensions')
     return load_file(file)
 
 

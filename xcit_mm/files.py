@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import NamedTemporaryFile, TemporaryFile
-from typing import IO
+from typing import IO, BinaryIO
 
 from .errors import UserError, reason
 
@@ -27,7 +27,12 @@ def write_whole(path: Path, mode: str = 'wb') -> Iterator[IO]:
     Args:
         path: The file, which is replaced.
         mode: As of ``open``, for writing; a text is in UTF-8.
+
+    Raises:
+        UserError: If there is a folder at ``path``.
     """
+    if path.is_dir():
+        raise UserError(f'{path} is a folder, where a file is to be written: move it away')
     name = dict(dir=path.parent, prefix=f'.{path.name}.', suffix=UNFINISHED)
     # Names of files may have bytes that are no text.
     text = {} if 'b' in mode else dict(encoding='utf-8', errors='surrogateescape')
@@ -58,13 +63,34 @@ def read_regular(path: Path, max_bytes: int | None = None) -> bytes:
     Raises:
         OSError: If it cannot be opened, is none or is larger.
     """
-    status = path.stat()
-    if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):  # open refuses a folder
-        raise OSError(errno.EINVAL, 'Not a regular file', str(path))
-    if max_bytes is not None and status.st_size > max_bytes:
-        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
-    with path.open('rb') as file:
+    with open_regular(path) as file:
+        status = os.fstat(file.fileno())
+        if max_bytes is not None and status.st_size > max_bytes:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
         return file.read(status.st_size)  # files of the kernel have no size, and may have no end
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file for reading, and neither a device nor a pipe, which a plain open may wait for.
+
+    Raises:
+        OSError: If it cannot be opened, or is none.
+    """
+    mode = path.stat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # open refuses a folder
+        raise OSError(errno.EINVAL, 'Not a regular file', str(path))
+    return path.open('rb')
+
+
+def require_no_links(folder: Path) -> None:
+    """Refuse a folder of a run that is a link, or holds one: what is written would go elsewhere.
+
+    Raises:
+        UserError: With the first of them.
+    """
+    for path in (folder, *folder.glob('*')):
+        if path.is_symlink():
+            raise UserError(f'{path} is a link, where a run writes files of its own: move it away')
 
 
 def remove_unfinished(folder: Path) -> None:
@@ -122,7 +148,7 @@ def hold(folder: Path, patience: float = 0) -> Iterator[list[str]]:
     notes: list[str] = []
     with ExitStack() as stack:
         with _writing_to(folder):
-            file = stack.enter_context(path.open('a+', encoding='utf-8', errors='replace'))
+            file = stack.enter_context(_opened_lock(path))
         while True:
             try:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -185,6 +211,23 @@ def set_aside(folder: Path, paths: Sequence[Path], remedy: str) -> Path | None:
             f'{remedy}'
         ) from None
     return aside
+
+
+def _opened_lock(path: Path) -> IO[str]:
+    """A regular file, made where there is none; a link could lead to any file of the user.
+
+    Raises:
+        UserError: If it is something else.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+            raise
+        descriptor = None
+    if descriptor is None or not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        raise UserError(f'{path} is a link, a folder or a device, not the lock of a run: remove it')
+    return os.fdopen(descriptor, 'r+', encoding='utf-8', errors='replace')
 
 
 @contextmanager

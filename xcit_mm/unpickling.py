@@ -183,7 +183,8 @@ def _set_byte_order(dtype: np.dtype, state: tuple) -> None:
 def _checked(dtype: np.dtype, shape: tuple[int, ...], content: bytes) -> np.dtype:
     if dtype.kind not in 'biufcSU' or not isinstance(content, bytes):
         _refuse('an array of objects')
-    if math.prod(shape) * dtype.itemsize != len(content):
+    has_values = dtype.itemsize or math.prod(shape) < 2  # of no bytes there could be any number
+    if math.prod(shape) * dtype.itemsize != len(content) or not has_values:
         raise pickle.UnpicklingError('an array is not as large as its content')
     return np.dtype(dtype.str)  # without what torch's unpickler may have added
 

@@ -9,6 +9,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from mmengine.dist import is_main_process
 from mmengine.hooks import CheckpointHook
@@ -249,9 +250,13 @@ def _require_moments(
             raise ValueError(f'{place} has no {" or no ".join(OF_ADAM)}')
         if not is_number(state['step']) or state['step'] <= 0:
             raise ValueError(f'{place}.step is not a number of steps')
-    for name in MOMENTS:
-        if name in state and getattr(state[name], 'shape', None) != tensor.shape:
+    for name, value in state.items():
+        if isinstance(value, np.ndarray):
+            raise ValueError(f'{place}.{name} is an array, not a tensor')
+        if name in MOMENTS and getattr(value, 'shape', None) != tensor.shape:
             raise ValueError(f'{place}.{name} does not have the shape {tuple(tensor.shape)}')
+        if name in MOMENTS and not torch.isfinite(value).all():
+            raise ValueError(f'{place}.{name} holds numbers that are infinite or NaN')
 
 
 def _require_alike(begin: Any, loaded: Any, place: str) -> None:

@@ -76,7 +76,7 @@ class _Resumable:
         Also where a run is resumed: the checkpoint is written before the validation, which may
         be what was interrupted.
         """
-        is_due = step % self.val_interval == 0 or step == last
+        is_due = step % self.val_interval == 0 or step >= last
         if self.runner.val_loop is not None and step >= max(self.val_begin, 1) and is_due:
             self.runner.val_loop.run()
 

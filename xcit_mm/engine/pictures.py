@@ -7,6 +7,7 @@ import cv2
 import numpy as np
 import torch
 from mmengine import fileio
+from mmengine.dist import is_main_process
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
@@ -14,7 +15,9 @@ from mmengine.structures import BaseDataElement, PixelData
 from torch import Tensor
 
 from ..datasets.images import BadImageError, decode
+from ..files import require_no_links
 
+FOLDER = 'pictures'  # in the work dir
 NUM_VAL = 16  # pictures of a validation
 SCORE_THR = 0.5  # detections with a lower score are not drawn
 MIN_SIDE = 320  # pixels; labels hide the objects of a smaller picture
@@ -40,12 +43,14 @@ class PictureHook(Hook):
 
     def before_val_epoch(self, runner: Runner) -> None:
         self._left = NUM_VAL
+        if is_main_process():
+            require_no_links(Path(runner.work_dir, FOLDER))
 
     def after_val_iter(
         self, runner: Runner, batch_idx: int, data_batch: dict, outputs: Sequence[BaseDataElement]
     ) -> None:
         for sample in outputs[: self._left]:
-            self._draw(runner, sample, Path(runner.work_dir, 'pictures'))
+            self._draw(runner, sample, Path(runner.work_dir, FOLDER))
         self._left -= len(outputs[: self._left])
 
     def after_test_iter(

@@ -51,6 +51,13 @@ class CheckedRunner(Runner):
                 handler.stream.reconfigure(errors='backslashreplace')
         return logger
 
+    @master_only
+    def dump_config(self) -> None:
+        """Write the config into the work dir; what is there under its name may be a link."""
+        name = Path(self.cfg.filename or f'{self.timestamp}.py').name
+        with write_whole(Path(self.work_dir, name), 'w') as file:
+            file.write(self.cfg.dump())
+
     @staticmethod
     def build_dataloader(dataloader: dict, *args, **kwargs) -> DataLoader:
         dataloader = ours(dataloader)

@@ -10,6 +10,7 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
 from ..environment import require
+from ..files import require_no_links
 from ..run_report.reading import METRICS, PLACES, read_log
 from .loss_log import log_interval, mean_losses
 
@@ -43,6 +44,7 @@ class TensorBoardHook(Hook):
         self._interval = log_interval(runner)
         # Readers leave out what was written for this step and later ones: it comes once more. A
         # validation of this step does so unless the config has none for it any longer.
+        require_no_links(Path(runner.work_dir, FOLDER))
         self._writer = SummaryWriter(Path(runner.work_dir, FOLDER), purge_step=runner.iter)
         for line in read_log(Path(runner.work_dir, METRICS)):
             if line['iter'] == runner.iter:

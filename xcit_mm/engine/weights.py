@@ -64,6 +64,8 @@ def require_file(checkpoint: str) -> None:
     elif not Path(checkpoint).expanduser().is_file():
         if Path(checkpoint).expanduser().is_dir():
             raise UserError(f'the checkpoint {checkpoint} is a folder: name a file in it')
+        if Path(checkpoint).expanduser().exists():
+            raise UserError(f'the checkpoint {checkpoint} is a device or a pipe: name a file')
         raise UserError(f'the checkpoint {checkpoint} does not exist (looked in {Path.cwd()})')
 
 
