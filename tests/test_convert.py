@@ -199,7 +199,9 @@ def test_the_tool_says_what_it_made_and_what_comes_next(prepared, yolo, tmp_path
     (yolo / 'labels/train/a.txt').write_text('')
     (yolo / 'labels/train/b.txt').write_text('1 0.9 0.5 0.5 0.5\n\n1 0.9 0.5 0.5 0.5\n0 0 0 1 1\n')
     (yolo / 'labels/val/b.txt').unlink()
-    code, out, _ = prepared(yolo)
+    code, _, err = prepared(yolo)
+    assert code == 2 and '3 of 3 objects reach beyond their image' in err  # as corners would
+    code, out, _ = prepared(yolo, '--skip-bad')
     assert code == 0
     assert out.splitlines() == [
         f'{tmp_path}/out/train.json: 2 images (1 without objects), 2 objects: red apple 1, pear 1',
@@ -387,7 +389,9 @@ def test_every_bad_line_of_yolo_is_named_and_nothing_is_written(prepared, yolo, 
 
     code, out, _ = prepared(yolo, '--skip-bad')
     assert code == 0 and '2 images (0 without objects), 2 objects' in out
-    assert f'{len(BAD_YOLO_LINES)} labels or images cannot be used, and are left out' in out
+    assert (
+        f'{len(BAD_YOLO_LINES)} labels or images cannot be used: these images are left out' in out
+    )
 
 
 def test_every_bad_object_of_voc_is_named_and_nothing_is_written(prepared, voc, tmp_path):

@@ -493,7 +493,7 @@ def test_no_link_leads_a_run_out_of_its_folder(tmp_path):
     assert 'ToyDataset' in (work_dir / 'toy.py').read_text()
     (work_dir / 'pictures').symlink_to(tmp_path)
     with pytest.raises(UserError, match='pictures is a link'):
-        PictureHook().before_val_epoch(runner)
+        PictureHook().before_train(runner)
 
 
 def plant(path, place: str, value) -> None:

@@ -261,3 +261,11 @@ def test_the_compilers_code_gives_the_same():
     compiled = torch.compile(lambda x: F.relu(xca(x, *params, form='gram')), fullgraph=True)
     x = torch.randn(1, 500, 32)
     assert relative_error(compiled(x), F.relu(xca(x, *params, form='gram'))) <= 1e-5
+
+
+def test_it_can_be_mapped_over_batches():
+    x, params = torch.randn(3, 2, 400, 32), parameters(32, 4)
+    with torch.no_grad():
+        mapped = torch.func.vmap(lambda t: xca(t, *params))(x)
+        wanted = torch.stack([xca(t, *params) for t in x])
+    assert relative_error(mapped, wanted) <= 1e-5

@@ -7,6 +7,7 @@ pure functions take it from state to state: :func:`model_state`, :func:`backbone
 
 import json
 import re
+import unicodedata
 from collections.abc import Callable, Container, Iterable, Mapping
 from numbers import Real
 from pathlib import Path
@@ -34,6 +35,7 @@ PYRAMID = ('fpn1.', 'fpn2.', 'out_norms.')
 NO_XCIT = 'no XCiT'
 NUM_SHOWN = 3  # tensors of each side in an error
 MAX_SHOWN = 200  # characters of what comes from a file, in an error
+MAX_NAME = 1000  # characters of the name of a logged value
 LARGEST = 2**63
 HUB = ('log_scalars', 'runtime_info', 'resumed_keys')  # the parts of mmengine's message hub
 
@@ -301,7 +303,8 @@ def is_number(value: Any) -> bool:
 
 def _is_name(value: Any) -> bool:
     """Names are printed with every line of the log."""
-    return isinstance(value, str) and value.isprintable() and len(value) <= MAX_SHOWN
+    is_short = isinstance(value, str) and len(value) <= MAX_NAME
+    return is_short and not any(unicodedata.category(c) == 'Cc' for c in value)
 
 
 def _is_text(value: Any) -> bool:

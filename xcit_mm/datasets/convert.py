@@ -25,7 +25,7 @@ from rich.progress import track
 
 from ..errors import UserError, printable, reason
 from ..files import require_writable, set_aside, write_whole
-from .annotations import NO_SIZE, OUTSIDE
+from .annotations import LOST_SHARE, NO_SIZE, OUTSIDE
 from .images import EXIF_ORIENTATION, BadImageError, Size, decode
 
 SPLITS = ('train', 'val', 'trainval', 'test')
@@ -35,6 +35,7 @@ SUFFIXES = ('.bmp', '.jpeg', '.jpg', '.png', '.tif', '.tiff', '.webp')  # of ima
 OPENCV_ROTATES = ('JPEG', 'MPO')  # as EXIF says; for others that depends on its version
 ON_THE_SIDE = range(5, 9)  # EXIF's orientations that exchange width and height
 SLACK = 1.0  # pixels that a box may reach beyond its image unnoticed: 0 or 1 may be the first
+CUT = 'objects reach beyond their image, and are cut there'
 UNSAFE = '"\\\n{'  # what the path of a config cannot have where it stands in its text
 
 # The recipe of the config.
@@ -163,7 +164,7 @@ class LabelledDataset(ABC):
         )
         require_extent(cut, f'{place}: {OUTSIDE}')
         if any(abs(a - b) > SLACK for a, b in zip(numbers, cut, strict=True)):
-            self.notes['objects reach beyond their image, and are cut there'] += 1
+            self.notes[CUT] += 1
         return tuple(round(number, 4) for number in cut)
 
 
@@ -294,7 +295,8 @@ def convert(
         dataset: What is to be converted.
         root: The folder, which is made.
         base: The config to inherit from.
-        skip_bad: Leave out objects and images that cannot be used, instead of refusing them all.
+        skip_bad: Leave out images with labels that cannot be used, instead of refusing them all,
+            and cut objects at the border of their image however many reach beyond it.
         say: Is given what cannot be used and what is written, line by line.
 
     Raises:
@@ -311,12 +313,15 @@ def convert(
     images = dict.fromkeys(chain.from_iterable(dataset.splits.values()))
     read: dict[Path, tuple[Size, list[LabelledObject]]] = {}
     for image in track(images, 'Reading', console=Console(stderr=True)):
+        num_problems = len(dataset.problems)
         try:
             size, objects = dataset.read(image)
         except LabelError as error:
             dataset.problems.append(error)
             continue
-        once = {(found.name, found.box): found for found in objects}
+        if len(dataset.problems) > num_problems:
+            continue  # what it shows of an object that is left out would be background
+        once = {(found.name, found.box, *(found.polygon or ())): found for found in objects}
         if len(once) < len(objects):
             dataset.notes['objects are written twice, taken once'] += len(objects) - len(once)
         read[image] = size, list(once.values())
@@ -329,7 +334,16 @@ def convert(
             '--skip-bad'
         )
     if dataset.problems:
-        dataset.notes['labels or images cannot be used, and are left out'] = len(dataset.problems)
+        note = 'labels or images cannot be used: these images are left out'
+        dataset.notes[note] = len(dataset.problems)
+    num_objects = sum(len(objects) for _, objects in read.values())
+    if dataset.notes[CUT] > LOST_SHARE * num_objects and not skip_bad:
+        raise UserError(
+            f'{dataset.folder}: {dataset.notes[CUT]} of {num_objects} objects reach beyond their '
+            'image, so the labels may have another format (YOLO: x and y of the centre, width, '
+            'height; VOC: two corners in pixels); nothing is written: correct them, or have them '
+            'cut with --skip-bad'
+        )
 
     splits = _usable_splits(dataset, read)
     names = {found.name for _, objects in read.values() for found in objects}

@@ -27,6 +27,7 @@ DESCRIPTION = 'data.yaml'
 CLASSES = ('classes.txt', 'labels/classes.txt')
 SPLITS = ('train', 'val', 'test')
 NO_SPLITS = ({split: f'{IMAGES}/{split}' for split in SPLITS}, {'train': IMAGES}, {'train': '.'})
+NOTHING = ('', '~', 'null', 'Null', 'NULL')  # in YAML, whose values are texts here
 BOX = 4  # numbers behind the class: centre, width and height; more are a polygon
 MIN_POLYGON = 6
 
@@ -177,7 +178,9 @@ def _splits(content: dict, file: Path) -> dict[str, list[Path]]:
     """The folders and lists of each split."""
     splits = {}
     for split in SPLITS:
-        entries = content.get(split) or []
+        entries = content.get(split, '')
+        if entries in NOTHING:
+            continue
         entries = [entries] if isinstance(entries, str) else entries
         if not isinstance(entries, list) or not all(isinstance(e, str) for e in entries):
             raise UserError(f'{file}: {split} is neither a path nor a list of paths')

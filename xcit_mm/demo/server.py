@@ -110,9 +110,9 @@ def _cleaned(folder: Path) -> Iterator[None]:
     def clean() -> None:
         while not closed.wait(CLEANING_SECONDS):
             for path in set(folder.rglob('*')) - examples:
-                with suppress(OSError):  # a folder, or a file that somebody else removed
+                with suppress(OSError):  # a folder with newer files, or removed by somebody else
                     if path.stat().st_mtime < time.time() - KEPT_SECONDS:
-                        path.unlink()
+                        (path.rmdir if path.is_dir() else path.unlink)()
 
     cleaning = Thread(target=clean, daemon=True)
     cleaning.start()

@@ -53,6 +53,8 @@ OF_MMENGINE = 'keep_ckpt_ids'  # what its own hook removes by
 # In the state of an optimizer: of the shape of the parameter, and without which Adam fails.
 MOMENTS = ('exp_avg', 'exp_avg_sq', 'max_exp_avg_sq', 'momentum_buffer')
 OF_ADAM = ('step', 'exp_avg', 'exp_avg_sq')
+# Options of optimizers that change how fast they are, and not what they compute.
+HOW_FAST = ('fused', 'foreach', 'capturable', 'differentiable')
 MAX_NAME = 255  # characters, as of most disks
 MAX_POINTER = 4096  # likewise, of a path
 
@@ -224,7 +226,8 @@ def require_same_run(checkpoint: Mapping[str, Any], runner: Runner) -> None:
             raise ValueError(f'{place} has no {" or no ".join(needed)}')
         _require_alike(group, other, place)
         for name, value in group.items():
-            if isinstance(value, bool) and other.get(name, value) is not value:
+            changes_result = name not in HOW_FAST and isinstance(value, bool)
+            if changes_result and other.get(name, value) is not value:
                 raise ValueError(f'{place}.{name} is {other[name]}')
         if not all(0 <= beta < 1 for beta in other.get('betas', ())):
             raise ValueError(f'{place}.betas are not below 1')
@@ -251,6 +254,8 @@ def _require_moments(
         if not is_number(state['step']) or state['step'] <= 0:
             raise ValueError(f'{place}.step is not a number of steps')
     for name, value in state.items():
+        if value is None:  # of SGD without momentum
+            continue
         if isinstance(value, np.ndarray):
             raise ValueError(f'{place}.{name} is an array, not a tensor')
         if name in MOMENTS and getattr(value, 'shape', None) != tensor.shape:

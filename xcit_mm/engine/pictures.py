@@ -41,10 +41,12 @@ class PictureHook(Hook):
     def __init__(self, test_dir: str | None = None) -> None:
         self.test_dir = test_dir
 
-    def before_val_epoch(self, runner: Runner) -> None:
-        self._left = NUM_VAL
+    def before_train(self, runner: Runner) -> None:
         if is_main_process():
             require_no_links(Path(runner.work_dir, FOLDER))
+
+    def before_val_epoch(self, runner: Runner) -> None:
+        self._left = NUM_VAL
 
     def after_val_iter(
         self, runner: Runner, batch_idx: int, data_batch: dict, outputs: Sequence[BaseDataElement]

@@ -83,7 +83,7 @@ class Batches(_MultiProcessingDataLoaderIter):
     def _is_busy(self) -> bool:
         """Whether a worker computes or waits for a disk, or has computed since it last did."""
         cpu_time = cpu_time_of(self._workers)
-        if cpu_time is not None and cpu_time <= self._cpu_time + BUSY:
+        if cpu_time is not None and cpu_time <= self._cpu_time + BUSY * len(self._workers):
             return False
         self._cpu_time = cpu_time or self._cpu_time
         return True
@@ -93,17 +93,19 @@ def cpu_time_of(workers: Sequence[BaseProcess]) -> float | None:
     """Seconds of a CPU that processes have used, if all of them sleep.
 
     Returns:
-        None if one of them runs or waits for a disk, or if the system does not say so.
+        None if a thread of one of them runs or waits for a disk, if one has started a process, or
+        if the system does not say so.
     """
     ticks = 0
     for worker in workers:
         try:
-            stat = Path(f'/proc/{worker.pid}/stat').read_text().rpartition(')')[2].split()
+            for thread in Path(f'/proc/{worker.pid}/task').iterdir():
+                stat = (thread / 'stat').read_text().rpartition(')')[2].split()
+                if stat[0] in (RUNNING, WAITING_FOR_DISK) or (thread / 'children').read_text():
+                    return None
+                ticks += sum(map(int, stat[11:13]))  # in user mode, in system mode
         except OSError:
             return None
-        if stat[0] in (RUNNING, WAITING_FOR_DISK):
-            return None
-        ticks += sum(map(int, stat[11:13]))  # in user mode, in system mode
     return ticks / os.sysconf('SC_CLK_TCK')
 
 

@@ -47,8 +47,12 @@ def is_exported() -> bool:
 
 
 def is_intercepted() -> bool:
-    """Whether something else sees each operation: fake tensors, a tracer or a counter.
+    """Whether something else sees each operation: fake tensors, vmap, a tracer or a counter.
 
     Values may then be missing, so that nothing can be decided by them or kept for later.
     """
-    return is_captured() or _get_current_dispatch_mode() is not None
+    return (
+        is_captured()
+        or _get_current_dispatch_mode() is not None
+        or torch._C._are_functorch_transforms_active()
+    )
