@@ -466,7 +466,7 @@ def test_a_missing_config_is_refused(run_tool):
         (['--cfg-options', 'model.neck.in_channels=[1,2'], 'a bracket is not closed'),
         (['--launcher', 'pytorch'], 'torchrun'),
         (['--launcher', 'slurm'], 'tools/slurm_train.sh'),
-        (['--launcher', 'mpi'], 'needs GPUs'),
+        (['--launcher', 'mpi'], 'start it with mpirun'),
     ],
 )
 def test_a_wrong_argument_is_refused(run_tool, shapes_root, tmp_path, arguments, message):
@@ -513,10 +513,13 @@ def printed(function: Callable[[], object], output: int) -> int:
     if not child:
         code = 1
         try:
+            for stream in (
+                sys.__stdout__,
+                sys.__stderr__,
+            ):  # writes what is left
+                stream.reconfigure(encoding='ascii', errors='strict')
             os.dup2(output, 1)
             os.dup2(output, 2)
-            for stream in (sys.__stdout__, sys.__stderr__):
-                stream.reconfigure(encoding='ascii', errors='strict')
             sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
             cli.run_tool(function)
             sys.stdout.flush()

@@ -8,6 +8,7 @@ import signal
 import sys
 from argparse import SUPPRESS, ArgumentParser
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from mmengine.config import DictAction
@@ -135,7 +136,8 @@ def _patient(stream: io.TextIOWrapper | None) -> io.TextIOWrapper | None:
     """The same stream, where it is that of the process, without the errors of printing."""
     if stream is None or stream not in (sys.__stdout__, sys.__stderr__):
         return stream
-    stream.flush()
+    with suppress(BrokenPipeError):
+        stream.flush()
     pipe = _Pipe(stream.fileno(), 'w', closefd=False)
     return io.TextIOWrapper(
         pipe if stream.write_through else io.BufferedWriter(pipe),
