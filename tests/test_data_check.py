@@ -77,9 +77,9 @@ def test_the_evaluator_is_looked_into(tmp_path):
 def test_what_is_no_file_or_no_folder_is_refused(tmp_path):
     os.mkfifo(tmp_path / 'pipe.json')
     for dataset, says in (
-        (dict(ann_file=str(tmp_path)), 'is no annotation file'),
-        (dict(ann_file=str(tmp_path / 'pipe.json')), 'is no annotation file'),
-        (dict(data_root=str(tmp_path / 'pipe.json')), 'is no folder'),
+        (dict(ann_file=str(tmp_path)), 'is not the expected annotation file'),
+        (dict(ann_file=str(tmp_path / 'pipe.json')), 'is not the expected annotation file'),
+        (dict(data_root=str(tmp_path / 'pipe.json')), 'is not the expected folder'),
     ):
         with pytest.raises(UserError, match=says):
             check_data(Config(dict(train_dataloader=dict(dataset=dataset))), ('train',))

@@ -254,9 +254,14 @@ def test_a_single_image_gets_the_gradients_of_float64():
     torch.autograd.backward(model(image), cotangents)
     twice = [t.double().repeat(2, 1, 1, 1) for t in (image, *cotangents)]
     torch.autograd.backward(twin(twice[0]), twice[1:])
-    names, ours = zip(*model.named_parameters(), strict=True)
-    expected = [p.grad / 2 for p in twin.parameters()]
-    assert_same_gradients(names, [p.grad for p in ours], expected, TOLERANCE)
+    ours = {name: p.grad for name, p in model.named_parameters()}
+    expected = {name: p.grad / 2 for name, p in twin.named_parameters()}
+    # BatchNorm takes the bias in front of it away: zero but for rounding, which follows the size of
+    # what is summed up, and so the gradient of the weight.
+    bias, scale = 'fpn1.0.bias', expected['fpn1.0.weight'].norm()
+    assert expected.pop(bias).norm() <= 1e-12 * scale
+    assert ours.pop(bias).norm() <= TOLERANCE * scale
+    assert_same_gradients(ours.keys(), ours.values(), expected.values(), TOLERANCE)
 
 
 @pytest.mark.parametrize('autocast', [None, torch.bfloat16])

@@ -25,7 +25,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     datasets = parser.add_subparsers(dest='dataset', required=True)
     for name, dataset in DATASETS.items():
-        what = f'download, check and unpack {name}; what was interrupted goes on the next time'
+        what = f'download, check and unpack {name}; the next call resumes an interrupted download'
         add_download_arguments(datasets.add_parser(name, help=what, description=what), dataset.root)
     for name in LAYOUTS:
         what = f'write annotations and a config for a {name.upper()} dataset; its images stay there'
@@ -70,7 +70,7 @@ def add_layout_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--skip-bad',
         action='store_true',
-        help='leave out labels and images that cannot be used, instead of writing nothing',
+        help='leave out images whose labels cannot be used, instead of writing nothing',
     )
 
 

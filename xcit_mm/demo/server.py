@@ -3,7 +3,7 @@
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,6 +12,7 @@ from threading import Event, Thread
 from huggingface_hub import constants as hub  # which comes with Gradio
 from starlette.middleware import Middleware
 
+from ..environment import variables
 from ..errors import UserError
 from .page import DemoPage, gr
 from .routes import NeededRoutes
@@ -61,7 +62,7 @@ def served(page: DemoPage, host: str, port: int) -> Iterator[str]:
     """
     with (
         TemporaryDirectory(prefix='xcit_mm_demo_', dir=os.environ.get(TEMP_DIR)) as folder,
-        _environment(NO_EXTRAS | NO_TOKEN | {TEMP_DIR: folder, 'no_proxy': _no_proxy(host)}),
+        variables(NO_EXTRAS | NO_TOKEN | {TEMP_DIR: folder, 'no_proxy': _no_proxy(host)}),
         _without_token_file(),
     ):
         blocks = page.build()
@@ -127,21 +128,6 @@ def _no_proxy(host: str) -> str:
     """Gradio asks its own page whether it is there, which no proxy can answer."""
     without = os.environ.get('no_proxy') or os.environ.get('NO_PROXY')
     return ','.join(filter(None, (without, host, 'localhost')))
-
-
-@contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables of the environment during the block."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 @contextmanager

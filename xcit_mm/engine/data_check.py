@@ -49,7 +49,9 @@ def check_data(cfg: Config, splits: tuple[str, ...]) -> None:
                     f'{remedy}'
                 )
             if not (path.is_dir() if what == FOLDER else path.is_file()):
-                raise UserError(f'{split} data: {path} is no {what}: name the right one')
+                raise UserError(
+                    f'{split} data: {path} is not the expected {what}: name the right one'
+                )
 
 
 def check_classes(cfg: Config, splits: tuple[str, ...]) -> None:
@@ -137,8 +139,9 @@ def _check_evaluators(
         if is_same and (not with_masks or _loads_masks(dataset.get('pipeline'))):
             continue  # the dataset looks at all of it
         if not is_same:
+            contents = [read_annotations(file) for file in (path, of_dataset)]
             for what, ids in (('images', _image_ids), ('categories', _category_ids)):
-                if ids(path) != ids(of_dataset):
+                if len({ids(content) for content in contents}) > 1:
                     raise UserError(
                         f'{split}_evaluator: {path} has other {what} than {of_dataset}, the '
                         f'annotations of the {split} dataset: name the same file in both'
@@ -154,12 +157,12 @@ def _check_evaluators(
         )
 
 
-def _image_ids(path: Path) -> set[int | str]:
-    return {image['id'] for image in read_annotations(path)['images']}
+def _image_ids(content: dict) -> frozenset[int | str]:
+    return frozenset(image['id'] for image in content['images'])
 
 
-def _category_ids(path: Path) -> dict[str, int | str]:
-    return {category['name']: category['id'] for category in read_annotations(path)['categories']}
+def _category_ids(content: dict) -> frozenset[tuple[str, int | str]]:
+    return frozenset((category['name'], category['id']) for category in content['categories'])
 
 
 def _loads_masks(node: Any) -> bool:

@@ -32,8 +32,9 @@ class InterruptHook(Hook):
     """Stop a training at SIGTERM or SIGINT, on all processes after the same step.
 
     A validation is left at once, and made anew on a resume, if the step before it is saved;
-    otherwise it is finished first: in the midst of it the model may hold averaged weights. Where
-    no data comes, no step or validation is waited for. A second signal ends the process at once.
+    otherwise it is finished first, because the model may hold averaged weights during it. If the
+    run is waiting for data, it does not finish the step or the validation. A second signal ends the
+    process at once.
 
     Raises:
         Interrupted: Once the checkpoint is written.
@@ -109,7 +110,7 @@ class InterruptHook(Hook):
             return
         self._signal, self._noted = number, time.monotonic()
         with suppress(OSError):  # nobody reads it
-            os.write(sys.stderr.fileno(), STOPPING)  # a log could be in the midst of a line
+            os.write(sys.stderr.fileno(), STOPPING)  # not a log, which may be writing a line
 
 
 def _is_saved(runner: Runner) -> bool:

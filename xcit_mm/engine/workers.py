@@ -1,4 +1,4 @@
-"""Processes that load data: they end with the training, not before it, and not without a word."""
+"""Data workers: they end with the training, not before it, and a worker that fails is reported."""
 
 import multiprocessing.queues
 import os
@@ -26,7 +26,7 @@ OF_WORKERS = ('DataLoader worker', 'Pin memory thread', 'Too many open files')
 
 
 class Unsent(NamedTuple):
-    """What comes in the place of a batch that a worker could not hand over."""
+    """Replaces a batch that a worker could not send."""
 
     reason: str
 
@@ -35,8 +35,8 @@ class WorkerInit:
     """Workers outlive a signal to the whole group, so that the step can be finished.
 
     They end when the process that has started them tells them to, or has ended. PyTorch's own
-    see that, too, but wait then for somebody to read the batch that they have ready. A batch that
-    cannot be sent is an :class:`Unsent` one; Python's queues would drop it, and PyTorch wait.
+    see that, too, but wait then until the batch that they have ready is read. A batch that cannot
+    be sent is replaced by :class:`Unsent`; Python's queues would drop it, and PyTorch would wait.
     """
 
     def __init__(self, init: Callable[[int], None] | None) -> None:

@@ -1,8 +1,6 @@
 """The frames of a video, and pictures as a video."""
 
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -10,33 +8,19 @@ import cv2
 import numpy as np
 
 from ..download import is_url
+from ..environment import variables
 from ..errors import UserError
 
-FFMPEG_OPTIONS = 'OPENCV_FFMPEG_CAPTURE_OPTIONS'  # a variable that OpenCV reads
-# As FFmpeg calls them; of others a program has to make one of these first.
+# What FFmpeg may open: files that contain their frames. It decides by the content, not by the name,
+# and a playlist called .mp4 would make it read, and wait for, any other file of this machine.
 CONTAINERS = 'avi,asf,flv,matroska,webm,mov,mp4,m4a,3gp,3g2,mj2,mpeg,mpegts,mpegvideo,ogg'
+FFMPEG_OPTIONS = {  # a variable that OpenCV reads
+    'OPENCV_FFMPEG_CAPTURE_OPTIONS': f'format_whitelist;{CONTAINERS}|protocol_whitelist;file'
+}
 DEFAULT_RATE = 25.0  # pictures a second, where a video does not say, or nothing that can be
 MAX_RATE = 240.0
 CODEC = 'mp4v'  # which OpenCV's own FFmpeg has
 WHOLE = 0.95  # of the frames that a video says it has, which some formats only estimate
-
-
-@contextmanager
-def _containers_alone() -> Iterator[None]:
-    """Have FFmpeg open files that hold their frames themselves.
-
-    It goes by the content, not by the name: a playlist called .mp4 would have it read, and wait
-    for, any other files of this machine.
-    """
-    before = os.environ.get(FFMPEG_OPTIONS)
-    os.environ[FFMPEG_OPTIONS] = f'format_whitelist;{CONTAINERS}|protocol_whitelist;file'
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[FFMPEG_OPTIONS]
-        else:
-            os.environ[FFMPEG_OPTIONS] = before
 
 
 class VideoReader:
@@ -57,7 +41,7 @@ class VideoReader:
             raise UserError(f'{path}: a video is read from a file; fetch it first')
         if not Path(path).is_file():
             raise UserError(f'{path} does not exist (looked in {Path.cwd()})')
-        with _containers_alone():
+        with variables(FFMPEG_OPTIONS):
             self._capture = cv2.VideoCapture(path, cv2.CAP_FFMPEG)
         _, self._first = self._capture.read()
         if self._first is None:  # OpenCV opens some without frames, and others not
