@@ -36,8 +36,8 @@ from xcit_mm.checkpoint import (
     load_pretrained,
     model_state,
     read_checkpoint,
-    require_training_state,
 )
+from xcit_mm.engine.training_state import require_training_state
 
 ARCH = dict(embed_dim=32, depth=4, num_heads=2, eta=1.0)
 SECONDS = 10  # for a file; they take a hundredth

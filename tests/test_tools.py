@@ -480,6 +480,24 @@ def test_a_wrong_argument_is_refused(run_tool, shapes_root, tmp_path, arguments,
     assert_refused(done, message)
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason='the launchers without a GPU')
+def test_a_launcher_that_needs_gpus_is_refused_where_there_are_none(
+    run_tool, shapes_root, tmp_path, monkeypatch
+):
+    monkeypatch.setenv('OMPI_COMM_WORLD_RANK', '0')  # as under mpirun
+    done = run_tool(
+        'train.py',
+        DETECTOR,
+        '--work-dir',
+        tmp_path,
+        '--launcher',
+        'mpi',
+        '--cfg-options',
+        f'data_root={shapes_root}',
+    )
+    assert_refused(done, '--launcher mpi needs GPUs; without them use pytorch')
+
+
 def test_an_interruption_is_one_line(capsys):
     def interrupted():
         raise KeyboardInterrupt

@@ -7,21 +7,19 @@ pure functions take it from state to state: :func:`model_state`, :func:`backbone
 
 import json
 import re
-import unicodedata
-from collections.abc import Callable, Container, Iterable, Mapping
-from numbers import Real
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
 
 import torch
-from mmengine.logging import HistoryBuffer, print_log
+from mmengine.logging import print_log
 from torch import Tensor, nn
 
 from .archive import read_records
 from .download import PICKLE_START, START, ZIP_START, download, is_safetensors, is_url
 from .environment import require
-from .errors import DependencyError, UserError, printable, reason
+from .errors import DependencyError, UserError, one_line, reason
 from .files import open_regular, write_whole
 from .unpickling import MAX_SIZES, load_plain
 
@@ -34,10 +32,6 @@ CLASSIFIER = ('cls_token', 'cls_attn_blocks.', 'norm.', 'head.')
 PYRAMID = ('fpn1.', 'fpn2.', 'out_norms.')
 NO_XCIT = 'no XCiT'
 NUM_SHOWN = 3  # tensors of each side in an error
-MAX_SHOWN = 200  # characters of what comes from a file, in an error
-MAX_NAME = 1000  # characters of the name of a logged value
-LARGEST = 2**63
-HUB = ('log_scalars', 'runtime_info', 'resumed_keys')  # the parts of mmengine's message hub
 
 
 def read_checkpoint(path: str | Path, map_location: Any = 'cpu', trusted: bool = False) -> Any:
@@ -107,7 +101,7 @@ def model_state(checkpoint: Any, path: str | Path) -> dict[str, Tensor]:
         if not isinstance(name, str) or not isinstance(value, Tensor) or name in weights:
             what = 'a second time' if name in weights else f'as {_shape(value)}'
             raise UserError(
-                f'the checkpoint {path} holds {_printable(str(key))} {what} among its weights, '
+                f'the checkpoint {path} holds {one_line(str(key))} {what} among its weights, '
                 'which are tensors by name'
             )
         weights[name] = value
@@ -229,121 +223,9 @@ def require_same_tensors(
     require_finite(given, path)
 
 
-def require_training_state(checkpoint: Any, path: str | Path) -> None:
-    """Make sure that a run can go on from what a checkpoint holds.
-
-    Args:
-        checkpoint: As mmengine's runner writes it: the epoch and the iteration, the weights, the
-            message hub, the state of the optimizer and that of the schedulers.
-        path: Of the file, for the error.
-
-    Raises:
-        UserError: If not, with the part that is missing or of a wrong kind.
-    """
-    parts = checkpoint if isinstance(checkpoint, Mapping) else {}
-    meta, hub, optimizer = (_mapping(parts.get(k)) for k in ('meta', 'message_hub', 'optimizer'))
-    scalars, infos, resumed = (_mapping(hub.get(name)) for name in HUB)
-    average = parts.get('ema_state_dict', {})
-    schedulers = parts.get('param_schedulers', [])  # a config may have none
-    groups = schedulers.values() if isinstance(schedulers, Mapping) else [schedulers]
-    needed = {
-        'meta.epoch': _is_count(meta.get('epoch')),
-        'meta.iter': _is_count(meta.get('iter')),
-        'meta.seed': _is_count(meta.get('seed', 0)) and meta.get('seed', 0) < 2**32,
-        'state_dict': isinstance(parts.get('state_dict'), Mapping),
-        'ema_state_dict': _are(average, _is_name, _is_tensor),
-        'ema_state_dict.steps': getattr(_mapping(average).get('steps'), 'ndim', 0) == 0,
-        **{f'message_hub.{name}': _are(hub.get(name), _is_name, _is_any) for name in HUB},
-        **{f'message_hub.log_scalars.{k}': _is_history(v) for k, v in scalars.items()},
-        # mmengine sets them again, and raises if it is to something else.
-        **{
-            f'message_hub.resumed_keys.{key}': value is True
-            or (value is False and key not in scalars and key not in infos)
-            for key, value in resumed.items()
-        },
-        **{
-            f'message_hub.runtime_info.{key}': is_valid(value)
-            for key, value in infos.items()
-            for name, is_valid in INFOS.items()
-            if str(key).startswith(name)
-        },
-        'optimizer.state': _are(optimizer.get('state'), _is_count, _is_mapping),
-        'optimizer.param_groups': _is_list_of_mappings(optimizer.get('param_groups')),
-        'optimizer.loss_scaler': _is_mapping(optimizer.get('loss_scaler', {})),
-        'optimizer.base_param_settings': _is_mapping(optimizer.get('base_param_settings', {})),
-        'param_schedulers': all(map(_is_list_of_mappings, groups)),
-    }
-    lacking = [_printable(name) for name, is_there in needed.items() if not is_there]
-    if lacking:
-        raise UserError(
-            f'{path} cannot be resumed, as it holds no valid {", ".join(lacking)}; to start from '
-            f'its weights: --cfg-options load_from={path}'
-        )
-
-
 def modules_of(names: Iterable[str]) -> list[str]:
     """The modules that tensors belong to, each once: a.b.weight and a.b.bias are of a.b."""
     return sorted({name.rpartition('.')[0] for name in names})
-
-
-def _mapping(value: Any) -> Mapping:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value < LARGEST
-
-
-def is_number(value: Any) -> bool:
-    """Whether it is a real number, or a tensor of one, and neither infinite nor NaN."""
-    is_one = isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex()
-    value = value.item() if is_one else value
-    return isinstance(value, Real) and -LARGEST < value < LARGEST
-
-
-def _is_name(value: Any) -> bool:
-    """Names are printed with every line of the log."""
-    is_short = isinstance(value, str) and len(value) <= MAX_NAME
-    return is_short and not any(unicodedata.category(c) == 'Cc' for c in value)
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, Tensor)
-
-
-def _is_mapping(value: Any) -> bool:
-    return isinstance(value, Mapping)
-
-
-def _is_any(value: Any) -> bool:
-    return True
-
-
-def _is_history(value: Any) -> bool:
-    return isinstance(value, HistoryBuffer) and len(value.data[0]) > 0
-
-
-def _are(values: Any, is_key: Callable, is_value: Callable) -> bool:
-    """Whether they are a mapping of such keys to such values."""
-    is_valid = isinstance(values, Mapping) and all(map(is_key, values))
-    return is_valid and all(map(is_value, values.values()))
-
-
-def _is_list_of_mappings(value: Any) -> bool:
-    return isinstance(value, list) and all(map(_is_mapping, value))
-
-
-# What runs read of the message hub's runtime_info, by how its names begin.
-INFOS = {
-    'bad_data': lambda value: _are(value, _is_text, _is_text),
-    'share_of_the_data': lambda value: _are(value, _is_name, _is_count),
-    'best_score': is_number,
-    'eta': is_number,
-}
 
 
 def require_finite(state: Mapping[str, Tensor], path: str | Path) -> None:
@@ -357,7 +239,7 @@ def require_finite(state: Mapping[str, Tensor], path: str | Path) -> None:
         # The sum takes a twentieth of the time, and is finite but where large numbers add up.
         if not torch.isfinite(numbers.sum()) and not torch.isfinite(numbers).all():
             raise UserError(
-                f'{path} holds numbers in {_printable(name)} that are infinite or none (NaN); take '
+                f'{path} holds numbers in {one_line(name)} that are infinite or none (NaN); take '
                 'an earlier checkpoint'
             )
 
@@ -408,16 +290,16 @@ def _why_unreadable(start: bytes, error: Exception) -> str:
     if refused:
         needed = re.split(r' (?:is not|is called|was asked)', refused[1])[0]
         return (
-            f'it needs more than weights ({_printable(needed)}), which could run any code; if you '
+            f'it needs more than weights ({one_line(needed)}), which could run any code; if you '
             'trust where it comes from: --trust-checkpoint, or trusted=True in init_cfg'
         )
     first_sentence = reason(error).split('. ')[0]
-    return f'it is cut off, damaged or no checkpoint ({_printable(first_sentence)})'
+    return f'it is cut off, damaged or no checkpoint ({one_line(first_sentence)})'
 
 
 def _summary(state: Mapping[str, Tensor], differ: Iterable[str]) -> str:
     """What a state dict is the weights of, and those of its tensors that differ."""
-    shown = [f'{_printable(name)} {_shape(state[name])}' for name in differ if name in state]
+    shown = [f'{one_line(name)} {_shape(state[name])}' for name in differ if name in state]
     more = ', ...' if len(shown) > NUM_SHOWN else ''
     return f'{_describe(state)} ({", ".join(shown[:NUM_SHOWN]) or "nothing else"}{more})'
 
@@ -447,8 +329,3 @@ def _shape(value: Any) -> str:
     if value.is_floating_point():
         return shape
     return f'{shape} of {"complex numbers" if value.is_complex() else value.dtype}'
-
-
-def _printable(text: str) -> str:
-    """Text from a file, as part of a line."""
-    return printable(text.replace('\n', ' '), MAX_SHOWN)

@@ -3,6 +3,7 @@
 import signal
 
 MAX_LINE = 2000  # characters of a line of a message
+MAX_QUOTED = 200  # characters of what it quotes from a file
 
 
 def printable(text: str, max_line: int = MAX_LINE) -> str:
@@ -17,6 +18,11 @@ def printable(text: str, max_line: int = MAX_LINE) -> str:
         max_line: The most characters a line may have.
     """
     return '\n'.join(_shortened(line, max_line) for line in text.split('\n'))
+
+
+def one_line(text: str, max_length: int = MAX_QUOTED) -> str:
+    """Text from a file, made printable and short, as a part of a sentence."""
+    return printable(text.replace('\n', ' '), max_length)
 
 
 def _shortened(line: str, max_line: int) -> str:

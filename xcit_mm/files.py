@@ -1,12 +1,11 @@
-"""Files that are whole or not there, and a folder that one process writes to."""
+"""Files that are whole or not there."""
 
 import errno
 import os
-import socket
 import stat
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import NamedTemporaryFile, TemporaryFile
 from typing import IO, BinaryIO
@@ -15,7 +14,6 @@ from .errors import UserError, reason
 
 UNFINISHED = '.unfinished'
 EARLIER = 'earlier_'  # and the time of what was set aside
-LOCK = 'run.lock'
 
 
 @contextmanager
@@ -106,7 +104,7 @@ def require_writable(folder: Path | str) -> None:
     Raises:
         UserError: If not.
     """
-    with _writing_to(folder):
+    with writing_to(folder):
         Path(folder).mkdir(parents=True, exist_ok=True)
         TemporaryFile(dir=folder).close()
 
@@ -120,61 +118,6 @@ def require_writable_file(path: Path) -> None:
     require_writable(path.parent)
     if path.is_dir():
         raise UserError(f'--out {path}: a folder, not a file to write to')
-
-
-@contextmanager
-def hold(folder: Path, patience: float = 0) -> Iterator[list[str]]:
-    """Keep other trainings out of a folder within a ``with`` block.
-
-    The lock ends with this process, however it ends. Processes that it forks have no part in it,
-    which is why it is POSIX's: those of ``flock`` live as long as any data worker does.
-
-    Args:
-        folder: Where a run is about to write. It is made where it is not there.
-        patience: Seconds to wait for a process that holds the folder.
-
-    Yields:
-        Sentences for the log: one if the disk has no locks, and nothing keeps others out.
-
-    Raises:
-        UserError: If another process holds the folder, with what it wrote of itself; or if the
-            folder cannot be written to.
-    """
-    import fcntl  # not on Windows
-
-    require_writable(folder)
-    path = folder / LOCK
-    deadline = time.monotonic() + patience
-    notes: list[str] = []
-    with ExitStack() as stack:
-        with _writing_to(folder):
-            file = stack.enter_context(_opened_lock(path))
-        while True:
-            try:
-                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except (BlockingIOError, PermissionError):  # the system's choice of the two
-                if time.monotonic() < deadline:
-                    time.sleep(1)
-                    continue
-                file.seek(0)
-                raise UserError(
-                    f'{folder} is in use by another training ({file.readline().strip()}): wait '
-                    'for its end, or name another --work-dir; if that process is gone, remove '
-                    f'{path}'
-                ) from None
-            except OSError as error:
-                notes.append(
-                    f'The disk of {folder} has no locks ({reason(error)}): see to it that no other '
-                    'training writes there.'
-                )
-                break
-        with _writing_to(folder):
-            file.truncate(0)
-            started = time.strftime('%Y-%m-%d %H:%M:%S')
-            file.write(f'process {os.getpid()} on {socket.gethostname()}, since {started}\n')
-            file.flush()
-        yield notes
 
 
 def set_aside(folder: Path, paths: Sequence[Path], remedy: str) -> Path | None:
@@ -213,25 +156,9 @@ def set_aside(folder: Path, paths: Sequence[Path], remedy: str) -> Path | None:
     return aside
 
 
-def _opened_lock(path: Path) -> IO[str]:
-    """A regular file, made where there is none; a link could lead to any file of the user.
-
-    Raises:
-        UserError: If it is something else.
-    """
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
-    except OSError as error:
-        if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
-            raise
-        descriptor = None
-    if descriptor is None or not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        raise UserError(f'{path} is a link, a folder or a device, not the lock of a run: remove it')
-    return os.fdopen(descriptor, 'r+', encoding='utf-8', errors='replace')
-
-
 @contextmanager
-def _writing_to(folder: Path | str) -> Iterator[None]:
+def writing_to(folder: Path | str) -> Iterator[None]:
+    """Turn an OSError within the block into a UserError that names the folder."""
     try:
         yield
     except OSError as error:

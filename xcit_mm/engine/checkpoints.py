@@ -2,32 +2,20 @@
 
 import inspect
 import re
-from collections import Counter
-from collections.abc import Mapping
 from contextlib import suppress
-from numbers import Real
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from mmengine.dist import is_main_process
 from mmengine.hooks import CheckpointHook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
-from torch import Tensor
-from torch.optim import Optimizer
 
-from ..checkpoint import (
-    is_number,
-    model_state,
-    read_checkpoint,
-    require_finite,
-    require_training_state,
-)
+from ..checkpoint import model_state, read_checkpoint, require_finite
 from ..errors import UserError
 from ..files import EARLIER, remove_unfinished, set_aside, write_whole
 from .config import near
+from .training_state import require_training_state
 
 POINTER = 'last_checkpoint'  # mmengine's file with the path of the newest
 OF_A_RUN = ('epoch_*.pth', 'iter_*.pth')
@@ -50,11 +38,6 @@ BEST = 'best_'  # how mmengine calls those of the best metric
 KEPT = 'kept_checkpoints'  # names
 BEST_PATH = 'best_ckpt'  # paths, of mmengine: one, or one for each metric
 OF_MMENGINE = 'keep_ckpt_ids'  # what its own hook removes by
-# In the state of an optimizer: of the shape of the parameter, and without which Adam fails.
-MOMENTS = ('exp_avg', 'exp_avg_sq', 'max_exp_avg_sq', 'momentum_buffer')
-OF_ADAM = ('step', 'exp_avg', 'exp_avg_sq')
-# Options of optimizers that change how fast they are, and not what they compute.
-HOW_FAST = ('fused', 'foreach', 'capturable', 'differentiable')
 MAX_NAME = 255  # characters, as of most disks
 MAX_POINTER = 4096  # likewise, of a path
 
@@ -197,99 +180,6 @@ def newest_checkpoint(work_dir: str, trusted: bool) -> tuple[Path, dict[str, Any
     earlier = sorted(map(str, Path(work_dir).glob(f'{EARLIER}*')))
     hint = f'; of earlier runs there are --work-dir {", ".join(earlier)}' if earlier else ''
     raise UserError(f'--resume: {work_dir} holds no checkpoint to go on from{hint}')
-
-
-def require_same_run(checkpoint: Mapping[str, Any], runner: Runner) -> None:
-    """Compare the state of the optimizer and the schedules with that of a run that is resumed.
-
-    PyTorch and mmengine take whatever is there, and fail in the first step, or do something else.
-
-    Args:
-        checkpoint: As of :func:`xcit_mm.checkpoint.require_training_state`.
-        runner: With its optimizer and schedules, which are at their beginning.
-
-    Raises:
-        ValueError: If they differ in kind, with the place.
-    """
-    loaded = checkpoint['optimizer']
-    begin = runner.optim_wrapper.state_dict()
-    for name in ('base_param_settings', 'loss_scaler'):
-        # A run may go on without a scale for the loss, which is then left out.
-        if name in loaded and (name in begin or name != 'loss_scaler'):
-            _require_alike(begin.get(name), loaded[name], f'optimizer.{name}')
-    optimizer = runner.optim_wrapper.optimizer
-    needed = [name for name, value in optimizer.defaults.items() if not _is_option(value)]
-    groups = zip(begin['param_groups'], loaded['param_groups'], strict=True)
-    for i, (group, other) in enumerate(groups):
-        place = f'optimizer.param_groups.{i}'
-        if any(name not in other for name in needed):
-            raise ValueError(f'{place} has no {" or no ".join(needed)}')
-        _require_alike(group, other, place)
-        for name, value in group.items():
-            changes_result = name not in HOW_FAST and isinstance(value, bool)
-            if changes_result and other.get(name, value) is not value:
-                raise ValueError(f'{place}.{name} is {other[name]}')
-        if not all(0 <= beta < 1 for beta in other.get('betas', ())):
-            raise ValueError(f'{place}.betas are not below 1')
-    numbers = [number for group in loaded['param_groups'] for number in group['params']]
-    tensors = [tensor for group in optimizer.param_groups for tensor in group['params']]
-    for number, tensor in zip(numbers, tensors, strict=True):
-        place = f'optimizer.state.{number}'
-        _require_moments(loaded['state'].get(number, {}), tensor, optimizer, place)
-    schedules = runner.param_schedulers if isinstance(runner.param_schedulers, list) else []
-    for i, other in enumerate(checkpoint.get('param_schedulers', [])[: len(schedules)]):
-        state = schedules[i].state_dict()
-        for name in other.keys() - state.keys():
-            if hasattr(schedules[i], str(name)):  # a method, which it would hide
-                raise ValueError(f'param_schedulers.{i} holds {name}')
-        _require_alike(state, other, f'param_schedulers.{i}')
-
-
-def _require_moments(
-    state: Mapping[str, Any], tensor: Tensor, optimizer: Optimizer, place: str
-) -> None:
-    if isinstance(optimizer, (torch.optim.Adam, torch.optim.AdamW)) and state:
-        if any(name not in state for name in OF_ADAM):
-            raise ValueError(f'{place} has no {" or no ".join(OF_ADAM)}')
-        if not is_number(state['step']) or state['step'] <= 0:
-            raise ValueError(f'{place}.step is not a number of steps')
-    for name, value in state.items():
-        if value is None:  # of SGD without momentum
-            continue
-        if isinstance(value, np.ndarray):
-            raise ValueError(f'{place}.{name} is an array, not a tensor')
-        if name in MOMENTS and getattr(value, 'shape', None) != tensor.shape:
-            raise ValueError(f'{place}.{name} does not have the shape {tuple(tensor.shape)}')
-        if name in MOMENTS and not torch.isfinite(value).all():
-            raise ValueError(f'{place}.{name} holds numbers that are infinite or NaN')
-
-
-def _require_alike(begin: Any, loaded: Any, place: str) -> None:
-    """Raise ValueError if what is loaded is of another kind than what the run begins with."""
-    if isinstance(begin, Mapping) and isinstance(loaded, Mapping):
-        for name, value in loaded.items():
-            if name in begin or isinstance(begin, Counter):
-                _require_alike(begin[name], value, f'{place}.{name}')
-        return
-    if isinstance(begin, (list, tuple)) and isinstance(loaded, (list, tuple)):
-        is_alike = len(begin) == len(loaded)
-        for i, pair in enumerate(zip(begin, loaded, strict=False)):
-            _require_alike(*pair, f'{place}.{i}')
-    elif _is_option(begin):
-        is_alike = _is_option(loaded) or (begin is None and is_number(loaded))
-    elif isinstance(begin, str):
-        is_alike = isinstance(loaded, str) and loaded == begin
-    elif isinstance(begin, (Real, Tensor)):
-        is_alike = is_number(loaded) and not _is_option(loaded)
-    else:
-        is_alike = type(loaded) is type(begin)
-    if not is_alike:
-        raise ValueError(f'{place} is a {type(loaded).__name__} that does not fit')
-
-
-def _is_option(value: Any) -> bool:
-    """What an optimizer may have or not, such as ``foreach``."""
-    return value is None or isinstance(value, bool)
 
 
 def has_checkpoints(work_dir: str) -> bool:

@@ -109,8 +109,8 @@ def run_tool(function: Callable[[], object]) -> None:
         if error.errno == errno.EFBIG:
             what, remedy = 'a file is larger than is allowed', 'raise the limit (ulimit -f)'
         print(
-            f'{sys.argv[0]}: {what} ({reason(error)}); what was written before is intact: {remedy}, '
-            'and resume a training with --resume',
+            f'{sys.argv[0]}: {what} ({reason(error)}); what was written before is intact: '
+            f'{remedy}, and resume a training with --resume',
             file=sys.stderr,
         )
         raise SystemExit(WRONG_INPUT) from None

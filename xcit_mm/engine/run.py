@@ -12,7 +12,7 @@ from mmengine.dist import is_main_process
 
 from ..environment import require, require_one_stack
 from ..errors import UserError
-from ..files import hold, require_writable, require_writable_file
+from ..files import require_writable, require_writable_file
 from .checkpoints import has_checkpoints, newest_checkpoint
 from .config import (
     check_batch_size,
@@ -25,6 +25,7 @@ from .config import (
 from .config_errors import config_errors
 from .data_check import check_classes, check_data
 from .report import write_metrics
+from .run_lock import hold
 from .runner import CheckedRunner
 from .weights import pretrained_weights, read_all_safely, require_file
 from .workers import worker_errors

@@ -14,19 +14,13 @@ from mmengine.runner import BaseLoop, Runner
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from ..checkpoint import (
-    HEAD,
-    modules_of,
-    read_checkpoint,
-    require_same_tensors,
-    require_training_state,
-)
+from ..checkpoint import HEAD, modules_of, read_checkpoint, require_same_tensors
 from ..errors import UserError, reason
 from ..files import write_whole
-from .checkpoints import require_same_run
 from .config import ours
 from .console import keep_readable
 from .loader import BadSample, CheckedLoader, evaluation_loader
+from .training_state import require_same_run, require_training_state
 from .weights import weights_for
 
 OF_WORKERS = ('persistent_workers', 'prefetch_factor', 'timeout')

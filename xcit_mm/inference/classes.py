@@ -10,7 +10,7 @@ from mmengine.registry import DATASETS
 from torch import nn
 
 from ..engine.data_check import leaf_datasets
-from ..errors import UserError, printable, reason
+from ..errors import UserError, one_line, reason
 
 Colour = tuple[int, int, int]  # red, green, blue, 0..255
 
@@ -108,9 +108,7 @@ def _metainfos(cfg: Config, checkpoint: Any) -> list[Mapping]:
         of_checkpoint = meta  # of mmdet 2 and mmseg 0, in capitals
     of_checkpoint = {str(key).lower(): value for key, value in of_checkpoint.items()}
     if _is_names(of_checkpoint.get('classes')):  # they are drawn, printed and written
-        of_checkpoint['classes'] = [
-            printable(name.replace('\n', ' '), MAX_NAME) for name in of_checkpoint['classes']
-        ]
+        of_checkpoint['classes'] = [one_line(name, MAX_NAME) for name in of_checkpoint['classes']]
     named_in_config = (dataset.get('metainfo') or {}).get('classes')
     return [of_dataset, of_checkpoint] if named_in_config else [of_checkpoint, of_dataset]
 
