@@ -14,7 +14,7 @@ from mmengine.evaluator import BaseMetric
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS, METRICS, MODELS
 from PIL import Image
-from test_resume import StopHook  # noqa: F401  registered
+from resumed_runs import StopHook  # noqa: F401  registered
 from toy import Toy, toy_runner
 
 import xcit_mm

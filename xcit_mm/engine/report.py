@@ -21,6 +21,7 @@ from ..run_report.reading import FACTS
 from .checkpoints import POINTER
 from .console import log_file
 from .facts import facts_of
+from .pictures import FOLDER as PICTURES
 
 PAGE = 'report.html'
 
@@ -56,7 +57,7 @@ class ReportHook(Hook):
             path = pointer.read_text(encoding='utf-8', errors='surrogateescape')
             lines += [f'checkpoint  {path}']
         lines += [f'log         {log_file(runner.logger) or "on the console only"}']
-        pictures = Path(runner.work_dir, 'pictures')
+        pictures = Path(runner.work_dir, PICTURES)
         if pictures.is_dir():
             lines += [f'pictures    {pictures} (ground truth left, prediction right)']
         if is_main_process():

@@ -178,7 +178,7 @@ class CheckedRunner(Runner):
         if self._resume and 'ema_state_dict' in checkpoint:
             average = checkpoint['ema_state_dict'].items()
             average = {k.removeprefix(AVERAGED): v for k, v in average if k.startswith(AVERAGED)}
-            require_same_tensors(average, wanted, filename)
+            require_same_tensors(average, wanted, f'{filename} (ema_state_dict)')
         checkpoint = {**checkpoint, 'state_dict': state}
         self.call_hook('after_load_checkpoint', checkpoint=checkpoint)  # which may exchange them
         model.load_state_dict(checkpoint['state_dict'], strict=False)
