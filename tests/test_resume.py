@@ -102,6 +102,7 @@ def test_a_second_signal_ends_a_run_at_once(tmp_path):
     child = os.fork()
     if not child:
         try:
+            torch.set_num_threads(1)  # a fork would wait for those of OpenMP, which it lacks
             sys.stderr = output.open('w')
             stuck = dict(type='StuckDataset', folder=str(tmp_path), number=0)
             options = {'train_dataloader.dataset': stuck}
