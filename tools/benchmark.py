@@ -12,9 +12,8 @@ os.environ.setdefault('KINETO_LOG_LEVEL', '99')
 from tools import imports
 
 with imports():
-    from xcit_mm import benchmark
+    from xcit_mm import benchmark, cli
     from xcit_mm.benchmark.measure import DTYPES, MODES
-    from xcit_mm.engine import cli
     from xcit_mm.files import require_writable
 
 MODELS = ['xcit_mm_s12_16', 'timm_s12_16', 'resnet50', 'deit_s', 'swin_t', 'pvtv2_b2', 'convnext_t']

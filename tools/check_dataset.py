@@ -10,9 +10,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clon
 from tools import imports
 
 with imports():
+    from xcit_mm import cli
     from xcit_mm.datasets.check import check_dataset, print_report, write_report
-    from xcit_mm.engine import cli
-    from xcit_mm.engine.config import load_config
+    from xcit_mm.engine.config.load import load_config
     from xcit_mm.files import require_writable_file
 
 WOULD_STOP = 1  # the exit code

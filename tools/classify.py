@@ -11,10 +11,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clon
 from tools import imports
 
 with imports():
+    from xcit_mm import cli
     from xcit_mm.arguments import positive
     from xcit_mm.classification import Classifier
     from xcit_mm.classification.report import report_folder, report_pictures
-    from xcit_mm.engine import cli
     from xcit_mm.errors import printable
     from xcit_mm.files import require_writable_file
 

@@ -11,8 +11,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clon
 from tools import imports
 
 with imports():
+    from xcit_mm import cli
     from xcit_mm.demo import MAX_UPLOAD, DemoPage, find_models, serve
-    from xcit_mm.engine import cli
     from xcit_mm.errors import UserError
 
 NUM_EXAMPLES = 6

@@ -10,9 +10,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clon
 from tools import imports
 
 with imports():
-    from xcit_mm import flops
+    from xcit_mm import cli, flops
     from xcit_mm.arguments import positive
-    from xcit_mm.engine import cli
     from xcit_mm.files import require_writable_file
     from xcit_mm.models.xcit import ARCHS, PATCH_SIZES
 

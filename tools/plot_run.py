@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clon
 from tools import imports
 
 with imports():
-    from xcit_mm.engine import cli
+    from xcit_mm import cli
     from xcit_mm.errors import UserError
     from xcit_mm.files import require_writable
     from xcit_mm.run_report import NoRunError, draw_png, read_runs, write_page

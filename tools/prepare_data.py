@@ -11,11 +11,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clon
 from tools import imports
 
 with imports():
+    from xcit_mm import cli
     from xcit_mm.datasets.convert import convert
-    from xcit_mm.datasets.prepare import DATASETS, SPLITS, prepare
+    from xcit_mm.datasets.download import DATASETS, SPLITS, prepare
     from xcit_mm.datasets.voc import VocDataset
     from xcit_mm.datasets.yolo import YoloDataset
-    from xcit_mm.engine import cli
 
 LAYOUTS = {'voc': VocDataset, 'yolo': YoloDataset}
 BASE = Path(__file__).resolve().parents[1] / 'configs' / 'faster_rcnn_xcit_n12_16_small.py'

@@ -10,7 +10,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clon
 from tools import imports
 
 with imports():
-    from xcit_mm.engine import cli, test
+    from xcit_mm import cli
+    from xcit_mm.engine import test
 
 
 def main() -> None:

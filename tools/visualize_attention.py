@@ -10,10 +10,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clon
 from tools import imports
 
 with imports():
+    from xcit_mm import cli
     from xcit_mm.arguments import positive
-    from xcit_mm.attention_maps import AttentionProbe, resized
-    from xcit_mm.attention_picture import PANEL_SIDE, choose_heads, draw_attention
-    from xcit_mm.engine import cli
+    from xcit_mm.attention.draw import PANEL_SIDE, choose_heads, draw_attention
+    from xcit_mm.attention.maps import AttentionProbe, resized
     from xcit_mm.files import require_writable_file
     from xcit_mm.inference.reading import read_image
 

@@ -10,17 +10,17 @@ environment.require_torch()
 environment.require('cv2')  # mmengine imports it, and it is what a slim machine cannot load
 environment.require('mmengine')
 
-from . import mmcv_fallback  # noqa: E402  needs what was just checked
+from . import mmcv_ops  # noqa: E402  needs what was just checked
 
-mmcv_fallback.install()
+mmcv_ops.install()
 
 from . import engine  # noqa: E402, F401  registers the loops and hooks of our configs
-from .accelerate import accelerate  # noqa: E402
 from .datasets import images  # noqa: E402, F401  registers their image loader
 from .errors import UserError  # noqa: E402
 from .inference import load_model  # noqa: E402
 from .models import XCiT  # noqa: E402
-from .unpickling import allow_plain_classes  # noqa: E402
+from .models.timm import accelerate  # noqa: E402
+from .weights.unpickling import allow_plain_classes  # noqa: E402
 
 allow_plain_classes()
 

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..architecture import architecture
 from ..device import choose_device
 from ..errors import UserError
 from ..inference.progress import ImageProgress
+from ..weights.architecture import architecture
 from .folder import LabelledImages, class_names
 from .inputs import Bad, batches
 from .loading import load_classifier
@@ -55,11 +55,11 @@ class Classifier:
         batch_size: Images at a time.
         workers: Processes that read images; 0: this one.
         device: Its name; None: a GPU where there is one.
-        trusted: As of :func:`xcit_mm.checkpoint.read_checkpoint`.
+        trusted: As of :func:`xcit_mm.weights.checkpoint.read_checkpoint`.
 
     Attributes:
         model: timm's, as of :func:`load_classifier`.
-        kind: Its :class:`~xcit_mm.architecture.Architecture`, told by the weights.
+        kind: Its :class:`~xcit_mm.weights.architecture.Architecture`, told by the weights.
         named: The model of the release that its file is called after, or None.
 
     Raises:

@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from ..architecture import Architecture
 from ..models.xcit import released_name
+from ..weights.architecture import Architecture
 
 NUM_IMAGES = 50_000  # of ImageNet's validation set
 # Top-1 in percent on it (paper, tables 1 and D.1, the same in the release): trained at 224

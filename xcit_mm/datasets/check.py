@@ -24,8 +24,8 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from ..engine.config import ours
-from ..engine.data_check import check_classes, check_data, leaf_datasets
+from ..engine.config.data import check_classes, check_data, leaf_datasets
+from ..engine.config.load import ours
 from ..environment import quiet, require, require_one_stack
 from ..errors import UserError, printable, reason
 from ..files import write_whole
@@ -89,7 +89,7 @@ def check_dataset(
     """Read every image and annotation of a config as a run would.
 
     Args:
-        cfg: The config, as :func:`xcit_mm.engine.config.load_config` gives it.
+        cfg: The config, as :func:`xcit_mm.engine.config.load.load_config` gives it.
         splits: Which to look at; a test set that is the validation set is left out.
         workers: Processes that read; None: one for each core.
 

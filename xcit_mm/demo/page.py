@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import UserError, reason
 from ..inference import Detections, Segmentation
-from ..inference.run import SCORE_THR
+from ..inference.infer import SCORE_THR
 from .choices import Models, require_offered
 from .pictures import read_picture
 from .predictor import Predictor

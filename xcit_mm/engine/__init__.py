@@ -1,16 +1,16 @@
 from . import loops, metrics  # registered, as are the hooks
-from .bad_data import BadDataHook
-from .batch_file import losses_of_batch
-from .buffers import BufferSyncHook
-from .checkpoints import WholeCheckpointHook
-from .finite import FiniteHook
-from .interrupts import InterruptHook
-from .label_check import LabelCheckHook
-from .loss_log import LossLogHook
-from .pictures import PictureHook
-from .report import ReportHook
-from .run import test, train
-from .tensorboard import TensorBoardHook
+from .hooks.bad_data import BadDataHook
+from .hooks.batch_file import losses_of_batch
+from .hooks.buffers import BufferSyncHook
+from .hooks.checkpoint import WholeCheckpointHook
+from .hooks.interrupt import InterruptHook
+from .hooks.label_check import LabelCheckHook
+from .hooks.loss_log import LossLogHook
+from .hooks.non_finite import FiniteHook
+from .hooks.pictures import PictureHook
+from .hooks.report import ReportHook
+from .hooks.tensorboard import TensorBoardHook
+from .train import test, train
 
 __all__ = [
     'BadDataHook',

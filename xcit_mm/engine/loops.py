@@ -9,10 +9,10 @@ from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 from torch import nn
 
 from ..errors import UserError
-from .checkpoints import set_run_aside
-from .consensus import Consensus
-from .loader import training_loader
-from .randomness import seed_all
+from .data.loader import training_loader
+from .data.seeding import seed_all
+from .distributed import Consensus
+from .hooks.checkpoint import set_run_aside
 
 SHARE = 'share_of_the_data'  # in the message hub, and so in the checkpoints
 

@@ -14,14 +14,14 @@ from mmengine.runner import BaseLoop, Runner
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from ..checkpoint import HEAD, modules_of, read_checkpoint, require_same_tensors
 from ..errors import UserError, reason
 from ..files import write_whole
-from .config import ours
+from ..weights.checkpoint import HEAD, modules_of, read_checkpoint, require_same_tensors
+from ..weights.pretrained import weights_for
+from .config.load import ours
 from .console import keep_readable
-from .loader import BadSample, CheckedLoader, evaluation_loader
+from .data.loader import BadSample, CheckedLoader, evaluation_loader
 from .training_state import require_same_run, require_training_state
-from .weights import weights_for
 
 OF_WORKERS = ('persistent_workers', 'prefetch_factor', 'timeout')
 AVERAGED = 'module.'  # how mmengine's EMAHook calls the averaged weights

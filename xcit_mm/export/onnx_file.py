@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..building import build_model
-from ..engine.config import load_config
+from ..engine.config.load import load_config
+from ..engine.model import build_model
 from ..environment import quiet, require
 from ..errors import DependencyError, UserError, reason
 from ..files import require_writable_file, write_whole
@@ -65,7 +65,7 @@ def export_onnx(
         checkpoint: As of :func:`xcit_mm.load_model`; None: random weights.
         path: The file, which is replaced.
         part: 'model', or 'backbone' for its maps alone.
-        options: As of :func:`xcit_mm.engine.config.load_config`.
+        options: As of :func:`xcit_mm.engine.config.load.load_config`.
         trust_checkpoint: As of :func:`xcit_mm.load_model`.
 
     Raises:

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..accelerate import accelerate
-from ..building import build_model
-from ..engine.config import load_config
+from ..engine.config.load import load_config
+from ..engine.model import build_model
 from ..environment import require
 from ..errors import UserError
+from ..models.timm import accelerate
 from ..models.xcit import XCiT, released_name
 from .counting import Count, Part, image_of, parameters, part, xcit_parts
 
@@ -71,7 +71,7 @@ def count_config(
     Args:
         config: Path of a config file.
         size: (height, width) in pixels of the image that the model is given, behind all resizing.
-        options: As of :func:`xcit_mm.engine.config.load_config`.
+        options: As of :func:`xcit_mm.engine.config.load.load_config`.
 
     Raises:
         UserError: If the config is wrong, its model of a kind that cannot be counted, or the

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import UserError
-from .inputs import Input
 from .progress import ImageProgress
 from .reading import read_image
+from .sources import Input
 from .video import VideoReader
 
 MAX_PIXELS = 2**25  # of the images of a batch: the masks of a large image are gigabytes

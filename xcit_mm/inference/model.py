@@ -13,14 +13,14 @@ from mmengine.registry import DefaultScope
 from PIL import Image
 from torch import nn
 
-from ..building import build_model
-from ..checkpoint import HEAD, read_checkpoint, require_same_tensors
 from ..device import choose_device
-from ..engine.config import load_config, require_parts
-from ..engine.config_errors import config_errors
-from ..engine.weights import read_all_safely, require_file, weights_for
+from ..engine.config.errors import config_errors
+from ..engine.config.load import load_config, require_parts
+from ..engine.model import build_model
 from ..environment import quiet, require
 from ..errors import UserError, reason
+from ..weights.checkpoint import HEAD, read_checkpoint, require_same_tensors
+from ..weights.pretrained import read_all_safely, require_file, weights_for
 from .classes import Colour, classes_and_palette
 from .detections import Detections
 from .label_maps import label_maps
@@ -144,7 +144,7 @@ def load_model(
         checkpoint: File or URL of a released model, or of what a training of this config wrote.
         device: 'cpu', 'cuda', 'cuda:1'; None: the GPU if there is one, else the CPU.
         options: Dotted names and values that replace those of the config
-            (see :func:`xcit_mm.engine.config.load_config`).
+            (see :func:`xcit_mm.engine.config.load.load_config`).
         trust_checkpoint: Read a checkpoint that holds more than weights, which runs whatever
             is in it.
         full_size: Let the model see images at their own size, instead of resized as the config

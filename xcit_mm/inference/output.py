@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from ..engine.cli import DISK_FULL
+from ..cli import DISK_FULL
 from ..errors import UserError, reason
 from ..files import require_writable, set_aside, write_whole
 from .classes import category_ids

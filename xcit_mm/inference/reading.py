@@ -8,10 +8,10 @@ from PIL import Image, ImageOps
 
 from ..datasets.images import MAX_BYTES as MAX_FILE_BYTES
 from ..datasets.images import BadImageError, decode
-from ..download import is_url
 from ..errors import ArgumentError, UserError, reason
-from ..fetch import UnreachableError, read_url
 from ..files import read_regular
+from ..http import UnreachableError, read_url
+from ..weights.download import is_url
 
 MAX_BYTES = 2**29  # of an image that is fetched
 

@@ -7,9 +7,9 @@ from tempfile import TemporaryDirectory
 import cv2
 import numpy as np
 
-from ..download import is_url
 from ..environment import variables
 from ..errors import UserError
+from ..weights.download import is_url
 
 # What FFmpeg may open: files that contain their frames. It decides by the content, not by the name,
 # and a playlist called .mp4 would make it read, and wait for, any other file of this machine.

@@ -12,9 +12,9 @@ from mmengine.model import BaseModule
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
-from ..checkpoint import load_pretrained
 from ..errors import ArgumentError
 from ..ops import recompute
+from ..weights.checkpoint import load_pretrained
 from .layers import (
     IMAGE_CHANNELS,
     ChannelNorm,
@@ -82,7 +82,7 @@ class XCiT(BaseModule):
         out_norm: Normalise the channels of every output map with a LayerNorm of its own,
             as ResT does in front of RetinaNet's FPN (arXiv 2105.13677, appendix).
         init_cfg: ``dict(type='Pretrained', checkpoint=<path, URL or timm://NAME>)`` starts
-            from pretrained weights (see :func:`xcit_mm.checkpoint.load_pretrained`).
+            from pretrained weights (see :func:`xcit_mm.weights.checkpoint.load_pretrained`).
 
     Shape:
         (B, 3, H, W) to a tuple of four maps (B, C, H_i, W_i), C = ``embed_dim``. With

@@ -1,8 +1,8 @@
 """Operators that compute and keep less than the layers they stand for, with equal values."""
 
 from .mlp import gelu_, mlp, token_chunks
-from .modes import computed_dtype, is_captured, is_intercepted
 from .recompute import recompute
+from .tracing import computed_dtype, is_captured, is_intercepted
 from .xca import xca
 
 __all__ = [

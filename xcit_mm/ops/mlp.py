@@ -9,7 +9,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from .modes import computed_dtype, is_captured, without_autocast
+from .tracing import computed_dtype, is_captured, without_autocast
 
 # On a CPU the F wide values of so many tokens stay in the cache, and their memory is used
 # again instead of being asked from the system, which costs more than GELU (large blocks come

@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from ..errors import ArgumentError
-from .modes import computed_dtype, is_captured, is_exported, is_intercepted, without_autocast
+from .tracing import computed_dtype, is_captured, is_exported, is_intercepted, without_autocast
 
 # Products of 16-bit matrices come in float32 on CUDA: PyTorch 2.8 and later.
 BMM_WIDENS = 'dtype' in torch.ops.aten.bmm.overloads()

@@ -1,0 +1,242 @@
+"""Checkpoints of a run are whole, the last ones stay, and no file of others is touched."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import ROOT
+from helpers.resumed_runs import hooks, interrupted, names, resumed
+from helpers.runs import SEGMENTOR, options, steps
+from helpers.toy import toy_runner
+
+from xcit_mm import UserError
+from xcit_mm.engine.hooks.checkpoint import has_checkpoints, newest_checkpoint, set_run_aside
+from xcit_mm.engine.hooks.pictures import PictureHook
+from xcit_mm.engine.runner import CheckedRunner
+
+NUM_KILLS = 100
+KEPT = 2
+
+
+def test_a_kill_while_one_is_written_leaves_one_that_can_be_read(tmp_path):
+    done = subprocess.run(
+        [sys.executable, 'tests/helpers/killed_writes.py', *map(str, (tmp_path, NUM_KILLS, KEPT))],
+        cwd=ROOT,
+        env=os.environ | {'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1'},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-3000:]
+    *lines, last = done.stdout.splitlines()
+    newest, unfinished = zip(*(map(int, line.split()) for line in lines), strict=True)
+    assert len(newest) == NUM_KILLS
+    assert list(newest) == sorted(newest)  # what was there once is never lost
+    assert newest[-1] > KEPT
+    assert sum(unfinished) > NUM_KILLS / 4  # that many were hit in the midst of it
+    assert max(unfinished) == 1  # the next run clears it away
+    # Each kill may leave one more than is kept, until the next one is whole.
+    names = [f'iter_{number}.pth' for number in (newest[-1], newest[-1] + 1)]
+    assert last == ' '.join(['at the end', *sorted(names)])
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A disk of 80 MB, where the system lets us mount one."""
+    folder = tmp_path / 'disk'
+    folder.mkdir()
+    mount = ['mount', '-t', 'tmpfs', '-o', 'size=80m', 'tmpfs', str(folder)]
+    if shutil.which('mount') is None or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip('no disk can be mounted here')
+    yield folder
+    subprocess.run(['umount', '-l', str(folder)], check=True)
+
+
+def test_a_full_disk_stops_the_run_and_leaves_what_was_written(run_tool, shapes_root, small_disk):
+    """A checkpoint takes 54 MB: the second one does not fit beside the first."""
+    work_dir = small_disk / 'work'
+    arguments = ['--work-dir', work_dir, *options(shapes_root, 6)]
+    arguments += [
+        'default_hooks.checkpoint.interval=2',
+        'default_hooks.checkpoint.max_keep_ckpts=1',
+    ]
+    done = run_tool('train.py', SEGMENTOR, *arguments)
+    assert done.returncode == 2, done.stderr[-3000:]
+    assert 'Traceback' not in done.stderr
+    message = done.stderr.strip().splitlines()[-1]
+    assert f'the checkpoint {work_dir}/iter_4.pth cannot be written' in message
+    assert 'No space left on device' in message
+    assert 'make room, and go on from the last one with --resume' in message
+    path, checkpoint, _ = newest_checkpoint(str(work_dir), trusted=False)
+    assert path == work_dir / 'iter_2.pth'
+    assert checkpoint['meta']['iter'] == 2
+    assert list(work_dir.glob('.*.pth.*')) == []
+
+    subprocess.run(['mount', '-o', 'remount,size=200m', str(small_disk)], check=True)
+    done = run_tool('train.py', SEGMENTOR, '--resume', *arguments)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert steps(work_dir) == list(range(1, 7))
+
+
+def test_a_disk_that_is_full_before_the_run_is_said(run_tool, shapes_root, small_disk):
+    fill(small_disk)
+    arguments = ['--work-dir', small_disk, *options(shapes_root, 2)]
+    done = run_tool('train.py', SEGMENTOR, *arguments)
+    assert done.returncode == 2, done.stderr[-3000:]
+    assert 'No space left on device' in done.stderr.strip().splitlines()[-1]
+    assert 'Traceback' not in done.stderr
+
+
+def fill(disk: Path) -> None:
+    with pytest.raises(OSError, match='No space left'), (disk / 'ballast').open('wb') as file:
+        while True:
+            file.write(b'0' * 2**16)
+
+
+def test_files_of_others_beside_the_checkpoints_stay(tmp_path):
+    tmp_path.mkdir(exist_ok=True)
+    for name in ('model_best.pth.tar', 'epoch_12.pth.md5', '.iter_1.pth.x.unfinished'):
+        (tmp_path / name).touch()
+    interrupted(tmp_path, 2)
+    assert (tmp_path / 'model_best.pth.tar').is_file()
+    assert (tmp_path / 'epoch_12.pth.md5').is_file()
+    assert not list(tmp_path.glob('.*.unfinished'))
+
+
+def test_the_last_checkpoints_are_kept_the_others_removed(tmp_path):
+    keep = {'default_hooks.checkpoint.max_keep_ckpts': 2}
+    interrupted(tmp_path, 3, **keep)
+    assert names(tmp_path) == ['iter_2.pth', 'iter_3.pth']
+    resumed(tmp_path, **keep)
+    assert names(tmp_path) == ['iter_7.pth', 'iter_8.pth']
+    assert (tmp_path / 'last_checkpoint').read_text().endswith('iter_8.pth')
+
+
+def test_what_a_killed_run_did_not_remove_the_resumed_one_does(tmp_path, monkeypatch):
+    """Twice in a row, each time with the new checkpoint on the disk and the old one not removed."""
+    keep = {'default_hooks.checkpoint.max_keep_ckpts': 2}
+    interrupted(tmp_path, 2, **keep)
+    with monkeypatch.context() as patch:
+        save = CheckedRunner.save_checkpoint
+
+        def killed(*args, **kwargs) -> None:
+            save(*args, **kwargs)
+            raise RuntimeError('planted')
+
+        patch.setattr(CheckedRunner, 'save_checkpoint', killed)
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match='planted'):
+                resumed(tmp_path, **keep)
+    assert names(tmp_path) == [f'iter_{step}.pth' for step in (1, 2, 3, 4)]
+    resumed(tmp_path, steps=5, **keep)
+    assert names(tmp_path) == ['iter_4.pth', 'iter_5.pth']
+
+
+@pytest.mark.parametrize('metrics', ['acc', ['acc', 'miou']])
+def test_a_checkpoint_names_no_file_of_others_to_remove(tmp_path, metrics):
+    """By a path elsewhere, a link, a folder, or a file that the hook did not write."""
+    run = tmp_path / 'run'
+    options = {
+        'default_hooks.checkpoint.max_keep_ckpts': 1,
+        'default_hooks.checkpoint.save_best': metrics,
+        'default_hooks.checkpoint.rule': 'greater',
+    }
+    interrupted(run, 2, **options)
+    others = [tmp_path / 'iter_1.pth', tmp_path / 'notes.txt', run / 'mine.pth', run / 'best_.pth']
+    others += [tmp_path / 'best_acc_iter_1.pth', run / 'losses.jsonl', run / 'best_mine.pth']
+    folders = [run / 'iter_77.pth', run / 'best_acc_iter_77.pth', run / 'x_78.pth']
+    for path in others:
+        path.touch()
+    for path in folders:
+        path.mkdir()
+    (run / 'iter_79.pth').symlink_to(others[0])
+    others += [*folders, run / 'iter_79.pth']
+    shutil.copy(run / 'iter_2.pth', tmp_path / 'base.pth')
+    noted = [*map(str, others), *(path.name for path in others)]
+    noted += ['../iter_1.pth', '../notes.txt', '', '.', '..', 5, None, ['iter_1.pth'], '\0']
+    for best in (str(tmp_path / 'notes.txt'), str(folders[1]), str(run / 'losses.jsonl'), 5):
+        info = {'best_ckpt': best, 'best_ckpt_acc': best, 'best_ckpt_miou': best}
+        info |= {'kept_checkpoints': noted, 'keep_ckpt_ids': [77, 79, '../notes.txt', {}] * 3}
+        shutil.copy(tmp_path / 'base.pth', run / 'iter_2.pth')
+        changed(run / 'iter_2.pth', **info)
+        score(run, **options)
+        assert [path for path in others if not os.path.lexists(path)] == [], best
+
+
+def changed(path, **info) -> None:
+    """Change what a checkpoint notes for later."""
+    checkpoint = torch.load(path, weights_only=False)
+    checkpoint['message_hub']['runtime_info'].update(info)
+    checkpoint['message_hub']['resumed_keys'].update(dict.fromkeys(info, True))
+    torch.save(checkpoint, path)
+
+
+def score(run, **options) -> None:
+    """Resume a run for one step, which has the best metrics so far."""
+    options |= {'custom_hooks': [*hooks(), dict(type='ScoreHook')], 'steps': 3}
+    runner = toy_runner(run, resume=True, load_from=str(run / 'iter_2.pth'), **options)
+    runner.train()
+
+
+@pytest.mark.parametrize('metrics', ['acc', ['acc', 'miou']])
+def test_a_run_that_was_moved_keeps_its_own_best_checkpoint_only(tmp_path, metrics):
+    options = {
+        'default_hooks.checkpoint.save_best': metrics,
+        'default_hooks.checkpoint.rule': 'greater',
+    }
+    scored = [dict(type='ScoreHook'), dict(type='StopHook', after=2)]
+    runner = toy_runner(tmp_path / 'a', custom_hooks=hooks(*scored), **options)
+    with pytest.raises(RuntimeError, match='planted'):
+        runner.train()
+    shutil.copytree(tmp_path / 'a', tmp_path / 'b')
+    before = sorted(path.name for path in (tmp_path / 'a').glob('best_*'))
+    score(tmp_path / 'b', **options)
+    assert sorted(path.name for path in (tmp_path / 'a').glob('best_*')) == before
+    after = sorted(path.name for path in (tmp_path / 'b').glob('best_*'))
+    assert len(after) == len(before) == (2 if isinstance(metrics, list) else 1)
+    assert not set(after) & set(before)
+
+
+def test_no_link_leads_a_run_out_of_its_folder(tmp_path):
+    """The config and pictures are written there, among others, under names that are known."""
+    work_dir, other = tmp_path / 'work', tmp_path / 'other.py'
+    work_dir.mkdir()
+    other.write_text('of the user')
+    cfg = toy_runner(tmp_path / 'first').cfg
+    cfg.work_dir, cfg.experiment_name = str(work_dir), 'links'
+    vars(cfg)['_filename'] = 'toy.py'
+    (work_dir / 'toy.py').symlink_to(other)
+    runner = CheckedRunner.from_cfg(cfg)
+    assert other.read_text() == 'of the user'
+    assert 'ToyDataset' in (work_dir / 'toy.py').read_text()
+    (work_dir / 'pictures').symlink_to(tmp_path)
+    with pytest.raises(UserError, match='pictures is a link'):
+        PictureHook().before_train(runner)
+
+
+def test_an_earlier_run_is_set_aside_not_replaced(tmp_path):
+    assert set_run_aside(str(tmp_path)) is None
+    interrupted(tmp_path, 2)
+    before = names(tmp_path)
+    folder = set_run_aside(str(tmp_path))
+    assert names(folder) == before
+    assert (folder / 'losses.jsonl').is_file()
+    assert names(tmp_path) == []
+    assert not has_checkpoints(str(tmp_path))
+    with pytest.raises(UserError, match=f'of earlier runs there are --work-dir {folder}'):
+        newest_checkpoint(str(tmp_path), trusted=False)
+
+
+def test_a_new_run_sets_the_earlier_one_aside_once_it_can_begin(tmp_path):
+    interrupted(tmp_path, 2)
+    before = names(tmp_path)
+    with pytest.raises(KeyError):
+        toy_runner(tmp_path, **{'train_dataloader.dataset.type': 'Missing'}).train()
+    assert names(tmp_path) == before
+    toy_runner(tmp_path, steps=1).train()
+    assert names(tmp_path) == ['iter_1.pth']
+    (folder,) = tmp_path.glob('earlier_*')
+    assert names(folder) == before

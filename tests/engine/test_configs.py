@@ -1,0 +1,286 @@
+"""Every config is the published model and recipe, and runs on the installed stack."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from helpers import RELEASE_NAMES, ROOT
+from mmengine.config import Config
+from mmengine.registry import MODELS, init_default_scope
+from mmengine.runner import Runner
+from mmengine.structures import PixelData
+
+from xcit_mm import XCiT, environment
+
+CONFIGS = sorted((ROOT / 'configs').glob('*.py'))
+BUILT_IN = [path.stem for path in CONFIGS if path.stem.endswith(('shapes', 'small'))]  # the data
+RELEASE = 'https://dl.fbaipublicfiles.com/xcit/'
+RELEASED = dict(
+    mask_rcnn='coco/maskrcnn_xcit_{}_p{}.pth',
+    sem_fpn='ade/sem_fpn_xcit_{}_p{}.pth',
+    upernet='ade/upernet_xcit_{}_p{}.pth',
+)
+# Paper, tables 5 and 6, and the hyper-parameters of the release. Parameters in millions, heads
+# included, of the models that are not published as counted. Warm-up: iterations, start factor.
+# Schedule: steps and end in epochs, or iterations.
+TABLE = """\
+config                     published  params  drop  out_indices  lr    decay warm-up    schedule
+mask_rcnn_xcit_t12_16_3x   42.7/38.5  26.18   0     3,5,7,11     1e-4  0.05  500  1e-3  27,33,36
+mask_rcnn_xcit_t12_8_3x    44.5/40.3  25.87   0     3,5,7,11     1e-4  0.05  500  1e-3  27,33,36
+mask_rcnn_xcit_s12_16_3x   45.3/40.8  44.39   0.05  3,5,7,11     1e-4  0.05  500  1e-3  27,33,36
+mask_rcnn_xcit_s12_8_3x    47.0/42.3  43.17   0.05  3,5,7,11     1e-4  0.05  500  1e-3  27,33,36
+mask_rcnn_xcit_s24_16_3x   46.5/41.8  65.80   0.1   7,11,15,23   1e-4  0.05  500  1e-3  27,33,36
+mask_rcnn_xcit_s24_8_3x    48.1/43.0  64.58   0.1   7,11,15,23   1e-4  0.05  500  1e-3  27,33,36
+mask_rcnn_xcit_m24_16_3x   46.7/42.0  101.15  0.15  7,11,15,23   1e-4  0.05  500  1e-3  27,33,36
+mask_rcnn_xcit_m24_8_3x    48.5/43.7  98.98   0.15  7,11,15,23   1e-4  0.05  500  1e-3  27,33,36
+sem_fpn_xcit_t12_16_80k    38.1       8.90    0     3,5,7,11     6e-5  0.01  1500 1e-6  80000
+sem_fpn_xcit_t12_8_80k     39.9       8.59    0     3,5,7,11     6e-5  0.01  1500 1e-6  80000
+sem_fpn_xcit_s12_16_80k    43.9       32.22   0.05  3,5,7,11     6e-5  0.01  1500 1e-6  80000
+sem_fpn_xcit_s12_8_80k     44.2       31.00   0.05  3,5,7,11     6e-5  0.01  1500 1e-6  80000
+sem_fpn_xcit_s24_16_80k    44.6       53.64   0.1   7,11,15,23   6e-5  0.01  1500 1e-6  80000
+sem_fpn_xcit_s24_8_80k     47.1       52.42   0.1   7,11,15,23   6e-5  0.01  1500 1e-6  80000
+sem_fpn_xcit_m24_16_80k    45.9       94.04   0.2   7,11,15,23   6e-5  0.01  1500 1e-6  80000
+sem_fpn_xcit_m24_8_80k     46.9       91.86   0.2   7,11,15,23   6e-5  0.01  1500 1e-6  80000
+upernet_xcit_t12_16_160k   41.5       34.17   0     3,5,7,11     6e-5  0.01  1500 1e-6  160000
+upernet_xcit_t12_8_160k    43.5       33.87   0     3,5,7,11     6e-5  0.01  1500 1e-6  160000
+upernet_xcit_s12_16_160k   45.9       54.20   0.05  3,5,7,11     6e-5  0.01  1500 1e-6  160000
+upernet_xcit_s12_8_160k    46.6       52.98   0.05  3,5,7,11     6e-5  0.01  1500 1e-6  160000
+upernet_xcit_s24_16_160k   46.9       75.62   0.1   7,11,15,23   6e-5  0.01  1500 1e-6  160000
+upernet_xcit_s24_8_160k    48.1       74.40   0.1   7,11,15,23   6e-5  0.01  1500 1e-6  160000
+upernet_xcit_m24_16_160k   47.6       112.18  0.15  7,11,15,23   6e-5  0.01  1500 1e-6  160000
+upernet_xcit_m24_8_160k    48.4       110.01  0.15  7,11,15,23   6e-5  0.01  1500 1e-6  160000
+mask_rcnn_xcit_n12_16_3x   -          22.76   0     3,5,7,11     1e-4  0.05  500  1e-3  27,33,36
+mask_rcnn_xcit_n12_8_3x    -          22.62   0     3,5,7,11     1e-4  0.05  500  1e-3  27,33,36
+mask_rcnn_xcit_t24_16_3x   -          31.58   0.05  7,11,15,23   1e-4  0.05  500  1e-3  27,33,36
+mask_rcnn_xcit_t24_8_3x    -          31.27   0.05  7,11,15,23   1e-4  0.05  500  1e-3  27,33,36
+mask_rcnn_xcit_l24_16_3x   -          201.92  0.25  7,11,15,23   1e-4  0.05  500  1e-3  27,33,36
+mask_rcnn_xcit_l24_8_3x    -          197.03  0.3   7,11,15,23   1e-4  0.05  500  1e-3  27,33,36
+retinanet_xcit_t12_16_1x   -          15.49   0     3,5,7,11     1e-4  0.05  500  1e-3  8,11,12
+retinanet_xcit_s12_16_1x   -          34.10   0.05  3,5,7,11     1e-4  0.05  500  1e-3  8,11,12
+"""
+ROWS = [line.split() for line in TABLE.splitlines()[1:]]
+
+
+def load(name: str) -> Config:
+    cfg = Config.fromfile(ROOT / 'configs' / f'{name}.py')
+    for part in ('models', 'datasets', 'evaluation', 'visualization'):
+        environment.require(f'{cfg.default_scope}.{part}')
+    init_default_scope(cfg.default_scope)
+    return cfg
+
+
+def build(cfg: Config, **backbone) -> torch.nn.Module:
+    return MODELS.build(cfg.model | dict(backbone=cfg.model.backbone | backbone))
+
+
+class BareRunner:
+    """As much of a Runner as Runner.build_optim_wrapper asks for."""
+
+    def __init__(self, model):
+        self.model = model
+
+
+def test_the_table_has_every_config():
+    assert {row[0] for row in ROWS} == {path.stem for path in CONFIGS} - set(BUILT_IN)
+    assert len([row for row in ROWS if row[1] != '-']) == 24
+
+
+@pytest.mark.parametrize('row', ROWS, ids=lambda row: row[0])
+def test_config_is_the_published_model_and_recipe(row):
+    name, _, params, drop, out_indices, lr, decay, warm_up, start, schedule = row
+    cfg = load(name)
+    with torch.device('meta'):  # shapes without values
+        model = build(cfg)
+    assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(
+        float(params), abs=0.01
+    )
+    patch_size = name.split('_xcit_')[1].split('_')[1]
+    assert model.backbone.patch_size == int(patch_size)
+    assert model.backbone.out_indices == tuple(map(int, out_indices.split(',')))
+    assert {block.drop_path.p for block in model.backbone.blocks} == {float(drop)}
+
+    *steps, end = map(int, schedule.split(','))
+    linear, then = cfg.param_scheduler
+    assert (linear.type, linear.by_epoch, linear.begin) == ('LinearLR', False, 0)
+    assert (linear.end, linear.start_factor) == (int(warm_up), float(start))
+    if steps:
+        assert cfg.train_cfg == dict(type='EpochBasedTrainLoop', max_epochs=end, val_interval=1)
+        assert (then.type, then.by_epoch, then.milestones) == ('MultiStepLR', True, steps)
+        assert (then.end, then.gamma) == (end, 0.1)
+        assert (cfg.optim_wrapper.type, cfg.optim_wrapper.loss_scale) == (
+            'AmpOptimWrapper',
+            'dynamic',
+        )
+    else:
+        assert (cfg.train_cfg.type, cfg.train_cfg.max_iters) == ('IterBasedTrainLoop', end)
+        assert (then.type, then.by_epoch, then.begin, then.end) == (
+            'PolyLR',
+            False,
+            int(warm_up),
+            end,
+        )
+        assert (then.power, then.eta_min) == (1.0, 0.0)
+        assert cfg.optim_wrapper.type == 'OptimWrapper'
+    assert 'clip_grad' not in cfg.optim_wrapper
+    assert cfg.train_dataloader.batch_size == 2
+    assert cfg.auto_scale_lr == dict(enable=True, base_batch_size=16)
+
+    optim_wrapper = dict(
+        type='OptimWrapper',
+        optimizer=cfg.optim_wrapper.optimizer,
+        paramwise_cfg=cfg.optim_wrapper.paramwise_cfg,
+    )
+    optimizer = Runner.build_optim_wrapper(BareRunner(model), optim_wrapper).optimizer
+    assert isinstance(optimizer, torch.optim.AdamW)
+    assert {(g['lr'], g['betas']) for g in optimizer.param_groups} == {(float(lr), (0.9, 0.999))}
+    decays = {id(p): g['weight_decay'] for g in optimizer.param_groups for p in g['params']}
+    for parameter_name, parameter in model.named_parameters():
+        expected = 0.0 if 'norm' in parameter_name else float(decay)
+        assert decays[id(parameter)] == expected, parameter_name
+
+
+@pytest.mark.parametrize('row', ROWS, ids=lambda row: row[0])
+def test_config_starts_from_the_weights_of_its_arch_and_says_what_it_reaches(row):
+    name, published, params = row[:3]
+    cfg = load(name)
+    task, rest = name.split('_xcit_')
+    arch, patch_size = rest.split('_')[:2]
+    start = f'{RELEASE}xcit_{RELEASE_NAMES[arch]}_p{patch_size}_384_dist.pth'
+    assert cfg.pretrained == start
+    assert cfg.model.backbone.init_cfg == dict(type='Pretrained', checkpoint=start)
+
+    text = (ROOT / 'configs' / f'{name}.py').read_text()
+    assert len(text.splitlines()) <= 12
+    assert f'XCiT-{arch.upper()}/{patch_size}' in text
+    assert f'{params} M parameters' in text
+    assert f'tools/dist_train.sh configs/{name}.py 8' in text
+    if published == '-':
+        assert 'no published result' in text
+    else:
+        figures = re.search(r'published (.*?);', text)[1]
+        assert re.findall(r'[0-9.]+', figures) == published.split('/')
+        assert f'Weights: {RELEASE}{RELEASED[task].format(RELEASE_NAMES[arch], patch_size)}' in text
+    if patch_size == '8':
+        assert f"_base_ = '{name.replace('_8_', '_16_')}.py'" in text
+
+
+@pytest.mark.parametrize('name', BUILT_IN)
+def test_a_config_of_the_built_in_data_builds(name):
+    assert isinstance(build(load(name)).backbone, XCiT)
+
+
+def test_mask_rcnn_augments_as_detr_does():
+    cfg = load('mask_rcnn_xcit_s12_8_3x')
+    multi_scale = [(side, 1333) for side in range(480, 801, 32)]
+    flip, choice = cfg.train_pipeline[2:4]
+    assert (flip.type, flip.prob) == ('RandomFlip', 0.5)
+    (resize,), (first, crop, second) = choice.transforms
+    assert [tuple(s) for s in resize.scales] == multi_scale
+    assert [tuple(s) for s in first.scales] == [(400, 1333), (500, 1333), (600, 1333)]
+    assert tuple(crop.crop_size) == (384, 600)
+    assert [tuple(s) for s in second.scales] == multi_scale
+    assert tuple(cfg.test_pipeline[1].scale) == (1333, 800)
+    assert cfg.model.data_preprocessor.pad_size_divisor == 32
+
+
+@pytest.mark.parametrize('name', ['sem_fpn_xcit_s12_8_80k', 'upernet_xcit_s12_8_160k'])
+def test_segmentors_see_ade20k_as_published(name):
+    cfg = load(name)
+    resize, crop, flip, distortion = cfg.train_dataloader.dataset.pipeline[2:6]
+    assert (tuple(resize.scale), resize.ratio_range) == ((2048, 512), (0.5, 2.0))
+    assert tuple(crop.crop_size) == tuple(cfg.model.data_preprocessor.size) == (512, 512)
+    assert (flip.type, flip.prob) == ('RandomFlip', 0.5)
+    assert distortion.type == 'PhotoMetricDistortion'
+    assert cfg.model.test_cfg.mode == 'whole'
+    assert tuple(cfg.test_dataloader.dataset.pipeline[1].scale) == (2048, 512)
+    head = cfg.model.decode_head
+    assert (head.type, head.channels, head.num_classes) == (
+        ('FPNHead', 128, 150) if name.startswith('sem_fpn') else ('UPerHead', 512, 150)
+    )
+    if head.type == 'UPerHead':
+        auxiliary = cfg.model.auxiliary_head
+        assert (auxiliary.in_index, auxiliary.channels) == (2, 256)
+        assert auxiliary.loss_decode.loss_weight == 0.4
+    else:
+        assert cfg.model.neck.out_channels == 384
+
+
+@pytest.mark.parametrize(
+    'name',
+    ['mask_rcnn_xcit_t12_16_3x', 'retinanet_xcit_t12_16_1x', 'faster_rcnn_xcit_n12_16_small'],
+)
+def test_a_detector_computes_losses_and_predicts(name):
+    model = build(load(name), init_cfg=None)
+    from mmdet.structures import DetDataSample
+    from mmdet.structures.mask import BitmapMasks
+    from mmengine.structures import InstanceData
+
+    height, width = 96, 128
+    masks = np.zeros((1, height, width), dtype=np.uint8)
+    masks[0, 20:70, 30:90] = 1
+    instances = InstanceData(
+        bboxes=torch.tensor([[30.0, 20.0, 90.0, 70.0]]),
+        labels=torch.tensor([2]),
+        masks=BitmapMasks(masks, height, width),
+    )
+    metainfo = dict(
+        img_shape=(height, width), ori_shape=(height, width), scale_factor=(1.0, 1.0), img_id=0
+    )
+    sample = DetDataSample(metainfo=metainfo, gt_instances=instances)
+    image = torch.randint(0, 256, (3, height, width), dtype=torch.uint8)
+    data = model.data_preprocessor(dict(inputs=[image], data_samples=[sample]), training=True)
+    losses = model(**data, mode='loss')
+    total, _ = model.parse_losses(losses)
+    total.backward()
+    assert torch.isfinite(total)
+    without_gradient = {n for n, p in model.named_parameters() if p.grad is None}
+    # RetinaNet's FPN begins at stride 8: what makes the map at stride 4 is not trained.
+    unused = ('backbone.fpn1', 'backbone.out_norms.0') if 'retinanet' in name else ()
+    assert all(n.startswith(unused) for n in without_gradient) if unused else not without_gradient
+
+    with torch.no_grad():
+        data = model.eval().data_preprocessor(dict(inputs=[image], data_samples=[sample]))
+        (prediction,) = model(**data, mode='predict')
+    instances = prediction.pred_instances
+    assert instances.bboxes.shape == (len(instances.scores), 4)
+    if 'mask_rcnn' in name:
+        assert instances.masks.shape == (len(instances.scores), height, width)
+
+
+@pytest.mark.parametrize('name', ['sem_fpn_xcit_t12_16_80k', 'upernet_xcit_t12_16_160k'])
+def test_a_segmentor_computes_losses_and_predicts(name):
+    model = build(load(name), init_cfg=None)
+    from mmseg.structures import SegDataSample
+
+    height, width = 96, 128
+    labels = torch.randint(0, 150, (1, height, width))
+    metainfo = dict(img_shape=(height, width), ori_shape=(height, width))
+    samples = [
+        SegDataSample(metainfo=metainfo, gt_sem_seg=PixelData(data=labels)) for _ in range(2)
+    ]
+    images = list(torch.randint(0, 256, (2, 3, height, width), dtype=torch.uint8))
+    model.data_preprocessor.size = (height, width)
+    data = model.data_preprocessor(dict(inputs=images, data_samples=samples), training=True)
+    losses = model(**data, mode='loss')
+    total, _ = model.parse_losses(losses)
+    total.backward()
+    assert torch.isfinite(total)
+    assert ('aux.loss_ce' in losses) == name.startswith('upernet')
+    assert not [n for n, p in model.named_parameters() if p.grad is None]
+
+    with torch.no_grad():
+        data = model.eval().data_preprocessor(dict(inputs=images, data_samples=samples))
+        predictions = model(**data, mode='predict')
+    for prediction in predictions:
+        assert prediction.pred_sem_seg.data.shape == (1, height, width)
+
+
+def test_the_config_of_the_documentation_builds(tmp_path):
+    page = (ROOT / 'docs' / 'own_data.md').read_text()
+    start = page.index("_base_ = 'mmdet::")
+    (tmp_path / 'own.py').write_text(page[start : page.index('```', start)])
+    cfg = Config.fromfile(tmp_path / 'own.py')
+    environment.require('mmdet.models')
+    init_default_scope('mmdet')
+    assert isinstance(MODELS.build(cfg.model).backbone, XCiT)

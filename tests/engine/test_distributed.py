@@ -1,0 +1,252 @@
+"""Many processes, as a user starts them: on the CPU, where they talk through gloo."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import ROOT
+from helpers.runs import DETECTOR, losses, options, run_script
+
+NUM_ITERS = 16
+HOOK = '''
+import torch
+from mmengine.dist import get_rank
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS
+
+
+@HOOKS.register_module()
+class DumpHook(Hook):
+    """Writes the model of each process at the end."""
+
+    priority = 'LOWEST'
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def after_train(self, runner):
+        torch.save(runner.model.module.state_dict(), f'{self.folder}/rank{get_rank()}.pth')
+'''
+
+
+@pytest.fixture(scope='module')
+def run(shapes_root, tmp_path_factory):
+    """A training of the shapes detector in two processes: its folder and what it printed."""
+    folder = tmp_path_factory.mktemp('distributed')
+    (folder / 'dump.py').write_text(HOOK)
+    (folder / 'own.py').write_text(
+        f"_base_ = '{ROOT / DETECTOR}'\n"
+        "custom_imports = dict(imports=['xcit_mm', 'dump'])\n"
+        f"custom_hooks = [dict(type='DumpHook', folder='{folder}')]\n"
+    )
+    output = run_script(
+        'tools/dist_train.sh',
+        folder / 'own.py',
+        2,
+        '--work-dir',
+        folder / 'work',
+        *options(shapes_root, NUM_ITERS),
+        'train_dataloader.batch_size=2',
+        PYTHONPATH=folder,
+    )
+    return folder, output
+
+
+def test_the_losses_fall(run):
+    folder, output = run
+    history = losses(folder / 'work')
+    assert sorted(history) == list(range(1, NUM_ITERS + 1))
+    first, last = range(1, 4), range(NUM_ITERS - 2, NUM_ITERS + 1)
+    assert sum(history[i] for i in last) < 0.9 * sum(history[i] for i in first)
+    assert output.count('The training is finished.') == 1
+    assert 'the processes talk through gloo' in output
+
+
+def test_a_model_with_parameters_that_get_no_gradient_trains(shapes_root, tmp_path):
+    """RetinaNet leaves a map out; DistributedDataParallel has to be told, without GPUs too."""
+    text = (ROOT / DETECTOR).read_text().replace('_base_/', f'{ROOT}/configs/_base_/')
+    start, end = text.index('model = dict('), len(text)
+    model = """model = dict(
+    backbone=dict(arch='n12'),
+    neck=dict(in_channels=[128] * 4, out_channels=64),
+    bbox_head=dict(in_channels=64, feat_channels=64, stacked_convs=1, num_classes=3),
+)
+val_evaluator = test_evaluator = dict(metric='bbox')
+"""
+    own = (text[:start] + model + text[end:]).replace('mask_rcnn_xcit.py', 'retinanet_xcit.py')
+    (tmp_path / 'own.py').write_text(own)
+    arguments = ['--work-dir', tmp_path / 'work', *options(shapes_root, 3)]
+    run_script('tools/dist_train.sh', tmp_path / 'own.py', 2, *arguments)
+    assert sorted(losses(tmp_path / 'work')) == [1, 2, 3]
+
+
+def test_the_learning_rate_follows_the_batch_of_all_processes(run):
+    """Two processes with two images each, where the recipe of the shapes has eight."""
+    _, output = run
+    assert (
+        'batch size of 8 and the current batch size is 4. Scaling the original LR by 0.5' in output
+    )
+
+
+def test_all_processes_end_with_the_same_model(run):
+    folder, _ = run
+    first, second = (torch.load(folder / f'rank{rank}.pth') for rank in (0, 1))
+    saved = torch.load(folder / f'work/iter_{NUM_ITERS}.pth', weights_only=False)['state_dict']
+    assert first.keys() == second.keys() == saved.keys()
+    for name in first:
+        assert torch.equal(first[name], second[name]), name
+        assert torch.equal(first[name], saved[name]), name
+
+
+def test_two_processes_measure_what_one_does(run, run_tool, shapes_root):
+    folder, _ = run
+    checkpoint = folder / f'work/iter_{NUM_ITERS}.pth'
+
+    def arguments(name: str) -> list:
+        return [
+            '--work-dir',
+            folder / name,
+            '--out',
+            folder / f'{name}.json',
+            '--cfg-options',
+            f'data_root={shapes_root}',
+            'model.test_cfg.rcnn.score_thr=0.01',  # so short a training is sure of nothing
+            f'test_evaluator.outfile_prefix={folder}/{name}',
+        ]
+
+    run_script('tools/dist_test.sh', DETECTOR, checkpoint, 2, *arguments('two'))
+    done = run_tool('test.py', DETECTOR, checkpoint, *arguments('one'))
+    assert done.returncode == 0, done.stderr[-3000:]
+    one, two = (json.loads((folder / f'{n}.json').read_text())['metrics'] for n in ('one', 'two'))
+    assert two == pytest.approx(one, abs=1e-6)
+    assert {'coco/bbox_mAP', 'coco/segm_mAP'} <= set(one)
+    assert max(one.values()) > 0
+    predictions = [json.loads((folder / f'{n}.bbox.json').read_text()) for n in ('one', 'two')]
+    key = lambda p: (p['image_id'], p['category_id'], *p['bbox'])  # noqa: E731
+    one, two = (sorted(p, key=key) for p in predictions)
+    assert len(one) == len(two) > 100
+    for a, b in zip(one, two, strict=True):
+        assert (a['image_id'], a['category_id']) == (b['image_id'], b['category_id'])
+        assert a['bbox'] == pytest.approx(b['bbox'], abs=1e-3)
+        assert a['score'] == pytest.approx(b['score'], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ('command', 'env', 'says'),
+    [
+        (['dist_train.sh', DETECTOR], {}, 'usage: tools/dist_train.sh CONFIG GPUS'),
+        (['dist_test.sh', DETECTOR, 'a.pth'], {}, 'usage: tools/dist_test.sh CONFIG CHECKPOINT GP'),
+        (['dist_train.sh', DETECTOR, 'all'], {}, "GPUS is 'all', not a number of processes"),
+        (['dist_train.sh', DETECTOR, '8'], {'NNODES': '2'}, 'NNODES=2 needs NODE_RANK and MASTER'),
+        (['slurm_train.sh', 'gpu', 'job', 'c.py'], {'GPUS': 'all'}, "GPUS is 'all', not a number"),
+        (['slurm_train.sh', 'gpu', 'job'], {}, 'usage: tools/slurm_train.sh PARTITION JOB_NAME'),
+        (['slurm_test.sh', 'gpu', 'job', 'c.py'], {}, 'usage: tools/slurm_test.sh PARTITION JOB'),
+        (['torchrun.sh', '2'], {}, 'usage: tools/torchrun.sh GPUS TOOL'),
+        (['srun.sh', 'gpu', 'job'], {}, 'usage: tools/srun.sh PARTITION JOB_NAME TOOL'),
+    ],
+)
+def test_a_script_that_lacks_an_argument_says_which(command, env, says):
+    done = subprocess.run(
+        [f'tools/{command[0]}', *command[1:]],
+        cwd=ROOT,
+        env=os.environ | env,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert says in done.stderr
+
+
+@pytest.fixture
+def recorded(tmp_path) -> Path:
+    """A PYTHON, and an srun, that write down how they were called."""
+    for name in ('python', 'srun'):
+        path = tmp_path / name
+        path.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {tmp_path}/{name}.called\n')
+        path.chmod(0o755)
+    return tmp_path
+
+
+def called(path: Path) -> list[str]:
+    return path.read_text().replace(f'{ROOT}/', '').splitlines()
+
+
+def test_several_machines_meet_at_the_first_one(recorded):
+    run_script(
+        'tools/dist_train.sh',
+        'config.py',
+        8,
+        '--work-dir',
+        'a folder',
+        PYTHON=recorded / 'python',
+        NNODES=2,
+        NODE_RANK=1,
+        MASTER_ADDR='10.0.0.1',
+        PORT=12345,
+    )
+    assert called(recorded / 'python.called') == [
+        '-m',
+        'torch.distributed.run',
+        '--nnodes=2',
+        '--node_rank=1',
+        '--master_addr=10.0.0.1',
+        '--master_port=12345',
+        '--nproc_per_node=8',
+        '--max-restarts=0',
+        'tools/train.py',
+        'config.py',
+        '--work-dir',
+        'a folder',
+        '--launcher',
+        'pytorch',
+    ]
+
+
+@pytest.mark.parametrize(
+    ('tool', 'arguments'), [('train', ['config.py', '--resume']), ('test', ['config.py', 'a.pth'])]
+)
+def test_slurm_starts_a_process_for_every_gpu(recorded, tool, arguments):
+    run_script(
+        f'tools/slurm_{tool}.sh',
+        'gpu',
+        'job',
+        *arguments,
+        PATH=f'{recorded}:{os.environ["PATH"]}',
+        PYTHON='python',
+        GPUS=16,
+        SRUN_ARGS='--time=3 --exclusive',
+    )
+    assert called(recorded / 'srun.called') == [
+        '--partition=gpu',
+        '--job-name=job',
+        '--gres=gpu:8',
+        '--ntasks=16',
+        '--ntasks-per-node=8',
+        '--cpus-per-task=5',
+        '--kill-on-bad-exit=1',
+        '--time=3',
+        '--exclusive',
+        'python',
+        '-u',
+        f'tools/{tool}.py',
+        *arguments,
+        '--launcher',
+        'slurm',
+    ]
+
+
+def test_an_error_in_a_process_is_said_and_ends_all(shapes_root, tmp_path):
+    done = subprocess.run(
+        ['tools/dist_train.sh', DETECTOR, '2', '--cfg-options', f'data_root={tmp_path}/gone'],
+        cwd=ROOT,
+        env=os.environ | {'PYTHON': sys.executable},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode != 0
+    assert re.search(r'tools/train\.py: train data: folder .*gone', done.stderr)

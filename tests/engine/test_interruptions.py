@@ -1,0 +1,201 @@
+"""Runs that are killed, asked to stop, or lose a process, as a user has them."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import PATIENCE, ROOT, wait_until
+from helpers.killed_runs import NUM_ITERS
+from helpers.runs import DETECTOR, SEGMENTOR, Running, children_of, options, steps, weights
+
+NUM_KILLS = 20
+SMALL = """
+arch = dict(_delete_=True, embed_dim=64, depth=4, num_heads=2, eta=1.0)
+model = dict(
+    backbone=dict(arch=arch, out_indices=(0, 1, 2, 3)),
+    neck=dict(in_channels=[64] * 4),
+)
+custom_hooks = [dict(type='EMAHook')]
+"""
+
+
+def assert_same_runs(first: Path, second: Path, num_iters: int) -> None:
+    """Bit by bit; and the log of losses without a gap or a double."""
+    a, b = (weights(folder / f'iter_{num_iters}.pth') for folder in (first, second))
+    assert a.keys() == b.keys()
+    for name in a:
+        assert torch.equal(a[name], b[name]), name
+    logs = [(folder / 'losses.jsonl').read_text() for folder in (first, second)]
+    assert logs[0] == logs[1]
+    assert steps(first) == list(range(1, num_iters + 1))
+
+
+@pytest.mark.parametrize(
+    ('config', 'processes'), [(DETECTOR, 1), (SEGMENTOR, 2)], ids=['detector', 'two processes']
+)
+def test_a_run_killed_twenty_times_ends_like_one_left_alone(
+    shapes_root, tmp_path, config, processes
+):
+    """With drop path, augmentation, a worker of its own for the data, and averaged weights."""
+    own = tmp_path / 'own.py'
+    own.write_text(f"_base_ = '{ROOT / config}'\n{SMALL}")
+    done = subprocess.run(
+        [
+            sys.executable,
+            'tests/helpers/killed_runs.py',
+            *map(str, (own, shapes_root, tmp_path, processes, NUM_KILLS)),
+        ],
+        cwd=ROOT,
+        env=os.environ | {'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1'},
+        capture_output=True,
+        text=True,
+        timeout=2 * PATIENCE,
+    )
+    logs = ''.join(path.read_text()[-3000:] for path in tmp_path.glob('*.log'))
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:] + logs
+    newest = [int(number) for number in re.findall(r'newest checkpoint (\d+)', done.stdout)]
+    assert len(newest) == NUM_KILLS
+    assert newest == sorted(newest)
+    assert len(set(newest)) > NUM_KILLS / 3  # at so many places
+    assert_same_runs(tmp_path / 'whole', tmp_path / 'killed', NUM_ITERS)
+    # Workers of the killed processes end, too.
+    wait_until(
+        lambda: subprocess.run(['pgrep', '-f', str(own)], capture_output=True).returncode == 1,
+        seconds=60,
+    )
+
+
+EPOCHS = f"""_base_ = '{ROOT / SEGMENTOR}'
+train_cfg = dict(_delete_=True, type='EpochBasedTrainLoop', max_epochs=2)
+train_dataloader = dict(
+    batch_size=2, sampler=dict(_delete_=True, type='DefaultSampler', shuffle=True)
+)
+default_hooks = dict(checkpoint=dict(by_epoch=True, interval=1), logger=dict(interval=1))
+log_processor = dict(by_epoch=True, window_size=1)
+"""
+
+
+@pytest.fixture(scope='module')
+def train_epochs(shapes_root, tmp_path_factory):
+    """Start two epochs of twelve iterations, with a worker for the data."""
+    config = tmp_path_factory.mktemp('config') / 'epochs.py'
+    config.write_text(EPOCHS)
+
+    def start(work_dir: Path, *more: str) -> Running:
+        arguments = ['--work-dir', work_dir, *more, '--cfg-options', f'data_root={shapes_root}']
+        return Running(sys.executable, 'tools/train.py', config, *arguments)
+
+    return start
+
+
+@pytest.fixture(scope='module')
+def whole(train_epochs, tmp_path_factory) -> Path:
+    """The work dir of a run that was left alone."""
+    work_dir = tmp_path_factory.mktemp('whole')
+    returned, output, _ = train_epochs(work_dir).end()
+    assert returned == 0, output[-3000:]
+    return work_dir
+
+
+@pytest.mark.parametrize(
+    ('number', 'code'), [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=['SIGTERM', 'Ctrl-C']
+)
+def test_a_run_that_is_asked_to_stop_loses_nothing(train_epochs, whole, tmp_path, number, code):
+    """In the midst of an epoch; the signal goes to all processes of the group."""
+    running = train_epochs(tmp_path)
+    running.wait_for(tmp_path, 3)
+    os.killpg(running.process.pid, number)
+    returned, output, _ = running.end()
+    assert returned == code, output[-3000:]
+    stopped_after = steps(tmp_path)[-1]
+    assert stopped_after < 12
+    assert f'stopped by {number.name} after iteration {stopped_after}' in output
+    assert 'Traceback' not in output
+    assert [path.stem for path in tmp_path.glob('*.pth')] == [f'iter_{stopped_after}']
+
+    returned, output, _ = train_epochs(tmp_path, '--resume').end()
+    assert returned == 0, output[-3000:]
+    a, b = (weights(work_dir / 'epoch_2.pth') for work_dir in (whole, tmp_path))
+    for name in a:
+        assert torch.equal(a[name], b[name]), name
+    assert steps(tmp_path) == list(range(1, 25))
+
+
+def distributed(shapes_root: Path, folder: Path, num_iters: int, **env: object) -> Running:
+    arguments = ['--work-dir', folder, *options(shapes_root, num_iters)]
+    arguments += ['default_hooks.checkpoint.interval=2', 'train_dataloader.batch_size=2']
+    return Running('tools/dist_train.sh', SEGMENTOR, 2, *arguments, OMP_NUM_THREADS=1, **env)
+
+
+def test_a_process_that_dies_ends_the_job_with_its_reason(shapes_root, tmp_path):
+    running = distributed(shapes_root, tmp_path, 500)
+    running.wait_for(tmp_path, 3)
+    os.kill(children_of(running.process.pid)[1], signal.SIGKILL)
+    returned, output, seconds = running.end()
+    assert returned != 0
+    assert seconds < 60
+    cause = output[output.index('Root Cause') :]
+    assert 'rank      : 1' in cause
+    assert 'SIGKILL' in cause
+
+
+def test_a_job_that_may_start_again_goes_on_from_the_last_checkpoint(shapes_root, tmp_path):
+    num_iters = 14
+    running = distributed(shapes_root, tmp_path / 'cut', num_iters, MAX_RESTARTS=1)
+    running.wait_for(tmp_path / 'cut', 3)
+    os.kill(children_of(running.process.pid)[1], signal.SIGKILL)
+    returned, output, _ = running.end()
+    assert returned == 0, output[-5000:]
+    assert 'This process was started again: it goes on from the last checkpoint.' in output
+    assert 'The training is finished.' in output
+    returned, output, _ = distributed(shapes_root, tmp_path / 'whole', num_iters).end()
+    assert returned == 0, output[-5000:]
+    assert_same_runs(tmp_path / 'whole', tmp_path / 'cut', num_iters)
+
+
+def test_all_processes_stop_after_the_same_step(shapes_root, tmp_path):
+    """Where one alone is asked to."""
+    running = distributed(shapes_root, tmp_path, 500)
+    running.wait_for(tmp_path, 3)
+    os.kill(children_of(running.process.pid)[1], signal.SIGTERM)
+    _, output, seconds = running.end()
+    assert seconds < 60
+    (stopped_after,) = set(re.findall(r'stopped by SIGTERM after iteration (\d+)', output))
+    assert output.count('stopped by SIGTERM') >= 2
+    assert (tmp_path / f'iter_{stopped_after}.pth').is_file()
+
+
+def test_unequal_shares_and_images_without_objects_do_not_hang_the_processes(shapes_root, tmp_path):
+    """Seven images: four with objects for the first process, three without for the second."""
+    root = Path(shutil.copytree(shapes_root, tmp_path / 'shapes'))
+    ann_file = root / 'coco/annotations/instances_train2017.json'
+    content = json.loads(ann_file.read_text())
+    content['images'] = sorted(content['images'], key=lambda image: image['id'])[:7]
+    with_objects = {image['id'] for image in content['images'][::2]}
+    content['annotations'] = [a for a in content['annotations'] if a['image_id'] in with_objects]
+    ann_file.write_text(json.dumps(content))
+    own = tmp_path / 'own.py'
+    own.write_text(
+        f"_base_ = '{ROOT / DETECTOR}'\n"
+        "train_cfg = dict(_delete_=True, type='EpochBasedTrainLoop', max_epochs=2)\n"
+        "sampler = dict(_delete_=True, type='DefaultSampler', shuffle=False, round_up=False)\n"
+        'train_dataloader = dict(batch_size=1, sampler=sampler)\n'
+    )
+    running = Running(
+        'tools/dist_train.sh',
+        own,
+        2,
+        *('--work-dir', tmp_path / 'work', '--cfg-options', f'data_root={root}'),
+        'default_hooks.logger.interval=1',
+        OMP_NUM_THREADS=1,
+    )
+    returned, output, _ = running.end()
+    assert returned == 0, output[-5000:]
+    assert steps(tmp_path / 'work') == list(range(1, 9))  # four an epoch, for both

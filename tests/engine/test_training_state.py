@@ -1,0 +1,137 @@
+"""What a checkpoint holds beside the weights: a run goes on from it, or the part is named."""
+
+import numpy as np
+import pytest
+import torch
+from helpers.resumed_runs import hooks, interrupted, resumed
+from helpers.toy import toy_runner
+from mmengine.logging import HistoryBuffer
+
+from xcit_mm import UserError
+from xcit_mm.engine.training_state import require_training_state
+
+
+def of_a_run(**changes) -> dict:
+    """What mmengine's runner writes, with values at dotted paths exchanged."""
+    checkpoint = {
+        'meta': {'epoch': 3, 'iter': 0},
+        'state_dict': {'a': torch.zeros(1)},
+        'message_hub': {'log_scalars': {}, 'runtime_info': {}, 'resumed_keys': {}},
+        'optimizer': {'state': {}, 'param_groups': [{'params': []}], 'loss_scaler': {}},
+        'param_schedulers': [{'last_step': 3}],
+    }
+    for path, value in changes.items():
+        outer, _, last = path.rpartition('.')
+        (checkpoint[outer] if outer else checkpoint)[last] = value
+    return checkpoint
+
+
+@pytest.mark.parametrize('schedulers', [[], [{}], {}, {'generator': [{}]}])
+def test_what_the_runner_writes_can_be_resumed(schedulers):
+    require_training_state(of_a_run(param_schedulers=schedulers), 'run.pth')
+
+
+@pytest.mark.parametrize(
+    ('path', 'values'),
+    [
+        ('meta', [None, 3, [], {}]),
+        ('meta.epoch', [None, -1, True, 1.0, '1', torch.tensor(1), [1]]),
+        ('meta.iter', [None, -1, False, 1.0, '1']),
+        ('state_dict', [None, 3, []]),
+        ('message_hub', [None, [], 'hub', {}]),
+        ('message_hub.log_scalars', [None, []]),
+        ('message_hub.runtime_info', [None, 1]),
+        ('message_hub.resumed_keys', [None, 'a']),
+        ('optimizer', [None, [], {}, {'state': {}}]),
+        ('optimizer.state', [None, []]),
+        ('optimizer.param_groups', [None, {}, [1], (1,)]),
+        ('param_schedulers', [None, 3, [1], {'a': {}}, {'a': None}]),
+    ],
+)
+def test_a_part_that_is_missing_or_of_a_wrong_kind_is_named(path, values):
+    for value in values:
+        with pytest.raises(
+            UserError, match=rf'run\.pth .*holds no valid .*{path}.*load_from=run\.pth'
+        ):
+            require_training_state(of_a_run(**{path: value}), 'run.pth')
+
+
+@pytest.mark.parametrize('content', [None, 3, [], 'a', {'a': torch.zeros(1)}])
+def test_weights_alone_cannot_be_resumed(content):
+    with pytest.raises(UserError, match=r'run\.pth cannot be resumed'):
+        require_training_state(content, 'run.pth')
+
+
+SCHEDULED = {
+    'param_scheduler': [dict(type='LinearLR', start_factor=0.1, by_epoch=False, end=6)],
+    'default_hooks.checkpoint.save_best': 'acc',
+    'default_hooks.checkpoint.rule': 'greater',
+    'steps': 3,
+}
+INFO = 'message_hub.runtime_info.'
+WRONG = {
+    'ema_state_dict': [None, 3, {'module.linear.bias': torch.zeros(3)}, {'steps': torch.zeros(3)}],
+    'message_hub.log_scalars.train/lr': [None, [1.0], HistoryBuffer([], [])],
+    'message_hub.log_scalars.train/\x1b[2J': [HistoryBuffer([1.0], [1])],
+    'message_hub.resumed_keys.iter': [False, 'a'],
+    f'{INFO}bad_data': [None, 3, ['a'], {'a': 1}],
+    f'{INFO}share_of_the_data': [3, {'images a step': np.zeros(3)}],
+    f'{INFO}best_score': [None, 'a', float('nan'), torch.zeros(3)],
+    f'{INFO}eta': ['a', float('inf')],
+    f'{INFO}{"x" * 10**5}': [1],
+    'meta.iter': ['2', -1, 2**70],
+    'meta.seed': ['a', 2**40],
+    'optimizer.state.0': [None, {'step': 1}, {'momentum_buffer': torch.zeros(2)}],
+    'optimizer.state.0.step': [0, 'a', torch.zeros(3)],
+    'optimizer.state.0.exp_avg': [1.0, torch.zeros(3), torch.full((2,), torch.nan)],
+    'optimizer.state.0.more': [np.zeros(3)],
+    'optimizer.param_groups.0': [{}, {'params': [0]}],
+    'optimizer.param_groups.0.lr': ['a', None, [0.1], 10**600],
+    'optimizer.param_groups.0.betas': [0.9, (0.9,), ('a', 'b'), (1, 2)],
+    'optimizer.param_groups.0.amsgrad': [True, 'a'],
+    'optimizer.base_param_settings': [3, {}],
+    'param_schedulers.0.step': [3],
+    'param_schedulers.0.last_step': ['a', None],
+    'param_schedulers.0.param_name': ['betas'],
+    'param_schedulers.0._last_value': [3, [], ['a']],
+}
+
+
+def test_a_state_of_another_kind_is_refused_in_a_sentence(tmp_path):
+    """What the run would fail over in mmengine or PyTorch, at once or hours later."""
+    both = [dict(type='EMAHook'), dict(type='ScoreHook')]
+    runner = toy_runner(
+        tmp_path, custom_hooks=hooks(*both, dict(type='StopHook', after=2)), **SCHEDULED
+    )
+    with pytest.raises(RuntimeError, match='planted'):
+        runner.train()
+    runner._resume = True  # as one that was built to be resumed
+    path = tmp_path / 'iter_2.pth'
+    genuine = path.read_bytes()
+    runner.resume(str(path))
+    for place, values in WRONG.items():
+        for value in values:
+            path.write_bytes(genuine)
+            plant(path, place, value)
+            with pytest.raises(UserError, match=r'iter_2\.pth') as error:
+                runner.resume(str(path))
+            said = str(error.value)
+            assert said.isprintable() and len(said) < 2500, place
+            assert any(part[:20] in said for part in place.split('.')[:2]), (place, said)
+
+
+def plant(path, place: str, value) -> None:
+    """Exchange what is at a dotted place of a checkpoint."""
+    checkpoint = node = torch.load(path, weights_only=False)
+    *outer, last = [int(part) if part.isdecimal() else part for part in place.split('.')]
+    for part in outer:
+        node = node[part]
+    node[last] = value
+    torch.save(checkpoint, path)
+
+
+def test_a_checkpoint_of_another_optimizer_is_an_error(tmp_path):
+    interrupted(tmp_path, 2)
+    other = {'optim_wrapper.paramwise_cfg': dict(custom_keys=dict(norm=dict(lr_mult=0.1)))}
+    with pytest.raises(UserError, match=r'iter_2\.pth is not of a run like this one'):
+        resumed(tmp_path, **other)

@@ -1,0 +1,152 @@
+"""Counts of parameters and multiply-adds against the paper's and against counts by hand."""
+
+import json
+
+import pytest
+from helpers import ROOT
+from helpers.in_process import call_tool
+
+from xcit_mm import flops
+from xcit_mm.models.xcit import ARCHS
+
+# GFLOPs of the paper: patch 16 at 224 and patch 8 at 384 (table 1), patch 8 at 224 (table D.1),
+# patch 16 at 384 (table 2, of four models).
+PAPER = {
+    'n12': (0.5, 6.4, 2.1, None),
+    't12': (1.2, 14.3, 4.8, None),
+    't24': (2.3, 27.3, 9.2, None),
+    's12': (4.8, 55.6, 18.9, 14.3),
+    's24': (9.1, 106.0, 36.0, 26.9),
+    'm24': (16.2, 188.0, 63.9, 47.7),
+    'l24': (36.1, 417.9, 142.2, 106.0),
+}
+COLUMNS = ((16, 224), (8, 384), (8, 224), (16, 384))
+ROWS = [
+    (arch, patch_size, side, figure)
+    for arch, figures in PAPER.items()
+    for (patch_size, side), figure in zip(COLUMNS, figures, strict=True)
+    if figure is not None
+]
+# Millions of parameters of the classifiers (patch 16), as of the paper.
+PARAMETERS = dict(n12=3, t12=7, t24=12, s12=26, s24=48, m24=84, l24=189)
+
+
+def part(count, name):
+    return next(p for p in count.parts if p.name == name)
+
+
+@pytest.mark.parametrize('arch, patch_size, side, figure', ROWS)
+def test_classifiers_have_the_flops_of_the_paper(arch, patch_size, side, figure):
+    """Within 2 %, where the paper's figures are cut behind the first decimal: 0.5 is 0.5 to 0.6."""
+    count = flops.count_classifier(arch, patch_size, (side, side)).total
+    assert 0.98 * figure <= count.multiply_adds / 1e9 <= 1.02 * (figure + 0.1)
+    assert round(count.parameters / 1e6) == PARAMETERS[arch]
+    assert count.computed < count.multiply_adds
+
+
+@pytest.mark.parametrize('arch, side', [('n12', 224), ('s12', 1024)])
+def test_the_products_of_the_attention_are_counted(arch, side):
+    """Paper, section 3.2: 4 N C^2 + 2 N C d; in the Gram form, of half of G, 1.625 N C^2 + ..."""
+    count = flops.count_backbone(arch, 16, (side, side))
+    C, depth, heads, *_ = ARCHS[arch]
+    d, N = C // heads, (side // 16) ** 2
+    direct = depth * (4 * N * C**2 + 2 * N * C * d)
+    gram = depth * (1.625 * N * C**2 + 3 * C**3 + 2 * C**2 * d)
+    attention = part(count, 'attention')
+    assert attention.multiply_adds == direct
+    assert attention.computed == pytest.approx(direct if side == 224 else gram, rel=0.01)
+
+
+def test_other_parts_are_counted():
+    count = flops.count_backbone('n12', 16, (64, 96))
+    N, C = 4 * 6, 128
+    assert part(count, 'MLP').multiply_adds == 12 * 8 * N * C**2
+    assert part(count, 'local interaction').multiply_adds == 12 * 2 * 9 * N * C
+    # [deconvolution, deconvolution] and [deconvolution]: each token gives 2 x 2 of C channels.
+    assert part(count, 'pyramid').multiply_adds == (4 + 16 + 4) * N * C**2
+    stem = [(3, 16, 16), (16, 32, 8), (32, 64, 4), (64, 128, 2)]  # channels, side against N's
+    assert part(count, 'stem').multiply_adds == sum(
+        9 * a * b * N * s**2 for a, b, s in [(i, o, s // 2) for i, o, s in stem]
+    )
+    for p in count.parts:
+        assert p.computed == p.multiply_adds, p.name
+
+
+def test_a_detector_is_counted_with_as_many_regions_as_it_may_have():
+    count = flops.count_config('configs/mask_rcnn_xcit_t12_16_3x.py', (801, 1333))
+    pixels = 14**2
+    mask = 4 * 9 * 256**2 * pixels + 4 * 256**2 * pixels + 80 * 256 * 4 * pixels
+    assert part(count, 'mask head').multiply_adds == 100 * mask
+    box = 7**2 * 256 * 1024 + 1024 * 1024 + 1024 * (81 + 320)
+    assert part(count, 'box head').multiply_adds == 1000 * box
+    assert count.notes == (
+        'The image is padded to 832x1344.',
+        'The box head is counted for 1000 proposals, the most that it gets.',
+        'The mask head is counted for 100 objects, the most that it gets.',
+    )
+    assert round(count.total.parameters / 1e6, 2) == 26.18
+    assert [p.name for p in count.parts if 'backbone' not in p.name] == [
+        'neck', 'RPN head', 'box head', 'mask head',
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    'config, heads, parameters',
+    [
+        ('retinanet_xcit_t12_16_1x', ['neck', 'bbox head'], 15.49),
+        ('sem_fpn_xcit_t12_8_80k', ['neck', 'decode head'], 8.59),
+        ('upernet_xcit_t12_8_160k', ['decode head', 'auxiliary head'], 33.87),
+    ],
+)
+def test_whole_models_are_counted(config, heads, parameters):
+    count = flops.count_config(f'configs/{config}.py', (512, 700))
+    assert [p.name for p in count.parts if 'backbone' not in p.name] == heads
+    assert round(count.total.parameters / 1e6, 2) == parameters
+    assert count.total.multiply_adds == sum(p.multiply_adds for p in count.parts)
+    for name in heads:
+        assert (part(count, name).multiply_adds > 0) == (name != 'auxiliary head')
+
+
+def test_the_tool_prints_a_table_and_writes_the_numbers_of_a_large_image(
+    monkeypatch, capfd, tmp_path
+):
+    monkeypatch.chdir(ROOT)
+    file = tmp_path / 'made' / 'flops.json'
+    code, printed, _ = call_tool(
+        monkeypatch, capfd, 'get_flops.py',
+        'configs/sem_fpn_xcit_n12_16_shapes.py', '--size', 6000, 4000, '--out', file,
+    )  # fmt: skip
+    assert code == 0
+    result = json.loads(file.read_text())
+    assert result['size'] == [6000, 4000]
+    total = result['total']
+    line = next(line for line in printed.splitlines() if line.startswith('total'))
+    assert line.split()[1:] == [
+        f'{total["parameters"] / 1e6:.2f}', 'M',
+        f'{total["multiply_adds"] / 1e9:.2f}', 'G',
+        f'{total["computed"] / 1e9:.2f}', 'G',
+    ]  # fmt: skip
+    assert (
+        total['computed']
+        < total['multiply_adds']
+        == sum(p['multiply_adds'] for p in result['parts'])
+    )
+
+
+@pytest.mark.parametrize(
+    'arguments, message',
+    [
+        (['--arch', 'n12', '--size', 8, 900], 'an image of 8x900 pixels has no map at stride 32'),
+        (['--arch', 'n12', '--size', 0, 900], '0: not a positive number'),
+        (['--arch', 'n13', '--size', 64, 64], "invalid choice: 'n13'"),
+        (['--size', 64, 64], 'name a config or an --arch'),
+        (['configs/_base_/ade20k.py', '--size', 64, 64], 'has no model'),
+        (['configs/sem_fpn_xcit_n12_16_shapes.py', '--classifier', '--size', 64, 64], 'of --arch'),
+        (['--arch', 'n12', '--size', 64, 64, '--out', 'docs'], '--out docs: a folder, not a file'),
+    ],
+)
+def test_wrong_input_is_a_sentence_and_exit_code_2(monkeypatch, capfd, arguments, message):
+    monkeypatch.chdir(ROOT)
+    code, _, said = call_tool(monkeypatch, capfd, 'get_flops.py', *arguments)
+    assert code == 2
+    assert message in said.splitlines()[-1]

@@ -1,0 +1,78 @@
+"""Processes that write one checkpoint after the other, each killed at a random moment.
+
+    killed_writes.py FOLDER KILLS KEPT
+
+Prints what is left after each kill: the iteration of the newest checkpoint that can be read, and
+how many files are unfinished. At the end one more is written, and the files are listed.
+"""
+
+import os
+import random
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+
+import torch
+
+from helpers.toy import toy_runner
+from xcit_mm.engine.hooks.checkpoint import WholeCheckpointHook, newest_checkpoint
+
+BALLAST = 2 * 10**6  # numbers: so that most of the time goes into writing
+LONGEST = 0.15  # seconds: many checkpoints
+
+
+def write(folder: Path, kept: int, last: dict | None, number: int = 10**6) -> None:
+    """Write that many checkpoints, as a run that is resumed from the last one does."""
+    options = {'default_hooks.checkpoint.max_keep_ckpts': kept, 'log_level': 'ERROR'}
+    runner = toy_runner(folder, **options)
+    runner._train_loop = runner.build_train_loop(runner._train_loop)
+    runner.optim_wrapper = runner.build_optim_wrapper(runner.optim_wrapper)
+    runner.model.register_buffer('ballast', torch.zeros(BALLAST))
+    (hook,) = (hook for hook in runner.hooks if isinstance(hook, WholeCheckpointHook))
+    first = 0
+    if last is not None:
+        first = last['meta']['iter']
+        runner.message_hub.load_state_dict(last['message_hub'])
+    hook.before_train(runner)
+    (folder / 'ready').touch()
+    for runner._train_loop._iter in range(first, first + number):
+        hook.save_between(runner, runner.iter + 1)
+
+
+def main(folder: str, kills: str, kept: str) -> None:
+    chance = random.Random(0)
+    newest, last = 0, None
+    for number in range(int(kills)):
+        (Path(folder) / 'ready').unlink(missing_ok=True)
+        child = os.fork()
+        if not child:
+            try:
+                write(Path(folder), int(kept), last)
+            except BaseException:
+                traceback.print_exc()
+            os._exit(1)
+        while not (Path(folder) / 'ready').exists():
+            if os.waitpid(child, os.WNOHANG)[0]:
+                raise SystemExit('a process ended before it was killed')
+            time.sleep(0.001)
+        time.sleep(chance.uniform(0, LONGEST))
+        if number % 2:  # every other one in the midst of it, the others at any time
+            while not list(Path(folder).glob('.*.pth.*')):
+                pass
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        files = list(Path(folder).glob('*.pth'))
+        unfinished = list(Path(folder).glob('.*.pth.*'))
+        if files:
+            path, last, notes = newest_checkpoint(folder, trusted=False)
+            newest = last['meta']['iter']
+            assert path.name == f'iter_{newest}.pth' and not notes, (path, notes)
+        print(newest, len(unfinished), flush=True)
+    write(Path(folder), int(kept), last, number=1)
+    print('at the end', *sorted(file.name for file in Path(folder).glob('*.pth')))
+
+
+if __name__ == '__main__':
+    main(*sys.argv[1:])

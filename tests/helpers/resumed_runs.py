@@ -1,0 +1,70 @@
+"""Toy runs that are stopped and go on, and the hooks that watch them."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from mmengine.hooks import CheckpointHook, Hook
+from mmengine.registry import HOOKS
+
+from helpers.toy import toy_runner
+from xcit_mm.engine.hooks.checkpoint import newest_checkpoint
+
+DRAWS: list[tuple[int, float, float, float]] = []
+
+
+@HOOKS.register_module()
+class DrawHook(Hook):
+    """Draws from every generator in each step."""
+
+    def before_train_iter(self, runner, batch_idx, data_batch=None) -> None:
+        numbers = random.random(), float(np.random.rand()), float(torch.rand(1))
+        DRAWS.append((runner.iter, *numbers))
+
+
+@HOOKS.register_module()
+class StopHook(Hook):
+    """Ends a run after an iteration, as if by an error."""
+
+    priority = 'LOWEST'
+
+    def __init__(self, after: int) -> None:
+        self.after = after
+
+    def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None) -> None:
+        if runner.iter + 1 == self.after:
+            raise RuntimeError('planted')
+
+
+@HOOKS.register_module()
+class ScoreHook(Hook):
+    """Has the checkpoint hook see better metrics after each iteration."""
+
+    def before_train_iter(self, runner, batch_idx, data_batch=None) -> None:
+        metrics = {'acc': runner.iter, 'miou': runner.iter}
+        for hook in runner.hooks:
+            if isinstance(hook, CheckpointHook) and runner.iter:
+                hook.after_val_epoch(runner, metrics)
+
+
+def hooks(*others: dict) -> list[dict]:
+    names = 'FiniteHook', 'LossLogHook', 'BadDataHook', 'DrawHook'
+    return [*(dict(type=name) for name in names), *others]
+
+
+def interrupted(work_dir, after: int, **kwargs) -> None:
+    runner = toy_runner(work_dir, custom_hooks=hooks(dict(type='StopHook', after=after)), **kwargs)
+    with pytest.raises(RuntimeError, match='planted'):
+        runner.train()
+
+
+def resumed(work_dir, **kwargs):
+    path, _, _ = newest_checkpoint(str(work_dir), trusted=False)
+    runner = toy_runner(work_dir, resume=True, load_from=str(path), custom_hooks=hooks(), **kwargs)
+    runner.train()
+    return runner
+
+
+def names(folder) -> list[str]:
+    return sorted(path.name for path in folder.glob('*.pth'))

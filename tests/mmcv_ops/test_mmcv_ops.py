@@ -1,0 +1,177 @@
+"""mmcv's operators on the stand-in, against what compiled mmcv computed."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from helpers import ROOT
+from mmcv import ops
+from mmcv.utils import collect_env
+
+import xcit_mm  # noqa: F401  installs the stand-in before mmcv.ops is imported
+from xcit_mm import environment, mmcv_ops
+
+
+@pytest.fixture(scope='module')
+def arrays(golden):
+    return golden('mmcv_ops')
+
+
+@pytest.mark.parametrize('offset', [0, 1])
+@pytest.mark.parametrize('threshold', [0.3, 0.5, 0.7])
+def test_nms(arrays, threshold, offset):
+    dets, keep = ops.nms(arrays['nms/boxes'], arrays['nms/scores'], threshold, offset=offset)
+    assert torch.equal(keep, arrays[f'nms/keep/iou{threshold}/offset{offset}'])
+    assert torch.equal(dets, arrays[f'nms/dets/iou{threshold}/offset{offset}'])
+
+
+def test_nms_with_a_score_threshold_and_a_limit(arrays):
+    _, keep = ops.nms(
+        arrays['nms/boxes'], arrays['nms/scores'], 0.5, score_threshold=0.4, max_num=20
+    )
+    assert torch.equal(keep, arrays['nms/keep/score0.4_max20'])
+
+
+@pytest.mark.parametrize('agnostic', [False, True])
+def test_batched_nms(arrays, agnostic):
+    dets, keep = ops.batched_nms(
+        arrays['nms/boxes'],
+        arrays['nms/scores'],
+        arrays['nms/ids'],
+        dict(type='nms', iou_threshold=0.5),
+        class_agnostic=agnostic,
+    )
+    name = 'batched_nms_agnostic' if agnostic else 'batched_nms'
+    assert torch.equal(keep, arrays[f'{name}/keep'])
+    assert torch.equal(dets, arrays[f'{name}/dets'])
+
+
+@pytest.mark.parametrize('method', ['naive', 'linear', 'gaussian'])
+def test_soft_nms(arrays, method):
+    dets, keep = ops.soft_nms(
+        arrays['nms/boxes'], arrays['nms/scores'], iou_threshold=0.3, method=method
+    )
+    assert torch.equal(keep, arrays[f'soft_nms/{method}/keep'])
+    torch.testing.assert_close(dets, arrays[f'soft_nms/{method}/dets'], rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize('aligned', [True, False])
+@pytest.mark.parametrize('sampling_ratio', [0, 2])
+@pytest.mark.parametrize('size', [7, 14])
+def test_roi_align_forward_and_gradient(arrays, size, sampling_ratio, aligned):
+    image = arrays['roi/input'].clone().requires_grad_()
+    out = ops.roi_align(image, arrays['roi/rois'], size, 0.25, sampling_ratio, 'avg', aligned)
+    (out * arrays[f'roi/cotangent{size}']).sum().backward()
+    name = f'roi/size{size}_sr{sampling_ratio}_aligned{int(aligned)}'
+    assert torch.equal(out, arrays[f'{name}/out'])
+    assert torch.equal(image.grad, arrays[f'{name}/grad'])
+
+
+@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
+def test_roi_align_in_16_bit_is_that_of_the_rounded_map(arrays, dtype):
+    rois = arrays['roi/rois']
+    image = arrays['roi/input'].to(dtype).requires_grad_()
+    out = ops.roi_align(image, rois.to(dtype), 7, 0.25, 0, 'avg', True)
+    wide = image.detach().float().requires_grad_()
+    expected = ops.roi_align(wide, rois.to(dtype).float(), 7, 0.25, 0, 'avg', True)
+    assert torch.equal(out, expected.to(dtype))
+    out.sum().backward()
+    expected.sum().backward()
+    assert torch.equal(image.grad, wide.grad.to(dtype))
+
+
+@pytest.mark.parametrize('reduction', ['none', 'mean', 'sum'])
+@pytest.mark.parametrize('weighted', [False, True])
+def test_sigmoid_focal_loss_is_that_of_mmdet_in_python(weighted, reduction):
+    environment.require('mmdet.models')
+    from mmdet.models.losses.focal_loss import py_sigmoid_focal_loss
+
+    logits = (torch.randn(50, 7) * 3).requires_grad_()
+    target = torch.randint(0, 7 + (not weighted), (50,))  # 7: background
+    weight = torch.rand(7) if weighted else None
+    ours = ops.sigmoid_focal_loss(logits, target, 2.0, 0.25, weight, reduction)
+    cotangent = torch.randn_like(ours)
+    (gradient,) = torch.autograd.grad(ours, logits, cotangent)
+
+    one_hot = torch.nn.functional.one_hot(target, 8)[:, :7]
+    theirs = py_sigmoid_focal_loss(logits, one_hot, gamma=2.0, alpha=0.25, reduction='none')
+    if weighted:
+        theirs = theirs * weight[target][:, None]
+    if reduction != 'none':
+        theirs = theirs.sum() / (len(target) if reduction == 'mean' else 1)
+    (expected,) = torch.autograd.grad(theirs, logits, cotangent)
+    torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(gradient, expected)
+
+
+def test_sigmoid_focal_loss_of_large_logits_is_finite():
+    logits = torch.tensor([[-200.0, 200.0]], requires_grad=True)
+    loss = ops.sigmoid_focal_loss(logits, torch.tensor([0]), 2.0, 0.25, None, 'sum')
+    loss.backward()
+    assert loss.item() == pytest.approx(200 * 0.25 + 200 * 0.75)
+    assert torch.isfinite(logits.grad).all()
+
+
+@pytest.mark.skipif(not mmcv_ops.in_force(), reason='mmcv is compiled')
+def test_other_operators_say_that_they_need_compiled_mmcv(arrays):
+    with pytest.raises(NotImplementedError, match=r'softmax_focal_loss_forward.*compiled mmcv'):
+        ops.softmax_focal_loss(torch.zeros(4, 3), torch.zeros(4, dtype=torch.long))
+    with pytest.raises(NotImplementedError, match=r"pool_mode='max'.*compiled mmcv"):
+        ops.roi_align(arrays['roi/input'], arrays['roi/rois'], 7, 0.25, 0, 'max', True)
+
+
+def run_python(code: str, **env: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, '-c', code], env=os.environ | env, capture_output=True, text=True, cwd=ROOT
+    )
+
+
+@pytest.mark.skipif(not mmcv_ops.in_force(), reason='mmcv is compiled')
+def test_a_bug_report_can_be_collected():
+    assert collect_env()['MMCV Compiler'] == 'n/a'
+
+
+def test_an_mmcv_that_is_installed_editable_is_found(tmp_path):
+    """Such a package is found by a finder of its own, not on the path."""
+    package = tmp_path / 'elsewhere' / 'mmcv'
+    package.mkdir(parents=True)
+    (package / '__init__.py').touch()
+    code = f"""
+import sys
+from importlib.util import spec_from_file_location
+
+class Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == "mmcv":
+            return spec_from_file_location(name, {str(package / '__init__.py')!r})
+
+sys.meta_path.insert(0, Finder)
+import xcit_mm
+assert xcit_mm.mmcv_ops.in_force()
+"""
+    done = run_python(code)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(not mmcv_ops.in_force(), reason='mmcv is compiled')
+def test_the_variable_switches_it_off():
+    done = run_python('import xcit_mm, mmcv.ops', **{mmcv_ops.SWITCH: '0'})
+    assert done.returncode != 0
+    assert "No module named 'mmcv._ext'" in done.stderr
+
+
+def test_a_compiled_mmcv_is_left_alone(tmp_path):
+    package = tmp_path / 'mmcv'
+    package.mkdir()
+    (package / '__init__.py').touch()
+    (package / '_ext.py').write_text('compiled = True')
+    code = (
+        'import sys, xcit_mm; assert "mmcv._ext" not in sys.modules; '
+        'assert not xcit_mm.mmcv_ops.in_force(); '
+        'import mmcv._ext; assert mmcv._ext.compiled'
+    )
+    done = run_python(code, PYTHONPATH=str(tmp_path))
+    assert done.returncode == 0, done.stderr

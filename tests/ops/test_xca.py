@@ -1,0 +1,271 @@
+"""The attention operator: its two forms against each other and against float64."""
+
+import pytest
+import torch
+from helpers import held_bytes, relative_error
+from torch import Tensor
+from torch.nn import functional as F
+
+from xcit_mm.models.xcit import ARCHS
+from xcit_mm.ops import xca
+from xcit_mm.ops.xca import CPU_CHUNK, faster_form
+
+NAMES = ('y', 'x', 'qkv_weight', 'qkv_bias', 'temperature', 'proj_weight', 'proj_bias')
+
+
+def parameters(C: int, h: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    """qkv, temperature and projection, of the size that trained ones have."""
+    shapes = [((3 * C, C), C**-0.5), ((3 * C,), 0.3), ((C, C), C**-0.5), ((C,), 0.3)]
+    qkv_weight, qkv_bias, proj_weight, proj_bias = (torch.randn(s) * std for s, std in shapes)
+    temperature = torch.rand(h, 1, 1) * 4 + 0.5
+    return [t.to(dtype) for t in (qkv_weight, qkv_bias, temperature, proj_weight, proj_bias)]
+
+
+def tokens(B: int, N: int, C: int, kind: str) -> Tensor:
+    x = torch.randn(B, N, C, dtype=torch.float64)
+    if kind == 'large mean':
+        x += 10 + 3 * torch.randn(C, dtype=torch.float64)
+    elif kind == 'outliers':
+        x[..., ::37] *= 30
+        x[:, ::101] *= 10
+    return x
+
+
+def value_and_gradients(
+    x: Tensor,
+    params: list[Tensor],
+    cotangent: Tensor,
+    form: str | None,
+    dtype: torch.dtype = torch.float32,
+    autocast: torch.dtype | None = None,
+) -> list[Tensor]:
+    x, *params = (t.to(dtype).requires_grad_() for t in (x, *params))
+    with torch.autocast('cpu', autocast, enabled=autocast is not None):
+        y = xca(x, *params, form=form)
+    gradients = torch.autograd.grad(y, [x, *params], cotangent.to(y.dtype))
+    return [t.detach().double() for t in (y, *gradients)]
+
+
+@pytest.mark.parametrize(
+    'B, N, C, h', [(1, 1, 8, 2), (2, 7, 24, 3), (2, 50, 10, 5), (1, 300, 40, 4)]
+)
+def test_the_forms_are_equal_in_float64(B, N, C, h):
+    x, params = tokens(B, N, C, 'plain'), parameters(C, h, torch.float64)
+    cotangent = torch.randn(B, N, C, dtype=torch.float64)
+    direct = value_and_gradients(x, params, cotangent, 'direct', torch.float64)
+    gram = value_and_gradients(x, params, cotangent, 'gram', torch.float64)
+    for name, a, b in zip(NAMES, direct, gram, strict=True):
+        assert (a - b).norm() <= 1e-10 * max(a.norm().item(), 1e-3), name
+
+
+def test_the_gram_form_takes_its_chunks_together():
+    N = 2 * CPU_CHUNK + 5
+    x, params = tokens(2, N, 16, 'large mean'), parameters(16, 2, torch.float64)
+    cotangent = torch.randn_like(x)
+    direct = value_and_gradients(x, params, cotangent, 'direct', torch.float64)
+    gram = value_and_gradients(x, params, cotangent, 'gram', torch.float64)
+    for name, a, b in zip(NAMES, direct, gram, strict=True):
+        assert relative_error(b, a) <= 1e-9, name
+
+
+@pytest.mark.parametrize('form', ['direct', 'gram'])
+def test_biases_may_be_missing(form):
+    x = torch.randn(2, 30, 16)
+    qkv_weight, qkv_bias, temperature, proj_weight, proj_bias = parameters(16, 4)
+    none = xca(x, qkv_weight, None, temperature, proj_weight, None, form=form)
+    zero = xca(x, qkv_weight, qkv_bias * 0, temperature, proj_weight, proj_bias * 0, form=form)
+    assert relative_error(none, zero) <= 1e-6
+
+
+def test_gradients_of_the_gram_form_are_those_of_its_values():
+    x, params = tokens(1, 6, 4, 'plain'), parameters(4, 2, torch.float64)
+    inputs = [t.requires_grad_() for t in (x, *params)]
+    assert torch.autograd.gradcheck(lambda *args: xca(*args, form='gram'), inputs)
+
+
+@pytest.mark.parametrize('kind', ['plain', 'large mean', 'outliers'])
+@pytest.mark.parametrize('N', [49, 1000, 4096, 20000])
+def test_errors_in_float32_are_no_larger_than_the_direct_forms(N, kind):
+    """Root mean square over archs and tensors: single values are chance."""
+    errors = {'direct': [], None: []}
+    for arch in ('n12', 't12', 's12', 'm24', 'l24'):
+        C, h = ARCHS[arch].embed_dim, ARCHS[arch].num_heads
+        if N * C > 8e6:  # s12 at 20,000 tokens takes long enough
+            continue
+        for form, per_tensor in compare(N, C, h, kind, None).items():
+            errors[form].append(per_tensor)
+    direct, ours = (torch.tensor(errors[form]).square().mean(0).sqrt() for form in errors)
+    for name, a, b in zip(NAMES, direct.tolist(), ours.tolist(), strict=True):
+        assert b <= 1.2 * a, name
+
+
+@pytest.mark.parametrize('autocast', [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize('kind', ['plain', 'large mean', 'outliers'])
+@pytest.mark.parametrize('N', [49, 1500])
+def test_errors_under_autocast_are_no_larger_than_the_direct_forms(N, kind, autocast):
+    archs = ('n12', 't12') if autocast == torch.float16 else ('n12', 't12', 's12')
+    errors = {'direct': [], None: []}
+    for arch in archs:  # float16 is slow on CPUs
+        C, h = ARCHS[arch].embed_dim, ARCHS[arch].num_heads
+        for form, per_tensor in compare(N, C, h, kind, autocast).items():
+            errors[form].append(per_tensor)
+    direct, ours = (torch.tensor(errors[form]).square().mean(0).sqrt() for form in errors)
+    for name, a, b in zip(NAMES, direct.tolist(), ours.tolist(), strict=True):
+        assert b <= 1.05 * a, name  # another CPU's kernels round otherwise
+
+
+def compare(
+    N: int, C: int, h: int, kind: str, autocast: torch.dtype | None
+) -> dict[str | None, list[float]]:
+    """Relative errors against float64, of y and the gradients, by form."""
+    x, params = tokens(1, N, C, kind), parameters(C, h)
+    cotangent = torch.randn(1, N, C, dtype=torch.float64)
+    x = x.float().double()  # what all of them are given
+    exact = value_and_gradients(x, params, cotangent, 'direct', torch.float64)
+    return {
+        form: [
+            relative_error(value, reference)
+            for value, reference in zip(
+                value_and_gradients(x, params, cotangent, form, autocast=autocast),
+                exact,
+                strict=True,
+            )
+        ]
+        for form in ('direct', None)
+    }
+
+
+def out_of_range(kind: str, N: int, C: int) -> Tensor:
+    x = torch.randn(1, N, C, dtype=torch.float64)
+    if kind == 'one large token':
+        x[:, N // 2] *= 1e4
+    elif kind == 'one large direction':
+        direction = F.normalize(torch.randn(C, dtype=torch.float64), dim=0)
+        x += 1e3 * (x @ direction)[..., None] * direction
+    return x
+
+
+@pytest.mark.parametrize('kind', ['one large token', 'one large direction'])
+def test_tokens_out_of_the_gram_forms_range_take_the_direct_form(kind):
+    N, C, h = 1000, 128, 4
+    x, params = out_of_range(kind, N, C).float().double(), parameters(C, h)
+    cotangent = torch.randn(1, N, C, dtype=torch.float64)
+    exact = value_and_gradients(x, params, cotangent, 'direct', torch.float64)
+    chosen, direct, gram = (
+        value_and_gradients(x, params, cotangent, form) for form in (None, 'direct', 'gram')
+    )
+    for name, a, b in zip(NAMES, chosen, direct, strict=True):
+        assert torch.equal(a, b), name
+    assert relative_error(gram[0], exact[0]) > 10 * relative_error(direct[0], exact[0])
+
+
+def test_tokens_whose_squares_overflow_take_the_direct_form():
+    x, params = 1e18 * torch.randn(1, 1000, 32), parameters(32, 4)
+    assert not xca(x, *params, form='gram').isfinite().all()
+    y = xca(x, *params)
+    assert y.isfinite().all()
+    assert torch.equal(y, xca(x, *params, form='direct'))
+
+
+def test_channels_that_see_nothing_do_not_cost_the_gram_form():
+    """Of a pruned model: queries whose weights and biases are zero have no digits to lose."""
+    x, params = torch.randn(1, 400, 32), parameters(32, 4)
+    for parameter in params[:2]:
+        parameter[3:5] = 0
+    assert torch.equal(xca(x, *params), xca(x, *params, form='gram'))
+    zeros = torch.zeros(1, 400, 32)
+    assert torch.equal(xca(zeros, *params), xca(zeros, *params, form='gram'))
+
+
+@pytest.mark.parametrize('factor', [1, 100])
+def test_float16_does_not_overflow_at_60000_tokens(factor):
+    params = parameters(32, 4)
+    x = factor * tokens(1, 60000, 32, 'plain').float()
+    x.requires_grad_()
+    with torch.autocast('cpu', torch.float16):
+        y = xca(x, *params)
+    assert y.dtype == torch.float16
+    y.float().sum().backward()
+    assert y.isfinite().all()
+    assert x.grad.isfinite().all()
+    exact = xca(x.detach().double(), *(p.double() for p in params), form='direct')
+    assert relative_error(y.double(), exact) <= 2e-3
+
+
+@pytest.mark.parametrize('form', ['direct', 'gram'])
+def test_attention_dropout_drops_what_it_says(form):
+    """All of it: the bias of the projection is left. None of it: nothing changes."""
+    x, params = torch.randn(2, 40, 16), parameters(16, 4)
+    everything = xca(x, *params, attn_drop=1.0, form=form)
+    assert torch.allclose(everything, params[-1].expand_as(everything))
+    torch.manual_seed(0)
+    runs = torch.stack([xca(x, *params, attn_drop=0.5, form=form) for _ in range(300)])
+    mean, plain = runs.mean(0), xca(x, *params, form=form)
+    assert not torch.equal(runs[0], runs[1])
+    assert relative_error(mean, plain) <= 0.15
+
+
+def test_few_tokens_take_the_direct_form_and_many_the_gram_form():
+    for arch in ARCHS.values():
+        for dtype in (torch.float32, torch.bfloat16):
+            for device in ('cpu', 'cuda'):
+                assert faster_form(49, arch.embed_dim, dtype, device) == 'direct'
+                assert faster_form(16700, arch.embed_dim, dtype, device) == 'gram'
+
+
+def test_the_choice_is_what_is_computed():
+    x, params = torch.randn(1, 400, 32), parameters(32, 4)
+    assert torch.equal(xca(x, *params), xca(x, *params, form='gram'))
+    x = x[:, :49]
+    assert torch.equal(xca(x, *params), xca(x, *params, form='direct'))
+    assert not torch.equal(xca(x, *params, form='gram'), xca(x, *params, form='direct'))
+
+
+def test_an_unknown_form_is_named_with_the_choices():
+    with pytest.raises(ValueError, match=r"form='fast' is not one of \('direct', 'gram'\)"):
+        xca(torch.randn(1, 4, 8), *parameters(8, 2), form='fast')
+
+
+def test_the_gram_form_keeps_its_input_alone():
+    x = torch.randn(1, 4000, 64, requires_grad=True)
+    params = [p.requires_grad_() for p in parameters(64, 4)]
+    y_bytes = x.numel() * x.element_size()
+    held = {form: held_bytes(lambda f=form: xca(x, *params, form=f)) for form in ('direct', 'gram')}
+    assert held['gram'] <= 1.3 * y_bytes  # its output, and matrices of C x C
+    assert held['direct'] >= 6 * y_bytes  # the measure sees what the other form keeps
+
+
+@pytest.mark.parametrize('form', ['direct', 'gram', None])
+@pytest.mark.parametrize('dynamic', [False, True])
+def test_it_compiles_without_graph_breaks(form, dynamic):
+    params = [p.requires_grad_() for p in parameters(32, 4)]
+    torch.compiler.reset()
+    compiled = torch.compile(
+        lambda x: xca(x, *params, form=form), fullgraph=True, dynamic=dynamic, backend='aot_eager'
+    )
+    for N in (60, 90, 400):
+        x = torch.randn(2, N, 32)
+        cotangent = torch.randn_like(x)
+        value, wanted = compiled(x), xca(x, *params, form=form)
+        assert relative_error(value, wanted) <= 1e-5
+        gradients = torch.autograd.grad(value, params, cotangent)
+        expected = torch.autograd.grad(wanted, params, cotangent)
+        for a, b in zip(gradients, expected, strict=True):
+            assert relative_error(a, b) <= 1e-5
+    with torch.no_grad(), torch.autocast('cpu', torch.bfloat16):
+        assert compiled(x).dtype == torch.bfloat16
+
+
+def test_the_compilers_code_gives_the_same():
+    params = parameters(32, 4)
+    compiled = torch.compile(lambda x: F.relu(xca(x, *params, form='gram')), fullgraph=True)
+    x = torch.randn(1, 500, 32)
+    assert relative_error(compiled(x), F.relu(xca(x, *params, form='gram'))) <= 1e-5
+
+
+def test_it_can_be_mapped_over_batches():
+    x, params = torch.randn(3, 2, 400, 32), parameters(32, 4)
+    with torch.no_grad():
+        mapped = torch.func.vmap(lambda t: xca(t, *params))(x)
+        wanted = torch.stack([xca(t, *params) for t in x])
+    assert relative_error(mapped, wanted) <= 1e-5

@@ -1,0 +1,81 @@
+"""The order of a training's data, from any iteration on."""
+
+from collections.abc import Iterator, Sequence
+from itertools import cycle, islice
+from typing import NamedTuple
+
+import torch
+from mmengine.dist import all_reduce, get_rank
+from torch.utils.data import BatchSampler, Sampler
+
+from ...errors import UserError
+
+# Samplers that never end, by name: those of mmdet are there only where it is.
+ENDLESS = ('InfiniteSampler', 'MultiSourceSampler', 'GroupMultiSourceSampler')
+
+
+class Draw(NamedTuple):
+    """A sample to load, and the place of it in the run, which its augmentation follows from."""
+
+    index: int
+    place: tuple[int, ...]
+
+
+class ResumableBatches(Sampler):
+    """The batches of a training from any iteration on, without reading what lies before it.
+
+    Args:
+        batches: The batches of one pass over the data, in an order that follows from
+            ``batches.sampler.set_epoch``, or the endless ones of an ``InfiniteSampler``.
+        seed: Of the run.
+        endless: One pass after the other, for a loop that counts iterations.
+
+    Attributes:
+        start: The iteration of the first batch.
+
+    Raises:
+        UserError: If an ``InfiniteSampler`` is to give epochs, or a process has no data.
+    """
+
+    def __init__(self, batches: BatchSampler, seed: int, endless: bool) -> None:
+        self.batches = batches
+        self.sampler = batches.sampler  # where mmengine's hooks look for it
+        self.batch_size = batches.batch_size
+        self.seed = seed
+        self.endless = endless
+        self.start = 0
+        self._is_infinite = type(self.sampler).__name__ in ENDLESS
+        if self._is_infinite and not endless:
+            raise UserError(
+                f'train_dataloader.sampler: {type(self.sampler).__name__} has no epochs; use '
+                'DefaultSampler, or train_cfg=dict(by_epoch=False, max_iters=...)'
+            )
+        # Processes with unequal shares would wait for each other at the end of an epoch.
+        length = torch.tensor(len(batches))
+        all_reduce(length, 'max')
+        self.length = int(length)
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __iter__(self) -> Iterator[list[Draw]]:
+        epoch, done = (0, self.start) if self._is_infinite else divmod(self.start, self.length)
+        rank = get_rank()
+        indices = islice(self._from_epoch(epoch), done, None if self.endless else self.length)
+        for iteration, batch in enumerate(indices, self.start):
+            yield [Draw(index, (self.seed, rank, iteration, k)) for k, index in enumerate(batch)]
+
+    def _from_epoch(self, epoch: int) -> Iterator[Sequence[int]]:
+        if self._is_infinite:
+            yield from self.batches
+        while True:
+            if hasattr(self.sampler, 'set_epoch'):
+                self.sampler.set_epoch(epoch)
+            share = list(self.batches)  # to its end, where mmdet's sampler clears what it keeps
+            if not share:
+                raise UserError(
+                    f'train_dataloader: process {get_rank()} has not one batch; there are more '
+                    'processes than images, or drop_last drops them'
+                )
+            yield from islice(cycle(share), self.length)
+            epoch += 1

@@ -1,0 +1,55 @@
+"""Labels of segmentation that no class has, named before they reach the loss."""
+
+from mmengine.hooks import Hook
+from mmengine.model import is_model_wrapper
+from mmengine.registry import HOOKS
+from mmengine.runner import Runner
+from torch import nn
+
+from ...errors import UserError
+
+
+@HOOKS.register_module()
+class LabelCheckHook(Hook):
+    """Stop at a label outside the classes of the segmentor, with its file and value.
+
+    On a GPU the loss ends in a device-side assert that names neither, and the IoU leaves such
+    pixels out without a word.
+    """
+
+    def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: dict) -> None:
+        self._check(runner, data_batch)
+
+    def before_val_iter(self, runner: Runner, batch_idx: int, data_batch: dict) -> None:
+        self._check(runner, data_batch)
+
+    def before_test_iter(self, runner: Runner, batch_idx: int, data_batch: dict) -> None:
+        self._check(runner, data_batch)
+
+    def _check(self, runner: Runner, data_batch: dict) -> None:
+        model = runner.model.module if is_model_wrapper(runner.model) else runner.model
+        head = getattr(model, 'decode_head', None)
+        if head is None:
+            return
+        if isinstance(head, nn.ModuleList):
+            head = head[-1]
+        # One output for two classes: a probability.
+        num_classes = max(head.num_classes, 2) if head.out_channels == 1 else head.num_classes
+        for sample in data_batch['data_samples']:
+            if 'gt_sem_seg' not in sample:
+                continue
+            labels = sample.gt_sem_seg.data
+            if labels.ndim != 3 or len(labels) != 1:
+                raise UserError(
+                    f'{sample.seg_map_path}: labels of the shape {tuple(labels.shape)}, an image '
+                    'of colours: write one of numbers, a class in each pixel'
+                )
+            is_class = (labels >= 0) & (labels < num_classes)
+            wrong = labels[~is_class & (labels != head.ignore_index)]
+            if len(wrong):
+                shift = int(bool(sample.get('reduce_zero_label')))
+                raise UserError(
+                    f'{sample.seg_map_path}: the label {int(wrong[0]) + shift} is outside '
+                    f'{shift}..{num_classes - 1 + shift}, the {num_classes} classes of '
+                    f'the config; {head.ignore_index} is ignored'
+                )
