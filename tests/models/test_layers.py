@@ -1,11 +1,12 @@
-"""XCA by itself: against timm's layer, and its arguments."""
+"""XCA by itself: against timm's layer, and its arguments; drop path."""
 
 import pytest
 import torch
 from helpers import randomize, relative_error
 from timm.models.xcit import XCA as TimmXCA
+from torchvision.ops import stochastic_depth
 
-from xcit_mm.models.layers import XCA
+from xcit_mm.models.layers import XCA, DropPath
 
 
 @pytest.mark.parametrize('qkv_bias', [True, False])
@@ -38,3 +39,11 @@ def test_xca_drops_attention_and_output_in_training_only():
 def test_xca_refuses_heads_that_do_not_divide_the_channels():
     with pytest.raises(ValueError, match=r'dim=30.*num_heads=4'):
         XCA(30, 4)
+
+
+def test_drop_path_draws_what_torchvision_draws():
+    x = torch.randn(16, 3, 8)
+    with torch.random.fork_rng():
+        expected = stochastic_depth(x, p=0.3, mode='row')
+    assert torch.equal(DropPath(0.3)(x), expected)
+    assert DropPath(0.3).eval()(x) is x

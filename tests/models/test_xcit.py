@@ -16,10 +16,9 @@ from helpers import (
 from helpers.small_xcit import SMALL, small_xcit
 from torch import nn
 from torch._subclasses import FakeTensor, FakeTensorMode
-from torchvision.ops import StochasticDepth
 
 from xcit_mm import XCiT
-from xcit_mm.models.layers import XCABlock, map_to_tokens, tokens_to_map
+from xcit_mm.models.layers import DropPath, XCABlock, map_to_tokens, tokens_to_map
 from xcit_mm.models.xcit import ARCHS
 from xcit_mm.weights.checkpoint import load_pretrained
 
@@ -189,7 +188,7 @@ def test_the_smallest_image_passes_and_a_smaller_one_is_refused(patch_size):
 @pytest.mark.parametrize('patch_size', [16, 8])
 def test_layer_scale_and_drop_path_are_the_published_ones_in_every_layer(arch, patch_size):
     model = XCiT(arch, patch_size)
-    rates = {m.p for m in model.modules() if isinstance(m, StochasticDepth)}
+    rates = {m.p for m in model.modules() if isinstance(m, DropPath)}
     assert rates == {ARCHS[arch].drop_path_rate[patch_size]}
     for block in model.blocks:
         for gamma in (block.gamma1, block.gamma2, block.gamma3):

@@ -6,6 +6,7 @@ fill up what is missing: they have no size and no score, and are left out at the
 """
 
 import torch
+import torchvision  # noqa: F401  registers torch.ops.torchvision
 from torch import Tensor, nn
 from torch.nn import functional as F
 

@@ -19,9 +19,10 @@ from types import ModuleType
 from typing import NoReturn
 
 import torch
-import torchvision  # noqa: F401  registers torch.ops.torchvision
 from torch import Tensor
 from torch.nn import functional as F
+
+from ..environment import require
 
 EXTENSION = 'mmcv._ext'
 SWITCH = 'XCIT_MM_MMCV_FALLBACK'
@@ -62,21 +63,13 @@ class _StandIn(ModuleType):
         super().__init__(EXTENSION, __doc__)
         # mmengine asks pkgutil for this module's loader, which reads the spec.
         self.__spec__ = ModuleSpec(EXTENSION, loader=None)
-        for function in (
-            nms,
-            softnms,
-            roi_align_forward,
-            roi_align_backward,
-            sigmoid_focal_loss_forward,
-            sigmoid_focal_loss_backward,
-            get_compiler_version,
-            get_compiling_cuda_version,
-        ):
-            setattr(self, function.__name__, function)
 
     def __getattr__(self, name: str):
         if name.startswith('__'):
             raise AttributeError(name)
+        if name in OPERATORS:
+            require('torchvision')  # registers torch.ops.torchvision; takes a second to import
+            return OPERATORS[name]
 
         def needs_compiled_mmcv(*args, **kwargs) -> NoReturn:
             raise NotImplementedError(
@@ -281,3 +274,18 @@ def _sigmoid_focal_loss(
 def _full_precision(x: Tensor) -> Tensor:
     """Torchvision's RoIAlign has no bfloat16, and on the CPU no float16."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+OPERATORS = {
+    function.__name__: function
+    for function in (
+        nms,
+        softnms,
+        roi_align_forward,
+        roi_align_backward,
+        sigmoid_focal_loss_forward,
+        sigmoid_focal_loss_backward,
+        get_compiler_version,
+        get_compiling_cuda_version,
+    )
+}

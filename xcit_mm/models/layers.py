@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
-from torchvision.ops import StochasticDepth
 
 from ..errors import ArgumentError
 from ..ops import computed_dtype, gelu_, is_intercepted, mlp, recompute, token_chunks, xca
@@ -311,6 +310,29 @@ class ChannelNorm(nn.LayerNorm):
         return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
 
+class DropPath(nn.Module):
+    """Set a branch to zero for some of the samples, in training (stochastic depth).
+
+    torchvision has the same as ``StochasticDepth``, but takes a second to import.
+
+    Args:
+        p: Probability of a sample to be dropped, in [0, 1).
+
+    Shape:
+        (B, ...) to the same.
+    """
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0:
+            return x
+        kept = x.new_empty((len(x),) + (1,) * (x.ndim - 1)).bernoulli_(1 - self.p)
+        return x * kept.div_(1 - self.p)
+
+
 class XCABlock(nn.Module):
     """A layer of XCiT: attention, local interaction, MLP, each normed, scaled and added.
 
@@ -339,7 +361,7 @@ class XCABlock(nn.Module):
         self.gamma1 = nn.Parameter(torch.full((dim,), eta))
         self.gamma2 = nn.Parameter(torch.full((dim,), eta))
         self.gamma3 = nn.Parameter(torch.full((dim,), eta))
-        self.drop_path = StochasticDepth(drop_path, mode='row')
+        self.drop_path = DropPath(drop_path)
 
     def forward(self, x: Tensor, H: int, W: int) -> Tensor:
         if not torch.is_grad_enabled() and not self.training:
