@@ -8,15 +8,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clone as it stands
 
-from tools import imports
-
-with imports():
-    from xcit_mm import cli
-    from xcit_mm.arguments import positive
-    from xcit_mm.classification import Classifier
-    from xcit_mm.classification.report import report_folder, report_pictures
-    from xcit_mm.errors import printable
-    from xcit_mm.files import require_writable_file
+from tools import cli
 
 NOT_RIGHT = 1  # the exit code
 MAX_WORKERS = 8
@@ -37,27 +29,32 @@ def main() -> None:
         '--images', nargs='+', metavar='FILE', help='or URL: print the top five of each instead'
     )
     parser.add_argument(
-        '--size', type=positive, help='of images, in pixels; default: as the name says, or 224'
+        '--size', type=cli.positive, help='of images, in pixels; default: as the name says, or 224'
     )
     parser.add_argument(
-        '--sample', type=positive, metavar='N', help='look at N images, drawn at random'
+        '--sample', type=cli.positive, metavar='N', help='look at N images, drawn at random'
     )
-    parser.add_argument('--batch-size', type=positive, default=64)
+    parser.add_argument('--batch-size', type=cli.positive, default=64)
     parser.add_argument(
         '--workers',
         type=int,
         default=min(os.cpu_count() or 1, MAX_WORKERS),
-        help='processes that read images; 0: none but this one (default: %(default)s)',
+        help='processes that read images; 0: the main process reads (default: %(default)s)',
     )
-    parser.add_argument('--device', help='cpu, cuda or cuda:N; default: a GPU where there is one')
-    parser.add_argument('--out', type=Path, metavar='FILE', help='JSON file to write it to')
+    parser.add_argument('--device', help='cpu, cuda or cuda:N; default: the GPU if there is one')
+    parser.add_argument('--out', type=Path, metavar='FILE', help='JSON file to write the report to')
     cli.add_trust_argument(parser)
     args = parser.parse_args()
     if args.workers < 0:
         parser.error(f'--workers {args.workers}: a negative number')
+
+    with cli.imports():
+        from xcit_mm.classification import Classifier
+        from xcit_mm.classification.report import report_folder, report_pictures
+        from xcit_mm.errors import printable
+        from xcit_mm.files import require_writable_file
     if args.out is not None:
         require_writable_file(args.out)
-
     classifier = Classifier(
         args.checkpoint,
         args.size,

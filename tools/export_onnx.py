@@ -7,24 +7,22 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clone as it stands
 
-from tools import imports
+from tools import cli
 
-with imports():
-    from xcit_mm import cli
-    from xcit_mm.export import PARTS, export_onnx
+PARTS = ('model', 'backbone')
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__,
-        epilog='The file takes its name once onnxruntime computes from it what PyTorch does, at '
+        epilog='The file gets its name once onnxruntime computes from it what PyTorch does, at '
         'three sizes.',
     )
     parser.add_argument('config', help='a file of configs/')
     parser.add_argument(
         'checkpoint',
         nargs='?',
-        help='file or URL: a released model, or what a training of this config wrote; without one '
+        help='file or URL: a released model, or what a training of this config wrote; without it '
         'the weights are random',
     )
     parser.add_argument('--out', metavar='FILE', required=True, help='the ONNX file to write')
@@ -38,6 +36,8 @@ def main() -> None:
     cli.add_trust_argument(parser)
     args = parser.parse_args()
 
+    with cli.imports():
+        from xcit_mm.export import export_onnx
     if args.checkpoint is None:
         print('No checkpoint: the weights of the file are random.')
     print('Exporting, which takes a minute or two ...', flush=True)

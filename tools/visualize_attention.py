@@ -7,17 +7,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clone as it stands
 
-from tools import imports
-
-with imports():
-    from xcit_mm import cli
-    from xcit_mm.arguments import positive
-    from xcit_mm.attention.draw import PANEL_SIDE, choose_heads, draw_attention
-    from xcit_mm.attention.maps import AttentionProbe, resized
-    from xcit_mm.files import require_writable_file
-    from xcit_mm.inference.reading import read_image
+from tools import cli
 
 DEFAULT_FOLDER = Path('work_dirs/attention')
+PANEL_SIDE = 320  # pixels
 
 
 def main() -> None:
@@ -36,24 +29,31 @@ def main() -> None:
     )
     parser.add_argument('--heads', type=int, nargs='+', metavar='N', help='from 0; default: all')
     parser.add_argument(
-        '--size', type=positive, help='shorter side of the image, in pixels; default: as it is'
+        '--size',
+        type=cli.positive,
+        help='shorter side of the image, in pixels; default: its own',
     )
     parser.add_argument(
         '--panel',
-        type=positive,
+        type=cli.positive,
         default=PANEL_SIDE,
         metavar='SIDE',
         help='longer side of each panel, in pixels (default: %(default)s)',
     )
-    parser.add_argument('--device', help='cpu, cuda or cuda:N; default: a GPU where there is one')
+    parser.add_argument('--device', help='cpu, cuda or cuda:N; default: the GPU if there is one')
     parser.add_argument(
         '--out', type=Path, metavar='FILE', help=f'PNG; default: {DEFAULT_FOLDER}/IMAGE.png'
     )
     cli.add_trust_argument(parser)
     args = parser.parse_args()
+
+    with cli.imports():
+        from xcit_mm.attention.draw import choose_heads, draw_attention
+        from xcit_mm.attention.maps import AttentionProbe, resized
+        from xcit_mm.files import require_writable_file
+        from xcit_mm.inference.reading import read_image
     out = args.out or DEFAULT_FOLDER / f'{Path(args.image).stem}.png'
     require_writable_file(out)
-
     image = read_image(args.image)
     image = image if args.size is None else resized(image, args.size)
     probe = AttentionProbe(args.checkpoint, args.device, args.trust_checkpoint)
