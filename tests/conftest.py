@@ -2,14 +2,15 @@ import logging
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import numpy as np
 import pytest
 import torch
-from helpers import DATA, PATIENCE, ROOT
+from helpers import DATA, PATIENCE
+from helpers.tool_server import Process
 from mmengine.logging import MMLogger
 from torch import Tensor
 
@@ -42,11 +43,14 @@ def shapes_root(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope='session')
 def run_tool() -> Callable[..., subprocess.CompletedProcess]:
-    """Run a tool as a user types it, from the root of the repository."""
+    """Run a tool as a user types it, from the root of the repository, in a forked process."""
 
     def run(tool: str, *args: object, env: dict[str, str] | None = None):
-        command = [sys.executable, f'tools/{tool}', *map(str, args)]
-        return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
+        command = [f'tools/{tool}', *map(str, args)]
+        with TemporaryFile('w+') as output, TemporaryFile('w+') as errors:
+            code = Process(command, output, errors, env=env).wait()
+            texts = [file.seek(0) or file.read() for file in (output, errors)]
+        return subprocess.CompletedProcess(command, code, *texts)
 
     return run
 
