@@ -26,11 +26,14 @@ def main() -> None:
 
     with cli.imports():
         from xcit_mm.datasets.check import check_dataset, print_report, write_report
+        from xcit_mm.engine.config.adapt import adapt
         from xcit_mm.engine.config.load import load_config
         from xcit_mm.files import require_writable_file
     if args.out is not None:
         require_writable_file(args.out)
-    report = check_dataset(load_config(args.config, args.cfg_options), workers=args.workers)
+    cfg = load_config(args.config, args.cfg_options)
+    adapt(cfg)
+    report = check_dataset(cfg, workers=args.workers)
     print_report(report)
     if args.out is not None:
         write_report(args.out, report)

@@ -7,9 +7,11 @@ signals and exit code.
 
 import atexit
 import faulthandler
+import fcntl
 import functools
 import gc
 import json
+import multiprocessing
 import os
 import random
 import runpy
@@ -23,7 +25,7 @@ import tempfile
 import threading
 import traceback
 from argparse import ArgumentParser, _SubParsersAction
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, NoReturn
@@ -31,6 +33,7 @@ from typing import IO, Any, NoReturn
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = 'XCIT_MM_TOOL_SERVER'  # variable with the folder of the socket
 SOCKET, PYTHON = 'socket', 'python'
+MAX_FILES = 64  # that a process inherits
 
 
 class Process:
@@ -42,6 +45,7 @@ class Process:
         argv: A script and its arguments, or ['-c', program], or ['-m', module, ...].
         stdout: An open file.
         stderr: An open file.
+        more_files: The numbers of further open files that it inherits.
         cwd: The folder to run in.
         env: The environment; None: that of this process.
         only: 'parse' to end once the arguments are read and the config is loaded with its options,
@@ -53,6 +57,7 @@ class Process:
         argv: list[str],
         stdout: IO,
         stderr: IO,
+        more_files: Sequence[int] = (),
         cwd: Path = ROOT,
         env: dict[str, str] | None = None,
         only: str | None = None,
@@ -61,10 +66,16 @@ class Process:
         self.returncode: int | None = None
         self._connection = socket.socket(socket.AF_UNIX)
         self._connection.connect(str(server_folder() / SOCKET))
-        env = dict(os.environ if env is None else env)
-        request = json.dumps(dict(argv=argv, cwd=str(cwd), env=env, only=only))
-        socket.send_fds(self._connection, [b' '], [stdout.fileno(), stderr.fileno()])
-        self._connection.sendall(f'{request}\n'.encode())
+        request = dict(
+            argv=argv,
+            files={1: stdout.fileno(), 2: stderr.fileno(), **{n: n for n in more_files}},
+            blocked=list(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
+            cwd=str(cwd),
+            env=dict(os.environ if env is None else env),
+            only=only,
+        )
+        socket.send_fds(self._connection, [b' '], list(request['files'].values()))
+        self._connection.sendall(f'{json.dumps(request)}\n'.encode())
         self.pid = int(self._connection.recv(16))
 
     def poll(self) -> int | None:
@@ -102,25 +113,24 @@ def server_folder() -> Path:
         start_new_session=True,
     )
     assert server.stdout.readline(), 'the server has ended'
-    server_folder.process = server
+    server_folder.process = server  # whose standard input then stays open
     os.environ[FOLDER] = str(folder)
     return folder
 
 
-def forked_python() -> Path:
-    """Return a stand-in for the interpreter, for what starts processes itself, as torchrun does."""
-    path = server_folder() / PYTHON
-    if not path.exists():
-        program = f'import sys\nsys.path[0] = {str(Path(__file__).parent)!r}\n'
-        path.write_text(f'#!{sys.executable}\n{program}import tool_server\ntool_server.stand_in()')
-        path.chmod(0o755)
-    return path
+def forked_python() -> str:
+    """Return a stand-in for the interpreter, for code that starts processes itself (torchrun)."""
+    return str(server_folder() / PYTHON)
 
 
 def stand_in() -> None:
     """Have the server run the arguments of this process, and end as the forked process does."""
-    argv = [argument for argument in sys.argv[1:] if argument != '-u']
-    process = Process(argv, sys.stdout, sys.stderr, Path.cwd())
+    open_files = [path for path in Path('/proc/self/fd').iterdir() if path.exists()]
+    files = [int(path.name) for path in open_files if int(path.name) > 2]
+    argv = sys.argv[1:]
+    while argv[0].startswith('-') and argv[0] not in ('-c', '-m'):  # options of Python
+        del argv[: 2 if argv[0] in ('-X', '-W') else 1]
+    process = Process(argv, sys.stdout, sys.stderr, files, Path.cwd())
     passed_on = (signal.SIGINT, signal.SIGTERM, signal.SIGABRT)
     for number in passed_on:
         signal.signal(number, lambda number, frame: os.kill(process.pid, number))
@@ -136,11 +146,10 @@ def import_everything() -> None:
     import timm  # noqa: F401
     import torch.distributed.run  # noqa: F401
 
-    from xcit_mm.engine.train import FRAMEWORK_PARTS
     from xcit_mm.environment import require
 
     for package in ('mmdet', 'mmseg'):
-        for part in FRAMEWORK_PARTS:
+        for part in ('models', 'datasets', 'evaluation', 'visualization'):
             require(f'{package}.{part}')
 
 
@@ -148,6 +157,11 @@ def serve(folder: Path) -> NoReturn:
     """Fork a process for every request, until the process that started the server ends."""
     gc.collect()
     gc.freeze()  # the memory of what is imported stays shared
+    os.environ[FOLDER] = str(folder)
+    program = f'import sys\nsys.path[0] = {str(Path(__file__).parent)!r}\n'
+    python = Path(forked_python())
+    python.write_text(f'#!{sys.executable}\n{program}import tool_server\ntool_server.stand_in()')
+    python.chmod(0o755)
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(str(folder / SOCKET))
     listening.listen()
@@ -166,13 +180,16 @@ def serve(folder: Path) -> NoReturn:
 
 def answer(connection: socket.socket) -> NoReturn:
     """Fork the process of a request, and tell the client its number and its exit code."""
-    _, files, _, _ = socket.recv_fds(connection, 1, 2)
+    _, received, _, _ = socket.recv_fds(connection, 1, MAX_FILES)
     with connection.makefile() as file:
         request = json.loads(file.readline())
     child = os.fork()
     if not child:
         connection.close()
-        exit_after(run, files=files, **request)
+        request['files'] = dict(zip(map(int, request['files']), received, strict=True))
+        exit_after(run, **request)
+    for file in received:
+        os.close(file)
     connection.sendall(str(child).encode())
     if connection in select.select([connection, os.pidfd_open(child)], [], [])[0]:
         os.kill(child, signal.SIGKILL)  # the client has ended
@@ -197,23 +214,47 @@ def exit_after(function: Callable[..., None], **arguments: Any) -> NoReturn:
     threading._shutdown()
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        stream.flush()
+        with suppress(ValueError):  # closed
+            stream.flush()
     os._exit(code)
 
 
-def run(files: list[int], argv: list[str], cwd: str, env: dict[str, str], only: str | None) -> None:
-    """Run a script as if this process had been started with it."""
+def run(
+    argv: list[str],
+    files: dict[int, int],
+    blocked: list[int],
+    cwd: str,
+    env: dict[str, str],
+    only: str | None,
+) -> None:
+    """Run a script as if this process had been started with it.
+
+    Args:
+        argv: The script and its arguments.
+        files: Numbers of open files here, by the numbers that they are to have.
+        blocked: Signals that the process that asked for this one blocks.
+        cwd: The folder.
+        env: The environment.
+        only: See :class:`Process`.
+    """
     import numpy as np
     import torch
 
     os.setsid()
-    for target, source in enumerate([os.open(os.devnull, os.O_RDONLY), *files]):
-        os.dup2(source, target)
-        os.close(source)
+    files = {0: os.open(os.devnull, os.O_RDONLY), **files}
+    free = 1 + max(*files, *files.values())
+    moved = {number: fcntl.fcntl(file, fcntl.F_DUPFD, free) for number, file in files.items()}
+    os.closerange(3, free)
+    for number, file in moved.items():
+        os.dup2(file, number)
+        os.close(file)
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    multiprocessing.set_executable(forked_python())
     os.chdir(cwd)
+    folder = os.environ[FOLDER]
     os.environ.clear()
-    os.environ.update(env)
+    os.environ.update(env, **{FOLDER: folder})
     if 'PYTHONFAULTHANDLER' in env:
         faulthandler.enable()
     for seed in (random.seed, np.random.seed, torch.seed):
