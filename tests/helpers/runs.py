@@ -91,7 +91,7 @@ class Running:
         variables |= {'PYTHONFAULTHANDLER': '1', 'PYTHON_EXEC': python}
         if words[0].endswith('.sh'):
             words, variables = started_by(words, variables)
-        self._output = TemporaryFile('w+', errors='replace')
+        self._output = TemporaryFile('w+', errors='replace')  # noqa: SIM115  closed with this
         self.process = Process(words, self._output, self._output, env=variables)
 
     def wait_for(self, folder: Path, num_steps: int) -> None:

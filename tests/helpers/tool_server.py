@@ -266,6 +266,7 @@ def run(
         ArgumentParser.parse_args = stops[only]
     sys.argv = argv
     if argv[0] == '-c':
+        sys.argv = ['-c', *argv[2:]]
         exec(compile(argv[1], '<string>', 'exec'), {'__name__': '__main__'})
     elif argv[0] == '-m':
         sys.argv = argv[1:]
