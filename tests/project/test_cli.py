@@ -19,9 +19,7 @@ from mmengine.config import DictAction
 from tools import cli
 from xcit_mm import XCiT
 
-TOOLS = [
-    path for path in (ROOT / 'tools').glob('*.py') if path.name not in ('__init__.py', 'cli.py')
-]
+TOOLS = sorted(set(ROOT.glob('tools/[a-z]*.py')) - {ROOT / 'tools/cli.py'})
 # Calls every tool with an argument, and prints what is imported then.
 ASK_ALL = """
 import runpy, sys
@@ -45,27 +43,27 @@ def test_help_and_a_wrong_argument_need_no_import_of_what_takes_seconds(argument
 
 
 def test_arguments_have_the_choices_and_defaults_of_the_package():
-    from xcit_mm import benchmark, export
-    from xcit_mm.attention import draw
-    from xcit_mm.benchmark import measure
-    from xcit_mm.datasets import download
-    from xcit_mm.demo import page
-    from xcit_mm.inference import infer
-    from xcit_mm.models import xcit
+    from xcit_mm.attention.draw import PANEL_SIDE
+    from xcit_mm.benchmark.measure import DTYPES, MODES
+    from xcit_mm.benchmark.models import NAMES
+    from xcit_mm.datasets.download import DATASETS, SPLITS
+    from xcit_mm.demo.page import MAX_UPLOAD
+    from xcit_mm.export.onnx_file import PARTS
+    from xcit_mm.inference.infer import SCORE_THR
+    from xcit_mm.models.xcit import ARCHS, PATCH_SIZES
 
-    tool = {path.stem: runpy.run_path(str(path)) for path in TOOLS}
-    assert tool['benchmark']['DTYPES'] == tuple(measure.DTYPES)
-    assert tool['benchmark']['MODES'] == measure.MODES
-    assert tool['benchmark']['NAMES'] == benchmark.NAMES
-    assert tool['demo']['MAX_UPLOAD'] == page.MAX_UPLOAD
-    assert tool['export_onnx']['PARTS'] == export.PARTS
-    assert tool['get_flops']['ARCHS'] == tuple(xcit.ARCHS)
-    assert tool['get_flops']['PATCH_SIZES'] == xcit.PATCH_SIZES
-    assert tool['infer']['SCORE_THR'] == infer.SCORE_THR
-    assert tool['prepare_data']['SPLITS'] == download.SPLITS
-    roots = {name: dataset.root for name, dataset in download.DATASETS.items()}
-    assert tool['prepare_data']['ROOTS'] == roots
-    assert tool['visualize_attention']['PANEL_SIDE'] == draw.PANEL_SIDE
+    values = {
+        'benchmark': dict(DTYPES=tuple(DTYPES), MODES=MODES, NAMES=NAMES),
+        'demo': dict(MAX_UPLOAD=MAX_UPLOAD),
+        'export_onnx': dict(PARTS=PARTS),
+        'get_flops': dict(ARCHS=tuple(ARCHS), PATCH_SIZES=PATCH_SIZES),
+        'infer': dict(SCORE_THR=SCORE_THR),
+        'prepare_data': dict(ROOTS={k: v.root for k, v in DATASETS.items()}, SPLITS=SPLITS),
+        'visualize_attention': dict(PANEL_SIDE=PANEL_SIDE),
+    }
+    for name, expected in values.items():
+        tool = runpy.run_path(str(ROOT / 'tools' / f'{name}.py'))
+        assert {key: tool[key] for key in expected} == expected
 
 
 @pytest.mark.parametrize(

@@ -31,14 +31,19 @@ def plant(folder: Path, package: str, code: str) -> None:
     (folder / package / '__init__.py').write_text(code)
 
 
+def start(planted: Path, *command: object) -> subprocess.CompletedProcess:
+    """Start Python with planted packages before the installed ones."""
+    variables = os.environ | {'PYTHONPATH': str(planted)}
+    options = dict(cwd=ROOT, env=variables, capture_output=True, text=True)
+    return subprocess.run([sys.executable, *map(str, command)], **options)
+
+
 @pytest.mark.parametrize('package', IMPORTED_FIRST)
 def test_a_missing_package_is_a_line_with_the_extra_to_install(tmp_path, package):
     for name in IMPORTED_FIRST[: IMPORTED_FIRST.index(package)]:
         plant(tmp_path, name, '')
     plant(tmp_path, package, f'raise ModuleNotFoundError("No module", name={package!r})')
-    command = [sys.executable, ROOT / 'tools/make_shapes.py', tmp_path / 'shapes']
-    variables = os.environ | {'PYTHONPATH': str(tmp_path)}
-    done = subprocess.run(command, env=variables, capture_output=True, text=True)
+    done = start(tmp_path, 'tools/make_shapes.py', tmp_path / 'shapes')
     assert done.returncode == 2
     (line,) = done.stderr.strip().splitlines()
     assert f'the package {package} is not installed: pip install -e' in line
@@ -55,14 +60,14 @@ def test_a_missing_framework_is_named_before_a_model_is_built(shapes_root, packa
         assert f'the package {package} is not installed' in output.read().splitlines()[-1]
 
 
-def test_a_torchvision_built_for_another_torch_is_explained(tmp_path, monkeypatch):
+def test_a_torchvision_built_for_another_torch_is_explained(shapes_root, tmp_path):
     plant(tmp_path, 'torchvision', 'raise RuntimeError("operator torchvision::nms does not exist")')
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, 'torchvision', raising=False)
-    from mmcv.utils import ext_loader  # what imports the operators of mmcv
-
-    with pytest.raises(DependencyError, match=r'built for another torch.*--force-reinstall torch '):
-        ext_loader.load_ext('_ext', ['nms'])
+    data = ['--cfg-options', f'data_root={shapes_root}']
+    done = start(tmp_path, 'tools/train.py', DETECTOR, *data)
+    assert done.returncode == 2
+    (line,) = done.stderr.strip().splitlines()
+    assert 'was built for another torch' in line
+    assert 'pip install --force-reinstall torch torchvision' in line
 
 
 @pytest.mark.parametrize(
