@@ -67,22 +67,17 @@ def test_arguments_have_the_choices_and_defaults_of_the_package():
 
 
 @pytest.mark.parametrize(
-    'text', ['1', '-1e-3', 'None', 'true', "['a','b']", '1,', '[(1,2),[]]', '']
-)
-def test_an_option_is_read_as_mmengine_reads_it(text):
-    assert cli.parse_value(text) == DictAction._parse_iterable(text)
-
-
-@pytest.mark.parametrize(
     ('text', 'value'),
     [
+        *((text, DictAction._parse_iterable(text)) for text in ('1', '-1e-3', 'None', 'true', '')),
+        *((text, DictAction._parse_iterable(text)) for text in ("['a','b']", '1,', '[(1,2),[]]')),
+        # In these mmengine drops the spaces, or calls itself forever.
         ("/x/New York,  NY (2)/it's here", ['/x/New York', "NY (2)/it's here"]),
-        ('/x/two  spaces (2)', '/x/two  spaces (2)'),
-        ('/x/comma (1,2)', '/x/comma (1,2)'),
+        ('/x/two  spaces (1,2)', '/x/two  spaces (1,2)'),
         ('( 8, (1 , a b), [ ] )', (8, (1, 'a b'), [])),
     ],
 )
-def test_an_option_keeps_the_spaces_of_its_text(text, value):
+def test_an_option_is_read_as_by_mmengine_and_keeps_its_spaces(text, value):
     parser = ArgumentParser()
     cli.add_options_argument(parser)
     args = parser.parse_args(['--cfg-options', f'name={text}', '--cfg-options', 'other=1'])
@@ -98,15 +93,11 @@ def test_an_option_of_another_form_is_refused(monkeypatch, capfd, option):
 
 def test_the_tools_run_as_they_are_typed(tmp_path):
     """Executable, from any folder, with Python's own start."""
-    for tool in (*TOOLS, *(ROOT / 'tools').glob('*.sh')):
+    for tool in (*TOOLS, *ROOT.glob('tools/*.sh')):
         assert os.access(tool, os.X_OK), tool
     path = f'{Path(sys.executable).parent}:{os.environ["PATH"]}'
     command = [ROOT / 'tools/get_flops.py', '--arch', 'n12', '--size', '32', '32']
-    done = subprocess.run(
-        command, cwd=tmp_path, env=os.environ | {'PATH': path}, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert 'XCiT-N12/16' in done.stdout
+    subprocess.run(command, cwd=tmp_path, env=os.environ | {'PATH': path}, check=True)
 
 
 def test_an_interruption_is_a_line(capsys):
@@ -119,23 +110,13 @@ def test_an_interruption_is_a_line(capsys):
     assert capsys.readouterr().err.endswith('interrupted; what was written stays\n')
 
 
-def test_the_first_seconds_of_a_tool_are_interrupted_with_a_line():
+def test_the_first_seconds_of_a_tool_are_interrupted_with_a_line(tmp_path):
     """Ctrl-C as PyTorch is about to be imported, which takes long."""
-    tool = ROOT / 'tools' / 'make_shapes.py'
-    program = f"""
-import os, runpy, signal, sys
-
-class Finder:
-    def find_spec(name, *args):
-        if name == 'torch':
-            os.kill(os.getpid(), signal.SIGINT)
-
-sys.meta_path.insert(0, Finder)
-sys.argv = [{str(tool)!r}, 'somewhere']
-runpy.run_path(sys.argv[0], run_name='__main__')
-"""
-    done = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (130, f'{tool}: interrupted\n')
+    (tmp_path / 'torch.py').write_text('import os, signal; os.kill(os.getpid(), signal.SIGINT)')
+    command = [sys.executable, ROOT / 'tools' / 'make_shapes.py', 'somewhere']
+    env = os.environ | {'PYTHONPATH': str(tmp_path)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, f'{command[1]}: interrupted\n')
 
 
 @pytest.mark.parametrize('tool', ['convert_checkpoint.py', 'make_shapes.py'])

@@ -100,12 +100,9 @@ def test_two_processes_tell_each_other(root, tmp_path):
     )
 
 
-@pytest.fixture(scope='module')
-def checkpoint(run_tool, shapes_root, tmp_path_factory) -> Path:
-    work_dir = tmp_path_factory.mktemp('work')
-    done = run_tool('train.py', DETECTOR, '--work-dir', work_dir, *options(shapes_root, 1))
-    assert done.returncode == 0, done.stderr[-3000:]
-    return work_dir / 'iter_1.pth'
+@pytest.fixture
+def checkpoint(trained) -> Path:
+    return trained(DETECTOR)[0] / 'iter_12.pth'
 
 
 def evaluate(run_tool, checkpoint: Path, root: Path, folder: Path, *more: str):
