@@ -16,8 +16,9 @@ from torch.utils.data import DataLoader
 
 from ..errors import UserError, reason
 from ..files import write_whole
-from ..weights.checkpoint import HEAD, modules_of, read_checkpoint, require_same_tensors
 from ..weights.pretrained import weights_for
+from ..weights.read import read_checkpoint
+from ..weights.states import HEAD, modules_of, require_same_tensors
 from .config.load import ours
 from .console import keep_readable
 from .data.loader import BadSample, CheckedLoader, evaluation_loader

@@ -106,7 +106,7 @@ def train(
             notes += stack.enter_context(lock)
         if resume:
             notes += _resume(cfg, trust_checkpoint)
-        with config_errors(cfg), worker_errors():
+        with config_errors(cfg), worker_errors(), read_all_safely(trust_checkpoint):
             _build(cfg, notes).train()
 
 
@@ -150,7 +150,7 @@ def test(
     if out is not None:
         require_writable_file(Path(out))
     cfg.default_hooks.logger.interval = TEST_LOG_INTERVAL
-    with config_errors(cfg), worker_errors():
+    with config_errors(cfg), worker_errors(), read_all_safely(trust_checkpoint):
         runner = _build(cfg, [])
         metrics = runner.test()
     if out is not None and is_main_process():
@@ -181,7 +181,6 @@ def _build(cfg: Config, notes: list[str]) -> CheckedRunner:
             require_writable(folder)
     if cfg.launcher != 'none' and not torch.cuda.is_available():
         notes.append(_without_gpus(cfg))
-    read_all_safely(cfg.trust_checkpoint)
     runner = CheckedRunner.from_cfg(cfg)
     for note in notes:
         runner.logger.warning(note)

@@ -19,8 +19,9 @@ from ..engine.config.load import load_config, require_parts
 from ..engine.model import build_model
 from ..environment import quiet, require
 from ..errors import UserError, reason
-from ..weights.checkpoint import HEAD, read_checkpoint, require_same_tensors
 from ..weights.pretrained import read_all_safely, require_file, weights_for
+from ..weights.read import read_checkpoint
+from ..weights.states import HEAD, require_same_tensors
 from .classes import Colour, classes_and_palette
 from .detections import Detections
 from .label_maps import label_maps
@@ -160,8 +161,8 @@ def load_model(
     checkpoint = str(checkpoint)
     require_file(checkpoint)
     content = read_checkpoint(checkpoint, trusted=trust_checkpoint)
-    read_all_safely(trusted=False)  # it holds for the whole process, the trust for this file
-    module = build_model(cfg, 'cpu')
+    with read_all_safely(trusted=False):  # the trust is in this file
+        module = build_model(cfg, 'cpu')
     _load_weights(module, content, checkpoint, cfg)
     require(f'{cfg.default_scope}.datasets')
     scope = DefaultScope.overwrite_default_scope(cfg.default_scope)

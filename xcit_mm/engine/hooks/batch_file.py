@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...errors import UserError
 from ...files import write_whole
-from ...weights.checkpoint import read_checkpoint
+from ...weights.read import read_checkpoint
 from ..data.seeding import seed_all
 
 INSTANCES = ('gt_instances', 'ignored_instances')  # of mmdet's samples

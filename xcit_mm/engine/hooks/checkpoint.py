@@ -13,7 +13,8 @@ from mmengine.runner import Runner
 
 from ...errors import UserError
 from ...files import EARLIER, remove_unfinished, set_aside, write_whole
-from ...weights.checkpoint import model_state, read_checkpoint, require_finite
+from ...weights.read import read_checkpoint
+from ...weights.states import model_state, require_finite
 from ..config.load import near
 from ..training_state import require_training_state
 
@@ -151,7 +152,7 @@ def newest_checkpoint(work_dir: str, trusted: bool) -> tuple[Path, dict[str, Any
 
     Args:
         work_dir: The folder of the run, which may have been moved: mmengine notes full paths.
-        trusted: As of :func:`xcit_mm.weights.checkpoint.read_checkpoint`.
+        trusted: As of :func:`xcit_mm.weights.read.read_checkpoint`.
 
     Returns:
         Its path, what it holds, and sentences on others that cannot be read.
