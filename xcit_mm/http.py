@@ -24,8 +24,8 @@ CHUNK = 2**20  # bytes
 ATTEMPTS = 5  # in a row that bring no data
 PAUSE = 2  # seconds before the second attempt, twice as many before each further one
 NOT_AS_ASKED, TOO_MANY_REQUESTS = 416, 429  # HTTP's codes
-REMEDY = 'download it yourself and name the local file'
 MAX_SIZE = 2**34  # bytes of a file whose size is not known: ten times those of the largest models
+REMEDY = 'download it yourself and name the local file'
 
 
 class UnreachableError(UserError):
@@ -35,14 +35,17 @@ class UnreachableError(UserError):
 class BrokenConnectionError(UserError):
     """A transfer ended too early."""
 
+    def __init__(self, url: str, cause: str) -> None:
+        super().__init__(f'{url}: the connection broke off ({cause}); try again')
+
 
 class Part:
     """The part of a file that was received, in hidden files beside the target.
 
     Attributes:
         path: The received bytes.
-        version: The server's ETag or date of the file; None if it sends none, or no size. A
-            transfer is resumed only if the server still has this version.
+        version: The server's ETag or date of the file; None if it sends none, or no size. Only a
+            transfer of the same version is resumed.
         size: The bytes of the whole file; None if the server does not send it.
     """
 
@@ -79,18 +82,31 @@ def fetch(url: str, target: Path, check: Callable[[Path], None], size: int | Non
     Args:
         url: http:// or https://.
         target: The new file, which gets its name when all of it is there.
-        check: Takes the path of the whole download, and raises a UserError if it is the wrong file.
-            The download is removed then.
+        check: Takes the path of the whole download, and raises a UserError if it is the wrong file,
+            which is removed then.
         size: The bytes of the file, if known.
 
     Raises:
         UnreachableError: If the network or the server is down.
-        UserError: If the server does not have the file, or one of another size or of unknown
-            length, or the connection broke too often.
+        UserError: If the server does not have the file, has one of another or of unknown size, or
+            the connection broke too often.
     """
     part = Part(target)
+    farthest, failures = part.offset, 0
     try:
-        _receive_all(url, part, size)
+        while part.size is None or part.offset != part.size:
+            try:
+                _receive(url, part, size)
+                break
+            except (UnreachableError, BrokenConnectionError) as error:
+                is_offline = isinstance(error, UnreachableError) and not failures
+                failures = 1 if part.offset > farthest else failures + 1
+                farthest = max(farthest, part.offset)
+                if is_offline or failures == ATTEMPTS:
+                    raise
+                pause = PAUSE * 2 ** (failures - 1)
+                print(f'{error} in {pause} s', file=sys.stderr)
+            time.sleep(pause)
         try:
             check(part.path)
         except UserError:
@@ -124,43 +140,27 @@ def read_url(url: str, limit: int) -> bytes:
             if max(length, len(data)) > limit:
                 raise UserError(f'{url} has more than {limit / 2**20:g} MiB; {REMEDY}')
     if len(data) < length:
-        raise _broken(url, 'the server sent no more')
+        raise BrokenConnectionError(url, 'the server sent no more')
     return bytes(data)
-
-
-def _receive_all(url: str, part: Part, size: int | None) -> None:
-    farthest, failures = part.offset, 0
-    while part.size is None or part.offset != part.size:
-        try:
-            _receive(url, part, size)
-            return
-        except (UnreachableError, BrokenConnectionError) as error:
-            is_offline = isinstance(error, UnreachableError) and not failures
-            failures = 1 if part.offset > farthest else failures + 1
-            farthest = max(farthest, part.offset)
-            if is_offline or failures == ATTEMPTS:
-                raise
-            pause = PAUSE * 2 ** (failures - 1)
-            print(f'{error} in {pause} s', file=sys.stderr)
-        time.sleep(pause)
 
 
 def _receive(url: str, part: Part, size: int | None) -> None:
     """Receive one answer of the server: the rest of the file, or all of it."""
+    limit = size or MAX_SIZE
     with _open(url, part) as response:
-        total = part.size if response.status == 206 else response.length
-        limit = size or MAX_SIZE
+        is_rest = response.status == 206
+        total = part.size if is_rest else response.length
         if total is None and size is None and not response.chunked:
             raise UserError(f'{url}: the server does not send the size of the file; {REMEDY}')
         if size is not None and total not in (None, size):
             raise UserError(f'{url} has {total} bytes instead of {size}; {REMEDY}')
         if (total or 0) > limit:
             raise UserError(f'{url} has more than {limit} bytes; {REMEDY}')
-        if response.status != 206:  # the whole file: it has changed, or the server sends no parts
+        if not is_rest:  # the file has changed, or the server sends no parts
             part.begin(_version(response), total)
-        elif not _is_rest(response, part):
+        elif not _continues(part, response):
             part.remove()
-            raise _broken(url, 'the server sent another part than requested')
+            raise BrokenConnectionError(url, 'the server sent another part than requested')
         columns = TextColumn('{task.description}', markup=False), BarColumn(), DownloadColumn()
         with (
             Progress(*columns, TransferSpeedColumn(), console=Console(stderr=True)) as progress,
@@ -175,27 +175,7 @@ def _receive(url: str, part: Part, size: int | None) -> None:
                 file.flush()  # so that a killed process loses nothing
                 progress.advance(task, len(chunk))
     if part.path.stat().st_size < (total or size or 0):
-        raise _broken(url, 'the server sent no more')
-
-
-def _is_rest(response: HTTPResponse, part: Part) -> bool:
-    """Return whether an answer continues a part of the same version of the file."""
-    content_range = response.headers.get('Content-Range', '')
-    is_next = content_range.startswith(f'bytes {part.offset}-')
-    is_same = content_range.endswith(f'/{part.size}')
-    return is_next and is_same and _version(response) in (None, part.version)
-
-
-def _chunks(url: str, response: HTTPResponse) -> Iterator[bytes]:
-    try:
-        while chunk := response.read1(CHUNK):
-            yield chunk
-    except (HTTPException, OSError) as error:
-        raise _broken(url, reason(error)) from None
-
-
-def _broken(url: str, cause: str) -> BrokenConnectionError:
-    return BrokenConnectionError(f'{url}: the connection broke off ({cause}); try again')
+        raise BrokenConnectionError(url, 'the server sent no more')
 
 
 def _open(url: str, part: Part | None = None) -> HTTPResponse:
@@ -212,19 +192,16 @@ def _open(url: str, part: Part | None = None) -> HTTPResponse:
         if error.code == NOT_AS_ASKED and part:
             part.remove()
         if error.code in (NOT_AS_ASKED, TOO_MANY_REQUESTS) or error.code >= 500:
-            raise _broken(url, f'the server answers {error.code}') from None
-        raise UserError(
-            f'{url}: the server answers {error.code} {error.reason}; check the address'
-        ) from None
+            raise BrokenConnectionError(url, f'the server answers {error.code}') from None
+        answer = f'{error.code} {error.reason}'
+        raise UserError(f'{url}: the server answers {answer}; check the address') from None
     except (URLError, TimeoutError) as error:
         cause = getattr(error, 'reason', error)
         raise UnreachableError(f'{url} cannot be reached ({cause})') from None
-    except InvalidURL as error:
+    except (InvalidURL, ValueError) as error:
         raise UserError(f'{url} is not a web address ({error})') from None
     except (HTTPException, OSError) as error:
-        raise _broken(url, reason(error)) from None
-    except ValueError as error:
-        raise UserError(f'{url} is not a web address ({error})') from None
+        raise BrokenConnectionError(url, reason(error)) from None
 
 
 class _WebRedirects(request.HTTPRedirectHandler):
@@ -235,6 +212,19 @@ class _WebRedirects(request.HTTPRedirectHandler):
         if not target.startswith(('https://', f'{req.type}://')):
             raise UserError(f'{req.full_url}: the server redirects to {target}; {REMEDY}')
         return super().redirect_request(req, *args)
+
+
+def _chunks(url: str, response: HTTPResponse) -> Iterator[bytes]:
+    try:
+        while chunk := response.read1(CHUNK):
+            yield chunk
+    except (HTTPException, OSError) as error:
+        raise BrokenConnectionError(url, reason(error)) from None
+
+
+def _continues(part: Part, response: HTTPResponse) -> bool:
+    starts = response.headers.get('Content-Range', '').startswith(f'bytes {part.offset}-')
+    return starts and _version(response) in (None, part.version)
 
 
 def _version(response: HTTPResponse) -> str | None:

@@ -63,6 +63,7 @@ def assert_same(a, b) -> None:
         assert type(b) is HistoryBuffer and a.statistics('mean') == b.statistics('mean')
         assert_same([*a.data], [*b.data])
     else:
+        a = pickle.loads(pickle.dumps(a))  # in the byte order of this machine
         assert pickle.dumps(a) == pickle.dumps(b)  # with the dtype and order of arrays
 
 
