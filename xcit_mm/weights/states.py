@@ -166,7 +166,7 @@ def require_finite(state: Mapping[str, Tensor], path: str | Path) -> None:
         # The sum takes a twentieth of the time, and overflows only where large numbers add up.
         if not torch.isfinite(numbers.sum()) and not torch.isfinite(numbers).all():
             raise UserError(
-                f'{path} holds infinite numbers or NaN in {one_line(name)}; take an earlier '
+                f'{path} holds infinite numbers or NaN in {one_line(name)}: take an earlier '
                 'checkpoint'
             )
 
