@@ -150,8 +150,7 @@ def set_aside(folder: Path, paths: Sequence[Path], remedy: str) -> Path | None:
             path.replace(aside / path.name)
     except OSError as error:
         raise UserError(
-            f'the earlier files of {folder} cannot be moved to {aside} ({reason(error)}): '
-            f'{remedy}'
+            f'the earlier files of {folder} cannot be moved to {aside} ({reason(error)}): {remedy}'
         ) from None
     return aside
 

@@ -18,7 +18,7 @@ from xcit_mm.attention import maps as attention_maps
 from xcit_mm.attention.draw import choose_heads, draw_attention, overlay
 from xcit_mm.attention.maps import AttentionProbe, resized, token_magnitudes
 from xcit_mm.models.layers import XCA, ConvPatchEmbed
-from xcit_mm.weights.checkpoint import CLASSIFIER
+from xcit_mm.weights.states import CLASSIFIER
 
 SIZES = [(64, 96), (70, 45), (9, 130)]  # of images; 16 pixels a token
 

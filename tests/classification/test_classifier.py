@@ -117,7 +117,7 @@ def as_detector(state):
         (without('patch_embed.proj.2', 'patch_embed.proj.4'), 'no XCiT of patch size 8 or 16'),
         (replaced(head__weight=torch.zeros(())), r'head\.weight \(\)'),
         (replaced(head__weight=torch.zeros(10, 32, dtype=torch.int64)), r'torch\.int64'),
-        (replaced(head__weight=torch.full((10, 32), torch.nan)), r'head\.weight.*\(NaN\)'),
+        (replaced(head__weight=torch.full((10, 32), torch.nan)), r'NaN in head\.weight'),
         (replaced(another=torch.zeros(2)), r'another \(2,\)'),
         (
             replaced(cls_attn_blocks__0__attn__qkv__weight=torch.zeros(())),

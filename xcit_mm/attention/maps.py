@@ -22,13 +22,8 @@ from ..errors import ArgumentError
 from ..models.layers import XCA, ConvPatchEmbed, FourierPosition, XCABlock, map_to_tokens
 from ..ops.xca import EPS
 from ..weights.architecture import Architecture, architecture
-from ..weights.checkpoint import (
-    PYRAMID,
-    backbone_state,
-    model_state,
-    read_checkpoint,
-    require_same_tensors,
-)
+from ..weights.read import read_checkpoint
+from ..weights.states import PYRAMID, backbone_state, model_state, require_same_tensors
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, for RGB in 0..1
 CHUNK = 8192  # tokens whose queries and keys are there at a time
@@ -62,10 +57,10 @@ class AttentionProbe(nn.Module):
 
     Args:
         path: A classifier, a DINO model, a backbone, a detector or a segmentor, as of
-            :func:`~xcit_mm.weights.checkpoint.read_checkpoint`. The first two have
+            :func:`~xcit_mm.weights.read.read_checkpoint`. The first two have
             class-attention layers.
         device: Its name; None: a GPU where there is one.
-        trusted: As of :func:`~xcit_mm.weights.checkpoint.read_checkpoint`.
+        trusted: As of :func:`~xcit_mm.weights.read.read_checkpoint`.
 
     Attributes:
         kind: The :class:`~xcit_mm.weights.architecture.Architecture` of the file.

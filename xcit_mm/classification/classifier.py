@@ -55,7 +55,7 @@ class Classifier:
         batch_size: Images at a time.
         workers: Processes that read images; 0: this one.
         device: Its name; None: a GPU where there is one.
-        trusted: As of :func:`xcit_mm.weights.checkpoint.read_checkpoint`.
+        trusted: As of :func:`xcit_mm.weights.read.read_checkpoint`.
 
     Attributes:
         model: timm's, as of :func:`load_classifier`.

@@ -11,7 +11,8 @@ from ..environment import require
 from ..errors import UserError
 from ..models.timm import accelerate
 from ..weights.architecture import architecture
-from ..weights.checkpoint import BACKBONE, HEAD, model_state, read_checkpoint, require_same_tensors
+from ..weights.read import read_checkpoint
+from ..weights.states import BACKBONE, HEAD, model_state, require_same_tensors
 
 
 def load_classifier(
@@ -22,9 +23,9 @@ def load_classifier(
     Args:
         path: A file, URL or ``timm://NAME`` of the authors' ImageNet release, of timm, or of a
             classifier trained with their code: see
-            :func:`~xcit_mm.weights.checkpoint.read_checkpoint`.
+            :func:`~xcit_mm.weights.read.read_checkpoint`.
         tokens_norm: See :func:`classifier_of`.
-        trusted: As of :func:`~xcit_mm.weights.checkpoint.read_checkpoint`.
+        trusted: As of :func:`~xcit_mm.weights.read.read_checkpoint`.
 
     Returns:
         timm's ``Xcit`` with the attention of :func:`xcit_mm.models.timm`, in evaluation:
@@ -51,7 +52,7 @@ def classifier_of(
     """Build timm's classifier, with a head or without, from a state dict.
 
     Args:
-        state: As of :func:`xcit_mm.weights.checkpoint.model_state`.
+        state: As of :func:`xcit_mm.weights.states.model_state`.
         path: Of the file, for the error.
         tokens_norm: Whether the class-attention layers normalise all tokens behind the
             attention, or the class token alone. The weights do not tell. None: as in the

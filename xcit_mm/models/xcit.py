@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from ..errors import ArgumentError
 from ..ops import recompute
-from ..weights.checkpoint import load_pretrained
 from .layers import (
     IMAGE_CHANNELS,
     ChannelNorm,
@@ -82,7 +81,7 @@ class XCiT(BaseModule):
         out_norm: Normalise the channels of every output map with a LayerNorm of its own,
             as ResT does in front of RetinaNet's FPN (arXiv 2105.13677, appendix).
         init_cfg: ``dict(type='Pretrained', checkpoint=<path, URL or timm://NAME>)`` starts
-            from pretrained weights (see :func:`xcit_mm.weights.checkpoint.load_pretrained`).
+            from pretrained weights (see :func:`xcit_mm.weights.pretrained.load_pretrained`).
 
     Shape:
         (B, 3, H, W) to a tuple of four maps (B, C, H_i, W_i), C = ``embed_dim``. With
@@ -142,6 +141,8 @@ class XCiT(BaseModule):
     def init_weights(self) -> None:
         """Load the weights that ``init_cfg`` names; called once by the runner."""
         if self.init_cfg is not None and self.init_cfg.get('type') == 'Pretrained':
+            from ..weights.pretrained import load_pretrained  # which imports this module
+
             load_pretrained(
                 self, self.init_cfg.get('checkpoint'), self.init_cfg.get('trusted', False)
             )
