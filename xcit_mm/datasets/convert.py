@@ -32,7 +32,7 @@ IMAGE_SUFFIXES = ('.bmp', '.jpeg', '.jpg', '.png', '.tif', '.tiff', '.webp')
 MAX_LABEL_BYTES = 2**26
 HELD_OUT = 10  # every tenth image is for validation if the dataset has no split for it
 TOLERANCE = 1.0  # pixels that a box may exceed the image: coordinates may start at 0 or 1
-CUT = 'objects extend beyond the image and are cut at its border'
+CUT = 'Objects that extend beyond the image, and are cut at its border'
 MAX_CUT = 0.1  # if a larger fraction of the objects is cut, the labels have another format
 
 # The recipe of the config.
@@ -220,7 +220,7 @@ def convert(
         counts = Counter(name for image in images for name, _ in dataset.contents[image][1])
         listed = ', '.join(f'{name} {counts[name]}' for name in dataset.classes)
         lines.append(f'{split}.json: {len(images)} images, {counts.total()} objects: {listed}')
-    lines += [f'{count} {remark}' for remark, count in dataset.remarks.items() if count]
+    lines += [f'{remark}: {count}' for remark, count in dataset.remarks.items() if count]
     lines.append(_write_files(root, {path: text.encode() for path, text in files.items()}))
     for line in (*lines, 'Train:', f'    tools/train.py {shlex.quote(str(config))}'):
         report(printable(line))
@@ -248,10 +248,10 @@ def _read_images(dataset: LabelledDataset) -> None:
         # The whole image is left out: in training, a missing object would be background.
         if not problems:
             unique = {str(item): item for item in objects}
-            dataset.remarks['duplicate objects are dropped'] += len(objects) - len(unique)
-            dataset.remarks['images without a label file are background'] += not file.exists()
+            dataset.remarks['Duplicate objects dropped'] += len(objects) - len(unique)
+            dataset.remarks['Images without a label file, used as background'] += not file.exists()
             dataset.contents[image] = size, list(unique.values())
-    dataset.remarks['images or labels cannot be used; their images are left out'] = len(
+    dataset.remarks['Problems; the images are left out'] = len(
         dataset.problems
     )
 
@@ -309,10 +309,10 @@ def _usable_splits(dataset: LabelledDataset) -> dict[str, list[Path]]:
         held_out = set(images[HELD_OUT - 1 :: HELD_OUT] or images[-1:])
         splits[train] = [image for image in images if image not in held_out]
         splits['val'] = [image for image in images if image in held_out]
-        dataset.remarks[f'images of {train} are used for validation'] = len(held_out)
+        dataset.remarks[f'Images of {train} used for validation'] = len(held_out)
     for split in splits.keys() & {'val', 'test'}:
         shared = set(splits[split]) & set(splits[train])
-        dataset.remarks[f'images of {split} are also in {train}'] = len(shared)
+        dataset.remarks[f'Images of {split} that are also in {train}'] = len(shared)
     return splits
 
 
