@@ -64,14 +64,6 @@ def test_images_classes_and_objects_equal_the_original(converted, shapes_root, n
             assert new['area'] == pytest.approx(old['bbox'][2] * old['bbox'][3], rel=1e-2)
 
 
-def test_integer_coordinates_of_voc_differ_by_less_than_a_pixel(shapes_root, tmp_path):
-    convert(VocDataset(make_voc(shapes_root, tmp_path / 'voc', round)), tmp_path / 'out', BASE)
-    new, old = read(tmp_path / 'out', 'train'), read_coco(shapes_root, 'train')
-    for a, b in zip(new['annotations'], old['annotations'], strict=True):
-        (x, y, w, h), (u, v, r, s) = a['bbox'], b['bbox']
-        assert (x, y, x + w, y + h) == pytest.approx((u, v, u + r, v + s), abs=0.51)
-
-
 @pytest.mark.parametrize('name', MAKERS)
 def test_a_run_accepts_the_config(converted, name):
     cfg = load_config(converted[name] / f'{name}.py')
@@ -93,19 +85,15 @@ def test_the_folders_of_the_config_and_of_the_images_can_be_moved(shapes_root, t
     assert check_dataset(load_config(config, options), workers=1).failures == []
 
 
-def picture(path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new('RGB', (40, 30)).save(path)
-
-
 @pytest.fixture
 def yolo(tmp_path) -> Path:
     """Four images of 40x30 pixels with a pear each, in two splits."""
     root = tmp_path / 'fruit'
     for split in ('train', 'val'):
-        (root / 'labels' / split).mkdir(parents=True)
+        for folder in ('images', 'labels'):
+            (root / folder / split).mkdir(parents=True)
         for name in 'ab':
-            picture(root / f'images/{split}/{name}.png')
+            Image.new('RGB', (40, 30)).save(root / f'images/{split}/{name}.png')
             (root / f'labels/{split}/{name}.txt').write_text('1 0.5 0.5 0.5 0.5\n')
     write_yaml(root, "{0: 'red apple', 1: pear}")
     return root
@@ -119,9 +107,10 @@ def write_yaml(root: Path, names: str, val: str = 'images/val') -> None:
 def voc(tmp_path) -> Path:
     """Two images of 40x30 pixels with a pear each, without lists."""
     root = tmp_path / 'VOC'
-    (root / 'Annotations').mkdir(parents=True)
+    for folder in ('Annotations', 'JPEGImages'):
+        (root / folder).mkdir(parents=True)
     for name in 'ab':
-        picture(root / f'JPEGImages/{name}.png')
+        Image.new('RGB', (40, 30)).save(root / f'JPEGImages/{name}.png')
         write_xml(root, name, 40, 30, voc_object('pear', [10, 5, 20, 15]))
     return root
 
@@ -175,7 +164,7 @@ def test_a_second_call_writes_only_what_changed_and_keeps_earlier_files(prepare,
     assert code == 0 and f'Earlier files are now in {aside}' in output
     assert (aside / 'out.py').read_text() == '# mine\n'
     assert len(list(aside.iterdir())) == 4
-    assert 'Images of train used for validation: 1' in output
+    assert 'Training images used for validation instead: 1' in output
     assert load_config(config).classes == ('apple', 'pear')
 
 
@@ -275,10 +264,8 @@ BOMB = '<?xml version="1.0"?><!DOCTYPE a [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">
 PEAR = voc_object('pear', [10, 5, 20, 15])
 BAD_LINES = {
     '2 0.5 0.5 0.5 0.5': r'class 2 is not between 0 and 1, the classes in data\.yaml',
-    '0.5 0.5 0.5 0.5 0.5': r'class 0\.5 is not between',
     'pear 0.5 0.5 0.5 0.5': 'not finite numbers: pear',
     '1 0.5 1e999 0.5 0.5': 'not finite numbers: 1 0.5 1e999',
-    '1': '0 numbers after the class',
     '1 0.5 0.5 0.5 0.5 0.9': '5 numbers after the class',
     '1 0.1 0.1 0.5 0.5 0.9 0.9 0.1': '7 numbers after the class',
     '1 0.5 0.5 -0.5 0.5': 'box of no size',
@@ -341,7 +328,6 @@ def large(path: Path) -> None:
     ('name', 'content', 'message'),
     [
         ('images/train/a.png', fifo, 'size of the image .*Not a regular file'),
-        ('images/train/a.png', b'x', 'the size of the image cannot be read'),
         ('labels/train/a.txt', fifo, 'Not a regular file'),
         ('labels/train/a.txt', large, 'File too large'),
         ('labels/train/a.txt', b'\xff', 'not a text in UTF-8'),
@@ -349,7 +335,6 @@ def large(path: Path) -> None:
         ('Annotations/a.xml', BOMB.encode(), 'XML entities are refused'),
         ('Annotations/a.xml', BOMB.encode('utf-16'), 'XML entities are refused'),
         ('Annotations/a.xml', b'<annotation>', 'invalid XML .*line 1'),
-        ('Annotations/a.xml', b'<?xml version="1.0" encoding="gbk"?><annotation/>', 'invalid XML'),
         ('Annotations/a.xml', b'<foo/>', 'the root element is <foo>'),
         ('Annotations/a.xml', listed_but_missing, 'No such file'),
         (
@@ -383,7 +368,7 @@ def test_a_bad_file_is_named(prepare, voc, yolo, name, content, message):
         ('names: [a, b, a]', 'the class names are missing or not unique: a, b, a'),
         ('names: [a]\ntrain: no', 'train: no does not exist'),
         ('names: [a]\nkpt_shape: [17, 3]', 'keypoints (kpt_shape) are not supported'),
-        ('names: [a]', 'no images to train on'),
+        ('names: [a]', 'too few images to train on'),
     ],
 )
 def test_a_bad_yaml_is_one_sentence(yolo, tmp_path, text, message):

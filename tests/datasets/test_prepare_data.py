@@ -149,7 +149,7 @@ def test_an_interrupted_download_is_resumed_and_needs_less_space(
 def test_a_call_after_a_kill_uses_the_downloads_and_removes_the_rest(serve, server, tmp_path):
     dataset = serve(COCO)
     prepare(dataset, tmp_path, keep_archives=True)
-    half = tmp_path / DOWNLOADS / module.UNPACKED / 'val2017'
+    half = tmp_path / module.DRAFT / 'val2017'
     half.mkdir(parents=True)
     (half / 'half.jpg').write_bytes(JPEG[:10])
     (tmp_path / 'val2017').rename(tmp_path / 'moved')

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from xml.sax.saxutils import escape
 
@@ -19,8 +19,8 @@ def images_with_objects(content: dict) -> Iterator[tuple[dict, list[dict]]]:
         yield image, [a for a in content['annotations'] if a['image_id'] == image['id']]
 
 
-def make_voc(shapes: Path, root: Path, convert: Callable[[float], float] = float) -> Path:
-    """Write the shapes in VOC's layout, with ``convert`` applied to the coordinates."""
+def make_voc(shapes: Path, root: Path) -> Path:
+    """Write the shapes in VOC's layout."""
     for folder in ('Annotations', 'JPEGImages', 'ImageSets/Main'):
         (root / folder).mkdir(parents=True)
     for split in SPLITS:
@@ -30,7 +30,7 @@ def make_voc(shapes: Path, root: Path, convert: Callable[[float], float] = float
         for image, annotations in images_with_objects(content):
             shutil.copy(shapes / 'coco' / f'{split}2017' / image['file_name'], root / 'JPEGImages')
             stems.append(Path(image['file_name']).stem)
-            objects = [voc_object(names[a['category_id']], a['bbox'], convert) for a in annotations]
+            objects = [voc_object(names[a['category_id']], a['bbox']) for a in annotations]
             write_xml(root, stems[-1], image['width'], image['height'], ''.join(objects))
         (root / f'ImageSets/Main/{split}.txt').write_text('\n'.join(stems) + '\n')
     return root
@@ -43,12 +43,10 @@ def write_xml(root: Path, stem: str, width: int, height: int, objects: str) -> P
     return path
 
 
-def voc_object(
-    name: str, box: list[float], convert: Callable[[float], float] = float, more: str = ''
-) -> str:
+def voc_object(name: str, box: list[float], more: str = '') -> str:
     x, y, width, height = box
     corners = dict(xmin=x + 1, ymin=y + 1, xmax=x + width, ymax=y + height)
-    texts = ''.join(f'<{key}>{convert(value)}</{key}>' for key, value in corners.items())
+    texts = ''.join(f'<{key}>{value}</{key}>' for key, value in corners.items())
     return f'<object><name>{escape(name)}</name>{more}<bndbox>{texts}</bndbox></object>\n'
 
 

@@ -58,7 +58,7 @@ test_pipeline = [resize if t['type'] == 'Resize' else t for t in _base_.test_pip
 
 images = dict(data_prefix=dict(img=''), metainfo=dict(classes=classes, palette=None))
 data = dict(data_root=data_root, **images)
-train = dict(ann_file=folder + '{train}.json', pipeline=train_pipeline, **data)
+train = dict(ann_file=folder + 'train.json', pipeline=train_pipeline, **data)
 val = dict(ann_file=folder + '{val}.json', pipeline=test_pipeline, **data)
 test = dict(ann_file=folder + '{test}.json', pipeline=test_pipeline, **data)
 train_dataloader = dict(dataset=train)
@@ -251,9 +251,7 @@ def _read_images(dataset: LabelledDataset) -> None:
             dataset.remarks['Duplicate objects dropped'] += len(objects) - len(unique)
             dataset.remarks['Images without a label file, used as background'] += not file.exists()
             dataset.contents[image] = size, list(unique.values())
-    dataset.remarks['Problems; the images are left out'] = len(
-        dataset.problems
-    )
+    dataset.remarks['Problems; the images are left out'] = len(dataset.problems)
 
 
 def _annotation_fields(
@@ -299,25 +297,20 @@ def _usable_splits(dataset: LabelledDataset) -> dict[str, list[Path]]:
         images = dict.fromkeys(dataset.splits.get(split, ()))  # without duplicates
         splits[split] = [image for image in images if image in dataset.contents]
     splits = {split: images for split, images in splits.items() if images}
-    train = _first_of(splits, 'train', 'trainval')
-    if not train:
-        raise UserError(f'{dataset.folder}: no images to train on: is it the right folder?')
-    images = splits[train]
-    if not _first_of(splits, 'val', 'test'):
-        if len(images) < 2:
-            raise UserError(f'{dataset.folder}: training and validation need at least two images')
+    if 'train' not in splits and 'trainval' in splits:
+        splits['train'] = splits.pop('trainval')
+    images = splits.get('train', [])
+    if not splits.keys() & {'val', 'test'}:
         held_out = set(images[HELD_OUT - 1 :: HELD_OUT] or images[-1:])
-        splits[train] = [image for image in images if image not in held_out]
+        splits['train'] = [image for image in images if image not in held_out]
         splits['val'] = [image for image in images if image in held_out]
-        dataset.remarks[f'Images of {train} used for validation'] = len(held_out)
+        dataset.remarks['Training images used for validation instead'] = len(held_out)
+    if not splits.get('train'):
+        raise UserError(f'{dataset.folder}: too few images to train on: is it the right folder?')
     for split in splits.keys() & {'val', 'test'}:
-        shared = set(splits[split]) & set(splits[train])
-        dataset.remarks[f'Images of {split} that are also in {train}'] = len(shared)
+        shared = set(splits[split]) & set(splits['train'])
+        dataset.remarks[f'Images of {split} that are also in train'] = len(shared)
     return splits
-
-
-def _first_of(splits: Mapping[str, object], *names: str) -> str | None:
-    return next((name for name in names if name in splits), None)
 
 
 def _coco_content(dataset: LabelledDataset, images: Sequence[Path]) -> dict[str, list[dict]]:
@@ -337,9 +330,8 @@ def _coco_content(dataset: LabelledDataset, images: Sequence[Path]) -> dict[str,
 def _config_text(
     dataset: LabelledDataset, splits: Mapping[str, Sequence[Path]], root: Path, base: Path
 ) -> str:
-    train = _first_of(splits, 'train', 'trainval')
-    side = statistics.median(max(dataset.contents[image][0]) for image in splits[train])
-    steps = EPOCHS * len(splits[train]) / IMAGES_PER_STEP
+    side = statistics.median(max(dataset.contents[image][0]) for image in splits['train'])
+    steps = EPOCHS * len(splits['train']) / IMAGES_PER_STEP
     base, target = base.resolve(), root.resolve()
     if target.is_relative_to(base.parents[1]):  # with a relative path, the clone can be moved
         base = os.path.relpath(base, target)
@@ -350,9 +342,8 @@ def _config_text(
         scale=min(MAX_SCALE, 32 * ceil(side / 32)),
         max_iters=VALIDATION_INTERVAL * ceil(steps / VALIDATION_INTERVAL),
         images_per_step=IMAGES_PER_STEP,
-        train=train,
-        val=_first_of(splits, 'val', 'test'),
-        test=_first_of(splits, 'test', 'val'),
+        val='val' if 'val' in splits else 'test',
+        test='test' if 'test' in splits else 'val',
     )
 
 

@@ -22,7 +22,7 @@ from ..http import UnreachableError, fetch
 
 SPLITS = ('train', 'val')
 DOWNLOADS = '.downloads'  # in the root: everything that is not complete
-UNPACKED = 'unpacked'  # in DOWNLOADS
+DRAFT = f'{DOWNLOADS}/unpacked'
 LOCK = '.prepare_data.lock'
 
 
@@ -135,7 +135,7 @@ def prepare(
         with Console(stderr=True).status(f'{root}: waiting for another process to prepare it'):
             lock = FileLock(root / LOCK).acquire()
         with lock:
-            shutil.rmtree(downloads / UNPACKED, ignore_errors=True)  # from a killed process
+            shutil.rmtree(root / DRAFT, ignore_errors=True)  # from a killed process
             missing = [archive for archive in archives if not _is_complete(root, archive)]
             _require_space(root, missing, keep_archives)
             downloads.mkdir(exist_ok=True)
@@ -217,8 +217,7 @@ def _require_md5(md5: str, source: str, file: Path) -> None:
 
 
 def _unpack(file: Path, root: Path, archive: Archive) -> None:
-    draft = root / DOWNLOADS / UNPACKED
-    remedy = 'remove it and start again'
+    draft, remedy = root / DRAFT, 'remove it and start again'
     try:
         with ZipFile(file) as opened:
             entries = opened.infolist()
