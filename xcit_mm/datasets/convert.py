@@ -4,6 +4,7 @@ The images stay where they are. ``voc.py`` and ``yolo.py`` read the layouts.
 """
 
 import json
+import math
 import os
 import re
 import shlex
@@ -12,12 +13,11 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from math import ceil
+from itertools import cycle
 from pathlib import Path
 from pprint import pformat
 from typing import Any
 
-import numpy as np
 from PIL import Image
 from rich.console import Console
 from rich.progress import track
@@ -134,12 +134,12 @@ def read_lines(path: Path) -> list[tuple[str, str]]:
 def read_numbers(words: Sequence[str | None], place: str) -> list[float]:
     """Return the numbers in texts, or raise a LabelError if they are not finite."""
     try:
-        numbers = np.array(words, dtype=float)
-    except ValueError:
-        numbers = np.array(np.nan)
-    if not np.isfinite(numbers).all():
+        numbers = [float(word) for word in words]
+    except (TypeError, ValueError):
+        numbers = [math.nan]
+    if not all(map(math.isfinite, numbers)):
         raise LabelError(f'{place}: not finite numbers: {" ".join(map(str, words))}')
-    return numbers.tolist()
+    return numbers
 
 
 def check_names(names: Any, file: Path) -> list[str]:
@@ -257,20 +257,22 @@ def _read_images(dataset: LabelledDataset) -> None:
 def _annotation_fields(
     dataset: LabelledDataset, shape: Sequence[float], size: Size, place: str
 ) -> dict[str, Any]:
-    original = np.reshape(shape, (-1, 2))
-    cut = original.clip(0, size)
-    is_box = len(cut) == 2
-    for corners, problem in ((original, 'box of no size'), (cut, 'box outside the image')):
-        sides = corners[1] - corners[0] if is_box else np.ptp(corners, axis=0)
-        if not (sides > 0).all():
-            raise LabelError(f'{place}: {problem}')
-    dataset.remarks[CUT] += bool((np.abs(original - cut) > TOLERANCE).any())
-    corner = cut.min(axis=0)
-    bbox = np.concatenate((corner, cut.max(axis=0) - corner)).round(4).tolist()
+    is_box = len(shape) == 4
+    cut = [min(max(value, 0.0), side) for value, side in zip(shape, cycle(size))]
+    for points, problem in ((shape, 'box of no size'), (cut, 'box outside the image')):
+        for axis in (points[::2], points[1::2]):
+            extent = axis[1] - axis[0] if is_box else max(axis) - min(axis)
+            if not extent > 0:
+                raise LabelError(f'{place}: {problem}')
+    excess = max(abs(before - after) for before, after in zip(shape, cut, strict=True))
+    dataset.remarks[CUT] += excess > TOLERANCE
+    cut = [round(value, 4) for value in cut]
+    x1, y1, x2, y2 = (limit(axis) for limit in (min, max) for axis in (cut[::2], cut[1::2]))
+    bbox = [x1, y1, round(x2 - x1, 4), round(y2 - y1, 4)]
     if is_box:
-        return dict(bbox=bbox, area=round(bbox[2] * bbox[3], 4))
-    polygon = cut.round(4).ravel().tolist()
-    return dict(bbox=bbox, area=round(Polygon(cut).area, 4), segmentation=[polygon])
+        return dict(bbox=bbox, area=round((x2 - x1) * (y2 - y1), 4))
+    area = Polygon(zip(cut[::2], cut[1::2], strict=True)).area
+    return dict(bbox=bbox, area=round(area, 4), segmentation=[cut])
 
 
 def _require_good(dataset: LabelledDataset) -> None:
@@ -339,8 +341,8 @@ def _config_text(
         base=_literal(str(base)),
         data_root=_literal(f'{dataset.folder}/'),
         classes=_literal(tuple(dataset.classes)),
-        scale=min(MAX_SCALE, 32 * ceil(side / 32)),
-        max_iters=VALIDATION_INTERVAL * ceil(steps / VALIDATION_INTERVAL),
+        scale=min(MAX_SCALE, 32 * math.ceil(side / 32)),
+        max_iters=VALIDATION_INTERVAL * math.ceil(steps / VALIDATION_INTERVAL),
         images_per_step=IMAGES_PER_STEP,
         val='val' if 'val' in splits else 'test',
         test='test' if 'test' in splits else 'val',

@@ -1,9 +1,9 @@
 """Read YOLO's layout: a data.yaml, and a text file for each image with a line for each object."""
 
 import os
+from itertools import cycle
 from pathlib import Path
 
-import numpy as np
 import yaml
 
 from ..errors import UserError, one_line
@@ -121,7 +121,7 @@ class YoloDataset(LabelledDataset):
                 f'{place}: {len(values)} numbers after the class instead of the 4 of a box or an '
                 'even number of at least 6 for a polygon'
             )
-        pixels = (np.reshape(values, (-1, 2)) * size).ravel().tolist()
+        pixels = [value * side for value, side in zip(values, cycle(size))]
         return self.classes[int(number)], pixels, False
 
 
