@@ -136,6 +136,7 @@ def test_an_interrupted_download_is_resumed_and_needs_less_space(
     assert names(tmp_path) == {DOWNLOADS}
     (archive,) = dataset.archives
     part = max(path.stat().st_size for path in (tmp_path / DOWNLOADS).iterdir())
+    (tmp_path / DOWNLOADS / f'other_{archive.name}').write_bytes(bytes(archive.size))
     needed = archive.size - part + archive.unpacked
     monkeypatch.setattr(module.shutil, 'disk_usage', lambda path: SimpleNamespace(free=needed - 1))
     with pytest.raises(UserError, match='make room'):
@@ -143,7 +144,7 @@ def test_an_interrupted_download_is_resumed_and_needs_less_space(
     monkeypatch.setattr(module.shutil, 'disk_usage', lambda path: SimpleNamespace(free=needed))
     prepare(dataset, tmp_path)
     assert part and server.ranges == [None, f'bytes={part}-']
-    assert names(tmp_path) == {'ADEChallengeData2016'}
+    assert names(tmp_path / DOWNLOADS) == {f'other_{archive.name}'}
 
 
 def test_a_call_after_a_kill_uses_the_downloads_and_removes_the_rest(serve, server, tmp_path):

@@ -144,7 +144,7 @@ def prepare(
                     _unpack(_get_archive(root, archive, mirror), root, archive)
                 state = 'unpacked and checked' if archive in missing else 'already there'
                 report(f'{root / archive.folder}: {state}')
-                for file in downloads.glob(f'*{archive.name}*'):
+                for file in _downloaded(root, archive):
                     if keep_archives and file.name == archive.name:
                         file.replace(root / archive.name)
                     else:
@@ -152,6 +152,12 @@ def prepare(
             with suppress(OSError):  # it may contain parts of other archives
                 downloads.rmdir()
     return root / dataset.data_root
+
+
+def _downloaded(root: Path, archive: Archive) -> list[Path]:
+    """Return the files of a complete or interrupted download, which may be hidden."""
+    files = (root / DOWNLOADS).glob('*')
+    return [file for file in files if file.name.lstrip('.').startswith(archive.name)]
 
 
 def _is_complete(root: Path, archive: Archive) -> bool:
@@ -177,8 +183,8 @@ def _require_space(root: Path, missing: Collection[Archive], keep_archives: bool
     downloads = [0]
     for archive in missing:
         if not (root / archive.name).is_file():
-            parts = (root / DOWNLOADS).glob(f'*{archive.name}*')
-            downloads.append(archive.size - max((part.stat().st_size for part in parts), default=0))
+            sizes = [file.stat().st_size for file in _downloaded(root, archive)]
+            downloads.append(archive.size - max(sizes, default=0))
     # Without keep_archives, an archive is removed before the next one is downloaded.
     needed = sum(archive.unpacked for archive in missing)
     needed += sum(downloads) if keep_archives else max(downloads)
