@@ -1,38 +1,31 @@
-"""From the single resolution of XCiT to the four strides that dense heads expect.
-
-Paper, section 4.3 and appendix: maps of four layers are brought to strides 4, 8, 16 and 32
-by transposed convolutions and max-pooling.
-"""
+"""The step from XCiT's single resolution to the four strides that dense heads expect."""
 
 from torch import nn
 
-from .layers import ConvStack
+from .convolutions import ConvStack
 
 
 def pyramid_levels(dim: int, patch_size: int) -> tuple[nn.Module, ...]:
-    """Build the four rescaling modules, for strides 4, 8, 16 and 32 in this order.
+    """Build the modules that rescale four maps to strides 4, 8, 16 and 32, in this order.
+
+    Paper, section 4.3 and appendix.
 
     Args:
-        dim: Channels C of the maps, in and out.
-        patch_size: Stride of the maps that come in, 8 or 16.
+        dim: Channels C of the maps.
+        patch_size: Stride of the input maps, 8 or 16.
 
     Shape:
-        Module i takes (B, C, H, W) at stride ``patch_size`` to (B, C, H', W') at stride
-        2 ** (i + 2): H' is H * patch_size / stride, rounded down.
+        Module i maps (B, C, H, W) to (B, C, H', W') at stride 2 ** (i + 2), where H' is
+        H * patch_size / stride, rounded down.
     """
     if patch_size == 16:
         return (
             ConvStack(_upsample(dim), nn.BatchNorm2d(dim), nn.GELU(), _upsample(dim)),
             ConvStack(_upsample(dim)),
             nn.Identity(),
-            nn.MaxPool2d(kernel_size=2, stride=2),
+            nn.MaxPool2d(2),
         )
-    return (
-        ConvStack(_upsample(dim)),
-        nn.Identity(),
-        nn.MaxPool2d(kernel_size=2, stride=2),
-        nn.MaxPool2d(kernel_size=4, stride=4),
-    )
+    return ConvStack(_upsample(dim)), nn.Identity(), nn.MaxPool2d(2), nn.MaxPool2d(4)
 
 
 def _upsample(dim: int) -> nn.ConvTranspose2d:

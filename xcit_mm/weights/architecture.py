@@ -7,7 +7,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from ..errors import UserError
-from ..models.xcit import ARCHS, PATCH_SIZES
+from ..models.archs import ARCHS, PATCH_SIZES
 from .checkpoint import backbone_state
 
 

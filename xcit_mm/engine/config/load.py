@@ -14,7 +14,7 @@ from mmengine.utils import is_seq_of
 
 from ...environment import remedy
 from ...errors import DependencyError, UserError, reason
-from ...models.xcit import ARCHS
+from ...models.archs import ARCHS
 
 # What the runner reads from a config, be it in the file or not.
 RUNNER_ARGUMENTS = {

@@ -1,0 +1,58 @@
+"""The published architectures of XCiT and their names (paper, table 1 and appendix)."""
+
+from typing import Any, NamedTuple
+
+from ..errors import ArgumentError
+
+
+class Arch(NamedTuple):
+    """Hyper-parameters of a model."""
+
+    embed_dim: int  # channels C of the tokens
+    depth: int  # blocks
+    num_heads: int
+    eta: float  # initial value of LayerScale
+    drop_path_rate: dict[int, float]  # by patch size
+
+
+ARCHS = {
+    'n12': Arch(128, 12, 4, 1.0, {16: 0.0, 8: 0.0}),
+    't12': Arch(192, 12, 4, 1.0, {16: 0.0, 8: 0.0}),
+    't24': Arch(192, 24, 4, 1e-5, {16: 0.05, 8: 0.05}),
+    's12': Arch(384, 12, 8, 1.0, {16: 0.05, 8: 0.05}),
+    's24': Arch(384, 24, 8, 1e-5, {16: 0.1, 8: 0.1}),
+    'm24': Arch(512, 24, 8, 1e-5, {16: 0.15, 8: 0.15}),
+    'l24': Arch(768, 24, 16, 1e-5, {16: 0.25, 8: 0.3}),
+}
+PATCH_SIZES = (8, 16)
+SIZE_NAMES = {'n': 'nano', 't': 'tiny', 's': 'small', 'm': 'medium', 'l': 'large'}
+CUSTOM_ARCH_KEYS = ('embed_dim', 'depth', 'num_heads', 'eta')
+
+
+def released_name(arch: str, patch_size: int, training: str = '224') -> str:
+    """Return the name that the authors and timm use, such as 'xcit_small_12_p8_224'."""
+    return f'xcit_{SIZE_NAMES[arch[0]]}_{arch[1:]}_p{patch_size}_{training}'
+
+
+def resolve_arch(arch: str | dict[str, Any]) -> Arch:
+    """Return the hyper-parameters of a key of ``ARCHS``, or of a dict with custom ones.
+
+    Raises:
+        ValueError: If the name is unknown, or a key or value of the dict is invalid.
+    """
+    if isinstance(arch, str) and arch in ARCHS:
+        return ARCHS[arch]
+    if not isinstance(arch, dict):
+        raise ArgumentError(
+            f'arch={arch!r} is not one of {tuple(ARCHS)} or a dict with {CUSTOM_ARCH_KEYS}'
+        )
+    if set(arch) != set(CUSTOM_ARCH_KEYS):
+        raise ArgumentError(f'arch={arch!r} does not have just the keys {CUSTOM_ARCH_KEYS}')
+    *counts, eta = (arch[key] for key in CUSTOM_ARCH_KEYS)
+    positive = all(isinstance(n, int) and n > 0 for n in counts)
+    if not positive or arch['embed_dim'] % 8 or not isinstance(eta, (int, float)):
+        raise ArgumentError(
+            f'arch={arch!r}: embed_dim, depth and num_heads must be integers > 0, embed_dim a '
+            'multiple of 8, and eta a number'
+        )
+    return Arch(**arch, drop_path_rate=dict.fromkeys(PATCH_SIZES, 0.0))
