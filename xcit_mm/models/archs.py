@@ -26,7 +26,6 @@ ARCHS = {
 }
 PATCH_SIZES = (8, 16)
 SIZE_NAMES = {'n': 'nano', 't': 'tiny', 's': 'small', 'm': 'medium', 'l': 'large'}
-CUSTOM_ARCH_KEYS = ('embed_dim', 'depth', 'num_heads', 'eta')
 
 
 def released_name(arch: str, patch_size: int, training: str = '224') -> str:
@@ -42,17 +41,12 @@ def resolve_arch(arch: str | dict[str, Any]) -> Arch:
     """
     if isinstance(arch, str) and arch in ARCHS:
         return ARCHS[arch]
-    if not isinstance(arch, dict):
-        raise ArgumentError(
-            f'arch={arch!r} is not one of {tuple(ARCHS)} or a dict with {CUSTOM_ARCH_KEYS}'
-        )
-    if set(arch) != set(CUSTOM_ARCH_KEYS):
-        raise ArgumentError(f'arch={arch!r} does not have just the keys {CUSTOM_ARCH_KEYS}')
-    *counts, eta = (arch[key] for key in CUSTOM_ARCH_KEYS)
-    positive = all(isinstance(n, int) and n > 0 for n in counts)
-    if not positive or arch['embed_dim'] % 8 or not isinstance(eta, (int, float)):
-        raise ArgumentError(
-            f'arch={arch!r}: embed_dim, depth and num_heads must be integers > 0, embed_dim a '
-            'multiple of 8, and eta a number'
-        )
-    return Arch(**arch, drop_path_rate=dict.fromkeys(PATCH_SIZES, 0.0))
+    if isinstance(arch, dict) and arch.keys() == {'embed_dim', 'depth', 'num_heads', 'eta'}:
+        counts = arch['embed_dim'], arch['depth'], arch['num_heads']
+        positive = all(isinstance(n, int) and n > 0 for n in counts)
+        if positive and arch['embed_dim'] % 8 == 0 and isinstance(arch['eta'], (int, float)):
+            return Arch(**arch, drop_path_rate=dict.fromkeys(PATCH_SIZES, 0.0))
+    raise ArgumentError(
+        f'arch={arch!r} is not one of {tuple(ARCHS)} or a dict of embed_dim (a multiple of 8), '
+        'depth and num_heads (integers > 0) and eta (a number)'
+    )

@@ -1,7 +1,7 @@
 """Stacks of convolutions and BatchNorm, as in the patch embedding and the pyramid."""
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import reduce
+from collections.abc import Iterator
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -15,10 +15,9 @@ from .plain import CONVOLUTIONS, is_plain
 class ConvStack(nn.Sequential):
     """Convolutions, plain or transposed, each but the last followed by BatchNorm and GELU.
 
-    Layers may be grouped in nested Sequentials. Training keeps only the outputs of the
-    convolutions for the backward pass and recomputes BatchNorm and GELU. Inference folds
-    BatchNorm, an affine map per channel, into the preceding convolution. If a layer is not plain
-    (see :func:`xcit_mm.models.plain.is_plain`), all layers are called in turn instead.
+    Layers may be grouped in Sequentials. The backward pass recomputes BatchNorm and GELU;
+    inference folds BatchNorm, an affine map per channel, into the preceding convolution. If a
+    layer is not plain (see :func:`xcit_mm.models.plain.is_plain`), all layers are called in turn.
 
     Shape:
         (B, C, H, W) to (B, C', H', W').
@@ -30,11 +29,9 @@ class ConvStack(nn.Sequential):
             return super().forward(x)
         starts = [i for i, layer in enumerate(layers) if isinstance(layer, CONVOLUTIONS)]
         if torch.is_grad_enabled() or self.training:
-            start = 0
-            for i in starts:  # BatchNorm and GELU, then the next convolution
-                x = recompute(_compose(layers[start : i + 1]), x, within=self)
-                start = i + 1
-            return _compose(layers[start:])(x)
+            for start, end in pairwise((0, *(i + 1 for i in starts))):  # ends in a convolution
+                x = recompute(_call, x, *layers[start:end], within=self)
+            return _call(x, *layers[end:])
         for start, end in zip(starts, [*starts[1:], len(layers)], strict=True):
             x = _infer(x, *layers[start:end])
         return x
@@ -63,8 +60,10 @@ def _flatten(stack: nn.Sequential) -> Iterator[nn.Module]:
             yield layer
 
 
-def _compose(layers: Sequence[nn.Module]) -> Callable[[Tensor], Tensor]:
-    return lambda x: reduce(lambda y, layer: layer(y), layers, x)
+def _call(x: Tensor, *layers: nn.Module) -> Tensor:
+    for layer in layers:
+        x = layer(x)
+    return x
 
 
 def _infer(

@@ -25,15 +25,14 @@ from ..ops.xca import cross_covariance, xca
 from .convolutions import ConvStack, batch_norm_affine, convolve
 from .plain import has_plain_layers, is_plain
 
-IMAGE_CHANNELS = 3
 POSITION_DIM = 32  # for each of y and x
 
 
 class ConvPatchEmbed(nn.Module):
     """Patch embedding: stride-2 convolutions with BatchNorm, and GELU between them.
 
-    Paper, section 3.3. Patch size 8 takes three convolutions, patch size 16 takes four; each
-    doubles the channels, up to ``dim``, a multiple of 8.
+    Paper, section 3.3. Patch size 8 takes three convolutions and 16 takes four. Each doubles the
+    channels, up to ``dim``, a multiple of 8.
 
     Shape:
         (B, 3, H, W) to (B, C, ceil(H / patch_size), ceil(W / patch_size)) in channels-last
@@ -43,7 +42,7 @@ class ConvPatchEmbed(nn.Module):
     def __init__(self, dim: int, patch_size: int) -> None:
         super().__init__()
         layers: list[nn.Module] = []
-        in_channels = IMAGE_CHANNELS
+        in_channels = 3
         for i in reversed(range(int(math.log2(patch_size)))):
             out_channels = dim // 2**i
             conv = nn.Conv2d(in_channels, out_channels, 3, stride=2, padding=1, bias=False)
@@ -59,8 +58,7 @@ class FourierPosition(nn.Module):
     """Sinusoidal position encoding of y and x, projected to the channels of the tokens.
 
     Paper, section 3.3. Coordinates 1..H are scaled to (0, 2 pi], so that an encoding means the
-    same relative place at every resolution. The projection of (y, x) is the sum of a projection
-    of y and a projection of x, which take H + W instead of H * W places.
+    same relative place at every resolution.
 
     Shape:
         Size (H, W) in tokens to (1, C, H, W), the same for every image of a batch.
@@ -74,14 +72,11 @@ class FourierPosition(nn.Module):
         # A fake tensor, or a tensor of a graph, must not enter the cache.
         encode = _encode.__wrapped__ if is_intercepted() else _encode
         parameter = next(self.token_projection.parameters())
-        y = encode(H, parameter.device).to(parameter.dtype)[:, None]  # (H, 1, 32)
-        x = encode(W, parameter.device).to(parameter.dtype)  # (W, 32)
-        if not is_plain(self.token_projection):
-            grid = torch.cat((y.expand(H, W, -1), x.expand(H, W, -1)), dim=-1)
-            return self.token_projection(grid.permute(2, 0, 1)[None]).to(parameter.dtype)
-        y_weight, x_weight = self.token_projection.weight.flatten(1).chunk(2, dim=1)  # (C, 32)
-        position = F.linear(y, y_weight) + (F.linear(x, x_weight) + self.token_projection.bias)
-        return position.permute(2, 0, 1)[None]
+        y = encode(H, parameter.device)[:, None].expand(H, W, POSITION_DIM)
+        x = encode(W, parameter.device)[None].expand(H, W, POSITION_DIM)
+        grid = torch.cat((y, x), dim=-1).permute(2, 0, 1)[None]  # (1, 64, H, W)
+        # Under autocast the result returns to float32, the dtype of the residual stream.
+        return self.token_projection(grid.to(parameter.dtype)).to(parameter.dtype)
 
 
 @lru_cache(maxsize=256)  # a few kilobytes per side of an image
@@ -177,12 +172,10 @@ class Mlp(nn.Module):
         (..., C) to (..., C).
     """
 
-    RATIO = 4
-
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.fc1 = nn.Linear(dim, self.RATIO * dim)
-        self.fc2 = nn.Linear(self.RATIO * dim, dim)
+        self.fc1 = nn.Linear(dim, 4 * dim)
+        self.fc2 = nn.Linear(4 * dim, dim)
 
     def forward(self, x: Tensor, scale: Tensor | None = None) -> Tensor:
         if not has_plain_layers(self):
@@ -209,13 +202,6 @@ def tokens_to_map(x: Tensor, H: int, W: int) -> Tensor:
 def map_to_tokens(x: Tensor) -> Tensor:
     """Return a map (B, C, H, W) as tokens (B, N, C), a view if its memory is channels-last."""
     return x.permute(0, 2, 3, 1).flatten(1, 2)
-
-
-class ChannelNorm(nn.LayerNorm):
-    """LayerNorm over the channels of a map (B, C, H, W)."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
 
 class XCABlock(nn.Module):

@@ -1,6 +1,8 @@
 """The step from XCiT's single resolution to the four strides that dense heads expect."""
 
-from torch import nn
+from functools import partial
+
+from torch import Tensor, nn
 
 from .convolutions import ConvStack
 
@@ -15,18 +17,18 @@ def pyramid_levels(dim: int, patch_size: int) -> tuple[nn.Module, ...]:
         patch_size: Stride of the input maps, 8 or 16.
 
     Shape:
-        Module i maps (B, C, H, W) to (B, C, H', W') at stride 2 ** (i + 2), where H' is
-        H * patch_size / stride, rounded down.
+        Each (B, C, H, W) to (B, C, H * patch_size / stride, W * patch_size / stride), rounded
+        down.
     """
+    upsample = partial(nn.ConvTranspose2d, dim, dim, kernel_size=2, stride=2)
     if patch_size == 16:
-        return (
-            ConvStack(_upsample(dim), nn.BatchNorm2d(dim), nn.GELU(), _upsample(dim)),
-            ConvStack(_upsample(dim)),
-            nn.Identity(),
-            nn.MaxPool2d(2),
-        )
-    return ConvStack(_upsample(dim)), nn.Identity(), nn.MaxPool2d(2), nn.MaxPool2d(4)
+        twice = ConvStack(upsample(), nn.BatchNorm2d(dim), nn.GELU(), upsample())
+        return twice, ConvStack(upsample()), nn.Identity(), nn.MaxPool2d(2)
+    return ConvStack(upsample()), nn.Identity(), nn.MaxPool2d(2), nn.MaxPool2d(4)
 
 
-def _upsample(dim: int) -> nn.ConvTranspose2d:
-    return nn.ConvTranspose2d(dim, dim, kernel_size=2, stride=2)
+class ChannelNorm(nn.LayerNorm):
+    """LayerNorm over the channels of a map (B, C, H, W)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)

@@ -10,16 +10,13 @@ from .plain import is_plain
 
 
 def accelerate(model: nn.Module) -> nn.Module:
-    """Replace the attention of a timm XCiT in place, keeping weights and outputs.
+    """Replace the attention of a timm XCiT in place and return the model.
 
-    The parameters remain the same objects under the same names: optimizers keep working and
-    checkpoints load as before. An attention that is a subclass or has hooks is not replaced.
+    Outputs stay equal. Parameters stay the same objects under the same names: optimizers keep
+    working and checkpoints load as before. A subclass, or an attention with hooks, stays as well.
 
     Args:
         model: timm XCiT, or a module that contains one.
-
-    Returns:
-        The same model.
 
     Raises:
         ValueError: If the model contains no cross-covariance attention of timm.
@@ -34,15 +31,12 @@ def accelerate(model: nn.Module) -> nn.Module:
             "model such as timm.create_model('xcit_small_12_p8_224')"
         )
     for name, attention in attentions:
-        parent, _, child = name.rpartition('.')
-        setattr(model.get_submodule(parent), child, _replacement(attention))
+        with torch.device('meta'):  # draws no random numbers: every tensor is replaced below
+            fast = XCA(attention.proj.in_features, attention.num_heads)
+        for child_name, child in attention.named_children():
+            setattr(fast, child_name, child)
+        fast.temperature = attention.temperature
+        fast.training = attention.training
+        parent, _, attribute = name.rpartition('.')
+        setattr(model.get_submodule(parent), attribute, fast)
     return model
-
-
-def _replacement(attention: nn.Module) -> XCA:
-    with torch.device('meta'):  # draws no random numbers: every tensor is replaced below
-        fast = XCA(attention.proj.in_features, attention.num_heads).train(attention.training)
-    for name, child in attention.named_children():
-        setattr(fast, name, child)
-    fast.temperature = attention.temperature
-    return fast

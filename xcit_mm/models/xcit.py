@@ -5,7 +5,6 @@ authors' detectors and segmentors.
 """
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 from mmengine.model import BaseModule
@@ -15,16 +14,8 @@ from torch import Tensor, nn
 from ..errors import ArgumentError
 from ..ops import recompute
 from .archs import PATCH_SIZES, resolve_arch
-from .layers import (
-    IMAGE_CHANNELS,
-    ChannelNorm,
-    ConvPatchEmbed,
-    FourierPosition,
-    XCABlock,
-    map_to_tokens,
-    tokens_to_map,
-)
-from .pyramid import pyramid_levels
+from .layers import ConvPatchEmbed, FourierPosition, XCABlock, map_to_tokens, tokens_to_map
+from .pyramid import ChannelNorm, pyramid_levels
 
 NUM_LEVELS = 4
 
@@ -107,7 +98,7 @@ class XCiT(BaseModule):
         )
         # DistributedDataParallel must know which parameters never get a gradient.
         self.blocks[self.out_indices[-1] + 1 :].requires_grad_(False)
-        self._freeze()
+        self.train()  # freezes
 
     def init_weights(self) -> None:
         """Load the weights that ``init_cfg`` names. The runner calls this once."""
@@ -140,19 +131,16 @@ class XCiT(BaseModule):
     def train(self, mode: bool = True) -> 'XCiT':
         """Switch to training or evaluation mode; frozen parts stay in evaluation mode."""
         super().train(mode)
-        self._freeze()
-        return self
-
-    def _freeze(self) -> None:
         if self.frozen_stages >= 0:
             for module in (self.patch_embed, self.pos_embeder, *self.blocks[: self.frozen_stages]):
                 module.eval().requires_grad_(False)
+        return self
 
     def _check_image(self, x: Tensor) -> None:
-        if x.ndim != 4 or x.shape[1] != IMAGE_CHANNELS:
+        if x.ndim != 4 or x.shape[1] != 3:
             raise ArgumentError(
-                f'an image batch of shape {tuple(x.shape)} is not (B, {IMAGE_CHANNELS}, H, W): '
-                f'XCiT takes {IMAGE_CHANNELS} channels (RGB)'
+                f'an image batch of shape {tuple(x.shape)} is not (B, 3, H, W): XCiT takes 3 '
+                'channels (RGB)'
             )
         smallest = 32 - self.patch_size + 1  # ceil(smallest / patch_size) * patch_size == 32
         if min(x.shape[2:]) < smallest:
@@ -163,18 +151,15 @@ class XCiT(BaseModule):
 
 
 def _resolve_out_indices(out_indices: Sequence[int] | None, depth: int) -> tuple[int, ...]:
-    default = (depth // 3 - 1, depth // 2 - 1, 2 * depth // 3 - 1, depth - 1)
-    indices = default if out_indices is None else out_indices
-    if (
-        not isinstance(indices, (tuple, list))
-        or len(indices) != NUM_LEVELS
-        or not all(isinstance(i, int) and 0 <= i < depth for i in indices)
-        or not all(a < b for a, b in pairwise(indices))
-    ):
+    indices = out_indices
+    if indices is None:
+        indices = (depth // 3 - 1, depth // 2 - 1, 2 * depth // 3 - 1, depth - 1)
+    is_sequence = isinstance(indices, (tuple, list)) and len(indices) == NUM_LEVELS
+    if not is_sequence or [i for i in range(depth) if i in indices] != list(indices):
         raise ArgumentError(
             f'out_indices={out_indices!r} are not {NUM_LEVELS} ascending layers in 0..{depth - 1}'
         )
-    return tuple(indices)
+    return tuple(map(int, indices))
 
 
 def _init_linear(module: nn.Module) -> None:

@@ -23,8 +23,7 @@ def recompute(
     Args:
         function: Function to recompute.
         args: Arguments of the function.
-        within: Module that contains the BatchNorm layers that ``function`` calls. The second
-            call must not update their running statistics again.
+        within: Module with the BatchNorm layers whose statistics are updated only once.
         random: Whether ``function`` draws random numbers, the same in both calls.
     """
     if not torch.is_grad_enabled() or is_captured():
@@ -39,10 +38,7 @@ def recompute(
 
 
 class _FrozenStatistics(AbstractContextManager):
-    """Context in which BatchNorm does not update its running statistics.
-
-    It can be entered again, once for each backward pass through a retained graph.
-    """
+    """Reusable context in which BatchNorm does not update its running statistics."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module

@@ -37,11 +37,6 @@ def is_captured() -> bool:
     return is_compiling() or torch.jit.is_tracing()
 
 
-def is_exported() -> bool:
-    """Return whether the graph that is recorded must hold for other input sizes."""
-    return hasattr(torch.compiler, 'is_exporting') and torch.compiler.is_exporting()
-
-
 def is_intercepted() -> bool:
     """Return whether fake tensors, vmap, a tracer or a counter intercept each operation.
 

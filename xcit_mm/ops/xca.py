@@ -1,8 +1,8 @@
 """Cross-covariance attention (XCA) as an operator in two forms with equal values.
 
 The direct form is equation 2 of the paper (XCiT, arXiv 2106.09681, section 3.2) as written. The
-Gram form never computes queries, keys and values: for many tokens it needs half the arithmetic,
-and for the backward pass it keeps only its input.
+Gram form never computes queries, keys and values: it needs half the arithmetic for many tokens,
+and keeps only its input for the backward pass.
 
 Letters in shapes: B images, N tokens, C channels, h heads of d = C / h channels.
 """
@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from ..errors import ArgumentError
-from .tracing import computed_dtype, is_captured, is_exported, is_intercepted, without_autocast
+from .tracing import computed_dtype, is_captured, is_intercepted, without_autocast
 
 # On CUDA, products of 16-bit matrices can be returned in float32: PyTorch 2.8 and later.
 BMM_HAS_OUT_DTYPE = 'dtype' in torch.ops.aten.bmm.overloads()
@@ -24,10 +24,9 @@ SAMPLED_TOKENS = 256
 CPU_CHUNK = 2048  # tokens that are centred and multiplied while they are in the cache
 EPS = 1e-12  # smallest norm by which a query or key is divided, as in F.normalize
 
-# (slope, offset): the Gram form is faster from N = slope * C + offset tokens on. On a CPU this is
-# where the measured times cross (docs/performance.md); in float16, in which CPUs multiply slowly,
-# it is faster for any N. Elsewhere it is an estimate: where its arithmetic 2 N C^2 + 3 C^3 is
-# clearly below the direct form's 4 N C^2 + 2 N C d.
+# (slope, offset): the Gram form is faster from N = slope * C + offset tokens on, as measured on a
+# CPU (docs/performance.md). Elsewhere it is an estimate from the arithmetic: 2 N C^2 + 3 C^3
+# against 4 N C^2 + 2 N C d of the direct form.
 CROSSOVER = {
     ('cpu', torch.float32): (1.4, 150),
     ('cpu', torch.float64): (1.4, 150),
@@ -36,9 +35,9 @@ CROSSOVER = {
 }
 CROSSOVER_ELSEWHERE = (2.0, 0)
 
-# The Gram form squares tokens, so that rounding errors of large directions can hide a small query
-# or key. This bounds the amplification of relative errors. At 1e4 the errors in float32, measured
-# against float64, are three times those of the direct form (docs/performance.md).
+# The Gram form squares tokens: rounding errors of large directions can hide a small query or key.
+# At an amplification of relative errors of 1e4, its errors in float32 are three times those of the
+# direct form (docs/performance.md).
 MAX_AMPLIFICATION = 1e4
 
 
@@ -56,26 +55,24 @@ def xca(
 
     Per head, q and k are L2-normalised over the tokens. The d x d attention matrix
     softmax(q^T k * temperature), with a row for each channel of q, mixes the channels of v.
-    Under autocast the output has its dtype.
 
     The Gram form sums products of tokens, and handles C x C matrices, in float32. It is as
     accurate as the direct form for tokens of similar size, such as the output of a LayerNorm. It
     loses digits if single tokens, or a direction that q and k hardly see, are more than 100 times
-    as large as the rest, and overflows if the squares of tokens do (float32: from 1e18 on).
+    as large as the rest, and overflows if the squares of tokens do. On a CPU such tokens take the
+    direct form. Other devices and compiled graphs do not check for them, which would synchronise
+    the device: pass ``form='direct'``.
 
     Args:
         x: Tokens.
         qkv_weight: Weight of the projection to q, k and v, in this order, each head by head.
         qkv_bias: Bias of this projection, or None.
         temperature: One factor per head.
-        proj_weight: Weight of the output projection. Scale its rows, and the bias, to scale the
-            output (LayerScale).
+        proj_weight: Weight of the output projection.
         proj_bias: Bias of the output projection, or None.
         attn_drop: Dropout probability of the attention matrix.
-        form: 'direct' or 'gram'. Default: the form that was measured to be faster; in an
-            exported graph, which must hold for any number of tokens, and on a CPU for tokens out
-            of the Gram form's range, the direct form. Other devices and compiled graphs do not
-            check the range, which would synchronise the device: pass 'direct' for such tokens.
+        form: 'direct' or 'gram'. Default: the faster form, as measured; the direct form in an
+            exported graph, which must hold for any number of tokens.
 
     Shape:
         x: (B, N, C); qkv_weight: (3 C, C); qkv_bias: (3 C,); temperature: (h, 1, 1);
@@ -86,7 +83,7 @@ def xca(
     """
     arguments = x, qkv_weight, qkv_bias, temperature, proj_weight, proj_bias, attn_drop
     if form is None:
-        exported = is_exported()
+        exported = hasattr(torch.compiler, 'is_exporting') and torch.compiler.is_exporting()
         form = 'direct' if exported else faster_form(*x.shape[1:], computed_dtype(x), x.device.type)
         # Only values tell whether x is in range; a fake tensor, which is a subclass, has none.
         if form == 'gram' and type(x) is Tensor and x.device.type == 'cpu' and not is_intercepted():
@@ -137,9 +134,8 @@ def _gram(
     Return None if rounding errors are amplified more than ``max_amplification`` times.
 
     With q = x Wq^T + bq, and k and v likewise, only the products of q and k over the tokens are
-    needed. They follow from the moments of the tokens: the mean s and the covariance
-    G = (x - s)^T (x - s) / N, the Gram matrix of the centred tokens (C x C). With the means
-    mq = Wq s + bq and mk = Wk s + bk of q and k,
+    needed. They follow from the mean s of the tokens and the Gram matrix of the centred tokens,
+    their covariance G = (x - s)^T (x - s) / N. With the means mq = Wq s + bq and mk = Wk s + bk,
 
         q^T k / N = Wq G Wk^T + mq mk^T.
 
@@ -189,21 +185,13 @@ FORMS = {'direct': _direct, 'gram': _gram}
 
 
 def _amplification(Wqk: Tensor, G: Tensor, mean: Tensor, variance: Tensor, N: int) -> float:
-    """Bound the relative error of the squared norms of q and k in units of that of G.
-
-    The error of Wq G Wq^T follows the size of its factors; its value may be far smaller.
-    """
+    """Bound the relative error of the squared norms of q and k in units of that of G."""
     size = Wqk.square().sum(-1) * torch.linalg.matrix_norm(G)[:, None]  # (B, 2 C)
     return (size / (variance + mean.square()).clamp_min(EPS**2 / N)).max().item()
 
 
 def _normalized(covariance: Tensor, mean: Tensor, variance: Tensor, N: int) -> Tensor:
-    """Return the products of the normalised q and k over the tokens, from their moments.
-
-    Shape:
-        covariance of q and k: (B, h, d, d); mean and variance of (q, k): (B, 2 C).
-        Output: (B, h, d, d).
-    """
+    """Return the products of the normalised q and k over the tokens, (B, h, d, d)."""
     h, d = covariance.shape[1:3]
     scale = (_widened(variance) + mean.square()).clamp_min(EPS**2 / N).rsqrt()  # sqrt(N) / norm
     mean_q, mean_k = (mean * scale).view(-1, 2, h, d, 1).unbind(1)
@@ -212,10 +200,7 @@ def _normalized(covariance: Tensor, mean: Tensor, variance: Tensor, N: int) -> T
 
 
 def _widened(t: Tensor) -> Tensor:
-    """Convert a small tensor to float64 where the device has it.
-
-    If the tokens have a large mean, large terms cancel in q and k and in the gradients.
-    """
+    # If the tokens have a large mean, large terms cancel in q and k and in the gradients.
     return t.double() if t.device.type in ('cpu', 'cuda') else t
 
 
@@ -234,11 +219,7 @@ def _moments(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class _Moments(Function):
-    """Map x to (x, *_moments(x)).
-
-    Returning x brings all its gradients together in one backward function, with one product
-    instead of the two and a sum that autograd takes for x^T x.
-    """
+    """Map x to (x, *_moments(x)), so that one backward function sums all gradients of x."""
 
     @staticmethod
     def forward(ctx, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -259,18 +240,13 @@ class _Moments(Function):
 
 
 def _centred_sums(x: Tensor, centre: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (x - centre)^T (x - centre), (B, C, C), and the sum of x - centre, (B, 1, C).
-
-    Both have the dtype of the centre (B, 1, C), which is at least float32.
-    """
+    """Return (x - centre)^T (x - centre), (B, C, C), and the sum of x - centre, (B, 1, C)."""
     B, _, C = x.shape
-    if x.is_cuda and x.dtype != centre.dtype and BMM_HAS_OUT_DTYPE:
-        x = x - centre.to(x.dtype)
-        products = torch.bmm(x.mT, x, out_dtype=centre.dtype)
-        return products, x.sum(1, keepdim=True, dtype=centre.dtype)
     if x.device.type not in ('cpu', 'meta') or is_captured():
-        x = x - centre
-        return x.mT @ x, x.sum(1, keepdim=True)
+        widen = x.is_cuda and x.dtype != centre.dtype and BMM_HAS_OUT_DTYPE
+        x = x - centre.to(x.dtype) if widen else x - centre
+        products = torch.bmm(x.mT, x, out_dtype=centre.dtype) if widen else x.mT @ x
+        return products, x.sum(1, keepdim=True, dtype=centre.dtype)
     # The matrix is symmetric: four stripes, from the diagonal to the right, take 5/8 of the
     # multiplications and are then mirrored.
     products, sums = centre.new_zeros(B, C, C), torch.zeros_like(centre)
