@@ -34,11 +34,7 @@ def released_name(arch: str, patch_size: int, training: str = '224') -> str:
 
 
 def resolve_arch(arch: str | dict[str, Any]) -> Arch:
-    """Return the hyper-parameters of a key of ``ARCHS``, or of a dict with custom ones.
-
-    Raises:
-        ValueError: If the name is unknown, or a key or value of the dict is invalid.
-    """
+    """Return the hyper-parameters of a key of ``ARCHS``, or of a dict with custom ones."""
     if isinstance(arch, str) and arch in ARCHS:
         return ARCHS[arch]
     if isinstance(arch, dict) and arch.keys() == {'embed_dim', 'depth', 'num_heads', 'eta'}:

@@ -28,8 +28,8 @@ class ConvStack(nn.Sequential):
         if not all(map(is_plain, layers)):
             return super().forward(x)
         starts = [i for i, layer in enumerate(layers) if isinstance(layer, CONVOLUTIONS)]
-        if torch.is_grad_enabled() or self.training:
-            for start, end in pairwise((0, *(i + 1 for i in starts))):  # ends in a convolution
+        if torch.is_grad_enabled() or any(layer.training for layer in layers):
+            for start, end in pairwise((0, *(i + 1 for i in starts))):  # each ends in a convolution
                 x = recompute(_call, x, *layers[start:end], within=self)
             return _call(x, *layers[end:])
         for start, end in zip(starts, [*starts[1:], len(layers)], strict=True):
@@ -70,12 +70,10 @@ def _infer(
     x: Tensor, conv: nn.Module, norm: nn.Module | None = None, act: nn.Module | None = None
 ) -> Tensor:
     weight, bias = conv.weight, conv.bias
-    if fold := norm is not None and not norm.training:
+    if norm is not None:
         factor, shift = batch_norm_affine(norm)
         channels = (1, -1, 1, 1) if isinstance(conv, nn.ConvTranspose2d) else (-1, 1, 1, 1)
         weight = weight * factor.view(channels)
         bias = shift if bias is None else bias * factor + shift
     x = convolve(conv, x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
-    if norm is not None and not fold:
-        x = norm(x)
     return x if act is None else gelu_(x)

@@ -104,9 +104,6 @@ class XCA(nn.Module):
 
     Shape:
         (B, N, C) to (B, N, C).
-
-    Raises:
-        ValueError: If ``dim`` is not a multiple of ``num_heads``.
     """
 
     def __init__(self, dim: int, num_heads: int) -> None:

@@ -10,15 +10,10 @@ from .convolutions import ConvStack
 def pyramid_levels(dim: int, patch_size: int) -> tuple[nn.Module, ...]:
     """Build the modules that rescale four maps to strides 4, 8, 16 and 32, in this order.
 
-    Paper, section 4.3 and appendix.
-
-    Args:
-        dim: Channels C of the maps.
-        patch_size: Stride of the input maps, 8 or 16.
+    Paper, section 4.3 and appendix. The stride of the input maps is ``patch_size``, 8 or 16.
 
     Shape:
-        Each (B, C, H, W) to (B, C, H * patch_size / stride, W * patch_size / stride), rounded
-        down.
+        (B, C, H, W) to (B, C, H * patch_size / stride, W * patch_size / stride), rounded down.
     """
     upsample = partial(nn.ConvTranspose2d, dim, dim, kernel_size=2, stride=2)
     if patch_size == 16:

@@ -43,10 +43,7 @@ def gelu_(x: Tensor) -> Tensor:
 
 
 def token_chunks(x: Tensor) -> tuple[Tensor, ...]:
-    """Return views (n, C) of tokens (..., C), which fit the cache of a CPU one by one.
-
-    There is a single view on other devices and in 16 bit.
-    """
+    """Return views (n, C) of tokens (..., C): of a few each on a CPU, of all elsewhere."""
     x = x.flatten(0, -2)
     if is_captured() or x.device.type != 'cpu':
         return (x,)

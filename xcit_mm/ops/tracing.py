@@ -38,10 +38,7 @@ def is_captured() -> bool:
 
 
 def is_intercepted() -> bool:
-    """Return whether fake tensors, vmap, a tracer or a counter intercept each operation.
-
-    Tensors may then have no values to decide by or to cache.
-    """
+    """Return whether a tracer, vmap or a counter intercepts operations; values may be missing."""
     return (
         is_captured()
         or _get_current_dispatch_mode() is not None
