@@ -13,7 +13,7 @@ with imports():
     from xcit_mm import cli, flops
     from xcit_mm.arguments import positive
     from xcit_mm.files import require_writable_file
-    from xcit_mm.models.xcit import ARCHS, PATCH_SIZES
+    from xcit_mm.models.archs import ARCHS, PATCH_SIZES
 
 MEANING = """
 multiply-adds: of the model as the paper defines it (table 1 calls them FLOPs), products of matrices

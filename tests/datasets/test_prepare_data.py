@@ -20,8 +20,8 @@ from helpers.in_process import call_tool
 
 from xcit_mm import UserError
 from xcit_mm.datasets import download as module
-from xcit_mm.datasets.download import ADE20K, COCO, DATASETS, DOWNLOADS, Archive, Dataset, prepare
 from xcit_mm.datasets.config import check_data
+from xcit_mm.datasets.download import ADE20K, COCO, DATASETS, DOWNLOADS, Archive, Dataset, prepare
 from xcit_mm.engine.config.load import load_config
 
 IMAGES = 3  # in each folder

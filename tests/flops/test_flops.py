@@ -7,7 +7,7 @@ from helpers import ROOT
 from helpers.in_process import call_tool
 
 from xcit_mm import flops
-from xcit_mm.models.xcit import ARCHS
+from xcit_mm.models.archs import ARCHS
 
 # GFLOPs of the paper: patch 16 at 224 and patch 8 at 384 (table 1), patch 8 at 224 (table D.1),
 # patch 16 at 384 (table 2, of four models).

@@ -6,8 +6,9 @@ from torch import Tensor, nn
 
 from ..environment import require
 from ..errors import ArgumentError
+from ..models import XCiT
+from ..models.archs import ARCHS, PATCH_SIZES, released_name
 from ..models.layers import tokens_to_map
-from ..models.xcit import ARCHS, PATCH_SIZES, XCiT, released_name
 
 # The peers of the paper's table D.5 and figure D.1, by their names in timm.
 PEERS = {

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from ..models.xcit import released_name
+from ..models.archs import released_name
 from ..weights.architecture import Architecture
 
 NUM_IMAGES = 50_000  # of ImageNet's validation set

@@ -12,8 +12,9 @@ from ..engine.config.load import load_config
 from ..engine.model import build_model
 from ..environment import require
 from ..errors import UserError
+from ..models.archs import released_name
 from ..models.timm import accelerate
-from ..models.xcit import XCiT, released_name
+from ..models.xcit import XCiT
 from .counting import Count, Part, image_of, parameters, part, xcit_parts
 
 

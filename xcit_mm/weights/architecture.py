@@ -6,7 +6,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from ..errors import UserError
-from ..models.xcit import ARCHS, PATCH_SIZES
+from ..models.archs import ARCHS, PATCH_SIZES
 from .states import describe_xcit, xcit_dimensions
 
 
