@@ -58,9 +58,10 @@ def main() -> None:
     require_writable(out)
     paths = [out / 'benchmark.json']
     measurements = []
-    for measurement in benchmark.measure(settings, say=lambda line: print(line, flush=True)):
+    for measurement in benchmark.measure(settings):
         measurements.append(measurement)  # written at once: an interruption loses nothing
         benchmark.write_json(measurements, settings, paths[0])
+        print(benchmark.describe(measurement), flush=True)
     for mode in settings.modes:
         print(f'\n{benchmark.table(measurements, mode)}')
         paths += benchmark.draw(measurements, mode, out)

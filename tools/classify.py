@@ -2,6 +2,7 @@
 """Are the weights the right ones? A classifier's top-1 on ImageNet beside the published figure."""
 
 import argparse
+import json
 import os
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ with imports():
     from xcit_mm.classification import Classifier
     from xcit_mm.classification.report import report_folder, report_pictures
     from xcit_mm.errors import printable
-    from xcit_mm.files import require_writable_file
+    from xcit_mm.files import require_writable_file, write_whole
 
 NOT_RIGHT = 1  # the exit code
 MAX_WORKERS = 8
@@ -66,15 +67,21 @@ def main() -> None:
         args.device,
         args.trust_checkpoint,
     )
-    print(classifier.describe(), flush=True)
+    print(
+        f'{classifier.checkpoint}: {classifier.architecture}, '
+        f'{classifier.model.num_classes:,} classes, images of {classifier.size} pixels on '
+        f'{classifier.device}',
+        flush=True,
+    )
     if args.images:
-        report = report_pictures(classifier, args.images)
+        text, content = report_pictures(classifier, args.images)
     else:
-        report = report_folder(classifier, args.folder, args.sample)
-    print(printable(report.text))  # names of files
+        text, content = report_folder(classifier, args.folder, args.sample)
+    print(printable(text))  # names of files
     if args.out is not None:
-        report.write(args.out)
-    if not report.is_right:
+        with write_whole(args.out, 'w') as file:
+            json.dump(content, file, indent=2)
+    if content['bad'] or content.get('agrees') is False:
         sys.exit(NOT_RIGHT)
 
 
