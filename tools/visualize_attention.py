@@ -13,7 +13,7 @@ with imports():
     from xcit_mm import cli
     from xcit_mm.arguments import positive
     from xcit_mm.attention.draw import PANEL_SIDE, choose_heads, draw_attention
-    from xcit_mm.attention.maps import AttentionProbe, resized
+    from xcit_mm.attention.maps import AttentionProbe, scaled
     from xcit_mm.files import require_writable_file
     from xcit_mm.inference.reading import read_image
 
@@ -55,14 +55,15 @@ def main() -> None:
     require_writable_file(out)
 
     image = read_image(args.image)
-    image = image if args.size is None else resized(image, args.size)
+    if args.size is not None:
+        image = scaled(image, args.size / min(image.shape[:2]))
     probe = AttentionProbe(args.checkpoint, args.device, args.trust_checkpoint)
-    heads = choose_heads(args.heads, probe.kind.num_heads)
+    heads = choose_heads(args.heads, probe.architecture.num_heads)
     maps = probe(image, args.layer, args.class_layer)
     name, weights = (Path(path).name for path in (args.image, args.checkpoint))
     size = '{1}x{0}'.format(*image.shape)
-    title = f'{name}, {size} pixels: {probe.kind}, {weights}'
-    draw_attention(out, image, maps, probe.kind.patch_size, title, heads, args.panel)
+    title = f'{name}, {size} pixels: {probe.architecture}, {weights}'
+    draw_attention(out, image, maps, probe.architecture.patch_size, title, heads, args.panel)
     if maps.class_attention is None:
         print('The checkpoint has no class-attention layers: the maps are of q and k alone.')
     print(out)
