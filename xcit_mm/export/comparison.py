@@ -22,14 +22,14 @@ CANDIDATES = 300  # boxes to compare of a detector that finds no object
 Size = tuple[int, int, int]
 
 
-def compare(graph: Graph, path: str) -> tuple[dict[Size, float], int | None]:
+def compare(graph: Graph, model: bytes) -> tuple[dict[Size, float], int | None]:
     """Compute drawn images of several sizes with both.
 
     The best boxes are compared if a detector finds no object in the images.
 
     Args:
         graph: The graph in PyTorch.
-        path: The ONNX file.
+        model: The content of the ONNX file.
 
     Returns:
         The largest relative error of an output by image size, and the number of compared objects
@@ -40,18 +40,18 @@ def compare(graph: Graph, path: str) -> tuple[dict[Size, float], int | None]:
     """
     import onnx
 
-    errors, objects = _compare(graph, path)
+    errors, objects = _compare(graph, model)
     if objects == 0:
         with torch.no_grad():
             graph.lower_threshold(_draw(SIZES[0]), CANDIDATES)
-        proto = onnx.load(path)
+        proto = onnx.load_from_string(model)
         threshold = next(c for c in proto.graph.initializer if c.name == 'score_thr')
         threshold.CopyFrom(onnx.numpy_helper.from_array(graph.score_thr.numpy(), 'score_thr'))
         errors, objects = _compare(graph, proto.SerializeToString())
     return errors, objects
 
 
-def _compare(graph: Graph, model: str | bytes) -> tuple[dict[Size, float], int | None]:
+def _compare(graph: Graph, model: bytes) -> tuple[dict[Size, float], int | None]:
     from onnxruntime import InferenceSession
 
     session = InferenceSession(model, providers=['CPUExecutionProvider'])

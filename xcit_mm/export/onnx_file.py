@@ -53,7 +53,7 @@ def export_onnx(
 ) -> Exported:
     """Write a model as an ONNX file for images of any size, and compare it with PyTorch.
 
-    The file is kept only if onnxruntime computes the same as PyTorch at three sizes.
+    The file is written only if onnxruntime computes the same as PyTorch at three sizes.
 
     Args:
         config: Path of a config file.
@@ -86,10 +86,10 @@ def export_onnx(
     metadata |= {'config': Path(config).name, 'channels': 'RGB' if converts else 'BGR'}
     graph = _graph(model, part)
     proto = _export(graph, metadata)
+    content = proto.SerializeToString()
+    errors, objects = compare(graph, content)
     with write_whole(path) as file:
-        file.write(proto.SerializeToString())
-        file.flush()
-        errors, objects = compare(graph, file.name)
+        file.write(content)
     shapes = {
         value.name: tuple(
             dim.dim_param or str(dim.dim_value) for dim in value.type.tensor_type.shape.dim
