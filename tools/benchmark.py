@@ -48,7 +48,9 @@ def main() -> None:
     parser.add_argument('--dtype', choices=tuple(DTYPES), default='float32')
     parser.add_argument('--repeats', type=int, default=5, help='the median of these counts')
     parser.add_argument('--threads', type=int, help='of the CPU')
-    parser.add_argument('--memory-limit', type=float, metavar='GIB', help='default: what is free')
+    parser.add_argument(
+        '--memory-limit', type=float, metavar='GIB', help='of the CPU; default: what is free'
+    )
     parser.add_argument('--out', type=Path, default=Path('work_dirs/benchmark'), metavar='DIR')
     args = vars(parser.parse_args())
     out = args.pop('out')

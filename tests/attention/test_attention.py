@@ -19,8 +19,6 @@ from xcit_mm.attention.maps import AttentionProbe, scaled, token_magnitudes
 from xcit_mm.models.layers import XCA, ConvPatchEmbed
 from xcit_mm.weights.checkpoint import CLASSIFIER
 
-SIZES = [(64, 96), (70, 45), (9, 130)]  # of images with 16 pixels a token
-
 
 @pytest.fixture(scope='module')
 def model() -> nn.Module:
@@ -63,30 +61,24 @@ def input_of(module: nn.Module, model: nn.Module, image: np.ndarray) -> Tensor:
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize('size', SIZES)
-@pytest.mark.parametrize('layer, index', [(None, 2), (1, 1)])
-def test_magnitudes_are_those_of_the_plain_queries_and_keys(model, checkpoint, size, layer, index):
-    """Norms of the rows of q and k, whose columns are normalized (paper, eq. 2 and D.5)."""
+@pytest.mark.parametrize('size', [(64, 96), (70, 45), (9, 130)])  # 16 pixels a token
+@pytest.mark.parametrize('layer, class_layer', [(None, None), (1, 0)])
+def test_maps_equal_a_plain_computation_with_timms_model(
+    model, checkpoint, size, layer, class_layer
+):
     image = picture(*size)
-    attn = model.blocks[index].attn
-    q, k, _ = attn.qkv(input_of(attn, model, image)[0]).chunk(3, dim=-1)  # (N, C)
-    maps = AttentionProbe(checkpoint, device='cpu')(image, layer)
-    assert maps.layer == index
+    maps = AttentionProbe(checkpoint, device='cpu')(image, layer, class_layer)
+    assert (maps.layer, maps.class_layer) == ((2, 1) if layer is None else (layer, class_layer))
     assert maps.queries.shape == (4, -(-size[0] // 16), -(-size[1] // 16))
+    # Norms of the rows of q and k, whose columns are normalized (paper, equations 2 and D.5).
+    attn = model.blocks[maps.layer].attn
+    q, k, _ = attn.qkv(input_of(attn, model, image)[0]).chunk(3, dim=-1)  # (N, C)
     for values, plain in ((maps.queries, q), (maps.keys, k)):
         norms = [head.norm(dim=1) for head in F.normalize(plain, dim=0).chunk(4, dim=1)]
         assert relative_error(values.flatten(1), torch.stack(norms)) < 1e-5
-
-
-@torch.inference_mode()
-@pytest.mark.parametrize('size', SIZES)
-@pytest.mark.parametrize('class_layer, index', [(None, 1), (0, 0)])
-def test_class_attention_mixes_the_values_as_timm_does(model, checkpoint, size, class_layer, index):
-    image = picture(*size)
-    attn = model.cls_attn_blocks[index].attn
+    # The class attention mixes the values to timm's output.
+    attn = model.cls_attn_blocks[maps.class_layer].attn
     x = input_of(attn, model, image)
-    maps = AttentionProbe(checkpoint, device='cpu')(image, class_layer=class_layer)
-    assert maps.class_layer == index
     assert maps.class_attention.shape == maps.queries.shape
     weights = maps.class_attention.flatten(1)  # (h, N)
     weights = torch.cat((1 - weights.sum(1, keepdim=True), weights), dim=1)

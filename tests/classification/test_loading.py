@@ -9,7 +9,7 @@ from helpers import randomize, relative_error
 from safetensors.torch import save_file
 
 from xcit_mm import UserError, XCiT
-from xcit_mm.classification import load_classifier
+from xcit_mm.classification.loading import build_classifier, load_classifier
 from xcit_mm.models.layers import XCA
 from xcit_mm.weights.architecture import architecture
 
@@ -18,24 +18,14 @@ def weights(archive) -> dict[str, torch.Tensor]:
     return {k.removeprefix('state/'): v for k, v in archive.items() if k.startswith('state/')}
 
 
-@pytest.fixture
-def release(golden, tmp_path):
-    """Write an edited file of the authors' release, of 10 classes and 32 channels."""
-
-    def write(edit=lambda state: state):
-        path = tmp_path / 'release.pth'
-        torch.save({'model': edit(weights(golden('classifier_p16')))}, path)
-        return path
-
-    return write
-
-
 @torch.inference_mode()
 @pytest.mark.parametrize('name', ['classifier_p16', 'classifier_p8_cls_norm'])
 def test_features_and_logits_equal_those_of_the_authors(name, golden, tmp_path):
     archive = golden(name)
     torch.save({'model': weights(archive)}, tmp_path / 'release.pth')
-    model = load_classifier(tmp_path / 'release.pth', tokens_norm=bool(archive['tokens_norm']))
+    model = load_classifier(tmp_path / 'release.pth')
+    for block in model.cls_attn_blocks:  # N12's variant, which the weights do not determine
+        block.tokens_norm = bool(archive['tokens_norm'])
     assert sum(isinstance(m, XCA) for m in model.modules()) == 3  # the attention of xcit_mm
     features = model.forward_features(archive['input'])[:, 0]
     assert relative_error(features, archive['features']) < 1e-5
@@ -55,17 +45,6 @@ def test_a_file_of_timm_gives_the_outputs_of_timm(name, suffix, tmp_path):
     assert relative_error(load_classifier(path)(image), expected(image)) < 1e-5
 
 
-@torch.inference_mode()
-def test_float16_weights_are_used_in_float32(release, golden):
-    path = release(
-        lambda state: {k: v.half() if v.is_floating_point() else v for k, v in state.items()}
-    )
-    archive = golden('classifier_p16')
-    logits = load_classifier(path)(archive['input'])
-    assert logits.dtype == torch.float32
-    assert relative_error(logits, archive['logits']) < 1e-2
-
-
 @pytest.mark.parametrize('arch, patch_size', [('n12', 16), ('s12', 8), ('m24', 16)])
 def test_shapes_determine_the_architecture(arch, patch_size):
     with torch.device('meta'):
@@ -78,6 +57,7 @@ def test_shapes_determine_the_architecture(arch, patch_size):
     assert 'layers, 32 channels' in str(custom)
 
 
+# Edits of a state dict.
 def without(*starts):
     return lambda state: {k: v for k, v in state.items() if not k.startswith(starts)}
 
@@ -94,8 +74,7 @@ def as_detector(state):
 @pytest.mark.parametrize(
     'edit, message',
     [
-        (as_detector, 'holds no classifier: it is a detector or segmentor'),
-        (without('cls_', 'norm.', 'head.'), 'no classifier: it has no class-attention layers'),
+        (as_detector, 'is not a classifier but a backbone, detector or segmentor'),
         (without('head.'), 'has no classification head, like every DINO model'),
         (without('cls_attn_blocks.1.norm2'), r'2 tensors differ.*cls_attn_blocks\.1\.norm2'),
         (without('blocks.'), 'holds no XCiT of patch size 8 or 16'),
@@ -106,14 +85,15 @@ def as_detector(state):
         (without('cls_attn_blocks.1.attn.qkv'), 'damaged class-attention'),
     ],
 )
-def test_other_weights_are_refused(release, edit, message):
-    path = release(edit)
+def test_other_weights_are_refused(golden, tmp_path, edit, message):
+    path = tmp_path / 'release.pth'
+    torch.save({'model': edit(weights(golden('classifier_p16')))}, path)
     with pytest.raises(UserError, match=message) as caught:
         load_classifier(path)
     assert str(path) in str(caught.value)
 
 
-def test_missing_timm_is_named(release, monkeypatch):
+def test_missing_timm_is_named(golden, monkeypatch):
     monkeypatch.setitem(sys.modules, 'timm', None)
     with pytest.raises(UserError, match='pip install timm'):
-        load_classifier(release())
+        build_classifier(weights(golden('classifier_p16')), 'release.pth')

@@ -23,7 +23,6 @@ from ..errors import ArgumentError
 from .models import build, check_name
 
 T = TypeVar('T')
-GIB = 2**30
 COMPILED = '+compile'
 MODES = ('inference', 'training')
 DTYPES = {'float32': torch.float32, 'bfloat16': torch.bfloat16, 'float16': torch.float16}
@@ -46,7 +45,7 @@ class Settings:
         dtype: Key of ``DTYPES``: of the weights in inference, of autocast in training.
         repeats: Number of measurements of each model after the warm-up.
         threads: CPU threads. None: PyTorch's default.
-        memory_limit: GiB that the process may use. None: the memory that is available.
+        memory_limit: GiB that the process may use on a CPU. None: the memory that is available.
 
     Raises:
         ArgumentError: If a value is invalid or the device cannot be used.
@@ -194,17 +193,13 @@ def _train(model: nn.Module, images: Tensor, dtype: torch.dtype) -> None:
 
 
 def _seconds(step: Callable[[], None], device: str) -> float:
+    synchronize = partial(torch.cuda.synchronize, device) if 'cuda' in device else lambda: None
     _release_memory()
-    _synchronize(device)
+    synchronize()
     start = time.perf_counter()
     step()
-    _synchronize(device)
+    synchronize()
     return time.perf_counter() - start
-
-
-def _synchronize(device: str) -> None:
-    if device.startswith('cuda'):
-        torch.cuda.synchronize(device)
 
 
 def _peak_bytes(step: Callable[[], None], device: str) -> int:
@@ -242,23 +237,18 @@ def _unless_full(function: Callable[..., T], *args: object) -> T | None:
 
 @contextmanager
 def _memory_limit(settings: Settings) -> Iterator[None]:
-    """Make allocations fail before the system kills the process."""
-    limit = settings.memory_limit and int(settings.memory_limit * GIB)
-    if settings.device.startswith('cuda'):
-        if limit:
-            total = torch.cuda.get_device_properties(settings.device).total_memory
-            torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total), settings.device)
-        yield
-        return
-    if sys.platform != 'linux':
+    """Make allocations of the CPU fail before the system kills the process."""
+    if settings.device.startswith('cuda') or sys.platform != 'linux':
         yield
         return
     import resource
 
     meminfo = Path('/proc/meminfo').read_text()
-    available = 1024 * int(re.search(r'MemAvailable: *(\d+) kB', meminfo)[1])
+    limit = 0.95 * 1024 * int(re.search(r'MemAvailable: *(\d+) kB', meminfo)[1])
+    if settings.memory_limit:
+        limit = settings.memory_limit * 2**30
     before = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (limit or int(0.95 * available), before[1]))
+    resource.setrlimit(resource.RLIMIT_DATA, (int(limit), before[1]))
     try:
         yield
     finally:

@@ -72,15 +72,11 @@ def draw(measurements: Sequence[Measurement], mode: str, folder: Path) -> list[P
             width = 2.5 if model.startswith('xcit_mm') else 1.2
             axes.plot(*zip(*points, strict=True), 'o-', label=model, lw=width)
         sizes = {m.size[0] * m.size[1]: '{}x{}'.format(*m.size) for m in measured}
-        axes.set_xscale('log')
-        axes.set_yscale('log')
+        axes.set(xscale='log', yscale='log', xlabel='image size, pixels', ylabel=label, title=mode)
         axes.set_xticks(list(sizes), list(sizes.values()), rotation=45)
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter('{x:g}')
         axes.minorticks_off()
-        axes.set_xlabel('image size, pixels')
-        axes.set_ylabel(label)
-        axes.set_title(mode)
         axes.grid(alpha=0.3, which='both')
         if measured:
             axes.legend()

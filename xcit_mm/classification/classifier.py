@@ -1,13 +1,15 @@
 """A classifier that is given image files."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from ..device import choose_device
 from ..errors import UserError
@@ -46,6 +48,7 @@ class Classifier:
         model: timm's model, see :func:`load_classifier`.
         architecture: Its :class:`~xcit_mm.weights.architecture.Architecture`.
         released_name: The released model that the file is named after, or None.
+        description: The checkpoint, its architecture, parameters and image size, for JSON.
 
     Raises:
         UserError: If the checkpoint cannot be loaded or the device cannot be used.
@@ -68,9 +71,17 @@ class Classifier:
         self.size = size or training_size(self.released_name)
         self.batch_size = batch_size
         self.workers = workers
+        self.description = dict(
+            checkpoint=self.checkpoint,
+            model=str(self.architecture),
+            parameters=sum(p.numel() for p in self.model.parameters()),
+            size=self.size,
+        )
 
-        from timm.data import ImageNetInfo
+        from timm.data import ImageNetInfo, create_transform
 
+        size = (3, self.size, self.size)
+        self._transform = create_transform(size, interpolation='bicubic', crop_pct=1.0)
         self._names = [f'class {i}' for i in range(self.model.num_classes)]
         if len(self._names) == NUM_CLASSES:
             self._names = ImageNetInfo().label_descriptions()
@@ -89,7 +100,8 @@ class Classifier:
             UserError: If no image can be read.
         """
         workers = min(self.workers, len(paths) // self.batch_size)
-        loader = DataLoader(_ImageFiles(paths, self.size), self.batch_size, num_workers=workers)
+        read = partial(_read_images, self._transform)
+        loader = DataLoader(list(paths), self.batch_size, num_workers=workers, collate_fn=read)
         results: list[list[Guess] | str] = []
         with ImageProgress() as progress:
             progress.expect(len(paths))
@@ -111,18 +123,16 @@ class Classifier:
         ]
 
 
-class _ImageFiles(Dataset):
-    def __init__(self, paths: Sequence[str | Path], size: int) -> None:
-        from timm.data import create_transform
-
-        self.paths, self.size = paths, size
-        self.transform = create_transform((3, size, size), interpolation='bicubic', crop_pct=1.0)
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, str]:
+def _read_images(
+    transform: Callable[[Image.Image], Tensor], paths: Sequence[str | Path]
+) -> tuple[Tensor, list[str]]:
+    """Return a batch, in which unreadable images are black, and the error of each image or ''."""
+    images, errors = [], []
+    for path in paths:
         try:
-            return self.transform(Image.fromarray(read_image(str(self.paths[index])))), ''
-        except UserError as error:
-            return torch.zeros(3, self.size, self.size), str(error)
+            image, error = read_image(str(path)), ''
+        except UserError as unreadable:
+            image, error = np.zeros((1, 1, 3), np.uint8), str(unreadable)
+        images.append(transform(Image.fromarray(image)))
+        errors.append(error)
+    return torch.stack(images), errors

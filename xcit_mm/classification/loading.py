@@ -10,19 +10,14 @@ from ..environment import require
 from ..errors import UserError, reason
 from ..models.timm import accelerate
 from ..weights.architecture import architecture
-from ..weights.checkpoint import BACKBONE, HEAD, model_state, read_checkpoint, require_same_tensors
+from ..weights.checkpoint import BACKBONE, model_state, read_checkpoint, require_same_tensors
 
 
-def load_classifier(
-    path: str | Path, tokens_norm: bool | None = None, trusted: bool = False
-) -> nn.Module:
+def load_classifier(path: str | Path, trusted: bool = False) -> nn.Module:
     """Load a classifier of the authors' ImageNet release, of timm, or of the authors' code.
 
     Args:
         path: File, URL or ``timm://NAME``.
-        tokens_norm: Whether the class-attention layers normalize all tokens after the attention
-            instead of the class token alone, which the weights do not determine. None: as in the
-            release, where only N12 normalizes the class token alone.
         trusted: See :func:`~xcit_mm.weights.checkpoint.read_checkpoint`.
 
     Returns:
@@ -35,7 +30,7 @@ def load_classifier(
     """
     path = str(path)
     state = model_state(read_checkpoint(path, trusted=trusted), path)
-    model = build_classifier(state, path, tokens_norm)
+    model = build_classifier(state, path)
     if not model.num_classes:
         raise UserError(
             f'{path} has no classification head, like every DINO model: name the file of a '
@@ -44,9 +39,7 @@ def load_classifier(
     return model
 
 
-def build_classifier(
-    state: Mapping[str, Tensor], path: str, tokens_norm: bool | None = None
-) -> nn.Module:
+def build_classifier(state: Mapping[str, Tensor], path: str) -> nn.Module:
     """Build the model of :func:`load_classifier`, or one without a head (DINO), from its weights.
 
     Raises:
@@ -58,9 +51,10 @@ def build_classifier(
     if f'{BACKBONE}cls_token' in state:  # a DINO training, with a projection head beside the model
         state = {k.removeprefix(BACKBONE): v for k, v in state.items() if k.startswith(BACKBONE)}
     if not has_class_attention(state):
-        dense = any(name.split('.')[0].endswith(HEAD) for name in state)
-        what = 'it is a detector or segmentor' if dense else 'it has no class-attention layers'
-        raise UserError(f'{path} holds no classifier: {what}')
+        raise UserError(
+            f'{path} is not a classifier but a backbone, detector or segmentor: it has no '
+            'class-attention layers'
+        )
     shape = architecture(state, path)
     head = state.get('head.weight')
     class_layers = {name.split('.')[1] for name in state if name.startswith('cls_attn_blocks.')}
@@ -72,7 +66,8 @@ def build_classifier(
             depth=shape.depth,
             num_heads=shape.num_heads,
             cls_attn_layers=len(class_layers),
-            tokens_norm=shape.arch != 'n12' if tokens_norm is None else tokens_norm,
+            # In the release only N12 normalizes the class token alone behind the attention.
+            tokens_norm=shape.arch != 'n12',
         )
     model.to_empty(device='cpu')
     try:

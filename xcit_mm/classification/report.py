@@ -3,29 +3,23 @@
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset
+from torchvision.datasets.folder import IMG_EXTENSIONS, find_classes, make_dataset
 
 from ..errors import UserError, reason
 from .classifier import Classifier
 from .published import NUM_CLASSES, NUM_IMAGES, published, standard_error, verdict
 
 
-class LabelledImages(NamedTuple):
-    """Paths and class indices of images, and the number of classes in the whole folder."""
-
-    paths: list[str]
-    labels: list[int]
-    num_classes: int
-    is_imagenet: bool
-
-
-def labelled_images(folder: Path, num_classes: int, sample: int | None = None) -> LabelledImages:
+def labelled_images(folder: Path, num_classes: int) -> tuple[list[tuple[str, int]], bool]:
     """List the images of a folder that has a subfolder for each class.
 
     Subfolders named after ImageNet's synsets may be fewer than its 1000. Subfolders with other
-    names are the classes in alphabetical order. Every call draws the same ``sample``.
+    names are the classes in alphabetical order.
+
+    Returns:
+        The path and the class index of every image, and whether the classes are ImageNet's.
 
     Raises:
         UserError: If the subfolders do not match the classes, or one of them holds no image.
@@ -33,30 +27,24 @@ def labelled_images(folder: Path, num_classes: int, sample: int | None = None) -
     from timm.data import ImageNetInfo
 
     try:
-        folders = (path for path in folder.iterdir() if path.is_dir())
-        names = sorted(path.name for path in folders if not path.name.startswith('.'))
-        labels = {synset: i for i, synset in enumerate(ImageNetInfo().label_names())}
-        is_imagenet = num_classes == NUM_CLASSES and any(name in labels for name in names)
+        names, labels = find_classes(folder)
+        synsets = ImageNetInfo().label_names()
+        is_imagenet = num_classes == NUM_CLASSES and set(names) <= set(synsets)
         if is_imagenet:
-            unexpected = [name for name in names if name not in labels]
-        else:
-            labels = {name: i for i, name in enumerate(names)}
-            unexpected = names if len(names) != num_classes else []
-        if unexpected or not names:
-            shown = ', '.join(unexpected[:3]) + (', ...' if unexpected[3:] else '')
+            labels = {name: synsets.index(name) for name in names}
+        elif len(names) != num_classes:
+            shown = ', '.join(names[:3]) + (', ...' if names[3:] else '')
             raise UserError(
-                f'{folder} must have one subfolder for each of the {num_classes} classes, named by '
-                f'synset (n01440764) for ImageNet, but it has {shown or "none"}: check the path'
+                f'{folder} has {len(names)} subfolders ({shown}), but it must have one for each of '
+                f'the {num_classes} classes, named by synset (n01440764) for ImageNet: check the '
+                'path'
             )
-        files = make_dataset(folder, {name: labels[name] for name in names}, IMG_EXTENSIONS)
+        samples = make_dataset(folder, labels, IMG_EXTENSIONS)
     except OSError as error:
         raise UserError(
             f'the images of {folder} cannot be listed ({reason(error)}): check the path'
         ) from None
-    if sample is not None:
-        files = random.Random(0).sample(files, min(sample, len(files)))
-    paths, labels = map(list, zip(*files, strict=True))
-    return LabelledImages(paths, labels, len(names), is_imagenet)
+    return samples, is_imagenet
 
 
 def report_folder(
@@ -64,16 +52,24 @@ def report_folder(
 ) -> tuple[str, dict[str, Any]]:
     """Measure the accuracy on :func:`labelled_images` and compare it with the published one.
 
+    Args:
+        classifier: Classifier to measure.
+        folder: Folder with a subfolder for each class.
+        sample: Number of images to draw at random, the same ones in every call. None: all.
+
     Returns:
         Lines to print, and the content of a JSON file.
 
     Raises:
         UserError: If the folder does not match the classifier, or no image can be read.
     """
-    images = labelled_images(folder, classifier.model.num_classes, sample)
-    results = classifier.top_classes(images.paths)
+    samples, is_imagenet = labelled_images(folder, classifier.model.num_classes)
+    num_classes = len({label for _, label in samples})
+    if sample is not None:
+        samples = random.Random(0).sample(samples, min(sample, len(samples)))
+    results = classifier.top_classes([path for path, _ in samples])
     hits, bad = [], {}
-    for path, label, guesses in zip(images.paths, images.labels, results, strict=True):
+    for (path, label), guesses in zip(samples, results, strict=True):
         if isinstance(guesses, str):
             bad[path] = guesses
         else:
@@ -82,13 +78,13 @@ def report_folder(
     top5 = 100 * sum(any(hit) for hit in hits) / len(hits)
     error = standard_error(top1, len(hits))
     candidates = {}
-    if images.is_imagenet:
+    if is_imagenet:
         candidates = published(classifier.architecture, classifier.size, classifier.released_name)
-    sentence, agrees = verdict(candidates, top1, len(hits), images.num_classes)
+    sentence, agrees = verdict(candidates, top1, len(hits), num_classes)
     content = dict(
-        **_description(classifier),
+        **classifier.description,
         images=len(hits),
-        classes=images.num_classes,
+        classes=num_classes,
         top1=top1,
         top5=top5,
         standard_error=error,
@@ -97,11 +93,8 @@ def report_folder(
         bad=bad,
     )
     sampled = f' (standard error {error:.2f})' if len(hits) < NUM_IMAGES else ''
-    text = (
-        f'top-1 {top1:.2f} %{sampled}, top-5 {top5:.2f} % of {len(hits):,} images of '
-        f'{images.num_classes:,} classes\n{sentence}'
-    )
-    return text, content
+    accuracy = f'top-1 {top1:.2f} %{sampled}, top-5 {top5:.2f} %'
+    return f'{accuracy} of {len(hits):,} images of {num_classes:,} classes\n{sentence}', content
 
 
 def report_pictures(
@@ -115,23 +108,11 @@ def report_pictures(
     Raises:
         UserError: If no picture can be read.
     """
-    results = dict(zip(map(str, files), classifier.top_classes(files), strict=True))
-    bad = {file: error for file, error in results.items() if isinstance(error, str)}
-    images = {
-        file: [guess._asdict() for guess in guesses]
-        for file, guesses in results.items()
-        if file not in bad
-    }
-    lines = []
-    for file, guesses in images.items():
-        lines += [file, *('{probability:9.1%}  {name}'.format(**guess) for guess in guesses)]
-    return '\n'.join(lines), dict(**_description(classifier), images=images, bad=bad)
-
-
-def _description(classifier: Classifier) -> dict[str, Any]:
-    return dict(
-        checkpoint=classifier.checkpoint,
-        model=str(classifier.architecture),
-        parameters=sum(p.numel() for p in classifier.model.parameters()),
-        size=classifier.size,
-    )
+    images, bad, lines = {}, {}, []
+    for file, guesses in zip(map(str, files), classifier.top_classes(files), strict=True):
+        if isinstance(guesses, str):
+            bad[file] = guesses
+            continue
+        images[file] = [guess._asdict() for guess in guesses]
+        lines += [file, *(f'{guess.probability:9.1%}  {guess.name}' for guess in guesses)]
+    return '\n'.join(lines), dict(**classifier.description, images=images, bad=bad)

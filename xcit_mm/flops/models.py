@@ -30,25 +30,16 @@ def count_backbone(arch: str, patch_size: int, size: tuple[int, int]) -> Count:
     """
     with torch.device('meta'):
         xcit = XCiT(arch, patch_size).eval()
-    return Count(
-        f'XCiT-{arch.upper()}/{patch_size}, backbone', size, tuple(count_xcit(xcit, size)[1])
-    )
+    _, parts = count_xcit(xcit, size)
+    return Count(f'XCiT-{arch.upper()}/{patch_size}, backbone', size, tuple(parts))
 
 
 def count_classifier(arch: str, patch_size: int, size: tuple[int, int]) -> Count:
     """Count timm's classifier of ImageNet's 1000 classes (paper, table 1).
 
     In the two class-attention layers the paper counts the queries of all tokens, although only
-    the query of the class token is used. ``multiply_adds`` follows the paper, ``computed`` does
-    not.
-
-    Args:
-        arch: Name of :class:`xcit_mm.XCiT`, such as 's12'.
-        patch_size: 8 or 16.
-        size: Image size (height, width) in pixels.
-
-    Raises:
-        UserError: If there is no such classifier, or timm is not installed.
+    that of the class token is used. ``multiply_adds`` follows the paper, ``computed`` does not.
+    The arguments and errors are those of :func:`count_backbone`.
     """
     require('timm')
     import timm
