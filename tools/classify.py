@@ -19,39 +19,42 @@ with imports():
     from xcit_mm.errors import printable
     from xcit_mm.files import require_writable_file, write_whole
 
-NOT_RIGHT = 1  # the exit code
+NOT_RIGHT = 1  # exit code
 MAX_WORKERS = 8
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__,
-        epilog='Exit code: 0; 1 if images were left out or the accuracy is not the published one; '
-        '2 for wrong input.',
+        epilog='Exit code: 0; 1 if an image is unreadable or the accuracy is not the published '
+        'one; 2 for invalid input.',
     )
-    parser.add_argument('checkpoint', help='a classifier: a file, its URL, or timm://NAME')
+    parser.add_argument('checkpoint', help='file, URL or timm://NAME of a classifier')
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument(
-        'folder', nargs='?', type=Path, help='images in a folder for each class, as n01440764'
+        'folder', nargs='?', type=Path, help='folder with a subfolder of images for each class'
     )
     what.add_argument(
-        '--images', nargs='+', metavar='FILE', help='or URL: print the top five of each instead'
+        '--images',
+        nargs='+',
+        metavar='FILE',
+        help='print the five best classes of these files or URLs',
     )
     parser.add_argument(
-        '--size', type=positive, help='of images, in pixels; default: as the name says, or 224'
+        '--size', type=positive, help='image size in pixels (default: that of the training, or 224)'
     )
     parser.add_argument(
-        '--sample', type=positive, metavar='N', help='look at N images, drawn at random'
+        '--sample', type=positive, metavar='N', help='classify N images drawn at random'
     )
     parser.add_argument('--batch-size', type=positive, default=64)
     parser.add_argument(
         '--workers',
         type=int,
         default=min(os.cpu_count() or 1, MAX_WORKERS),
-        help='processes that read images; 0: none but this one (default: %(default)s)',
+        help='processes that read images; 0: only this one (default: %(default)s)',
     )
-    parser.add_argument('--device', help='cpu, cuda or cuda:N; default: a GPU where there is one')
-    parser.add_argument('--out', type=Path, metavar='FILE', help='JSON file to write it to')
+    parser.add_argument('--device', help='cpu, cuda or cuda:N (default: a GPU if there is one)')
+    parser.add_argument('--out', type=Path, metavar='FILE', help='write the result as JSON')
     cli.add_trust_argument(parser)
     args = parser.parse_args()
     if args.workers < 0:

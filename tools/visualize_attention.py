@@ -22,32 +22,38 @@ DEFAULT_FOLDER = Path('work_dirs/attention')
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument('image', help='a file or its URL')
+    parser.add_argument('image', help='file or URL of an image')
     parser.add_argument(
         'checkpoint',
-        help='a file, its URL, or timm://NAME: a classifier or DINO model, which have class '
-        'attention, or a detector, segmentor or backbone',
+        help='file, URL or timm://NAME of a classifier or DINO model, which have class attention, '
+        'or of a detector, segmentor or backbone',
     )
     parser.add_argument(
-        '--layer', type=int, metavar='N', help='of q and k, from 0; default: the last'
+        '--layer', type=int, metavar='N', help='layer of q and k, from 0 (default: the last)'
     )
     parser.add_argument(
-        '--class-layer', type=int, metavar='N', help='of class attention, from 0; default: the last'
+        '--class-layer',
+        type=int,
+        metavar='N',
+        help='class-attention layer, from 0 (default: the last)',
     )
-    parser.add_argument('--heads', type=int, nargs='+', metavar='N', help='from 0; default: all')
     parser.add_argument(
-        '--size', type=positive, help='shorter side of the image, in pixels; default: as it is'
+        '--heads', type=int, nargs='+', metavar='N', help='heads, from 0 (default: all)'
     )
+    parser.add_argument('--size', type=positive, help='resize the shorter side to so many pixels')
     parser.add_argument(
         '--panel',
         type=positive,
         default=PANEL_SIDE,
         metavar='SIDE',
-        help='longer side of each panel, in pixels (default: %(default)s)',
+        help='longer side of a panel in pixels (default: %(default)s)',
     )
-    parser.add_argument('--device', help='cpu, cuda or cuda:N; default: a GPU where there is one')
+    parser.add_argument('--device', help='cpu, cuda or cuda:N (default: a GPU if there is one)')
     parser.add_argument(
-        '--out', type=Path, metavar='FILE', help=f'PNG; default: {DEFAULT_FOLDER}/IMAGE.png'
+        '--out',
+        type=Path,
+        metavar='FILE',
+        help=f'PNG to write (default: {DEFAULT_FOLDER}/IMAGE.png)',
     )
     cli.add_trust_argument(parser)
     args = parser.parse_args()
