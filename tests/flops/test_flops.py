@@ -146,7 +146,7 @@ def test_a_model_with_other_heads_is_refused():
         (['--arch', 'n12', '--size', 0, 900], '0: not a positive number'),
         (['--size', 64, 64], 'name a config or an --arch'),
         (['configs/_base_/ade20k.py', '--size', 64, 64], 'has no model'),
-        (['configs/sem_fpn_xcit_n12_16_shapes.py', '--classifier', '--size', 64, 64], 'needs --arch'),
+        (['configs/sem_fpn_xcit_n12_16_shapes.py', '--classifier', '--size', 64, 64], '--arch'),
         (['--arch', 'n12', '--size', 64, 64, '--out', 'docs'], '--out docs: a folder, not a file'),
     ],
 )
