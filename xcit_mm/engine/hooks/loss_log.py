@@ -13,6 +13,7 @@ from mmengine.runner import Runner
 
 from ...files import write_whole
 from ...run_report.reading import LOSSES, METRICS, TIMES, read_lines
+from . import order
 
 
 @HOOKS.register_module()
@@ -25,7 +26,7 @@ class LossLogHook(Hook):
         UserError: If a resumed run has a damaged line in its logs.
     """
 
-    priority = 'BELOW_NORMAL'  # before a checkpoint, whose iterations are then in the log
+    priority = order.LOSS_LOG
     _is_writing = False  # until a training begins: no other validation is logged
 
     def before_train(self, runner: Runner) -> None:

@@ -24,7 +24,8 @@ from ...files import write_whole
 from ...run_report import read_run, write_page
 from ...run_report.reading import RUN_INFO
 from ..console import log_file
-from .checkpoint import POINTER
+from ..resume import POINTER
+from . import order
 from .pictures import FOLDER as PICTURES
 
 PAGE = 'report.html'
@@ -39,7 +40,7 @@ COCO_COLUMNS = dict(
 class ReportHook(Hook):
     """Log the last metrics as a table; of a training write ``run.json`` and ``report.html``."""
 
-    priority = 'LOWEST'  # after the checkpoint and the pictures are written
+    priority = order.REPORT
 
     def __init__(self) -> None:
         self._metrics: dict[str, float] = {}

@@ -12,6 +12,7 @@ from mmengine.runner import Runner
 from ...environment import require
 from ...files import require_no_links
 from ...run_report.reading import LOSSES, METRICS
+from . import order
 
 FOLDER = 'tensorboard'
 SUFFIX = '.xcit_mm'  # of the files in it
@@ -29,7 +30,7 @@ class TensorBoardHook(Hook):
         DependencyError: If the package tensorboard is missing.
     """
 
-    priority = 'LOW'  # after LossLogHook
+    priority = order.TENSORBOARD
 
     def __init__(self) -> None:
         require('tensorboard')
