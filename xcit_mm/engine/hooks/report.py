@@ -84,7 +84,8 @@ def run_info(runner: Runner) -> dict[str, Any]:
 
     model = runner.model.module if is_model_wrapper(runner.model) else runner.model
     parts = {'all': model, **dict(model.named_children())}
-    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    parameters = {name: sum(p.numel() for p in part.parameters()) for name, part in parts.items()}
+    parameters['trained'] = sum(p.numel() for p in model.parameters() if p.requires_grad)
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return dict(
         config=str(runner.cfg.filename),
@@ -94,10 +95,7 @@ def run_info(runner: Runner) -> dict[str, Any]:
         processes=get_world_size(),
         images_per_process=runner.train_dataloader.batch_sampler.batch_size,
         hardware=', '.join(gpus) or f'CPU, {torch.get_num_threads()} threads per process',
-        parameters={
-            **{name: sum(p.numel() for p in part.parameters()) for name, part in parts.items()},
-            'trained': trained,
-        },
+        parameters={name: number for name, number in parameters.items() if number},
         versions={
             'xcit_mm': __version__,
             'Python': platform.python_version(),
