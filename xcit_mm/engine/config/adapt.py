@@ -38,6 +38,14 @@ HOOKS = dict(
     bad_data=dict(type='BadDataHook'),
     interrupts=dict(type='InterruptHook'),
 )
+HOOKS_OF_MMENGINE = (
+    'runtime_info',
+    'timer',
+    'sampler_seed',
+    'logger',
+    'param_scheduler',
+    'checkpoint',
+)
 SETTINGS = dict(max_bad_share=0.01)  # the largest share of unreadable training samples
 DATALOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 TIMEOUT = 600  # seconds without a batch after which a run ends
@@ -71,9 +79,9 @@ def adapt(cfg: Config) -> list[str]:
 
     hooks = cfg.get('default_hooks') or {}
     added = [name for name in HOOKS if name not in hooks]
-    # None switches a hook off, which mmengine allows for its own hooks only.
-    hooks = {k: v for k, v in {**HOOKS, **hooks}.items() if v is not None or k not in HOOKS}
-    cfg.default_hooks = hooks
+    # None switches a hook off, which mmengine itself knows of its own hooks only.
+    switched_off = {k for k, v in hooks.items() if v is None and k not in HOOKS_OF_MMENGINE}
+    cfg.default_hooks = {k: v for k, v in {**HOOKS, **hooks}.items() if k not in switched_off}
     if added:
         notes.append(f'The default hooks of xcit_mm are added: {", ".join(added)}.')
     for name, value in SETTINGS.items():
@@ -147,8 +155,9 @@ def adapt_for_test(
     if show_dir is not None:
         pictures = cfg.default_hooks.get('pictures', dict(type='PictureHook'))
         cfg.default_hooks.pictures = {**pictures, 'test_dir': show_dir}
-    cfg.default_hooks.logger.interval = TEST_LOG_INTERVAL
-    notes.append(f'The log has a line for every {TEST_LOG_INTERVAL} images.')
+    if cfg.default_hooks.logger is not None:
+        cfg.default_hooks.logger.interval = TEST_LOG_INTERVAL
+    notes.append(f'default_hooks.logger.interval={TEST_LOG_INTERVAL}: an image may take seconds.')
     return notes + _trust(cfg, trust_checkpoint)
 
 
@@ -186,7 +195,7 @@ def _adapt_workers(cfg: Config) -> list[str]:
             continue
         unused = [argument for argument in WORKER_ARGUMENTS if loader.pop(argument, None)]
         if unused:  # PyTorch refuses them
-            notes.append(f'{name} has no workers: {", ".join(unused)} does not apply.')
+            notes.append(f'{name} has no workers: {", ".join(unused)} unset.')
     return notes
 
 
@@ -202,24 +211,22 @@ def _limit_iterations(cfg: Config, options: Mapping[str, Any]) -> list[str]:
         return []
     if max_epochs is None and 'train_cfg.max_iters' not in options:
         return []
-    log_interval = min(cfg.default_hooks.logger.get('interval', 10), max_iters // 20 + 1)
-    trial = {
-        'default_hooks.logger.interval': log_interval,
-        'log_processor.window_size': log_interval,
-    }
-    notes = [f'The log has a line for every {log_interval} iterations.']
+    trial, notes = {}, []
+    if cfg.default_hooks.logger is not None:
+        interval = min(cfg.default_hooks.logger.get('interval', 10), max_iters // 20 + 1)
+        trial['default_hooks.logger.interval'] = trial['log_processor.window_size'] = interval
+        notes.append(f'default_hooks.logger.interval={interval}: the run is short.')
     if max_epochs is not None:
-        trial |= {
-            'default_hooks.checkpoint.by_epoch': False,
-            'default_hooks.checkpoint.interval': max_iters,
-            'log_processor.by_epoch': False,
-        }
+        trial['log_processor.by_epoch'] = False
+        if cfg.default_hooks.checkpoint is not None:
+            trial['default_hooks.checkpoint.by_epoch'] = False
+            trial['default_hooks.checkpoint.interval'] = max_iters
         cfg.train_cfg = dict(
             type='ResumableIterLoop',
             max_iters=max_iters,
             val_interval=options.get('train_cfg.val_interval', max_iters),
         )
-        notes = [f'This is a trial of {max_iters} iterations, not the {max_epochs} epochs.']
+        notes.append(f'This is a trial of {max_iters} iterations, not the {max_epochs} epochs.')
     cfg.merge_from_dict({name: trial[name] for name in trial if name not in options})
     return notes
 

@@ -4,6 +4,7 @@ import multiprocessing
 import multiprocessing.queues
 import os
 import signal
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -13,8 +14,10 @@ from typing import Any, NamedTuple
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
+from ...environment import variables
 from ...errors import UserError, reason
 
+PRELOAD = 'XCIT_MM_PRELOAD'  # the environment variable that preload.py reads
 CHECK_INTERVAL = 1.0  # seconds between two looks at workers that give no batch
 # How PyTorch's errors about workers start.
 WORKER_ERRORS = ('DataLoader worker', 'Pin memory thread', 'Too many open files')
@@ -30,11 +33,13 @@ def start_fork_server(module: str) -> None:
     """
     if multiprocessing.get_start_method() != 'forkserver':
         return
-    multiprocessing.set_forkserver_preload(['xcit_mm.engine', module])
-    if hasattr(signal, 'pthread_sigmask'):  # the server, and so its workers, outlive a SIGTERM
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-        forkserver.ensure_running()
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    multiprocessing.set_forkserver_preload(['xcit_mm.engine.data.preload'])
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    # Before Python 3.13 the server does not have the path of this process.
+    path = os.pathsep.join(filter(None, sys.path))
+    with variables({PRELOAD: module, 'PYTHONPATH': path}):
+        forkserver.ensure_running()  # with SIGTERM blocked, which it and its workers outlive
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class Unsent(NamedTuple):

@@ -10,5 +10,5 @@ BAD_DATA = 61  # these three before the checkpoint, which then matches what they
 LOSS_LOG = 62
 TENSORBOARD = 63
 PICTURES = 70
-REPORT = 100  # after the checkpoint and the pictures
-INTERRUPT = 101  # after the checkpoint of the same step
+REPORT = 95  # after the checkpoint and the pictures
+INTERRUPT = 100  # after the checkpoint of the same step
