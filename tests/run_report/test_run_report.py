@@ -186,11 +186,13 @@ def test_the_log_of_mmengine_is_read_like_ours(toy_run, tmp_path):
     (scalars,) = toy_run.glob('*/vis_data/scalars.json')
     (tmp_path / 'now/vis_data').mkdir(parents=True)
     (tmp_path / 'now/vis_data/scalars.json').write_bytes(scalars.read_bytes())
+    (tmp_path / 'config.py').write_text('lr = 0.1')
     ours, theirs = read_run(toy_run), read_run(tmp_path)
     for name in ('loss', 'lr', 'iter'):
         assert [line[name] for line in theirs.losses] == [line[name] for line in ours.losses]
     for name in ('mIoU', 'mAcc', 'iter'):
         assert [line[name] for line in theirs.metrics] == [line[name] for line in ours.metrics]
+    assert theirs.config == 'lr = 0.1'
 
 
 def test_a_later_log_of_mmengine_replaces_the_iterations_that_it_repeats(tmp_path):
@@ -254,7 +256,7 @@ def test_files_without_an_end_are_refused_or_left_out(tmp_path, monkeypatch):
         folder = tmp_path / f'{number}'
         write_lines(folder / 'losses.jsonl', *losses(1))
         (folder / 'pictures').mkdir()
-        for name in ('run.json', 'pictures/0.png'):
+        for name in ('run.json', 'config.py', 'pictures/0.png'):
             make(folder / name)
         run = read_run(folder)
         assert (run.info, run.config, run.pictures) == ({}, '', [])

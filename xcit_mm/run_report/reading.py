@@ -15,7 +15,8 @@ LOSSES = 'losses.jsonl'
 METRICS = 'metrics.jsonl'
 RUN_INFO = 'run.json'
 SCALARS = 'vis_data/scalars.json'  # mmengine's log: each start and resume begins a new one
-PICTURES = 'pictures/*.png'
+PICTURES = 'pictures/*.png', '*/vis_data/vis_image/*.png'  # ours, mmengine's
+NUM_PICTURES = 16
 TIMES = 'time', 'data_time'
 NOT_SHOWN = 'epoch', 'base_lr', 'memory', *TIMES
 NO_OBJECTS = -1  # COCO's precision for a size that no object has
@@ -39,7 +40,7 @@ class Run:
     losses: list[Line]  # each with "iter"; NaN for what was not finite
     metrics: list[Line]  # of the validations, likewise
     info: dict[str, Any]  # the content of run.json; empty for a run of another tool
-    config: str  # likewise, the text of the config
+    config: str  # its text; empty if it is not there
     pictures: list[Path]
 
 
@@ -88,11 +89,13 @@ def read_run(folder: Path, name: str | None = None) -> Run:
     else:
         losses, metrics = _read_scalars(folder)
     if not losses and not metrics:
-        raise NoRunError(_explain(folder))
+        raise NoRunError(_why_no_run(folder))
     metrics = [{k: v for k, v in line.items() if v != NO_OBJECTS} for line in metrics]
-    config = str(info.pop('config_text', ''))
-    pictures = sorted(path for path in folder.glob(PICTURES) if path.is_file())  # not a pipe
-    return Run(folder, name or folder.absolute().name, losses, metrics, info, config, pictures)
+    configs = [_read_text(path) for path in sorted(folder.glob('*.py'))[:1]]
+    config = str(info.pop('config_text', None) or ''.join(configs))
+    pictures = [path for pattern in PICTURES for path in folder.glob(pattern) if path.is_file()]
+    name = name or folder.absolute().name
+    return Run(folder, name, losses, metrics, info, config, sorted(pictures)[:NUM_PICTURES])
 
 
 def read_lines(path: Path, position: str = 'iter') -> list[tuple[str, Line]]:
@@ -164,13 +167,20 @@ def _read_scalars(folder: Path) -> tuple[list[Line], list[Line]]:
 
 def _read_info(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(read_regular(path, MAX_BYTES))
-    except (OSError, ValueError, RecursionError):  # the report does without
+        content = json.loads(_read_text(path))
+    except (ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
 
 
-def _explain(folder: Path) -> str:
+def _read_text(path: Path) -> str:
+    try:
+        return read_regular(path, MAX_BYTES).decode(errors='replace')
+    except OSError:  # the report does without it
+        return ''
+
+
+def _why_no_run(folder: Path) -> str:
     if (folder / LOSSES).exists() or any(folder.glob(f'*/{SCALARS}')):
         return f'{folder} holds a run that has not logged anything yet'
     runs = {path.parent for path in folder.glob(f'*/{LOSSES}')}
