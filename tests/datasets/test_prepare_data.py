@@ -24,8 +24,8 @@ from helpers.file_server import serving
 
 from xcit_mm import UserError, http
 from xcit_mm.datasets import download as module
+from xcit_mm.datasets.config import check_data
 from xcit_mm.datasets.download import ADE20K, COCO, DATASETS, Dataset, prepare
-from xcit_mm.engine.config.data import check_data
 from xcit_mm.engine.config.load import load_config
 
 IMAGES = 3  # in each folder

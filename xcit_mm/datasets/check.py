@@ -24,11 +24,11 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from ..engine.config.data import check_classes, check_data, leaf_datasets
 from ..environment import quiet, require, require_one_stack
 from ..errors import UserError, printable, reason
 from ..files import write_whole
 from .annotations import LOST_SHARE, STOPS, Problem
+from .config import check_classes, check_data, leaf_datasets
 from .images import BadImageError, LoadImage, conversions
 
 ALL_SPLITS = ('train', 'val', 'test')

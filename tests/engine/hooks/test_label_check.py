@@ -7,7 +7,7 @@ import torch
 from mmengine.structures import BaseDataElement, PixelData
 
 from xcit_mm import UserError
-from xcit_mm.engine import LabelCheckHook
+from xcit_mm.engine.hooks import LabelCheckHook
 
 RUNNER = SimpleNamespace(
     model=SimpleNamespace(
