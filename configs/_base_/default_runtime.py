@@ -25,7 +25,6 @@ default_hooks = dict(
     interrupts=dict(type='InterruptHook'),
 )
 max_bad_share = 0.01  # of the training data that may be unreadable
-skip_bad_in_evaluation = False  # an error: what is left out falsifies the metrics
 log_processor = dict(type='LogProcessor', window_size=50, by_epoch=True)
 log_level = 'INFO'
 load_from = None

@@ -153,7 +153,7 @@ def test_a_batch_that_cannot_be_filled_ends_the_run():
 
 def test_an_evaluation_reports_a_bad_sample_instead_of_replacing_it():
     inner = DataLoader(ToyDataset(bad=(2,)), batch_size=1, collate_fn=pseudo_collate)
-    evaluated = evaluation_loader(inner, skip_bad=False)
+    evaluated = evaluation_loader(inner)
     reported = []
     evaluated.report = reported.extend
     drawn = []
@@ -222,7 +222,7 @@ def test_workers_that_fail_end_the_run(load, call, reason):
 def loaded_by(load: Callable, dataset: ToyDataset, **kwargs) -> CheckedLoader:
     sampler = DefaultSampler(dataset, shuffle=True, seed=5)
     inner = DataLoader(dataset, sampler=sampler, collate_fn=pseudo_collate, num_workers=2, **kwargs)
-    return load(inner, 7, True) if load is training_loader else load(inner, False)
+    return load(inner, 7, True) if load is training_loader else load(inner)
 
 
 def test_a_batch_larger_than_shared_memory_ends_the_run():

@@ -79,7 +79,6 @@ def evaluated_run(work_dir, *hooks: str | dict, **kwargs):
     )
     settings = {
         'model.type': 'EvaluatedToy',
-        'skip_bad_in_evaluation': False,
         'val_dataloader': loader,
         'val_evaluator': dict(type='ToyMetric'),
         'val_cfg': dict(),

@@ -86,18 +86,14 @@ class CheckedRunner(Runner):
         return super().build_test_loop(loop)
 
     def _evaluation_loader(self, dataloader: dict) -> CheckedLoader:
-        loader = self.build_dataloader(dataloader, seed=self.seed)
-        skip_bad = self.cfg.skip_bad_in_evaluation
-        loader = evaluation_loader(loader, skip_bad)
+        loader = evaluation_loader(self.build_dataloader(dataloader, seed=self.seed))
 
         def report(samples: list[BadSample]) -> None:
             listed = ', '.join(map(str, samples))
-            if not skip_bad:
-                raise UserError(
-                    f'{listed}; an evaluation without it could not be compared: mend it, or '
-                    'evaluate a black image in its place: --cfg-options skip_bad_in_evaluation=True'
-                )
-            self.logger.warning(f'A black image is evaluated in the place of {listed}')
+            raise UserError(
+                f'{listed}; the metrics of an evaluation without it could not be compared with '
+                'those of other models: repair or replace the image'
+            )
 
         loader.report = report
         return loader

@@ -45,7 +45,6 @@ DEFAULT_HOOKS = dict(
 # What the tools read beside the runner.
 SETTINGS = dict(
     max_bad_share=0.01,  # of the training data that may be unreadable
-    skip_bad_in_evaluation=False,  # which is an error otherwise: it falsifies the metrics
 )
 # What survives an interruption, a bad sample or a full disk, in the place of what does not.
 # The config keeps the names that every tool of the field knows.
@@ -113,10 +112,6 @@ def load_config(
         cfg.setdefault(name, default)
     if type(cfg.max_bad_share) not in (int, float) or not 0 <= cfg.max_bad_share <= 1:
         raise UserError(f'max_bad_share={cfg.max_bad_share!r} is no number between 0 and 1')
-    if type(cfg.skip_bad_in_evaluation) is not bool:
-        raise UserError(
-            f'skip_bad_in_evaluation={cfg.skip_bad_in_evaluation!r} is neither True nor False'
-        )
     cfg.launcher = launcher
     cfg.work_dir = work_dir or cfg.get('work_dir') or str(Path('work_dirs') / path.stem)
     return cfg

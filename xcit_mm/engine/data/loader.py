@@ -8,7 +8,6 @@ import numpy as np
 from mmengine.logging import print_log
 from torch.utils.data import DataLoader, Dataset
 
-from ...datasets.images import BLACK
 from ...errors import UserError, reason
 from .sampler import Draw, ResumableBatches
 from .seeding import seed_all
@@ -87,29 +86,10 @@ class TrainingSamples(_Samples):
 
 
 class EvaluationSamples(_Samples):
-    """Samples in the order of the dataset; what is bad is an error, or a black image.
-
-    Args:
-        dataset: The dataset.
-        skip_bad: Evaluate a black image in the place of one that cannot be read. To leave it
-            out would put the results of several processes into a wrong order.
-    """
-
-    def __init__(self, dataset: Dataset, skip_bad: bool) -> None:
-        super().__init__(dataset)
-        vars(self)['skip_bad'] = skip_bad
+    """Samples in the order of the dataset."""
 
     def __getitem__(self, index: int) -> tuple[Any, list[BadSample]]:
-        sample, bad = self._read(index)
-        if bad and self.skip_bad:
-            sample = self._black(index)
-        return sample, bad
-
-    def _black(self, index: int) -> Any:
-        try:
-            return self.dataset.pipeline({**self.dataset.get_data_info(index), BLACK: True})
-        except Exception:  # it is not the image that is bad, or the pipeline loads it otherwise
-            return None
+        return self._read(index)
 
 
 class CheckedLoader(DataLoader):
@@ -189,14 +169,13 @@ def training_loader(loader: DataLoader, seed: int, endless: bool) -> CheckedLoad
     return _checked(loader, TrainingSamples(loader.dataset), batch_sampler=batches)
 
 
-def evaluation_loader(loader: DataLoader, skip_bad: bool) -> CheckedLoader:
+def evaluation_loader(loader: DataLoader) -> CheckedLoader:
     """The loader of an evaluation in the place of one that mmengine built.
 
     Args:
         loader: It.
-        skip_bad: As of :class:`EvaluationSamples`.
     """
-    samples = EvaluationSamples(loader.dataset, skip_bad)
+    samples = EvaluationSamples(loader.dataset)
     return _checked(loader, samples, batch_sampler=loader.batch_sampler)
 
 
