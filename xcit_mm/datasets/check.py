@@ -212,14 +212,14 @@ class _CheckedImages(Dataset):
         """Find labels at which ``LabelCheckHook`` would stop the run."""
         for load in self.load_labels:
             info = load(info)
-        labels = info.get('gt_seg_map', np.zeros((0, 0)))
+        labels = info.get('gt_seg_map', np.zeros(0))
         num_classes = self.head.get('num_classes', len(self.dataset.metainfo['classes']))
         if self.head.get('out_channels') == 1:  # one probability for two classes
             num_classes = max(num_classes, 2)
         allowed = {*range(num_classes), self.head.get('ignore_index', 255)}
         wrong = [label for label in np.unique(labels).tolist() if label not in allowed]
         actual = ', '.join(str(label + bool(info['reduce_zero_label'])) for label in wrong[:5])
-        if labels.ndim != 2:
+        if labels.ndim > 2:
             actual = f'{labels.shape[-1]} channels'
         if actual:
             detail = f'{info["seg_map_path"]} has {actual}'
