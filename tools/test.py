@@ -27,11 +27,11 @@ def main() -> None:
         args.config,
         args.checkpoint,
         args.work_dir,
-        args.show_dir,
-        args.out,
-        args.launcher,
-        args.trust_checkpoint,
-        args.cfg_options,
+        show_dir=args.show_dir,
+        out=args.out,
+        launcher=args.launcher,
+        trust_checkpoint=args.trust_checkpoint,
+        options=args.cfg_options,
     )
 
 

@@ -29,11 +29,11 @@ def main() -> None:
     train(
         args.config,
         args.work_dir,
-        args.resume,
-        args.launcher,
-        args.trust_checkpoint,
-        args.cfg_options,
-        args.tensorboard,
+        resume=args.resume,
+        launcher=args.launcher,
+        trust_checkpoint=args.trust_checkpoint,
+        options=args.cfg_options,
+        tensorboard=args.tensorboard,
     )
 
 

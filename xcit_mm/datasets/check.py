@@ -19,7 +19,6 @@ from rich.progress import track
 from torch.utils.data import DataLoader, Dataset
 
 from ..engine.config.data import check_classes, check_data, leaf_datasets
-from ..engine.config.load import ours
 from ..environment import quiet, require, require_one_stack
 from ..errors import UserError, printable, reason
 from ..files import write_whole
@@ -62,7 +61,7 @@ def check_dataset(
     """Read every image and annotation of a config as a run would.
 
     Args:
-        cfg: The config, as returned by :func:`xcit_mm.engine.config.load.load_config`.
+        cfg: The config, after :func:`xcit_mm.engine.config.adapt.adapt`.
         splits: The splits to check; a test set that is the validation set is checked once.
         workers: The number of processes that read; None for one per core.
 
@@ -71,7 +70,7 @@ def check_dataset(
             process crashes while it reads.
     """
     datasets = {
-        split: ours(cfg.get(f'{split}_dataloader') or {}).get('dataset') for split in splits
+        split: (cfg.get(f'{split}_dataloader') or {}).get('dataset') for split in splits
     }
     if datasets.get('test') == datasets.get('val'):
         datasets.pop('test', None)

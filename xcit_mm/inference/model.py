@@ -14,13 +14,14 @@ from PIL import Image
 from torch import nn
 
 from ..device import choose_device
+from ..engine.config.check import require_parts
 from ..engine.config.errors import config_errors
-from ..engine.config.load import load_config, require_parts
+from ..engine.config.load import load_config
 from ..engine.model import build_model
 from ..environment import quiet, require
 from ..errors import UserError, reason
 from ..weights.checkpoint import HEAD, read_checkpoint, require_same_tensors
-from ..weights.pretrained import read_all_safely, require_file, weights_for
+from ..weights.pretrained import require_file, weights_for
 from .classes import Colour, classes_and_palette
 from .detections import Detections
 from .label_maps import label_maps
@@ -160,7 +161,6 @@ def load_model(
     checkpoint = str(checkpoint)
     require_file(checkpoint)
     content = read_checkpoint(checkpoint, trusted=trust_checkpoint)
-    read_all_safely(trusted=False)  # it holds for the whole process, the trust for this file
     module = build_model(cfg, 'cpu')
     _load_weights(module, content, checkpoint, cfg)
     require(f'{cfg.default_scope}.datasets')

@@ -13,6 +13,7 @@ from mmengine.runner import Runner
 
 from ...files import write_whole
 from ...run_report.reading import LOSSES, METRICS, TIMES, read_lines
+from . import order
 
 PREFIX = 'train/'
 LEARNING_RATE = 'lr'  # and base_lr
@@ -26,7 +27,7 @@ class LossLogHook(Hook):
     last checkpoint once more. Here those are taken back.
     """
 
-    priority = 'BELOW_NORMAL'  # before a checkpoint, whose iterations it has then
+    priority = order.LOSS_LOG
 
     def __init__(self) -> None:
         self._metrics: Path | None = None  # where a training writes them

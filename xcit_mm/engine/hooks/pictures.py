@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ...datasets.images import BadImageError, decode
 from ...files import require_no_links
+from . import order
 
 FOLDER = 'pictures'  # in the work dir
 NUM_VAL = 16  # pictures of a validation
@@ -36,7 +37,7 @@ class PictureHook(Hook):
             process); None: nowhere.
     """
 
-    priority = 'LOW'
+    priority = order.PICTURES
 
     def __init__(self, test_dir: str | None = None) -> None:
         self.test_dir = test_dir

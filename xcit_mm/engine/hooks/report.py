@@ -20,7 +20,8 @@ from ...run_report.metrics import COCO_COLUMNS, COCO_ROWS
 from ...run_report.reading import FACTS
 from ..console import log_file
 from ..facts import facts_of
-from .checkpoint import POINTER
+from ..resume import POINTER
+from . import order
 from .pictures import FOLDER as PICTURES
 
 PAGE = 'report.html'
@@ -33,7 +34,7 @@ class ReportHook(Hook):
     A training also leaves ``run.json``, which says what it is, and at its end ``report.html``.
     """
 
-    priority = 'LOWEST'  # after the checkpoint and the pictures are written
+    priority = order.REPORT
 
     def __init__(self) -> None:
         self._metrics: dict[str, float] = {}

@@ -12,6 +12,7 @@ from mmengine.runner import Runner
 from ...environment import require
 from ...files import require_no_links
 from ...run_report.reading import METRICS, PLACES, read_log
+from . import order
 from .loss_log import log_interval, mean_losses
 
 FOLDER = 'tensorboard'
@@ -29,7 +30,7 @@ class TensorBoardHook(Hook):
         DependencyError: If the package tensorboard is missing.
     """
 
-    priority = 'BELOW_NORMAL'  # before a checkpoint, whose iterations it has then
+    priority = order.TENSORBOARD
 
     def __init__(self) -> None:
         require('tensorboard')

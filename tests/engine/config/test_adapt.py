@@ -1,0 +1,154 @@
+"""The edits that tools make to a config."""
+
+import pytest
+from helpers import ROOT
+
+from xcit_mm import UserError
+from xcit_mm.engine.config.adapt import adapt, adapt_for_test, adapt_for_training
+from xcit_mm.engine.config.check import check_channels
+from xcit_mm.engine.config.load import load_config
+from xcit_mm.engine.distributed import was_restarted
+
+REAL = ROOT / 'configs/mask_rcnn_xcit_s12_8_3x.py'
+SHAPES = ROOT / 'configs/sem_fpn_xcit_n12_16_shapes.py'
+# A config of somebody else, with mmdet's names only.
+FOREIGN = """
+_base_ = 'mmdet::mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py'
+default_hooks = dict(logger=dict(interval=3))
+"""
+
+
+@pytest.fixture
+def foreign(tmp_path):
+    (tmp_path / 'foreign.py').write_text(FOREIGN)
+    return load_config(tmp_path / 'foreign.py')
+
+
+def types(node) -> set[str]:
+    """All class names in a part of a config."""
+    children = node.values() if isinstance(node, dict) else node
+    own = {node['type']} if isinstance(node, dict) and 'type' in node else set()
+    return own.union(*(types(c) for c in children if isinstance(c, (dict, list, tuple))))
+
+
+@pytest.mark.parametrize('path', sorted((ROOT / 'configs').glob('*.py')), ids=lambda p: p.stem)
+def test_our_configs_name_the_classes_that_run(path):
+    cfg = load_config(path)
+    check_channels(cfg)
+    before = cfg.to_dict()
+    assert not adapt(cfg)
+    assert cfg.to_dict() == before
+    assert cfg.runner_type == 'CheckedRunner'
+
+
+def test_a_config_of_mmdet_gets_our_classes_and_each_edit_is_noted(foreign):
+    notes = '\n'.join(adapt(foreign))
+    assert foreign.train_cfg.type == 'ResumableEpochLoop'
+    assert foreign.train_dataloader.dataset.type == 'CheckedCocoDataset'
+    assert foreign.train_dataloader.dataset.pipeline[0].type == 'LoadImage'
+    assert foreign.default_hooks.checkpoint.type == 'WholeCheckpointHook'
+    assert foreign.default_hooks.logger.interval == 3
+    assert foreign.default_hooks.report.type == 'ReportHook'
+    assert foreign.env_cfg.mp_cfg.mp_start_method == 'forkserver'
+    assert foreign.val_dataloader.timeout == 600
+    for text in ('CheckedCocoDataset for CocoDataset', 'report', 'max_bad_share', 'fork server'):
+        assert text in notes
+    assert 'val_dataloader.timeout=600' in notes
+    assert not adapt(foreign)  # nothing is left to edit
+
+
+def test_an_image_loader_with_other_arguments_stays(foreign):
+    foreign.train_dataloader.dataset.pipeline[0].color_type = 'unchanged'
+    adapt(foreign)
+    assert foreign.train_dataloader.dataset.pipeline[0].type == 'LoadImageFromFile'
+    assert foreign.val_dataloader.dataset.pipeline[0].type == 'LoadImage'
+
+
+def test_a_hook_of_ours_can_be_switched_off(tmp_path):
+    own = f"_base_ = '{SHAPES}'\ndefault_hooks = dict(labels=None, logger=None)"
+    (tmp_path / 'own.py').write_text(own)
+    cfg = load_config(tmp_path / 'own.py', {'train_cfg.max_iters': 3})
+    adapt_for_training(cfg, {'train_cfg.max_iters': 3})
+    assert 'labels' not in cfg.default_hooks
+    assert cfg.default_hooks.logger is None  # as mmengine wants it
+    assert cfg.default_hooks.losses.type == 'LossLogHook'
+
+
+def test_arguments_of_workers_go_where_there_are_none():
+    cfg = load_config(SHAPES, {'train_dataloader.num_workers': 0})
+    (note,) = adapt(cfg)
+    assert 'train_dataloader has no workers: persistent_workers, timeout' in note
+    assert not {'persistent_workers', 'timeout'} & cfg.train_dataloader.keys()
+
+
+def trial(path, **options):
+    options = {f'train_cfg.{k}' if '.' not in k else k: v for k, v in options.items()}
+    cfg = load_config(path, options)
+    return cfg, adapt_for_training(cfg, options)
+
+
+def test_max_iters_ends_an_epoch_recipe_early_and_leaves_its_schedule():
+    cfg, notes = trial(REAL, max_iters=20)
+    assert cfg.train_cfg == dict(type='ResumableIterLoop', max_iters=20, val_interval=20)
+    assert cfg.default_hooks.checkpoint.interval == 20
+    assert not cfg.default_hooks.checkpoint.by_epoch
+    assert cfg.default_hooks.logger.interval <= 2
+    assert cfg.param_scheduler == load_config(REAL).param_scheduler
+    assert any('a trial of 20 iterations, not the 36 epochs' in note for note in notes)
+
+
+def test_a_trial_keeps_what_the_command_line_sets():
+    own = {'default_hooks.checkpoint.interval': 10, 'default_hooks.logger.interval': 7}
+    cfg, _ = trial(REAL, max_iters=20, val_interval=5, **own)
+    assert cfg.train_cfg.val_interval == 5
+    assert cfg.default_hooks.checkpoint.interval == 10
+    assert cfg.default_hooks.logger.interval == 7
+
+
+def test_max_iters_of_an_iteration_recipe_only_replaces_the_number():
+    cfg, _ = trial(SHAPES, max_iters=7)
+    recipe = load_config(SHAPES)
+    assert cfg.train_cfg == {**recipe.train_cfg, 'max_iters': 7}
+    assert cfg.default_hooks.checkpoint == recipe.default_hooks.checkpoint
+    assert cfg.default_hooks.logger.interval == 1  # or so short a run would log no loss
+
+
+@pytest.mark.parametrize(('device', 'wrapper'), [('cpu', ''), ('cuda', 'Amp')])
+def test_mixed_precision_stays_where_it_runs(monkeypatch, device, wrapper):
+    monkeypatch.setattr('xcit_mm.engine.config.adapt.get_device', lambda: device)
+    cfg = load_config(REAL)
+    notes = adapt_for_training(cfg)
+    assert cfg.optim_wrapper.type == f'{wrapper}OptimWrapper'
+    assert ('loss_scale' in cfg.optim_wrapper) == bool(wrapper)
+    assert any('float32 on the cpu' in note for note in notes) != bool(wrapper)
+
+
+def test_a_resumed_run_takes_all_weights_from_the_checkpoint():
+    cfg = load_config(REAL, {'load_from': 'other.pth'})
+    notes = adapt_for_training(cfg, resume=True)
+    assert (cfg.resume, cfg.load_from, cfg.model.backbone.init_cfg) == (True, None, None)
+    assert any('init_cfg' in note for note in notes)
+
+
+def test_two_sources_of_weights_are_refused():
+    options = {'pretrained': 'a.pth', 'load_from': 'b.pth'}
+    with pytest.raises(UserError, match=r'pretrained=a\.pth and load_from=b\.pth both hold'):
+        adapt_for_training(load_config(REAL, options), options)
+
+
+def test_a_test_takes_the_checkpoint_and_draws_where_it_is_asked_to():
+    cfg = load_config(SHAPES)
+    notes = adapt_for_test(cfg, 'a.pth', show_dir='shown', trust_checkpoint=True)
+    assert cfg.load_from == 'a.pth'
+    assert cfg.default_hooks.pictures.test_dir == 'shown'
+    assert cfg.trust_checkpoint
+    assert any('code that they hold is run' in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ('count', 'restarted'), [('', False), ('0', False), ('abc', False), ('1.5', False), ('2', True)]
+)
+def test_an_invalid_restart_count_is_not_a_restart(monkeypatch, count, restarted):
+    monkeypatch.delenv('SLURM_RESTART_COUNT', raising=False)
+    monkeypatch.setenv('TORCHELASTIC_RESTART_COUNT', count)
+    assert was_restarted() is restarted

@@ -1,0 +1,147 @@
+"""What the command line and the machine change in a config."""
+
+from argparse import ArgumentParser
+
+import pytest
+from helpers import ROOT
+
+from xcit_mm import UserError, cli, environment
+from xcit_mm.engine.config.load import (
+    load_config,
+)
+
+REAL = ROOT / 'configs/mask_rcnn_xcit_s12_8_3x.py'
+SHAPES = ROOT / 'configs/sem_fpn_xcit_n12_16_shapes.py'
+
+
+def test_data_root_moves_datasets_and_evaluators():
+    cfg = load_config(REAL, {'data_root': '/data/coco'})
+    for split in ('train', 'val', 'test'):
+        assert cfg[f'{split}_dataloader'].dataset.data_root == '/data/coco/'
+    for split in ('val', 'test'):
+        ann_file = cfg[f'{split}_evaluator'].ann_file
+        assert ann_file == '/data/coco/annotations/instances_val2017.json'
+    assert cfg.train_dataloader.dataset.ann_file == 'annotations/instances_train2017.json'
+    assert cfg.optim_wrapper.optimizer.betas == (0.9, 0.999)
+
+
+def test_data_root_moves_what_lies_below_it():
+    cfg = load_config(SHAPES, {'data_root': 'elsewhere/'})
+    assert cfg.train_dataloader.dataset.data_root == 'elsewhere/ade/'
+
+
+def test_a_data_root_that_moves_nothing_is_refused(tmp_path):
+    own = f"_base_ = '{SHAPES}'\ndata_root = 'data/mine/'"  # and the datasets as they were
+    (tmp_path / 'own.py').write_text(own)
+    with pytest.raises(UserError, match=r'no path of .*own\.py starts with its data/mine/'):
+        load_config(tmp_path / 'own.py', {'data_root': 'elsewhere'})
+
+
+def test_work_dir_is_named_after_the_config():
+    assert load_config(SHAPES).work_dir == 'work_dirs/sem_fpn_xcit_n12_16_shapes'
+    assert load_config(SHAPES, work_dir='here').work_dir == 'here'
+
+
+def test_pretrained_is_what_the_backbone_starts_from():
+    cfg = load_config(REAL, {'pretrained': 'mine.pth'})
+    assert cfg.model.backbone.init_cfg == dict(type='Pretrained', checkpoint='mine.pth')
+    assert load_config(REAL, {'pretrained': None}).model.backbone.init_cfg is None
+    cfg = load_config(SHAPES, {'pretrained': 'mine.pth'})  # whose config names none
+    assert cfg.model.backbone.init_cfg.checkpoint == 'mine.pth'
+
+
+@pytest.mark.parametrize(
+    ('option', 'right'),
+    [
+        ('train_dataloder.batch_size', 'train_dataloader'),
+        ('train_cfg.max_epoch', 'max_epochs'),
+        ('train_cfg.max_iter', 'max_iters'),
+        ('model.backbone.patchsize', 'patch_size'),
+        ('auto_scale_lr.enabled', 'enable'),
+    ],
+)
+def test_a_misspelt_option_is_refused_with_the_right_name(option, right):
+    with pytest.raises(UserError, match=rf'{option}.*did you mean {right}\?'):
+        load_config(REAL, {option: 1})
+
+
+def test_a_config_that_does_not_exist_is_named():
+    with pytest.raises(UserError, match=r'nowhere\.py does not exist'):
+        load_config('nowhere.py')
+    with pytest.raises(UserError, match=r'did you mean mask_rcnn_xcit_s12_8_3x\.py'):
+        load_config(REAL.with_name('mask_rcnn_xcit_s12_8.py'))
+
+
+def test_options_reach_nested_values():
+    cfg = load_config(SHAPES, {'model.backbone.drop_path_rate': 0.3})
+    assert cfg.model.backbone.drop_path_rate == 0.3
+
+
+@pytest.mark.parametrize(
+    'option',
+    [
+        'find_unused_parameters',
+        'custom_hooks',
+        'compile',
+        'experiment_name',
+        'model_wrapper_cfg',
+        'sync_bn',
+    ],
+)
+def test_what_the_runner_reads_may_be_added(option):
+    assert load_config(SHAPES, {option: 'value'})[option] == 'value'
+
+
+def test_an_argument_that_the_config_does_not_show_may_be_added():
+    assert load_config(REAL, {'optim_wrapper.dtype': 'bfloat16'}).optim_wrapper.dtype == 'bfloat16'
+
+
+def test_an_option_that_fits_nowhere_is_refused():
+    with pytest.raises(UserError, match=r'param_scheduler\.7\.end'):
+        load_config(SHAPES, {'param_scheduler.7.end': 3})
+
+
+@pytest.mark.parametrize(
+    ('code', 'message'),
+    [
+        ('model = dict(', r'SyntaxError.*never closed'),
+        ("_base_ = 'gone.py'", r'gone\.py'),
+        ("_base_ = 'nothere::folder/gone.py'", r'not support to load nothere'),
+        ("_base_ = 'mmpretrain::folder/gone.py'", r'mmpretrain is not installed.*pip install mmp'),
+        ("custom_imports = dict(imports=['nothere'])", r'import nothere.*PYTHONPATH'),
+        ('value = 1 / 0', r'ZeroDivisionError'),
+    ],
+)
+def test_a_config_that_cannot_be_read_is_named_with_the_reason(tmp_path, code, message):
+    (tmp_path / 'broken.py').write_text(code)
+    with pytest.raises(UserError, match=rf'broken\.py cannot be read.*{message}'):
+        load_config(tmp_path / 'broken.py')
+
+
+def test_a_base_of_mmseg_works_or_says_what_to_take(tmp_path):
+    """onedl-mmengine looks for it under a distribution name that onedl does not have."""
+    (tmp_path / 'own.py').write_text("_base_ = 'mmseg::_base_/default_runtime.py'")
+    if environment.installed('mmsegmentation'):
+        assert load_config(tmp_path / 'own.py').default_scope == 'mmseg'
+    else:
+        with pytest.raises(UserError, match=r'mmseg:: bases: take those in configs/_base_'):
+            load_config(tmp_path / 'own.py')
+
+
+@pytest.mark.parametrize(
+    ('text', 'value'),
+    [
+        ('/x/with space', '/x/with space'),
+        ("/x/New York,  NY (2)/it's here", ['/x/New York', "NY (2)/it's here"]),
+        ('/x/two  spaces (2)', '/x/two  spaces (2)'),
+        ('[8, 11]', [8, 11]),
+        ('( 8, (1 , a b), [ ] )', (8, (1, 'a b'), [])),
+        ('1e-3', 1e-3),
+        ('None', None),
+    ],
+)
+def test_an_option_keeps_the_spaces_of_its_text(text, value):
+    parser = ArgumentParser()
+    cli.add_options_argument(parser)
+    args = parser.parse_args(['--cfg-options', f'name={text}', 'other=1'])
+    assert args.cfg_options == {'name': value, 'other': 1}

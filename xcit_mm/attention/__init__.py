@@ -1,0 +1,1 @@
+"""Show what an XCiT attends to in an image."""

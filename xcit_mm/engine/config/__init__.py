@@ -1,0 +1,1 @@
+"""Read a config, adapt it, and check it before a run."""

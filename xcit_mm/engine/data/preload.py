@@ -1,0 +1,14 @@
+"""Imported by the fork server, so that the data workers share the modules that they need.
+
+The packages print messages when they are imported, which :func:`.workers.start_fork_server` could
+not silence in another process.
+"""
+
+import importlib
+import os
+
+from ...environment import quiet
+from .workers import PRELOAD
+
+with quiet():
+    importlib.import_module(os.environ.get(PRELOAD, 'xcit_mm.engine'))

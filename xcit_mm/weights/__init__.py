@@ -1,0 +1,1 @@
+"""Read the weights of files in all their layouts, whole or not at all."""
