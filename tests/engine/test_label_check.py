@@ -7,7 +7,7 @@ import torch
 from mmengine.structures import BaseDataElement, PixelData
 
 from xcit_mm import UserError
-from xcit_mm.engine import LabelCheckHook
+from xcit_mm.engine.hooks.label_check import LabelCheckHook
 
 METHODS = ['before_train_iter', 'before_val_iter', 'before_test_iter']
 
@@ -36,7 +36,7 @@ def test_a_label_of_no_class_is_named_with_its_file(method):
 @pytest.mark.parametrize(
     ('num_classes', 'labels', 'message'),
     [
-        (4, batch(torch.ones(5, 7, 3)), r'labels/7\.png: labels of the shape \(5, 7, 3\)'),
+        (4, batch(torch.ones(5, 7, 3)), r'labels/7\.png: the labels have the shape \(5, 7, 3\)'),
         (4, batch([[[4]]], reduce_zero_label=True), r'the label 5 is outside 1\.\.4'),
         (1, batch([[[0, 1, 2]]]), r'the label 2 is outside 0\.\.1, the 2 classes'),
     ],

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -80,8 +81,6 @@ def check_dataset(
     require_one_stack()
     require('mmcv')
     require(f'{cfg.default_scope}.datasets')
-    if cfg.default_scope == 'mmdet':
-        require('xcit_mm.datasets.coco')  # registers the dataset; needs mmdet
     check_classes(cfg, tuple(datasets))
     init_default_scope(cfg.default_scope)
 
@@ -154,7 +153,12 @@ def _check_annotations_and_images(
 
     images = _CheckedImages(cfg, split, dataset)
     loader = DataLoader(
-        images, batch_size=None, collate_fn=list, num_workers=workers, prefetch_factor=1
+        images,
+        batch_size=None,
+        collate_fn=list,
+        num_workers=workers,
+        prefetch_factor=1,
+        multiprocessing_context='fork' if sys.platform == 'linux' else None,
     )
     done = 0
     try:
