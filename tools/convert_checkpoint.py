@@ -11,7 +11,7 @@ from tools import imports
 
 with imports():
     from xcit_mm import cli
-    from xcit_mm.weights.checkpoint import convert
+    from xcit_mm.weights.states import convert
 
 
 def main() -> None:

@@ -13,21 +13,21 @@ with imports():
     from xcit_mm import cli, flops
     from xcit_mm.arguments import positive
     from xcit_mm.files import require_writable_file
-    from xcit_mm.models.xcit import ARCHS, PATCH_SIZES
+    from xcit_mm.models.archs import ARCHS, PATCH_SIZES
 
 MEANING = """
-multiply-adds: of the model as the paper defines it (table 1 calls them FLOPs), products of matrices
-and convolutions, those of the attention among them. computed: of what xcit_mm does for the same
-result on a CPU in float32, where many tokens spare the attention its queries, keys and values."""
+multiply-adds: those of the model as the paper defines it (table 1 calls them FLOPs), in matrix
+products and convolutions, including those of the attention. computed: those of xcit_mm for the same
+result on a CPU in float32, where the attention of many tokens needs no queries, keys and values."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, epilog=MEANING)
-    parser.add_argument('config', nargs='?', help='a file of configs/: the whole model')
-    parser.add_argument('--arch', choices=tuple(ARCHS), help='instead of a config: a backbone')
+    parser.add_argument('config', nargs='?', help='config file: count the whole model')
+    parser.add_argument('--arch', choices=tuple(ARCHS), help='count a backbone instead of a config')
     parser.add_argument('--patch', type=int, choices=PATCH_SIZES, default=16)
     parser.add_argument(
-        '--classifier', action='store_true', help="the ImageNet classifier of --arch (timm's)"
+        '--classifier', action='store_true', help="count timm's ImageNet classifier of --arch"
     )
     parser.add_argument(
         '--size',
@@ -35,15 +35,15 @@ def main() -> None:
         type=positive,
         required=True,
         metavar=('HEIGHT', 'WIDTH'),
-        help='of the image, in pixels',
+        help='image size in pixels',
     )
-    parser.add_argument('--out', metavar='FILE', help='JSON file to write the numbers to')
+    parser.add_argument('--out', metavar='FILE', help='write the numbers as JSON')
     cli.add_options_argument(parser)
     args = parser.parse_args()
     if (args.config is None) == (args.arch is None):
         parser.error('name a config or an --arch')
     if args.config is not None and args.classifier:
-        parser.error('--classifier is one of --arch, not of a config')
+        parser.error('--classifier needs --arch instead of a config')
     if args.out is not None:
         require_writable_file(Path(args.out))
 

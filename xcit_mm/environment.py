@@ -1,4 +1,4 @@
-"""Is everything installed that a run needs, and does it fit together?"""
+"""Check that the packages that a run needs are installed and fit together."""
 
 import importlib
 import io
@@ -16,8 +16,8 @@ STACKS = {
     'onedl': ('onedl-mmengine', 'onedl-mmcv', 'onedl-mmdetection', 'onedl-mmsegmentation'),
     'openmmlab': ('mmengine', 'mmcv', 'mmcv-lite', 'mmdet', 'mmsegmentation'),
 }
-OPTIONAL = ('timm', 'safetensors')  # for weights in their formats
-# What single tools need, by the extra of setup.py that brings it.
+OPTIONAL = ('timm', 'safetensors')  # needed for weights in their formats
+# For each package that only some tools need, the extra of setup.py that installs it.
 EXTRAS = {
     'tensorboard': 'vis',
     'onnx': 'export',
@@ -37,8 +37,7 @@ def require_torch() -> None:
     try:
         require('torchvision')
     except RuntimeError as error:
-        # A CUDA torchvision beside a torch for the CPU registers no operators: "operator
-        # torchvision::nms does not exist".
+        # "operator torchvision::nms does not exist": a CUDA torchvision beside a CPU torch.
         if 'torchvision::' not in str(error):
             raise
         torch_version, vision_version = installed('torch'), installed('torchvision')
@@ -51,13 +50,13 @@ def require_torch() -> None:
 
 
 def require(module: str) -> None:
-    """Import a package that xcit_mm stands on.
+    """Import a module of a package that xcit_mm needs.
 
     Args:
         module: Its import name, such as 'mmdet' or 'mmdet.models'.
 
     Raises:
-        DependencyError: If it is missing, or refuses the versions of others.
+        DependencyError: If it is missing, or refuses the version of another package.
     """
     package = module.split('.')[0]
     try:
@@ -80,14 +79,14 @@ def require(module: str) -> None:
 
 
 def require_one_stack() -> None:
-    """Refuse an environment with packages of both families under the same import names.
+    """Refuse an environment with the packages of both families, which share import names.
 
     Raises:
-        DependencyError: With the command that removes one of them.
+        DependencyError: With the commands that leave one family.
     """
-    found = {stack: [p for p in packages if installed(p)] for stack, packages in STACKS.items()}
-    if all(found.values()):
-        onedl, openmmlab = (' '.join(packages) for packages in found.values())
+    present = {stack: filter(installed, packages) for stack, packages in STACKS.items()}
+    onedl, openmmlab = (' '.join(packages) for packages in present.values())
+    if onedl and openmmlab:
         raise DependencyError(
             f'{onedl} and {openmmlab} write to the same folders: pip uninstall -y {onedl} '
             f'{openmmlab}, then pip install -e ".[onedl]"'
@@ -95,7 +94,7 @@ def require_one_stack() -> None:
 
 
 def installed(package: str) -> str | None:
-    """The version of an installed distribution, or None."""
+    """Return the version of an installed distribution, or None."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -103,7 +102,7 @@ def installed(package: str) -> str | None:
 
 
 def remedy(error: ImportError | AssertionError) -> str:
-    """What the user can do where an import failed."""
+    """Return what the user can do about a failed import."""
     if isinstance(error, AssertionError) and 'mmcv' in str(error).lower():
         return _mmcv_without_operators()
     if 'libGL' in str(error):
@@ -128,26 +127,25 @@ def _stack() -> str:
 
 
 def _install(missing: str | None = None) -> str:
-    """The command that completes the stack that is there: the two must not be mixed."""
+    """Return the command that completes the installed family; the two must not be mixed."""
     return f'pip install -e ".[{EXTRAS.get(missing, _stack())}]" in the clone of xcit_mm'
 
 
 def _mmcv_without_operators() -> str:
     commands = {
         'onedl': 'pip install --force-reinstall --no-deps onedl-mmcv',
-        # mmcv first: mmcv-lite writes into the same folder and would leave its operators there.
+        # mmcv first: mmcv-lite has the same folder, where its operators would remain.
         'openmmlab': 'pip uninstall -y mmcv mmcv-lite && pip install "mmcv-lite<2.2"',
     }
-    return f'{commands[_stack()]}, and xcit_mm brings the operators that it needs'
+    return f'{commands[_stack()]}, and xcit_mm provides the operators that it needs'
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Hide what packages say on import about parts nobody asked for.
+    """Hide what packages print on import about parts that xcit_mm does not use.
 
-    onedl-mmdetection's "Line NMS is not compiled ... you need to recompile", of a lane
-    detector, would send every user without compiled mmcv on a wrong track; "Could not import
-    OneDL" speaks of a product of its makers.
+    Such as onedl-mmdetection's "Line NMS is not compiled ... you need to recompile", which would
+    mislead every user without compiled mmcv, and "Could not import OneDL".
     """
     previous = logging.root.manager.disable
     logging.disable(logging.WARNING)

@@ -1,4 +1,4 @@
-"""Files that are whole or not there."""
+"""Write files that are whole or absent, and read regular files only."""
 
 import errno
 import os
@@ -13,26 +13,26 @@ from typing import IO, BinaryIO
 from .errors import UserError, reason
 
 UNFINISHED = '.unfinished'
-EARLIER = 'earlier_'  # and the time of what was set aside
+EARLIER = 'earlier_'  # followed by the time of the files that were set aside
 
 
 @contextmanager
 def write_whole(path: Path, mode: str = 'wb') -> Iterator[IO]:
-    """Open a file beside ``path`` that takes its name once the block has ended without an error.
+    """Open a file beside ``path`` that takes its name when the block ends without an error.
 
-    An error, an interruption or a full disk leaves what was at ``path`` as it was.
+    After an error, an interruption or on a full disk, ``path`` is what it was before.
 
     Args:
-        path: The file, which is replaced.
-        mode: As of ``open``, for writing; a text is in UTF-8.
+        path: The file to replace.
+        mode: A mode of ``open`` for writing. Text is written in UTF-8.
 
     Raises:
-        UserError: If there is a folder at ``path``.
+        UserError: If ``path`` is a folder.
     """
     if path.is_dir():
         raise UserError(f'{path} is a folder, where a file is to be written: move it away')
     name = dict(dir=path.parent, prefix=f'.{path.name}.', suffix=UNFINISHED)
-    # Names of files may have bytes that are no text.
+    # Names of files may hold bytes that are not valid text.
     text = {} if 'b' in mode else dict(encoding='utf-8', errors='surrogateescape')
     with NamedTemporaryFile(mode, **name, **text, delete=False) as file:
         unfinished = Path(file.name)
@@ -40,11 +40,11 @@ def write_whole(path: Path, mode: str = 'wb') -> Iterator[IO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-            unfinished.chmod(0o644)  # a temporary file is its owner's alone
+            unfinished.chmod(0o644)  # a temporary file is readable by its owner only
             unfinished.replace(path)
             _sync_folder(path.parent)
         except RuntimeError as error:
-            if isinstance(error.__context__, OSError):  # which torch.save hides behind its own
+            if isinstance(error.__context__, OSError):  # torch.save hides a full disk
                 raise error.__context__ from None
             raise
         finally:
@@ -52,27 +52,27 @@ def write_whole(path: Path, mode: str = 'wb') -> Iterator[IO]:
 
 
 def read_regular(path: Path, max_bytes: int | None = None) -> bytes:
-    """Read a file, and not a device or a pipe, which may have no end or never begin.
+    """Read a regular file; a device or a pipe may have no end, or never start.
 
     Args:
         path: The file.
-        max_bytes: The largest size to read; None: any.
+        max_bytes: The largest size. Default: no limit.
 
     Raises:
-        OSError: If it cannot be opened, is none or is larger.
+        OSError: If it cannot be opened, is not a regular file or is larger.
     """
     with open_regular(path) as file:
         status = os.fstat(file.fileno())
         if max_bytes is not None and status.st_size > max_bytes:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
-        return file.read(status.st_size)  # files of the kernel have no size, and may have no end
+        return file.read(status.st_size)  # files of the kernel have no size
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a file for reading, and neither a device nor a pipe, which a plain open may wait for.
+    """Open a regular file for reading; opening a pipe could wait for ever.
 
     Raises:
-        OSError: If it cannot be opened, or is none.
+        OSError: If it cannot be opened, or is not a regular file.
     """
     mode = path.stat().st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # open refuses a folder
@@ -81,10 +81,10 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def require_no_links(folder: Path) -> None:
-    """Refuse a folder of a run that is a link, or holds one: what is written would go elsewhere.
+    """Refuse a folder that is a link or holds one, through which a run would write elsewhere.
 
     Raises:
-        UserError: With the first of them.
+        UserError: With the first link.
     """
     for path in (folder, *folder.glob('*')):
         if path.is_symlink():
@@ -92,17 +92,17 @@ def require_no_links(folder: Path) -> None:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what :func:`write_whole` was killed over. Nobody else may be writing there."""
+    """Remove the unfinished files of a killed :func:`write_whole`. Nobody may be writing there."""
     for path in folder.glob(f'.*{UNFINISHED}'):
         if path.is_file():
             path.unlink(missing_ok=True)
 
 
 def require_writable(folder: Path | str) -> None:
-    """Make the folder, where it is not there, and see that files can be written in it.
+    """Make a folder if it is missing, and require that files can be written in it.
 
     Raises:
-        UserError: If not.
+        UserError: If they cannot.
     """
     with writing_to(folder):
         Path(folder).mkdir(parents=True, exist_ok=True)
@@ -110,10 +110,10 @@ def require_writable(folder: Path | str) -> None:
 
 
 def require_writable_file(path: Path) -> None:
-    """See that a file can be written, and make its folder where it is not there.
+    """Make the folder of a file if it is missing, and require that the file can be written.
 
     Raises:
-        UserError: If not, or if it is a folder.
+        UserError: If it cannot, or if it is a folder.
     """
     require_writable(path.parent)
     if path.is_dir():
@@ -121,20 +121,20 @@ def require_writable_file(path: Path) -> None:
 
 
 def set_aside(folder: Path, paths: Sequence[Path], remedy: str) -> Path | None:
-    """Move what an earlier call left in a folder into ``earlier_*`` there.
+    """Move the files of an earlier call into a folder ``earlier_*`` beside them.
 
-    Nothing of it is lost then, or mixed with what is new.
+    So nothing is lost, and nothing is mixed with the new files.
 
     Args:
-        folder: Where a new call is about to write.
-        paths: What is to be moved of it.
-        remedy: What to do where it cannot be moved, for the error.
+        folder: The folder that a new call is about to write to.
+        paths: The files of it to move.
+        remedy: What to do if they cannot be moved, for the error.
 
     Returns:
-        The new folder that it is in; None if there was nothing.
+        The new folder, or None if there was nothing to move.
 
     Raises:
-        UserError: If it cannot be moved.
+        UserError: If a file cannot be moved.
     """
     if not paths:
         return None
@@ -150,15 +150,14 @@ def set_aside(folder: Path, paths: Sequence[Path], remedy: str) -> Path | None:
             path.replace(aside / path.name)
     except OSError as error:
         raise UserError(
-            f'what an earlier call left in {folder} cannot be moved to {aside} ({reason(error)}): '
-            f'{remedy}'
+            f'the earlier files of {folder} cannot be moved to {aside} ({reason(error)}): {remedy}'
         ) from None
     return aside
 
 
 @contextmanager
 def writing_to(folder: Path | str) -> Iterator[None]:
-    """Turn an OSError within the block into a UserError that names the folder."""
+    """Turn an OSError inside the block into a UserError that names the folder."""
     try:
         yield
     except OSError as error:
@@ -168,7 +167,7 @@ def writing_to(folder: Path | str) -> Iterator[None]:
 
 
 def _sync_folder(folder: Path) -> None:
-    """The new name survives a loss of power, too."""
+    """Make the new name of a file survive a loss of power."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -9,7 +9,7 @@ from helpers import ROOT
 from mmengine.config import Config
 
 from xcit_mm import UserError, environment
-from xcit_mm.engine.config.data import check_classes, check_data
+from xcit_mm.datasets.config import check_classes, check_data
 from xcit_mm.engine.config.load import load_config
 
 DETECTOR = ROOT / 'configs/mask_rcnn_xcit_n12_16_shapes.py'

@@ -73,7 +73,7 @@ def test_a_run_killed_twenty_times_ends_like_one_left_alone(
 
 
 EPOCHS = f"""_base_ = '{ROOT / SEGMENTOR}'
-train_cfg = dict(_delete_=True, type='EpochBasedTrainLoop', max_epochs=2)
+train_cfg = dict(_delete_=True, type='ResumableEpochLoop', max_epochs=2)
 train_dataloader = dict(
     batch_size=2, sampler=dict(_delete_=True, type='DefaultSampler', shuffle=True)
 )
@@ -153,7 +153,7 @@ def test_a_job_that_may_start_again_goes_on_from_the_last_checkpoint(shapes_root
     os.kill(children_of(running.process.pid)[1], signal.SIGKILL)
     returned, output, _ = running.end()
     assert returned == 0, output[-5000:]
-    assert 'This process was started again: it goes on from the last checkpoint.' in output
+    assert 'This process was restarted: it resumes from the newest checkpoint.' in output
     assert 'The training is finished.' in output
     returned, output, _ = distributed(shapes_root, tmp_path / 'whole', num_iters).end()
     assert returned == 0, output[-5000:]
@@ -184,7 +184,7 @@ def test_unequal_shares_and_images_without_objects_do_not_hang_the_processes(sha
     own = tmp_path / 'own.py'
     own.write_text(
         f"_base_ = '{ROOT / DETECTOR}'\n"
-        "train_cfg = dict(_delete_=True, type='EpochBasedTrainLoop', max_epochs=2)\n"
+        "train_cfg = dict(_delete_=True, type='ResumableEpochLoop', max_epochs=2)\n"
         "sampler = dict(_delete_=True, type='DefaultSampler', shuffle=False, round_up=False)\n"
         'train_dataloader = dict(batch_size=1, sampler=sampler)\n'
     )

@@ -11,11 +11,16 @@ import pytest
 from helpers import ROOT
 from helpers.in_process import call_tool
 from helpers.runs import SEGMENTOR, Running, options
+from mmengine.config import Config
 
 from xcit_mm import UserError
-from xcit_mm.engine.run_lock import hold
+from xcit_mm.engine import run_lock
 
 IN_USE = 'is in use by another training'
+
+
+def hold(folder: Path):
+    return run_lock.run_lock(Config(dict(work_dir=str(folder), launcher='none')))
 
 
 @contextmanager
@@ -84,11 +89,13 @@ def test_processes_that_the_holder_has_forked_do_not_hold_the_folder(tmp_path):
             pass
 
 
-def test_a_run_that_is_started_again_waits_for_the_one_before(tmp_path):
+def test_a_restarted_run_waits_for_the_one_before(tmp_path, monkeypatch):
+    monkeypatch.setenv('TORCHELASTIC_RESTART_COUNT', '1')
+    monkeypatch.setattr(run_lock, 'PATIENCE', 600)
     with holder(tmp_path) as pid:
         os.kill(pid, signal.SIGSTOP)
         end = process(lambda: (time.sleep(1), os.kill(pid, signal.SIGKILL)))
-        with end, hold(tmp_path, patience=600):
+        with end, hold(tmp_path):
             pass
 
 

@@ -22,8 +22,8 @@ from pathlib import Path
 
 import timm  # noqa: F401
 
+from xcit_mm.engine.config.check import FRAMEWORK_PARTS
 from xcit_mm.engine.config.load import load_config
-from xcit_mm.engine.train import FRAMEWORK_PARTS
 from xcit_mm.environment import require
 
 for package in ('mmdet', 'mmseg'):  # all that takes long, before the first fork

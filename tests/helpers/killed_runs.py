@@ -18,8 +18,8 @@ from pathlib import Path
 
 from xcit_mm import UserError
 from xcit_mm.engine import train
+from xcit_mm.engine.config.check import FRAMEWORK_PARTS
 from xcit_mm.engine.resume import has_checkpoints
-from xcit_mm.engine.train import FRAMEWORK_PARTS
 from xcit_mm.environment import require
 
 for package in ('mmdet', 'mmseg'):  # all that takes long, before the first fork

@@ -49,7 +49,7 @@ class ScoreHook(Hook):
 
 
 def hooks(*others: dict) -> list[dict]:
-    names = 'FiniteHook', 'LossLogHook', 'BadDataHook', 'DrawHook'
+    names = 'NonFiniteHook', 'LossLogHook', 'BadDataHook', 'DrawHook'
     return [*(dict(type=name) for name in names), *others]
 
 

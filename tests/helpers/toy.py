@@ -76,7 +76,7 @@ def toy_runner(
             logger=dict(type='LoggerHook', interval=1),
             checkpoint=dict(type='WholeCheckpointHook', by_epoch=False, interval=1),
         ),
-        custom_hooks=[dict(type=name) for name in ('FiniteHook', 'LossLogHook', 'BadDataHook')],
+        custom_hooks=[dict(type=name) for name in ('NonFiniteHook', 'LossLogHook', 'BadDataHook')],
         randomness=dict(seed=0),
         log_level='WARNING',
         max_bad_share=0.5,

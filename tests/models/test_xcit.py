@@ -19,9 +19,9 @@ from torch._subclasses import FakeTensor, FakeTensorMode
 from torchvision.ops import StochasticDepth
 
 from xcit_mm import XCiT
+from xcit_mm.models.archs import ARCHS
 from xcit_mm.models.layers import XCABlock, map_to_tokens, tokens_to_map
-from xcit_mm.models.xcit import ARCHS
-from xcit_mm.weights.checkpoint import load_pretrained
+from xcit_mm.weights.pretrained import load_pretrained
 
 TOLERANCE = 1e-5
 MOMENTUM = 0.1  # of the authors' BatchNorm

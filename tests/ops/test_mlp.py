@@ -6,8 +6,8 @@ from helpers import held_bytes, relative_error
 from torch import Tensor
 from torch.nn import functional as F
 
-from xcit_mm.ops import mlp, token_chunks
-from xcit_mm.ops.mlp import CPU_CHUNK
+from xcit_mm.ops import mlp
+from xcit_mm.ops.mlp import CPU_CHUNK, token_chunks
 
 
 def parameters(C: int) -> list[Tensor]:

@@ -6,7 +6,7 @@ from helpers import held_bytes, relative_error
 from torch import Tensor
 from torch.nn import functional as F
 
-from xcit_mm.models.xcit import ARCHS
+from xcit_mm.models.archs import ARCHS
 from xcit_mm.ops import xca
 from xcit_mm.ops.xca import CPU_CHUNK, faster_form
 

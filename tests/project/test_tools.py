@@ -413,7 +413,7 @@ def test_a_checkpoint_is_converted(run_tool, tmp_path):
     assert done.returncode == 0
     assert 'an XCiT of 12 layers, 128 channels, 4 heads and patch size 16' in done.stdout
     assert_refused(
-        run_tool('convert_checkpoint.py', tmp_path / 'a', tmp_path / 'b.pth'), 'is there already'
+        run_tool('convert_checkpoint.py', tmp_path / 'a', tmp_path / 'b.pth'), 'already exists'
     )
 
 

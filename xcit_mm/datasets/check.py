@@ -19,11 +19,11 @@ from rich.console import Console
 from rich.progress import track
 from torch.utils.data import DataLoader, Dataset
 
-from ..engine.config.data import check_classes, check_data, leaf_datasets
 from ..environment import quiet, require, require_one_stack
 from ..errors import UserError, printable, reason
 from ..files import write_whole
 from .annotations import LOST_SHARE, STOPS
+from .config import check_classes, check_data, leaf_datasets
 from .images import BadImageError, LoadImage, conversions
 
 SPLITS = ('train', 'val', 'test')

@@ -1,4 +1,4 @@
-"""What the console is spared: the log file has all of it but control characters."""
+"""Keep the console readable; the log file gets everything except control characters."""
 
 import logging
 import sys
@@ -6,20 +6,20 @@ from logging import FileHandler, Logger, LogRecord
 
 from ..errors import printable
 
-# How mmengine's messages of a hundred lines begin: the environment, the config, the hooks.
+# The start of mmengine's messages of a hundred lines: the environment, the config, the hooks.
 LONG = ('\n' + '-' * 60 + '\nSystem environment', 'Config:\n', 'Hooks will be executed')
-# Four lines for every parameter with an option of its own, hundreds; nobody misses them.
+# Four lines for every parameter with options of its own, which are hundreds.
 NOISE = 'paramwise_options'
 
 
 def keep_readable(logger: Logger) -> None:
-    """Leave on the console what a person reads, and say where the rest is.
+    """Drop long messages from the console, and control characters from all messages.
 
-    Names of images, classes and losses come from files: none of their control characters gets to
-    a terminal, now or when somebody looks at the log file.
+    The names of images, classes and losses come from files, so that a control character in them
+    could reach the terminal of anyone who looks at the log.
 
     Args:
-        logger: Of the runner, with its handlers.
+        logger: The logger of the runner, with its handlers.
     """
     logger.addFilter(lambda record: not str(record.msg).startswith(NOISE))
     logger.addFilter(_make_printable)
@@ -32,7 +32,7 @@ def keep_readable(logger: Logger) -> None:
 
 
 def log_file(logger: Logger) -> str | None:
-    """The path of the file that a logger writes to; None: it has none."""
+    """Return the path of the file that a logger writes to, or None."""
     handlers = (handler for handler in logger.handlers if isinstance(handler, FileHandler))
     return next((handler.baseFilename for handler in handlers), None)
 
@@ -42,10 +42,9 @@ def _is_short(record: LogRecord) -> bool:
 
 
 def _make_printable(record: LogRecord) -> bool:
-    """Replace control characters in a message before any handler has it, at any length."""
     try:
         message = record.getMessage()
-    except (TypeError, ValueError):  # it does not fit its arguments, which logging says
+    except (TypeError, ValueError):  # logging itself reports arguments that do not fit
         return True
     record.msg, record.args = printable(message.expandtabs(), sys.maxsize), ()
     return True

@@ -9,7 +9,7 @@ from mmengine.config import Config
 from mmengine.registry import DATASETS
 from torch import nn
 
-from ..engine.config.data import leaf_datasets
+from ..datasets.config import leaf_datasets
 from ..errors import UserError, one_line, reason
 
 Colour = tuple[int, int, int]  # red, green, blue, 0..255

@@ -3,7 +3,7 @@
 from mmengine.config import Config
 from mmengine.dataset import Compose
 
-from ..engine.config.data import leaf_datasets
+from ..datasets.config import leaf_datasets
 from ..errors import UserError
 
 LOADS = 'Load'  # LoadImageFromFile, LoadAnnotations, LoadProposals, ...

@@ -7,8 +7,9 @@ import signal
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing import forkserver
+from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple
 
 from torch.utils.data import DataLoader
@@ -93,10 +94,21 @@ class Batches(_MultiProcessingDataLoaderIter):
             try:
                 self._loader.wait(self._waited)
             except BaseException:
-                for worker in self._workers:  # one that is stopped would never end
-                    worker.kill()
+                _kill(self._workers)  # a stopped worker would never end
                 raise
         return has_come, data
+
+
+def _kill(workers: Sequence[BaseProcess]) -> None:
+    is_main = threading.current_thread() is threading.main_thread()
+    # PyTorch's handler would turn the end of a forked worker into an error.
+    handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL) if is_main else None
+    for worker in workers:
+        worker.kill()
+    for worker in workers:
+        worker.join()
+    if is_main:
+        signal.signal(signal.SIGCHLD, handler)
 
 
 def is_of_workers(error: Exception) -> bool:

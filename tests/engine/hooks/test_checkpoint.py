@@ -15,7 +15,12 @@ from helpers.toy import toy_runner
 
 from xcit_mm import UserError
 from xcit_mm.engine.hooks.pictures import PictureHook
-from xcit_mm.engine.resume import has_checkpoints, newest_checkpoint, set_run_aside
+from xcit_mm.engine.resume import (
+    has_checkpoints,
+    newest_checkpoint,
+    require_checkpoints,
+    set_run_aside,
+)
 from xcit_mm.engine.runner import CheckedRunner
 
 NUM_KILLS = 100
@@ -69,7 +74,7 @@ def test_a_full_disk_stops_the_run_and_leaves_what_was_written(run_tool, shapes_
     message = done.stderr.strip().splitlines()[-1]
     assert f'the checkpoint {work_dir}/iter_4.pth cannot be written' in message
     assert 'No space left on device' in message
-    assert 'make room, and go on from the last one with --resume' in message
+    assert 'make room, and resume the run with --resume' in message
     path, checkpoint, _ = newest_checkpoint(str(work_dir), trusted=False)
     assert path == work_dir / 'iter_2.pth'
     assert checkpoint['meta']['iter'] == 2
@@ -226,8 +231,8 @@ def test_an_earlier_run_is_set_aside_not_replaced(tmp_path):
     assert (folder / 'losses.jsonl').is_file()
     assert names(tmp_path) == []
     assert not has_checkpoints(str(tmp_path))
-    with pytest.raises(UserError, match=f'of earlier runs there are --work-dir {folder}'):
-        newest_checkpoint(str(tmp_path), trusted=False)
+    with pytest.raises(UserError, match=f'earlier runs are in --work-dir {folder}'):
+        require_checkpoints(str(tmp_path))
 
 
 def test_a_new_run_sets_the_earlier_one_aside_once_it_can_begin(tmp_path):

@@ -1,4 +1,4 @@
-"""Is the data where the config says, and of its classes? Asked before any model is built."""
+"""Check that the data is where a config says, and has its classes, before a model is built."""
 
 import json
 import mmap
@@ -9,30 +9,30 @@ from typing import Any
 from mmengine.config import Config
 from mmengine.registry import DATASETS
 
-from ...datasets.annotations import read_annotations
-from ...errors import UserError
+from ..errors import UserError
+from .annotations import read_annotations
 
 CATEGORIES = b'"categories"'
-CATEGORIES_SIZE = 2**20  # bytes that the list of categories is expected to fit into
+CATEGORIES_SIZE = 2**20  # bytes, more than the list of categories takes
 WHITESPACE = ' \t\r\n'  # of JSON
-# Others may tell things apart that are not the classes: words, stuff, edges.
+# Other heads may predict something else than the classes of the dataset: words, stuff, edges.
 HEADS = ('Shared2FCBBoxHead', 'FCNMaskHead', 'RetinaHead', 'FPNHead', 'UPerHead', 'FCNHead')
-# Whose ``ann_file`` pycocotools reads.
+# The metrics whose ``ann_file`` pycocotools reads.
 COCO_METRICS = ('CocoMetric', 'CocoAPMetric')
 FOLDER = 'folder'
 GENERIC_HELP = "point to it with --cfg-options data_root=DIR or in the config's dataloaders"
 
 
 def check_data(cfg: Config, splits: tuple[str, ...]) -> None:
-    """Look for every folder and annotation file of the dataloaders and evaluators.
+    """Require every folder and annotation file of the dataloaders and evaluators.
 
     Args:
-        cfg: The config; the ``text`` of its ``data_help`` says how to get what lies in the ``root``
-            there (``{root}`` is filled in). Other data of a config that inherits it is not that.
-        splits: Which to look at, of 'train', 'val' and 'test'.
+        cfg: The config. If it has a ``data_help``, its ``text`` says how to get the data below its
+            ``root`` (which replaces ``{root}``).
+        splits: The splits to check, of 'train', 'val' and 'test'.
 
     Raises:
-        UserError: If something is missing, with its path as given and in full.
+        UserError: If a path is missing or of the wrong kind, with the path in full.
     """
     for split in splits:
         places = [
@@ -55,15 +55,15 @@ def check_data(cfg: Config, splits: tuple[str, ...]) -> None:
 
 
 def check_classes(cfg: Config, splits: tuple[str, ...]) -> None:
-    """Compare the classes of the config with those in COCO's annotations and with the heads.
+    """Compare the classes of the config with those of COCO's annotations and of the heads.
 
-    mmdet drops the boxes of classes that the config does not name, and numbers the others in
-    the order of the file, without a word. An evaluator reads its annotations from a file of its
-    own, which is compared with the dataset's. Needs the datasets of mmdet and mmseg registered.
+    mmdet silently drops the boxes of classes that the config does not name, and numbers the others
+    in the order of the file. An evaluator reads annotations from a file of its own, which is
+    compared with the dataset's. The datasets of mmdet or mmseg must be registered.
 
     Args:
         cfg: The config.
-        splits: Which datasets to look at, of 'train', 'val' and 'test'.
+        splits: The splits to check, of 'train', 'val' and 'test'.
 
     Raises:
         UserError: If they differ, with the classes of both sides.
@@ -92,7 +92,7 @@ def check_classes(cfg: Config, splits: tuple[str, ...]) -> None:
 
 
 def leaf_datasets(dataset: dict) -> Iterator[dict]:
-    """The datasets that read files, inside of those that wrap or join others."""
+    """Yield the datasets that read files, inside those that wrap or join other datasets."""
     inner = dataset.get('dataset') or dataset.get('datasets')
     if not inner:
         yield dataset
@@ -101,7 +101,6 @@ def leaf_datasets(dataset: dict) -> Iterator[dict]:
 
 
 def _dataset_paths(dataset: dict) -> Iterator[tuple[str, Path]]:
-    """What a dataset reads, from the outside in."""
     for leaf in leaf_datasets(dataset):
         root = leaf.get('data_root') or ''
         if root:
@@ -120,7 +119,7 @@ def _evaluator_paths(evaluator: dict | list) -> Iterator[tuple[str, Path]]:
 
 
 def _metrics(evaluator: dict | list) -> Iterator[dict]:
-    """Those that read annotations of their own."""
+    """Yield the metrics that read an annotation file of their own."""
     for metric in [evaluator] if isinstance(evaluator, dict) else evaluator:
         if metric.get('ann_file'):
             yield metric
@@ -129,7 +128,7 @@ def _metrics(evaluator: dict | list) -> Iterator[dict]:
 def _check_evaluators(
     evaluator: dict | list, dataset: dict, classes: Sequence[str], split: str
 ) -> None:
-    """See that pycocotools can read what an evaluator names, and that it is of the same images."""
+    """Require an annotation file of the same images that pycocotools can read."""
     of_dataset = Path(dataset.get('data_root') or '', dataset['ann_file'])
     for metric in _metrics(evaluator):
         if str(metric.get('type')).rpartition('.')[2] not in COCO_METRICS:
@@ -137,7 +136,7 @@ def _check_evaluators(
         path, with_masks = Path(metric['ann_file']), 'segm' in metric.get('metric', ())
         is_same = path.samefile(of_dataset)
         if is_same and (not with_masks or _loads_masks(dataset.get('pipeline'))):
-            continue  # the dataset looks at all of it
+            continue  # the dataset checks all of it
         if not is_same:
             contents = [read_annotations(file) for file in (path, of_dataset)]
             for what, ids in (('images', _image_ids), ('categories', _category_ids)):
@@ -146,7 +145,7 @@ def _check_evaluators(
                         f'{split}_evaluator: {path} has other {what} than {of_dataset}, the '
                         f'annotations of the {split} dataset: name the same file in both'
                     )
-        from ...datasets.coco import CheckedCocoDataset  # needs mmdet
+        from .coco import CheckedCocoDataset  # needs mmdet
 
         CheckedCocoDataset(
             ann_file=str(path),
@@ -166,14 +165,14 @@ def _category_ids(content: dict) -> frozenset[tuple[str, int | str]]:
 
 
 def _loads_masks(node: Any) -> bool:
-    """Whether a transform of a pipeline, or one inside of it, loads masks."""
+    """Return whether a transform of a pipeline, or one inside it, loads masks."""
     if isinstance(node, dict):
         return bool(node.get('with_mask')) or any(map(_loads_masks, node.values()))
     return isinstance(node, (list, tuple)) and any(map(_loads_masks, node))
 
 
 def _classes_of_file(path: str, split: str) -> list[str]:
-    """The classes where ``metainfo`` names a file with one a line, as mmengine reads it."""
+    """Read the classes where ``metainfo`` names a file with one class a line, as in mmengine."""
     if not Path(path).is_file():
         raise UserError(
             f'{split} data: classes={path!r} is neither a tuple of names, as in ({path!r},), nor a '
@@ -190,7 +189,7 @@ def _dataset_class(kind: str | type | None, scope: str) -> type | None:
 
 
 def _numbers_classes_as_coco(kind: type | None) -> bool:
-    """Whether mmdet's CocoDataset reads the annotations, and not a subclass in its own way."""
+    """Return whether mmdet's CocoDataset, and not a subclass, reads the annotations."""
     coco = DATASETS.get('mmdet.CocoDataset')
     return (
         None not in (coco, kind)
@@ -212,9 +211,9 @@ def _compare_with_annotations(classes: Sequence[str], ann_file: Path, split: str
 
 
 def _annotated_classes(ann_file: Path) -> list[str]:
-    """The names of the categories of a COCO file, read alone where it can be.
+    """Read the names of the categories of a COCO file, if possible without the rest of it.
 
-    To parse all of COCO takes a quarter of a minute and gigabytes, and the dataset does it again.
+    Parsing all of COCO takes a quarter of a minute and gigabytes, and the dataset does it again.
     """
     try:
         with (
@@ -225,7 +224,7 @@ def _annotated_classes(ann_file: Path) -> list[str]:
             end = text[start : start + CATEGORIES_SIZE].decode(errors='replace')
         end = end.lstrip(WHITESPACE + ':')
         categories, length = json.JSONDecoder().raw_decode(end)
-        if end[length:].strip(WHITESPACE) == '}':  # the last thing in the file, as in COCO's
+        if end[length:].strip(WHITESPACE) == '}':  # the end of the file, as in COCO's
             names = [category['name'] for category in categories]
             if all(isinstance(name, str) for name in names):
                 return names
@@ -235,7 +234,7 @@ def _annotated_classes(ann_file: Path) -> list[str]:
 
 
 def _heads(model: dict) -> Iterator[tuple[str, int]]:
-    """The heads that tell the classes apart, and the classes that they have."""
+    """Yield the heads that predict the classes of the dataset, with their number of classes."""
     roi_head = model.get('roi_head') or {}
     heads = {
         'model.bbox_head': model.get('bbox_head'),
