@@ -7,15 +7,15 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clone as it stands
-os.environ.setdefault('KINETO_LOG_LEVEL', '99')
 
-from tools import imports
+from tools import cli
 
-with imports():
-    from xcit_mm import benchmark, cli
-    from xcit_mm.benchmark.measure import DTYPES, MODES
-    from xcit_mm.files import require_writable
-
+DTYPES = ('float32', 'bfloat16', 'float16')
+MODES = ('inference', 'training')
+NAMES = (
+    'xcit_mm_ARCH_PATCH, timm_ARCH_PATCH (as in xcit_mm_s12_16) or resnet50, deit_s, swin_t, '
+    'pvtv2_b2, convnext_t'
+)
 MODELS = ['xcit_mm_s12_16', 'timm_s12_16', 'resnet50', 'deit_s', 'swin_t', 'pvtv2_b2', 'convnext_t']
 
 
@@ -32,7 +32,7 @@ def main() -> None:
         nargs='+',
         default=MODELS,
         metavar='NAME',
-        help=f'{benchmark.NAMES}; the suffix +compile compiles the model (default: %(default)s)',
+        help=f'{NAMES}; the suffix +compile compiles the model (default: %(default)s)',
     )
     parser.add_argument(
         '--sizes',
@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument('--modes', nargs='+', choices=MODES, default=MODES)
     parser.add_argument('--batch-size', type=int, default=1)
     parser.add_argument('--device', default='cpu', help='cpu, cuda or cuda:N')
-    parser.add_argument('--dtype', choices=tuple(DTYPES), default='float32')
+    parser.add_argument('--dtype', choices=DTYPES, default='float32')
     parser.add_argument(
         '--repeats',
         type=int,
@@ -59,6 +59,11 @@ def main() -> None:
     parser.add_argument('--out', type=Path, default=Path('work_dirs/benchmark'), metavar='DIR')
     args = vars(parser.parse_args())
     out = args.pop('out')
+
+    os.environ.setdefault('KINETO_LOG_LEVEL', '99')  # read when PyTorch is imported
+    with cli.imports():
+        from xcit_mm import benchmark
+        from xcit_mm.files import require_writable
     settings = benchmark.Settings(
         **{name: tuple(v) if isinstance(v, list) else v for name, v in args.items()}
     )

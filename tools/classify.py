@@ -9,15 +9,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clone as it stands
 
-from tools import imports
-
-with imports():
-    from xcit_mm import cli
-    from xcit_mm.arguments import positive
-    from xcit_mm.classification import Classifier
-    from xcit_mm.classification.report import report_folder, report_pictures
-    from xcit_mm.errors import printable
-    from xcit_mm.files import require_writable_file, write_whole
+from tools import cli
 
 NOT_RIGHT = 1  # exit code
 MAX_WORKERS = 8
@@ -41,12 +33,14 @@ def main() -> None:
         help='print the five best classes of these files or URLs',
     )
     parser.add_argument(
-        '--size', type=positive, help='image size in pixels (default: that of the training, or 224)'
+        '--size',
+        type=cli.positive,
+        help='image size in pixels (default: that of the training, or 224)',
     )
     parser.add_argument(
-        '--sample', type=positive, metavar='N', help='classify N images drawn at random'
+        '--sample', type=cli.positive, metavar='N', help='classify N images drawn at random'
     )
-    parser.add_argument('--batch-size', type=positive, default=64)
+    parser.add_argument('--batch-size', type=cli.positive, default=64)
     parser.add_argument(
         '--workers',
         type=int,
@@ -59,9 +53,14 @@ def main() -> None:
     args = parser.parse_args()
     if args.workers < 0:
         parser.error(f'--workers {args.workers}: a negative number')
+
+    with cli.imports():
+        from xcit_mm.classification import Classifier
+        from xcit_mm.classification.report import report_folder, report_pictures
+        from xcit_mm.errors import printable
+        from xcit_mm.files import require_writable_file, write_whole
     if args.out is not None:
         require_writable_file(args.out)
-
     classifier = Classifier(
         args.checkpoint,
         args.size,

@@ -7,11 +7,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clone as it stands
 
-from tools import imports
+from tools import cli
 
-with imports():
-    from xcit_mm import cli
-    from xcit_mm.export import PARTS, export_onnx
+PARTS = ('model', 'backbone')
 
 
 def main() -> None:
@@ -38,6 +36,8 @@ def main() -> None:
     cli.add_trust_argument(parser)
     args = parser.parse_args()
 
+    with cli.imports():
+        from xcit_mm.export import export_onnx
     if args.checkpoint is None:
         print('No checkpoint: the weights of the file are random.')
     print('Exporting, which takes a minute or two ...', flush=True)

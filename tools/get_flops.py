@@ -7,14 +7,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clone as it stands
 
-from tools import imports
+from tools import cli
 
-with imports():
-    from xcit_mm import cli, flops
-    from xcit_mm.arguments import positive
-    from xcit_mm.files import require_writable_file
-    from xcit_mm.models.archs import ARCHS, PATCH_SIZES
-
+ARCHS = ('n12', 't12', 't24', 's12', 's24', 'm24', 'l24')
+PATCH_SIZES = (8, 16)
 MEANING = """
 multiply-adds: those of the model as the paper defines it (table 1 calls them FLOPs), in matrix
 products and convolutions, including those of the attention. computed: those of xcit_mm for the same
@@ -24,7 +20,7 @@ result on a CPU in float32, where the attention of many tokens needs no queries,
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, epilog=MEANING)
     parser.add_argument('config', nargs='?', help='config file: count the whole model')
-    parser.add_argument('--arch', choices=tuple(ARCHS), help='count a backbone instead of a config')
+    parser.add_argument('--arch', choices=ARCHS, help='count a backbone instead of a config')
     parser.add_argument('--patch', type=int, choices=PATCH_SIZES, default=16)
     parser.add_argument(
         '--classifier', action='store_true', help="count timm's ImageNet classifier of --arch"
@@ -32,7 +28,7 @@ def main() -> None:
     parser.add_argument(
         '--size',
         nargs=2,
-        type=positive,
+        type=cli.positive,
         required=True,
         metavar=('HEIGHT', 'WIDTH'),
         help='image size in pixels',
@@ -43,10 +39,13 @@ def main() -> None:
     if (args.config is None) == (args.arch is None):
         parser.error('name a config or an --arch')
     if args.config is not None and args.classifier:
-        parser.error('--classifier needs --arch instead of a config')
-    if args.out is not None:
-        require_writable_file(Path(args.out))
+        parser.error('--classifier needs an --arch instead of a config')
 
+    with cli.imports():
+        from xcit_mm import flops
+        from xcit_mm.files import require_writable_file
+    if args.out is not None:
+        require_writable_file(args.out)
     size = tuple(args.size)
     if args.config is not None:
         count = flops.count_config(args.config, size, args.cfg_options)
@@ -56,7 +55,7 @@ def main() -> None:
         count = flops.count_backbone(args.arch, args.patch, size)
     print(flops.table(count))
     if args.out is not None:
-        flops.write_json(Path(args.out), count)
+        flops.write_json(args.out, count)
 
 
 if __name__ == '__main__':

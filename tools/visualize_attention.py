@@ -7,17 +7,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clone as it stands
 
-from tools import imports
-
-with imports():
-    from xcit_mm import cli
-    from xcit_mm.arguments import positive
-    from xcit_mm.attention.draw import PANEL_SIDE, choose_heads, draw_attention
-    from xcit_mm.attention.maps import AttentionProbe, scaled
-    from xcit_mm.files import require_writable_file
-    from xcit_mm.inference.reading import read_image
+from tools import cli
 
 DEFAULT_FOLDER = Path('work_dirs/attention')
+PANEL_SIDE = 320  # pixels
 
 
 def main() -> None:
@@ -40,10 +33,12 @@ def main() -> None:
     parser.add_argument(
         '--heads', type=int, nargs='+', metavar='N', help='heads, from 0 (default: all)'
     )
-    parser.add_argument('--size', type=positive, help='resize the shorter side to so many pixels')
+    parser.add_argument(
+        '--size', type=cli.positive, help='resize the shorter side to this many pixels'
+    )
     parser.add_argument(
         '--panel',
-        type=positive,
+        type=cli.positive,
         default=PANEL_SIDE,
         metavar='SIDE',
         help='longer side of a panel in pixels (default: %(default)s)',
@@ -57,9 +52,14 @@ def main() -> None:
     )
     cli.add_trust_argument(parser)
     args = parser.parse_args()
+
+    with cli.imports():
+        from xcit_mm.attention.draw import choose_heads, draw_attention
+        from xcit_mm.attention.maps import AttentionProbe, scaled
+        from xcit_mm.files import require_writable_file
+        from xcit_mm.inference.reading import read_image
     out = args.out or DEFAULT_FOLDER / f'{Path(args.image).stem}.png'
     require_writable_file(out)
-
     image = read_image(args.image)
     if args.size is not None:
         image = scaled(image, args.size / min(image.shape[:2]))

@@ -6,7 +6,7 @@ mmcv's compiled operators where they are missing.
 
 from . import environment
 
-environment.require_torch()
+environment.require('torch')
 environment.require('cv2')  # mmengine imports it, and it is what a slim machine cannot load
 environment.require('mmengine')
 

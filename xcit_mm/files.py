@@ -14,6 +14,8 @@ from .errors import UserError, reason
 
 UNFINISHED = '.unfinished'
 EARLIER = 'earlier_'  # followed by the time of the files that were set aside
+# The last is of a file that is larger than the disk or the shell (ulimit) allows.
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextmanager

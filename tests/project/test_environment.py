@@ -2,31 +2,28 @@
 
 import os
 import subprocess
+import sys
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import pytest
+from helpers import ROOT
+from helpers.runs import DETECTOR, SEGMENTOR
+from helpers.tool_server import Process
 
 from xcit_mm import environment
 from xcit_mm.environment import DependencyError
 
-DETECTOR = 'configs/mask_rcnn_xcit_n12_16_shapes.py'
-SEGMENTOR = 'configs/sem_fpn_xcit_n12_16_shapes.py'
-
-
-@pytest.fixture
-def run_train(run_tool, shapes_root, tmp_path):
-    """tools/train.py with the packages planted in tmp_path before the installed ones."""
-
-    def run(config: str = DETECTOR) -> subprocess.CompletedProcess:
-        return run_tool(
-            'train.py',
-            config,
-            '--cfg-options',
-            f'data_root={shapes_root}',
-            env=os.environ | {'PYTHONPATH': str(tmp_path)},
-        )
-
-    return run
+IMPORTED_FIRST = ('torch', 'cv2', 'mmengine')  # in this order, by xcit_mm
+# Runs a tool without the package that is named first.
+WITHOUT = """
+import runpy, sys
+package, *sys.argv = sys.argv[1:]
+for name in [name for name in sys.modules if name.split('.')[0] == package]:
+    del sys.modules[name]
+sys.modules[package] = None
+runpy.run_path(sys.argv[0], run_name='__main__')
+"""
 
 
 def plant(folder: Path, package: str, code: str) -> None:
@@ -34,33 +31,38 @@ def plant(folder: Path, package: str, code: str) -> None:
     (folder / package / '__init__.py').write_text(code)
 
 
-@pytest.mark.parametrize('package', ['torch', 'torchvision', 'cv2', 'mmengine'])
-def test_a_missing_package_is_named_with_the_extra_to_install(tmp_path, run_train, package):
+@pytest.mark.parametrize('package', IMPORTED_FIRST)
+def test_a_missing_package_is_a_line_with_the_extra_to_install(tmp_path, package):
+    for name in IMPORTED_FIRST[: IMPORTED_FIRST.index(package)]:
+        plant(tmp_path, name, '')
     plant(tmp_path, package, f'raise ModuleNotFoundError("No module", name={package!r})')
-    done = run_train()
+    command = [sys.executable, ROOT / 'tools/make_shapes.py', tmp_path / 'shapes']
+    variables = os.environ | {'PYTHONPATH': str(tmp_path)}
+    done = subprocess.run(command, env=variables, capture_output=True, text=True)
     assert done.returncode == 2
     (line,) = done.stderr.strip().splitlines()
-    assert f'the package {package} is not installed' in line
-    assert 'pip install -e' in line
+    assert f'the package {package} is not installed: pip install -e' in line
 
 
 @pytest.mark.parametrize(
     ('package', 'config'), [('mmcv', DETECTOR), ('mmdet', DETECTOR), ('mmseg', SEGMENTOR)]
 )
-def test_a_missing_framework_is_named_before_a_model_is_built(tmp_path, run_train, package, config):
-    plant(tmp_path, package, f'raise ModuleNotFoundError("No module", name={package!r})')
-    done = run_train(config)
-    assert done.returncode == 2
-    assert f'the package {package} is not installed' in done.stderr.strip().splitlines()[-1]
+def test_a_missing_framework_is_named_before_a_model_is_built(shapes_root, package, config):
+    with TemporaryFile('w+') as output:
+        arguments = ['tools/train.py', config, '--cfg-options', f'data_root={shapes_root}']
+        assert Process(['-c', WITHOUT, package, *arguments], output, output).wait() == 2
+        output.seek(0)
+        assert f'the package {package} is not installed' in output.read().splitlines()[-1]
 
 
-def test_a_torchvision_built_for_another_torch_is_explained(tmp_path, run_train):
+def test_a_torchvision_built_for_another_torch_is_explained(tmp_path, monkeypatch):
     plant(tmp_path, 'torchvision', 'raise RuntimeError("operator torchvision::nms does not exist")')
-    done = run_train()
-    assert done.returncode == 2
-    (line,) = done.stderr.strip().splitlines()
-    assert 'was built for another torch' in line
-    assert 'pip install --force-reinstall torch torchvision' in line
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, 'torchvision', raising=False)
+    from mmcv.utils import ext_loader  # what imports the operators of mmcv
+
+    with pytest.raises(DependencyError, match=r'built for another torch.*--force-reinstall torch '):
+        ext_loader.load_ext('_ext', ['nms'])
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ without a size and a score fill up the rest, and are removed at the end.
 """
 
 import torch
+import torchvision  # noqa: F401  registers torch.ops.torchvision
 from torch import Tensor, nn
 from torch.nn import functional as F
 
