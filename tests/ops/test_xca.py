@@ -90,7 +90,7 @@ def test_gradients_of_the_gram_form_are_those_of_its_values():
     [
         (49, None, ('n12', 't12', 's12', 'm24', 'l24'), 1.2),
         (1000, None, ('n12', 't12', 's12', 'm24', 'l24'), 1.2),
-        (20000, None, ('n12', 't12', 's12'), 1.2),
+        (20000, None, ('n12', 't12'), 1.2),
         # The kernels of another CPU round in another way. float16 is slow on CPUs.
         (49, torch.bfloat16, ('n12', 't12', 's12'), 1.05),
         (1500, torch.bfloat16, ('n12', 't12', 's12'), 1.05),
@@ -196,17 +196,17 @@ def test_the_gram_form_keeps_its_input_alone():
     assert held['direct'] >= 6 * y_bytes  # the measure sees what the other form keeps
 
 
-@pytest.mark.parametrize('form, sizes', [('direct', [60]), ('gram', [400]), (None, [60, 400])])
-def test_it_compiles_without_graph_breaks(form, sizes):
+@pytest.mark.parametrize(
+    'form, dynamic, backend',
+    [('direct', False, 'aot_eager'), ('gram', False, 'aot_eager'), (None, True, 'eager')],
+)
+def test_it_compiles_without_graph_breaks(form, dynamic, backend):
     params = [p.requires_grad_() for p in parameters(32, 4)]
     torch.compiler.reset()
     compiled = torch.compile(
-        lambda x: xca(x, *params, form=form),
-        fullgraph=True,
-        dynamic=len(sizes) > 1,
-        backend='aot_eager',
+        lambda x: xca(x, *params, form=form), fullgraph=True, dynamic=dynamic, backend=backend
     )
-    for N in sizes:
+    for N in (60, 400) if dynamic else (400,):
         x = torch.randn(2, N, 32)
         value, wanted = compiled(x), xca(x, *params, form=form)
         assert relative_error(value, wanted) <= 1e-5
