@@ -15,7 +15,6 @@ from torchvision.ops import StochasticDepth
 from xcit_mm import XCiT
 from xcit_mm.models.archs import ARCHS, released_name
 from xcit_mm.models.layers import XCABlock, tokens_to_map
-from xcit_mm.weights.pretrained import load_pretrained
 
 TOLERANCE = 1e-5
 MOMENTUM = 0.1  # of the authors' BatchNorm
