@@ -44,9 +44,9 @@ setup(
     python_requires='>=3.10',
     # mmengine, mmcv, mmdet and mmseg come under two families of names: see the extras.
     install_requires=[
-        'torch>=2.1',
+        'torch>=2.6',
         'filelock>=3.9',
-        'torchvision>=0.16',
+        'torchvision>=0.21',
         'jinja2>=3.1',
         'matplotlib>=3.6',
         'numpy>=1.24',

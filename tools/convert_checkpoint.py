@@ -18,7 +18,7 @@ def main() -> None:
     args = parser.parse_args()
 
     with cli.imports():
-        from xcit_mm.weights.checkpoint import convert
+        from xcit_mm.weights.states import convert
     print(convert(args.source, args.target, args.trust_checkpoint))
 
 

@@ -15,22 +15,22 @@ PARTS = ('model', 'backbone')
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__,
-        epilog='The file gets its name once onnxruntime computes from it what PyTorch does, at '
+        epilog='The file is written only if onnxruntime computes from it what PyTorch does, at '
         'three sizes.',
     )
-    parser.add_argument('config', help='a file of configs/')
+    parser.add_argument('config', help='config file')
     parser.add_argument(
         'checkpoint',
         nargs='?',
-        help='file or URL: a released model, or what a training of this config wrote; without it '
-        'the weights are random',
+        help='file or URL of a released model or of a training of this config (default: random '
+        'weights)',
     )
-    parser.add_argument('--out', metavar='FILE', required=True, help='the ONNX file to write')
+    parser.add_argument('--out', metavar='FILE', required=True, help='ONNX file to write')
     parser.add_argument(
         '--part',
         choices=PARTS,
         default='model',
-        help='the whole model, or the maps of its backbone',
+        help='the whole model, or only the maps of its backbone',
     )
     cli.add_options_argument(parser)
     cli.add_trust_argument(parser)

@@ -12,18 +12,18 @@ from tools import cli
 ARCHS = ('n12', 't12', 't24', 's12', 's24', 'm24', 'l24')
 PATCH_SIZES = (8, 16)
 MEANING = """
-multiply-adds: of the model as the paper defines it (table 1 calls them FLOPs): products of matrices
-and convolutions, including those of the attention. computed: what xcit_mm does for the same
-result on a CPU in float32, where the attention on many tokens needs no queries, keys and values."""
+multiply-adds: those of the model as the paper defines it (table 1 calls them FLOPs), in matrix
+products and convolutions, including those of the attention. computed: those of xcit_mm for the same
+result on a CPU in float32, where the attention of many tokens needs no queries, keys and values."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, epilog=MEANING)
-    parser.add_argument('config', nargs='?', help='a file of configs/: the whole model')
-    parser.add_argument('--arch', choices=ARCHS, help='instead of a config: a backbone')
+    parser.add_argument('config', nargs='?', help='config file: count the whole model')
+    parser.add_argument('--arch', choices=ARCHS, help='count a backbone instead of a config')
     parser.add_argument('--patch', type=int, choices=PATCH_SIZES, default=16)
     parser.add_argument(
-        '--classifier', action='store_true', help="the ImageNet classifier of --arch (timm's)"
+        '--classifier', action='store_true', help="count timm's ImageNet classifier of --arch"
     )
     parser.add_argument(
         '--size',
@@ -31,9 +31,9 @@ def main() -> None:
         type=cli.positive,
         required=True,
         metavar=('HEIGHT', 'WIDTH'),
-        help='of the image, in pixels',
+        help='image size in pixels',
     )
-    parser.add_argument('--out', type=Path, metavar='FILE', help='JSON file to write to')
+    parser.add_argument('--out', metavar='FILE', help='write the numbers as JSON')
     cli.add_options_argument(parser)
     args = parser.parse_args()
     if (args.config is None) == (args.arch is None):

@@ -50,7 +50,7 @@ def test_arguments_have_the_choices_and_defaults_of_the_package():
     from xcit_mm.demo.page import MAX_UPLOAD
     from xcit_mm.export.onnx_file import PARTS
     from xcit_mm.inference.infer import SCORE_THR
-    from xcit_mm.models.xcit import ARCHS, PATCH_SIZES
+    from xcit_mm.models.archs import ARCHS, PATCH_SIZES
 
     values = {
         'benchmark': dict(DTYPES=tuple(DTYPES), MODES=MODES, NAMES=NAMES),

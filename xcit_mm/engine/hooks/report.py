@@ -1,38 +1,44 @@
-"""What a run says at its end: the metrics as a table, and where everything is."""
+"""Log the metrics of a run as a table at its end, and report on a training."""
 
 import json
 import math
+import platform
+import time
 from collections.abc import Mapping
 from numbers import Real
 from pathlib import Path
+from typing import Any
 
-from mmengine.dist import is_main_process
+import torch
+from mmengine.dist import get_world_size, is_main_process
 from mmengine.evaluator import Evaluator
 from mmengine.hooks import Hook
+from mmengine.model import is_model_wrapper
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
 from ... import mmcv_ops
+from ...environment import STACKS, installed
 from ...errors import reason
 from ...files import write_whole
 from ...run_report import read_run, write_page
-from ...run_report.metrics import COCO_COLUMNS, COCO_ROWS
-from ...run_report.reading import FACTS
+from ...run_report.reading import RUN_INFO
 from ..console import log_file
-from ..facts import facts_of
 from ..resume import POINTER
 from . import order
 from .pictures import FOLDER as PICTURES
 
 PAGE = 'report.html'
+PACKAGES = 'torch', 'torchvision', 'numpy', *STACKS['onedl'], *STACKS['openmmlab']
+COCO_ROWS = dict(bbox='boxes', segm='masks')
+COCO_COLUMNS = dict(
+    mAP='AP', mAP_50='AP50', mAP_75='AP75', mAP_s='small', mAP_m='medium', mAP_l='large'
+)
 
 
 @HOOKS.register_module()
 class ReportHook(Hook):
-    """Log what stands in for mmcv, the last evaluation as a table, and where everything is.
-
-    A training also leaves ``run.json``, which says what it is, and at its end ``report.html``.
-    """
+    """Log the last metrics as a table; of a training write ``run.json`` and ``report.html``."""
 
     priority = order.REPORT
 
@@ -45,86 +51,89 @@ class ReportHook(Hook):
 
     def before_train(self, runner: Runner) -> None:
         if is_main_process():
-            with write_whole(Path(runner.work_dir, FACTS), 'w') as file:
-                json.dump(facts_of(runner), file, indent=2)
+            with write_whole(Path(runner.work_dir, RUN_INFO), 'w') as file:
+                json.dump(run_info(runner), file, indent=2)
 
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
         self._metrics = metrics or {}
 
     def after_train(self, runner: Runner) -> None:
+        folder = Path(runner.work_dir)
         lines = ['The training is finished.', metrics_table(self._metrics)]
-        pointer = Path(runner.work_dir, POINTER)
-        if pointer.is_file():
-            path = pointer.read_text(encoding='utf-8', errors='surrogateescape')
-            lines += [f'checkpoint  {path}']
-        lines += [f'log         {log_file(runner.logger) or "on the console only"}']
-        pictures = Path(runner.work_dir, PICTURES)
-        if pictures.is_dir():
-            lines += [f'pictures    {pictures} (ground truth left, prediction right)']
+        if (folder / POINTER).is_file():
+            lines.append(f'checkpoint  {(folder / POINTER).read_text("utf-8", "surrogateescape")}')
+        lines.append(f'log         {log_file(runner.logger) or "on the console only"}')
+        if (folder / PICTURES).is_dir():
+            lines.append(f'pictures    {folder / PICTURES} (ground truth left, prediction right)')
         if is_main_process():
-            lines += _report(Path(runner.work_dir))
+            report = folder / PAGE
+            try:
+                write_page([read_run(folder)], report)
+            except Exception as error:  # a finished training does not fail because of its report
+                report = f'not drawn ({reason(error)}); try tools/plot_run.py {folder}'
+            lines.append(f'report      {report}')
         runner.logger.info('\n'.join(lines))
 
     def after_test_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
         runner.logger.info('The test is finished.\n%s', metrics_table(metrics or {}))
 
 
+def run_info(runner: Runner) -> dict[str, Any]:
+    """Describe a training for ``run.json``: its config, length, parameters and versions."""
+    from ... import __version__  # not defined before the package is imported
+
+    model = runner.model.module if is_model_wrapper(runner.model) else runner.model
+    parts = {'all': model, **dict(model.named_children())}
+    parameters = {name: sum(p.numel() for p in part.parameters()) for name, part in parts.items()}
+    parameters['trained'] = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return dict(
+        config=str(runner.cfg.filename),
+        started=time.strftime('%Y-%m-%d %H:%M:%S'),
+        iterations=runner.max_iters,
+        iterations_per_epoch=len(runner.train_dataloader),
+        processes=get_world_size(),
+        images_per_process=runner.train_dataloader.batch_sampler.batch_size,
+        hardware=', '.join(gpus) or f'CPU, {torch.get_num_threads()} threads per process',
+        parameters={name: number for name, number in parameters.items() if number},
+        versions={
+            'xcit_mm': __version__,
+            'Python': platform.python_version(),
+            **{name: version for name in PACKAGES if (version := installed(name))},
+            'system': platform.platform(),
+        },
+        config_text=runner.cfg.pretty_text,
+    )
+
+
 def metrics_table(metrics: Mapping[str, float]) -> str:
-    """Lay out metrics for reading.
-
-    Args:
-        metrics: As mmengine's evaluators give them: COCO's average precisions (0..1, -1
-            where the validation set has no object of that size), or IoU in percent.
-
-    Returns:
-        COCO's as a table of boxes and masks, others one to a line.
-    """
-    left = dict(metrics)
+    """Lay out COCO's average precisions as a table, and other metrics one to a line."""
+    rest = {name: value for name, value in metrics.items() if isinstance(value, Real)}
     lines = []
     for kind, row in COCO_ROWS.items():
-        values = [left.pop(f'coco/{kind}_{column}', None) for column in COCO_COLUMNS]
+        values = [rest.pop(f'coco/{kind}_{column}', None) for column in COCO_COLUMNS]
         if None not in values:
-            lines.append(f'{row:<8}' + ''.join(f'{_precision(v):>8}' for v in values))
+            # COCO's -1 stands for a size that no object has.
+            cells = ['-' if value < 0 else f'{value:.3f}' for value in values]
+            lines.append(f'{row:<8}' + ''.join(f'{cell:>8}' for cell in cells))
     if lines:
-        lines.insert(0, ' ' * 8 + ''.join(f'{name:>8}' for name in COCO_COLUMNS.values()))
-    numbers = {name: value for name, value in left.items() if isinstance(value, Real)}
-    lines += [f'{name:<8}{value:>8.2f}' for name, value in numbers.items()]
+        lines.insert(0, ' ' * 8 + ''.join(f'{label:>8}' for label in COCO_COLUMNS.values()))
+    lines += [f'{name:<8}{value:>8.2f}' for name, value in rest.items()]
     return '\n'.join(lines) or 'No metrics were computed.'
 
 
 def write_metrics(
-    path: Path,
-    config: str,
-    checkpoint: str,
-    metrics: Mapping[str, float],
-    evaluator: Evaluator,
+    path: Path, config: str, checkpoint: str, metrics: Mapping[str, float], evaluator: Evaluator
 ) -> None:
-    """Write the metrics of a test as JSON, whole or not at all.
+    """Write the metrics of a test as JSON, as a whole or not at all.
 
-    Args:
-        path: The file, which is replaced.
-        config: Path of the config that was tested.
-        checkpoint: Its weights.
-        metrics: As of :func:`metrics_table`.
-        evaluator: Which computed them; of a ``ClassIoUMetric`` the IoU of each class is
-            written as well (null where a class does not occur).
+    The file has the IoU of each class if the evaluator computes it, null for a class that does
+    not occur.
     """
     report = {'config': str(config), 'checkpoint': str(checkpoint), 'metrics': dict(metrics)}
     for metric in evaluator.metrics:
-        class_iou = getattr(metric, 'class_iou', None)
-        if class_iou is not None:
-            report['class_iou'] = {k: None if math.isnan(v) else v for k, v in class_iou.items()}
+        if hasattr(metric, 'class_iou'):
+            items = metric.class_iou.items()
+            report['class_iou'] = {k: None if math.isnan(v) else v for k, v in items}
     with write_whole(path, 'w') as file:
         json.dump(report, file, indent=2, default=float)  # NumPy's numbers
-
-
-def _precision(value: float) -> str:
-    return '-' if value < 0 else f'{value:.3f}'
-
-
-def _report(work_dir: Path) -> list[str]:
-    try:
-        write_page([read_run(work_dir, work_dir.absolute().name)], work_dir / PAGE)
-    except Exception as error:  # a training that is done does not fail over a drawing
-        return [f'report      not drawn ({reason(error)}); try tools/plot_run.py {work_dir}']
-    return [f'report      {work_dir / PAGE}']
