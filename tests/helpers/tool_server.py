@@ -142,9 +142,20 @@ def stand_in() -> None:
 
 
 def import_everything() -> None:
-    """Import what the tools import at some time, and prepare what does not change."""
+    """Import what the tools import at some time."""
+    from yapf.yapflib import yapf_api
+
+    # mmengine formats the text of a config six times in a run, which takes seconds.
+    format_code, formatted = yapf_api.FormatCode, {}
+
+    def format_once(text: str, **options: Any) -> tuple[str, bool]:
+        if text not in formatted:
+            formatted[text] = format_code(text, **options)
+        return formatted[text]
+
+    yapf_api.FormatCode = format_once
+
     import timm  # noqa: F401
-    from mmengine.config import config
     from PIL import Image
 
     from xcit_mm.environment import require
@@ -158,16 +169,6 @@ def import_everything() -> None:
         require(module)
     require('matplotlib.backends.backend_svg')
     Image.init()
-
-    # mmengine formats the same text of a config six times in a run, which takes seconds.
-    format_code, formatted = config.FormatCode, {}
-
-    def format_once(text: str, **options: Any) -> tuple[str, bool]:
-        if text not in formatted:
-            formatted[text] = format_code(text, **options)
-        return formatted[text]
-
-    config.FormatCode = format_once
 
 
 def serve(folder: Path) -> NoReturn:
