@@ -17,10 +17,10 @@ from ..device import choose_device
 from ..engine.config.check import require_parts
 from ..engine.config.errors import config_errors
 from ..engine.config.load import load_config
-from ..engine.model import build_model
+from ..engine.model import build_model, weights_for
 from ..environment import quiet, require
 from ..errors import UserError, reason
-from ..weights.pretrained import require_file, weights_for
+from ..weights.pretrained import require_file
 from ..weights.read import read_checkpoint
 from ..weights.states import HEAD, require_same_tensors
 from .classes import Colour, classes_and_palette
