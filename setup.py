@@ -16,6 +16,7 @@ tools = {
     'demo': ['gradio>=6'],
     'mim': ['openmim>=0.3.9', 'setuptools<81'],  # mim imports pkg_resources, which 81 dropped
 }
+test = ['pytest>=8', 'pytest-xdist>=3.6', *tools['classify']]
 
 setup(
     name='xcit_mm',
@@ -43,9 +44,9 @@ setup(
     python_requires='>=3.10',
     # mmengine, mmcv, mmdet and mmseg come under two families of names: see the extras.
     install_requires=[
-        'torch>=2.1',
+        'torch>=2.6',
         'filelock>=3.9',
-        'torchvision>=0.16',
+        'torchvision>=0.21',
         'jinja2>=3.1',
         'matplotlib>=3.6',
         'numpy>=1.24',
@@ -72,10 +73,10 @@ setup(
             'setuptools<81',  # mmengine finds configs of mmdet by pkg_resources, which 81 dropped
         ],
         **tools,
-        'test': [
+        'test': test,
+        'dev': [  # all tests, and the style
             *chain.from_iterable(tools.values()),
-            'pytest>=8',
-            'pytest-xdist>=3.6',
+            *test,
             'ruff>=0.6',
             'codespell>=2.3',
             'ipykernel>=6.29',

@@ -2,14 +2,17 @@ import logging
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import numpy as np
 import pytest
 import torch
-from helpers import DATA, PATIENCE, ROOT
+from filelock import FileLock
+from helpers import DATA, PATIENCE
+from helpers.runs import options
+from helpers.tool_server import Process
 from mmengine.logging import MMLogger
 from torch import Tensor
 
@@ -42,13 +45,41 @@ def shapes_root(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope='session')
 def run_tool() -> Callable[..., subprocess.CompletedProcess]:
-    """Run a tool as a user types it, from the root of the repository."""
+    """Run a tool as a user types it, from the root of the repository, in a forked process."""
 
     def run(tool: str, *args: object, env: dict[str, str] | None = None):
-        command = [sys.executable, f'tools/{tool}', *map(str, args)]
-        return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
+        command = [f'tools/{tool}', *map(str, args)]
+        with TemporaryFile('w+') as output, TemporaryFile('w+') as errors:
+            code = Process(command, output, errors, env=env).wait()
+            texts = [file.seek(0) or file.read() for file in (output, errors)]
+        return subprocess.CompletedProcess(command, code, *texts)
 
     return run
+
+
+@pytest.fixture(scope='session')
+def trained(run_tool, shapes_root, tmp_path_factory) -> Callable[[str], tuple[Path, str]]:
+    """Return the work dir and the output of a training of DETECTOR or SEGMENTOR in twelve steps.
+
+    The trainings are shared by all tests, which must not write to them, and by all processes of
+    pytest-xdist.
+    """
+    folder = tmp_path_factory.getbasetemp()
+    folder = folder.parent if 'PYTEST_XDIST_WORKER' in os.environ else folder
+
+    def train(config: str) -> tuple[Path, str]:
+        work_dir = folder / Path(config).stem
+        printed = folder / f'{work_dir.name}.txt'
+        with FileLock(f'{work_dir}.lock'):
+            if not printed.exists():
+                done = run_tool(
+                    'train.py', config, '--work-dir', work_dir, *options(shapes_root, 12)
+                )
+                assert done.returncode == 0, done.stderr[-3000:]
+                printed.write_text(done.stdout + done.stderr)
+        return work_dir, printed.read_text()
+
+    return train
 
 
 @pytest.fixture(scope='module')  # its event loop would be in the way of other modules' own

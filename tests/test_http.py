@@ -1,13 +1,10 @@
-"""Files over HTTP: gone on with, and whole in the end, whatever the server does."""
+"""Files over HTTP: interrupted downloads are resumed, and whole in the end."""
 
 import errno
-import io
-import json
 import ssl
 import threading
 from http.client import HTTPMessage, HTTPResponse
 from pathlib import Path
-from types import SimpleNamespace
 from urllib.request import Request
 
 import numpy as np
@@ -37,107 +34,75 @@ def target(tmp_path) -> Path:
 
 
 def fetched(server: FileServer, target: Path, size: int | None = None) -> bytes:
-    http.fetch(server.url('/a'), target, lambda file: None, size)
+    http.fetch(server.url('/a'), target, lambda path: None, size)
+    assert list(target.parent.iterdir()) == [target]
     return target.read_bytes()
 
 
-def interrupted(server: FileServer, target: Path, length: int) -> None:
-    """A first call, of which so many bytes come."""
+def interrupt(server: FileServer, target: Path, length: int) -> None:
+    """Break the connections of a first call after so many bytes."""
     server.cuts += [length] + [0] * (ATTEMPTS - 1)
-    with pytest.raises(UserError, match=f'broke off after {length} of {SIZE} bytes'):
+    with pytest.raises(UserError, match=r'/a: the connection broke off .*; try again$'):
         fetched(server, target)
     assert not target.exists()
     server.ranges.clear()
 
 
-@pytest.mark.parametrize('breaks_by', ['close', 'reset'])
-def test_a_connection_that_breaks_off_is_made_again(server, target, breaks_by):
-    server.breaks_by = breaks_by
-    server.cuts = [100_000, 50_000]
-    assert fetched(server, target) == CONTENT
-    assert len(server.ranges) == 3
-    if breaks_by == 'close':  # a reset may lose what was under way
-        assert server.ranges == [None, 'bytes=100000-', 'bytes=150000-']
-    assert list(target.parent.iterdir()) == [target]
-
-
-def test_a_server_that_falls_silent_is_asked_again(server, target, monkeypatch):
+@pytest.mark.parametrize('breaks_by', ['close', 'reset', 'silence'])
+def test_a_broken_connection_is_resumed(server, target, monkeypatch, breaks_by):
     monkeypatch.setattr(http, 'TIMEOUT', 1)
-    server.cuts, server.breaks_by = [100_000], 'silence'
+    server.breaks_by = breaks_by
+    server.cuts = [100_000] if breaks_by == 'silence' else [100_000, 50_000]
     assert fetched(server, target) == CONTENT
-    assert server.ranges[:2] == [None, 'bytes=100000-']
+    if breaks_by == 'close':  # a reset may lose the last bytes, and a slow machine answers late
+        assert server.ranges == [None, 'bytes=100000-', 'bytes=150000-']
 
 
-def test_another_call_goes_on_where_the_first_one_ended(server, target):
-    interrupted(server, target, 100_000)
+def test_a_second_call_resumes_the_first(server, target):
+    interrupt(server, target, 100_000)
     assert fetched(server, target) == CONTENT
     assert server.ranges == ['bytes=100000-']
 
 
-def test_as_long_as_more_comes_it_is_not_given_up(server, target):
+def test_a_transfer_that_makes_progress_is_not_given_up(server, target):
     server.cuts = [10_000, 0] * 2 * ATTEMPTS
     assert fetched(server, target) == CONTENT
 
 
 def test_a_server_that_sends_no_parts_is_asked_for_the_whole(server, target):
-    interrupted(server, target, 100_000)
+    interrupt(server, target, 100_000)
     server.knows_ranges = False
     assert fetched(server, target) == CONTENT
-    server.cuts = [100_000] * ATTEMPTS
-    with pytest.raises(UserError, match='broke off after 100000'):
-        fetched(server, target.with_name('b'))
-    assert not server.cuts
 
 
 @pytest.mark.parametrize('knows_if_range', [True, False])
-def test_a_file_that_changed_on_the_server_starts_anew(server, target, knows_if_range):
-    interrupted(server, target, 100_000)
+def test_a_file_that_changed_on_the_server_starts_again(server, target, knows_if_range):
+    interrupt(server, target, 100_000)
     server.files['/a'], server.versions['/a'] = CHANGED, '"2"'
     server.knows_if_range = knows_if_range
     assert fetched(server, target) == CHANGED
 
 
-@pytest.mark.parametrize('version', [None, 'W/"1"'])
+@pytest.mark.parametrize('version', [None, 'W/"1"'])  # the second one is that of similar files
 def test_without_a_version_nothing_is_kept(server, target, version):
-    server.versions['/a'] = version  # a weak one is that of files which are alike
+    server.versions['/a'] = version
     server.cuts = [100_000] * ATTEMPTS
-    with pytest.raises(UserError, match=r'broke off after 100000 of 300000 bytes .*try again$'):
+    with pytest.raises(UserError, match='broke off'):
         fetched(server, target)
     assert list(target.parent.iterdir()) == []
     assert server.ranges == [None] * ATTEMPTS
 
 
-@pytest.mark.parametrize(
-    'note',
-    [
-        '{"version": "\\"1\\"", "size": 30',
-        '[' * 100_000,
-        '{"version": "1", "size": ' + '9' * 5000 + '}',
-        *(
-            json.dumps(dict(version=version, size=size))
-            for version, size in [
-                ('"1"', 'many'),
-                ('"1"', -1),
-                ('"1"', True),
-                ('"1"', 3e5),
-                ('"1"', [SIZE]),
-                (1, SIZE),
-                ('"1"\r\nX: y', SIZE),
-                ('"\u2603"', SIZE),
-            ]
-        ),
-    ],
-    ids=range(11),
-)
-def test_a_part_whose_note_is_damaged_is_not_taken(server, target, note):
-    target.with_name('.a.part').write_bytes(CONTENT[:100_000])
+@pytest.mark.parametrize('note', ['{"version": "\\"1\\"", "size": 30', '[]', '{"version": 1}'])
+def test_a_part_with_a_damaged_note_is_not_used(server, target, note):
+    target.with_name('.a.part').write_bytes(CHANGED[:100_000])
     target.with_name('.a.part.json').write_text(note)
     assert fetched(server, target) == CONTENT
     assert server.ranges == [None]
 
 
 def test_an_interruption_after_the_last_byte_loses_none(server, target):
-    def interrupt(file):
+    def interrupt(path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -148,21 +113,18 @@ def test_an_interruption_after_the_last_byte_loses_none(server, target):
 
 
 @pytest.mark.parametrize('code', [503, 429, 416])
-def test_a_server_that_is_busy_or_refuses_the_part_is_asked_again(server, target, code):
-    interrupted(server, target, 100_000)
+def test_a_busy_server_is_asked_again(server, target, code):
+    interrupt(server, target, 100_000)
     server.errors = [code]
     assert fetched(server, target) == CONTENT
     assert server.ranges == ['bytes=100000-', None if code == 416 else 'bytes=100000-']
-
-
-def test_a_server_that_stays_busy_is_given_up(server, target):
     server.errors = [503] * ATTEMPTS
     with pytest.raises(UserError, match='the server answers 503'):
-        fetched(server, target)
+        fetched(server, target.with_name('b'))
     assert not server.errors
 
 
-def test_a_server_that_goes_away_is_tried_again_and_what_has_come_stays(server, target):
+def test_a_server_that_goes_down_is_named_and_the_part_is_kept(server, target):
     def go_away() -> None:
         server.waiting.wait()
         server.go_away()
@@ -177,79 +139,65 @@ def test_a_server_that_goes_away_is_tried_again_and_what_has_come_stays(server, 
     assert (target.parent / '.a.part').stat().st_size == 100_000
 
 
-def test_a_file_of_another_size_is_not_downloaded(server, target):
-    with pytest.raises(UserError, match='has 300000 bytes there, not the 299999 that it should'):
+def test_a_file_of_another_size_is_not_downloaded(server, target, monkeypatch):
+    with pytest.raises(UserError, match='has 300000 bytes instead of 299999'):
         fetched(server, target, SIZE - 1)
-    assert list(target.parent.iterdir()) == []
-
-
-def test_a_known_size_is_enough_where_the_server_says_none(server, target):
-    server.unsized.add('/a')
-    server.cuts = [100_000]
-    assert fetched(server, target, SIZE) == CONTENT
-
-
-@pytest.mark.parametrize('size', [SIZE, None])
-def test_an_answer_without_end_is_given_up(server, target, monkeypatch, size):
-    monkeypatch.setattr(http, 'MAX_SIZE', SIZE)
-    server.endless.add('/a')
-    said = (
-        'sends more than the 300000 bytes that it should'
-        if size
-        else r'has more than 0\.000\d* GiB'
-    )
-    with pytest.raises(UserError, match=f'/a {said}'):
-        fetched(server, target, size)
-    assert list(target.parent.iterdir()) == []
-    assert server.requests == ['/a']
-
-
-def test_a_file_that_is_announced_as_huge_is_not_begun(server, target, monkeypatch):
     monkeypatch.setattr(http, 'MAX_SIZE', SIZE - 1)
-    with pytest.raises(UserError, match=r'/a has more than 0\.000\d* GiB: fetch it yourself'):
+    with pytest.raises(UserError, match='has more than 299999 bytes; download it yourself'):
         fetched(server, target)
     assert list(target.parent.iterdir()) == []
 
 
+def test_a_file_of_unknown_size_is_downloaded_if_the_caller_knows_it(server, target):
+    server.unsized.add('/a')
+    with pytest.raises(UserError, match='the server does not send the size of the file'):
+        fetched(server, target)
+    assert list(target.parent.iterdir()) == []
+    server.cuts = [100_000]
+    assert fetched(server, target, SIZE) == CONTENT
+
+
+def test_an_answer_without_end_is_given_up(server, target):
+    server.endless.add('/a')
+    with pytest.raises(UserError, match='has more than 300000 bytes'):
+        fetched(server, target, SIZE)
+    assert list(target.parent.iterdir()) == []
+    assert server.requests == ['/a']
+
+
 @pytest.mark.parametrize(
-    'place', ['ftp://127.0.0.1:1/a', 'file:///etc/hostname', 'data:text/plain,a', 'http://[::1']
+    'address', ['ftp://127.0.0.1:1/a', 'file:///etc/hostname', 'data:text/plain,a', 'http://[::1']
 )
-def test_a_redirect_leads_to_another_web_address_only(server, target, monkeypatch, place):
+def test_redirects_to_web_addresses_alone_are_followed(server, target, monkeypatch, address):
     monkeypatch.setenv('ftp_proxy', server.url(''))
     server.redirects['/b'] = server.url('/a')
     assert read_url(server.url('/b'), SIZE) == CONTENT
-    server.redirects['/b'] = place
+    server.redirects['/b'] = address
     server.requests.clear()
-    said = '/b: the server sends us on to .*, which is not followed from http'
     for call in (
         lambda: read_url(server.url('/b'), SIZE),
-        lambda: http.fetch(server.url('/b'), target, lambda file: None),
+        lambda: http.fetch(server.url('/b'), target, lambda path: None),
     ):
-        with pytest.raises(UserError, match=said):
+        with pytest.raises(UserError, match='/b'):
             call()
     assert server.requests == ['/b'] * 2 and not list(target.parent.iterdir())
 
 
 @pytest.mark.parametrize(
-    ('start', 'place', 'is_followed'),
+    ('start', 'end', 'is_followed'),
     [('http', 'https', True), ('https', 'https', True), ('https', 'http', False)],
 )
-def test_a_redirect_does_not_leave_https(start, place, is_followed):
-    def follow():
-        asked, headers = Request(f'{start}://host/a'), HTTPMessage()
-        asked.timeout, headers['Location'] = 1, f'{place}://other/a'
-        handler = http._RedirectHandler()
-        handler.parent = SimpleNamespace(open=lambda request, timeout: request)
-        return handler.http_error_302(asked, io.BytesIO(), 302, 'Found', headers)
-
+def test_a_redirect_does_not_leave_https(start, end, is_followed):
+    asked, url = Request(f'{start}://host/a'), f'{end}://other/a'
+    follow = http._WebRedirects().redirect_request
     if is_followed:
-        assert follow().full_url == f'{place}://other/a'
+        assert follow(asked, None, 302, 'Found', HTTPMessage(), url).full_url == url
     else:
-        with pytest.raises(UserError, match='https://host/a: the server sends us on to http://oth'):
-            follow()
+        with pytest.raises(UserError, match='https://host/a: the server redirects to http://other'):
+            follow(asked, None, 302, 'Found', HTTPMessage(), url)
 
 
-def test_a_proxy_of_the_environment_is_asked(server, monkeypatch):
+def test_a_proxy_of_the_environment_is_used(server, monkeypatch):
     for name in ('no_proxy', 'NO_PROXY', 'HTTP_PROXY'):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv('http_proxy', server.url(''))
@@ -257,9 +205,9 @@ def test_a_proxy_of_the_environment_is_asked(server, monkeypatch):
     assert read_url('http://far.example/a', SIZE) == b'by proxy'
 
 
-def test_what_is_not_the_right_file_is_thrown_away(server, target):
-    def refuse(file):
-        assert file.read() == CONTENT
+def test_the_wrong_file_is_removed(server, target):
+    def refuse(path):
+        assert path.read_bytes() == CONTENT
         raise UserError('not this one')
 
     with pytest.raises(UserError, match='not this one'):
@@ -268,36 +216,34 @@ def test_what_is_not_the_right_file_is_thrown_away(server, target):
 
 
 @pytest.mark.parametrize(
-    ('named', 'asked'),
+    ('path', 'asked'),
     [
-        ('/straße.pth', '/stra%C3%9Fe.pth'),
-        ('/a b.pth?key=ü', '/a%20b.pth?key=%C3%BC'),
+        ('/straße a.pth?key=ü', '/stra%C3%9Fe%20a.pth?key=%C3%BC'),
         ("/a%20b(1)+~'c'.pth?sig=a%2Bb+c/d==", "/a%20b(1)+~'c'.pth?sig=a%2Bb+c/d=="),
     ],
 )
-def test_letters_of_an_address_are_sent_as_a_browser_does(server, named, asked):
+def test_characters_of_an_address_are_sent_as_a_browser_does(server, path, asked):
     server.files[asked] = b'hello'
-    assert read_url(server.url(named), SIZE) == b'hello'
+    assert read_url(server.url(path), SIZE) == b'hello'
 
 
-@pytest.mark.parametrize('url', [f'http://{"a" * 64}.example/a', 'http://[::1/a', 'http://h:x/a'])
-def test_what_is_no_address_is_an_error(target, url):
-    with pytest.raises(UserError, match='is no web address'):
-        http.fetch(url, target, lambda file: None)
-    with pytest.raises(UserError, match='is no web address'):
+@pytest.mark.parametrize(
+    'url', [f'http://{"a" * 64}.example/a', 'http://[::1/a', 'http://h:x/a', 'file:///etc/hostname']
+)
+def test_an_invalid_address_is_refused(target, url):
+    with pytest.raises(UserError, match='is not a web address'):
+        http.fetch(url, target, lambda path: None)
+    with pytest.raises(UserError, match='is not a web address'):
         read_url(url, SIZE)
 
 
-def test_a_file_that_is_read_into_the_memory_has_a_limit(server):
+def test_a_file_in_memory_has_a_limit_and_is_whole(server):
     assert read_url(server.url('/a'), SIZE) == CONTENT
     for unsized in (set(), {'/a'}):
         server.unsized = unsized
-        with pytest.raises(UserError, match=r'/a has more than 0\.28\d+ MiB: fetch it yourself'):
+        with pytest.raises(UserError, match=r'/a has more than 0\.28\d+ MiB; download it yourself'):
             read_url(server.url('/a'), SIZE - 1)
-
-
-def test_a_file_that_is_read_into_the_memory_is_whole(server):
-    server.cuts = [1000]
+    server.unsized, server.cuts = set(), [1000]
     with pytest.raises(UserError, match=r'/a: the connection broke off .*; try again'):
         read_url(server.url('/a'), SIZE)
     with pytest.raises(UserError, match='the server answers 404'):
@@ -310,9 +256,7 @@ def test_a_file_that_is_read_into_the_memory_is_whole(server):
 @pytest.mark.parametrize(
     'error', [ssl.SSLError('bad record'), OSError(errno.EHOSTUNREACH, 'No route to host')]
 )
-def test_any_error_of_the_network_while_bytes_come_is_a_broken_connection(
-    server, target, monkeypatch, error
-):
+def test_any_error_of_the_network_is_a_broken_connection(server, target, monkeypatch, error):
     read, errors = HTTPResponse.read1, [error, error]
 
     def break_off(response, *args):

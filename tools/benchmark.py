@@ -7,20 +7,20 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clone as it stands
-os.environ.setdefault('KINETO_LOG_LEVEL', '99')
 
-from tools import imports
+from tools import cli
 
-with imports():
-    from xcit_mm import benchmark, cli
-    from xcit_mm.benchmark.measure import DTYPES, MODES
-    from xcit_mm.files import require_writable
-
+DTYPES = ('float32', 'bfloat16', 'float16')
+MODES = ('inference', 'training')
+NAMES = (
+    'xcit_mm_ARCH_PATCH, timm_ARCH_PATCH (as in xcit_mm_s12_16) or resnet50, deit_s, swin_t, '
+    'pvtv2_b2, convnext_t'
+)
 MODELS = ['xcit_mm_s12_16', 'timm_s12_16', 'resnet50', 'deit_s', 'swin_t', 'pvtv2_b2', 'convnext_t']
 
 
 def size(text: str) -> tuple[int, int]:
-    """512 or 800x1344, in pixels."""
+    """Parse 512 or 800x1344."""
     height, _, width = text.partition('x')
     return int(height), int(width or height)
 
@@ -32,7 +32,7 @@ def main() -> None:
         nargs='+',
         default=MODELS,
         metavar='NAME',
-        help=f'{benchmark.NAMES}; +compile behind a name compiles it (default: %(default)s)',
+        help=f'{NAMES}; the suffix +compile compiles the model (default: %(default)s)',
     )
     parser.add_argument(
         '--sizes',
@@ -40,27 +40,40 @@ def main() -> None:
         type=size,
         default=[(n, n) for n in (224, 384, 512, 1024)],
         metavar='SIZE',
-        help='of images, in pixels: 512 or 800x1344 (default: those of the paper)',
+        help='image sizes in pixels, such as 512 or 800x1344 (default: those of the paper)',
     )
     parser.add_argument('--modes', nargs='+', choices=MODES, default=MODES)
     parser.add_argument('--batch-size', type=int, default=1)
     parser.add_argument('--device', default='cpu', help='cpu, cuda or cuda:N')
-    parser.add_argument('--dtype', choices=tuple(DTYPES), default='float32')
-    parser.add_argument('--repeats', type=int, default=5, help='the median of these counts')
-    parser.add_argument('--threads', type=int, help='of the CPU')
-    parser.add_argument('--memory-limit', type=float, metavar='GIB', help='default: what is free')
+    parser.add_argument('--dtype', choices=DTYPES, default='float32')
+    parser.add_argument(
+        '--repeats',
+        type=int,
+        default=5,
+        help='measurements of each model, of which the median counts',
+    )
+    parser.add_argument('--threads', type=int, help='CPU threads')
+    parser.add_argument(
+        '--memory-limit', type=float, metavar='GIB', help='of the CPU (default: what is available)'
+    )
     parser.add_argument('--out', type=Path, default=Path('work_dirs/benchmark'), metavar='DIR')
     args = vars(parser.parse_args())
     out = args.pop('out')
+
+    os.environ.setdefault('KINETO_LOG_LEVEL', '99')  # read when PyTorch is imported
+    with cli.imports():
+        from xcit_mm import benchmark
+        from xcit_mm.files import require_writable
     settings = benchmark.Settings(
         **{name: tuple(v) if isinstance(v, list) else v for name, v in args.items()}
     )
     require_writable(out)
     paths = [out / 'benchmark.json']
     measurements = []
-    for measurement in benchmark.measure(settings, say=lambda line: print(line, flush=True)):
+    for measurement in benchmark.measure(settings):
         measurements.append(measurement)  # written at once: an interruption loses nothing
         benchmark.write_json(measurements, settings, paths[0])
+        print(benchmark.describe(measurement), flush=True)
     for mode in settings.modes:
         print(f'\n{benchmark.table(measurements, mode)}')
         paths += benchmark.draw(measurements, mode, out)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Read every image and annotation of a config, and name what a run would stop at or leave out."""
+"""Read every image and annotation of a config, and list what a run would stop at or leave out."""
 
 import argparse
 import sys
@@ -7,14 +7,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clone as it stands
 
-from tools import imports
-
-with imports():
-    from xcit_mm import cli
-    from xcit_mm.datasets.check import check_dataset, print_report, write_report
-    from xcit_mm.engine.config.adapt import adapt
-    from xcit_mm.engine.config.load import load_config
-    from xcit_mm.files import require_writable_file
+from tools import cli
 
 WOULD_STOP = 1  # the exit code
 
@@ -24,21 +17,26 @@ def main() -> None:
         description=__doc__, epilog='Exit code: 0, or 1 if a run would stop; 2 for wrong input.'
     )
     parser.add_argument('config', help='a file of configs/')
-    parser.add_argument('--workers', type=int, help='processes that read; default: one a core')
-    parser.add_argument('--out', metavar='FILE', help='JSON file to write all that was found to')
+    parser.add_argument(
+        '--workers', type=cli.positive, help='processes that read; default: one a core'
+    )
+    parser.add_argument('--out', type=Path, metavar='FILE', help='JSON file to write the list to')
     cli.add_options_argument(parser)
     args = parser.parse_args()
-    if args.workers is not None and args.workers < 1:
-        parser.error(f'--workers {args.workers}: not a positive number')
-    if args.out is not None:
-        require_writable_file(Path(args.out))
 
+    with cli.imports():
+        from xcit_mm.datasets.check import check_dataset, print_report, write_report
+        from xcit_mm.engine.config.adapt import adapt
+        from xcit_mm.engine.config.load import load_config
+        from xcit_mm.files import require_writable_file
+    if args.out is not None:
+        require_writable_file(args.out)
     cfg = load_config(args.config, args.cfg_options)
     adapt(cfg)
     report = check_dataset(cfg, workers=args.workers)
     print_report(report)
     if args.out is not None:
-        write_report(Path(args.out), report)
+        write_report(args.out, report)
     if report.failures:
         sys.exit(WOULD_STOP)
 

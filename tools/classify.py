@@ -2,62 +2,65 @@
 """Are the weights the right ones? A classifier's top-1 on ImageNet beside the published figure."""
 
 import argparse
+import json
 import os
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clone as it stands
 
-from tools import imports
+from tools import cli
 
-with imports():
-    from xcit_mm import cli
-    from xcit_mm.arguments import positive
-    from xcit_mm.classification import Classifier
-    from xcit_mm.classification.report import report_folder, report_pictures
-    from xcit_mm.errors import printable
-    from xcit_mm.files import require_writable_file
-
-NOT_RIGHT = 1  # the exit code
+NOT_RIGHT = 1  # exit code
 MAX_WORKERS = 8
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__,
-        epilog='Exit code: 0; 1 if images were left out or the accuracy is not the published one; '
-        '2 for wrong input.',
+        epilog='Exit code: 0; 1 if an image is unreadable or the accuracy is not the published '
+        'one; 2 for invalid input.',
     )
-    parser.add_argument('checkpoint', help='a classifier: a file, its URL, or timm://NAME')
+    parser.add_argument('checkpoint', help='file, URL or timm://NAME of a classifier')
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument(
-        'folder', nargs='?', type=Path, help='images in a folder for each class, as n01440764'
+        'folder', nargs='?', type=Path, help='folder with a subfolder of images for each class'
     )
     what.add_argument(
-        '--images', nargs='+', metavar='FILE', help='or URL: print the top five of each instead'
+        '--images',
+        nargs='+',
+        metavar='FILE',
+        help='print the five best classes of these files or URLs',
     )
     parser.add_argument(
-        '--size', type=positive, help='of images, in pixels; default: as the name says, or 224'
+        '--size',
+        type=cli.positive,
+        help='image size in pixels (default: that of the training, or 224)',
     )
     parser.add_argument(
-        '--sample', type=positive, metavar='N', help='look at N images, drawn at random'
+        '--sample', type=cli.positive, metavar='N', help='classify N images drawn at random'
     )
-    parser.add_argument('--batch-size', type=positive, default=64)
+    parser.add_argument('--batch-size', type=cli.positive, default=64)
     parser.add_argument(
         '--workers',
         type=int,
         default=min(os.cpu_count() or 1, MAX_WORKERS),
-        help='processes that read images; 0: none but this one (default: %(default)s)',
+        help='processes that read images; 0: only this one (default: %(default)s)',
     )
-    parser.add_argument('--device', help='cpu, cuda or cuda:N; default: a GPU where there is one')
-    parser.add_argument('--out', type=Path, metavar='FILE', help='JSON file to write it to')
+    parser.add_argument('--device', help='cpu, cuda or cuda:N (default: a GPU if there is one)')
+    parser.add_argument('--out', type=Path, metavar='FILE', help='write the result as JSON')
     cli.add_trust_argument(parser)
     args = parser.parse_args()
     if args.workers < 0:
         parser.error(f'--workers {args.workers}: a negative number')
+
+    with cli.imports():
+        from xcit_mm.classification import Classifier
+        from xcit_mm.classification.report import report_folder, report_pictures
+        from xcit_mm.errors import printable
+        from xcit_mm.files import require_writable_file, write_whole
     if args.out is not None:
         require_writable_file(args.out)
-
     classifier = Classifier(
         args.checkpoint,
         args.size,
@@ -66,15 +69,21 @@ def main() -> None:
         args.device,
         args.trust_checkpoint,
     )
-    print(classifier.describe(), flush=True)
+    print(
+        f'{classifier.checkpoint}: {classifier.architecture}, '
+        f'{classifier.model.num_classes:,} classes, images of {classifier.size} pixels on '
+        f'{classifier.device}',
+        flush=True,
+    )
     if args.images:
-        report = report_pictures(classifier, args.images)
+        text, content = report_pictures(classifier, args.images)
     else:
-        report = report_folder(classifier, args.folder, args.sample)
-    print(printable(report.text))  # names of files
+        text, content = report_folder(classifier, args.folder, args.sample)
+    print(printable(text))  # names of files
     if args.out is not None:
-        report.write(args.out)
-    if not report.is_right:
+        with write_whole(args.out, 'w') as file:
+            json.dump(content, file, indent=2)
+    if content['bad'] or content.get('agrees') is False:
         sys.exit(NOT_RIGHT)
 
 

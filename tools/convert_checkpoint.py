@@ -7,11 +7,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clone as it stands
 
-from tools import imports
-
-with imports():
-    from xcit_mm import cli
-    from xcit_mm.weights.checkpoint import convert
+from tools import cli
 
 
 def main() -> None:
@@ -20,6 +16,9 @@ def main() -> None:
     parser.add_argument('target', type=Path, help='the new file')
     cli.add_trust_argument(parser)
     args = parser.parse_args()
+
+    with cli.imports():
+        from xcit_mm.weights.states import convert
     print(convert(args.source, args.target, args.trust_checkpoint))
 
 

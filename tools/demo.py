@@ -8,15 +8,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clone as it stands
 
-from tools import imports
-
-with imports():
-    from xcit_mm import cli
-    from xcit_mm.demo import MAX_UPLOAD, DemoPage, find_models, serve
-    from xcit_mm.errors import UserError
+from tools import cli
 
 NUM_EXAMPLES = 6
 SHAPES = Path('data/shapes/coco/val2017')
+MAX_UPLOAD = 50  # MB
 
 
 def main() -> None:
@@ -33,7 +29,7 @@ def main() -> None:
     parser.add_argument(
         '--any-checkpoint',
         action='store_true',
-        help='visitors may type other files of this machine and addresses of weights, too',
+        help='let visitors type the names of other files of this machine and URLs of weights, too',
     )
     parser.add_argument(
         '--examples',
@@ -41,7 +37,7 @@ def main() -> None:
         type=Path,
         default=sorted(SHAPES.glob('*.jpg'))[:NUM_EXAMPLES],
         metavar='FILE',
-        help=f'pictures to try a model with; default: {NUM_EXAMPLES} of {SHAPES}, if it is there',
+        help=f'pictures to try a model with; default: {NUM_EXAMPLES} of {SHAPES}, if it exists',
     )
     parser.add_argument(
         '--host',
@@ -54,7 +50,7 @@ def main() -> None:
         type=float,
         default=MAX_UPLOAD,
         metavar='MB',
-        help='the largest file to take; default: %(default)s',
+        help='the largest file to accept; default: %(default)s',
     )
     args = parser.parse_args()
     if args.config is not None and args.checkpoint is None:
@@ -67,6 +63,9 @@ def main() -> None:
         if not picture.is_file():
             parser.error(f'--examples {picture}: no such file')
 
+    with cli.imports():
+        from xcit_mm.demo import DemoPage, find_models, serve
+        from xcit_mm.errors import UserError
     options = dict(
         any_checkpoint=args.any_checkpoint, examples=args.examples, max_upload=args.max_upload
     )

@@ -7,37 +7,37 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clone as it stands
 
-from tools import imports
+from tools import cli
 
-with imports():
-    from xcit_mm import cli
-    from xcit_mm.export import PARTS, export_onnx
+PARTS = ('model', 'backbone')
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__,
-        epilog='The file takes its name once onnxruntime computes from it what PyTorch does, at '
+        epilog='The file is written only if onnxruntime computes from it what PyTorch does, at '
         'three sizes.',
     )
-    parser.add_argument('config', help='a file of configs/')
+    parser.add_argument('config', help='config file')
     parser.add_argument(
         'checkpoint',
         nargs='?',
-        help='file or URL: a released model, or what a training of this config wrote; without one '
-        'the weights are random',
+        help='file or URL of a released model or of a training of this config (default: random '
+        'weights)',
     )
-    parser.add_argument('--out', metavar='FILE', required=True, help='the ONNX file to write')
+    parser.add_argument('--out', metavar='FILE', required=True, help='ONNX file to write')
     parser.add_argument(
         '--part',
         choices=PARTS,
         default='model',
-        help='the whole model, or the maps of its backbone',
+        help='the whole model, or only the maps of its backbone',
     )
     cli.add_options_argument(parser)
     cli.add_trust_argument(parser)
     args = parser.parse_args()
 
+    with cli.imports():
+        from xcit_mm.export import export_onnx
     if args.checkpoint is None:
         print('No checkpoint: the weights of the file are random.')
     print('Exporting, which takes a minute or two ...', flush=True)

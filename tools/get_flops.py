@@ -7,46 +7,45 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clone as it stands
 
-from tools import imports
+from tools import cli
 
-with imports():
-    from xcit_mm import cli, flops
-    from xcit_mm.arguments import positive
-    from xcit_mm.files import require_writable_file
-    from xcit_mm.models.xcit import ARCHS, PATCH_SIZES
-
+ARCHS = ('n12', 't12', 't24', 's12', 's24', 'm24', 'l24')
+PATCH_SIZES = (8, 16)
 MEANING = """
-multiply-adds: of the model as the paper defines it (table 1 calls them FLOPs), products of matrices
-and convolutions, those of the attention among them. computed: of what xcit_mm does for the same
-result on a CPU in float32, where many tokens spare the attention its queries, keys and values."""
+multiply-adds: those of the model as the paper defines it (table 1 calls them FLOPs), in matrix
+products and convolutions, including those of the attention. computed: those of xcit_mm for the same
+result on a CPU in float32, where the attention of many tokens needs no queries, keys and values."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, epilog=MEANING)
-    parser.add_argument('config', nargs='?', help='a file of configs/: the whole model')
-    parser.add_argument('--arch', choices=tuple(ARCHS), help='instead of a config: a backbone')
+    parser.add_argument('config', nargs='?', help='config file: count the whole model')
+    parser.add_argument('--arch', choices=ARCHS, help='count a backbone instead of a config')
     parser.add_argument('--patch', type=int, choices=PATCH_SIZES, default=16)
     parser.add_argument(
-        '--classifier', action='store_true', help="the ImageNet classifier of --arch (timm's)"
+        '--classifier', action='store_true', help="count timm's ImageNet classifier of --arch"
     )
     parser.add_argument(
         '--size',
         nargs=2,
-        type=positive,
+        type=cli.positive,
         required=True,
         metavar=('HEIGHT', 'WIDTH'),
-        help='of the image, in pixels',
+        help='image size in pixels',
     )
-    parser.add_argument('--out', metavar='FILE', help='JSON file to write the numbers to')
+    parser.add_argument('--out', metavar='FILE', help='write the numbers as JSON')
     cli.add_options_argument(parser)
     args = parser.parse_args()
     if (args.config is None) == (args.arch is None):
         parser.error('name a config or an --arch')
     if args.config is not None and args.classifier:
-        parser.error('--classifier is one of --arch, not of a config')
-    if args.out is not None:
-        require_writable_file(Path(args.out))
+        parser.error('--classifier needs an --arch instead of a config')
 
+    with cli.imports():
+        from xcit_mm import flops
+        from xcit_mm.files import require_writable_file
+    if args.out is not None:
+        require_writable_file(args.out)
     size = tuple(args.size)
     if args.config is not None:
         count = flops.count_config(args.config, size, args.cfg_options)
@@ -56,7 +55,7 @@ def main() -> None:
         count = flops.count_backbone(args.arch, args.patch, size)
     print(flops.table(count))
     if args.out is not None:
-        flops.write_json(Path(args.out), count)
+        flops.write_json(args.out, count)
 
 
 if __name__ == '__main__':

@@ -7,13 +7,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clone as it stands
 
-from tools import imports
-
-with imports():
-    from xcit_mm import cli
-    from xcit_mm.inference.infer import SCORE_THR, infer
+from tools import cli
 
 PART_FAILED = 1  # the exit code
+SCORE_THR = 0.3
 
 
 def main() -> None:
@@ -32,7 +29,7 @@ def main() -> None:
         help='an image, a folder with images and videos at any depth, a pattern such as '
         '"photos/*.jpg", the URL of an image, or a video',
     )
-    parser.add_argument('--out', metavar='DIR', required=True, help='where to write')
+    parser.add_argument('--out', metavar='DIR', required=True, help='the folder to write to')
     parser.add_argument(
         '--batch-size',
         type=int,
@@ -49,13 +46,15 @@ def main() -> None:
     parser.add_argument(
         '--full-size',
         action='store_true',
-        help='let the model see images at their own size instead of the one of the config',
+        help='let the model see images at their own size instead of that of the config',
     )
     parser.add_argument('--device', help='cpu, cuda, cuda:1; default: the GPU if there is one')
     cli.add_options_argument(parser)
     cli.add_trust_argument(parser)
     args = parser.parse_args()
 
+    with cli.imports():
+        from xcit_mm.inference.infer import infer
     outcome = infer(
         args.config,
         args.checkpoint,

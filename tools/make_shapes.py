@@ -7,21 +7,19 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clone as it stands
 
-from tools import imports
-
-with imports():
-    from xcit_mm import cli
-    from xcit_mm.datasets.shapes import ShapesSpec, make_shapes
+from tools import cli
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('root', help='the folder to make, such as data/shapes')
     parser.add_argument(
-        '--seed', type=int, default=0, help='another seed, other images, instead of those there'
+        '--seed', type=int, default=0, help='another seed draws other images in their place'
     )
     args = parser.parse_args()
 
+    with cli.imports():
+        from xcit_mm.datasets.shapes import ShapesSpec, make_shapes
     drawn = make_shapes(args.root, ShapesSpec(seed=args.seed))
     print(f'{args.root}: ' + ('drawn' if drawn else 'already there, every file checked'))
 

@@ -7,25 +7,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clone as it stands
 
-from tools import imports
+from tools import cli
 
-with imports():
-    from xcit_mm import cli
-    from xcit_mm.errors import UserError
-    from xcit_mm.files import require_writable
-    from xcit_mm.run_report import NoRunError, draw_png, read_runs, write_page
-
-WRITERS = {'.png': draw_png, '.html': write_page}
+SUFFIXES = ('.png', '.html')
 SOME_LEFT_OUT = 1  # the exit code
-
-
-def outputs(out: Path) -> list[Path]:
-    """The files to write: the one that is named, or both in a folder."""
-    if out.suffix in WRITERS and not out.is_dir():
-        return [out]
-    if out.suffix and not out.is_dir():
-        raise UserError(f'--out {out}: neither .png nor .html, and no folder that is there')
-    return [out / f'report{suffix}' for suffix in WRITERS]
 
 
 def main() -> None:
@@ -51,13 +36,23 @@ def main() -> None:
         '%(default)s)',
     )
     args = parser.parse_args()
-    paths = outputs(args.out)
+    paths = [args.out]
+    if args.out.is_dir() or not args.out.suffix:
+        paths = [args.out / f'report{suffix}' for suffix in SUFFIXES]
+    elif args.out.suffix not in SUFFIXES:
+        parser.error(f'--out {args.out}: neither .png nor .html, and not a folder that exists')
+
+    with cli.imports():
+        from xcit_mm.errors import UserError
+        from xcit_mm.files import require_writable
+        from xcit_mm.run_report import NoRunError, draw_png, read_runs, write_page
     runs, problems = read_runs(args.work_dirs)
     if not runs:
         raise UserError('; '.join(map(str, problems)))
     require_writable(paths[0].parent)
     for path in paths:
-        WRITERS[path.suffix](runs, path)
+        write = draw_png if path.suffix == '.png' else write_page
+        write(runs, path)
     print(f'Written: {", ".join(map(str, paths))}')
     for problem in problems:
         print(f'{sys.argv[0]}: left out: {problem}', file=sys.stderr)

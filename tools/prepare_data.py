@@ -8,41 +8,41 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clone as it stands
 
-from tools import imports
+from tools import cli
 
-with imports():
-    from xcit_mm import cli
-    from xcit_mm.datasets.convert import convert
-    from xcit_mm.datasets.download import DATASETS, SPLITS, prepare
-    from xcit_mm.datasets.voc import VocDataset
-    from xcit_mm.datasets.yolo import YoloDataset
-
-LAYOUTS = {'voc': VocDataset, 'yolo': YoloDataset}
+ROOTS = {'coco': 'data/coco', 'ade20k': 'data/ade'}
+SPLITS = ('train', 'val')
+LAYOUTS = ('voc', 'yolo')
 BASE = Path(__file__).resolve().parents[1] / 'configs' / 'faster_rcnn_xcit_n12_16_small.py'
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     datasets = parser.add_subparsers(dest='dataset', required=True)
-    for name, dataset in DATASETS.items():
+    for name, root in ROOTS.items():
         what = f'download, check and unpack {name}; the next call resumes an interrupted download'
-        add_download_arguments(datasets.add_parser(name, help=what, description=what), dataset.root)
+        add_download_arguments(datasets.add_parser(name, help=what, description=what), root)
     for name in LAYOUTS:
         what = f'write annotations and a config for a {name.upper()} dataset; its images stay there'
         add_layout_arguments(datasets.add_parser(name, help=what, description=what))
     args = parser.parse_args()
 
+    with cli.imports():
+        from xcit_mm.datasets.convert import convert
+        from xcit_mm.datasets.download import DATASETS, prepare
+        from xcit_mm.datasets.voc import VocDataset
+        from xcit_mm.datasets.yolo import YoloDataset
     say = partial(print, flush=True)
     if args.dataset in LAYOUTS:
-        dataset = LAYOUTS[args.dataset](args.source)
-        convert(dataset, args.root, BASE, args.skip_bad, say)
+        layout = VocDataset if args.dataset == 'voc' else YoloDataset
+        convert(layout(args.source), args.root, BASE, args.skip_bad, say)
         return
     dataset = DATASETS[args.dataset]
     data_root = prepare(dataset, args.root, args.splits, args.mirror, args.keep_archives, say)
-    found = 'configs find it'
+    next_step = 'configs find it'
     if Path(args.root) != Path(dataset.root):
-        found = f'tools take --cfg-options data_root={data_root}'
-    print(f'All of it is there; the {found}')
+        next_step = f'tools take --cfg-options data_root={data_root}'
+    print(f'All of it is there; the {next_step}')
 
 
 def add_download_arguments(parser: argparse.ArgumentParser, root: str) -> None:

@@ -7,11 +7,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clone as it stands
 
-from tools import imports
-
-with imports():
-    from xcit_mm import cli
-    from xcit_mm.engine import test
+from tools import cli
 
 
 def main() -> None:
@@ -20,13 +16,16 @@ def main() -> None:
     parser.add_argument(
         'checkpoint', help='file or URL: a released model, or what a training of this config wrote'
     )
-    parser.add_argument('--show-dir', help='draw the predictions over the images into it')
+    parser.add_argument('--show-dir', help='draw the predictions over the images into this folder')
     parser.add_argument('--out', help='write the metrics to this JSON file')
     args = parser.parse_args()
+
+    with cli.imports():
+        from xcit_mm.engine import test
     test(
         args.config,
         args.checkpoint,
-        args.work_dir,
+        work_dir=args.work_dir,
         show_dir=args.show_dir,
         out=args.out,
         launcher=args.launcher,

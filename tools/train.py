@@ -7,18 +7,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clone as it stands
 
-from tools import imports
-
-with imports():
-    from xcit_mm import cli
-    from xcit_mm.engine import train
+from tools import cli
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     cli.add_run_arguments(parser)
     parser.add_argument(
-        '--resume', action='store_true', help='go on from the last checkpoint in the work dir'
+        '--resume', action='store_true', help='continue from the last checkpoint in the work dir'
     )
     parser.add_argument(
         '--tensorboard',
@@ -26,9 +22,12 @@ def main() -> None:
         help='write <work dir>/tensorboard for "tensorboard --logdir"',
     )
     args = parser.parse_args()
+
+    with cli.imports():
+        from xcit_mm.engine import train
     train(
         args.config,
-        args.work_dir,
+        work_dir=args.work_dir,
         resume=args.resume,
         launcher=args.launcher,
         trust_checkpoint=args.trust_checkpoint,

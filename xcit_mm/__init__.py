@@ -6,7 +6,7 @@ mmcv's compiled operators where they are missing.
 
 from . import environment
 
-environment.require_torch()
+environment.require('torch')
 environment.require('cv2')  # mmengine imports it, and it is what a slim machine cannot load
 environment.require('mmengine')
 
@@ -20,9 +20,6 @@ from .errors import UserError  # noqa: E402
 from .inference import load_model  # noqa: E402
 from .models import XCiT  # noqa: E402
 from .models.timm import accelerate  # noqa: E402
-from .weights.unpickling import allow_plain_classes  # noqa: E402
-
-allow_plain_classes()
 
 __version__ = '0.1.0'
 __all__ = ['UserError', 'XCiT', '__version__', 'accelerate', 'load_model']

@@ -27,28 +27,6 @@ EXTRAS = {
 }
 
 
-def require_torch() -> None:
-    """Import torch and torchvision.
-
-    Raises:
-        DependencyError: If one is missing, or torchvision was built for another torch.
-    """
-    require('torch')
-    try:
-        require('torchvision')
-    except RuntimeError as error:
-        # "operator torchvision::nms does not exist": a CUDA torchvision beside a CPU torch.
-        if 'torchvision::' not in str(error):
-            raise
-        torch_version, vision_version = installed('torch'), installed('torchvision')
-        raise DependencyError(
-            f'torchvision {vision_version} was built for another torch than the {torch_version} '
-            f'that is installed ({error}); a "+cpu" torch has no matching torchvision in the '
-            'package index: pip install --force-reinstall torch torchvision (the default '
-            'build runs without a GPU, too)'
-        ) from None
-
-
 def require(module: str) -> None:
     """Import a module of a package that xcit_mm needs.
 
@@ -56,7 +34,8 @@ def require(module: str) -> None:
         module: Its import name, such as 'mmdet' or 'mmdet.models'.
 
     Raises:
-        DependencyError: If it is missing, or refuses the version of another package.
+        DependencyError: If it is missing, refuses the version of another package, or imports a
+            torchvision that was built for another torch.
     """
     package = module.split('.')[0]
     try:
@@ -73,6 +52,16 @@ def require(module: str) -> None:
     except AssertionError as error:  # how mmdet and mmseg refuse a version
         raise DependencyError(
             f'{package} refuses the installed versions ({error}): {remedy(error)}'
+        ) from None
+    except RuntimeError as error:
+        # "operator torchvision::nms does not exist": a CUDA torchvision beside a CPU torch.
+        if 'torchvision::' not in str(error):
+            raise
+        raise DependencyError(
+            f'torchvision {installed("torchvision")} was built for another torch than the '
+            f'{installed("torch")} that is installed ({error}); a "+cpu" torch has no matching '
+            'torchvision in the package index: pip install --force-reinstall torch torchvision '
+            '(the default build runs without a GPU, too)'
         ) from None
     except ImportError as error:
         raise DependencyError(f'{package} cannot be imported: {error}. {remedy(error)}') from None

@@ -14,6 +14,8 @@ from .errors import UserError, reason
 
 UNFINISHED = '.unfinished'
 EARLIER = 'earlier_'  # followed by the time of the files that were set aside
+# The last is of a file that is larger than the disk or the shell (ulimit) allows.
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextmanager
@@ -150,8 +152,7 @@ def set_aside(folder: Path, paths: Sequence[Path], remedy: str) -> Path | None:
             path.replace(aside / path.name)
     except OSError as error:
         raise UserError(
-            f'the earlier files of {folder} cannot be moved to {aside} ({reason(error)}): '
-            f'{remedy}'
+            f'the earlier files of {folder} cannot be moved to {aside} ({reason(error)}): {remedy}'
         ) from None
     return aside
 

@@ -1,46 +1,43 @@
-"""The benchmark, as a user types it, and what it compares."""
+"""tools/benchmark.py and the models that it compares."""
 
 import json
 
 import pytest
 import torch
 from helpers import randomize, relative_error
+from helpers.in_process import call_tool
 
-from xcit_mm.benchmark.measure import Settings
 from xcit_mm.benchmark.models import PEERS, build
 
 
-def test_it_prints_writes_and_draws_every_model_at_every_size(run_tool, tmp_path):
-    models = ['xcit_mm_n12_16', 'timm_n12_16', 'resnet50']
-    run = run_tool(
-        'benchmark.py', '--models', *models, '--sizes', 64, '64x96', '--repeats', 2,
-        '--threads', 1, '--out', tmp_path,
+def test_measurements_are_printed_written_and_drawn(monkeypatch, capfd, tmp_path):
+    models = ['xcit_mm_n12_16', 'timm_n12_16']
+    code, printed, _ = call_tool(
+        monkeypatch, capfd, 'benchmark.py', '--models', *models, '--sizes', '64x96',
+        '--repeats', 2, '--out', tmp_path,
     )  # fmt: skip
-    assert run.returncode == 0, run.stderr
+    assert code == 0
     result = json.loads((tmp_path / 'benchmark.json').read_text())
     assert result['environment']['torch'] == torch.__version__
-    assert result['environment']['threads'] == 1
-    cells = [(m['mode'], tuple(m['size']), m['model']) for m in result['measurements']]
-    assert cells == [
-        (mode, size, model)
-        for mode in ('inference', 'training')
-        for size in ((64, 64), (64, 96))
-        for model in models
-    ]
+    assert result['environment']['threads'] == torch.get_num_threads()
+    cells = [(m['mode'], m['model']) for m in result['measurements']]
+    assert cells == [(mode, model) for mode in ('inference', 'training') for model in models]
     for m in result['measurements']:
+        assert m['size'] == [64, 96]
         assert 0 < m['spread'][0] <= m['seconds'] <= m['spread'][1]
         assert m['peak_bytes'] > 0
         assert m['memory_format'] in ('NCHW', 'NHWC')
-        assert f'{m["seconds"] * 1e3:.1f} / {m["peak_bytes"] / 2**20:.0f}' in run.stdout
-    # Kept for the backward pass, so training takes more than inference.
+        assert f'{m["seconds"] * 1e3:.1f} / {m["peak_bytes"] / 2**20:.0f}' in printed
+    # Training keeps tensors for the backward pass.
     peaks = {cell: m['peak_bytes'] for cell, m in zip(cells, result['measurements'], strict=True)}
     for model in models:
-        assert peaks['training', (64, 64), model] > 2 * peaks['inference', (64, 64), model]
+        assert peaks['training', model] > 2 * peaks['inference', model]
     for name in ('inference_time', 'inference_memory', 'training_time', 'training_memory'):
         assert (tmp_path / f'{name}.png').read_bytes().startswith(b'\x89PNG')
 
 
-def test_a_model_that_does_not_fit_is_shown_and_the_run_goes_on(run_tool, tmp_path):
+@pytest.mark.slow  # a process of its own, as it limits the memory
+def test_a_model_that_runs_out_of_memory_does_not_end_the_run(run_tool, tmp_path):
     run = run_tool(
         'benchmark.py', '--models', 'timm_n12_8', 'xcit_mm_n12_16', '--sizes', 64, 2048,
         '--modes', 'training', '--repeats', 1, '--threads', 1, '--memory-limit', 3,
@@ -58,59 +55,43 @@ def test_a_model_that_does_not_fit_is_shown_and_the_run_goes_on(run_tool, tmp_pa
 @pytest.mark.parametrize(
     'arguments, message',
     [
-        (['--models', 'vgg'], "'vgg' is not the name of a model: there are xcit_mm_ARCH_PATCH"),
-        (['--models', 'timm_s13_16'], "'timm_s13_16' is not the name of a model"),
-        (['--sizes', '100'], '100x100 does not consist of multiples of 32'),
-        (['--repeats', '0'], 'repeats=0 is not at least 1'),
+        (['--models', 'vgg'], "'vgg' is not a model: choose xcit_mm_ARCH_PATCH"),
+        (['--models', 'timm_s13_16'], "'timm_s13_16' is not a model"),
+        (['--sizes', '100'], '100x100 is not a multiple of 32'),
+        (['--repeats', '0'], 'repeats=0 is less than 1'),
         (['--device', 'cuda:99'], "device='cuda:99'"),
         (['--out', '/proc/nothing'], 'the folder /proc/nothing cannot be written to'),
     ],
 )
-def test_wrong_input_is_one_line_and_exit_code_2(run_tool, tmp_path, arguments, message):
-    run = run_tool(
-        'benchmark.py', *(['--out', tmp_path] if '--out' not in arguments else []), *arguments
-    )
-    assert run.returncode == 2
-    assert message in run.stderr
-    assert len(run.stderr.splitlines()) == 1
-
-
-def test_no_model_drops_paths():
-    for name in PEERS:
-        rates = [getattr(m, 'drop_prob', 0.0) or 0.0 for m in build(name, (64, 64)).modules()]
-        assert max(rates) == 0
-
-
-@pytest.mark.parametrize('patch_size', [16, 8])
-def test_timms_backbone_is_the_same_function_as_ours(patch_size):
-    theirs, ours = (
-        build(f'timm_n12_{patch_size}', (64, 64)),
-        build(f'xcit_mm_n12_{patch_size}', (64, 64)),
-    )
-    randomize(theirs)
-    state = {
-        name.replace('pos_embed.', 'pos_embeder.').replace('levels.', 'fpn'): value
-        for name, value in theirs.state_dict().items()
-    }
-    state = {
-        f'fpn{int(name[3]) + 1}{name[4:]}' if name.startswith('fpn') else name: value
-        for name, value in state.items()
-    }
-    ours.load_state_dict(state)
-    image = torch.randn(2, 3, 64, 96)
-    for a, b in zip(ours.eval()(image), theirs.eval()(image), strict=True):
-        assert relative_error(a, b) <= 1e-5
+def test_invalid_input_is_a_line_and_exit_code_2(monkeypatch, capfd, tmp_path, arguments, message):
+    code, _, errors = call_tool(monkeypatch, capfd, 'benchmark.py', '--out', tmp_path, *arguments)
+    assert code == 2
+    assert message in errors
+    assert len(errors.splitlines()) == 1
 
 
 @pytest.mark.parametrize('name', PEERS)
-def test_every_peer_takes_any_size(name):
-    size = (96, 160)
+def test_peers_take_any_size_and_drop_no_paths(name):
+    model = build(name, (96, 160)).eval()
+    assert max(getattr(m, 'drop_prob', 0.0) or 0.0 for m in model.modules()) == 0
     with torch.inference_mode():
-        maps = build(name, size).eval()(torch.randn(1, 3, *size))
-    assert len(maps) == (1 if name == 'deit_s' else 4 + (name == 'resnet50'))
+        maps = model(torch.randn(1, 3, 96, 160))
+    assert len(maps) == {'deit_s': 1, 'resnet50': 5}.get(name, 4)
 
 
-def test_settings_without_a_gpu_name_what_is_possible():
-    if not torch.cuda.is_available():
-        with pytest.raises(ValueError, match=r"'cuda' cannot be used.*device='cpu'"):
-            Settings(models=('resnet50',), sizes=((64, 64),), device='cuda')
+@pytest.mark.parametrize('patch_size', [16, 8])
+def test_timms_backbone_computes_the_same_as_that_of_xcit_mm(patch_size):
+    timms = build(f'timm_n12_{patch_size}', (64, 64))
+    randomize(timms)
+    state = {
+        name.replace('pos_embed.', 'pos_embeder.'): value
+        for name, value in timms.state_dict().items()
+    }
+    for level in range(4):
+        start = f'levels.{level}.'
+        state = {k.replace(start, f'fpn{level + 1}.'): v for k, v in state.items()}
+    backbone = build(f'xcit_mm_n12_{patch_size}', (64, 64))
+    backbone.load_state_dict(state)
+    image = torch.randn(2, 3, 64, 96)
+    for a, b in zip(backbone.eval()(image), timms.eval()(image), strict=True):
+        assert relative_error(a, b) <= 1e-5

@@ -15,8 +15,7 @@ from xcit_mm.engine.model import build_model
 from xcit_mm.export import export_onnx
 from xcit_mm.export.comparison import compare
 from xcit_mm.export.detector import DetectorGraph
-from xcit_mm.export.graphs import SegmentorGraph
-from xcit_mm.export.replacements import MatrixPool
+from xcit_mm.export.graphs import MatrixPool, SegmentorGraph
 
 onnx = pytest.importorskip('onnx')
 onnxruntime = pytest.importorskip('onnxruntime')
@@ -57,7 +56,7 @@ model = dict({BACKBONE}
 )
 """,
 )
-SIZES = ((160, 160), (33, 49), (331, 450))  # others than those that the export compares
+SIZES = ((160, 160), (33, 49), (331, 450))  # the export compares other sizes
 
 
 def write_config(kind, folder):
@@ -67,20 +66,20 @@ def write_config(kind, folder):
 
 
 def spread(detector, layer, deviation):
-    """Outputs about zero: random heads give all regions nearly one score, and rounding an order."""
-    seen = []
-    handle = layer.register_forward_hook(lambda *args: seen.append(args[2].transpose(0, 1)))
+    """Spread outputs around zero: if all scores are nearly equal, rounding decides their order."""
+    outputs = []
+    handle = layer.register_forward_hook(lambda *args: outputs.append(args[2].transpose(0, 1)))
     with torch.no_grad():
         DetectorGraph(detector)(torch.from_numpy(pixels(1, 320, 320)).float())
         handle.remove()
-        outputs = torch.cat([output.flatten(1) for output in seen], dim=1)
-        factor = deviation / outputs.std()
+        values = torch.cat([output.flatten(1) for output in outputs], dim=1)
+        factor = deviation / values.std()
         layer.weight *= factor
-        layer.bias.copy_(factor * (layer.bias - outputs.mean(1)))
+        layer.bias.copy_(factor * (layer.bias - values.mean(1)))
 
 
 def export(kind, folder):
-    """What was exported, from a checkpoint, PyTorch's model and onnxruntime's session."""
+    """Return what was exported from a checkpoint, PyTorch's model and onnxruntime's session."""
     config, checkpoint, file = write_config(kind, folder), folder / 'random.pth', folder / 'x.onnx'
     torch.manual_seed(0)
     model = build_model(load_config(config), 'cpu')
@@ -97,7 +96,7 @@ def export(kind, folder):
     return exported, load_model(config, checkpoint, 'cpu').module, session
 
 
-@pytest.fixture(scope='module', params=['sem_fpn', 'upernet'])
+@pytest.fixture(scope='module', params=['sem_fpn', pytest.param('upernet', marks=pytest.mark.slow)])
 def segmentor(request, tmp_path_factory):
     return export(request.param, tmp_path_factory.mktemp(request.param))
 
@@ -111,13 +110,8 @@ def pixels(batch, height, width):
     return np.random.default_rng(0).integers(0, 256, (batch, 3, height, width), np.uint8)
 
 
-def set_threshold(proto, value):
-    constant = next(c for c in proto.graph.initializer if c.name == 'score_thr')
-    constant.CopyFrom(onnx.numpy_helper.from_array(np.float32(value), 'score_thr'))
-
-
 def as_loaded(images, sample):
-    """What mmdet and mmseg take: images in BGR, as OpenCV reads them, and their sizes."""
+    """Return the input of mmdet and mmseg: BGR images, as OpenCV reads them, and their sizes."""
     size = images.shape[2:]
     samples = [sample(metainfo=dict(img_shape=size, ori_shape=size)) for _ in images]
     for s in samples:
@@ -126,78 +120,20 @@ def as_loaded(images, sample):
     return dict(inputs=list(bgr), data_samples=samples)
 
 
-@pytest.mark.parametrize('size', SIZES)
-def test_a_segmentor_gives_the_logits_and_labels_of_mmseg(segmentor, size):
+@torch.no_grad()
+def test_a_segmentor_computes_the_logits_and_labels_of_mmseg(segmentor):
     from mmseg.structures import SegDataSample
 
-    _, model, session = segmentor
-    images = pixels(3, *size)
-    with torch.no_grad():
-        wanted = model.test_step(as_loaded(images, SegDataSample))
-    logits, labels = map(torch.from_numpy, session.run(None, {'image': images.astype(np.float32)}))
-    assert relative_error(logits, torch.stack([w.seg_logits.data for w in wanted])) <= 1e-4
-    same = labels == torch.cat([w.pred_sem_seg.data for w in wanted])
-    assert same.float().mean() >= 0.9999
-
-
-@pytest.mark.parametrize('size', SIZES)
-def test_a_detector_gives_the_objects_of_mmdet(detector, size):
-    from mmdet.models.roi_heads.mask_heads.fcn_mask_head import _do_paste_mask
-    from mmdet.structures import DetDataSample
-
-    _, model, session = detector
-    images = pixels(1, *size)
-    with torch.no_grad():
-        wanted = model.test_step(as_loaded(images, DetDataSample))[0].pred_instances
-    given = session.run(None, {'image': images.astype(np.float32)})
-    boxes, scores, labels, masks = map(torch.from_numpy, given)
-    assert len(wanted) >= 10
-    assert torch.equal(labels, wanted.labels)
-    assert relative_error(boxes, wanted.bboxes) <= 1e-4
-    assert relative_error(scores, wanted.scores) <= 1e-4
-    pasted = _do_paste_mask(masks[:, None], boxes, *size, skip_empty=False)[0] >= 0.5
-    assert 0 < wanted.masks.float().mean() < 1
-    assert (pasted == wanted.masks).float().mean() >= 0.9999
-
-
-def test_proposals_of_all_levels_are_there(detector):
-    """Otherwise the test above would not see a level that is mistaken."""
-    _, model, _ = detector
-    extractor = model.roi_head.bbox_roi_extractor
-    levels = []
-    extractor.map_roi_levels = lambda *args: (
-        levels.append(type(extractor).map_roi_levels(extractor, *args)) or levels[-1]
-    )
-    with torch.no_grad():
-        DetectorGraph(model)(torch.from_numpy(pixels(1, *SIZES[-1])).float())
-    del extractor.map_roi_levels
-    assert set(levels[0].tolist()) == {0, 1, 2, 3}
-
-
-def test_an_image_without_objects_gives_none(detector):
-    proto = onnx.load(detector[0].path)
-    set_threshold(proto, 2.0)
-    session = onnxruntime.InferenceSession(proto.SerializeToString())
-    given = session.run(None, {'image': np.zeros((1, 3, 96, 128), np.float32)})
-    assert [a.shape for a in given] == [(0, 4), (0,), (0,), (0, 28, 28)]
-
-
-def test_a_detector_that_finds_nothing_is_compared_by_its_best_boxes(detector):
-    exported, model, _ = detector
-    graph = DetectorGraph(model)
-    graph.score_thr.fill_(2.0)
-    proto = onnx.load(exported.path)
-    set_threshold(proto, 2.0)
-    file = exported.path.with_name('finds_nothing.onnx')
-    onnx.save(proto, file)
-    errors, objects = compare(graph, file)
-    assert objects >= 100
-    assert 0 < max(errors.values()) <= 1e-4
-
-
-def test_the_file_says_what_it_takes_and_gives(segmentor, detector):
+    exported, model, session = segmentor
+    for size in SIZES:
+        images = pixels(3, *size)
+        expected = model.test_step(as_loaded(images, SegDataSample))
+        outputs = session.run(None, {'image': images.astype(np.float32)})
+        logits, labels = map(torch.from_numpy, outputs)
+        assert relative_error(logits, torch.stack([e.seg_logits.data for e in expected])) <= 1e-4
+        same = labels == torch.cat([e.pred_sem_seg.data for e in expected])
+        assert same.float().mean() >= 0.9999
     sides = ('height', 'width')
-    exported, _, session = segmentor
     assert exported.shapes == {
         'image': ('batch', '3', *sides),
         'logits': ('batch', '4', *sides),
@@ -206,32 +142,75 @@ def test_the_file_says_what_it_takes_and_gives(segmentor, detector):
     metadata = session.get_modelmeta().custom_metadata_map
     assert metadata['channels'] == 'RGB'
     assert json.loads(metadata['classes'])[1:] == ['circle', 'square', 'triangle']
-    exported, _, _ = detector
-    assert exported.shapes['image'] == ('1', '3', *sides)
+
+
+@torch.no_grad()
+def test_a_detector_finds_the_objects_of_mmdet(detector):
+    from mmdet.models.roi_heads.mask_heads.fcn_mask_head import _do_paste_mask
+    from mmdet.structures import DetDataSample
+
+    exported, model, session = detector
+    for size in SIZES:
+        images = pixels(1, *size)
+        expected = model.test_step(as_loaded(images, DetDataSample))[0].pred_instances
+        outputs = session.run(None, {'image': images.astype(np.float32)})
+        boxes, scores, labels, masks = map(torch.from_numpy, outputs)
+        assert len(expected) >= 10
+        assert torch.equal(labels, expected.labels)
+        assert relative_error(boxes, expected.bboxes) <= 1e-4
+        assert relative_error(scores, expected.scores) <= 1e-4
+        pasted = _do_paste_mask(masks[:, None], boxes, *size, skip_empty=False)[0] >= 0.5
+        assert 0 < expected.masks.float().mean() < 1
+        assert (pasted == expected.masks).float().mean() >= 0.9999
+    assert exported.shapes['image'] == ('1', '3', 'height', 'width')
+    assert exported.shapes['boxes'] == ('objects', '4')
     assert exported.shapes['masks'] == ('objects', '28', '28')
+    assert exported.objects >= 30
 
 
-def test_the_export_compares_three_sizes(segmentor, detector):
-    for exported, _, _ in (segmentor, detector):
+@torch.no_grad()
+def test_the_proposals_are_of_all_levels(detector):
+    """Otherwise the test above would not see a wrong level."""
+    _, model, _ = detector
+    extractor = model.roi_head.bbox_roi_extractor
+    levels = []
+    extractor.map_roi_levels = lambda *args: (
+        levels.append(type(extractor).map_roi_levels(extractor, *args)) or levels[-1]
+    )
+    DetectorGraph(model)(torch.from_numpy(pixels(1, *SIZES[-1])).float())
+    del extractor.map_roi_levels
+    assert set(levels[0].tolist()) == {0, 1, 2, 3}
+
+
+def test_a_detector_that_finds_nothing_is_compared_by_its_best_boxes(detector):
+    exported, model, _ = detector
+    proto = onnx.load(exported.path)
+    constant = next(c for c in proto.graph.initializer if c.name == 'score_thr')
+    constant.CopyFrom(onnx.numpy_helper.from_array(np.float32(2.0), 'score_thr'))
+    session = onnxruntime.InferenceSession(proto.SerializeToString())
+    outputs = session.run(None, {'image': np.zeros((1, 3, 96, 128), np.float32)})
+    assert [a.shape for a in outputs] == [(0, 4), (0,), (0,), (0, 28, 28)]
+    graph = DetectorGraph(model)
+    graph.score_thr.fill_(2.0)
+    errors, objects = compare(graph, proto.SerializeToString())
+    assert objects >= 100
+    assert 0 < max(errors.values()) <= 1e-4
+
+
+def test_the_export_compares_three_sizes_and_refuses_another_model(segmentor, detector):
+    for (exported, model, _), graph, message in (
+        (segmentor, SegmentorGraph, r'the output \w+ of onnxruntime differs from that of PyTorch'),
+        (detector, DetectorGraph, r'onnxruntime finds \d+ objects and PyTorch \d+, \d+ of them'),
+    ):
         assert len(exported.errors) == 3
         assert 0 < max(exported.errors.values()) <= 1e-4
-    assert detector[0].objects >= 30
-
-
-def test_a_file_that_computes_something_else_is_refused(segmentor, detector):
-    for (exported, model, _), graph, message in (
-        (segmentor, SegmentorGraph, r'onnxruntime computes another output \w+ than PyTorch'),
-        (detector, DetectorGraph, r'onnxruntime finds \d+ objects, PyTorch \d+, and \d+ only one'),
-    ):
-        stem = model.backbone.patch_embed.proj[0][0]
-        with torch.no_grad():
-            stem.weight *= 1.5
+        stem = model.backbone.patch_embed.proj[0][0].weight.data
+        stem *= 1.5
         try:
             with pytest.raises(UserError, match=message):
-                compare(graph(model), exported.path)
+                compare(graph(model), exported.path.read_bytes())
         finally:
-            with torch.no_grad():
-                stem.weight /= 1.5
+            stem /= 1.5
 
 
 @pytest.mark.parametrize('size', [1, 2, 3, 6, (2, 5)])
@@ -239,7 +218,7 @@ def test_pooling_by_matrices_is_adaptive_average_pooling(size):
     pool = nn.AdaptiveAvgPool2d(size)
     for height, width in ((1, 1), (2, 7), (6, 6), (13, 17), (25, 42)):
         x = torch.randn(2, 3, height, width)
-        assert relative_error(MatrixPool.like(pool)(x), pool(x)) <= 1e-6
+        assert relative_error(MatrixPool(pool)(x), pool(x)) <= 1e-6
 
 
 def test_the_tool_exports_a_backbone_without_a_checkpoint(monkeypatch, capfd, tmp_path):
@@ -251,7 +230,6 @@ def test_the_tool_exports_a_backbone_without_a_checkpoint(monkeypatch, capfd, tm
     assert code == 0
     assert 'No checkpoint: the weights of the file are random.' in printed
     assert printed.count('relative error against PyTorch') == 3
-    assert f'Written: {file}' in printed
     session = onnxruntime.InferenceSession(file)
     maps = session.run(None, {'image': pixels(2, 70, 100).astype(np.float32)})
     assert [m.shape for m in maps] == [(2, 32, *s) for s in ((20, 28), (10, 14), (5, 7), (2, 3))]
@@ -265,18 +243,18 @@ def test_the_tool_exports_a_backbone_without_a_checkpoint(monkeypatch, capfd, tm
         (
             ['configs/mask_rcnn_xcit_n12_16_shapes.py',
              '--cfg-options', 'model.test_cfg.rcnn.nms.type=soft_nms'],
-            'soft_nms cannot be exported: set its type in test_cfg to nms, or --part backbone',
+            'soft_nms cannot be exported: set its type in test_cfg to nms, or use --part backbone',
         ),
         (['configs/nothing.py'], 'the config configs/nothing.py does not exist'),
         (['configs/sem_fpn_xcit_n12_16_shapes.py', '--out', 'docs'], 'docs: a folder, not a file'),
         (['configs/sem_fpn_xcit_n12_16_shapes.py', 'no.pth'], 'no.pth'),
     ],
 )  # fmt: skip
-def test_wrong_input_is_one_line_and_exit_code_2(monkeypatch, capfd, tmp_path, arguments, message):
+def test_invalid_input_is_a_line_and_exit_code_2(monkeypatch, capfd, tmp_path, arguments, message):
     file = tmp_path / 'x.onnx'
     monkeypatch.chdir(ROOT)
-    code, _, said = call_tool(monkeypatch, capfd, 'export_onnx.py', '--out', file, *arguments)
+    code, _, errors = call_tool(monkeypatch, capfd, 'export_onnx.py', '--out', file, *arguments)
     assert code == 2
-    assert message in said
-    assert len(said.splitlines()) == 1
+    assert message in errors
+    assert len(errors.splitlines()) == 1
     assert not file.exists()

@@ -4,14 +4,15 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
+from tempfile import TemporaryDirectory, TemporaryFile
 
 import pytest
 import torch
 
 from . import PATIENCE, ROOT, wait_until
+from .tool_server import Process, forked_python
 
 DETECTOR = 'configs/mask_rcnn_xcit_n12_16_shapes.py'
 SEGMENTOR = 'configs/sem_fpn_xcit_n12_16_shapes.py'
@@ -28,6 +29,8 @@ def options(shapes_root: Path, max_iters: int) -> list[str]:
         'train_dataloader.batch_size=4',
         'train_dataloader.num_workers=0',
         'train_dataloader.persistent_workers=False',
+        'val_dataloader.num_workers=0',
+        'val_dataloader.persistent_workers=False',
         'log_processor.window_size=1',
         'param_scheduler.0.end=8',  # the warm-up of 50 is longer than these runs
         'optim_wrapper.optimizer.lr=1e-3',  # half of it for half of the recipe's batch
@@ -75,50 +78,64 @@ def family(pid: int) -> list[int]:
 
 
 class Running:
-    """A tool in a process group of its own, as a shell starts it."""
+    """A tool, or a script of tools/ that starts several, in a process group of its own.
+
+    Python and its imports are those of the server of tool_server.py.
+
+    Args:
+        command: The tool and its arguments, as in 'tools/train.py', config.
+        env: Variables to add to the environment.
+    """
 
     def __init__(self, *command: object, **env: object) -> None:
-        self.process = subprocess.Popen(
-            list(map(str, command)),
-            cwd=ROOT,
-            env=os.environ
-            | {'PYTHON': sys.executable, 'PYTHONFAULTHANDLER': '1'}
-            | {k: str(v) for k, v in env.items()},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
+        words, python = list(map(str, command)), str(forked_python())
+        variables = os.environ | {name: str(value) for name, value in env.items()}
+        variables |= {'PYTHONFAULTHANDLER': '1', 'PYTHON_EXEC': python}
+        if words[0].endswith('.sh'):
+            words, variables = started_by(words, variables)
+        self._output = TemporaryFile('w+', errors='replace')  # noqa: SIM115  closed with this
+        self.process = Process(words, self._output, self._output, env=variables)
 
     def wait_for(self, folder: Path, num_steps: int) -> None:
         def is_there() -> bool:
-            assert self.process.poll() is None, self.process.stdout.read()
+            assert self.process.poll() is None, self._printed()
             return len(steps(folder)) >= num_steps
 
         wait_until(is_there)
 
     def end(self) -> tuple[int, str, float]:
-        """The exit code, what was printed, and the seconds that it took."""
+        """Return the exit code, what was printed, and the seconds until the process ended."""
         start = time.monotonic()
         try:
-            output, _ = self.process.communicate(timeout=PATIENCE)
+            self.process.wait(timeout=PATIENCE)
         except subprocess.TimeoutExpired:
             for pid in family(self.process.pid):
                 os.kill(pid, signal.SIGABRT)  # it prints where it is, and ends
                 time.sleep(1)  # and nothing in between
-            output, _ = self.process.communicate()
-            pytest.fail(f'hangs:\n{output[-20000:]}')
-        return self.process.returncode, output, time.monotonic() - start
+            self.process.wait()
+            pytest.fail(f'hangs:\n{self._printed()[-20000:]}')
+        return self.process.returncode, self._printed(), time.monotonic() - start
+
+    def _printed(self) -> str:
+        self._output.seek(0)
+        return self._output.read()
 
 
-def run_script(*args: object, **env: object) -> str:
-    done = subprocess.run(
-        list(map(str, args)),
-        cwd=ROOT,
-        env=os.environ | {'PYTHON': sys.executable} | {k: str(v) for k, v in env.items()},
-        capture_output=True,
-        text=True,
-    )
-    # The first traceback is that of the process which failed first: all of it.
-    assert done.returncode == 0, done.stderr + done.stdout[-3000:]
-    return done.stdout + done.stderr
+def started_by(command: list[str], env: dict[str, str]) -> tuple[list[str], dict[str, str]]:
+    """Return the arguments and the environment with which a script starts Python."""
+    with TemporaryDirectory() as folder:
+        stub = Path(folder, 'python')
+        stub.write_text('#!/bin/sh\nenv -0\nprintf "\\0"\nprintf "%s\\0" "$@"\n')
+        stub.chmod(0o755)
+        options = dict(cwd=ROOT, env=env | {'PYTHON': str(stub)}, check=True, text=True)
+        printed = subprocess.run(command, stdout=subprocess.PIPE, **options).stdout
+    variables, arguments = printed.split('\0\0', 1)
+    pairs = (line.split('=', 1) for line in variables.split('\0'))
+    return arguments.removesuffix('\0').split('\0'), dict(pairs)
+
+
+def run_script(*command: object, **env: object) -> str:
+    """Run a script of tools/ that starts several processes, and return what is printed."""
+    code, output, _ = Running(*command, **env).end()
+    assert code == 0, output  # the first traceback is that of the process which failed first
+    return output

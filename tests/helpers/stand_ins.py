@@ -8,6 +8,7 @@ segmentor, all of random weights, and what a training leaves whose losses are no
 """
 
 import json
+import re
 import shutil
 from contextlib import suppress
 from pathlib import Path
@@ -89,12 +90,12 @@ def make_diverged_run(work_dir: str, iteration: int) -> None:
         'train_dataloader.batch_size': 2,
         'optim_wrapper.optimizer.lr': 1e30,
         'optim_wrapper.clip_grad': None,
-        'default_hooks.finite.limit': 1,
+        'default_hooks.non_finite.limit': 1,
     }
     with suppress(UserError):
         train('configs/mask_rcnn_xcit_n12_16_shapes.py', work_dir, options=options)
-    (file,) = Path(work_dir).glob('not_finite_iter_*_rank_0.pth')
-    file.rename(Path(work_dir, f'not_finite_iter_{iteration}_rank_0.pth'))
+    (file,) = Path(work_dir).glob('*_iter_*_rank_0.pth')
+    file.rename(file.with_name(re.sub('iter_[0-9]+', f'iter_{iteration}', file.name)))
 
 
 if __name__ == '__main__':

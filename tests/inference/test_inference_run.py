@@ -164,7 +164,7 @@ def test_an_image_of_the_web_is_predicted(weights, photos, tmp_path):
         server.shutdown()
         server.server_close()
     assert done.done == 1 and done.problems == [
-        f'{url}/no.jpg: the server answers 404 File not found; is the address right?'
+        f'{url}/no.jpg: the server answers 404 File not found; check the address'
     ]
     assert files(tmp_path / 'o') == ['classes.json', 'labels/b.png', 'pictures/b.jpg']
 

@@ -62,7 +62,6 @@ def evaluated_run(work_dir, *hooks: str, **kwargs):
     data = dict(dataset=dict(type='ToyDataset'), sampler=dict(type='DefaultSampler', shuffle=False))
     settings = {
         'model.type': 'EvaluatedToy',
-        'skip_bad_in_evaluation': False,
         'val_dataloader': dict(batch_size=1, num_workers=0, **data),
         'val_evaluator': dict(type='ToyMetric'),
         'val_cfg': dict(),

@@ -1,4 +1,4 @@
-"""Attention maps laid over the image, as a grid of panels."""
+"""Draw attention maps over their image, as a grid of panels."""
 
 import math
 from collections.abc import Sequence
@@ -10,15 +10,13 @@ from torch import Tensor
 
 from ..errors import ArgumentError
 from ..files import write_whole
-from .maps import AttentionMaps
-
-Panel = tuple[str, np.ndarray]  # a title, and RGB
+from .maps import AttentionMaps, scaled
 
 MAX_COLUMNS = 6
 PANEL_SIDE = 320  # pixels
-MIN_CELL = 240  # pixels: as wide as a title
-GAP = 10  # pixels, between panels
-TITLE_HEIGHT = 50  # pixels: of two lines over a panel
+MIN_WIDTH = 240  # pixels of a cell, as wide as a title
+GAP = 10  # pixels between panels
+TITLE_HEIGHT = 50  # pixels above a panel, for two lines and the gap
 DPI = 100
 OPACITY = 0.65  # of a map over the image
 COLORMAP = 'inferno'
@@ -36,52 +34,59 @@ def draw_attention(
     """Write a PNG: for each kind of map the image, all heads together and each head.
 
     All heads together are the mean of the class attention, and the norm over all channels of
-    queries and keys, as in the paper's figure D.2. Every panel has a scale of its own, from its
-    lowest value (dark) to its highest (bright).
+    queries and keys, as in the paper's figure D.2. The colours of every panel range from its own
+    minimum (dark) to its own maximum (bright).
 
     Args:
-        path: The file, which is replaced.
-        image: RGB, (H, W, 3) uint8, that the maps are of.
-        maps: Of an :class:`~xcit_mm.attention.maps.AttentionProbe`.
-        patch_size: Of the model, in pixels.
-        title: Over the grid.
-        heads: Which to draw, as of :func:`choose_heads`.
-        panel_side: The longer side of a panel, in pixels.
+        path: File to write.
+        image: RGB image of the maps, (H, W, 3) uint8.
+        maps: Result of an :class:`~xcit_mm.attention.maps.AttentionProbe`.
+        patch_size: Patch size of the model in pixels.
+        title: Title of the picture.
+        heads: Heads to draw, see :func:`choose_heads`.
+        panel_side: Longer side of a panel in pixels.
     """
     from matplotlib.figure import Figure
 
-    small = _shrunk(image, panel_side)
-    num_panels = 2 + len(heads)
-    columns = math.ceil(num_panels / math.ceil(num_panels / MAX_COLUMNS))
-    rows = [
-        panels[i : i + columns]
-        for name, values, together in _kinds(maps)
-        for panels in [_panels(name, values, together, heads, image, small, patch_size)]
-        for i in range(0, num_panels, columns)
+    kinds = [
+        (f'|q|, layer {maps.layer}', maps.queries, maps.queries.norm(dim=0)),
+        (f'|k|, layer {maps.layer}', maps.keys, maps.keys.norm(dim=0)),
     ]
+    if maps.class_attention is not None:
+        name = f'class attention, layer {maps.class_layer}'
+        kinds.insert(0, (name, maps.class_attention, maps.class_attention.mean(0)))
+    small = scaled(image, panel_side / max(image.shape[:2]))
+    num_panels = 2 + len(heads)  # of a kind
+    columns = math.ceil(num_panels / math.ceil(num_panels / MAX_COLUMNS))
+    rows = []
+    for name, values, together in kinds:
+        panels = [('image', small)]
+        for head, weights in [('all heads', together), *((f'head {i}', values[i]) for i in heads)]:
+            largest = (weights.max() / weights.mean()).item()
+            text = f'{name}, {head}\nup to {largest:.3g} times the mean'
+            panels.append((text, overlay(image, small, weights, patch_size)))
+        rows += [panels[i : i + columns] for i in range(0, num_panels, columns)]
     height, width = small.shape[:2]
-    cell = max(width, MIN_CELL) + GAP, height + TITLE_HEIGHT
+    cell = max(width, MIN_WIDTH) + GAP, height + TITLE_HEIGHT
     size = columns * cell[0], len(rows) * cell[1] + TITLE_HEIGHT
-    figure = Figure(figsize=[side / DPI for side in size], dpi=DPI)
-    style = dict(ha='center', va='center', fontsize=10, parse_math=False)  # of a file's name
-    figure.text(0.5, 1 - 12 / size[1], title, **style)
-    for y, panels in enumerate(rows):
-        for x, (name, picture) in enumerate(panels):
-            left, bottom = (x + 0.5) * cell[0] - width / 2, (len(rows) - 1 - y) * cell[1] + GAP
-            place = left / size[0], bottom / size[1], width / size[0], height / size[1]
-            axes = figure.add_axes(place)
-            axes.axis('off')
-            axes.imshow(picture, aspect='auto')
-            axes.set_title(name, fontsize=8)
+    figure = Figure([side / DPI for side in size], DPI)
+    style = dict(ha='center', parse_math=False)  # file names may contain $
+    figure.text(0.5, 1 - 12 / size[1], title, va='center', fontsize=10, **style)
+    for row, panels in enumerate(reversed(rows)):
+        for column, (text, picture) in enumerate(panels):
+            x, y = column * cell[0] + (cell[0] - width) // 2, row * cell[1] + GAP
+            figure.figimage(picture, x, y, origin='upper')
+            place = (x + width / 2) / size[0], (y + height + GAP / 2) / size[1]
+            figure.text(*place, text, va='bottom', fontsize=8, **style)
     with write_whole(path) as file:
-        figure.savefig(file, format='png')
+        figure.savefig(file, format='png', dpi=DPI)
 
 
 def choose_heads(heads: Sequence[int] | None, num_heads: int) -> Sequence[int]:
-    """Numbers of heads, from 0; None: all.
+    """Return the indices of heads. None: all of them.
 
     Raises:
-        ValueError: If there is no head of a number.
+        ArgumentError: If there is no head of an index.
     """
     for head in heads or ():
         if head not in range(num_heads):
@@ -90,77 +95,36 @@ def choose_heads(heads: Sequence[int] | None, num_heads: int) -> Sequence[int]:
 
 
 def overlay(image: np.ndarray, small: np.ndarray, values: Tensor, patch_size: int) -> np.ndarray:
-    """Colour an image by a map of its tokens, from the lowest value (dark) to the highest.
+    """Colour an image by a map of its tokens, from the minimum (dark) to the maximum (bright).
 
     Args:
-        image: RGB, (H, W, 3) uint8.
+        image: RGB image, (H, W, 3) uint8.
         small: The same image at the size of the panel.
-        values: One for each token, (h, w).
-        patch_size: In pixels.
+        values: A value for each token, (h, w).
+        patch_size: Patch size in pixels.
 
     Returns:
-        RGB, uint8, of the size of ``small``.
+        RGB uint8 array of the size of ``small``.
     """
     from matplotlib import colormaps
 
     grey = cv2.cvtColor(cv2.cvtColor(small, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB)
-    weights = _at_pixels(values.float().numpy(), image.shape[:2], small.shape[:2], patch_size)
-    spread = weights.max() - weights.min()
-    weights = (weights - weights.min()) / (spread or 1)
+    weights = _resampled(values.float().numpy(), image.shape[:2], small.shape[:2], patch_size)
+    weights = (weights - weights.min()) / (np.ptp(weights) or 1)
     coloured = 255 * colormaps[COLORMAP](weights)[..., :3]
     return (OPACITY * coloured + (1 - OPACITY) * grey).round().astype(np.uint8)
 
 
-def _at_pixels(
-    values: np.ndarray, of: tuple[int, int], to: tuple[int, int], patch_size: int
+def _resampled(
+    values: np.ndarray, size: tuple[int, int], panel: tuple[int, int], patch_size: int
 ) -> np.ndarray:
-    """Take a map of the tokens of an image of one size (H, W) to the pixels of another size."""
-    scale = np.array([of[1] / to[1], of[0] / to[0]])  # of x and y, pixels of the image
-    if scale.max() > patch_size:  # several tokens in a pixel
-        return cv2.resize(values, to[::-1], interpolation=cv2.INTER_AREA)
-    # A token is centred on the pixel at patch_size times its place: the convolutions before it
-    # have stride 2 and padding 1. Middles of pixels are at halves in the image.
+    """Bring the tokens of an image of a size (H, W) to the pixels of a panel (H, W)."""
+    scale = np.array([size[1] / panel[1], size[0] / panel[0]])  # of x and y
+    if scale.max() > patch_size:  # a pixel of the panel has several tokens
+        return cv2.resize(values, panel[::-1], interpolation=cv2.INTER_AREA)
+    # The convolutions of the stem have stride 2 and padding 1, which centres token i on the pixel
+    # i * patch_size. Centres of pixels are at halves.
     first = (0.5 * scale - 0.5) / patch_size
     matrix = np.column_stack([np.diag(scale / patch_size), first])
     flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
-    return cv2.warpAffine(values, matrix, to[::-1], flags=flags, borderMode=cv2.BORDER_REPLICATE)
-
-
-def _shrunk(image: np.ndarray, side: int) -> np.ndarray:
-    """The image with a longer side of so many pixels; a small one is enlarged."""
-    height, width = image.shape[:2]
-    factor = side / max(height, width)
-    size = max(1, round(width * factor)), max(1, round(height * factor))
-    return cv2.resize(image, size, interpolation=cv2.INTER_AREA if factor < 1 else cv2.INTER_CUBIC)
-
-
-def _kinds(maps: AttentionMaps) -> list[tuple[str, Tensor, Tensor]]:
-    """Name, maps of the heads (h, H, W), and the map of all heads together (H, W)."""
-    kinds = [
-        (f'|{letter}|, layer {maps.layer}', values, values.norm(dim=0))
-        for letter, values in (('q', maps.queries), ('k', maps.keys))
-    ]
-    if maps.class_attention is not None:
-        name = f'class attention, layer {maps.class_layer}'
-        kinds.insert(0, (name, maps.class_attention, maps.class_attention.mean(0)))
-    return kinds
-
-
-def _panels(
-    name: str,
-    values: Tensor,
-    together: Tensor,
-    heads: Sequence[int],
-    image: np.ndarray,
-    small: np.ndarray,
-    patch_size: int,
-) -> list[Panel]:
-    named = [(f'{name}, all heads', together), *((f'{name}, head {i}', values[i]) for i in heads)]
-    panels = [
-        (
-            f'{title}\nup to {(one.max() / one.mean()).item():.3g} times the mean',
-            overlay(image, small, one, patch_size),
-        )
-        for title, one in named
-    ]
-    return [('image', small), *panels]
+    return cv2.warpAffine(values, matrix, panel[::-1], flags=flags, borderMode=cv2.BORDER_REPLICATE)

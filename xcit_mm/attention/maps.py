@@ -1,7 +1,7 @@
-"""What an XCiT attends to in an image, as maps over its tokens.
+"""Maps over the tokens of an image that show what an XCiT attends to.
 
-Two kinds, as in the paper (XCiT, arXiv 2106.09681): how much the class token attends to each
-token (figure 4), and how large each token is in the queries and keys of the cross-covariance
+There are two kinds, as in the paper (XCiT, arXiv 2106.09681): how much the class token attends to
+each token (figure 4), and how large each token is in the queries and keys of the cross-covariance
 attention (figure D.2, section D.5).
 
 Letters in shapes: h heads of d = C / h channels, N = H * W tokens.
@@ -15,35 +15,32 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torchvision.transforms.functional import normalize, to_tensor
 
-from ..classification.loading import classifier_of, has_class_attention
+from ..classification.loading import build_classifier, has_class_attention
 from ..device import choose_device
 from ..errors import ArgumentError
 from ..models.layers import XCA, ConvPatchEmbed, FourierPosition, XCABlock, map_to_tokens
 from ..ops.xca import EPS
-from ..weights.architecture import Architecture, architecture
-from ..weights.checkpoint import (
-    PYRAMID,
-    backbone_state,
-    model_state,
-    read_checkpoint,
-    require_same_tensors,
-)
+from ..weights.architecture import architecture
+from ..weights.read import read_checkpoint
+from ..weights.states import PYRAMID, backbone_state, model_state, require_same_tensors
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, for RGB in 0..1
-CHUNK = 8192  # tokens whose queries and keys are there at a time
+CHUNK = 8192  # tokens whose queries and keys are in memory at a time
 
 
 class AttentionMaps(NamedTuple):
-    """The maps of an image, one a head, on the CPU.
+    """The maps of an image, one for each head, on the CPU.
 
     Attributes:
-        queries: Magnitude of each token in the normalised queries of a layer, (h, H, W).
-        keys: The same of the keys.
-        class_attention: Share of the class token's attention, (h, H, W); what is missing to 1 in
-            the sum of a head goes to the class token itself. None without class-attention layers.
-        layer: Which layer the queries and keys are of, from 0.
-        class_layer: Which class-attention layer, from 0.
+        queries: Magnitude of each token in the normalized queries of a layer, (h, H, W).
+        keys: The same for the keys, (h, H, W).
+        class_attention: Weight of each token in the class attention, (h, H, W). The weights of a
+            head and that of the class token itself sum to 1. None: there are no class-attention
+            layers.
+        layer: Index of the layer of the queries and keys.
+        class_layer: Index of the class-attention layer.
     """
 
     queries: Tensor
@@ -56,31 +53,30 @@ class AttentionMaps(NamedTuple):
 class AttentionProbe(nn.Module):
     """An XCiT that shows what it attends to.
 
-    The layers are those of :class:`xcit_mm.XCiT`, which never compute queries and keys for many
-    tokens: those of the layer that is asked for are computed here, a few tokens at a time. Large
-    images need no more memory than in inference.
+    For many tokens, the layers of :class:`xcit_mm.XCiT` never compute queries and keys. Here those
+    of one layer are computed, a few tokens at a time, so that large images need no more memory
+    than in inference.
 
     Args:
-        path: A classifier, a DINO model, a backbone, a detector or a segmentor, as of
-            :func:`~xcit_mm.weights.checkpoint.read_checkpoint`. The first two have
-            class-attention layers.
-        device: Its name; None: a GPU where there is one.
-        trusted: As of :func:`~xcit_mm.weights.checkpoint.read_checkpoint`.
+        path: File, URL or ``timm://NAME`` of a classifier or DINO model, which have
+            class-attention layers, or of a backbone, detector or segmentor.
+        device: Name of a device. None: a GPU if there is one, otherwise the CPU.
+        trusted: See :func:`~xcit_mm.weights.read.read_checkpoint`.
 
     Attributes:
-        kind: The :class:`~xcit_mm.weights.architecture.Architecture` of the file.
+        architecture: :class:`~xcit_mm.weights.architecture.Architecture` of the weights.
 
     Raises:
-        UserError: If the file cannot be read, or is not just the weights of such a model, or the
-            device cannot be used.
+        UserError: If the file cannot be read, is not exactly such a model, or the device cannot
+            be used.
     """
 
     def __init__(self, path: str | Path, device: str | None = None, trusted: bool = False) -> None:
         super().__init__()
         path, self.device = str(path), choose_device(device)
         state = model_state(read_checkpoint(path, trusted=trusted), path)
-        self.kind: Architecture = architecture(state, path)
-        dim, depth, num_heads, patch_size = self.kind
+        self.architecture = architecture(state, path)
+        dim, depth, num_heads, patch_size = self.architecture
         self.patch_embed = ConvPatchEmbed(dim, patch_size)
         self.pos_embeder = FourierPosition(dim)
         self.blocks = nn.ModuleList(
@@ -89,7 +85,7 @@ class AttentionProbe(nn.Module):
         trunk = {k: v for k, v in backbone_state(state).items() if not k.startswith(PYRAMID)}
         require_same_tensors(trunk, self.state_dict(), path)
         self.load_state_dict(trunk)
-        classifier = classifier_of(state, path) if has_class_attention(state) else None
+        classifier = build_classifier(state, path) if has_class_attention(state) else None
         self.cls_token = None if classifier is None else classifier.cls_token
         self.cls_attn_blocks = nn.ModuleList(classifier.cls_attn_blocks if classifier else [])
         self.eval().to(self.device)
@@ -101,20 +97,19 @@ class AttentionProbe(nn.Module):
         """Compute the maps of an image.
 
         Args:
-            image: RGB, (H, W, 3) uint8, of any size: there are ceil(H / patch_size) times
+            image: RGB image of any size, (H, W, 3) uint8. It has ceil(H / patch_size) times
                 ceil(W / patch_size) tokens.
-            layer: Whose queries and keys to take, from 0; None: the last one.
-            class_layer: The class-attention layer to take, from 0; None: the last one, if there
-                is any.
+            layer: Index of the layer of the queries and keys. None: the last layer.
+            class_layer: Index of the class-attention layer. None: the last one, if there is any.
 
         Raises:
-            ValueError: If there is no such layer.
+            ArgumentError: If there is no such layer.
         """
         layer = _index(layer, len(self.blocks), 'layer', 'layers')
         if class_layer is not None or len(self.cls_attn_blocks):
             count = len(self.cls_attn_blocks)
             class_layer = _index(class_layer, count, 'class_layer', 'class-attention layers')
-        x = self.patch_embed(self._normalized(image))
+        x = self.patch_embed(normalize(to_tensor(image.copy()), MEAN, STD)[None].to(self.device))
         H, W = x.shape[2:]
         x = map_to_tokens(x + self.pos_embeder(H, W))  # (1, N, C)
         for i, block in enumerate(self.blocks):
@@ -125,46 +120,32 @@ class AttentionProbe(nn.Module):
             x = block(x, H, W)
         attention = None
         if class_layer is not None:
-            attention = self._class_attention(x, class_layer)[0].unflatten(1, (H, W)).cpu()
+            x = torch.cat((self.cls_token, x), dim=1)
+            for block in self.cls_attn_blocks[:class_layer]:
+                x = block(x)
+            block = self.cls_attn_blocks[class_layer]
+            attention = class_attention(block.attn, block.norm1(x))[0].unflatten(1, (H, W)).cpu()
         queries, keys = (m.unflatten(1, (H, W)).cpu() for m in (queries, keys))
         return AttentionMaps(queries, keys, attention, layer, class_layer)
 
-    def _normalized(self, image: np.ndarray) -> Tensor:
-        x = torch.from_numpy(np.ascontiguousarray(image)).to(self.device)
-        mean, std = (torch.tensor(v, device=self.device)[:, None, None] for v in (MEAN, STD))
-        return ((x.permute(2, 0, 1) / 255 - mean) / std)[None]
 
-    def _class_attention(self, x: Tensor, class_layer: int) -> Tensor:
-        x = torch.cat((self.cls_token, x), dim=1)
-        for block in self.cls_attn_blocks[:class_layer]:
-            x = block(x)
-        block = self.cls_attn_blocks[class_layer]
-        return class_attention(block.attn, block.norm1(x))
-
-
-def resized(image: np.ndarray, size: int) -> np.ndarray:
-    """Resize an image.
-
-    Args:
-        image: RGB, (H, W, 3) uint8.
-        size: Its shorter side afterwards, in pixels.
-    """
-    factor = size / min(image.shape[:2])
+def scaled(image: np.ndarray, factor: float) -> np.ndarray:
+    """Resize an image (H, W, 3) by a factor."""
     width, height = (max(1, round(factor * side)) for side in image.shape[1::-1])
-    way = cv2.INTER_AREA if factor < 1 else cv2.INTER_CUBIC
-    return cv2.resize(image, (width, height), interpolation=way)
+    interpolation = cv2.INTER_AREA if factor < 1 else cv2.INTER_CUBIC
+    return cv2.resize(image, (width, height), interpolation=interpolation)
 
 
 def token_magnitudes(attn: XCA, x: Tensor) -> Tensor:
-    """How large each token is in the normalised queries and keys of an attention.
+    """Compute how large each token is in the normalized queries and keys of an attention.
 
-    XCA normalises every channel of q and k over the tokens, so that q_hat^T k_hat holds cosines
-    (paper, equation 2): a token counts in them as much as its own part of the channels is large.
-    That is the norm of its row in q_hat and k_hat (section D.5), taken for each head here.
+    XCA normalizes every channel of q and k over the tokens, so that q_hat^T k_hat holds cosines
+    (paper, equation 2). The contribution of a token is the norm of its row in q_hat and k_hat
+    (section D.5), which is taken for each head here.
 
     Args:
-        attn: The attention; only its projection to q, k and v is used.
-        x: Its input, the normed tokens.
+        attn: Attention whose projection to q, k and v is used.
+        x: Input of the attention, the normalized tokens.
 
     Shape:
         x: (1, N, C). Output: (1, 2, h, N), queries and keys. The squares of a head sum to d.
@@ -183,12 +164,12 @@ def token_magnitudes(attn: XCA, x: Tensor) -> Tensor:
 
 
 def class_attention(attn: nn.Module, x: Tensor) -> Tensor:
-    """The weights with which the class token attends to the others, for each head.
+    """Compute the weights with which the class token attends to the other tokens.
 
     Args:
-        attn: timm's ``ClassAttn`` (Touvron et al., "Going deeper with image transformers"): the
-            query is the class token's alone, and the softmax includes the class token.
-        x: Its input, the normed tokens, the class token first.
+        attn: timm's ``ClassAttn`` (Touvron et al., "Going deeper with image transformers"), whose
+            query is that of the class token alone, and whose softmax includes the class token.
+        x: Input of the attention, the normalized tokens, the class token first.
 
     Shape:
         x: (1, 1 + N, C). Output: (1, h, N).
@@ -202,10 +183,10 @@ def class_attention(attn: nn.Module, x: Tensor) -> Tensor:
 def _index(index: int | None, count: int, name: str, what: str) -> int:
     if not count:
         raise ArgumentError(
-            f'{name}={index!r}: the checkpoint has no {what}, as classifiers and DINO models do'
+            f'{name}={index}: the checkpoint has no {what}, as classifiers and DINO models do'
         )
     if index is None:
         return count - 1
     if index not in range(count):
-        raise ArgumentError(f'{name}={index!r} is not in 0..{count - 1}, the {what} of this model')
+        raise ArgumentError(f'{name}={index} is not in 0..{count - 1}, the {what} of this model')
     return index

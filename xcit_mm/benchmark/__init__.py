@@ -1,7 +1,7 @@
-"""Time and memory of XCiT beside timm's and beside other backbones."""
+"""Compare the time and memory of XCiT with timm's XCiT and with other backbones."""
 
 from .measure import Measurement, Settings, measure
 from .models import NAMES
-from .report import draw, table, write_json
+from .report import describe, draw, table, write_json
 
-__all__ = ['NAMES', 'Measurement', 'Settings', 'draw', 'measure', 'table', 'write_json']
+__all__ = ['NAMES', 'Measurement', 'Settings', 'describe', 'draw', 'measure', 'table', 'write_json']

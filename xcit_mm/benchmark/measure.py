@@ -1,45 +1,54 @@
-"""Time and memory of models, interleaved in one process."""
+"""Measure the time and memory of models, interleaved in one process."""
 
 import ctypes
 import gc
 import platform
+import re
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import accumulate
 from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from ..errors import ArgumentError, reason
+from ..device import choose_device
+from ..errors import ArgumentError
 from .models import build, check_name
 
-GIB = 2**30
+T = TypeVar('T')
 COMPILED = '+compile'
-OUT_OF_MEMORY = 'out of memory'
 MODES = ('inference', 'training')
 DTYPES = {'float32': torch.float32, 'bfloat16': torch.bfloat16, 'float16': torch.float16}
 FORMATS = {'NCHW': torch.contiguous_format, 'NHWC': torch.channels_last}
+# How PyTorch and oneDNN report that an allocation failed.
+OUT_OF_MEMORY = re.compile("can't allocate memory|out of memory|could not create a memory", re.I)
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How to measure.
+    """What to measure, and how.
 
     Attributes:
-        models: Names of :func:`~xcit_mm.benchmark.models.build`; ``+compile`` behind a name
-            compiles the model.
+        models: Names of :func:`~xcit_mm.benchmark.models.build`; the suffix ``+compile`` compiles
+            the model.
         sizes: Image sizes (height, width) in pixels, multiples of 32.
         modes: 'inference' (a forward pass) and 'training' (a forward and a backward pass).
-        batch_size: Images at a time.
+        batch_size: Images in a batch.
         device: 'cpu', 'cuda' or 'cuda:N'.
-        dtype: A name of DTYPES. In inference the weights have it, in training autocast.
-        repeats: Measurements of each model, after a warm-up; the median counts.
-        threads: Of the CPU; None: as PyTorch has it.
-        memory_limit: GiB that the process may use; None: what the machine has.
+        dtype: Key of ``DTYPES``: of the weights in inference, of autocast in training.
+        repeats: Number of measurements of each model after the warm-up.
+        threads: CPU threads. None: PyTorch's default.
+        memory_limit: GiB that the process may use on a CPU. None: the memory that is available.
+
+    Raises:
+        ArgumentError: If a value is invalid or the device cannot be used.
     """
 
     models: tuple[str, ...]
@@ -56,35 +65,29 @@ class Settings:
         for height, width in self.sizes:
             if height % 32 or width % 32 or min(height, width) < 32:
                 raise ArgumentError(
-                    f'an image size of {height}x{width} does not consist of multiples of 32 '
-                    'pixels, which every model here divides'
+                    f'the image size {height}x{width} is not a multiple of 32 pixels, as all '
+                    'models here need it'
                 )
         for name in ('batch_size', 'repeats'):
             if getattr(self, name) < 1:
-                raise ArgumentError(f'{name}={getattr(self, name)} is not at least 1')
-        try:
-            torch.empty(0, device=self.device)
-        except (RuntimeError, AssertionError) as error:
-            raise ArgumentError(
-                f'device={self.device!r} cannot be used with PyTorch {torch.__version__} here '
-                f"({reason(error)}); device='cpu' measures without a GPU"
-            ) from None
+                raise ArgumentError(f'{name}={getattr(self, name)} is less than 1')
+        choose_device(self.device)
         for name in self.models:
             check_name(name.removesuffix(COMPILED))
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """One model at one size.
+    """One model at one image size.
 
     Attributes:
-        model: Its name.
+        model: Name of the model.
         mode: 'inference' or 'training'.
-        size: (height, width) in pixels.
-        seconds: Median for one image; None if it did not fit.
-        spread: The fastest and the slowest, likewise.
-        peak_bytes: Memory at its highest, beyond the weights, for the whole batch.
-        memory_format: The faster one, which was taken: 'NCHW' or 'NHWC'.
+        size: Image size (height, width) in pixels.
+        seconds: Median time per image. None: the model did not fit into the memory.
+        spread: Shortest and longest time per image.
+        peak_bytes: Peak memory beyond the weights, for the whole batch.
+        memory_format: The faster memory format, 'NCHW' or 'NHWC', which was used.
     """
 
     model: str
@@ -96,155 +99,112 @@ class Measurement:
     memory_format: str | None = None
 
 
-@dataclass
-class _Runner:
-    """A model that is ready to be run."""
+def measure(settings: Settings) -> Iterator[Measurement]:
+    """Measure all models.
 
-    name: str
-    step: Callable[[], None]
-    memory_format: str
-    seconds: list[float] = field(default_factory=list)
-    peak_bytes: int | None = None
-    fits: bool = True
-
-
-def measure(settings: Settings, say: Callable[[str], None]) -> Iterator[Measurement]:
-    """Measure all models; one that does not fit into the memory is marked, the run goes on.
-
-    At every size the models take turns, so that a machine that slows down slows all of them.
-
-    Args:
-        settings: What and how.
-        say: Is told what is being measured.
+    The models take turns at every size, so that a machine that slows down slows all of them.
 
     Yields:
-        A measurement for each mode, size and model, in this order; those of a size together.
+        A measurement for each mode, size and model, in this order. Those of a size come together.
     """
     if settings.threads:
         torch.set_num_threads(settings.threads)
+    gc.freeze()  # speeds up gc.collect: imported modules are not searched for garbage
     with _memory_limit(settings):
         for mode in settings.modes:
             for size in settings.sizes:
-                say(f'{mode}, {size[0]}x{size[1]}: {", ".join(settings.models)}')
-                yield from _measure_size(settings, mode, size, say)
+                yield from _measure_size(settings, mode, size)
+    gc.unfreeze()
 
 
 def environment(settings: Settings) -> dict[str, object]:
-    """The machine, the versions and the settings, for the reader of a result."""
+    """Return the machine, the versions and the settings of a benchmark."""
     cuda = settings.device.startswith('cuda')
+    cpuinfo = Path('/proc/cpuinfo').read_text() if sys.platform == 'linux' else ''
+    processor = re.search(r'model name\s*: (.*)', cpuinfo)
     return {
-        'processor': _processor(),
+        **asdict(settings),
+        'processor': processor[1] if processor else platform.processor(),
         'gpu': torch.cuda.get_device_name(settings.device) if cuda else None,
         'threads': torch.get_num_threads(),
         'python': platform.python_version(),
         'torch': torch.__version__,
         'system': platform.platform(),
-        **asdict(settings),
     }
 
 
-def _measure_size(
-    settings: Settings, mode: str, size: tuple[int, int], say: Callable[[str], None]
-) -> Iterator[Measurement]:
-    runners: list[_Runner] = []
-    for name in settings.models:
-        runner = _guarded(lambda name=name: _prepare(settings, name, mode, size))
-        runners.append(runner or _Runner(name, lambda: None, '', fits=False))
-    for runner in runners:
-        if runner.fits:
-            runner.peak_bytes = _guarded(lambda r=runner: _peak_bytes(r.step, settings.device))
-            runner.fits = runner.peak_bytes is not None
+def _measure_size(settings: Settings, mode: str, size: tuple[int, int]) -> Iterator[Measurement]:
+    device = settings.device
+    runs = {name: _unless_full(_prepare, settings, name, mode, size) for name in settings.models}
+    runs = {name: run for name, run in runs.items() if run is not None}
+    peaks = {name: _unless_full(_peak_bytes, run.step, device) for name, run in runs.items()}
+    seconds: dict[str, list[float | None]] = {name: [] for name in runs}
     for _ in range(settings.repeats):
-        for runner in runners:
-            if runner.fits:
-                seconds = _guarded(lambda r=runner: _seconds(r.step, settings.device))
-                runner.fits = seconds is not None
-                runner.seconds.append(seconds)
-    for runner in runners:
-        if not runner.fits:
-            say(f'{runner.name} at {size[0]}x{size[1]}: {OUT_OF_MEMORY}')
-            yield Measurement(runner.name, mode, size)
+        for name, run in runs.items():
+            seconds[name].append(_unless_full(_seconds, run.step, device))
+    for name in settings.models:
+        if name not in runs or None in (peaks[name], *seconds[name]):
+            yield Measurement(name, mode, size)
             continue
-        seconds = [s / settings.batch_size for s in runner.seconds]
-        yield Measurement(
-            runner.name,
-            mode,
-            size,
-            statistics.median(seconds),
-            (min(seconds), max(seconds)),
-            runner.peak_bytes,
-            runner.memory_format,
-        )
+        times = [s / settings.batch_size for s in seconds[name]]
+        spread = min(times), max(times)
+        median = statistics.median(times)
+        yield Measurement(name, mode, size, median, spread, peaks[name], runs[name].memory_format)
 
 
-def _prepare(settings: Settings, name: str, mode: str, size: tuple[int, int]) -> _Runner:
-    """Build, warm up, and take the faster memory format."""
+class _Run(NamedTuple):
+    step: Callable[[], None]
+    memory_format: str
+
+
+def _prepare(settings: Settings, name: str, mode: str, size: tuple[int, int]) -> _Run:
+    """Build a model and warm it up in its faster memory format."""
     torch.manual_seed(0)
     dtype = DTYPES[settings.dtype]
     model = build(name.removesuffix(COMPILED), size).to(settings.device)
-    image = torch.randn(settings.batch_size, 3, *size, device=settings.device)
+    images = torch.randn(settings.batch_size, 3, *size, device=settings.device)
     if mode == 'inference':
-        model, image = model.eval().to(dtype), image.to(dtype)
+        model, images = model.eval().to(dtype), images.to(dtype)
 
-    def ready(memory_format: torch.memory_format) -> Callable[[], None]:
-        model.to(memory_format=memory_format)
-        images = image.to(memory_format=memory_format)
+    def warm_up(memory_format: str) -> Callable[[], None]:
+        kind = FORMATS[memory_format]
+        model.to(memory_format=kind)
         run = torch.compile(model, dynamic=False) if name.endswith(COMPILED) else model
-        step = _inference(run, images) if mode == 'inference' else _training(run, images, dtype)
+        function = _infer if mode == 'inference' else _train
+        step = partial(function, run, images.to(memory_format=kind), dtype)
         step()
         return step
 
-    chosen = min(FORMATS, key=lambda name: _seconds(ready(FORMATS[name]), settings.device))
-    return _Runner(name, ready(FORMATS[chosen]), chosen)
+    fastest = min(FORMATS, key=lambda kind: _seconds(warm_up(kind), settings.device))
+    return _Run(warm_up(fastest), fastest)
 
 
-def _inference(model: nn.Module, image: Tensor) -> Callable[[], None]:
-    def step() -> None:
-        with torch.inference_mode():
-            model(image)
-
-    return step
+@torch.inference_mode()
+def _infer(model: nn.Module, images: Tensor, dtype: torch.dtype) -> None:
+    model(images)
 
 
-def _training(model: nn.Module, image: Tensor, dtype: torch.dtype) -> Callable[[], None]:
-    device = image.device.type
-
-    def step() -> None:
-        mixed = torch.autocast(device, dtype) if dtype != torch.float32 else nullcontext()
-        with mixed:
-            maps = model(image)
-        torch.autograd.backward(maps, [torch.ones_like(m) for m in maps])
-        model.zero_grad(set_to_none=True)  # every step starts without gradients in memory
-
-    return step
+def _train(model: nn.Module, images: Tensor, dtype: torch.dtype) -> None:
+    mixed = dtype != torch.float32
+    with torch.autocast(images.device.type, dtype) if mixed else nullcontext():
+        maps = model(images)
+    torch.autograd.backward(maps, [torch.ones_like(m) for m in maps])
+    model.zero_grad(set_to_none=True)  # every step starts without gradients in memory
 
 
 def _seconds(step: Callable[[], None], device: str) -> float:
-    _settle()
-    _wait(device)
+    synchronize = partial(torch.cuda.synchronize, device) if 'cuda' in device else lambda: None
+    _release_memory()
+    synchronize()
     start = time.perf_counter()
     step()
-    _wait(device)
+    synchronize()
     return time.perf_counter() - start
 
 
-def _wait(device: str) -> None:
-    if device.startswith('cuda'):
-        torch.cuda.synchronize(device)
-
-
-def _settle() -> None:
-    """Give freed memory back to the system: what one model leaves must not help the next one."""
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-    if sys.platform == 'linux' and hasattr(ctypes.CDLL(None), 'malloc_trim'):
-        ctypes.CDLL(None).malloc_trim(0)
-
-
 def _peak_bytes(step: Callable[[], None], device: str) -> int:
-    """Memory at its highest while a step runs, beyond what is there before."""
-    _settle()
+    """Measure the peak memory of a step beyond what is allocated before it."""
+    _release_memory()
     if device.startswith('cuda'):
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
@@ -252,63 +212,44 @@ def _peak_bytes(step: Callable[[], None], device: str) -> int:
         return torch.cuda.max_memory_allocated(device) - before
     with torch.profiler.profile(profile_memory=True) as profile:
         step()
-    held = peak = 0
-    for event in profile.profiler.kineto_results.events():
-        if event.name() == '[memory]':
-            held += event.nbytes()
-            peak = max(peak, held)
-    return peak
+    events = profile.profiler.kineto_results.events()
+    return max(accumulate(event.nbytes() for event in events if event.name() == '[memory]'))
 
 
-def _guarded(function: Callable[[], object]) -> object | None:
-    """The function's result, or None if there was not enough memory for it."""
+def _release_memory() -> None:
+    """Return freed memory to the system, so that no model profits from the one before it."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    if sys.platform == 'linux' and hasattr(ctypes.CDLL(None), 'malloc_trim'):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _unless_full(function: Callable[..., T], *args: object) -> T | None:
+    """Return the result of a function, or None if the memory does not suffice for it."""
     try:
-        return function()
-    except (torch.cuda.OutOfMemoryError, MemoryError):
-        return None
-    except RuntimeError as error:  # as PyTorch, and oneDNN, say it on a CPU
-        if not any(
-            sign in str(error)
-            for sign in ("can't allocate memory", 'out of memory', 'could not create a memory')
-        ):
+        return function(*args)
+    except (MemoryError, RuntimeError) as error:  # torch's OutOfMemoryError is a RuntimeError
+        if not isinstance(error, MemoryError) and not OUT_OF_MEMORY.search(str(error)):
             raise
         return None
-    finally:
-        _settle()
 
 
 @contextmanager
 def _memory_limit(settings: Settings) -> Iterator[None]:
-    """Let allocations fail instead of the system ending the process."""
-    if settings.device.startswith('cuda'):
-        if settings.memory_limit:
-            total = torch.cuda.get_device_properties(settings.device).total_memory
-            fraction = min(1.0, settings.memory_limit * GIB / total)
-            torch.cuda.set_per_process_memory_fraction(fraction, settings.device)
-        yield
-        return
-    if sys.platform != 'linux':
+    """Make allocations of the CPU fail before the system kills the process."""
+    if settings.device.startswith('cuda') or sys.platform != 'linux':
         yield
         return
     import resource
 
-    meminfo = dict(
-        line.split(':') for line in Path('/proc/meminfo').read_text().splitlines() if ':' in line
-    )
-    available = int(meminfo['MemAvailable'].split()[0]) * 1024
-    limit = int(settings.memory_limit * GIB) if settings.memory_limit else int(0.95 * available)
+    meminfo = Path('/proc/meminfo').read_text()
+    limit = 0.95 * 1024 * int(re.search(r'MemAvailable: *(\d+) kB', meminfo)[1])
+    if settings.memory_limit:
+        limit = settings.memory_limit * 2**30
     before = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, before[1]))
+    resource.setrlimit(resource.RLIMIT_DATA, (int(limit), before[1]))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, before)
-
-
-def _processor() -> str:
-    cpuinfo = Path('/proc/cpuinfo')
-    if cpuinfo.exists():
-        for line in cpuinfo.read_text().splitlines():
-            if line.startswith('model name'):
-                return line.partition(':')[2].strip()
-    return platform.processor() or platform.machine()

@@ -1,4 +1,4 @@
-"""A benchmark's table, its JSON file and its plots."""
+"""The table, the JSON file and the plots of a benchmark."""
 
 import json
 from collections.abc import Sequence
@@ -6,29 +6,41 @@ from dataclasses import asdict
 from pathlib import Path
 
 from ..files import write_whole
-from .measure import OUT_OF_MEMORY, Measurement, Settings, environment
+from .measure import Measurement, Settings, environment
 
 MIB = 2**20
 
 
 def table(measurements: Sequence[Measurement], mode: str) -> str:
-    """The measurements of a mode in Markdown: time for an image and peak memory."""
-    rows = [m for m in measurements if m.mode == mode]
-    sizes = list(dict.fromkeys(m.size for m in rows))
-    models = list(dict.fromkeys(m.model for m in rows))
-    by_cell = {(m.model, m.size): m for m in rows}
-    lines = [
+    """Lay out the time per image and the peak memory of a mode as a Markdown table."""
+    cells = {(m.model, m.size): _cell(m) for m in measurements if m.mode == mode}
+    models, sizes = (list(dict.fromkeys(key)) for key in zip(*cells, strict=True))
+    rows = [
         [f'{mode}: ms an image / MiB at peak', *(f'{h}x{w}' for h, w in sizes)],
-        *([model, *(_cell(by_cell[model, size]) for size in sizes)] for model in models),
+        *([model, *(cells[model, size] for size in sizes)] for model in models),
     ]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    padded = [[cell.ljust(n) for cell, n in zip(line, widths, strict=True)] for line in lines]
-    padded.insert(1, ['-' * n for n in widths])
-    return '\n'.join(f'| {" | ".join(line)} |' for line in padded)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    rows.insert(1, ['-' * width for width in widths])
+    return '\n'.join(
+        f'| {" | ".join(text.ljust(n) for text, n in zip(row, widths, strict=True))} |'
+        for row in rows
+    )
+
+
+def describe(measurement: Measurement) -> str:
+    """Describe a measurement in a line."""
+    size = '{}x{}'.format(*measurement.size)
+    return f'{measurement.mode}, {size}, {measurement.model}: {_cell(measurement)}'
+
+
+def _cell(measurement: Measurement) -> str:
+    if measurement.seconds is None:
+        return 'out of memory'
+    return f'{measurement.seconds * 1e3:.1f} / {measurement.peak_bytes / MIB:.0f}'
 
 
 def write_json(measurements: Sequence[Measurement], settings: Settings, path: Path) -> None:
-    """Write the machine, the settings and every measurement; seconds and bytes."""
+    """Write the machine, the settings and the measurements in seconds and bytes."""
     content = {
         'environment': environment(settings),
         'measurements': [asdict(m) for m in measurements],
@@ -38,7 +50,7 @@ def write_json(measurements: Sequence[Measurement], settings: Settings, path: Pa
 
 
 def draw(measurements: Sequence[Measurement], mode: str, folder: Path) -> list[Path]:
-    """Draw time (the paper's figure D.1) and memory (figure 2) over the image size.
+    """Plot the time (the paper's figure D.1) and the memory (figure 2) over the image size.
 
     Returns:
         The two files, ``<mode>_time.png`` and ``<mode>_memory.png``.
@@ -47,53 +59,28 @@ def draw(measurements: Sequence[Measurement], mode: str, folder: Path) -> list[P
     from matplotlib.ticker import LogLocator
 
     quantities = {
-        'time': ('milliseconds an image', lambda m: m.seconds and m.seconds * 1e3),
-        'memory': (
-            'peak memory beyond the weights, MiB',
-            lambda m: m.peak_bytes and m.peak_bytes / MIB,
-        ),
+        'time': ('milliseconds an image', lambda m: m.seconds * 1e3),
+        'memory': ('peak memory beyond the weights, MiB', lambda m: m.peak_bytes / MIB),
     }
+    measured = [m for m in measurements if m.mode == mode and m.seconds is not None]
     paths = []
     for quantity, (label, value) in quantities.items():
         figure = Figure(figsize=(7, 5), layout='constrained')
         axes = figure.subplots()
-        for model in dict.fromkeys(m.model for m in measurements):
-            points = sorted(
-                (m.size[0] * m.size[1], value(m))
-                for m in measurements
-                if m.model == model and m.mode == mode and m.seconds is not None
-            )
-            if points:
-                ours = model.startswith('xcit_mm')
-                axes.plot(*zip(*points, strict=True), 'o-', label=model, lw=2.5 if ours else 1.2)
-        ticks = _apart({m.size[0] * m.size[1]: m.size for m in measurements})
-        axes.set_xscale('log')
-        axes.set_yscale('log')
-        axes.set_xticks(list(ticks), [f'{h}x{w}' for h, w in ticks.values()])
+        for model in dict.fromkeys(m.model for m in measured):
+            points = sorted((m.size[0] * m.size[1], value(m)) for m in measured if m.model == model)
+            width = 2.5 if model.startswith('xcit_mm') else 1.2
+            axes.plot(*zip(*points, strict=True), 'o-', label=model, lw=width)
+        sizes = {m.size[0] * m.size[1]: '{}x{}'.format(*m.size) for m in measured}
+        axes.set(xscale='log', yscale='log', xlabel='image size, pixels', ylabel=label, title=mode)
+        axes.set_xticks(list(sizes), list(sizes.values()), rotation=45)
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter('{x:g}')
         axes.minorticks_off()
-        axes.set_xlabel('image size, pixels')
-        axes.set_ylabel(label)
-        axes.set_title(mode)
         axes.grid(alpha=0.3, which='both')
-        axes.legend()
+        if measured:
+            axes.legend()
         paths.append(folder / f'{mode}_{quantity}.png')
         with write_whole(paths[-1]) as file:
             figure.savefig(file, format='png', dpi=120)
     return paths
-
-
-def _apart(sizes: dict[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:
-    """Sizes by their pixels, without those whose labels would cover each other."""
-    apart: dict[int, tuple[int, int]] = {}
-    for pixels in sorted(sizes):
-        if not apart or pixels > 1.2 * max(apart):
-            apart[pixels] = sizes[pixels]
-    return apart
-
-
-def _cell(measurement: Measurement) -> str:
-    if measurement.seconds is None:
-        return OUT_OF_MEMORY
-    return f'{measurement.seconds * 1e3:.1f} / {measurement.peak_bytes / MIB:.0f}'

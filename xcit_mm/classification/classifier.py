@@ -1,69 +1,57 @@
-"""A classifier, asked about image files."""
+"""A classifier that is given image files."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from ..device import choose_device
 from ..errors import UserError
 from ..inference.progress import ImageProgress
+from ..inference.reading import read_image
 from ..weights.architecture import architecture
-from .folder import LabelledImages, class_names
-from .inputs import Bad, batches
 from .loading import load_classifier
-from .published import input_size, released
-
-TOP = 5
+from .published import NUM_CLASSES, name_in_release, training_size
 
 
 class Guess(NamedTuple):
-    """A class that an image may be of, and with which probability (0..1)."""
+    """A class of an image and its probability (0 to 1)."""
 
     label: int
     name: str
     probability: float
 
 
-@dataclass
-class Accuracy:
-    """How often a classifier is right.
-
-    Attributes:
-        top1: How often the most probable class is the right one, in percent.
-        top5: How often it is among the five most probable ones, in percent.
-        images: How many were read.
-        bad: Files that were left out, and what is bad about each.
-    """
-
-    top1: float
-    top5: float
-    images: int
-    bad: list[tuple[Path, str]] = field(default_factory=list)
-
-
 class Classifier:
-    """A checkpoint's classifier, and how images are given to it.
+    """The classifier of a checkpoint with the preprocessing of its images.
+
+    Images are prepared as the release was evaluated (paper, section 4.1: crop ratio 1.0): timm's
+    transforms resize the shorter side to ``size`` (bicubic), cut out the central square and
+    normalize it.
 
     Args:
-        checkpoint: As of :func:`load_classifier`.
-        size: Of the square that is cut out of each image, in pixels; None: that of the training,
-            which the file's name says, or 224.
-        batch_size: Images at a time.
-        workers: Processes that read images; 0: this one.
-        device: Its name; None: a GPU where there is one.
-        trusted: As of :func:`xcit_mm.weights.checkpoint.read_checkpoint`.
+        checkpoint: See :func:`load_classifier`.
+        size: Side of the square in pixels. None: the size of the training according to the name
+            of the file, or 224.
+        batch_size: Images in a batch.
+        workers: Processes that read images. 0: read them in this process.
+        device: Name of a device. None: a GPU if there is one, otherwise the CPU.
+        trusted: See :func:`xcit_mm.weights.read.read_checkpoint`.
 
     Attributes:
-        model: timm's, as of :func:`load_classifier`.
-        kind: Its :class:`~xcit_mm.weights.architecture.Architecture`, told by the weights.
-        named: The model of the release that its file is called after, or None.
+        model: timm's model, see :func:`load_classifier`.
+        architecture: Its :class:`~xcit_mm.weights.architecture.Architecture`.
+        released_name: The released model that the file is named after, or None.
+        description: The checkpoint, its architecture, parameters and image size, for JSON.
 
     Raises:
-        UserError: If it cannot be loaded, or the device not be used.
+        UserError: If the checkpoint cannot be loaded or the device cannot be used.
     """
 
     def __init__(
@@ -78,85 +66,73 @@ class Classifier:
         self.checkpoint = str(checkpoint)
         self.device = choose_device(device)
         self.model = load_classifier(checkpoint, trusted=trusted).to(self.device)
-        self.kind = architecture(self.model.state_dict(), self.checkpoint)
-        self.named = released(self.checkpoint)
-        self.size, self.size_reason = (size, 'as asked') if size else input_size(self.named)
+        self.architecture = architecture(self.model.state_dict(), self.checkpoint)
+        self.released_name = name_in_release(self.checkpoint)
+        self.size = size or training_size(self.released_name)
         self.batch_size = batch_size
         self.workers = workers
-
-    def describe(self) -> str:
-        """What the file holds, and how images are prepared, in two lines."""
-        millions = sum(p.numel() for p in self.model.parameters()) / 1e6
-        text = f'{self.checkpoint}: {self.kind}, {millions:.2f} M parameters, '
-        text += f'{self.model.num_classes:,} classes'
-        if self.named is not None and self.named[:2] != (self.kind.arch, self.kind.patch_size):
-            text += f', although its name says {self.named.arch.upper()}/{self.named.patch_size}'
-        return (
-            f'{text}\nimages: {self.size} pixels ({self.size_reason}), bicubic, crop ratio 1.0, on '
-            f'{self.device}'
+        self.description = dict(
+            checkpoint=self.checkpoint,
+            model=str(self.architecture),
+            parameters=sum(p.numel() for p in self.model.parameters()),
+            size=self.size,
         )
 
-    def accuracy(self, images: LabelledImages) -> Accuracy:
-        """Measure how often it is right, with a progress bar.
+        from timm.data import ImageNetInfo, create_transform
 
-        Raises:
-            UserError: If no image can be read.
-        """
-        labels = torch.tensor(images.labels)
-        right = torch.zeros(TOP, dtype=torch.long)  # at the first, second, ... place
-        total = 0
-        bad: list[Bad] = []
-        for indices, probabilities, unread in self._predict(images.paths):
-            bad += unread
-            hits = _top(probabilities).indices == labels[indices, None]
-            right[: hits.shape[1]] += hits.sum(0)
-            total += len(indices)
-        return Accuracy(
-            top1=100 * right[0].item() / total,
-            top5=100 * right.sum().item() / total,
-            images=total,
-            bad=[(images.paths[index], why) for index, why in sorted(bad)],
-        )
+        size = (3, self.size, self.size)
+        self._transform = create_transform(size, interpolation='bicubic', crop_pct=1.0)
+        self._names = [f'class {i}' for i in range(self.model.num_classes)]
+        if len(self._names) == NUM_CLASSES:
+            self._names = ImageNetInfo().label_descriptions()
 
+    @torch.inference_mode()
     def top_classes(self, paths: Sequence[str | Path]) -> list[list[Guess] | str]:
-        """The five most probable classes of each image (file or URL), or what is bad about it.
+        """Classify images and show the progress.
+
+        Args:
+            paths: Paths or URLs of the images.
+
+        Returns:
+            For each image its five most probable classes, or an error message.
 
         Raises:
             UserError: If no image can be read.
         """
-        names = class_names(self.model.num_classes)
-        results: dict[int, list[Guess] | str] = {}
-        for indices, probabilities, bad in self._predict(paths):
-            results.update(bad)
-            values, labels = (t.tolist() for t in _top(probabilities))
-            for i, index in enumerate(indices):
-                guesses = zip(labels[i], values[i], strict=True)
-                results[index] = [Guess(label, names[label], value) for label, value in guesses]
-        return [results[index] for index in range(len(paths))]
-
-    def _predict(
-        self, paths: Sequence[str | Path]
-    ) -> Iterator[tuple[list[int], Tensor, list[Bad]]]:
-        """Numbers of images, their probabilities (n, classes) on the CPU, and the bad images."""
-        good, bad = 0, []
-        with ImageProgress() as progress, torch.inference_mode():
+        workers = min(self.workers, len(paths) // self.batch_size)
+        read = partial(_read_images, self._transform)
+        loader = DataLoader(list(paths), self.batch_size, num_workers=workers, collate_fn=read)
+        results: list[list[Guess] | str] = []
+        with ImageProgress() as progress:
             progress.expect(len(paths))
-            for indices, images, unread in batches(paths, self.size, self.batch_size, self.workers):
-                probabilities = torch.empty(0, self.model.num_classes)
-                if images is not None:
-                    probabilities = self.model(images.to(self.device)).softmax(-1).cpu()
-                good += len(indices)
-                bad += unread
-                yield indices, probabilities, unread
-                for _, why in unread:
-                    progress.report(f'{why}; left out')
-                for _ in (*indices, *unread):
+            for images, errors in loader:
+                for guesses, error in zip(self._classify(images), errors, strict=True):
+                    if error:
+                        progress.report(f'{error}; left out')
+                    results.append(error or guesses)
                     progress.count()
-        if not good:
-            why = bad[0][1]
-            others = f', and none of the other {len(bad) - 1} can be read' if bad[1:] else ''
-            raise UserError(f'{why}{others}')
+        if all(isinstance(result, str) for result in results):
+            raise UserError(f'no image can be read: {results[0]}')
+        return results
+
+    def _classify(self, images: Tensor) -> list[list[Guess]]:
+        top = self.model(images.to(self.device)).softmax(-1).topk(min(5, len(self._names)))
+        return [
+            [Guess(i, self._names[i], value) for i, value in zip(labels, values, strict=True)]
+            for labels, values in zip(top.indices.tolist(), top.values.tolist(), strict=True)
+        ]
 
 
-def _top(probabilities: Tensor) -> torch.return_types.topk:
-    return probabilities.topk(min(TOP, probabilities.shape[1]))
+def _read_images(
+    transform: Callable[[Image.Image], Tensor], paths: Sequence[str | Path]
+) -> tuple[Tensor, list[str]]:
+    """Return a batch, in which unreadable images are black, and the error of each image or ''."""
+    images, errors = [], []
+    for path in paths:
+        try:
+            image, error = read_image(str(path)), ''
+        except UserError as unreadable:
+            image, error = np.zeros((1, 1, 3), np.uint8), str(unreadable)
+        images.append(transform(Image.fromarray(image)))
+        errors.append(error)
+    return torch.stack(images), errors

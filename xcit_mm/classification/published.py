@@ -1,112 +1,104 @@
-"""What the paper and the authors' release say of a classifier's accuracy."""
+"""Top-1 accuracies of the paper, and whether a measured one agrees with them."""
 
 import math
 import re
 from pathlib import Path
-from typing import NamedTuple
 
-from ..models.xcit import released_name
+from ..models.archs import released_name
 from ..weights.architecture import Architecture
 
-NUM_IMAGES = 50_000  # of ImageNet's validation set
-# Top-1 in percent on it (paper, tables 1 and D.1, the same in the release): trained at 224
-# pixels, distilled at 224, distilled and fine-tuned at 384.
-TRAININGS = ('224', '224_dist', '384_dist')
-TOP1 = {
-    ('n12', 16): (69.9, 72.2, 75.4),
-    ('n12', 8): (73.8, 76.3, 77.8),
-    ('t12', 16): (77.1, 78.6, 80.9),
-    ('t12', 8): (79.7, 81.2, 82.4),
-    ('t24', 16): (79.4, 80.4, 82.6),
-    ('t24', 8): (81.9, 82.6, 83.7),
-    ('s12', 16): (82.0, 83.3, 84.7),
-    ('s12', 8): (83.4, 84.2, 85.1),
-    ('s24', 16): (82.6, 83.9, 85.1),
-    ('s24', 8): (83.9, 84.9, 85.6),
-    ('m24', 16): (82.7, 84.3, 85.4),
-    ('m24', 8): (83.7, 85.1, 85.8),
-    ('l24', 16): (82.9, 84.9, 85.8),
-    ('l24', 8): (84.4, 85.4, 86.0),
-}
-RELEASED_NAME = re.compile(
-    r'xcit_(nano|tiny|small|medium|large)_(\d\d)_p(\d+)_(\d{3})(_dist|\.fb_dist)?(?!\d)'
-)
 DEFAULT_SIZE = 224  # pixels
-# Percent points: figures are rounded to 0.1, and timm's evaluation of the released files
-# (its results-imagenet.csv) lies up to 0.12 from them.
+NUM_CLASSES, NUM_IMAGES = 1000, 50_000  # of ImageNet's validation set
+# Percentage points: figures are rounded to 0.1, and timm's evaluation of the released files
+# (its results-imagenet.csv) differs from them by up to 0.12.
 TOLERANCE = 0.2
-STANDARD_ERRORS = 3  # that a sample of the validation set may be off
+STANDARD_ERRORS = 3  # that the accuracy on a sample of the validation set may deviate
+# Percent (paper, tables 1 and D.1, the same in the release), by patch size and training: at 224
+# pixels, distilled at 224, distilled and fine-tuned at 384.
+COLUMNS = [(patch, training) for patch in (16, 8) for training in ('224', '224_dist', '384_dist')]
+ROWS = {
+    'n12': (69.9, 72.2, 75.4, 73.8, 76.3, 77.8),
+    't12': (77.1, 78.6, 80.9, 79.7, 81.2, 82.4),
+    't24': (79.4, 80.4, 82.6, 81.9, 82.6, 83.7),
+    's12': (82.0, 83.3, 84.7, 83.4, 84.2, 85.1),
+    's24': (82.6, 83.9, 85.1, 83.9, 84.9, 85.6),
+    'm24': (82.7, 84.3, 85.4, 83.7, 85.1, 85.8),
+    'l24': (82.9, 84.9, 85.8, 84.4, 85.4, 86.0),
+}
+TOP1 = {
+    released_name(arch, *column): top1
+    for arch, row in ROWS.items()
+    for column, top1 in zip(COLUMNS, row, strict=True)
+}
+RELEASED = re.compile(r'(xcit_[a-z]+_\d\d_p\d+_(\d{3}))(_dist|\.fb_dist)?(?!\d)')
 
 
-class Published(NamedTuple):
-    """A published model: its name in the release, and its top-1 accuracy in percent."""
-
-    name: str
-    top1: float
-
-
-class Released(NamedTuple):
-    """What the name of a file says."""
-
-    arch: str
-    patch_size: int
-    training: str  # one of TRAININGS
-
-    @property
-    def size(self) -> int:
-        return int(self.training[:3])
-
-
-def released(path: str) -> Released | None:
-    """Which model of the release a file is by its name, the authors' or timm's; None if neither."""
-    match = RELEASED_NAME.search(Path(path).name)
+def name_in_release(path: str) -> str | None:
+    """Return the key of ``TOP1`` that a file is named after, in the authors' form or timm's."""
+    match = RELEASED.search(Path(path).name)
     if match is None:
         return None
-    # Of 384 pixels there are distilled ones alone, which timm's short names do not say.
-    distilled = match[5] is not None or match[4] == '384'
-    training = match[4] + ('_dist' if distilled else '')
-    known = (match[1][0] + match[2], int(match[3])) in TOP1 and training in TRAININGS
-    return Released(match[1][0] + match[2], int(match[3]), training) if known else None
+    # All models of 384 pixels are distilled, which timm's short names leave out.
+    name = match[1] + ('_dist' if match[3] or match[2] == '384' else '')
+    return name if name in TOP1 else None
 
 
-def input_size(named: Released | None) -> tuple[int, str]:
-    """At which size a classifier was trained, in pixels, and how that is known."""
-    if named is not None:
-        return named.size, 'as its name says'
-    return DEFAULT_SIZE, 'as its name does not say otherwise; --size 384 for those fine-tuned so'
+def training_size(name: str | None) -> int:
+    """Return the image size in pixels at which a released model was trained."""
+    return DEFAULT_SIZE if name is None else int(name.split('_')[4])
 
 
-def published(kind: Architecture, size: int, named: Released | None) -> list[Published]:
-    """The published models that a classifier may be.
+def published(architecture: Architecture, size: int, name: str | None) -> dict[str, float]:
+    """Return the published models that a classifier may be, and their top-1 in percent.
 
-    Args:
-        kind: What its weights say.
-        size: Of the images that it is given, in pixels.
-        named: What the file's name says. Weights tell neither whether they were distilled nor at
-            which size: without a name, or against it, every model of the architecture that was
-            published at this size is a candidate.
+    The weights do not determine whether a model was distilled. Without a name that agrees with
+    them, all models of this architecture and image size are candidates.
     """
-    figures = TOP1.get((kind.arch, kind.patch_size), ())
-    is_right = named is not None and named[:2] == (kind.arch, kind.patch_size)
-    return [
-        Published(released_name(kind.arch, kind.patch_size, training), top1)
-        for training, top1 in zip(TRAININGS, figures, strict=False)
-        if int(training[:3]) == size and (not is_right or training == named.training)
-    ]
+    if architecture.arch is None:
+        return {}
+    prefix = released_name(architecture.arch, architecture.patch_size, training='')
+    has_name = name is not None and name.startswith(prefix)
+    return {
+        model: top1
+        for model, top1 in TOP1.items()
+        if model.startswith(prefix)
+        and training_size(model) == size
+        and (not has_name or model == name)
+    }
 
 
 def standard_error(top1: float, images: int) -> float:
-    """Of the accuracy (percent) on so many images, drawn from ever more of their kind."""
+    """Return the standard error of an accuracy (percent) on a number of images."""
     return math.sqrt(top1 * (100 - top1) / images)
 
 
-def allowed_difference(published_top1: float, images: int) -> float:
-    """How far, in percent points, right weights may be from a published accuracy.
+def verdict(
+    candidates: dict[str, float], top1: float, images: int, classes: int
+) -> tuple[str, bool | None]:
+    """Compare a top-1 accuracy (percent) with those of :func:`published`.
 
     Args:
-        published_top1: In percent, on all of the validation set.
-        images: How many of it were looked at: the fewer, the more chance there is in it.
+        candidates: Result of :func:`published`.
+        top1: Measured accuracy.
+        images: Number of images that were classified.
+        classes: Number of classes of these images.
+
+    Returns:
+        A sentence, and whether the weights are the published ones, or None if that is unknown.
     """
-    left_out = max(0.0, 1 - images / NUM_IMAGES)
-    chance = standard_error(published_top1, images) * math.sqrt(left_out)
-    return TOLERANCE + STANDARD_ERRORS * chance
+    if not candidates:
+        return 'There is no published figure for this model, image size and classes.', None
+    figures = ' or '.join(f'{figure} for {name}' for name, figure in candidates.items())
+    text = f'{top1:.1f} measured, published {figures}'
+    if classes < NUM_CLASSES:
+        return f'{text}. On {classes} of the 1,000 classes, several points apart are normal.', None
+    nearest = min(candidates.values(), key=lambda figure: abs(figure - top1))
+    left_out = max(0.0, 1 - images / NUM_IMAGES)  # share of the validation set
+    allowed = TOLERANCE + STANDARD_ERRORS * standard_error(nearest, images) * left_out**0.5
+    if abs(nearest - top1) <= allowed:
+        return f'{text}, at most {allowed:.1f} apart: these are the right weights.', True
+    return (
+        f'{text}, more than {allowed:.1f} apart: these are other weights, or the images are not '
+        "ImageNet's validation set.",
+        False,
+    )

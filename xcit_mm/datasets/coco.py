@@ -1,4 +1,4 @@
-"""mmdet's COCO dataset that says which annotations it does not take, and stops at none of them."""
+"""mmdet's COCO dataset, which reports the annotations that it drops and survives broken ones."""
 
 import logging
 from collections import Counter
@@ -10,65 +10,41 @@ from mmdet.registry import DATASETS
 from mmengine.logging import print_log
 
 from ..errors import UserError, printable
-from .annotations import (
-    BROKEN_MASK,
-    BROKEN_PART,
-    DROPPED,
-    IN_EVALUATION,
-    IN_TRAINING,
-    KEPT,
-    LEFT_OUT,
-    LOST,
-    NO_CROWD_FLAG,
-    NO_IMAGE,
-    NO_MASK,
-    NO_OBJECTS,
-    STOPS,
-    TOO_SMALL,
-    UNKNOWN_CATEGORY,
-    Problem,
-    annotation_problem,
-    area,
-    evaluation_problem,
-    is_number,
-    looks_of_box,
-    read_annotations,
-    usable_mask,
-)
+from . import annotations as problems
+from .annotations import Problem
 
-CLEAR_SHARE = 0.9  # of the annotations, whose boxes look like another format
-OTHER_CAUSES = {
-    NO_MASK: 'train a model without masks, or add the masks',
-    UNKNOWN_CATEGORY: 'are their category_id those of categories?',
+# The likely causes if many annotations have the same problem.
+NO_MASKS = 'train a model without masks, or add the masks'
+CAUSES = {
+    problems.NO_SIZE: 'if the coordinates are relative, multiply them by the size of the image',
+    problems.UNKNOWN_CATEGORY: 'are their category_id those of categories?',
+    problems.NO_MASK: NO_MASKS,
+    problems.BROKEN_MASK: NO_MASKS,
 }
-OF_OTHER_IMAGES = 'are they of images of another size?'
-NAMED = 3  # of the problems in an error
-REMEDY = 'tools/check_dataset.py CONFIG names them all'
-
-
-class AnnotationError(UserError):
-    """Annotations that stop a run; ``problems`` of the dataset has them."""
+NOT_INSIDE = (
+    'are the boxes two corners instead of x, y, width, height, or of images of another size?'
+)
+NUM_NAMED = 3  # of the problems in an error
+REMEDY = 'tools/check_dataset.py CONFIG lists them all'
 
 
 @DATASETS.register_module()
 class CheckedCocoDataset(CocoDataset):
-    """mmdet's CocoDataset, which drops the annotations that it drops, and says so.
+    """mmdet's CocoDataset, which also reports the annotations that it drops.
 
-    A mask that is missing or broken, which would stop a training or end the process, makes its
-    object one that is ignored.
+    An object whose mask is missing or broken, at which mmdet or pycocotools would fail or crash,
+    is ignored in training.
 
     Args:
-        *args: Those of CocoDataset.
-        **kwargs: Those of CocoDataset.
+        *args: Arguments of ``CocoDataset``.
+        **kwargs: Arguments of ``CocoDataset``.
 
     Attributes:
-        problems: What is not as it should be, in the order of the file. Copies for the processes
-            of a loader are without.
+        problems: The problems of the annotation file. Copies in the workers of a loader have none.
 
     Raises:
-        UserError: If the annotation file is none.
-        AnnotationError: If no image is left, or in ``test_mode`` if there is an annotation that
-            pycocotools, which reads the file itself, stops at or takes for something else.
+        UserError: If the annotation file is invalid, if no image is left, or in ``test_mode`` if
+            pycocotools cannot evaluate an annotation.
     """
 
     problems: list[Problem]
@@ -77,139 +53,114 @@ class CheckedCocoDataset(CocoDataset):
         if self._fully_initialized:
             return
         self.problems = []
-        self._looks: Counter[str] = Counter()
         self._num_annotations = 0
         self._with_masks = _loads_masks(self.pipeline)
         super().full_init()
         self._log_problems()
-        stopping = [p for p in self.problems if self.fate(p.kind) == STOPS]
+        stopping = [p for p in self.problems if self.consequence(p.kind) == problems.STOPS]
         if stopping:
-            raise AnnotationError(
-                f'{self.ann_file}: {len(stopping)} annotations cannot be evaluated: '
-                + '; '.join(f'{p.annotation_id} ({p.image}): {p.kind}' for p in stopping[:NAMED])
-                + f'{"; ..." if len(stopping) > NAMED else ""}. Mend or remove them; {REMEDY}'
+            named = (f'{p.annotation_id} ({p.image}): {p.kind}' for p in stopping[:NUM_NAMED])
+            raise UserError(
+                f'{self.ann_file}: {len(stopping)} annotations cannot be evaluated, the first are '
+                f'{"; ".join(named)}. Correct or remove them; {REMEDY}'
             )
 
-    def COCOAPI(self, path: str) -> COCO:  # noqa: N802  what mmdet calls to read the file
+    def COCOAPI(self, path: str) -> COCO:  # noqa: N802  mmdet calls it to read the file
         coco = COCO()
-        coco.dataset = read_annotations(path)
+        coco.dataset = problems.read_annotations(path)
         coco.createIndex()
         coco.img_ann_map, coco.cat_img_map = coco.imgToAnns, coco.catToImgs
         for annotation in coco.dataset.get('annotations', ()):
             if annotation['image_id'] not in coco.imgs:
                 image = f'image {annotation["image_id"]}'
-                self.problems.append(Problem(NO_IMAGE, image, annotation['id']))
+                self.problems.append(Problem(problems.NO_IMAGE, image, annotation['id']))
         return coco
 
     def parse_data_info(self, raw_data_info: dict) -> dict:
         image = raw_data_info['raw_img_info']
-        taken, problems = [], []
+        kept, kinds = [], {}
         for annotation in raw_data_info['raw_ann_info']:
-            if annotation.get('ignore') and not self.test_mode:  # as mmdet
+            if annotation.get('ignore') and not self.test_mode:  # mmdet skips it
                 continue
             self._num_annotations += 1
-            self._looks.update(looks_of_box(annotation.get('bbox'), image))
-            kind = None
-            if self.test_mode and annotation['category_id'] in self.cat2label:
-                kind = evaluation_problem(annotation, image, self._with_masks)
-            if kind is None:
-                kind = annotation_problem(annotation, image, self.cat2label, self._with_masks)
+            kind = problems.find_problem(
+                annotation, image, self.cat2label, self._with_masks, self.test_mode
+            )
             if kind is not None:
-                problems.append((kind, annotation['id']))
-            if IN_TRAINING.get(kind) != DROPPED:
-                taken.append(_mended(annotation, kind, image))
-        info = super().parse_data_info({'raw_img_info': image, 'raw_ann_info': taken})
-        self.problems += [Problem(kind, info['img_path'], number) for kind, number in problems]
+                kinds[annotation['id']] = kind
+            if kind is None or problems.CONSEQUENCES[kind][0] != problems.DROPPED:
+                mask = annotation.get('segmentation')
+                if kind in (problems.BROKEN_MASK, problems.BROKEN_PART):
+                    mask = problems.usable_mask(mask, image)
+                area = problems.area(annotation)
+                kept.append({**annotation, 'area': area, 'segmentation': mask})
+        info = super().parse_data_info({'raw_img_info': image, 'raw_ann_info': kept})
+        self.problems += [Problem(kind, info['img_path'], id_) for id_, kind in kinds.items()]
         if self._with_masks:
             for instance in info['instances']:
-                instance.setdefault('mask', [])  # mmdet ignores the object then
+                instance.setdefault('mask', [])  # mmdet then ignores the object
         return info
 
     def filter_data(self) -> list[dict]:
-        empty = [info for info in self.data_list if not info['instances']]
-        self._note(NO_OBJECTS, empty)
         min_size = self._filter('min_size')
-        small = (info for info in self.data_list if min(info['width'], info['height']) < min_size)
-        self._note(TOO_SMALL, small)
+        for info in self.data_list:
+            if not info['instances']:
+                self.problems.append(Problem(problems.NO_OBJECTS, info['img_path'], None))
+            if min(info['width'], info['height']) < min_size:
+                self.problems.append(Problem(problems.TOO_SMALL, info['img_path'], None))
         kept = super().filter_data()
-        if self._filter('filter_empty_gt'):  # mmdet keeps those whose objects it dropped
+        if self._filter('filter_empty_gt'):  # mmdet keeps images whose objects it dropped
             kept = [info for info in kept if info['instances']]
         if not kept:
             self._log_problems()
-            why = self.misplaced(max_share=0)
-            raise AnnotationError(
+            cause = self.misplaced(max_share=0)
+            raise UserError(
                 f'{self.ann_file}: none of its {len(self.data_list)} images is left'
-                f'{f": {why}" if why else ""}; {REMEDY}'
+                f'{f": {cause}" if cause else ""}; {REMEDY}'
             )
         return kept
 
     def misplaced(self, max_share: float) -> str | None:
-        """Why more of the annotations than slips explain are lost, or not where they were meant.
-
-        Those that stop a run by themselves are not counted.
+        """Describe why so many annotations are lost that the file may have another format.
 
         Args:
-            max_share: Of the annotations that may be so.
+            max_share: The share of the annotations that may be lost. Annotations that stop the
+                run by themselves do not count.
 
         Returns:
-            The end of a sentence, with the likely cause; None if they are not so many.
+            The end of a sentence with the likely cause; None if no more are lost.
         """
-        kinds = [kind for kind in LOST if self.fate(kind) != STOPS]
+        kinds = [kind for kind in problems.LOST if self.consequence(kind) != problems.STOPS]
         lost = Counter(p.kind for p in self.problems if p.kind in kinds)
         if lost.total() <= max_share * self._num_annotations:
             return None
         listed = ', '.join(f'{count} x {kind}' for kind, count in lost.most_common())
-        clear = CLEAR_SHARE * self._num_annotations
-        other_formats = (look for look, count in self._looks.items() if count >= clear)
-        [(most_common, _)] = lost.most_common(1)
-        cause = OTHER_CAUSES.get(most_common) or next(other_formats, OF_OTHER_IMAGES)
+        cause = CAUSES.get(lost.most_common()[0][0], NOT_INSIDE)
         return f'{lost.total()} of the {self._num_annotations} annotations ({listed}): {cause}'
 
-    def fate(self, kind: str) -> str:
-        """What happens with a problem of this kind."""
-        if kind == NO_OBJECTS:
-            return LEFT_OUT if self._filter('filter_empty_gt') else KEPT
-        if kind == TOO_SMALL:
-            return LEFT_OUT
-        return (IN_EVALUATION if self.test_mode else IN_TRAINING)[kind]
+    def consequence(self, kind: str) -> str:
+        """Return what this dataset does about a problem."""
+        if kind == problems.NO_OBJECTS and not self._filter('filter_empty_gt'):
+            return problems.KEPT
+        return problems.CONSEQUENCES[kind][self.test_mode]
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, 'problems': []}
 
     def _filter(self, name: str) -> int | bool:
-        """A value of ``filter_cfg``, which mmdet leaves out in an evaluation."""
         return 0 if self.test_mode else (self.filter_cfg or {}).get(name, 0)
-
-    def _note(self, kind: str, infos: list[dict]) -> None:
-        self.problems += [Problem(kind, info['img_path'], None) for info in infos]
 
     def _log_problems(self) -> None:
         counts = Counter(problem.kind for problem in self.problems)
         if counts:
-            listed = ', '.join(f'{n} x {kind} ({self.fate(kind)})' for kind, n in counts.items())
-            is_usual = counts.keys() <= {NO_OBJECTS, TOO_SMALL}
-            print_log(
-                printable(f'{self.ann_file}: {listed}; {REMEDY}'),
-                logger='current',
-                level=logging.INFO if is_usual else logging.WARNING,
-            )
+            listed = ', '.join(f'{n} x {k} ({self.consequence(k)})' for k, n in counts.items())
+            is_usual = counts.keys() <= {problems.NO_OBJECTS, problems.TOO_SMALL}
+            level = logging.INFO if is_usual else logging.WARNING
+            print_log(printable(f'{self.ann_file}: {listed}; {REMEDY}'), 'current', level)
 
 
 def _loads_masks(transform: Any) -> bool:
-    """Whether a transform, or one inside of it, loads masks."""
     if isinstance(transform, list):
         return any(map(_loads_masks, transform))
-    return getattr(transform, 'with_mask', False) or _loads_masks(
-        getattr(transform, 'transforms', [])
-    )
-
-
-def _mended(annotation: dict, kind: str | None, image: dict) -> dict:
-    if not is_number(annotation.get('area')):
-        annotation = {**annotation, 'area': area(annotation)}
-    if kind == NO_CROWD_FLAG:
-        annotation = {**annotation, 'iscrowd': 1}  # mmdet ignores the object then
-    if kind in (NO_MASK, BROKEN_MASK, BROKEN_PART):
-        mask = usable_mask(annotation.get('segmentation'), image)
-        annotation = {**annotation, 'segmentation': mask}
-    return annotation
+    inner = getattr(transform, 'transforms', [])
+    return getattr(transform, 'with_mask', False) or _loads_masks(inner)

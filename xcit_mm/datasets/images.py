@@ -1,7 +1,7 @@
-"""Images as they come: what can be converted is, what is bad is said in a word.
+"""Read images: convert what can be converted, and name what is wrong with the rest.
 
-Read are grayscale, palettes, alpha, CMYK and 16 bits as 8-bit BGR; EXIF's rotation is followed,
-except where the annotations are of the image as it is stored.
+Grayscale, palettes, alpha, CMYK and 16 bits become 8-bit BGR. The EXIF orientation is followed,
+except where the annotations describe the image as it is stored.
 """
 
 import io
@@ -14,11 +14,11 @@ import cv2
 import numpy as np
 from mmengine import fileio
 from mmengine.registry import TRANSFORMS
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from ..files import read_regular
 
-# What is bad about an image.
+# What makes an image unusable.
 MISSING = 'it is missing or cannot be opened'
 EMPTY = 'it is empty'
 UNREADABLE = 'it is no image that can be read'
@@ -30,61 +30,57 @@ LABELS_UNREADABLE = 'its label file cannot be read'
 LABELS_TOO_LARGE = 'its label file has values that mmsegmentation would cut to 8 bits'
 LABELS_OF_OTHER_SIZE = 'it is not of the size of its labels'
 
-# What is converted.
+# What is converted, and the modes of Pillow that show it.
 GRAYSCALE = 'grayscale'
 PALETTE = 'palette'
 ALPHA = 'alpha'
 CMYK = 'CMYK'
 SIXTEEN_BITS = '16 bits'
 ROTATED = 'EXIF rotation'
+MODES = {
+    GRAYSCALE: ('1', 'L', 'LA', 'I', 'I;16', 'I;16B', 'F'),
+    PALETTE: ('P', 'PA'),
+    ALPHA: ('LA', 'PA', 'RGBA'),
+    CMYK: ('CMYK',),
+}
 
-# How a file begins and ends. OpenCV before 4.11 reads one that is cut off, with a grey rest.
-WHOLE = ((b'\xff\xd8', b'\xff\xd9'), (b'\x89PNG', b'IEND\xaeB`\x82'))
-AS_STORED = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
+# The first and last bytes of a file. OpenCV before 4.11 fills the rest of a truncated one in gray.
+ENDS = ((b'\xff\xd8', b'\xff\xd9'), (b'\x89PNG', b'IEND\xaeB`\x82'))
 EXIF_ORIENTATION = 0x0112
-TIFF_BITS = 258
-PNG_BITS = 24  # the byte that says how many
-
-MAX_BYTES = 2**31 - 1  # of an image file, as of OpenCV
-LABEL_IMAGES = ('.png', '.bmp', '.gif', '.jpg', '.jpeg', '.tif', '.tiff')
-BLACK = 'black'  # in what a transform is given: for a black image in the place of a bad one
+TIFF_BITS_TAG = 258
+PNG_BITS_OFFSET = 24
+MAX_BYTES = 2**31 - 1  # of an image file, the limit of OpenCV
+LABEL_SUFFIXES = ('.png', '.bmp', '.gif', '.jpg', '.jpeg', '.tif', '.tiff')
 
 Size = tuple[int, int]  # width and height in pixels
 
 
 class BadImageError(Exception):
-    """An image that a model cannot learn from; the message is the reason, without the path.
-
-    Args:
-        kind: One of the reasons of this module.
-        detail: What is particular about this image.
-    """
+    """An image that cannot be used, for one of the reasons in this module."""
 
     def __init__(self, kind: str, detail: str = '') -> None:
-        super().__init__(kind, detail)
+        super().__init__(kind, detail)  # the arguments that pickle passes to the copy
         self.kind = kind
-        self.detail = detail
 
     def __str__(self) -> str:
-        return f'{self.kind}: {self.detail}' if self.detail else self.kind
+        return ': '.join(filter(None, self.args))
 
 
 @TRANSFORMS.register_module()
 class LoadImage:
-    """mmcv's ``LoadImageFromFile``, which gives the same for an image that is whole.
+    """Load an image as mmcv's ``LoadImageFromFile`` does, and refuse damaged ones.
 
-    Takes ``img_path`` or, already decoded, ``img``, or ``black`` for a black image of the
-    annotated size; if they are there, ``width`` and ``height`` as annotated and
-    ``seg_map_path``. Gives ``img``, BGR (H, W, 3), ``img_shape`` and
-    ``ori_shape``, both (H, W).
+    Reads ``img_path`` or the decoded ``img``, and if they are there ``seg_map_path`` and the
+    annotated ``width`` and ``height``. Sets ``img``, BGR of shape (H, W, 3), and ``img_shape``
+    and ``ori_shape``, both (H, W).
 
     Args:
-        to_float32: Give float32 instead of uint8.
-        backend_args: Of mmengine's file backend, where the data is not in files.
+        to_float32: Whether to convert the image from uint8 to float32.
+        backend_args: Arguments of mmengine's file backend for data that is not in local files.
 
     Raises:
-        BadImageError: If the image is missing, not whole, or not of the size of its annotations,
-            whose places would be wrong.
+        BadImageError: If the image or its label image is missing or damaged, or has another size
+            than annotated.
     """
 
     def __init__(self, to_float32: bool = False, backend_args: dict | None = None) -> None:
@@ -94,15 +90,9 @@ class LoadImage:
     def __call__(self, results: dict) -> dict:
         annotated = results.get('width'), results.get('height')
         annotated = None if None in annotated else annotated
-        labels = results.get('seg_map_path')
-        is_image = labels is not None and Path(labels).suffix.lower() in LABEL_IMAGES
-        are_cut = 'reduce_zero_label' in results  # of mmseg
-        label_size = self._label_size(labels, are_cut) if is_image else None
-
+        label_size = self._check_labels(results)
         image = results.get('img')
-        if results.get(BLACK):
-            image = np.zeros((*(annotated or label_size)[::-1], 3), np.uint8)
-        elif image is None:
+        if image is None:
             image = decode(self.read(results['img_path']), annotated or label_size)
         height, width = image.shape[:2]
         if 0 in (width, height):
@@ -110,20 +100,12 @@ class LoadImage:
         for kind, size in ((OTHER_SIZE, annotated), (LABELS_OF_OTHER_SIZE, label_size)):
             if size not in (None, (width, height)):
                 raise BadImageError(kind, f'{width}x{height} pixels instead of {size[0]}x{size[1]}')
-
         results['img'] = image.astype(np.float32) if self.to_float32 else image
         results['img_shape'] = results['ori_shape'] = (height, width)
         return results
 
-    def __repr__(self) -> str:
-        return f'LoadImage(to_float32={self.to_float32}, backend_args={self.backend_args})'
-
     def read(self, path: str, missing: str = MISSING) -> bytes:
-        """The bytes of a file.
-
-        Raises:
-            BadImageError: ``missing``, if it cannot be opened or is no regular file.
-        """
+        """Return the bytes of a regular file, or raise a BadImageError of the kind ``missing``."""
         try:
             if self.backend_args is None and '://' not in str(path):
                 return read_regular(Path(path), MAX_BYTES)
@@ -131,21 +113,21 @@ class LoadImage:
         except OSError as error:
             raise BadImageError(missing, error.strerror or type(error).__name__) from None
 
-    def _label_size(self, path: str, are_cut: bool) -> Size:
+    def _check_labels(self, results: dict) -> Size | None:
+        path = results.get('seg_map_path')
+        if path is None or Path(path).suffix.lower() not in LABEL_SUFFIXES:
+            return None
         data = self.read(path, LABELS_MISSING)
         try:
-            _require_whole(data)
+            _check_end(data)
             with opened(data) as image:
                 size = image.size
-                is_deep = image.mode.startswith(('I', 'F'))  # of more than 8 bits
-                labels = np.asarray(image) if is_deep and are_cut else np.zeros(0)
-        except UnidentifiedImageError:
+                is_cut = image.mode[0] in 'IF' and 'reduce_zero_label' in results  # in mmseg only
+                largest = np.asarray(image).max() if is_cut else 0
+        except Exception:  # the decoders of Pillow raise many kinds
             raise BadImageError(LABELS_UNREADABLE) from None
-        except Exception as error:  # of PIL's many decoders, or ours
-            raise BadImageError(LABELS_UNREADABLE, str(error).partition('\n')[0]) from None
-        other = labels[labels.astype(np.uint8) != labels]
-        if other.size:
-            raise BadImageError(LABELS_TOO_LARGE, f'{other[0]}')
+        if largest > 255:
+            raise BadImageError(LABELS_TOO_LARGE, f'{largest}')
         return size
 
 
@@ -153,94 +135,67 @@ def decode(data: bytes, annotated: Size | None = None) -> np.ndarray:
     """Decode an image file.
 
     Args:
-        data: What is in it.
-        annotated: The size that it should have: the rotation of EXIF is left out if the image
-            has this size only without.
+        data: The bytes of the file.
+        annotated: The expected size. If only the image as stored has it, the EXIF orientation is
+            ignored.
 
     Returns:
-        BGR, (H, W, 3) uint8.
+        BGR of shape (H, W, 3), uint8.
 
     Raises:
-        BadImageError: If it is empty, cut off, or no image.
+        BadImageError: If the file is empty, truncated or not an image.
     """
     if not data:
         raise BadImageError(EMPTY)
-    _require_whole(data)
-    image = _decode_with_cv2(data, cv2.IMREAD_COLOR)
-    if image is None:
-        return _decode_with_pil(data)
-    height, width = image.shape[:2]
-    if annotated == (height, width) != (width, height):
-        stored = _decode_with_cv2(data, AS_STORED)
-        if stored.shape[1::-1] == annotated:
-            return stored
-    return image
-
-
-def conversions(data: bytes) -> list[str]:
-    """What :func:`decode` does beyond decoding, told by the head of the file.
-
-    Returns:
-        Of GRAYSCALE, PALETTE, ALPHA, CMYK, SIXTEEN_BITS and ROTATED those that apply; none for
-        a format that PIL does not know.
-    """
+    _check_end(data)
     try:
-        with opened(data) as image:
-            mode = image.mode
-            if image.format == 'PNG':
-                bits = data[PNG_BITS]
-            else:
-                bits = max(getattr(image, 'tag_v2', {}).get(TIFF_BITS, (8,)))
-            applies = {
-                GRAYSCALE: mode in ('1', 'L', 'LA', 'I', 'F') or mode.startswith('I;16'),
-                PALETTE: mode in ('P', 'PA'),
-                ALPHA: mode in ('LA', 'PA', 'RGBA') or 'transparency' in image.info,
-                CMYK: mode == 'CMYK',
-                SIXTEEN_BITS: bits == 16,
-                ROTATED: image.getexif().get(EXIF_ORIENTATION, 1) in range(2, 9),
-            }
-    except Exception:  # of PIL's many decoders; OpenCV may read it nevertheless
-        return []
-    return [kind for kind, is_so in applies.items() if is_so]
-
-
-def _require_whole(data: bytes) -> None:
-    """Quick for a JPEG or PNG that ends as it should; PIL decodes any other one to see."""
-    if any(data.startswith(start) and data.endswith(end) for start, end in WHOLE):
-        return
-    try:
-        with opened(data) as image:
-            image.load()
-    except Exception as error:  # of PIL's many decoders, which may not know what OpenCV reads
-        if 'truncated' in str(error).lower():
-            raise BadImageError(CUT_OFF) from None
-
-
-def _decode_with_cv2(data: bytes, flags: int) -> np.ndarray | None:
-    try:
-        return cv2.imdecode(np.frombuffer(data, np.uint8), flags)
-    except cv2.error:  # of more pixels than OpenCV takes
-        return None
-
-
-def _decode_with_pil(data: bytes) -> np.ndarray:
+        encoded = np.frombuffer(data, np.uint8)
+        image = cv2.imdecode(encoded, cv2.IMREAD_COLOR)
+        if image is not None and annotated == image.shape[:2] != image.shape[1::-1]:
+            as_stored = cv2.imdecode(encoded, cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
+            image = as_stored if as_stored.shape[1::-1] == annotated else image
+        if image is not None:
+            return image
+    except cv2.error:  # more pixels than OpenCV allows
+        pass
     try:
         with opened(data) as image:
             return np.ascontiguousarray(np.asarray(image.convert('RGB'))[..., ::-1])
-    except Exception:  # of PIL's many decoders
-        no_end = any(data.startswith(start) and not data.endswith(end) for start, end in WHOLE)
-        raise BadImageError(CUT_OFF if no_end else UNREADABLE) from None
+    except Exception:  # the decoders of Pillow raise many kinds
+        has_no_end = any(data.startswith(start) and not data.endswith(end) for start, end in ENDS)
+        raise BadImageError(CUT_OFF if has_no_end else UNREADABLE) from None
+
+
+def conversions(data: bytes) -> list[str]:
+    """List what :func:`decode` converts in an image file, as far as Pillow knows its format."""
+    try:
+        with opened(data) as image:
+            kinds = [kind for kind, modes in MODES.items() if image.mode in modes]
+            tiff_bits = getattr(image, 'tag_v2', {}).get(TIFF_BITS_TAG, (8,))
+            bits = data[PNG_BITS_OFFSET] if image.format == 'PNG' else max(tiff_bits)
+            kinds += [SIXTEEN_BITS] if bits == 16 else []
+            is_rotated = image.getexif().get(EXIF_ORIENTATION, 1) in range(2, 9)
+            return kinds + ([ROTATED] if is_rotated else [])
+    except Exception:  # OpenCV may be able to read it nevertheless
+        return []
 
 
 @contextmanager
 def opened(data: bytes, formats: Sequence[str] | None = None) -> Iterator[Image.Image]:
-    """PIL's image, without its warnings: what is wrong is said by who asks.
-
-    Args:
-        data: What is in the file.
-        formats: Those that it may have, as PIL calls them; None: any.
-    """
+    """Open the bytes of an image with Pillow, in one of its ``formats``, without its warnings."""
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')
         with Image.open(io.BytesIO(data), formats=formats) as image:
             yield image
+
+
+def _check_end(data: bytes) -> None:
+    """Refuse truncated files; only those that do not end as usual are decoded to find out."""
+    if any(data.startswith(start) and data.endswith(end) for start, end in ENDS):
+        return
+    try:
+        with opened(data) as image:
+            image.load()
+    except Exception as error:  # the decoders of Pillow raise many kinds
+        if 'truncated' in str(error).lower():
+            raise BadImageError(CUT_OFF) from None

@@ -1,25 +1,22 @@
-"""The built-in dataset: circles, squares and triangles, drawn in seconds.
+"""Draw the built-in dataset: circles, squares and triangles, in the layouts of COCO and ADE20k.
 
-One set of images in two layouts, so that a detector and a segmentor can be trained and tested
-on a machine without COCO or ADE20k::
+It trains and tests a detector and a segmentor on a machine without COCO and ADE20k::
 
     <root>/coco/{train2017,val2017}/*.jpg
     <root>/coco/annotations/instances_{train,val}2017.json
     <root>/ade/images/{training,validation}/*.jpg
     <root>/ade/annotations/{training,validation}/*.png
-    <root>/shapes.json    what was asked for, and a checksum of every file
+    <root>/shapes.json    the spec and a checksum of every file
 
-Shapes overlap. As in COCO, a polygon is the visible part of its object; area and box are those
-of the polygon. As in ADE20k, a label of 0 means unlabelled; 1 is the background.
+Shapes overlap. As in COCO, a polygon outlines the visible part of its object, and area and box are
+those of the polygon. As in ADE20k, label 0 means unlabelled; label 1 is the background.
 """
 
 import hashlib
 import json
-import shutil
-import tempfile
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import cv2
 import numpy as np
@@ -28,47 +25,41 @@ from rich.progress import track
 from shapely.geometry import Polygon
 
 from ..errors import UserError
+from ..files import require_writable
 
 CLASSES = ('circle', 'square', 'triangle')
-CORNERS = {'circle': 40, 'square': 4, 'triangle': 3}
-UPRIGHT = {'circle': 0.0, 'square': np.pi / 4, 'triangle': -np.pi / 2}  # angle of a corner
-BACKGROUND_LABEL = 1  # of ADE20k's layout; class i has the label i + 2
-SPLITS = {'train2017': 'training', 'val2017': 'validation'}  # COCO's name: ADE20k's
+CORNERS = (40, 4, 3)  # of each class
+UPRIGHT = (0.0, np.pi / 4, -np.pi / 2)  # angle of a corner of each class
+BACKGROUND_LABEL = 1  # in ADE20k's layout; class i has the label i + 2
+SPLITS = {'train2017': 'training', 'val2017': 'validation'}  # COCO's name: ADE20k's name
 MANIFEST = 'shapes.json'
 
-MIN_SIDE, MAX_SIDE = 0.28, 0.55  # of a shape, as a share of the image
+MIN_SIDE, MAX_SIDE = 0.28, 0.55  # of a shape, relative to the image
 MAX_TILT = np.pi / 12  # 15 degrees
 MAX_OBJECTS = 4
-MIN_VISIBLE = 0.75  # share of a shape that later ones must leave visible
-MIN_CONTRAST = 60.0  # distance of a shape's mean colour to what it lies on, of 255 a channel
+MIN_VISIBLE = 0.75  # fraction of a shape that later shapes leave visible
+MIN_CONTRAST = 60.0  # distance between the mean colours of a shape and its background, 0 to 255
 SUBPIXEL_BITS = 4  # of cv2's fixed-point coordinates
 
 
 @dataclass(frozen=True)
 class ShapesSpec:
-    """What to draw: the same spec gives the same images.
-
-    Attributes:
-        num_train: Training images.
-        num_val: Validation images.
-        size: Side of the square images in pixels.
-        seed: Of all randomness.
-    """
+    """The parameters of a dataset. The same parameters give the same images."""
 
     num_train: int = 400
     num_val: int = 40
-    size: int = 160
+    size: int = 160  # width and height of the images in pixels
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (('num_train', 1), ('num_val', 1), ('size', 32), ('seed', 0)):
-            if getattr(self, name) < least:
-                raise UserError(f'shapes: {name}={getattr(self, name)} is less than {least}')
+        for name, minimum in (('num_train', 1), ('num_val', 1), ('size', 32), ('seed', 0)):
+            if getattr(self, name) < minimum:
+                raise UserError(f'shapes: {name}={getattr(self, name)} is less than {minimum}')
 
 
 @dataclass
 class Shape:
-    """An object of an image: its class (index into CLASSES) and its outlines in pixels."""
+    """An object in an image: the index of its class in CLASSES and its outlines in pixels."""
 
     category: int
     outline: np.ndarray  # (n, 2) x, y of the whole shape
@@ -76,82 +67,61 @@ class Shape:
 
 
 def make_shapes(root: str | Path, spec: ShapesSpec | None = None) -> bool:
-    """Draw the dataset into ``root``, or verify that it is there already.
+    """Draw the dataset into a folder, unless it is already there and every file is unchanged.
 
-    The files are written into a temporary folder beside ``root`` and renamed when all are
-    whole. A dataset of another spec, or with a missing or changed file, is drawn anew.
+    An existing shapes dataset that differs is replaced when the new one is complete.
 
     Args:
-        root: The folder to make.
-        spec: What to draw.
+        root: The folder to create.
+        spec: The parameters of the dataset; None for the defaults.
 
     Returns:
-        Whether anything was drawn: False if the dataset was there, whole.
+        True if the dataset was drawn, False if it was already there.
 
     Raises:
-        UserError: If ``root`` holds a file that this function did not make.
+        UserError: If ``root`` is a file, contains other files or cannot be created.
     """
     root, spec = Path(root).resolve(), spec or ShapesSpec()
-    if root.exists() and not (root.is_dir() and not any(root.iterdir())):
-        foreign = _foreign_files(root)
-        if foreign == [root]:
-            raise UserError(f'{root} is a file: name a folder')
-        if foreign:
+    if root.is_file():
+        raise UserError(f'{root} is a file: name a folder')
+    try:
+        manifest = json.loads((root / MANIFEST).read_text())
+        known = {root / name for name in (MANIFEST, *manifest['sha256'])}
+    except (OSError, ValueError, KeyError, TypeError):
+        manifest, known = None, set()
+    for path in root.rglob('*'):
+        if path.is_file() and path not in known:
             raise UserError(
-                f'{root} holds {foreign[0].name}, which is not of a shapes dataset; everything '
-                'is left as it is: name another folder'
+                f'{root} contains {path.name}, which does not belong to a shapes dataset; '
+                'nothing was changed: name another folder'
             )
-        if is_whole(root, spec):
-            return False
-    try:
-        root.parent.mkdir(parents=True, exist_ok=True)
-        workspace = Path(tempfile.mkdtemp(prefix=f'.{root.name}-', dir=root.parent))
-    except OSError as error:
-        raise UserError(f'{root} cannot be made ({error}): name another folder') from None
-    try:
-        draft = workspace / 'new'
-        draft.mkdir()
-        _write(draft, spec)
+    if manifest == _make_manifest(root, spec):
+        return False
+    require_writable(root.parent)
+    with TemporaryDirectory(prefix=f'.{root.name}-', dir=root.parent) as temporary:
+        draft = Path(temporary, 'new')
+        _draw_dataset(draft, spec)
         if root.exists():
-            root.rename(workspace / 'old')
+            root.rename(Path(temporary, 'old'))
         draft.rename(root)
-    finally:
-        shutil.rmtree(workspace, ignore_errors=True)
     return True
 
 
-def is_whole(root: str | Path, spec: ShapesSpec) -> bool:
-    """Whether ``root`` holds the dataset of this spec, every file as it was written."""
-    try:
-        manifest = json.loads((Path(root) / MANIFEST).read_text())
-    except (OSError, json.JSONDecodeError):
-        return False
-    return manifest == _manifest(Path(root), spec)
+def _make_manifest(root: Path, spec: ShapesSpec) -> dict:
+    files = sorted(path for path in root.rglob('*') if path.is_file() and path != root / MANIFEST)
+    return dict(
+        drawn_by=_sha256(Path(__file__)),  # other code may draw other images
+        spec=asdict(spec),
+        sha256={path.relative_to(root).as_posix(): _sha256(path) for path in files},
+    )
 
 
-def _foreign_files(root: Path) -> list[Path]:
-    """The files in ``root`` that its manifest does not list: all of them without one."""
-    if not root.is_dir():
-        return [root]
-    try:
-        listed = set(json.loads((root / MANIFEST).read_text())['sha256']) | {MANIFEST}
-    except (OSError, ValueError, KeyError, TypeError):
-        listed = set()
-    return [
-        p for p in root.rglob('*') if p.is_file() and p.relative_to(root).as_posix() not in listed
-    ]
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def draw_image(rng: np.random.Generator, size: int) -> tuple[np.ndarray, list[Shape]]:
-    """Draw one image.
-
-    Args:
-        rng: The source of all randomness.
-        size: Side in pixels.
-
-    Returns:
-        The image, (size, size, 3) uint8 RGB, and its shapes from back to front.
-    """
+    """Return an image, (size, size, 3) uint8 RGB, and its shapes from back to front."""
     shapes = _place_shapes(rng, size)
     image = _texture(rng, size, contrast=30.0)
     for shape in shapes:
@@ -165,9 +135,9 @@ def draw_image(rng: np.random.Generator, size: int) -> tuple[np.ndarray, list[Sh
 
 
 def label_map(shapes: list[Shape], size: int) -> np.ndarray:
-    """The ADE20k-style labels of an image's shapes: (size, size) uint8."""
+    """Return the labels of an image in ADE20k's format, (size, size) uint8."""
     labels = np.full((size, size), BACKGROUND_LABEL, np.uint8)
-    for shape in shapes:  # whole shapes, later ones over earlier ones: visible parts leave seams
+    for shape in shapes:  # whole shapes, back to front: visible parts would leave gaps
         rle = coco_mask.frPyObjects([_flat(Polygon(shape.outline))], size, size)[0]
         labels[coco_mask.decode(rle) > 0] = shape.category + 2
     return labels
@@ -180,9 +150,14 @@ def _place_shapes(rng: np.random.Generator, size: int) -> list[Shape]:
         category = int(rng.integers(len(CLASSES)))
         outline = _outline(rng, category, size)
         polygon = Polygon(outline)
-        covered = [shape.visible.difference(polygon) for shape in shapes]
-        if all(_is_annotatable(c, s) for c, s in zip(covered, shapes, strict=True)):
-            for shape, visible in zip(shapes, covered, strict=True):
+        remaining = [shape.visible.difference(polygon) for shape in shapes]
+        if all(
+            visible.geom_type == 'Polygon'
+            and not visible.interiors  # a COCO polygon cannot have holes
+            and visible.area >= MIN_VISIBLE * Polygon(shape.outline).area
+            for visible, shape in zip(remaining, shapes, strict=True)
+        ):
+            for shape, visible in zip(shapes, remaining, strict=True):
                 shape.visible = visible
             shapes.append(Shape(category, outline, polygon))
         if len(shapes) == wanted:
@@ -190,28 +165,19 @@ def _place_shapes(rng: np.random.Generator, size: int) -> list[Shape]:
     return shapes
 
 
-def _is_annotatable(visible, shape: Shape) -> bool:
-    """One outline without a hole, as COCO's polygons are, and enough of the shape left."""
-    return (
-        visible.geom_type == 'Polygon'
-        and not visible.interiors
-        and visible.area >= MIN_VISIBLE * Polygon(shape.outline).area
-    )
-
-
 def _outline(rng: np.random.Generator, category: int, size: int) -> np.ndarray:
     side = size * rng.uniform(MIN_SIDE, MAX_SIDE)
-    corners = CORNERS[CLASSES[category]]
+    corners = CORNERS[category]
     # The circle through the corners; its diameter stays below the image's side.
     radius = side / 2 if corners > 4 else side / (2 * np.sin(np.pi / corners))
-    angles = UPRIGHT[CLASSES[category]] + rng.uniform(-MAX_TILT, MAX_TILT)
+    angles = UPRIGHT[category] + rng.uniform(-MAX_TILT, MAX_TILT)
     angles = angles + 2 * np.pi * np.arange(corners) / corners
     centre = rng.uniform(radius, size - radius, size=2)
     return centre + radius * np.stack((np.cos(angles), np.sin(angles)), axis=1)
 
 
 def _paint(rng: np.random.Generator, image: np.ndarray, shape: Shape) -> np.ndarray:
-    """An opaque texture that a person can tell from what is under the shape."""
+    """Return a texture with a visible contrast to the image under the shape."""
     size = len(image)
     under = np.zeros((size, size), np.uint8)
     cv2.fillPoly(under, [shape.outline.round().astype(np.int32)], 1)
@@ -223,7 +189,7 @@ def _paint(rng: np.random.Generator, image: np.ndarray, shape: Shape) -> np.ndar
 
 
 def _texture(rng: np.random.Generator, size: int, contrast: float) -> np.ndarray:
-    """A random colour with smooth blotches and fine grain, (size, size, 3) float32."""
+    """Return a random colour with smooth blotches and fine grain, (size, size, 3) float32."""
     colour = rng.uniform(40, 215, size=3)
     coarse = rng.normal(size=(int(rng.integers(3, 12)),) * 2).astype(np.float32)
     blotches = cv2.resize(coarse, (size, size), interpolation=cv2.INTER_CUBIC)
@@ -233,73 +199,44 @@ def _texture(rng: np.random.Generator, size: int, contrast: float) -> np.ndarray
 
 
 def _flat(polygon: Polygon) -> list[float]:
-    """COCO's form of a polygon: x1, y1, x2, y2, ..."""
+    """Return COCO's format of a polygon: x1, y1, x2, y2, ..."""
     points = np.array(polygon.exterior.coords[:-1])
     return [round(float(v), 2) for v in points.reshape(-1)]
 
 
-def _write(root: Path, spec: ShapesSpec) -> None:
-    counts = dict(zip(SPLITS, (spec.num_train, spec.num_val), strict=True))
-    first_id = 1
-    for split, ade_split in SPLITS.items():
-        ids = range(first_id, first_id + counts[split])
-        first_id += counts[split]
-        _write_split(root, split, ade_split, list(ids), spec)
-    (root / MANIFEST).write_text(json.dumps(_manifest(root, spec), indent=1))
-
-
-def _write_split(root: Path, split: str, ade_split: str, ids: list[int], spec: ShapesSpec) -> None:
-    image_dirs = root / 'coco' / split, root / 'ade' / 'images' / ade_split
-    label_dir = root / 'ade' / 'annotations' / ade_split
-    annotation_dir = root / 'coco' / 'annotations'
-    for folder in (*image_dirs, label_dir, annotation_dir):
-        folder.mkdir(parents=True, exist_ok=True)
-
-    images, annotations = [], []
-    for image_id in track(ids, description=f'Drawing {split}'):
-        # A generator per image: an image does not depend on how many come before it.
-        rng = np.random.default_rng((spec.seed, image_id))
-        image, shapes = draw_image(rng, spec.size)
-        name = f'{image_id:012d}'
-        for folder in image_dirs:
-            _save(folder / f'{name}.jpg', image[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, 95])
-        _save(label_dir / f'{name}.png', label_map(shapes, spec.size))
-        images.append(dict(id=image_id, file_name=f'{name}.jpg', width=spec.size, height=spec.size))
-        annotations += _coco_annotations(image_id, len(annotations) + 1, shapes)
-    content = dict(
-        images=images,
-        annotations=annotations,
-        categories=[dict(id=i + 1, name=name) for i, name in enumerate(CLASSES)],
-    )
-    (annotation_dir / f'instances_{split}.json').write_text(json.dumps(content))
-
-
-def _coco_annotations(image_id: int, first_id: int, shapes: list[Shape]) -> Iterator[dict]:
-    for i, shape in enumerate(shapes):
-        x1, y1, x2, y2 = shape.visible.bounds
-        yield dict(
-            id=first_id + i,
-            image_id=image_id,
-            category_id=shape.category + 1,
-            segmentation=[_flat(shape.visible)],
-            area=round(shape.visible.area, 2),
-            bbox=[round(v, 2) for v in (x1, y1, x2 - x1, y2 - y1)],
-            iscrowd=0,
-        )
-
-
-def _save(path: Path, image: np.ndarray, parameters: list[int] | None = None) -> None:
-    # OpenCV's own writing does not say what went wrong, such as a full disk.
-    path.write_bytes(cv2.imencode(path.suffix, image, parameters or [])[1])
-
-
-def _manifest(root: Path, spec: ShapesSpec) -> dict:
-    def sha256(path: Path) -> str:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-
-    files = sorted(p for p in root.rglob('*') if p.is_file() and p.name != MANIFEST)
-    return dict(
-        drawn_by=sha256(Path(__file__)),  # other code may draw other images from the same spec
-        spec=asdict(spec),
-        sha256={p.relative_to(root).as_posix(): sha256(p) for p in files},
-    )
+def _draw_dataset(root: Path, spec: ShapesSpec) -> None:
+    first_val = spec.num_train + 1
+    ids = range(1, first_val), range(first_val, first_val + spec.num_val)
+    for (split, ade_split), image_ids in zip(SPLITS.items(), ids, strict=True):
+        coco_images, ade_images = root / 'coco' / split, root / 'ade' / 'images' / ade_split
+        labels, annotation_dir = root / f'ade/annotations/{ade_split}', root / 'coco/annotations'
+        for folder in (coco_images, ade_images, labels, annotation_dir):
+            folder.mkdir(parents=True, exist_ok=True)
+        images, annotations = [], []
+        for image_id in track(image_ids, description=f'Drawing {split}'):
+            # A generator for each image: it does not depend on the number of images before it.
+            image, shapes = draw_image(np.random.default_rng((spec.seed, image_id)), spec.size)
+            file_name = f'{image_id:012d}.jpg'
+            # Not cv2.imwrite, which does not report why it fails, for example on a full disk.
+            jpeg = cv2.imencode('.jpg', image[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, 95])[1]
+            png = cv2.imencode('.png', label_map(shapes, spec.size))[1]
+            (coco_images / file_name).write_bytes(jpeg)
+            (ade_images / file_name).write_bytes(jpeg)
+            (labels / file_name).with_suffix('.png').write_bytes(png)
+            images.append(dict(id=image_id, file_name=file_name, width=spec.size, height=spec.size))
+            for shape in shapes:
+                x1, y1, x2, y2 = shape.visible.bounds
+                annotation = dict(
+                    id=len(annotations) + 1,
+                    image_id=image_id,
+                    category_id=shape.category + 1,
+                    segmentation=[_flat(shape.visible)],
+                    area=round(shape.visible.area, 2),
+                    bbox=[round(v, 2) for v in (x1, y1, x2 - x1, y2 - y1)],
+                    iscrowd=0,
+                )
+                annotations.append(annotation)
+        categories = [dict(id=i, name=name) for i, name in enumerate(CLASSES, 1)]
+        content = dict(images=images, annotations=annotations, categories=categories)
+        (annotation_dir / f'instances_{split}.json').write_text(json.dumps(content))
+    (root / MANIFEST).write_text(json.dumps(_make_manifest(root, spec), indent=1))

@@ -1,4 +1,4 @@
-"""The model of a config, before it is given weights."""
+"""Build the model of a config with random weights."""
 
 import torch
 from mmengine.config import Config
@@ -14,17 +14,17 @@ FRAMEWORKS = ('mmdet', 'mmseg')
 
 
 def build_model(cfg: Config, device: str) -> nn.Module:
-    """Build the detector or segmentor of a config; nothing is read or downloaded.
+    """Build the detector or segmentor of a config, without reading any weights.
 
     Args:
-        cfg: As of :func:`xcit_mm.engine.config.load.load_config`.
-        device: 'cpu': random weights; 'meta': shapes alone, which take no memory.
+        cfg: Result of :func:`xcit_mm.engine.config.load.load_config`.
+        device: 'cpu', or 'meta' for shapes that take no memory.
 
     Returns:
-        The model, in evaluation.
+        The model in evaluation mode.
 
     Raises:
-        UserError: If the config has no model, or not of mmdet or mmseg, or it cannot be built.
+        UserError: If the config has no model, it is not one of mmdet or mmseg, or cannot be built.
     """
     framework = cfg.get('default_scope')
     if cfg.get('model') is None:

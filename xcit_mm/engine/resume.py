@@ -8,7 +8,8 @@ from typing import Any
 
 from ..errors import UserError
 from ..files import EARLIER, set_aside
-from ..weights.checkpoint import model_state, read_checkpoint, require_finite
+from ..weights.read import read_checkpoint
+from ..weights.states import model_state, require_finite
 from .training_state import require_training_state
 
 POINTER = 'last_checkpoint'  # mmengine's file with the path of the newest checkpoint
@@ -36,7 +37,7 @@ def newest_checkpoint(
 
     Args:
         work_dir: The folder of the run. It may have been moved since: mmengine notes full paths.
-        trusted: See :func:`~xcit_mm.weights.checkpoint.read_checkpoint`.
+        trusted: See :func:`~xcit_mm.weights.read.read_checkpoint`.
 
     Returns:
         The path, what the file holds, and sentences about newer files that cannot be read.

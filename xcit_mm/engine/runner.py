@@ -18,8 +18,9 @@ from torch.utils.data import DataLoader
 
 from ..errors import UserError, reason
 from ..files import require_writable, write_whole
-from ..weights.checkpoint import HEAD, modules_of, read_checkpoint, require_same_tensors
-from ..weights.pretrained import pretrained_weights, weights_for
+from ..weights.pretrained import weights_for
+from ..weights.read import read_checkpoint
+from ..weights.states import HEAD, modules_of, require_same_tensors
 from .console import keep_readable
 from .data.loader import evaluation_loader
 from .distributed import CpuGroup
@@ -31,23 +32,19 @@ AVERAGED = 'module.'  # the prefix of the averaged weights of mmengine's EMAHook
 OF_ANOTHER_RUN = (AssertionError, AttributeError, KeyError, TypeError, ValueError)
 
 
-def build_runner(
-    cfg: Config, notes: list[str], options: Mapping[str, Any] | None = None
-) -> 'CheckedRunner':
+def build_runner(cfg: Config, notes: list[str]) -> 'CheckedRunner':
     """Build the runner of a checked config, and log how the config was adapted.
 
     Args:
         cfg: The config.
         notes: Sentences for the log.
-        options: The options of the command line.
 
     Raises:
-        UserError: If a folder cannot be written to, or the weights cannot be downloaded.
+        UserError: If a folder cannot be written to.
     """
     for folder in (cfg.work_dir, cfg.default_hooks.get('pictures', {}).get('test_dir')):
         if folder is not None:
             require_writable(folder)
-    notes = notes + pretrained_weights(cfg, options or {})
     if cfg.launcher != 'none' and not torch.cuda.is_available():
         torch.distributed.init_process_group('gloo')  # mmengine's start needs CUDA devices
     runner = CheckedRunner.from_cfg(cfg)

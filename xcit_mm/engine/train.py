@@ -7,7 +7,7 @@ from typing import Any
 from mmengine.dist import is_main_process
 
 from ..files import require_writable_file
-from ..weights.pretrained import read_all_safely
+from ..weights.pretrained import pretrained_weights, read_all_safely
 from .config.adapt import adapt_for_test, adapt_for_training
 from .config.check import check
 from .config.errors import config_errors
@@ -50,7 +50,8 @@ def train(
     notes = adapt_for_training(cfg, options, resume, trust_checkpoint, tensorboard)
     check(cfg, 'train')
     with run_lock(cfg) as warnings, config_errors(cfg), read_all_safely(cfg.trust_checkpoint):
-        build_runner(cfg, notes + warnings, options).train()
+        notes += warnings + pretrained_weights(cfg)
+        build_runner(cfg, notes).train()
 
 
 def test(
@@ -88,7 +89,7 @@ def test(
     if out is not None:
         require_writable_file(Path(out))
     with config_errors(cfg), read_all_safely(cfg.trust_checkpoint):
-        runner = build_runner(cfg, notes, options)
+        runner = build_runner(cfg, notes)
         metrics = runner.test()
     if out is not None and is_main_process():
         write_metrics(Path(out), config, checkpoint, metrics, runner.test_loop.evaluator)

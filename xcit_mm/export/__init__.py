@@ -1,4 +1,4 @@
-"""Models as ONNX files, for images of any size."""
+"""Models as ONNX files for images of any size."""
 
 from .onnx_file import PARTS, Exported, export_onnx
 

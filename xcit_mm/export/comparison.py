@@ -1,7 +1,6 @@
-"""Does onnxruntime compute from a file what PyTorch does?"""
+"""Compare what onnxruntime computes from a file with PyTorch."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -11,103 +10,105 @@ from ..datasets.shapes import draw_image
 from ..errors import UserError
 from .graphs import Graph
 
-# Batch, height and width: a side that no patch size divides, and many tokens.
+# Batch, height and width: one has sides that no patch size divides, one has many tokens.
 SIZES = ((1, 256, 256), (2, 199, 277), (1, 384, 512))
-TOLERANCE = 1e-4  # of the norm of an output; of labels, the share that may differ
-# Objects that only one of both finds: where two boxes overlap as much as NMS allows, or have the
-# same score, the last bit decides.
+TOLERANCE = 1e-4  # relative error of an output; of labels, the share that may differ
+# Share of objects that only one of both may find: where two boxes overlap as much as NMS allows,
+# or have the same score, the last bit decides.
 LOST_OBJECTS = 0.02
 SAME_BOX = 1e-2  # pixels
 CANDIDATES = 300  # boxes to compare of a detector that finds no object
-PROVIDERS = ['CPUExecutionProvider']
 
 Size = tuple[int, int, int]
 
 
-def compare(graph: Graph, path: str) -> tuple[dict[Size, float], int | None]:
-    """Compute drawn images of several sizes by both.
+def compare(graph: Graph, model: bytes) -> tuple[dict[Size, float], int | None]:
+    """Compute drawn images of several sizes with both.
 
-    Where a detector finds no object in them, its best boxes are compared.
+    The best boxes are compared if a detector finds no object in the images.
 
     Args:
-        graph: In PyTorch.
-        path: The ONNX file.
+        graph: The graph in PyTorch.
+        model: The content of the ONNX file.
 
     Returns:
-        The largest relative error of an output by the size, and of detectors how many objects
-        were compared.
+        The largest relative error of an output by image size, and the number of compared objects
+        of a detector.
 
     Raises:
-        UserError: If they differ.
+        UserError: If the results differ.
     """
     import onnx
-    from onnxruntime import InferenceSession
 
-    errors, objects = _compare(graph, InferenceSession(path, providers=PROVIDERS))
+    errors, objects = _compare(graph, model)
     if objects == 0:
         with torch.no_grad():
-            graph.lower_threshold(_drawn(SIZES[0]), CANDIDATES)
-        proto = onnx.load(path)
+            graph.lower_threshold(_draw(SIZES[0]), CANDIDATES)
+        proto = onnx.load_from_string(model)
         threshold = next(c for c in proto.graph.initializer if c.name == 'score_thr')
         threshold.CopyFrom(onnx.numpy_helper.from_array(graph.score_thr.numpy(), 'score_thr'))
-        session = InferenceSession(proto.SerializeToString(), providers=PROVIDERS)
-        errors, objects = _compare(graph, session)
+        errors, objects = _compare(graph, proto.SerializeToString())
     return errors, objects
 
 
-def _compare(graph: Graph, session: Any) -> tuple[dict[Size, float], int | None]:
+def _compare(graph: Graph, model: bytes) -> tuple[dict[Size, float], int | None]:
+    from onnxruntime import InferenceSession
+
+    session = InferenceSession(model, providers=['CPUExecutionProvider'])
     errors: dict[Size, float] = {}
     objects = None if graph.batched else 0
     for batch, height, width in SIZES:
         size = (batch if graph.batched else 1, height, width)
-        image = _drawn(size)
+        image = _draw(size)
         with torch.no_grad():
-            wanted = graph.reference(image)
-        given = [torch.from_numpy(a) for a in session.run(None, {'image': image.numpy()})]
+            expected = graph.reference(image)
+        outputs = [torch.from_numpy(a) for a in session.run(None, {'image': image.numpy()})]
         if not graph.batched:
-            given, wanted = _same_objects(given, wanted, size)
-            objects += len(given[0])
-        by_name = dict(zip(graph.outputs, map(_error, given, wanted), strict=True))
+            outputs, expected = _match_objects(outputs, expected, size)
+            objects += len(outputs[0])
+        by_name = dict(zip(graph.outputs, map(_error, outputs, expected), strict=True))
         worst = max(by_name, key=by_name.get)
         errors[size] = by_name[worst]
-        if not errors[size] <= TOLERANCE:  # nan is not
+        if not errors[size] <= TOLERANCE:  # also if it is NaN
             raise UserError(
-                f'nothing is written: for an image of {height}x{width} onnxruntime computes '
-                f'another output {worst} than PyTorch (relative error {errors[size]:.1e})'
+                f'nothing is written: for an image of {height}x{width} the output {worst} of '
+                f'onnxruntime differs from that of PyTorch (relative error {errors[size]:.1e})'
             )
     return errors, objects
 
 
-def _drawn(size: Size) -> Tensor:
+def _draw(size: Size) -> Tensor:
     batch, height, width = size
     rng = np.random.default_rng(0)
     images = [draw_image(rng, max(height, width))[0][:height, :width] for _ in range(batch)]
     return torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).float().contiguous()
 
 
-def _error(given: Tensor, wanted: Tensor) -> float:
-    if given.shape != wanted.shape:
+def _error(output: Tensor, expected: Tensor) -> float:
+    if output.shape != expected.shape:
         return float('inf')
-    if not wanted.numel():
+    if not expected.numel():
         return 0.0
-    if not wanted.is_floating_point():
-        return (given != wanted).float().mean().item()
-    return ((given - wanted).norm() / wanted.norm().clamp_min(1e-12)).item()
+    if not expected.is_floating_point():
+        return (output != expected).float().mean().item()
+    return ((output - expected).norm() / expected.norm().clamp_min(1e-12)).item()
 
 
-def _same_objects(
-    given: Sequence[Tensor], wanted: Sequence[Tensor], size: Size
+def _match_objects(
+    outputs: Sequence[Tensor], expected: Sequence[Tensor], size: Size
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """The objects that both have found, in one order."""
-    (boxes, _, labels), (wanted_boxes, _, wanted_labels) = given[:3], wanted[:3]
-    apart = (boxes[:, None] - wanted_boxes).abs().amax(-1)
-    same = (apart <= SAME_BOX) & (labels[:, None] == wanted_labels)
+    """Return the objects that both have found, in the same order."""
+    (boxes, _, labels), (expected_boxes, _, expected_labels) = outputs[:3], expected[:3]
+    distance = (boxes[:, None] - expected_boxes).abs().amax(-1)
+    same = (distance <= SAME_BOX) & (labels[:, None] == expected_labels)
     pairs = same & (same.cumsum(0) == 1) & (same.cumsum(1) == 1)
-    mine, theirs = pairs.nonzero(as_tuple=True)
-    lost = len(boxes) + len(wanted_boxes) - 2 * len(mine)
-    if lost > LOST_OBJECTS * (len(boxes) + len(wanted_boxes)):
+    i, j = pairs.nonzero(as_tuple=True)
+    total = len(boxes) + len(expected_boxes)
+    lost = total - 2 * len(i)
+    if lost > LOST_OBJECTS * total:
         raise UserError(
             f'nothing is written: in an image of {size[1]}x{size[2]} onnxruntime finds '
-            f'{len(boxes)} objects, PyTorch {len(wanted_boxes)}, and {lost} only one of both'
+            f'{len(boxes)} objects and PyTorch {len(expected_boxes)}, {lost} of them without a '
+            'counterpart'
         )
-    return [t[mine] for t in given], [t[theirs] for t in wanted]
+    return [t[i] for t in outputs], [t[j] for t in expected]

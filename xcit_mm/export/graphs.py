@@ -1,54 +1,59 @@
-"""What an ONNX file computes: from pixels, normalised inside, to maps or labels."""
+"""What an ONNX file computes: from pixels, which it normalizes, to maps or labels."""
 
-from collections.abc import Callable
+import copy
 
 import torch
 from torch import Tensor, nn
 
 from ..models import XCiT
-from .replacements import MatrixPool, plain_upsample
-
-SMALL = 64, 64  # pixels, to see how many maps there are
 
 
 class Graph(nn.Module):
-    """A model, or a part of it, that takes images as they are.
+    """A model, or a part of it, that takes images with values of 0 to 255.
 
     Args:
-        model: mmdet's or mmseg's, with the mean and the deviation of its pixels.
+        model: Model of mmdet or mmseg.
 
     Attributes:
-        outputs: Their names.
+        outputs: Names of the outputs.
         batched: Whether it takes several images at once.
-        replacements: As of :func:`xcit_mm.export.replacements.replace_modules`.
     """
 
     outputs: tuple[str, ...]
     batched = True
-    replacements: dict[type[nn.Module], Callable] = {nn.AdaptiveAvgPool2d: MatrixPool.like}
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
 
-    def normalised(self, image: Tensor) -> Tensor:
-        """(B, 3, H, W), RGB in 0..255, to what the backbone was trained on."""
+    def normalize(self, image: Tensor) -> Tensor:
+        """Normalize images (B, 3, H, W) as the config says."""
         preprocessor = self.model.data_preprocessor
-        if not hasattr(preprocessor, 'mean'):  # the config does not normalise
+        if not hasattr(preprocessor, 'mean'):  # the config does not normalize
             return image
         return (image - preprocessor.mean) / preprocessor.std
 
     def reference(self, image: Tensor) -> tuple[Tensor, ...]:
-        """The outputs as they are without a graph, where that is another computation."""
+        """Compute the outputs as mmdet or mmseg does."""
         return self(image)
+
+    def for_any_size(self) -> 'Graph':
+        """Return a copy without the modules that an ONNX file has only for fixed sizes."""
+        graph = copy.deepcopy(self)
+        for module in list(graph.modules()):
+            for name, child in module.named_children():
+                if type(child) is nn.AdaptiveAvgPool2d:
+                    setattr(module, name, MatrixPool(child))
+                elif type(child).__name__ == 'Upsample' and child.scale_factor is not None:
+                    setattr(module, name, _plain_upsample(child))
+        return graph
 
 
 class BackboneGraph(Graph):
     """The maps of the backbone.
 
     Shape:
-        (B, 3, H, W) to four maps (B, C, H_i, W_i), as of :class:`xcit_mm.XCiT`; of another backbone
-        as many as it has.
+        (B, 3, H, W) to the maps (B, C, H_i, W_i) of the backbone, which are four for XCiT.
     """
 
     outputs = ('stride4', 'stride8', 'stride16', 'stride32')
@@ -57,29 +62,62 @@ class BackboneGraph(Graph):
         super().__init__(model)
         if not isinstance(model.backbone, XCiT):
             with torch.no_grad():
-                maps = model.backbone(torch.zeros(1, 3, *SMALL))
+                maps = model.backbone(torch.zeros(1, 3, 64, 64))
             self.outputs = tuple(f'map{i}' for i in range(len(maps)))
 
     def forward(self, image: Tensor) -> tuple[Tensor, ...]:
-        return self.model.backbone(self.normalised(image))
+        return self.model.backbone(self.normalize(image))
 
 
 class SegmentorGraph(Graph):
     """The class of every pixel.
 
     Shape:
-        (B, 3, H, W) to logits (B, K, H, W) of K classes, and labels (B, H, W), the largest of them.
+        (B, 3, H, W) to logits (B, K, H, W) of K classes, and labels (B, H, W).
     """
 
     outputs = ('logits', 'labels')
 
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__(model)
-        from mmseg.models.utils import Upsample
-
-        self.replacements = {**self.replacements, Upsample: plain_upsample}
-
     def forward(self, image: Tensor) -> tuple[Tensor, Tensor]:
         size = dict(img_shape=(image.shape[2], image.shape[3]))
-        logits = self.model.encode_decode(self.normalised(image), [size])
+        logits = self.model.encode_decode(self.normalize(image), [size])
         return logits, logits.argmax(dim=1)
+
+
+class MatrixPool(nn.Module):
+    """``nn.AdaptiveAvgPool2d`` as a product with a matrix from the left and one from the right.
+
+    ONNX has adaptive pooling only for maps of a fixed size.
+
+    Args:
+        pool: Module to replace.
+
+    Shape:
+        (B, C, H, W) to (B, C, *output_size).
+    """
+
+    def __init__(self, pool: nn.AdaptiveAvgPool2d) -> None:
+        super().__init__()
+        size = pool.output_size
+        self.height, self.width = (size, size) if isinstance(size, int) else size
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _averages(self.height, x.shape[2], x) @ x @ _averages(self.width, x.shape[3], x).T
+
+
+def _averages(number: int, length: int, like: Tensor) -> Tensor:
+    """(number, length): row i averages from i * length / number, rounded down, to the next bin."""
+    i = torch.arange(number, device=like.device)[:, None]
+    start, end = i * length // number, ((i + 1) * length + number - 1) // number
+    place = torch.arange(length, device=like.device)
+    inside = ((place >= start) & (place < end)).to(like.dtype)
+    return inside / (end - start).to(like.dtype)
+
+
+def _plain_upsample(upsample: nn.Module) -> nn.Upsample:
+    # mmseg's Upsample computes a size in Python, which would be a constant of the graph.
+    return nn.Upsample(
+        scale_factor=upsample.scale_factor,
+        mode=upsample.mode,
+        align_corners=upsample.align_corners,
+    )

@@ -1,9 +1,6 @@
-"""From a config and a checkpoint to an ONNX file that computes what PyTorch does."""
+"""Export a config and a checkpoint to an ONNX file that computes what PyTorch does."""
 
-import copy
-import inspect
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,14 +18,12 @@ from ..inference import load_model
 from .comparison import Size, compare
 from .detector import DetectorGraph
 from .graphs import BackboneGraph, Graph, SegmentorGraph
-from .replacements import replace_modules
 
 PARTS = ('model', 'backbone')
 OPSET = 20  # the first with GELU
 INPUT = 'image'
 AXES = {0: 'batch', 2: 'height', 3: 'width'}
 EXAMPLE = (2, 3, 224, 288)
-LARGEST = 2**31 - 2**24  # bytes of weights in one file; its format ends at 2 GiB
 
 
 @dataclass(frozen=True)
@@ -36,10 +31,10 @@ class Exported:
     """An ONNX file that was written.
 
     Attributes:
-        path: Where.
-        shapes: Of its input and outputs by their names: numbers, and names of what is any size.
-        errors: The largest relative error of an output, against PyTorch, by (batch, height, width).
-        objects: How many of a detector's were compared.
+        path: Path of the file.
+        shapes: Shapes of the input and the outputs by name: numbers, and names of dynamic axes.
+        errors: Largest relative error of an output against PyTorch, by (batch, height, width).
+        objects: Number of objects of a detector that were compared.
     """
 
     path: Path
@@ -58,27 +53,27 @@ def export_onnx(
 ) -> Exported:
     """Write a model as an ONNX file for images of any size, and compare it with PyTorch.
 
-    The file takes its name once onnxruntime has computed the same as PyTorch at three sizes.
+    The file is written only if onnxruntime computes the same as PyTorch at three sizes.
 
     Args:
         config: Path of a config file.
-        checkpoint: As of :func:`xcit_mm.load_model`; None: random weights.
-        path: The file, which is replaced.
+        checkpoint: See :func:`xcit_mm.load_model`. None: random weights.
+        path: File to write.
         part: 'model', or 'backbone' for its maps alone.
-        options: As of :func:`xcit_mm.engine.config.load.load_config`.
-        trust_checkpoint: As of :func:`xcit_mm.load_model`.
+        options: See :func:`xcit_mm.engine.config.load.load_config`.
+        trust_checkpoint: See :func:`xcit_mm.load_model`.
 
     Raises:
-        UserError: If an input is wrong, the model cannot be a graph, or computes something else.
+        UserError: If an input is invalid, the model cannot be exported, or the results differ.
         DependencyError: If a package is missing or too old.
     """
     path = Path(path)
     require_writable_file(path)
     for package in ('onnx', 'onnxscript', 'onnxruntime'):
         require(package)
-    if 'dynamo' not in inspect.signature(torch.onnx.export).parameters:
+    if torch.__version__ < (2, 7):
         raise DependencyError(
-            f'PyTorch {torch.__version__} is too old to export: 2.6 or later does'
+            f'PyTorch {torch.__version__} is too old to export: install 2.7 or later'
         )
     cfg = load_config(config, options)
     metadata: dict[str, str] = {}
@@ -90,41 +85,33 @@ def export_onnx(
     converts = (cfg.model.get('data_preprocessor') or {}).get('bgr_to_rgb')
     metadata |= {'config': Path(config).name, 'channels': 'RGB' if converts else 'BGR'}
     graph = _graph(model, part)
-    _require_one_file(graph)
-    proto = _proto(graph, metadata)
+    proto = _export(graph, metadata)
+    content = proto.SerializeToString()
+    errors, objects = compare(graph, content)
     with write_whole(path) as file:
-        file.write(proto.SerializeToString())
-        file.flush()
-        errors, objects = compare(graph, file.name)
-    return Exported(path, _shapes(proto), errors, objects)
+        file.write(content)
+    shapes = {
+        value.name: tuple(
+            dim.dim_param or str(dim.dim_value) for dim in value.type.tensor_type.shape.dim
+        )
+        for value in (*proto.graph.input, *proto.graph.output)
+    }
+    return Exported(path, shapes, errors, objects)
 
 
 def _graph(model: nn.Module, part: str) -> Graph:
     if part == 'backbone':
         return BackboneGraph(model)
-    if hasattr(model, 'encode_decode'):
-        return SegmentorGraph(model)
-    return DetectorGraph(model)
+    return SegmentorGraph(model) if hasattr(model, 'encode_decode') else DetectorGraph(model)
 
 
-def _require_one_file(graph: Graph) -> None:
-    num_bytes = sum(p.numel() * p.element_size() for p in graph.parameters())
-    if num_bytes > LARGEST:
-        raise UserError(
-            f'the model has {num_bytes / 2**30:.1f} GiB of weights, but an ONNX file ends at '
-            '2 GiB: export --part backbone'
-        )
-
-
-def _proto(graph: Graph, metadata: Mapping[str, str]) -> Any:
-    exported = copy.deepcopy(graph)
-    replace_modules(exported, exported.replacements)
+def _export(graph: Graph, metadata: Mapping[str, str]) -> Any:
     example = torch.zeros(EXAMPLE if graph.batched else (1, *EXAMPLE[1:]))
-    axes = {i: torch.export.Dim.DYNAMIC for i in AXES if i > 0 or graph.batched}
+    axes = {i: name for i, name in AXES.items() if i > 0 or graph.batched}
     try:
         with torch.no_grad(), quiet():
             program = torch.onnx.export(
-                exported,
+                graph.for_any_size(),
                 (example,),
                 dynamo=True,
                 dynamic_shapes=(axes,),
@@ -138,29 +125,9 @@ def _proto(graph: Graph, metadata: Mapping[str, str]) -> Any:
             f'{type(graph.model).__name__} cannot be exported ({reason(error.__cause__ or error)})'
         ) from error
     proto = program.model_proto
-    _name_axes(proto)
+    if not graph.batched:
+        for output in proto.graph.output:
+            output.type.tensor_type.shape.dim[0].dim_param = 'objects'
     for name, value in metadata.items():
         proto.metadata_props.add(key=name, value=value)
     return proto
-
-
-def _name_axes(proto: Any) -> None:
-    """Call the sides of the image what they are; PyTorch numbers them."""
-    sides = proto.graph.input[0].type.tensor_type.shape.dim
-    names = {sides[i].dim_param: name for i, name in AXES.items() if sides[i].dim_param}
-    first = proto.graph.output[0].type.tensor_type.shape.dim[0]
-    if first.dim_param:
-        names.setdefault(first.dim_param, 'objects')
-    for value in (*proto.graph.input, *proto.graph.output):
-        for dim in value.type.tensor_type.shape.dim:
-            if dim.dim_param:
-                dim.dim_param = re.sub(r'\w+', lambda m: names.get(m[0], m[0]), dim.dim_param)
-
-
-def _shapes(proto: Any) -> dict[str, tuple[str, ...]]:
-    return {
-        value.name: tuple(
-            dim.dim_param or str(dim.dim_value) for dim in value.type.tensor_type.shape.dim
-        )
-        for value in (*proto.graph.input, *proto.graph.output)
-    }

@@ -1,7 +1,7 @@
-"""Counting what is multiplied in a module, on PyTorch's meta device: shapes without numbers.
+"""Count the multiply-adds of a module on PyTorch's meta device, without computing them.
 
-Products of matrices and convolutions are counted, those of the attention among them. Norms,
-activations, softmax, resizing, RoIAlign and NMS are not, as in most tools.
+Matrix products and convolutions are counted, including those of the attention. Norms, activations,
+softmax, resizing, RoIAlign and NMS are not, as in most tools.
 """
 
 import re
@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from ..models.layers import XCA
 
-aten = torch.ops.aten
-# Modules and parameters by their names, in ours and in timm's XCiT.
+# Modules and parameters by their names, in this package and in timm.
 XCIT_PARTS = {
     'stem': r'patch_embed',
     'position': r'pos_embed(er)?',
@@ -33,10 +32,10 @@ class Part:
     """A part of a model.
 
     Attributes:
-        name: What it is.
-        parameters: How many numbers it has learnt.
-        multiply_adds: Of the model as the paper defines it, with queries, keys and values.
-        computed: Of what xcit_mm does for the same result, on a CPU in float32.
+        name: Name of the part.
+        parameters: Number of its parameters.
+        multiply_adds: Those of the model as the paper defines it, with queries, keys and values.
+        computed: Those that xcit_mm computes for the same result on a CPU in float32.
     """
 
     name: str
@@ -47,14 +46,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Count:
-    """A model at an image size.
-
-    Attributes:
-        model: What it is.
-        size: (height, width) of the image in pixels.
-        parts: What it consists of.
-        notes: Sentences on what the numbers hold for.
-    """
+    """A model at an image size (height, width) in pixels, with sentences on what was counted."""
 
     model: str
     size: tuple[int, int]
@@ -68,59 +60,51 @@ class Count:
         return Part('total', *map(sum, zip(*rows, strict=True)))
 
 
-def image_of(size: tuple[int, int]) -> Tensor:
-    """(1, 3, height, width), without pixels."""
-    return torch.empty(1, 3, *size, device='meta')
+def count_part(name: str, module: nn.Module, *inputs: Any) -> tuple[Any, Part]:
+    """Return the output of a module without XCA, and its counts."""
+    output, counts = _run(module, *inputs)
+    products = counts.get('Global', 0)
+    return output, Part(name, num_parameters(module), products, products)
 
 
-def run(module: nn.Module, *inputs: Any) -> tuple[Any, dict[str, int]]:
-    """Run a module on the meta device.
+def count_xcit(xcit: nn.Module, size: tuple[int, int]) -> tuple[Any, list[Part]]:
+    """Return the output and the parts of an XCiT of this package, or an accelerated one of timm."""
+    image = torch.empty(1, 3, *size, device='meta')
+    counts = {}
+    for form in ('direct', None):
+        for module in xcit.modules():
+            if isinstance(module, XCA):
+                module.form = form
+        output, counts[form] = _run(xcit, image)
+    parts = []
+    for name, pattern in XCIT_PARTS.items():
+        parameters = sum(
+            p.numel() for n, p in xcit.named_parameters() if re.match(rf'({pattern})(\.|$)', n)
+        )
+        called = re.compile(rf'{type(xcit).__name__}\.({pattern})')
+        direct, computed = (
+            sum(count for module, count in counts[form].items() if called.fullmatch(module))
+            for form in ('direct', None)
+        )
+        if parameters:
+            parts.append(Part(name, parameters, direct, computed))
+    return output, parts
 
-    Returns:
-        Its output, and the multiply-adds of every module in it that was called, by its name:
-        the class of ``module`` and the path; 'Global': of all.
-    """
-    counter = FlopCounterMode(display=False, custom_mapping={aten.baddbmm_: _baddbmm_flops})
+
+def num_parameters(module: nn.Module) -> int:
+    """Return the number of parameters of a module."""
+    return sum(p.numel() for p in module.parameters())
+
+
+def _run(module: nn.Module, *inputs: Any) -> tuple[Any, dict[str, int]]:
+    """Return the output and the multiply-adds of every submodule by its class and path."""
+    mapping = {torch.ops.aten.baddbmm_: _baddbmm_flops}  # which PyTorch does not count
+    counter = FlopCounterMode(display=False, custom_mapping=mapping)
     with counter, torch.no_grad():
         output = module(*inputs)
     counts = counter.get_flop_counts()
     return output, {name: sum(by_op.values()) // 2 for name, by_op in counts.items()}
 
 
-def part(name: str, module: nn.Module, *inputs: Any) -> tuple[Any, Part]:
-    """Count a module without an attention of ours, and give its output."""
-    output, counts = run(module, *inputs)
-    products = counts.get('Global', 0)
-    return output, Part(name, parameters(module), products, products)
-
-
-def parameters(module: nn.Module) -> int:
-    return sum(p.numel() for p in module.parameters())
-
-
-def xcit_parts(xcit: nn.Module, image: Tensor) -> tuple[Any, list[Part]]:
-    """Count an XCiT, ours or an accelerated one of timm, by its parts, and give its output."""
-    products = {}
-    for form in ('direct', None):
-        for module in xcit.modules():
-            if isinstance(module, XCA):
-                module.form = form
-        output, products[form] = run(xcit, image)
-    parts = []
-    for name, pattern in XCIT_PARTS.items():
-        numbers = sum(
-            p.numel() for n, p in xcit.named_parameters() if re.match(rf'({pattern})(\.|$)', n)
-        )
-        called = re.compile(rf'{type(xcit).__name__}\.({pattern})')
-        direct, computed = (
-            sum(count for n, count in products[form].items() if called.fullmatch(n))
-            for form in ('direct', None)
-        )
-        if numbers:
-            parts.append(Part(name, numbers, direct, computed))
-    return output, parts
-
-
-def _baddbmm_flops(to: torch.Size, a: torch.Size, b: torch.Size, **_: Any) -> int:
-    """Of the product that is added in place, which PyTorch does not count by itself."""
+def _baddbmm_flops(_: torch.Size, a: torch.Size, b: torch.Size, **__: Any) -> int:
     return 2 * a.numel() * b[-1]

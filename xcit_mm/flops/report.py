@@ -1,4 +1,4 @@
-"""Counts for reading, and as JSON."""
+"""Counts as a table and as JSON."""
 
 import json
 from dataclasses import asdict
@@ -7,28 +7,21 @@ from pathlib import Path
 from ..files import write_whole
 from .counting import Count
 
-GIGA, MEGA = 1e9, 1e6
-HEADER = ('', 'parameters', 'multiply-adds', 'computed')
-
 
 def table(count: Count) -> str:
-    """Lay a count out for reading, in millions of parameters and billions of multiply-adds."""
-    rows = [
-        (p.name, f'{p.parameters / MEGA:.2f} M', *(f'{n / GIGA:.2f} G' for n in products))
-        for p in (*count.parts, count.total)
-        for products in [(p.multiply_adds, p.computed)]
-    ]
+    """Lay out a count in millions of parameters and billions of multiply-adds."""
+    rows = [('', 'parameters', 'multiply-adds', 'computed')]
+    for part in (*count.parts, count.total):
+        products = (f'{number / 1e9:.2f} G' for number in (part.multiply_adds, part.computed))
+        rows.append((part.name, f'{part.parameters / 1e6:.2f} M', *products))
     width = max(len(name) for name, *_ in rows)
-    lines = [
-        f'{name:<{width}}' + ''.join(f'{cell:>15}' for cell in cells)
-        for name, *cells in (HEADER, *rows)
-    ]
+    lines = [f'{name:<{width}}{"".join(f"{cell:>15}" for cell in cells)}' for name, *cells in rows]
     lines.insert(-1, '-' * len(lines[0]))
-    height, width = count.size
-    return '\n'.join([f'{count.model}, an image of {height}x{width} pixels', *lines, *count.notes])
+    title = '{}, an image of {}x{} pixels'.format(count.model, *count.size)
+    return '\n'.join([title, *lines, *count.notes])
 
 
 def write_json(path: Path, count: Count) -> None:
-    """Write a count, whole or not at all: parameters and multiply-adds as they are."""
+    """Write a count as JSON."""
     with write_whole(path, 'w') as file:
         json.dump({**asdict(count), 'total': asdict(count.total)}, file, indent=2)

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from ..cli import DISK_FULL
 from ..errors import ArgumentError, UserError, reason
+from ..files import DISK_FULL
 from .detections import Detections
 from .frames import Frame, batches, read_frames
 from .model import Model, load_model

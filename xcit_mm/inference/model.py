@@ -20,8 +20,9 @@ from ..engine.config.load import load_config
 from ..engine.model import build_model
 from ..environment import quiet, require
 from ..errors import UserError, reason
-from ..weights.checkpoint import HEAD, read_checkpoint, require_same_tensors
 from ..weights.pretrained import require_file, weights_for
+from ..weights.read import read_checkpoint
+from ..weights.states import HEAD, require_same_tensors
 from .classes import Colour, classes_and_palette
 from .detections import Detections
 from .label_maps import label_maps

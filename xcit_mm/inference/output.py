@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from ..cli import DISK_FULL
 from ..errors import UserError, reason
-from ..files import require_writable, set_aside, write_whole
+from ..files import DISK_FULL, require_writable, set_aside, write_whole
 from .classes import category_ids
 from .detections import Detections
 from .frames import Frame

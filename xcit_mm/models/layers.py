@@ -1,238 +1,138 @@
-"""The layers of XCiT: patch embedding, position, attention, local interaction, block.
+"""Layers of XCiT: patch embedding, position, attention, local interaction, MLP and block.
 
-Paper: XCiT: Cross-Covariance Image Transformers, arXiv 2106.09681, section 3.
-Parameter names are those of the authors' release, so that its weights load as they are.
+Paper: XCiT: Cross-Covariance Image Transformers, arXiv 2106.09681, section 3. Parameter names
+match the authors' release, so that its weights load without renaming.
 
-Letters in shapes: B images, N tokens (H * W), C channels, h heads of d = C / h channels.
+XCA, LPI and Mlp compute with the weights of their layers, which is faster and keeps less for the
+backward pass. If a layer is not plain (see :func:`xcit_mm.models.plain.is_plain`), they call their
+layers one by one instead. Their ``scale`` (C,) multiplies the channels of the output (LayerScale).
+
+Letters in shapes: B images, N tokens (N = H * W), C channels, h heads of d = C / h channels.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from functools import lru_cache, reduce
+from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.modules.batchnorm import _BatchNorm
-from torchvision.ops import StochasticDepth
 
 from ..errors import ArgumentError
-from ..ops import computed_dtype, gelu_, is_intercepted, mlp, recompute, token_chunks, xca
+from ..ops.mlp import gelu_, mlp, token_chunks
+from ..ops.recompute import recompute
+from ..ops.tracing import computed_dtype, is_intercepted
+from ..ops.xca import cross_covariance, xca
+from .convolutions import ConvStack, batch_norm_affine, convolve
+from .plain import has_plain_layers, is_plain
 
-IMAGE_CHANNELS = 3
-CONVS = (nn.Conv2d, nn.ConvTranspose2d)
-
-
-class ConvStack(nn.Sequential):
-    """Convolutions, plain or transposed, each but the last followed by BatchNorm and GELU.
-
-    Layers may be grouped in Sequentials. For the backward pass the outputs of the convolutions
-    alone are kept; what lies between two of them is computed anew. In inference BatchNorm is
-    folded into the convolution before it, which is exact: it is an affine map of each channel.
-
-    Shape:
-        (B, C, H, W) to (B, C', H', W').
-    """
-
-    def forward(self, x: Tensor) -> Tensor:
-        layers = [m for m in self.modules() if not isinstance(m, nn.Sequential)]
-        convs = [i for i, layer in enumerate(layers) if isinstance(layer, CONVS)]
-        if not torch.is_grad_enabled() and not self.training:
-            for i, end in zip(convs, [*convs[1:], len(layers)], strict=True):
-                x = _conv_and_norm(x, *layers[i:end])
-            return x
-        start = 0
-        for i in convs:
-            x = recompute(_compose(layers[start : i + 1]), x, within=self)
-            start = i + 1
-        return _compose(layers[start:])(x)
-
-
-def _compose(layers: Sequence[nn.Module]) -> Callable[[Tensor], Tensor]:
-    return lambda x: reduce(lambda y, layer: layer(y), layers, x)
-
-
-def _conv_and_norm(
-    x: Tensor,
-    conv: nn.Conv2d | nn.ConvTranspose2d,
-    norm: nn.BatchNorm2d | None = None,
-    act: nn.Module | None = None,
-) -> Tensor:
-    transposed = isinstance(conv, nn.ConvTranspose2d)
-    convolve = F.conv_transpose2d if transposed else F.conv2d
-    weight, bias = conv.weight, conv.bias
-    if _is_plain_norm(norm):
-        factor, shift = _affine(norm)
-        weight = weight * factor.view((1, -1, 1, 1) if transposed else (-1, 1, 1, 1))
-        bias = shift if bias is None else bias * factor + shift
-        norm = None
-    x = convolve(
-        x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype), conv.stride, conv.padding
-    )
-    if norm is not None:
-        x = norm(x)
-    return x if act is None else gelu_(x)
-
-
-def _is_plain_norm(norm: nn.Module | None) -> bool:
-    """Whether a layer is BatchNorm in evaluation that nobody watches: hooks see calls alone."""
-    return (
-        isinstance(norm, _BatchNorm)
-        and not norm.training
-        and not norm._forward_hooks
-        and not norm._forward_pre_hooks
-    )
-
-
-def _affine(norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
-    """Factor and shift (C,) of BatchNorm in evaluation, in at least float32."""
-    wide = torch.promote_types(norm.weight.dtype, torch.float32)
-    factor = norm.weight.to(wide) * (norm.running_var.to(wide) + norm.eps).rsqrt()
-    return factor, norm.bias.to(wide) - norm.running_mean.to(wide) * factor
+POSITION_DIM = 32  # for each of y and x
 
 
 class ConvPatchEmbed(nn.Module):
-    """Image to feature map by stride-2 convolutions with BatchNorm, GELU between them.
+    """Patch embedding: stride-2 convolutions with BatchNorm, and GELU between them.
 
-    Paper, section 3.3 ("patch projection", after Graham et al.). Three convolutions for
-    patch size 8, four for 16; each doubles the channels, the last one has ``dim``.
-
-    Args:
-        dim: Channels C of the tokens, a multiple of 8.
-        patch_size: 8 or 16, in pixels.
+    Paper, section 3.3. Patch size 8 takes three convolutions and 16 takes four. Each doubles the
+    channels, up to ``dim``, a multiple of 8.
 
     Shape:
-        (B, 3, H, W) to (B, C, ceil(H / patch_size), ceil(W / patch_size)), channels last in
-        memory: its tokens (B, N, C) are a view.
+        (B, 3, H, W) to (B, C, ceil(H / patch_size), ceil(W / patch_size)) in channels-last
+        memory format, of which the tokens (B, N, C) are a view.
     """
 
     def __init__(self, dim: int, patch_size: int) -> None:
         super().__init__()
-        num_convs = int(math.log2(patch_size))
         layers: list[nn.Module] = []
-        in_channels = IMAGE_CHANNELS
-        for i in reversed(range(num_convs)):
+        in_channels = 3
+        for i in reversed(range(int(math.log2(patch_size)))):
             out_channels = dim // 2**i
-            layers += [self._conv_bn(in_channels, out_channels), nn.GELU()]
+            conv = nn.Conv2d(in_channels, out_channels, 3, stride=2, padding=1, bias=False)
+            layers += [nn.Sequential(conv, nn.BatchNorm2d(out_channels)), nn.GELU()]
             in_channels = out_channels
         self.proj = ConvStack(*layers[:-1])
-
-    @staticmethod
-    def _conv_bn(in_channels: int, out_channels: int) -> nn.Sequential:
-        return nn.Sequential(
-            nn.Conv2d(in_channels, out_channels, 3, stride=2, padding=1, bias=False),
-            nn.BatchNorm2d(out_channels),
-        )
 
     def forward(self, x: Tensor) -> Tensor:
         return self.proj(x.contiguous(memory_format=torch.channels_last))
 
 
 class FourierPosition(nn.Module):
-    """Sinusoidal position encoding, projected to the channels of the tokens.
+    """Sinusoidal position encoding of y and x, projected to the channels of the tokens.
 
-    32 dimensions for each of y and x; coordinates 1..H are scaled to (0, 2 pi], so that an
-    encoding means the same relative place at every resolution (paper, section 3.3). The
-    projection of (y, x) is the sum of a projection of y and one of x: it is done for H + W
-    places instead of H * W.
-
-    Args:
-        dim: Channels C of the tokens.
+    Paper, section 3.3. Coordinates 1..H are scaled to (0, 2 pi], so that an encoding means the
+    same relative place at every resolution.
 
     Shape:
-        A size (H, W) in tokens to (1, C, H, W): it is the same for every image of a batch.
+        Size (H, W) in tokens to (1, C, H, W), the same for every image of a batch.
     """
-
-    HIDDEN_DIM = 32
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.token_projection = nn.Conv2d(2 * self.HIDDEN_DIM, dim, kernel_size=1)
+        self.token_projection = nn.Conv2d(2 * POSITION_DIM, dim, kernel_size=1)
 
     def forward(self, H: int, W: int) -> Tensor:
-        # Not kept: a fake tensor, or one that belongs to a graph.
+        # A fake tensor, or a tensor of a graph, must not enter the cache.
         encode = _encode.__wrapped__ if is_intercepted() else _encode
-        weight = self.token_projection.weight.flatten(1)  # (C, 64)
-        y_weight, x_weight = weight.split(self.HIDDEN_DIM, dim=1)
-        y = F.linear(encode(H, weight.device).to(weight.dtype), y_weight)  # (H, C)
-        x = F.linear(encode(W, weight.device).to(weight.dtype), x_weight)  # (W, C)
-        position = y[:, None] + (x + self.token_projection.bias)  # (H, W, C)
-        return position.permute(2, 0, 1)[None]
+        parameter = next(self.token_projection.parameters())
+        y = encode(H, parameter.device)[:, None].expand(H, W, POSITION_DIM)
+        x = encode(W, parameter.device)[None].expand(H, W, POSITION_DIM)
+        grid = torch.cat((y, x), dim=-1).permute(2, 0, 1)[None]  # (1, 64, H, W)
+        # Under autocast the result returns to float32, the dtype of the residual stream.
+        return self.token_projection(grid.to(parameter.dtype)).to(parameter.dtype)
 
 
-@lru_cache(maxsize=256)  # a few hundred bytes each; one an image side
+@lru_cache(maxsize=256)  # a few kilobytes per side of an image
 def _encode(length: int, device: torch.device) -> Tensor:
-    """(length, 32): sines at even places, cosines at odd ones, in float32."""
-    with torch.inference_mode(False):  # a cached tensor may be used in training later
+    """Return (length, 32): sines at even places, cosines at odd places, in float32."""
+    with torch.inference_mode(False):  # training may use a cached tensor later
         place = torch.arange(1, length + 1, device=device, dtype=torch.float32)
         place = place / (length + 1e-6) * (2 * math.pi)
-        channel = torch.arange(FourierPosition.HIDDEN_DIM, device=device, dtype=torch.float32)
-        wavelength = 10000 ** (2 * (channel // 2) / FourierPosition.HIDDEN_DIM)
-        phase = place[:, None] / wavelength
+        channel = torch.arange(POSITION_DIM, device=device, dtype=torch.float32)
+        phase = place[:, None] / 10000 ** (2 * (channel // 2) / POSITION_DIM)
         return torch.stack((phase[:, 0::2].sin(), phase[:, 1::2].cos()), dim=-1).flatten(1)
 
 
 class XCA(nn.Module):
-    """Cross-covariance attention: attention between channels instead of between tokens.
+    """Cross-covariance attention: channels attend to channels instead of tokens to tokens.
 
-    Paper, section 3.2, equation 2. The cost is linear in the number of tokens. The parameters
-    of :func:`xcit_mm.ops.xca`, which computes it.
+    Paper, section 3.2, equation 2. The cost is linear in the number of tokens.
 
     Args:
         dim: Channels C, a multiple of ``num_heads``.
-        num_heads: Heads h, each with one learnt temperature.
-        qkv_bias: Whether the projection to q, k and v has a bias.
-        attn_drop: Dropout probability on the attention matrix.
-        proj_drop: Dropout probability on the output.
+        num_heads: Heads h, each with a learned temperature.
 
     Attributes:
-        form: As of :func:`xcit_mm.ops.xca`; None, unless it is set.
+        form: Argument of :func:`xcit_mm.ops.xca`. Default: None, the faster form.
 
     Shape:
         (B, N, C) to (B, N, C).
-
-    Raises:
-        ValueError: If ``dim`` is not a multiple of ``num_heads``.
     """
 
-    def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        qkv_bias: bool = True,
-        attn_drop: float = 0.0,
-        proj_drop: float = 0.0,
-    ) -> None:
+    def __init__(self, dim: int, num_heads: int) -> None:
         super().__init__()
         if dim % num_heads:
             raise ArgumentError(f'dim={dim} is not a multiple of num_heads={num_heads}')
         self.num_heads = num_heads
         self.form: str | None = None
         self.temperature = nn.Parameter(torch.ones(num_heads, 1, 1))
-        self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
-        self.attn_drop = nn.Dropout(attn_drop)
+        self.qkv = nn.Linear(dim, 3 * dim)
+        self.attn_drop = nn.Dropout(0.0)
         self.proj = nn.Linear(dim, dim)
-        self.proj_drop = nn.Dropout(proj_drop)
+        self.proj_drop = nn.Dropout(0.0)
 
     def forward(self, x: Tensor, scale: Tensor | None = None) -> Tensor:
-        """Attend; ``scale`` (C,) multiplies the output's channels (LayerScale)."""
-        x = xca(
-            x,
-            self.qkv.weight,
-            self.qkv.bias,
-            self.temperature,
-            *_scaled(self.proj, scale),
-            attn_drop=self.attn_drop.p if self.training else 0.0,
-            form=self.form,
-        )
+        if not has_plain_layers(self):
+            x = cross_covariance(self.qkv(x), self.temperature, self.attn_drop)
+            return self.proj_drop(_scaled(self.proj(x), scale))
+        qkv = self.qkv.weight, self.qkv.bias
+        drop = self.attn_drop.p if self.training else 0.0
+        x = xca(x, *qkv, self.temperature, *_scaled_weights(self.proj, scale), drop, self.form)
         return self.proj_drop(x)
 
 
 class LPI(nn.Module):
-    """Local patch interaction: depthwise 3x3, GELU, BatchNorm, depthwise 3x3.
+    """Local patch interaction: depthwise 3x3 convolution, GELU, BatchNorm, depthwise 3x3.
 
-    Paper, section 3.3: lets neighbouring tokens communicate, which XCA does only through
-    its channel statistics.
+    Paper, section 3.3. It lets neighbouring tokens communicate, which XCA does only through the
+    statistics of channels. The backward pass recomputes GELU and BatchNorm.
 
     Shape:
         (B, N, C) and the size (H, W) in tokens, N = H * W, to (B, N, C).
@@ -246,90 +146,84 @@ class LPI(nn.Module):
         self.conv2 = nn.Conv2d(dim, dim, 3, padding=1, groups=dim)
 
     def forward(self, x: Tensor, H: int, W: int, scale: Tensor | None = None) -> Tensor:
-        """Interact; ``scale`` (C,) multiplies the output's channels (LayerScale)."""
-        weight, bias = _scaled(self.conv2, scale)
+        x = self.conv1(tokens_to_map(x, H, W))  # (B, C, H, W)
+        if not has_plain_layers(self):
+            return _scaled(map_to_tokens(self.conv2(self.bn(self.act(x)))), scale)
+        weights = _scaled_weights(self.conv2, scale)
+        if torch.is_grad_enabled() or self.bn.training:
 
-        def rest(x: Tensor) -> Tensor:
-            x = self.bn(self.act(x))
-            return F.conv2d(x, weight, bias, padding=1, groups=self.conv2.groups)
+            def remaining_layers(x: Tensor) -> Tensor:
+                return convolve(self.conv2, self.bn(self.act(x)), *weights)
 
-        x = self.conv1(tokens_to_map(x, H, W))
-        if torch.is_grad_enabled() or not _is_plain_norm(self.bn):
-            return map_to_tokens(recompute(rest, x, within=self))
-        # Not folded into the second convolution: that pads with zeros, not with shifts.
-        factor, shift = (t.to(x.dtype) for t in _affine(self.bn))
-        x = torch.addcmul(shift[:, None, None], gelu_(x), factor[:, None, None], out=x)
-        return map_to_tokens(F.conv2d(x, weight, bias, padding=1, groups=self.conv2.groups))
+            return map_to_tokens(recompute(remaining_layers, x, within=self))
+        # BatchNorm is not folded into the second convolution, which pads with zeros, not shifts.
+        factor, shift = (t.to(x.dtype)[:, None, None] for t in batch_norm_affine(self.bn))
+        x = torch.addcmul(shift, gelu_(x), factor, out=x)
+        return map_to_tokens(convolve(self.conv2, x, *weights))
 
 
 class Mlp(nn.Module):
-    """Two linear layers with GELU between them, four times as wide inside.
-
-    The parameters of :func:`xcit_mm.ops.mlp`, which computes it.
+    """Two linear layers with GELU between them and four times the channels inside.
 
     Shape:
         (..., C) to (..., C).
     """
 
-    RATIO = 4
-
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.fc1 = nn.Linear(dim, self.RATIO * dim)
-        self.fc2 = nn.Linear(self.RATIO * dim, dim)
+        self.fc1 = nn.Linear(dim, 4 * dim)
+        self.fc2 = nn.Linear(4 * dim, dim)
 
     def forward(self, x: Tensor, scale: Tensor | None = None) -> Tensor:
-        """Transform; ``scale`` (C,) multiplies the output's channels (LayerScale)."""
-        return mlp(x, self.fc1.weight, self.fc1.bias, *_scaled(self.fc2, scale))
+        if not has_plain_layers(self):
+            return _scaled(self.fc2(F.gelu(self.fc1(x))), scale)
+        return mlp(x, self.fc1.weight, self.fc1.bias, *_scaled_weights(self.fc2, scale))
 
 
-def _scaled(layer: nn.Linear | nn.Conv2d, scale: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Weight and bias of a layer whose output channels are multiplied by ``scale`` (C,)."""
+def _scaled(x: Tensor, scale: Tensor | None) -> Tensor:
+    return x if scale is None else scale * x
+
+
+def _scaled_weights(layer: nn.Module, scale: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return the weight and bias with which a layer scales its output by (C,)."""
     if scale is None:
         return layer.weight, layer.bias
     return scale.view(-1, *[1] * (layer.weight.ndim - 1)) * layer.weight, scale * layer.bias
 
 
 def tokens_to_map(x: Tensor, H: int, W: int) -> Tensor:
-    """(B, N, C) to (B, C, H, W), a view with the channels last in memory."""
+    """View tokens (B, N, C) as a map (B, C, H, W) in channels-last memory format."""
     return x.unflatten(1, (H, W)).permute(0, 3, 1, 2)
 
 
 def map_to_tokens(x: Tensor) -> Tensor:
-    """(B, C, H, W) to (B, N, C), a view where the channels are last in memory."""
+    """Return a map (B, C, H, W) as tokens (B, N, C), a view if its memory is channels-last."""
     return x.permute(0, 2, 3, 1).flatten(1, 2)
 
 
-class ChannelNorm(nn.LayerNorm):
-    """LayerNorm over the channels of a map.
-
-    Shape:
-        (B, C, H, W) to the same.
-    """
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
-
-
 class XCABlock(nn.Module):
-    """A layer of XCiT: attention, local interaction, MLP, each normed, scaled and added.
+    """Block of XCiT: attention, local interaction and MLP, each normed, scaled and added.
 
-    Paper, figure 1 and section 3.3. The numbers in the names follow the release, where the
-    local interaction, drawn second, is number 3.
+    Paper, figure 1 and section 3.3. The numbers in the names follow the release, in which the
+    local interaction, the second branch, has number 3.
 
     Args:
         dim: Channels C.
-        num_heads: Heads of the attention.
+        num_heads: Heads h of the attention.
         eta: Initial value of LayerScale (Touvron et al., "Going deeper with image
-            transformers"), which lets 24 layers train.
-        drop_path: Probability with which a sample skips a branch in training.
+            transformers"), which makes models of 24 blocks trainable.
+        drop_path: Probability that a sample skips a branch in training.
 
     Shape:
         (B, N, C) and the size (H, W) in tokens, N = H * W, to (B, N, C).
     """
 
+    BRANCHES = (XCA, LPI, Mlp)
+
     def __init__(self, dim: int, num_heads: int, eta: float, drop_path: float) -> None:
         super().__init__()
+        from torchvision.ops import StochasticDepth  # takes seconds to import
+
         self.norm1 = nn.LayerNorm(dim, eps=1e-6)
         self.attn = XCA(dim, num_heads)
         self.norm3 = nn.LayerNorm(dim, eps=1e-6)
@@ -342,27 +236,29 @@ class XCABlock(nn.Module):
         self.drop_path = StochasticDepth(drop_path, mode='row')
 
     def forward(self, x: Tensor, H: int, W: int) -> Tensor:
-        if not torch.is_grad_enabled() and not self.training:
-            return self._infer(x, H, W)
+        if not torch.is_grad_enabled() and not self.training and self._can_infer_in_place():
+            return self._infer_in_place(x, H, W)
         x = x + self._branch(self.gamma1, self.attn, self.norm1(x))
         x = x + self._branch(self.gamma3, self.local_mp, self.norm3(x), H, W)
         x = x + self._branch(self.gamma2, self.mlp, self.norm2(x))
         return x
 
     def _branch(self, gamma: Tensor, branch: nn.Module, x: Tensor, *size: int) -> Tensor:
-        """Scaled by gamma in its last projection, whose output then need not be kept.
-
-        Not in float16, in which an initial gamma of 1e-5 times a weight vanishes.
-        """
-        if computed_dtype(x) == torch.float16:
+        # Scaling the last projection of the branch keeps one tensor less for the backward pass.
+        # In float16 the initial gamma of 1e-5 times a weight would vanish.
+        if computed_dtype(x) == torch.float16 or not is_plain(branch, self.BRANCHES):
             return self.drop_path(gamma * branch(x, *size))
         return self.drop_path(branch(x, *size, scale=gamma))
 
-    def _infer(self, x: Tensor, H: int, W: int) -> Tensor:
-        """The same without a gradient: one new tensor, in which the branches are summed up.
+    def _can_infer_in_place(self) -> bool:
+        """Return whether no hook sees a tensor that is overwritten, or tokens in chunks."""
+        for branch in (self.attn, self.mlp):
+            if not is_plain(branch, self.BRANCHES) or not has_plain_layers(branch):
+                return False
+        return is_plain(self.norm3) and is_plain(self.norm2)
 
-        LayerScale costs nothing here: it is a factor of an addition that is done anyway.
-        """
+    def _infer_in_place(self, x: Tensor, H: int, W: int) -> Tensor:
+        # One new tensor collects the branches. LayerScale is a factor of these additions.
         y = self.attn(self.norm1(x)).to(x.dtype)
         y = torch.addcmul(x, self.gamma1, y, out=y)
         y.addcmul_(self.gamma3, self.local_mp(self.norm3(y), H, W).to(y.dtype))

@@ -1,39 +1,29 @@
-"""From the single resolution of XCiT to the four strides that dense heads expect.
+"""The step from XCiT's single resolution to the four strides that dense heads expect."""
 
-Paper, section 4.3 and appendix: maps of four layers are brought to strides 4, 8, 16 and 32
-by transposed convolutions and max-pooling.
-"""
+from functools import partial
 
-from torch import nn
+from torch import Tensor, nn
 
-from .layers import ConvStack
+from .convolutions import ConvStack
 
 
 def pyramid_levels(dim: int, patch_size: int) -> tuple[nn.Module, ...]:
-    """Build the four rescaling modules, for strides 4, 8, 16 and 32 in this order.
+    """Build the modules that rescale four maps to strides 4, 8, 16 and 32, in this order.
 
-    Args:
-        dim: Channels C of the maps, in and out.
-        patch_size: Stride of the maps that come in, 8 or 16.
+    Paper, section 4.3 and appendix. The stride of the input maps is ``patch_size``, 8 or 16.
 
     Shape:
-        Module i takes (B, C, H, W) at stride ``patch_size`` to (B, C, H', W') at stride
-        2 ** (i + 2): H' is H * patch_size / stride, rounded down.
+        (B, C, H, W) to (B, C, H * patch_size / stride, W * patch_size / stride), rounded down.
     """
+    upsample = partial(nn.ConvTranspose2d, dim, dim, kernel_size=2, stride=2)
     if patch_size == 16:
-        return (
-            ConvStack(_upsample(dim), nn.BatchNorm2d(dim), nn.GELU(), _upsample(dim)),
-            ConvStack(_upsample(dim)),
-            nn.Identity(),
-            nn.MaxPool2d(kernel_size=2, stride=2),
-        )
-    return (
-        ConvStack(_upsample(dim)),
-        nn.Identity(),
-        nn.MaxPool2d(kernel_size=2, stride=2),
-        nn.MaxPool2d(kernel_size=4, stride=4),
-    )
+        twice = ConvStack(upsample(), nn.BatchNorm2d(dim), nn.GELU(), upsample())
+        return twice, ConvStack(upsample()), nn.Identity(), nn.MaxPool2d(2)
+    return ConvStack(upsample()), nn.Identity(), nn.MaxPool2d(2), nn.MaxPool2d(4)
 
 
-def _upsample(dim: int) -> nn.ConvTranspose2d:
-    return nn.ConvTranspose2d(dim, dim, kernel_size=2, stride=2)
+class ChannelNorm(nn.LayerNorm):
+    """LayerNorm over the channels of a map (B, C, H, W)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)

@@ -1,4 +1,4 @@
-"""The fast attention for those who use timm's XCiT."""
+"""The fast attention for timm's XCiT."""
 
 import torch
 from torch import nn
@@ -6,46 +6,37 @@ from torch import nn
 from ..environment import require
 from ..errors import ArgumentError
 from .layers import XCA
+from .plain import is_plain
 
 
 def accelerate(model: nn.Module) -> nn.Module:
-    """Replace the attention of a timm XCiT by ours, in place: same weights, same outputs.
+    """Replace the attention of a timm XCiT in place and return the model.
 
-    The parameters stay the same objects under the same names: an optimizer that has them keeps
-    them, checkpoints load as before. Training and evaluation, any size, any dtype.
+    Outputs stay equal. Parameters stay the same objects under the same names: optimizers keep
+    working and checkpoints load as before. A subclass, or an attention with hooks, stays as well.
 
     Args:
-        model: A timm XCiT, or a module that holds one.
-
-    Returns:
-        The model itself.
+        model: timm XCiT, or a module that contains one.
 
     Raises:
-        ValueError: If there is no cross-covariance attention of timm in the model.
+        ValueError: If the model contains no cross-covariance attention of timm.
     """
     require('timm')
     from timm.models.xcit import XCA as TimmXCA
 
-    found = [
-        (parent, name, child)
-        for parent in model.modules()
-        for name, child in parent.named_children()
-        if isinstance(child, TimmXCA)
-    ]
-    if not found:
+    attentions = [(n, m) for n, m in model.named_modules() if n and is_plain(m, (TimmXCA,))]
+    if not attentions:
         raise ArgumentError(
             f"there is no attention of timm's XCiT in {type(model).__name__}: accelerate takes a "
             "model such as timm.create_model('xcit_small_12_p8_224')"
         )
-    for parent, name, theirs in found:
-        setattr(parent, name, _replacement(theirs))
+    for name, attention in attentions:
+        with torch.device('meta'):  # draws no random numbers: every tensor is replaced below
+            fast = XCA(attention.proj.in_features, attention.num_heads)
+        for child_name, child in attention.named_children():
+            setattr(fast, child_name, child)
+        fast.temperature = attention.temperature
+        fast.training = attention.training
+        parent, _, attribute = name.rpartition('.')
+        setattr(model.get_submodule(parent), attribute, fast)
     return model
-
-
-def _replacement(theirs: nn.Module) -> XCA:
-    with torch.device('meta'):  # draws no random numbers: everything is replaced
-        ours = XCA(theirs.proj.in_features, theirs.num_heads).train(theirs.training)
-    for name, child in theirs.named_children():
-        setattr(ours, name, child)
-    ours.temperature = theirs.temperature
-    return ours

@@ -1,12 +1,11 @@
 """XCiT as a backbone with four output maps, for mmdetection and mmsegmentation.
 
-Paper: XCiT: Cross-Covariance Image Transformers, arXiv 2106.09681. The state-dict names are
-those of the authors' detectors and segmentors.
+Paper: XCiT: Cross-Covariance Image Transformers, arXiv 2106.09681. State-dict names match the
+authors' detectors and segmentors.
 """
 
 from collections.abc import Sequence
-from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 from mmengine.model import BaseModule
 from mmengine.registry import MODELS
@@ -14,83 +13,45 @@ from torch import Tensor, nn
 
 from ..errors import ArgumentError
 from ..ops import recompute
-from ..weights.checkpoint import load_pretrained
-from .layers import (
-    IMAGE_CHANNELS,
-    ChannelNorm,
-    ConvPatchEmbed,
-    FourierPosition,
-    XCABlock,
-    map_to_tokens,
-    tokens_to_map,
-)
-from .pyramid import pyramid_levels
+from .archs import PATCH_SIZES, resolve_arch
+from .layers import ConvPatchEmbed, FourierPosition, XCABlock, map_to_tokens, tokens_to_map
+from .pyramid import ChannelNorm, pyramid_levels
 
-
-class Arch(NamedTuple):
-    """Hyper-parameters of a published model (paper, table 1 and appendix)."""
-
-    embed_dim: int
-    depth: int
-    num_heads: int
-    eta: float
-    drop_path_rate: dict[int, float]  # by patch size
-
-
-ARCHS = {
-    'n12': Arch(128, 12, 4, 1.0, {16: 0.0, 8: 0.0}),
-    't12': Arch(192, 12, 4, 1.0, {16: 0.0, 8: 0.0}),
-    't24': Arch(192, 24, 4, 1e-5, {16: 0.05, 8: 0.05}),
-    's12': Arch(384, 12, 8, 1.0, {16: 0.05, 8: 0.05}),
-    's24': Arch(384, 24, 8, 1e-5, {16: 0.1, 8: 0.1}),
-    'm24': Arch(512, 24, 8, 1e-5, {16: 0.15, 8: 0.15}),
-    'l24': Arch(768, 24, 16, 1e-5, {16: 0.25, 8: 0.3}),
-}
-PATCH_SIZES = (8, 16)
-SIZE_NAMES = {'n': 'nano', 't': 'tiny', 's': 'small', 'm': 'medium', 'l': 'large'}
-CUSTOM_ARCH_KEYS = ('embed_dim', 'depth', 'num_heads', 'eta')
 NUM_LEVELS = 4
-
-
-def released_name(arch: str, patch_size: int, training: str = '224') -> str:
-    """How the authors and timm call a model of ``ARCHS``, such as 'xcit_small_12_p8_224'."""
-    return f'xcit_{SIZE_NAMES[arch[0]]}_{arch[1:]}_p{patch_size}_{training}'
 
 
 @MODELS.register_module()
 class XCiT(BaseModule):
     """Cross-Covariance Image Transformer with outputs at strides 4, 8, 16 and 32.
 
-    Registered in the common parent of mmdet's and mmseg's registries: both build it from
-    ``dict(type='XCiT', arch='s12', patch_size=8)``.
+    mmdet and mmseg both build it from ``dict(type='XCiT', arch='s12', patch_size=8)``: it is
+    registered in the common parent of their registries.
 
     Args:
         arch: 'n12', 't12', 't24', 's12', 's24', 'm24' or 'l24', or a dict with
             ``embed_dim``, ``depth``, ``num_heads`` and ``eta`` (initial LayerScale).
         patch_size: 8 or 16 pixels.
-        out_indices: The four layers, from 0, whose maps are given out at strides 4, 8, 16
-            and 32; layers behind the last one are neither computed nor trained. None: those
-            after a third, a half, two thirds and all of the layers, which are [4, 6, 8, 12]
-            or [8, 12, 16, 24] counted from 1, as published.
-        drop_path_rate: Probability of skipping a branch, the same in every layer. None: as
-            published for ``arch``, and 0 for an ``arch`` given as a dict.
-        with_cp: Recompute each layer in the backward pass instead of keeping what it
-            computed: less memory, more time, the same gradients.
-        frozen_stages: -1: everything is trained. 0: the patch and position embeddings are
-            frozen. n > 0: those and the first n layers. Frozen parts stay in evaluation
-            mode (BatchNorm statistics, drop path) and get no gradient.
-        out_norm: Normalise the channels of every output map with a LayerNorm of its own,
-            as ResT does in front of RetinaNet's FPN (arXiv 2105.13677, appendix).
+        out_indices: The four blocks, counted from 0, whose maps are returned at strides 4, 8,
+            16 and 32. Later blocks are neither computed nor trained. Default: the blocks after
+            a third, a half, two thirds and all of the depth, as published.
+        drop_path_rate: Probability of skipping a branch, the same in every block. Default: the
+            published rate of ``arch``, or 0 if ``arch`` is a dict.
+        with_cp: Whether the backward pass recomputes each block instead of keeping its
+            intermediate tensors: less memory, more time, the same gradients.
+        frozen_stages: -1 trains everything, 0 freezes the patch and position embeddings, and
+            n > 0 the first n blocks as well. Frozen parts stay in evaluation mode.
+        out_norm: Whether a LayerNorm normalises the channels of each output map, as in ResT's
+            RetinaNet (arXiv 2105.13677, appendix).
         init_cfg: ``dict(type='Pretrained', checkpoint=<path, URL or timm://NAME>)`` starts
-            from pretrained weights (see :func:`xcit_mm.weights.checkpoint.load_pretrained`).
+            from pretrained weights.
 
     Shape:
         (B, 3, H, W) to a tuple of four maps (B, C, H_i, W_i), C = ``embed_dim``. With
-        h = ceil(H / patch_size), H_i is h * patch_size / stride_i, rounded down; W alike.
+        h = ceil(H / patch_size), H_i is h * patch_size / stride_i, rounded down; W_i likewise.
 
     Raises:
-        ValueError: For an argument outside its choices, and in ``forward`` for an image
-            without three channels or too small for stride 32.
+        ValueError: If an argument is invalid, and in ``forward`` if an image does not have three
+            channels or is too small for stride 32.
     """
 
     def __init__(
@@ -107,7 +68,7 @@ class XCiT(BaseModule):
         super().__init__(init_cfg)
         if patch_size not in PATCH_SIZES:
             raise ArgumentError(f'patch_size={patch_size!r} is not one of {PATCH_SIZES}')
-        dim, depth, num_heads, eta, published_rate = _resolve_arch(arch)
+        dim, depth, num_heads, eta, published_rate = resolve_arch(arch)
         if drop_path_rate is None:
             drop_path_rate = published_rate[patch_size]
         if not isinstance(drop_path_rate, (int, float)) or not 0 <= drop_path_rate < 1:
@@ -135,22 +96,23 @@ class XCiT(BaseModule):
         self.out_norms = nn.ModuleList(
             ChannelNorm(dim, eps=1e-6) if out_norm else nn.Identity() for _ in range(NUM_LEVELS)
         )
-        # Behind the last output; without a gradient, DistributedDataParallel must know it.
+        # DistributedDataParallel must know which parameters never get a gradient.
         self.blocks[self.out_indices[-1] + 1 :].requires_grad_(False)
-        self._freeze()
+        self.train()  # freezes
 
     def init_weights(self) -> None:
-        """Load the weights that ``init_cfg`` names; called once by the runner."""
+        """Load the weights that ``init_cfg`` names. The runner calls this once."""
         if self.init_cfg is not None and self.init_cfg.get('type') == 'Pretrained':
-            load_pretrained(
-                self, self.init_cfg.get('checkpoint'), self.init_cfg.get('trusted', False)
-            )
+            from ..weights.pretrained import load_pretrained
+
+            trusted = self.init_cfg.get('trusted', False)
+            load_pretrained(self, self.init_cfg.get('checkpoint'), trusted)
         else:
             super().init_weights()
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         self._check_image(x)
-        x = self.patch_embed(x)
+        x = self.patch_embed(x)  # (B, C, H, W)
         H, W = x.shape[2:]
         x = map_to_tokens(x + self.pos_embeder(H, W))  # (B, N, C)
 
@@ -162,28 +124,23 @@ class XCiT(BaseModule):
                 x = block(x, H, W)
             if i in self.out_indices:
                 maps.append(tokens_to_map(x, H, W))
-        levels = (self.fpn1, self.fpn2, self.fpn3, self.fpn4)
-        return tuple(
-            norm(level(m)) for norm, level, m in zip(self.out_norms, levels, maps, strict=True)
-        )
+        levels = self.fpn1, self.fpn2, self.fpn3, self.fpn4
+        outputs = zip(levels, self.out_norms, maps, strict=True)
+        return tuple(norm(level(x)) for level, norm, x in outputs)
 
     def train(self, mode: bool = True) -> 'XCiT':
-        """Switch to training or evaluation; what is frozen stays in evaluation."""
+        """Switch to training or evaluation mode; frozen parts stay in evaluation mode."""
         super().train(mode)
-        self._freeze()
+        if self.frozen_stages >= 0:
+            for module in (self.patch_embed, self.pos_embeder, *self.blocks[: self.frozen_stages]):
+                module.eval().requires_grad_(False)
         return self
 
-    def _freeze(self) -> None:
-        if self.frozen_stages < 0:
-            return
-        for module in (self.patch_embed, self.pos_embeder, *self.blocks[: self.frozen_stages]):
-            module.eval().requires_grad_(False)
-
     def _check_image(self, x: Tensor) -> None:
-        if x.ndim != 4 or x.shape[1] != IMAGE_CHANNELS:
+        if x.ndim != 4 or x.shape[1] != 3:
             raise ArgumentError(
-                f'an image batch of shape {tuple(x.shape)} is not (B, {IMAGE_CHANNELS}, H, W): '
-                f'XCiT takes {IMAGE_CHANNELS} channels (RGB)'
+                f'an image batch of shape {tuple(x.shape)} is not (B, 3, H, W): XCiT takes 3 '
+                'channels (RGB)'
             )
         smallest = 32 - self.patch_size + 1  # ceil(smallest / patch_size) * patch_size == 32
         if min(x.shape[2:]) < smallest:
@@ -193,45 +150,20 @@ class XCiT(BaseModule):
             )
 
 
-def _resolve_arch(arch: str | dict[str, Any]) -> Arch:
-    if isinstance(arch, dict):
-        if set(arch) != set(CUSTOM_ARCH_KEYS):
-            raise ArgumentError(f'arch={arch!r} does not have just the keys {CUSTOM_ARCH_KEYS}')
-        dim, depth, num_heads, eta = (arch[key] for key in CUSTOM_ARCH_KEYS)
-        if not all(isinstance(n, int) and n > 0 for n in (dim, depth, num_heads)):
-            raise ArgumentError(f'arch={arch!r}: embed_dim, depth, num_heads are not integers > 0')
-        if not isinstance(eta, (int, float)):
-            raise ArgumentError(f'arch={arch!r}: eta is not a number')
-        if dim % 8:
-            raise ArgumentError(
-                f'arch={arch!r}: embed_dim is not a multiple of 8 (the first convolution of patch '
-                'size 16 has an eighth of the channels)'
-            )
-        return Arch(**arch, drop_path_rate=dict.fromkeys(PATCH_SIZES, 0.0))
-    if not isinstance(arch, str) or arch not in ARCHS:
-        raise ArgumentError(
-            f'arch={arch!r} is not one of {tuple(ARCHS)} or a dict with {CUSTOM_ARCH_KEYS}'
-        )
-    return ARCHS[arch]
-
-
 def _resolve_out_indices(out_indices: Sequence[int] | None, depth: int) -> tuple[int, ...]:
-    default = (depth // 3 - 1, depth // 2 - 1, 2 * depth // 3 - 1, depth - 1)
-    indices = default if out_indices is None else out_indices
-    if (
-        not isinstance(indices, (tuple, list))
-        or len(indices) != NUM_LEVELS
-        or not all(isinstance(i, int) and 0 <= i < depth for i in indices)
-        or not all(a < b for a, b in pairwise(indices))
-    ):
+    indices = out_indices
+    if indices is None:
+        indices = (depth // 3 - 1, depth // 2 - 1, 2 * depth // 3 - 1, depth - 1)
+    is_sequence = isinstance(indices, (tuple, list)) and len(indices) == NUM_LEVELS
+    if not is_sequence or [i for i in range(depth) if i in indices] != list(indices):
         raise ArgumentError(
             f'out_indices={out_indices!r} are not {NUM_LEVELS} ascending layers in 0..{depth - 1}'
         )
-    return tuple(indices)
+    return tuple(map(int, indices))
 
 
 def _init_linear(module: nn.Module) -> None:
-    """The authors' initialisation; convolutions and norms keep PyTorch's."""
+    """Initialise linear layers as the authors do; other layers keep PyTorch's initialisation."""
     if isinstance(module, nn.Linear):
         nn.init.trunc_normal_(module.weight, std=0.02)
         if module.bias is not None:

@@ -1,17 +1,7 @@
-"""Operators that compute and keep less than the layers they stand for, with equal values."""
+"""Operators with the values of the layers they replace, at less arithmetic and memory."""
 
-from .mlp import gelu_, mlp, token_chunks
+from .mlp import mlp
 from .recompute import recompute
-from .tracing import computed_dtype, is_captured, is_intercepted
 from .xca import xca
 
-__all__ = [
-    'computed_dtype',
-    'gelu_',
-    'is_captured',
-    'is_intercepted',
-    'mlp',
-    'recompute',
-    'token_chunks',
-    'xca',
-]
+__all__ = ['mlp', 'recompute', 'xca']

@@ -1,4 +1,4 @@
-"""The two linear layers of a block with GELU between them, keeping no output of GELU.
+"""MLP operator: two linear layers with GELU between them, without keeping the output of GELU.
 
 Letters in shapes: n tokens of all images, C channels, F channels inside (4 C).
 """
@@ -11,62 +11,51 @@ from torch.nn import functional as F
 
 from .tracing import computed_dtype, is_captured, without_autocast
 
-# On a CPU the F wide values of so many tokens stay in the cache, and their memory is used
-# again instead of being asked from the system, which costs more than GELU (large blocks come
-# as fresh pages every time).
+# The inner values of so many tokens fit the cache of a CPU, and their memory is reused. Larger
+# blocks come from the system as fresh pages every time, which costs more than GELU itself.
 CPU_CHUNK = 1024
 
 
 def mlp(
     x: Tensor, fc1_weight: Tensor, fc1_bias: Tensor, fc2_weight: Tensor, fc2_bias: Tensor
 ) -> Tensor:
-    """fc2(gelu(fc1(x))), which keeps for the backward pass x and the output of fc1.
+    """Return fc2(gelu(fc1(x))) and keep only x and the output of fc1 for the backward pass.
 
-    GELU's output, as large as fc1's, is computed anew in the backward pass.
+    The backward pass recomputes the output of GELU, which is as large as that of fc1.
 
     Shape:
         x: (..., C); fc1_weight: (F, C); fc1_bias: (F,); fc2_weight: (C, F); fc2_bias: (C,).
         Output: (..., C).
     """
     if is_captured():
-        return _plain(x, fc1_weight, fc1_bias, fc2_weight, fc2_bias)
+        return F.linear(F.gelu(F.linear(x, fc1_weight, fc1_bias)), fc2_weight, fc2_bias)
     if not torch.is_grad_enabled():
         return F.linear(gelu_(F.linear(x, fc1_weight, fc1_bias)), fc2_weight, fc2_bias)
     dtype = computed_dtype(x)
-    tensors = (t.to(dtype) for t in (fc1_weight, fc1_bias, fc2_weight, fc2_bias))
+    parameters = (t.to(dtype) for t in (fc1_weight, fc1_bias, fc2_weight, fc2_bias))
     with without_autocast(x):
-        return _Mlp.apply(x.to(dtype).flatten(0, -2), *tensors).view(x.shape)
+        return _Mlp.apply(x.to(dtype).flatten(0, -2), *parameters).view(x.shape)
 
 
 def gelu_(x: Tensor) -> Tensor:
-    """GELU in place, where nobody else needs x: a large tensor less."""
+    """Apply GELU in place, to a tensor that nothing else needs."""
     return torch.ops.aten.gelu_(x)
 
 
 def token_chunks(x: Tensor) -> tuple[Tensor, ...]:
-    """Views of the tokens (..., C) in groups (n, C) to work on one after the other.
-
-    On a CPU in float32 and float64, groups that fit its cache; elsewhere a single one.
-    """
+    """Return views (n, C) of tokens (..., C): of a few each on a CPU, of all elsewhere."""
     x = x.flatten(0, -2)
     if is_captured() or x.device.type != 'cpu':
         return (x,)
-    wide = computed_dtype(x) in (torch.float32, torch.float64)
-    return x.split(CPU_CHUNK) if wide else (x,)
-
-
-def _plain(
-    x: Tensor, fc1_weight: Tensor, fc1_bias: Tensor, fc2_weight: Tensor, fc2_bias: Tensor
-) -> Tensor:
-    return F.linear(F.gelu(F.linear(x, fc1_weight, fc1_bias)), fc2_weight, fc2_bias)
+    return x.split(CPU_CHUNK) if computed_dtype(x) in (torch.float32, torch.float64) else (x,)
 
 
 class _Mlp(Function):
-    """``_plain`` for tokens (n, C), chunk by chunk, all tensors of one dtype."""
+    """The MLP of tokens (n, C), chunk by chunk; all tensors have the same dtype."""
 
     @staticmethod
     def forward(ctx, x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Tensor:
-        hidden = x.new_empty(x.shape[0], w1.shape[0])
+        hidden = x.new_empty(x.shape[0], w1.shape[0])  # (n, F)
         y = torch.empty_like(x)
         for x_i, hidden_i, y_i in zip(*map(token_chunks, (x, hidden, y)), strict=True):
             torch.addmm(b1, x_i, w1.T, out=hidden_i)
@@ -76,9 +65,9 @@ class _Mlp(Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, dy: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx, dy: Tensor) -> tuple[Tensor, ...]:
         x, hidden, w1, w2 = ctx.saved_tensors
-        needs_dx, needs_dw1, needs_db1, needs_dw2, needs_db2 = ctx.needs_input_grad
+        needs_dx, needs_dw1, _, needs_dw2, _ = ctx.needs_input_grad
         dx = torch.empty_like(x)
         dw1, db1, dw2 = torch.zeros_like(w1), w1.new_zeros(w1.shape[0]), torch.zeros_like(w2)
         chunks = map(token_chunks, (x, hidden, dy, dx))
@@ -88,14 +77,7 @@ class _Mlp(Function):
             dhidden = torch.ops.aten.gelu_backward(dy_i @ w2, hidden_i)
             if needs_dw1:
                 dw1.addmm_(dhidden.T, x_i)
-            if needs_db1:
-                db1 += dhidden.sum(0)
             if needs_dx:
                 torch.mm(dhidden, w1, out=dx_i)
-        return (
-            dx if needs_dx else None,
-            dw1 if needs_dw1 else None,
-            db1 if needs_db1 else None,
-            dw2 if needs_dw2 else None,
-            dy.sum(0) if needs_db2 else None,
-        )
+            db1 += dhidden.sum(0)
+        return dx, dw1, db1, dw2, dy.sum(0)  # autograd ignores what does not need a gradient

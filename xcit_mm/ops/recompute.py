@@ -1,4 +1,4 @@
-"""Computing again in the backward pass instead of keeping."""
+"""Recomputation in the backward pass instead of memory."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -15,20 +15,16 @@ from .tracing import is_captured
 def recompute(
     function: Callable[..., Tensor], *args: Any, within: nn.Module, random: bool = False
 ) -> Tensor:
-    """``function(*args)``, which keeps its arguments alone for the backward pass.
+    """Return ``function(*args)`` and keep only the arguments for the backward pass.
 
-    The recomputation ends where the last operation's inputs are there: when ``function`` ends
-    in a convolution or a matrix product, that is not computed twice.
+    The backward pass calls ``function`` again, up to the inputs of its last operation: a
+    convolution or matrix product at the end is not computed twice.
 
     Args:
-        function: What is computed twice, except for its last operation.
-        args: Its arguments.
-        within: The module whose BatchNorm layers take part: the second pass normalises by the
-            statistics of the batch again but must not count them again, or the running
-            statistics would depend on the recomputation.
-        random: Whether ``function`` draws random numbers, which are to be the same twice.
-
-    Without a gradient it is ``function(*args)``.
+        function: Function to recompute.
+        args: Arguments of the function.
+        within: Module with the BatchNorm layers whose statistics are updated only once.
+        random: Whether ``function`` draws random numbers, the same in both calls.
     """
     if not torch.is_grad_enabled() or is_captured():
         return function(*args)
@@ -37,31 +33,24 @@ def recompute(
         *args,
         use_reentrant=False,
         preserve_rng_state=random,
-        context_fn=lambda: (nullcontext(), _UncountedStatistics(within)),
+        context_fn=lambda: (nullcontext(), _FrozenStatistics(within)),
     )
 
 
-class _UncountedStatistics(AbstractContextManager):
-    """The BatchNorm layers of a module leave their running statistics as they are.
-
-    Unlike a context made by ``contextmanager`` it can be entered again: each backward pass through
-    the same graph (``retain_graph=True``) computes again what was not kept.
-    """
+class _FrozenStatistics(AbstractContextManager):
+    """Reusable context in which BatchNorm does not update its running statistics."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
 
     def __enter__(self) -> None:
-        norms = [
-            m
-            for m in self._module.modules()
-            if isinstance(m, _BatchNorm) and m.training and m.track_running_stats
-        ]
-        self._before = [(norm, norm.momentum, norm.num_batches_tracked.clone()) for norm in norms]
+        norms = [m for m in self._module.modules() if isinstance(m, _BatchNorm)]
+        norms = [norm for norm in norms if norm.training and norm.track_running_stats]
+        self._saved = [(norm, norm.momentum, norm.num_batches_tracked.clone()) for norm in norms]
         for norm in norms:
             norm.momentum = 0.0
 
     def __exit__(self, *error: object) -> None:
-        for norm, momentum, num_batches in self._before:
+        for norm, momentum, num_batches in self._saved:
             norm.momentum = momentum
             norm.num_batches_tracked.copy_(num_batches)

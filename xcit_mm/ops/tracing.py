@@ -1,4 +1,4 @@
-"""In which dtype, and for whom, an operator computes."""
+"""The context an operator runs in: autocast, compilers, tracers and transforms."""
 
 from contextlib import AbstractContextManager, nullcontext
 
@@ -13,9 +13,9 @@ else:
 
 
 def computed_dtype(x: Tensor) -> torch.dtype:
-    """That of autocast on the device of ``x`` where it is enabled, else that of ``x``."""
+    """Return the dtype in which autocast computes with ``x``, or that of ``x`` without autocast."""
     device = x.device.type
-    if x.dtype == torch.float64 or x.is_meta:  # which autocast leaves as they are
+    if x.dtype == torch.float64 or x.is_meta:  # autocast leaves both as they are
         return x.dtype
     if hasattr(torch, 'get_autocast_dtype'):  # PyTorch 2.4 and later
         return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
@@ -25,32 +25,20 @@ def computed_dtype(x: Tensor) -> torch.dtype:
 
 
 def without_autocast(x: Tensor) -> AbstractContextManager:
-    """Operations on the device of ``x`` take their arguments as they are.
-
-    The meta device, on which models are counted, has no autocast.
-    """
+    """Return a context that disables autocast on the device of ``x``; the meta device has none."""
     return nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
 
 
 def is_captured() -> bool:
-    """Whether a graph is being made of the operations, to be compiled, exported or counted.
+    """Return whether the operations are recorded as a graph.
 
-    Operators then show their plain composition: what to compute anew, and in which pieces,
-    is for the compiler to decide.
+    Operators then show their plain composition: the compiler decides what to recompute.
     """
     return is_compiling() or torch.jit.is_tracing()
 
 
-def is_exported() -> bool:
-    """Whether the graph that is being made is to hold for sizes other than those of the example."""
-    return hasattr(torch.compiler, 'is_exporting') and torch.compiler.is_exporting()
-
-
 def is_intercepted() -> bool:
-    """Whether something else sees each operation: fake tensors, vmap, a tracer or a counter.
-
-    Values may then be missing, so that nothing can be decided by them or kept for later.
-    """
+    """Return whether a tracer, vmap or a counter intercepts operations; values may be missing."""
     return (
         is_captured()
         or _get_current_dispatch_mode() is not None

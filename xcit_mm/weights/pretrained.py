@@ -1,82 +1,112 @@
-"""The weights that a run starts from: there before anything is built."""
+"""The weights that a backbone or a run starts from."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config
+from mmengine.logging import print_log
 from mmengine.runner import CheckpointLoader
 from torch import Tensor, nn
 
 from ..errors import UserError
+from ..http import UnreachableError
 from ..models import XCiT
-from .checkpoint import TIMM, detector_state, model_state, read_checkpoint
-from .download import UnreachableError, download, is_url
+from .download import download, is_url
+from .read import TIMM, read_checkpoint
+from .states import (
+    PYRAMID,
+    backbone_state,
+    detector_state,
+    model_state,
+    modules_of,
+    require_same_tensors,
+)
 
 
-def pretrained_weights(cfg: Config, options: Mapping[str, Any]) -> list[str]:
-    """Fetch the weights that the config's backbone starts from, before anything is built.
-
-    Where the network is away, a trial of a recipe goes on without them: one that the command
-    line ends within the warm-up, so that it cannot be a training, and that names no weights.
+def load_pretrained(backbone: nn.Module, path: str | Path | None, trusted: bool = False) -> None:
+    """Load pretrained weights into an XCiT backbone, and log how many tensors were loaded.
 
     Args:
-        cfg: The config, with the options in it.
-        options: What the command line set.
+        backbone: An :class:`xcit_mm.XCiT`.
+        path: A checkpoint (see :func:`xcit_mm.weights.read.read_checkpoint`) in any layout that
+            :func:`xcit_mm.weights.states.model_state` takes.
+        trusted: Whether to run code in the file.
+
+    Raises:
+        UserError: If the file cannot be read, or does not hold exactly the tensors of this
+            backbone; only the pyramid and the norms after it may be missing. The backbone is
+            unchanged then.
+    """
+    if not path:
+        raise UserError("init_cfg=dict(type='Pretrained', checkpoint=...) names no checkpoint")
+    state = backbone_state(model_state(read_checkpoint(path, trusted=trusted), path))
+    model = backbone.state_dict()
+    may_be_missing = {name for name in model if name.startswith(PYRAMID)}
+    require_same_tensors(state, model, path, may_be_missing)
+    backbone.load_state_dict(state, strict=False)
+    print_log(f'Loaded {len(state)} of the {len(model)} tensors of XCiT from {path}', 'current')
+    missing = modules_of(model.keys() - state.keys())
+    if missing:
+        print_log(f'Not in {path}, so initialised at random: {", ".join(missing)}', 'current')
+
+
+def pretrained_weights(cfg: Config) -> list[str]:
+    """Make sure that the weights that the config's backbone starts from are on this machine.
+
+    Weights with a URL are downloaded.
+
+    Args:
+        cfg: The config of a training.
 
     Returns:
         Sentences for the log.
 
     Raises:
-        UserError: If they are a file that is missing, or at a URL and cannot be fetched.
+        UserError: If the weights are a file that does not exist, or cannot be downloaded.
     """
     backbone = cfg.model.get('backbone') or {}
     if backbone.get('type') != 'XCiT':
         return []
-    init_cfg = backbone.get('init_cfg') or {}
-    url = init_cfg.get('checkpoint')
+    init_cfg = backbone.get('init_cfg')
     if not init_cfg:
         return ['The backbone starts from random weights: init_cfg names no checkpoint.']
-    if not isinstance(url, str) or url.startswith(TIMM):
-        return []
-    if not is_url(url):
-        require_file(url)
-        return []
-    try:
-        download(url)
-    except UnreachableError as error:
-        named = any(name == 'pretrained' or 'init_cfg' in name for name in options)
-        if named or options.get('train_cfg.max_iters', float('inf')) > _warm_up(cfg):
-            raise
-        backbone.init_cfg = None
-        return [f'{error}. This trial starts from random weights instead.']
+    checkpoint = init_cfg.get('checkpoint')
+    if isinstance(checkpoint, str) and not checkpoint.startswith(TIMM):
+        try:
+            require_file(checkpoint)
+        except UnreachableError as error:
+            raise UnreachableError(
+                f'{error}; name it with --cfg-options pretrained=FILE, or start from random '
+                'weights with --cfg-options pretrained=None'
+            ) from None
     return []
 
 
 def require_file(checkpoint: str) -> None:
-    """Make sure that a checkpoint is on this machine, and fetch it from a URL.
+    """Make sure that a checkpoint is on this machine, and download it from a URL.
 
     Raises:
-        UserError: If there is none.
+        UserError: If it does not exist or cannot be downloaded.
     """
+    path = Path(checkpoint).expanduser()
     if is_url(checkpoint):
         download(checkpoint)
-    elif not Path(checkpoint).expanduser().is_file():
-        if Path(checkpoint).expanduser().is_dir():
-            raise UserError(f'the checkpoint {checkpoint} is a folder: name a file in it')
-        if Path(checkpoint).expanduser().exists():
-            raise UserError(f'the checkpoint {checkpoint} is a device or a pipe: name a file')
+    elif not path.exists():
         raise UserError(f'the checkpoint {checkpoint} does not exist (looked in {Path.cwd()})')
+    elif not path.is_file():
+        kind = 'folder: name a file in it' if path.is_dir() else 'device or a pipe: name a file'
+        raise UserError(f'the checkpoint {checkpoint} is a {kind}')
 
 
 def weights_for(model: nn.Module, checkpoint: Any, path: str) -> dict[str, Tensor]:
-    """Take the weights of a detector or segmentor out of what a file holds, under our names.
+    """Return the weights of a detector or segmentor in what a file holds, under our names.
 
     Args:
-        model: What they are for.
-        checkpoint: As of :func:`xcit_mm.weights.checkpoint.model_state`.
-        path: Of the file, for the error.
+        model: The detector or segmentor.
+        checkpoint: The content of the file (see :func:`xcit_mm.weights.states.model_state`).
+        path: The file, for the error message.
 
     Raises:
         UserError: If the file holds no weights.
@@ -88,25 +118,21 @@ def weights_for(model: nn.Module, checkpoint: Any, path: str) -> dict[str, Tenso
 
 @contextmanager
 def read_all_safely(trusted: bool) -> Iterator[None]:
-    """Make mmengine read files and URLs as we do within the block, such as ``init_cfg`` of heads.
+    """Have mmengine read files and URLs as :func:`xcit_mm.weights.read.read_checkpoint` does.
+
+    This includes the ``init_cfg`` of modules of other packages. mmengine reads as before after the
+    block.
 
     Args:
-        trusted: See :func:`xcit_mm.weights.checkpoint.read_checkpoint`.
+        trusted: Whether to run code in the files.
     """
 
     def load_from_xcit_mm(filename: str, map_location: Any = None) -> Any:
         return read_checkpoint(filename, map_location, trusted)
 
-    before = dict(CheckpointLoader._schemes)
+    schemes = CheckpointLoader._schemes.copy()
     CheckpointLoader.register_scheme(('', 'http://', 'https://'), load_from_xcit_mm, force=True)
     try:
         yield
     finally:
-        CheckpointLoader._schemes = before
-
-
-def _warm_up(cfg: Config) -> int:
-    schedulers = cfg.get('param_scheduler') or []
-    schedulers = [schedulers] if isinstance(schedulers, dict) else schedulers
-    linear = (s for s in schedulers if s.type == 'LinearLR' and not s.get('by_epoch', True))
-    return max((s.get('end', 0) for s in linear), default=0)
+        CheckpointLoader._schemes = schemes

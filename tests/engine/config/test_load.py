@@ -1,11 +1,9 @@
 """What the command line and the machine change in a config."""
 
-from argparse import ArgumentParser
-
 import pytest
 from helpers import ROOT
 
-from xcit_mm import UserError, cli, environment
+from xcit_mm import UserError, environment
 from xcit_mm.engine.config.load import (
     load_config,
 )
@@ -126,22 +124,3 @@ def test_a_base_of_mmseg_works_or_says_what_to_take(tmp_path):
     else:
         with pytest.raises(UserError, match=r'mmseg:: bases: take those in configs/_base_'):
             load_config(tmp_path / 'own.py')
-
-
-@pytest.mark.parametrize(
-    ('text', 'value'),
-    [
-        ('/x/with space', '/x/with space'),
-        ("/x/New York,  NY (2)/it's here", ['/x/New York', "NY (2)/it's here"]),
-        ('/x/two  spaces (2)', '/x/two  spaces (2)'),
-        ('[8, 11]', [8, 11]),
-        ('( 8, (1 , a b), [ ] )', (8, (1, 'a b'), [])),
-        ('1e-3', 1e-3),
-        ('None', None),
-    ],
-)
-def test_an_option_keeps_the_spaces_of_its_text(text, value):
-    parser = ArgumentParser()
-    cli.add_options_argument(parser)
-    args = parser.parse_args(['--cfg-options', f'name={text}', 'other=1'])
-    assert args.cfg_options == {'name': value, 'other': 1}

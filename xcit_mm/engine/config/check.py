@@ -12,7 +12,7 @@ from mmengine.utils import is_seq_of
 from ...datasets.config import check_classes, check_data
 from ...environment import require, require_one_stack
 from ...errors import UserError
-from ...models.xcit import ARCHS
+from ...models.archs import ARCHS
 from ...weights.pretrained import require_file
 from ..distributed import LAUNCHERS
 from ..resume import require_checkpoints

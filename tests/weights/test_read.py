@@ -1,0 +1,209 @@
+"""Checkpoint files are read without running code, and a file that cannot be read says why."""
+
+import argparse
+import collections
+import datetime
+import os
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import timm
+import torch
+from helpers import randomize
+from helpers.pickles import records, saved, zipped
+from huggingface_hub import constants
+from mmengine.logging import HistoryBuffer
+from safetensors.torch import save_file
+
+from xcit_mm import UserError
+from xcit_mm.weights.pretrained import require_file
+from xcit_mm.weights.read import read_checkpoint
+
+
+def content() -> dict:
+    """The kinds of values that real checkpoints hold."""
+    state = collections.OrderedDict(
+        half=torch.ones(3, dtype=torch.float16),
+        view=torch.arange(12.0).reshape(3, 4)[1:, ::2],
+        eight_bits=torch.ones(2).to(torch.float8_e5m2),
+        parameter=torch.nn.Parameter(torch.ones(2)),
+    )
+    state._metadata = collections.OrderedDict({'': {'version': 1}})
+    return {
+        'args': argparse.Namespace(lr=1, out=None),
+        'history': HistoryBuffer([1.0, 3.0], [1, 1]),
+        'scalars': [np.float64(0.5), np.int64(-3), np.bool_(True), np.str_('ab'), np.str_('')],
+        'arrays': [
+            np.array([[1, 2, 3]], dtype=np.uint8),
+            np.array(['circle', 'square']),
+            np.asfortranarray(np.eye(3)[:2]),
+            np.ones((2, 3), '>f8'),
+            np.zeros((0, 3)),
+        ],
+        'state_dict': state,
+        'optimizer': {'step': 3, 'betas': (0.9, 0.999), 'fused': None, 'keys': {1, 2}, 3: b'a'},
+        'times': [datetime.datetime(2024, 5, 6, 7), datetime.timedelta(1), datetime.date.min],
+        'rest': [collections.Counter([2, 3]), torch.Size([1, 2]), torch.float16, 1j, b'', 2**63],
+        'config': 'import os',
+    }
+
+
+def assert_same(a, b) -> None:
+    if isinstance(a, dict) and not isinstance(a, collections.Counter):
+        assert type(a) is type(b) and [*a] == [*b]
+        a, b = [*a.values(), getattr(a, '_metadata', 0)], [*b.values(), getattr(b, '_metadata', 0)]
+    if isinstance(a, list):
+        for x, y in zip(a, b, strict=True):
+            assert_same(x, y)
+    elif isinstance(a, torch.Tensor):
+        assert type(a) is type(b) and a.dtype == b.dtype and torch.equal(a.float(), b.float())
+    elif isinstance(a, HistoryBuffer):
+        assert type(b) is HistoryBuffer and a.statistics('mean') == b.statistics('mean')
+        assert_same([*a.data], [*b.data])
+    else:
+        a = pickle.loads(pickle.dumps(a))  # in the byte order of this machine
+        assert pickle.dumps(a) == pickle.dumps(b)  # with the dtype and order of arrays
+
+
+def test_what_checkpoints_hold_is_read_and_can_be_saved_again(tmp_path):
+    path = tmp_path / 'file.pth'
+    torch.save(content(), path)
+    loaded = read_checkpoint(path)
+    assert_same(content(), loaded)
+    assert loaded['state_dict']['view'].stride() == (4, 2)
+    torch.save(loaded, path)
+    assert_same(content(), read_checkpoint(path))
+    assert_same(content(), read_checkpoint(path, trusted=True))
+
+
+def test_a_file_written_with_numpy_1_is_read(tmp_path):
+    """NumPy 2 moved the functions that restore its values."""
+    values = {'lr': np.float64(0.5), 'mean': np.array([1.0, 2.0])}
+    parts = {
+        k: v.replace(b'numpy._core.', b'numpy.core.') for k, v in records(saved(values)).items()
+    }
+    assert any(b'numpy.core.' in data for data in parts.values())
+    (tmp_path / 'old.pth').write_bytes(zipped(parts))
+    assert_same(values, read_checkpoint(tmp_path / 'old.pth'))
+
+
+def test_reading_changes_nothing_in_pytorch(tmp_path):
+    torch.save(content(), tmp_path / 'file.pth')
+    before = torch.serialization.get_safe_globals()
+    read_checkpoint(tmp_path / 'file.pth')
+    assert set(torch.serialization.get_safe_globals()) == set(before)
+    with torch.serialization.safe_globals([HistoryBuffer, np.ndarray, np.dtype]):  # theirs
+        assert_same(content(), read_checkpoint(tmp_path / 'file.pth'))
+
+
+class Call:
+    """Pickles as the call of a function."""
+
+    def __init__(self, function, *args) -> None:
+        self.call = function, args
+
+    def __reduce__(self):
+        return self.call
+
+
+@pytest.mark.parametrize(
+    ('payload', 'name'),
+    [
+        (lambda trace: Call(os.mkdir, trace), 'posix.mkdir'),
+        (lambda trace: Call(Path.touch, Path(trace)), r'builtins\.getattr|pathlib.*'),
+        (lambda trace: Call(eval, f"__import__('os').mkdir({trace!r})"), 'builtins.eval'),
+        (lambda trace: Call(getattr, HistoryBuffer, '__init__'), 'builtins.getattr __init__'),
+        (lambda trace: Call(np.ndarray, (1,), 'O', b'AAAAAAAA'), r'numpy\.ndarray.*'),
+        (lambda trace: Call(torch.load, trace), 'torch.serialization.load'),
+        (lambda trace: torch.nn.Linear(2, 2), r'torch\.nn\.modules\.linear\.Linear'),
+    ],
+)
+def test_a_file_that_needs_code_is_refused_with_its_name(tmp_path, payload, name):
+    trace = tmp_path / 'trace'
+    hook = payload(str(trace))
+    torch.save({'state_dict': {'a': torch.zeros(1)}, 'hook': hook}, tmp_path / 'file.pth')
+    message = rf'file\.pth cannot be read: it needs more than weights \({name}\), .*--trust-checkpo'
+    with pytest.raises(UserError, match=message):
+        read_checkpoint(tmp_path / 'file.pth')
+    assert not trace.exists()
+
+
+def test_code_in_a_trusted_file_is_run(tmp_path):
+    trace = tmp_path / 'trace'
+    torch.save({'a': torch.zeros(1), 'hook': Call(os.mkdir, str(trace))}, tmp_path / 'file.pth')
+    assert read_checkpoint(tmp_path / 'file.pth', trusted=True)['a'].tolist() == [0]
+    assert trace.exists()
+
+
+def test_a_file_of_before_pytorch_1_6_is_read_only_if_it_is_trusted(tmp_path):
+    path = tmp_path / 'old.pth'
+    torch.save({'a': torch.ones(2)}, path, _use_new_zipfile_serialization=False)
+    with pytest.raises(UserError, match=r'is not a zip archive.* write it again with torch\.save'):
+        read_checkpoint(path)
+    assert read_checkpoint(path, trusted=True)['a'].tolist() == [1.0, 1.0]
+
+
+def test_a_file_of_another_pickle_protocol_is_refused(tmp_path):
+    torch.save({'a': torch.ones(2)}, tmp_path / 'file.pth', pickle_protocol=4)
+    with pytest.raises(UserError, match='another pickle protocol than 2'):
+        read_checkpoint(tmp_path / 'file.pth')
+
+
+@pytest.mark.parametrize(
+    ('data', 'message'),
+    [
+        (b'<!DOCTYPE html><html>Not Found</html>', 'it is a web page'),
+        (b'\n<html>', 'it is a web page'),
+        (b'', 'it is empty'),
+        (b'version https://git-lfs', 'it is cut off, damaged or not a checkpoint'),
+        (saved(content())[:-1000], 'it is cut off'),
+    ],
+)
+@pytest.mark.parametrize('trusted', [False, True])
+def test_a_file_that_is_no_checkpoint_is_refused(tmp_path, data, message, trusted):
+    (tmp_path / 'page.pth').write_bytes(data)
+    with pytest.raises(UserError, match=rf'page\.pth cannot be read: {message}') as error:
+        read_checkpoint(tmp_path / 'page.pth', trusted=trusted)
+    assert '\n' not in str(error.value)
+
+
+@pytest.mark.parametrize('trusted', [False, True])
+def test_a_flipped_bit_is_named(tmp_path, trusted):
+    file = bytearray(saved({'a': torch.zeros(1000)}))
+    file[len(file) // 2] ^= 1
+    (tmp_path / 'a.pth').write_bytes(file)
+    with pytest.raises(UserError, match=r'a\.pth cannot be read: .*damaged .*Bad CRC-32 .*data/0'):
+        read_checkpoint(tmp_path / 'a.pth', trusted=trusted)
+
+
+def test_a_file_that_does_not_exist_or_is_a_pipe_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r'gone\.pth cannot be read: FileNotFoundError'):
+        read_checkpoint(tmp_path / 'gone.pth')
+    os.mkfifo(tmp_path / 'a.pth')
+    with pytest.raises(UserError, match='Not a regular file'):
+        read_checkpoint(tmp_path / 'a.pth')
+    with pytest.raises(UserError, match='is a device or a pipe'):
+        require_file(str(tmp_path / 'a.pth'))
+    with pytest.raises(UserError, match='is a folder'):
+        require_file(str(tmp_path))
+
+
+def test_timm_by_name_reads_the_cache_of_the_hub(tmp_path, monkeypatch):
+    reference = timm.create_model('xcit_nano_12_p16_224')
+    randomize(reference)
+    monkeypatch.setattr(constants, 'HF_HUB_CACHE', str(tmp_path))
+    monkeypatch.setattr(constants, 'HF_HUB_OFFLINE', True)
+    name = 'timm://xcit_nano_12_p16_224.fb_in1k'
+    with pytest.raises(UserError, match=f'{name} cannot be downloaded .*name the local file'):
+        read_checkpoint(name)
+    cache = tmp_path / 'models--timm--xcit_nano_12_p16_224.fb_in1k'
+    snapshot = cache / 'snapshots' / ('0' * 40)
+    snapshot.mkdir(parents=True)
+    (cache / 'refs').mkdir(exist_ok=True)
+    (cache / 'refs' / 'main').write_text('0' * 40)
+    save_file(reference.state_dict(), snapshot / 'model.safetensors')
+    assert_same(dict(reference.state_dict()), dict(read_checkpoint(name)))
+    with pytest.raises(UserError, match=r'timm://resnet50: timm has no XCiT of this name'):
+        read_checkpoint('timm://resnet50')

@@ -1,0 +1,268 @@
+"""The layouts of other releases: every tensor is loaded, or nothing and the error says why."""
+
+import argparse
+from collections.abc import Callable
+
+import pytest
+import torch
+from helpers import randomize, relative_error
+from safetensors.torch import save_file
+from torch import Tensor
+
+from xcit_mm import UserError, XCiT
+from xcit_mm.weights.states import (
+    backbone_state,
+    convert,
+    detector_state,
+    model_state,
+    require_same_tensors,
+)
+
+
+@pytest.fixture(scope='module')
+def source() -> XCiT:
+    model = XCiT('n12', 16)
+    randomize(model)
+    return model
+
+
+def pretrained(path, **kwargs) -> XCiT:
+    init_cfg = dict(type='Pretrained', checkpoint=str(path))
+    model = XCiT(**{'arch': 'n12', 'patch_size': 16, 'init_cfg': init_cfg} | kwargs)
+    model.init_weights()
+    return model
+
+
+def trunk(model: XCiT) -> dict[str, Tensor]:
+    return {k: v for k, v in model.state_dict().items() if not k.startswith('fpn')}
+
+
+def classifier() -> dict[str, Tensor]:
+    """The tensors of a released classifier beside the trunk."""
+    block = 'cls_attn_blocks.0.'
+    linear = {'attn.qkv': (384, 128), 'attn.proj': (128, 128), 'mlp.fc1': (512, 128)}
+    state = {f'{block}{name}.weight': torch.zeros(shape) for name, shape in linear.items()}
+    return state | {
+        'cls_token': torch.zeros(1, 1, 128),
+        f'{block}gamma1': torch.zeros(128),
+        'norm.weight': torch.ones(128),
+        'head.weight': torch.zeros(1000, 128),
+        'head.bias': torch.zeros(1000),
+    }
+
+
+def prefixed(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {prefix + name: value for name, value in state.items()}
+
+
+def imagenet(model: XCiT):
+    return {'model': trunk(model) | classifier(), 'args': argparse.Namespace(lr=1)}
+
+
+def dino(model: XCiT):
+    """The plain file: the teacher's backbone."""
+    return trunk(model) | {k: v for k, v in classifier().items() if not k.startswith('head')}
+
+
+def dino_training(model: XCiT):
+    """The file of a DINO training, in which the student differs from the teacher."""
+    head = {'head.mlp.0.weight': torch.zeros(2), 'head.last_layer.weight_g': torch.zeros(2)}
+    return {
+        'student': prefixed(prefixed(dino(XCiT('n12', 16)), 'backbone.') | head, 'module.'),
+        'teacher': prefixed(dino(model), 'backbone.') | head,
+        'optimizer': {'state': {}},
+        'args': argparse.Namespace(arch='xcit'),
+    }
+
+
+def dino_student(model: XCiT):
+    return {'student': prefixed(dino(model), 'module.backbone.')}
+
+
+def timm_file(model: XCiT):
+    state = trunk(model) | classifier()
+    return {name.replace('pos_embeder.', 'pos_embed.'): value for name, value in state.items()}
+
+
+def mmdet2(model: XCiT):
+    """A detector of mmdet 2, with its meta and the state of the optimizer."""
+    return {
+        'meta': {'mmdet_version': '2.11.0', 'CLASSES': ('person',), 'epoch': 36, 'lr': [1e-4]},
+        'state_dict': prefixed(model.state_dict(), 'backbone.')
+        | {'rpn_head.rpn_conv.weight': torch.zeros(3)},
+        'optimizer': {'state': {0: {'step': 1, 'exp_avg': torch.zeros(3)}}, 'param_groups': []},
+    }
+
+
+def whole(model: XCiT):
+    return model.state_dict()
+
+
+TRUNK_LAYOUTS = [imagenet, dino, dino_training, dino_student, timm_file]
+
+
+def assert_same(a: dict, b: dict) -> None:
+    assert a.keys() == b.keys()
+    for name in a:
+        assert torch.equal(a[name], b[name]), name
+
+
+@pytest.mark.parametrize('layout', [*TRUNK_LAYOUTS, mmdet2, whole], ids=lambda f: f.__name__)
+def test_every_layout_gives_the_maps_of_its_source(source, tmp_path, layout: Callable):
+    torch.save(layout(source), tmp_path / 'weights')  # the name has no ending
+    loaded = pretrained(tmp_path / 'weights')
+    if layout in TRUNK_LAYOUTS:
+        for level in ('fpn1', 'fpn2'):  # not in the file
+            getattr(loaded, level).load_state_dict(getattr(source, level).state_dict())
+    image = torch.randn(1, 3, 64, 96)
+    with torch.no_grad():
+        for a, b in zip(loaded.eval()(image), source.eval()(image), strict=True):
+            assert relative_error(a, b) < 1e-5
+
+
+def test_safetensors_are_read_under_any_name(source, tmp_path):
+    save_file(timm_file(source), tmp_path / 'weights.pth')
+    assert_same(trunk(pretrained(tmp_path / 'weights.pth')), trunk(source))
+
+
+def test_the_log_says_how_much_is_loaded_and_what_starts_at_random(source, tmp_path, log):
+    torch.save(imagenet(source), tmp_path / 'imagenet.pth')
+    pretrained(tmp_path / 'imagenet.pth', out_norm=True)
+    output = '\n'.join(log)
+    num_loaded, num_model = len(trunk(source)), len(source.state_dict()) + 8
+    assert f'Loaded {num_loaded} of the {num_model} tensors of XCiT' in output
+    assert 'initialised at random: fpn1.0, fpn1.1, fpn1.3, fpn2.0, out_norms.0' in output
+
+
+def test_the_states_of_a_file_are_not_changed(source):
+    for layout in (imagenet, timm_file, mmdet2):
+        state = model_state(layout(source), 'file')
+        names = list(state)
+        backbone_state(state)
+        detector_state(state)
+        assert list(state) == names
+
+
+def test_a_released_detector_keeps_its_names(source):
+    state = mmdet2(source)['state_dict']
+    assert_same(detector_state(state), state)
+    assert_same(detector_state(state | prefixed(classifier(), 'backbone.')), state)
+
+
+@pytest.mark.parametrize(
+    ('kwargs', 'message'),
+    [
+        (
+            dict(arch='t12'),
+            r'an XCiT of 12 layers, 128 channels, 4 heads and patch size 16 \('
+            r'patch_embed\.proj\.0\.0\.weight \(16, 3, 3, 3\), .*; the model has '
+            r'an XCiT of 12 layers, 192 channels, 4 heads and patch size 16 \('
+            r'patch_embed\.proj\.0\.0\.weight \(24, 3, 3, 3\)',
+        ),
+        (dict(patch_size=8), r'patch size 16 .* patch size 8'),
+        (dict(arch='t24'), r'an XCiT of 12 layers.*an XCiT of 24 layers'),
+        (dict(arch=dict(embed_dim=128, depth=12, num_heads=8, eta=1.0)), r'4 heads.*8 heads'),
+    ],
+)
+def test_weights_of_another_arch_are_refused_with_both_sides(source, tmp_path, kwargs, message):
+    torch.save(imagenet(source), tmp_path / 'n12_16.pth')
+    with pytest.raises(UserError, match=rf'n12_16\.pth does not hold .*{message}'):
+        pretrained(tmp_path / 'n12_16.pth', **kwargs)
+
+
+def test_a_file_without_an_xcit_is_refused_with_both_sides(tmp_path):
+    torch.save({'model': {'conv1.weight': torch.zeros(64, 3, 7, 7)}}, tmp_path / 'resnet.pth')
+    message = r'the file has no XCiT \(conv1\.weight \(64, 3, 7, 7\)\); the model has an XCiT of '
+    with pytest.raises(UserError, match=message):
+        pretrained(tmp_path / 'resnet.pth')
+    with pytest.raises(UserError, match=r'holds no XCiT \(conv1\.weight \(64, 3, 7, 7\)\)'):
+        convert(tmp_path / 'resnet.pth', tmp_path / 'new.pth')
+    assert not (tmp_path / 'new.pth').exists()
+
+
+@pytest.mark.parametrize('name', ['blocks.12.gamma1', 'blocks.11.gamma1'])
+def test_a_tensor_too_many_or_too_few_is_refused_and_nothing_is_loaded(source, tmp_path, name):
+    state = source.state_dict()
+    if state.pop(name, None) is None:
+        state[name] = torch.zeros(128)
+    torch.save(state, tmp_path / 'wrong.pth')
+    init_cfg = dict(type='Pretrained', checkpoint=tmp_path / 'wrong.pth')
+    model = XCiT('n12', 16, init_cfg=init_cfg)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    with pytest.raises(UserError, match=rf'1 tensors differ.*{name} \(128,\)'):
+        model.init_weights()
+    assert_same(model.state_dict(), before)
+
+
+@pytest.mark.parametrize(
+    'content', [None, 3, [torch.zeros(2)], {}, {'epoch': 3}, {'model': 'xcit'}, {'state_dict': {}}]
+)
+def test_a_file_without_weights_is_refused(content):
+    with pytest.raises(UserError, match=r'file\.pth holds no state dict'):
+        model_state(content, 'file.pth')
+
+
+@pytest.mark.parametrize(
+    ('weights', 'message'),
+    [
+        ({'module.a': torch.ones(1)}, r'module\.a twice among its weights'),
+        ({'b': 3}, 'b as a int among its weights'),
+        ({1: torch.ones(1)}, r'1 as \(1,\) among its weights'),
+        ({'b\n\x1b[2J': None}, r'b \?\[2J as a NoneType'),
+    ],
+)
+def test_weights_are_tensors_with_different_names(weights, message):
+    with pytest.raises(UserError, match=rf'file\.pth holds {message}'):
+        model_state({'a': torch.zeros(1), **weights}, 'file.pth')
+
+
+@pytest.mark.parametrize(
+    'init_cfg', [dict(type='Pretrained'), [dict(type='Pretrained')], dict(checkpoint='a.pth')]
+)
+def test_an_init_cfg_that_would_load_nothing_is_refused(init_cfg):
+    with pytest.raises(UserError, match='init_cfg'):
+        XCiT('n12', 16, init_cfg=init_cfg).init_weights()
+
+
+@pytest.mark.parametrize('layout', TRUNK_LAYOUTS, ids=lambda f: f.__name__)
+def test_a_converted_classifier_is_the_trunk(source, tmp_path, layout):
+    torch.save(layout(source), tmp_path / 'source.pth')
+    summary = convert(tmp_path / 'source.pth', tmp_path / 'target.pth')
+    assert '12 layers, 128 channels, 4 heads and patch size 16' in summary
+    assert_same(torch.load(tmp_path / 'target.pth')['state_dict'], trunk(source))
+
+
+def test_a_converted_detector_is_whole_and_overwrites_nothing(source, tmp_path):
+    torch.save(mmdet2(source), tmp_path / 'source.pth')
+    convert(tmp_path / 'source.pth', tmp_path / 'target.pth')
+    state = mmdet2(source)['state_dict']
+    assert_same(torch.load(tmp_path / 'target.pth')['state_dict'], state)
+    with pytest.raises(UserError, match='already exists'):
+        convert(tmp_path / 'source.pth', tmp_path / 'target.pth')
+    with pytest.raises(UserError, match='cannot be written'):
+        convert(tmp_path / 'source.pth', tmp_path / 'nowhere' / 'target.pth')
+    assert {p.name for p in tmp_path.iterdir()} == {'source.pth', 'target.pth'}
+
+
+@pytest.mark.parametrize(
+    ('weight', 'message'),
+    [
+        (torch.ones(2, dtype=torch.int64), r'the file has .*a \(2,\) of torch\.int64.*; the model'),
+        (torch.ones(2).to_sparse(), r'a \(2,\), not stored number by number'),
+        (torch.ones(2, device='meta'), r'a \(2,\), not stored number by number'),
+        (torch.ones(2, dtype=torch.complex64), r'a \(2,\) of complex numbers'),
+        (torch.tensor([1.0, float('nan')]), 'holds infinite numbers or NaN in a: take'),
+        (torch.tensor([1.0, float('inf')], dtype=torch.float16), 'infinite numbers'),
+        (torch.tensor([1e300, 1.0], dtype=torch.float64), 'infinite numbers'),
+    ],
+)
+def test_a_tensor_that_would_be_loaded_as_another_is_refused(weight, message):
+    with pytest.raises(UserError, match=message):
+        require_same_tensors({'a': weight}, {'a': torch.zeros(2)}, 'file.pth')
+
+
+@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16, torch.float64])
+def test_floats_of_another_size_are_loaded(dtype):
+    large = torch.finfo(dtype).max if dtype == torch.float16 else 3e38
+    weights = {'a': torch.full((9,), large, dtype=dtype)}  # their sum is infinite
+    require_same_tensors(weights, {'a': torch.zeros(9)}, 'file.pth')

@@ -1,0 +1,48 @@
+"""The published architectures of XCiT and their names (paper, table 1 and appendix)."""
+
+from typing import Any, NamedTuple
+
+from ..errors import ArgumentError
+
+
+class Arch(NamedTuple):
+    """Hyper-parameters of a model."""
+
+    embed_dim: int  # channels C of the tokens
+    depth: int  # blocks
+    num_heads: int
+    eta: float  # initial value of LayerScale
+    drop_path_rate: dict[int, float]  # by patch size
+
+
+ARCHS = {
+    'n12': Arch(128, 12, 4, 1.0, {16: 0.0, 8: 0.0}),
+    't12': Arch(192, 12, 4, 1.0, {16: 0.0, 8: 0.0}),
+    't24': Arch(192, 24, 4, 1e-5, {16: 0.05, 8: 0.05}),
+    's12': Arch(384, 12, 8, 1.0, {16: 0.05, 8: 0.05}),
+    's24': Arch(384, 24, 8, 1e-5, {16: 0.1, 8: 0.1}),
+    'm24': Arch(512, 24, 8, 1e-5, {16: 0.15, 8: 0.15}),
+    'l24': Arch(768, 24, 16, 1e-5, {16: 0.25, 8: 0.3}),
+}
+PATCH_SIZES = (8, 16)
+SIZE_NAMES = {'n': 'nano', 't': 'tiny', 's': 'small', 'm': 'medium', 'l': 'large'}
+
+
+def released_name(arch: str, patch_size: int, training: str = '224') -> str:
+    """Return the name that the authors and timm use, such as 'xcit_small_12_p8_224'."""
+    return f'xcit_{SIZE_NAMES[arch[0]]}_{arch[1:]}_p{patch_size}_{training}'
+
+
+def resolve_arch(arch: str | dict[str, Any]) -> Arch:
+    """Return the hyper-parameters of a key of ``ARCHS``, or of a dict with custom ones."""
+    if isinstance(arch, str) and arch in ARCHS:
+        return ARCHS[arch]
+    if isinstance(arch, dict) and arch.keys() == {'embed_dim', 'depth', 'num_heads', 'eta'}:
+        counts = arch['embed_dim'], arch['depth'], arch['num_heads']
+        positive = all(isinstance(n, int) and n > 0 for n in counts)
+        if positive and arch['embed_dim'] % 8 == 0 and isinstance(arch['eta'], (int, float)):
+            return Arch(**arch, drop_path_rate=dict.fromkeys(PATCH_SIZES, 0.0))
+    raise ArgumentError(
+        f'arch={arch!r} is not one of {tuple(ARCHS)} or a dict of embed_dim (a multiple of 8), '
+        'depth and num_heads (integers > 0) and eta (a number)'
+    )

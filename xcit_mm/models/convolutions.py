@@ -1,0 +1,79 @@
+"""Stacks of convolutions and BatchNorm, as in the patch embedding and the pyramid."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..ops.mlp import gelu_
+from ..ops.recompute import recompute
+from .plain import CONVOLUTIONS, is_plain
+
+
+class ConvStack(nn.Sequential):
+    """Convolutions, plain or transposed, each but the last followed by BatchNorm and GELU.
+
+    Layers may be grouped in Sequentials. The backward pass recomputes BatchNorm and GELU;
+    inference folds BatchNorm, an affine map per channel, into the preceding convolution. If a
+    layer is not plain (see :func:`xcit_mm.models.plain.is_plain`), all layers are called in turn.
+
+    Shape:
+        (B, C, H, W) to (B, C', H', W').
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        layers = list(_flatten(self))
+        if not all(map(is_plain, layers)):
+            return super().forward(x)
+        starts = [i for i, layer in enumerate(layers) if isinstance(layer, CONVOLUTIONS)]
+        if torch.is_grad_enabled() or any(layer.training for layer in layers):
+            for start, end in pairwise((0, *(i + 1 for i in starts))):  # each ends in a convolution
+                x = recompute(_call, x, *layers[start:end], within=self)
+            return _call(x, *layers[end:])
+        for start, end in zip(starts, [*starts[1:], len(layers)], strict=True):
+            x = _infer(x, *layers[start:end])
+        return x
+
+
+def convolve(conv: nn.Module, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Apply a plain convolution with another weight and bias."""
+    if isinstance(conv, nn.ConvTranspose2d):
+        geometry = conv.stride, conv.padding, conv.output_padding, conv.groups, conv.dilation
+        return F.conv_transpose2d(x, weight, bias, *geometry)
+    return conv._conv_forward(x, weight, bias)
+
+
+def batch_norm_affine(norm: nn.Module) -> tuple[Tensor, Tensor]:
+    """Return factor and shift (C,) of BatchNorm in evaluation, in at least float32."""
+    dtype = torch.promote_types(norm.weight.dtype, torch.float32)
+    factor = norm.weight.to(dtype) * (norm.running_var.to(dtype) + norm.eps).rsqrt()
+    return factor, norm.bias.to(dtype) - norm.running_mean.to(dtype) * factor
+
+
+def _flatten(stack: nn.Sequential) -> Iterator[nn.Module]:
+    for layer in stack:
+        if is_plain(layer, (nn.Sequential,)):
+            yield from _flatten(layer)
+        else:
+            yield layer
+
+
+def _call(x: Tensor, *layers: nn.Module) -> Tensor:
+    for layer in layers:
+        x = layer(x)
+    return x
+
+
+def _infer(
+    x: Tensor, conv: nn.Module, norm: nn.Module | None = None, act: nn.Module | None = None
+) -> Tensor:
+    weight, bias = conv.weight, conv.bias
+    if norm is not None:
+        factor, shift = batch_norm_affine(norm)
+        channels = (1, -1, 1, 1) if isinstance(conv, nn.ConvTranspose2d) else (-1, 1, 1, 1)
+        weight = weight * factor.view(channels)
+        bias = shift if bias is None else bias * factor + shift
+    x = convolve(conv, x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
+    return x if act is None else gelu_(x)

@@ -1,0 +1,35 @@
+"""The rule that decides whether a layer is called or read as weights."""
+
+from torch import nn
+
+CONVOLUTIONS = (nn.Conv2d, nn.ConvTranspose2d)
+NORMS = (nn.BatchNorm2d, nn.SyncBatchNorm, nn.LayerNorm)
+PYTORCH_LAYERS = (nn.Linear, *CONVOLUTIONS, *NORMS, nn.GELU, nn.Dropout)
+
+
+def is_plain(layer: nn.Module, types: tuple[type[nn.Module], ...] = PYTORCH_LAYERS) -> bool:
+    """Return whether a layer does exactly what its class does, unchanged and unobserved.
+
+    Only plain layers may be read as weights; any other layer is called. A layer is not plain if
+
+    - its class is not one of ``types``, but a subclass (LoRA, quantisation-aware training), a
+      wrapper, a replacement (``quantize_dynamic``), or the class of a parametrised layer;
+    - it has a forward or backward hook, such as those of pruning and ``weight_norm``;
+    - its ``forward`` was replaced on the instance;
+    - its weight is a wrapper tensor subclass, such as a quantised weight of torchao.
+
+    Global module hooks do not count: PyTorch's FLOP counter and profilers observe a model
+    through them, and it must compute the same while it is observed.
+    """
+    return (
+        type(layer) in types
+        and not (layer._forward_hooks or layer._forward_pre_hooks)
+        and not (layer._backward_hooks or layer._backward_pre_hooks)
+        and 'forward' not in layer.__dict__
+        and not hasattr(layer._parameters.get('weight'), '__tensor_flatten__')
+    )
+
+
+def has_plain_layers(module: nn.Module) -> bool:
+    """Return whether every child of a module is one of PyTorch's layers and plain."""
+    return all(map(is_plain, module._modules.values()))

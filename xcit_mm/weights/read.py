@@ -1,0 +1,124 @@
+"""Read checkpoint files into tensors without running code that is in them."""
+
+import io
+import threading
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+from zipfile import ZIP_STORED, BadZipFile, ZipFile
+
+import torch
+from torch import Tensor
+
+from ..environment import require
+from ..errors import DependencyError, UserError, reason
+from ..files import open_regular
+from .download import PICKLE_START, START, download, is_safetensors, is_url
+from .pickles import ALIAS, VALIDATED, UnreadableError, checked_pickle
+
+TIMM = 'timm://'
+_lock = threading.RLock()  # for torch.serialization.safe_globals, which holds for the process
+
+
+def read_checkpoint(path: str | Path, map_location: Any = 'cpu', trusted: bool = False) -> Any:
+    """Read a checkpoint without running code that is in it.
+
+    Args:
+        path: A file of ``torch.save`` or safetensors, its http(s) URL, or ``timm://`` and the
+            name of a pretrained XCiT of timm.
+        map_location: The device of the tensors, as in ``torch.load``; None: the CPU.
+        trusted: Allow every class, which runs any code that is in the file. Damage is an error
+            either way.
+
+    Raises:
+        UserError: If the file does not exist, is damaged, is not a checkpoint, or needs a class
+            that is not allowed.
+    """
+    path = str(path)
+    if path.startswith(TIMM):
+        return _read_timm(path)
+    file = download(path) if is_url(path) else Path(path).expanduser()
+    try:
+        return _read_file(file, map_location or 'cpu', trusted)
+    except DependencyError:
+        raise
+    except UnreadableError as error:
+        why = str(error)
+    except OSError as error:
+        why = reason(error)
+    except Exception as error:  # of zipfile, torch.load, pickle or safetensors
+        if isinstance(error, UnpicklingError):
+            error = error.__context__ or error  # which PyTorch replaces by general advice
+        why = f'it is cut off, damaged or not a checkpoint ({reason(error)})'
+    cached = f' ({file}: delete it to download it again)' if is_url(path) else ''
+    raise UserError(f'the checkpoint {path}{cached} cannot be read: {why}')
+
+
+def _read_file(file: Path, map_location: Any, trusted: bool) -> Any:
+    with open_regular(file) as stream:
+        start = stream.read(START)
+    if not start:
+        raise UnreadableError('it is empty')
+    if start.lstrip().startswith(b'<'):
+        raise UnreadableError('it is a web page, saved under this name')
+    if is_safetensors(start):
+        require('safetensors')
+        from safetensors.torch import load_file
+
+        return load_file(file)
+    if start.startswith(PICKLE_START):
+        if trusted:
+            return torch.load(file, map_location=map_location, weights_only=False)
+        raise UnreadableError(
+            'it is not a zip archive, which PyTorch writes since version 1.6; if you trust its '
+            'source, write it again with torch.save(torch.load(OLD, weights_only=False), NEW), or '
+            'pass --trust-checkpoint (trusted=True in init_cfg)'
+        )
+    records = _read_records(file)
+    if not trusted:
+        sizes = {name: len(content) for name, content in records.items()}
+        records['data.pkl'] = checked_pickle(records['data.pkl'], sizes)
+    # PyTorch reads a copy: in a crafted file it could find other records than Python.
+    copy = io.BytesIO()
+    with ZipFile(copy, 'w') as archive:
+        for name in list(records):
+            archive.writestr(f'checkpoint/{name}', records.pop(name))
+    copy.seek(0)
+    with _lock, torch.serialization.safe_globals([(v, ALIAS + k) for k, v in VALIDATED.items()]):
+        return torch.load(copy, map_location=map_location, weights_only=not trusted)
+
+
+def _read_records(file: Path) -> dict[str, bytes]:
+    """Read the records of an archive, by name, and compare them with their checksums."""
+    with ZipFile(file) as archive:
+        records = {
+            record.filename.partition('/')[2].lower(): record for record in archive.infolist()
+        }
+        folders = {record.filename.partition('/')[0] for record in archive.infolist()}
+        if (
+            len(folders) != 1
+            or len(records) < len(archive.infolist())
+            or sum(record.file_size for record in records.values()) > file.stat().st_size
+            or any(r.is_dir() or r.compress_type != ZIP_STORED for r in records.values())
+        ):
+            raise BadZipFile('its records are not laid out as torch.save does')
+        return {name: archive.read(record) for name, record in records.items()}
+
+
+def _read_timm(path: str) -> dict[str, Tensor]:
+    require('timm')
+    import timm
+
+    name = path.removeprefix(TIMM)
+    if name not in (*timm.list_models('xcit_*'), *timm.list_pretrained('xcit_*')):
+        raise UserError(
+            f"{path}: timm has no XCiT of this name; timm.list_pretrained('xcit_*') lists them, "
+            'such as xcit_small_12_p8_384.fb_dist_in1k'
+        )
+    try:
+        return timm.create_model(name, pretrained=True).state_dict()
+    except Exception as error:  # of the network, the hub's client, or timm
+        raise UserError(
+            f'{path} cannot be downloaded ({reason(error)}); download it on another machine and '
+            'name the local file'
+        ) from None

@@ -1,0 +1,219 @@
+"""Convert the weights of other releases to ours, and compare them with a model.
+
+Every function takes and returns dictionaries of tensors by name, and changes none of them.
+"""
+
+import re
+from collections.abc import Container, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import UserError, one_line, reason
+from ..files import write_whole
+from .read import read_checkpoint
+
+WRAPPERS = ('state_dict', 'model', 'teacher', 'student')
+HEAD = '_head'  # the end of rpn_head, roi_head, bbox_head, decode_head and auxiliary_head
+BACKBONE = 'backbone.'  # the prefix of a backbone in detectors, segmentors and DINO
+# The classification head of the released ImageNet models, which a dense task does not use.
+CLASSIFIER = ('cls_token', 'cls_attn_blocks.', 'norm.', 'head.')
+# The parts of our backbone that ImageNet models do not have.
+PYRAMID = ('fpn1.', 'fpn2.', 'out_norms.')
+NUM_SHOWN = 3  # tensors of each side in an error
+
+
+def model_state(checkpoint: Any, path: str | Path) -> dict[str, Tensor]:
+    """Return the weights in what a checkpoint file holds.
+
+    Args:
+        checkpoint: A state dict by itself (timm, DINO) or under ``state_dict`` (mmdet, mmseg,
+            mmengine), ``model`` (the authors' ImageNet release), ``teacher`` or ``student``
+            (DINO, which evaluates the teacher).
+        path: The file, for the error message.
+
+    Raises:
+        UserError: If there are no weights, or something else among them.
+    """
+    state = checkpoint
+    if isinstance(checkpoint, Mapping):
+        wrapped = (checkpoint.get(name) for name in WRAPPERS)
+        state = next((value for value in wrapped if isinstance(value, Mapping)), checkpoint)
+    if not isinstance(state, Mapping) or not any(isinstance(v, Tensor) for v in state.values()):
+        raise UserError(
+            f'the checkpoint {path} holds no state dict, by itself or under one of {WRAPPERS}'
+        )
+    weights: dict[str, Tensor] = {}
+    for key, value in state.items():
+        name = key.removeprefix('module.') if isinstance(key, str) else key
+        if not isinstance(name, str) or not isinstance(value, Tensor) or name in weights:
+            what = 'twice' if name in weights else f'as {_shape(value)}'
+            raise UserError(
+                f'the checkpoint {path} holds {one_line(str(key))} {what} among its weights, '
+                'which are tensors with different names'
+            )
+        weights[name] = value
+    return weights
+
+
+def backbone_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights of an XCiT backbone under our names.
+
+    Args:
+        state: The weights of a classifier (of the authors or of timm), a DINO model, a detector,
+            a segmentor or a backbone. Those of the classification head are left out.
+    """
+    if any(name.startswith(BACKBONE) for name in state):
+        state = {k.removeprefix(BACKBONE): v for k, v in state.items() if k.startswith(BACKBONE)}
+    return {
+        re.sub(r'^pos_embed\.', 'pos_embeder.', name): value  # timm's name
+        for name, value in state.items()
+        if not name.startswith(CLASSIFIER)
+    }
+
+
+def detector_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights of a detector or segmentor, without a classification head."""
+    rest = {name: value for name, value in state.items() if not name.startswith(BACKBONE)}
+    if len(rest) == len(state):
+        return rest
+    return {BACKBONE + name: value for name, value in backbone_state(state).items()} | rest
+
+
+def convert(source: str | Path, target: Path, trusted: bool = False) -> str:
+    """Write the weights of a checkpoint under our names, for mmengine to load.
+
+    Args:
+        source: A checkpoint (see :func:`xcit_mm.weights.read.read_checkpoint`) in any layout that
+            :func:`model_state` takes.
+        target: A new file with ``{'state_dict': ...}`` of the whole detector or segmentor, or of
+            the backbone if the source is a classifier or a DINO model.
+        trusted: Whether to run code in the source.
+
+    Returns:
+        A sentence about what was written.
+
+    Raises:
+        UserError: If the source cannot be read or holds no XCiT, or the target exists.
+    """
+    if target.exists():
+        raise UserError(f'{target} already exists; name a new file')
+    state = model_state(read_checkpoint(source, trusted=trusted), source)
+    is_whole = any(name.split('.')[0].endswith(HEAD) for name in state)
+    state = detector_state(state) if is_whole else backbone_state(state)
+    require_finite(state, source)
+    if xcit_dimensions(state) is None:
+        raise UserError(f'{source} holds {_summary(state, state)}')
+    try:
+        with write_whole(target) as file:
+            torch.save({'meta': {'source': str(source)}, 'state_dict': state}, file)
+    except OSError as error:
+        raise UserError(f'{target} cannot be written ({reason(error)})') from None
+    whole = 'a model with ' if is_whole else ''
+    return f'{target}: {len(state)} tensors of {whole}{_description(state)}'
+
+
+def require_same_tensors(
+    state: Mapping[str, Tensor],
+    model: Mapping[str, Tensor],
+    path: str | Path,
+    may_be_missing: Container[str] = (),
+) -> None:
+    """Compare the weights of a file with those of a model, by name, shape and kind of number.
+
+    mmengine loads the tensors that fit and logs the others, so that a model with random weights is
+    trained or evaluated. Floats of different sizes are converted, and count as the same.
+
+    Args:
+        state: The weights of the file.
+        model: The weights of the model.
+        path: The file, for the error message.
+        may_be_missing: The names that the file need not have.
+
+    Raises:
+        UserError: If they differ, with the first differences of both, or a weight is infinite or
+            not a number.
+    """
+    differ = [
+        name
+        for name in {**state, **model}
+        if _shape(state.get(name)) != _shape(model.get(name))
+        and (name in state or name not in may_be_missing)
+    ]
+    if differ:
+        raise UserError(
+            f'{path} does not hold the weights of this model ({len(differ)} tensors differ): '
+            f'the file has {_summary(state, differ)}; the model has {_summary(model, differ)}'
+        )
+    require_finite(state, path)
+
+
+def modules_of(names: Iterable[str]) -> list[str]:
+    """Return the modules of tensors: a.b for a.b.weight and a.b.bias."""
+    return sorted({name.rpartition('.')[0] for name in names})
+
+
+def require_finite(state: Mapping[str, Tensor], path: str | Path) -> None:
+    """Make sure that no weight is infinite or NaN, as after a training that diverged.
+
+    Raises:
+        UserError: With the name of the first tensor that holds such a number.
+    """
+    for name, value in state.items():
+        numbers = value.float() if value.is_floating_point() else value  # as models store them
+        # The sum takes a twentieth of the time, and overflows only where large numbers add up.
+        if not torch.isfinite(numbers.sum()) and not torch.isfinite(numbers).all():
+            raise UserError(
+                f'{path} holds infinite numbers or NaN in {one_line(name)}: take an earlier '
+                'checkpoint'
+            )
+
+
+def xcit_dimensions(state: Mapping[str, Tensor]) -> tuple[int, int, int, int] | None:
+    """Return the channels, layers, heads and patch size of an XCiT, from the shapes of its tensors.
+
+    Args:
+        state: Weights that hold an XCiT backbone in any layout that :func:`backbone_state` takes.
+
+    Returns:
+        None if they hold no XCiT.
+    """
+    trunk = backbone_state(state)
+    depth = len({name.split('.')[1] for name in trunk if name.startswith('blocks.')})
+    gamma, temperature = (trunk.get(f'blocks.0.{n}') for n in ('gamma3', 'attn.temperature'))
+    if any(tensor is None or not tensor.ndim for tensor in (gamma, temperature)):
+        return None
+    num_convs = sum(bool(re.fullmatch(r'patch_embed\.proj\.\d\.0\.weight', n)) for n in trunk)
+    return len(gamma), depth, len(temperature), 2**num_convs
+
+
+def describe_xcit(embed_dim: int, depth: int, num_heads: int, patch_size: int) -> str:
+    return (
+        f'an XCiT of {depth} layers, {embed_dim} channels, {num_heads} heads and patch size '
+        f'{patch_size}'
+    )
+
+
+def _summary(state: Mapping[str, Tensor], names: Iterable[str]) -> str:
+    shown = [f'{one_line(name)} {_shape(state[name])}' for name in names if name in state]
+    more = ', ...' if len(shown) > NUM_SHOWN else ''
+    return f'{_description(state)} ({", ".join(shown[:NUM_SHOWN]) or "nothing else"}{more})'
+
+
+def _description(state: Mapping[str, Tensor]) -> str:
+    dimensions = xcit_dimensions(state)
+    return 'no XCiT' if dimensions is None else describe_xcit(*dimensions)
+
+
+def _shape(value: Any) -> str:
+    """Return what two tensors must have in common so that one can be loaded as the other."""
+    if not isinstance(value, Tensor):
+        return f'a {type(value).__name__}'
+    shape = str(tuple(value.shape))
+    if value.layout != torch.strided or value.is_quantized or value.is_meta:
+        return f'{shape}, not stored number by number'
+    if value.is_floating_point():
+        return shape
+    return f'{shape} of {"complex numbers" if value.is_complex() else value.dtype}'
