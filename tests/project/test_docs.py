@@ -21,7 +21,6 @@ from helpers.tool_server import Process
 
 PAGES = ['README.md', *sorted(f'docs/{path.name}' for path in ROOT.glob('docs/*.md'))]
 LINKING = [*PAGES, 'CHANGELOG.md', 'CONTRIBUTING.md', 'SECURITY.md']
-LANGUAGES = {'bash', 'python', 'text'}  # only the first two are run
 
 # What is not run, and why. Keys of all tables are what a command begins with.
 NOT_RUN = {
@@ -33,8 +32,10 @@ NOT_RUN = {
 }
 # The trainings of make train, whose results are copied to --work-dir; test_tools.py has their
 # options.
-SHAPES = ('mask_rcnn_xcit_n12_16_shapes', 'sem_fpn_xcit_n12_16_shapes')
-DONE = {f'tools/train.py configs/{name}.py': name for name in SHAPES}
+DONE = (
+    'tools/train.py configs/mask_rcnn_xcit_n12_16_shapes.py',
+    'tools/train.py configs/sem_fpn_xcit_n12_16_shapes.py',
+)
 # What has its arguments read and its config loaded with the options, and is not run, and why.
 ONLY_PARSED = {
     'tools/train.py configs/mask_rcnn_xcit_s12_8_3x': 'half a minute a step without a GPU',
@@ -82,10 +83,7 @@ def beginning(starts: Iterable[str], command: str) -> list[str]:
     return [start for start in starts if command.startswith(start)]
 
 
-RUN = [page for page in PAGES if {'bash', 'python'} & {language for language, _ in blocks(page)}]
-COMMANDS = [
-    c for page in RUN for name, text in blocks(page) if name == 'bash' for c in commands(text)
-]
+COMMANDS = [c for p in PAGES for kind, text in blocks(p) if kind == 'bash' for c in commands(text)]
 
 
 class Terminal:
@@ -106,9 +104,9 @@ class Terminal:
             argv = self._words(command)
             self.run(argv, only_parse=True)
             if beginning(DONE, command) and '--work-dir' in argv:
-                (name,) = (DONE[start] for start in beginning(DONE, command))
+                source = self.folder / 'work_dirs' / Path(argv[1]).stem
                 target = self.folder / argv[argv.index('--work-dir') + 1]
-                shutil.copytree(self.folder / 'work_dirs' / name, target, dirs_exist_ok=True)
+                shutil.copytree(source, target, dirs_exist_ok=True)
         else:
             self.run_shortened(command)
 
@@ -183,7 +181,7 @@ def terminal(after_make_train, tmp_path) -> Iterator[Terminal]:
     shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize('page', RUN)
+@pytest.mark.parametrize('page', PAGES)
 def test_the_commands_of_a_page_run(page, terminal):
     program = ''
     for language, text in blocks(page):
@@ -196,6 +194,8 @@ def test_the_commands_of_a_page_run(page, terminal):
             terminal.run(['-c', load])
         elif language == 'python':
             program += text
+        else:
+            assert language == 'text' and not re.search(r'^(\$ |tools/)', text, re.MULTILINE), text
     terminal.run(['-c', program])
 
 
@@ -204,13 +204,6 @@ def test_every_exception_is_of_a_command():
         assert any(command.startswith(start) for command in COMMANDS), start
     for command in COMMANDS:
         assert len(beginning([*NOT_RUN, *DONE, *ONLY_PARSED], command)) <= 1, command
-
-
-@pytest.mark.parametrize('page', PAGES)
-def test_no_command_hides_in_a_block_that_is_not_run(page):
-    for language, text in blocks(page):
-        assert language in LANGUAGES
-        assert language != 'text' or not re.search(r'^(\$ |tools/)', text, re.MULTILINE)
 
 
 @pytest.mark.parametrize('page', PAGES)

@@ -48,19 +48,13 @@ def clone(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope='module')
-def release(clone) -> Path:
-    """The unpacked source distribution."""
+def wheel(clone) -> Path:
+    """What a user gets, built from the source distribution."""
     shutil.copytree(clone, clone.parent / 'built', symlinks=True)
     python(clone.parent / 'built', '-c', BUILD.format('sdist'), clone.parent)
     shutil.unpack_archive(clone.parent / f'{NAME}.tar.gz', clone.parent)
-    return clone.parent / NAME
-
-
-@pytest.fixture(scope='module')
-def wheel(release) -> Path:
-    """Built from the source distribution, which was built from the clone: what a user gets."""
-    python(release, '-c', BUILD.format('wheel'), release.parent)
-    return next(release.parent.glob('*.whl'))
+    python(clone.parent / NAME, '-c', BUILD.format('wheel'), clone.parent)
+    return next(clone.parent.glob('*.whl'))
 
 
 @pytest.fixture(scope='module')
@@ -69,13 +63,6 @@ def site(wheel) -> Path:
     options = ['--quiet', '--no-deps', '--no-index', '--disable-pip-version-check']
     python(wheel.parent, '-m', 'pip', 'install', *options, '--target', 'site', wheel)
     return wheel.parent / 'site'
-
-
-def test_a_source_distribution_is_a_whole_clone(clone, release):
-    hidden = ('.ci/', '.gitignore', 'xcit_mm/.mim/tools/')
-    missing = files(clone) - files(release)
-    assert not [path for path in missing if not path.startswith(hidden)]
-    assert not [path for path in release.rglob('*') if path.is_symlink()]
 
 
 def test_a_wheel_has_every_file_of_the_package_and_what_to_install(clone, wheel):
@@ -141,11 +128,5 @@ def test_mim_finds_an_editable_install_from_the_root_of_the_clone():
 
 def test_the_citation_names_this_version_and_the_paper():
     citation = yaml.safe_load((ROOT / 'CITATION.cff').read_text())
-    assert (citation['title'], citation['version']) == ('xcit_mm', xcit_mm.__version__)
-    assert citation['license'] == 'Apache-2.0'
-    (paper,) = citation['references']
-    assert paper['url'].endswith('2106.09681')
-    assert (paper['authors'][0]['family-names'], paper['authors'][-1]['family-names']) == (
-        'El-Nouby',
-        'Jégou',
-    )
+    assert (citation['version'], citation['license']) == (xcit_mm.__version__, 'Apache-2.0')
+    assert citation['references'][0]['url'].endswith('2106.09681')

@@ -76,21 +76,6 @@ def test_a_training_is_resumed(trained, tool, shapes_root, tmp_path, config):
     assert (work_dir / 'iter_14.pth').is_file()
 
 
-def test_a_resumed_training_takes_all_weights_from_the_checkpoint(
-    trained, run_tool, tool, shapes_root, tmp_path
-):
-    checkpoint = torch.load(trained(SEGMENTOR)[0] / 'iter_12.pth', weights_only=False)
-    checkpoint['state_dict'][BIAS].copy_(ONLY_TRIANGLES)
-    torch.save(checkpoint, tmp_path / 'iter_12.pth')
-    command = ['train.py', SEGMENTOR, '--work-dir', tmp_path, '--resume', *options(shapes_root, 13)]
-    command += [f'pretrained={tmp_path}/gone.pth']  # of the first start, no longer needed
-    tool(*command)
-    assert torch.allclose(weights(tmp_path / 'iter_13.pth')[BIAS], ONLY_TRIANGLES, atol=0.1)
-    del checkpoint['state_dict'][BIAS]
-    torch.save(checkpoint, tmp_path / 'iter_13.pth')
-    assert_refused(run_tool(*command), 'iter_13.pth')
-
-
 def test_averaged_weights_are_resumed_and_tested(evaluate, tool, shapes_root, tmp_path):
     path, work_dir = tmp_path / 'own.py', tmp_path / 'work'
     path.write_text(f"_base_ = '{ROOT / SEGMENTOR}'\ncustom_hooks = [dict(type='EMAHook')]\n")
@@ -218,6 +203,11 @@ def files(tmp_path_factory) -> Path:
         ('train.py {config} --cfg-options load_from={files}/backbone.pth', '{files}/backbone.pth'),
         ('train.py {config} --cfg-options pretrained={files}/t12.pth', '192 channels'),
         ('train.py {config} --launcher slurm', 'tools/slurm_train.sh'),
+        pytest.param(
+            'train.py {config} --launcher mpi',
+            '--launcher mpi needs GPUs',
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason='there is a GPU'),
+        ),
         ('test.py {config} {files}/gone.pth', '{files}/gone.pth'),
         ('test.py {config} {files}/resnet.pth', 'backbone.conv1.weight'),
         ('test.py {config} {files}/code.pth', 'posix.getcwd'),
@@ -225,8 +215,9 @@ def files(tmp_path_factory) -> Path:
     ],
 )
 def test_wrong_input_is_a_line_with_the_value(
-    run_tool, shapes_root, tmp_path, files, command, message
+    run_tool, shapes_root, tmp_path, monkeypatch, files, command, message
 ):
+    monkeypatch.setenv('OMPI_COMM_WORLD_RANK', '0')  # as under mpirun
     names = dict(config=DETECTOR, files=files, out=tmp_path / 'work')
     words = command.format(**names).split()
     if '--work-dir' not in words:
@@ -234,21 +225,3 @@ def test_wrong_input_is_a_line_with_the_value(
     done = run_tool(*words, '--cfg-options', f'data_root={shapes_root}')
     assert_refused(done, message.format(**names))
     assert not list(tmp_path.rglob('*.pth'))
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason='launchers without a GPU')
-def test_a_launcher_that_needs_gpus_is_refused_without_them(
-    run_tool, shapes_root, tmp_path, monkeypatch
-):
-    monkeypatch.setenv('OMPI_COMM_WORLD_RANK', '0')  # as under mpirun
-    arguments = ['--work-dir', tmp_path, '--launcher', 'mpi', *options(shapes_root, 1)]
-    assert_refused(run_tool('train.py', DETECTOR, *arguments), '--launcher mpi needs GPUs')
-
-
-def test_other_classes_are_refused_before_anything_is_written(run_tool, shapes_root, tmp_path):
-    root = shutil.copytree(shapes_root, tmp_path / 'shapes')
-    path = root / 'coco/annotations/instances_val2017.json'
-    path.write_text(path.read_text().replace('"triangle"', '"star"'))
-    done = run_tool('train.py', DETECTOR, '--work-dir', tmp_path / 'work', *options(root, 2))
-    assert_refused(done, '3 classes (circle, square, star)')
-    assert not (tmp_path / 'work').exists()

@@ -50,6 +50,7 @@ def check(cfg: Config, task: str) -> None:
         require_checkpoints(cfg.work_dir)
     check_data(cfg, SPLITS[task])
     require_one_stack()
+    require('torchvision')  # whose build may not fit that of torch
     require('mmcv')
     for part in FRAMEWORK_PARTS:
         require(f'{cfg.default_scope}.{part}')
