@@ -18,14 +18,9 @@ FRAMEWORKS = ('mmdet', 'mmseg')
 
 
 def build_model(cfg: Config, device: str) -> nn.Module:
-    """Build the detector or segmentor of a config, without reading any weights.
+    """Build the detector or segmentor of a config in evaluation mode, without reading any weights.
 
-    Args:
-        cfg: Result of :func:`xcit_mm.engine.config.load.load_config`.
-        device: 'cpu', or 'meta' for shapes that take no memory.
-
-    Returns:
-        The model in evaluation mode.
+    ``device`` is 'cpu', or 'meta' for shapes that take no memory.
 
     Raises:
         UserError: If the config has no model, it is not one of mmdet or mmseg, or cannot be built.
@@ -47,13 +42,8 @@ def build_model(cfg: Config, device: str) -> nn.Module:
 def weights_for(model: nn.Module, checkpoint: Any, path: str) -> dict[str, Tensor]:
     """Return the weights of a detector or segmentor in what a file holds, under our names.
 
-    Args:
-        model: The detector or segmentor.
-        checkpoint: The content of the file (see :func:`xcit_mm.weights.states.model_state`).
-        path: The file, for the error message.
-
     Raises:
-        UserError: If the file holds no weights.
+        UserError: If the file holds no weights; ``path`` is for the message.
     """
     state = model_state(checkpoint, path)
     has_xcit = isinstance(getattr(model, 'backbone', None), XCiT)

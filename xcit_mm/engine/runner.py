@@ -33,11 +33,7 @@ OF_ANOTHER_RUN = (AssertionError, AttributeError, KeyError, TypeError, ValueErro
 
 
 def build_runner(cfg: Config, notes: list[str]) -> 'CheckedRunner':
-    """Build the runner of a checked config, and log how the config was adapted.
-
-    Args:
-        cfg: The config.
-        notes: Sentences for the log.
+    """Build the runner of a checked config, and log the sentences about how it was adapted.
 
     Raises:
         UserError: If a folder cannot be written to.

@@ -51,15 +51,7 @@ def load_pretrained(backbone: nn.Module, path: str | Path | None, trusted: bool 
 
 
 def pretrained_weights(cfg: Config) -> list[str]:
-    """Make sure that the weights that the config's backbone starts from are on this machine.
-
-    Weights with a URL are downloaded.
-
-    Args:
-        cfg: The config of a training.
-
-    Returns:
-        Sentences for the log.
+    """Download the weights that a config's backbone starts from, and return sentences for the log.
 
     Raises:
         UserError: If the weights are a file that does not exist, or cannot be downloaded.
