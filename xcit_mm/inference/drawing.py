@@ -1,4 +1,7 @@
-"""Predictions over images, legible at any size."""
+"""Objects and regions drawn over images, legible at any size.
+
+Images and pictures are RGB, (H, W, 3) uint8. A small image is enlarged by an integer factor.
+"""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -8,52 +11,46 @@ import cv2
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from .classes import Colour
-
-MIN_SIDE = 320  # pixels; labels hide the objects of a smaller picture
-MAX_SIDE = 4096  # of a picture that was enlarged
-MASK_OPACITY = 0.5
-TEXT_SIZE = 0.02  # of the mean side of the picture
-MIN_TEXT_SIZE = 12  # pixels
-LINE_WIDTH = 0.0025  # of the mean side of the picture
-WHITE, BLACK = (255, 255, 255), (0, 0, 0)
+Colour = tuple[int, int, int]  # red, green, blue, 0..255
 Box = tuple[int, int, int, int]  # left, top, right, bottom
 
+MIN_SIDE = 320  # pixels; labels hide the objects of a smaller picture
+MAX_SIDE = 4096  # pixels of a picture that was enlarged
+MASK_OPACITY = 0.5
+TEXT_SIZE = 0.02  # relative to the mean side of the picture
+MIN_TEXT_SIZE = 12  # pixels
+LINE_WIDTH = 0.0025  # relative to the mean side of the picture
+WHITE, BLACK = (255, 255, 255), (0, 0, 0)
 LUMINANCE = (0.299, 0.587, 0.114)  # of red, green and blue, ITU-R BT.601
 
 
 def draw_objects(
     image: np.ndarray,
     boxes: np.ndarray | None,
+    masks: np.ndarray | None,
     colours: Sequence[Colour],
     texts: Sequence[str],
-    masks: np.ndarray | None,
 ) -> np.ndarray:
-    """Draw objects, the first of them on top.
-
-    Args:
-        image: RGB, (H, W, 3) uint8.
-        boxes: (n, 4), left, top, right and bottom; None: neither boxes nor texts.
-        colours: One for each object.
-        texts: One for each object.
-        masks: (n, H, W) bool, or None.
-
-    Returns:
-        The picture, RGB, enlarged if it is small.
-    """
-    factor = _factor(image)
-    canvas = _enlarge(image, factor, cv2.INTER_CUBIC)
+    """Draw boxes (n, 4) with texts, if they are not None, and masks (n, H, W), the first on top."""
+    factor = _scale(image)
+    canvas = _enlarged(image, factor)
     if masks is not None and len(masks):
         _paint_masks(canvas, masks, colours, factor)
     if boxes is None:
         return canvas
     picture = Image.fromarray(canvas)
     draw = ImageDraw.Draw(picture)
-    width = _line_width(canvas)
-    corners = [_inside(box * factor, picture.size) for box in boxes]
-    for box, colour in reversed(list(zip(corners, colours, strict=True))):
-        draw.rectangle(box, outline=colour, width=width)
-    _write_texts(draw, corners, colours, texts, picture.size)
+    last_pixel = np.array(picture.size * 2) - 1
+    corners = np.clip((boxes * factor).round(), 0, last_pixel).astype(int).tolist()
+    labels = _place_texts(corners, texts, picture.size)
+    for i in reversed(range(len(corners))):
+        draw.rectangle(corners[i], outline=colours[i], width=_line_width(canvas))
+    for i in reversed(range(len(corners))):
+        (left, top, right, bottom), font = labels[i]
+        draw.rectangle((left, top, right, bottom), fill=colours[i])
+        text_colour = BLACK if np.dot(LUMINANCE, colours[i]) > 140 else WHITE
+        middle = (left + right) // 2, (top + bottom) // 2
+        draw.text(middle, texts[i], fill=text_colour, font=font, anchor='mm')
     return np.array(picture)
 
 
@@ -65,135 +62,94 @@ def draw_regions(
     opacity: float,
     legend_rows: int | None,
 ) -> np.ndarray:
-    """Colour every pixel by its class, and write a legend below.
+    """Colour every pixel by its label (H, W), and write a legend below.
 
-    Args:
-        image: RGB, (H, W, 3) uint8.
-        labels: (H, W), indices into ``palette``.
-        palette: Colours.
-        legend: Colours and what they mean.
-        opacity: Of the colours, 0..1.
-        legend_rows: None: as many as it takes.
-
-    Returns:
-        The picture, RGB, enlarged if it is small.
+    A label beyond the palette, such as the 255 of ignored ground truth, has no colour.
     """
-    factor = _factor(image)
-    canvas = _enlarge(image, factor, cv2.INTER_CUBIC)
-    colours = np.array(palette, np.uint8)[_enlarge(labels, factor, cv2.INTER_NEAREST)]
-    cv2.addWeighted(canvas, 1 - opacity, colours, opacity, 0, dst=canvas)
-    return np.concatenate([canvas, _legend(legend, canvas, legend_rows)])
+    factor = _scale(image)
+    canvas = _enlarged(image, factor)
+    labels = _repeated(labels, factor)
+    is_coloured = labels < len(palette)
+    colours = np.array(palette, np.uint8)[np.where(is_coloured, labels, 0)]
+    blended = cv2.addWeighted(canvas, 1 - opacity, colours, opacity, 0)
+    np.copyto(canvas, blended, where=is_coloured[..., None])
+    return np.concatenate([canvas, _draw_legend(legend, canvas, legend_rows)])
 
 
-def _factor(image: np.ndarray) -> int:
-    """How many times a small picture is enlarged."""
+def _scale(image: np.ndarray) -> int:
     short, long = sorted(image.shape[:2])
     return max(1, min(-(-MIN_SIDE // short), MAX_SIDE // long))
 
 
-def _enlarge(image: np.ndarray, factor: int, interpolation: int) -> np.ndarray:
-    """A copy, enlarged."""
+def _enlarged(image: np.ndarray, factor: int) -> np.ndarray:
     if factor == 1:
         return image.copy()
-    return cv2.resize(image, None, fx=factor, fy=factor, interpolation=interpolation)
+    return cv2.resize(image, None, fx=factor, fy=factor, interpolation=cv2.INTER_CUBIC)
 
 
-def _mean_side(canvas: np.ndarray) -> float:
-    height, width = canvas.shape[:2]
-    return (height * width) ** 0.5
+def _repeated(labels: np.ndarray, factor: int) -> np.ndarray:
+    return labels if factor == 1 else labels.repeat(factor, axis=0).repeat(factor, axis=1)
 
 
 def _line_width(canvas: np.ndarray) -> int:
-    return max(2, round(LINE_WIDTH * _mean_side(canvas)))
+    return max(2, round(LINE_WIDTH * np.prod(canvas.shape[:2]) ** 0.5))
 
 
-def _text_size(size: tuple[int, int]) -> int:
-    width, height = size
-    return max(MIN_TEXT_SIZE, round(TEXT_SIZE * (height * width) ** 0.5))
+def _text_size(width: int, height: int) -> int:
+    return max(MIN_TEXT_SIZE, round(TEXT_SIZE * (width * height) ** 0.5))
 
 
 def _paint_masks(
     canvas: np.ndarray, masks: np.ndarray, colours: Sequence[Colour], factor: int
 ) -> None:
-    """Blend the colours in where masks are, with opaque edges, in place.
+    """Paint masks with opaque edges, in place.
 
-    One map of which mask is on top at each pixel: blending each by itself takes seconds on a
-    large image.
+    One map says which mask is on top at each pixel: to blend the masks one by one takes seconds.
     """
-    top = np.zeros(masks.shape[1:], np.uint16)
+    topmost = np.zeros(masks.shape[1:], np.uint16)
     for i in reversed(range(len(masks))):
-        np.copyto(top, i + 1, where=masks[i])
-    top = _enlarge(top, factor, cv2.INTER_NEAREST)
-    table = np.array([BLACK, *colours], np.uint8)
-    painted = table[top]
-    size = _line_width(canvas) + 1
-    edges = cv2.morphologyEx(top, cv2.MORPH_GRADIENT, np.ones((size, size), np.uint8)) > 0
+        np.copyto(topmost, i + 1, where=masks[i])
+    topmost = _repeated(topmost, factor)
+    painted = np.array([BLACK, *colours], np.uint8)[topmost]
     blended = cv2.addWeighted(canvas, 1 - MASK_OPACITY, painted, MASK_OPACITY, 0)
-    covered = top > 0
-    np.copyto(canvas, blended, where=covered[..., None])
-    np.copyto(canvas, painted, where=(edges & covered)[..., None])
+    kernel = np.ones((_line_width(canvas) + 1,) * 2, np.uint8)
+    is_edge = cv2.morphologyEx(topmost, cv2.MORPH_GRADIENT, kernel) > 0
+    is_covered = topmost > 0
+    np.copyto(canvas, blended, where=is_covered[..., None])
+    np.copyto(canvas, painted, where=(is_edge & is_covered)[..., None])
 
 
-def _inside(box: np.ndarray, size: tuple[int, int]) -> Box:
-    """The corners within the picture, in whole pixels, the second not before the first."""
-    width, height = size
-    left, right = np.clip(box[[0, 2]].round().astype(int), 0, width - 1).tolist()
-    top, bottom = np.clip(box[[1, 3]].round().astype(int), 0, height - 1).tolist()
-    return left, top, max(left, right), max(top, bottom)
+def _place_texts(
+    boxes: Sequence[Box], texts: Sequence[str], size: tuple[int, int]
+) -> list[tuple[Box, ImageFont.FreeTypeFont]]:
+    """Place each text above its box, below it or in a corner: the first place that is free."""
+    labels: list[tuple[Box, ImageFont.FreeTypeFont]] = []
+    for (left, top, _, bottom), text in zip(boxes, texts, strict=True):
+        font, width, height = _fit(text, _text_size(*size), size[0])
+        x = max(0, min(left, size[0] - width))
+        places = []
+        for y in (top - height, bottom, top, bottom - height):
+            y = max(0, min(y, size[1] - height))
+            places.append((x, y, x + width - 1, y + height - 1))
+        free = (p for p in places if not any(_overlap(p, taken) for taken, _ in labels))
+        labels.append((next(free, places[0]), font))
+    return labels
 
 
-def _write_texts(
-    draw: ImageDraw.ImageDraw,
-    boxes: Sequence[Box],
-    colours: Sequence[Colour],
-    texts: Sequence[str],
-    size: tuple[int, int],
-) -> None:
-    """Write each text at its box where there is room, those of the first boxes before others."""
-    taken: list[Box] = []
-    placed = []
-    for box, text in zip(boxes, texts, strict=True):
-        font, width, height = _fitting(text, _text_size(size), size[0])
-        place = _place(box, width, height, size, taken)
-        taken.append(place)
-        placed.append((place, font))
-    for (place, font), colour, text in reversed(list(zip(placed, colours, texts, strict=True))):
-        draw.rectangle(place, fill=colour)
-        middle = (place[0] + place[2]) // 2, (place[1] + place[3]) // 2
-        draw.text(middle, text, fill=_readable_on(colour), font=font, anchor='mm')
+def _overlap(a: Box, b: Box) -> bool:
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 
-def _place(
-    box: Box,
-    width: int,
-    height: int,
-    size: tuple[int, int],
-    taken: Sequence[Box],
-) -> Box:
-    """Above the box, below it or in its corner: the first place that is free."""
-    left = max(0, min(box[0], size[0] - width))
-    tops = (box[1] - height, box[3], box[1], box[3] - height)
-    tops = [max(0, min(top, size[1] - height)) for top in tops]
-    places = [(left, top, left + width - 1, top + height - 1) for top in tops]
-    return next((p for p in places if not any(_overlap(p, other) for other in taken)), places[0])
-
-
-def _overlap(one: Box, other: Box) -> bool:
-    across = one[0] < other[2] and other[0] < one[2]
-    return across and one[1] < other[3] and other[1] < one[3]
-
-
-def _legend(
+def _draw_legend(
     entries: Sequence[tuple[Colour, str]], canvas: np.ndarray, rows: int | None
 ) -> np.ndarray:
-    """Patches of colour with their texts, in rows as wide as the picture."""
+    """Draw patches of colour with their texts, in rows as wide as the canvas."""
     height, width = canvas.shape[:2]
-    text_size = _text_size((width, height))
+    patch = gap = text_size = _text_size(width, height)
     row = round(text_size * 1.8)
-    patch = gap = text_size
     places, x, y = [], gap, gap // 2
     for colour, text in entries:
-        font, text_width, _ = _fitting(text, text_size, width - 2 * gap - patch)
+        font, text_width, _ = _fit(text, text_size, width - 2 * gap - patch)
         if x > gap and x + patch + text_width + gap > width:
             x, y = gap, y + row
         places.append((x, y, colour, text, font))
@@ -208,24 +164,17 @@ def _legend(
     return np.array(picture)
 
 
-def _fitting(text: str, text_size: int, width: int) -> tuple[ImageFont.FreeTypeFont, int, int]:
-    """The font in which a text is no wider than this, with the width and height it takes."""
-    while True:
-        font = _font(text_size)
-        needed = round(font.getlength(text) + 0.6 * text_size)
-        if needed <= width or text_size == 1:
-            return font, needed, round(1.3 * text_size)
-        text_size = max(1, min(text_size - 1, text_size * width // needed))
+def _fit(text: str, size: int, max_width: int) -> tuple[ImageFont.FreeTypeFont, int, int]:
+    """Return a font in which a text fits, and the width and height that the text takes."""
+    widest = _font(size).getlength(text) + 0.6 * size
+    if widest > max_width:
+        size = max(1, int(size * max_width / widest))
+    return _font(size), round(_font(size).getlength(text) + 0.6 * size), round(1.3 * size)
 
 
 @lru_cache(maxsize=64)
-def _font(text_size: int) -> ImageFont.FreeTypeFont:
-    import matplotlib  # which brings a font of many scripts
+def _font(size: int) -> ImageFont.FreeTypeFont:
+    import matplotlib
 
-    path = Path(matplotlib.get_data_path(), 'fonts/ttf/DejaVuSans.ttf')
-    return ImageFont.truetype(str(path), text_size)
-
-
-def _readable_on(colour: Colour) -> Colour:
-    luminance = sum(part * value for part, value in zip(LUMINANCE, colour, strict=True))
-    return BLACK if luminance > 140 else WHITE
+    path = Path(matplotlib.get_data_path(), 'fonts/ttf/DejaVuSans.ttf')  # has many scripts
+    return ImageFont.truetype(str(path), size)
