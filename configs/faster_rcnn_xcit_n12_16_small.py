@@ -10,14 +10,14 @@ inherits from it, such as tools/prepare_data.py writes for VOC and YOLO, names o
 _base_ = 'mask_rcnn_xcit_n12_16_shapes.py'
 
 train_pipeline = [
-    dict(type='LoadImageFromFile'),
+    dict(type='LoadImage'),
     dict(type='LoadAnnotations', with_bbox=True),
     dict(type='Resize', scale=(160, 160), keep_ratio=True),
     dict(type='RandomFlip', prob=0.5),
     dict(type='PackDetInputs'),
 ]
 test_pipeline = [
-    dict(type='LoadImageFromFile'),
+    dict(type='LoadImage'),
     dict(type='Resize', scale=(160, 160), keep_ratio=True),
     dict(type='LoadAnnotations', with_bbox=True),
     dict(

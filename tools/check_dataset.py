@@ -12,6 +12,7 @@ from tools import imports
 with imports():
     from xcit_mm import cli
     from xcit_mm.datasets.check import check_dataset, print_report, write_report
+    from xcit_mm.engine.config.adapt import adapt
     from xcit_mm.engine.config.load import load_config
     from xcit_mm.files import require_writable_file
 
@@ -32,7 +33,9 @@ def main() -> None:
     if args.out is not None:
         require_writable_file(Path(args.out))
 
-    report = check_dataset(load_config(args.config, args.cfg_options), workers=args.workers)
+    cfg = load_config(args.config, args.cfg_options)
+    adapt(cfg)
+    report = check_dataset(cfg, workers=args.workers)
     print_report(report)
     if args.out is not None:
         write_report(Path(args.out), report)

@@ -15,7 +15,7 @@ with imports():
     from xcit_mm.attention.draw import PANEL_SIDE, choose_heads, draw_attention
     from xcit_mm.attention.maps import AttentionProbe, resized
     from xcit_mm.files import require_writable_file
-    from xcit_mm.inference.reading import read_image
+    from xcit_mm.inference.sources import read_image
 
 DEFAULT_FOLDER = Path('work_dirs/attention')
 

@@ -1,27 +1,28 @@
-"""What went wrong on the user's side, said in one sentence."""
+"""Errors of the user's input, each in one sentence."""
 
+import difflib
 import signal
+from collections.abc import Iterable
 
 MAX_LINE = 2000  # characters of a line of a message
 MAX_QUOTED = 200  # characters of what it quotes from a file
 
 
 def printable(text: str, max_line: int = MAX_LINE) -> str:
-    """Text that may come from a file, as a terminal or a log may show it.
+    """Make text that may come from a file safe to show in a terminal or a log.
 
-    Control characters, such as those of an ANSI escape, and parts of broken Unicode become
-    question marks. A line that is too long loses its middle: a sentence keeps its start and its
-    remedy.
+    Control characters, such as those of an ANSI escape, and broken Unicode become question marks.
+    A line that is too long loses its middle, so that a sentence keeps its start and its remedy.
 
     Args:
-        text: Any text; line breaks stay.
-        max_line: The most characters a line may have.
+        text: Any text; its line breaks are kept.
+        max_line: The largest number of characters of a line.
     """
     return '\n'.join(_shortened(line, max_line) for line in text.split('\n'))
 
 
 def one_line(text: str, max_length: int = MAX_QUOTED) -> str:
-    """Text from a file, made printable and short, as a part of a sentence."""
+    """Make text from a file printable and short enough to be part of a sentence."""
     return printable(text.replace('\n', ' '), max_length)
 
 
@@ -32,20 +33,29 @@ def _shortened(line: str, max_line: int) -> str:
     return ''.join(c if c.isprintable() else '?' for c in line)
 
 
+def did_you_mean(name: str, choices: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return the end of a sentence that suggests the closest choice, or '' if none is close.
+
+    Args:
+        name: The misspelt name.
+        choices: The valid names.
+        cutoff: The lowest similarity of a suggestion, from 0 to 1.
+    """
+    closest = difflib.get_close_matches(name, list(choices), n=1, cutoff=cutoff)
+    return f'; did you mean {closest[0]}?' if closest else ''
+
+
 def reason(error: Exception) -> str:
-    """The kind and the first line of another package's error, for a sentence of ours."""
+    """Return the type and the first line of another package's error, as part of a sentence."""
     first_line = str(error).partition('\n')[0]
     return printable(f'{type(error).__name__}: {first_line}')
 
 
 class UserError(Exception):
-    """A wrong input; the message names the value, the place and the remedy.
+    """A wrong input. The message names the value, the place and the remedy in one sentence.
 
-    The tools print it without a traceback and exit with code 2. What the message quotes from a
-    file is made printable and shortened here, for every error.
-
-    Args:
-        message: The sentence.
+    The tools print the message without a traceback and exit with code 2. Quotes from files are
+    made printable and shortened here, for every error.
     """
 
     def __init__(self, message: str) -> None:
@@ -53,22 +63,22 @@ class UserError(Exception):
 
 
 class ArgumentError(UserError, ValueError):
-    """A value outside its choices; the message names the value and the choices."""
+    """An invalid value of an argument. The message names the value and the choices."""
 
 
 class DependencyError(UserError, ImportError):
-    """A package that is missing, or does not fit the others; the message says which to install."""
+    """A package is missing or does not fit the others. The message says what to install."""
 
 
-class Interrupted(Exception):  # noqa: N818  nothing is wrong
-    """A run was asked to stop, and can go on later; the tools exit with 128 and the signal.
+class Interrupted(Exception):  # noqa: N818  not an error
+    """A signal stopped a run that can be resumed. The tools exit with 128 plus its number.
 
     Args:
         signum: The number of the signal.
-        place: Where the run was.
+        place: Where the run stopped, for the message.
     """
 
     def __init__(self, signum: int, place: str) -> None:
         name = signal.Signals(signum).name
-        super().__init__(f'stopped by {name} {place}; go on with --resume')
+        super().__init__(f'stopped by {name} {place}; resume it with --resume')
         self.signum = signum

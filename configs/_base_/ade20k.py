@@ -10,7 +10,7 @@ data_help = dict(
 )
 
 train_pipeline = [
-    dict(type='LoadImageFromFile'),
+    dict(type='LoadImage'),
     dict(type='LoadAnnotations', reduce_zero_label=True),
     dict(type='RandomResize', scale=(2048, 512), ratio_range=(0.5, 2.0), keep_ratio=True),
     dict(type='RandomCrop', crop_size=(512, 512), cat_max_ratio=0.75),
@@ -19,7 +19,7 @@ train_pipeline = [
     dict(type='PackSegInputs'),
 ]
 test_pipeline = [
-    dict(type='LoadImageFromFile'),
+    dict(type='LoadImage'),
     dict(type='Resize', scale=(2048, 512), keep_ratio=True),
     dict(type='LoadAnnotations', reduce_zero_label=True),  # after Resize: it keeps its size
     dict(type='PackSegInputs'),
@@ -29,6 +29,7 @@ train_dataloader = dict(
     batch_size=2,
     num_workers=2,
     persistent_workers=True,
+    timeout=600,  # seconds without a batch that end the run
     sampler=dict(type='InfiniteSampler', shuffle=True),
     dataset=dict(
         type='ADE20KDataset',
@@ -41,6 +42,7 @@ val_dataloader = dict(
     batch_size=1,
     num_workers=2,
     persistent_workers=True,
+    timeout=600,  # seconds without a batch that end the run
     sampler=dict(type='DefaultSampler', shuffle=False),
     dataset=dict(
         type='ADE20KDataset',

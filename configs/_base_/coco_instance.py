@@ -14,7 +14,7 @@ multi_scale = dict(
     type='RandomChoiceResize', scales=[(side, 1333) for side in short_sides], keep_ratio=True
 )
 train_pipeline = [
-    dict(type='LoadImageFromFile'),
+    dict(type='LoadImage'),
     dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
     dict(type='RandomFlip', prob=0.5),
     dict(
@@ -40,7 +40,7 @@ train_pipeline = [
     dict(type='PackDetInputs'),
 ]
 test_pipeline = [
-    dict(type='LoadImageFromFile'),
+    dict(type='LoadImage'),
     dict(type='Resize', scale=(1333, 800), keep_ratio=True),
     dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
     dict(
@@ -53,10 +53,11 @@ train_dataloader = dict(
     batch_size=2,
     num_workers=2,
     persistent_workers=True,
+    timeout=600,  # seconds without a batch that end the run
     sampler=dict(type='DefaultSampler', shuffle=True),
     batch_sampler=dict(type='AspectRatioBatchSampler'),
     dataset=dict(
-        type='CocoDataset',
+        type='CheckedCocoDataset',
         data_root=data_root,
         ann_file='annotations/instances_train2017.json',
         data_prefix=dict(img='train2017/'),
@@ -68,10 +69,11 @@ val_dataloader = dict(
     batch_size=1,
     num_workers=2,
     persistent_workers=True,
+    timeout=600,  # seconds without a batch that end the run
     drop_last=False,
     sampler=dict(type='DefaultSampler', shuffle=False),
     dataset=dict(
-        type='CocoDataset',
+        type='CheckedCocoDataset',
         data_root=data_root,
         ann_file='annotations/instances_val2017.json',
         data_prefix=dict(img='val2017/'),

@@ -1,31 +1,33 @@
 """What every run has in common: logging, checkpoints, pictures, reproducibility."""
 
+runner_type = 'CheckedRunner'
 env_cfg = dict(
     cudnn_benchmark=False,
-    mp_cfg=dict(mp_start_method='fork', opencv_num_threads=0),
+    # A fork of a process with threads may hang: data workers come from a process without any.
+    mp_cfg=dict(mp_start_method='forkserver', opencv_num_threads=0),
     dist_cfg=dict(backend='nccl'),
 )
 randomness = dict(seed=0)
 sync_bn = 'torch'  # mmengine converts BatchNorm when the run is distributed, only then
 auto_scale_lr = dict(enable=True, base_batch_size=16)  # 8 GPUs with 2 images each
 
+# mmengine's hooks and ours; xcit_mm/engine/hooks/order.py has the order in which they act.
 default_hooks = dict(
+    runtime_info=dict(type='RuntimeInfoHook'),
     timer=dict(type='IterTimerHook'),
+    sampler_seed=dict(type='DistSamplerSeedHook'),
     logger=dict(type='LoggerHook', interval=50),
     param_scheduler=dict(type='ParamSchedulerHook'),
-    checkpoint=dict(type='CheckpointHook', interval=1, max_keep_ckpts=3),
-    sampler_seed=dict(type='DistSamplerSeedHook'),
+    checkpoint=dict(type='WholeCheckpointHook', interval=1, max_keep_ckpts=3),
+    non_finite=dict(type='NonFiniteHook', limit=16),
+    labels=dict(type='LabelCheckHook'),
+    bad_data=dict(type='BadDataHook'),
+    losses=dict(type='LossLogHook'),
     pictures=dict(type='PictureHook'),
     report=dict(type='ReportHook'),
-    labels=dict(type='LabelCheckHook'),
-    buffers=dict(type='BufferSyncHook'),
-    finite=dict(type='FiniteHook', limit=16),
-    losses=dict(type='LossLogHook'),
-    bad_data=dict(type='BadDataHook'),
     interrupts=dict(type='InterruptHook'),
 )
 max_bad_share = 0.01  # of the training data that may be unreadable
-skip_bad_in_evaluation = False  # an error: what is left out falsifies the metrics
 log_processor = dict(type='LogProcessor', window_size=50, by_epoch=True)
 log_level = 'INFO'
 load_from = None

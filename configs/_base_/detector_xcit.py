@@ -1,6 +1,6 @@
 """A detector on XCiT, without neck and heads (paper, section 4.3)."""
 
-custom_imports = dict(imports=['xcit_mm'])
+custom_imports = dict(imports=['xcit_mm', 'xcit_mm.datasets.coco', 'xcit_mm.engine.coco_metric'])
 default_scope = 'mmdet'
 vis_backends = [dict(type='LocalVisBackend')]
 visualizer = dict(type='DetLocalVisualizer', vis_backends=vis_backends, alpha=0.5)

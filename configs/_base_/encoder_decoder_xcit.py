@@ -1,6 +1,6 @@
 """A segmentor on XCiT, without neck and heads (paper, section 4.4)."""
 
-custom_imports = dict(imports=['xcit_mm'])
+custom_imports = dict(imports=['xcit_mm', 'xcit_mm.engine.iou_metric'])
 default_scope = 'mmseg'
 vis_backends = [dict(type='LocalVisBackend')]
 visualizer = dict(type='SegLocalVisualizer', vis_backends=vis_backends, alpha=0.6)

@@ -2,7 +2,7 @@
 
 _base_ = ['default_runtime.py']
 
-train_cfg = dict(type='IterBasedTrainLoop', max_iters=450, val_interval=450)
+train_cfg = dict(type='ResumableIterLoop', max_iters=450, val_interval=450)
 val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')
 optim_wrapper = dict(

@@ -8,13 +8,13 @@ metainfo = dict(
 )
 
 train_pipeline = [
-    dict(type='LoadImageFromFile'),
+    dict(type='LoadImage'),
     dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
     dict(type='RandomFlip', prob=0.5),
     dict(type='PackDetInputs'),
 ]
 test_pipeline = [
-    dict(type='LoadImageFromFile'),
+    dict(type='LoadImage'),
     dict(type='Resize', scale=(160, 160), keep_ratio=True),
     dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
     dict(
@@ -27,9 +27,10 @@ train_dataloader = dict(
     batch_size=8,
     num_workers=1,
     persistent_workers=True,
+    timeout=600,  # seconds without a batch that end the run
     sampler=dict(type='InfiniteSampler', shuffle=True),
     dataset=dict(
-        type='CocoDataset',
+        type='CheckedCocoDataset',
         data_root=data_root + 'coco/',
         ann_file='annotations/instances_train2017.json',
         data_prefix=dict(img='train2017/'),
@@ -41,9 +42,10 @@ val_dataloader = dict(
     batch_size=1,
     num_workers=1,
     persistent_workers=True,
+    timeout=600,  # seconds without a batch that end the run
     sampler=dict(type='DefaultSampler', shuffle=False),
     dataset=dict(
-        type='CocoDataset',
+        type='CheckedCocoDataset',
         data_root=data_root + 'coco/',
         ann_file='annotations/instances_val2017.json',
         data_prefix=dict(img='val2017/'),

@@ -8,13 +8,13 @@ metainfo = dict(
 )
 
 train_pipeline = [
-    dict(type='LoadImageFromFile'),
+    dict(type='LoadImage'),
     dict(type='LoadAnnotations'),
     dict(type='RandomFlip', prob=0.5),
     dict(type='PackSegInputs'),
 ]
 test_pipeline = [
-    dict(type='LoadImageFromFile'),
+    dict(type='LoadImage'),
     dict(type='LoadAnnotations'),
     dict(type='PackSegInputs'),
 ]
@@ -23,6 +23,7 @@ train_dataloader = dict(
     batch_size=8,
     num_workers=1,
     persistent_workers=True,
+    timeout=600,  # seconds without a batch that end the run
     sampler=dict(type='InfiniteSampler', shuffle=True),
     dataset=dict(
         type='BaseSegDataset',
@@ -37,6 +38,7 @@ val_dataloader = dict(
     batch_size=1,
     num_workers=1,
     persistent_workers=True,
+    timeout=600,  # seconds without a batch that end the run
     sampler=dict(type='DefaultSampler', shuffle=False),
     dataset=dict(
         type='BaseSegDataset',

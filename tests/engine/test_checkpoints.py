@@ -14,8 +14,8 @@ from helpers.runs import SEGMENTOR, options, steps
 from helpers.toy import toy_runner
 
 from xcit_mm import UserError
-from xcit_mm.engine.hooks.checkpoint import has_checkpoints, newest_checkpoint, set_run_aside
 from xcit_mm.engine.hooks.pictures import PictureHook
+from xcit_mm.engine.resume import has_checkpoints, newest_checkpoint, set_run_aside
 from xcit_mm.engine.runner import CheckedRunner
 
 NUM_KILLS = 100

@@ -9,7 +9,7 @@ from helpers.toy import SIZE, toy_runner
 
 from xcit_mm import UserError
 from xcit_mm.engine import losses_of_batch
-from xcit_mm.engine.hooks.checkpoint import newest_checkpoint
+from xcit_mm.engine.resume import newest_checkpoint
 from xcit_mm.weights.checkpoint import read_checkpoint
 
 ALL = tuple(range(SIZE))

@@ -20,9 +20,9 @@ from mmengine.registry import DATASETS
 
 from xcit_mm import UserError
 from xcit_mm.engine.data.seeding import seed_all
-from xcit_mm.engine.hooks.checkpoint import has_checkpoints, newest_checkpoint, set_run_aside
 from xcit_mm.engine.hooks.interrupt import ONE_REQUEST
 from xcit_mm.engine.loops import ResumableIterLoop
+from xcit_mm.engine.resume import has_checkpoints, newest_checkpoint, set_run_aside
 from xcit_mm.errors import Interrupted
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from xcit_mm import UserError
 from xcit_mm.engine import train
-from xcit_mm.engine.hooks.checkpoint import has_checkpoints
+from xcit_mm.engine.resume import has_checkpoints
 from xcit_mm.engine.train import FRAMEWORK_PARTS
 from xcit_mm.environment import require
 

@@ -17,7 +17,8 @@ from pathlib import Path
 import torch
 
 from helpers.toy import toy_runner
-from xcit_mm.engine.hooks.checkpoint import WholeCheckpointHook, newest_checkpoint
+from xcit_mm.engine.hooks.checkpoint import WholeCheckpointHook
+from xcit_mm.engine.resume import newest_checkpoint
 
 BALLAST = 2 * 10**6  # numbers: so that most of the time goes into writing
 LONGEST = 0.15  # seconds: many checkpoints

@@ -9,7 +9,7 @@ from mmengine.hooks import CheckpointHook, Hook
 from mmengine.registry import HOOKS
 
 from helpers.toy import toy_runner
-from xcit_mm.engine.hooks.checkpoint import newest_checkpoint
+from xcit_mm.engine.resume import newest_checkpoint
 
 DRAWS: list[tuple[int, float, float, float]] = []
 

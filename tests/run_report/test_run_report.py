@@ -19,8 +19,8 @@ from PIL import Image
 
 import xcit_mm
 from xcit_mm import UserError
-from xcit_mm.engine.hooks.checkpoint import newest_checkpoint
 from xcit_mm.engine.hooks.loss_log import _take_back
+from xcit_mm.engine.resume import newest_checkpoint
 from xcit_mm.run_report import NoRunError, draw_png, read_run, read_runs, reading, write_page
 from xcit_mm.run_report.curves import plots
 

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 from ..environment import require
 from ..errors import UserError
-from ..inference.reading import read_image
+from ..inference.sources import read_image
 
 Bad = tuple[int, str]  # the number of an image, and a sentence: what is bad about which one
 

@@ -25,7 +25,6 @@ from rich.progress import Progress
 from rich.table import Table
 
 from ..engine.config.data import check_classes, check_data, leaf_datasets
-from ..engine.config.load import ours
 from ..environment import quiet, require, require_one_stack
 from ..errors import UserError, printable, reason
 from ..files import write_whole
@@ -247,7 +246,7 @@ class _Reader:
 def _built(leaf: dict, split: str) -> tuple[Any, list[Finding]]:
     """A dataset, None if its annotation file cannot be used, and the problems of that."""
     with quiet():  # pycocotools, and the log of what is reported here
-        dataset = DATASETS.build({**ours(leaf), 'lazy_init': True})
+        dataset = DATASETS.build({**leaf, 'lazy_init': True})
         stopped = None
         try:
             dataset.full_init()

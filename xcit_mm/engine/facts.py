@@ -12,7 +12,7 @@ from mmengine.runner import EpochBasedTrainLoop, Runner
 from torch import nn
 
 from ..environment import STACKS, installed
-from .loops import SHARE
+from .loops import DATA_SHARE
 
 PACKAGES = ('torch', 'torchvision', *(name for stack in STACKS.values() for name in stack), 'numpy')
 
@@ -38,7 +38,7 @@ def facts_of(runner: Runner) -> dict[str, Any]:
     )
     if isinstance(runner.train_loop, EpochBasedTrainLoop):
         facts['epochs'] = runner.max_epochs
-    facts |= runner.message_hub.runtime_info.get(SHARE, {})
+    facts |= runner.message_hub.runtime_info.get(DATA_SHARE, {})
     model = runner.model.module if is_model_wrapper(runner.model) else runner.model
     return dict(**facts, parameters=_parameters(model), versions=_versions())
 

@@ -1,9 +1,9 @@
-"""mmengine's two loops of a training, which go on after an interruption as if there was none."""
+"""mmengine's two training loops, which continue after an interruption with the same steps."""
 
 from collections.abc import Iterator
 from typing import Any
 
-from mmengine.dist import get_rank, get_world_size, is_main_process
+from mmengine.dist import broadcast, get_rank, get_world_size, is_main_process
 from mmengine.registry import LOOPS
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 from torch import nn
@@ -11,14 +11,14 @@ from torch import nn
 from ..errors import UserError
 from .data.loader import training_loader
 from .data.seeding import seed_all
-from .distributed import Consensus
-from .hooks.checkpoint import set_run_aside
+from .distributed import CpuGroup
+from .resume import set_run_aside
 
-SHARE = 'share_of_the_data'  # in the message hub, and so in the checkpoints
+DATA_SHARE = 'share_of_the_data'  # a key of the message hub, which is part of the checkpoints
 
 
 class _Resumable:
-    """What both loops do before a step, on a resume, and for a validation."""
+    """What both loops do at the start, before a step, and for a validation."""
 
     endless: bool
 
@@ -30,35 +30,35 @@ class _Resumable:
         super().__init__(runner, training_loader(loader, seed, self.endless), **kwargs)
 
     def _begin(self) -> None:
-        """Compare with the run that is gone on with, if one is.
+        """Compare a resumed run with the run before the interruption.
 
         Raises:
-            UserError: If the processes do not go on from the same iteration.
+            UserError: If the processes do not resume from the same iteration.
         """
-        places = Consensus.of(self.runner).gather((self._epoch, self._iter))
-        if len(set(places)) > 1:
+        positions = CpuGroup.of(self.runner).gather((self._epoch, self._iter))
+        if len(set(positions)) > 1:
             raise UserError(
-                f'the processes go on from different epochs and iterations ({places}, by rank): '
-                'they need one work dir, on a disk that all machines share'
+                f'the processes resume from different epochs and iterations ({positions}, by '
+                'rank): they need one work dir, on a disk that all machines share'
             )
         hub = self.runner.message_hub
         images = get_world_size() * self.dataloader.batch_sampler.batch_size
         now = {'images a step': images, 'steps an epoch': len(self.dataloader)}
-        before = hub.runtime_info.get(SHARE, now)
+        before = hub.runtime_info.get(DATA_SHARE, now)
         if before != now:
             if not self.endless:
                 self._iter = self._epoch * len(self.dataloader)
             self.runner.logger.warning(
-                f'There are {now}, before the interruption {before}: this is not the run that it '
-                'would have been, and an epoch that was begun is begun anew'
+                f'There are {now}, before the interruption {before}: the steps will differ from '
+                'those of an uninterrupted run, and an epoch that was interrupted starts again'
             )
-        hub.update_info(SHARE, now)
+        hub.update_info(DATA_SHARE, now)
         if not self.runner._resume and is_main_process():
-            folder = set_run_aside(self.runner.work_dir)  # now that nothing is left that could fail
+            folder = set_run_aside(self.runner.work_dir)  # now that nothing can fail any more
             if folder is not None:
-                self.runner.logger.warning(f'What an earlier run left here is in {folder} now.')
+                self.runner.logger.warning(f'The files of an earlier run are in {folder} now.')
         if self._iter >= self._max_iters:
-            self.runner.logger.info('This run was at its end; it is evaluated once more.')
+            self.runner.logger.info('This run has reached its end; it is evaluated again.')
         self.runner.call_hook('before_train')
         self._decide_current_val_interval()
 
@@ -71,19 +71,23 @@ class _Resumable:
         return iter(self.dataloader)
 
     def _validate(self, step: int, last: int) -> None:
-        """Validate where ``step`` is one for it.
+        """Validate if ``step`` is due for it.
 
-        Also where a run is resumed: the checkpoint is written before the validation, which may
-        be what was interrupted.
+        A resumed run starts with this, because a checkpoint is written before its validation, which
+        may be what was interrupted.
         """
         is_due = step % self.val_interval == 0 or step >= last
         if self.runner.val_loop is not None and step >= max(self.val_begin, 1) and is_due:
+            # Without synchronised BatchNorm each process has running statistics of its own. Those
+            # of the first process are in the checkpoint, so they are the ones to evaluate.
+            for buffer in self.runner.model.buffers():
+                broadcast(buffer)
             self.runner.val_loop.run()
 
 
 @LOOPS.register_module()
 class ResumableEpochLoop(_Resumable, EpochBasedTrainLoop):
-    """An ``EpochBasedTrainLoop`` that goes on in the midst of an epoch.
+    """An ``EpochBasedTrainLoop`` that resumes in the middle of an epoch.
 
     The arguments are those of mmengine's loop.
     """
@@ -115,7 +119,7 @@ class ResumableEpochLoop(_Resumable, EpochBasedTrainLoop):
 
 @LOOPS.register_module()
 class ResumableIterLoop(_Resumable, IterBasedTrainLoop):
-    """An ``IterBasedTrainLoop`` that reads nothing to get to where it goes on.
+    """An ``IterBasedTrainLoop`` that resumes without reading the data before that point.
 
     The arguments are those of mmengine's loop.
     """

@@ -1,4 +1,4 @@
-"""A work dir that one training at a time writes to."""
+"""Keep a second training out of a work dir."""
 
 import errno
 import os
@@ -6,63 +6,44 @@ import socket
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from mmengine.config import Config
+
 from ..errors import UserError, reason
 from ..files import require_writable, writing_to
+from .distributed import is_first_process, was_restarted
 
 LOCK = 'run.lock'
+# Seconds that a restarted job waits for the lock of a lost machine: NFS needs 90 to release it.
+PATIENCE = 120
 
 
 @contextmanager
-def hold(folder: Path, patience: float = 0) -> Iterator[list[str]]:
-    """Keep other trainings out of a folder within a ``with`` block.
+def run_lock(cfg: Config) -> Iterator[list[str]]:
+    """Hold the work dir of a training within a ``with`` block; only the first process does.
 
-    The lock ends with this process, however it ends. Processes that it forks have no part in it,
-    which is why it is POSIX's: those of ``flock`` live as long as any data worker does.
-
-    Args:
-        folder: Where a run is about to write. It is made where it is not there.
-        patience: Seconds to wait for a process that holds the folder.
+    The lock ends with the process, however it ends. It is a lock of POSIX because child processes
+    do not inherit these: a lock of ``flock`` would live as long as any data worker.
 
     Yields:
-        Sentences for the log: one if the disk has no locks, and nothing keeps others out.
+        Sentences for the log: a warning if the file system has no locks.
 
     Raises:
-        UserError: If another process holds the folder, with what it wrote of itself; or if the
-            folder cannot be written to.
+        UserError: If another process holds the folder (the message quotes what it wrote into the
+            lock file), or if the folder cannot be written to.
     """
-    import fcntl  # not on Windows
-
+    if not is_first_process(cfg.launcher):
+        yield []
+        return
+    folder = Path(cfg.work_dir)
     require_writable(folder)
-    path = folder / LOCK
-    deadline = time.monotonic() + patience
-    notes: list[str] = []
-    with ExitStack() as stack:
-        with writing_to(folder):
-            file = stack.enter_context(_opened_lock(path))
-        while True:
-            try:
-                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except (BlockingIOError, PermissionError):  # the system's choice of the two
-                if time.monotonic() < deadline:
-                    time.sleep(1)
-                    continue
-                file.seek(0)
-                raise UserError(
-                    f'{folder} is in use by another training ({file.readline().strip()}): wait '
-                    'for its end, or name another --work-dir; if that process is gone, remove '
-                    f'{path}'
-                ) from None
-            except OSError as error:
-                notes.append(
-                    f'The disk of {folder} has no locks ({reason(error)}): see to it that no other '
-                    'training writes there.'
-                )
-                break
+    with writing_to(folder):
+        file = _open_lock(folder / LOCK)
+    with file:
+        notes = _acquire(file, folder, PATIENCE if was_restarted() else 0)
         with writing_to(folder):
             file.truncate(0)
             started = time.strftime('%Y-%m-%d %H:%M:%S')
@@ -71,12 +52,32 @@ def hold(folder: Path, patience: float = 0) -> Iterator[list[str]]:
         yield notes
 
 
-def _opened_lock(path: Path) -> IO[str]:
-    """A regular file, made where there is none; a link could lead to any file of the user.
+def _acquire(file: IO[str], folder: Path, patience: float) -> list[str]:
+    import fcntl  # not on Windows
 
-    Raises:
-        UserError: If it is something else.
-    """
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return []
+        except (BlockingIOError, PermissionError):  # which of them depends on the system
+            if time.monotonic() < deadline:
+                time.sleep(1)
+                continue
+            raise UserError(
+                f'{folder} is in use by another training ({file.readline().strip()}): wait for its '
+                'end, or name another --work-dir; if that process is gone, remove '
+                f'{folder / LOCK}'
+            ) from None
+        except OSError as error:
+            return [
+                f'The disk of {folder} has no locks ({reason(error)}): make sure that no other '
+                'training writes there.'
+            ]
+
+
+def _open_lock(path: Path) -> IO[str]:
+    """Open or make a regular file; a link could lead to any file of the user."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
     except OSError as error:

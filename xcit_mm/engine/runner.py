@@ -1,4 +1,4 @@
-"""The runner of our tools: mmengine's, with files that are whole and samples that are good."""
+"""mmengine's runner with whole checkpoints, and evaluations that name a bad sample."""
 
 from collections.abc import Callable, Mapping
 from logging import FileHandler
@@ -6,125 +6,129 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from mmengine.dist import master_only
+from mmengine.config import Config
+from mmengine.dist import is_main_process, master_only
 from mmengine.logging import MMLogger
 from mmengine.model import is_model_wrapper
 from mmengine.optim import OptimWrapper
-from mmengine.runner import BaseLoop, Runner
+from mmengine.registry import RUNNERS
+from mmengine.runner import Runner
 from torch import Tensor
 from torch.utils.data import DataLoader
 
 from ..errors import UserError, reason
-from ..files import write_whole
+from ..files import require_writable, write_whole
 from ..weights.checkpoint import HEAD, modules_of, read_checkpoint, require_same_tensors
-from ..weights.pretrained import weights_for
-from .config.load import ours
+from ..weights.pretrained import pretrained_weights, weights_for
 from .console import keep_readable
-from .data.loader import BadSample, CheckedLoader, evaluation_loader
+from .data.loader import evaluation_loader
+from .distributed import CpuGroup
+from .resume import newest_checkpoint
 from .training_state import require_same_run, require_training_state
 
-OF_WORKERS = ('persistent_workers', 'prefetch_factor', 'timeout')
-AVERAGED = 'module.'  # how mmengine's EMAHook calls the averaged weights
-NOT_OF_THIS_RUN = (AssertionError, AttributeError, KeyError, TypeError, ValueError)
+AVERAGED = 'module.'  # the prefix of the averaged weights of mmengine's EMAHook
+# What mmengine and PyTorch raise at the state of another run.
+OF_ANOTHER_RUN = (AssertionError, AttributeError, KeyError, TypeError, ValueError)
 
 
+def build_runner(
+    cfg: Config, notes: list[str], options: Mapping[str, Any] | None = None
+) -> 'CheckedRunner':
+    """Build the runner of a checked config, and log how the config was adapted.
+
+    Args:
+        cfg: The config.
+        notes: Sentences for the log.
+        options: The options of the command line.
+
+    Raises:
+        UserError: If a folder cannot be written to, or the weights cannot be downloaded.
+    """
+    for folder in (cfg.work_dir, cfg.default_hooks.get('pictures', {}).get('test_dir')):
+        if folder is not None:
+            require_writable(folder)
+    notes = notes + pretrained_weights(cfg, options or {})
+    if cfg.launcher != 'none' and not torch.cuda.is_available():
+        torch.distributed.init_process_group('gloo')  # mmengine's start needs CUDA devices
+    runner = CheckedRunner.from_cfg(cfg)
+    for note in notes:
+        runner.logger.warning(note)
+    return runner
+
+
+@RUNNERS.register_module()
 class CheckedRunner(Runner):
     """mmengine's runner, which loads and writes a checkpoint as a whole or stops.
 
-    mmengine loads the tensors that fit, by name, and logs the others. What evaluates reads its
-    data through our loader, where a bad sample is an error that names it.
+    mmengine itself loads the tensors whose names fit and logs the others. In an evaluation a sample
+    that cannot be read is an error that names it. The arguments are those of mmengine's runner.
     """
-
-    _testing = False
 
     def build_logger(self, *args, **kwargs) -> MMLogger:
         logger = super().build_logger(*args, **kwargs)
         keep_readable(logger)
         for handler in logger.handlers:
-            if isinstance(handler, FileHandler):  # in the encoding of the locale
+            if isinstance(handler, FileHandler):  # it has the encoding of the locale
                 handler.stream.reconfigure(errors='backslashreplace')
         return logger
 
     @master_only
     def dump_config(self) -> None:
-        """Write the config into the work dir; what is there under its name may be a link."""
+        """Write the config to the work dir, whole, also where a link has its name."""
         name = Path(self.cfg.filename or f'{self.timestamp}.py').name
         with write_whole(Path(self.work_dir, name), 'w') as file:
             file.write(self.cfg.dump())
 
     @staticmethod
-    def build_dataloader(dataloader: dict, *args, **kwargs) -> DataLoader:
-        dataloader = ours(dataloader)
-        if isinstance(dataloader, dict) and dataloader.get('num_workers') == 0:
-            for name in OF_WORKERS:  # which PyTorch refuses then
-                dataloader.pop(name, None)
-        return Runner.build_dataloader(dataloader, *args, **kwargs)
+    def build_dataloader(*args, **kwargs) -> DataLoader:
+        """Build the loader of an evaluation; the loops of a training build theirs from it."""
+        return evaluation_loader(Runner.build_dataloader(*args, **kwargs))
 
-    def build_train_loop(self, loop: BaseLoop | dict) -> BaseLoop:
-        if isinstance(loop, dict) and 'type' not in loop:  # as mmengine takes it, too
-            by_epoch = loop.get('by_epoch', True)
-            loop = {name: value for name, value in loop.items() if name != 'by_epoch'}
-            loop['type'] = 'EpochBasedTrainLoop' if by_epoch else 'IterBasedTrainLoop'
-        return super().build_train_loop(ours(loop))
+    def load_or_resume(self) -> None:
+        """Load weights, or resume from the newest checkpoint that can be read.
 
-    def register_default_hooks(self, hooks: dict | None = None) -> None:
-        super().register_default_hooks(ours(hooks))
-
-    def register_custom_hooks(self, hooks: list) -> None:
-        super().register_custom_hooks(ours(hooks))
-
-    def test(self) -> dict[str, float]:
-        self._testing = True
-        return super().test()
-
-    def build_val_loop(self, loop: BaseLoop | dict) -> BaseLoop:
-        self._val_dataloader = self._evaluation_loader(self._val_dataloader)
-        return super().build_val_loop(loop)
-
-    def build_test_loop(self, loop: BaseLoop | dict) -> BaseLoop:
-        self._test_dataloader = self._evaluation_loader(self._test_dataloader)
-        return super().build_test_loop(loop)
-
-    def _evaluation_loader(self, dataloader: dict) -> CheckedLoader:
-        loader = self.build_dataloader(dataloader, seed=self.seed)
-        skip_bad = self.cfg.skip_bad_in_evaluation
-        loader = evaluation_loader(loader, skip_bad)
-
-        def report(samples: list[BadSample]) -> None:
-            listed = ', '.join(map(str, samples))
-            if not skip_bad:
-                raise UserError(
-                    f'{listed}; an evaluation without it could not be compared: mend it, or '
-                    'evaluate a black image in its place: --cfg-options skip_bad_in_evaluation=True'
-                )
-            self.logger.warning(f'A black image is evaluated in the place of {listed}')
-
-        loader.report = report
-        return loader
+        The first process finds it; the content that it has read is not read again.
+        """
+        self._content: dict[str, dict] = {}
+        if self._resume and self._load_from is None and not self._has_loaded:
+            path = None
+            if is_main_process():
+                trusted = self.cfg.get('trust_checkpoint', False)
+                path, content, warnings = newest_checkpoint(self.work_dir, trusted)
+                self._content[str(path)] = content
+                for warning in warnings:
+                    self.logger.warning(warning)
+            self._load_from = str(CpuGroup.of(self).broadcast(path))
+        super().load_or_resume()
 
     def resume(self, filename: str, **kwargs) -> None:
-        """Go on from a checkpoint (see mmengine's ``Runner.resume``).
+        """Resume from a checkpoint (see mmengine's ``Runner.resume``).
 
         Raises:
-            UserError: If the file cannot be read, is not of this model or not of such a run.
+            UserError: If the file cannot be read, or belongs to another model or another run.
         """
+        seed = self.seed
         try:
-            # Not on the GPU, as is mmengine's default: all of it beside the model.
+            # mmengine's default would put all of the file beside the model on the GPU.
             super().resume(filename, **{**kwargs, 'map_location': 'cpu'})
-        except NOT_OF_THIS_RUN as error:  # what the parts of the state say of others
+        except OF_ANOTHER_RUN as error:
             raise UserError(
                 f'{filename} is not of a run like this one ({reason(error)}); resume with the '
                 'config that it was started with, or start from its weights: load_from'
             ) from error
+        if self.seed != seed:  # the order of the data follows from the seed of the checkpoint
+            epoch, iteration = self._train_loop._epoch, self._train_loop._iter
+            self._train_loop = self.build_train_loop(self.cfg.train_cfg)
+            self._train_loop._epoch, self._train_loop._iter = epoch, iteration
 
     @master_only
     def save_checkpoint(self, out_dir: str, filename: str, *args, **kwargs) -> None:
         """Write a checkpoint, whole or not at all (see mmengine's ``Runner.save_checkpoint``).
 
         Raises:
-            UserError: If the disk is full, or anything else prevents it; earlier ones stay.
+            UserError: If the disk is full or the file cannot be written; earlier ones are kept.
         """
-        if '://' in out_dir:  # a store of objects, where a file is whole or not there anyway
+        if '://' in out_dir:  # an object store, where a file is always whole
             super().save_checkpoint(out_dir, filename, *args, **kwargs)
             return
         try:
@@ -134,7 +138,7 @@ class CheckedRunner(Runner):
         except OSError as error:
             raise UserError(
                 f'the checkpoint {Path(out_dir, filename)} cannot be written ({reason(error)}); '
-                'those before it are good: make room, and go on from the last one with --resume'
+                'the earlier ones are good: make room, and resume the run with --resume'
             ) from None
 
     def load_checkpoint(
@@ -144,51 +148,55 @@ class CheckedRunner(Runner):
         strict: bool = False,
         revise_keys: list | None = None,
     ) -> dict[str, Any]:
-        """Load the weights of a detector or segmentor, in any format of ``checkpoint.py``.
+        """Load the weights of a detector or segmentor, in any layout of :mod:`xcit_mm.weights`.
 
         Args:
             filename: A file or URL.
-            map_location: As of ``torch.load``.
-            strict: Every tensor has to be there, as always in a test and a run that is
-                resumed. Otherwise the heads may differ, as where a model is fine-tuned on
-                other classes: what does not fit starts anew and is named in a warning.
-            revise_keys: Of mmengine's method; the names need no revision.
+            map_location: See ``torch.load``.
+            strict: Require every tensor, which a test and a resumed run always do. Otherwise the
+                heads may differ, as when a model is fine-tuned for other classes: their tensors
+                that do not fit keep their initial values, and a warning names them.
+            revise_keys: An argument of mmengine's method. The names need no revision here.
 
         Returns:
-            What the file holds, the weights under ``state_dict``.
+            What the file holds, with the weights under ``state_dict``.
 
         Raises:
             UserError: If the file cannot be read or is not of this model.
         """
         del revise_keys
-        trusted = self.cfg.get('trust_checkpoint', False)
-        checkpoint = read_checkpoint(filename, map_location, trusted)
+        checkpoint = getattr(self, '_content', {}).pop(filename, None)
+        if checkpoint is None:
+            trusted = self.cfg.get('trust_checkpoint', False)
+            checkpoint = read_checkpoint(filename, map_location, trusted)
         model = self.model.module if is_model_wrapper(self.model) else self.model
         state = weights_for(model, checkpoint, filename)
         if self._resume:
             require_training_state(checkpoint, filename)
-            checkpoint['meta'].pop('config', None)  # which mmengine would run as Python
+            checkpoint['meta'].pop('config', None)  # mmengine would run it as Python
             if isinstance(self.optim_wrapper, OptimWrapper):
                 require_same_run(checkpoint, self)
         wanted = model.state_dict()
-        anew: set[str] = set()
-        if not (strict or self._resume or self._testing):
-            state, anew = _without_other_heads(state, wanted)
-        require_same_tensors(state, wanted, filename, may_be_missing=anew)
+        initial: set[str] = set()
+        is_training = not isinstance(self._train_loop, (dict, type(None)))
+        if is_training and not strict and not self._resume:
+            state, initial = _without_other_heads(state, wanted)
+        require_same_tensors(state, wanted, filename, may_be_missing=initial)
         if self._resume and 'ema_state_dict' in checkpoint:
             average = checkpoint['ema_state_dict'].items()
             average = {k.removeprefix(AVERAGED): v for k, v in average if k.startswith(AVERAGED)}
             require_same_tensors(average, wanted, f'{filename} (ema_state_dict)')
         checkpoint = {**checkpoint, 'state_dict': state}
-        self.call_hook('after_load_checkpoint', checkpoint=checkpoint)  # which may exchange them
+        self.call_hook('after_load_checkpoint', checkpoint=checkpoint)  # may replace tensors
         model.load_state_dict(checkpoint['state_dict'], strict=False)
         self._has_loaded = True
         self.logger.info('Loaded %d of the %d tensors from %s', len(state), len(wanted), filename)
-        if anew:
+        if initial:
             self.logger.warning(
-                'These start anew, because %s has them in another size or not at all: %s',
+                'These keep their initial values, because %s has them in another size or not at '
+                'all: %s',
                 filename,
-                ', '.join(modules_of(anew)),
+                ', '.join(modules_of(initial)),
             )
         return checkpoint
 
@@ -196,17 +204,17 @@ class CheckedRunner(Runner):
 def _without_other_heads(
     state: Mapping[str, Tensor], wanted: Mapping[str, Tensor]
 ) -> tuple[dict[str, Tensor], set[str]]:
-    """Leave the tensors of the heads out that do not fit.
+    """Drop the tensors of the heads that do not fit.
 
     Returns:
-        The state without them, and the names of those in ``wanted`` that are not in it.
+        The remaining tensors, and the names in ``wanted`` that they lack.
     """
 
-    def of_head(name: str) -> bool:
+    def is_of_head(name: str) -> bool:
         return name.split('.')[0].endswith(HEAD)
 
     def fits(name: str) -> bool:
         return name in wanted and wanted[name].shape == state[name].shape
 
-    kept = {name: value for name, value in state.items() if not of_head(name) or fits(name)}
-    return kept, {name for name in wanted if of_head(name) and name not in kept}
+    kept = {name: value for name, value in state.items() if not is_of_head(name) or fits(name)}
+    return kept, {name for name in wanted if is_of_head(name) and name not in kept}

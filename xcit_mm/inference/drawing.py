@@ -41,7 +41,9 @@ def draw_objects(
     picture = Image.fromarray(canvas)
     draw = ImageDraw.Draw(picture)
     last_pixel = np.array(picture.size * 2) - 1
-    corners = np.clip((boxes * factor).round(), 0, last_pixel).astype(int).tolist()
+    corners = np.clip((boxes * factor).round(), 0, last_pixel).astype(int)
+    corners[:, 2:] = np.maximum(corners[:, :2], corners[:, 2:])  # or Pillow raises
+    corners = corners.tolist()
     labels = _place_texts(corners, texts, picture.size)
     for i in reversed(range(len(corners))):
         draw.rectangle(corners[i], outline=colours[i], width=_line_width(canvas))

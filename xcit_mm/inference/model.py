@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,15 @@ from PIL import Image
 from torch import nn
 
 from ..device import choose_device
+from ..engine.config.check import require_parts
 from ..engine.config.data import leaf_datasets
 from ..engine.config.errors import config_errors
-from ..engine.config.load import load_config, require_parts
+from ..engine.config.load import load_config
 from ..engine.model import build_model
 from ..environment import quiet, require
 from ..errors import UserError, reason
 from ..weights.checkpoint import read_checkpoint, require_same_tensors
-from ..weights.pretrained import read_all_safely, require_file, weights_for
+from ..weights.pretrained import require_file, weights_for
 from .classes import classes_and_palette
 from .drawing import Colour
 from .memory import free_backbone_maps, segment
@@ -34,6 +36,7 @@ TASKS = {'mmdet': 'detection', 'mmseg': 'segmentation'}  # by the scope of the c
 ImageLike = str | Path | np.ndarray | Image.Image
 
 
+@dataclass(eq=False, repr=False)
 class Model:
     """A trained detector or segmentor, from :func:`load_model`.
 
@@ -42,19 +45,14 @@ class Model:
         classes: Names of the classes.
         palette: A colour for each class.
         module: mmdet's or mmseg's model, in evaluation mode.
+        pipeline: The transforms of the config's test dataset.
     """
 
-    def __init__(
-        self,
-        module: nn.Module,
-        task: str,
-        classes: tuple[str, ...],
-        palette: tuple[Colour, ...],
-        pipeline: Compose,
-    ) -> None:
-        self.module, self.task = module, task
-        self.classes, self.palette = classes, palette
-        self._pipeline = pipeline
+    task: str
+    classes: tuple[str, ...]
+    palette: tuple[Colour, ...]
+    module: nn.Module
+    pipeline: Compose
 
     def predict(self, image: ImageLike) -> Detections | Segmentation:
         """Detect the objects of an image, or classify its pixels.
@@ -97,7 +95,7 @@ class Model:
         # Some transforms that resize do not set scale_factor, and a pipeline may have none.
         image_info = dict(img_path='', img_id=0, scale_factor=(1.0, 1.0))
         try:
-            return self._pipeline(dict(img=np.ascontiguousarray(image[..., ::-1]), **image_info))
+            return self.pipeline(dict(img=np.ascontiguousarray(image[..., ::-1]), **image_info))
         except cv2.error as error:
             height, width = image.shape[:2]
             raise UserError(
@@ -155,7 +153,6 @@ def load_model(
     checkpoint = str(checkpoint)
     require_file(checkpoint)
     content = read_checkpoint(checkpoint, trusted=trust_checkpoint)
-    read_all_safely(trusted=False)  # it holds for the whole process, the trust for this file
     module = build_model(cfg, 'cpu')
     state = weights_for(module, content, checkpoint)
     require_same_tensors(state, module.state_dict(), checkpoint)
@@ -165,7 +162,7 @@ def load_model(
     with config_errors(cfg), scope, quiet():
         classes, palette = classes_and_palette(cfg, content, module)
         pipeline = _test_pipeline(cfg, full_size)
-    return Model(module.to(target), TASKS[cfg.default_scope], classes, palette, pipeline)
+    return Model(TASKS[cfg.default_scope], classes, palette, module.to(target), pipeline)
 
 
 def _test_pipeline(cfg: Config, full_size: bool) -> Compose:

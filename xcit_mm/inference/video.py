@@ -57,7 +57,8 @@ class VideoReader:
             _, frame = self._capture.read()
         if number < COMPLETE * self.length:
             raise UserError(
-                f'{self._path}: it is cut off after {number} of {self.length} frames, which are done'
+                f'{self._path}: it is cut off after {number} of {self.length} frames, '
+                'which are done'
             )
 
 

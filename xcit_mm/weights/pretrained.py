@@ -1,6 +1,7 @@
 """The weights that a run starts from: there before anything is built."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -85,17 +86,23 @@ def weights_for(model: nn.Module, checkpoint: Any, path: str) -> dict[str, Tenso
     return detector_state(state) if has_xcit else state
 
 
-def read_all_safely(trusted: bool) -> None:
-    """Have mmengine itself read files and URLs as we do, such as for ``init_cfg`` of other modules.
+@contextmanager
+def read_all_safely(trusted: bool) -> Iterator[None]:
+    """Make mmengine read files and URLs as we do within the block, such as ``init_cfg`` of heads.
 
     Args:
-        trusted: As of :func:`xcit_mm.weights.checkpoint.read_checkpoint`.
+        trusted: See :func:`xcit_mm.weights.checkpoint.read_checkpoint`.
     """
 
     def load_from_xcit_mm(filename: str, map_location: Any = None) -> Any:
         return read_checkpoint(filename, map_location, trusted)
 
+    before = dict(CheckpointLoader._schemes)
     CheckpointLoader.register_scheme(('', 'http://', 'https://'), load_from_xcit_mm, force=True)
+    try:
+        yield
+    finally:
+        CheckpointLoader._schemes = before
 
 
 def _warm_up(cfg: Config) -> int:

@@ -1,4 +1,4 @@
-"""What a config asks of classes that they do not have, in a sentence instead of a traceback."""
+"""Turn what mmengine says of a wrong class or argument in a config into one sentence."""
 
 import inspect
 import re
@@ -10,28 +10,26 @@ import mmengine.registry
 from mmengine.config import Config
 from mmengine.registry import Registry
 
-from ...errors import UserError
-from .load import OURS, near
+from ...errors import UserError, did_you_mean
 
-NO_TYPE = re.compile(r'(?P<type>\S+) is not in the \S*?(?P<registry>[\w ]+) registry')
-NO_ARGUMENT = re.compile(
+UNKNOWN_TYPE = re.compile(r'(?P<type>\S+) is not in the \S*?(?P<registry>[\w ]+) registry')
+UNKNOWN_ARGUMENT = re.compile(
     r"(?P<type>\w+)\.__init__\(\) got an unexpected keyword argument '(?P<argument>\w+)'"
 )
-LACKS_ARGUMENT = re.compile(
+MISSING_ARGUMENT = re.compile(
     r"(?P<type>\w+)\.__init__\(\) missing \d+ required [\w-]+ arguments?: '(?P<argument>\w+)'"
 )
 
 
 @contextmanager
 def config_errors(cfg: Config) -> Iterator[None]:
-    """Turn what the registries say of a wrong type or argument in a config into a UserError.
+    """Turn an error about a wrong type or argument in a config into a UserError.
 
-    mmengine builds the parts of a run from its config when it comes to them, and an unknown
-    class or argument is a KeyError or TypeError then. Those of code that the config has no part
-    in pass.
+    mmengine builds the parts of a run when it needs them; an unknown class or argument is a
+    KeyError or TypeError then. Such errors that have nothing to do with the config pass unchanged.
 
     Raises:
-        UserError: With the place in the config, and the name that is close.
+        UserError: With the place in the config, and the closest name.
     """
     try:
         yield
@@ -44,40 +42,39 @@ def config_errors(cfg: Config) -> Iterator[None]:
 
 def _sentence(message: str, cfg: Config) -> str | None:
     nodes = list(_nodes(cfg.to_dict()))
-    if found := NO_TYPE.search(message):
-        place = next((where for where, node in nodes if node.get('type') == found['type']), None)
-        slip = near(found['type'].rpartition('.')[2], _registered())
-        return place and f"{place} has type='{found['type']}', which no package registers{slip}"
-    if found := NO_ARGUMENT.search(message):
-        for where, node in nodes:
-            if _is_of(node, found['type']) and found['argument'] in node:
-                slip = near(found['argument'], _arguments(found['type']))
-                return f'{where}: {node["type"]} has no argument {found["argument"]}{slip}'
-    if found := LACKS_ARGUMENT.search(message):
-        for where, node in nodes:
-            if _is_of(node, found['type']) and found['argument'] not in node:
-                return f'{where}: {node["type"]} needs the argument {found["argument"]}'
+    if match := UNKNOWN_TYPE.search(message):
+        place = next((place for place, node in nodes if node.get('type') == match['type']), None)
+        hint = did_you_mean(match['type'].rpartition('.')[2], _registered())
+        return place and f"{place} has type='{match['type']}', which no package registers{hint}"
+    if match := UNKNOWN_ARGUMENT.search(message):
+        for place, node in nodes:
+            if _has_type(node, match['type']) and match['argument'] in node:
+                hint = did_you_mean(match['argument'], _arguments(match['type']))
+                return f'{place}: {node["type"]} has no argument {match["argument"]}{hint}'
+    if match := MISSING_ARGUMENT.search(message):
+        for place, node in nodes:
+            if _has_type(node, match['type']) and match['argument'] not in node:
+                return f'{place}: {node["type"]} needs the argument {match["argument"]}'
     return None
 
 
-def _nodes(node: Any, where: str = '') -> Iterator[tuple[str, dict]]:
-    """All dicts of a config with their dotted places."""
+def _nodes(node: Any, place: str = '') -> Iterator[tuple[str, dict]]:
+    """Yield all dicts of a config with their dotted places."""
     if isinstance(node, dict):
-        yield where, node
+        yield place, node
     children = node.items() if isinstance(node, dict) else enumerate(node)
     for name, child in children:
         if isinstance(child, (dict, list, tuple)):
-            yield from _nodes(child, f'{where}.{name}'.lstrip('.'))
+            yield from _nodes(child, f'{place}.{name}'.lstrip('.'))
 
 
-def _is_of(node: dict, name: str) -> bool:
-    kind = str(node.get('type')).rpartition('.')[2]
-    return name in (kind, OURS.get(kind))
+def _has_type(node: dict, name: str) -> bool:
+    return str(node.get('type')).rpartition('.')[2] == name
 
 
 def _arguments(name: str) -> list[str]:
-    found = next((r.module_dict[name] for r in _registries() if name in r.module_dict), None)
-    return list(inspect.signature(found).parameters) if found else []  # named by its module
+    cls = next((r.module_dict[name] for r in _registries() if name in r.module_dict), None)
+    return list(inspect.signature(cls).parameters) if cls else []  # it is named by its module
 
 
 def _registered() -> set[str]:

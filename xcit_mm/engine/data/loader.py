@@ -1,27 +1,25 @@
-"""Loaders that know what to do with a bad sample."""
+"""Data loaders that name a bad sample, and replace it in a training."""
 
-import logging
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-from mmengine.logging import print_log
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, Sampler
 
-from ...datasets.images import BLACK
 from ...errors import UserError, reason
 from .sampler import Draw, ResumableBatches
 from .seeding import seed_all
-from .workers import MAX_IDLE, MAX_WAIT, Batches, Unsent, WorkerInit, failed
+from .workers import Batches, Unsent, WorkerInit, is_of_workers, start_fork_server, worker_error
 
-MAX_TRIES = 10  # samples in a row that cannot be read before a batch is given up
-# Of DataLoader, what a loader built by mmengine hands on to ours.
-HANDED_ON = (
+MAX_TRIES = 10  # unreadable samples in a row after which a batch is given up
+# Arguments of DataLoader that mmengine's loader passes on to ours.
+KEPT_ARGUMENTS = (
     'num_workers',
     'pin_memory',
     'multiprocessing_context',
     'prefetch_factor',
     'persistent_workers',
+    'timeout',
 )
 
 
@@ -36,17 +34,17 @@ class BadSample(NamedTuple):
 
 
 class _Samples(Dataset):
-    """A dataset that gives samples together with those that turned out bad.
+    """A dataset that gives each sample with the bad ones met on the way to it.
 
-    It is the dataset of a loader, in the place of mmengine's, whose attributes it has: hooks read
-    them, or exchange the pipeline.
+    Hooks read and set attributes of the dataset of a loader, such as its pipeline: those of the
+    wrapped dataset.
     """
 
     def __init__(self, dataset: Dataset) -> None:
         vars(self)['dataset'] = dataset
 
     def __getattr__(self, name: str) -> Any:
-        # The first is not there yet in a copy that is being made; the other one reads a batch.
+        # 'dataset' is missing while a copy is made; PyTorch would read a batch by __getitems__.
         if name in ('dataset', '__getitems__'):
             raise AttributeError(name)
         return getattr(self.dataset, name)
@@ -60,7 +58,7 @@ class _Samples(Dataset):
     def _read(self, index: int) -> tuple[Any, list[BadSample]]:
         try:
             return self.dataset[index], []
-        except Exception as error:  # of decoders, of transforms: whatever it is, it is this sample
+        except Exception as error:  # decoders and transforms may raise anything
             return None, [BadSample(self._file(index), reason(error))]
 
     def _file(self, index: int) -> str:
@@ -71,10 +69,10 @@ class _Samples(Dataset):
 
 
 class TrainingSamples(_Samples):
-    """Samples whose augmentation follows from their place; bad ones are replaced by others."""
+    """Samples whose augmentation follows from their place; another replaces a bad one."""
 
     def __getitem__(self, draw: Draw) -> tuple[Any, list[BadSample]]:
-        seed_all(*draw.place)
+        seed_all(*draw.position)
         index = draw.index
         bad: list[BadSample] = []
         while len(bad) < MAX_TRIES:
@@ -87,132 +85,109 @@ class TrainingSamples(_Samples):
 
 
 class EvaluationSamples(_Samples):
-    """Samples in the order of the dataset; what is bad is an error, or a black image.
-
-    Args:
-        dataset: The dataset.
-        skip_bad: Evaluate a black image in the place of one that cannot be read. To leave it
-            out would put the results of several processes into a wrong order.
-    """
-
-    def __init__(self, dataset: Dataset, skip_bad: bool) -> None:
-        super().__init__(dataset)
-        vars(self)['skip_bad'] = skip_bad
+    """Samples in the order of the dataset. A bad one is an error."""
 
     def __getitem__(self, index: int) -> tuple[Any, list[BadSample]]:
-        sample, bad = self._read(index)
-        if bad and self.skip_bad:
-            sample = self._black(index)
-        return sample, bad
-
-    def _black(self, index: int) -> Any:
-        try:
-            return self.dataset.pipeline({**self.dataset.get_data_info(index), BLACK: True})
-        except Exception:  # it is not the image that is bad, or the pipeline loads it otherwise
-            return None
+        return self._read(index)
 
 
 class CheckedLoader(DataLoader):
-    """Batches of a dataset of samples; ``report`` is told the bad ones among them.
-
-    Args:
-        max_wait: Seconds that may pass without a batch of the workers.
-        max_idle: Seconds that may pass in which all of them sleep instead.
+    """Batches of a dataset of samples, which passes the bad samples among them to ``report``.
 
     Attributes:
-        report: Called with the bad samples of each batch that has some, in the main process,
-            when the batch is asked for. Who knows what to do with them puts their own there.
-        on_wait: Called every second that the main process waits for the workers, with their
-            number, likewise. It may raise an error.
+        report: Called in the main process with the bad samples of each batch that has some, when
+            the batch is asked for. A hook of a training replaces it; otherwise it raises.
+        on_wait: Called every second that the main process waits for the workers, with the number
+            of seconds. A hook may replace it, and may raise an error in it.
 
     Raises:
-        UserError: If the workers cannot be started or give no batch.
+        UserError: If the workers cannot be started, fail, or give no batch for ``timeout`` seconds
+            (0: no limit).
     """
 
-    def __init__(self, *args, max_wait: float, max_idle: float, **kwargs) -> None:
-        super().__init__(*args, **kwargs)
-        self.max_wait = max_wait
-        self.max_idle = max_idle
+    def __init__(self, samples: _Samples, *args, **kwargs) -> None:
+        super().__init__(samples, *args, **kwargs)
+        if self.num_workers > 0:
+            start_fork_server(type(samples.dataset).__module__)
 
     def report(self, samples: list[BadSample]) -> None:
-        print_log(f'Bad samples: {", ".join(map(str, samples))}', 'current', logging.WARNING)
+        raise UserError(
+            f'{", ".join(map(str, samples))}; metrics without it could not be compared: repair the '
+            'file, or remove it from the annotations'
+        )
 
     def on_wait(self, seconds: float) -> None:
         pass
 
-    def wait(self, seconds: float, idle: float) -> None:
-        """Called every second without a batch.
-
-        Args:
-            seconds: Since the last batch.
-            idle: Since a worker was last seen to compute, or to wait for a disk.
-        """
+    def wait(self, seconds: float) -> None:
+        """Called every second without a batch, with the seconds since the last batch."""
         self.on_wait(seconds)
-        if seconds >= self.max_wait or idle >= self.max_idle:
-            what = 'done nothing' if idle >= self.max_idle else 'given no data'
+        if self.timeout and seconds >= self.timeout:
             raise UserError(
-                f'the {self.num_workers} processes that load data have {what} for {seconds:.0f} '
-                'seconds: is the disk there? num_workers=0 of the dataloader loads without them, '
-                'timeout=SECONDS waits longer'
+                f'the {self.num_workers} processes that load data have given no batch for '
+                f'{seconds:.0f} seconds: is the disk there? num_workers=0 of the dataloader loads '
+                'without them, timeout=SECONDS waits longer'
             )
 
     def _get_iterator(self) -> Iterator[Any]:
-        if self.num_workers == 0:
-            return super()._get_iterator()
-        try:
-            return Batches(self)
-        except OSError as error:
-            raise failed(reason(error)) from error
+        return Batches(self) if self.num_workers > 0 else super()._get_iterator()
 
     def __iter__(self) -> Iterator[Any]:
         # A generator: nothing is read before the first batch is asked for, from where it is then.
-        for item in super().__iter__():
-            if isinstance(item, Unsent):
-                raise failed(item.reason)
-            batch, bad = item
-            if bad:
-                self.report(bad)
-            if batch is None:
-                raise UserError(f'{bad[-1]}, and nothing can take its place')
-            yield batch
+        try:
+            for item in super().__iter__():
+                if isinstance(item, Unsent):
+                    raise worker_error(item.reason)
+                batch, bad = item
+                if bad:
+                    self.report(bad)
+                if batch is None:
+                    raise UserError(f'{bad[-1]}, and nothing can take its place')
+                yield batch
+        except (OSError, RuntimeError) as error:
+            if self.num_workers == 0 or not is_of_workers(error):
+                raise
+            raise worker_error(reason(error)) from error
 
 
-def training_loader(loader: DataLoader, seed: int, endless: bool) -> CheckedLoader:
-    """The loader of a training in the place of one that mmengine built.
+def training_loader(loader: CheckedLoader, seed: int, endless: bool) -> CheckedLoader:
+    """Return the loader of a training.
 
     Args:
-        loader: It.
-        seed: Of the run.
-        endless: As of :class:`ResumableBatches`, which is the ``batch_sampler``.
+        loader: What the runner built from the config.
+        seed: Seed of the run.
+        endless: See :class:`ResumableBatches`, which becomes the ``batch_sampler``.
     """
     batches = ResumableBatches(loader.batch_sampler, seed, endless)
-    return _checked(loader, TrainingSamples(loader.dataset), batch_sampler=batches)
+    samples = TrainingSamples(loader.dataset.dataset)
+    return _with_samples(loader, samples, batches, loader.collate_fn, loader.worker_init_fn)
 
 
-def evaluation_loader(loader: DataLoader, skip_bad: bool) -> CheckedLoader:
-    """The loader of an evaluation in the place of one that mmengine built.
-
-    Args:
-        loader: It.
-        skip_bad: As of :class:`EvaluationSamples`.
-    """
-    samples = EvaluationSamples(loader.dataset, skip_bad)
-    return _checked(loader, samples, batch_sampler=loader.batch_sampler)
+def evaluation_loader(loader: DataLoader) -> CheckedLoader:
+    """Return a loader whose bad samples are errors, in place of mmengine's."""
+    samples = EvaluationSamples(loader.dataset)
+    collate, init = _Collate(loader.collate_fn), WorkerInit(loader.worker_init_fn)
+    return _with_samples(loader, samples, loader.batch_sampler, collate, init)
 
 
-def _checked(loader: DataLoader, samples: _Samples, **kwargs) -> CheckedLoader:
-    kwargs |= {name: getattr(loader, name) for name in HANDED_ON}
-    kwargs |= {
-        'collate_fn': _Collate(loader.collate_fn),
-        'worker_init_fn': WorkerInit(loader.worker_init_fn),
-        'max_wait': loader.timeout or MAX_WAIT,
-        'max_idle': loader.timeout or MAX_IDLE,
-    }
-    return CheckedLoader(samples, **kwargs)
+def _with_samples(
+    loader: DataLoader,
+    samples: _Samples,
+    batches: Sampler,
+    collate: Callable[[list], Any],
+    init: Callable[[int], None],
+) -> CheckedLoader:
+    return CheckedLoader(
+        samples,
+        batch_sampler=batches,
+        collate_fn=collate,
+        worker_init_fn=init,
+        **{name: getattr(loader, name) for name in KEPT_ARGUMENTS},
+    )
 
 
 class _Collate:
-    """Apart from the samples of a batch: those that turned out bad on the way to it."""
+    """Collate the good samples of a batch, and list the bad ones beside it."""
 
     def __init__(self, collate: Callable[[list], Any]) -> None:
         self.collate = collate

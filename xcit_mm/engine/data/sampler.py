@@ -1,4 +1,4 @@
-"""The order of a training's data, from any iteration on."""
+"""The order of the training data, from any iteration on."""
 
 from collections.abc import Iterator, Sequence
 from itertools import cycle, islice
@@ -10,36 +10,36 @@ from torch.utils.data import BatchSampler, Sampler
 
 from ...errors import UserError
 
-# Samplers that never end, by name: those of mmdet are there only where it is.
+# Samplers without an end, by name: those of mmdet exist only where mmdet is installed.
 ENDLESS = ('InfiniteSampler', 'MultiSourceSampler', 'GroupMultiSourceSampler')
 
 
 class Draw(NamedTuple):
-    """A sample to load, and the place of it in the run, which its augmentation follows from."""
+    """A sample to load, and its position in the run, from which its augmentation follows."""
 
     index: int
-    place: tuple[int, ...]
+    position: tuple[int, ...]
 
 
 class ResumableBatches(Sampler):
-    """The batches of a training from any iteration on, without reading what lies before it.
+    """The batches of a training from any iteration on, without reading the data before it.
 
     Args:
-        batches: The batches of one pass over the data, in an order that follows from
-            ``batches.sampler.set_epoch``, or the endless ones of an ``InfiniteSampler``.
-        seed: Of the run.
-        endless: One pass after the other, for a loop that counts iterations.
+        batches: The batches of one pass over the data, whose order follows from
+            ``batches.sampler.set_epoch``, or the endless batches of an ``InfiniteSampler``.
+        seed: Seed of the run.
+        endless: Repeat the passes, for a loop that counts iterations.
 
     Attributes:
         start: The iteration of the first batch.
 
     Raises:
-        UserError: If an ``InfiniteSampler`` is to give epochs, or a process has no data.
+        UserError: If an ``InfiniteSampler`` is used with epochs, or a process has no data.
     """
 
     def __init__(self, batches: BatchSampler, seed: int, endless: bool) -> None:
         self.batches = batches
-        self.sampler = batches.sampler  # where mmengine's hooks look for it
+        self.sampler = batches.sampler  # mmengine's hooks look for it here
         self.batch_size = batches.batch_size
         self.seed = seed
         self.endless = endless
@@ -71,11 +71,11 @@ class ResumableBatches(Sampler):
         while True:
             if hasattr(self.sampler, 'set_epoch'):
                 self.sampler.set_epoch(epoch)
-            share = list(self.batches)  # to its end, where mmdet's sampler clears what it keeps
+            share = list(self.batches)  # read to its end, where mmdet's sampler clears its state
             if not share:
                 raise UserError(
-                    f'train_dataloader: process {get_rank()} has not one batch; there are more '
-                    'processes than images, or drop_last drops them'
+                    f'train_dataloader: process {get_rank()} has no batch; use fewer processes '
+                    'than images, and drop_last=False'
                 )
             yield from islice(cycle(share), self.length)
             epoch += 1

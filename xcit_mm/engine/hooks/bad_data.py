@@ -1,4 +1,4 @@
-"""Bad samples and annotations: named in the log, counted, and too many of them the end of a run."""
+"""Name bad samples and annotations in the log, count them, and stop at too many."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,24 +10,25 @@ from mmengine.runner import BaseLoop, Runner
 from ...datasets.annotations import LOST_SHARE
 from ...errors import UserError
 from ..data.loader import BadSample
-from ..distributed import Consensus
+from ..distributed import CpuGroup
+from . import order
 
-INTERVAL = 50  # iterations after which the processes tell each other, and the log
-BAD = 'bad_data'  # in the message hub, and so in the checkpoints: file to reason
-REMEDY = 'tools/check_dataset.py CONFIG names them all'
+INTERVAL = 50  # iterations between two exchanges of the processes, which are logged
+BAD_DATA = 'bad_data'  # a key of the message hub, so of the checkpoints: file to reason
+REMEDY = 'tools/check_dataset.py CONFIG lists them all'
 
 
 @HOOKS.register_module()
 class BadDataHook(Hook):
-    """Name every bad sample once, where a training took another one in its place.
+    """Name every bad sample once that a training has replaced by another.
 
     Raises:
-        UserError: If more of the training data is bad than the config's ``max_bad_share``, with
-            the list; before the run, if so many annotations of any split are lost that the file
-            is rather of another format.
+        UserError: If more of the training data is bad than the config's ``max_bad_share``; or
+            before the run, if the dataset has lost so many annotations that the file probably has
+            another format.
     """
 
-    priority = 'BELOW_NORMAL'  # before a checkpoint
+    priority = order.BAD_DATA
 
     def before_run(self, runner: Runner) -> None:
         for loop in (runner._train_loop, runner._val_loop, runner._test_loop):
@@ -36,11 +37,11 @@ class BadDataHook(Hook):
 
     def before_train(self, runner: Runner) -> None:
         self._max_share = runner.cfg.max_bad_share
-        self._bad = dict(runner.message_hub.runtime_info.get(BAD, {}))
-        runner.message_hub.update_info(BAD, self._bad)
-        self._named = len(self._bad)
+        self._bad = dict(runner.message_hub.runtime_info.get(BAD_DATA, {}))
+        runner.message_hub.update_info(BAD_DATA, self._bad)
+        self._num_logged = len(self._bad)
         self._size = len(runner.train_dataloader.dataset)
-        self._consensus = Consensus.of(runner)
+        self._group = CpuGroup.of(runner)
         runner.train_dataloader.report = self._note
 
     def after_train_iter(
@@ -58,17 +59,16 @@ class BadDataHook(Hook):
         self._check()
 
     def _exchange(self, runner: Runner) -> None:
-        for bad in self._consensus.gather(self._bad):
+        for bad in self._group.gather(self._bad):
             self._bad |= bad
-        for file, reason in list(self._bad.items())[self._named :]:
-            # mmengine's logger passes a warning once, and compares those that are unformatted.
-            runner.logger.warning(f'{file} cannot be read, another one was taken: {reason}')
-        if len(self._bad) > self._named:
+        for file, reason in list(self._bad.items())[self._num_logged :]:
+            runner.logger.warning(f'{file} cannot be read, another is used: {reason}')
+        if len(self._bad) > self._num_logged:
             runner.logger.warning(
                 f'{len(self._bad)} of the {self._size} training samples cannot be read so far; '
                 f'{REMEDY}'
             )
-        self._named = len(self._bad)
+        self._num_logged = len(self._bad)
         self._check()
 
     def _check(self) -> None:
@@ -76,26 +76,26 @@ class BadDataHook(Hook):
             listed = '\n'.join(f'    {file}: {reason}' for file, reason in self._bad.items())
             raise UserError(
                 f'{len(self._bad)} of the {self._size} training samples cannot be read, more than '
-                f'the share of {self._max_share:g} that max_bad_share allows: mend them or raise '
+                f'the share of {self._max_share:g} that max_bad_share allows: repair them or raise '
                 f'it; {REMEDY}:\n{listed}'
             )
 
 
 def _check_annotations(dataset: Any, max_bad_share: float) -> None:
-    for leaf in _datasets(dataset):
+    for leaf in _annotated(dataset):
         why = leaf.misplaced(max(LOST_SHARE, max_bad_share))
         if why is not None:
             raise UserError(
-                f'{leaf.ann_file}: {why}. Mend them, or allow such a share with max_bad_share; '
+                f'{leaf.ann_file}: {why}. Repair them, or allow such a share with max_bad_share; '
                 f'{REMEDY}'
             )
 
 
-def _datasets(dataset: Any) -> Iterator[Any]:
-    """Those of annotations, inside of those that wrap or join others."""
+def _annotated(dataset: Any) -> Iterator[Any]:
+    """Yield the datasets of annotations inside datasets that wrap or join others."""
     if hasattr(dataset, 'misplaced'):
         yield dataset
         return
     inner = [dataset.dataset] if hasattr(dataset, 'dataset') else getattr(dataset, 'datasets', [])
     for wrapped in inner:
-        yield from _datasets(wrapped)
+        yield from _annotated(wrapped)

@@ -1,4 +1,4 @@
-"""A run that is asked to stop: the step ends, a checkpoint is written, the exit code says so."""
+"""Stop a run at a signal: the step ends, a checkpoint is written, the exit code says why."""
 
 import os
 import signal
@@ -17,37 +17,38 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
 from ...errors import Interrupted
-from ..distributed import Consensus
+from ..distributed import CpuGroup
+from . import order
 from .checkpoint import WholeCheckpointHook
 
-# What clusters send before they take a machine back, and Ctrl-C.
+# Clusters send the first before they take a machine back; the second is Ctrl-C.
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-STOPPING = b'asked to stop: after this step, with a checkpoint (asked again: at once)\n'
-ONE_REQUEST = 1  # second, in which the same signal may come twice: timeout(1) sends it so
-PATIENCE = 60  # seconds without data, where a checkpoint needs the end of the step
+STOPPING = b'stopping after this step, with a checkpoint (a second signal: at once)\n'
+ONE_REQUEST = 1  # second within which the same signal may come twice: timeout(1) sends it so
+PATIENCE = 60  # seconds without data after which a run stops without the end of the step
 
 
 @HOOKS.register_module()
 class InterruptHook(Hook):
     """Stop a training at SIGTERM or SIGINT, on all processes after the same step.
 
-    A validation is left at once, and made anew on a resume, if the step before it is saved;
-    otherwise it is finished first, because the model may hold averaged weights during it. If the
-    run is waiting for data, it does not finish the step or the validation. A second signal ends the
-    process at once.
+    A validation stops at once if its step is saved, and is repeated on a resume. Otherwise it is
+    finished first, because the model may hold averaged weights during it. A run that waits for
+    data does not wait for the end of the step or the validation. A second signal ends the process
+    at once.
 
     Raises:
-        Interrupted: Once the checkpoint is written.
+        Interrupted: When the checkpoint is written.
     """
 
-    priority = 'LOWEST'  # after mmengine's own checkpoint of this step
+    priority = order.INTERRUPT
 
     def before_train(self, runner: Runner) -> None:
         self._signal = 0
-        self._consensus = Consensus.of(runner)
-        self._before: dict[signal.Signals, object] = {}
-        if threading.current_thread() is threading.main_thread():  # Python's rule for handlers
-            self._before = {s: signal.signal(s, self._note) for s in SIGNALS}
+        self._group = CpuGroup.of(runner)
+        self._handlers: dict[signal.Signals, object] = {}
+        if threading.current_thread() is threading.main_thread():  # the only one that may
+            self._handlers = {s: signal.signal(s, self._note) for s in SIGNALS}
         runner.train_loop.dataloader.on_wait = partial(self._while_training_waits, runner)
         if runner.val_loop is not None:
             runner.val_loop.dataloader.on_wait = partial(self._while_validation_waits, runner)
@@ -59,12 +60,11 @@ class InterruptHook(Hook):
         data_batch: dict | None = None,
         outputs: dict | None = None,
     ) -> None:
-        if not runner.optim_wrapper.should_update():  # gradients are not in checkpoints
+        if not runner.optim_wrapper.should_update():  # checkpoints do not hold gradients
             return
-        signum = self._consensus.maximum(self._signal)
-        if not signum:
-            return
-        self._save_and_stop(runner, signum, runner.iter + 1)
+        signum = self._group.maximum(self._signal)
+        if signum:
+            self._save_and_stop(runner, signum, runner.iter + 1)
 
     def after_val_iter(
         self, runner: Runner, batch_idx: int, data_batch: dict, outputs: Sequence
@@ -73,7 +73,7 @@ class InterruptHook(Hook):
             self._stop(runner, self._signal, 'in a validation, after the checkpoint of its step')
 
     def after_train(self, runner: Runner) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._handlers.items():
             signal.signal(number, handler)
 
     def _while_training_waits(self, runner: Runner, seconds: float) -> None:
@@ -82,7 +82,7 @@ class InterruptHook(Hook):
         if not is_distributed() and runner.optim_wrapper.should_update():
             self._save_and_stop(runner, self._signal, runner.iter)
         if seconds >= PATIENCE:
-            self._stop(runner, self._signal, 'while it waited for data, without a checkpoint of it')
+            self._stop(runner, self._signal, 'while it waited for data, without a checkpoint')
 
     def _while_validation_waits(self, runner: Runner, seconds: float) -> None:
         if self._signal and (_is_saved(runner) or seconds >= PATIENCE):
@@ -96,11 +96,12 @@ class InterruptHook(Hook):
     def _stop(self, runner: Runner, signum: int, place: str) -> NoReturn:
         self.after_train(runner)
         interrupted = Interrupted(signum, place)
-        runner.logger.info(f'Here the run was {interrupted}')
+        runner.logger.info(f'The run was {interrupted}')
         raise interrupted
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        # torchrun hands on what its processes had already: only one alone can tell a second.
+        # torchrun forwards a signal that its processes may have received already, so only a single
+        # process can recognise a second request.
         if self._signal == number and not is_distributed():
             if number == signal.SIGINT:
                 raise KeyboardInterrupt
@@ -109,8 +110,8 @@ class InterruptHook(Hook):
                 signal.raise_signal(number)
             return
         self._signal, self._noted = number, time.monotonic()
-        with suppress(OSError):  # nobody reads it
-            os.write(sys.stderr.fileno(), STOPPING)  # not a log, which may be writing a line
+        with suppress(OSError):  # stderr may be closed
+            os.write(sys.stderr.fileno(), STOPPING)  # a logger may be in the middle of a line
 
 
 def _is_saved(runner: Runner) -> bool:

@@ -1,4 +1,4 @@
-"""Labels of segmentation that no class has, named before they reach the loss."""
+"""Name the labels of a segmentation that belong to no class before they reach the loss."""
 
 from mmengine.hooks import Hook
 from mmengine.model import is_model_wrapper
@@ -7,24 +7,23 @@ from mmengine.runner import Runner
 from torch import nn
 
 from ...errors import UserError
+from . import order
 
 
 @HOOKS.register_module()
 class LabelCheckHook(Hook):
     """Stop at a label outside the classes of the segmentor, with its file and value.
 
-    On a GPU the loss ends in a device-side assert that names neither, and the IoU leaves such
-    pixels out without a word.
+    On a GPU the loss would end in a device-side assert that names neither, and the IoU ignores such
+    pixels silently.
     """
+
+    priority = order.LABELS
 
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: dict) -> None:
         self._check(runner, data_batch)
 
-    def before_val_iter(self, runner: Runner, batch_idx: int, data_batch: dict) -> None:
-        self._check(runner, data_batch)
-
-    def before_test_iter(self, runner: Runner, batch_idx: int, data_batch: dict) -> None:
-        self._check(runner, data_batch)
+    before_val_iter = before_test_iter = before_train_iter
 
     def _check(self, runner: Runner, data_batch: dict) -> None:
         model = runner.model.module if is_model_wrapper(runner.model) else runner.model
@@ -33,7 +32,7 @@ class LabelCheckHook(Hook):
             return
         if isinstance(head, nn.ModuleList):
             head = head[-1]
-        # One output for two classes: a probability.
+        # A head with one output tells two classes apart by a probability.
         num_classes = max(head.num_classes, 2) if head.out_channels == 1 else head.num_classes
         for sample in data_batch['data_samples']:
             if 'gt_sem_seg' not in sample:
@@ -41,8 +40,8 @@ class LabelCheckHook(Hook):
             labels = sample.gt_sem_seg.data
             if labels.ndim != 3 or len(labels) != 1:
                 raise UserError(
-                    f'{sample.seg_map_path}: labels of the shape {tuple(labels.shape)}, an image '
-                    'of colours: write one of numbers, a class in each pixel'
+                    f'{sample.seg_map_path}: the labels have the shape {tuple(labels.shape)}, as '
+                    'of a colour image: write an image of numbers, the class of each pixel'
                 )
             is_class = (labels >= 0) & (labels < num_classes)
             wrong = labels[~is_class & (labels != head.ignore_index)]

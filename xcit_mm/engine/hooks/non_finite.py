@@ -1,4 +1,4 @@
-"""Losses and gradients that are not finite: the step is left out, and a run of such steps ends."""
+"""Skip steps whose losses or gradients are not finite, and stop after too many of them."""
 
 import math
 from pathlib import Path
@@ -13,30 +13,31 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ...errors import UserError
-from .batch_file import image_files, save_batch
+from ...files import write_whole
+from . import order
 
 
 @HOOKS.register_module()
-class FiniteHook(Hook):
-    """Leave steps out whose gradients are not finite, and stop after too many in a row.
+class NonFiniteHook(Hook):
+    """Skip steps whose gradients are not finite, and stop after too many in a row.
 
-    With mixed precision the gradient scaler leaves such a step out, and tries a smaller scale;
-    without it one step would turn all weights into NaN. The running statistics of BatchNorm,
-    which the forward pass has changed by then, are taken back as well.
+    With mixed precision the gradient scaler skips such a step and lowers its scale; without it one
+    step would turn all weights into NaN. The running statistics of BatchNorm, which the forward
+    pass has already changed, are restored as well.
 
     Args:
         limit: Steps in a row. PyTorch's initial scale of 65,536 is halved to 2 in 16 of them.
 
     Raises:
-        UserError: At the limit, with the iteration, the images, the loss terms, and the file
-            with the batch of this process and the weights (:mod:`xcit_mm.engine.hooks.batch_file`).
+        UserError: At the limit, with the iteration, the images, the loss terms, and a file for
+            ``torch.load`` with the images (``inputs``), their files, the losses and the weights.
     """
 
-    priority = 'ABOVE_NORMAL'  # before weights and statistics are averaged, which is NORMAL
+    priority = order.NON_FINITE
 
     def __init__(self, limit: int = 16) -> None:
         if type(limit) is not int or limit < 1:
-            raise UserError(f'default_hooks.finite.limit={limit!r} is no number of steps')
+            raise UserError(f'default_hooks.non_finite.limit={limit!r} is not a positive integer')
         self.limit = limit
         self._in_a_row = 0
 
@@ -45,7 +46,7 @@ class FiniteHook(Hook):
         self._model = model
         self._statistics = [b for b in model.buffers() if b.is_floating_point()]
         self._good_statistics = [b.clone() for b in self._statistics]
-        runner.optim_wrapper.optimizer.register_step_pre_hook(self._require_finite)
+        runner.optim_wrapper.optimizer.register_step_pre_hook(self._skip_if_not_finite)
 
     def before_train_iter(
         self, runner: Runner, batch_idx: int, data_batch: dict | None = None
@@ -59,11 +60,11 @@ class FiniteHook(Hook):
         data_batch: dict | None = None,
         outputs: dict | None = None,
     ) -> None:
-        # mmengine has these numbers on the CPU already, for its log.
+        # mmengine has moved this number to the CPU already, for its log.
         loss = runner.message_hub.get_scalar('train/loss').current()
-        left_out = runner.optim_wrapper.should_update() and not self._stepped
-        if math.isfinite(loss) and not left_out:
-            if self._stepped:  # and has not merely added to the gradients of a later step
+        skipped = runner.optim_wrapper.should_update() and not self._stepped
+        if math.isfinite(loss) and not skipped:
+            if self._stepped:  # False where gradients are only accumulated
                 self._in_a_row = 0
             _copy(self._statistics, self._good_statistics)
             return
@@ -71,37 +72,38 @@ class FiniteHook(Hook):
         self._in_a_row += 1
         losses = ((name, value) for name, value in (outputs or {}).items() if 'loss' in name)
         terms = ', '.join(f'{name} {value.item():g}' for name, value in losses)
-        what = 'the gradient is not finite' if left_out else 'the loss is not finite'
+        what = 'the gradient is not finite' if skipped else 'the loss is not finite'
         runner.logger.warning(
-            f'Iteration {runner.iter + 1}: {what}, the step is left out '
+            f'Iteration {runner.iter + 1}: {what}, the step is skipped '
             f'({self._in_a_row} in a row; at {self.limit} the run stops): {terms}'
         )
         if self._in_a_row >= self.limit:
-            self._stop(runner, data_batch, what, terms)
+            self._stop(runner, data_batch or {}, what, terms)
 
-    def _require_finite(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
-        """Before a step: without gradients it changes nothing, neither weights nor moments."""
+    def _skip_if_not_finite(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
+        """Drop the gradients before the step, which then changes neither weights nor moments."""
         parameters = (p for group in optimizer.param_groups for p in group['params'])
         gradients = [p.grad for p in parameters if p.grad is not None and p.grad.numel()]
         self._stepped = _are_finite(gradients)
         if not self._stepped:
             optimizer.zero_grad(set_to_none=True)
 
-    def _stop(self, runner: Runner, batch: dict | None, what: str, terms: str) -> None:
-        place = (runner.seed, get_rank(), runner.iter)
-        file = Path(runner.work_dir, f'not_finite_iter_{runner.iter + 1}_rank_{get_rank()}.pth')
-        save_batch(file, batch or {}, place, terms, self._model.state_dict())
+    def _stop(self, runner: Runner, batch: dict, what: str, terms: str) -> None:
+        path = Path(runner.work_dir, f'non_finite_iter_{runner.iter + 1}_rank_{get_rank()}.pth')
+        images = [str(sample.get('img_path')) for sample in batch.get('data_samples', [])]
+        with write_whole(path) as file:
+            content = dict(inputs=list(batch.get('inputs', [])), images=images, losses=terms)
+            torch.save(dict(meta={}, state_dict=self._model.state_dict(), **content), file)
         raise UserError(
             f'iteration {runner.iter + 1}: {what}, {self._in_a_row} times in a row ({terms}; '
-            f'{", ".join(image_files(batch or {}))}); the batch and the weights are in {file}; '
-            'begin anew, or with an earlier checkpoint as load_from, with a smaller '
-            'optim_wrapper.optimizer.lr (--resume keeps the old one) or '
-            'optim_wrapper.clip_grad.max_norm=1'
+            f'{", ".join(images)}); the batch and the weights are in {path}; start again, or from '
+            'an earlier checkpoint as load_from, with a smaller optim_wrapper.optimizer.lr '
+            '(--resume keeps the old one) or optim_wrapper.clip_grad.max_norm=1'
         )
 
 
 def _are_finite(tensors: list[Tensor]) -> bool:
-    """With one wait for the device: the largest absolute value is NaN where one is."""
+    """Wait for the device only once: the largest absolute value of a NaN is NaN."""
     if not tensors:
         return True
     largest = torch._foreach_norm(tensors, float('inf'))

@@ -20,7 +20,7 @@ from ...run_report.metrics import COCO_COLUMNS, COCO_ROWS
 from ...run_report.reading import FACTS
 from ..console import log_file
 from ..facts import facts_of
-from .checkpoint import POINTER
+from ..resume import POINTER
 from .pictures import FOLDER as PICTURES
 
 PAGE = 'report.html'

@@ -1,0 +1,258 @@
+"""Every edit that a tool makes to a config, each with a sentence for the log.
+
+A config of ``configs/`` names the classes that run. One that was written for mmdet or mmseg names
+theirs: :func:`adapt` puts ours in their place. The other two functions add what a command line asks
+for and what the machine lacks. The config that a run writes to its work dir has all of these edits.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from mmengine.config import Config, ConfigDict
+from mmengine.device import get_device
+
+from ...environment import require
+from ...errors import UserError
+from ..distributed import was_restarted
+from ..resume import has_checkpoints
+
+# Our classes do the same, and survive an interruption, a bad sample or a full disk.
+REPLACEMENTS = {
+    'EpochBasedTrainLoop': 'ResumableEpochLoop',
+    'IterBasedTrainLoop': 'ResumableIterLoop',
+    'CheckpointHook': 'WholeCheckpointHook',
+    'CocoDataset': 'CheckedCocoDataset',
+    'LoadImageFromFile': 'LoadImage',
+}
+LOAD_IMAGE_ARGUMENTS = {'type', 'to_float32', 'backend_args'}
+# The hooks of configs/_base_/default_runtime.py, for configs that do not inherit from it.
+HOOKS = dict(
+    logger=dict(type='LoggerHook'),
+    checkpoint=dict(type='WholeCheckpointHook'),
+    pictures=dict(type='PictureHook'),
+    report=dict(type='ReportHook'),
+    labels=dict(type='LabelCheckHook'),
+    non_finite=dict(type='NonFiniteHook'),
+    losses=dict(type='LossLogHook'),
+    bad_data=dict(type='BadDataHook'),
+    interrupts=dict(type='InterruptHook'),
+)
+SETTINGS = dict(max_bad_share=0.01)  # the largest share of unreadable training samples
+DATALOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
+TIMEOUT = 600  # seconds without a batch after which a run ends
+WORKER_ARGUMENTS = ('persistent_workers', 'prefetch_factor', 'timeout')
+DEVICES_WITHOUT_AMP = ('cpu', 'mps')  # where mmengine's AmpOptimWrapper does not run
+TEST_LOG_INTERVAL = 10  # images; on a CPU each takes seconds
+
+
+def adapt(cfg: Config) -> list[str]:
+    """Name our classes, hooks and settings in a config that was written for mmdet or mmseg.
+
+    Args:
+        cfg: The config, which is edited.
+
+    Returns:
+        Sentences for the log. A config of ``configs/`` needs no edit.
+    """
+    notes = []
+    train_cfg = cfg.get('train_cfg')
+    if isinstance(train_cfg, dict) and 'type' not in train_cfg:  # mmengine allows that
+        by_epoch = train_cfg.pop('by_epoch', True)
+        train_cfg.type = 'EpochBasedTrainLoop' if by_epoch else 'IterBasedTrainLoop'
+    replaced: set[str] = set()
+    for name in cfg:
+        cfg[name] = _replace_types(cfg[name], replaced)
+    if 'CocoDataset' in replaced:
+        require('xcit_mm.datasets.coco')  # registers the class; it needs mmdet
+    if replaced:
+        pairs = ', '.join(f'{REPLACEMENTS[name]} for {name}' for name in sorted(replaced))
+        notes.append(f'The config uses the classes of xcit_mm: {pairs}.')
+
+    hooks = cfg.get('default_hooks') or {}
+    added = [name for name in HOOKS if name not in hooks]
+    # None switches a hook off, which mmengine allows for its own hooks only.
+    hooks = {k: v for k, v in {**HOOKS, **hooks}.items() if v is not None or k not in HOOKS}
+    cfg.default_hooks = hooks
+    if added:
+        notes.append(f'The default hooks of xcit_mm are added: {", ".join(added)}.')
+    for name, value in SETTINGS.items():
+        if name not in cfg:
+            cfg[name] = value
+            notes.append(f'{name}={value} is added.')
+    return notes + _adapt_workers(cfg)
+
+
+def adapt_for_training(
+    cfg: Config,
+    options: Mapping[str, Any] | None = None,
+    resume: bool = False,
+    trust_checkpoint: bool = False,
+    tensorboard: bool = False,
+) -> list[str]:
+    """Edit a config for a training on this machine.
+
+    Args:
+        cfg: The config with the options of the command line, which is edited.
+        options: These options, which take precedence over what a trial of few iterations changes.
+        resume: Resume from the newest checkpoint of the work dir.
+        trust_checkpoint: Read checkpoints that hold more than weights.
+        tensorboard: Write TensorBoard files.
+
+    Returns:
+        Sentences for the log.
+
+    Raises:
+        UserError: If ``pretrained`` and ``load_from`` both name weights for the backbone.
+    """
+    options = options or {}
+    notes = adapt(cfg)
+    if tensorboard:
+        cfg.default_hooks.tensorboard = dict(type='TensorBoardHook')
+    notes += _limit_iterations(cfg, options) + _without_amp(cfg) + _without_gpus(cfg)
+    if not resume and was_restarted() and has_checkpoints(cfg.work_dir):
+        resume = True
+        notes.append('This process was restarted: it resumes from the newest checkpoint.')
+    if resume:
+        cfg.resume, cfg.load_from = True, None
+    elif cfg.get('load_from') and options.get('pretrained') is not None:
+        raise UserError(
+            f'pretrained={options["pretrained"]} and load_from={cfg.load_from} both hold the '
+            'weights of the backbone: drop one of them (load_from=None)'
+        )
+    backbone = (cfg.get('model') or {}).get('backbone') or {}
+    if cfg.get('resume') or cfg.get('load_from'):
+        if backbone.get('init_cfg'):
+            notes.append('All weights come from the checkpoint: init_cfg of the backbone is unset.')
+        backbone['init_cfg'] = None
+    return notes + _trust(cfg, trust_checkpoint)
+
+
+def adapt_for_test(
+    cfg: Config, checkpoint: str, show_dir: str | None = None, trust_checkpoint: bool = False
+) -> list[str]:
+    """Edit a config for the evaluation of a checkpoint on this machine.
+
+    Args:
+        cfg: The config with the options of the command line, which is edited.
+        checkpoint: File or URL of the weights.
+        show_dir: Folder for a picture of every prediction. Default: no pictures.
+        trust_checkpoint: Read a checkpoint that holds more than weights.
+
+    Returns:
+        Sentences for the log.
+    """
+    notes = adapt(cfg) + _without_gpus(cfg)
+    cfg.load_from, cfg.resume = checkpoint, False
+    if show_dir is not None:
+        pictures = cfg.default_hooks.get('pictures', dict(type='PictureHook'))
+        cfg.default_hooks.pictures = {**pictures, 'test_dir': show_dir}
+    cfg.default_hooks.logger.interval = TEST_LOG_INTERVAL
+    notes.append(f'The log has a line for every {TEST_LOG_INTERVAL} images.')
+    return notes + _trust(cfg, trust_checkpoint)
+
+
+def _replace_types(node: Any, replaced: set[str]) -> Any:
+    """Return a copy of a part of a config with our classes, and note the names replaced."""
+    if isinstance(node, (list, tuple)):
+        return type(node)(_replace_types(value, replaced) for value in node)
+    if not isinstance(node, dict):
+        return node
+    copy = ConfigDict({key: _replace_types(value, replaced) for key, value in node.items()})
+    name = str(node.get('type')).rpartition('.')[2]  # mmdet.CocoDataset, too
+    # With other arguments, such as color_type, mmcv's class decodes differently.
+    is_same = name != 'LoadImageFromFile' or node.keys() <= LOAD_IMAGE_ARGUMENTS
+    if isinstance(node.get('type'), str) and name in REPLACEMENTS and is_same:
+        replaced.add(name)
+        copy.type = REPLACEMENTS[name]
+    return copy
+
+
+def _adapt_workers(cfg: Config) -> list[str]:
+    """Start data workers from a process without threads, and limit the wait for them."""
+    notes = []
+    processes = (cfg.get('env_cfg') or {}).get('mp_cfg') or {}
+    if processes.get('mp_start_method', 'fork') == 'fork':
+        cfg.merge_from_dict({'env_cfg.mp_cfg.mp_start_method': 'forkserver'})
+        notes.append('Data workers are started by a fork server: a process with threads may hang.')
+    for name in DATALOADERS:
+        loader = cfg.get(name)
+        if not isinstance(loader, dict):
+            continue
+        if loader.get('num_workers', 0) != 0:
+            if 'timeout' not in loader:
+                loader.timeout = TIMEOUT
+                notes.append(f'{name}.timeout={TIMEOUT} is added.')
+            continue
+        unused = [argument for argument in WORKER_ARGUMENTS if loader.pop(argument, None)]
+        if unused:  # PyTorch refuses them
+            notes.append(f'{name} has no workers: {", ".join(unused)} does not apply.')
+    return notes
+
+
+def _limit_iterations(cfg: Config, options: Mapping[str, Any]) -> list[str]:
+    """Let ``train_cfg.max_iters`` end a recipe early, also one of epochs, to try it.
+
+    The schedule with its warm-up stays as it is. The trial ends with a checkpoint and an
+    evaluation, and logs the losses about twenty times.
+    """
+    train_cfg = cfg.get('train_cfg') or {}
+    max_iters, max_epochs = (train_cfg.get(name) for name in ('max_iters', 'max_epochs'))
+    if type(max_iters) is not int or max_iters < 1:  # check refuses other values
+        return []
+    if max_epochs is None and 'train_cfg.max_iters' not in options:
+        return []
+    log_interval = min(cfg.default_hooks.logger.get('interval', 10), max_iters // 20 + 1)
+    trial = {
+        'default_hooks.logger.interval': log_interval,
+        'log_processor.window_size': log_interval,
+    }
+    notes = [f'The log has a line for every {log_interval} iterations.']
+    if max_epochs is not None:
+        trial |= {
+            'default_hooks.checkpoint.by_epoch': False,
+            'default_hooks.checkpoint.interval': max_iters,
+            'log_processor.by_epoch': False,
+        }
+        cfg.train_cfg = dict(
+            type='ResumableIterLoop',
+            max_iters=max_iters,
+            val_interval=options.get('train_cfg.val_interval', max_iters),
+        )
+        notes = [f'This is a trial of {max_iters} iterations, not the {max_epochs} epochs.']
+    cfg.merge_from_dict({name: trial[name] for name in trial if name not in options})
+    return notes
+
+
+def _without_amp(cfg: Config) -> list[str]:
+    device, wrapper = get_device(), cfg.get('optim_wrapper') or {}
+    if device not in DEVICES_WITHOUT_AMP or wrapper.get('type') != 'AmpOptimWrapper':
+        return []
+    for argument in ('loss_scale', 'dtype', 'use_fsdp'):
+        wrapper.pop(argument, None)
+    wrapper.type = 'OptimWrapper'
+    return [f'No GPU: training in float32 on the {device} instead of in mixed precision.']
+
+
+def _without_gpus(cfg: Config) -> list[str]:
+    """Let mmengine wrap the model for a distributed run without CUDA devices."""
+    if cfg.launcher == 'none' or torch.cuda.is_available():
+        return []
+    cfg.model_wrapper_cfg = {
+        'type': 'MMDistributedDataParallel',
+        'find_unused_parameters': cfg.get('find_unused_parameters', False),
+        **(cfg.get('model_wrapper_cfg') or {}),
+        'device_ids': None,
+    }
+    cfg.pop('sync_bn', None)  # torch's SyncBatchNorm needs GPUs
+    return ['No GPU: the processes communicate through gloo, BatchNorm is not synchronised.']
+
+
+def _trust(cfg: Config, trusted: bool) -> list[str]:
+    cfg.trust_checkpoint = trusted
+    if not trusted:
+        return []
+    backbone = (cfg.get('model') or {}).get('backbone') or {}
+    if backbone.get('type') == 'XCiT' and backbone.get('init_cfg'):
+        backbone.init_cfg.trusted = True
+    return ['Checkpoints are trusted: code that they hold is run.']

@@ -1,0 +1,124 @@
+"""Refuse a config that a run would fail with, before anything is built.
+
+Nothing here edits the config or writes a file.
+"""
+
+import os
+
+import torch
+from mmengine.config import Config
+from mmengine.utils import is_seq_of
+
+from ...environment import require, require_one_stack
+from ...errors import UserError
+from ...models.xcit import ARCHS
+from ...weights.pretrained import require_file
+from ..distributed import LAUNCHERS
+from ..resume import require_checkpoints
+from .data import check_classes, check_data
+
+REQUIRED = {
+    'train': ('model', 'train_dataloader', 'train_cfg', 'optim_wrapper'),
+    'test': ('model', 'test_dataloader', 'test_cfg', 'test_evaluator'),
+}
+SPLITS = {'train': ('train', 'val'), 'test': ('test',)}
+FRAMEWORK_PARTS = ('models', 'datasets', 'evaluation', 'visualization')
+
+
+def check(cfg: Config, task: str) -> None:
+    """Check what a run needs, from the quickest check to the slowest.
+
+    Args:
+        cfg: The adapted config.
+        task: 'train' or 'test'.
+
+    Raises:
+        UserError: If a part, a value, a file or a class of the config is missing or invalid.
+        DependencyError: If a package is missing.
+    """
+    require_parts(cfg, task)
+    _check_launcher(cfg.launcher)
+    if type(cfg.max_bad_share) not in (int, float) or not 0 <= cfg.max_bad_share <= 1:
+        raise UserError(f'max_bad_share={cfg.max_bad_share!r} is not a number from 0 to 1')
+    if task == 'train':
+        check_limits(cfg)
+        check_batch_size(cfg)
+    check_channels(cfg)
+    if cfg.get('load_from'):
+        require_file(cfg.load_from)
+    elif cfg.get('resume'):
+        require_checkpoints(cfg.work_dir)
+    check_data(cfg, SPLITS[task])
+    require_one_stack()
+    require('mmcv')
+    for part in FRAMEWORK_PARTS:
+        require(f'{cfg.default_scope}.{part}')
+    check_classes(cfg, SPLITS[task])
+
+
+def require_parts(cfg: Config, task: str) -> None:
+    """Refuse a config that is only a part of one, such as a file of ``configs/_base_``."""
+    for part in REQUIRED[task]:
+        if cfg.get(part) is None:
+            raise UserError(f'the config {cfg.filename} has no {part}, which a {task} run needs')
+
+
+def check_limits(cfg: Config) -> None:
+    """Refuse a length of a training that is not a positive integer."""
+    for name in ('max_iters', 'max_epochs'):
+        limit = cfg.train_cfg.get(name)
+        if limit is not None and (type(limit) is not int or limit < 1):
+            raise UserError(f'train_cfg.{name}={limit!r} is not a positive integer')
+
+
+def check_batch_size(cfg: Config) -> None:
+    """Refuse an invalid batch size, and a single image where BatchNorm sees one pixel of it.
+
+    A head that pools to 1x1, such as UperNet's, normalises over the images of the batch, so one
+    process with one image has nothing to normalise over.
+    """
+    batch_size = cfg.train_dataloader.get('batch_size', 1)
+    if type(batch_size) is not int or batch_size < 1:
+        raise UserError(f'train_dataloader.batch_size={batch_size!r} is not a positive integer')
+    head = cfg.model.get('decode_head')
+    if not isinstance(head, dict) or 1 not in head.get('pool_scales', ()):
+        return
+    norm = (head.get('norm_cfg') or {}).get('type')
+    synchronised = (
+        (norm == 'SyncBN' or cfg.get('sync_bn'))
+        and cfg.launcher != 'none'
+        and torch.cuda.is_available()
+    )
+    if norm in ('BN', 'SyncBN') and not synchronised and batch_size == 1:
+        raise UserError(
+            f'train_dataloader.batch_size=1: the BatchNorm of {head.type} behind its 1x1 pooling '
+            'needs 2 images'
+        )
+
+
+def check_channels(cfg: Config) -> None:
+    """Refuse a neck or a head with other input channels than the backbone's maps have."""
+    backbone = cfg.model.get('backbone') or {}
+    arch = backbone.get('arch', 's12')
+    if backbone.get('type') != 'XCiT' or not isinstance(arch, str) or arch not in ARCHS:
+        return  # the backbone itself refuses an invalid arch
+    dim = ARCHS[arch].embed_dim
+    for name in ('neck',) if cfg.model.get('neck') else ('decode_head', 'auxiliary_head'):
+        part = cfg.model.get(name)
+        channels = part.get('in_channels') if isinstance(part, dict) else None
+        fitting = type(channels)([dim] * len(channels)) if is_seq_of(channels, int) else dim
+        if channels is not None and channels != fitting:
+            raise UserError(
+                f'model.{name}.in_channels={channels}: the maps of XCiT {arch} have {dim} '
+                f'channels; write in_channels={fitting}'
+            )
+
+
+def _check_launcher(launcher: str) -> None:
+    if launcher == 'none':
+        return
+    variable, command = LAUNCHERS[launcher]
+    if variable not in os.environ:
+        raise UserError(f'--launcher {launcher}: no process group; start it with {command}')
+    if launcher != 'pytorch' and not torch.cuda.is_available():
+        raise UserError(f'--launcher {launcher} needs GPUs; without them use pytorch')

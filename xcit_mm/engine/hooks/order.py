@@ -1,0 +1,14 @@
+"""The order in which hooks act on the same event: from the lowest number to the highest.
+
+The numbers of mmengine's hooks are fixed: RuntimeInfoHook 10; IterTimerHook, DistSamplerSeedHook
+and EMAHook 50; LoggerHook 60; ParamSchedulerHook 70; CheckpointHook 90.
+"""
+
+NON_FINITE = 40  # before weights and statistics are averaged
+LABELS = 50
+BAD_DATA = 61  # these three before the checkpoint, which then matches what they have written
+LOSS_LOG = 62
+TENSORBOARD = 63
+PICTURES = 70
+REPORT = 100  # after the checkpoint and the pictures
+INTERRUPT = 101  # after the checkpoint of the same step
