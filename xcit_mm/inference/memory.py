@@ -29,8 +29,8 @@ class SingleUseMaps(Sequence):
 def free_backbone_maps(model: nn.Module) -> Iterator[None]:
     """Free each map of the backbone once the feature pyramid network has read it.
 
-    mmdet and mmseg hold the maps until the neck returns, which is a quarter of the peak memory.
-    Necks other than FPN may read a map twice and keep them.
+    mmdet and mmseg hold them until the neck returns, which is a quarter of the peak memory.
+    A neck that is not an FPN may read a map twice.
     """
     neck = getattr(model, 'neck', None)
     if type(neck).__name__ != 'FPN' or neck.add_extra_convs == 'on_input':
@@ -50,10 +50,6 @@ def segment(model: nn.Module, data: dict[str, Any]) -> list[Tensor]:
     needs 14 GB for 150 classes and 24 megapixels. Here, a few classes at a time are resized and
     compared with the best score so far. The labels are mmseg's, except where two scores are equal
     up to rounding. Sliding windows and segmentors with their own inference are left to mmseg.
-
-    Args:
-        model: A segmentor of mmseg in evaluation mode.
-        data: ``inputs``, images (3, H, W) of one size, and ``data_samples``.
 
     Returns:
         Labels (H, W) of each image at its original size.
@@ -89,11 +85,10 @@ def _has_plain_inference(model: nn.Module) -> bool:
     from mmseg.models.decode_heads.decode_head import BaseDecodeHead
 
     head = type(getattr(model, 'decode_head', None))
+    methods = ('predict', 'predict_by_feat')
     return (
         type(model) is EncoderDecoder
-        and issubclass(head, BaseDecodeHead)
-        and head.predict is BaseDecodeHead.predict
-        and head.predict_by_feat is BaseDecodeHead.predict_by_feat
+        and all(getattr(head, m, None) is getattr(BaseDecodeHead, m) for m in methods)
         and model.test_cfg.get('mode', 'whole') == 'whole'
         and getattr(model.data_preprocessor, 'test_cfg', None) is None  # no padding
         and model.out_channels > 1

@@ -85,9 +85,8 @@ class Model:
             data = {
                 key: [samples[i].pop(key) for i in indices] for key in ('inputs', 'data_samples')
             }
-            predict = self._detect if self.task == 'detection' else self._segment
             with free_backbone_maps(self.module):
-                results = predict(data, [arrays[i] for i in indices])
+                results = self._predict(data, [arrays[i] for i in indices])
             predictions.update(zip(indices, results, strict=True))
         return [predictions[i] for i in range(len(arrays))]
 
@@ -103,7 +102,16 @@ class Model:
                 f'({reason(error)}); its own size: --full-size'
             ) from None
 
-    def _detect(self, data: dict[str, Any], images: Sequence[np.ndarray]) -> list[Detections]:
+    def _predict(
+        self, data: dict[str, Any], images: list[np.ndarray]
+    ) -> list[Detections] | list[Segmentation]:
+        names = self.classes, self.palette
+        if self.task == 'segmentation':
+            dtype = np.uint8 if len(self.classes) <= 256 else np.int16
+            labels = [
+                label_map.cpu().numpy().astype(dtype) for label_map in segment(self.module, data)
+            ]
+            return [Segmentation(*pair, *names) for pair in zip(images, labels, strict=True)]
         results = self.module.test_step(data)
         if 'pred_instances' not in results[0]:
             raise UserError(
@@ -111,15 +119,8 @@ class Model:
                 'detector with boxes, or a segmentor'
             )
         return [
-            Detections.from_instances(result.pred_instances, image, self.classes, self.palette)
+            Detections.from_instances(result.pred_instances, image, *names)
             for result, image in zip(results, images, strict=True)
-        ]
-
-    def _segment(self, data: dict[str, Any], images: Sequence[np.ndarray]) -> list[Segmentation]:
-        dtype = np.uint8 if len(self.classes) <= 256 else np.int16
-        return [
-            Segmentation(image, labels.cpu().numpy().astype(dtype), self.classes, self.palette)
-            for labels, image in zip(segment(self.module, data), images, strict=True)
         ]
 
 

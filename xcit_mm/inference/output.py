@@ -98,19 +98,15 @@ class Output:
             name = f'{name}/{frame.index:06d}'
         if isinstance(prediction, Segmentation):
             image['labels'] = f'{LABELS}/{name}.png'
-            self._write_labels(image['labels'], prediction.labels)
+            is_small = prediction.labels.dtype == np.uint8  # PNG has no palette of more colours
+            labels = Image.fromarray(prediction.labels.astype(np.uint8 if is_small else np.uint16))
+            if is_small:
+                labels.putpalette([value for colour in self._palette for value in colour])
+            self._write_image(image['labels'], labels)
         else:
             for annotation in prediction.to_coco(image['id']):
                 self._annotations.append({'id': len(self._annotations) + 1, **annotation})
         self._images.append(image)
-
-    def _write_labels(self, name: str, labels: np.ndarray) -> None:
-        if labels.dtype == np.uint8:
-            image = Image.fromarray(labels)
-            image.putpalette([value for colour in self._palette for value in colour])
-        else:
-            image = Image.fromarray(labels.astype(np.uint16))  # PNG has no palette of that size
-        self._write_image(name, image)
 
     def _write_image(self, name: str, image: Image.Image) -> None:
         path = self._folder / name

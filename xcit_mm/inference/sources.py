@@ -2,9 +2,9 @@
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from glob import glob, has_magic
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 from urllib.parse import unquote
 
 import numpy as np
@@ -17,7 +17,7 @@ from ..files import read_regular
 from ..http import UnreachableError, read_url
 from ..weights.download import is_url
 from .progress import ImageProgress
-from .video import VideoReader
+from .video import read_video
 
 # Suffixes of what is taken from a folder. A file that is named itself may have any suffix.
 IMAGES = ('.bmp', '.gif', '.jp2', '.jpeg', '.jpg', '.pgm', '.png', '.ppm', '.tif', '.tiff', '.webp')
@@ -27,53 +27,43 @@ MAX_NAME = 150  # bytes; file systems take 255, including suffixes
 MAX_PIXELS = 2**25  # of the images of a batch: the masks of a large image take gigabytes
 
 
-@dataclass(frozen=True)
-class Frame:
-    """An image, or a frame of a video.
+class Frame(NamedTuple):
+    """An image, or a frame of a video."""
 
-    Attributes:
-        source: Path or URL of the image or video.
-        name: Name of the files of its predictions, without suffix.
-        image: RGB, (H, W, 3) uint8.
-        index: Number of the frame, from 0; None for an image.
-        rate: Frames per second; None for an image.
-    """
-
-    source: str
-    name: str
-    image: np.ndarray
-    index: int | None = None
-    rate: float | None = None
+    source: str  # path or URL
+    name: str  # of the files of its predictions, without suffix
+    image: np.ndarray  # RGB, (H, W, 3) uint8
+    index: int | None = None  # of a frame, from 0
+    rate: float | None = None  # frames per second of a video
 
 
 def find_inputs(
     arguments: Sequence[str], is_output: Callable[[Path], bool]
 ) -> tuple[dict[str, str], list[str]]:
-    """List the images and videos behind paths, folders, patterns and URLs.
+    """List the images and videos behind paths, folders, patterns and URLs, each once.
 
     Args:
         arguments: Paths, folders, patterns and URLs.
         is_output: Tells which of the paths behind folders and patterns to skip.
 
     Returns:
-        Sources by name, each source once, in the order of the arguments. A name is the path below
-        the folder that was named, without suffix. Also a sentence on each argument without inputs.
+        Sources by name: the path below the folder that was named, without suffix. And a sentence
+        on each argument without inputs.
     """
     names: dict[str, PurePosixPath] = {}  # by source
-    known: set[str] = set()
     problems: list[str] = []
+    places: set[str] = set()
     for argument in arguments:
-        is_empty = True
-        for source, name in _expand(argument, is_output, problems):
-            is_empty = False
-            place = source if is_url(source) else os.path.realpath(source)
-            if place not in known:
-                known.add(place)
-                names[source] = name
-        if is_empty:
+        expanded = list(_expand(argument, is_output, problems))
+        if not expanded:
             kind = 'holds no image or video' if Path(argument).is_dir() else 'matches no file'
             problems.append(f'{argument} {kind}')
-    # Some file systems ignore case, and a video's labels go into a folder of its name.
+        for source, name in expanded:
+            place = source if is_url(source) else os.path.realpath(source)
+            if place not in places:
+                names[source] = name
+            places.add(place)
+    # Some file systems ignore case, and the labels of a video go into a folder of its name.
     taken = {str(folder).casefold() for name in names.values() for folder in name.parents}
     inputs = {}
     for source, name in names.items():
@@ -93,10 +83,9 @@ def read_frames(inputs: dict[str, str], progress: ImageProgress) -> Iterator[Fra
         try:
             path = source.partition('?')[0] if is_url(source) else source
             if path.lower().endswith(VIDEOS):
-                video = VideoReader(source)
-                expected = video.length
+                expected, rate, images = read_video(source)
                 progress.expect(expected - 1)
-                frames = (Frame(source, name, im, i, video.rate) for i, im in enumerate(video))
+                frames = (Frame(source, name, im, i, rate) for i, im in enumerate(images))
             else:
                 frames = [Frame(source, name, read_image(source))]
             for frame in frames:
@@ -141,9 +130,7 @@ def to_rgb(image: str | Path | np.ndarray | Image.Image) -> np.ndarray:
             image = Image.fromarray((np.asarray(image) // 257).astype(np.uint8))
         return np.array(image.convert('RGB'))
     if not isinstance(image, np.ndarray):
-        raise ArgumentError(
-            f'an image is a path, an array or an image of PIL, not a {type(image).__name__}'
-        )
+        raise ArgumentError(f'an image is a path, an array or an image of PIL, not {image!r}')
     if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or 0 in image.shape:
         raise ArgumentError(
             f'an image is RGB, (H, W, 3) of uint8, but this array is {image.shape} of {image.dtype}'

@@ -22,44 +22,40 @@ CODEC = 'mp4v'  # OpenCV's own FFmpeg has it
 COMPLETE = 0.95  # share of the announced frames, which some formats only estimate
 
 
-class VideoReader:
-    """The frames of a video file as RGB, (H, W, 3) uint8, to be read once.
+def read_video(path: str) -> tuple[int, float, Iterator[np.ndarray]]:
+    """Open a video file.
 
-    Attributes:
-        rate: Frames per second.
-        length: The number of frames that the file announces.
+    Returns:
+        The number of frames that the file announces, the frames per second, and the frames as
+        RGB, (H, W, 3) uint8. If the file is cut off, a UserError follows the last frame.
 
     Raises:
-        UserError: If the file is not a video or has no frames; after the last frame, if the file
-            is cut off.
+        UserError: If the file is not a video or has no frames.
     """
+    if is_url(path):
+        raise UserError(f'{path}: a video is read from a file; fetch it first')
+    if not Path(path).is_file():
+        raise UserError(f'{path} does not exist (looked in {Path.cwd()})')
+    with variables(FFMPEG_OPTIONS):
+        capture = cv2.VideoCapture(path, cv2.CAP_FFMPEG)
+    _, first = capture.read()
+    if first is None:  # OpenCV opens some files without frames
+        raise UserError(f'{path}: it is no video that can be read, or one without frames')
+    length = max(1, int(capture.get(cv2.CAP_PROP_FRAME_COUNT)))
+    rate = capture.get(cv2.CAP_PROP_FPS)
 
-    def __init__(self, path: str) -> None:
-        self._path = path
-        if is_url(path):
-            raise UserError(f'{path}: a video is read from a file; fetch it first')
-        if not Path(path).is_file():
-            raise UserError(f'{path} does not exist (looked in {Path.cwd()})')
-        with variables(FFMPEG_OPTIONS):
-            self._capture = cv2.VideoCapture(path, cv2.CAP_FFMPEG)
-        _, self._first = self._capture.read()
-        if self._first is None:  # OpenCV opens some files without frames
-            raise UserError(f'{path}: it is no video that can be read, or one without frames')
-        rate = self._capture.get(cv2.CAP_PROP_FPS)
-        self.rate = rate if 0 < rate <= MAX_RATE else DEFAULT_RATE
-        self.length = max(1, int(self._capture.get(cv2.CAP_PROP_FRAME_COUNT)))
-
-    def __iter__(self) -> Iterator[np.ndarray]:
-        frame, number = self._first, 0
+    def frames() -> Iterator[np.ndarray]:
+        frame, number = first, 0
         while frame is not None:
             yield np.ascontiguousarray(frame[..., ::-1])
             number += 1
-            _, frame = self._capture.read()
-        if number < COMPLETE * self.length:
+            _, frame = capture.read()
+        if number < COMPLETE * length:
             raise UserError(
-                f'{self._path}: it is cut off after {number} of {self.length} frames, '
-                'which are done'
+                f'{path}: it is cut off after {number} of {length} frames, which are done'
             )
+
+    return length, rate if 0 < rate <= MAX_RATE else DEFAULT_RATE, frames()
 
 
 class VideoWriter:
