@@ -12,7 +12,7 @@ from tools import imports
 
 with imports():
     from xcit_mm import cli
-    from xcit_mm.demo import MAX_UPLOAD, DemoPage, find_models, serve
+    from xcit_mm.demo import MAX_UPLOAD, OfferedModels, find_models, serve
     from xcit_mm.errors import UserError
 
 NUM_EXAMPLES = 6
@@ -67,17 +67,15 @@ def main() -> None:
         if not picture.is_file():
             parser.error(f'--examples {picture}: no such file')
 
-    options = dict(
-        any_checkpoint=args.any_checkpoint, examples=args.examples, max_upload=args.max_upload
-    )
     if args.config is not None:
-        page = DemoPage.of_one(args.config, args.checkpoint, **options)
+        models = OfferedModels(lambda: {args.config: [args.checkpoint]}, args.any_checkpoint)
+        models.load(args.config, args.checkpoint)
     else:
-        models = partial(find_models, Path(args.configs), Path(args.work_dirs))
-        if not models():
+        find = partial(find_models, Path(args.configs), Path(args.work_dirs))
+        models = OfferedModels(find, args.any_checkpoint)
+        if not find():
             raise UserError(f'there is no config in {args.configs} or {args.work_dirs} to offer')
-        page = DemoPage(models, **options)
-    serve(page, args.host, args.port)
+    serve(models, args.host, args.port, args.examples, args.max_upload)
 
 
 if __name__ == '__main__':

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from helpers.random_weights import DETECTOR, SEGMENTOR, save_random_weights
-from xcit_mm.demo import DemoPage, served
+from xcit_mm.demo import OfferedModels, served
 
 # Everything is a circle, with a score of 0.95, and its mask fills its box.
 CERTAIN = {'bbox_head.fc_cls': (4.0, 0, 0, 0), 'mask_head.conv_logits': (4.0, 4, 4)}
@@ -29,15 +29,17 @@ def make_models(folder: Path) -> dict[str, list[str]]:
 
 
 @contextmanager
-def served_page(models: dict[str, list[str]], shapes_root: Path) -> Iterator[str]:
+def served_page(
+    models: dict[str, list[str]], shapes_root: Path, any_checkpoint: bool = True
+) -> Iterator[str]:
     """Serve a page with two examples within a ``with`` block; its address."""
     examples = sorted((shapes_root / 'coco/val2017').glob('*.jpg'))[:2]
-    page = DemoPage(lambda: dict(models), True, examples, MAX_UPLOAD)
-    with served(page, HOST, free_port()) as address:
+    offered = OfferedModels(lambda: dict(models), any_checkpoint)
+    with served(offered, HOST, free_port(), examples, MAX_UPLOAD) as address:
         yield address
 
 
 def free_port() -> int:
-    with socket.socket() as one:
-        one.bind((HOST, 0))
-        return one.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind((HOST, 0))
+        return listener.getsockname()[1]
