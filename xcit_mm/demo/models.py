@@ -16,10 +16,8 @@ RELEASED = re.compile(r'^Weights: (\S+)$', re.MULTILINE)  # in the docstring of 
 class OfferedModels:
     """Configs and checkpoints that visitors can choose, with the chosen model in memory.
 
-    Args:
-        find: Returns the checkpoints for each config, the best guess first.
-        any_checkpoint: Accept other files and addresses of weights for these configs. They are
-            read without running any code in them.
+    ``find`` returns the checkpoints of each config, the best guess first. With ``any_checkpoint``
+    visitors can name other weights for these configs, which are read without running their code.
     """
 
     def __init__(self, find: Callable[[], dict[str, list[str]]], any_checkpoint: bool) -> None:
@@ -28,11 +26,7 @@ class OfferedModels:
         self._model: Model | None = None
 
     def load(self, config: Any, checkpoint: Any) -> Model:
-        """Return the chosen model, and forget the model before it. Not thread-safe.
-
-        Raises:
-            UserError: If a visitor may not choose it, or it cannot be loaded.
-        """
+        """Return the chosen model, and forget the model before it; for one thread at a time."""
         offered = self.find()
         if not isinstance(config, str) or config not in offered:
             raise UserError(
@@ -53,14 +47,10 @@ class OfferedModels:
 
 
 def find_models(config_dir: Path, work_dirs: Path) -> dict[str, list[str]]:
-    """Look for configs and their checkpoints.
+    """Return the checkpoints of each config, newest first, and the configs of the newest run first.
 
-    Args:
-        config_dir: A folder of configs, whose docstrings name the addresses of released weights.
-        work_dirs: A folder of runs, or of a single run, with configs beside the checkpoints.
-
-    Returns:
-        The checkpoints of each config, newest first; the configs of the newest run come first.
+    A run in ``work_dirs``, which may be a run itself, has configs beside its checkpoints. The
+    docstrings of configs in ``config_dir`` name the addresses of released weights.
     """
     runs = {}
     for folder in (work_dirs, *work_dirs.glob('*')):

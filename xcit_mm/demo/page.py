@@ -45,9 +45,8 @@ def build_page(models: OfferedModels, examples: Sequence[Path], max_upload: floa
         offered = models.find()
         config = config if config in offered else next(iter(offered), None)
         checkpoints = offered.get(config, [])
-        return gr.Dropdown(list(offered), value=config), gr.Dropdown(
-            checkpoints, value=next(iter(checkpoints), None)
-        )
+        checkpoint = checkpoints[0] if checkpoints else None
+        return gr.Dropdown(list(offered), value=config), gr.Dropdown(checkpoints, value=checkpoint)
 
     def find(config: Any, checkpoint: Any, picture: Any) -> tuple:
         try:
@@ -102,18 +101,16 @@ def build_page(models: OfferedModels, examples: Sequence[Path], max_upload: floa
             [prediction, status, for_detections, for_segmentation],
             preprocess=False,  # Gradio would decode the picture
             concurrency_limit=1,
-        ).success(_draw, view, [result, table])
+            show_progress_on=[status, result],
+        ).success(_draw, view, [result, table], show_progress='hidden')
         changes = [control.change for control in view[1:]]
-        gr.on(changes, _draw, view, [result, table], trigger_mode='always_last')
+        options = dict(show_progress='hidden', trigger_mode='always_last')
+        gr.on(changes, _draw, view, [result, table], **options)
     return page.queue(api_open=False)
 
 
 def read_picture(path: Path) -> np.ndarray:
-    """Read an upload as RGB, (H, W, 3) uint8, of at most ``MAX_SIDE`` pixels a side.
-
-    Raises:
-        UserError: If Pillow cannot read it, or takes its number of pixels for an attack.
-    """
+    """Read an upload as RGB, (H, W, 3) uint8, of at most ``MAX_SIDE`` pixels a side."""
     try:
         # Pillow decodes what Pillow has measured. Another library may read another size.
         with opened(path.read_bytes(), FORMATS) as image:
