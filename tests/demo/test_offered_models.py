@@ -1,7 +1,6 @@
 """The models that a page offers, the pictures that it reads, and the tool that serves it."""
 
 import os
-import re
 import signal
 import struct
 import subprocess
@@ -13,7 +12,6 @@ import cv2
 import numpy as np
 import pytest
 from helpers import ROOT
-from helpers.demo_page import HOST, free_port, make_models
 from helpers.random_weights import DETECTOR
 from PIL import Image
 
@@ -115,19 +113,16 @@ def interruptible():
     signal.signal(signal.SIGINT, before)
 
 
-def test_the_tool_serves_until_it_is_interrupted(tmp_path, interruptible):
-    offered, port = make_models(tmp_path), free_port()
-    (tmp_path / 'temporary').mkdir()
-    command = [sys.executable, 'tools/demo.py', DETECTOR, *offered[DETECTOR], f'--port={port}']
-    proxy = f'http://{HOST}:1'  # where nobody answers
-    environment = dict(GRADIO_TEMP_DIR=str(tmp_path / 'temporary'), http_proxy=proxy)
+def test_the_tool_serves_until_it_is_interrupted(models, free_port, tmp_path, interruptible):
+    command = [sys.executable, 'tools/demo.py', DETECTOR, *models[DETECTOR], f'--port={free_port}']
+    proxy = 'http://127.0.0.1:1'  # where nobody answers
+    environment = {**os.environ, 'GRADIO_TEMP_DIR': str(tmp_path), 'http_proxy': proxy}
+    address = f'http://127.0.0.1:{free_port}/'
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    with subprocess.Popen(command, cwd=ROOT, env={**os.environ, **environment}, **pipes) as tool:
-        said = tool.stdout.readline()
-        assert re.match(rf'The page is at http://{HOST}:{port}/; Ctrl-C ends it\.', said), said
-        assert b'What XCiT sees' in urlopen(f'http://{HOST}:{port}/').read()
-        assert list((tmp_path / 'temporary').glob('xcit_mm_demo_*'))
+    with subprocess.Popen(command, cwd=ROOT, env=environment, **pipes) as tool:
+        assert tool.stdout.readline() == f'The page is at {address}; Ctrl-C ends it.\n'
+        assert b'What XCiT sees' in urlopen(address).read()
+        assert list(tmp_path.glob('xcit_mm_demo_*'))
         tool.send_signal(signal.SIGINT)
         assert tool.stdout.read() == 'The page is closed.\n'
-    assert tool.returncode == 0
-    assert not list((tmp_path / 'temporary').glob('xcit_mm_demo_*'))
+    assert tool.returncode == 0 and not list(tmp_path.glob('xcit_mm_demo_*'))
