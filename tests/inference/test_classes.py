@@ -16,10 +16,10 @@ SHAPES = ('circle', 'square', 'triangle')
 EIGHTY = tuple('abcdefgh' * 10)
 
 
-def classes_of(config: str, meta: dict, num_classes: int, **options):
-    cfg = load_config(config, options)
+def classes_of(config: str, meta: dict, num_classes: int | None):
+    cfg = load_config(config, {})
     environment.require(f'{cfg.default_scope}.datasets')
-    head = SimpleNamespace(num_classes=num_classes)
+    head = SimpleNamespace(num_classes=num_classes) if num_classes else None
     model = SimpleNamespace(roi_head=SimpleNamespace(bbox_head=head))
     with DefaultScope.overwrite_default_scope(cfg.default_scope):
         return classes_and_palette(cfg, {'meta': meta}, model)
@@ -30,6 +30,8 @@ def test_the_classes_of_the_config_come_first():
     assert classes == SHAPES and palette[0] == (220, 60, 60)
     with pytest.raises(UserError, match='have 4 classes, but 3 are named'):
         classes_of(DETECTOR, {}, 4)
+    with pytest.raises(UserError, match='a SimpleNamespace has neither a box head nor a decode'):
+        classes_of(DETECTOR, {}, None)
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,10 @@ import weakref
 import numpy as np
 import pytest
 import torch
-from helpers import ROOT
 from helpers.random_weights import DETECTOR, SEGMENTOR, save_random_weights
 from mmengine.runner import CheckpointLoader
+from mmengine.structures import BaseDataElement
 from PIL import Image
-from pycocotools import mask as coco_mask
 
 from xcit_mm import UserError
 from xcit_mm.errors import ArgumentError
@@ -70,29 +69,26 @@ def test_labels_are_those_of_mmseg(segmentor, weights, image):
 
 def test_the_scores_of_many_classes_are_not_in_memory_together(tmp_path, image, monkeypatch):
     options = {
-        'model.decode_head.num_classes': 150,
+        'model.decode_head.num_classes': 300,
         'model.decode_head.channels': 32,
         'test_dataloader.dataset.metainfo': None,
-        'test_dataloader.dataset.type': 'ADE20KDataset',
     }
     checkpoint = save_random_weights(SEGMENTOR, tmp_path / 'random.pth', **options)
     model = load_model(SEGMENTOR, checkpoint, 'cpu', options)
-    assert len(set(model.classes)) == 150
     with torch.inference_mode():
         data = {key: [value] for key, value in model._prepare(image).items()}
         [expected] = model.module.test_step(data)
     labels = expected.pred_sem_seg.data[0].numpy()
     best, second = expected.seg_logits.data.topk(2, dim=0).values
-    assert len(np.unique(labels)) > 2
-
     monkeypatch.setattr(memory, 'MAX_SCORES', 7 * image[..., 0].size)
     with torch.profiler.profile(profile_memory=True) as profile:
         predicted = model.predict(image).labels
     is_clear = (best - second > 1e-5).numpy()
+    assert predicted.dtype == np.int16 and len(np.unique(labels)) > 2
     assert is_clear.mean() > 0.99 and np.array_equal(predicted[is_clear], labels[is_clear])
     events = profile.profiler.kineto_results.events()
     largest = max(event.nbytes() for event in events if event.name() == '[memory]')
-    assert largest < 150 * image[..., 0].size * 4 / 4
+    assert largest < 300 * image[..., 0].size * 4 / 4
 
 
 def test_a_sliding_window_is_left_to_mmseg(weights, image):
@@ -174,25 +170,10 @@ def test_an_invalid_image_is_an_error(detector, image, error, message):
 
 def test_objects_below_a_score_are_left_out(detector, image):
     detections = detector.predict(image)
-    middle = float(np.median(detections.scores))
-    kept = detections.above(middle)
-    assert 0 < len(kept) < len(detections) and kept.scores.min() >= middle
+    kept = detections.above(float(np.median(detections.scores)))
+    assert 0 < len(kept) < len(detections) and kept.scores.min() >= np.median(detections.scores)
     assert len(kept.boxes) == len(kept.labels) == len(kept.masks) == len(kept)
-    assert len(detections.above(1.0)) == 0
     assert detections.above(1.0).draw().shape == (390, 480, 3)
-
-
-def test_annotations_have_the_format_of_coco(detector, image):
-    detections = detector.predict(image)
-    annotations = detections.to_coco(7)
-    assert len(annotations) == len(detections)
-    for i, annotation in enumerate(annotations):
-        left, top, width, height = annotation['bbox']
-        corners = [left, top, left + width, top + height]
-        np.testing.assert_allclose(corners, detections.boxes[i], rtol=1e-5)
-        assert (annotation['image_id'], annotation['category_id']) == (7, detections.labels[i] + 1)
-        assert np.array_equal(coco_mask.decode(annotation['segmentation']), detections.masks[i])
-        assert annotation['area'] == detections.masks[i].sum()
 
 
 @pytest.mark.parametrize(
@@ -220,45 +201,7 @@ def test_nothing_is_fetched_for_the_backbone_and_nothing_is_left_in_mmengine(wei
     assert CheckpointLoader._schemes == schemes
 
 
-SOLO = """
-model = dict(
-    _delete_=True,
-    type='SOLO',
-    backbone=dict(type='XCiT', arch='n12', patch_size=16),
-    neck=dict(type='FPN', in_channels=[128] * 4, out_channels=32, num_outs=5),
-    mask_head=dict(
-        type='SOLOHead', num_classes=3, in_channels=32, feat_channels=32, stacked_convs=1
-    ),
-)
-"""
-PANOPTIC = """
-model = dict(
-    type='PanopticFPN',
-    semantic_head=dict(
-        type='PanopticFPNHead', num_things_classes=3, num_stuff_classes=2, in_channels=64,
-        inner_channels=16, norm_cfg=dict(type='GN', num_groups=8),
-        loss_seg=dict(type='CrossEntropyLoss', ignore_index=255),
-    ),
-    panoptic_fusion_head=dict(
-        type='HeuristicFusionHead', num_things_classes=3, num_stuff_classes=2
-    ),
-    test_cfg=dict(panoptic=dict(
-        score_thr=0.6, max_per_img=10, mask_thr_binary=0.5, mask_overlap=0.5, stuff_area_limit=1
-    )),
-)
-"""
-
-
-@pytest.mark.parametrize(
-    ('change', 'message'),
-    [
-        (SOLO, r'changed\.py: a SOLO has neither a box head nor a decode'),
-        (PANOPTIC, 'a PanopticFPN gives no objects'),
-    ],
-)
-def test_a_model_without_boxes_or_labels_is_an_error(tmp_path, change, message):
-    config = tmp_path / 'changed.py'
-    config.write_text(f"_base_ = '{ROOT / DETECTOR}'\n{change}")
-    checkpoint = save_random_weights(str(config), tmp_path / 'a.pth')
-    with pytest.raises(UserError, match=message):
-        load_model(config, checkpoint, 'cpu').predict(np.zeros((96, 128, 3), np.uint8))
+def test_a_model_that_gives_no_objects_is_an_error(detector, image, monkeypatch):
+    monkeypatch.setattr(detector.module, 'test_step', lambda data: [BaseDataElement()])
+    with pytest.raises(UserError, match=r'a MaskRCNN gives no objects \(pred_instances\)'):
+        detector.predict(image)

@@ -26,10 +26,6 @@ def classes_and_palette(
 
     The names come from ``metainfo`` of the config's test dataset, else from the checkpoint, else
     from the class of the dataset. The data is not read. Without any names, classes are numbered.
-
-    Raises:
-        UserError: If the model has neither a box head nor a decode head, or another number of
-            classes than there are names.
     """
     num_classes = _num_classes(cfg, model)
     named = [info for info in _metainfos(cfg, checkpoint) if _are_names(info.get('classes'))]

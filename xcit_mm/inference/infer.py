@@ -33,16 +33,13 @@ def infer(
     """Predict images and videos, and write the predictions and pictures of them to a folder.
 
     The arguments are those of tools/infer.py; see also :func:`load_model`. An input that cannot
-    be read is named on the console, and the others are predicted.
+    be predicted is named on the console, and the others are predicted.
 
     Returns:
-        The number of images and frames that were predicted, and a sentence on each input that
-        could not be predicted.
+        The number of images and frames that were predicted, and the sentences on the others.
 
     Raises:
-        UserError: If there is no input, the folder cannot be written to, the model cannot be
-            loaded, or a score is set for a segmentor.
-        ArgumentError: If a number is out of range.
+        UserError: If the inputs are wrong as a whole.
     """
     if batch_size < 1:
         raise ArgumentError(f'batch size {batch_size}: not a positive number')

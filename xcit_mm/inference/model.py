@@ -71,9 +71,6 @@ class Model:
 
         Only images that the model sees at one size go through it together, because XCiT would
         attend to padding. So a prediction does not depend on the other images of the batch.
-
-        Raises:
-            UserError: If an image cannot be read.
         """
         arrays = [to_rgb(image) for image in images]
         samples = [self._prepare(array) for array in arrays]

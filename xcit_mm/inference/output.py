@@ -32,18 +32,10 @@ def is_output(path: Path, folder: Path) -> bool:
 
 
 class Output:
-    """The folder of the predictions, within a ``with`` block.
+    """The folder of a model's predictions, within a ``with`` block.
 
-    The JSON file is written at the end of the block, also after an error or Ctrl-C. What an
-    earlier call left is moved into ``earlier_*`` before the first prediction is written.
-
-    Args:
-        folder: Where to write.
-        model: The model that makes the predictions.
-        info: ``info`` of the JSON file.
-
-    Raises:
-        UserError: If the folder cannot be written to.
+    The JSON file, with ``info``, is written at the end of the block, also after an error or
+    Ctrl-C. What an earlier call left is moved into ``earlier_*`` before the first prediction.
     """
 
     def __init__(self, folder: Path, model: Model, info: dict[str, str]) -> None:
@@ -53,16 +45,15 @@ class Output:
         self._annotations: list[dict[str, Any]] = []
         self._video: VideoWriter | None = None
         self._is_begun = False
-        self._content: dict[str, Any] = dict(info=info, images=self._images)
+        classes = zip(category_ids(model.classes), model.classes, model.palette, strict=True)
         if model.task == 'detection':
-            self._json = folder / PREDICTIONS
-            ids = zip(category_ids(model.classes), model.classes, strict=True)
-            self._content['categories'] = [dict(id=i, name=name) for i, name in ids]
-            self._content['annotations'] = self._annotations
+            categories = [dict(id=i, name=name) for i, name, _ in classes]
+            content = dict(categories=categories, annotations=self._annotations)
         else:
-            self._json = folder / CLASSES
-            colours = enumerate(zip(model.classes, model.palette, strict=True))
-            self._content['classes'] = [dict(label=i, name=n, colour=c) for i, (n, c) in colours]
+            labels = enumerate(classes)
+            content = dict(classes=[dict(label=i, name=n, colour=c) for i, (_, n, c) in labels])
+        self._json = folder / (PREDICTIONS if model.task == 'detection' else CLASSES)
+        self._content = dict(info=info, images=self._images, **content)
 
     def __enter__(self) -> 'Output':
         return self
@@ -94,7 +85,9 @@ class Output:
             self._write_image(image['picture'], picture)
         else:
             image['frame'], image['picture'] = frame.index, f'{PICTURES}/{name}.mp4'
-            self._append_picture(self._folder / image['picture'], frame.rate, prediction)
+            rows = {'legend_rows': LEGEND_ROWS} if isinstance(prediction, Segmentation) else {}
+            path = self._folder / image['picture']
+            self._append_picture(path, frame.rate, prediction.draw(**rows))
             name = f'{name}/{frame.index:06d}'
         if isinstance(prediction, Segmentation):
             image['labels'] = f'{LABELS}/{name}.png'
@@ -114,11 +107,7 @@ class Output:
         with write_whole(path) as file:
             image.save(file, 'JPEG' if path.suffix == '.jpg' else 'PNG', quality=JPEG_QUALITY)
 
-    def _append_picture(
-        self, path: Path, rate: float, prediction: Detections | Segmentation
-    ) -> None:
-        rows = {'legend_rows': LEGEND_ROWS} if isinstance(prediction, Segmentation) else {}
-        picture = prediction.draw(**rows)
+    def _append_picture(self, path: Path, rate: float, picture: np.ndarray) -> None:
         if self._video is None or self._video.path != path:
             self._end_video(is_complete=True)
             path.parent.mkdir(parents=True, exist_ok=True)

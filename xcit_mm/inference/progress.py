@@ -7,11 +7,7 @@ from ..errors import printable
 
 
 class ImageProgress(Progress):
-    """A progress bar on the standard error output.
-
-    Attributes:
-        problems: The sentences that were reported.
-    """
+    """A progress bar on the standard error output, which collects ``problems``."""
 
     def __init__(self) -> None:
         time = TimeRemainingColumn(elapsed_when_finished=True)
@@ -21,15 +17,13 @@ class ImageProgress(Progress):
 
     @property
     def done(self) -> int:
-        """The number of images so far."""
         return int(self.tasks[self._images].completed)
 
     def expect(self, number: int) -> None:
-        """Raise the number of expected images, or lower it."""
+        """Raise or lower the number of expected images."""
         self.update(self._images, total=self.tasks[self._images].total + number)
 
     def count(self) -> None:
-        """Count an image that is done."""
         self.advance(self._images)
 
     def report(self, problem: str) -> None:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from glob import glob, has_magic
+from itertools import chain, count
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -42,17 +43,12 @@ def find_inputs(
 ) -> tuple[dict[str, str], list[str]]:
     """List the images and videos behind paths, folders, patterns and URLs, each once.
 
-    Args:
-        arguments: Paths, folders, patterns and URLs.
-        is_output: Tells which of the paths behind folders and patterns to skip.
-
-    Returns:
-        Sources by name: the path below the folder that was named, without suffix. And a sentence
-        on each argument without inputs.
+    Returns the sources by name, which is the path below the folder that was named, without
+    suffix; and a sentence on each argument without inputs. Paths behind folders and patterns for
+    which ``is_output`` is true are skipped.
     """
-    names: dict[str, PurePosixPath] = {}  # by source
+    sources: dict[str, tuple[str, PurePosixPath]] = {}  # by real path
     problems: list[str] = []
-    places: set[str] = set()
     for argument in arguments:
         expanded = list(_expand(argument, is_output, problems))
         if not expanded:
@@ -60,17 +56,13 @@ def find_inputs(
             problems.append(f'{argument} {kind}')
         for source, name in expanded:
             place = source if is_url(source) else os.path.realpath(source)
-            if place not in places:
-                names[source] = name
-            places.add(place)
+            sources.setdefault(place, (source, name))
     # Some file systems ignore case, and the labels of a video go into a folder of its name.
-    taken = {str(folder).casefold() for name in names.values() for folder in name.parents}
+    taken = {str(folder).casefold() for _, name in sources.values() for folder in name.parents}
     inputs = {}
-    for source, name in names.items():
-        unique, number = name, 1
-        while str(unique).casefold() in taken:
-            number += 1
-            unique = name.with_name(f'{name.name}_{number}')
+    for source, name in sources.values():
+        numbered = (name.with_name(f'{name.name}_{number}') for number in count(2))
+        unique = next(n for n in chain([name], numbered) if str(n).casefold() not in taken)
         taken.add(str(unique).casefold())
         inputs[str(unique)] = source
     return inputs, problems
@@ -101,8 +93,7 @@ def batches(frames: Iterable[Frame], batch_size: int) -> Iterator[list[Frame]]:
     batch: list[Frame] = []
     for frame in frames:
         batch.append(frame)
-        height, width = frame.image.shape[:2]
-        if len(batch) == batch_size or (len(batch) + 1) * height * width > MAX_PIXELS:
+        if len(batch) == batch_size or (len(batch) + 1) * frame.image[..., 0].size > MAX_PIXELS:
             yield batch
             batch = []
     if batch:
@@ -110,17 +101,10 @@ def batches(frames: Iterable[Frame], batch_size: int) -> Iterator[list[Frame]]:
 
 
 def to_rgb(image: str | Path | np.ndarray | Image.Image) -> np.ndarray:
-    """Read or convert an image.
-
-    Args:
-        image: A path or http(s) URL, an RGB array (H, W, 3) uint8, or an image of PIL.
-
-    Returns:
-        RGB, (H, W, 3) uint8.
+    """Return a path's, URL's or PIL's image, or an array of that kind, as RGB, (H, W, 3) uint8.
 
     Raises:
-        UserError: If the file cannot be read.
-        ArgumentError: If the image has another type, shape or dtype.
+        UserError: If the file cannot be read, or the image has another type, shape or dtype.
     """
     if isinstance(image, (str, Path)):
         return read_image(str(image))

@@ -23,14 +23,9 @@ COMPLETE = 0.95  # share of the announced frames, which some formats only estima
 
 
 def read_video(path: str) -> tuple[int, float, Iterator[np.ndarray]]:
-    """Open a video file.
+    """Return the announced number of frames, frames per second, and frames as RGB (H, W, 3) uint8.
 
-    Returns:
-        The number of frames that the file announces, the frames per second, and the frames as
-        RGB, (H, W, 3) uint8. If the file is cut off, a UserError follows the last frame.
-
-    Raises:
-        UserError: If the file is not a video or has no frames.
+    Raises a UserError if the file is not a video, or has fewer frames, after the last of them.
     """
     if is_url(path):
         raise UserError(f'{path}: a video is read from a file; fetch it first')
@@ -59,16 +54,7 @@ def read_video(path: str) -> tuple[int, float, Iterator[np.ndarray]]:
 
 
 class VideoWriter:
-    """An mp4 file that gets its name once it is closed.
-
-    Args:
-        path: The file, which is replaced.
-        rate: Frames per second.
-        size: Width and height in pixels.
-
-    Raises:
-        UserError: If OpenCV cannot write such a video.
-    """
+    """An mp4 file of RGB pictures, which gets its name once it is closed."""
 
     def __init__(self, path: Path, rate: float, size: tuple[int, int]) -> None:
         self.path = path
@@ -83,7 +69,6 @@ class VideoWriter:
             )
 
     def add(self, picture: np.ndarray) -> None:
-        """Append an RGB picture of the size of the video."""
         self._writer.write(picture[..., ::-1])
 
     def close(self) -> None:
