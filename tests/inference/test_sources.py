@@ -129,7 +129,7 @@ def test_an_image_on_the_web_is_read_up_to_a_size(monkeypatch):
         server.files['/gr%C3%BCn.png'] = png.getvalue()
         assert read_image(server.url('/grün.png')).shape == (6, 8, 3)
         monkeypatch.setattr(sources, 'MAX_DOWNLOAD', len(png.getvalue()) - 1)
-        with pytest.raises(UserError, match=r'has more than .* MiB: fetch it yourself'):
+        with pytest.raises(UserError, match=r'has more than .* MiB; download it yourself'):
             read_image(server.url('/grün.png'))
         server.go_away()
         with pytest.raises(UserError, match=r'cannot be reached .*; fetch it on another machine'):
