@@ -6,12 +6,13 @@ REQUIREMENTS := setup.py constraints.txt
 PYTEST = OMP_NUM_THREADS=1 $(<D)/bin/python -m pytest -n 2 --dist loadscope
 DETECTOR := configs/mask_rcnn_xcit_n12_16_shapes.py
 
-.PHONY: help train test test-openmmlab data lint format clean
+.PHONY: help train test test-openmmlab data docs lint format clean
 
 help:
 	@echo 'make train           install, draw the shapes dataset, train a Mask R-CNN, evaluate it'
 	@echo 'make test            install, run the tests'
 	@echo 'make test-openmmlab  the tests on the openmmlab packages, in an environment of their own'
+	@echo 'make docs            install Sphinx, build the documentation in build/docs'
 	@echo 'make lint, format    check, or mend, the style'
 	@echo 'make clean           remove the environments and what was built'
 
@@ -26,6 +27,9 @@ test: $(VENV)/installed
 
 test-openmmlab: $(VENV_OPENMMLAB)/installed
 	$(PYTEST)
+
+docs: $(VENV)/installed-docs
+	$(VENV)/bin/python -m sphinx -W --keep-going -c docs . build/docs
 
 lint: $(VENV)/installed
 	$(VENV)/bin/ruff check
@@ -45,6 +49,10 @@ $(VENV)/installed $(VENV_OPENMMLAB)/installed: $(REQUIREMENTS)
 	@# mmcv asks for the OpenCV with windows; where libGL is missing, the headless one replaces it.
 	$(@D)/bin/python -c 'import cv2' 2>/dev/null || $(@D)/bin/python -m pip install -c constraints.txt \
 		--force-reinstall --no-deps opencv-python-headless
+	touch $@
+
+$(VENV)/installed-docs: $(VENV)/installed
+	$(VENV)/bin/python -m pip install -c constraints.txt -e '.[onedl,docs]'
 	touch $@
 
 clean:

@@ -72,6 +72,7 @@ setup(
             'setuptools<81',  # mmengine finds configs of mmdet by pkg_resources, which 81 dropped
         ],
         **tools,
+        'docs': ['sphinx>=8.1', 'myst-parser>=4.0', 'furo>=2024.8.6'],
         'test': [
             *chain.from_iterable(tools.values()),
             'pytest>=8',

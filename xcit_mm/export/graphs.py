@@ -93,7 +93,7 @@ class MatrixPool(nn.Module):
         pool: Module to replace.
 
     Shape:
-        (B, C, H, W) to (B, C, *output_size).
+        (B, C, H, W) to (B, C, H_out, W_out), the ``output_size`` of the module.
     """
 
     def __init__(self, pool: nn.AdaptiveAvgPool2d) -> None:
