@@ -29,7 +29,7 @@ test-openmmlab: $(VENV_OPENMMLAB)/installed
 	$(PYTEST)
 
 docs: $(VENV)/installed-docs
-	$(VENV)/bin/python -m sphinx -W --keep-going -c docs . build/docs
+	$(VENV)/bin/python -m sphinx -E -W --keep-going -c docs . build/docs
 
 lint: $(VENV)/installed
 	$(VENV)/bin/ruff check

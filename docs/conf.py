@@ -8,6 +8,7 @@ import importlib
 import inspect
 import pkgutil
 import re
+import shutil
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -54,20 +55,15 @@ def modules() -> dict[str, ModuleType]:
 
 def write_api_pages(app: Sphinx) -> None:
     """Write a page for each module, with the modules below it as its contents."""
-    API.mkdir(exist_ok=True)
-    pages = {}
+    shutil.rmtree(API, ignore_errors=True)
+    API.mkdir()
     for name in modules():
-        title = name if name != 'xcit_mm' else 'API reference'
-        below = [n for n in modules() if n.rpartition('.')[0] == name]
-        contents = ''.join(f'   {n.rpartition(".")[2]} <{n}>\n' for n in below)
-        toctree = f'\n.. toctree::\n   :maxdepth: 1\n\n{contents}' if below else ''
-        underline = '=' * len(title)
-        pages[API / f'{name}.rst'] = f'{title}\n{underline}\n\n.. automodule:: {name}\n{toctree}'
-    for path in set(API.iterdir()) - set(pages):
-        path.unlink()
-    for path, text in pages.items():
-        if not path.exists() or path.read_text() != text:  # else Sphinx would read it again
-            path.write_text(text)
+        title = 'API reference' if name == 'xcit_mm' else name
+        page = f'{title}\n{"=" * len(title)}\n\n.. automodule:: {name}\n'
+        if below := [n for n in modules() if n.rpartition('.')[0] == name]:
+            contents = ''.join(f'   {n.rpartition(".")[2]} <{n}>\n' for n in below)
+            page += f'\n.. toctree::\n   :maxdepth: 1\n\n{contents}'
+        (API / f'{name}.rst').write_text(page)
 
 
 def add_contents(app: Sphinx, page: str, source: list[str]) -> None:
