@@ -2,18 +2,22 @@ PYTHON ?= python3
 VENV := .venv
 VENV_OPENMMLAB := .venv-openmmlab
 REQUIREMENTS := setup.py constraints.txt
-# Two processes with a thread each: most of the tests' time is starting tools, which one core does.
+# Two processes with a thread each.
 PYTEST = OMP_NUM_THREADS=1 $(<D)/bin/python -m pytest -n 2 --dist loadscope
+# What depends on the family of packages: configs, weights, and train, test and resume of each task.
+BOTH_FAMILIES := tests/engine/config tests/engine/test_configs.py tests/engine/test_resume.py \
+	tests/mmcv_ops tests/weights tests/project/test_environment.py tests/project/test_tools.py
 DETECTOR := configs/mask_rcnn_xcit_n12_16_shapes.py
 
-.PHONY: help train test test-openmmlab data docs lint format clean
+.PHONY: help train test test-all test-openmmlab data docs lint format clean
 
 help:
 	@echo 'make train           install, draw the shapes dataset, train a Mask R-CNN, evaluate it'
-	@echo 'make test            install, run the tests'
-	@echo 'make test-openmmlab  the tests on the openmmlab packages, in an environment of their own'
+	@echo 'make test            install, run the tests that take less than 20 seconds'
+	@echo 'make test-all        all tests'
+	@echo 'make test-openmmlab  part of the tests on the openmmlab packages, in their own environment'
 	@echo 'make docs            install Sphinx, build the documentation in build/docs'
-	@echo 'make lint, format    check, or mend, the style'
+	@echo 'make lint, format    check, or fix, the style'
 	@echo 'make clean           remove the environments and what was built'
 
 train: data
@@ -22,37 +26,46 @@ train: data
 data: $(VENV)/installed
 	$(VENV)/bin/python tools/make_shapes.py data/shapes
 
-test: $(VENV)/installed
+test: $(VENV)/installed-tests
 	$(PYTEST)
 
-test-openmmlab: $(VENV_OPENMMLAB)/installed
-	$(PYTEST)
+test-all: $(VENV)/installed-tests
+	$(PYTEST) -m ''
 
 docs: $(VENV)/installed-docs
 	$(VENV)/bin/python -m sphinx -E -W --keep-going -c docs . build/docs
 
-lint: $(VENV)/installed
+test-openmmlab: $(VENV_OPENMMLAB)/installed-tests
+	$(PYTEST) $(BOTH_FAMILIES)
+
+lint: $(VENV)/installed-tests
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/ruff format --check
 	$(VENV)/bin/codespell
 
-format: $(VENV)/installed
+format: $(VENV)/installed-tests
 	$(VENV)/bin/ruff check --fix
 	$(VENV)/bin/ruff format
 
-$(VENV)/installed: STACK := onedl
-$(VENV_OPENMMLAB)/installed: STACK := openmmlab
-# The stamp comes last: an installation that was cut off is made anew.
+$(VENV)/%: FAMILY := onedl
+$(VENV)/%: TESTS := dev
+$(VENV_OPENMMLAB)/%: FAMILY := openmmlab
+$(VENV_OPENMMLAB)/%: TESTS := test
+# The stamps come last: an installation that was interrupted starts again.
 $(VENV)/installed $(VENV_OPENMMLAB)/installed: $(REQUIREMENTS)
 	$(PYTHON) -m venv --clear $(@D)
-	$(@D)/bin/python -m pip install -c constraints.txt -e '.[$(STACK),test]'
+	$(@D)/bin/python -m pip install -c constraints.txt -e '.[$(FAMILY)]'
 	@# mmcv asks for the OpenCV with windows; where libGL is missing, the headless one replaces it.
 	$(@D)/bin/python -c 'import cv2' 2>/dev/null || $(@D)/bin/python -m pip install -c constraints.txt \
 		--force-reinstall --no-deps opencv-python-headless
 	touch $@
 
+$(VENV)/installed-tests $(VENV_OPENMMLAB)/installed-tests: %-tests: %
+	$(@D)/bin/python -m pip install -c constraints.txt -e '.[$(FAMILY),$(TESTS)]'
+	touch $@
+
 $(VENV)/installed-docs: $(VENV)/installed
-	$(VENV)/bin/python -m pip install -c constraints.txt -e '.[onedl,docs]'
+	$(VENV)/bin/python -m pip install -c constraints.txt -e '.[$(FAMILY),docs]'
 	touch $@
 
 clean:

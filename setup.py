@@ -16,6 +16,7 @@ tools = {
     'demo': ['gradio>=6'],
     'mim': ['openmim>=0.3.9', 'setuptools<81'],  # mim imports pkg_resources, which 81 dropped
 }
+test = ['pytest>=8', 'pytest-xdist>=3.6', *tools['classify']]
 
 setup(
     name='xcit_mm',
@@ -72,11 +73,16 @@ setup(
             'setuptools<81',  # mmengine finds configs of mmdet by pkg_resources, which 81 dropped
         ],
         **tools,
-        'docs': ['sphinx>=8.1', 'myst-parser>=4.0', 'furo>=2024.8.6'],
-        'test': [
+        'test': test,
+        'docs': [  # the reference imports every module
             *chain.from_iterable(tools.values()),
-            'pytest>=8',
-            'pytest-xdist>=3.6',
+            'sphinx>=8.1',
+            'myst-parser>=4.0',
+            'furo>=2024.8.6',
+        ],
+        'dev': [  # all tests, and the style
+            *chain.from_iterable(tools.values()),
+            *test,
             'ruff>=0.6',
             'codespell>=2.3',
             'ipykernel>=6.29',

@@ -151,46 +151,37 @@ def test_compressed_masks_are_those_that_pycocotools_writes():
             assert problem(segmentation=runs(changed)) == of.BROKEN_MASK
 
 
-def random_annotation(rng: random.Random) -> dict:
-    far = rng.choice([0, 0, 0, 1e9, 1e300, NAN, float('inf'), -(10**400)])
-
-    def polygon() -> list:
-        numbers = [rng.uniform(-120, 240) for _ in range(rng.choice([0, 4, 5, 6, 8, 80]))]
-        return [far if far and rng.random() < 0.2 else number for number in numbers]
-
-    cuts = sorted(rng.sample(range(1, 12000), rng.randrange(6)))
-    counts = [end - start for start, end in zip([0, *cuts], [*cuts, 12000], strict=True)]
-    counts[-1] += rng.choice([0, 0, 0, 1, -1, 2**32, -(2**32)])
-    differences = [n - counts[i - 2] if i > 2 else n for i, n in enumerate(counts)]
-    size = rng.choice([[100, 120], [100, 120], [120, 100], [0, 0], [-100, -120], [100.0, 120]])
-    text = padded(*differences, length=rng.choice([1, 3, 4, 5, 6, 7, 12]))
-    mask = rng.choice([[polygon() for _ in range(rng.randrange(3))], runs(counts), runs(text)])
-    if isinstance(mask, dict):
-        mask['size'] = size
-    return annotation(id=1, image_id=1, segmentation=mask, iscrowd=rng.randrange(2))
-
-
-def evaluate_what_is_accepted() -> None:
+def evaluate_random_masks() -> None:
+    """Let pycocotools decode and compare every mask that passes the check."""
     image = np.zeros((100, 120), np.uint8, order='F')
     image[30:60, 20:70] = 1
     accepted = 0
     for seed in range(2000):
-        entry = random_annotation(random.Random(seed))
-        kind = find_problem(entry, IMAGE, {1}, True, in_evaluation=True)
+        rng = random.Random(seed)
+        far = rng.choice([0, 0, 0, 1e9, 1e300, NAN, float('inf'), -(10**400)])
+        lengths = rng.choices([0, 4, 5, 6, 8, 80], k=rng.randrange(3))
+        polygons = [[rng.uniform(-120, 240) for _ in range(n)] for n in lengths]
+        polygons = [[far if far and rng.random() < 0.2 else n for n in p] for p in polygons]
+        cuts = sorted(rng.sample(range(1, 12000), rng.randrange(6)))
+        counts = [end - start for start, end in zip([0, *cuts], [*cuts, 12000], strict=True)]
+        counts[-1] += rng.choice([0, 0, 0, 1, -1, 2**32, -(2**32)])
+        differences = [n - counts[i - 2] if i > 2 else n for i, n in enumerate(counts)]
+        text = padded(*differences, length=rng.choice([1, 3, 4, 7, 12]))
+        size = rng.choice([[100, 120], [100, 120], [120, 100], [0, 0], [-100, -120]])
+        mask = rng.choice([polygons, runs(counts, size), runs(text, size)])
+        kind = problem(True, segmentation=mask)
         if kind is None or of.CONSEQUENCES[kind][1] != of.STOPS:
             accepted += 1
             coco = COCO()
-            coco.dataset = dict(images=[IMAGE | dict(id=1)], annotations=[entry])
-            with environment.quiet():
-                coco.createIndex()
-            encoded = coco.annToRLE(entry)
-            coco_mask.iou([coco_mask.encode(image)], [encoded], [entry['iscrowd']])
+            coco.imgs = {1: IMAGE}
+            encoded = coco.annToRLE(annotation(image_id=1, segmentation=mask))
+            coco_mask.iou([coco_mask.encode(image)], [encoded], [seed % 2])
             coco_mask.decode(encoded)
     assert accepted > 200
 
 
 def test_pycocotools_neither_crashes_nor_hangs_at_what_is_accepted():
-    process = multiprocessing.get_context('fork').Process(target=evaluate_what_is_accepted)
+    process = multiprocessing.get_context('fork').Process(target=evaluate_random_masks)
     process.start()
     process.join(PATIENCE)
     process.kill()
@@ -217,17 +208,13 @@ def dataset(tmp_path, shapes_root):
             change(content)
             path.write_text(json.dumps(content))
         load = dict(type='LoadAnnotations', with_bbox=True, with_mask=with_mask)
-        inside = dict(type='RandomChoice', transforms=[[load]])
+        loads = [dict(type='LoadImage'), dict(type='RandomChoice', transforms=[[load]])]
         config = dict(
             type=kind,
             ann_file=str(path),
             data_prefix=dict(img=str(root / f'coco/{split}2017')),
             metainfo=dict(classes=('circle', 'square', 'triangle')),
-            pipeline=[
-                dict(type='LoadImage'),
-                inside,
-                dict(type='PackDetInputs', meta_keys=('img_path',)),
-            ],
+            pipeline=[*loads, dict(type='PackDetInputs', meta_keys=('img_path',))],
             test_mode=split == 'val',
             lazy_init=True,
         )
@@ -260,18 +247,17 @@ def test_mmdet_drops_the_same_boxes(dataset):
                 bbox=[*rng.integers(-40, 200, 2).tolist(), *rng.uniform(-3, 60, 2).tolist()],
                 area=int(rng.integers(-1, 9)),
                 category_id=int(rng.integers(1, 5)),
-                ignore=int(rng.integers(10) == 0),
+                ignore=i % 10 == 0,
             )
             for i in range(3000)
         ]
 
     expected = dataset(add_boxes, kind='CocoDataset').get_data_info(0)['instances']
     checked = dataset()
-    assert checked.get_data_info(0)['instances'] == expected and len(expected) > 300
-    dropped = [entry for entry in checked.problems if entry.kind != of.BEYOND]
-    num_ignored = 3000 - len(dropped) - len(expected)
-    assert 200 < num_ignored < 400
-    assert set(counts(checked)) == {of.NO_SIZE, of.OUTSIDE, of.UNKNOWN_CATEGORY, of.BEYOND}
+    assert checked.get_data_info(0)['instances'] == expected
+    dropped = {kind: n for kind, n in counts(checked).items() if kind != of.BEYOND}
+    assert dropped.keys() == {of.NO_SIZE, of.OUTSIDE, of.UNKNOWN_CATEGORY}
+    assert sum(dropped.values()) + len(expected) == 2700 and len(expected) > 300
 
 
 def test_all_problems_are_counted_logged_once_and_survive_the_pipeline(dataset, log):
@@ -323,10 +309,7 @@ def set_value(part, field, value):
     [
         (set_value('annotations', 'id', 1), r'annotations\[2\] has the id 1 of an earlier entry'),
         (set_value('images', 'id', 1), r'images\[2\] has the id 1 of an earlier entry'),
-        (set_value('categories', 'id', 1), r'categories\[2\] has the id 1 of an earlier entry'),
         (set_value('annotations', 'image_id', None), r'annotations\[2\] has the image_id None'),
-        (set_value('annotations', 'id', 'a'), r"annotations\[2\] has the id 'a'"),
-        (set_value('images', 'id', 'a'), r"images\[2\] has the id 'a'"),
         (set_value('images', 'id', 2**60), r'images\[2\] has the id 1152921504606846976'),
         (set_value('categories', 'name', 3), r'categories\[2\] has the name 3'),
         (set_value('images', 'width', '160'), r"images\[2\] has the width '160'"),
@@ -345,9 +328,7 @@ def test_entries_that_mmdet_or_pycocotools_would_misread_are_refused(dataset, ch
     ('text', 'message'),
     [
         (b'[' * 100_000, 'RecursionError'),
-        (b'[]', 'a list, not an object'),
         (b'{"images": [], "annotations": []}', 'categories is not a list of objects'),
-        (b'\xef\xbb\xbf{}', 'JSONDecodeError'),
         (b'\xff', 'UnicodeDecodeError'),
         (b'{"images": [{"id": "' + b'a' * 10_000 + b'"}]}', 'has the file_name None'),
     ],

@@ -64,7 +64,7 @@ def test_the_losses_fall(run):
     first, last = range(1, 4), range(NUM_ITERS - 2, NUM_ITERS + 1)
     assert sum(history[i] for i in last) < 0.9 * sum(history[i] for i in first)
     assert output.count('The training is finished.') == 1
-    assert 'the processes talk through gloo' in output
+    assert 'the processes communicate through gloo' in output
 
 
 def test_a_model_with_parameters_that_get_no_gradient_trains(shapes_root, tmp_path):

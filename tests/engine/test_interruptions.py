@@ -6,16 +6,13 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-from helpers import PATIENCE, ROOT, wait_until
-from helpers.killed_runs import NUM_ITERS
+from helpers import ROOT, wait_until
 from helpers.runs import DETECTOR, SEGMENTOR, Running, children_of, options, steps, weights
 
-NUM_KILLS = 20
 SMALL = """
 arch = dict(_delete_=True, embed_dim=64, depth=4, num_heads=2, eta=1.0)
 model = dict(
@@ -38,38 +35,30 @@ def assert_same_runs(first: Path, second: Path, num_iters: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ('kills', 'iterations'), [(6, 18), pytest.param(20, 60, marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize(
     ('config', 'processes'), [(DETECTOR, 1), (SEGMENTOR, 2)], ids=['detector', 'two processes']
 )
-def test_a_run_killed_twenty_times_ends_like_one_left_alone(
-    shapes_root, tmp_path, config, processes
+def test_a_run_that_is_killed_again_and_again_ends_like_one_left_alone(
+    shapes_root, tmp_path, config, processes, kills, iterations
 ):
     """With drop path, augmentation, a worker of its own for the data, and averaged weights."""
     own = tmp_path / 'own.py'
     own.write_text(f"_base_ = '{ROOT / config}'\n{SMALL}")
-    done = subprocess.run(
-        [
-            sys.executable,
-            'tests/helpers/killed_runs.py',
-            *map(str, (own, shapes_root, tmp_path, processes, NUM_KILLS)),
-        ],
-        cwd=ROOT,
-        env=os.environ | {'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1'},
-        capture_output=True,
-        text=True,
-        timeout=2 * PATIENCE,
-    )
+    arguments = (own, shapes_root, tmp_path, processes, kills, iterations)
+    running = Running('tests/helpers/killed_runs.py', *arguments)
+    returned, output, _ = running.end()
     logs = ''.join(path.read_text()[-3000:] for path in tmp_path.glob('*.log'))
-    assert done.returncode == 0, done.stdout + done.stderr[-3000:] + logs
-    newest = [int(number) for number in re.findall(r'newest checkpoint (\d+)', done.stdout)]
-    assert len(newest) == NUM_KILLS
+    assert returned == 0, output[-3000:] + logs
+    newest = [int(number) for number in re.findall(r'newest checkpoint (\d+)', output)]
+    assert len(newest) == kills
     assert newest == sorted(newest)
-    assert len(set(newest)) > NUM_KILLS / 3  # at so many places
-    assert_same_runs(tmp_path / 'whole', tmp_path / 'killed', NUM_ITERS)
-    # Workers of the killed processes end, too.
-    wait_until(
-        lambda: subprocess.run(['pgrep', '-f', str(own)], capture_output=True).returncode == 1,
-        seconds=60,
-    )
+    assert len(set(newest)) > kills / 3  # at so many iterations
+    assert_same_runs(tmp_path / 'whole', tmp_path / 'killed', iterations)
+    # The data workers of the killed processes end, too.
+    session = ['pgrep', '--session', str(running.process.pid)]
+    wait_until(lambda: subprocess.run(session, capture_output=True).returncode == 1, seconds=60)
 
 
 EPOCHS = f"""_base_ = '{ROOT / SEGMENTOR}'
@@ -90,7 +79,7 @@ def train_epochs(shapes_root, tmp_path_factory):
 
     def start(work_dir: Path, *more: str) -> Running:
         arguments = ['--work-dir', work_dir, *more, '--cfg-options', f'data_root={shapes_root}']
-        return Running(sys.executable, 'tools/train.py', config, *arguments)
+        return Running('tools/train.py', config, *arguments)
 
     return start
 

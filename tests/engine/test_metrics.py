@@ -20,7 +20,7 @@ NAMES = ('mAP', 'mAP_50', 'mAP_75', 'mAP_s', 'mAP_m', 'mAP_l')
 
 @pytest.fixture
 def annotations(shapes_root):
-    environment.require('mmdet.evaluation')
+    environment.require('xcit_mm.engine.coco_metric')
     return shapes_root / 'coco/annotations/instances_train2017.json'
 
 
@@ -117,7 +117,7 @@ def test_items_that_nobody_asked_for_are_not_made_up(annotations, tmp_path):
 
 
 def test_predictions_without_labels_are_only_written(tmp_path):
-    environment.require('mmseg.evaluation')
+    environment.require('xcit_mm.engine.iou_metric')
     metric = METRICS.build(
         dict(type='ClassIoUMetric', format_only=True, output_dir=str(tmp_path / 'labels'))
     )
@@ -129,7 +129,7 @@ def test_predictions_without_labels_are_only_written(tmp_path):
 
 
 def test_ious_are_those_of_a_plain_count(tmp_path):
-    environment.require('mmseg.evaluation')
+    environment.require('xcit_mm.engine.iou_metric')
     classes = ('background', 'circle', 'square', 'triangle')
     metric = METRICS.build(dict(type='ClassIoUMetric', iou_metrics=['mIoU']))
     metric.dataset_meta = dict(classes=classes)

@@ -1,10 +1,10 @@
 """A training that is killed again and again, beside one that is left alone.
 
-    killed_runs.py CONFIG SHAPES FOLDER PROCESSES KILLS
+    killed_runs.py CONFIG SHAPES FOLDER PROCESSES KILLS ITERATIONS
 
 Each life of a run is a process, or several that talk through gloo, forked from this one, which
-has imported everything: only so 20 of them fit into a test. What they write is in
-FOLDER/{whole,killed} and FOLDER/*.log; how often and where they were killed is printed.
+tool_server.py has forked with everything imported. They write to FOLDER/{whole,killed} and
+FOLDER/*.log; how often and where they were killed is printed.
 """
 
 import os
@@ -18,18 +18,9 @@ from pathlib import Path
 
 from xcit_mm import UserError
 from xcit_mm.engine import train
-from xcit_mm.engine.config.check import FRAMEWORK_PARTS
 from xcit_mm.engine.resume import has_checkpoints
-from xcit_mm.environment import require
 
-for package in ('mmdet', 'mmseg'):  # all that takes long, before the first fork
-    for part in FRAMEWORK_PARTS:
-        require(f'{package}.{part}')
-
-NUM_ITERS = 36
 OPTIONS = {
-    'train_cfg.max_iters': NUM_ITERS,
-    'train_cfg.val_interval': NUM_ITERS // 2,
     'default_hooks.checkpoint.interval': 1,
     'default_hooks.checkpoint.max_keep_ckpts': 3,
     'default_hooks.logger.interval': 1,
@@ -39,7 +30,7 @@ OPTIONS = {
 }
 
 
-def live(config: str, shapes: str, work_dir: Path, processes: int) -> list[int]:
+def live(config: str, options: dict, work_dir: Path, processes: int) -> list[int]:
     """Start the processes of one life."""
     with socket.socket() as probe:
         probe.bind(('127.0.0.1', 0))
@@ -62,7 +53,6 @@ def live(config: str, shapes: str, work_dir: Path, processes: int) -> list[int]:
                 address = dict(MASTER_ADDR='127.0.0.1', MASTER_PORT=port, WORLD_SIZE=processes)
                 place = dict(RANK=rank, LOCAL_RANK=rank)
                 os.environ |= {k: str(v) for k, v in (address | place).items()}
-            options = {'data_root': shapes, **OPTIONS}
             train(config, str(work_dir), resume=resume, launcher=launcher, options=options)
             code = 0
         except UserError as error:
@@ -89,19 +79,27 @@ def wait_for(path: Path, children: list[int]) -> None:
         time.sleep(0.02)
 
 
-def main(config: str, shapes: str, folder: str, processes: str, kills: str) -> None:
+def main(
+    config: str, shapes: str, folder: str, processes: int, kills: int, iterations: int
+) -> None:
     whole, killed = Path(folder, 'whole'), Path(folder, 'killed')
+    options = {
+        **OPTIONS,
+        'data_root': shapes,
+        'train_cfg.max_iters': iterations,
+        'train_cfg.val_interval': iterations // 2,
+    }
     start = time.monotonic()
-    children = live(config, shapes, whole, int(processes))
+    children = live(config, options, whole, processes)
     wait_for(whole / 'iter_1.pth', children)
     first = time.monotonic() - start  # seconds to the first checkpoint
     wait(children)
-    step = (time.monotonic() - start - first) / NUM_ITERS
+    step = (time.monotonic() - start - first) / iterations
     chance = random.Random(0)
     newest = 0
-    for number in range(int(kills)):
-        children = live(config, shapes, killed, int(processes))
-        # In turn: while it gets ready, and some time after a step that it has got on by.
+    for number in range(kills):
+        children = live(config, options, killed, processes)
+        # In turn: while it gets ready, and some time after a further step.
         seconds = chance.uniform(0, first if number % 2 else 3 * step)
         if not number % 2:
             wait_for(killed / f'iter_{newest + 1}.pth', children)
@@ -112,8 +110,8 @@ def main(config: str, shapes: str, folder: str, processes: str, kills: str) -> N
             os.waitpid(child, 0)
         newest = max((int(path.stem[5:]) for path in killed.glob('iter_*.pth')), default=0)
         print(f'killed, newest checkpoint {newest}', flush=True)
-    wait(live(config, shapes, killed, int(processes)))
+    wait(live(config, options, killed, processes))
 
 
 if __name__ == '__main__':
-    main(*sys.argv[1:])
+    main(*sys.argv[1:4], *map(int, sys.argv[4:]))

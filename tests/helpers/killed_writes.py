@@ -70,7 +70,7 @@ def main(folder: str, kills: str, kept: str) -> None:
             path, last, notes = newest_checkpoint(folder, trusted=False)
             newest = last['meta']['iter']
             assert path.name == f'iter_{newest}.pth' and not notes, (path, notes)
-        print(newest, len(unfinished), flush=True)
+        print('killed:', newest, len(unfinished), flush=True)
     write(Path(folder), int(kept), last, number=1)
     print('at the end', *sorted(file.name for file in Path(folder).glob('*.pth')))
 

@@ -29,6 +29,8 @@ def options(shapes_root: Path, max_iters: int) -> list[str]:
         'train_dataloader.batch_size=4',
         'train_dataloader.num_workers=0',
         'train_dataloader.persistent_workers=False',
+        'val_dataloader.num_workers=0',
+        'val_dataloader.persistent_workers=False',
         'log_processor.window_size=1',
         'param_scheduler.0.end=8',  # the warm-up of 50 is longer than these runs
         'optim_wrapper.optimizer.lr=1e-3',  # half of it for half of the recipe's batch

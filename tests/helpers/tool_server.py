@@ -24,7 +24,7 @@ import sys
 import tempfile
 import threading
 import traceback
-from argparse import ArgumentParser, _SubParsersAction
+from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -48,8 +48,7 @@ class Process:
         more_files: The numbers of further open files that it inherits.
         cwd: The folder to run in.
         env: The environment; None: that of this process.
-        only: 'parse' to end once the arguments are read and the config is loaded with its options,
-            'options' to print the names of all options, and of those that are required, instead.
+        only_parse: Exit once the arguments are read and the config is loaded with its options.
     """
 
     def __init__(
@@ -60,7 +59,7 @@ class Process:
         more_files: Sequence[int] = (),
         cwd: Path = ROOT,
         env: dict[str, str] | None = None,
-        only: str | None = None,
+        only_parse: bool = False,
     ) -> None:
         self.args = argv
         self.returncode: int | None = None
@@ -72,7 +71,7 @@ class Process:
             blocked=list(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
             cwd=str(cwd),
             env=dict(os.environ if env is None else env),
-            only=only,
+            only_parse=only_parse,
         )
         socket.send_fds(self._connection, [b' '], list(request['files'].values()))
         self._connection.sendall(f'{json.dumps(request)}\n'.encode())
@@ -225,7 +224,7 @@ def run(
     blocked: list[int],
     cwd: str,
     env: dict[str, str],
-    only: str | None,
+    only_parse: bool,
 ) -> None:
     """Run a script as if this process had been started with it.
 
@@ -235,7 +234,7 @@ def run(
         blocked: Signals that the process that asked for this one blocks.
         cwd: The folder.
         env: The environment.
-        only: See :class:`Process`.
+        only_parse: See :class:`Process`.
     """
     import numpy as np
     import torch
@@ -261,9 +260,8 @@ def run(
         seed()
     sys.path[0] = str(Path(argv[0]).resolve().parent)
     sys.path[1:1] = filter(None, env.get('PYTHONPATH', '').split(os.pathsep))
-    if only is not None:
-        stops = {'parse': stop_after_parsing, 'options': print_options}
-        ArgumentParser.parse_args = stops[only]
+    if only_parse:
+        ArgumentParser.parse_args = stop_after_parsing
     sys.argv = argv
     if argv[0] == '-c':
         sys.argv = ['-c', *argv[2:]]
@@ -284,21 +282,6 @@ def stop_after_parsing(parser: ArgumentParser, *args: object) -> NoReturn:
     parsed = vars(parse_args(parser, *args))
     if 'config' in parsed and 'cfg_options' in parsed:
         load_config(parsed['config'], parsed['cfg_options'])
-    sys.exit()
-
-
-def print_options(parser: ArgumentParser, *args: object) -> NoReturn:
-    parsers = [parser]
-    for action in parser._actions:
-        if isinstance(action, _SubParsersAction):
-            parsers += action.choices.values()
-    known = sorted(name for each in parsers for name in each._option_string_actions)
-    required = [
-        action.option_strings[0]
-        for action in parser._actions
-        if action.required and action.option_strings
-    ]
-    print(json.dumps(dict(known=known, required=required)))
     sys.exit()
 
 

@@ -1,38 +1,177 @@
-"""XCA by itself: against timm's layer, and its arguments."""
+"""Layers that are changed, wrapped, replaced or observed are called instead of read."""
+
+import copy
 
 import pytest
 import torch
 from helpers import randomize, relative_error
-from timm.models.xcit import XCA as TimmXCA
+from helpers.small_xcit import small_xcit
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations, prune
 
+from xcit_mm import XCiT
 from xcit_mm.models.layers import XCA
+from xcit_mm.models.plain import is_plain
+
+LEAVES = (nn.Linear, nn.Conv2d, nn.ConvTranspose2d, nn.BatchNorm2d, nn.LayerNorm, nn.GELU)
 
 
-@pytest.mark.parametrize('qkv_bias', [True, False])
-@pytest.mark.parametrize('num_tokens', [1, 7, 49, 300])
-def test_xca_equals_timm(num_tokens, qkv_bias):
-    reference = TimmXCA(64, num_heads=4, qkv_bias=qkv_bias)
-    randomize(reference)
-    layer = XCA(64, num_heads=4, qkv_bias=qkv_bias)
-    layer.load_state_dict(reference.state_dict())
-    x = torch.randn(2, num_tokens, 64, requires_grad=True)
-    cotangent = torch.randn_like(x)
-    value, wanted = layer(x), reference(x)
-    assert relative_error(value, wanted) <= 1e-5
-    gradients = torch.autograd.grad(value, [x, *layer.parameters()], cotangent)
-    expected = torch.autograd.grad(wanted, [x, *reference.parameters()], cotangent)
-    for gradient, other in zip(gradients, expected, strict=True):
-        # One token has only its sign left after the normalisation: no gradient reaches q and k.
-        assert (gradient - other).norm() <= 1e-5 * max(other.norm().item(), 1e-3)
+class Lora(nn.Module):
+    """A frozen layer with a trainable update of low rank."""
+
+    def __init__(self, base: nn.Linear, rank: int = 2) -> None:
+        super().__init__()
+        self.base = base.requires_grad_(False)
+        self.down = nn.Parameter(0.1 * torch.randn(rank, base.in_features))
+        self.up = nn.Parameter(0.1 * torch.randn(base.out_features, rank))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.base(x) + x @ self.down.T @ self.up.T
+
+    def merged(self) -> nn.Linear:
+        linear = copy.deepcopy(self.base)
+        linear.weight.data += self.up.detach() @ self.down.detach()
+        return linear
 
 
-def test_xca_drops_attention_and_output_in_training_only():
-    x = torch.randn(2, 20, 32)
-    for rates in (dict(attn_drop=0.5), dict(proj_drop=0.5)):
-        layer = XCA(32, 4, **rates)
-        assert not torch.equal(layer(x), layer(x))
-        layer.eval()
-        assert torch.equal(layer(x), layer(x))
+class Quantised(Tensor):
+    def __tensor_flatten__(self):
+        raise NotImplementedError
+
+
+@pytest.fixture
+def model() -> XCiT:
+    model = small_xcit(patch_size=8, drop_path_rate=0.0)
+    randomize(model)
+    return model.eval()
+
+
+@pytest.fixture
+def image() -> Tensor:
+    return torch.randn(1, 3, 280, 280)  # 1225 tokens: the Gram form, more than a chunk of the MLP
+
+
+def replace(model: nn.Module, kind: type[nn.Module], function) -> None:
+    for name, module in list(model.named_modules()):
+        if type(module) is kind:
+            model.set_submodule(name, function(module))
+
+
+def assert_equal_maps(maps: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> None:
+    for value, reference in zip(maps, expected, strict=True):
+        assert relative_error(value, reference) <= 1e-5
+
+
+@torch.no_grad()
+def infer(model: nn.Module, image: Tensor) -> tuple[Tensor, ...]:
+    return model(image)
+
+
+def test_lora_trains_its_own_parameters_and_can_be_merged(model, image):
+    original = infer(model, image)
+    replace(model.requires_grad_(False), nn.Linear, Lora)
+    maps = model(image)
+    assert_equal_maps(infer(model, image), maps)
+    assert all(relative_error(a, b) > 1e-2 for a, b in zip(maps, original, strict=True))
+    sum(m.square().sum() for m in maps).backward()
+    loras = [m for m in model.modules() if isinstance(m, Lora)]
+    assert len(loras) == 4 * len(model.blocks)
+    for lora in loras:
+        assert lora.base.weight.grad is None
+        assert lora.down.grad.abs().sum() > 0
+        assert lora.up.grad.abs().sum() > 0
+    replace(model, Lora, Lora.merged)
+    assert_equal_maps(infer(model, image), maps)
+
+
+def test_dynamic_quantisation_changes_the_output_a_little(model, image):
+    quantised = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, torch.qint8)
+    for value, reference in zip(infer(quantised, image), infer(model, image), strict=True):
+        assert 1e-5 < relative_error(value, reference) <= 0.05
+
+
+@pytest.mark.parametrize('training', [False, True])
+def test_hooks_see_every_layer_once_and_what_they_keep_stays(model, image, training):
+    expected = infer(model, image)
+    kept = []
+
+    def keep(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        kept.append((module, inputs[0], inputs[0].clone(), output, output.clone()))
+
+    layers = [m for m in model.modules() if isinstance(m, LEAVES)]
+    branches = [m for b in model.blocks for m in (b.attn, b.attn.attn_drop, b.local_mp, b.mlp)]
+    for module in (*layers, *branches):
+        module.register_forward_hook(keep)
+    with torch.set_grad_enabled(training):
+        assert_equal_maps(model(image), expected)
+    assert len(kept) == len({module for module, *_ in kept}) == len(layers) + len(branches)
+    for _, inputs, inputs_before, output, output_before in kept:
+        assert torch.equal(inputs, inputs_before)
+        assert torch.equal(output, output_before)
+
+
+@pytest.mark.parametrize('training', [False, True])
+@pytest.mark.parametrize(
+    'name',
+    [
+        'patch_embed.proj.0.0',
+        'patch_embed.proj.0.1',
+        'pos_embeder.token_projection',
+        'blocks.1.attn.qkv',
+        'blocks.1.attn.proj',
+        'blocks.1.local_mp.conv1',
+        'blocks.1.local_mp.bn',
+        'blocks.1.local_mp.conv2',
+        'blocks.1.mlp.fc1',
+        'blocks.1.mlp.fc2',
+        'fpn1.0',
+    ],
+)
+def test_a_hook_that_doubles_an_output_equals_doubled_weights(model, image, name, training):
+    doubled = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in doubled.get_submodule(name).parameters():
+            parameter *= 2
+    model.get_submodule(name).register_forward_hook(lambda module, inputs, output: 2 * output)
+    with torch.set_grad_enabled(training):
+        assert_equal_maps(model(image), doubled(image))
+
+
+def test_a_branch_may_be_replaced(model, image):
+    expected = infer(model, image)
+    model.blocks[1].mlp = nn.Sequential(model.blocks[1].mlp, nn.Identity())
+    assert_equal_maps(infer(model, image), expected)
+    assert_equal_maps(model(image), expected)
+
+
+@pytest.mark.parametrize(
+    'change',
+    [
+        lambda layer: layer.register_forward_hook(print),
+        lambda layer: layer.register_forward_pre_hook(print),
+        lambda layer: layer.register_full_backward_hook(print),
+        lambda layer: layer.register_full_backward_pre_hook(print),
+        lambda layer: parametrizations.weight_norm(layer),
+        lambda layer: prune.l1_unstructured(layer, 'weight', 0.5),
+        lambda layer: setattr(layer, 'forward', torch.relu),
+        lambda layer: setattr(layer, 'weight', nn.Parameter(layer.weight.as_subclass(Quantised))),
+        lambda layer: setattr(layer, '__class__', type('Subclass', (nn.Linear,), {})),
+    ],
+)
+def test_a_changed_layer_is_called(change):
+    layer = nn.Linear(2, 2)
+    assert is_plain(layer)
+    change(layer)
+    assert not is_plain(layer)
+
+
+@pytest.mark.parametrize('name', ['attn_drop', 'proj_drop'])
+def test_xca_drops_attention_and_output_in_training_only(name):
+    x, layer = torch.randn(2, 20, 32), XCA(32, 4)
+    layer.get_submodule(name).p = 0.5
+    assert not torch.equal(layer(x), layer(x))
+    layer.eval()
+    assert torch.equal(layer(x), layer(x))
 
 
 def test_xca_refuses_heads_that_do_not_divide_the_channels():

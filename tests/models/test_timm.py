@@ -1,4 +1,4 @@
-"""Our attention in timm's XCiT."""
+"""The fast attention in timm's XCiT."""
 
 import pytest
 import timm
@@ -15,7 +15,7 @@ def timm_xcit() -> torch.nn.Module:
     return model.eval()
 
 
-@pytest.mark.parametrize('size', [64, 352])  # 16 tokens: direct; 484: the Gram form
+@pytest.mark.parametrize('size', [64, 352])  # 16 tokens: direct form; 484: Gram form
 def test_outputs_and_gradients_stay(size):
     model, image = timm_xcit(), torch.randn(2, 3, size, size)
     names, params = zip(*model.named_parameters(), strict=True)
@@ -30,13 +30,11 @@ def test_outputs_and_gradients_stay(size):
 
 def test_parameters_names_and_random_numbers_stay():
     model = timm_xcit().train()
-    names, params = zip(*model.named_parameters(), strict=True)
+    before = list(model.named_parameters())
     state = torch.get_rng_state()
     assert accelerate(model) is model
     assert torch.equal(torch.get_rng_state(), state)
-    for (name, parameter), old_name, old in zip(
-        model.named_parameters(), names, params, strict=True
-    ):
+    for (name, parameter), (old_name, old) in zip(model.named_parameters(), before, strict=True):
         assert name == old_name
         assert parameter is old
     assert all(m.training for m in model.modules())

@@ -1,4 +1,4 @@
-"""The backbone against the authors' code and timm, and everything its arguments promise."""
+"""The backbone against the authors' code and timm, and the promises of its arguments."""
 
 import copy
 import importlib
@@ -6,49 +6,35 @@ import importlib
 import pytest
 import timm
 import torch
-from helpers import (
-    RELEASE_NAMES,
-    assert_same_gradients,
-    held_bytes,
-    randomize,
-    relative_error,
-)
+from helpers import assert_same_gradients, held_bytes, randomize, relative_error
 from helpers.small_xcit import SMALL, small_xcit
-from torch import nn
+from torch import Tensor, nn
 from torch._subclasses import FakeTensor, FakeTensorMode
+from torch.nn import functional as F
 from torchvision.ops import StochasticDepth
 
 from xcit_mm import XCiT
-from xcit_mm.models.archs import ARCHS
-from xcit_mm.models.layers import XCABlock, map_to_tokens, tokens_to_map
-from xcit_mm.weights.pretrained import load_pretrained
+from xcit_mm.models.archs import ARCHS, released_name
+from xcit_mm.models.layers import XCABlock, tokens_to_map
 
 TOLERANCE = 1e-5
 MOMENTUM = 0.1  # of the authors' BatchNorm
 GOLDEN = {'xcit_p16': 16, 'xcit_p8': 8, 'xcit_p16_odd': 16}
 
 
-def batch_norms(model: nn.Module) -> list[nn.BatchNorm2d]:
-    return [m for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
-
-
-def golden_state(arrays: dict) -> dict:
-    return {k.removeprefix('state/'): v for k, v in arrays.items() if k.startswith('state/')}
-
-
 def golden_model(arrays: dict, patch_size: int) -> XCiT:
-    """The authors' model before its training step.
+    """Return the authors' model before its training step.
 
     The archives were written after that step: `state/` holds the running statistics that it
-    left (the same arrays as `stats/`). They are taken back by r = (r' - m * b) / (1 - m), with
-    b the statistics of the batch; that b is right shows in the outputs in evaluation mode,
-    which depend on every r.
+    left (the same arrays as `stats/`). Undo it by r = (r' - m * b) / (1 - m), where b are the
+    statistics of the batch. The outputs in evaluation mode, which depend on every r, show that b
+    is right.
     """
-    state = golden_state(arrays)
+    state = {k.removeprefix('state/'): v for k, v in arrays.items() if k.startswith('state/')}
     model = small_xcit(patch_size)
     model.load_state_dict(state)
     after = {k: v.double() for k, v in model.state_dict().items() if 'running' in k}
-    for norm in batch_norms(model):
+    for norm in (m for m in model.modules() if isinstance(m, nn.BatchNorm2d)):
         norm.momentum = 1.0  # the running statistics become those of the batch
     model.train()(arrays['input'])
     batch = {k: v.double() for k, v in model.state_dict().items() if 'running' in k}
@@ -59,17 +45,13 @@ def golden_model(arrays: dict, patch_size: int) -> XCiT:
 
 
 @pytest.mark.parametrize(('name', 'patch_size'), GOLDEN.items())
-def test_outputs_in_evaluation_equal_the_authors(golden, name, patch_size):
+def test_evaluation_and_a_training_step_equal_the_authors(golden, name, patch_size):
     arrays = golden(name)
-    maps = golden_model(arrays, patch_size).eval()(arrays['input'])
-    for i, value in enumerate(maps):
+    model = golden_model(arrays, patch_size).eval()
+    for i, value in enumerate(model(arrays['input'])):
         assert relative_error(value, arrays[f'eval/{i}']) <= TOLERANCE
 
-
-@pytest.mark.parametrize(('name', 'patch_size'), GOLDEN.items())
-def test_training_step_equals_the_authors(golden, name, patch_size):
-    arrays = golden(name)
-    model = golden_model(arrays, patch_size).train()
+    model.train()
     before = {k: v.clone() for k, v in model.state_dict().items()}
     image = arrays['input'].requires_grad_()
     maps = model(image)
@@ -82,7 +64,7 @@ def test_training_step_equals_the_authors(golden, name, patch_size):
     for name, gradient in gradients.items():
         reference = arrays[f'grad/{name}']
         if name == 'fpn1.0.bias' and patch_size == 16:
-            # The BatchNorm behind it takes a bias away: the gradient is 0 but for rounding.
+            # BatchNorm subtracts this bias again: the gradient is 0 but for rounding.
             scale = arrays['grad/fpn1.0.weight'].norm()
             assert gradient.norm() <= TOLERANCE * scale
             assert reference.norm() <= TOLERANCE * scale
@@ -97,43 +79,47 @@ def test_training_step_equals_the_authors(golden, name, patch_size):
         assert relative_error(state[name], arrays[f'stats/{name}']) <= TOLERANCE, name
 
 
+def fill(module: nn.Module) -> None:
+    for parameter in module.parameters():
+        if parameter.ndim > 1:
+            nn.init.kaiming_uniform_(parameter, a=5**0.5)
+    randomize(module)
+
+
 @pytest.mark.parametrize('patch_size', [16, 8])
 @pytest.mark.parametrize('arch', ARCHS)
-def test_every_variant_equals_timm_with_its_weights(tmp_path, arch, patch_size):
-    reference = timm.create_model(f'xcit_{RELEASE_NAMES[arch]}_p{patch_size}_224')
-    randomize(reference)
-    torch.save(reference.state_dict(), tmp_path / 'timm.pth')
-    model = XCiT(arch, patch_size)
-    load_pretrained(model, tmp_path / 'timm.pth')
-    reference.norm = reference.cls_attn_blocks = reference.head = None  # the trunk is compared
-    trunk = [name for name in model.state_dict() if not name.startswith('fpn')]
-    reference.eval()
-    model.eval()
+def test_every_variant_equals_timm_with_its_weights(arch, patch_size):
+    with torch.device('meta'):  # skips the slow initialisation
+        reference = timm.create_model(released_name(arch, patch_size))
+        model = XCiT(arch, patch_size)
+    # Only the trunk is compared.
+    reference.cls_token = reference.norm = reference.cls_attn_blocks = reference.head = None
+    reference.to_empty(device='cpu').eval()
+    model.to_empty(device='cpu').eval()
+    for module in (reference, model.fpn1, model.fpn2):
+        fill(module)
+    state = {k.replace('pos_embed.', 'pos_embeder.'): v for k, v in reference.state_dict().items()}
+    missing, unexpected = model.load_state_dict(state, strict=False, assign=True)
+    assert not unexpected
+    assert all(name.startswith('fpn') for name in missing)
 
+    # Rounding decides which of two nearly equal values max-pooling takes and gives a gradient.
+    model.fpn3 = model.fpn4 = nn.Identity()
     # Two images: for one, PyTorch's BatchNorm gives timm's stem wrong gradients on CPUs.
     image = torch.randn(2, 3, 64, 96)
-    maps = model(image)
-    expected = timm_maps(reference, model, image)
+    maps, expected = model(image), timm_maps(reference, model, image)
     for value, wanted in zip(maps, expected, strict=True):
         assert relative_error(value, wanted) <= TOLERANCE
-
-    # Which of two nearly equal values max-pooling takes, and gives a gradient, is rounding's.
-    model.fpn3 = model.fpn4 = nn.Identity()
-    maps = model(image)
     cotangents = [torch.randn_like(m) for m in maps]
-    expected = timm_maps(reference, model, image)
-
-    names = [name for name in trunk if 'running' not in name and 'num_batches' not in name]
     ours = dict(model.named_parameters())
-    timms = {n.replace('pos_embed.', 'pos_embeder.'): p for n, p in reference.named_parameters()}
+    names = [n.replace('pos_embed.', 'pos_embeder.') for n, _ in reference.named_parameters()]
     gradients = torch.autograd.grad(maps, [ours[n] for n in names], cotangents)
-    wanted = torch.autograd.grad(expected, [timms[n] for n in names], cotangents)
+    wanted = torch.autograd.grad(expected, list(reference.parameters()), cotangents)
     for name, value, reference_value in zip(names, gradients, wanted, strict=True):
         assert relative_error(value, reference_value) <= TOLERANCE, name
 
 
-def timm_maps(reference: nn.Module, model: XCiT, image: torch.Tensor) -> list[torch.Tensor]:
-    """timm's tokens after our out_indices, through our pyramid (timm has none)."""
+def timm_maps(reference: nn.Module, model: XCiT, image: Tensor) -> list[Tensor]:
     x, (H, W) = reference.patch_embed(image)
     B, N, C = x.shape
     x = x + reference.pos_embed(B, H, W).reshape(B, C, N).transpose(1, 2)
@@ -147,9 +133,10 @@ def timm_maps(reference: nn.Module, model: XCiT, image: torch.Tensor) -> list[to
 
 
 def test_out_indices_are_the_published_layers():
-    assert XCiT('n12', 16).out_indices == (3, 5, 7, 11)
-    assert XCiT('t24', 16).out_indices == (7, 11, 15, 23)
-    assert XCiT('n12', 16, out_indices=(0, 4, 8, 10)).out_indices == (0, 4, 8, 10)
+    with torch.device('meta'):
+        assert XCiT('n12', 16).out_indices == (3, 5, 7, 11)
+        assert XCiT('t24', 16).out_indices == (7, 11, 15, 23)
+        assert XCiT('n12', 16, out_indices=[0, 4, 8, 10]).out_indices == (0, 4, 8, 10)
 
 
 def test_layers_behind_the_last_output_are_not_computed_and_not_trained():
@@ -166,10 +153,9 @@ def test_layers_behind_the_last_output_are_not_computed_and_not_trained():
 
 
 @pytest.mark.parametrize('patch_size', [16, 8])
-@pytest.mark.parametrize('size', [(75, 110), (33, 200), (64, 64)])
+@pytest.mark.parametrize('size', [(75, 110), (33, 200)])
 def test_odd_sizes_give_strides_4_to_32(patch_size, size):
-    model = small_xcit(patch_size).eval()
-    maps = model(torch.randn(1, 3, *size))
+    maps = small_xcit(patch_size).eval()(torch.randn(1, 3, *size))
     tokens = [-(-side // patch_size) for side in size]
     for stride, value in zip((4, 8, 16, 32), maps, strict=True):
         assert value.shape == (1, 32, *(t * patch_size // stride for t in tokens))
@@ -185,15 +171,13 @@ def test_the_smallest_image_passes_and_a_smaller_one_is_refused(patch_size):
         model(torch.randn(1, 3, smallest - 1, 64))
 
 
-@pytest.mark.parametrize('arch', ['s12', 't24', 'l24'])
-@pytest.mark.parametrize('patch_size', [16, 8])
-def test_layer_scale_and_drop_path_are_the_published_ones_in_every_layer(arch, patch_size):
-    model = XCiT(arch, patch_size)
-    rates = {m.p for m in model.modules() if isinstance(m, StochasticDepth)}
-    assert rates == {ARCHS[arch].drop_path_rate[patch_size]}
-    for block in model.blocks:
-        for gamma in (block.gamma1, block.gamma2, block.gamma3):
-            assert (gamma == ARCHS[arch].eta).all()
+def test_layer_scale_and_drop_path_have_the_published_values_in_every_layer():
+    for block in XCiT(SMALL | dict(eta=1e-5), 16, out_indices=(0, 1, 2, 3)).blocks:
+        assert all((gamma == 1e-5).all() for gamma in (block.gamma1, block.gamma2, block.gamma3))
+    for patch_size, rate in ((16, 0.25), (8, 0.3)):
+        with torch.device('meta'):
+            model = XCiT('l24', patch_size)
+        assert {m.p for m in model.modules() if isinstance(m, StochasticDepth)} == {rate}
 
 
 def test_drop_path_skips_branches_in_training_only():
@@ -202,15 +186,6 @@ def test_drop_path_skips_branches_in_training_only():
     assert not torch.equal(model(image)[2], model(image)[2])
     model.eval()
     assert torch.equal(model(image)[2], model(image)[2])
-
-
-@pytest.mark.parametrize('patch_size', [16, 8])
-def test_every_parameter_gets_a_gradient(patch_size):
-    model = small_xcit(patch_size)
-    sum(m.square().sum() for m in model(torch.randn(2, 3, 64, 64))).backward()
-    for name, parameter in model.named_parameters():
-        assert parameter.grad is not None, name
-        assert parameter.grad.abs().sum() > 0, name
 
 
 def test_with_cp_changes_neither_gradients_nor_statistics():
@@ -228,10 +203,10 @@ def test_with_cp_changes_neither_gradients_nor_statistics():
 
 @pytest.mark.parametrize('with_cp, bound', [(False, 14), (True, 5)])
 def test_what_is_kept_for_the_backward_pass(with_cp, bound):
-    """Floats for each token, channel and layer, of s12/8 at 512x512, stem and pyramid included.
+    """Floats per token, channel and layer of s12/8 at 512x512, with stem and pyramid.
 
-    timm's keeps 27.7 without a pyramid. With ``with_cp`` what one layer computes anew, at most
-    14 times its share, stays below the bound, too.
+    timm's XCiT keeps 27.7 without a pyramid. With ``with_cp``, the backward pass recomputes at
+    most 14 times the share of one layer, which stays within the bound as well.
     """
     model = XCiT('s12', 8, drop_path_rate=0.0, with_cp=with_cp)
     image = torch.randn(1, 3, 512, 512)
@@ -246,14 +221,14 @@ def test_a_single_image_gets_the_gradients_of_float64():
     randomize(model)
     image = torch.randn(1, 3, 64, 96)
     cotangents = [torch.randn_like(m) for m in model(image)]
-    twin = copy.deepcopy(model).double()  # of the same image twice: the same statistics
+    twin = copy.deepcopy(model).double()  # gets the image twice: the same statistics
     torch.autograd.backward(model(image), cotangents)
     twice = [t.double().repeat(2, 1, 1, 1) for t in (image, *cotangents)]
     torch.autograd.backward(twin(twice[0]), twice[1:])
     ours = {name: p.grad for name, p in model.named_parameters()}
     expected = {name: p.grad / 2 for name, p in twin.named_parameters()}
-    # BatchNorm takes the bias in front of it away: zero but for rounding, which follows the size of
-    # what is summed up, and so the gradient of the weight.
+    # BatchNorm subtracts the bias in front of it: the gradient is zero but for rounding, which
+    # follows the size of the summands, and so the gradient of the weight.
     bias, scale = 'fpn1.0.bias', expected['fpn1.0.weight'].norm()
     assert expected.pop(bias).norm() <= 1e-12 * scale
     assert ours.pop(bias).norm() <= TOLERANCE * scale
@@ -263,8 +238,8 @@ def test_a_single_image_gets_the_gradients_of_float64():
 @pytest.mark.parametrize('autocast', [None, torch.bfloat16])
 @pytest.mark.parametrize('patch_size', [16, 8])
 def test_inference_equals_evaluation_with_a_gradient(patch_size, autocast):
-    """Without a gradient BatchNorm is folded, and the branches are added in place."""
-    model = XCiT(SMALL, patch_size, out_indices=(0, 1, 2, 3), drop_path_rate=0.5).eval()
+    """Without a gradient, BatchNorm is folded and the branches are added in place."""
+    model = small_xcit(patch_size, drop_path_rate=0.5).eval()
     randomize(model)
     image = torch.randn(2, 3, 480, 320)  # 600 or 2400 tokens: the Gram form, several chunks
     before = image.clone()
@@ -279,19 +254,6 @@ def test_inference_equals_evaluation_with_a_gradient(patch_size, autocast):
     assert torch.equal(image, before)
 
 
-def test_inference_keeps_the_maps_that_it_has_given_out():
-    """The branches of a layer are added in place, but not into the map of the layer before."""
-    model = small_xcit(patch_size=8).eval()
-    randomize(model)
-    image = torch.randn(1, 3, 64, 64)
-    with torch.no_grad():
-        _, second, _, _ = model(image)
-        x = map_to_tokens(model.patch_embed(image) + model.pos_embeder(8, 8))
-        for block in model.blocks[:2]:
-            x = block(x, 8, 8)
-    assert torch.equal(second, tokens_to_map(x, 8, 8))
-
-
 @pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
 def test_a_model_of_16_bit_infers_in_16_bit(dtype):
     model = small_xcit().eval()
@@ -304,55 +266,33 @@ def test_a_model_of_16_bit_infers_in_16_bit(dtype):
         assert relative_error(a.float(), b) <= 5e-2
 
 
-def test_hooks_of_batch_norm_are_called_in_inference():
-    """Where BatchNorm is folded into a convolution, nobody would see its output."""
-    model = small_xcit().eval()
-    randomize(model)
-    image = torch.randn(1, 3, 64, 64)
-    seen = {}
-    with torch.no_grad():
-        wanted = model(image)
-        for name, module in model.named_modules():
-            if isinstance(module, nn.BatchNorm2d):
-                module.register_forward_hook(lambda m, x, y, name=name: seen.update({name: 2 * y}))
-        for a, b in zip(model(image), wanted, strict=True):
-            assert relative_error(a, b) <= TOLERANCE
-        assert len(seen) == len(batch_norms(model))
-        for norm in batch_norms(model):
-            norm.register_forward_pre_hook(lambda m, x: (torch.zeros_like(x[0]),))
-        changed = model(image)
-    with_gradient = model(image)
-    for a, b, c in zip(changed, with_gradient, wanted, strict=True):
-        assert relative_error(a, b) <= TOLERANCE
-        assert relative_error(a, c) > 0.1
-
-
 def test_a_fake_tensor_is_not_kept_for_real_images():
     model = small_xcit()
     with FakeTensorMode(allow_non_fake_inputs=True):
-        fake = model(torch.randn(1, 3, 848, 336))  # a size that no other test has; the Gram form
+        fake = model(torch.randn(1, 3, 240, 224))  # a size that no other test has; the Gram form
     assert all(isinstance(m, FakeTensor) for m in fake)
-    maps = model(torch.randn(1, 3, 848, 336))
+    maps = model(torch.randn(1, 3, 240, 224))
     assert [m.shape for m in maps] == [m.shape for m in fake]
     assert not any(isinstance(m, FakeTensor) for m in maps)
 
 
-@pytest.mark.parametrize('training', [False, True])
-def test_it_compiles_without_graph_breaks(training):
+@pytest.mark.parametrize(
+    'training, size, backend', [(True, 64, 'eager'), (False, 320, 'aot_eager')]
+)
+def test_it_compiles_without_graph_breaks(training, size, backend):
     model = small_xcit(drop_path_rate=0.0).train(training)
     randomize(model)
     twin = copy.deepcopy(model)
     torch.compiler.reset()
-    compiled = torch.compile(model, fullgraph=True, backend='aot_eager')
-    for size in (64, 96, 320):
-        image = torch.randn(2, 3, size, size)
-        with torch.set_grad_enabled(training):
-            for a, b in zip(compiled(image), twin(image), strict=True):
-                assert relative_error(a, b) <= TOLERANCE
+    compiled = torch.compile(model, fullgraph=True, backend=backend, dynamic=False)
+    image = torch.randn(2, 3, size, size)
+    with torch.set_grad_enabled(training):
+        for a, b in zip(compiled(image), twin(image), strict=True):
+            assert relative_error(a, b) <= TOLERANCE
 
 
 def test_float16_keeps_the_branches_of_an_initial_layer_scale():
-    """Gamma is 1e-5 at first in the models of 24 layers; times a weight it vanishes in float16."""
+    """Gamma starts at 1e-5 in the models of 24 layers; times a weight it vanishes in float16."""
     block = XCABlock(dim=32, num_heads=4, eta=1e-5, drop_path=0.0)
     names, params = zip(*block.named_parameters(), strict=True)
     x, cotangent = torch.randn(2, 400, 32), 1024 * torch.randn(2, 400, 32)  # a usual loss scale
@@ -369,68 +309,58 @@ def test_it_can_be_traced():
     model = small_xcit().eval()
     image = torch.randn(1, 3, 96, 64)
     with torch.no_grad():
-        traced = torch.jit.trace(model, image)
+        traced = torch.jit.trace(model, image, check_trace=False)
         for a, b in zip(traced(image), model(image), strict=True):
             assert relative_error(a, b) <= TOLERANCE
 
 
-def test_frozen_stages_get_no_gradient_and_keep_their_statistics():
-    model = small_xcit(frozen_stages=2, drop_path_rate=0.5).train()
+@pytest.mark.parametrize('stages', [0, 2])
+def test_frozen_stages_get_no_gradient_and_keep_their_statistics(stages):
+    model = small_xcit(frozen_stages=stages, drop_path_rate=0.5).train()
     before = {k: v.clone() for k, v in model.state_dict().items()}
     sum(m.square().sum() for m in model(torch.randn(2, 3, 64, 64))).backward()
-    frozen = ('patch_embed.', 'pos_embeder.', 'blocks.0.', 'blocks.1.')
+    frozen = ('patch_embed.', 'pos_embeder.', 'blocks.0.', 'blocks.1.')[: stages + 2]
     for name, parameter in model.named_parameters():
         assert (parameter.grad is None) == name.startswith(frozen), name
     for name, value in model.state_dict().items():
         if 'running' in name:
             assert torch.equal(value, before[name]) == name.startswith(frozen), name
-    assert not model.blocks[1].training
-    assert model.blocks[2].training
-
-
-def test_frozen_stages_0_freezes_the_embeddings_alone():
-    model = small_xcit(frozen_stages=0)
-    trained = {name.split('.')[0] for name, p in model.named_parameters() if p.requires_grad}
-    assert trained == {'blocks', 'fpn1', 'fpn2'}
+    assert [block.training for block in model.blocks] == [i >= stages for i in range(4)]
 
 
 @pytest.mark.parametrize('framework', ['mmengine', 'mmdet', 'mmseg'])
 def test_both_frameworks_build_it_from_a_config(framework):
     registry = importlib.import_module(f'{framework}.registry').MODELS
-    assert isinstance(registry.build(dict(type='XCiT', arch='n12', patch_size=16)), XCiT)
+    with torch.device('meta'):
+        assert isinstance(registry.build(dict(type='XCiT', arch='n12', patch_size=16)), XCiT)
 
 
 @pytest.mark.parametrize(
     ('kwargs', 'message'),
     [
         (dict(arch='b12'), r"'b12'.*'n12'.*'l24'"),
+        (dict(arch=['s12']), r"\['s12'\].*'n12'"),
         (dict(arch=dict(embed_dim=64)), 'embed_dim.*num_heads'),
         (dict(arch=SMALL | dict(num_heads=0)), r"'num_heads': 0.*integers > 0"),
         (dict(arch=SMALL | dict(depth='6')), r"'depth': '6'.*integers > 0"),
         (dict(arch=SMALL | dict(embed_dim=36)), r'multiple of 8'),
-        (dict(arch=SMALL | dict(eta=None)), r'eta is not a number'),
+        (dict(arch=SMALL | dict(eta=None)), r'eta \(a number\)'),
+        (dict(arch=dict(embed_dim=32, depth=6, num_heads=5, eta=1.0)), 'num_heads=5'),
+        (dict(arch=SMALL | dict(depth=3)), r'ascending layers in 0\.\.2'),
         (dict(patch_size=14), r'14.*\(8, 16\)'),
         (dict(out_indices=(3, 5, 7)), r'\(3, 5, 7\).*4 ascending layers in 0\.\.11'),
         (dict(out_indices=(3, 5, 7, 12)), r'0\.\.11'),
         (dict(out_indices=(5, 3, 7, 11)), 'ascending'),
         (dict(out_indices=3), r'out_indices=3'),
         (dict(out_indices=(0, 'a', 2, 3)), r"'a'.*ascending"),
-        (dict(out_indices=(0, [1], 2, 3)), r'\[1\].*ascending'),
-        (dict(out_indices=(3.0, 5.0, 7.0, 11.0)), r'3\.0.*ascending'),
-        (
-            dict(arch=dict(embed_dim=32, depth=3, num_heads=4, eta=1.0)),
-            r'ascending layers in 0\.\.2',
-        ),
-        (dict(arch=['s12']), r"\['s12'\].*'n12'"),
         (dict(drop_path_rate='0.1'), r"'0\.1'.*\[0, 1\)"),
-        (dict(init_cfg=[dict(type='Pretrained')]), 'init_cfg'),
         (dict(drop_path_rate=1.5), r'1\.5.*\[0, 1\)'),
+        (dict(init_cfg=[dict(type='Pretrained')]), 'init_cfg'),
         (dict(frozen_stages=13), r'13.*-1\.\.12'),
-        (dict(arch=dict(embed_dim=32, depth=6, num_heads=5, eta=1.0)), 'num_heads=5'),
     ],
 )
 def test_a_wrong_argument_is_named_with_the_valid_choices(kwargs, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=message), torch.device('meta'):
         XCiT(**kwargs)
 
 
@@ -444,16 +374,10 @@ def test_an_image_without_three_channels_is_refused(shape):
 def test_out_norm_normalises_the_channels_of_every_map(patch_size):
     plain, normed = small_xcit(patch_size), small_xcit(patch_size, out_norm=True)
     randomize(normed)
-    plain.load_state_dict(
-        {k: v for k, v in normed.state_dict().items() if not k.startswith('out_norms')}
-    )
+    state = normed.state_dict()
+    plain.load_state_dict({k: v for k, v in state.items() if not k.startswith('out_norms')})
     image = torch.randn(2, 3, 64, 96)
-    maps = normed.eval()(image)
-    for norm, value, before in zip(normed.out_norms, maps, plain.eval()(image), strict=True):
-        channels_last = before.movedim(1, -1)
-        mean, var = channels_last.mean(-1, keepdim=True), channels_last.var(-1, False, keepdim=True)
-        expected = (channels_last - mean) / (var + 1e-6).sqrt() * norm.weight + norm.bias
+    maps = zip(normed.out_norms, normed.eval()(image), plain.eval()(image), strict=True)
+    for norm, value, before in maps:
+        expected = F.layer_norm(before.movedim(1, -1), (32,), norm.weight, norm.bias, 1e-6)
         assert relative_error(value, expected.movedim(-1, 1)) <= TOLERANCE
-    sum(m.pow(2).sum() for m in maps).backward()
-    for parameter in normed.out_norms.parameters():
-        assert parameter.grad.abs().sum() > 0

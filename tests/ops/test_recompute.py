@@ -1,4 +1,4 @@
-"""The backward pass that computes again: as often as it is asked for, and after a failure."""
+"""Recomputation in the backward pass: repeated, and after a failure."""
 
 import copy
 
@@ -8,7 +8,7 @@ from helpers import assert_same_gradients, randomize
 from helpers.small_xcit import small_xcit
 from torch import Tensor, nn
 
-from xcit_mm.models import layers, xcit
+from xcit_mm.models import convolutions, layers, xcit
 from xcit_mm.ops.recompute import recompute
 
 TOLERANCE = 1e-5
@@ -31,10 +31,9 @@ def reference(model, image, monkeypatch) -> tuple[list[list[Tensor]], dict[str, 
     """The gradients of each output and the buffers after the forward pass, nothing recomputed."""
     twin = copy.deepcopy(model)
     twin.with_cp = False
-    for module in (layers, xcit):
+    for module in (convolutions, layers, xcit):
         monkeypatch.setattr(module, 'recompute', lambda function, *args, **kwargs: function(*args))
-    outputs = twin(image)
-    gradients = gradients_of_each(twin, outputs)
+    gradients = gradients_of_each(twin, twin(image))
     monkeypatch.undo()
     return gradients, dict(twin.named_buffers())
 
@@ -49,13 +48,19 @@ def gradients_of_each(model: nn.Module, outputs: tuple[Tensor, ...]) -> list[lis
     ]
 
 
-def test_each_output_has_its_own_backward_pass(model, image, reference):
-    expected, buffers = reference
-    names = [name for name, _ in model.named_parameters()]
-    for gradients, wanted in zip(gradients_of_each(model, model(image)), expected, strict=True):
-        assert_same_gradients(names, gradients, wanted, TOLERANCE)
+def assert_gradients_and_buffers(
+    model: nn.Module, expected: list[Tensor], buffers: dict[str, Tensor]
+) -> None:
+    names, params = zip(*model.named_parameters(), strict=True)
+    assert_same_gradients(names, [p.grad for p in params], expected, TOLERANCE)
     for name, buffer in model.named_buffers():
         assert torch.equal(buffer, buffers[name]), name
+
+
+def test_each_output_has_its_own_backward_pass(model, image, reference):
+    names = [name for name, _ in model.named_parameters()]
+    for gradients, wanted in zip(gradients_of_each(model, model(image)), reference[0], strict=True):
+        assert_same_gradients(names, gradients, wanted, TOLERANCE)
 
 
 def test_a_second_backward_pass_adds_the_same_gradients(model, image, reference):
@@ -63,30 +68,23 @@ def test_a_second_backward_pass_adds_the_same_gradients(model, image, reference)
     loss = sum(y.square().sum() for y in model(image))
     loss.backward(retain_graph=True)
     loss.backward()
-    names, params = zip(*model.named_parameters(), strict=True)
     twice = [2 * sum(each) for each in zip(*expected, strict=True)]
-    assert_same_gradients(names, [p.grad for p in params], twice, TOLERANCE)
-    for name, buffer in model.named_buffers():
-        assert torch.equal(buffer, buffers[name]), name
+    assert_gradients_and_buffers(model, twice, buffers)
 
 
 def test_an_exception_in_the_backward_pass_leaves_the_statistics(model, image, reference):
-    """The graph is kept: after what has failed is mended, the same backward pass succeeds."""
+    """The graph is kept: when the failure is mended, the same backward pass succeeds."""
     expected, buffers = reference
     loss = sum(y.square().sum() for y in model(image))
     norm = model.blocks[1].local_mp.bn
-    failing = norm.register_forward_hook(fail)  # it is called when the layer is computed again
+    failing = norm.register_forward_hook(fail)  # called when the layer is recomputed
     with pytest.raises(RuntimeError, match='out of memory'):
         loss.backward(retain_graph=True)
     failing.remove()
     assert all(m.momentum == 0.1 for m in model.modules() if isinstance(m, nn.BatchNorm2d))
     model.zero_grad()
     loss.backward()
-    names, params = zip(*model.named_parameters(), strict=True)
-    wanted = [sum(each) for each in zip(*expected, strict=True)]
-    assert_same_gradients(names, [p.grad for p in params], wanted, TOLERANCE)
-    for name, buffer in model.named_buffers():
-        assert torch.equal(buffer, buffers[name]), name
+    assert_gradients_and_buffers(model, [sum(g) for g in zip(*expected, strict=True)], buffers)
 
 
 def fail(*args: object) -> None:

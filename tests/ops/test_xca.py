@@ -7,8 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from xcit_mm.models.archs import ARCHS
-from xcit_mm.ops import xca
-from xcit_mm.ops.xca import CPU_CHUNK, faster_form
+from xcit_mm.ops.xca import CPU_CHUNK, faster_form, xca
 
 NAMES = ('y', 'x', 'qkv_weight', 'qkv_bias', 'temperature', 'proj_weight', 'proj_bias')
 
@@ -28,6 +27,11 @@ def tokens(B: int, N: int, C: int, kind: str) -> Tensor:
     elif kind == 'outliers':
         x[..., ::37] *= 30
         x[:, ::101] *= 10
+    elif kind == 'one large token':
+        x[:, N // 2] *= 1e4
+    elif kind == 'one large direction':
+        direction = F.normalize(torch.randn(C, dtype=torch.float64), dim=0)
+        x += 1e3 * (x @ direction)[..., None] * direction
     return x
 
 
@@ -47,25 +51,22 @@ def value_and_gradients(
 
 
 @pytest.mark.parametrize(
-    'B, N, C, h', [(1, 1, 8, 2), (2, 7, 24, 3), (2, 50, 10, 5), (1, 300, 40, 4)]
+    'B, N, C, h, kind, tolerance',
+    [
+        (1, 1, 8, 2, 'plain', 1e-10),
+        (2, 7, 24, 3, 'plain', 1e-10),
+        (2, 50, 10, 5, 'plain', 1e-10),
+        (1, 300, 40, 4, 'plain', 1e-10),
+        (2, 2 * CPU_CHUNK + 5, 16, 2, 'large mean', 1e-9),
+    ],
 )
-def test_the_forms_are_equal_in_float64(B, N, C, h):
-    x, params = tokens(B, N, C, 'plain'), parameters(C, h, torch.float64)
-    cotangent = torch.randn(B, N, C, dtype=torch.float64)
-    direct = value_and_gradients(x, params, cotangent, 'direct', torch.float64)
-    gram = value_and_gradients(x, params, cotangent, 'gram', torch.float64)
-    for name, a, b in zip(NAMES, direct, gram, strict=True):
-        assert (a - b).norm() <= 1e-10 * max(a.norm().item(), 1e-3), name
-
-
-def test_the_gram_form_takes_its_chunks_together():
-    N = 2 * CPU_CHUNK + 5
-    x, params = tokens(2, N, 16, 'large mean'), parameters(16, 2, torch.float64)
+def test_the_forms_are_equal_in_float64(B, N, C, h, kind, tolerance):
+    x, params = tokens(B, N, C, kind), parameters(C, h, torch.float64)
     cotangent = torch.randn_like(x)
     direct = value_and_gradients(x, params, cotangent, 'direct', torch.float64)
     gram = value_and_gradients(x, params, cotangent, 'gram', torch.float64)
     for name, a, b in zip(NAMES, direct, gram, strict=True):
-        assert relative_error(b, a) <= 1e-9, name
+        assert (a - b).norm() <= tolerance * max(a.norm().item(), 1e-3), name
 
 
 @pytest.mark.parametrize('form', ['direct', 'gram'])
@@ -84,71 +85,39 @@ def test_gradients_of_the_gram_form_are_those_of_its_values():
 
 
 @pytest.mark.parametrize('kind', ['plain', 'large mean', 'outliers'])
-@pytest.mark.parametrize('N', [49, 1000, 4096, 20000])
-def test_errors_in_float32_are_no_larger_than_the_direct_forms(N, kind):
-    """Root mean square over archs and tensors: single values are chance."""
+@pytest.mark.parametrize(
+    'N, autocast, archs, bound',
+    [
+        (49, None, ('n12', 't12', 's12', 'm24', 'l24'), 1.2),
+        (1000, None, ('n12', 't12', 's12', 'm24', 'l24'), 1.2),
+        (20000, None, ('n12', 't12'), 1.2),
+        # The kernels of another CPU round in another way. float16 is slow on CPUs.
+        (49, torch.bfloat16, ('n12', 't12', 's12'), 1.05),
+        (1500, torch.bfloat16, ('n12', 't12', 's12'), 1.05),
+        (49, torch.float16, ('n12', 't12'), 1.05),
+        (1500, torch.float16, ('n12', 't12'), 1.05),
+    ],
+)
+def test_errors_are_no_larger_than_the_direct_forms(N, autocast, archs, bound, kind):
+    """Root mean square over archs, for every tensor: single values are chance."""
     errors = {'direct': [], None: []}
-    for arch in ('n12', 't12', 's12', 'm24', 'l24'):
+    for arch in archs:
         C, h = ARCHS[arch].embed_dim, ARCHS[arch].num_heads
-        if N * C > 8e6:  # s12 at 20,000 tokens takes long enough
-            continue
-        for form, per_tensor in compare(N, C, h, kind, None).items():
-            errors[form].append(per_tensor)
-    direct, ours = (torch.tensor(errors[form]).square().mean(0).sqrt() for form in errors)
-    for name, a, b in zip(NAMES, direct.tolist(), ours.tolist(), strict=True):
-        assert b <= 1.2 * a, name
-
-
-@pytest.mark.parametrize('autocast', [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize('kind', ['plain', 'large mean', 'outliers'])
-@pytest.mark.parametrize('N', [49, 1500])
-def test_errors_under_autocast_are_no_larger_than_the_direct_forms(N, kind, autocast):
-    archs = ('n12', 't12') if autocast == torch.float16 else ('n12', 't12', 's12')
-    errors = {'direct': [], None: []}
-    for arch in archs:  # float16 is slow on CPUs
-        C, h = ARCHS[arch].embed_dim, ARCHS[arch].num_heads
-        for form, per_tensor in compare(N, C, h, kind, autocast).items():
-            errors[form].append(per_tensor)
-    direct, ours = (torch.tensor(errors[form]).square().mean(0).sqrt() for form in errors)
-    for name, a, b in zip(NAMES, direct.tolist(), ours.tolist(), strict=True):
-        assert b <= 1.05 * a, name  # another CPU's kernels round otherwise
-
-
-def compare(
-    N: int, C: int, h: int, kind: str, autocast: torch.dtype | None
-) -> dict[str | None, list[float]]:
-    """Relative errors against float64, of y and the gradients, by form."""
-    x, params = tokens(1, N, C, kind), parameters(C, h)
-    cotangent = torch.randn(1, N, C, dtype=torch.float64)
-    x = x.float().double()  # what all of them are given
-    exact = value_and_gradients(x, params, cotangent, 'direct', torch.float64)
-    return {
-        form: [
-            relative_error(value, reference)
-            for value, reference in zip(
-                value_and_gradients(x, params, cotangent, form, autocast=autocast),
-                exact,
-                strict=True,
-            )
-        ]
-        for form in ('direct', None)
-    }
-
-
-def out_of_range(kind: str, N: int, C: int) -> Tensor:
-    x = torch.randn(1, N, C, dtype=torch.float64)
-    if kind == 'one large token':
-        x[:, N // 2] *= 1e4
-    elif kind == 'one large direction':
-        direction = F.normalize(torch.randn(C, dtype=torch.float64), dim=0)
-        x += 1e3 * (x @ direction)[..., None] * direction
-    return x
+        x, params = tokens(1, N, C, kind).float().double(), parameters(C, h)
+        cotangent = torch.randn_like(x)
+        exact = value_and_gradients(x, params, cotangent, 'direct', torch.float64)
+        for form, per_arch in errors.items():
+            values = value_and_gradients(x, params, cotangent, form, autocast=autocast)
+            per_arch.append([relative_error(a, b) for a, b in zip(values, exact, strict=True)])
+    direct, chosen = (torch.tensor(errors[form]).square().mean(0).sqrt() for form in errors)
+    for name, a, b in zip(NAMES, direct.tolist(), chosen.tolist(), strict=True):
+        assert b <= bound * a, name
 
 
 @pytest.mark.parametrize('kind', ['one large token', 'one large direction'])
 def test_tokens_out_of_the_gram_forms_range_take_the_direct_form(kind):
     N, C, h = 1000, 128, 4
-    x, params = out_of_range(kind, N, C).float().double(), parameters(C, h)
+    x, params = tokens(1, N, C, kind).float().double(), parameters(C, h)
     cotangent = torch.randn(1, N, C, dtype=torch.float64)
     exact = value_and_gradients(x, params, cotangent, 'direct', torch.float64)
     chosen, direct, gram = (
@@ -167,21 +136,19 @@ def test_tokens_whose_squares_overflow_take_the_direct_form():
     assert torch.equal(y, xca(x, *params, form='direct'))
 
 
-def test_channels_that_see_nothing_do_not_cost_the_gram_form():
-    """Of a pruned model: queries whose weights and biases are zero have no digits to lose."""
+def test_channels_that_see_nothing_keep_the_gram_form():
+    """Queries of a pruned model, whose weights and biases are zero, have no digits to lose."""
     x, params = torch.randn(1, 400, 32), parameters(32, 4)
     for parameter in params[:2]:
         parameter[3:5] = 0
-    assert torch.equal(xca(x, *params), xca(x, *params, form='gram'))
-    zeros = torch.zeros(1, 400, 32)
-    assert torch.equal(xca(zeros, *params), xca(zeros, *params, form='gram'))
+    for inputs in (x, torch.zeros_like(x)):
+        assert torch.equal(xca(inputs, *params), xca(inputs, *params, form='gram'))
 
 
 @pytest.mark.parametrize('factor', [1, 100])
 def test_float16_does_not_overflow_at_60000_tokens(factor):
     params = parameters(32, 4)
-    x = factor * tokens(1, 60000, 32, 'plain').float()
-    x.requires_grad_()
+    x = (factor * torch.randn(1, 60000, 32)).requires_grad_()
     with torch.autocast('cpu', torch.float16):
         y = xca(x, *params)
     assert y.dtype == torch.float16
@@ -193,16 +160,14 @@ def test_float16_does_not_overflow_at_60000_tokens(factor):
 
 
 @pytest.mark.parametrize('form', ['direct', 'gram'])
-def test_attention_dropout_drops_what_it_says(form):
-    """All of it: the bias of the projection is left. None of it: nothing changes."""
+def test_attention_dropout_has_its_probability(form):
     x, params = torch.randn(2, 40, 16), parameters(16, 4)
-    everything = xca(x, *params, attn_drop=1.0, form=form)
-    assert torch.allclose(everything, params[-1].expand_as(everything))
+    nothing_left = xca(x, *params, attn_drop=1.0, form=form)  # but the bias of the projection
+    assert torch.allclose(nothing_left, params[-1].expand_as(nothing_left))
     torch.manual_seed(0)
     runs = torch.stack([xca(x, *params, attn_drop=0.5, form=form) for _ in range(300)])
-    mean, plain = runs.mean(0), xca(x, *params, form=form)
     assert not torch.equal(runs[0], runs[1])
-    assert relative_error(mean, plain) <= 0.15
+    assert relative_error(runs.mean(0), xca(x, *params, form=form)) <= 0.15
 
 
 def test_few_tokens_take_the_direct_form_and_many_the_gram_form():
@@ -211,14 +176,10 @@ def test_few_tokens_take_the_direct_form_and_many_the_gram_form():
             for device in ('cpu', 'cuda'):
                 assert faster_form(49, arch.embed_dim, dtype, device) == 'direct'
                 assert faster_form(16700, arch.embed_dim, dtype, device) == 'gram'
-
-
-def test_the_choice_is_what_is_computed():
-    x, params = torch.randn(1, 400, 32), parameters(32, 4)
-    assert torch.equal(xca(x, *params), xca(x, *params, form='gram'))
-    x = x[:, :49]
-    assert torch.equal(xca(x, *params), xca(x, *params, form='direct'))
-    assert not torch.equal(xca(x, *params, form='gram'), xca(x, *params, form='direct'))
+    params = parameters(32, 4)
+    for N, form in ((49, 'direct'), (400, 'gram')):
+        x = torch.randn(1, N, 32)
+        assert torch.equal(xca(x, *params), xca(x, *params, form=form))
 
 
 def test_an_unknown_form_is_named_with_the_choices():
@@ -235,21 +196,23 @@ def test_the_gram_form_keeps_its_input_alone():
     assert held['direct'] >= 6 * y_bytes  # the measure sees what the other form keeps
 
 
-@pytest.mark.parametrize('form', ['direct', 'gram', None])
-@pytest.mark.parametrize('dynamic', [False, True])
-def test_it_compiles_without_graph_breaks(form, dynamic):
+@pytest.mark.parametrize(
+    'form, dynamic, backend',
+    [('direct', False, 'aot_eager'), ('gram', False, 'aot_eager'), (None, True, 'eager')],
+)
+def test_it_compiles_without_graph_breaks(form, dynamic, backend):
     params = [p.requires_grad_() for p in parameters(32, 4)]
     torch.compiler.reset()
     compiled = torch.compile(
-        lambda x: xca(x, *params, form=form), fullgraph=True, dynamic=dynamic, backend='aot_eager'
+        lambda x: xca(x, *params, form=form), fullgraph=True, dynamic=dynamic, backend=backend
     )
-    for N in (60, 90, 400):
+    for N in (60, 400) if dynamic else (400,):
         x = torch.randn(2, N, 32)
-        cotangent = torch.randn_like(x)
         value, wanted = compiled(x), xca(x, *params, form=form)
         assert relative_error(value, wanted) <= 1e-5
-        gradients = torch.autograd.grad(value, params, cotangent)
-        expected = torch.autograd.grad(wanted, params, cotangent)
+        gradients, expected = (
+            torch.autograd.grad(y.square().sum(), params) for y in (value, wanted)
+        )
         for a, b in zip(gradients, expected, strict=True):
             assert relative_error(a, b) <= 1e-5
     with torch.no_grad(), torch.autocast('cpu', torch.bfloat16):

@@ -19,9 +19,7 @@ from mmengine.config import DictAction
 from tools import cli
 from xcit_mm import XCiT
 
-TOOLS = [
-    path for path in (ROOT / 'tools').glob('*.py') if path.name not in ('__init__.py', 'cli.py')
-]
+TOOLS = sorted(set(ROOT.glob('tools/[a-z]*.py')) - {ROOT / 'tools/cli.py'})
 # Calls every tool with an argument, and prints what is imported then.
 ASK_ALL = """
 import runpy, sys
@@ -45,46 +43,41 @@ def test_help_and_a_wrong_argument_need_no_import_of_what_takes_seconds(argument
 
 
 def test_arguments_have_the_choices_and_defaults_of_the_package():
-    from xcit_mm import benchmark, export
-    from xcit_mm.attention import draw
-    from xcit_mm.benchmark import measure
-    from xcit_mm.datasets import download
-    from xcit_mm.demo import page
-    from xcit_mm.inference import infer
-    from xcit_mm.models import xcit
+    from xcit_mm.attention.draw import PANEL_SIDE
+    from xcit_mm.benchmark.measure import DTYPES, MODES
+    from xcit_mm.benchmark.models import NAMES
+    from xcit_mm.datasets.download import DATASETS, SPLITS
+    from xcit_mm.demo import MAX_UPLOAD
+    from xcit_mm.export.onnx_file import PARTS
+    from xcit_mm.inference.infer import SCORE_THR
+    from xcit_mm.models.archs import ARCHS, PATCH_SIZES
 
-    tool = {path.stem: runpy.run_path(str(path)) for path in TOOLS}
-    assert tool['benchmark']['DTYPES'] == tuple(measure.DTYPES)
-    assert tool['benchmark']['MODES'] == measure.MODES
-    assert tool['benchmark']['NAMES'] == benchmark.NAMES
-    assert tool['demo']['MAX_UPLOAD'] == page.MAX_UPLOAD
-    assert tool['export_onnx']['PARTS'] == export.PARTS
-    assert tool['get_flops']['ARCHS'] == tuple(xcit.ARCHS)
-    assert tool['get_flops']['PATCH_SIZES'] == xcit.PATCH_SIZES
-    assert tool['infer']['SCORE_THR'] == infer.SCORE_THR
-    assert tool['prepare_data']['SPLITS'] == download.SPLITS
-    roots = {name: dataset.root for name, dataset in download.DATASETS.items()}
-    assert tool['prepare_data']['ROOTS'] == roots
-    assert tool['visualize_attention']['PANEL_SIDE'] == draw.PANEL_SIDE
-
-
-@pytest.mark.parametrize(
-    'text', ['1', '-1e-3', 'None', 'true', "['a','b']", '1,', '[(1,2),[]]', '']
-)
-def test_an_option_is_read_as_mmengine_reads_it(text):
-    assert cli.parse_value(text) == DictAction._parse_iterable(text)
+    values = {
+        'benchmark': dict(DTYPES=tuple(DTYPES), MODES=MODES, NAMES=NAMES),
+        'demo': dict(MAX_UPLOAD=MAX_UPLOAD),
+        'export_onnx': dict(PARTS=PARTS),
+        'get_flops': dict(ARCHS=tuple(ARCHS), PATCH_SIZES=PATCH_SIZES),
+        'infer': dict(SCORE_THR=SCORE_THR),
+        'prepare_data': dict(ROOTS={k: v.root for k, v in DATASETS.items()}, SPLITS=SPLITS),
+        'visualize_attention': dict(PANEL_SIDE=PANEL_SIDE),
+    }
+    for name, expected in values.items():
+        tool = runpy.run_path(str(ROOT / 'tools' / f'{name}.py'))
+        assert {key: tool[key] for key in expected} == expected
 
 
 @pytest.mark.parametrize(
     ('text', 'value'),
     [
+        *((text, DictAction._parse_iterable(text)) for text in ('1', '-1e-3', 'None', 'true', '')),
+        *((text, DictAction._parse_iterable(text)) for text in ("['a','b']", '1,', '[(1,2),[]]')),
+        # In these mmengine drops the spaces, or calls itself forever.
         ("/x/New York,  NY (2)/it's here", ['/x/New York', "NY (2)/it's here"]),
-        ('/x/two  spaces (2)', '/x/two  spaces (2)'),
-        ('/x/comma (1,2)', '/x/comma (1,2)'),
+        ('/x/two  spaces (1,2)', '/x/two  spaces (1,2)'),
         ('( 8, (1 , a b), [ ] )', (8, (1, 'a b'), [])),
     ],
 )
-def test_an_option_keeps_the_spaces_of_its_text(text, value):
+def test_an_option_is_read_as_by_mmengine_and_keeps_its_spaces(text, value):
     parser = ArgumentParser()
     cli.add_options_argument(parser)
     args = parser.parse_args(['--cfg-options', f'name={text}', '--cfg-options', 'other=1'])
@@ -100,15 +93,11 @@ def test_an_option_of_another_form_is_refused(monkeypatch, capfd, option):
 
 def test_the_tools_run_as_they_are_typed(tmp_path):
     """Executable, from any folder, with Python's own start."""
-    for tool in (*TOOLS, *(ROOT / 'tools').glob('*.sh')):
+    for tool in (*TOOLS, *ROOT.glob('tools/*.sh')):
         assert os.access(tool, os.X_OK), tool
     path = f'{Path(sys.executable).parent}:{os.environ["PATH"]}'
     command = [ROOT / 'tools/get_flops.py', '--arch', 'n12', '--size', '32', '32']
-    done = subprocess.run(
-        command, cwd=tmp_path, env=os.environ | {'PATH': path}, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert 'XCiT-N12/16' in done.stdout
+    subprocess.run(command, cwd=tmp_path, env=os.environ | {'PATH': path}, check=True)
 
 
 def test_an_interruption_is_a_line(capsys):
@@ -121,23 +110,13 @@ def test_an_interruption_is_a_line(capsys):
     assert capsys.readouterr().err.endswith('interrupted; what was written stays\n')
 
 
-def test_the_first_seconds_of_a_tool_are_interrupted_with_a_line():
+def test_the_first_seconds_of_a_tool_are_interrupted_with_a_line(tmp_path):
     """Ctrl-C as PyTorch is about to be imported, which takes long."""
-    tool = ROOT / 'tools' / 'make_shapes.py'
-    program = f"""
-import os, runpy, signal, sys
-
-class Finder:
-    def find_spec(name, *args):
-        if name == 'torch':
-            os.kill(os.getpid(), signal.SIGINT)
-
-sys.meta_path.insert(0, Finder)
-sys.argv = [{str(tool)!r}, 'somewhere']
-runpy.run_path(sys.argv[0], run_name='__main__')
-"""
-    done = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (130, f'{tool}: interrupted\n')
+    (tmp_path / 'torch.py').write_text('import os, signal; os.kill(os.getpid(), signal.SIGINT)')
+    command = [sys.executable, ROOT / 'tools' / 'make_shapes.py', 'somewhere']
+    env = os.environ | {'PYTHONPATH': str(tmp_path)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, f'{command[1]}: interrupted\n')
 
 
 @pytest.mark.parametrize('tool', ['convert_checkpoint.py', 'make_shapes.py'])

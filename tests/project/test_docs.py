@@ -5,15 +5,14 @@ stand_ins.py for downloads. Its commands run in their order, in the processes of
 what is changed about them, so that this takes a minute, is in the tables below and nowhere else.
 """
 
-import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 from helpers import ROOT
@@ -22,7 +21,6 @@ from helpers.tool_server import Process
 
 PAGES = ['README.md', *sorted(f'docs/{path.name}' for path in ROOT.glob('docs/*.md'))]
 LINKING = [*PAGES, 'CHANGELOG.md', 'CONTRIBUTING.md', 'SECURITY.md']
-LANGUAGES = {'bash', 'python', 'text'}  # only the first two are run
 
 # What is not run, and why. Keys of all tables are what a command begins with.
 NOT_RUN = {
@@ -34,8 +32,10 @@ NOT_RUN = {
 }
 # The trainings of make train, whose results are copied to --work-dir; test_tools.py has their
 # options.
-SHAPES = ('mask_rcnn_xcit_n12_16_shapes', 'sem_fpn_xcit_n12_16_shapes')
-DONE = {f'tools/train.py configs/{name}.py': name for name in SHAPES}
+DONE = (
+    'tools/train.py configs/mask_rcnn_xcit_n12_16_shapes.py',
+    'tools/train.py configs/sem_fpn_xcit_n12_16_shapes.py',
+)
 # What has its arguments read and its config loaded with the options, and is not run, and why.
 ONLY_PARSED = {
     'tools/train.py configs/mask_rcnn_xcit_s12_8_3x': 'half a minute a step without a GPU',
@@ -65,27 +65,16 @@ SHORTER = {
 LAST_STEP, WHOLE = 'iter_2.pth', 'iter_450.pth'
 
 
-@dataclass
-class Block:
-    """A fenced block of a page."""
-
-    language: str
-    text: str
-
-
-def blocks(page: str) -> list[Block]:
-    lines = (ROOT / page).read_text().splitlines()
-    fences = [number for number, line in enumerate(lines) if line.lstrip().startswith('```')]
-    assert len(fences) % 2 == 0, f'{page}: a fence is not closed'
-    return [
-        Block(lines[start].strip(' `'), '\n'.join(lines[start + 1 : end]))
-        for start, end in zip(fences[::2], fences[1::2], strict=True)
-    ]
+def blocks(page: str) -> list[tuple[str, str]]:
+    """Return the language and the text of each fenced block of a page."""
+    text = (ROOT / page).read_text()
+    found = re.findall(r'^( *)```(\w*)\n(.*?)^ *```$', text, re.DOTALL | re.MULTILINE)
+    return [(language, dedent(body)) for _, language, body in found]
 
 
-def commands(block: Block) -> list[str]:
+def commands(text: str) -> list[str]:
     """Return the commands of a block of bash, each in one line and without a comment."""
-    lines = re.sub(r'\s*\\\n\s*', ' ', block.text).splitlines()
+    lines = re.sub(r'\s*\\\n\s*', ' ', text).splitlines()
     uncommented = (re.sub(r'(^|\s+)#\s.*', '', line).strip() for line in lines)
     return [line for line in uncommented if line]
 
@@ -94,10 +83,7 @@ def beginning(starts: Iterable[str], command: str) -> list[str]:
     return [start for start in starts if command.startswith(start)]
 
 
-RUN = [
-    page for page in PAGES if any(block.language in ('bash', 'python') for block in blocks(page))
-]
-COMMANDS = [c for page in RUN for b in blocks(page) if b.language == 'bash' for c in commands(b)]
+COMMANDS = [c for p in PAGES for kind, text in blocks(p) if kind == 'bash' for c in commands(text)]
 
 
 class Terminal:
@@ -111,16 +97,16 @@ class Terminal:
         if beginning(NOT_RUN, command):
             return
         if LAUNCHERS.search(command):
-            self.run(self._launched(command), only='parse')
+            self.run(self._launched(command), only_parse=True)
         elif not command.startswith('tools/') or set('|<>&;') & set(command):
             self._bash(command)
         elif beginning(ONLY_PARSED, command) or beginning(DONE, command):
             argv = self._words(command)
-            self.run(argv, only='parse')
+            self.run(argv, only_parse=True)
             if beginning(DONE, command) and '--work-dir' in argv:
-                (name,) = (DONE[start] for start in beginning(DONE, command))
+                source = self.folder / 'work_dirs' / Path(argv[1]).stem
                 target = self.folder / argv[argv.index('--work-dir') + 1]
-                shutil.copytree(self.folder / 'work_dirs' / name, target, dirs_exist_ok=True)
+                shutil.copytree(source, target, dirs_exist_ok=True)
         else:
             self.run_shortened(command)
 
@@ -130,10 +116,10 @@ class Terminal:
         for path in self.folder.glob(f'work_dirs/*/{LAST_STEP}'):
             path.rename(path.with_name(WHOLE))
 
-    def run(self, argv: list[str], only: str | None = None) -> str:
+    def run(self, argv: list[str], only_parse: bool = False) -> str:
         """Run a tool, or ['-c', program], in a process of its own and return what it prints."""
         with (self.folder / 'output.log').open('w+', errors='replace') as output:
-            code = Process(argv, output, output, cwd=self.folder, only=only).wait()
+            code = Process(argv, output, output, cwd=self.folder, only_parse=only_parse).wait()
             output.seek(0)
             printed = output.read()
         assert code == 0, f'{argv}\nended with {code}:\n{printed[-3000:]}'
@@ -195,19 +181,21 @@ def terminal(after_make_train, tmp_path) -> Iterator[Terminal]:
     shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize('page', RUN)
+@pytest.mark.parametrize('page', PAGES)
 def test_the_commands_of_a_page_run(page, terminal):
     program = ''
-    for block in blocks(page):
-        if block.language == 'bash':
-            for command in commands(block):
+    for language, text in blocks(page):
+        if language == 'bash':
+            for command in commands(text):
                 terminal.type(command)
-        elif name := re.match(r'# (\w+\.py)\n', block.text):  # a config
-            (terminal.folder / name[1]).write_text(block.text)
+        elif name := re.match(r'# (\w+\.py)\n', text):  # a config
+            (terminal.folder / name[1]).write_text(text)
             load = f'from mmengine.config import Config; Config.fromfile({name[1]!r})'
             terminal.run(['-c', load])
-        elif block.language == 'python':
-            program += block.text + '\n'
+        elif language == 'python':
+            program += text
+        else:
+            assert language == 'text' and not re.search(r'^(\$ |tools/)', text, re.MULTILINE), text
     terminal.run(['-c', program])
 
 
@@ -219,26 +207,15 @@ def test_every_exception_is_of_a_command():
 
 
 @pytest.mark.parametrize('page', PAGES)
-def test_no_command_hides_in_a_block_that_is_not_run(page):
-    for block in blocks(page):
-        assert block.language in LANGUAGES
-        assert block.language != 'text' or not re.search(r'^(\$ |tools/)', block.text, re.MULTILINE)
-
-
-def test_the_options_that_the_text_names_exist_and_none_is_missing(after_make_train):
-    options: dict[str, dict[str, list[str]]] = {}
-    for page in PAGES:
-        text = re.sub(r'^```.*?^```', '', (ROOT / page).read_text(), flags=re.DOTALL | re.MULTILINE)
-        for span in re.findall(r'`(tools/[^`]+)`', text):
-            tool, *words = span.split()
-            assert (ROOT / tool).is_file(), f'{page}: {span}'
-            if tool.endswith('.sh'):
-                tool = 'tools/test.py' if 'test' in tool else 'tools/train.py'
-            if tool not in options:
-                options[tool] = json.loads(after_make_train.run([tool], only='options'))
-            named = {word.partition('=')[0] for word in words if word.startswith('--')}
-            assert named <= set(options[tool]['known']), f'{page}: {span}'
-            assert not words or set(options[tool]['required']) <= named, f'{page}: {span}'
+def test_the_options_that_the_text_names_exist(page):
+    text = re.sub(r'^```.*?^```', '', (ROOT / page).read_text(), flags=re.DOTALL | re.MULTILINE)
+    for span in re.findall(r'`(tools/[^`]+)`', text):
+        tool, *words = re.sub(r'dist_(\w+)\.sh|slurm_(\w+)\.sh', r'\1\2.py', span).split()
+        assert (ROOT / tool).is_file(), span
+        command = [sys.executable, ROOT / tool, *words[:1], '--help']
+        if options := {word.partition('=')[0] for word in words if word.startswith('--')}:
+            usage = subprocess.run(command, capture_output=True, text=True).stdout
+            assert options <= set(re.findall(r'--[\w-]+', usage)), span
 
 
 def test_every_page_is_in_the_index():

@@ -135,15 +135,19 @@ def environment(settings: Settings) -> dict[str, object]:
 
 def _measure_size(settings: Settings, mode: str, size: tuple[int, int]) -> Iterator[Measurement]:
     device = settings.device
-    runs = {name: _unless_full(_prepare, settings, name, mode, size) for name in settings.models}
-    runs = {name: run for name, run in runs.items() if run is not None}
-    peaks = {name: _unless_full(_peak_bytes, run.step, device) for name, run in runs.items()}
+    runs, peaks = {}, {}
+    for name in settings.models:
+        runs[name] = _unless_full(_prepare, settings, name, mode, size)
+    for name, run in list(runs.items()):
+        peaks[name] = run and _unless_full(_peak_bytes, run.step, device)
+        if peaks[name] is None:
+            del runs[name]
     seconds: dict[str, list[float | None]] = {name: [] for name in runs}
     for _ in range(settings.repeats):
         for name, run in runs.items():
             seconds[name].append(_unless_full(_seconds, run.step, device))
     for name in settings.models:
-        if name not in runs or None in (peaks[name], *seconds[name]):
+        if name not in runs or None in seconds[name]:
             yield Measurement(name, mode, size)
             continue
         times = [s / settings.batch_size for s in seconds[name]]

@@ -46,16 +46,12 @@ TOO_SMALL = _problem('image smaller than filter_cfg.min_size', LEFT_OUT, KEPT)
 LOST_SHARE = 0.1
 LOST = (NO_BOX, NO_SIZE, OUTSIDE, FAR_BEYOND, BEYOND, UNKNOWN_CATEGORY, NO_MASK, BROKEN_MASK)
 
-MIN_SIDE = 1  # of a box in pixels, the limit of mmdet
-MARGIN = 0.1  # of a side of the image; a box that reaches further is no rounding error
 MIN_NUMBERS = 6  # of a polygon: three corners
-
 # The limits of pycocotools, which computes with 32 bits and does not check its input.
 MAX_ID = 2**53  # stored as float64
 MAX_SIDE = 2**20  # pixels of an image, also the limit of OpenCV
 MAX_PIXELS = 2**29  # of an image; larger run lengths overflow a buffer
-MAX_POINTS = 2**22  # on the outlines of a mask
-POINTS_PER_PIXEL = 5
+MAX_OUTLINE = 2**20  # pixels; five points of each are kept in memory
 COMPRESSED = re.compile('[0-o]*[0-O]')  # run lengths; beyond any other end pycocotools reads on
 
 FIELDS = {
@@ -120,7 +116,7 @@ def find_problem(
     if in_evaluation and with_masks and not _is_readable(mask, image):
         return BROKEN_MASK if mask else NO_MASK
     x, y, width, height = box
-    if width < MIN_SIDE or height < MIN_SIDE or area(annotation) <= 0:
+    if width < 1 or height < 1 or area(annotation) <= 0:  # the limits of mmdet
         return NO_SIZE
     if min(x + width, image['width']) <= max(x, 0) or min(y + height, image['height']) <= max(y, 0):
         return OUTSIDE
@@ -132,7 +128,7 @@ def find_problem(
         return BROKEN_PART if usable_mask(mask, image) else BROKEN_MASK
     if crowd not in (None, 0, 1):
         return NO_CROWD_FLAG
-    return BEYOND if _reaches_beyond(box, image, share=MARGIN) else None
+    return BEYOND if _reaches_beyond(box, image, share=0.1) else None
 
 
 def usable_mask(segmentation: Any, image: dict) -> list | dict:
@@ -150,12 +146,11 @@ def usable_mask(segmentation: Any, image: dict) -> list | dict:
     """
     if isinstance(segmentation, dict):
         return segmentation if _cover_image(segmentation, image) else []
-    polygons = [
+    return [
         polygon
         for polygon in (segmentation if isinstance(segmentation, list) else [])
-        if _is_near(polygon, image) and len(polygon) >= MIN_NUMBERS and len(polygon) % 2 == 0
+        if _is_drawable(polygon, image) and len(polygon) >= MIN_NUMBERS and len(polygon) % 2 == 0
     ]
-    return polygons if _are_drawable(polygons, image) else []
 
 
 def area(annotation: dict) -> float:
@@ -182,7 +177,7 @@ def _check_entries(entries: Any, name: str) -> None:
             is_of_type = type(value) in types and type(value) is type(entries[0].get(field))
             if not is_of_type or (type(value) is int and abs(value) > MAX_ID):
                 raise ValueError(f'{name}[{index}] has the {field} {value!r}')
-        width, height = entry.get('width', 1), entry.get('height', 1)
+        width, height = entry.get('width'), entry.get('height')
         if name == 'images' and not (
             0 < width <= MAX_SIDE and 0 < height <= MAX_SIDE and width * height < MAX_PIXELS
         ):
@@ -200,34 +195,28 @@ def _reaches_beyond(box: list, image: dict, share: float) -> bool:
     )
 
 
-def _is_near(polygon: Any, image: dict) -> bool:
-    """Return whether a polygon is a list of numbers, none further away than the longer side."""
+def _is_readable(mask: Any, image: dict) -> bool:
+    """Return whether pycocotools can read a mask, also if it draws nothing of some polygons."""
+    if not isinstance(mask, list) or not mask:
+        return bool(usable_mask(mask, image))
+    # If the first polygon has four numbers, pycocotools takes all polygons for boxes.
+    return all(_is_drawable(polygon, image) for polygon in mask) and len(mask[0]) > 4
+
+
+def _is_drawable(polygon: Any, image: dict) -> bool:
+    """Return whether a polygon is a list of numbers, none far away, and its outline is short."""
     side = max(image['width'], image['height'])
     try:  # the sum is finite only if every number is, and quicker than asking each of them
         is_finite = isinstance(polygon, list) and isfinite(sum(polygon))
-        return is_finite and -side <= min(polygon, default=0) <= max(polygon, default=0) <= 2 * side
     except (TypeError, OverflowError):
         return False
-
-
-def _is_readable(mask: Any, image: dict) -> bool:
-    """Return whether pycocotools can read a mask, also if it draws nothing of some polygons."""
-    if not isinstance(mask, list):
-        return bool(usable_mask(mask, image))
-    # If the first polygon has four numbers, pycocotools takes all polygons for boxes.
-    return bool(mask) and _are_drawable(mask, image) and len(mask[0]) > 4
-
-
-def _are_drawable(polygons: list, image: dict) -> bool:
-    """Return whether pycocotools can draw polygons, with at most MAX_POINTS."""
-    if not all(_is_near(polygon, image) for polygon in polygons):
+    if not is_finite or min(polygon, default=0) < -side or max(polygon, default=0) > 2 * side:
         return False
-    longest_edge = POINTS_PER_PIXEL * 3 * max(image['width'], image['height']) + 1
-    if sum(map(len, polygons)) / 2 * longest_edge <= MAX_POINTS:
+    if len(polygon) * 3 * side <= MAX_OUTLINE:
         return True
-    corners = (np.reshape(polygon[: len(polygon) // 2 * 2], (-1, 2)) for polygon in polygons)
-    edges = [np.abs(xy - np.roll(xy, 1, axis=0)).max(axis=1, initial=0) for xy in corners]
-    return sum(POINTS_PER_PIXEL * edge.sum() + len(edge) for edge in edges) <= MAX_POINTS
+    corners = np.reshape(polygon[: len(polygon) // 2 * 2], (-1, 2))
+    edges = np.abs(corners - np.roll(corners, 1, axis=0)).max(axis=1)
+    return edges.sum() + len(edges) <= MAX_OUTLINE
 
 
 def _cover_image(runs: dict, image: dict) -> bool:

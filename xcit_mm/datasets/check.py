@@ -70,10 +70,11 @@ def check_dataset(
         UserError: If files are missing, the classes of a file and the config differ, or a
             process crashes while it reads.
     """
-    datasets = {split: (cfg.get(f'{split}_dataloader') or {}).get('dataset') for split in splits}
-    if datasets.get('test') == datasets.get('val'):
-        datasets.pop('test', None)
-    datasets = {split: dataset for split, dataset in datasets.items() if dataset}
+    datasets = {}
+    for split in splits:
+        dataset = (cfg.get(f'{split}_dataloader') or {}).get('dataset')
+        if dataset and dataset != datasets.get('val'):
+            datasets[split] = dataset
 
     check_data(cfg, tuple(datasets))
     require_one_stack()
@@ -139,9 +140,10 @@ def _check_annotations_and_images(
             dataset.full_init()
         except UserError as error:
             unusable = error
-    for problem in getattr(dataset, 'problems', []):
-        consequence = dataset.consequence(problem.kind)
-        report.findings.append(Finding(split, problem.kind, consequence, *problem[1:]))
+    report.findings += [
+        Finding(split, kind, dataset.consequence(kind), image, annotation_id)
+        for kind, image, annotation_id in getattr(dataset, 'problems', [])
+    ]
     if not dataset._fully_initialized:
         report.failures.append(f'{split}: {unusable}')
         return

@@ -25,7 +25,7 @@ NOT_INSIDE = (
     'are the boxes two corners instead of x, y, width, height, or of images of another size?'
 )
 NUM_NAMED = 3  # of the problems in an error
-REMEDY = 'tools/check_dataset.py CONFIG names them all'
+REMEDY = 'tools/check_dataset.py CONFIG lists them all'
 
 
 @DATASETS.register_module()

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..environment import require
 from ..errors import ArgumentError
 from ..ops.mlp import gelu_, mlp, token_chunks
 from ..ops.recompute import recompute
@@ -222,7 +223,8 @@ class XCABlock(nn.Module):
 
     def __init__(self, dim: int, num_heads: int, eta: float, drop_path: float) -> None:
         super().__init__()
-        from torchvision.ops import StochasticDepth  # takes seconds to import
+        require('torchvision')  # takes seconds to import
+        from torchvision.ops import StochasticDepth
 
         self.norm1 = nn.LayerNorm(dim, eps=1e-6)
         self.attn = XCA(dim, num_heads)

@@ -69,15 +69,7 @@ def read_runs(folders: Sequence[Path]) -> tuple[list[Run], list[UserError]]:
 
 
 def read_run(folder: Path, name: str | None = None) -> Run:
-    """Read a run, which may still be going or may have been killed.
-
-    Args:
-        folder: The work dir.
-        name: What plots and tables call it; default: the name of the folder.
-
-    Raises:
-        UserError: If the folder is missing or holds no run, or a log cannot be read.
-    """
+    """Read a run, which may still be going or may have been killed; see :func:`read_runs`."""
     if not folder.exists():
         raise UserError(f'{folder} does not exist: name the work dir of a training')
     if not folder.is_dir():
@@ -89,7 +81,7 @@ def read_run(folder: Path, name: str | None = None) -> Run:
     else:
         losses, metrics = _read_scalars(folder)
     if not losses and not metrics:
-        raise NoRunError(_why_no_run(folder))
+        raise NoRunError(f'{folder} holds no run: no line in {LOSSES} or */{SCALARS}')
     metrics = [{k: v for k, v in line.items() if v != NO_OBJECTS} for line in metrics]
     configs = [_read_text(path) for path in sorted(folder.glob('*.py'))[:1]]
     config = str(info.pop('config_text', None) or ''.join(configs))
@@ -99,15 +91,9 @@ def read_run(folder: Path, name: str | None = None) -> Run:
 
 
 def read_lines(path: Path, position: str = 'iter') -> list[tuple[str, Line]]:
-    """Read and check a file of JSON lines.
+    """Read the text and the numbers of each line of JSON that has a ``position``.
 
-    Args:
-        path: The file.
-        position: What a line counts: lines without it are left out.
-
-    Returns:
-        The text and the numbers of each line, without the last one if a killed run did not finish
-        it; nothing if the file is missing.
+    A missing file has no lines. A last line that a killed run did not finish is left out.
 
     Raises:
         UserError: If the file cannot be read, or a line is damaged.
@@ -124,10 +110,8 @@ def read_lines(path: Path, position: str = 'iter') -> list[tuple[str, Line]]:
         raise UserError(f'{path} cannot be read ({reason(error)})') from None
     except (ValueError, RecursionError) as error:
         if raw.endswith(b'\n') or len(raw) == MAX_BYTES:
-            raise UserError(
-                f'line {len(lines) + 1} of {path} cannot be read ({reason(error)}): remove the '
-                'line, or move the file away'
-            ) from None
+            problem = f'line {len(lines) + 1} of {path} cannot be read ({reason(error)})'
+            raise UserError(f'{problem}: remove the line, or move the file away') from None
     return [(text, line) for text, line in lines if position in line]
 
 
@@ -178,12 +162,3 @@ def _read_text(path: Path) -> str:
         return read_regular(path, MAX_BYTES).decode(errors='replace')
     except OSError:  # the report does without it
         return ''
-
-
-def _why_no_run(folder: Path) -> str:
-    if (folder / LOSSES).exists() or any(folder.glob(f'*/{SCALARS}')):
-        return f'{folder} holds a run that has not logged anything yet'
-    runs = {path.parent for path in folder.glob(f'*/{LOSSES}')}
-    runs |= {path.parents[2] for path in folder.glob(f'*/*/{SCALARS}')}
-    hint = f'; did you mean {" ".join(sorted(map(str, runs)))}?' if runs else ''
-    return f'{folder} holds no run: it has neither {LOSSES} nor */{SCALARS}{hint}'

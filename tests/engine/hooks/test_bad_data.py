@@ -45,6 +45,7 @@ def assert_bad_images_logged(output: str, planted: dict[str, int]) -> None:
     assert f'{sum(expected.values())} of the 24 training samples cannot be read' in output
 
 
+@pytest.mark.slow
 def test_a_training_on_bad_data_ends_and_logs_all_of_it(run_tool, root, tmp_path):
     planted = plant_coco(root)
     arguments = ['--work-dir', tmp_path / 'work', *options(root, NUM_ITERS)]
@@ -56,6 +57,7 @@ def test_a_training_on_bad_data_ends_and_logs_all_of_it(run_tool, root, tmp_path
     assert logged == {k: n for k, n in planted.items() if k in annotations.CONSEQUENCES}
 
 
+@pytest.mark.slow
 def test_processes_share_the_bad_images_that_they_find(root, tmp_path):
     planted = plant_ade(root)
     arguments = ['--work-dir', tmp_path / 'work', *options(root, NUM_ITERS)]

@@ -26,11 +26,7 @@ FRAMEWORK_PARTS = ('models', 'datasets', 'evaluation', 'visualization')
 
 
 def check(cfg: Config, task: str) -> None:
-    """Check what a run needs, from the quickest check to the slowest.
-
-    Args:
-        cfg: The adapted config.
-        task: 'train' or 'test'.
+    """Check what a run ('train' or 'test') needs, from the quickest check to the slowest.
 
     Raises:
         UserError: If a part, a value, a file or a class of the config is missing or invalid.
@@ -50,6 +46,7 @@ def check(cfg: Config, task: str) -> None:
         require_checkpoints(cfg.work_dir)
     check_data(cfg, SPLITS[task])
     require_one_stack()
+    require('torchvision')  # whose build may not fit that of torch
     require('mmcv')
     for part in FRAMEWORK_PARTS:
         require(f'{cfg.default_scope}.{part}')

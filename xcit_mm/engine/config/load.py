@@ -8,7 +8,7 @@ from typing import Any
 from mmengine.config import Config, ConfigDict
 from mmengine.runner import Runner
 
-from ...environment import quiet, remedy
+from ...environment import quiet, remedy, require
 from ...errors import DependencyError, UserError, did_you_mean, reason
 from .adapt import SETTINGS
 
@@ -78,6 +78,7 @@ def _read(path: Path) -> Config:
         with quiet():  # custom_imports import mmdet or mmseg
             return Config.fromfile(path)
     except (ImportError, AssertionError) as error:  # mmdet and mmseg assert versions
+        _raise_missing_package(error)
         # Without mmengine's "please install mmsegmentation manually": onedl renames the package.
         missing = str(error.__cause__ or error).split(', please')[0]
         raise DependencyError(
@@ -85,6 +86,17 @@ def _read(path: Path) -> Config:
         ) from None
     except Exception as error:  # a config is code: it can raise anything
         raise UserError(f'the config {path} cannot be read ({reason(error)})') from None
+
+
+def _raise_missing_package(error: BaseException | None) -> None:
+    """Raise the cause of an import error if xcit_mm explains it; mmengine hides the cause."""
+    while error is not None:
+        if isinstance(error, DependencyError):
+            raise error from None
+        package = (getattr(error, 'name', None) or '').partition('.')[0]
+        if package in ('mmcv', 'mmdet', 'mmseg'):
+            require(package)
+        error = error.__cause__ or error.__context__
 
 
 def _check_names(cfg: Config, options: Mapping[str, Any], path: Path) -> None:

@@ -66,12 +66,12 @@ class ReportHook(Hook):
         if (folder / PICTURES).is_dir():
             lines.append(f'pictures    {folder / PICTURES} (ground truth left, prediction right)')
         if is_main_process():
+            report = folder / PAGE
             try:
-                write_page([read_run(folder)], folder / PAGE)
-                lines.append(f'report      {folder / PAGE}')
+                write_page([read_run(folder)], report)
             except Exception as error:  # a finished training does not fail because of its report
-                problem = f'not drawn ({reason(error)}); try tools/plot_run.py {folder}'
-                lines.append(f'report      {problem}')
+                report = f'not drawn ({reason(error)}); try tools/plot_run.py {folder}'
+            lines.append(f'report      {report}')
         runner.logger.info('\n'.join(lines))
 
     def after_test_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
@@ -107,20 +107,13 @@ def run_info(runner: Runner) -> dict[str, Any]:
 
 
 def metrics_table(metrics: Mapping[str, float]) -> str:
-    """Lay out metrics for a console.
-
-    Args:
-        metrics: COCO's average precisions in 0..1 (-1 if no object has that size), IoU in percent,
-            or any others.
-
-    Returns:
-        COCO's as a table of boxes and masks, others one to a line.
-    """
+    """Lay out COCO's average precisions as a table, and other metrics one to a line."""
     rest = {name: value for name, value in metrics.items() if isinstance(value, Real)}
     lines = []
     for kind, row in COCO_ROWS.items():
         values = [rest.pop(f'coco/{kind}_{column}', None) for column in COCO_COLUMNS]
         if None not in values:
+            # COCO's -1 stands for a size that no object has.
             cells = ['-' if value < 0 else f'{value:.3f}' for value in values]
             lines.append(f'{row:<8}' + ''.join(f'{cell:>8}' for cell in cells))
     if lines:
@@ -132,14 +125,10 @@ def metrics_table(metrics: Mapping[str, float]) -> str:
 def write_metrics(
     path: Path, config: str, checkpoint: str, metrics: Mapping[str, float], evaluator: Evaluator
 ) -> None:
-    """Write the metrics of a test as JSON, with the IoU of each class of a ``ClassIoUMetric``.
+    """Write the metrics of a test as JSON, as a whole or not at all.
 
-    Args:
-        path: The file, which is replaced as a whole or not at all.
-        config: The config that was tested.
-        checkpoint: Its weights.
-        metrics: See :func:`metrics_table`.
-        evaluator: What computed them. The IoU of a class that does not occur is null.
+    The file has the IoU of each class if the evaluator computes it, null for a class that does
+    not occur.
     """
     report = {'config': str(config), 'checkpoint': str(checkpoint), 'metrics': dict(metrics)}
     for metric in evaluator.metrics:
