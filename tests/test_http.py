@@ -58,12 +58,6 @@ def test_a_broken_connection_is_resumed(server, target, monkeypatch, breaks_by):
         assert server.ranges == [None, 'bytes=100000-', 'bytes=150000-']
 
 
-def test_a_second_call_resumes_the_first(server, target):
-    interrupt(server, target, 100_000)
-    assert fetched(server, target) == CONTENT
-    assert server.ranges == ['bytes=100000-']
-
-
 def test_a_transfer_that_makes_progress_is_not_given_up(server, target):
     server.cuts = [10_000, 0] * 2 * ATTEMPTS
     assert fetched(server, target) == CONTENT

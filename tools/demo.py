@@ -64,19 +64,17 @@ def main() -> None:
             parser.error(f'--examples {picture}: no such file')
 
     with cli.imports():
-        from xcit_mm.demo import DemoPage, find_models, serve
+        from xcit_mm.demo import OfferedModels, find_models, serve
         from xcit_mm.errors import UserError
-    options = dict(
-        any_checkpoint=args.any_checkpoint, examples=args.examples, max_upload=args.max_upload
-    )
     if args.config is not None:
-        page = DemoPage.of_one(args.config, args.checkpoint, **options)
+        models = OfferedModels(lambda: {args.config: [args.checkpoint]}, args.any_checkpoint)
+        models.load(args.config, args.checkpoint)
     else:
-        models = partial(find_models, Path(args.configs), Path(args.work_dirs))
-        if not models():
+        find = partial(find_models, Path(args.configs), Path(args.work_dirs))
+        models = OfferedModels(find, args.any_checkpoint)
+        if not find():
             raise UserError(f'there is no config in {args.configs} or {args.work_dirs} to offer')
-        page = DemoPage(models, **options)
-    serve(page, args.host, args.port)
+    serve(models, args.host, args.port, args.examples, args.max_upload)
 
 
 if __name__ == '__main__':

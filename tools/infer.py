@@ -55,25 +55,23 @@ def main() -> None:
 
     with cli.imports():
         from xcit_mm.inference.infer import infer
-    outcome = infer(
+    done, problems = infer(
         args.config,
         args.checkpoint,
         args.inputs,
         args.out,
-        args.batch_size,
-        args.score_thr,
-        args.full_size,
-        args.device,
-        args.trust_checkpoint,
-        args.cfg_options,
+        batch_size=args.batch_size,
+        score_thr=args.score_thr,
+        full_size=args.full_size,
+        device=args.device,
+        trust_checkpoint=args.trust_checkpoint,
+        options=args.cfg_options,
     )
-    if not outcome.done:
+    if not done:
         sys.exit(cli.WRONG_INPUT)
-    print(f'{outcome.done} images')
-    for what, place in outcome.places.items():
-        print(f'{what:<12}{place}')
-    if outcome.problems:
-        print(f'{len(outcome.problems)} of the inputs could not be predicted, see above')
+    print(f'images      {done}\noutput      {args.out}')
+    if problems:
+        print(f'{len(problems)} of the inputs could not be predicted, see above')
         sys.exit(PART_FAILED)
 
 

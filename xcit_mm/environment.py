@@ -28,14 +28,10 @@ EXTRAS = {
 
 
 def require(module: str) -> None:
-    """Import a module of a package that xcit_mm needs.
-
-    Args:
-        module: Its import name, such as 'mmdet' or 'mmdet.models'.
+    """Import a module of a package that xcit_mm needs, such as 'mmdet' or 'mmdet.models'.
 
     Raises:
-        DependencyError: If it is missing, refuses the version of another package, or imports a
-            torchvision that was built for another torch.
+        DependencyError: If it is missing, or refuses the version of another package.
     """
     package = module.split('.')[0]
     try:
@@ -68,11 +64,7 @@ def require(module: str) -> None:
 
 
 def require_one_stack() -> None:
-    """Refuse an environment with the packages of both families, which share import names.
-
-    Raises:
-        DependencyError: With the commands that leave one family.
-    """
+    """Refuse an environment with the packages of both families, which share import names."""
     present = {stack: filter(installed, packages) for stack, packages in STACKS.items()}
     onedl, openmmlab = (' '.join(packages) for packages in present.values())
     if onedl and openmmlab:

@@ -12,11 +12,8 @@ def printable(text: str, max_line: int = MAX_LINE) -> str:
     """Make text that may come from a file safe to show in a terminal or a log.
 
     Control characters, such as those of an ANSI escape, and broken Unicode become question marks.
-    A line that is too long loses its middle, so that a sentence keeps its start and its remedy.
-
-    Args:
-        text: Any text; its line breaks are kept.
-        max_line: The largest number of characters of a line.
+    Line breaks stay. A line of more than ``max_line`` characters loses its middle, so that a
+    sentence keeps its start and its remedy.
     """
     return '\n'.join(_shortened(line, max_line) for line in text.split('\n'))
 
@@ -36,10 +33,7 @@ def _shortened(line: str, max_line: int) -> str:
 def did_you_mean(name: str, choices: Iterable[str], cutoff: float = 0.6) -> str:
     """Return the end of a sentence that suggests the closest choice, or '' if none is close.
 
-    Args:
-        name: The misspelt name.
-        choices: The valid names.
-        cutoff: The lowest similarity of a suggestion, from 0 to 1.
+    ``cutoff`` is the lowest similarity of a suggestion, from 0 to 1.
     """
     closest = difflib.get_close_matches(name, list(choices), n=1, cutoff=cutoff)
     return f'; did you mean {closest[0]}?' if closest else ''

@@ -22,11 +22,8 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 def write_whole(path: Path, mode: str = 'wb') -> Iterator[IO]:
     """Open a file beside ``path`` that takes its name when the block ends without an error.
 
-    After an error, an interruption or on a full disk, ``path`` is what it was before.
-
-    Args:
-        path: The file to replace.
-        mode: A mode of ``open`` for writing. Text is written in UTF-8.
+    After an error, an interruption or on a full disk, ``path`` is what it was before. Text is
+    written in UTF-8.
 
     Raises:
         UserError: If ``path`` is a folder.
@@ -54,11 +51,7 @@ def write_whole(path: Path, mode: str = 'wb') -> Iterator[IO]:
 
 
 def read_regular(path: Path, max_bytes: int | None = None) -> bytes:
-    """Read a regular file; a device or a pipe may have no end, or never start.
-
-    Args:
-        path: The file.
-        max_bytes: The largest size. Default: no limit.
+    """Read a regular file of at most ``max_bytes``; a device or a pipe may have no end.
 
     Raises:
         OSError: If it cannot be opened, is not a regular file or is larger.
@@ -71,11 +64,7 @@ def read_regular(path: Path, max_bytes: int | None = None) -> bytes:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a regular file for reading; opening a pipe could wait for ever.
-
-    Raises:
-        OSError: If it cannot be opened, or is not a regular file.
-    """
+    """Open a regular file for reading, or raise OSError; opening a pipe could wait for ever."""
     mode = path.stat().st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # open refuses a folder
         raise OSError(errno.EINVAL, 'Not a regular file', str(path))
@@ -83,11 +72,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def require_no_links(folder: Path) -> None:
-    """Refuse a folder that is a link or holds one, through which a run would write elsewhere.
-
-    Raises:
-        UserError: With the first link.
-    """
+    """Refuse a folder that is a link or holds one, through which a run would write elsewhere."""
     for path in (folder, *folder.glob('*')):
         if path.is_symlink():
             raise UserError(f'{path} is a link, where a run writes files of its own: move it away')
@@ -101,42 +86,26 @@ def remove_unfinished(folder: Path) -> None:
 
 
 def require_writable(folder: Path | str) -> None:
-    """Make a folder if it is missing, and require that files can be written in it.
-
-    Raises:
-        UserError: If they cannot.
-    """
+    """Make a folder if it is missing, and refuse it if files cannot be written in it."""
     with writing_to(folder):
         Path(folder).mkdir(parents=True, exist_ok=True)
         TemporaryFile(dir=folder).close()
 
 
 def require_writable_file(path: Path) -> None:
-    """Make the folder of a file if it is missing, and require that the file can be written.
-
-    Raises:
-        UserError: If it cannot, or if it is a folder.
-    """
+    """Make the folder of a file if it is missing, and refuse a file that cannot be written."""
     require_writable(path.parent)
     if path.is_dir():
         raise UserError(f'--out {path}: a folder, not a file to write to')
 
 
 def set_aside(folder: Path, paths: Sequence[Path], remedy: str) -> Path | None:
-    """Move the files of an earlier call into a folder ``earlier_*`` beside them.
+    """Move the files of an earlier call into a folder ``earlier_*`` beside them, and return it.
 
-    So nothing is lost, and nothing is mixed with the new files.
-
-    Args:
-        folder: The folder that a new call is about to write to.
-        paths: The files of it to move.
-        remedy: What to do if they cannot be moved, for the error.
-
-    Returns:
-        The new folder, or None if there was nothing to move.
+    So nothing is lost, and nothing is mixed with the new files. Returns None without files.
 
     Raises:
-        UserError: If a file cannot be moved.
+        UserError: If a file cannot be moved, with ``remedy``.
     """
     if not paths:
         return None

@@ -14,7 +14,7 @@ from PIL import Image, ImageOps
 from xcit_mm import UserError, environment
 from xcit_mm.datasets import images as im
 from xcit_mm.datasets.images import BadImageError, LoadImage, conversions, decode
-from xcit_mm.inference.reading import read_image, to_rgb
+from xcit_mm.inference.sources import read_image, to_rgb
 
 WIDTH, HEIGHT = 40, 30
 

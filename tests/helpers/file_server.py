@@ -1,4 +1,4 @@
-"""A web server on this machine that serves files as well or as badly as a test wants."""
+"""A web server on this machine that serves files as well or as badly as a test needs."""
 
 import socket
 import struct
@@ -11,23 +11,23 @@ LINGER = struct.pack('ii', 1, 0)  # closing is a reset
 
 
 class FileServer(ThreadingHTTPServer):
-    """Serves ``files``, by path.
+    """Serve ``files``, by path.
 
     Attributes:
-        files: Their contents.
-        versions: Their ETags; what has none is sent as a whole only.
-        unsized: Paths of those that are sent without their length.
-        endless: Paths of those that are sent over and over, without their length.
-        redirects: Where else some paths are, as addresses.
-        cut: Paths of those of which half of what is asked for is sent.
-        cuts: How many bytes the next answers send before they break off.
-        errors: Codes that the next requests are answered with.
-        breaks_by: 'close', 'reset' or 'silence'.
-        knows_ranges: Whether it sends parts.
-        knows_if_range: Whether it compares versions before it does.
-        requests: The paths that were asked for.
-        ranges: The Range header of each.
-        waiting: Set while an answer keeps silent.
+        files: The contents.
+        versions: The ETags; a file without one is sent as a whole only.
+        unsized: The paths of files that are sent without their length.
+        endless: The paths of files that are sent again and again, without their length.
+        redirects: The addresses that some paths redirect to.
+        cuts: How many bytes the next answers send before the connection breaks.
+        errors: The codes that answer the next requests.
+        breaks_by: How a connection breaks: 'close', 'reset' or 'silence'.
+        knows_ranges: Whether parts of files are sent.
+        knows_if_range: Whether versions are compared before a part is sent.
+        requests: The paths of the requests.
+        ranges: The Range header of each request.
+        waiting: Set while an answer is silent.
+        stopped: Set to end the silence.
     """
 
     daemon_threads = True
@@ -40,7 +40,6 @@ class FileServer(ThreadingHTTPServer):
         self.unsized: set[str] = set()
         self.endless: set[str] = set()
         self.redirects: dict[str, str] = {}
-        self.cut: set[str] = set()
         self.cuts: list[int] = []
         self.errors: list[int] = []
         self.breaks_by = 'close'
@@ -55,7 +54,7 @@ class FileServer(ThreadingHTTPServer):
         return f'http://127.0.0.1:{self.server_port}{path}'
 
     def go_away(self) -> None:
-        """Refuse connections from now on."""
+        """Refuse connections."""
         self.shutdown()
         self.server_close()
 
@@ -85,13 +84,13 @@ class Handler(BaseHTTPRequestHandler):
         if self.path not in server.unsized | server.endless:
             self.send_header('Content-Length', str(len(content) - begin))
         self.end_headers()
-        with suppress(ConnectionError):  # of somebody who has had enough
+        with suppress(ConnectionError):  # the client has had enough
             while self.path in server.endless:
                 self.wfile.write(content)
         self._send(content[begin:])
 
     def _begin(self) -> int:
-        """The first byte that is asked for, and sent."""
+        """Return the first byte that is sent."""
         server, version = self.server, self.server.versions.get(self.path)
         asked = self.headers.get('Range')
         if asked is None or version is None or not server.knows_ranges:
@@ -102,9 +101,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def _send(self, body: bytes) -> None:
         server = self.server
-        length = len(body) // 2 if self.path in server.cut else len(body)
         is_cut = bool(server.cuts)
-        self.wfile.write(body[: server.cuts.pop(0) if is_cut else length])
+        self.wfile.write(body[: server.cuts.pop(0)] if is_cut else body)
         if is_cut and server.breaks_by == 'reset':
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER)
             self.connection.close()
@@ -118,7 +116,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def serving() -> Iterator[FileServer]:
-    """A server that runs in a thread."""
+    """Run a server in a thread."""
     with FileServer() as server:
         thread = threading.Thread(target=server.serve_forever, kwargs=dict(poll_interval=0.01))
         thread.start()

@@ -1,12 +1,11 @@
 """mmcv's operators on the stand-in, against what compiled mmcv computed."""
 
-import os
-import subprocess
 import sys
+from importlib.util import spec_from_file_location
+from pathlib import Path
 
 import pytest
 import torch
-from helpers import ROOT
 from mmcv import ops
 from mmcv.utils import collect_env
 
@@ -28,21 +27,16 @@ def test_nms(arrays, threshold, offset):
 
 
 def test_nms_with_a_score_threshold_and_a_limit(arrays):
-    _, keep = ops.nms(
-        arrays['nms/boxes'], arrays['nms/scores'], 0.5, score_threshold=0.4, max_num=20
-    )
+    boxes, scores = arrays['nms/boxes'], arrays['nms/scores']
+    _, keep = ops.nms(boxes, scores, 0.5, score_threshold=0.4, max_num=20)
     assert torch.equal(keep, arrays['nms/keep/score0.4_max20'])
 
 
 @pytest.mark.parametrize('agnostic', [False, True])
 def test_batched_nms(arrays, agnostic):
-    dets, keep = ops.batched_nms(
-        arrays['nms/boxes'],
-        arrays['nms/scores'],
-        arrays['nms/ids'],
-        dict(type='nms', iou_threshold=0.5),
-        class_agnostic=agnostic,
-    )
+    inputs = arrays['nms/boxes'], arrays['nms/scores'], arrays['nms/ids']
+    config = dict(type='nms', iou_threshold=0.5)
+    dets, keep = ops.batched_nms(*inputs, config, class_agnostic=agnostic)
     name = 'batched_nms_agnostic' if agnostic else 'batched_nms'
     assert torch.equal(keep, arrays[f'{name}/keep'])
     assert torch.equal(dets, arrays[f'{name}/dets'])
@@ -50,9 +44,8 @@ def test_batched_nms(arrays, agnostic):
 
 @pytest.mark.parametrize('method', ['naive', 'linear', 'gaussian'])
 def test_soft_nms(arrays, method):
-    dets, keep = ops.soft_nms(
-        arrays['nms/boxes'], arrays['nms/scores'], iou_threshold=0.3, method=method
-    )
+    boxes, scores = arrays['nms/boxes'], arrays['nms/scores']
+    dets, keep = ops.soft_nms(boxes, scores, iou_threshold=0.3, method=method)
     assert torch.equal(keep, arrays[f'soft_nms/{method}/keep'])
     torch.testing.assert_close(dets, arrays[f'soft_nms/{method}/dets'], rtol=1e-6, atol=1e-7)
 
@@ -71,11 +64,11 @@ def test_roi_align_forward_and_gradient(arrays, size, sampling_ratio, aligned):
 
 @pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
 def test_roi_align_in_16_bit_is_that_of_the_rounded_map(arrays, dtype):
-    rois = arrays['roi/rois']
+    rois = arrays['roi/rois'].to(dtype)
     image = arrays['roi/input'].to(dtype).requires_grad_()
-    out = ops.roi_align(image, rois.to(dtype), 7, 0.25, 0, 'avg', True)
     wide = image.detach().float().requires_grad_()
-    expected = ops.roi_align(wide, rois.to(dtype).float(), 7, 0.25, 0, 'avg', True)
+    out = ops.roi_align(image, rois, 7, 0.25, 0, 'avg', True)
+    expected = ops.roi_align(wide, rois.float(), 7, 0.25, 0, 'avg', True)
     assert torch.equal(out, expected.to(dtype))
     out.sum().backward()
     expected.sum().backward()
@@ -91,19 +84,18 @@ def test_sigmoid_focal_loss_is_that_of_mmdet_in_python(weighted, reduction):
     logits = (torch.randn(50, 7) * 3).requires_grad_()
     target = torch.randint(0, 7 + (not weighted), (50,))  # 7: background
     weight = torch.rand(7) if weighted else None
-    ours = ops.sigmoid_focal_loss(logits, target, 2.0, 0.25, weight, reduction)
-    cotangent = torch.randn_like(ours)
-    (gradient,) = torch.autograd.grad(ours, logits, cotangent)
+    loss = ops.sigmoid_focal_loss(logits, target, 2.0, 0.25, weight, reduction)
+    cotangent = torch.randn_like(loss)
+    (gradient,) = torch.autograd.grad(loss, logits, cotangent)
 
     one_hot = torch.nn.functional.one_hot(target, 8)[:, :7]
-    theirs = py_sigmoid_focal_loss(logits, one_hot, gamma=2.0, alpha=0.25, reduction='none')
+    expected = py_sigmoid_focal_loss(logits, one_hot, gamma=2.0, alpha=0.25, reduction='none')
     if weighted:
-        theirs = theirs * weight[target][:, None]
+        expected = expected * weight[target][:, None]
     if reduction != 'none':
-        theirs = theirs.sum() / (len(target) if reduction == 'mean' else 1)
-    (expected,) = torch.autograd.grad(theirs, logits, cotangent)
-    torch.testing.assert_close(ours, theirs)
-    torch.testing.assert_close(gradient, expected)
+        expected = expected.sum() / (len(target) if reduction == 'mean' else 1)
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(gradient, *torch.autograd.grad(expected, logits, cotangent))
 
 
 def test_sigmoid_focal_loss_of_large_logits_is_finite():
@@ -122,56 +114,45 @@ def test_other_operators_say_that_they_need_compiled_mmcv(arrays):
         ops.roi_align(arrays['roi/input'], arrays['roi/rois'], 7, 0.25, 0, 'max', True)
 
 
-def run_python(code: str, **env: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, '-c', code], env=os.environ | env, capture_output=True, text=True, cwd=ROOT
-    )
-
-
 @pytest.mark.skipif(not mmcv_ops.in_force(), reason='mmcv is compiled')
 def test_a_bug_report_can_be_collected():
     assert collect_env()['MMCV Compiler'] == 'n/a'
 
 
-def test_an_mmcv_that_is_installed_editable_is_found(tmp_path):
-    """Such a package is found by a finder of its own, not on the path."""
-    package = tmp_path / 'elsewhere' / 'mmcv'
-    package.mkdir(parents=True)
-    (package / '__init__.py').touch()
-    code = f"""
-import sys
-from importlib.util import spec_from_file_location
-
-class Finder:
-    @staticmethod
-    def find_spec(name, path=None, target=None):
-        if name == "mmcv":
-            return spec_from_file_location(name, {str(package / '__init__.py')!r})
-
-sys.meta_path.insert(0, Finder)
-import xcit_mm
-assert xcit_mm.mmcv_ops.in_force()
-"""
-    done = run_python(code)
-    assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.skipif(not mmcv_ops.in_force(), reason='mmcv is compiled')
-def test_the_variable_switches_it_off():
-    done = run_python('import xcit_mm, mmcv.ops', **{mmcv_ops.SWITCH: '0'})
-    assert done.returncode != 0
-    assert "No module named 'mmcv._ext'" in done.stderr
-
-
-def test_a_compiled_mmcv_is_left_alone(tmp_path):
+@pytest.fixture
+def other_mmcv(tmp_path, monkeypatch) -> Path:
+    """The package of an mmcv without compiled operators, which is not imported yet."""
     package = tmp_path / 'mmcv'
     package.mkdir()
     (package / '__init__.py').touch()
-    (package / '_ext.py').write_text('compiled = True')
-    code = (
-        'import sys, xcit_mm; assert "mmcv._ext" not in sys.modules; '
-        'assert not xcit_mm.mmcv_ops.in_force(); '
-        'import mmcv._ext; assert mmcv._ext.compiled'
-    )
-    done = run_python(code, PYTHONPATH=str(tmp_path))
-    assert done.returncode == 0, done.stderr
+    monkeypatch.delitem(sys.modules, 'mmcv')
+    monkeypatch.delitem(sys.modules, mmcv_ops.EXTENSION)
+    return package
+
+
+def test_an_mmcv_that_is_installed_editable_is_found(monkeypatch, other_mmcv):
+    """A finder of its own finds such a package, which is not on the path."""
+
+    class Finder:
+        @staticmethod
+        def find_spec(name, path=None, target=None):
+            if name == 'mmcv':
+                return spec_from_file_location(name, other_mmcv / '__init__.py')
+
+    monkeypatch.setattr(sys, 'meta_path', [Finder, *sys.meta_path])
+    mmcv_ops.install()
+    assert mmcv_ops.in_force()
+
+
+def test_the_variable_switches_it_off(monkeypatch, other_mmcv):
+    monkeypatch.syspath_prepend(other_mmcv.parent)
+    monkeypatch.setenv(mmcv_ops.SWITCH, '0')
+    mmcv_ops.install()
+    assert not mmcv_ops.in_force()
+
+
+def test_a_compiled_mmcv_is_left_alone(monkeypatch, other_mmcv):
+    monkeypatch.syspath_prepend(other_mmcv.parent)
+    (other_mmcv / '_ext.py').touch()
+    mmcv_ops.install()
+    assert not mmcv_ops.in_force()

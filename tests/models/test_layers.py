@@ -57,9 +57,9 @@ def replace(model: nn.Module, kind: type[nn.Module], function) -> None:
             model.set_submodule(name, function(module))
 
 
-def assert_equal_maps(maps: tuple[Tensor, ...], expected: tuple[Tensor, ...], bound=1e-5) -> None:
+def assert_equal_maps(maps: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> None:
     for value, reference in zip(maps, expected, strict=True):
-        assert relative_error(value, reference) <= bound
+        assert relative_error(value, reference) <= 1e-5
 
 
 @torch.no_grad()
@@ -144,11 +144,6 @@ def test_a_branch_may_be_replaced(model, image):
     assert_equal_maps(model(image), expected)
 
 
-def test_a_plain_layer_is_read():
-    assert is_plain(nn.Linear(2, 2))
-    assert is_plain(nn.GELU())
-
-
 @pytest.mark.parametrize(
     'change',
     [
@@ -165,6 +160,7 @@ def test_a_plain_layer_is_read():
 )
 def test_a_changed_layer_is_called(change):
     layer = nn.Linear(2, 2)
+    assert is_plain(layer)
     change(layer)
     assert not is_plain(layer)
 

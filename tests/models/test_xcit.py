@@ -10,6 +10,7 @@ from helpers import assert_same_gradients, held_bytes, randomize, relative_error
 from helpers.small_xcit import SMALL, small_xcit
 from torch import Tensor, nn
 from torch._subclasses import FakeTensor, FakeTensorMode
+from torch.nn import functional as F
 from torchvision.ops import StochasticDepth
 
 from xcit_mm import XCiT
@@ -44,17 +45,13 @@ def golden_model(arrays: dict, patch_size: int) -> XCiT:
 
 
 @pytest.mark.parametrize(('name', 'patch_size'), GOLDEN.items())
-def test_outputs_in_evaluation_equal_the_authors(golden, name, patch_size):
+def test_evaluation_and_a_training_step_equal_the_authors(golden, name, patch_size):
     arrays = golden(name)
-    maps = golden_model(arrays, patch_size).eval()(arrays['input'])
-    for i, value in enumerate(maps):
+    model = golden_model(arrays, patch_size).eval()
+    for i, value in enumerate(model(arrays['input'])):
         assert relative_error(value, arrays[f'eval/{i}']) <= TOLERANCE
 
-
-@pytest.mark.parametrize(('name', 'patch_size'), GOLDEN.items())
-def test_training_step_equals_the_authors(golden, name, patch_size):
-    arrays = golden(name)
-    model = golden_model(arrays, patch_size).train()
+    model.train()
     before = {k: v.clone() for k, v in model.state_dict().items()}
     image = arrays['input'].requires_grad_()
     maps = model(image)
@@ -279,32 +276,19 @@ def test_a_fake_tensor_is_not_kept_for_real_images():
     assert not any(isinstance(m, FakeTensor) for m in maps)
 
 
-@pytest.mark.parametrize('training, size', [(True, 64), (False, 320)])
-def test_it_compiles_without_graph_breaks(training, size):
+@pytest.mark.parametrize(
+    'training, size, backend', [(True, 64, 'eager'), (False, 320, 'aot_eager')]
+)
+def test_it_compiles_without_graph_breaks(training, size, backend):
     model = small_xcit(drop_path_rate=0.0).train(training)
     randomize(model)
     twin = copy.deepcopy(model)
     torch.compiler.reset()
-    compiled = torch.compile(model, fullgraph=True, backend='eager', dynamic=False)
+    compiled = torch.compile(model, fullgraph=True, backend=backend, dynamic=False)
     image = torch.randn(2, 3, size, size)
     with torch.set_grad_enabled(training):
         for a, b in zip(compiled(image), twin(image), strict=True):
             assert relative_error(a, b) <= TOLERANCE
-
-
-@pytest.mark.parametrize('training', [True, False])
-def test_the_graph_of_a_compiled_block_has_the_same_values_and_gradients(training):
-    block = XCABlock(dim=32, num_heads=4, eta=1.0, drop_path=0.0).train(training)
-    torch.compiler.reset()
-    compiled = torch.compile(block, fullgraph=True, backend='aot_eager', dynamic=False)
-    x = torch.randn(2, 400, 32)
-    with torch.set_grad_enabled(training):
-        value, wanted = compiled(x, 20, 20), block(x, 20, 20)
-    assert relative_error(value, wanted) <= TOLERANCE
-    if training:
-        names, params = zip(*block.named_parameters(), strict=True)
-        gradients, expected = (torch.autograd.grad(y.sum(), params) for y in (value, wanted))
-        assert_same_gradients(names, gradients, expected, TOLERANCE)
 
 
 def test_float16_keeps_the_branches_of_an_initial_layer_scale():
@@ -393,12 +377,7 @@ def test_out_norm_normalises_the_channels_of_every_map(patch_size):
     state = normed.state_dict()
     plain.load_state_dict({k: v for k, v in state.items() if not k.startswith('out_norms')})
     image = torch.randn(2, 3, 64, 96)
-    maps = normed.eval()(image)
-    for norm, value, before in zip(normed.out_norms, maps, plain.eval()(image), strict=True):
-        channels_last = before.movedim(1, -1)
-        mean, var = channels_last.mean(-1, keepdim=True), channels_last.var(-1, False, keepdim=True)
-        expected = (channels_last - mean) / (var + 1e-6).sqrt() * norm.weight + norm.bias
+    maps = zip(normed.out_norms, normed.eval()(image), plain.eval()(image), strict=True)
+    for norm, value, before in maps:
+        expected = F.layer_norm(before.movedim(1, -1), (32,), norm.weight, norm.bias, 1e-6)
         assert relative_error(value, expected.movedim(-1, 1)) <= TOLERANCE
-    sum(m.pow(2).sum() for m in maps).backward()
-    for parameter in normed.out_norms.parameters():
-        assert parameter.grad.abs().sum() > 0

@@ -24,12 +24,10 @@ GENERIC_HELP = "point to it with --cfg-options data_root=DIR or in the config's 
 
 
 def check_data(cfg: Config, splits: tuple[str, ...]) -> None:
-    """Require every folder and annotation file of the dataloaders and evaluators.
+    """Require every folder and annotation file of the dataloaders and evaluators of some splits.
 
-    Args:
-        cfg: The config. If it has a ``data_help``, its ``text`` says how to get the data below its
-            ``root`` (which replaces ``{root}``).
-        splits: The splits to check, of 'train', 'val' and 'test'.
+    If the config has a ``data_help``, its ``text`` says how to get the data below its ``root``
+    (which replaces ``{root}``).
 
     Raises:
         UserError: If a path is missing or of the wrong kind, with the path in full.
@@ -60,10 +58,6 @@ def check_classes(cfg: Config, splits: tuple[str, ...]) -> None:
     mmdet silently drops the boxes of classes that the config does not name, and numbers the others
     in the order of the file. An evaluator reads annotations from a file of its own, which is
     compared with the dataset's. The datasets of mmdet or mmseg must be registered.
-
-    Args:
-        cfg: The config.
-        splits: The splits to check, of 'train', 'val' and 'test'.
 
     Raises:
         UserError: If they differ, with the classes of both sides.

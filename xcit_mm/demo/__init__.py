@@ -1,5 +1,10 @@
-from .choices import find_models
-from .page import MAX_UPLOAD, DemoPage
-from .server import serve, served
+"""A page in the browser to try detectors and segmentors on."""
 
-__all__ = ['MAX_UPLOAD', 'DemoPage', 'find_models', 'serve', 'served']
+from ..environment import require
+
+require('gradio')
+
+from .models import OfferedModels, find_models  # noqa: E402
+from .server import MAX_UPLOAD, serve, served  # noqa: E402
+
+__all__ = ['MAX_UPLOAD', 'OfferedModels', 'find_models', 'serve', 'served']

@@ -1,234 +1,163 @@
 """The page: drop a picture, choose a model, see what it finds."""
 
 import html
+import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import gradio as gr
+import numpy as np
+from gradio.utils import get_upload_folder
+from gradio_client.utils import is_http_url_like, traverse
+from PIL import Image
+
+from ..datasets.images import CUT_OFF, UNREADABLE, opened
 from ..errors import UserError, reason
 from ..inference import Detections, Segmentation
 from ..inference.infer import SCORE_THR
-from .choices import Models, require_offered
-from .pictures import read_picture
-from .predictor import Predictor
-from .uploads import UploadsOnly, gr, names_a_file
-from .views import View, draw, rows, summary
+from ..inference.sources import to_rgb
+from .models import OfferedModels
 
 TITLE = 'What XCiT sees'
-HOW = (
-    'Drop a picture: what the model finds in it appears beside it. Sliders and switches draw '
-    'anew, without asking the model again.'
-)
-TYPED = 'A file or an address can be typed, too.'
-MAX_UPLOAD = 50  # MB
-NOTHING_YET = 'Nothing to see yet.'
-
-Upload = Mapping[str, Any]  # what Gradio tells of an uploaded file
+FORMATS = ('BMP', 'GIF', 'JPEG', 'PNG', 'TIFF', 'WEBP')  # Pillow reads them without other programs
+MAX_SIDE = 2048  # pixels; models of our configs see no more of a picture
 
 
-@dataclass(frozen=True)
-class Kept:
-    """What is drawn anew when a slider moves.
+class UploadsOnly(gr.Blocks):
+    """A page of Gradio whose requests cannot name other files than those uploaded to it.
 
-    Attributes:
-        found: The prediction.
-        origin: What it is from, and how long it took.
+    Gradio itself downloads a file of any size that a request names by its address, and opens any
+    file of this machine that a request does not mark as a file.
     """
 
-    found: Detections | Segmentation
-    origin: str
+    async def preprocess_data(self, block_fn: Any, inputs: list[Any], *args: Any, **kwargs: Any):
+        traverse(inputs, _require_upload, _is_file)
+        return await super().preprocess_data(block_fn, inputs, *args, **kwargs)
 
 
-class DemoPage:
-    """A page for detectors and segmentors.
+def build_page(models: OfferedModels, examples: Sequence[Path], max_upload: float) -> gr.Blocks:
+    """Build the page with pictures to try, for uploads of at most ``max_upload`` MB."""
 
-    Args:
-        models: Gives the models to choose from, whenever the page is opened or used.
-        any_checkpoint: Whether visitors can name other files or addresses of weights. They are
-            read without running anything in them.
-        examples: Pictures to try a model with.
-        max_upload: The largest file that is taken, in MB of 2**20 bytes.
+    def offer(config: str | None = None) -> tuple[gr.Dropdown, gr.Dropdown]:
+        offered = models.find()
+        config = config if config in offered else next(iter(offered), None)
+        checkpoints = offered.get(config, [])
+        checkpoint = checkpoints[0] if checkpoints else None
+        return gr.Dropdown(list(offered), value=config), gr.Dropdown(checkpoints, value=checkpoint)
 
-    Attributes:
-        max_upload: As above.
-    """
-
-    def __init__(
-        self,
-        models: Callable[[], Models],
-        any_checkpoint: bool = False,
-        examples: Sequence[Path] = (),
-        max_upload: float = MAX_UPLOAD,
-    ) -> None:
-        self._models = models
-        self._any_checkpoint = any_checkpoint
-        self._examples = [str(path) for path in examples]
-        self.max_upload = max_upload
-        self._predictor = Predictor()
-
-    @classmethod
-    def of_one(cls, config: str, checkpoint: str, **options: Any) -> 'DemoPage':
-        """A page of a single model, which is read at once.
-
-        Args:
-            config: Path of a config file.
-            checkpoint: File or URL of its weights.
-            **options: ``any_checkpoint``, ``examples`` and ``max_upload``, as above.
-
-        Raises:
-            UserError: If they are wrong, or do not fit each other.
-        """
-        page = cls(lambda: {config: [checkpoint]}, **options)
-        page._predictor.load(config, checkpoint)
-        return page
-
-    def build(self) -> gr.Blocks:
-        """Lay it out.
-
-        Returns:
-            Gradio's page, to be launched.
-        """
-        built_with = self._models()
-        with UploadsOnly(title=TITLE, analytics_enabled=False) as page:
-            gr.Markdown(f'# {TITLE}\n{HOW}')
-            kept = gr.State()
-            with gr.Row():
-                with gr.Column():
-                    picture = gr.Image(
-                        label=f'Picture of at most {self.max_upload:g} MB',
-                        sources=['upload', 'clipboard'],
-                    )
-                    config = gr.Dropdown(label='Config', **self._configs())
-                    checkpoint = gr.Dropdown(
-                        label='Checkpoint',
-                        info=TYPED if self._any_checkpoint else None,
-                        **self._checkpoints(config.value),
-                    )
-                    button = gr.Button('Find', variant='primary')
-                    if self._examples:
-                        gr.Examples(self._examples, picture, elem_id='examples')
-                with gr.Column():
-                    status = gr.HTML(_said('status', NOTHING_YET))
-                    result = gr.Image(
-                        label='Result',
-                        format='jpeg',
-                        interactive=False,
-                        elem_id='result',
-                        buttons=['download', 'fullscreen'],  # the third sends it to Hugging Face
-                    )
-                    with gr.Row(visible=False) as for_detections:
-                        score = gr.Slider(0, 1, SCORE_THR, step=0.01, label='Lowest score', scale=2)
-                        boxes = gr.Checkbox(True, label='Boxes', min_width=100)
-                        masks = gr.Checkbox(True, label='Masks', min_width=100)
-                    with gr.Row(visible=False) as for_segmentation:
-                        opacity = gr.Slider(0, 1, 0.5, step=0.01, label='Opacity')
-                    table = gr.Dataframe(label='Found', interactive=False, visible=False)
-
-            view = [score, boxes, masks, opacity]
-            shown = [status, result, table]
-            page.load(
-                partial(self._offer_newer, built_with),
-                None,
-                [config, checkpoint],
-                show_progress='hidden',
-            )
-            config.input(self._offer_checkpoints, config, checkpoint, show_progress='hidden')
-            gr.on(
-                [picture.change, button.click],
-                self._find,
-                [config, checkpoint, picture, *view],
-                [*shown, kept, for_detections, for_segmentation],
-                preprocess=False,  # the uploaded file as it is: we say what is wrong with one
-            )
-            gr.on(
-                [control.change for control in view],
-                _draw_anew,
-                [kept, *view],
-                shown,
-                show_progress='hidden',
-                trigger_mode='always_last',
-            )
-        return page
-
-    def _configs(self) -> dict[str, Any]:
-        return _dropdown(list(self._models()), can_type=False)
-
-    def _checkpoints(self, config: str) -> dict[str, Any]:
-        return _dropdown(self._models().get(config, []), can_type=self._any_checkpoint)
-
-    def _offer_newer(self, built_with: Models) -> tuple:
-        """When a page is opened while a training goes on; else nothing, not to undo a choice."""
-        if self._models() == built_with:
-            return gr.skip(), gr.skip()
-        configs = self._configs()
-        return gr.Dropdown(**configs), gr.Dropdown(**self._checkpoints(configs['value']))
-
-    def _offer_checkpoints(self, config: str) -> gr.Dropdown:
-        return gr.Dropdown(**self._checkpoints(config))
-
-    def _find(self, config: str, checkpoint: str, picture: Upload | None, *view: Any) -> tuple:
+    def find(config: Any, checkpoint: Any, picture: Any) -> tuple:
         try:
-            chosen = View(*view)
-            kept = self._ask(config, checkpoint, picture)
-            shown = _show(kept, chosen)
+            if not _is_file(picture):
+                raise UserError('no picture is chosen: drop one into the field on the left')
+            model = models.load(config, checkpoint)
+            image = read_picture(Path(picture['path']))
+            start = time.perf_counter()
+            prediction = model.predict(image)
         except UserError as error:
-            return _nothing(str(error))
-        except Exception as error:  # the page stays, whatever becomes of one picture
+            raise _error(str(error)) from None
+        except Exception as error:  # the page stays
             traceback.print_exc()
-            return _nothing(f'the model cannot be asked ({reason(error)})')
-        is_detection = isinstance(kept.found, Detections)
-        return (
-            *shown,
-            kept,
-            gr.Row(visible=is_detection),
-            gr.Row(visible=not is_detection),
-        )
+            raise _error(f'the model cannot be asked ({reason(error)})') from None
+        status = f'found in {time.perf_counter() - start:.2f} s by {checkpoint}'
+        is_detection = isinstance(prediction, Detections)
+        return prediction, status, gr.Row(visible=is_detection), gr.Row(visible=not is_detection)
 
-    def _ask(self, config: str, checkpoint: str, picture: Upload | None) -> Kept:
-        require_offered(config, checkpoint, self._models(), self._any_checkpoint)
-        if not names_a_file(picture):
-            raise UserError('no picture is chosen: drop one into the field on the left')
-        image = read_picture(picture['path'], self.max_upload)
-        found, seconds = self._predictor.predict(config, checkpoint, image)
-        return Kept(found, f'found in {seconds:.2f} s by {checkpoint}')
+    with UploadsOnly(title=TITLE, analytics_enabled=False) as page:
+        gr.Markdown(f'# {TITLE}\nDrop a picture: the objects or classes in it appear beside it.')
+        prediction = gr.State()
+        with gr.Row():
+            with gr.Column():
+                label = f'Picture of at most {max_upload:g} MB'
+                picture = gr.Image(label=label, sources=['upload', 'clipboard'])
+                config = gr.Dropdown(label='Config')
+                checkpoint = gr.Dropdown(
+                    label='Checkpoint', allow_custom_value=models.any_checkpoint
+                )
+                button = gr.Button('Find', variant='primary')
+                if examples:
+                    gr.Examples(list(map(str, examples)), picture, elem_id='examples')
+            with gr.Column():
+                status = gr.Textbox('Nothing to see yet.', show_label=False, elem_id='status')
+                # The third button of Gradio sends the picture to Hugging Face.
+                buttons = ['download', 'fullscreen']
+                result = gr.Image(label='Result', format='jpeg', buttons=buttons, elem_id='result')
+                with gr.Row(visible=False) as for_detections:
+                    score = gr.Slider(0, 1, SCORE_THR, step=0.01, label='Lowest score', scale=2)
+                    boxes = gr.Checkbox(True, label='Boxes', min_width=100)
+                    masks = gr.Checkbox(True, label='Masks', min_width=100)
+                with gr.Row(visible=False) as for_segmentation:
+                    opacity = gr.Slider(0, 1, 0.5, step=0.01, label='Opacity')
+                table = gr.Dataframe(visible=False)
+        view = [prediction, score, boxes, masks, opacity]
+        page.load(offer, None, [config, checkpoint])
+        config.input(offer, config, [config, checkpoint])
+        gr.on(
+            [picture.change, button.click],
+            find,
+            [config, checkpoint, picture],
+            [prediction, status, for_detections, for_segmentation],
+            preprocess=False,  # Gradio would decode the picture
+            concurrency_limit=1,
+            show_progress_on=[status, result],
+        ).success(_draw, view, [result, table], show_progress='hidden')
+        changes = [control.change for control in view[1:]]
+        options = dict(show_progress='hidden', trigger_mode='always_last')
+        gr.on(changes, _draw, view, [result, table], **options)
+    return page.queue(api_open=False)
 
 
-def _dropdown(choices: Sequence[str], can_type: bool) -> dict[str, Any]:
-    return dict(
-        choices=list(choices),
-        value=choices[0] if choices else None,
-        interactive=can_type or len(choices) > 1,
-        allow_custom_value=can_type,
-    )
-
-
-def _draw_anew(kept: Kept | None, *view: Any) -> tuple:
-    if kept is None:
-        message = 'what was found is not kept any longer: press Find once more'
-        return _said('alert', message), gr.skip(), gr.skip()
+def read_picture(path: Path) -> np.ndarray:
+    """Read an upload as RGB, (H, W, 3) uint8, of at most ``MAX_SIDE`` pixels a side."""
     try:
-        return _show(kept, View(*view))
-    except UserError as error:
-        return _said('alert', str(error)), gr.skip(), gr.skip()
+        # Pillow decodes what Pillow has measured. Another library may read another size.
+        with opened(path.read_bytes(), FORMATS) as image:
+            picture = Image.fromarray(to_rgb(image))
+    except Image.DecompressionBombError:
+        problem = f'it has more than {2 * Image.MAX_IMAGE_PIXELS / 1e6:.0f} million pixels'
+    except Exception as error:  # Pillow's decoders raise many kinds
+        problem = CUT_OFF if 'truncated' in str(error) else UNREADABLE
+    else:
+        picture.thumbnail((MAX_SIDE, MAX_SIDE))
+        return np.array(picture)
+    raise UserError(f'{path.name} cannot be used: {problem}; take another picture')
 
 
-def _show(kept: Kept, view: View) -> tuple:
-    return (
-        _said('status', f'{summary(kept.found, view)}, {kept.origin}'),
-        draw(kept.found, view),
-        gr.Dataframe(rows(kept.found, view), visible=True),
-    )
+def _draw(
+    prediction: Detections | Segmentation | None,
+    score: float,
+    boxes: bool,
+    masks: bool,
+    opacity: float,
+) -> tuple[np.ndarray, gr.Dataframe]:
+    if prediction is None:
+        raise _error('the prediction is not kept any longer: press Find again')
+    classes = prediction.classes
+    if isinstance(prediction, Segmentation):
+        rows = [[classes[i], f'{share:.1%}'] for i, share in prediction.shares().items()]
+        label, headers = f'{len(rows)} classes', ['Class', 'Share of the picture']
+        picture = prediction.draw(opacity)
+    else:
+        shown = prediction.above(score)
+        best = {i: shown.scores[shown.labels == i].max() for i in set(shown.labels.tolist())}
+        counts = Counter(shown.labels.tolist()).most_common()
+        rows = [[classes[i], number, f'{best[i]:.2f}'] for i, number in counts]
+        label, headers = f'{len(shown)} of {len(prediction)} objects', ['Class', 'Objects', 'Score']
+        picture = shown.draw(boxes, masks)
+    return picture, gr.Dataframe(dict(headers=headers, data=rows), label=label, visible=True)
 
 
-def _nothing(message: str) -> tuple:
-    hidden = gr.Row(visible=False)
-    return _said('alert', message), None, gr.Dataframe(visible=False), None, hidden, hidden
+def _is_file(value: Any) -> bool:
+    return isinstance(value, dict) and isinstance(value.get('path'), str)
 
 
-def _said(role: str, message: str) -> str:
-    """HTML, with the role by which a screen reader reads it aloud."""
-    colour = 'var(--error-text-color)' if role == 'alert' else 'inherit'
-    return f'<p role="{role}" style="color: {colour}">{html.escape(message)}</p>'
+def _require_upload(value: dict[str, Any]) -> None:
+    path, folder = Path(value['path']).resolve(), Path(get_upload_folder()).resolve()
+    if is_http_url_like(value['path']) or not (path.is_relative_to(folder) and path.is_file()):
+        raise _error(f'{value["path"]} was not uploaded to this page: drop the picture into it')
+
+
+def _error(message: str) -> gr.Error:
+    return gr.Error(html.escape(str(UserError(message))), duration=None, print_exception=False)

@@ -1,141 +1,143 @@
-"""Serving the page until it is interrupted."""
+"""The server of the page: the requests that it answers, and what it keeps."""
 
 import os
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event, Thread
 
-from huggingface_hub import constants as hub  # which comes with Gradio
+from huggingface_hub import constants as hub
+from starlette.datastructures import Headers
 from starlette.middleware import Middleware
+from starlette.responses import PlainTextResponse
+from starlette.routing import Match, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..environment import variables
 from ..errors import UserError
-from .page import DemoPage, gr
-from .routes import NeededRoutes
+from .models import OfferedModels
+from .page import build_page
 
+MAX_UPLOAD = 50  # MB of 2**20 bytes
+MAX_BODY = 100_000  # bytes of a request that is not an upload
+MAX_FORM = 2**20  # bytes of an upload beside the file
 KEPT_SECONDS = 3600  # that a picture stays on the disk
-CLEANING_SECONDS = 600  # from one removal of older ones to the next
-KEPT_VISITORS = 8  # whose predictions are in memory: of large pictures those are 300 MB each
-TEMP_DIR = 'GRADIO_TEMP_DIR'  # the variable of the environment that names Gradio's folder
-# The other variables that would have Gradio serve more than the page.
-NO_EXTRAS = {
+CLEANING_SECONDS = 600
+KEPT_PREDICTIONS = 8  # in memory: up to 300 MB each
+TEMP_DIR = 'GRADIO_TEMP_DIR'
+ENVIRONMENT = {
     'GRADIO_RUN_HISTORY': 'False',  # in an account at Hugging Face
     'GRADIO_NUM_WORKERS': '0',  # servers of files at further ports
     'GRADIO_ALLOWED_PATHS': '',  # files of this machine
+    **dict.fromkeys(('HF_TOKEN', 'HUGGING_FACE_HUB_TOKEN', 'HF_OIDC_RESOURCE'), ''),
 }
-# Where huggingface_hub finds the token of whoever serves the page, beside a file.
-NO_TOKEN = dict.fromkeys(('HF_TOKEN', 'HUGGING_FACE_HUB_TOKEN', 'HF_OIDC_RESOURCE'), '')
+# Of Gradio's eighty routes, those that the page needs. All others do not exist, nor do new ones.
+UPLOAD = '/gradio_api/upload'
+GET = (
+    *('/', '/theme.css', '/favicon.ico', '/assets/{path:path}', '/static/{path:path}'),
+    *('/gradio_api/startup-events', '/gradio_api/app_id', '/gradio_api/heartbeat/{session_hash}'),
+    *('/gradio_api/upload_progress', '/gradio_api/queue/data'),
+    '/gradio_api/file=/{path:path}',  # without the slash Gradio fetches web addresses
+)
+POST = (UPLOAD, '/gradio_api/queue/join', '/gradio_api/run/predict')  # the last for examples
 
 
-def serve(page: DemoPage, host: str, port: int) -> None:
-    """Serve a page until Ctrl-C or SIGTERM. The arguments are those of :func:`served`."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # to remove the pictures then, too
-    with served(page, host, port) as address:
+def limit_requests(app: ASGIApp, max_upload: int) -> ASGIApp:
+    """ASGI middleware that answers 404 to other routes, and 411 or 413 to large bodies.
+
+    Gradio limits the size of a file, but reads other bodies of any size into memory.
+    """
+    routes = [Route(path, app, methods=['GET']) for path in GET]
+    routes += [Route(path, app, methods=['POST']) for path in POST]
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        response = app
+        if scope['type'] != 'lifespan':
+            headers = Headers(scope=scope)
+            limit = max_upload + MAX_FORM if scope['path'] == UPLOAD else MAX_BODY
+            if not any(route.matches(scope)[0] is Match.FULL for route in routes):
+                response = PlainTextResponse('Not Found', 404)
+            elif 'transfer-encoding' in headers:  # of any size
+                response = PlainTextResponse('Length Required', 411, {'Connection': 'close'})
+            elif int(headers.get('content-length', 0)) > limit:
+                response = PlainTextResponse('Content Too Large', 413, {'Connection': 'close'})
+        await response(scope, receive, send)
+
+    return answer
+
+
+def serve(models: OfferedModels, host: str, port: int, *args: object) -> None:
+    """Serve a page until Ctrl-C or SIGTERM. See :func:`served` for the arguments."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # which removes the pictures as well
+    with served(models, host, port, *args) as address:
         print(f'The page is at {address}; Ctrl-C ends it.', flush=True)
-        try:
+        with suppress(KeyboardInterrupt):
             Event().wait()
-        except KeyboardInterrupt:
-            print('The page is closed.')
+        print('The page is closed.')
 
 
 @contextmanager
-def served(page: DemoPage, host: str, port: int) -> Iterator[str]:
-    """Serve a page during the block, from threads of this process.
+def served(
+    models: OfferedModels,
+    host: str,
+    port: int,
+    examples: Sequence[Path] = (),
+    max_upload: float = MAX_UPLOAD,
+) -> Iterator[str]:
+    """Serve a page during the block, from threads of this process, and yield its address.
 
-    No other machine is asked for anything, and the pictures of visitors are gone at the end.
-    Until then this process has no token for Hugging Face, which Gradio would use for visitors.
-
-    Args:
-        page: What to serve.
-        host: Address or name of this machine; 0.0.0.0: all that it has.
-        port: 1..65535.
-
-    Yields:
-        The address for a browser.
-
-    Raises:
-        UserError: If the port or the host cannot be used.
+    The page takes pictures of at most ``max_upload`` MB (2**20 bytes), and removes them at the
+    end. Until then this process has no token for Hugging Face, which Gradio would use for
+    visitors. Raises a UserError if the port or the host cannot be used.
     """
-    with (
-        TemporaryDirectory(prefix='xcit_mm_demo_', dir=os.environ.get(TEMP_DIR)) as folder,
-        variables(NO_EXTRAS | NO_TOKEN | {TEMP_DIR: folder, 'no_proxy': _no_proxy(host)}),
-        _without_token_file(),
-    ):
-        blocks = page.build()
+    max_bytes = round(max_upload * 2**20)
+    # Gradio asks its own page whether it is there, which no proxy can answer.
+    no_proxy = os.environ.get('no_proxy') or os.environ.get('NO_PROXY') or 'localhost'
+    with ExitStack() as stack:
+        temporary = TemporaryDirectory(prefix='xcit_mm_demo_', dir=os.environ.get(TEMP_DIR))
+        folder = stack.enter_context(temporary)
+        environment = {**ENVIRONMENT, 'no_proxy': f'{no_proxy},{host}', TEMP_DIR: folder}
+        stack.enter_context(variables(environment))
+        stack.callback(setattr, hub, 'HF_TOKEN_PATH', hub.HF_TOKEN_PATH)
+        hub.HF_TOKEN_PATH = os.devnull
+        page = build_page(models, examples, max_upload)
+        stack.callback(page.close, verbose=False)
         try:
-            address = _launch(blocks, host, port, round(page.max_upload * 2**20))
-            with _cleaned(Path(folder)):
-                yield address
-        finally:
-            blocks.close(verbose=False)
+            _, address, _ = page.launch(
+                server_name=host,
+                server_port=port,
+                max_file_size=max_bytes,
+                state_session_capacity=KEPT_PREDICTIONS,
+                share=False,
+                ssr_mode=False,  # which would start Node.js
+                enable_monitoring=False,
+                footer_links=[],  # to Gradio's settings and its API
+                app_kwargs=dict(middleware=[Middleware(limit_requests, max_upload=max_bytes)]),
+                inline=False,
+                prevent_thread_lock=True,
+                quiet=True,
+            )
+        except OSError:
+            raise UserError(
+                f'the page cannot be served at {host}, port {port}: the port is in use, or the '
+                'address is not of this machine; name others: --port, --host'
+            ) from None
+        closed = Event()
+        cleaner = Thread(target=_clean, args=(Path(folder), closed), daemon=True)
+        cleaner.start()
+        stack.callback(cleaner.join)
+        stack.callback(closed.set)
+        yield address
 
 
-def _launch(blocks: gr.Blocks, host: str, port: int, max_bytes: int) -> str:
-    try:
-        _, address, _ = blocks.launch(
-            server_name=host,
-            server_port=port,
-            max_file_size=max_bytes,
-            state_session_capacity=KEPT_VISITORS,
-            share=False,
-            ssr_mode=False,  # which would start a Node.js where there is one
-            enable_monitoring=False,
-            footer_links=[],  # to Gradio's settings and its API
-            app_kwargs=dict(middleware=[Middleware(NeededRoutes, max_upload=max_bytes)]),
-            inline=False,
-            prevent_thread_lock=True,
-            quiet=True,
-        )
-    except OSError:
-        raise UserError(
-            f'the page cannot be served at {host}, port {port}: the port is in use, or the address '
-            'is not of this machine; name others: --port, --host'
-        ) from None
-    return address
-
-
-@contextmanager
-def _cleaned(folder: Path) -> Iterator[None]:
-    """Remove the files that visitors leave in a folder, by their age.
-
-    Gradio does not know the parts of uploads that were cut off, and its own cleaning ends at the
-    first error.
-    """
+def _clean(folder: Path, closed: Event) -> None:
+    """Remove old files of visitors; Gradio's ``delete_cache`` misses uploads that were cut off."""
     examples = set(folder.rglob('*'))
-    closed = Event()
-
-    def clean() -> None:
-        while not closed.wait(CLEANING_SECONDS):
-            for path in set(folder.rglob('*')) - examples:
-                with suppress(OSError):  # a folder with newer files, or removed by somebody else
-                    if path.stat().st_mtime < time.time() - KEPT_SECONDS:
-                        (path.rmdir if path.is_dir() else path.unlink)()
-
-    cleaning = Thread(target=clean, daemon=True)
-    cleaning.start()
-    try:
-        yield
-    finally:
-        closed.set()
-        cleaning.join()
-
-
-def _no_proxy(host: str) -> str:
-    """Gradio asks its own page whether it is there, which no proxy can answer."""
-    without = os.environ.get('no_proxy') or os.environ.get('NO_PROXY')
-    return ','.join(filter(None, (without, host, 'localhost')))
-
-
-@contextmanager
-def _without_token_file() -> Iterator[None]:
-    """Have huggingface_hub find no saved token; it has read the environment already."""
-    before = hub.HF_TOKEN_PATH
-    hub.HF_TOKEN_PATH = os.devnull
-    try:
-        yield
-    finally:
-        hub.HF_TOKEN_PATH = before
+    while not closed.wait(CLEANING_SECONDS):
+        for path in set(folder.rglob('*')) - examples:
+            with suppress(OSError):  # a folder with newer files
+                if path.stat().st_mtime < time.time() - KEPT_SECONDS:
+                    (path.rmdir if path.is_dir() else path.unlink)()

@@ -17,9 +17,6 @@ def keep_readable(logger: Logger) -> None:
 
     The names of images, classes and losses come from files, so that a control character in them
     could reach the terminal of anyone who looks at the log.
-
-    Args:
-        logger: The logger of the runner, with its handlers.
     """
     logger.addFilter(lambda record: not str(record.msg).startswith(NOISE))
     logger.addFilter(_make_printable)

@@ -1,27 +1,26 @@
-"""Build the model of a config with random weights."""
+"""Build the model of a config, and find its weights in what a file holds."""
+
+from typing import Any
 
 import torch
 from mmengine.config import Config
 from mmengine.model.utils import revert_sync_batchnorm
 from mmengine.registry import MODELS, DefaultScope
-from torch import nn
+from torch import Tensor, nn
 
 from ..environment import quiet, require, require_one_stack
 from ..errors import UserError
+from ..models import XCiT
+from ..weights.states import detector_state, model_state
 from .config.errors import config_errors
 
 FRAMEWORKS = ('mmdet', 'mmseg')
 
 
 def build_model(cfg: Config, device: str) -> nn.Module:
-    """Build the detector or segmentor of a config, without reading any weights.
+    """Build the detector or segmentor of a config in evaluation mode, without reading any weights.
 
-    Args:
-        cfg: Result of :func:`xcit_mm.engine.config.load.load_config`.
-        device: 'cpu', or 'meta' for shapes that take no memory.
-
-    Returns:
-        The model in evaluation mode.
+    ``device`` is 'cpu', or 'meta' for shapes that take no memory.
 
     Raises:
         UserError: If the config has no model, it is not one of mmdet or mmseg, or cannot be built.
@@ -38,3 +37,14 @@ def build_model(cfg: Config, device: str) -> nn.Module:
     scope = DefaultScope.overwrite_default_scope(framework)
     with torch.device(device), config_errors(cfg), scope, quiet():
         return revert_sync_batchnorm(MODELS.build(cfg.model)).eval()
+
+
+def weights_for(model: nn.Module, checkpoint: Any, path: str) -> dict[str, Tensor]:
+    """Return the weights of a detector or segmentor in what a file holds, under our names.
+
+    Raises:
+        UserError: If the file holds no weights; ``path`` is for the message.
+    """
+    state = model_state(checkpoint, path)
+    has_xcit = isinstance(getattr(model, 'backbone', None), XCiT)
+    return detector_state(state) if has_xcit else state

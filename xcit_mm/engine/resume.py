@@ -35,9 +35,7 @@ def newest_checkpoint(
 ) -> tuple[Path, dict[str, Any], list[str]]:
     """Read the newest checkpoint of a run that can be read, looking from the newest down.
 
-    Args:
-        work_dir: The folder of the run. It may have been moved since: mmengine notes full paths.
-        trusted: See :func:`~xcit_mm.weights.read.read_checkpoint`.
+    The folder may have been moved since the run: mmengine notes full paths.
 
     Returns:
         The path, what the file holds, and sentences about newer files that cannot be read.
@@ -67,11 +65,7 @@ def has_checkpoints(work_dir: str) -> bool:
 
 
 def require_checkpoints(work_dir: str) -> None:
-    """Refuse to resume in a folder without checkpoints.
-
-    Raises:
-        UserError: If there are none, with the folders of earlier runs.
-    """
+    """Refuse to resume in a folder without checkpoints, and name the folders of earlier runs."""
     if not has_checkpoints(work_dir):
         earlier = sorted(map(str, Path(work_dir).glob(f'{EARLIER}*')))
         hint = f'; earlier runs are in --work-dir {", ".join(earlier)}' if earlier else ''
@@ -79,12 +73,9 @@ def require_checkpoints(work_dir: str) -> None:
 
 
 def set_run_aside(work_dir: str) -> Path | None:
-    """Move what an earlier run left in a folder that a new run starts in.
+    """Move the files of an earlier run into a new folder, and return it, or None without any.
 
-    The new run would replace some of the checkpoints, and a resume would mix both runs.
-
-    Returns:
-        The new folder, or None if there was nothing to move.
+    A new run would replace some of the checkpoints, and a resume would mix both runs.
     """
     earlier = sorted(path for pattern in WRITTEN for path in Path(work_dir).glob(pattern))
     return set_aside(Path(work_dir), earlier, 'name another --work-dir, or resume with --resume')

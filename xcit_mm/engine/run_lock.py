@@ -32,8 +32,7 @@ def run_lock(cfg: Config) -> Iterator[list[str]]:
         Sentences for the log: a warning if the file system has no locks.
 
     Raises:
-        UserError: If another process holds the folder (the message quotes what it wrote into the
-            lock file), or if the folder cannot be written to.
+        UserError: If another process holds the folder, with what it wrote into the lock file.
     """
     if not is_first_process(cfg.launcher):
         yield []

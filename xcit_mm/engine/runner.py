@@ -18,12 +18,12 @@ from torch.utils.data import DataLoader
 
 from ..errors import UserError, reason
 from ..files import require_writable, write_whole
-from ..weights.pretrained import weights_for
 from ..weights.read import read_checkpoint
 from ..weights.states import HEAD, modules_of, require_same_tensors
 from .console import keep_readable
 from .data.loader import evaluation_loader
 from .distributed import CpuGroup
+from .model import weights_for
 from .resume import newest_checkpoint
 from .training_state import require_same_run, require_training_state
 
@@ -33,11 +33,7 @@ OF_ANOTHER_RUN = (AssertionError, AttributeError, KeyError, TypeError, ValueErro
 
 
 def build_runner(cfg: Config, notes: list[str]) -> 'CheckedRunner':
-    """Build the runner of a checked config, and log how the config was adapted.
-
-    Args:
-        cfg: The config.
-        notes: Sentences for the log.
+    """Build the runner of a checked config, and log the sentences about how it was adapted.
 
     Raises:
         UserError: If a folder cannot be written to.

@@ -34,10 +34,8 @@ SPEED_OPTIONS = ('fused', 'foreach', 'capturable', 'differentiable')
 def require_training_state(checkpoint: Any, path: str | Path) -> None:
     """Require what a run resumes from, each part of the right type.
 
-    Args:
-        checkpoint: What mmengine's runner writes: the epoch and the iteration, the weights, the
-            message hub, and the state of the optimizer and the schedulers.
-        path: Path of the file, for the error.
+    mmengine's runner writes the epoch and the iteration, the weights, the message hub, and the
+    state of the optimizer and the schedulers.
 
     Raises:
         UserError: With the parts that are missing or of a wrong type.
@@ -86,9 +84,7 @@ def require_training_state(checkpoint: Any, path: str | Path) -> None:
 def require_same_run(checkpoint: Mapping[str, Any], runner: Runner) -> None:
     """Compare the state of the optimizer and the schedulers with a run that is being resumed.
 
-    Args:
-        checkpoint: What :func:`require_training_state` has accepted.
-        runner: With its optimizer and schedulers at the start of the training.
+    The runner's optimizer and schedulers are at the start of the training.
 
     Raises:
         ValueError: If they differ in type or shape, with the place.

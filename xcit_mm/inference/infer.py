@@ -1,7 +1,7 @@
-"""Predict whatever is named on a command line: what tools/infer.py calls."""
+"""Predict the inputs of a command line: what tools/infer.py calls."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,30 +9,13 @@ import torch
 
 from ..errors import ArgumentError, UserError, reason
 from ..files import DISK_FULL
-from .detections import Detections
-from .frames import Frame, batches, read_frames
+from ..predictions import Detections, Segmentation
 from .model import Model, load_model
-from .output import Output
+from .output import Output, is_output
 from .progress import ImageProgress
-from .segmentation import Segmentation
-from .sources import find_inputs
+from .sources import Frame, batches, find_inputs, read_frames
 
 SCORE_THR = 0.3  # detections with a lower score are neither drawn nor written
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of the inputs.
-
-    Attributes:
-        done: The number of images, and frames of videos, that were predicted.
-        problems: A sentence on each input that could not be.
-        places: What was written and where, by a word.
-    """
-
-    done: int
-    problems: list[str]
-    places: dict[str, Path]
 
 
 def infer(
@@ -46,104 +29,78 @@ def infer(
     device: str | None = None,
     trust_checkpoint: bool = False,
     options: Mapping[str, Any] | None = None,
-) -> Outcome:
-    """Predict images and videos, and write pictures of the predictions and the predictions.
+) -> tuple[int, list[str]]:
+    """Predict images and videos, and write the predictions and pictures of them to a folder.
 
-    What cannot be read is named on the console, and the others go on.
+    The arguments are those of tools/infer.py; see also :func:`load_model`. An input that cannot
+    be predicted is named on the console, and the others are predicted.
 
-    Args:
-        config: As of :func:`load_model`.
-        checkpoint: As of :func:`load_model`.
-        inputs: Images, folders, patterns, URLs of images, and videos.
-        out: The folder to write to.
-        batch_size: Images that go through the model together.
-        score_thr: Of the detections that are drawn and written; None: 0.3.
-        full_size: As of :func:`load_model`.
-        device: As of :func:`load_model`.
-        trust_checkpoint: As of :func:`load_model`.
-        options: As of :func:`load_model`.
+    Returns:
+        The number of images and frames that were predicted, and the sentences on the others.
 
     Raises:
-        UserError: If no input is there, the folder cannot be written to, the model cannot be
-            loaded, or a segmentor is given a score.
-        ArgumentError: If a number is out of its range.
+        UserError: If the inputs are wrong as a whole.
     """
     if batch_size < 1:
         raise ArgumentError(f'batch size {batch_size}: not a positive number')
     if score_thr is not None and not 0 <= score_thr <= 1:
         raise ArgumentError(f'score {score_thr}: not between 0 and 1')
     out = Path(out)
-    found, problems = find_inputs(inputs, out)
-    if not found:
+    sources, problems = find_inputs(inputs, partial(is_output, folder=out))
+    if not sources:
         raise UserError('; '.join(problems))
     model = load_model(config, checkpoint, device, options, trust_checkpoint, full_size)
     if model.task != 'detection' and score_thr is not None:
         raise UserError(f'score {score_thr}: {config} is a segmentor, whose labels have no scores')
+    score_thr = SCORE_THR if score_thr is None else score_thr
     info = dict(config=str(config), checkpoint=str(checkpoint))
     with ImageProgress() as progress, Output(out, model, info) as output:
         for problem in problems:
             progress.report(problem)
-        progress.expect(len(found))
-        for batch in batches(read_frames(found, progress), batch_size):
-            _process(model, batch, SCORE_THR if score_thr is None else score_thr, output, progress)
-    return Outcome(progress.done, progress.problems, output.places)
+        progress.expect(len(sources))
+        for batch in batches(read_frames(sources, progress), batch_size):
+            _process(model, batch, score_thr, output, progress)
+    return progress.done, progress.problems
 
 
 def _process(
     model: Model, batch: list[Frame], score_thr: float, output: Output, progress: ImageProgress
 ) -> None:
-    """Predict and write a batch; on return nothing holds its masks, which are gigabytes."""
+    """Predict and write a batch; its masks, which can take gigabytes, are free on return."""
     for frame, prediction in _predict(model, batch, progress):
         if isinstance(prediction, Detections):
             prediction = prediction.above(score_thr)
         try:
-            _write(frame, prediction, output)
+            output.add(frame, prediction)
             progress.count()
         except UserError as error:
-            _give_up(str(error), progress)
-
-
-def _write(frame: Frame, prediction: Detections | Segmentation, output: Output) -> None:
-    """Only a full disk ends the run: it is so for the other images, too."""
-    try:
-        output.add(frame, prediction)
-    except (OSError, MemoryError) as error:
-        if getattr(error, 'errno', None) in DISK_FULL:
-            raise
-        raise UserError(
-            f'{frame.input.source}: its prediction cannot be written ({reason(error)})'
-        ) from None
+            progress.give_up(str(error))
+        except (OSError, MemoryError) as error:
+            if getattr(error, 'errno', None) in DISK_FULL:  # the other images would fail as well
+                raise
+            progress.give_up(f'{frame.source}: its prediction cannot be written ({reason(error)})')
 
 
 def _predict(
     model: Model, batch: list[Frame], progress: ImageProgress
 ) -> Iterator[tuple[Frame, Detections | Segmentation]]:
-    """The predictions of a batch; if it fails, of its images one by one."""
+    """Predict a batch; if that fails, predict its images one by one."""
     try:
         yield from zip(batch, model.predict_batch([frame.image for frame in batch]), strict=True)
         return
     except UserError as error:
         problem = str(error)
     except (MemoryError, RuntimeError) as error:
-        if not _is_out_of_memory(error):
+        is_out_of_memory = isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError))
+        if not is_out_of_memory and 'DefaultCPUAllocator' not in str(error):
             raise
         height, width = batch[0].image.shape[:2]
         problem = (
             f'{width}x{height} pixels need more memory than there is; let the model see fewer '
             '(no --full-size), or take a machine with more (--device cpu)'
         )
-    if len(batch) > 1:
-        for frame in batch:
-            yield from _predict(model, [frame], progress)
+    if len(batch) == 1:
+        progress.give_up(f'{batch[0].source}: {problem}')
         return
-    _give_up(f'{batch[0].input.source}: {problem}', progress)
-
-
-def _give_up(problem: str, progress: ImageProgress) -> None:
-    progress.report(problem)
-    progress.expect(-1)
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    kinds = (MemoryError, torch.cuda.OutOfMemoryError)
-    return isinstance(error, kinds) or 'DefaultCPUAllocator' in str(error)
+    for frame in batch:
+        yield from _predict(model, [frame], progress)

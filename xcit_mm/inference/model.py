@@ -1,6 +1,8 @@
-"""A trained detector or segmentor that takes images and gives predictions."""
+"""A trained detector or segmentor that takes images and returns predictions."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,97 +15,84 @@ from mmengine.registry import DefaultScope
 from PIL import Image
 from torch import nn
 
+from ..datasets.config import leaf_datasets
 from ..device import choose_device
 from ..engine.config.check import require_parts
 from ..engine.config.errors import config_errors
 from ..engine.config.load import load_config
-from ..engine.model import build_model
+from ..engine.model import build_model, weights_for
 from ..environment import quiet, require
 from ..errors import UserError, reason
-from ..weights.pretrained import require_file, weights_for
+from ..predictions import Detections, Segmentation
+from ..predictions.classes import classes_and_palette
+from ..predictions.drawing import Colour
+from ..weights.pretrained import require_file
 from ..weights.read import read_checkpoint
-from ..weights.states import HEAD, require_same_tensors
-from .classes import Colour, classes_and_palette
-from .detections import Detections
-from .label_maps import label_maps
-from .maps import maps_freed_once_used
-from .pipeline import test_pipeline
-from .reading import to_rgb
-from .segmentation import Segmentation
+from ..weights.states import require_same_tensors
+from .memory import free_backbone_maps, segment
+from .sources import to_rgb
 
 TASKS = {'mmdet': 'detection', 'mmseg': 'segmentation'}  # by the scope of the config
 
 ImageLike = str | Path | np.ndarray | Image.Image
 
 
+@dataclass(eq=False, repr=False)
 class Model:
     """A trained detector or segmentor, from :func:`load_model`.
 
     Attributes:
         task: 'detection' or 'segmentation'.
-        classes: Their names.
+        classes: Names of the classes.
         palette: A colour for each class.
         module: mmdet's or mmseg's model, in evaluation mode.
+        pipeline: The transforms of the config's test dataset.
     """
 
-    def __init__(
-        self,
-        module: nn.Module,
-        task: str,
-        classes: tuple[str, ...],
-        palette: tuple[Colour, ...],
-        pipeline: Compose,
-    ) -> None:
-        self.module, self.task = module, task
-        self.classes, self.palette = classes, palette
-        self._pipeline = pipeline
+    task: str
+    classes: tuple[str, ...]
+    palette: tuple[Colour, ...]
+    module: nn.Module
+    pipeline: Compose
 
     def predict(self, image: ImageLike) -> Detections | Segmentation:
-        """Find the objects of an image, or the class of each of its pixels.
+        """Detect the objects of an image, or classify its pixels.
 
         Args:
-            image: A path or http(s) URL, an RGB array (H, W, 3) uint8, or PIL's.
+            image: A path or http(s) URL, an RGB array (H, W, 3) uint8, or an image of PIL.
 
         Raises:
-            UserError: If it cannot be read.
+            UserError: If the image cannot be read.
         """
         return self.predict_batch([image])[0]
 
     @torch.inference_mode()
     def predict_batch(self, images: Sequence[ImageLike]) -> list[Detections | Segmentation]:
-        """Predict several images.
+        """Predict several images; see :meth:`predict`.
 
-        Those that are of one size when the model sees them go through it together. Others do not,
-        because XCiT would attend to the padding: a prediction does not depend on what else is in
-        the batch.
-
-        Args:
-            images: As of :meth:`predict`.
-
-        Raises:
-            UserError: If one cannot be read.
+        Only images that the model sees at one size go through it together, because XCiT would
+        attend to padding. So a prediction does not depend on the other images of the batch.
         """
         arrays = [to_rgb(image) for image in images]
         samples = [self._prepare(array) for array in arrays]
-        by_size: dict[torch.Size, list[int]] = {}
+        indices_by_size = defaultdict(list)
         for i, sample in enumerate(samples):
-            by_size.setdefault(sample['inputs'].shape, []).append(i)
-        predictions: dict[int, Detections | Segmentation] = {}
-        for indices in by_size.values():
+            indices_by_size[sample['inputs'].shape].append(i)
+        predictions = {}
+        for indices in indices_by_size.values():
             data = {
                 key: [samples[i].pop(key) for i in indices] for key in ('inputs', 'data_samples')
             }
-            predict = self._detect if self.task == 'detection' else self._segment
-            with maps_freed_once_used(self.module):
-                found = predict(data, [arrays[i] for i in indices])
-            predictions.update(zip(indices, found, strict=True))
+            with free_backbone_maps(self.module):
+                results = self._predict(data, [arrays[i] for i in indices])
+            predictions.update(zip(indices, results, strict=True))
         return [predictions[i] for i in range(len(arrays))]
 
     def _prepare(self, image: np.ndarray) -> dict[str, Any]:
-        # Not every transform that resizes sets scale_factor, and without any nobody does.
-        given = dict(img=np.ascontiguousarray(image[..., ::-1]), img_path='', img_id=0)
+        # Some transforms that resize do not set scale_factor, and a pipeline may have none.
+        image_info = dict(img_path='', img_id=0, scale_factor=(1.0, 1.0))
         try:
-            return self._pipeline({**given, 'scale_factor': (1.0, 1.0)})
+            return self.pipeline(dict(img=np.ascontiguousarray(image[..., ::-1]), **image_info))
         except cv2.error as error:
             height, width = image.shape[:2]
             raise UserError(
@@ -111,7 +100,16 @@ class Model:
                 f'({reason(error)}); its own size: --full-size'
             ) from None
 
-    def _detect(self, data: dict[str, Any], images: Sequence[np.ndarray]) -> list[Detections]:
+    def _predict(
+        self, data: dict[str, Any], images: list[np.ndarray]
+    ) -> list[Detections] | list[Segmentation]:
+        names = self.classes, self.palette
+        if self.task == 'segmentation':
+            dtype = np.uint8 if len(self.classes) <= 256 else np.int16
+            labels = [
+                label_map.cpu().numpy().astype(dtype) for label_map in segment(self.module, data)
+            ]
+            return [Segmentation(*pair, *names) for pair in zip(images, labels, strict=True)]
         results = self.module.test_step(data)
         if 'pred_instances' not in results[0]:
             raise UserError(
@@ -119,15 +117,8 @@ class Model:
                 'detector with boxes, or a segmentor'
             )
         return [
-            _detections(result.pred_instances, image, self.classes, self.palette)
+            Detections.from_instances(result.pred_instances, image, *names)
             for result, image in zip(results, images, strict=True)
-        ]
-
-    def _segment(self, data: dict[str, Any], images: Sequence[np.ndarray]) -> list[Segmentation]:
-        kind = np.uint8 if len(self.classes) <= 256 else np.int16
-        return [
-            Segmentation(image, labels.cpu().numpy().astype(kind), self.classes, self.palette)
-            for labels, image in zip(label_maps(self.module, data), images, strict=True)
         ]
 
 
@@ -147,68 +138,39 @@ def load_model(
         device: 'cpu', 'cuda', 'cuda:1'; None: the GPU if there is one, else the CPU.
         options: Dotted names and values that replace those of the config
             (see :func:`xcit_mm.engine.config.load.load_config`).
-        trust_checkpoint: Read a checkpoint that holds more than weights, which runs whatever
-            is in it.
-        full_size: Let the model see images at their own size, instead of resized as the config
-            says.
+        trust_checkpoint: Read a checkpoint that holds more than weights, which runs any code
+            in it.
+        full_size: Let the model see images at their own size, without the config's ``Resize``.
 
     Raises:
-        UserError: If an input is wrong: the config, an option, the device, or a checkpoint that
-            cannot be read or is of another model.
+        UserError: If the config, an option or the device is invalid, or the checkpoint cannot be
+            read or belongs to another model.
     """
     cfg = load_config(config, options)
     require_parts(cfg, 'test')
-    place = choose_device(device)
+    target = choose_device(device)
     checkpoint = str(checkpoint)
     require_file(checkpoint)
     content = read_checkpoint(checkpoint, trusted=trust_checkpoint)
     module = build_model(cfg, 'cpu')
-    _load_weights(module, content, checkpoint, cfg)
+    state = weights_for(module, content, checkpoint)
+    require_same_tensors(state, module.state_dict(), checkpoint)
+    module.load_state_dict(state, strict=False)
     require(f'{cfg.default_scope}.datasets')
     scope = DefaultScope.overwrite_default_scope(cfg.default_scope)
     with config_errors(cfg), scope, quiet():
         classes, palette = classes_and_palette(cfg, content, module)
-        pipeline = test_pipeline(cfg, full_size)
-    return Model(module.to(place), TASKS[cfg.default_scope], classes, palette, pipeline)
+        pipeline = _test_pipeline(cfg, full_size)
+    return Model(TASKS[cfg.default_scope], classes, palette, module.to(target), pipeline)
 
 
-def _load_weights(module: nn.Module, content: Any, checkpoint: str, cfg: Config) -> None:
-    state = weights_for(module, content, checkpoint)
-    theirs, wanted = _kind(state), _kind(module.state_dict())
-    if theirs != wanted:
-        raise UserError(
-            f'the checkpoint {checkpoint} is of a {theirs}, and {cfg.filename} of a {wanted}: name '
-            'the config that it was trained with'
-        )
-    require_same_tensors(state, module.state_dict(), checkpoint)
-    module.load_state_dict(state, strict=False)
-
-
-def _kind(names: Iterable[str]) -> str:
-    heads = {name.split('.')[0] for name in names if HEAD in name.split('.')[0]}
-    if not heads:
-        return 'backbone alone'
-    return 'segmentor' if 'decode_head' in heads else 'detector'
-
-
-def _detections(
-    instances: Any, image: np.ndarray, classes: tuple[str, ...], palette: tuple[Colour, ...]
-) -> Detections:
-    order = instances.scores.argsort(descending=True, stable=True)
-    instances = instances[order] if not _is_sorted(order) else instances
-    boxes = getattr(instances.bboxes, 'tensor', instances.bboxes)
-    masks = instances.masks.cpu().numpy() if 'masks' in instances else None
-    return Detections(
-        image,
-        boxes.float().cpu().numpy(),
-        instances.scores.float().cpu().numpy(),
-        instances.labels.cpu().numpy(),
-        masks,
-        classes,
-        palette,
-    )
-
-
-def _is_sorted(order: torch.Tensor) -> bool:
-    """Then the masks, gigabytes for a large image, need not be copied."""
-    return bool((order == torch.arange(len(order), device=order.device)).all())
+def _test_pipeline(cfg: Config, full_size: bool) -> Compose:
+    """Build the transforms of the test dataset for a decoded image without annotations."""
+    dataset = cfg.test_dataloader.dataset
+    transforms = dataset.get('pipeline') or next(leaf_datasets(dataset)).get('pipeline')
+    if not transforms:
+        raise UserError(f'{cfg.filename}: the test dataset has no pipeline')
+    left_out = ('Load', 'Resize') if full_size else ('Load',)  # parts of names
+    kept = [t for t in transforms if not any(part in str(t['type']) for part in left_out)]
+    to_float32 = bool(transforms[0].get('to_float32', False))
+    return Compose([dict(type='LoadImage', to_float32=to_float32), *kept])

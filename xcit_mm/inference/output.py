@@ -1,4 +1,4 @@
-"""Where predictions go: pictures, and COCO's JSON or label images."""
+"""The folder of predictions: pictures, and COCO's JSON or label images."""
 
 import json
 from pathlib import Path
@@ -7,157 +7,118 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from ..errors import UserError, reason
-from ..files import DISK_FULL, require_writable, set_aside, write_whole
-from .classes import category_ids
-from .detections import Detections
-from .frames import Frame
+from ..files import EARLIER, require_writable, set_aside, write_whole
+from ..predictions import Detections, Segmentation
+from ..predictions.classes import category_ids
 from .model import Model
-from .places import CLASSES, LABELS, PICTURES, PREDICTIONS, WRITTEN
-from .segmentation import Segmentation
+from .sources import Frame
 from .video import VideoWriter
 
-QUALITY = 92  # of the JPEGs
-LONGEST_SIDE = 65500  # of a JPEG in pixels; a longer one becomes a PNG
-LEGEND_ROWS = 3  # of a video, whose pictures are of one size
+PICTURES, LABELS = 'pictures', 'labels'
+PREDICTIONS, CLASSES = 'predictions.json', 'classes.json'
+WRITTEN = (PICTURES, PREDICTIONS, LABELS, CLASSES)
+JPEG_QUALITY = 92
+MAX_JPEG_SIDE = 65500  # pixels; a longer picture becomes a PNG
+LEGEND_ROWS = 3  # in a video, whose pictures have one size
+
+
+def is_output(path: Path, folder: Path) -> bool:
+    """Return whether a path is the folder of predictions, or holds predictions in it."""
+    path, folder = path.resolve(), folder.resolve()
+    if path == folder or not path.is_relative_to(folder):
+        return path == folder
+    name = path.relative_to(folder).parts[0]
+    return name in WRITTEN or name.startswith(EARLIER)
 
 
 class Output:
-    """The folder of the predictions, within a ``with`` block.
+    """The folder of a model's predictions, within a ``with`` block.
 
-    Every file in it is whole. The JSON file comes at the end of the block, also if an error or
-    Ctrl-C ends it. What an earlier call left in the folder is moved into ``earlier_*`` before the
-    first prediction is written.
-
-    Args:
-        folder: Where to write.
-        model: Whose predictions they are.
-        info: What is said of them in the JSON file.
-
-    Attributes:
-        places: What was written and where, by a word.
-
-    Raises:
-        UserError: If the folder cannot be written to.
+    The JSON file, with ``info``, is written at the end of the block, also after an error or
+    Ctrl-C. What an earlier call left is moved into ``earlier_*`` before the first prediction.
     """
 
     def __init__(self, folder: Path, model: Model, info: dict[str, str]) -> None:
         require_writable(folder)
-        self._folder, self._model = folder, model
-        self._content: dict[str, Any] = dict(info=info, images=[])
-        self._is_begun = False
+        self._folder, self._palette = folder, model.palette
+        self._images: list[dict[str, Any]] = []
+        self._annotations: list[dict[str, Any]] = []
         self._video: VideoWriter | None = None
-        self._video_name: Path | None = None
+        self._is_begun = False
+        classes = zip(category_ids(model.classes), model.classes, model.palette, strict=True)
         if model.task == 'detection':
-            self._json = folder / PREDICTIONS
-            self._content['annotations'] = []
-            self._content['categories'] = [
-                dict(id=i, name=name)
-                for i, name in zip(category_ids(model.classes), model.classes, strict=True)
-            ]
+            categories = [dict(id=i, name=name) for i, name, _ in classes]
+            content = dict(categories=categories, annotations=self._annotations)
         else:
-            self._json = folder / CLASSES
-            self._content['classes'] = [
-                dict(label=i, name=name, colour=colour)
-                for i, (name, colour) in enumerate(zip(model.classes, model.palette, strict=True))
-            ]
+            labels = enumerate(classes)
+            content = dict(classes=[dict(label=i, name=n, colour=c) for i, (_, n, c) in labels])
+        self._json = folder / (PREDICTIONS if model.task == 'detection' else CLASSES)
+        self._content = dict(info=info, images=self._images, **content)
 
     def __enter__(self) -> 'Output':
         return self
 
-    def __exit__(self, kind: type | None, *_: object) -> None:
+    def __exit__(self, error_type: type | None, *_: object) -> None:
         try:
-            self._close_video() if kind is None else self._discard_video()
+            self._end_video(is_complete=error_type is None)
         finally:
-            if self._content['images']:
+            for image in self._images:
+                if not (self._folder / image['picture']).exists():  # of a video that was discarded
+                    del image['picture']
+            if self._images:
                 with write_whole(self._json, 'w') as file:
                     json.dump(self._content, file)
 
-    @property
-    def places(self) -> dict[str, Path]:
-        labels = {} if self._model.task == 'detection' else {'labels': self._folder / LABELS}
-        return {'pictures': self._folder / PICTURES, **labels, self._json.stem: self._json}
-
     def add(self, frame: Frame, prediction: Detections | Segmentation) -> None:
-        """Write the prediction of an image, or of the next frame of a video.
-
-        Raises:
-            UserError: If its video cannot be written.
-        """
-        images = self._content['images']
+        """Write the prediction for an image, or for the next frame of a video."""
         if not self._is_begun:
             earlier = [path for name in WRITTEN if (path := self._folder / name).exists()]
             set_aside(self._folder, earlier, 'name another --out')
             self._is_begun = True
         height, width = frame.image.shape[:2]
-        info = dict(id=len(images) + 1, file_name=frame.input.source, width=width, height=height)
-        name = Path(frame.input.name)
+        image = dict(id=len(self._images) + 1, file_name=frame.source, width=width, height=height)
+        name = frame.name
         if frame.index is None:
-            info['picture'] = self._write_picture(Path(PICTURES, name), prediction)
+            picture = Image.fromarray(prediction.draw())
+            suffix = 'jpg' if max(picture.size) <= MAX_JPEG_SIDE else 'png'
+            image['picture'] = f'{PICTURES}/{name}.{suffix}'
+            self._write_image(image['picture'], picture)
         else:
-            info['frame'] = frame.index
-            info['picture'] = self._append_picture(Path(PICTURES, f'{name}.mp4'), frame, prediction)
-            name = name / f'{frame.index:06d}'
+            image['frame'], image['picture'] = frame.index, f'{PICTURES}/{name}.mp4'
+            rows = {'legend_rows': LEGEND_ROWS} if isinstance(prediction, Segmentation) else {}
+            path = self._folder / image['picture']
+            self._append_picture(path, frame.rate, prediction.draw(**rows))
+            name = f'{name}/{frame.index:06d}'
         if isinstance(prediction, Segmentation):
-            info['labels'] = self._write_labels(Path(LABELS, f'{name}.png'), prediction.labels)
+            image['labels'] = f'{LABELS}/{name}.png'
+            is_small = prediction.labels.dtype == np.uint8  # PNG has no palette of more colours
+            labels = Image.fromarray(prediction.labels.astype(np.uint8 if is_small else np.uint16))
+            if is_small:
+                labels.putpalette([value for colour in self._palette for value in colour])
+            self._write_image(image['labels'], labels)
         else:
-            annotations = self._content['annotations']
-            for annotation in prediction.to_coco(info['id']):
-                annotations.append({'id': len(annotations) + 1, **annotation})
-        images.append(info)
+            for annotation in prediction.to_coco(image['id']):
+                self._annotations.append({'id': len(self._annotations) + 1, **annotation})
+        self._images.append(image)
 
-    def _write_picture(self, name: Path, prediction: Detections | Segmentation) -> str:
-        image = Image.fromarray(prediction.draw())
-        suffix = '.jpg' if max(image.size) <= LONGEST_SIDE else '.png'
-        name = name.with_name(name.name + suffix)
-        self._write_image(name, image, quality=QUALITY)
-        return str(name)
-
-    def _write_labels(self, name: Path, labels: np.ndarray) -> str:
-        if labels.dtype == np.uint8:
-            image = Image.fromarray(labels)
-            image.putpalette([value for colour in self._model.palette for value in colour])
-        else:
-            image = Image.fromarray(labels.astype(np.uint16))  # PNG has no palette of that size
-        self._write_image(name, image)
-        return str(name)
-
-    def _write_image(self, name: Path, image: Image.Image, **options: int) -> None:
+    def _write_image(self, name: str, image: Image.Image) -> None:
         path = self._folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         with write_whole(path) as file:
-            image.save(file, 'JPEG' if path.suffix == '.jpg' else 'PNG', **options)
+            image.save(file, 'JPEG' if path.suffix == '.jpg' else 'PNG', quality=JPEG_QUALITY)
 
-    def _append_picture(
-        self, name: Path, frame: Frame, prediction: Detections | Segmentation
-    ) -> str:
-        rows = {} if isinstance(prediction, Detections) else {'legend_rows': LEGEND_ROWS}
-        picture = prediction.draw(**rows)
-        if self._video_name != name:
-            self._close_video()
-            (self._folder / name).parent.mkdir(parents=True, exist_ok=True)
-            self._video = VideoWriter(self._folder / name, frame.rate, picture.shape[1::-1])
-            self._video_name = name
+    def _append_picture(self, path: Path, rate: float, picture: np.ndarray) -> None:
+        if self._video is None or self._video.path != path:
+            self._end_video(is_complete=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._video = VideoWriter(path, rate, picture.shape[1::-1])
         self._video.add(picture)
-        return str(name)
 
-    def _close_video(self) -> None:
-        if self._video is not None:
-            path = self._video.path
+    def _end_video(self, is_complete: bool) -> None:
+        video, self._video = self._video, None
+        if video is not None:
             try:
-                self._video.close()
-            except OSError as error:
-                self._discard_video()
-                if error.errno in DISK_FULL:
-                    raise
-                raise UserError(f'{path} cannot be written ({reason(error)})') from None
-            self._video = self._video_name = None
-
-    def _discard_video(self) -> None:
-        """What is said of its frames stays, but for the name of the video."""
-        if self._video is not None:
-            self._video.discard()
-            for image in self._content['images']:
-                if image['picture'] == str(self._video_name):
-                    del image['picture']
-            self._video = self._video_name = None
+                if is_complete:
+                    video.close()
+            finally:
+                video.discard()  # without effect on a video that is closed

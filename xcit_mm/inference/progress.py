@@ -1,57 +1,38 @@
-"""How far a batch of images is, and what is said on the way."""
+"""A progress bar for images."""
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TimeRemainingColumn,
-)
-from rich.text import Text
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
 from ..errors import printable
 
 
 class ImageProgress(Progress):
-    """A progress bar on the standard error output, with images a second.
-
-    Attributes:
-        problems: The sentences that were reported.
-    """
+    """A progress bar on the standard error output, which collects ``problems``."""
 
     def __init__(self) -> None:
-        columns = (BarColumn(), MofNCompleteColumn(), _Speed(), TimeRemainingColumn())
-        super().__init__(*columns, console=Console(stderr=True))
+        time = TimeRemainingColumn(elapsed_when_finished=True)
+        super().__init__(BarColumn(), MofNCompleteColumn(), time, console=Console(stderr=True))
         self.problems: list[str] = []
         self._images = self.add_task('images', total=0)
 
     @property
     def done(self) -> int:
-        """The number of images so far."""
         return int(self.tasks[self._images].completed)
 
     def expect(self, number: int) -> None:
-        """There are so many images more, or fewer, than was known."""
-        total = self.tasks[self._images].total + number
-        self.update(self._images, total=total)
+        """Raise or lower the number of expected images."""
+        self.update(self._images, total=self.tasks[self._images].total + number)
 
     def count(self) -> None:
-        """One more image is done."""
         self.advance(self._images)
 
     def report(self, problem: str) -> None:
-        """Say what is wrong with an input, in a sentence and once."""
+        """Print what is wrong with an input, once."""
         if problem not in self.problems:
             self.problems.append(problem)
-            said = printable(problem)  # names of files
-            self.console.print(said, markup=False, highlight=False, soft_wrap=True)
+            self.console.print(printable(problem), markup=False, highlight=False, soft_wrap=True)
 
-
-class _Speed(ProgressColumn):
-    def render(self, task: Task) -> Text:
-        speed = task.completed / task.elapsed if task.elapsed else 0
-        if 0 < speed < 1:
-            return Text(f'{1 / speed:.1f} s an image')
-        return Text(f'{speed:.1f} images a second')
+    def give_up(self, problem: str) -> None:
+        """Report why an expected image is not done."""
+        self.report(problem)
+        self.expect(-1)

@@ -1,135 +1,188 @@
-"""What a command line names, as a list of images and videos, each with a name of its own."""
+"""The images and videos that a command line names, and how they are read."""
 
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from glob import glob, has_magic
+from itertools import chain, count
 from pathlib import Path, PurePosixPath
-from urllib.parse import unquote, urlsplit
+from typing import NamedTuple
+from urllib.parse import unquote
 
-from ..errors import reason
+import numpy as np
+from PIL import Image, ImageOps
+
+from ..datasets.images import MAX_BYTES as MAX_FILE_BYTES
+from ..datasets.images import BadImageError, decode
+from ..errors import ArgumentError, UserError, reason
+from ..files import read_regular
+from ..http import UnreachableError, read_url
 from ..weights.download import is_url
-from .places import is_written
-from .reading import expand_user
+from .progress import ImageProgress
+from .video import read_video
 
-# What is taken of a folder; a file that is named itself may be called anything.
+# Suffixes of what is taken from a folder. A file that is named itself may have any suffix.
 IMAGES = ('.bmp', '.gif', '.jp2', '.jpeg', '.jpg', '.pgm', '.png', '.ppm', '.tif', '.tiff', '.webp')
 VIDEOS = ('.avi', '.m4v', '.mkv', '.mov', '.mp4', '.mpeg', '.mpg', '.webm', '.wmv')
-LONGEST = 150  # bytes of a name: file systems take 255, with what is added to it
+MAX_DOWNLOAD = 2**29  # bytes of an image
+MAX_NAME = 150  # bytes; file systems take 255, including suffixes
+MAX_PIXELS = 2**25  # of the images of a batch: the masks of a large image take gigabytes
 
 
-@dataclass(frozen=True)
-class Input:
-    """An image or a video.
+class Frame(NamedTuple):
+    """An image, or a frame of a video."""
 
-    Attributes:
-        source: Its path or URL.
-        name: What the files of its predictions are called, without suffix: its path below the
-            folder that was named, or the name of the file alone.
+    source: str  # path or URL
+    name: str  # of the files of its predictions, without suffix
+    image: np.ndarray  # RGB, (H, W, 3) uint8
+    index: int | None = None  # of a frame, from 0
+    rate: float | None = None  # frames per second of a video
+
+
+def find_inputs(
+    arguments: Sequence[str], is_output: Callable[[Path], bool]
+) -> tuple[dict[str, str], list[str]]:
+    """List the images and videos behind paths, folders, patterns and URLs, each once.
+
+    Returns the sources by name, which is the path below the folder that was named, without
+    suffix; and a sentence on each argument without inputs. Paths behind folders and patterns for
+    which ``is_output`` is true are skipped.
     """
-
-    source: str
-    name: PurePosixPath
-
-    @property
-    def is_video(self) -> bool:
-        path = urlsplit(self.source).path if is_url(self.source) else self.source
-        return path.lower().endswith(VIDEOS)
-
-
-def find_inputs(named: Sequence[str], out: Path) -> tuple[list[Input], list[str]]:
-    """List the images and videos behind paths, folders, patterns and URLs.
-
-    Folders, and those that are linked in them, are searched to any depth for files with the suffix
-    of an image or video, except what is hidden or in ``out``; of ``out`` itself, if it is one of
-    those named, earlier predictions are left out. A file that is named in several ways is taken
-    once, and no two inputs get the same name.
-
-    Args:
-        named: As typed.
-        out: Where the predictions go.
-
-    Returns:
-        The inputs in the order in which they are named, those of a folder by their names, and
-        sentences on what holds none.
-    """
-    by_place: dict[str, Input] = {}
+    sources: dict[str, tuple[str, PurePosixPath]] = {}  # by real path
     problems: list[str] = []
-    for text in named:
-        is_empty, known = True, len(problems)
-        for one in _expand(text, out, problems):
-            is_empty = False
-            place = one.source if is_url(one.source) else os.path.realpath(one.source)
-            by_place.setdefault(place, one)
-        if is_empty and len(problems) == known:
-            holds = 'holds no image or video' if Path(text).is_dir() else 'matches no file'
-            problems.append(f'{text} {holds}')
-    return _with_different_names(list(by_place.values())), problems
+    for argument in arguments:
+        expanded = list(_expand(argument, is_output, problems))
+        if not expanded:
+            kind = 'holds no image or video' if Path(argument).is_dir() else 'matches no file'
+            problems.append(f'{argument} {kind}')
+        for source, name in expanded:
+            place = source if is_url(source) else os.path.realpath(source)
+            sources.setdefault(place, (source, name))
+    # Some file systems ignore case, and the labels of a video go into a folder of its name.
+    taken = {str(folder).casefold() for _, name in sources.values() for folder in name.parents}
+    inputs = {}
+    for source, name in sources.values():
+        numbered = (name.with_name(f'{name.name}_{number}') for number in count(2))
+        unique = next(n for n in chain([name], numbered) if str(n).casefold() not in taken)
+        taken.add(str(unique).casefold())
+        inputs[str(unique)] = source
+    return inputs, problems
 
 
-def _expand(text: str, out: Path, problems: list[str]) -> Iterator[Input]:
-    path = expand_user(text)
-    if is_url(text):
+def read_frames(inputs: dict[str, str], progress: ImageProgress) -> Iterator[Frame]:
+    """Read images and videos; ``progress`` reports those that cannot be read."""
+    for name, source in inputs.items():
+        expected = 1
         try:
-            parts = urlsplit(text)
-        except ValueError as error:
-            problems.append(f'{text} is no web address ({error})')
-            return
-        yield Input(text, _name(unquote(PurePosixPath(parts.path).stem) or parts.netloc))
-    elif has_magic(text) and not path.exists():
-        matches = glob(str(path), recursive=True)  # noqa: PTH207  Path.glob takes no absolute one
-        for match in map(Path, sorted(matches)):
-            if not is_written(match, out):
-                yield from _of_path(match, out, problems)
-    else:
-        yield from _of_path(path, out, problems)
+            path = source.partition('?')[0] if is_url(source) else source
+            if path.lower().endswith(VIDEOS):
+                expected, rate, images = read_video(source)
+                progress.expect(expected - 1)
+                frames = (Frame(source, name, im, i, rate) for i, im in enumerate(images))
+            else:
+                frames = [Frame(source, name, read_image(source))]
+            for frame in frames:
+                expected -= 1
+                yield frame
+        except UserError as error:
+            progress.report(str(error))
+        progress.expect(-expected)
 
 
-def _of_path(path: Path, out: Path, problems: list[str]) -> Iterator[Input]:
-    if not path.is_dir():
-        yield Input(str(path), _name(path.stem))
+def batches(frames: Iterable[Frame], batch_size: int) -> Iterator[list[Frame]]:
+    """Group frames into batches of at most ``MAX_PIXELS`` pixels, or one image."""
+    batch: list[Frame] = []
+    for frame in frames:
+        batch.append(frame)
+        if len(batch) == batch_size or (len(batch) + 1) * frame.image[..., 0].size > MAX_PIXELS:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def to_rgb(image: str | Path | np.ndarray | Image.Image) -> np.ndarray:
+    """Return a path's, URL's or PIL's image, or an array of that kind, as RGB, (H, W, 3) uint8.
+
+    Raises:
+        UserError: If the file cannot be read, or the image has another type, shape or dtype.
+    """
+    if isinstance(image, (str, Path)):
+        return read_image(str(image))
+    if isinstance(image, Image.Image):
+        image = ImageOps.exif_transpose(image)
+        if image.mode.startswith('I;16'):  # convert() would clip it at 255
+            image = Image.fromarray((np.asarray(image) // 257).astype(np.uint8))
+        return np.array(image.convert('RGB'))
+    if not isinstance(image, np.ndarray):
+        raise ArgumentError(f'an image is a path, an array or an image of PIL, not {image!r}')
+    if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or 0 in image.shape:
+        raise ArgumentError(
+            f'an image is RGB, (H, W, 3) of uint8, but this array is {image.shape} of {image.dtype}'
+        )
+    return image
+
+
+def read_image(source: str) -> np.ndarray:
+    """Read an image file or URL as RGB, (H, W, 3) uint8.
+
+    Raises:
+        UserError: If the image does not exist or cannot be read.
+    """
+    try:
+        if is_url(source):
+            data = read_url(source, MAX_DOWNLOAD)
+        else:
+            data = read_regular(_expand_user(source), MAX_FILE_BYTES)
+        return np.ascontiguousarray(decode(data)[..., ::-1])
+    except UnreachableError as error:
+        raise UnreachableError(f'{error}; fetch it on another machine and name the file') from None
+    except FileNotFoundError:
+        raise UserError(f'{source} does not exist (looked in {Path.cwd()})') from None
+    except OSError as error:
+        raise UserError(f'{source} cannot be opened ({reason(error)})') from None
+    except BadImageError as error:
+        raise UserError(f'{source}: {error}') from None
+
+
+def _expand(
+    argument: str, is_output: Callable[[Path], bool], problems: list[str]
+) -> Iterator[tuple[str, PurePosixPath]]:
+    """Yield sources and their names, which two sources may share."""
+    if is_url(argument):
+        yield argument, _name(unquote(PurePosixPath(argument.partition('?')[0]).stem))
         return
+    path = _expand_user(argument)
+    matches = [path]
+    if has_magic(argument) and not path.exists():
+        paths = map(Path, sorted(glob(str(path), recursive=True)))  # noqa: PTH207  absolute ones
+        matches = [match for match in paths if not is_output(match)]
 
     def report(error: OSError) -> None:
         problems.append(f'the folder {error.filename} cannot be read ({reason(error)})')
 
-    visited = {out.resolve()} - {path.resolve()}
-    for folder, folders, files in os.walk(path, onerror=report, followlinks=True):
-        place = Path(folder).resolve()
-        if place in visited:  # a link may lead to where it is
-            folders.clear()
+    for match in matches:
+        if not match.is_dir():
+            yield str(match), _name(match.stem)
             continue
-        visited.add(place)
-        folders[:] = sorted(
-            name
-            for name in folders
-            if not name.startswith('.') and not is_written(Path(folder, name), out)
-        )
-        below = PurePosixPath(Path(folder).relative_to(path).as_posix())
-        for name in sorted(files):
-            if name.lower().endswith(IMAGES + VIDEOS) and not name.startswith('.'):
-                yield Input(str(Path(folder, name)), below / _name(Path(name).stem))
+        visited = set()
+        for parent, folders, files in os.walk(match, onerror=report, followlinks=True):
+            folder, place = Path(parent), os.path.realpath(parent)
+            if place in visited:  # a link may lead to a folder above it
+                folders.clear()
+                continue
+            visited.add(place)
+            folders[:] = sorted(n for n in folders if n[0] != '.' and not is_output(folder / n))
+            for name in sorted(files):
+                if name.lower().endswith(IMAGES + VIDEOS) and name[0] != '.':
+                    below = PurePosixPath(folder.relative_to(match).as_posix())
+                    yield str(folder / name), below / _name(Path(name).stem)
+
+
+def _expand_user(path: str) -> Path:
+    return Path(os.path.expanduser(path))  # noqa: PTH111  Path.expanduser raises for ~1.jpg
 
 
 def _name(stem: str) -> PurePosixPath:
-    """A stem as the name of a file, whatever is in it."""
-    shortened = stem.encode(errors='replace')[:LONGEST].decode(errors='ignore')
+    """Make any text a valid file name."""
+    shortened = stem.encode(errors='replace')[:MAX_NAME].decode(errors='ignore')
     return PurePosixPath(shortened.replace('/', '_').strip('.') or 'image')
-
-
-def _with_different_names(inputs: Sequence[Input]) -> list[Input]:
-    """Number those whose name another has, or that is a folder of another."""
-    taken = {_key(folder) for one in inputs for folder in one.name.parents}
-    named = []
-    for one in inputs:
-        name, number = one.name, 1
-        while _key(name) in taken:
-            number += 1
-            name = one.name.with_name(f'{one.name.name}_{number}')
-        taken.add(_key(name))
-        named.append(replace(one, name=name))
-    return named
-
-
-def _key(name: PurePosixPath) -> str:
-    return str(name).casefold()  # one file for some systems

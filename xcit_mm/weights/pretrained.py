@@ -8,21 +8,13 @@ from typing import Any
 from mmengine.config import Config
 from mmengine.logging import print_log
 from mmengine.runner import CheckpointLoader
-from torch import Tensor, nn
+from torch import nn
 
 from ..errors import UserError
 from ..http import UnreachableError
-from ..models import XCiT
 from .download import download, is_url
 from .read import TIMM, read_checkpoint
-from .states import (
-    PYRAMID,
-    backbone_state,
-    detector_state,
-    model_state,
-    modules_of,
-    require_same_tensors,
-)
+from .states import PYRAMID, backbone_state, model_state, modules_of, require_same_tensors
 
 
 def load_pretrained(backbone: nn.Module, path: str | Path | None, trusted: bool = False) -> None:
@@ -53,15 +45,7 @@ def load_pretrained(backbone: nn.Module, path: str | Path | None, trusted: bool 
 
 
 def pretrained_weights(cfg: Config) -> list[str]:
-    """Make sure that the weights that the config's backbone starts from are on this machine.
-
-    Weights with a URL are downloaded.
-
-    Args:
-        cfg: The config of a training.
-
-    Returns:
-        Sentences for the log.
+    """Download the weights that a config's backbone starts from, and return sentences for the log.
 
     Raises:
         UserError: If the weights are a file that does not exist, or cannot be downloaded.
@@ -98,22 +82,6 @@ def require_file(checkpoint: str) -> None:
     elif not path.is_file():
         kind = 'folder: name a file in it' if path.is_dir() else 'device or a pipe: name a file'
         raise UserError(f'the checkpoint {checkpoint} is a {kind}')
-
-
-def weights_for(model: nn.Module, checkpoint: Any, path: str) -> dict[str, Tensor]:
-    """Return the weights of a detector or segmentor in what a file holds, under our names.
-
-    Args:
-        model: The detector or segmentor.
-        checkpoint: The content of the file (see :func:`xcit_mm.weights.states.model_state`).
-        path: The file, for the error message.
-
-    Raises:
-        UserError: If the file holds no weights.
-    """
-    state = model_state(checkpoint, path)
-    has_xcit = isinstance(getattr(model, 'backbone', None), XCiT)
-    return detector_state(state) if has_xcit else state
 
 
 @contextmanager

@@ -57,11 +57,7 @@ TEST_LOG_INTERVAL = 10  # images; on a CPU each takes seconds
 def adapt(cfg: Config) -> list[str]:
     """Name our classes, hooks and settings in a config that was written for mmdet or mmseg.
 
-    Args:
-        cfg: The config, which is edited.
-
-    Returns:
-        Sentences for the log. A config of ``configs/`` needs no edit.
+    Edits ``cfg`` and returns sentences for the log. A config of ``configs/`` needs no edit.
     """
     notes = []
     train_cfg = cfg.get('train_cfg')
@@ -98,17 +94,10 @@ def adapt_for_training(
     trust_checkpoint: bool = False,
     tensorboard: bool = False,
 ) -> list[str]:
-    """Edit a config for a training on this machine.
+    """Edit a config for a training on this machine, and return sentences for the log.
 
-    Args:
-        cfg: The config with the options of the command line, which is edited.
-        options: These options, which take precedence over what a trial of few iterations changes.
-        resume: Resume from the newest checkpoint of the work dir.
-        trust_checkpoint: Read checkpoints that hold more than weights.
-        tensorboard: Write TensorBoard files.
-
-    Returns:
-        Sentences for the log.
+    ``options`` are those of the command line, which are in ``cfg`` already: a trial of few
+    iterations does not override them. With ``resume`` the run starts from the newest checkpoint.
 
     Raises:
         UserError: If ``pretrained`` and ``load_from`` both name weights for the backbone.
@@ -139,16 +128,9 @@ def adapt_for_training(
 def adapt_for_test(
     cfg: Config, checkpoint: str, show_dir: str | None = None, trust_checkpoint: bool = False
 ) -> list[str]:
-    """Edit a config for the evaluation of a checkpoint on this machine.
+    """Edit a config for the evaluation of a checkpoint, and return sentences for the log.
 
-    Args:
-        cfg: The config with the options of the command line, which is edited.
-        checkpoint: File or URL of the weights.
-        show_dir: Folder for a picture of every prediction. Default: no pictures.
-        trust_checkpoint: Read a checkpoint that holds more than weights.
-
-    Returns:
-        Sentences for the log.
+    ``show_dir`` is a folder for a picture of every prediction.
     """
     notes = adapt(cfg) + _without_gpus(cfg)
     cfg.load_from, cfg.resume = checkpoint, False

@@ -26,11 +26,7 @@ FRAMEWORK_PARTS = ('models', 'datasets', 'evaluation', 'visualization')
 
 
 def check(cfg: Config, task: str) -> None:
-    """Check what a run needs, from the quickest check to the slowest.
-
-    Args:
-        cfg: The adapted config.
-        task: 'train' or 'test'.
+    """Check what a run ('train' or 'test') needs, from the quickest check to the slowest.
 
     Raises:
         UserError: If a part, a value, a file or a class of the config is missing or invalid.

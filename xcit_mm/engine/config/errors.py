@@ -23,13 +23,10 @@ MISSING_ARGUMENT = re.compile(
 
 @contextmanager
 def config_errors(cfg: Config) -> Iterator[None]:
-    """Turn an error about a wrong type or argument in a config into a UserError.
+    """Turn an error about a wrong type or argument in a config into a UserError with the place.
 
-    mmengine builds the parts of a run when it needs them; an unknown class or argument is a
-    KeyError or TypeError then. Such errors that have nothing to do with the config pass unchanged.
-
-    Raises:
-        UserError: With the place in the config, and the closest name.
+    mmengine builds the parts of a run when it needs them, and raises KeyError or TypeError. Such
+    errors that have nothing to do with the config pass unchanged.
     """
     try:
         yield

@@ -151,12 +151,9 @@ class CheckedLoader(DataLoader):
 
 
 def training_loader(loader: CheckedLoader, seed: int, endless: bool) -> CheckedLoader:
-    """Return the loader of a training.
+    """Turn the loader that the runner built into a training's, whose order can be resumed.
 
-    Args:
-        loader: What the runner built from the config.
-        seed: Seed of the run.
-        endless: See :class:`ResumableBatches`, which becomes the ``batch_sampler``.
+    See :class:`ResumableBatches` for ``endless``.
     """
     batches = ResumableBatches(loader.batch_sampler, seed, endless)
     samples = TrainingSamples(loader.dataset.dataset)

@@ -25,12 +25,9 @@ WORKER_ERRORS = ('DataLoader worker', 'Pin memory thread', 'Too many open files'
 
 
 def start_fork_server(module: str) -> None:
-    """Start the process that forks the workers, while the model is still being built.
+    """Start the process that forks the workers, and import ``module``, the dataset's, in it.
 
     A fork of the training itself may copy a lock that one of its threads holds, and hang.
-
-    Args:
-        module: A module that the workers need, such as that of the dataset, to be imported once.
     """
     if multiprocessing.get_start_method() != 'forkserver':
         return
@@ -75,10 +72,8 @@ class WorkerInit:
 class Batches(_MultiProcessingDataLoaderIter):
     """PyTorch's iterator over the batches of workers, which counts how long it waits for one.
 
-    Args:
-        loader: Its method ``wait`` is called every second without a batch with the seconds since
-            the last batch, not counting those in which this process is stopped. If it raises, the
-            workers are killed.
+    Calls ``loader.wait`` every second with the seconds since the last batch, not counting those in
+    which this process is stopped. If that raises, the workers are killed.
     """
 
     def __init__(self, loader: DataLoader) -> None:

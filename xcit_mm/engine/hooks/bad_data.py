@@ -22,10 +22,8 @@ REMEDY = 'tools/check_dataset.py CONFIG lists them all'
 class BadDataHook(Hook):
     """Name every bad sample once that a training has replaced by another.
 
-    Raises:
-        UserError: If more of the training data is bad than the config's ``max_bad_share``; or
-            before the run, if the dataset has lost so many annotations that the file probably has
-            another format.
+    Stops the run if more of the training data is bad than the config's ``max_bad_share``, and
+    before the run if so many annotations are lost that the file probably has another format.
     """
 
     priority = order.BAD_DATA

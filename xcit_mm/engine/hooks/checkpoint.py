@@ -27,17 +27,13 @@ MAX_NAME = 255  # characters, the longest name of a file on most disks
 class WholeCheckpointHook(CheckpointHook):
     """mmengine's hook, which removes an old checkpoint only when the new one is on the disk.
 
-    The runner makes sure that the new one is whole (``CheckedRunner.save_checkpoint``).
-
-    A resumed run learns from its checkpoint which files to remove later. The work dir may have been
-    moved since, and the checkpoint may come from somebody else: only files directly in the hook's
-    folder are removed, with names that it would give.
+    The runner makes sure that the new one is whole (``CheckedRunner.save_checkpoint``). A resumed
+    run learns from its checkpoint which files to remove later. The work dir may have been moved
+    since, and the checkpoint may come from somebody else: only files directly in the hook's folder
+    are removed, with names that it would give.
 
     The arguments are those of mmengine's hook, which would pass an unknown one to the first
     checkpoint, hours later; here it is an error at once.
-
-    Raises:
-        UserError: If an argument is neither the hook's nor the runner's ``save_checkpoint``'s.
     """
 
     def __init__(self, *args, **kwargs) -> None:

@@ -35,10 +35,7 @@ class InterruptHook(Hook):
     A validation stops at once if its step is saved, and is repeated on a resume. Otherwise it is
     finished first, because the model may hold averaged weights during it. A run that waits for
     data does not wait for the end of the step or the validation. A second signal ends the process
-    at once.
-
-    Raises:
-        Interrupted: When the checkpoint is written.
+    at once. Raises :class:`~xcit_mm.errors.Interrupted` when the checkpoint is written.
     """
 
     priority = order.INTERRUPT

@@ -2,39 +2,40 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-import cv2
 import numpy as np
-import torch
 from mmengine import fileio
 from mmengine.dist import is_main_process
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
-from mmengine.structures import BaseDataElement, PixelData
-from torch import Tensor
+from mmengine.runner.base_loop import BaseLoop
+from mmengine.structures import BaseDataElement, InstanceData
+from PIL import Image
 
 from ...datasets.images import BadImageError, decode
 from ...files import require_no_links
+from ...predictions import Detections, Segmentation
+from ...predictions.classes import valid_palette
+from ...predictions.drawing import draw_objects
 from . import order
 
 FOLDER = 'pictures'  # in the work dir
 NUM_VAL = 16  # pictures of a validation
 SCORE_THR = 0.5  # detections with a lower score are not drawn
-MIN_SIDE = 320  # pixels; labels hide the objects of a smaller picture
+LEGEND_ROWS = 2
 
 
 @HOOKS.register_module()
 class PictureHook(Hook):
     """Draw ground truth (left) and prediction (right) over the images, as PNG files.
 
-    One hook for detection and segmentation, where mmdet's and mmseg's differ in arguments,
-    names and format. The first images of a validation go to ``<work_dir>/pictures``, where
-    those of the next validation replace them.
+    The first images of a validation go to ``<work_dir>/pictures``, where those of the next
+    validation replace them.
 
     Args:
-        test_dir: Where a test draws every image (a distributed one those of its first
-            process); None: nowhere.
+        test_dir: Folder for every image of a test (of its first process); None: no pictures.
     """
 
     priority = order.PICTURES
@@ -49,61 +50,46 @@ class PictureHook(Hook):
     def before_val_epoch(self, runner: Runner) -> None:
         self._left = NUM_VAL
 
-    def after_val_iter(
-        self, runner: Runner, batch_idx: int, data_batch: dict, outputs: Sequence[BaseDataElement]
-    ) -> None:
-        for sample in outputs[: self._left]:
-            self._draw(runner, sample, Path(runner.work_dir, FOLDER))
-        self._left -= len(outputs[: self._left])
+    def after_val_iter(self, runner: Runner, outputs: Sequence[BaseDataElement], **_: Any) -> None:
+        _draw(runner.val_loop, outputs[: self._left], Path(runner.work_dir, FOLDER))
+        self._left = max(0, self._left - len(outputs))
 
-    def after_test_iter(
-        self, runner: Runner, batch_idx: int, data_batch: dict, outputs: Sequence[BaseDataElement]
-    ) -> None:
+    def after_test_iter(self, runner: Runner, outputs: Sequence[BaseDataElement], **_: Any) -> None:
         if self.test_dir is not None:
-            for sample in outputs:
-                self._draw(runner, sample, Path(self.test_dir))
-
-    def _draw(self, runner: Runner, sample: BaseDataElement, folder: Path) -> None:
-        image = _image(sample)
-        factor = -(-MIN_SIDE // min(image.shape[:2]))
-        if factor > 1:
-            image = cv2.resize(image, None, fx=factor, fy=factor, interpolation=cv2.INTER_CUBIC)
-            sample = _enlarge(sample, factor)
-        options = {'pred_score_thr': SCORE_THR} if 'pred_instances' in sample else {}
-        runner.visualizer.add_datasample(
-            'picture',
-            image,
-            sample,
-            out_file=str(folder / f'{Path(sample.img_path).stem}.png'),
-            **options,
-        )
+            _draw(runner.test_loop, outputs, Path(self.test_dir))
 
 
-def _image(sample: BaseDataElement) -> np.ndarray:
-    """The image as the model was given it: not the rotation of EXIF, if not; black, if bad."""
-    height, width = sample.ori_shape
-    try:
-        return decode(fileio.get(sample.img_path), (width, height))[..., ::-1]
-    except (BadImageError, OSError):
-        return np.zeros((height, width, 3), np.uint8)
+def _draw(loop: BaseLoop, samples: Sequence[BaseDataElement], folder: Path) -> None:
+    info = loop.dataloader.dataset.metainfo
+    names = info['classes'], valid_palette(info.get('palette'), len(info['classes']))
+    for sample in samples if is_main_process() else ():
+        size = sample.ori_shape
+        try:  # with the rotation of EXIF only if the model has seen it
+            image = decode(fileio.get(sample.img_path), size[::-1])[..., ::-1]
+        except (BadImageError, OSError):
+            image = np.zeros((*size, 3), np.uint8)
+        pictures = [
+            _picture(image, sample.get(key), *names)
+            for key in ('gt_sem_seg', 'pred_sem_seg', 'gt_instances', 'pred_instances')
+            if key in sample
+        ]
+        if pictures:
+            folder.mkdir(parents=True, exist_ok=True)
+            path = folder / f'{Path(sample.img_path).stem}.png'
+            Image.fromarray(np.concatenate(pictures, axis=1)).save(path)
 
 
-def _enlarge(sample: BaseDataElement, factor: int) -> BaseDataElement:
-    """A copy of a data sample for its image enlarged by a whole number."""
-
-    def repeat(x: Tensor) -> Tensor:
-        return x.repeat_interleave(factor, dim=-2).repeat_interleave(factor, dim=-1)
-
-    sample = sample.cpu()
-    for name in {'gt_instances', 'pred_instances'} & set(sample.keys()):
-        instances = sample.get(name)
-        boxes = instances.bboxes
-        instances.bboxes = getattr(boxes, 'tensor', boxes) * factor
-        if 'masks' in instances:
-            masks = instances.masks
-            if not isinstance(masks, Tensor):  # mmdet's BitmapMasks, of the ground truth
-                masks = masks.to_tensor(torch.bool, 'cpu')
-            instances.masks = repeat(masks)
-    for name in {'gt_sem_seg', 'pred_sem_seg'} & set(sample.keys()):
-        sample.set_data({name: PixelData(data=repeat(sample.get(name).data))})
-    return sample
+def _picture(
+    image: np.ndarray, data: BaseDataElement, classes: Sequence[str], palette: Sequence[tuple]
+) -> np.ndarray:
+    if not isinstance(data, InstanceData):
+        labels = data.data[0].cpu().numpy()
+        return Segmentation(image, labels, classes, palette).draw(legend_rows=LEGEND_ROWS)
+    if 'scores' in data:
+        return Detections.from_instances(data, image, classes, palette).above(SCORE_THR).draw()
+    boxes = getattr(data.bboxes, 'tensor', data.bboxes).cpu().numpy()
+    masks = data.masks.to_ndarray().astype(bool) if 'masks' in data else None
+    labels = data.labels.tolist()
+    return draw_objects(
+        image, boxes, masks, [palette[i] for i in labels], [classes[i] for i in labels]
+    )

@@ -1,0 +1,128 @@
+"""The models that a page offers, the pictures that it reads, and the tool that serves it."""
+
+import os
+import signal
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from urllib.request import urlopen
+
+import cv2
+import numpy as np
+import pytest
+from helpers import ROOT
+from helpers.random_weights import DETECTOR
+from PIL import Image
+
+from xcit_mm.demo import OfferedModels, find_models, models
+from xcit_mm.demo.page import read_picture
+from xcit_mm.errors import UserError
+
+
+def write(path: Path, time: float, text: str = '') -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    os.utime(path, (time, time))
+
+
+def test_runs_are_offered_newest_first_and_configs_with_released_weights(tmp_path):
+    configs, work_dirs = tmp_path / 'configs', tmp_path / 'work_dirs'
+    for age, name in enumerate(('old/a.py', 'old/iter_1.pth', 'old/iter_2.pth', 'new/b.py'), 1):
+        write(work_dirs / name, age)
+    write(work_dirs / 'new/iter_9.pth', 9)
+    for name in ('new/not_finite_iter_10.pth', 'unfinished/c.py', 'broken/not_finite_iter_1.pth'):
+        write(work_dirs / name, 10)
+    write(configs / 'released.py', 1, '"""A model.\n\nWeights: https://host/w.pth\n"""\n')
+    write(configs / 'broken.py', 1, 'def\n')
+    assert list(find_models(configs, work_dirs).items()) == [
+        (f'{work_dirs}/new/b.py', [f'{work_dirs}/new/iter_9.pth']),
+        (f'{work_dirs}/old/a.py', [f'{work_dirs}/old/iter_2.pth', f'{work_dirs}/old/iter_1.pth']),
+        (f'{configs}/broken.py', []),
+        (f'{configs}/released.py', ['https://host/w.pth']),
+    ]
+    assert list(find_models(tmp_path / 'none', work_dirs / 'new')) == [f'{work_dirs}/new/b.py']
+
+
+def test_visitors_load_only_what_is_offered_and_one_model_is_kept(tmp_path, monkeypatch):
+    loaded = []
+    monkeypatch.setattr(models, 'load_model', lambda *key: loaded.append(key) or key)
+    one, two = (str(tmp_path / name) for name in ('1.pth', '2.pth'))
+    write(Path(one), 1)
+    page = OfferedModels(lambda: {'a.py': [one]}, any_checkpoint=False)
+    for choice in (('b.py', one), (None, one), ({}, one), ('a.py', None), ('a.py', two)):
+        with pytest.raises(UserError, match='is not among those that this page offers'):
+            page.load(*choice)
+    assert page.load('a.py', one) == page.load('a.py', one) == ('a.py', one)
+    write(Path(one), 2)  # a newer checkpoint of the same name
+    page.load('a.py', one)
+    page.any_checkpoint = True
+    for checkpoint in (two, one):
+        page.load('a.py', checkpoint)
+    assert loaded == [('a.py', name) for name in (one, one, two, one)]
+
+
+def test_a_large_picture_is_shrunk_and_a_huge_one_refused(tmp_path, monkeypatch):
+    path = tmp_path / 'wide.png'
+    image = np.zeros((300, 4096, 3), np.uint8)
+    image[:, :2048, 0] = 255
+    Image.fromarray(image).save(path)
+    picture = read_picture(path)
+    assert picture.shape == (150, 2048, 3)
+    assert (picture[:, :1000] == (255, 0, 0)).all() and not picture[:, 1100:].any()
+    monkeypatch.setattr(Image, 'MAX_IMAGE_PIXELS', 500_000)
+    with pytest.raises(UserError, match=r'wide\.png cannot be used: it has more than 1 million'):
+        read_picture(path)
+
+
+def test_the_library_that_measures_a_picture_decodes_it(tmp_path):
+    """Of two widths in a TIFF, OpenCV takes the first and Pillow the last."""
+    tags = {256: [3000, 3], 257: [3000], 259: [1], 262: [1], 258: [8], 273: [8], 277: [1]}
+    tags |= {278: [3000], 279: [3000 * 3000]}
+    entries = [(tag, value) for tag in sorted(tags) for value in tags[tag]]
+    data = struct.pack('<2sHI', b'II', 42, 8 + 3000 * 3000) + bytes(3000 * 3000)
+    data += struct.pack('<H', len(entries))
+    data += b''.join(struct.pack('<HHII', tag, 4, 1, value) for tag, value in entries)
+    path = tmp_path / 'two.tif'
+    path.write_bytes(data + bytes(4))
+    assert cv2.imread(str(path)).shape == (3000, 3000, 3)
+    assert read_picture(path).shape == (2048, 2, 3)
+
+
+@pytest.mark.parametrize('kind', ['BMP', 'GIF', 'JPEG', 'PNG', 'TIFF', 'WEBP'])
+def test_pictures_of_a_browser_are_read_upright(tmp_path, kind):
+    path = tmp_path / 'picture'
+    colours = np.zeros((20, 30, 3), np.uint8)
+    colours[:, :15] = 255
+    exif = Image.Exif()
+    exif[0x0112] = 6  # a quarter turn
+    options = dict(exif=exif) if kind in ('JPEG', 'PNG', 'TIFF', 'WEBP') else {}
+    Image.fromarray(colours).save(path, kind, **options)
+    expected = np.rot90(colours, -1) if options else colours
+    assert np.abs(read_picture(path).astype(int) - expected).mean() < 3
+    path.write_bytes(path.read_bytes()[:60])
+    with pytest.raises(UserError, match='picture cannot be used: it is'):
+        read_picture(path)
+
+
+@pytest.fixture
+def interruptible():
+    """Children of a shell's background job would ignore Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_the_tool_serves_until_it_is_interrupted(models, free_port, tmp_path, interruptible):
+    command = [sys.executable, 'tools/demo.py', DETECTOR, *models[DETECTOR], f'--port={free_port}']
+    proxy = 'http://127.0.0.1:1'  # where nobody answers
+    environment = {**os.environ, 'GRADIO_TEMP_DIR': str(tmp_path), 'http_proxy': proxy}
+    address = f'http://127.0.0.1:{free_port}/'
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    with subprocess.Popen(command, cwd=ROOT, env=environment, **pipes) as tool:
+        assert tool.stdout.readline() == f'The page is at {address}; Ctrl-C ends it.\n'
+        assert b'What XCiT sees' in urlopen(address).read()
+        assert list(tmp_path.glob('xcit_mm_demo_*'))
+        tool.send_signal(signal.SIGINT)
+        assert tool.stdout.read() == 'The page is closed.\n'
+    assert tool.returncode == 0 and not list(tmp_path.glob('xcit_mm_demo_*'))

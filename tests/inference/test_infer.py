@@ -1,0 +1,285 @@
+"""tools/infer.py predicts every readable input, names the others, and loses nothing."""
+
+import errno
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from helpers.file_server import serving
+from helpers.in_process import call_tool
+from helpers.random_weights import DETECTOR, SEGMENTOR
+from PIL import Image
+from pycocotools.coco import COCO
+
+from xcit_mm import UserError
+from xcit_mm.inference import Detections, Segmentation
+from xcit_mm.inference.infer import infer
+from xcit_mm.inference.model import Model
+from xcit_mm.inference.output import Output
+from xcit_mm.inference.sources import Frame
+from xcit_mm.inference.video import VideoWriter, read_video
+
+NUM_FRAMES = 5
+
+
+@pytest.fixture
+def photos(tmp_path, shapes_root) -> Path:
+    """Four images, two of one name, and a video."""
+    folder = tmp_path / 'photos'
+    images = sorted((shapes_root / 'coco/val2017').iterdir())
+    (folder / 'below').mkdir(parents=True)
+    for path, name in zip(images, ('a.jpg', 'a.png', 'b.jpg', 'below/a.jpg'), strict=True):
+        Image.open(path).save(folder / name)
+    writer = VideoWriter(folder / 'clip.mp4', 8, (160, 120))
+    for i in range(NUM_FRAMES):
+        writer.add(np.full((120, 160, 3), 40 * i, np.uint8))
+    writer.close()
+    return folder
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob('*') if p.is_file())
+
+
+def test_detections_are_written_as_pictures_and_coco(weights, detector, photos, tmp_path, capsys):
+    out = tmp_path / 'out'
+    done, problems = infer(DETECTOR, weights[DETECTOR], [str(photos)], out, 3, score_thr=0.3)
+    assert (done, problems) == (4 + NUM_FRAMES, [])
+    names = ['a.jpg', 'a_2.jpg', 'b.jpg', 'below/a.jpg', 'clip.mp4']
+    assert files(out) == [*(f'pictures/{name}' for name in names), 'predictions.json']
+    assert '9/9' in capsys.readouterr().err
+
+    coco = COCO(out / 'predictions.json')
+    assert [c['name'] for c in coco.loadCats(coco.getCatIds())] == ['circle', 'square', 'triangle']
+    assert len(coco.imgs) == 9 < len(coco.anns)
+    for image in (image for image in coco.imgs.values() if 'frame' not in image):
+        expected = detector.predict(image['file_name']).above(0.3)
+        annotations = coco.loadAnns(coco.getAnnIds(image['id']))
+        np.testing.assert_allclose([a['score'] for a in annotations], expected.scores, atol=1e-4)
+        assert [a['category_id'] for a in annotations] == [i + 1 for i in expected.labels]
+        assert (image['height'], image['width']) == expected.image.shape[:2]
+        picture = np.array(Image.open(out / image['picture']), int)
+        assert np.abs(picture - expected.draw()).mean() < 8
+        boxes = [[*a['bbox'][:2], *np.add(a['bbox'][:2], a['bbox'][2:])] for a in annotations]
+        np.testing.assert_allclose(boxes, expected.boxes, atol=0.1)
+        for annotation, mask in zip(annotations, expected.masks, strict=True):
+            assert (coco.annToMask(annotation) != mask).mean() < 1e-3
+    assert [i['frame'] for i in coco.imgs.values() if 'frame' in i] == list(range(NUM_FRAMES))
+    assert read_video(str(out / 'pictures/clip.mp4'))[:2] == (NUM_FRAMES, 8)
+
+
+def test_segmentations_are_written_as_pictures_and_labels(weights, segmentor, photos, tmp_path):
+    out = tmp_path / 'out'
+    done, _ = infer(SEGMENTOR, weights[SEGMENTOR], [str(photos)], out, 2)
+    assert done == 4 + NUM_FRAMES
+    labels = ['a', 'a_2', 'b', 'below/a', *(f'clip/{i:06d}' for i in range(NUM_FRAMES))]
+    assert [f for f in files(out) if 'labels' in f] == [f'labels/{name}.png' for name in labels]
+    content = json.loads((out / 'classes.json').read_text())
+    assert content['classes'][1] == dict(label=1, name='circle', colour=[220, 60, 60])
+    for image in (image for image in content['images'] if 'frame' not in image):
+        written = Image.open(out / image['labels'])
+        expected = segmentor.predict(image['file_name'])
+        assert (np.array(written) != expected.labels).mean() < 1e-3
+        assert written.getpalette()[3:6] == [220, 60, 60]
+        assert Image.open(out / image['picture']).width == 2 * image['width']
+    assert read_video(str(out / 'pictures/clip.mp4'))[0] == NUM_FRAMES
+
+
+def test_bad_inputs_are_named_and_the_others_predicted(
+    weights, photos, tmp_path, monkeypatch, capfd
+):
+    bad = tmp_path / 'bad'
+    (bad / 'empty').mkdir(parents=True)
+    (bad / 'text.jpg').write_text('hello')
+    (bad / 'empty.png').touch()
+    (bad / 'cut.jpg').write_bytes((photos / 'a.jpg').read_bytes()[:1500])
+    (bad / 'none.mp4').touch()
+    out = tmp_path / 'out'
+    with serving() as server:
+        server.files['/web.jpg'] = (photos / 'b.jpg').read_bytes()
+        urls = [server.url('/web.jpg'), server.url('/no.jpg')]
+        inputs = [bad, photos / 'a.jpg', bad / 'empty', bad / 'gone.jpg', *urls]
+        code, printed, said = call_tool(
+            monkeypatch, capfd, 'infer.py', SEGMENTOR, weights[SEGMENTOR], *inputs, '--out', out
+        )
+    assert code == 1 and printed.splitlines()[:2] == ['images      2', f'output      {out}']
+    assert [p.name for p in sorted((out / 'labels').iterdir())] == ['a.png', 'web.png']
+    for words in (
+        'empty holds no image or video',
+        'text.jpg: it is no image that can be read',
+        'empty.png: it is empty',
+        'cut.jpg: it is cut off',
+        'none.mp4: it is no video that can be read',
+        'gone.jpg does not exist',
+        '/no.jpg: the server answers 404',
+        '2/2',
+    ):
+        assert words in said
+    assert '7 of the inputs could not be predicted' in printed
+
+
+def test_the_exit_code_is_2_if_nothing_is_predicted(weights, tmp_path, monkeypatch, capfd):
+    (tmp_path / 'text.jpg').write_text('hello')
+    typed = SEGMENTOR, weights[SEGMENTOR], tmp_path, '--out', tmp_path / 'out'
+    code, printed, said = call_tool(monkeypatch, capfd, 'infer.py', *typed)
+    assert (code, printed) == (2, '')
+    assert 'text.jpg: it is no image that can be read' in said
+
+
+def test_earlier_predictions_are_moved_and_not_predicted(weights, photos):
+    (photos / 'clip.mp4').unlink()
+    (photos / 'notes.txt').write_text('stays')
+    infer(SEGMENTOR, weights[SEGMENTOR], [str(photos)], photos)
+    first = (photos / 'labels/below/a.png').read_bytes()
+    with pytest.raises(UserError):
+        infer(SEGMENTOR, weights[SEGMENTOR], ['gone?.jpg'], photos)
+    assert not list(photos.glob('earlier_*'))
+    done, problems = infer(DETECTOR, weights[DETECTOR], [str(photos)], photos)
+    assert (done, problems) == (4, [])
+    [earlier] = photos.glob('earlier_*')
+    assert (earlier / 'labels/below/a.png').read_bytes() == first
+    assert {path.name for path in earlier.iterdir()} == {'classes.json', 'labels', 'pictures'}
+    assert {'notes.txt', 'pictures', 'predictions.json'} < {p.name for p in photos.iterdir()}
+    assert not (photos / 'labels').exists()
+
+
+@pytest.mark.parametrize(
+    ('error', 'message'),
+    [
+        (MemoryError('Unable to allocate 9 GiB'), 'MemoryError: Unable to allocate 9 GiB'),
+        (OSError('encoder error -2'), 'OSError: encoder error -2'),
+        (OSError(errno.ENOSPC, 'No space left on device'), None),
+    ],
+)
+def test_a_prediction_that_cannot_be_written_is_named_unless_the_disk_is_full(
+    weights, photos, tmp_path, monkeypatch, error, message
+):
+    draw, errors = Detections.draw, [error]
+
+    def fail_once(prediction, *args):
+        if errors:
+            raise errors.pop()
+        return draw(prediction, *args)
+
+    monkeypatch.setattr(Detections, 'draw', fail_once)
+    inputs = [str(photos / name) for name in ('a.jpg', 'b.jpg')]
+    if message is None:
+        with pytest.raises(OSError, match='No space left'):
+            infer(DETECTOR, weights[DETECTOR], inputs, tmp_path / 'out')
+        return
+    done, problems = infer(DETECTOR, weights[DETECTOR], inputs, tmp_path / 'out')
+    assert (done, problems) == (1, [f'{inputs[0]}: its prediction cannot be written ({message})'])
+    assert files(tmp_path / 'out') == ['pictures/b.jpg', 'predictions.json']
+
+
+def test_an_interruption_keeps_what_was_done(weights, photos, tmp_path, monkeypatch):
+    predict = Model.predict_batch
+
+    def interrupt(model, images):
+        if 70 < images[0].mean() < 90 and images[0].shape[0] == 120:  # the third frame
+            raise KeyboardInterrupt
+        return predict(model, images)
+
+    monkeypatch.setattr(Model, 'predict_batch', interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        infer(DETECTOR, weights[DETECTOR], [str(photos)], tmp_path / 'out', score_thr=0)
+    pictures = [f'pictures/{name}.jpg' for name in ('a', 'a_2', 'b')]
+    assert files(tmp_path / 'out') == [*pictures, 'predictions.json']
+    images = COCO(tmp_path / 'out/predictions.json').imgs.values()
+    assert [image.get('picture') for image in images] == [*pictures, None, None]
+
+
+def test_an_image_that_does_not_fit_is_named_and_the_others_of_its_batch_are_predicted(
+    weights, photos, tmp_path, monkeypatch
+):
+    predict = Model.predict_batch
+
+    def full(model, images):
+        if len(images) > 1 or images[0].shape[0] == 120:
+            raise MemoryError
+        return predict(model, images)
+
+    monkeypatch.setattr(Model, 'predict_batch', full)
+    Image.new('RGB', (160, 120)).save(photos / 'below/big.png')
+    done, problems = infer(
+        DETECTOR, weights[DETECTOR], [str(photos / 'below')], tmp_path / 'out', 2
+    )
+    assert done == 1 and 'big.png: 160x120 pixels need more memory' in problems[0]
+
+
+@pytest.mark.parametrize(
+    ('change', 'message'),
+    [
+        (dict(batch_size=0), 'batch size 0: not a positive number'),
+        (dict(score_thr=1.5), 'score 1.5: not between 0 and 1'),
+        (dict(score_thr=0.5), 'is a segmentor, whose labels have no scores'),
+        (dict(inputs=['nowhere/*.jpg']), r'nowhere/\*\.jpg matches no file'),
+        (dict(config=DETECTOR), 'does not hold the weights of this model'),
+        (dict(out='/proc/nowhere'), 'cannot be written to'),
+    ],
+)
+def test_wrong_input_as_a_whole_is_an_error(weights, photos, tmp_path, change, message):
+    arguments = dict(config=SEGMENTOR, inputs=[str(photos)], out=tmp_path / 'out')
+    with pytest.raises(UserError, match=message):
+        infer(checkpoint=weights[SEGMENTOR], **{**arguments, **change})
+    assert not (tmp_path / 'out').exists()
+
+
+@pytest.fixture
+def output(tmp_path) -> Output:
+    model = SimpleNamespace(task='detection', classes=('cat',), palette=((255, 0, 0),))
+    return Output(tmp_path, model, {})
+
+
+def add(output: Output, name: str, size: tuple[int, int] = (360, 400), **frame) -> None:
+    image = np.full((*size, 3), 100, np.uint8)
+    arrays = np.array([(20.0, 20, 60, 60)]), np.ones(1), np.zeros(1, int), None
+    prediction = Detections(image, *arrays, ('cat',), ((255, 0, 0),))
+    output.add(Frame(name, Path(name).stem, image, **frame), prediction)
+
+
+def pictures(folder: Path) -> list[str | None]:
+    images = json.loads((folder / 'predictions.json').read_text())['images']
+    return [image.get('picture') for image in images]
+
+
+def test_labels_of_more_than_256_classes_have_16_bits(tmp_path):
+    names, palette = ('name',) * 300, ((1, 2, 3),) * 300
+    model = SimpleNamespace(task='segmentation', classes=names, palette=palette)
+    labels = np.arange(330 * 330, dtype=np.int16).reshape(330, 330) % 300
+    image = np.zeros((330, 330, 3), np.uint8)
+    with Output(tmp_path, model, {}) as output:
+        output.add(Frame('a.jpg', 'a', image), Segmentation(image, labels, names, palette))
+    assert np.array_equal(np.array(Image.open(tmp_path / 'labels/a.png')), labels)
+
+
+def test_a_picture_that_is_too_wide_for_a_jpeg_is_a_png(output, tmp_path):
+    with output:
+        add(output, 'wide.jpg', (80, 65501))
+    assert pictures(tmp_path) == ['pictures/wide.png']
+    with Image.open(tmp_path / 'pictures/wide.png') as picture:
+        assert picture.size == (65501, 80) and picture.format == 'PNG'
+
+
+def test_a_video_that_cannot_be_finished_costs_no_other_prediction(output, tmp_path, monkeypatch):
+    def fail(self):
+        raise OSError(errno.ENOSPC, 'No space left')
+
+    monkeypatch.setattr(VideoWriter, 'close', fail)
+    with pytest.raises(OSError, match='No space left'), output:
+        add(output, 'a.jpg')
+        add(output, 'clip.mp4', index=0, rate=10.0)
+    assert pictures(tmp_path) == ['pictures/a.jpg', None]
+    assert files(tmp_path) == ['pictures/a.jpg', 'predictions.json']
+
+
+def test_earlier_predictions_are_moved_once_though_the_first_image_fails(output, tmp_path):
+    (tmp_path / 'pictures').mkdir()
+    with output:
+        with pytest.raises(OSError, match='too long'):
+            add(output, 'x' * 300)
+        add(output, 'b.jpg')
+    assert len(list(tmp_path.glob('earlier_*'))) == 1
+    assert pictures(tmp_path) == ['pictures/b.jpg']

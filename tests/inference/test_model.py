@@ -1,0 +1,207 @@
+"""A loaded model predicts what mmdet and mmseg predict, whatever form an image has."""
+
+import weakref
+
+import numpy as np
+import pytest
+import torch
+from helpers.random_weights import DETECTOR, SEGMENTOR, save_random_weights
+from mmengine.runner import CheckpointLoader
+from mmengine.structures import BaseDataElement
+from PIL import Image
+
+from xcit_mm import UserError
+from xcit_mm.errors import ArgumentError
+from xcit_mm.inference import load_model, memory
+
+SHAPES = ('circle', 'square', 'triangle')
+both_tasks = pytest.mark.parametrize('name', ['detector', 'segmentor'])
+
+
+@pytest.fixture
+def model(request, name):
+    return request.getfixturevalue(name)
+
+
+def seen_sizes(model) -> list[tuple[int, int]]:
+    """The height and width of what the backbone is given from now on."""
+    sizes = []
+    model.module.backbone.register_forward_pre_hook(
+        lambda _, inputs: sizes.append(tuple(inputs[0].shape[2:]))
+    )
+    return sizes
+
+
+def assert_same(prediction, expected, tolerance: float = 0) -> None:
+    assert np.array_equal(prediction.image, expected.image)
+    if hasattr(expected, 'boxes'):
+        np.testing.assert_allclose(prediction.boxes, expected.boxes, atol=1e3 * tolerance)
+        np.testing.assert_allclose(prediction.scores, expected.scores, atol=tolerance)
+        assert (prediction.masks != expected.masks).mean() <= tolerance
+    assert (prediction.labels != expected.labels).mean() <= tolerance
+
+
+def test_detections_are_those_of_mmdet(detector, weights, image):
+    from mmdet.apis import inference_detector, init_detector
+
+    reference = init_detector(DETECTOR, str(weights[DETECTOR]), device='cpu')
+    expected = inference_detector(reference, image[..., ::-1].copy()).pred_instances
+    detections = detector.predict(image)
+    assert detector.task == 'detection' and detector.classes == detections.classes == SHAPES
+    assert len(detections) == len(expected) > 10
+    assert np.array_equal(detections.boxes, expected.bboxes.numpy())
+    for name in ('scores', 'labels', 'masks'):
+        assert np.array_equal(getattr(detections, name), expected[name].numpy())
+    assert detections.masks.any() and detections.masks.shape[1:] == image.shape[:2]
+    assert (np.diff(detections.scores) <= 0).all()
+
+
+def test_labels_are_those_of_mmseg(segmentor, weights, image):
+    from mmseg.apis import inference_model, init_model
+
+    reference = init_model(SEGMENTOR, str(weights[SEGMENTOR]), device='cpu')
+    expected = inference_model(reference, image[..., ::-1].copy()).pred_sem_seg.data[0].numpy()
+    segmentation = segmentor.predict(image)
+    assert segmentor.task == 'segmentation' and segmentation.classes == ('background', *SHAPES)
+    assert len(np.unique(expected)) > 1
+    assert np.array_equal(segmentation.labels, expected) and segmentation.labels.dtype == np.uint8
+
+
+def test_the_scores_of_many_classes_are_not_in_memory_together(tmp_path, image, monkeypatch):
+    options = {
+        'model.decode_head.num_classes': 300,
+        'model.decode_head.channels': 32,
+        'test_dataloader.dataset.metainfo': None,
+    }
+    checkpoint = save_random_weights(SEGMENTOR, tmp_path / 'random.pth', **options)
+    model = load_model(SEGMENTOR, checkpoint, 'cpu', options)
+    with torch.inference_mode():
+        data = {key: [value] for key, value in model._prepare(image).items()}
+        [expected] = model.module.test_step(data)
+    labels = expected.pred_sem_seg.data[0].numpy()
+    best, second = expected.seg_logits.data.topk(2, dim=0).values
+    monkeypatch.setattr(memory, 'MAX_SCORES', 7 * image[..., 0].size)
+    with torch.profiler.profile(profile_memory=True) as profile:
+        predicted = model.predict(image).labels
+    is_clear = (best - second > 1e-5).numpy()
+    assert predicted.dtype == np.int16 and len(np.unique(labels)) > 2
+    assert is_clear.mean() > 0.99 and np.array_equal(predicted[is_clear], labels[is_clear])
+    events = profile.profiler.kineto_results.events()
+    largest = max(event.nbytes() for event in events if event.name() == '[memory]')
+    assert largest < 300 * image[..., 0].size * 4 / 4
+
+
+def test_a_sliding_window_is_left_to_mmseg(weights, image):
+    sliding = {'model.test_cfg': dict(mode='slide', crop_size=(96, 96), stride=(64, 64))}
+    model = load_model(SEGMENTOR, weights[SEGMENTOR], 'cpu', sliding)
+    sizes = seen_sizes(model)
+    assert model.predict(image).labels.shape == image.shape[:2]
+    assert len(sizes) > 1 and set(sizes) == {(96, 96)}
+
+
+@both_tasks
+def test_a_path_an_array_and_a_pil_image_give_the_same(model, image, tmp_path):
+    path = tmp_path / 'image.png'
+    Image.fromarray(image).save(path)
+    expected = model.predict(image)
+    for source in (path, str(path), Image.fromarray(image)):
+        assert_same(model.predict(source), expected)
+
+
+@both_tasks
+def test_a_prediction_does_not_depend_on_the_other_images_of_a_batch(model, image):
+    batch = [image, image[:64, :100].copy(), image[::-1].copy()]
+    sizes = seen_sizes(model)
+    predictions = model.predict_batch(batch)
+    assert len(sizes) == 2  # the first and the last have one size
+    for prediction, alone in zip(predictions, batch, strict=True):
+        assert_same(prediction, model.predict(alone), tolerance=1e-4)
+
+
+def test_the_model_sees_an_image_at_the_size_of_the_config_or_its_own(detector, weights, image):
+    image = np.tile(image, (3, 3, 1))  # 390 x 480, which the config makes 130 x 160
+    sizes = seen_sizes(detector)
+    detector.predict(image)
+    full_size = load_model(DETECTOR, weights[DETECTOR], 'cpu', full_size=True)
+    full_sizes = seen_sizes(full_size)
+    detections = full_size.predict(image)
+    assert sizes == [(160, 160)] and full_sizes == [(416, 480)]  # padded to 32
+    assert 200 < detections.boxes.max() <= 480
+    assert detections.masks.shape[1:] == (390, 480)
+
+
+@pytest.mark.parametrize('config', [DETECTOR, SEGMENTOR])
+def test_the_maps_of_the_backbone_are_freed_once_the_pyramid_has_read_them(weights, image, config):
+    module = (model := load_model(config, weights[config], 'cpu')).module
+    maps, alive = [], []
+    for part in (module.backbone.fpn1, module.backbone.fpn2):
+        part.register_forward_hook(lambda _, inputs, output: maps.append(weakref.ref(output)))
+    module.neck.fpn_convs[0].register_forward_pre_hook(
+        lambda *_: alive.extend(feature_map() is not None for feature_map in maps)
+    )
+    model.predict(image)
+    assert alive == [False, False]
+
+
+@pytest.mark.parametrize('size', [(1, 1), (97, 3)])
+def test_an_image_of_a_few_pixels_is_predicted_or_an_error(detector, segmentor, size):
+    image = np.zeros((*size, 3), np.uint8)
+    detections = detector.predict(image)  # it is padded to 32 pixels
+    assert detections.masks.shape[1:] == size and detections.draw().ndim == 3
+    with pytest.raises(UserError, match='both sides need at least 17'):
+        segmentor.predict(image)
+
+
+@pytest.mark.parametrize(
+    ('image', 'error', 'message'),
+    [
+        (np.zeros((8, 8), np.uint8), ArgumentError, r'this array is \(8, 8\) of uint8'),
+        (np.zeros((8, 8, 3)), ArgumentError, 'of float64'),
+        (3, ArgumentError, 'an image of PIL, not 3'),
+        (np.zeros((1, 3000, 3), np.uint8), UserError, '3000x1 pixels cannot be resized'),
+        ('gone.jpg', UserError, 'gone.jpg does not exist'),
+        ('setup.py', UserError, r'setup\.py: it is no image'),
+    ],
+)
+def test_an_invalid_image_is_an_error(detector, image, error, message):
+    with pytest.raises(error, match=message):
+        detector.predict(image)
+
+
+def test_objects_below_a_score_are_left_out(detector, image):
+    detections = detector.predict(image)
+    kept = detections.above(float(np.median(detections.scores)))
+    assert 0 < len(kept) < len(detections) and kept.scores.min() >= np.median(detections.scores)
+    assert len(kept.boxes) == len(kept.labels) == len(kept.masks) == len(kept)
+    assert detections.above(1.0).draw().shape == (390, 480, 3)
+
+
+@pytest.mark.parametrize(
+    ('config', 'weights_of', 'options', 'message'),
+    [
+        (DETECTOR, SEGMENTOR, {}, 'does not hold the weights of this model'),
+        (SEGMENTOR, DETECTOR, {}, 'does not hold the weights of this model'),
+        (DETECTOR, DETECTOR, {'device': 'cuda:77'}, "device='cuda:77' cannot be used"),
+        (DETECTOR, None, {}, r'nowhere\.pth does not exist'),
+        ('configs/_base_/mask_rcnn_xcit.py', DETECTOR, {}, 'has no test_dataloader'),
+    ],
+)
+def test_a_model_that_cannot_be_loaded_is_an_error(weights, config, weights_of, options, message):
+    with pytest.raises(UserError, match=message):
+        load_model(config, weights.get(weights_of, 'nowhere.pth'), **options)
+
+
+def test_nothing_is_fetched_for_the_backbone_and_nothing_is_left_in_mmengine(weights):
+    nowhere = {'pretrained': 'http://127.0.0.1:9/weights.pth'}
+    schemes = dict(CheckpointLoader._schemes)
+    model = load_model(DETECTOR, weights[DETECTOR], 'cpu', nowhere, trust_checkpoint=True)
+    state = torch.load(weights[DETECTOR])['state_dict']
+    assert not model.module.training
+    assert all(torch.equal(v, state[name]) for name, v in model.module.state_dict().items())
+    assert CheckpointLoader._schemes == schemes
+
+
+def test_a_model_that_gives_no_objects_is_an_error(detector, image, monkeypatch):
+    monkeypatch.setattr(detector.module, 'test_step', lambda data: [BaseDataElement()])
+    with pytest.raises(UserError, match=r'a MaskRCNN gives no objects \(pred_instances\)'):
+        detector.predict(image)

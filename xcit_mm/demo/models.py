@@ -1,0 +1,81 @@
+"""The models that a page offers. A config is a program, so visitors choose one and type none."""
+
+import ast
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..errors import UserError
+from ..inference import Model, load_model
+
+NOT_FINITE = 'not_finite_'  # prefix of checkpoints that a training keeps for inspection
+RELEASED = re.compile(r'^Weights: (\S+)$', re.MULTILINE)  # in the docstring of a config
+
+
+class OfferedModels:
+    """Configs and checkpoints that visitors can choose, with the chosen model in memory.
+
+    ``find`` returns the checkpoints of each config, the best guess first. With ``any_checkpoint``
+    visitors can name other weights for these configs, which are read without running their code.
+    """
+
+    def __init__(self, find: Callable[[], dict[str, list[str]]], any_checkpoint: bool) -> None:
+        self.find, self.any_checkpoint = find, any_checkpoint
+        self._key: tuple | None = None
+        self._model: Model | None = None
+
+    def load(self, config: Any, checkpoint: Any) -> Model:
+        """Return the chosen model, and forget the model before it; for one thread at a time."""
+        offered = self.find()
+        if not isinstance(config, str) or config not in offered:
+            raise UserError(
+                f'the config {config} is not among those that this page offers: reload the page '
+                'and choose one from the list'
+            )
+        if not checkpoint or not (checkpoint in offered[config] or self.any_checkpoint):
+            raise UserError(
+                f'the checkpoint {checkpoint} is not among those that this page offers for '
+                f'{config}: reload the page and choose one from the list'
+            )
+        key = config, checkpoint, _written(Path(config)), _written(Path(checkpoint))
+        if key != self._key:
+            self._key = self._model = None  # before the next model needs the memory
+            self._model = load_model(config, checkpoint)
+            self._key = key
+        return self._model
+
+
+def find_models(config_dir: Path, work_dirs: Path) -> dict[str, list[str]]:
+    """Return the checkpoints of each config, newest first, and the configs of the newest run first.
+
+    A run in ``work_dirs``, which may be a run itself, has configs beside its checkpoints. The
+    docstrings of configs in ``config_dir`` name the addresses of released weights.
+    """
+    runs = {}
+    for folder in (work_dirs, *work_dirs.glob('*')):
+        paths = [path for path in folder.glob('*.pth') if not path.name.startswith(NOT_FINITE)]
+        if paths:
+            runs[folder] = sorted(paths, key=_written, reverse=True)
+    models = {}
+    for folder, paths in sorted(runs.items(), key=lambda run: _written(run[1][0]), reverse=True):
+        for config in sorted(folder.glob('*.py')):
+            models[str(config)] = list(map(str, paths))
+    for config in sorted(config_dir.glob('*.py')):
+        models.setdefault(str(config), _released(config))
+    return models
+
+
+def _written(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:  # an address, or a checkpoint that a training has just removed
+        return 0
+
+
+def _released(config: Path) -> list[str]:
+    try:  # without running the config
+        docstring = ast.get_docstring(ast.parse(config.read_text()))
+    except (OSError, SyntaxError, ValueError):  # loading it reports what is wrong
+        return []
+    return RELEASED.findall(docstring or '')

@@ -1,0 +1,95 @@
+"""Inference on large images, whose maps and scores take gigabytes."""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+MAX_SCORES = 2**25  # numbers that are resized at a time: 128 MiB
+
+
+class SingleUseMaps(Sequence):
+    """Feature maps that are forgotten as soon as they are read."""
+
+    def __init__(self, maps: Sequence[Tensor]) -> None:
+        self._maps: list[Tensor | None] = list(maps)
+
+    def __len__(self) -> int:
+        return len(self._maps)
+
+    def __getitem__(self, index: int) -> Tensor | None:
+        feature_map, self._maps[index] = self._maps[index], None
+        return feature_map
+
+
+@contextmanager
+def free_backbone_maps(model: nn.Module) -> Iterator[None]:
+    """Free each map of the backbone once the feature pyramid network has read it.
+
+    mmdet and mmseg hold them until the neck returns, which is a quarter of the peak memory.
+    A neck that is not an FPN may read a map twice.
+    """
+    neck = getattr(model, 'neck', None)
+    if type(neck).__name__ != 'FPN' or neck.add_extra_convs == 'on_input':
+        yield
+        return
+    hook = model.backbone.register_forward_hook(lambda module, inputs, maps: SingleUseMaps(maps))
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def segment(model: nn.Module, data: dict[str, Any]) -> list[Tensor]:
+    """Predict the class of each pixel without the scores of all classes at image size.
+
+    mmseg resizes the scores of all classes to the size of the image and takes the largest, which
+    needs 14 GB for 150 classes and 24 megapixels. Here, a few classes at a time are resized and
+    compared with the best score so far. The labels are mmseg's, except where two scores are equal
+    up to rounding. Sliding windows and segmentors with their own inference are left to mmseg.
+
+    Returns:
+        Labels (H, W) of each image at its original size.
+    """
+    if not _has_plain_inference(model):
+        return [sample.pred_sem_seg.data[0] for sample in model.test_step(data)]
+    data = model.data_preprocessor(data, False)
+    samples = data['data_samples']
+    scores = model(data.pop('inputs'), samples, mode='tensor')  # (B, classes, H/4, W/4)
+    return [_labels(model, scores[i : i + 1], sample.metainfo) for i, sample in enumerate(samples)]
+
+
+def _labels(model: nn.Module, scores: Tensor, meta: dict[str, Any]) -> Tensor:
+    from mmseg.models.utils import resize
+
+    size = meta['ori_shape']
+    num_classes = max(1, MAX_SCORES // max(math.prod(size), math.prod(meta['img_shape'])))
+    best_scores = scores.new_full(size, -torch.inf)
+    labels = torch.zeros(size, dtype=torch.long, device=scores.device)
+    for first in range(0, scores.shape[1], num_classes):
+        # Like mmseg: to the size that the model has seen, and from there to the original size.
+        part = scores[:, first : first + num_classes].contiguous()
+        part = model.decode_head.predict_by_feat(part, [meta])
+        part = resize(part, size, None, 'bilinear', model.align_corners, warning=False)
+        part_scores, part_labels = part[0].max(0)
+        labels = torch.where(part_scores > best_scores, part_labels + first, labels)
+        best_scores = torch.maximum(best_scores, part_scores)
+    return labels
+
+
+def _has_plain_inference(model: nn.Module) -> bool:
+    from mmseg.models import EncoderDecoder
+    from mmseg.models.decode_heads.decode_head import BaseDecodeHead
+
+    head = type(getattr(model, 'decode_head', None))
+    methods = ('predict', 'predict_by_feat')
+    return (
+        type(model) is EncoderDecoder
+        and all(getattr(head, m, None) is getattr(BaseDecodeHead, m) for m in methods)
+        and model.test_cfg.get('mode', 'whole') == 'whole'
+        and getattr(model.data_preprocessor, 'test_cfg', None) is None  # no padding
+        and model.out_channels > 1
+    )

@@ -1,0 +1,104 @@
+"""Names, colours and category numbers of a model's classes."""
+
+import colorsys
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from mmengine.config import Config
+from mmengine.registry import DATASETS
+from torch import nn
+
+from ..datasets.config import leaf_datasets
+from ..errors import UserError, one_line, reason
+from .drawing import Colour
+
+GOLDEN_RATIO = 0.618033988749895  # steps of it on the circle of hues stay far from each other
+MAX_NAME_LENGTH = 100  # characters of a class name in a checkpoint
+COCO = (80, 'person', 'toothbrush')  # the number of classes, the first and the last
+UNUSED_COCO_IDS = {12, 26, 29, 30, 45, 66, 68, 69, 71, 83}
+
+
+def classes_and_palette(
+    cfg: Config, checkpoint: Any, model: nn.Module
+) -> tuple[tuple[str, ...], tuple[Colour, ...]]:
+    """Return the names of a model's classes and a colour for each.
+
+    The names come from ``metainfo`` of the config's test dataset, else from the checkpoint, else
+    from the class of the dataset. The data is not read. Without any names, classes are numbered.
+    """
+    num_classes = _num_classes(cfg, model)
+    named = [info for info in _metainfos(cfg, checkpoint) if _are_names(info.get('classes'))]
+    info = next((info for info in named if len(info['classes']) == num_classes), {})
+    if named and not info:
+        names = named[0]['classes']
+        raise UserError(
+            f'{cfg.filename}: the heads have {num_classes} classes, but {len(names)} are named '
+            f'({", ".join(names)}): set metainfo.classes of the test dataset'
+        )
+    names = info.get('classes') or [f'class {i}' for i in range(num_classes)]
+    return tuple(names), valid_palette(info.get('palette'), num_classes)
+
+
+def valid_palette(palette: Any, num_classes: int) -> tuple[Colour, ...]:
+    """Return the palette of a dataset or checkpoint, or distinct colours if it is invalid."""
+    try:
+        colours = np.array(palette, float)
+    except (TypeError, ValueError, RuntimeError):
+        colours = np.empty(0)
+    if colours.shape == (num_classes, 3) and ((colours >= 0) & (colours < 256)).all():
+        return tuple(map(tuple, colours.astype(int).tolist()))
+    return distinct_colours(num_classes)
+
+
+def distinct_colours(number: int) -> tuple[Colour, ...]:
+    """Return colours that can be told apart, the first ones best; always the same."""
+    colours = [
+        colorsys.hsv_to_rgb(i * GOLDEN_RATIO % 1, (0.85, 0.55)[i % 2], (0.95, 0.7, 0.85)[i % 3])
+        for i in range(number)
+    ]
+    return tuple(tuple(round(255 * value) for value in colour) for colour in colours)
+
+
+def category_ids(classes: tuple[str, ...]) -> list[int]:
+    """Return numbers for an annotation file: COCO's for its 80 classes, else 1, 2, ..."""
+    if (len(classes), classes[0], classes[-1]) == COCO:
+        return [i for i in range(1, 91) if i not in UNUSED_COCO_IDS]
+    return list(range(1, len(classes) + 1))
+
+
+def _num_classes(cfg: Config, model: nn.Module) -> int:
+    box_head = getattr(getattr(model, 'roi_head', None), 'bbox_head', None)
+    for head in (getattr(model, 'decode_head', None), box_head, getattr(model, 'bbox_head', None)):
+        last = head[-1] if isinstance(head, nn.ModuleList) else head
+        if hasattr(last, 'num_classes'):
+            return last.num_classes
+    raise UserError(
+        f'{cfg.filename}: a {type(model).__name__} has neither a box head nor a decode head: '
+        'name a detector with boxes, or a segmentor'
+    )
+
+
+def _metainfos(cfg: Config, checkpoint: Any) -> list[Mapping]:
+    """Return what may name the classes, in order of priority."""
+    dataset = next(leaf_datasets(cfg.test_dataloader.dataset))
+    try:
+        of_dataset = DATASETS.build({**dataset, 'lazy_init': True, 'pipeline': []}).metainfo
+    except Exception as error:  # a dataset class can raise anything
+        raise UserError(
+            f'{cfg.filename}: the test dataset cannot be built ({reason(error)})'
+        ) from None
+    meta = checkpoint.get('meta') if isinstance(checkpoint, Mapping) else None
+    meta = meta if isinstance(meta, Mapping) else {}
+    # mmdet 2 and mmseg 0 write CLASSES and PALETTE into ``meta`` itself.
+    meta = meta['dataset_meta'] if isinstance(meta.get('dataset_meta'), Mapping) else meta
+    of_checkpoint = {str(key).lower(): value for key, value in meta.items()}
+    if _are_names(of_checkpoint.get('classes')):
+        names = of_checkpoint['classes']
+        of_checkpoint['classes'] = [one_line(name, MAX_NAME_LENGTH) for name in names]
+    is_named_in_config = bool((dataset.get('metainfo') or {}).get('classes'))
+    return [of_dataset, of_checkpoint] if is_named_in_config else [of_checkpoint, of_dataset]
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and all(isinstance(name, str) for name in value)

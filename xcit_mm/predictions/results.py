@@ -1,0 +1,139 @@
+"""Predictions for an image: objects, or the class of each pixel."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from mmengine.structures import InstanceData
+from pycocotools import mask as coco_mask
+
+from .classes import category_ids
+from .drawing import Colour, draw_objects, draw_regions
+
+
+@dataclass(frozen=True)
+class Detections:
+    """The n objects of an image of H x W pixels, sorted by decreasing score.
+
+    Attributes:
+        image: RGB, (H, W, 3) uint8.
+        boxes: (n, 4), left, top, right and bottom in pixels of the image.
+        scores: (n,), 0..1.
+        labels: (n,), indices into ``classes``.
+        masks: (n, H, W) bool; None for a model without masks.
+        classes: Names of the classes.
+        palette: A colour for each class.
+    """
+
+    image: np.ndarray
+    boxes: np.ndarray
+    scores: np.ndarray
+    labels: np.ndarray
+    masks: np.ndarray | None
+    classes: tuple[str, ...]
+    palette: tuple[Colour, ...]
+
+    @classmethod
+    def from_instances(
+        cls, instances: InstanceData, image: np.ndarray, *classes_and_palette: tuple
+    ) -> 'Detections':
+        """Convert mmdet's ``pred_instances``."""
+        if (instances.scores.diff() > 0).any():  # a copy of the masks can take gigabytes
+            instances = instances[instances.scores.argsort(descending=True, stable=True)]
+        return cls(
+            image,
+            getattr(instances.bboxes, 'tensor', instances.bboxes).float().cpu().numpy(),
+            instances.scores.float().cpu().numpy(),
+            instances.labels.cpu().numpy(),
+            instances.masks.cpu().numpy() if 'masks' in instances else None,
+            *classes_and_palette,
+        )
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    def above(self, score_thr: float) -> 'Detections':
+        """Return the objects with at least this score."""
+        kept = self.scores >= score_thr
+        if kept.all():  # a copy of the masks can take gigabytes
+            return self
+        names = ('boxes', 'scores', 'labels') + (() if self.masks is None else ('masks',))
+        return replace(self, **{name: getattr(self, name)[kept] for name in names})
+
+    def draw(self, boxes: bool = True, masks: bool = True) -> np.ndarray:
+        """Draw the objects over the image.
+
+        Args:
+            boxes: Draw boxes, names and scores.
+            masks: Draw masks, if the model has them.
+
+        Returns:
+            RGB, uint8, (H, W, 3); a small image is enlarged by an integer factor.
+        """
+        return draw_objects(
+            self.image,
+            self.boxes if boxes else None,
+            self.masks if masks else None,
+            [self.palette[i] for i in self.labels],
+            [f'{self.classes[i]} {s:.2f}' for i, s in zip(self.labels, self.scores, strict=True)],
+        )
+
+    def to_coco(self, image_id: int) -> list[dict[str, Any]]:
+        """Return the objects as annotations in COCO's format, without ``id``.
+
+        The categories of COCO's 80 classes have COCO's numbers, others the label plus one.
+        """
+        categories = category_ids(self.classes)
+        annotations = []
+        for i, (left, top, right, bottom) in enumerate(self.boxes.tolist()):
+            annotation = dict(
+                image_id=image_id,
+                category_id=categories[self.labels[i]],
+                bbox=[left, top, right - left, bottom - top],
+                score=float(self.scores[i]),
+                area=(right - left) * (bottom - top),
+                iscrowd=0,
+            )
+            if self.masks is not None:
+                rle = coco_mask.encode(np.asfortranarray(self.masks[i], np.uint8))
+                annotation['area'] = float(coco_mask.area(rle))
+                annotation['segmentation'] = {**rle, 'counts': rle['counts'].decode()}
+            annotations.append(annotation)
+        return annotations
+
+
+@dataclass(frozen=True)
+class Segmentation:
+    """The class of each pixel of an image of H x W pixels.
+
+    Attributes:
+        image: RGB, (H, W, 3) uint8.
+        labels: (H, W), indices into ``classes``: uint8, or int16 for more than 256 classes.
+        classes: Names of the classes.
+        palette: A colour for each class.
+    """
+
+    image: np.ndarray
+    labels: np.ndarray
+    classes: tuple[str, ...]
+    palette: tuple[Colour, ...]
+
+    def shares(self) -> dict[int, float]:
+        """Return the share of the image, 0..1, for each class in it, the largest first."""
+        counts = np.bincount(self.labels.ravel(), minlength=len(self.classes))[: len(self.classes)]
+        order = np.argsort(-counts, kind='stable')
+        return {int(i): counts[i] / self.labels.size for i in order if counts[i]}
+
+    def draw(self, opacity: float = 0.5, legend_rows: int | None = None) -> np.ndarray:
+        """Draw the colours of the classes over the image, and a legend below.
+
+        Args:
+            opacity: Opacity of the colours, 0..1.
+            legend_rows: Rows of the legend, which shows the largest classes. None: all classes.
+
+        Returns:
+            RGB, uint8, (H + legend, W, 3); a small image is enlarged by an integer factor.
+        """
+        shares = self.shares().items()
+        legend = [(self.palette[i], f'{self.classes[i]} {share:.1%}') for i, share in shares]
+        return draw_regions(self.image, self.labels, self.palette, legend, opacity, legend_rows)
