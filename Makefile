@@ -9,13 +9,14 @@ BOTH_FAMILIES := tests/engine/config tests/engine/test_configs.py tests/engine/t
 	tests/mmcv_ops tests/weights tests/project/test_environment.py tests/project/test_tools.py
 DETECTOR := configs/mask_rcnn_xcit_n12_16_shapes.py
 
-.PHONY: help train test test-all test-openmmlab data lint format clean
+.PHONY: help train test test-all test-openmmlab data docs lint format clean
 
 help:
 	@echo 'make train           install, draw the shapes dataset, train a Mask R-CNN, evaluate it'
 	@echo 'make test            install, run the tests that take less than 20 seconds'
 	@echo 'make test-all        all tests'
 	@echo 'make test-openmmlab  part of the tests on the openmmlab packages, in their own environment'
+	@echo 'make docs            install Sphinx, build the documentation in build/docs'
 	@echo 'make lint, format    check, or fix, the style'
 	@echo 'make clean           remove the environments and what was built'
 
@@ -30,6 +31,9 @@ test: $(VENV)/installed-tests
 
 test-all: $(VENV)/installed-tests
 	$(PYTEST) -m ''
+
+docs: $(VENV)/installed-docs
+	$(VENV)/bin/python -m sphinx -E -W --keep-going -c docs . build/docs
 
 test-openmmlab: $(VENV_OPENMMLAB)/installed-tests
 	$(PYTEST) $(BOTH_FAMILIES)
@@ -58,6 +62,10 @@ $(VENV)/installed $(VENV_OPENMMLAB)/installed: $(REQUIREMENTS)
 
 $(VENV)/installed-tests $(VENV_OPENMMLAB)/installed-tests: %-tests: %
 	$(@D)/bin/python -m pip install -c constraints.txt -e '.[$(FAMILY),$(TESTS)]'
+	touch $@
+
+$(VENV)/installed-docs: $(VENV)/installed
+	$(VENV)/bin/python -m pip install -c constraints.txt -e '.[$(FAMILY),docs]'
 	touch $@
 
 clean:

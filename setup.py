@@ -74,6 +74,12 @@ setup(
         ],
         **tools,
         'test': test,
+        'docs': [  # the reference imports every module
+            *chain.from_iterable(tools.values()),
+            'sphinx>=8.1',
+            'myst-parser>=4.0',
+            'furo>=2024.8.6',
+        ],
         'dev': [  # all tests, and the style
             *chain.from_iterable(tools.values()),
             *test,

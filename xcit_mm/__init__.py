@@ -1,7 +1,15 @@
 """XCiT backbones for mmdetection and mmsegmentation.
 
-Importing this package registers :class:`XCiT` and the hooks of our configs, and stands in for
-mmcv's compiled operators where they are missing.
+Most programs need only the names that this package exports:
+
+- :func:`~xcit_mm.inference.model.load_model` loads a trained model for prediction.
+- :class:`~xcit_mm.models.xcit.XCiT` is the backbone.
+- :func:`~xcit_mm.models.timm.accelerate` speeds up an XCiT of timm.
+- :func:`xcit_mm.ops.xca() <xcit_mm.ops.xca.xca>` is the attention as a function.
+- :class:`~xcit_mm.errors.UserError` is the error for a wrong input.
+
+Importing this package registers the backbone and the hooks of our configs with mmengine, and
+replaces the compiled operators of mmcv if they are missing.
 """
 
 from . import environment

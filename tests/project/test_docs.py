@@ -212,7 +212,8 @@ def test_the_options_that_the_text_names_exist(page):
     for span in re.findall(r'`(tools/[^`]+)`', text):
         tool, *words = re.sub(r'dist_(\w+)\.sh|slurm_(\w+)\.sh', r'\1\2.py', span).split()
         assert (ROOT / tool).is_file(), span
-        command = [sys.executable, ROOT / tool, *words[:1], '--help']
+        subcommand = [word for word in words[:1] if word.islower() and word[0] != '-']
+        command = [sys.executable, ROOT / tool, *subcommand, '--help']
         if options := {word.partition('=')[0] for word in words if word.startswith('--')}:
             usage = subprocess.run(command, capture_output=True, text=True).stdout
             assert options <= set(re.findall(r'--[\w-]+', usage)), span

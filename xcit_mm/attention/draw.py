@@ -40,10 +40,10 @@ def draw_attention(
     Args:
         path: File to write.
         image: RGB image of the maps, (H, W, 3) uint8.
-        maps: Result of an :class:`~xcit_mm.attention.maps.AttentionProbe`.
+        maps: Maps of the image.
         patch_size: Patch size of the model in pixels.
         title: Title of the picture.
-        heads: Heads to draw, see :func:`choose_heads`.
+        heads: Heads to draw.
         panel_side: Longer side of a panel in pixels.
     """
     from matplotlib.figure import Figure
@@ -95,16 +95,9 @@ def choose_heads(heads: Sequence[int] | None, num_heads: int) -> Sequence[int]:
 
 
 def overlay(image: np.ndarray, small: np.ndarray, values: Tensor, patch_size: int) -> np.ndarray:
-    """Colour an image by a map of its tokens, from the minimum (dark) to the maximum (bright).
+    """Colour an image by a map (h, w) of its tokens, from its minimum (dark) to its maximum.
 
-    Args:
-        image: RGB image, (H, W, 3) uint8.
-        small: The same image at the size of the panel.
-        values: A value for each token, (h, w).
-        patch_size: Patch size in pixels.
-
-    Returns:
-        RGB uint8 array of the size of ``small``.
+    ``small`` and the result are the image (H, W, 3) at the size of the panel, RGB uint8.
     """
     from matplotlib import colormaps
 

@@ -33,19 +33,12 @@ CHUNK = 8192  # tokens whose queries and keys are in memory at a time
 class AttentionMaps(NamedTuple):
     """The maps of an image, one for each head, on the CPU.
 
-    Attributes:
-        queries: Magnitude of each token in the normalized queries of a layer, (h, H, W).
-        keys: The same for the keys, (h, H, W).
-        class_attention: Weight of each token in the class attention, (h, H, W). The weights of a
-            head and that of the class token itself sum to 1. None: there are no class-attention
-            layers.
-        layer: Index of the layer of the queries and keys.
-        class_layer: Index of the class-attention layer.
+    The class attention of a head and that of the class token itself sum to 1.
     """
 
-    queries: Tensor
-    keys: Tensor
-    class_attention: Tensor | None
+    queries: Tensor  # (h, H, W), magnitude of each token in the normalized queries
+    keys: Tensor  # (h, H, W), the same for the keys
+    class_attention: Tensor | None  # (h, H, W); None: there are no class-attention layers
     layer: int
     class_layer: int | None
 
@@ -143,12 +136,9 @@ def token_magnitudes(attn: XCA, x: Tensor) -> Tensor:
     (paper, equation 2). The contribution of a token is the norm of its row in q_hat and k_hat
     (section D.5), which is taken for each head here.
 
-    Args:
-        attn: Attention whose projection to q, k and v is used.
-        x: Input of the attention, the normalized tokens.
-
     Shape:
-        x: (1, N, C). Output: (1, 2, h, N), queries and keys. The squares of a head sum to d.
+        x: (1, N, C), the normalized tokens. Output: (1, 2, h, N), queries and keys. The squares of
+        a head sum to d.
     """
     C = x.shape[-1]
     weight = attn.qkv.weight[: 2 * C]
@@ -166,13 +156,11 @@ def token_magnitudes(attn: XCA, x: Tensor) -> Tensor:
 def class_attention(attn: nn.Module, x: Tensor) -> Tensor:
     """Compute the weights with which the class token attends to the other tokens.
 
-    Args:
-        attn: timm's ``ClassAttn`` (Touvron et al., "Going deeper with image transformers"), whose
-            query is that of the class token alone, and whose softmax includes the class token.
-        x: Input of the attention, the normalized tokens, the class token first.
+    In timm's ``ClassAttn`` (Touvron et al., "Going deeper with image transformers") the query is
+    that of the class token alone, and the softmax includes the class token.
 
     Shape:
-        x: (1, 1 + N, C). Output: (1, h, N).
+        x: (1, 1 + N, C), the normalized tokens, the class token first. Output: (1, h, N).
     """
     h = attn.num_heads
     q = attn.q(x[:, :1]).unflatten(-1, (h, -1)).transpose(1, 2)  # (1, h, 1, d)

@@ -24,7 +24,7 @@ from .models import build, check_name
 
 T = TypeVar('T')
 COMPILED = '+compile'
-MODES = ('inference', 'training')
+MODES = ('inference', 'training')  # a forward pass, a forward and a backward pass
 DTYPES = {'float32': torch.float32, 'bfloat16': torch.bfloat16, 'float16': torch.float16}
 FORMATS = {'NCHW': torch.contiguous_format, 'NHWC': torch.channels_last}
 # How PyTorch and oneDNN report that an allocation failed.
@@ -35,31 +35,19 @@ OUT_OF_MEMORY = re.compile("can't allocate memory|out of memory|could not create
 class Settings:
     """What to measure, and how.
 
-    Attributes:
-        models: Names of :func:`~xcit_mm.benchmark.models.build`; the suffix ``+compile`` compiles
-            the model.
-        sizes: Image sizes (height, width) in pixels, multiples of 32.
-        modes: 'inference' (a forward pass) and 'training' (a forward and a backward pass).
-        batch_size: Images in a batch.
-        device: 'cpu', 'cuda' or 'cuda:N'.
-        dtype: Key of ``DTYPES``: of the weights in inference, of autocast in training.
-        repeats: Number of measurements of each model after the warm-up.
-        threads: CPU threads. None: PyTorch's default.
-        memory_limit: GiB that the process may use on a CPU. None: the memory that is available.
-
     Raises:
         ArgumentError: If a value is invalid or the device cannot be used.
     """
 
-    models: tuple[str, ...]
-    sizes: tuple[tuple[int, int], ...]
+    models: tuple[str, ...]  # names of models.build; the suffix +compile compiles the model
+    sizes: tuple[tuple[int, int], ...]  # (height, width) in pixels, multiples of 32
     modes: tuple[str, ...] = MODES
     batch_size: int = 1
-    device: str = 'cpu'
-    dtype: str = 'float32'
-    repeats: int = 5
-    threads: int | None = None
-    memory_limit: float | None = None
+    device: str = 'cpu'  # or 'cuda', 'cuda:N'
+    dtype: str = 'float32'  # of the weights in inference, of autocast in training
+    repeats: int = 5  # measurements of each model after the warm-up
+    threads: int | None = None  # of the CPU; None: PyTorch's default
+    memory_limit: float | None = None  # GiB of the CPU; None: the available memory
 
     def __post_init__(self) -> None:
         for height, width in self.sizes:
@@ -78,25 +66,15 @@ class Settings:
 
 @dataclass(frozen=True)
 class Measurement:
-    """One model at one image size.
-
-    Attributes:
-        model: Name of the model.
-        mode: 'inference' or 'training'.
-        size: Image size (height, width) in pixels.
-        seconds: Median time per image. None: the model did not fit into the memory.
-        spread: Shortest and longest time per image.
-        peak_bytes: Peak memory beyond the weights, for the whole batch.
-        memory_format: The faster memory format, 'NCHW' or 'NHWC', which was used.
-    """
+    """One model at one image size (height, width)."""
 
     model: str
     mode: str
     size: tuple[int, int]
-    seconds: float | None = None
-    spread: tuple[float, float] | None = None
-    peak_bytes: int | None = None
-    memory_format: str | None = None
+    seconds: float | None = None  # median per image; None: it did not fit into the memory
+    spread: tuple[float, float] | None = None  # shortest and longest time per image
+    peak_bytes: int | None = None  # beyond the weights, for the whole batch
+    memory_format: str | None = None  # the faster one, which was used
 
 
 def measure(settings: Settings) -> Iterator[Measurement]:

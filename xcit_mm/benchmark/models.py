@@ -29,11 +29,7 @@ def build(name: str, size: tuple[int, int]) -> nn.Module:
     - ``timm_s12_8``: timm's XCiT, with the tokens of the same layers in the same pyramid.
     - ``resnet50``, ``swin_t``, ``pvtv2_b2``, ``convnext_t``: timm's, maps at these strides.
     - ``deit_s``: timm's, one map at stride 16.
-
-    Raises:
-        ArgumentError: If the name is unknown.
     """
-    check_name(name)
     if match := XCIT.fullmatch(name):
         arch, patch_size = match[2], int(match[3])
         xcit = XCiT(arch, patch_size, drop_path_rate=0.0)

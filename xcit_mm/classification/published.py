@@ -75,13 +75,7 @@ def standard_error(top1: float, images: int) -> float:
 def verdict(
     candidates: dict[str, float], top1: float, images: int, classes: int
 ) -> tuple[str, bool | None]:
-    """Compare a top-1 accuracy (percent) with those of :func:`published`.
-
-    Args:
-        candidates: Result of :func:`published`.
-        top1: Measured accuracy.
-        images: Number of images that were classified.
-        classes: Number of classes of these images.
+    """Compare the top-1 (percent) on a number of images of some classes with those published.
 
     Returns:
         A sentence, and whether the weights are the published ones, or None if that is unknown.

@@ -1,0 +1,1 @@
+"""Draw, download, convert, read and check datasets."""

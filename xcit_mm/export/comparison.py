@@ -19,17 +19,13 @@ LOST_OBJECTS = 0.02
 SAME_BOX = 1e-2  # pixels
 CANDIDATES = 300  # boxes to compare of a detector that finds no object
 
-Size = tuple[int, int, int]
+Size = tuple[int, int, int]  # batch, height, width
 
 
 def compare(graph: Graph, model: bytes) -> tuple[dict[Size, float], int | None]:
-    """Compute drawn images of several sizes with both.
+    """Compute drawn images of several sizes with a graph and with its ONNX file.
 
     The best boxes are compared if a detector finds no object in the images.
-
-    Args:
-        graph: The graph in PyTorch.
-        model: The content of the ONNX file.
 
     Returns:
         The largest relative error of an output by image size, and the number of compared objects

@@ -9,18 +9,10 @@ from ..models import XCiT
 
 
 class Graph(nn.Module):
-    """A model, or a part of it, that takes images with values of 0 to 255.
+    """A model of mmdet or mmseg, or a part of it, that takes images with values of 0 to 255."""
 
-    Args:
-        model: Model of mmdet or mmseg.
-
-    Attributes:
-        outputs: Names of the outputs.
-        batched: Whether it takes several images at once.
-    """
-
-    outputs: tuple[str, ...]
-    batched = True
+    outputs: tuple[str, ...]  # names
+    batched = True  # takes several images at once
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -88,12 +80,6 @@ class MatrixPool(nn.Module):
     """``nn.AdaptiveAvgPool2d`` as a product with a matrix from the left and one from the right.
 
     ONNX has adaptive pooling only for maps of a fixed size.
-
-    Args:
-        pool: Module to replace.
-
-    Shape:
-        (B, C, H, W) to (B, C, *output_size).
     """
 
     def __init__(self, pool: nn.AdaptiveAvgPool2d) -> None:

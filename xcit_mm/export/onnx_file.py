@@ -28,19 +28,12 @@ EXAMPLE = (2, 3, 224, 288)
 
 @dataclass(frozen=True)
 class Exported:
-    """An ONNX file that was written.
-
-    Attributes:
-        path: Path of the file.
-        shapes: Shapes of the input and the outputs by name: numbers, and names of dynamic axes.
-        errors: Largest relative error of an output against PyTorch, by (batch, height, width).
-        objects: Number of objects of a detector that were compared.
-    """
+    """An ONNX file that was written."""
 
     path: Path
-    shapes: dict[str, tuple[str, ...]]
-    errors: dict[Size, float]
-    objects: int | None
+    shapes: dict[str, tuple[str, ...]]  # of the input and outputs: numbers and names of axes
+    errors: dict[Size, float]  # largest relative error of an output against PyTorch
+    objects: int | None  # number of objects of a detector that were compared
 
 
 def export_onnx(

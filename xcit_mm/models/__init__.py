@@ -1,3 +1,5 @@
+"""The XCiT backbone and its layers."""
+
 from .xcit import XCiT
 
 __all__ = ['XCiT']

@@ -99,6 +99,7 @@ class XCA(nn.Module):
     Args:
         dim: Channels C, a multiple of ``num_heads``.
         num_heads: Heads h, each with a learned temperature.
+        qkv_bias: Whether the projection to q, k and v has a bias.
 
     Attributes:
         form: Argument of :func:`xcit_mm.ops.xca`. Default: None, the faster form.
@@ -107,14 +108,14 @@ class XCA(nn.Module):
         (B, N, C) to (B, N, C).
     """
 
-    def __init__(self, dim: int, num_heads: int) -> None:
+    def __init__(self, dim: int, num_heads: int, qkv_bias: bool = True) -> None:
         super().__init__()
         if dim % num_heads:
             raise ArgumentError(f'dim={dim} is not a multiple of num_heads={num_heads}')
         self.num_heads = num_heads
         self.form: str | None = None
         self.temperature = nn.Parameter(torch.ones(num_heads, 1, 1))
-        self.qkv = nn.Linear(dim, 3 * dim)
+        self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
         self.attn_drop = nn.Dropout(0.0)
         self.proj = nn.Linear(dim, dim)
         self.proj_drop = nn.Dropout(0.0)

@@ -1,3 +1,5 @@
+"""Curves, pictures and metrics of trainings on one page."""
+
 from .page import write_page
 from .plots import draw_png
 from .reading import NoRunError, Run, read_run, read_runs

@@ -14,13 +14,7 @@ from ..errors import UserError
 from ..http import UnreachableError
 from .download import download, is_url
 from .read import TIMM, read_checkpoint
-from .states import (
-    PYRAMID,
-    backbone_state,
-    model_state,
-    modules_of,
-    require_same_tensors,
-)
+from .states import PYRAMID, backbone_state, model_state, modules_of, require_same_tensors
 
 
 def load_pretrained(backbone: nn.Module, path: str | Path | None, trusted: bool = False) -> None:
