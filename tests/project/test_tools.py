@@ -158,6 +158,8 @@ def test_a_released_detector_is_fine_tuned_on_other_classes(tool, shapes_root, t
     torch.save({'meta': meta, 'state_dict': model.state_dict()}, tmp_path / 'released.pth')
     small = ['train_cfg.max_iters=1', 'train_dataloader.batch_size=1']
     small += ['val_dataloader.dataset.pipeline.1.scale=(320,320)']
+    resizes = 'train_dataloader.dataset.pipeline.3.transforms'
+    small += [f'{resizes}.0.0.scales=[(320,320)]', f'{resizes}.1.2.scales=[(320,320)]']
     data = [f'data_root={shapes_root}/coco', f'load_from={tmp_path}/released.pth']
     own = [tmp_path / 'own.py', '--work-dir', tmp_path / 'work', '--cfg-options']
     output = tool('train.py', *own, *data, *small)
