@@ -15,11 +15,12 @@ from .training_state import require_training_state
 POINTER = 'last_checkpoint'  # mmengine's file with the path of the newest checkpoint
 MAX_POINTER = 4096  # characters, the longest path of most systems
 CHECKPOINTS = ('epoch_*.pth', 'iter_*.pth')
+NON_FINITE = 'non_finite_'  # the start of the names of what NonFiniteHook leaves
 # What a run writes to its work dir beside its log.
 WRITTEN = (
     *CHECKPOINTS,
     'best_*.pth',
-    'non_finite_*.pth',
+    f'{NON_FINITE}*.pth',
     POINTER,
     'losses.jsonl',
     'metrics.jsonl',
