@@ -39,12 +39,12 @@ def serve_page(models, shapes_root) -> Callable:
     """Serve a page with two examples within a ``with`` block; its address."""
 
     @contextmanager
-    def serve(any_checkpoint: bool = True) -> Iterator[str]:
+    def serve() -> Iterator[str]:
         with socket.socket() as listener:
             listener.bind(('127.0.0.1', 0))
             port = listener.getsockname()[1]
         examples = sorted((shapes_root / 'coco/val2017').glob('*.jpg'))[:2]
-        offered = OfferedModels(lambda: dict(models), any_checkpoint)
+        offered = OfferedModels(lambda: dict(models), any_checkpoint=True)
         with served(offered, '127.0.0.1', port, examples, MAX_UPLOAD) as address:
             yield address
 

@@ -179,14 +179,3 @@ def test_a_later_run_is_offered_when_the_page_is_opened(visit, models, monkeypat
     visit.field('Config').click()
     visit.page.get_by_role('option', name='later.py').click()
     expect(visit.field('Checkpoint')).to_have_value('later.pth', timeout=TIMEOUT)
-
-
-def test_a_checkpoint_can_be_typed_only_where_the_page_is_started_for_it(
-    browser, serve_page, models
-):
-    with serve_page(any_checkpoint=False) as address:
-        visit = Visit(browser.new_page(), address)
-        visit.choose('Checkpoint', 'mine.pth')
-        visit.field('Config').click()
-        expect(visit.field('Checkpoint')).to_have_value(models[DETECTOR][0], timeout=TIMEOUT)
-        visit.page.close()

@@ -11,10 +11,10 @@ from xcit_mm.inference.video import VideoWriter, read_video
 
 
 def write(path: Path, number: int, size: tuple[int, int] = (64, 48)) -> Path:
-    """A video that gets brighter."""
+    """A video that gets redder."""
     writer = VideoWriter(path, 10, size)
     for i in range(number):
-        writer.add(np.full((*size[::-1], 3), 20 * (i % 12), np.uint8))
+        writer.add(np.full((*size[::-1], 3), (20 * (i % 12), 10, 10), np.uint8))
     writer.close()
     return path
 
@@ -24,22 +24,13 @@ def test_a_written_video_is_read(tmp_path, size, shape):  # without the last pix
     length, rate, frames = read_video(str(write(tmp_path / 'a.mp4', 7, size)))
     assert (length, rate) == (7, 10)
     frames = list(frames)
-    assert [round(frame.mean() / 20) for frame in frames] == list(range(7))
-    assert frames[0].shape == shape
-
-
-def test_colours_are_rgb(tmp_path):
-    writer = VideoWriter(tmp_path / 'a.mp4', 10, (64, 48))
-    writer.add(np.full((48, 64, 3), (250, 10, 10), np.uint8))
-    writer.close()
-    [frame] = read_video(str(tmp_path / 'a.mp4'))[2]
-    assert frame[..., 0].mean() > 200 and frame[..., 2].mean() < 50
+    assert [round(frame[..., 0].mean() / 20) for frame in frames] == list(range(7))  # red
+    assert frames[6][..., 2].mean() < 30 and frames[0].shape == shape
 
 
 @pytest.mark.parametrize(
     'content',
     [
-        b'',
         b'hello',
         b'#EXTM3U\n#EXT-X-TARGETDURATION:10\n#EXTINF:10,\nprivate.mp4\n#EXT-X-ENDLIST\n',
         b'ffconcat version 1.0\nfile private.mp4\n',
@@ -65,11 +56,13 @@ def test_other_containers_are_read(tmp_path, suffix, codec):
     assert len(list(read_video(str(path))[2])) == 5
 
 
-def test_a_missing_video_is_an_error():
-    with pytest.raises(UserError, match=r'gone\.mp4 does not exist'):
-        read_video('gone.mp4')
-    with pytest.raises(UserError, match='a video is read from a file'):
-        read_video('http://example.org/a.mp4')
+@pytest.mark.parametrize(
+    ('path', 'message'),
+    [('gone.mp4', 'gone.mp4 does not exist'), ('http://host/a.mp4', 'a video is read from a file')],
+)
+def test_a_missing_video_is_an_error(path, message):
+    with pytest.raises(UserError, match=message):
+        read_video(path)
 
 
 def test_a_video_that_is_cut_off_gives_its_frames_and_an_error(tmp_path):

@@ -11,14 +11,14 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from mmengine.runner.base_loop import BaseLoop
-from mmengine.structures import BaseDataElement, InstanceData
+from mmengine.structures import BaseDataElement, PixelData
 from PIL import Image
 
 from ...datasets.images import BadImageError, decode
 from ...files import require_no_links
 from ...predictions import Detections, Segmentation
 from ...predictions.classes import valid_palette
-from ...predictions.drawing import draw_objects
+from ...predictions.drawing import Colour, draw_objects
 from . import order
 
 FOLDER = 'pictures'  # in the work dir
@@ -63,16 +63,12 @@ def _draw(loop: BaseLoop, samples: Sequence[BaseDataElement], folder: Path) -> N
     info = loop.dataloader.dataset.metainfo
     names = info['classes'], valid_palette(info.get('palette'), len(info['classes']))
     for sample in samples if is_main_process() else ():
-        size = sample.ori_shape
         try:  # with the rotation of EXIF only if the model has seen it
-            image = decode(fileio.get(sample.img_path), size[::-1])[..., ::-1]
+            image = decode(fileio.get(sample.img_path), sample.ori_shape[::-1])[..., ::-1]
         except (BadImageError, OSError):
-            image = np.zeros((*size, 3), np.uint8)
-        pictures = [
-            _picture(image, sample.get(key), *names)
-            for key in ('gt_sem_seg', 'pred_sem_seg', 'gt_instances', 'pred_instances')
-            if key in sample
-        ]
+            continue  # another loader of the config could read it
+        keys = ('gt_sem_seg', 'pred_sem_seg', 'gt_instances', 'pred_instances')
+        pictures = [_picture(image, sample.get(key), *names) for key in keys if key in sample]
         if pictures:
             folder.mkdir(parents=True, exist_ok=True)
             path = folder / f'{Path(sample.img_path).stem}.png'
@@ -80,9 +76,9 @@ def _draw(loop: BaseLoop, samples: Sequence[BaseDataElement], folder: Path) -> N
 
 
 def _picture(
-    image: np.ndarray, data: BaseDataElement, classes: Sequence[str], palette: Sequence[tuple]
+    image: np.ndarray, data: BaseDataElement, classes: Sequence[str], palette: Sequence[Colour]
 ) -> np.ndarray:
-    if not isinstance(data, InstanceData):
+    if isinstance(data, PixelData):
         labels = data.data[0].cpu().numpy()
         return Segmentation(image, labels, classes, palette).draw(legend_rows=LEGEND_ROWS)
     if 'scores' in data:
@@ -90,6 +86,5 @@ def _picture(
     boxes = getattr(data.bboxes, 'tensor', data.bboxes).cpu().numpy()
     masks = data.masks.to_ndarray().astype(bool) if 'masks' in data else None
     labels = data.labels.tolist()
-    return draw_objects(
-        image, boxes, masks, [palette[i] for i in labels], [classes[i] for i in labels]
-    )
+    colours, texts = [palette[i] for i in labels], [classes[i] for i in labels]
+    return draw_objects(image, boxes, masks, colours, texts)
