@@ -75,7 +75,9 @@ class Process:
         )
         socket.send_fds(self._connection, [b' '], list(request['files'].values()))
         self._connection.sendall(f'{json.dumps(request)}\n'.encode())
-        self.pid = int(self._connection.recv(16))
+        answer = self._connection.recv(16)
+        assert answer, 'the server has ended'
+        self.pid = int(answer)
 
     def poll(self) -> int | None:
         with suppress(subprocess.TimeoutExpired):
