@@ -7,8 +7,8 @@
 #
 #     NNODES=2 NODE_RANK=0 MASTER_ADDR=10.0.0.1 tools/dist_train.sh CONFIG GPUS
 #
-# With MAX_RESTARTS=3 a process that dies ends the job at the fourth time only: all processes are
-# started again, and go on from the last checkpoint.
+# With MAX_RESTARTS=3, a job with a process that dies is restarted up to three times, each time from
+# the newest checkpoint.
 set -euo pipefail
 if [ $# -lt 2 ]; then
     echo "usage: $0 CONFIG GPUS [arguments of tools/train.py]" >&2

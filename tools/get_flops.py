@@ -33,7 +33,7 @@ def main() -> None:
         metavar=('HEIGHT', 'WIDTH'),
         help='image size in pixels',
     )
-    parser.add_argument('--out', metavar='FILE', help='write the numbers as JSON')
+    parser.add_argument('--out', type=Path, metavar='FILE', help='write the numbers as JSON')
     cli.add_options_argument(parser)
     args = parser.parse_args()
     if (args.config is None) == (args.arch is None):

@@ -1,4 +1,4 @@
-"""Where a model computes."""
+"""Choose the device that a model runs on."""
 
 import torch
 
@@ -6,10 +6,10 @@ from .errors import ArgumentError, reason
 
 
 def choose_device(name: str | None) -> torch.device:
-    """The device of a name, such as 'cpu', 'cuda' or 'cuda:1'; None: a GPU where there is one.
+    """Return the device 'cpu', 'cuda' or 'cuda:1'; for None a GPU if there is one, or the CPU.
 
     Raises:
-        ValueError: If there is none of that name.
+        ArgumentError: If the device cannot be used.
     """
     if name is None:
         return torch.device('cuda' if torch.cuda.is_available() else 'cpu')

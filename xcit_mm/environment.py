@@ -17,6 +17,11 @@ STACKS = {
     'openmmlab': ('mmengine', 'mmcv', 'mmcv-lite', 'mmdet', 'mmsegmentation'),
 }
 OPTIONAL = ('timm', 'safetensors')  # needed for weights in their formats
+FRAMEWORK_PARTS = ('models', 'datasets', 'evaluation', 'visualization')
+BUILT_ON = {
+    'mmdet': ('xcit_mm.datasets.coco', 'xcit_mm.engine.coco_metric'),
+    'mmseg': ('xcit_mm.engine.iou_metric',),
+}
 # For each package that only some tools need, the extra of setup.py that installs it.
 EXTRAS = {
     'tensorboard': 'vis',
@@ -72,6 +77,21 @@ def require_one_stack() -> None:
             f'{onedl} and {openmmlab} write to the same folders: pip uninstall -y {onedl} '
             f'{openmmlab}, then pip install -e ".[onedl]"'
         )
+
+
+def require_framework(name: str) -> None:
+    """Import mmdet or mmseg, and our classes that are built on it, so that all are registered.
+
+    Raises:
+        DependencyError: If a package is missing, or both families are installed.
+    """
+    require_one_stack()
+    require('torchvision')  # whose build may not fit that of torch
+    require('mmcv')
+    for part in FRAMEWORK_PARTS:
+        require(f'{name}.{part}')
+    for module in BUILT_ON.get(name, ()):
+        require(module)
 
 
 def installed(package: str) -> str | None:

@@ -105,7 +105,7 @@ def fetch(url: str, target: Path, check: Callable[[Path], None], size: int | Non
                 if is_offline or failures == ATTEMPTS:
                     raise
                 pause = PAUSE * 2 ** (failures - 1)
-                print(f'{error} in {pause} s', file=sys.stderr)
+                print(f'{error}; next attempt in {pause} s', file=sys.stderr)
             time.sleep(pause)
         try:
             check(part.path)

@@ -3,7 +3,7 @@
 runner_type = 'CheckedRunner'
 env_cfg = dict(
     cudnn_benchmark=False,
-    # A fork of a process with threads may hang: data workers come from a process without any.
+    # A fork server starts the data workers: a fork of a process with threads may hang.
     mp_cfg=dict(mp_start_method='forkserver', opencv_num_threads=0),
     dist_cfg=dict(backend='nccl'),
 )

@@ -131,7 +131,7 @@ def test_an_annotation_file_that_cannot_be_used_is_a_failure_beside_the_others(r
 
 def test_wrong_input_is_refused(monkeypatch, capfd):
     for arguments, message in (
-        (('--workers', 0), '--workers 0: not a positive number'),
+        (('--workers', 0), '--workers: 0: not a positive number'),
         (('--cfg-options', 'data_root=/no/data'), 'is missing'),
     ):
         code, _, errors = call_tool(monkeypatch, capfd, 'check_dataset.py', DETECTOR, *arguments)

@@ -29,7 +29,7 @@ def test_runs_are_offered_newest_first_and_configs_with_released_weights(tmp_pat
     for age, name in enumerate(('old/a.py', 'old/iter_1.pth', 'old/iter_2.pth', 'new/b.py'), 1):
         write(work_dirs / name, age)
     write(work_dirs / 'new/iter_9.pth', 9)
-    for name in ('new/not_finite_iter_10.pth', 'unfinished/c.py', 'broken/not_finite_iter_1.pth'):
+    for name in ('new/non_finite_iter_10.pth', 'unfinished/c.py', 'broken/non_finite_iter_1.pth'):
         write(work_dirs / name, 10)
     write(configs / 'released.py', 1, '"""A model.\n\nWeights: https://host/w.pth\n"""\n')
     write(configs / 'broken.py', 1, 'def\n')

@@ -163,8 +163,7 @@ def import_everything() -> None:
     for package in ('mmdet', 'mmseg'):
         for part in ('models', 'datasets', 'evaluation', 'visualization', 'engine'):
             require(f'{package}.{part}')
-    for module in ('datasets.coco', 'engine.coco_metric', 'engine.iou_metric', 'run_report'):
-        require(f'xcit_mm.{module}')
+    require('xcit_mm.run_report')
     for module in ('torch.distributed.run', 'torch.utils.cpp_extension'):
         require(module)
     require('matplotlib.backends.backend_svg')

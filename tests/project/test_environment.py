@@ -15,13 +15,20 @@ from xcit_mm import environment
 from xcit_mm.environment import DependencyError
 
 IMPORTED_FIRST = ('torch', 'cv2', 'mmengine')  # in this order, by xcit_mm
-# Runs a tool without the package that is named first.
+# Runs a tool as if the package that is named first were not installed.
 WITHOUT = """
 import runpy, sys
 package, *sys.argv = sys.argv[1:]
-for name in [name for name in sys.modules if name.split('.')[0] == package]:
-    del sys.modules[name]
-sys.modules[package] = None
+for name in list(sys.modules):
+    if name.startswith((package, 'xcit_mm.datasets.coco', 'xcit_mm.engine.iou_metric')):
+        del sys.modules[name]
+
+class Missing:
+    def find_spec(name, *args):
+        if name.startswith(package):
+            raise ModuleNotFoundError(name, name=package)
+
+sys.meta_path.insert(0, Missing)
 runpy.run_path(sys.argv[0], run_name='__main__')
 """
 

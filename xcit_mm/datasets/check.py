@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.progress import track
 from torch.utils.data import DataLoader, Dataset
 
-from ..environment import quiet, require, require_one_stack
+from ..environment import quiet, require_framework
 from ..errors import UserError, printable, reason
 from ..files import write_whole
 from .annotations import LOST_SHARE, STOPS
@@ -77,9 +77,7 @@ def check_dataset(
             datasets[split] = dataset
 
     check_data(cfg, tuple(datasets))
-    require_one_stack()
-    require('mmcv')
-    require(f'{cfg.default_scope}.datasets')
+    require_framework(cfg.default_scope)
     check_classes(cfg, tuple(datasets))
     init_default_scope(cfg.default_scope)
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ..engine.resume import NON_FINITE
 from ..errors import UserError
 from ..inference import Model, load_model
 
-NOT_FINITE = 'not_finite_'  # prefix of checkpoints that a training keeps for inspection
 RELEASED = re.compile(r'^Weights: (\S+)$', re.MULTILINE)  # in the docstring of a config
 
 
@@ -54,7 +54,7 @@ def find_models(config_dir: Path, work_dirs: Path) -> dict[str, list[str]]:
     """
     runs = {}
     for folder in (work_dirs, *work_dirs.glob('*')):
-        paths = [path for path in folder.glob('*.pth') if not path.name.startswith(NOT_FINITE)]
+        paths = [path for path in folder.glob('*.pth') if not path.name.startswith(NON_FINITE)]
         if paths:
             runs[folder] = sorted(paths, key=_written, reverse=True)
     models = {}

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ..environment import quiet, require, require_one_stack
 from ..errors import UserError
 from ..models import XCiT
+from ..weights.pretrained import read_all_safely
 from ..weights.states import detector_state, model_state
 from .config.errors import config_errors
 
@@ -35,7 +36,8 @@ def build_model(cfg: Config, device: str) -> nn.Module:
     require('mmcv')
     require(f'{framework}.models')
     scope = DefaultScope.overwrite_default_scope(framework)
-    with torch.device(device), config_errors(cfg), scope, quiet():
+    # Some detectors of mmdet load a teacher when they are built.
+    with torch.device(device), config_errors(cfg), scope, quiet(), read_all_safely(trusted=False):
         return revert_sync_batchnorm(MODELS.build(cfg.model)).eval()
 
 

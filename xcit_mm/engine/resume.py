@@ -1,6 +1,5 @@
 """Find the checkpoint that a run resumes from, and move away what an earlier run left."""
 
-import heapq
 import re
 from contextlib import suppress
 from pathlib import Path
@@ -15,11 +14,12 @@ from .training_state import require_training_state
 POINTER = 'last_checkpoint'  # mmengine's file with the path of the newest checkpoint
 MAX_POINTER = 4096  # characters, the longest path of most systems
 CHECKPOINTS = ('epoch_*.pth', 'iter_*.pth')
+NON_FINITE = 'non_finite_'  # the start of the names of what NonFiniteHook leaves
 # What a run writes to its work dir beside its log.
 WRITTEN = (
     *CHECKPOINTS,
     'best_*.pth',
-    'non_finite_*.pth',
+    f'{NON_FINITE}*.pth',
     POINTER,
     'losses.jsonl',
     'metrics.jsonl',
@@ -44,14 +44,20 @@ def newest_checkpoint(
         UserError: If no checkpoint can be read.
     """
     problems: list[str] = []
-    for path in _candidates(Path(work_dir)):
-        try:
-            checkpoint = read_checkpoint(path, trusted=trusted)
-            require_training_state(checkpoint, path)
-            require_finite(model_state(checkpoint, path), path)
-        except UserError as error:
-            problems.append(str(error))
-            continue
+    readable: list[tuple[Path, dict[str, Any]]] = []
+    for paths in _candidates(Path(work_dir)):
+        for path in paths:
+            try:
+                checkpoint = read_checkpoint(path, trusted=trusted)
+                require_training_state(checkpoint, path)
+                require_finite(model_state(checkpoint, path), path)
+            except UserError as error:
+                problems.append(str(error))
+                continue
+            readable.append((path, checkpoint))
+            break
+    if readable:
+        path, checkpoint = max(readable, key=lambda pair: pair[1]['meta']['iter'])
         return path, checkpoint, [f'{problem}; {path.name} is taken' for problem in problems]
     raise UserError(
         f'--resume: no checkpoint in {work_dir} can be resumed: {"; ".join(problems)}; '
@@ -61,7 +67,7 @@ def newest_checkpoint(
 
 def has_checkpoints(work_dir: str) -> bool:
     """Return whether a folder has a file that is named like a checkpoint of a run."""
-    return bool(_candidates(Path(work_dir)))
+    return any(_candidates(Path(work_dir)))
 
 
 def require_checkpoints(work_dir: str) -> None:
@@ -81,25 +87,28 @@ def set_run_aside(work_dir: str) -> Path | None:
     return set_aside(Path(work_dir), earlier, 'name another --work-dir, or resume with --resume')
 
 
-def _candidates(work_dir: Path) -> list[Path]:
-    """Look in the work dir, or in the folder of its name that the config writes them to."""
-    paths = _newest_first(work_dir)
-    if not paths and (work_dir / POINTER).is_file():
+def _candidates(work_dir: Path) -> list[list[Path]]:
+    """Return the checkpoints of epochs and of iterations, the newest of each first.
+
+    If the work dir has none, the config may write them to another folder with its name. A copy of
+    a work dir still notes the folder of the original, which has another name.
+    """
+    kinds = _newest_first(work_dir)
+    if not any(kinds) and (work_dir / POINTER).is_file():
         with (work_dir / POINTER).open(errors='replace') as file:
             noted = Path(file.read(MAX_POINTER).strip())
-        if noted.parent.name == work_dir.absolute().name:  # not the run that this is a copy of
+        if noted.parent.name == work_dir.absolute().name:
             with suppress(OSError, ValueError):  # not a path
-                paths = _newest_first(noted.parent)
-    return paths
+                kinds = _newest_first(noted.parent)
+    return kinds
 
 
-def _newest_first(folder: Path) -> list[Path]:
-    """Order by the number in the name, and epochs against iterations by their time."""
-    kinds = (
+def _newest_first(folder: Path) -> list[list[Path]]:
+    """Order by the numbers in the names, as the times of copies are those of the copying."""
+    return [
         sorted(filter(Path.is_file, folder.glob(pattern)), key=_number, reverse=True)
         for pattern in CHECKPOINTS
-    )
-    return list(heapq.merge(*kinds, key=lambda path: -path.stat().st_mtime))
+    ]
 
 
 def _number(path: Path) -> int:

@@ -24,7 +24,7 @@ from .console import keep_readable
 from .data.loader import evaluation_loader
 from .distributed import CpuGroup
 from .model import weights_for
-from .resume import newest_checkpoint
+from .resume import has_checkpoints, newest_checkpoint
 from .training_state import require_same_run, require_training_state
 
 AVERAGED = 'module.'  # the prefix of the averaged weights of mmengine's EMAHook
@@ -83,7 +83,8 @@ class CheckedRunner(Runner):
         The first process finds it; the content that it has read is not read again.
         """
         self._content: dict[str, dict] = {}
-        if self._resume and self._load_from is None and not self._has_loaded:
+        is_here = has_checkpoints(self.work_dir)  # none for mmdet's --resume in a new folder
+        if self._resume and self._load_from is None and not self._has_loaded and is_here:
             path = None
             if is_main_process():
                 trusted = self.cfg.get('trust_checkpoint', False)

@@ -29,6 +29,8 @@ def train(
 ) -> None:
     """Train a model, evaluate it, and log the metrics and where the files are.
 
+    A script must call it below ``if __name__ == '__main__'``: data workers import the script again.
+
     Args:
         config: Path of a config file.
         work_dir: Folder to write to. Default: ``work_dirs/<name of the config>``.
@@ -50,8 +52,9 @@ def train(
     notes = adapt_for_training(cfg, options, resume, trust_checkpoint, tensorboard)
     check(cfg, 'train')
     with run_lock(cfg) as warnings, config_errors(cfg), read_all_safely(cfg.trust_checkpoint):
-        notes += warnings + pretrained_weights(cfg)
-        build_runner(cfg, notes).train()
+        if not (cfg.get('resume') or cfg.get('load_from')):
+            notes += pretrained_weights(cfg)
+        build_runner(cfg, notes + warnings).train()
 
 
 def test(

@@ -21,7 +21,7 @@ from ..engine.config.check import require_parts
 from ..engine.config.errors import config_errors
 from ..engine.config.load import load_config
 from ..engine.model import build_model, weights_for
-from ..environment import quiet, require
+from ..environment import quiet, require_framework
 from ..errors import UserError, reason
 from ..predictions import Detections, Segmentation
 from ..predictions.classes import classes_and_palette
@@ -156,7 +156,7 @@ def load_model(
     state = weights_for(module, content, checkpoint)
     require_same_tensors(state, module.state_dict(), checkpoint)
     module.load_state_dict(state, strict=False)
-    require(f'{cfg.default_scope}.datasets')
+    require_framework(cfg.default_scope)
     scope = DefaultScope.overwrite_default_scope(cfg.default_scope)
     with config_errors(cfg), scope, quiet():
         classes, palette = classes_and_palette(cfg, content, module)

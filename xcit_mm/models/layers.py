@@ -59,7 +59,8 @@ class FourierPosition(nn.Module):
     """Sinusoidal position encoding of y and x, projected to the channels of the tokens.
 
     Paper, section 3.3. Coordinates 1..H are scaled to (0, 2 pi], so that an encoding means the
-    same relative place at every resolution.
+    same relative place at every resolution. The projection of (y, x) is the sum of a projection
+    of y and a projection of x, which take H + W instead of H * W places.
 
     Shape:
         Size (H, W) in tokens to (1, C, H, W), the same for every image of a batch.
@@ -72,12 +73,15 @@ class FourierPosition(nn.Module):
     def forward(self, H: int, W: int) -> Tensor:
         # A fake tensor, or a tensor of a graph, must not enter the cache.
         encode = _encode.__wrapped__ if is_intercepted() else _encode
-        parameter = next(self.token_projection.parameters())
-        y = encode(H, parameter.device)[:, None].expand(H, W, POSITION_DIM)
-        x = encode(W, parameter.device)[None].expand(H, W, POSITION_DIM)
-        grid = torch.cat((y, x), dim=-1).permute(2, 0, 1)[None]  # (1, 64, H, W)
-        # Under autocast the result returns to float32, the dtype of the residual stream.
-        return self.token_projection(grid.to(parameter.dtype)).to(parameter.dtype)
+        weight = next(self.token_projection.parameters())  # (C, 64, 1, 1)
+        y = encode(H, weight.device).to(weight.dtype)[:, None]  # (H, 1, 32)
+        x = encode(W, weight.device).to(weight.dtype)  # (W, 32)
+        if not is_plain(self.token_projection):
+            grid = torch.cat((y.expand(H, W, -1), x.expand(H, W, -1)), dim=-1).permute(2, 0, 1)
+            return self.token_projection(grid[None]).to(weight.dtype)
+        y_weight, x_weight = weight.flatten(1).chunk(2, dim=1)  # (C, 32) each
+        position = F.linear(y, y_weight) + (F.linear(x, x_weight) + self.token_projection.bias)
+        return position.permute(2, 0, 1)[None]
 
 
 @lru_cache(maxsize=256)  # a few kilobytes per side of an image

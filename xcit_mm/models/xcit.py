@@ -1,8 +1,4 @@
-"""XCiT as a backbone with four output maps, for mmdetection and mmsegmentation.
-
-Paper: XCiT: Cross-Covariance Image Transformers, arXiv 2106.09681. State-dict names match the
-authors' detectors and segmentors.
-"""
+"""XCiT as a backbone with four output maps, for mmdetection and mmsegmentation."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -24,7 +20,8 @@ NUM_LEVELS = 4
 class XCiT(BaseModule):
     """Cross-Covariance Image Transformer with outputs at strides 4, 8, 16 and 32.
 
-    mmdet and mmseg both build it from ``dict(type='XCiT', arch='s12', patch_size=8)``: it is
+    Paper: arXiv 2106.09681. State-dict names match the authors' detectors and segmentors. mmdet
+    and mmseg both build it from ``dict(type='XCiT', arch='s12', patch_size=8)``, because it is
     registered in the common parent of their registries.
 
     Args:

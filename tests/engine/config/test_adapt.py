@@ -49,6 +49,7 @@ def test_a_config_of_mmdet_gets_our_classes_and_each_edit_is_noted(foreign):
     assert foreign.default_hooks.checkpoint.type == 'WholeCheckpointHook'
     assert foreign.default_hooks.logger.interval == 3
     assert foreign.default_hooks.report.type == 'ReportHook'
+    assert foreign.runner_type == 'CheckedRunner'
     assert foreign.env_cfg.mp_cfg.mp_start_method == 'forkserver'
     assert foreign.val_dataloader.timeout == 600
     for text in ('CheckedCocoDataset for CocoDataset', 'report', 'max_bad_share', 'fork server'):

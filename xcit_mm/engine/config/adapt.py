@@ -12,7 +12,6 @@ import torch
 from mmengine.config import Config, ConfigDict
 from mmengine.device import get_device
 
-from ...environment import require
 from ...errors import UserError
 from ..distributed import was_restarted
 from ..resume import has_checkpoints
@@ -26,6 +25,7 @@ REPLACEMENTS = {
     'LoadImageFromFile': 'LoadImage',
 }
 LOAD_IMAGE_ARGUMENTS = {'type', 'to_float32', 'backend_args'}
+RUNNER = 'CheckedRunner'
 # The hooks of configs/_base_/default_runtime.py, for configs that do not inherit from it.
 HOOKS = dict(
     logger=dict(type='LoggerHook'),
@@ -67,12 +67,13 @@ def adapt(cfg: Config) -> list[str]:
     replaced: set[str] = set()
     for name in cfg:
         cfg[name] = _replace_types(cfg[name], replaced)
-    if 'CocoDataset' in replaced:
-        require('xcit_mm.datasets.coco')  # registers the class; it needs mmdet
     if replaced:
         pairs = ', '.join(f'{REPLACEMENTS[name]} for {name}' for name in sorted(replaced))
         notes.append(f'The config uses the classes of xcit_mm: {pairs}.')
 
+    if cfg.get('runner_type') != RUNNER:
+        cfg.runner_type = RUNNER
+        notes.append(f'The runner is {RUNNER}.')
     hooks = cfg.get('default_hooks') or {}
     added = [name for name in HOOKS if name not in hooks]
     # None switches a hook off, which mmengine itself knows of its own hooks only.
@@ -139,7 +140,7 @@ def adapt_for_test(
         cfg.default_hooks.pictures = {**pictures, 'test_dir': show_dir}
     if cfg.default_hooks.logger is not None:
         cfg.default_hooks.logger.interval = TEST_LOG_INTERVAL
-    notes.append(f'default_hooks.logger.interval={TEST_LOG_INTERVAL}: an image may take seconds.')
+        notes.append(f'default_hooks.logger.interval={TEST_LOG_INTERVAL}: images may be slow.')
     return notes + _trust(cfg, trust_checkpoint)
 
 
@@ -165,7 +166,7 @@ def _adapt_workers(cfg: Config) -> list[str]:
     processes = (cfg.get('env_cfg') or {}).get('mp_cfg') or {}
     if processes.get('mp_start_method', 'fork') == 'fork':
         cfg.merge_from_dict({'env_cfg.mp_cfg.mp_start_method': 'forkserver'})
-        notes.append('Data workers are started by a fork server: a process with threads may hang.')
+        notes.append('A fork server starts the data workers: a fork with threads may hang.')
     for name in DATALOADERS:
         loader = cfg.get(name)
         if not isinstance(loader, dict):

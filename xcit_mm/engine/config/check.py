@@ -1,6 +1,6 @@
 """Refuse a config that a run would fail with, before anything is built.
 
-Nothing here edits the config or writes a file.
+Nothing here edits the config.
 """
 
 import os
@@ -10,7 +10,7 @@ from mmengine.config import Config
 from mmengine.utils import is_seq_of
 
 from ...datasets.config import check_classes, check_data
-from ...environment import require, require_one_stack
+from ...environment import require_framework
 from ...errors import UserError
 from ...models.archs import ARCHS
 from ...weights.pretrained import require_file
@@ -22,7 +22,6 @@ REQUIRED = {
     'test': ('model', 'test_dataloader', 'test_cfg', 'test_evaluator'),
 }
 SPLITS = {'train': ('train', 'val'), 'test': ('test',)}
-FRAMEWORK_PARTS = ('models', 'datasets', 'evaluation', 'visualization')
 
 
 def check(cfg: Config, task: str) -> None:
@@ -40,17 +39,13 @@ def check(cfg: Config, task: str) -> None:
         check_limits(cfg)
         check_batch_size(cfg)
     check_channels(cfg)
-    if cfg.get('load_from'):
-        require_file(cfg.load_from)
-    elif cfg.get('resume'):
+    if cfg.get('resume') and not cfg.get('load_from'):
         require_checkpoints(cfg.work_dir)
     check_data(cfg, SPLITS[task])
-    require_one_stack()
-    require('torchvision')  # whose build may not fit that of torch
-    require('mmcv')
-    for part in FRAMEWORK_PARTS:
-        require(f'{cfg.default_scope}.{part}')
+    require_framework(cfg.default_scope)
     check_classes(cfg, SPLITS[task])
+    if cfg.get('load_from'):
+        require_file(cfg.load_from)  # it may have to be downloaded
 
 
 def require_parts(cfg: Config, task: str) -> None:

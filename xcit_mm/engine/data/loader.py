@@ -1,9 +1,11 @@
 """Data loaders that name a bad sample, and replace it in a training."""
 
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+from mmengine.logging import print_log
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from ...errors import UserError, reason
@@ -96,7 +98,7 @@ class CheckedLoader(DataLoader):
 
     Attributes:
         report: Called in the main process with the bad samples of each batch that has some, when
-            the batch is asked for. A hook of a training replaces it; otherwise it raises.
+            the batch is asked for. It raises an error, in a training it logs them.
         on_wait: Called every second that the main process waits for the workers, with the number
             of seconds. A hook may replace it, and may raise an error in it.
 
@@ -157,7 +159,9 @@ def training_loader(loader: CheckedLoader, seed: int, endless: bool) -> CheckedL
     """
     batches = ResumableBatches(loader.batch_sampler, seed, endless)
     samples = TrainingSamples(loader.dataset.dataset)
-    return _with_samples(loader, samples, batches, loader.collate_fn, loader.worker_init_fn)
+    built = _with_samples(loader, samples, batches, loader.collate_fn, loader.worker_init_fn)
+    built.report = _log  # BadDataHook replaces it
+    return built
 
 
 def evaluation_loader(loader: DataLoader) -> CheckedLoader:
@@ -181,6 +185,10 @@ def _with_samples(
         worker_init_fn=init,
         **{name: getattr(loader, name) for name in KEPT_ARGUMENTS},
     )
+
+
+def _log(samples: list[BadSample]) -> None:
+    print_log(f'Replaced: {", ".join(map(str, samples))}', 'current', logging.WARNING)
 
 
 class _Collate:

@@ -125,8 +125,12 @@ def _send_reason(queue: multiprocessing.queues.Queue, error: Exception, item: An
 
 
 def _end_with_the_training(training: int, parent: int) -> None:
-    sender = None
-    while os.getppid() == parent and sender != training:
+    """Exit at a SIGTERM of the training, or when it has ended.
+
+    The parent is the training, or the fork server, which lives as long as any of its workers.
+    """
+    sender, process = None, multiprocessing.parent_process()
+    while os.getppid() == parent and process.is_alive() and sender != training:
         info = signal.sigtimedwait([signal.SIGTERM], 1)
         sender = info and info.si_pid
     os._exit(0)

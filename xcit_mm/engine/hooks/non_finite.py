@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from ...errors import UserError
 from ...files import write_whole
+from ..resume import NON_FINITE
 from . import order
 
 
@@ -89,7 +90,7 @@ class NonFiniteHook(Hook):
             optimizer.zero_grad(set_to_none=True)
 
     def _stop(self, runner: Runner, batch: dict, what: str, terms: str) -> None:
-        path = Path(runner.work_dir, f'non_finite_iter_{runner.iter + 1}_rank_{get_rank()}.pth')
+        path = Path(runner.work_dir, f'{NON_FINITE}iter_{runner.iter + 1}_rank_{get_rank()}.pth')
         images = [str(sample.get('img_path')) for sample in batch.get('data_samples', [])]
         with write_whole(path) as file:
             content = dict(inputs=list(batch.get('inputs', [])), images=images, losses=terms)

@@ -14,7 +14,7 @@ from mmengine.runner.base_loop import BaseLoop
 from mmengine.structures import BaseDataElement, PixelData
 from PIL import Image
 
-from ...datasets.images import decode
+from ...datasets.images import BadImageError, decode
 from ...files import require_no_links
 from ...predictions import Detections, Segmentation
 from ...predictions.classes import valid_palette
@@ -63,8 +63,10 @@ def _draw(loop: BaseLoop, samples: Sequence[BaseDataElement], folder: Path) -> N
     info = loop.dataloader.dataset.metainfo
     names = info['classes'], valid_palette(info.get('palette'), len(info['classes']))
     for sample in samples if is_main_process() else ():
-        # With the rotation of EXIF only if the model has seen it.
-        image = decode(fileio.get(sample.img_path), sample.ori_shape[::-1])[..., ::-1]
+        try:  # with the rotation of EXIF only if the model has seen it
+            image = decode(fileio.get(sample.img_path), sample.ori_shape[::-1])[..., ::-1]
+        except (BadImageError, OSError):
+            continue  # another loader of the config could read it
         keys = ('gt_sem_seg', 'pred_sem_seg', 'gt_instances', 'pred_instances')
         pictures = [_picture(image, sample.get(key), *names) for key in keys if key in sample]
         if pictures:
