@@ -70,7 +70,7 @@ def test_too_many_in_a_row_end_the_run_and_leave_the_batch_and_the_weights(tmp_p
     file = tmp_path / 'non_finite_iter_3_rank_0.pth'
     assert str(file) in message
     content = read_checkpoint(file)
-    assert torch.stack(content['inputs']).isnan().all()
+    assert torch.stack(content['inputs']).isinf().all()
     assert content['images'] == re.findall(r'\d\.png', message)
     for name, value in content['state_dict'].items():
         assert torch.equal(value, runner.model.state_dict()[name])
