@@ -2,7 +2,6 @@
 """Are the weights the right ones? A classifier's top-1 on ImageNet beside the published figure."""
 
 import argparse
-import json
 import os
 import sys
 from pathlib import Path
@@ -58,7 +57,7 @@ def main() -> None:
         from xcit_mm.classification import Classifier
         from xcit_mm.classification.report import report_folder, report_pictures
         from xcit_mm.errors import printable
-        from xcit_mm.files import require_writable_file, write_whole
+        from xcit_mm.files import require_writable_file, write_json
     if args.out is not None:
         require_writable_file(args.out)
     classifier = Classifier(
@@ -81,8 +80,7 @@ def main() -> None:
         text, content = report_folder(classifier, args.folder, args.sample)
     print(printable(text))  # names of files
     if args.out is not None:
-        with write_whole(args.out, 'w') as file:
-            json.dump(content, file, indent=2)
+        write_json(args.out, content)
     if content['bad'] or content.get('agrees') is False:
         sys.exit(NOT_RIGHT)
 

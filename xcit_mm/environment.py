@@ -3,10 +3,8 @@
 import importlib
 import io
 import logging
-import os
-import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from importlib.metadata import PackageNotFoundError, version
 
@@ -33,11 +31,7 @@ EXTRAS = {
 
 
 def require(module: str) -> None:
-    """Import a module of a package that xcit_mm needs, such as 'mmdet' or 'mmdet.models'.
-
-    Raises:
-        DependencyError: If it is missing, or refuses the version of another package.
-    """
+    """Import a module, or raise a DependencyError if a package is missing or does not fit."""
     package = module.split('.')[0]
     try:
         with quiet():
@@ -48,8 +42,9 @@ def require(module: str) -> None:
             raise DependencyError(
                 'mmcv has no compiled operators: unset XCIT_MM_MMCV_FALLBACK, or compile mmcv'
             ) from None
-        command = f'pip install {missing}' if missing in OPTIONAL else _install(missing)
-        raise DependencyError(f'the package {missing} is not installed: {command}') from None
+        raise DependencyError(
+            f'the package {missing} is not installed: {_install(missing)}'
+        ) from None
     except AssertionError as error:  # how mmdet and mmseg refuse a version
         raise DependencyError(
             f'{package} refuses the installed versions ({error}): {remedy(error)}'
@@ -80,11 +75,7 @@ def require_one_stack() -> None:
 
 
 def require_framework(name: str) -> None:
-    """Import mmdet or mmseg, and our classes that are built on it, so that all are registered.
-
-    Raises:
-        DependencyError: If a package is missing, or both families are installed.
-    """
+    """Import mmdet or mmseg, and our classes that are built on it, so that all are registered."""
     require_one_stack()
     require('torchvision')  # whose build may not fit that of torch
     require('mmcv')
@@ -104,23 +95,17 @@ def installed(package: str) -> str | None:
 
 def remedy(error: ImportError | AssertionError) -> str:
     """Return what the user can do about a failed import."""
-    if isinstance(error, AssertionError) and 'mmcv' in str(error).lower():
-        return _mmcv_without_operators()
-    if 'libGL' in str(error):
-        return (
-            'OpenCV misses a system library: pip uninstall -y opencv-python '
-            'opencv-python-headless && pip install opencv-python-headless'
-        )
-    if '_ext' in str(error):
-        return f'mmcv was compiled for another torch: {_mmcv_without_operators()}'
+    is_version = isinstance(error, AssertionError) and 'mmcv' in str(error).lower()
+    if is_version or '_ext' in str(error):  # compiled for another torch
+        # mmcv first: mmcv-lite has the same folder, where its operators would remain.
+        commands = {
+            'onedl': 'pip install --force-reinstall --no-deps onedl-mmcv',
+            'openmmlab': 'pip uninstall -y mmcv mmcv-lite && pip install "mmcv-lite<2.2"',
+        }
+        return f'{commands[_stack()]}, and xcit_mm provides the operators that it needs'
     if 'custom modules' in str(error):
         return 'Set PYTHONPATH to the folder that holds the module'
-    if 'mmsegmentation is not installed' in str(error) and installed('onedl-mmsegmentation'):
-        return 'onedl-mmengine has no mmseg:: bases: take those in configs/_base_ of xcit_mm'
-    base = re.match(r'(\w+) is not installed', str(error))  # of a config: mmpretrain::...
-    if base and base[1] not in ('mmdet', 'mmsegmentation'):
-        return f'pip install {base[1]}'
-    return _install()
+    return f'{_install()}; docs/errors.md lists other causes'
 
 
 def _stack() -> str:
@@ -129,16 +114,9 @@ def _stack() -> str:
 
 def _install(missing: str | None = None) -> str:
     """Return the command that completes the installed family; the two must not be mixed."""
+    if missing in OPTIONAL:
+        return f'pip install {missing}'
     return f'pip install -e ".[{EXTRAS.get(missing, _stack())}]" in the clone of xcit_mm'
-
-
-def _mmcv_without_operators() -> str:
-    commands = {
-        'onedl': 'pip install --force-reinstall --no-deps onedl-mmcv',
-        # mmcv first: mmcv-lite has the same folder, where its operators would remain.
-        'openmmlab': 'pip uninstall -y mmcv mmcv-lite && pip install "mmcv-lite<2.2"',
-    }
-    return f'{commands[_stack()]}, and xcit_mm provides the operators that it needs'
 
 
 @contextmanager
@@ -156,18 +134,3 @@ def quiet() -> Iterator[None]:
             yield
     finally:
         logging.disable(previous)
-
-
-@contextmanager
-def variables(values: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables within a ``with`` block."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

@@ -12,22 +12,20 @@ def printable(text: str, max_line: int = MAX_LINE) -> str:
     """Make text that may come from a file safe to show in a terminal or a log.
 
     Control characters, such as those of an ANSI escape, and broken Unicode become question marks.
-    Line breaks stay. A line of more than ``max_line`` characters loses its middle, so that a
-    sentence keeps its start and its remedy.
+    A line of more than ``max_line`` characters loses its middle, so that a sentence keeps its start
+    and its remedy.
     """
-    return '\n'.join(_shortened(line, max_line) for line in text.split('\n'))
+    lines = []
+    for line in text.split('\n'):
+        if len(line) > max_line:
+            line = f'{line[: max_line // 2]} ... {line[-max_line // 2 :]}'
+        lines.append(''.join(c if c.isprintable() else '?' for c in line))
+    return '\n'.join(lines)
 
 
 def one_line(text: str, max_length: int = MAX_QUOTED) -> str:
     """Make text from a file printable and short enough to be part of a sentence."""
     return printable(text.replace('\n', ' '), max_length)
-
-
-def _shortened(line: str, max_line: int) -> str:
-    if len(line) > max_line:
-        half = max_line // 2
-        line = f'{line[:half]} ... {line[-half:]}'
-    return ''.join(c if c.isprintable() else '?' for c in line)
 
 
 def did_you_mean(name: str, choices: Iterable[str], cutoff: float = 0.6) -> str:
@@ -65,12 +63,7 @@ class DependencyError(UserError, ImportError):
 
 
 class Interrupted(Exception):  # noqa: N818  not an error
-    """A signal stopped a run that can be resumed. The tools exit with 128 plus its number.
-
-    Args:
-        signum: The number of the signal.
-        place: Where the run stopped, for the message.
-    """
+    """A signal stopped a run at a ``place``. The tools exit with 128 plus the signal's number."""
 
     def __init__(self, signum: int, place: str) -> None:
         name = signal.Signals(signum).name

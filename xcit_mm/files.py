@@ -1,14 +1,16 @@
 """Write files that are whole or absent, and read regular files only."""
 
 import errno
+import json
 import os
 import stat
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain, count
 from pathlib import Path
 from tempfile import NamedTemporaryFile, TemporaryFile
-from typing import IO, BinaryIO
+from typing import IO, Any, BinaryIO
 
 from .errors import UserError, reason
 
@@ -22,11 +24,7 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 def write_whole(path: Path, mode: str = 'wb') -> Iterator[IO]:
     """Open a file beside ``path`` that takes its name when the block ends without an error.
 
-    After an error, an interruption or on a full disk, ``path`` is what it was before. Text is
-    written in UTF-8.
-
-    Raises:
-        UserError: If ``path`` is a folder.
+    After an error, an interruption or on a full disk, ``path`` is what it was before.
     """
     if path.is_dir():
         raise UserError(f'{path} is a folder, where a file is to be written: move it away')
@@ -41,7 +39,9 @@ def write_whole(path: Path, mode: str = 'wb') -> Iterator[IO]:
             os.fsync(file.fileno())
             unfinished.chmod(0o644)  # a temporary file is readable by its owner only
             unfinished.replace(path)
-            _sync_folder(path.parent)
+            folder = os.open(path.parent, os.O_RDONLY)
+            os.fsync(folder)  # so that the new name survives a loss of power
+            os.close(folder)
         except RuntimeError as error:
             if isinstance(error.__context__, OSError):  # torch.save hides a full disk
                 raise error.__context__ from None
@@ -50,12 +50,14 @@ def write_whole(path: Path, mode: str = 'wb') -> Iterator[IO]:
             unfinished.unlink(missing_ok=True)
 
 
-def read_regular(path: Path, max_bytes: int | None = None) -> bytes:
-    """Read a regular file of at most ``max_bytes``; a device or a pipe may have no end.
+def write_json(path: Path, content: Any) -> None:
+    """Write a JSON file, whole or not at all; NumPy's numbers become floats."""
+    with write_whole(path, 'w') as file:
+        json.dump(content, file, indent=2, default=float)
 
-    Raises:
-        OSError: If it cannot be opened, is not a regular file or is larger.
-    """
+
+def read_regular(path: Path, max_bytes: int | None = None) -> bytes:
+    """Read a regular file, or raise OSError if it is larger than ``max_bytes``."""
     with open_regular(path) as file:
         status = os.fstat(file.fileno())
         if max_bytes is not None and status.st_size > max_bytes:
@@ -64,7 +66,7 @@ def read_regular(path: Path, max_bytes: int | None = None) -> bytes:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a regular file for reading, or raise OSError; opening a pipe could wait for ever."""
+    """Open a regular file, or raise OSError: a pipe may never open, and a device never end."""
     mode = path.stat().st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # open refuses a folder
         raise OSError(errno.EINVAL, 'Not a regular file', str(path))
@@ -103,18 +105,13 @@ def set_aside(folder: Path, paths: Sequence[Path], remedy: str) -> Path | None:
     """Move the files of an earlier call into a folder ``earlier_*`` beside them, and return it.
 
     So nothing is lost, and nothing is mixed with the new files. Returns None without files.
-
-    Raises:
-        UserError: If a file cannot be moved, with ``remedy``.
     """
     if not paths:
         return None
     newest = time.localtime(max(path.lstat().st_mtime for path in paths))
-    aside = folder / time.strftime(f'{EARLIER}%Y%m%d_%H%M%S', newest)
-    number = 1
-    while aside.exists():
-        number += 1
-        aside = aside.with_name(f'{aside.name.partition(".")[0]}.{number}')
+    name = time.strftime(f'{EARLIER}%Y%m%d_%H%M%S', newest)
+    names = chain([name], (f'{name}.{number}' for number in count(2)))
+    aside = next(folder / name for name in names if not (folder / name).exists())
     try:
         aside.mkdir()
         for path in paths:
@@ -135,12 +132,3 @@ def writing_to(folder: Path | str) -> Iterator[None]:
         raise UserError(
             f'the folder {folder} cannot be written to ({reason(error)}): name another one'
         ) from None
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the new name of a file survive a loss of power."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -5,17 +5,18 @@ import os
 import string
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from http.client import HTTPException, HTTPResponse, InvalidURL
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib import request
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.progress import Progress
 
 from .errors import UserError, reason
 
@@ -23,8 +24,9 @@ TIMEOUT = 60  # seconds without data
 CHUNK = 2**20  # bytes
 ATTEMPTS = 5  # in a row that bring no data
 PAUSE = 2  # seconds before the second attempt, twice as many before each further one
-NOT_AS_ASKED, TOO_MANY_REQUESTS = 416, 429  # HTTP's codes
+RANGE_NOT_SATISFIABLE, TOO_MANY_REQUESTS = 416, 429  # HTTP's codes
 MAX_SIZE = 2**34  # bytes of a file whose size is not known: ten times those of the largest models
+SHOWN_SIZE = 2**24  # bytes; smaller downloads show no progress
 REMEDY = 'download it yourself and name the local file'
 
 
@@ -74,7 +76,14 @@ class Part:
         self.version = self.size = None
 
 
-def fetch(url: str, target: Path, check: Callable[[Path], None], size: int | None = None) -> None:
+def fetch(
+    url: str,
+    target: Path,
+    check: Callable[[Path], None] = lambda path: None,
+    size: int | None = None,
+    limit: int = MAX_SIZE,
+    remedy: str = REMEDY,
+) -> None:
     """Download a file, from where an earlier call or a broken connection ended.
 
     Only one process may fetch the same target at a time.
@@ -82,21 +91,17 @@ def fetch(url: str, target: Path, check: Callable[[Path], None], size: int | Non
     Args:
         url: http:// or https://.
         target: The new file, which gets its name when all of it is there.
-        check: Takes the path of the whole download, and raises a UserError if it is the wrong file,
-            which is removed then.
+        check: Raises a UserError for the path of a wrong file, which is removed then.
         size: The bytes of the file, if known.
-
-    Raises:
-        UnreachableError: If the network or the server is down.
-        UserError: If the server does not have the file, has one of another or of unknown size, or
-            the connection broke too often.
+        limit: The most bytes of a file whose size is not known.
+        remedy: What the user can do if the file cannot be downloaded.
     """
     part = Part(target)
     farthest, failures = part.offset, 0
     try:
         while part.size is None or part.offset != part.size:
             try:
-                _receive(url, part, size)
+                _receive(url, part, size, limit, remedy)
                 break
             except (UnreachableError, BrokenConnectionError) as error:
                 is_offline = isinstance(error, UnreachableError) and not failures
@@ -122,66 +127,48 @@ def fetch(url: str, target: Path, check: Callable[[Path], None], size: int | Non
 
 
 def read_url(url: str, limit: int) -> bytes:
-    """Download a file into memory, in one attempt.
-
-    Args:
-        url: http:// or https://.
-        limit: The most bytes that the file may have.
-
-    Raises:
-        UnreachableError: If the network or the server is down.
-        UserError: If the server does not have the file, it is too large, or the connection broke.
-    """
-    data = bytearray()
-    with _open(url) as response:
-        length = response.length or 0
-        for chunk in _chunks(url, response):
-            data += chunk
-            if max(length, len(data)) > limit:
-                raise UserError(f'{url} has more than {limit / 2**20:g} MiB; {REMEDY}')
-    if len(data) < length:
-        raise BrokenConnectionError(url, 'the server sent no more')
-    return bytes(data)
+    """Download a file of at most ``limit`` bytes into memory; see :func:`fetch`."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder, 'file')
+        fetch(url, path, limit=limit)
+        return path.read_bytes()
 
 
-def _receive(url: str, part: Part, size: int | None) -> None:
+def _receive(url: str, part: Part, size: int | None, limit: int, remedy: str) -> None:
     """Receive one answer of the server: the rest of the file, or all of it."""
-    limit = size or MAX_SIZE
-    with _open(url, part) as response:
-        is_rest = response.status == 206
+    limit = limit if size is None else size
+    with _open(url, part, remedy) as response:
+        tag = response.headers.get('ETag', '')  # If-Range takes a strong tag, or a date
+        version = tag if tag.startswith('"') else response.headers.get('Last-Modified')
+        is_rest, sent = response.status == 206, response.headers.get('Content-Range', '')
         total = part.size if is_rest else response.length
         if total is None and size is None and not response.chunked:
-            raise UserError(f'{url}: the server does not send the size of the file; {REMEDY}')
+            raise UserError(f'{url}: the server does not send the size of the file; {remedy}')
         if size is not None and total not in (None, size):
-            raise UserError(f'{url} has {total} bytes instead of {size}; {REMEDY}')
-        if (total or 0) > limit:
-            raise UserError(f'{url} has more than {limit} bytes; {REMEDY}')
+            raise UserError(f'{url} has {total} bytes instead of {size}; {remedy}')
+        expected = total or size or 0
         if not is_rest:  # the file has changed, or the server sends no parts
-            part.begin(_version(response), total)
-        elif not _continues(part, response):
+            part.begin(version, total)
+        elif version not in (None, part.version) or not sent.startswith(f'bytes {part.offset}-'):
             part.remove()
             raise BrokenConnectionError(url, 'the server sent another part than requested')
-        columns = TextColumn('{task.description}', markup=False), BarColumn(), DownloadColumn()
-        with (
-            Progress(*columns, TransferSpeedColumn(), console=Console(stderr=True)) as progress,
-            part.path.open('ab') as file,
-        ):
-            name = part.path.name.removeprefix('.').removesuffix('.part')
-            task = progress.add_task(name, total=total or size, completed=file.tell())
-            for chunk in _chunks(url, response):
-                if file.tell() + len(chunk) > limit:
-                    raise UserError(f'{url} has more than {limit} bytes; {REMEDY}')
+        progress = Progress(console=Console(stderr=True), disable=expected < SHOWN_SIZE)
+        with progress, part.path.open('ab') as file:
+            task = progress.add_task('Downloading', total=expected, completed=file.tell())
+            while chunk := _read(url, response):
+                if max(expected, file.tell() + len(chunk)) > limit:
+                    raise UserError(f'{url} has more than {limit} bytes; {remedy}')
                 file.write(chunk)
                 file.flush()  # so that a killed process loses nothing
                 progress.advance(task, len(chunk))
-    if part.path.stat().st_size < (total or size or 0):
+    if part.path.stat().st_size < expected:
         raise BrokenConnectionError(url, 'the server sent no more')
 
 
-def _open(url: str, part: Part | None = None) -> HTTPResponse:
+def _open(url: str, part: Part, remedy: str) -> HTTPResponse:
     """Request a file, or the rest of one."""
     headers = {'User-Agent': 'xcit_mm'}
-    if part and part.offset:
+    if part.offset:
         headers |= {'Range': f'bytes={part.offset}-', 'If-Range': part.version}
     try:
         asked = request.Request(quote(url, safe=string.punctuation), headers=headers)
@@ -189,15 +176,15 @@ def _open(url: str, part: Part | None = None) -> HTTPResponse:
             raise ValueError('it does not start with http:// or https://')
         return request.build_opener(_WebRedirects).open(asked, timeout=TIMEOUT)
     except HTTPError as error:
-        if error.code == NOT_AS_ASKED and part:
+        if error.code == RANGE_NOT_SATISFIABLE:
             part.remove()
-        if error.code in (NOT_AS_ASKED, TOO_MANY_REQUESTS) or error.code >= 500:
-            raise BrokenConnectionError(url, f'the server answers {error.code}') from None
-        answer = f'{error.code} {error.reason}'
-        raise UserError(f'{url}: the server answers {answer}; check the address') from None
+        answer = f'the server answers {error.code} {error.reason}'
+        if error.code in (RANGE_NOT_SATISFIABLE, TOO_MANY_REQUESTS) or error.code >= 500:
+            raise BrokenConnectionError(url, answer) from None
+        raise UserError(f'{url}: {answer}; check the address') from None
     except (URLError, TimeoutError) as error:
         cause = getattr(error, 'reason', error)
-        raise UnreachableError(f'{url} cannot be reached ({cause})') from None
+        raise UnreachableError(f'{url} cannot be reached ({cause}); {remedy}') from None
     except (InvalidURL, ValueError) as error:
         raise UserError(f'{url} is not a web address ({error})') from None
     except (HTTPException, OSError) as error:
@@ -214,20 +201,8 @@ class _WebRedirects(request.HTTPRedirectHandler):
         return super().redirect_request(req, *args)
 
 
-def _chunks(url: str, response: HTTPResponse) -> Iterator[bytes]:
+def _read(url: str, response: HTTPResponse) -> bytes:
     try:
-        while chunk := response.read1(CHUNK):
-            yield chunk
+        return response.read1(CHUNK)
     except (HTTPException, OSError) as error:
         raise BrokenConnectionError(url, reason(error)) from None
-
-
-def _continues(part: Part, response: HTTPResponse) -> bool:
-    starts = response.headers.get('Content-Range', '').startswith(f'bytes {part.offset}-')
-    return starts and _version(response) in (None, part.version)
-
-
-def _version(response: HTTPResponse) -> str | None:
-    """Return what HTTP's If-Range takes: a strong ETag, or a date."""
-    tag = response.headers.get('ETag', '')
-    return tag if tag.startswith('"') else response.headers.get('Last-Modified')

@@ -26,7 +26,7 @@ from xcit_mm.classification.published import (
     verdict,
 )
 from xcit_mm.classification.report import labelled_images, report_folder
-from xcit_mm.weights.architecture import Architecture
+from xcit_mm.weights.states import Architecture
 
 NAME = 'xcit_nano_12_p16_224_dist.pth'
 N12_16 = Architecture(128, 12, 4, 16)

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from xcit_mm import UserError, XCiT
 from xcit_mm.classification.loading import build_classifier, load_classifier
 from xcit_mm.models.layers import XCA
-from xcit_mm.weights.architecture import architecture
+from xcit_mm.weights.states import architecture
 
 
 def weights(archive) -> dict[str, torch.Tensor]:

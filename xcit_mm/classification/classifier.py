@@ -15,7 +15,7 @@ from ..device import choose_device
 from ..errors import UserError
 from ..inference.progress import ImageProgress
 from ..inference.sources import read_image
-from ..weights.architecture import architecture
+from ..weights.states import architecture
 from .loading import load_classifier
 from .published import NUM_CLASSES, name_in_release, training_size
 
@@ -46,7 +46,7 @@ class Classifier:
 
     Attributes:
         model: timm's model, see :func:`load_classifier`.
-        architecture: Its :class:`~xcit_mm.weights.architecture.Architecture`.
+        architecture: Its :class:`~xcit_mm.weights.states.Architecture`.
         released_name: The released model that the file is named after, or None.
         description: The checkpoint, its architecture, parameters and image size, for JSON.
 
@@ -69,8 +69,7 @@ class Classifier:
         self.architecture = architecture(self.model.state_dict(), self.checkpoint)
         self.released_name = name_in_release(self.checkpoint)
         self.size = size or training_size(self.released_name)
-        self.batch_size = batch_size
-        self.workers = workers
+        self.batch_size, self.workers = batch_size, workers
         self.description = dict(
             checkpoint=self.checkpoint,
             model=str(self.architecture),
@@ -90,11 +89,7 @@ class Classifier:
     def top_classes(self, paths: Sequence[str | Path]) -> list[list[Guess] | str]:
         """Classify images and show the progress.
 
-        Args:
-            paths: Paths or URLs of the images.
-
-        Returns:
-            For each image its five most probable classes, or an error message.
+        Returns for each path or URL the five most probable classes, or an error message.
 
         Raises:
             UserError: If no image can be read.
@@ -106,21 +101,17 @@ class Classifier:
         with ImageProgress() as progress:
             progress.expect(len(paths))
             for images, errors in loader:
-                for guesses, error in zip(self._classify(images), errors, strict=True):
+                scores = self.model(images.to(self.device)).softmax(-1)
+                top = (t.tolist() for t in scores.topk(min(5, len(self._names))))
+                for error, values, labels in zip(errors, *top, strict=True):
                     if error:
                         progress.report(f'{error}; left out')
-                    results.append(error or guesses)
+                    best = zip(labels, values, strict=True)
+                    results.append(error or [Guess(i, self._names[i], value) for i, value in best])
                     progress.count()
         if all(isinstance(result, str) for result in results):
             raise UserError(f'no image can be read: {results[0]}')
         return results
-
-    def _classify(self, images: Tensor) -> list[list[Guess]]:
-        top = self.model(images.to(self.device)).softmax(-1).topk(min(5, len(self._names)))
-        return [
-            [Guess(i, self._names[i], value) for i, value in zip(labels, values, strict=True)]
-            for labels, values in zip(top.indices.tolist(), top.values.tolist(), strict=True)
-        ]
 
 
 def _read_images(

@@ -9,9 +9,8 @@ from torch import Tensor, nn
 from ..environment import require
 from ..errors import UserError, reason
 from ..models.timm import accelerate
-from ..weights.architecture import architecture
 from ..weights.read import read_checkpoint
-from ..weights.states import BACKBONE, model_state, require_same_tensors
+from ..weights.states import BACKBONE, architecture, model_state, require_same_tensors
 
 
 def load_classifier(path: str | Path, trusted: bool = False) -> nn.Module:
@@ -30,8 +29,7 @@ def load_classifier(path: str | Path, trusted: bool = False) -> nn.Module:
         UserError: If the file cannot be read, or is not exactly a classifier.
     """
     path = str(path)
-    state = model_state(read_checkpoint(path, trusted=trusted), path)
-    model = build_classifier(state, path)
+    model = build_classifier(model_state(read_checkpoint(path, trusted=trusted), path), path)
     if not model.num_classes:
         raise UserError(
             f'{path} has no classification head, like every DINO model: name the file of a '
@@ -41,11 +39,7 @@ def load_classifier(path: str | Path, trusted: bool = False) -> nn.Module:
 
 
 def build_classifier(state: Mapping[str, Tensor], path: str) -> nn.Module:
-    """Build the model of :func:`load_classifier`, or one without a head (DINO), from its weights.
-
-    Raises:
-        UserError: If the state dict, of the file ``path``, is not exactly that of a classifier.
-    """
+    """Build the model of :func:`load_classifier` from its weights; without a head for DINO."""
     require('timm')
     from timm.models.xcit import Xcit, checkpoint_filter_fn
 

@@ -2,12 +2,12 @@
 
 import math
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from ..models.archs import released_name
-from ..weights.architecture import Architecture
+from ..weights.states import Architecture
 
-DEFAULT_SIZE = 224  # pixels
 NUM_CLASSES, NUM_IMAGES = 1000, 50_000  # of ImageNet's validation set
 # Percentage points: figures are rounded to 0.1, and timm's evaluation of the released files
 # (its results-imagenet.csv) differs from them by up to 0.12.
@@ -44,8 +44,8 @@ def name_in_release(path: str) -> str | None:
 
 
 def training_size(name: str | None) -> int:
-    """Return the image size in pixels at which a released model was trained."""
-    return DEFAULT_SIZE if name is None else int(name.split('_')[4])
+    """Return the image size in pixels at which a released model was trained, or 224 for None."""
+    return 224 if name is None else int(name.split('_')[4])
 
 
 def published(architecture: Architecture, size: int, name: str | None) -> dict[str, float]:
@@ -57,14 +57,8 @@ def published(architecture: Architecture, size: int, name: str | None) -> dict[s
     if architecture.arch is None:
         return {}
     prefix = released_name(architecture.arch, architecture.patch_size, training='')
-    has_name = name is not None and name.startswith(prefix)
-    return {
-        model: top1
-        for model, top1 in TOP1.items()
-        if model.startswith(prefix)
-        and training_size(model) == size
-        and (not has_name or model == name)
-    }
+    names = [name] if name is not None and name.startswith(prefix) else TOP1
+    return {n: TOP1[n] for n in names if n.startswith(prefix) and training_size(n) == size}
 
 
 def standard_error(top1: float, images: int) -> float:
@@ -73,12 +67,11 @@ def standard_error(top1: float, images: int) -> float:
 
 
 def verdict(
-    candidates: dict[str, float], top1: float, images: int, classes: int
+    candidates: Mapping[str, float], top1: float, images: int, classes: int
 ) -> tuple[str, bool | None]:
     """Compare the top-1 (percent) on a number of images of some classes with those published.
 
-    Returns:
-        A sentence, and whether the weights are the published ones, or None if that is unknown.
+    Returns a sentence, and whether the weights are the published ones, or None if that is unknown.
     """
     if not candidates:
         return 'There is no published figure for this model, image size and classes.', None
@@ -91,8 +84,5 @@ def verdict(
     allowed = TOLERANCE + STANDARD_ERRORS * standard_error(nearest, images) * left_out**0.5
     if abs(nearest - top1) <= allowed:
         return f'{text}, at most {allowed:.1f} apart: these are the right weights.', True
-    return (
-        f'{text}, more than {allowed:.1f} apart: these are other weights, or the images are not '
-        "ImageNet's validation set.",
-        False,
-    )
+    problem = "these are other weights, or the images are not ImageNet's validation set"
+    return f'{text}, more than {allowed:.1f} apart: {problem}.', False

@@ -18,11 +18,7 @@ def labelled_images(folder: Path, num_classes: int) -> tuple[list[tuple[str, int
     Subfolders named after ImageNet's synsets may be fewer than its 1000. Subfolders with other
     names are the classes in alphabetical order.
 
-    Returns:
-        The path and the class index of every image, and whether the classes are ImageNet's.
-
-    Raises:
-        UserError: If the subfolders do not match the classes, or one of them holds no image.
+    Returns the path and the class index of every image, and whether the classes are ImageNet's.
     """
     from timm.data import ImageNetInfo
 
@@ -33,18 +29,16 @@ def labelled_images(folder: Path, num_classes: int) -> tuple[list[tuple[str, int
         if is_imagenet:
             labels = {name: synsets.index(name) for name in names}
         elif len(names) != num_classes:
-            shown = ', '.join(names[:3]) + (', ...' if names[3:] else '')
             raise UserError(
-                f'{folder} has {len(names)} subfolders ({shown}), but it must have one for each of '
-                f'the {num_classes} classes, named by synset (n01440764) for ImageNet: check the '
-                'path'
+                f'{folder} has {len(names)} subfolders ({", ".join(names[:3])}, ...), but it must '
+                f'have one for each of the {num_classes} classes, named by synset (n01440764) for '
+                'ImageNet: check the path'
             )
-        samples = make_dataset(folder, labels, IMG_EXTENSIONS)
+        return make_dataset(folder, labels, IMG_EXTENSIONS), is_imagenet
     except OSError as error:
         raise UserError(
             f'the images of {folder} cannot be listed ({reason(error)}): check the path'
         ) from None
-    return samples, is_imagenet
 
 
 def report_folder(
@@ -52,16 +46,8 @@ def report_folder(
 ) -> tuple[str, dict[str, Any]]:
     """Measure the accuracy on :func:`labelled_images` and compare it with the published one.
 
-    Args:
-        classifier: Classifier to measure.
-        folder: Folder with a subfolder for each class.
-        sample: Number of images to draw at random, the same ones in every call. None: all.
-
-    Returns:
-        Lines to print, and the content of a JSON file.
-
-    Raises:
-        UserError: If the folder does not match the classifier, or no image can be read.
+    ``sample`` is the number of images to draw at random, the same ones in every call; None: all.
+    Returns lines to print, and the content of a JSON file.
     """
     samples, is_imagenet = labelled_images(folder, classifier.model.num_classes)
     num_classes = len({label for _, label in samples})
@@ -74,16 +60,16 @@ def report_folder(
             bad[path] = guesses
         else:
             hits.append([guess.label == label for guess in guesses])
-    top1 = 100 * sum(hit[0] for hit in hits) / len(hits)
-    top5 = 100 * sum(any(hit) for hit in hits) / len(hits)
-    error = standard_error(top1, len(hits))
+    num_images = len(hits)
+    top1 = 100 * sum(hit[0] for hit in hits) / num_images
+    top5 = 100 * sum(any(hit) for hit in hits) / num_images
+    error = standard_error(top1, num_images)
     candidates = {}
     if is_imagenet:
         candidates = published(classifier.architecture, classifier.size, classifier.released_name)
-    sentence, agrees = verdict(candidates, top1, len(hits), num_classes)
-    content = dict(
-        **classifier.description,
-        images=len(hits),
+    sentence, agrees = verdict(candidates, top1, num_images, num_classes)
+    content = classifier.description | dict(
+        images=num_images,
         classes=num_classes,
         top1=top1,
         top5=top5,
@@ -92,9 +78,9 @@ def report_folder(
         agrees=agrees,
         bad=bad,
     )
-    sampled = f' (standard error {error:.2f})' if len(hits) < NUM_IMAGES else ''
+    sampled = f' (standard error {error:.2f})' if num_images < NUM_IMAGES else ''
     accuracy = f'top-1 {top1:.2f} %{sampled}, top-5 {top5:.2f} %'
-    return f'{accuracy} of {len(hits):,} images of {num_classes:,} classes\n{sentence}', content
+    return f'{accuracy} of {num_images:,} images of {num_classes:,} classes\n{sentence}', content
 
 
 def report_pictures(
@@ -102,11 +88,7 @@ def report_pictures(
 ) -> tuple[str, dict[str, Any]]:
     """List the five most probable classes of each picture, a file or URL.
 
-    Returns:
-        Lines to print, and the content of a JSON file.
-
-    Raises:
-        UserError: If no picture can be read.
+    Returns lines to print, and the content of a JSON file.
     """
     images, bad, lines = {}, {}, []
     for file, guesses in zip(map(str, files), classifier.top_classes(files), strict=True):

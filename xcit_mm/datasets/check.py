@@ -1,6 +1,5 @@
 """Read a whole dataset before a run, and report what the run would drop, convert or stop at."""
 
-import json
 import os
 import random
 import sys
@@ -21,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from ..environment import quiet, require_framework
 from ..errors import UserError, printable, reason
-from ..files import write_whole
+from ..files import write_json
 from .annotations import LOST_SHARE, STOPS
 from .config import check_classes, check_data, leaf_datasets
 from .images import BadImageError, LoadImage, conversions
@@ -125,8 +124,7 @@ def write_report(path: Path, report: Report) -> None:
         counts[finding.split][finding.kind] += 1
     findings = [finding._asdict() for finding in report.findings]
     content = {**vars(report), 'counts': counts, 'findings': findings}
-    with write_whole(path, 'w') as file:
-        json.dump(content, file, indent=2)
+    write_json(path, content)
 
 
 def _check_annotations_and_images(

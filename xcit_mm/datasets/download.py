@@ -18,7 +18,7 @@ from torchvision.datasets.utils import calculate_md5
 
 from ..errors import ArgumentError, UserError, reason
 from ..files import require_writable, writing_to
-from ..http import UnreachableError, fetch
+from ..http import fetch
 
 SPLITS = ('train', 'val')
 DOWNLOADS = '.downloads'  # in the root: everything that is not complete
@@ -203,12 +203,9 @@ def _get_archive(root: Path, archive: Archive, mirror: str | None) -> Path:
         return provided
     if not file.is_file():  # it was checked before a process was killed
         url = f'{mirror.rstrip("/")}/{archive.name}' if mirror else archive.url
-        try:
-            fetch(url, file, partial(_require_md5, archive.md5, url), archive.size)
-        except UnreachableError as error:
-            raise UnreachableError(
-                f'{error}; use --mirror, or copy {archive.name} from another machine to {root}'
-            ) from None
+        remedy = f'use --mirror, or copy {archive.name} from another machine to {root}'
+        check = partial(_require_md5, archive.md5, url)
+        fetch(url, file, check, archive.size, remedy=remedy)
     return file
 
 

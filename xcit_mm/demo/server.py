@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event, Thread
+from unittest.mock import patch
 
 from huggingface_hub import constants as hub
 from starlette.datastructures import Headers
@@ -16,7 +17,6 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ..environment import variables
 from ..errors import UserError
 from .models import OfferedModels
 from .page import build_page
@@ -100,7 +100,7 @@ def served(
         temporary = TemporaryDirectory(prefix='xcit_mm_demo_', dir=os.environ.get(TEMP_DIR))
         folder = stack.enter_context(temporary)
         environment = {**ENVIRONMENT, 'no_proxy': f'{no_proxy},{host}', TEMP_DIR: folder}
-        stack.enter_context(variables(environment))
+        stack.enter_context(patch.dict(os.environ, environment))
         stack.callback(setattr, hub, 'HF_TOKEN_PATH', hub.HF_TOKEN_PATH)
         hub.HF_TOKEN_PATH = os.devnull
         page = build_page(models, examples, max_upload)

@@ -37,16 +37,14 @@ class Graph(nn.Module):
                 if type(child) is nn.AdaptiveAvgPool2d:
                     setattr(module, name, MatrixPool(child))
                 elif type(child).__name__ == 'Upsample' and child.scale_factor is not None:
-                    setattr(module, name, _plain_upsample(child))
+                    # mmseg's computes a size in Python, which would be a constant of the graph.
+                    options = dict(mode=child.mode, align_corners=child.align_corners)
+                    setattr(module, name, nn.Upsample(scale_factor=child.scale_factor, **options))
         return graph
 
 
 class BackboneGraph(Graph):
-    """The maps of the backbone.
-
-    Shape:
-        (B, 3, H, W) to the maps (B, C, H_i, W_i) of the backbone, which are four for XCiT.
-    """
+    """The maps of the backbone, (B, 3, H, W) to each (B, C, H_i, W_i)."""
 
     outputs = ('stride4', 'stride8', 'stride16', 'stride32')
 
@@ -62,11 +60,7 @@ class BackboneGraph(Graph):
 
 
 class SegmentorGraph(Graph):
-    """The class of every pixel.
-
-    Shape:
-        (B, 3, H, W) to logits (B, K, H, W) of K classes, and labels (B, H, W).
-    """
+    """The class of every pixel: (B, 3, H, W) to logits (B, K, H, W) and labels (B, H, W)."""
 
     outputs = ('logits', 'labels')
 
@@ -98,12 +92,3 @@ def _averages(number: int, length: int, like: Tensor) -> Tensor:
     place = torch.arange(length, device=like.device)
     inside = ((place >= start) & (place < end)).to(like.dtype)
     return inside / (end - start).to(like.dtype)
-
-
-def _plain_upsample(upsample: nn.Module) -> nn.Upsample:
-    # mmseg's Upsample computes a size in Python, which would be a constant of the graph.
-    return nn.Upsample(
-        scale_factor=upsample.scale_factor,
-        mode=upsample.mode,
-        align_corners=upsample.align_corners,
-    )

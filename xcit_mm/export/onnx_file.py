@@ -2,12 +2,10 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import nn
 
 from ..engine.config.load import load_config
 from ..engine.model import build_model
@@ -21,13 +19,10 @@ from .graphs import BackboneGraph, Graph, SegmentorGraph
 
 PARTS = ('model', 'backbone')
 OPSET = 20  # the first with GELU
-INPUT = 'image'
 AXES = {0: 'batch', 2: 'height', 3: 'width'}
-EXAMPLE = (2, 3, 224, 288)
 
 
-@dataclass(frozen=True)
-class Exported:
+class Exported(NamedTuple):
     """An ONNX file that was written."""
 
     path: Path
@@ -69,16 +64,20 @@ def export_onnx(
             f'PyTorch {torch.__version__} is too old to export: install 2.7 or later'
         )
     cfg = load_config(config, options)
-    metadata: dict[str, str] = {}
+    converts = (cfg.model.get('data_preprocessor') or {}).get('bgr_to_rgb')
+    metadata = {'config': Path(config).name, 'channels': 'RGB' if converts else 'BGR'}
     if checkpoint is None:
         model = build_model(cfg, 'cpu')
     else:
         loaded = load_model(config, checkpoint, 'cpu', options, trust_checkpoint)
         model, metadata['classes'] = loaded.module, json.dumps(loaded.classes)
-    converts = (cfg.model.get('data_preprocessor') or {}).get('bgr_to_rgb')
-    metadata |= {'config': Path(config).name, 'channels': 'RGB' if converts else 'BGR'}
-    graph = _graph(model, part)
-    proto = _export(graph, metadata)
+    if part == 'backbone':
+        graph = BackboneGraph(model)
+    else:
+        graph = (SegmentorGraph if hasattr(model, 'encode_decode') else DetectorGraph)(model)
+    proto = _export(graph)
+    for name, value in metadata.items():
+        proto.metadata_props.add(key=name, value=value)
     content = proto.SerializeToString()
     errors, objects = compare(graph, content)
     with write_whole(path) as file:
@@ -92,14 +91,8 @@ def export_onnx(
     return Exported(path, shapes, errors, objects)
 
 
-def _graph(model: nn.Module, part: str) -> Graph:
-    if part == 'backbone':
-        return BackboneGraph(model)
-    return SegmentorGraph(model) if hasattr(model, 'encode_decode') else DetectorGraph(model)
-
-
-def _export(graph: Graph, metadata: Mapping[str, str]) -> Any:
-    example = torch.zeros(EXAMPLE if graph.batched else (1, *EXAMPLE[1:]))
+def _export(graph: Graph) -> Any:
+    example = torch.zeros(2 if graph.batched else 1, 3, 224, 288)
     axes = {i: name for i, name in AXES.items() if i > 0 or graph.batched}
     try:
         with torch.no_grad(), quiet():
@@ -108,7 +101,7 @@ def _export(graph: Graph, metadata: Mapping[str, str]) -> Any:
                 (example,),
                 dynamo=True,
                 dynamic_shapes=(axes,),
-                input_names=[INPUT],
+                input_names=['image'],
                 output_names=list(graph.outputs),
                 opset_version=OPSET,
                 verbose=False,
@@ -121,6 +114,4 @@ def _export(graph: Graph, metadata: Mapping[str, str]) -> Any:
     if not graph.batched:
         for output in proto.graph.output:
             output.type.tensor_type.shape.dim[0].dim_param = 'objects'
-    for name, value in metadata.items():
-        proto.metadata_props.add(key=name, value=value)
     return proto

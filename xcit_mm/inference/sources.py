@@ -15,7 +15,7 @@ from ..datasets.images import MAX_BYTES as MAX_FILE_BYTES
 from ..datasets.images import BadImageError, decode
 from ..errors import ArgumentError, UserError, reason
 from ..files import read_regular
-from ..http import REMEDY, UnreachableError, read_url
+from ..http import read_url
 from ..weights.download import is_url
 from .progress import ImageProgress
 from .video import read_video
@@ -134,8 +134,6 @@ def read_image(source: str) -> np.ndarray:
         else:
             data = read_regular(_expand_user(source), MAX_FILE_BYTES)
         return np.ascontiguousarray(decode(data)[..., ::-1])
-    except UnreachableError as error:
-        raise UnreachableError(f'{error}; {REMEDY}') from None
     except FileNotFoundError:
         raise UserError(f'{source} does not exist (looked in {Path.cwd()})') from None
     except OSError as error:

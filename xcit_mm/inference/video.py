@@ -1,12 +1,13 @@
 """The frames of a video, and pictures as a video."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 import cv2
 import numpy as np
 
-from ..environment import variables
 from ..errors import UserError
 from ..weights.download import is_url
 
@@ -31,7 +32,7 @@ def read_video(path: str) -> tuple[int, float, Iterator[np.ndarray]]:
         raise UserError(f'{path}: a video is read from a file; fetch it first')
     if not Path(path).is_file():
         raise UserError(f'{path} does not exist (looked in {Path.cwd()})')
-    with variables(FFMPEG_OPTIONS):
+    with patch.dict(os.environ, FFMPEG_OPTIONS):
         capture = cv2.VideoCapture(path, cv2.CAP_FFMPEG)
     _, first = capture.read()
     if first is None:  # OpenCV opens some files without frames

@@ -11,7 +11,6 @@ from mmengine.runner import CheckpointLoader
 from torch import nn
 
 from ..errors import UserError
-from ..http import UnreachableError
 from .download import download, is_url
 from .read import TIMM, read_checkpoint
 from .states import PYRAMID, backbone_state, model_state, modules_of, require_same_tensors
@@ -20,16 +19,8 @@ from .states import PYRAMID, backbone_state, model_state, modules_of, require_sa
 def load_pretrained(backbone: nn.Module, path: str | Path | None, trusted: bool = False) -> None:
     """Load pretrained weights into an XCiT backbone, and log how many tensors were loaded.
 
-    Args:
-        backbone: An :class:`xcit_mm.XCiT`.
-        path: A checkpoint (see :func:`xcit_mm.weights.read.read_checkpoint`) in any layout that
-            :func:`xcit_mm.weights.states.model_state` takes.
-        trusted: Whether to run code in the file.
-
-    Raises:
-        UserError: If the file cannot be read, or does not hold exactly the tensors of this
-            backbone; only the pyramid and the norms after it may be missing. The backbone is
-            unchanged then.
+    The file must hold exactly the tensors of this backbone; only the pyramid and the norms after
+    it may be missing. Otherwise a UserError is raised, and the backbone is unchanged.
     """
     if not path:
         raise UserError("init_cfg=dict(type='Pretrained', checkpoint=...) names no checkpoint")
@@ -45,11 +36,7 @@ def load_pretrained(backbone: nn.Module, path: str | Path | None, trusted: bool 
 
 
 def pretrained_weights(cfg: Config) -> list[str]:
-    """Download the weights that a config's backbone starts from, and return sentences for the log.
-
-    Raises:
-        UserError: If the weights are a file that does not exist, or cannot be downloaded.
-    """
+    """Download the weights that a config's backbone starts from, and return lines for the log."""
     backbone = cfg.model.get('backbone') or {}
     if backbone.get('type') != 'XCiT':
         return []
@@ -58,41 +45,25 @@ def pretrained_weights(cfg: Config) -> list[str]:
         return ['The backbone starts from random weights: init_cfg names no checkpoint.']
     checkpoint = init_cfg.get('checkpoint')
     if isinstance(checkpoint, str) and not checkpoint.startswith(TIMM):
-        try:
-            require_file(checkpoint)
-        except UnreachableError as error:
-            raise UnreachableError(
-                f'{error}; name it with --cfg-options pretrained=FILE, or start from random '
-                'weights with --cfg-options pretrained=None'
-            ) from None
+        require_file(checkpoint)
     return []
 
 
 def require_file(checkpoint: str) -> None:
-    """Make sure that a checkpoint is on this machine, and download it from a URL.
-
-    Raises:
-        UserError: If it does not exist or cannot be downloaded.
-    """
+    """Make sure that a checkpoint is on this machine, and download it from a URL."""
     path = Path(checkpoint).expanduser()
     if is_url(checkpoint):
         download(checkpoint)
-    elif not path.exists():
-        raise UserError(f'the checkpoint {checkpoint} does not exist (looked in {Path.cwd()})')
     elif not path.is_file():
-        kind = 'folder: name a file in it' if path.is_dir() else 'device or a pipe: name a file'
-        raise UserError(f'the checkpoint {checkpoint} is a {kind}')
+        problem = 'is not a regular file' if path.exists() else 'does not exist'
+        raise UserError(f'the checkpoint {checkpoint} {problem} (looked in {Path.cwd()})')
 
 
 @contextmanager
 def read_all_safely(trusted: bool) -> Iterator[None]:
-    """Have mmengine read files and URLs as :func:`xcit_mm.weights.read.read_checkpoint` does.
+    """Have mmengine read files and URLs with ``read_checkpoint`` within the block.
 
-    This includes the ``init_cfg`` of modules of other packages. mmengine reads as before after the
-    block.
-
-    Args:
-        trusted: Whether to run code in the files.
+    This includes the ``init_cfg`` of modules of other packages.
     """
 
     def load_from_xcit_mm(filename: str, map_location: Any = None) -> Any:

@@ -14,9 +14,14 @@ from ..environment import require
 from ..errors import DependencyError, UserError, reason
 from ..files import open_regular
 from .download import PICKLE_START, START, download, is_safetensors, is_url
-from .pickles import ALIAS, VALIDATED, UnreadableError, checked_pickle
+from .pickles import ALIAS, STAND_INS, UnreadableError, checked_pickle
 
 TIMM = 'timm://'
+OLD_FORMAT = (
+    'it is not a zip archive, which PyTorch writes since version 1.6; if you trust its source, '
+    'write it again with torch.save(torch.load(OLD, weights_only=False), NEW), or pass '
+    '--trust-checkpoint (trusted=True in init_cfg)'
+)
 _lock = threading.RLock()  # for torch.serialization.safe_globals, which holds for the process
 
 
@@ -69,11 +74,7 @@ def _read_file(file: Path, map_location: Any, trusted: bool) -> Any:
     if start.startswith(PICKLE_START):
         if trusted:
             return torch.load(file, map_location=map_location, weights_only=False)
-        raise UnreadableError(
-            'it is not a zip archive, which PyTorch writes since version 1.6; if you trust its '
-            'source, write it again with torch.save(torch.load(OLD, weights_only=False), NEW), or '
-            'pass --trust-checkpoint (trusted=True in init_cfg)'
-        )
+        raise UnreadableError(OLD_FORMAT)
     records = _read_records(file)
     if not trusted:
         sizes = {name: len(content) for name, content in records.items()}
@@ -84,25 +85,25 @@ def _read_file(file: Path, map_location: Any, trusted: bool) -> Any:
         for name in list(records):
             archive.writestr(f'checkpoint/{name}', records.pop(name))
     copy.seek(0)
-    with _lock, torch.serialization.safe_globals([(v, ALIAS + k) for k, v in VALIDATED.items()]):
+    stand_ins = [(value, ALIAS + name) for name, value in STAND_INS.items()]
+    with _lock, torch.serialization.safe_globals(stand_ins):
         return torch.load(copy, map_location=map_location, weights_only=not trusted)
 
 
 def _read_records(file: Path) -> dict[str, bytes]:
     """Read the records of an archive, by name, and compare them with their checksums."""
     with ZipFile(file) as archive:
-        records = {
-            record.filename.partition('/')[2].lower(): record for record in archive.infolist()
-        }
-        folders = {record.filename.partition('/')[0] for record in archive.infolist()}
+        entries = archive.infolist()
+        folders = {entry.filename.partition('/')[0] for entry in entries}
+        records = {entry.filename.partition('/')[2].lower(): entry for entry in entries}
         if (
             len(folders) != 1
-            or len(records) < len(archive.infolist())
-            or sum(record.file_size for record in records.values()) > file.stat().st_size
-            or any(r.is_dir() or r.compress_type != ZIP_STORED for r in records.values())
+            or len(records) < len(entries)
+            or sum(entry.file_size for entry in entries) > file.stat().st_size
+            or any(entry.is_dir() or entry.compress_type != ZIP_STORED for entry in entries)
         ):
             raise BadZipFile('its records are not laid out as torch.save does')
-        return {name: archive.read(record) for name, record in records.items()}
+        return {name: archive.read(entry) for name, entry in records.items()}
 
 
 def _read_timm(path: str) -> dict[str, Tensor]:

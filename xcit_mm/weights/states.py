@@ -6,13 +6,14 @@ Every function takes and returns dictionaries of tensors by name, and changes no
 import re
 from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..errors import UserError, one_line, reason
 from ..files import write_whole
+from ..models.archs import ARCHS, PATCH_SIZES
 from .read import read_checkpoint
 
 WRAPPERS = ('state_dict', 'model', 'teacher', 'student')
@@ -23,6 +24,36 @@ CLASSIFIER = ('cls_token', 'cls_attn_blocks.', 'norm.', 'head.')
 # The parts of our backbone that ImageNet models do not have.
 PYRAMID = ('fpn1.', 'fpn2.', 'out_norms.')
 NUM_SHOWN = 3  # tensors of each side in an error
+
+
+class Architecture(NamedTuple):
+    """The hyper-parameters of an XCiT that the shapes of its weights depend on."""
+
+    embed_dim: int
+    depth: int
+    num_heads: int
+    patch_size: int
+
+    @property
+    def arch(self) -> str | None:
+        """Its name among the published architectures, such as 's12', or None."""
+        return next((name for name, arch in ARCHS.items() if arch[:3] == self[:3]), None)
+
+    def __str__(self) -> str:
+        if self.arch is not None:
+            return f'XCiT-{self.arch.upper()}/{self.patch_size}'
+        return (
+            f'an XCiT of {self.depth} layers, {self.embed_dim} channels, {self.num_heads} heads '
+            f'and patch size {self.patch_size}'
+        )
+
+
+def architecture(state: Mapping[str, Tensor], path: str | Path) -> Architecture:
+    """Return the architecture of the XCiT in the weights of a file, or raise a UserError."""
+    result = _find_architecture(state)
+    if result is None:
+        raise UserError(f'{path} holds {_summary(state, state)}')
+    return result
 
 
 def model_state(checkpoint: Any, path: str | Path) -> dict[str, Tensor]:
@@ -47,11 +78,11 @@ def model_state(checkpoint: Any, path: str | Path) -> dict[str, Tensor]:
         )
     weights: dict[str, Tensor] = {}
     for key, value in state.items():
-        name = key.removeprefix('module.') if isinstance(key, str) else key
-        if not isinstance(name, str) or not isinstance(value, Tensor) or name in weights:
-            what = 'twice' if name in weights else f'as {_shape(value)}'
+        name = str(key).removeprefix('module.')
+        if not isinstance(value, Tensor) or name in weights:
+            problem = 'twice' if name in weights else f'as {_shape(value)}'
             raise UserError(
-                f'the checkpoint {path} holds {one_line(str(key))} {what} among its weights, '
+                f'the checkpoint {path} holds {one_line(str(key))} {problem} among its weights, '
                 'which are tensors with different names'
             )
         weights[name] = value
@@ -59,11 +90,10 @@ def model_state(checkpoint: Any, path: str | Path) -> dict[str, Tensor]:
 
 
 def backbone_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights of an XCiT backbone under our names.
+    """Return the weights of an XCiT backbone under our names, without a classification head.
 
-    Args:
-        state: The weights of a classifier (of the authors or of timm), a DINO model, a detector,
-            a segmentor or a backbone. Those of the classification head are left out.
+    ``state`` belongs to a classifier (of the authors or of timm), a DINO model, a detector, a
+    segmentor or a backbone.
     """
     if any(name.startswith(BACKBONE) for name in state):
         state = {k.removeprefix(BACKBONE): v for k, v in state.items() if k.startswith(BACKBONE)}
@@ -104,15 +134,13 @@ def convert(source: str | Path, target: Path, trusted: bool = False) -> str:
     is_whole = any(name.split('.')[0].endswith(HEAD) for name in state)
     state = detector_state(state) if is_whole else backbone_state(state)
     require_finite(state, source)
-    if xcit_dimensions(state) is None:
-        raise UserError(f'{source} holds {_summary(state, state)}')
+    kind = f'{"a model with " if is_whole else ""}{architecture(state, source)}'
     try:
         with write_whole(target) as file:
             torch.save({'meta': {'source': str(source)}, 'state_dict': state}, file)
     except OSError as error:
         raise UserError(f'{target} cannot be written ({reason(error)})') from None
-    whole = 'a model with ' if is_whole else ''
-    return f'{target}: {len(state)} tensors of {whole}{_description(state)}'
+    return f'{target}: {len(state)} tensors of {kind}'
 
 
 def require_same_tensors(
@@ -126,15 +154,9 @@ def require_same_tensors(
     mmengine loads the tensors that fit and logs the others, so that a model with random weights is
     trained or evaluated. Floats of different sizes are converted, and count as the same.
 
-    Args:
-        state: The weights of the file.
-        model: The weights of the model.
-        path: The file, for the error message.
-        may_be_missing: The names that the file need not have.
-
     Raises:
         UserError: If they differ, with the first differences of both, or a weight is infinite or
-            not a number.
+            not a number. The names in ``may_be_missing`` need not be in the file.
     """
     differ = [
         name
@@ -156,11 +178,7 @@ def modules_of(names: Iterable[str]) -> list[str]:
 
 
 def require_finite(state: Mapping[str, Tensor], path: str | Path) -> None:
-    """Make sure that no weight is infinite or NaN, as after a training that diverged.
-
-    Raises:
-        UserError: With the name of the first tensor that holds such a number.
-    """
+    """Raise a UserError if a weight is infinite or NaN, as after a training that diverged."""
     for name, value in state.items():
         numbers = value.float() if value.is_floating_point() else value  # as models store them
         # The sum takes a twentieth of the time, and overflows only where large numbers add up.
@@ -171,40 +189,23 @@ def require_finite(state: Mapping[str, Tensor], path: str | Path) -> None:
             )
 
 
-def xcit_dimensions(state: Mapping[str, Tensor]) -> tuple[int, int, int, int] | None:
-    """Return the channels, layers, heads and patch size of an XCiT, from the shapes of its tensors.
-
-    Args:
-        state: Weights that hold an XCiT backbone in any layout that :func:`backbone_state` takes.
-
-    Returns:
-        None if they hold no XCiT.
-    """
+def _find_architecture(state: Mapping[str, Tensor]) -> Architecture | None:
     trunk = backbone_state(state)
     depth = len({name.split('.')[1] for name in trunk if name.startswith('blocks.')})
-    gamma, temperature = (trunk.get(f'blocks.0.{n}') for n in ('gamma3', 'attn.temperature'))
-    if any(tensor is None or not tensor.ndim for tensor in (gamma, temperature)):
-        return None
     num_convs = sum(bool(re.fullmatch(r'patch_embed\.proj\.\d\.0\.weight', n)) for n in trunk)
-    return len(gamma), depth, len(temperature), 2**num_convs
-
-
-def describe_xcit(embed_dim: int, depth: int, num_heads: int, patch_size: int) -> str:
-    return (
-        f'an XCiT of {depth} layers, {embed_dim} channels, {num_heads} heads and patch size '
-        f'{patch_size}'
-    )
+    tensors = [trunk.get(f'blocks.0.{name}') for name in ('gamma3', 'attn.temperature')]
+    embed_dim, num_heads = (len(t) if t is not None and t.ndim else 0 for t in tensors)
+    patch_size = 2**num_convs
+    if not num_heads or embed_dim % 8 or embed_dim % num_heads or patch_size not in PATCH_SIZES:
+        return None
+    return Architecture(embed_dim, depth, num_heads, patch_size)
 
 
 def _summary(state: Mapping[str, Tensor], names: Iterable[str]) -> str:
     shown = [f'{one_line(name)} {_shape(state[name])}' for name in names if name in state]
     more = ', ...' if len(shown) > NUM_SHOWN else ''
-    return f'{_description(state)} ({", ".join(shown[:NUM_SHOWN]) or "nothing else"}{more})'
-
-
-def _description(state: Mapping[str, Tensor]) -> str:
-    dimensions = xcit_dimensions(state)
-    return 'no XCiT' if dimensions is None else describe_xcit(*dimensions)
+    tensors = ', '.join(shown[:NUM_SHOWN]) or 'nothing else'
+    return f'{_find_architecture(state) or "no XCiT"} ({tensors}{more})'
 
 
 def _shape(value: Any) -> str:

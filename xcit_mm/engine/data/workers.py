@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
-from ...environment import variables
 from ...errors import UserError, reason
 
 PRELOAD = 'XCIT_MM_PRELOAD'  # the environment variable that preload.py reads
@@ -35,7 +35,7 @@ def start_fork_server(module: str) -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     # Before Python 3.13 the server does not have the path of this process.
     path = os.pathsep.join(filter(None, sys.path))
-    with variables({PRELOAD: module, 'PYTHONPATH': path}):
+    with patch.dict(os.environ, {PRELOAD: module, 'PYTHONPATH': path}):
         forkserver.ensure_running()  # with SIGTERM blocked, which it and its workers outlive
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
 

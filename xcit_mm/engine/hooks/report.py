@@ -1,6 +1,5 @@
 """Log the metrics of a run as a table at its end, and report on a training."""
 
-import json
 import math
 import platform
 import time
@@ -20,7 +19,7 @@ from mmengine.runner import Runner
 from ... import mmcv_ops
 from ...environment import STACKS, installed
 from ...errors import reason
-from ...files import write_whole
+from ...files import write_json
 from ...run_report import read_run, write_page
 from ...run_report.reading import RUN_INFO
 from ..console import log_file
@@ -51,8 +50,7 @@ class ReportHook(Hook):
 
     def before_train(self, runner: Runner) -> None:
         if is_main_process():
-            with write_whole(Path(runner.work_dir, RUN_INFO), 'w') as file:
-                json.dump(run_info(runner), file, indent=2)
+            write_json(Path(runner.work_dir, RUN_INFO), run_info(runner))
 
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
         self._metrics = metrics or {}
@@ -135,5 +133,4 @@ def write_metrics(
         if hasattr(metric, 'class_iou'):
             items = metric.class_iou.items()
             report['class_iou'] = {k: None if math.isnan(v) else v for k, v in items}
-    with write_whole(path, 'w') as file:
-        json.dump(report, file, indent=2, default=float)  # NumPy's numbers
+    write_json(path, report)
