@@ -53,7 +53,7 @@ class Part:
 
     def __init__(self, target: Path) -> None:
         self.path = target.with_name(f'.{target.name}.part')
-        self._note = target.with_name(f'.{target.name}.part.json')
+        self._note = self.path.with_suffix('.part.json')
         self.version, self.size = None, None
         with suppress(OSError, ValueError, TypeError, KeyError):  # missing or damaged
             note = json.loads(self._note.read_text())
@@ -147,6 +147,9 @@ def _receive(url: str, part: Part, size: int | None, limit: int, remedy: str) ->
         if size is not None and total not in (None, size):
             raise UserError(f'{url} has {total} bytes instead of {size}; {remedy}')
         expected = total or size or 0
+        too_large = f'{url} has more than {limit} bytes; {remedy}'
+        if expected > limit:
+            raise UserError(too_large)
         if not is_rest:  # the file has changed, or the server sends no parts
             part.begin(version, total)
         elif version not in (None, part.version) or not sent.startswith(f'bytes {part.offset}-'):
@@ -156,8 +159,8 @@ def _receive(url: str, part: Part, size: int | None, limit: int, remedy: str) ->
         with progress, part.path.open('ab') as file:
             task = progress.add_task('Downloading', total=expected, completed=file.tell())
             while chunk := _read(url, response):
-                if max(expected, file.tell() + len(chunk)) > limit:
-                    raise UserError(f'{url} has more than {limit} bytes; {remedy}')
+                if file.tell() + len(chunk) > limit:
+                    raise UserError(too_large)
                 file.write(chunk)
                 file.flush()  # so that a killed process loses nothing
                 progress.advance(task, len(chunk))

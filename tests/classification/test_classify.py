@@ -99,8 +99,7 @@ def test_accuracy_equals_that_of_the_released_evaluation(classify, checkpoint, i
     code, printed, _ = classify(checkpoint, imagenet, '--batch-size', 4, '--out', out)
     assert code == 0
     content = json.loads(out.read_text())
-    assert content['top1'] == pytest.approx(100 * 2 / 6)
-    assert content['top5'] == pytest.approx(100 * 4 / 6)
+    assert [content['top1'], content['top5']] == pytest.approx([100 * 2 / 6, 100 * 4 / 6])
     assert content['images'] == 6
     assert content['published'] == {'xcit_nano_12_p16_224_dist': 72.2}
     assert content['agrees'] is None  # too few classes
@@ -159,17 +158,14 @@ def test_workers_do_not_change_the_result_and_the_size_does(small, tmp_path):
 
 
 def test_folders_of_other_classes_are_counted_in_alphabetical_order(small, tmp_path):
-    classifier = Classifier(small, size=64, device='cpu')
     for i in range(10):
-        (tmp_path / 'own' / f'kind_{i}').mkdir(parents=True)
-        draw(3).save(tmp_path / 'own' / f'kind_{i}' / 'a.PNG')
-    text, content = report_folder(classifier, tmp_path / 'own')
+        (tmp_path / f'kind_{i}').mkdir()
+        draw(3).save(tmp_path / f'kind_{i}' / 'a.PNG')
+    text, content = report_folder(Classifier(small, size=64, device='cpu'), tmp_path)
     assert (content['top1'], content['top5']) == (10, 50)
     assert 'no published figure' in text
-    samples, _ = labelled_images(tmp_path / 'own', 10)
-    assert [(Path(path).parent.name, label) for path, label in samples] == [
-        (f'kind_{i}', i) for i in range(10)
-    ]
+    samples, _ = labelled_images(tmp_path, 10)
+    assert samples == [(str(tmp_path / f'kind_{i}' / 'a.PNG'), i) for i in range(10)]
 
 
 def test_a_sample_shows_that_weights_are_other_ones(classify, checkpoint, tmp_path):
@@ -191,8 +187,7 @@ def test_a_sample_shows_that_weights_are_other_ones(classify, checkpoint, tmp_pa
     'names, num_classes, message',
     [
         ([], 1000, "cannot be listed .*Couldn't find any class folder"),
-        (['train', 'val'], 1000, r'has 2 subfolders \(train, val\), .* each of the 1000 classes'),
-        (['n01440764', 'cats'], 1000, r'has 2 subfolders \(cats, n01440764\)'),
+        (['n01440764', 'cats'], 1000, r'2 subfolders \(cats, n01440764.* each of the 1000 classes'),
         (['a', 'b', 'c', 'd'], 10, r'has 4 subfolders \(a, b, c, \.\.\.\)'),
         (['n01440764'], 1000, r'no valid file .* n01440764'),
     ],

@@ -11,24 +11,7 @@ LINGER = struct.pack('ii', 1, 0)  # closing is a reset
 
 
 class FileServer(ThreadingHTTPServer):
-    """Serve ``files``, by path.
-
-    Attributes:
-        files: The contents.
-        versions: The ETags; a file without one is sent as a whole only.
-        unsized: The paths of files that are sent without their length.
-        endless: The paths of files that are sent again and again, without their length.
-        redirects: The addresses that some paths redirect to.
-        cuts: How many bytes the next answers send before the connection breaks.
-        errors: The codes that answer the next requests.
-        breaks_by: How a connection breaks: 'close', 'reset' or 'silence'.
-        knows_ranges: Whether parts of files are sent.
-        knows_if_range: Whether versions are compared before a part is sent.
-        requests: The paths of the requests.
-        ranges: The Range header of each request.
-        waiting: Set while an answer is silent.
-        stopped: Set to end the silence.
-    """
+    """Serve ``files``, by path."""
 
     daemon_threads = True
     block_on_close = False
@@ -36,19 +19,19 @@ class FileServer(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(('127.0.0.1', 0), Handler)
         self.files: dict[str, bytes] = {}
-        self.versions: dict[str, str] = {}
-        self.unsized: set[str] = set()
-        self.endless: set[str] = set()
+        self.versions: dict[str, str] = {}  # ETags; a file without one is sent as a whole only
+        self.unsized: set[str] = set()  # files that are sent without their length
+        self.endless: set[str] = set()  # files that are sent again and again
         self.redirects: dict[str, str] = {}
-        self.cuts: list[int] = []
-        self.errors: list[int] = []
-        self.breaks_by = 'close'
+        self.cuts: list[int] = []  # bytes that the next answers send before the connection breaks
+        self.errors: list[int] = []  # codes that answer the next requests
+        self.breaks_by = 'close'  # or 'reset', 'silence'
         self.knows_ranges = True
-        self.knows_if_range = True
-        self.requests: list[str] = []
-        self.ranges: list[str | None] = []
-        self.waiting = threading.Event()
-        self.stopped = threading.Event()
+        self.knows_if_range = True  # compares versions before a part is sent
+        self.requests: list[str] = []  # paths
+        self.ranges: list[str | None] = []  # the Range header of each request
+        self.waiting = threading.Event()  # set while an answer is silent
+        self.stopped = threading.Event()  # set to end the silence
 
     def url(self, path: str) -> str:
         return f'http://127.0.0.1:{self.server_port}{path}'

@@ -2,7 +2,6 @@
 
 import argparse
 import collections
-import datetime
 import os
 import pickle
 from pathlib import Path
@@ -34,7 +33,7 @@ def content() -> dict:
     return {
         'args': argparse.Namespace(lr=1, out=None),
         'history': HistoryBuffer([1.0, 3.0], [1, 1]),
-        'scalars': [np.float64(0.5), np.int64(-3), np.bool_(True), np.str_('ab'), np.str_('')],
+        'scalars': [np.float64(0.5), np.int64(-3), np.bool_(True), np.str_('ab')],
         'arrays': [
             np.array([[1, 2, 3]], dtype=np.uint8),
             np.array(['circle', 'square']),
@@ -43,10 +42,8 @@ def content() -> dict:
             np.zeros((0, 3)),
         ],
         'state_dict': state,
-        'optimizer': {'step': 3, 'betas': (0.9, 0.999), 'fused': None, 'keys': {1, 2}, 3: b'a'},
-        'times': [datetime.datetime(2024, 5, 6, 7), datetime.timedelta(1), datetime.date.min],
-        'rest': [collections.Counter([2, 3]), torch.Size([1, 2]), torch.float16, 1j, b'', 2**63],
-        'config': 'import os',
+        'optimizer': {'step': 3, 'betas': (0.9, 0.999), 'fused': None, 3: b'a'},
+        'rest': [collections.Counter([2, 3]), torch.Size([1, 2]), torch.float16, b'', 2**63],
     }
 
 
@@ -114,9 +111,6 @@ class Call:
         (lambda trace: Call(os.mkdir, trace), 'posix.mkdir'),
         (lambda trace: Call(Path.touch, Path(trace)), r'builtins\.getattr|pathlib.*'),
         (lambda trace: Call(eval, f"__import__('os').mkdir({trace!r})"), 'builtins.eval'),
-        (lambda trace: Call(getattr, HistoryBuffer, '__init__'), 'builtins.getattr __init__'),
-        (lambda trace: Call(np.ndarray, (1,), 'O', b'AAAAAAAA'), r'numpy\.ndarray.*'),
-        (lambda trace: Call(torch.load, trace), 'torch.serialization.load'),
         (lambda trace: torch.nn.Linear(2, 2), r'torch\.nn\.modules\.linear\.Linear'),
     ],
 )
@@ -128,34 +122,26 @@ def test_a_file_that_needs_code_is_refused_with_its_name(tmp_path, payload, name
     with pytest.raises(UserError, match=message):
         read_checkpoint(tmp_path / 'file.pth')
     assert not trace.exists()
+    assert read_checkpoint(tmp_path / 'file.pth', trusted=True)['state_dict']['a'].tolist() == [0]
+    assert trace.exists() or isinstance(hook, torch.nn.Module)
 
 
-def test_code_in_a_trusted_file_is_run(tmp_path):
-    trace = tmp_path / 'trace'
-    torch.save({'a': torch.zeros(1), 'hook': Call(os.mkdir, str(trace))}, tmp_path / 'file.pth')
-    assert read_checkpoint(tmp_path / 'file.pth', trusted=True)['a'].tolist() == [0]
-    assert trace.exists()
-
-
-def test_a_file_of_before_pytorch_1_6_is_read_only_if_it_is_trusted(tmp_path):
+def test_a_file_of_another_format_is_read_only_if_it_is_trusted(tmp_path):
     path = tmp_path / 'old.pth'
     torch.save({'a': torch.ones(2)}, path, _use_new_zipfile_serialization=False)
     with pytest.raises(UserError, match=r'is not a zip archive.* write it again with torch\.save'):
         read_checkpoint(path)
     assert read_checkpoint(path, trusted=True)['a'].tolist() == [1.0, 1.0]
-
-
-def test_a_file_of_another_pickle_protocol_is_refused(tmp_path):
-    torch.save({'a': torch.ones(2)}, tmp_path / 'file.pth', pickle_protocol=4)
+    torch.save({'a': torch.ones(2)}, path, pickle_protocol=4)
     with pytest.raises(UserError, match='another pickle protocol than 2'):
-        read_checkpoint(tmp_path / 'file.pth')
+        read_checkpoint(path)
+    assert read_checkpoint(path, trusted=True)['a'].tolist() == [1.0, 1.0]
 
 
 @pytest.mark.parametrize(
     ('data', 'message'),
     [
         (b'<!DOCTYPE html><html>Not Found</html>', 'it is a web page'),
-        (b'\n<html>', 'it is a web page'),
         (b'', 'it is empty'),
         (b'version https://git-lfs', 'it is cut off, damaged or not a checkpoint'),
         (saved(content())[:-1000], 'it is cut off'),
@@ -184,10 +170,9 @@ def test_a_file_that_does_not_exist_or_is_a_pipe_is_refused(tmp_path):
     os.mkfifo(tmp_path / 'a.pth')
     with pytest.raises(UserError, match='Not a regular file'):
         read_checkpoint(tmp_path / 'a.pth')
-    with pytest.raises(UserError, match='is a device or a pipe'):
-        require_file(str(tmp_path / 'a.pth'))
-    with pytest.raises(UserError, match='is a folder'):
-        require_file(str(tmp_path))
+    for path in (tmp_path / 'a.pth', tmp_path):
+        with pytest.raises(UserError, match=f'{path} is not a regular file'):
+            require_file(str(path))
 
 
 def test_timm_by_name_reads_the_cache_of_the_hub(tmp_path, monkeypatch):
