@@ -14,20 +14,15 @@ STACKS = {
     'onedl': ('onedl-mmengine', 'onedl-mmcv', 'onedl-mmdetection', 'onedl-mmsegmentation'),
     'openmmlab': ('mmengine', 'mmcv', 'mmcv-lite', 'mmdet', 'mmsegmentation'),
 }
-OPTIONAL = ('timm', 'safetensors')  # needed for weights in their formats
+OPTIONAL = ('timm', 'safetensors')  # packages for weights in their formats
 FRAMEWORK_PARTS = ('models', 'datasets', 'evaluation', 'visualization')
 BUILT_ON = {
     'mmdet': ('xcit_mm.datasets.coco', 'xcit_mm.engine.coco_metric'),
     'mmseg': ('xcit_mm.engine.iou_metric',),
 }
 # For each package that only some tools need, the extra of setup.py that installs it.
-EXTRAS = {
-    'tensorboard': 'vis',
-    'onnx': 'export',
-    'onnxruntime': 'export',
-    'onnxscript': 'export',
-    'gradio': 'demo',
-}
+EXTRAS = dict.fromkeys(('onnx', 'onnxruntime', 'onnxscript'), 'export')
+EXTRAS |= {'tensorboard': 'vis', 'gradio': 'demo'}
 
 
 def require(module: str) -> None:
@@ -38,13 +33,10 @@ def require(module: str) -> None:
             importlib.import_module(module)
     except ModuleNotFoundError as error:
         missing = error.name or package
+        command = _install(missing)
         if missing == 'mmcv._ext':
-            raise DependencyError(
-                'mmcv has no compiled operators: unset XCIT_MM_MMCV_FALLBACK, or compile mmcv'
-            ) from None
-        raise DependencyError(
-            f'the package {missing} is not installed: {_install(missing)}'
-        ) from None
+            command = 'unset XCIT_MM_MMCV_FALLBACK, or compile mmcv'
+        raise DependencyError(f'the package {missing} is not installed: {command}') from None
     except AssertionError as error:  # how mmdet and mmseg refuse a version
         raise DependencyError(
             f'{package} refuses the installed versions ({error}): {remedy(error)}'
@@ -54,10 +46,9 @@ def require(module: str) -> None:
         if 'torchvision::' not in str(error):
             raise
         raise DependencyError(
-            f'torchvision {installed("torchvision")} was built for another torch than the '
-            f'{installed("torch")} that is installed ({error}); a "+cpu" torch has no matching '
-            'torchvision in the package index: pip install --force-reinstall torch torchvision '
-            '(the default build runs without a GPU, too)'
+            f'torchvision was built for another torch than the {installed("torch")} that is '
+            f'installed ({error}): pip install --force-reinstall torch torchvision, which also run '
+            'without a GPU'
         ) from None
     except ImportError as error:
         raise DependencyError(f'{package} cannot be imported: {error}. {remedy(error)}') from None
@@ -123,8 +114,7 @@ def _install(missing: str | None = None) -> str:
 def quiet() -> Iterator[None]:
     """Hide what packages print on import about parts that xcit_mm does not use.
 
-    Such as onedl-mmdetection's "Line NMS is not compiled ... you need to recompile", which would
-    mislead every user without compiled mmcv, and "Could not import OneDL".
+    An example is onedl-mmdetection's "Line NMS is not compiled ... you need to recompile".
     """
     previous = logging.root.manager.disable
     logging.disable(logging.WARNING)

@@ -44,11 +44,8 @@ class BrokenConnectionError(UserError):
 class Part:
     """The part of a file that was received, in hidden files beside the target.
 
-    Attributes:
-        path: The received bytes.
-        version: The server's ETag or date of the file; None if it sends none, or no size. Only a
-            transfer of the same version is resumed.
-        size: The bytes of the whole file; None if the server does not send it.
+    ``version`` is the server's ETag or date of the file, None if it sends none or no size; only a
+    transfer of the same version is resumed. ``size`` is that of the whole file, if it is known.
     """
 
     def __init__(self, target: Path) -> None:

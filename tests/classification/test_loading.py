@@ -77,7 +77,7 @@ def as_detector(state):
         (as_detector, 'is not a classifier but a backbone, detector or segmentor'),
         (without('head.'), 'has no classification head, like every DINO model'),
         (without('cls_attn_blocks.1.norm2'), r'2 tensors differ.*cls_attn_blocks\.1\.norm2'),
-        (without('blocks.'), 'holds no XCiT of patch size 8 or 16'),
+        (without('blocks.'), r'holds no XCiT \(cls_token'),
         (replaced('head.weight', torch.zeros(())), r'head\.weight \(\)'),
         (
             replaced('head.weight', torch.full((10, 32), torch.nan)),

@@ -18,33 +18,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.pickles import (
-    BEGIN,
-    CALL,
-    END,
-    HISTORY,
-    RECONSTRUCT,
-    TUPLE,
-    array,
-    call,
-    dtype,
-    latin,
-    name,
-    number,
-    numbers,
-    records,
-    saved,
-    storage,
-    tensor,
-    text,
-    with_pickle,
-    zipped,
-)
+from helpers.pickles import records, saved, zipped
 from mmengine.logging import HistoryBuffer
 
 from xcit_mm import UserError
 from xcit_mm.weights.read import read_checkpoint
 
+BEGIN, END, TUPLE, CALL = b'\x80\2', b'.', b't', b'R'
+HISTORY = 'mmengine.logging.history_buffer.HistoryBuffer'
+RECONSTRUCT = 'numpy._core.multiarray._reconstruct'
 SECONDS = 60  # for a file; they take a hundredth
 MEMORY = 2**26  # bytes beyond what was taken before; the bombs ask for a quarter of a GB and more
 SIZE = 2**15  # of a value that a file uses again and again
@@ -149,9 +131,10 @@ def test_a_rearranged_archive_is_refused_or_whole(read_all):
         torch.serialization.set_crc32_options(True)
     parts = records(file)
     root = next(iter(parts)).partition('/')[0]
+    storages = {key: data for key, data in parts.items() if '/data/' in key}
     refused = {
-        **{f'{key} cut': zipped({**parts, key: parts[key][:-1]}) for key in parts if '/data/' in key},
-        **{f'{key} longer': zipped({**parts, key: parts[key] + b'\0'}) for key in parts if '/data/' in key},
+        **{f'{key} cut': zipped(parts | {key: data[:-1]}) for key, data in storages.items()},
+        **{f'{key} longer': zipped(parts | {key: data + b'0'}) for key, data in storages.items()},
         'no pickle': zipped({k: v for k, v in parts.items() if k != f'{root}/data.pkl'}),
         'compressed': zipped(parts, zipfile.ZIP_DEFLATED),
         'two folders': zipped({**parts, 'x/version': b'3'}),
@@ -160,7 +143,7 @@ def test_a_rearranged_archive_is_refused_or_whole(read_all):
         'a program': zipped({**parts, f'{root}/constants.pkl': b'\x80\2).'}),
         'no byte order': zipped({**parts, f'{root}/byteorder': b'odd'}),
         'no checksums': without_checksums,
-    }  # fmt: skip
+    }
     either = {
         **{f'without {key}': zipped({k: v for k, v in parts.items() if k != key}) for key in parts},
         'with a tail': file + bytes(1000),
@@ -170,6 +153,61 @@ def test_a_rearranged_archive_is_refused_or_whole(read_all):
     outcomes = read_all(refused | either | order, run_state())
     assert all(outcomes[key] for key in refused)
     assert outcomes['another order'] is None
+
+
+def with_pickle(content: bytes, **others: bytes) -> bytes:
+    """A file with this pickle and one storage of 10 floats."""
+    plain = {'version': b'3\n', 'byteorder': b'little', 'data/0': bytes(40)}
+    files = {'data.pkl': content, **plain, **others}
+    return zipped({f'file/{path}': data for path, data in files.items()})
+
+
+def text(value: str) -> bytes:
+    return b'X' + struct.pack('<I', len(value.encode())) + value.encode()
+
+
+def number(value: int) -> bytes:
+    return b'\x8a\x0a' + value.to_bytes(10, 'little', signed=True)
+
+
+def numbers(*values: int) -> bytes:
+    return b'(' + b''.join(map(number, values)) + TUPLE
+
+
+def name(path: str) -> bytes:
+    module, _, attribute = path.rpartition('.')
+    return f'c{module}\n{attribute}\n'.encode()
+
+
+def call(path: str, *args: bytes) -> bytes:
+    return name(path) + b'(' + b''.join(args) + TUPLE + CALL
+
+
+def storage(num: int = 10, key: bytes | None = None, kind: str = 'torch.FloatStorage') -> bytes:
+    parts = text('storage'), name(kind), key or text('0'), text('cpu'), number(num)
+    return b'(' + b''.join(parts) + TUPLE + b'Q'
+
+
+def tensor(
+    size: tuple, stride: tuple, offset: int = 0, of: bytes | None = None, hooks: bytes = b'N'
+) -> bytes:
+    parts = of or storage(), number(offset), numbers(*size), numbers(*stride), b'\x88', hooks
+    return call('torch._utils._rebuild_tensor_v2', *parts)
+
+
+def array(shape: bytes, kind: bytes, content: bytes) -> bytes:
+    begin = call(RECONSTRUCT, name('numpy.ndarray'), numbers(0), text('b'))
+    return begin + b'(' + number(1) + shape + kind + b'\x89' + content + TUPLE + b'b'
+
+
+def dtype(code: str = 'f8', *structure: bytes) -> bytes:
+    state = number(3), text('|'), *(structure or (b'N',) * 3), number(8), number(1), number(0)
+    begin = call('numpy.dtype', text(code), b'\x89', b'\x88')
+    return begin + b'(' + b''.join(state) + TUPLE + b'b'
+
+
+def latin(size: int) -> bytes:
+    return call('_codecs.encode', text('A' * size), text('latin1'))
 
 
 def payloads(trace: str) -> Iterator[tuple[str, bytes]]:

@@ -145,6 +145,7 @@ def test_a_file_of_another_format_is_read_only_if_it_is_trusted(tmp_path):
         (b'', 'it is empty'),
         (b'version https://git-lfs', 'it is cut off, damaged or not a checkpoint'),
         (saved(content())[:-1000], 'it is cut off'),
+        (saved({'a': torch.ones(9)}).replace(b'\x80?', b'\x81?', 1), 'it is .*Bad CRC-32 .*data/0'),
     ],
 )
 @pytest.mark.parametrize('trusted', [False, True])
@@ -153,15 +154,6 @@ def test_a_file_that_is_no_checkpoint_is_refused(tmp_path, data, message, truste
     with pytest.raises(UserError, match=rf'page\.pth cannot be read: {message}') as error:
         read_checkpoint(tmp_path / 'page.pth', trusted=trusted)
     assert '\n' not in str(error.value)
-
-
-@pytest.mark.parametrize('trusted', [False, True])
-def test_a_flipped_bit_is_named(tmp_path, trusted):
-    file = bytearray(saved({'a': torch.zeros(1000)}))
-    file[len(file) // 2] ^= 1
-    (tmp_path / 'a.pth').write_bytes(file)
-    with pytest.raises(UserError, match=r'a\.pth cannot be read: .*damaged .*Bad CRC-32 .*data/0'):
-        read_checkpoint(tmp_path / 'a.pth', trusted=trusted)
 
 
 def test_a_file_that_does_not_exist_or_is_a_pipe_is_refused(tmp_path):

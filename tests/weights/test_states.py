@@ -1,7 +1,6 @@
 """The layouts of other releases: every tensor is loaded, or nothing and the error says why."""
 
 import argparse
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -49,50 +48,35 @@ def prefixed(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {prefix + name: value for name, value in state.items()}
 
 
-def imagenet(model: XCiT):
-    return {'model': trunk(model) | classifier(), 'args': argparse.Namespace(lr=1)}
-
-
-def dino(model: XCiT):
-    """The plain file: the teacher's backbone."""
-    return trunk(model) | {k: v for k, v in classifier().items() if not k.startswith('head')}
-
-
-def dino_training(model: XCiT):
-    """The file of a DINO training, in which the student differs from the teacher."""
+def layouts(model: XCiT) -> dict[str, dict]:
+    """The files in which a model is published, all but the last two without its pyramid."""
+    released = trunk(model) | classifier()
+    dino = {k: v for k, v in released.items() if not k.startswith('head')}
     head = {'head.mlp.0.weight': torch.zeros(2), 'head.last_layer.weight_g': torch.zeros(2)}
+    student = {k: v + 1 for k, v in dino.items()}  # differs from the teacher
     return {
-        'student': prefixed(prefixed(dino(XCiT('n12', 16)), 'backbone.') | head, 'module.'),
-        'teacher': prefixed(dino(model), 'backbone.') | head,
-        'optimizer': {'state': {}},
-        'args': argparse.Namespace(arch='xcit'),
+        'imagenet': {'model': released, 'args': argparse.Namespace(lr=1)},
+        'dino': dino,
+        'dino training': {
+            'student': prefixed(prefixed(student, 'backbone.') | head, 'module.'),
+            'teacher': prefixed(dino, 'backbone.') | head,
+            'optimizer': {'state': {}},
+            'args': argparse.Namespace(arch='xcit'),
+        },
+        'dino student': {'student': prefixed(dino, 'module.backbone.')},
+        'timm': {k.replace('pos_embeder.', 'pos_embed.'): v for k, v in released.items()},
+        'mmdet 2': {
+            'meta': {'mmdet_version': '2.11.0', 'CLASSES': ('person',), 'epoch': 36, 'lr': [1e-4]},
+            'state_dict': prefixed(model.state_dict(), 'backbone.')
+            | {'rpn_head.rpn_conv.weight': torch.zeros(3)},
+            'optimizer': {'state': {0: {'step': 1, 'exp_avg': torch.zeros(3)}}, 'param_groups': []},
+        },
+        'whole backbone': model.state_dict(),
     }
 
 
-def dino_student(model: XCiT):
-    return {'student': prefixed(dino(model), 'module.backbone.')}
-
-
-def timm_file(model: XCiT):
-    state = trunk(model) | classifier()
-    return {name.replace('pos_embeder.', 'pos_embed.'): value for name, value in state.items()}
-
-
-def mmdet2(model: XCiT):
-    """A detector of mmdet 2, with its meta and the state of the optimizer."""
-    return {
-        'meta': {'mmdet_version': '2.11.0', 'CLASSES': ('person',), 'epoch': 36, 'lr': [1e-4]},
-        'state_dict': prefixed(model.state_dict(), 'backbone.')
-        | {'rpn_head.rpn_conv.weight': torch.zeros(3)},
-        'optimizer': {'state': {0: {'step': 1, 'exp_avg': torch.zeros(3)}}, 'param_groups': []},
-    }
-
-
-def whole(model: XCiT):
-    return model.state_dict()
-
-
-TRUNK_LAYOUTS = [imagenet, dino, dino_training, dino_student, timm_file]
+LAYOUTS = ('imagenet', 'dino', 'dino training', 'dino student', 'timm', 'mmdet 2', 'whole backbone')
+WITH_PYRAMID = LAYOUTS[-2:]
 
 
 def assert_same(a: dict, b: dict) -> None:
@@ -101,11 +85,11 @@ def assert_same(a: dict, b: dict) -> None:
         assert torch.equal(a[name], b[name]), name
 
 
-@pytest.mark.parametrize('layout', [*TRUNK_LAYOUTS, mmdet2, whole], ids=lambda f: f.__name__)
-def test_every_layout_gives_the_maps_of_its_source(source, tmp_path, layout: Callable):
-    torch.save(layout(source), tmp_path / 'weights')  # the name has no ending
+@pytest.mark.parametrize('layout', LAYOUTS)
+def test_every_layout_gives_the_maps_of_its_source(source, tmp_path, layout):
+    torch.save(layouts(source)[layout], tmp_path / 'weights')  # the name has no ending
     loaded = pretrained(tmp_path / 'weights')
-    if layout in TRUNK_LAYOUTS:
+    if layout not in WITH_PYRAMID:
         for level in ('fpn1', 'fpn2'):  # not in the file
             getattr(loaded, level).load_state_dict(getattr(source, level).state_dict())
         assert 'XCiT-N12/16' in convert(tmp_path / 'weights', tmp_path / 'converted.pth')
@@ -117,7 +101,7 @@ def test_every_layout_gives_the_maps_of_its_source(source, tmp_path, layout: Cal
 
 
 def test_the_log_says_how_much_is_loaded_and_what_starts_at_random(source, tmp_path, log):
-    save_file(timm_file(source), tmp_path / 'imagenet.pth')  # safetensors under any name
+    save_file(layouts(source)['timm'], tmp_path / 'imagenet.pth')  # safetensors under any name
     loaded = pretrained(tmp_path / 'imagenet.pth', out_norm=True)
     assert trunk(loaded)['blocks.11.gamma1'].equal(trunk(source)['blocks.11.gamma1'])
     output = '\n'.join(log)
@@ -142,7 +126,7 @@ def test_the_log_says_how_much_is_loaded_and_what_starts_at_random(source, tmp_p
     ],
 )
 def test_weights_of_another_arch_are_refused_with_both_sides(source, tmp_path, kwargs, message):
-    torch.save(imagenet(source), tmp_path / 'n12_16.pth')
+    torch.save(layouts(source)['imagenet'], tmp_path / 'n12_16.pth')
     with pytest.raises(UserError, match=rf'n12_16\.pth does not hold .*{message}'):
         pretrained(tmp_path / 'n12_16.pth', **kwargs)
 
@@ -197,9 +181,9 @@ def test_an_init_cfg_that_would_load_nothing_is_refused(init_cfg):
 
 
 def test_a_converted_detector_is_whole_and_overwrites_nothing(source, tmp_path):
-    torch.save(mmdet2(source), tmp_path / 'source.pth')
+    torch.save(layouts(source)['mmdet 2'], tmp_path / 'source.pth')
     convert(tmp_path / 'source.pth', tmp_path / 'target.pth')
-    state = mmdet2(source)['state_dict']
+    state = layouts(source)['mmdet 2']['state_dict']
     assert_same(torch.load(tmp_path / 'target.pth')['state_dict'], state)
     assert_same(detector_state(state | prefixed(classifier(), 'backbone.')), state)
     with pytest.raises(UserError, match='already exists'):

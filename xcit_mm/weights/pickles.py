@@ -43,15 +43,11 @@ class UnsafeClassError(UnreadableError):
 
 
 class _Value:
-    """A value on the stack of a pickle.
+    """A value on the stack of a pickle, whose copy takes about ``size`` bytes.
 
-    Attributes:
-        content: A string, a number, the name of a class or function, or a tuple of these.
-        maker: The name of the class or function that makes the value.
-        size: The approximate bytes of a copy of the value with everything in it.
+    ``content`` is a string, a number, the name of a class or function, or a tuple of these.
+    ``maker`` is the name of the class or function that makes the value.
     """
-
-    __slots__ = ('content', 'maker', 'size')
 
     def __init__(self, content: Any = None, maker: str | None = None) -> None:
         self.content, self.maker = content, maker
@@ -66,12 +62,7 @@ def checked_pickle(data: bytes, record_sizes: Mapping[str, int]) -> bytes:
     """Follow a pickle without building anything, and replace its names by those of STAND_INS.
 
     PyTorch refuses the instructions that are not followed here. ``record_sizes`` are the bytes of
-    each record of the file.
-
-    Raises:
-        UnsafeClassError: If the pickle names a class or function that is not allowed.
-        UnreadableError: If it asks for more memory or time than its own size explains, or for a
-            storage that the file does not have.
+    each record of the file, which a storage must have.
     """
     pieces, copied = [], 0
     stack: list[_Value] = []

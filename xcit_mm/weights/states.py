@@ -57,16 +57,11 @@ def architecture(state: Mapping[str, Tensor], path: str | Path) -> Architecture:
 
 
 def model_state(checkpoint: Any, path: str | Path) -> dict[str, Tensor]:
-    """Return the weights in what a checkpoint file holds.
+    """Return the weights in what a file holds, or raise a UserError if it has no or other values.
 
-    Args:
-        checkpoint: A state dict by itself (timm, DINO) or under ``state_dict`` (mmdet, mmseg,
-            mmengine), ``model`` (the authors' ImageNet release), ``teacher`` or ``student``
-            (DINO, which evaluates the teacher).
-        path: The file, for the error message.
-
-    Raises:
-        UserError: If there are no weights, or something else among them.
+    They are a state dict by itself (timm, DINO) or under ``state_dict`` (mmdet, mmseg, mmengine),
+    ``model`` (the authors' ImageNet release), ``teacher`` or ``student`` (DINO, which evaluates the
+    teacher).
     """
     state = checkpoint
     if isinstance(checkpoint, Mapping):
@@ -115,18 +110,8 @@ def detector_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def convert(source: str | Path, target: Path, trusted: bool = False) -> str:
     """Write the weights of a checkpoint under our names, for mmengine to load.
 
-    Args:
-        source: A checkpoint (see :func:`xcit_mm.weights.read.read_checkpoint`) in any layout that
-            :func:`model_state` takes.
-        target: A new file with ``{'state_dict': ...}`` of the whole detector or segmentor, or of
-            the backbone if the source is a classifier or a DINO model.
-        trusted: Whether to run code in the source.
-
-    Returns:
-        A sentence about what was written.
-
-    Raises:
-        UserError: If the source cannot be read or holds no XCiT, or the target exists.
+    ``target`` is a new file with ``{'state_dict': ...}`` of the whole detector or segmentor, or of
+    the backbone if the source is a classifier or a DINO model. Returns a sentence about it.
     """
     if target.exists():
         raise UserError(f'{target} already exists; name a new file')
@@ -152,11 +137,8 @@ def require_same_tensors(
     """Compare the weights of a file with those of a model, by name, shape and kind of number.
 
     mmengine loads the tensors that fit and logs the others, so that a model with random weights is
-    trained or evaluated. Floats of different sizes are converted, and count as the same.
-
-    Raises:
-        UserError: If they differ, with the first differences of both, or a weight is infinite or
-            not a number. The names in ``may_be_missing`` need not be in the file.
+    trained or evaluated. Here a difference or an infinite weight is a UserError. Floats of
+    different sizes are converted, and count as the same.
     """
     differ = [
         name
