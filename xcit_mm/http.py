@@ -83,15 +83,10 @@ def fetch(
 ) -> None:
     """Download a file, from where an earlier call or a broken connection ended.
 
+    The file gets the name ``target`` when all of it is there. ``check`` raises a UserError for the
+    path of a wrong file, which is removed then. ``size`` are the bytes of the file, if known, and
+    ``limit`` the most bytes otherwise. ``remedy`` is what the user can do if the download fails.
     Only one process may fetch the same target at a time.
-
-    Args:
-        url: http:// or https://.
-        target: The new file, which gets its name when all of it is there.
-        check: Raises a UserError for the path of a wrong file, which is removed then.
-        size: The bytes of the file, if known.
-        limit: The most bytes of a file whose size is not known.
-        remedy: What the user can do if the file cannot be downloaded.
     """
     part = Part(target)
     farthest, failures = part.offset, 0
@@ -139,12 +134,12 @@ def _receive(url: str, part: Part, size: int | None, limit: int, remedy: str) ->
         version = tag if tag.startswith('"') else response.headers.get('Last-Modified')
         is_rest, sent = response.status == 206, response.headers.get('Content-Range', '')
         total = part.size if is_rest else response.length
+        expected = total or size or 0
+        too_large = f'{url} has more than {limit} bytes; {remedy}'
         if total is None and size is None and not response.chunked:
             raise UserError(f'{url}: the server does not send the size of the file; {remedy}')
         if size is not None and total not in (None, size):
             raise UserError(f'{url} has {total} bytes instead of {size}; {remedy}')
-        expected = total or size or 0
-        too_large = f'{url} has more than {limit} bytes; {remedy}'
         if expected > limit:
             raise UserError(too_large)
         if not is_rest:  # the file has changed, or the server sends no parts

@@ -1,36 +1,21 @@
 """Packages that are missing or do not fit: the reason and what to install."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
-from tempfile import TemporaryFile
 
 import pytest
 from helpers import ROOT
+from helpers.in_process import call_tool
 from helpers.runs import DETECTOR, SEGMENTOR
-from helpers.tool_server import Process
 
 from xcit_mm import environment
 from xcit_mm.environment import DependencyError
 
+MISSING = 'ModuleNotFoundError("No module", name=__name__)'
 IMPORTED_FIRST = ('torch', 'cv2', 'mmengine')  # in this order, by xcit_mm
-# Runs a tool as if the package that is named first were not installed.
-WITHOUT = """
-import runpy, sys
-package, *sys.argv = sys.argv[1:]
-for name in list(sys.modules):
-    if name.startswith((package, 'xcit_mm.datasets.coco', 'xcit_mm.engine.iou_metric')):
-        del sys.modules[name]
-
-class Missing:
-    def find_spec(name, *args):
-        if name.startswith(package):
-            raise ModuleNotFoundError(name, name=package)
-
-sys.meta_path.insert(0, Missing)
-runpy.run_path(sys.argv[0], run_name='__main__')
-"""
 
 
 def plant(folder: Path, package: str, code: str) -> None:
@@ -49,7 +34,7 @@ def start(planted: Path, *command: object) -> subprocess.CompletedProcess:
 def test_a_missing_package_is_a_line_with_the_extra_to_install(tmp_path, package):
     for name in IMPORTED_FIRST[: IMPORTED_FIRST.index(package)]:
         plant(tmp_path, name, '')
-    plant(tmp_path, package, f'raise ModuleNotFoundError("No module", name={package!r})')
+    plant(tmp_path, package, f'raise {MISSING}')
     done = start(tmp_path, 'tools/make_shapes.py', tmp_path / 'shapes')
     assert done.returncode == 2
     (line,) = done.stderr.strip().splitlines()
@@ -57,24 +42,31 @@ def test_a_missing_package_is_a_line_with_the_extra_to_install(tmp_path, package
 
 
 @pytest.mark.parametrize(
-    ('package', 'config'), [('mmcv', DETECTOR), ('mmdet', DETECTOR), ('mmseg', SEGMENTOR)]
+    ('package', 'config', 'error', 'message'),
+    [
+        ('mmcv', DETECTOR, MISSING, 'the package mmcv is not installed'),
+        ('mmdet', DETECTOR, MISSING, 'the package mmdet is not installed'),
+        ('mmseg', SEGMENTOR, MISSING, 'the package mmseg is not installed'),
+        (
+            'torchvision',
+            DETECTOR,
+            'RuntimeError("operator torchvision::nms does not exist")',
+            'was built for another torch .*: pip install --force-reinstall torch torchvision',
+        ),
+    ],
 )
-def test_a_missing_framework_is_named_before_a_model_is_built(shapes_root, package, config):
-    with TemporaryFile('w+') as output:
-        arguments = ['tools/train.py', config, '--cfg-options', f'data_root={shapes_root}']
-        assert Process(['-c', WITHOUT, package, *arguments], output, output).wait() == 2
-        output.seek(0)
-        assert f'the package {package} is not installed' in output.read().splitlines()[-1]
-
-
-def test_a_torchvision_built_for_another_torch_is_explained(shapes_root, tmp_path):
-    plant(tmp_path, 'torchvision', 'raise RuntimeError("operator torchvision::nms does not exist")')
-    data = ['--cfg-options', f'data_root={shapes_root}']
-    done = start(tmp_path, 'tools/train.py', DETECTOR, *data)
-    assert done.returncode == 2
-    (line,) = done.stderr.strip().splitlines()
-    assert 'was built for another torch' in line
-    assert 'pip install --force-reinstall torch torchvision' in line
+def test_a_package_that_is_missing_or_does_not_fit_is_named_before_a_model_is_built(
+    monkeypatch, capfd, shapes_root, tmp_path, package, config, error, message
+):
+    plant(tmp_path, package, f'raise {error}')
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in list(sys.modules):
+        if name.partition('.')[0] == package:
+            monkeypatch.delitem(sys.modules, name)
+    arguments = ['--work-dir', tmp_path / 'run', '--cfg-options', f'data_root={shapes_root}']
+    code, _, errors = call_tool(monkeypatch, capfd, 'train.py', config, *arguments)
+    assert code == 2
+    assert re.search(message, errors.splitlines()[-1])
 
 
 @pytest.mark.parametrize(

@@ -18,12 +18,10 @@ NO_SCORE = 0.0  # of a blank box
 
 
 class DetectorGraph(Graph):
-    """The objects of one image in the order of their scores.
+    """The objects of one image (1, 3, H, W) in the order of their scores.
 
-    Shape:
-        (1, 3, H, W) to boxes (n, 4) (left, top, right, bottom in pixels), scores (n,), labels (n,)
-        and, if the model has masks, masks (n, M, M): the probability that a place in the box
-        belongs to the object.
+    They are boxes (n, 4) (left, top, right, bottom in pixels), scores (n,), labels (n,) and, if the
+    model has them, masks (n, M, M): the probability that a place in the box belongs to the object.
     """
 
     batched = False
@@ -47,8 +45,7 @@ class DetectorGraph(Graph):
         self.outputs = ('boxes', 'scores', 'labels', *masks)
 
     def forward(self, image: Tensor) -> tuple[Tensor, ...]:
-        maps = self.model.extract_feat(self._pad(self.normalize(image)))
-        boxes, scores, labels = self._candidates(maps, image)
+        maps, boxes, scores, labels = self._candidates(image)
         above = scores > self.score_thr
         cfg = self.model.test_cfg.rcnn
         boxes, scores, labels = _nms(
@@ -79,8 +76,7 @@ class DetectorGraph(Graph):
 
     def lower_threshold(self, image: Tensor, number: int) -> None:
         """Lower the threshold of scores until a number of boxes is above it, before NMS."""
-        maps = self.model.extract_feat(self._pad(self.normalize(image)))
-        _, scores, _ = self._candidates(maps, image)
+        _, _, scores, _ = self._candidates(image)
         self.score_thr.copy_(scores.topk(number + 1).values[-1])
 
     def _pad(self, x: Tensor) -> Tensor:
@@ -113,8 +109,9 @@ class DetectorGraph(Graph):
         boxes, score, _ = _nms(boxes, score, level, cfg.nms.iou_threshold, cfg.max_per_img)
         return boxes, score > NO_SCORE
 
-    def _candidates(self, maps: tuple[Tensor, ...], image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return a box (n, 4), a score (n,) and a label (n,) for each proposal and class."""
+    def _candidates(self, image: Tensor) -> tuple[tuple[Tensor, ...], Tensor, Tensor, Tensor]:
+        """Return the maps, and for each proposal and class a box (n, 4), score and label (n,)."""
+        maps = self.model.extract_feat(self._pad(self.normalize(image)))
         H, W = image.shape[2:]
         border = torch.cat([image.new_full((1,), side) for side in (W, H, W, H)])
         proposals, real = self._propose(maps, border)
@@ -126,7 +123,7 @@ class DetectorGraph(Graph):
         anchors = proposals[:, None].expand(-1, num_classes, -1)
         boxes = head.bbox_coder.decode(anchors.reshape(-1, 4), deltas.reshape(-1, 4))
         labels = torch.arange(num_classes, device=scores.device).repeat(len(proposals))
-        return _clip(boxes, border), scores.flatten(), labels
+        return maps, _clip(boxes, border), scores.flatten(), labels
 
     def _masks(self, maps: tuple[Tensor, ...], boxes: Tensor, labels: Tensor) -> Tensor:
         head = self.model.roi_head.mask_head
