@@ -135,7 +135,7 @@ def _receive(url: str, part: Part, size: int | None, limit: int, remedy: str) ->
         is_rest, sent = response.status == 206, response.headers.get('Content-Range', '')
         total = part.size if is_rest else response.length
         expected = total or size or 0
-        too_large = f'{url} has more than {limit} bytes; {remedy}'
+        too_large = f'{url} has more than {limit / 2**20:g} MiB; {remedy}'
         if total is None and size is None and not response.chunked:
             raise UserError(f'{url}: the server does not send the size of the file; {remedy}')
         if size is not None and total not in (None, size):

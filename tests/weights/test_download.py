@@ -1,19 +1,25 @@
-"""Downloads: whole in the cache or not there, from a server on this machine."""
+"""The weights that a run starts from: downloads are whole in the cache or not there."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from helpers import ROOT
 from helpers.file_server import serving
+from mmengine.runner import CheckpointLoader
 from safetensors.torch import save
 
 from xcit_mm import UserError, XCiT, http
+from xcit_mm.engine.config.load import load_config
 from xcit_mm.http import UnreachableError
 from xcit_mm.weights.download import cache_path, download
+from xcit_mm.weights.pretrained import pretrained_weights, read_all_safely
 from xcit_mm.weights.read import read_checkpoint
 
 MEGABYTE = 2**20
+REAL = ROOT / 'configs/mask_rcnn_xcit_s12_8_3x.py'
+SHAPES = ROOT / 'configs/sem_fpn_xcit_n12_16_shapes.py'
 
 
 @pytest.fixture
@@ -22,6 +28,13 @@ def server(tmp_path, monkeypatch):
     monkeypatch.setattr(http, 'PAUSE', 0)
     with serving() as server:
         yield server
+
+
+@pytest.fixture
+def offline(tmp_path, monkeypatch):
+    """An empty cache, and a closed port instead of the server."""
+    monkeypatch.setenv('MMENGINE_HOME', str(tmp_path))
+    monkeypatch.setenv('https_proxy', 'http://127.0.0.1:9')
 
 
 @pytest.fixture
@@ -112,3 +125,40 @@ def test_a_backbone_starts_from_a_url(server, tmp_path):
     model.init_weights()
     for name, value in source.state_dict().items():
         assert torch.equal(model.state_dict()[name], value), name
+
+
+def test_no_training_starts_at_random_by_itself(offline):
+    message = r'384_dist\.pth cannot be reached .*--cfg-options pretrained=FILE'
+    with pytest.raises(UnreachableError, match=message):
+        pretrained_weights(load_config(REAL, {'train_cfg.max_iters': 5}))
+    for cfg in (load_config(SHAPES), load_config(REAL, {'pretrained': None})):
+        (note,) = pretrained_weights(cfg)
+        assert 'starts from random weights' in note
+
+
+def test_the_weights_in_the_cache_are_enough_and_the_config_is_not_changed(offline):
+    cfg = load_config(REAL)
+    before = cfg.to_dict()
+    path = cache_path(cfg.pretrained)
+    path.parent.mkdir(parents=True)
+    path.touch()
+    assert pretrained_weights(cfg) == []
+    assert cfg.to_dict() == before
+
+
+def test_a_file_must_exist(tmp_path):
+    cfg = load_config(REAL, {'pretrained': str(tmp_path / 'mine.pth')})
+    with pytest.raises(UserError, match=r'mine\.pth does not exist'):
+        pretrained_weights(cfg)
+    (tmp_path / 'mine.pth').touch()
+    assert pretrained_weights(cfg) == []
+
+
+def test_mmengine_reads_safely_within_the_block_only(tmp_path):
+    torch.save({'a': torch.nn.Identity()}, tmp_path / 'code.pth')
+    before = dict(CheckpointLoader._schemes)
+    with read_all_safely(trusted=True):
+        CheckpointLoader.load_checkpoint(str(tmp_path / 'code.pth'))
+    with read_all_safely(trusted=False), pytest.raises(UserError, match='more than weights'):
+        CheckpointLoader.load_checkpoint(str(tmp_path / 'code.pth'))
+    assert dict(CheckpointLoader._schemes) == before
