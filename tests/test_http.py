@@ -83,12 +83,12 @@ def test_without_a_version_nothing_is_kept(server, target, version):
     assert server.ranges == [None] * ATTEMPTS
 
 
-@pytest.mark.parametrize('note', ['{"version": "\\"1\\"", "size": 30', '[]', '{"version": 1}'])
-def test_a_part_with_a_damaged_note_is_not_used(server, target, note):
-    target.with_name('.a.part').write_bytes(CHANGED[:100_000])
-    target.with_name('.a.part.json').write_text(note)
-    assert fetched(server, target) == CONTENT
-    assert server.ranges == [None]
+def test_a_part_with_a_damaged_note_is_not_used(server, target):
+    for note in ('{"version": "\\"1\\"", "size": 30', '[]', '{"version": 1}'):
+        target.with_name('.a.part').write_bytes(CHANGED[:100_000])
+        target.with_name('.a.part.json').write_text(note)
+        assert fetched(server, target) == CONTENT
+    assert server.ranges == [None] * 3
 
 
 def test_an_interruption_after_the_last_byte_loses_none(server, target):
@@ -140,14 +140,11 @@ def test_a_file_of_another_or_unknown_size_is_not_downloaded(server, target, mon
     assert list(target.parent.iterdir()) == []
     server.cuts = [100_000]
     assert fetched(server, target, SIZE) == CONTENT
-
-
-def test_an_answer_without_end_is_given_up(server, target):
+    target.unlink()
     server.endless.add('/a')
     with pytest.raises(UserError, match=r'has more than 0\.28\d+ MiB'):
         fetched(server, target, SIZE)
     assert list(target.parent.iterdir()) == []
-    assert server.requests == ['/a']
 
 
 @pytest.mark.parametrize(

@@ -216,19 +216,14 @@ def payloads(trace: str) -> Iterator[tuple[str, bytes]]:
     calls = {
         'os.mkdir': folder,
         'posix.system': command,
-        'subprocess.getoutput': command,
         '__builtin__.eval': text(f"__import__('os').mkdir({trace!r})"),
         'builtins.__import__': text('antigravity'),
         'torch.load': folder,
-        'torch.jit.load': folder,
         'numpy.load': folder,
         'functools.partial': name('os.mkdir') + folder,
-        'operator.methodcaller': text('mkdir'),
         'pathlib.PosixPath': folder,
-        'mmengine.utils.mkdir_or_exist': folder,
         'torch._utils._rebuild_wrapper_subclass': folder,
         'torch.storage._load_from_bytes': latin(9),
-        'torch.nn.Linear': number(2) + number(2),
         'numpy.ndarray': numbers(1) + text('O') + latin(8),
     }
     for path, args in calls.items():
@@ -278,18 +273,12 @@ def bombs() -> Iterator[tuple[str, bytes]]:
     yield 'bytes', b'\x8e' + struct.pack('<Q', 2**33) + b'a'
     yield 'frame', b'\x95' + struct.pack('<Q', 2**33) + b'a'
     yield 'integer', b'\x8b' + struct.pack('<i', 2**31 - 1)
-    for size, stride in (
-        ((10**12,), (0,)),
-        ((10**6, 10**6), (0, 0)),
-        ((2**62, 4), (0, 0)),
-        ((11,), (1,)),
-        ((2,), (2**62,)),
-        ((-1,), (1,)),
-        ((-1, -8), (1, 1)),
-        ((10,), (-1,)),
-        ((10,), (1, 1)),
-    ):
-        yield f'tensor {size} {stride}', tensor(size, stride)
+    for size in ((10**12,), (10**6, 10**6), (2**62, 4)):
+        yield f'tensor {size} of the same number', tensor(size, (0,) * len(size))
+    for size, stride in ((11, 1), (2, 2**62), (-1, 1), (10, -1)):
+        yield f'tensor {size} {stride}', tensor((size,), (stride,))
+    yield 'tensor of two negative sizes', tensor((-1, -8), (1, 1))
+    yield 'tensor with a stride too many', tensor((10,), (1, 1))
     yield 'tensor far in its storage', tensor((1,), (1,), offset=2**61)
     yield 'tensor before its storage', tensor((1,), (1,), offset=-1)
     yield 'tensor without storage', tensor((1,), (1,), of=b'N')
