@@ -2,21 +2,18 @@
 
 import os
 import shutil
-import stat
-import zlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path, PurePosixPath
-from zipfile import BadZipFile, ZipFile, ZipInfo
+from pathlib import Path
+from zipfile import ZipFile
 
 from filelock import FileLock
 from rich.console import Console
-from rich.progress import track
 from torchvision.datasets.utils import calculate_md5
 
-from ..errors import ArgumentError, UserError, reason
+from ..errors import ArgumentError, UserError
 from ..files import require_writable, writing_to
 from ..http import UnreachableError, fetch
 
@@ -103,7 +100,6 @@ def prepare(
     splits: Collection[str] = SPLITS,
     mirror: str | None = None,
     keep_archives: bool = False,
-    report: Callable[[str], None] = print,
 ) -> Path:
     """Download, check and unpack the folders of a dataset that are missing.
 
@@ -117,7 +113,6 @@ def prepare(
         splits: 'train', 'val' or both.
         mirror: Address of a folder that has the archives; None for the authors' servers.
         keep_archives: Move downloaded archives to ``root`` instead of removing them.
-        report: Called with each line of the report.
 
     Returns:
         The folder that configs call ``data_root``.
@@ -126,7 +121,7 @@ def prepare(
         UserError: If the splits cannot be separated, the disk is too small or not writable, an
             archive cannot be downloaded or is damaged, or a folder exists and is not complete.
     """
-    root, downloads = Path(root), Path(root, DOWNLOADS)
+    root = Path(root)
     archives = [archive for archive in dataset.archives if archive.split in (None, *splits)]
     if set(splits) != set(SPLITS) and len(archives) == len(dataset.archives):
         raise ArgumentError(f'{archives[0].name} contains all splits: leave out --splits')
@@ -138,26 +133,19 @@ def prepare(
             shutil.rmtree(root / DRAFT, ignore_errors=True)  # from a killed process
             missing = [archive for archive in archives if not _is_complete(root, archive)]
             _require_space(root, missing, keep_archives)
-            downloads.mkdir(exist_ok=True)
+            (root / DOWNLOADS).mkdir(exist_ok=True)
             for archive in archives:
                 if archive in missing:
                     _unpack(_get_archive(root, archive, mirror), root, archive)
                 state = 'unpacked and checked' if archive in missing else 'already there'
-                report(f'{root / archive.folder}: {state}')
-                for file in _downloaded(root, archive):
-                    if keep_archives and file.name == archive.name:
-                        file.replace(root / archive.name)
-                    else:
-                        file.unlink()
+                print(f'{root / archive.folder}: {state}', flush=True)
+                kept, downloaded = _archive_paths(root, archive)
+                if keep_archives and downloaded.exists():
+                    downloaded.replace(kept)
+                downloaded.unlink(missing_ok=True)
             with suppress(OSError):  # it may contain parts of other archives
-                downloads.rmdir()
+                (root / DOWNLOADS).rmdir()
     return root / dataset.data_root
-
-
-def _downloaded(root: Path, archive: Archive) -> list[Path]:
-    """Return the files of a complete or interrupted download, which may be hidden."""
-    files = (root / DOWNLOADS).glob('*')
-    return [file for file in files if file.name.lstrip('.').startswith(archive.name)]
 
 
 def _is_complete(root: Path, archive: Archive) -> bool:
@@ -182,9 +170,9 @@ def _require_complete(folder: Path, archive: Archive, remedy: str) -> None:
 def _require_space(root: Path, missing: Collection[Archive], keep_archives: bool) -> None:
     downloads = [0]
     for archive in missing:
-        if not (root / archive.name).is_file():
-            sizes = [file.stat().st_size for file in _downloaded(root, archive)]
-            downloads.append(archive.size - max(sizes, default=0))
+        if not any(path.is_file() for path in _archive_paths(root, archive)):
+            received = (root / DOWNLOADS).glob(f'.{archive.name}.*')  # by an interrupted download
+            downloads.append(archive.size - max((f.stat().st_size for f in received), default=0))
     # Without keep_archives, an archive is removed before the next one is downloaded.
     needed = sum(archive.unpacked for archive in missing)
     needed += sum(downloads) if keep_archives else max(downloads)
@@ -196,8 +184,13 @@ def _require_space(root: Path, missing: Collection[Archive], keep_archives: bool
         )
 
 
+def _archive_paths(root: Path, archive: Archive) -> tuple[Path, Path]:
+    """Return where the user can provide an archive, and where it is downloaded to."""
+    return root / archive.name, root / DOWNLOADS / archive.name
+
+
 def _get_archive(root: Path, archive: Archive, mirror: str | None) -> Path:
-    provided, file = root / archive.name, root / DOWNLOADS / archive.name
+    provided, file = _archive_paths(root, archive)
     if provided.is_file():
         _require_md5(archive.md5, str(provided), provided)
         return provided
@@ -223,26 +216,12 @@ def _require_md5(md5: str, source: str, file: Path) -> None:
 
 
 def _unpack(file: Path, root: Path, archive: Archive) -> None:
-    draft, remedy = root / DRAFT, 'remove it and start again'
+    draft = root / DRAFT
     try:
-        with ZipFile(file) as opened:
-            entries = opened.infolist()
-            unsafe = [entry.filename for entry in entries if not _is_safe(entry)]
-            if unsafe:
-                raise UserError(f'{file} was not unpacked: {unsafe[0]} is unsafe; remove the file')
-            for entry in track(entries, f'Unpacking {file.name}', console=Console(stderr=True)):
-                opened.extract(entry, draft)  # checks its CRC
-        _require_complete(draft / archive.folder, archive, f'{file} is incomplete, {remedy}')
+        with Console(stderr=True).status(f'Unpacking {file}'), ZipFile(file) as opened:
+            opened.extractall(draft)  # never outside of it, and without links
+        _require_complete(draft / archive.folder, archive, f'remove {file} and start again')
         os.sync()  # after a power failure, too, a folder of this name is complete
         (draft / archive.folder).rename(root / archive.folder)
-    except (BadZipFile, EOFError, RuntimeError, ValueError, zlib.error) as error:
-        raise UserError(f'{file} cannot be unpacked ({reason(error)}): {remedy}') from None
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-
-
-def _is_safe(entry: ZipInfo) -> bool:
-    """Return whether an entry is a plain file or folder that stays in the folder of the archive."""
-    path, kind = PurePosixPath(entry.filename), stat.S_IFMT(entry.external_attr >> 16)
-    leaves = path.is_absolute() or '..' in path.parts or '\\' in entry.filename
-    return not leaves and kind in (0, stat.S_IFREG, stat.S_IFDIR)
