@@ -17,10 +17,10 @@ import pytest
 from helpers import ROOT
 from helpers.file_server import serving
 from helpers.in_process import call_tool
+from xcit_mm.datasets.config import check_data
 
 from xcit_mm import UserError
 from xcit_mm.datasets import download as module
-from xcit_mm.datasets.config import check_data
 from xcit_mm.datasets.download import ADE20K, COCO, DATASETS, DOWNLOADS, Archive, Dataset, prepare
 from xcit_mm.engine.config.load import load_config
 

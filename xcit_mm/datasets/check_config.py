@@ -85,14 +85,12 @@ def check_classes(cfg: Config, splits: tuple[str, ...]) -> None:
                     )
 
 
-def leaf_datasets(dataset: Any) -> Iterator[Any]:
-    """Yield the datasets, or their configs, inside those that wrap or join other datasets."""
-    parts = dataset if isinstance(dataset, dict) else vars(dataset)
-    inner = parts['datasets'] if 'datasets' in parts else [parts.get('dataset')]
-    if inner == [None]:
+def leaf_datasets(dataset: dict) -> Iterator[dict]:
+    """Yield the datasets that read files, inside those that wrap or join other datasets."""
+    inner = dataset.get('dataset') or dataset.get('datasets')
+    if not inner:
         yield dataset
-        return
-    for wrapped in inner:
+    for wrapped in [inner] if isinstance(inner, dict) else inner or []:
         yield from leaf_datasets(wrapped)
 
 
