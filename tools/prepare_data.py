@@ -19,11 +19,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     datasets = parser.add_subparsers(dest='dataset', required=True)
     for name, root in ROOTS.items():
-        what = f'download, check and unpack {name}; the next call resumes an interrupted download'
-        add_download_arguments(datasets.add_parser(name, help=what, description=what), root)
+        text = f'download, check and unpack {name}; the next call resumes an interrupted download'
+        add_download_arguments(datasets.add_parser(name, help=text, description=text), root)
     for name in LAYOUTS:
-        what = f'convert a {name.upper()} dataset: write annotations and a config; keep the images'
-        add_layout_arguments(datasets.add_parser(name, help=what, description=what))
+        text = f'write annotations and a config for a {name.upper()} dataset; its images stay there'
+        add_layout_arguments(datasets.add_parser(name, help=text, description=text))
     args = parser.parse_args()
 
     with cli.imports():
@@ -37,18 +37,15 @@ def main() -> None:
         return
     dataset = DATASETS[args.dataset]
     data_root = prepare(dataset, args.root, args.splits, args.mirror, args.keep_archives)
-    remedy = 'the configs find it'
+    next_step = 'the configs find it'
     if Path(args.root) != Path(dataset.root):
-        remedy = f'pass --cfg-options data_root={data_root} to the tools'
-    print(f'The dataset is complete: {remedy}')
+        next_step = f'pass --cfg-options data_root={data_root} to the tools'
+    print(f'The dataset is complete: {next_step}')
 
 
 def add_download_arguments(parser: argparse.ArgumentParser, root: str) -> None:
     parser.add_argument(
-        '--root',
-        metavar='DIR',
-        default=root,
-        help=f'folder to write to; default: {root}, as in the configs',
+        '--root', metavar='DIR', default=root, help=f'the folder to write to; default: {root}'
     )
     parser.add_argument(
         '--splits',
@@ -57,11 +54,7 @@ def add_download_arguments(parser: argparse.ArgumentParser, root: str) -> None:
         default=SPLITS,
         help='only for COCO: val is a twentieth of it and enough to evaluate; default: both',
     )
-    parser.add_argument(
-        '--mirror',
-        metavar='URL',
-        help='address of a folder that has the archives under their names',
-    )
+    parser.add_argument('--mirror', metavar='URL', help='a folder on the web with the archives')
     parser.add_argument(
         '--keep-archives', action='store_true', help='keep them in DIR after they are unpacked'
     )
