@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import pickle
 import random
+import re
 import shutil
 from pathlib import Path
 
@@ -257,8 +258,7 @@ def test_all_problems_are_counted_logged_once_and_survive_the_pipeline(dataset, 
     planted = plant_coco(Path(built.ann_file).parents[2])
     built.full_init()
     assert counts(built) == {k: n for k, n in planted.items() if k in of.CONSEQUENCES}
-    [line] = [line for line in log if 'check_dataset' in line]
-    assert f'5 x {of.BROKEN_MASK} (ignored)' in line
+    assert any(f'5 x {of.BROKEN_MASK} (ignored)' in line for line in log)
     samples = [built[i]['data_samples'] for i in range(14, 17)]  # with the planted annotations
     num_ignored = sum(len(sample.ignored_instances) for sample in samples)
     assert num_ignored == planted[of.BROKEN_MASK] + planted[of.NO_MASK]
@@ -322,58 +322,42 @@ def test_what_mmdet_or_pycocotools_would_misread_is_refused(tmp_path, content, m
     with pytest.raises(UserError, match=rf'own\.json is not a COCO annotation file \(.*{message}'):
         of.read_annotations(tmp_path / 'own.json')
 
-
-def test_annotations_are_read_from_regular_files_only():
     with pytest.raises(UserError, match=r'/dev/zero is not a COCO annotation .*Not a regular'):
         of.read_annotations('/dev/zero')
 
 
-@pytest.mark.parametrize(
-    ('names', 'message'),
-    [
-        ([*SHAPES, 'star'], r'the 4 classes \(circle, square, triangle, star\)'),
-        (['circle', 'square'], r'the 2 classes \(circle, square\)'),
-        (['square', 'circle', 'triangle'], r'the 3 classes .*in another order'),
-    ],
-)
-def test_different_classes_in_the_annotations_are_refused_with_both_lists(dataset, names, message):
+@pytest.mark.parametrize('names', [[*SHAPES, 'star'], SHAPES[:2], ['square', 'circle', 'triangle']])
+def test_different_classes_in_the_annotations_are_refused_with_both_lists(dataset, names):
     def rename(content):
         content['categories'] = [dict(id=i, name=name) for i, name in enumerate(names, 1)]
 
-    with pytest.raises(UserError, match=rf'train2017\.json has {message}') as error:
+    order = ', in another order' if len(names) == 3 else ''
+    message = (
+        f'train2017.json has the {len(names)} classes ({", ".join(names)}), the config the 3 '
+        f'classes (circle, square, triangle){order}'
+    )
+    with pytest.raises(UserError, match=re.escape(message)):
         dataset(rename).full_init()
-    assert 'the config the 3 classes (circle, square, triangle)' in str(error.value)
-    assert f'num_classes={len(names)}' in str(error.value)
-
-
-def to_relative(box):
-    return [number / 160 for number in box]
-
-
-def to_corners(box):
-    return [box[0], box[1], box[0] + box[2], box[1] + box[3]]
 
 
 @pytest.mark.parametrize(
-    ('field', 'change', 'cause'),
+    ('change', 'cause'),
     [
-        ('bbox', to_relative, 'if the coordinates are relative, multiply them'),
-        ('bbox', to_corners, 'are the boxes two corners instead of x, y, width, height'),
-        ('bbox', lambda box: [4 * number for number in box], 'or of images of another size'),
-        ('segmentation', lambda mask: [], 'train a model without masks'),
+        (lambda x, y, w, h: dict(bbox=[x, y, x + w, y + h]), 'are the boxes two corners instead'),
+        (lambda *box: dict(bbox=[4 * n for n in box]), 'or of images of another size'),
+        (lambda *box: dict(segmentation=[]), 'train a model without masks'),
+        (lambda *box: dict(bbox=[n / 160 for n in box]), 'if the coordinates are relative'),
     ],
 )
-def test_annotations_of_another_format_are_named_with_the_likely_cause(
-    dataset, field, change, cause
-):
+def test_annotations_of_another_format_are_named_with_the_likely_cause(dataset, change, cause):
     def change_all(content):
         for entry in content['annotations']:
-            entry[field] = change(entry[field])
+            entry |= change(*entry['bbox'])
 
     built = dataset(change_all)
     built.full_init()
     assert cause in built.misplaced(max_share=0.1)
-    if change is to_relative:
+    if 'relative' in cause:
         with pytest.raises(UserError, match=r'none of its 24 images is left: .*are relative'):
             dataset(filter_cfg=dict(filter_empty_gt=True)).full_init()
 

@@ -49,44 +49,30 @@ def file_names(root: Path, split: str) -> list[str]:
     return [image['file_name'] for image in read(root, split)['images']]
 
 
-@pytest.mark.parametrize('split', ['train', 'val'])
 @pytest.mark.parametrize('name', MAKERS)
-def test_images_classes_and_objects_equal_the_original(converted, shapes_root, name, split):
-    content, original = read(converted[name], split), read_coco(shapes_root, split)
-    assert content['categories'] == original['categories']
-    sizes = [(Path(i['file_name']).name, i['width'], i['height']) for i in content['images']]
-    assert sizes == [(i['file_name'], i['width'], i['height']) for i in original['images']]
-    first_id = original['images'][0]['id']
-    for new, old in zip(content['annotations'], original['annotations'], strict=True):
-        assert new['image_id'] - 1 == old['image_id'] - first_id
-        assert (new['category_id'], new['iscrowd']) == (old['category_id'], 0)
-        assert new['bbox'] == pytest.approx(old['bbox'], abs=0.011)
-        if name == 'polygons':
-            assert new['segmentation'][0] == pytest.approx(old['segmentation'][0], abs=1e-3)
-            assert new['area'] == pytest.approx(old['area'], rel=1e-3)
-        else:
-            assert new['area'] == pytest.approx(old['bbox'][2] * old['bbox'][3], rel=1e-2)
+def test_a_run_accepts_the_config_and_objects_equal_the_original(converted, shapes_root, name):
+    for split in ('train', 'val'):
+        content, original = read(converted[name], split), read_coco(shapes_root, split)
+        assert content['categories'] == original['categories']
+        sizes = [(Path(i['file_name']).name, i['width'], i['height']) for i in content['images']]
+        assert sizes == [(i['file_name'], i['width'], i['height']) for i in original['images']]
+        first_id = original['images'][0]['id']
+        for new, old in zip(content['annotations'], original['annotations'], strict=True):
+            assert new['image_id'] - 1 == old['image_id'] - first_id
+            assert (new['category_id'], new['iscrowd']) == (old['category_id'], 0)
+            assert new['bbox'] == pytest.approx(old['bbox'], abs=0.011)
+            if name == 'polygons':
+                assert new['segmentation'][0] == pytest.approx(old['segmentation'][0], abs=1e-3)
+                assert new['area'] == pytest.approx(old['area'], rel=1e-3)
+            else:
+                assert new['area'] == pytest.approx(old['bbox'][2] * old['bbox'][3], rel=1e-2)
 
-
-@pytest.mark.parametrize('name', MAKERS)
-def test_a_run_accepts_the_config(converted, name):
     cfg = load_config(converted[name] / f'{name}.py')
     assert cfg.work_dir == f'work_dirs/{name}'
     assert cfg.model.roi_head.bbox_head.num_classes == 3
     assert (cfg.scale, cfg.max_iters, cfg.train_cfg.max_iters) == ((160, 160), 450, 450)
     report = check_dataset(cfg, workers=1)
     assert report.images == dict(train=24, val=4) and not report.findings + report.failures
-
-
-def test_the_folders_of_the_config_and_of_the_images_can_be_moved(shapes_root, tmp_path):
-    source = make_yolo(shapes_root, tmp_path / 'source')
-    convert(YoloDataset(source), tmp_path / 'out', BASE)
-    config = shutil.move(tmp_path / 'out', tmp_path / 'moved') / 'out.py'
-    source.rename(tmp_path / 'elsewhere')
-    with pytest.raises(UserError, match=r'the images have moved: --cfg-options data_root=DIR'):
-        check_dataset(load_config(config), workers=1)
-    options = {'data_root': str(tmp_path / 'elsewhere')}
-    assert check_dataset(load_config(config, options), workers=1).failures == []
 
 
 @pytest.fixture
@@ -170,6 +156,15 @@ def test_a_second_call_writes_only_what_changed_and_keeps_earlier_files(prepare,
     assert len(list(aside.iterdir())) == 4
     assert 'Training images used for validation instead: 1' in output
     assert load_config(config).classes == ('apple', 'pear')
+
+
+def test_the_folders_of_the_config_and_of_the_images_can_be_moved(yolo, tmp_path):
+    convert(YoloDataset(yolo), tmp_path / 'out', BASE)
+    config = shutil.move(tmp_path / 'out', tmp_path / 'moved') / 'out.py'
+    moved = yolo.rename(tmp_path / 'elsewhere')
+    with pytest.raises(UserError, match=r'the images have moved: --cfg-options data_root=DIR'):
+        check_dataset(load_config(config), workers=1)
+    assert check_dataset(load_config(config, {'data_root': str(moved)}), workers=1).failures == []
 
 
 def test_if_a_file_cannot_be_written_no_file_is_replaced(yolo, tmp_path):
@@ -257,6 +252,7 @@ def test_image_sizes_follow_exif_as_in_training(tmp_path, kind):
 
 
 BOMB = '<?xml version="1.0"?><!DOCTYPE a [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><a>&b;</a>'
+OTHER_SIZE = b'<annotation><size><width>30</width><height>30</height></size></annotation>'
 PEAR = voc_object('pear', [10, 5, 20, 15])
 BAD_LINES = {
     '2 0.5 0.5 0.5 0.5': r'class 2 is not between 0 and 1, the classes in data\.yaml',
@@ -277,40 +273,28 @@ BAD_OBJECTS = {
 }
 
 
-def test_every_bad_line_of_yolo_is_named_and_nothing_is_written(prepare, yolo, tmp_path):
-    file = yolo / 'labels/train/a.txt'
-    file.write_text('\n'.join(BAD_LINES))
-    code, output, error = prepare(yolo)
-    assert code == 2 and f'{len(BAD_LINES)} images or labels cannot be used' in error
-    for i, (line, message) in enumerate(zip(output.splitlines(), BAD_LINES.values(), strict=True)):
-        assert re.match(f'{file}:{i + 1}: .*{message}', line)
+def test_every_bad_label_is_named_and_nothing_is_written(prepare, yolo, voc, tmp_path):
+    (voc / 'classes.txt').write_text('pear\n')
+    xml = write_xml(voc, 'a', 40, 30, ''.join(BAD_OBJECTS))
+    text = yolo / 'labels/train/a.txt'
+    text.write_text('\n'.join(BAD_LINES))
+    for root, place, labels in (
+        (voc, f'{xml}: object ', BAD_OBJECTS),
+        (yolo, f'{text}:', BAD_LINES),
+    ):
+        code, output, error = prepare(root)
+        assert code == 2 and f'{len(labels)} images or labels cannot be used' in error
+        for i, (line, message) in enumerate(zip(output.splitlines(), labels.values(), strict=True)):
+            assert re.match(f'{place}{i + 1}: .*{message}', line)
     assert not list((tmp_path / 'out').iterdir())
     code, output, _ = prepare(yolo, '--skip-bad')
     assert code == 0 and f'Problems; the images are left out: {len(BAD_LINES)}' in output
     assert file_names(tmp_path / 'out', 'train') == ['images/train/b.png']
 
 
-def test_every_bad_object_of_voc_is_named(prepare, voc):
-    (voc / 'classes.txt').write_text('pear\n')
-    file = write_xml(voc, 'a', 40, 30, ''.join(BAD_OBJECTS))
-    code, output, _ = prepare(voc)
-    assert code == 2
-    for i, (line, message) in enumerate(
-        zip(output.splitlines(), BAD_OBJECTS.values(), strict=True)
-    ):
-        assert re.match(f'{file}: object {i + 1}: .*{message}', line)
-
-
 def fifo(path: Path) -> None:
     path.unlink()
     os.mkfifo(path)
-
-
-def listed_but_missing(path: Path) -> None:
-    path.unlink()
-    lists = path.parents[1] / 'ImageSets/Main'
-    lists.mkdir(parents=True)
-    (lists / 'train.txt').write_text('a\nb')
 
 
 @pytest.mark.parametrize(
@@ -324,12 +308,7 @@ def listed_but_missing(path: Path) -> None:
         ('Annotations/a.xml', BOMB.encode('utf-16'), 'XML entities are refused'),
         ('Annotations/a.xml', b'<annotation>', 'invalid XML .*line 1'),
         ('Annotations/a.xml', b'<foo/>', 'the root element is <foo>'),
-        ('Annotations/a.xml', listed_but_missing, 'No such file'),
-        (
-            'Annotations/a.xml',
-            b'<annotation><size><width>30</width><height>30</height></size></annotation>',
-            r'size \(30, 30\), but .*a\.png has \(40, 30\) pixels',
-        ),
+        ('Annotations/a.xml', OTHER_SIZE, r'size \(30, 30\), but .*a\.png has \(40, 30\) pixels'),
         ('ImageSets/Main/train.txt', b'a\nb\nc', 'no image c in'),
     ],
 )

@@ -134,15 +134,18 @@ def test_an_interrupted_download_is_resumed_and_needs_less_space(
     assert names(tmp_path) == {DOWNLOADS}
     (archive,) = dataset.archives
     part = max(path.stat().st_size for path in (tmp_path / DOWNLOADS).iterdir())
-    (tmp_path / DOWNLOADS / f'other_{archive.name}').write_bytes(bytes(archive.size))
-    needed = archive.size - part + archive.unpacked
+    needed = (
+        archive.size
+        + archive.unpacked
+        - sum(path.stat().st_size for path in (tmp_path / DOWNLOADS).iterdir())
+    )
     monkeypatch.setattr(module.shutil, 'disk_usage', lambda path: SimpleNamespace(free=needed - 1))
     with pytest.raises(UserError, match='make room'):
         prepare(dataset, tmp_path)
     monkeypatch.setattr(module.shutil, 'disk_usage', lambda path: SimpleNamespace(free=needed))
     prepare(dataset, tmp_path)
     assert part and server.ranges == [None, f'bytes={part}-']
-    assert names(tmp_path / DOWNLOADS) == {f'other_{archive.name}'}
+    assert names(tmp_path) == {archive.folder}
 
 
 def test_archives_are_kept_provided_and_used_after_a_kill(serve, server, tmp_path):

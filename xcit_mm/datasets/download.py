@@ -132,16 +132,16 @@ def prepare(
         with lock:
             shutil.rmtree(root / DRAFT, ignore_errors=True)  # from a killed process
             missing = [archive for archive in archives if not _is_complete(root, archive)]
-            _require_space(root, missing, keep_archives)
+            _require_space(root, missing)
             (root / DOWNLOADS).mkdir(exist_ok=True)
             for archive in archives:
                 if archive in missing:
                     _unpack(_get_archive(root, archive, mirror), root, archive)
                 state = 'unpacked and checked' if archive in missing else 'already there'
                 print(f'{root / archive.folder}: {state}', flush=True)
-                kept, downloaded = _archive_paths(root, archive)
+                downloaded = root / DOWNLOADS / archive.name
                 if keep_archives and downloaded.exists():
-                    downloaded.replace(kept)
+                    downloaded.replace(root / archive.name)
                 downloaded.unlink(missing_ok=True)
             with suppress(OSError):  # it may contain parts of other archives
                 (root / DOWNLOADS).rmdir()
@@ -167,15 +167,10 @@ def _require_complete(folder: Path, archive: Archive, remedy: str) -> None:
             raise UserError(f'{path} has {actual:,} {unit} instead of {expected:,}: {remedy}')
 
 
-def _require_space(root: Path, missing: Collection[Archive], keep_archives: bool) -> None:
-    downloads = [0]
-    for archive in missing:
-        if not any(path.is_file() for path in _archive_paths(root, archive)):
-            received = (root / DOWNLOADS).glob(f'.{archive.name}.*')  # by an interrupted download
-            downloads.append(archive.size - max((f.stat().st_size for f in received), default=0))
-    # Without keep_archives, an archive is removed before the next one is downloaded.
-    needed = sum(archive.unpacked for archive in missing)
-    needed += sum(downloads) if keep_archives else max(downloads)
+def _require_space(root: Path, missing: Collection[Archive]) -> None:
+    present = [*(root / DOWNLOADS).glob('*'), *(root / archive.name for archive in missing)]
+    needed = sum(archive.size + archive.unpacked for archive in missing)
+    needed -= sum(path.stat().st_size for path in present if path.is_file())
     free = shutil.disk_usage(root).free
     if needed > free:
         raise UserError(
@@ -184,13 +179,8 @@ def _require_space(root: Path, missing: Collection[Archive], keep_archives: bool
         )
 
 
-def _archive_paths(root: Path, archive: Archive) -> tuple[Path, Path]:
-    """Return where the user can provide an archive, and where it is downloaded to."""
-    return root / archive.name, root / DOWNLOADS / archive.name
-
-
 def _get_archive(root: Path, archive: Archive, mirror: str | None) -> Path:
-    provided, file = _archive_paths(root, archive)
+    provided, file = root / archive.name, root / DOWNLOADS / archive.name
     if provided.is_file():
         _require_md5(archive.md5, str(provided), provided)
         return provided
