@@ -54,15 +54,10 @@ class Report:
 def check_dataset(
     cfg: Config, splits: Sequence[str] = SPLITS, workers: int | None = None
 ) -> Report:
-    """Read every image and annotation of a config as a run would.
+    """Read every image and annotation of an adapted config as a run would.
 
-    Args:
-        cfg: The config, after :func:`xcit_mm.engine.config.adapt.adapt`.
-        splits: The splits to check; a test set that is the validation set is checked once.
-        workers: The number of processes that read; None for one per core.
-
-    Raises:
-        UserError: If files are missing, or a process crashes while it reads.
+    A test set that is the validation set is checked once. Without ``workers``, one process per core
+    reads.
     """
     datasets = {}
     for split in splits:

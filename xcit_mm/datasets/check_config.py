@@ -19,14 +19,10 @@ GENERIC_HELP = "point to it with --cfg-options data_root=DIR or in the config's 
 
 
 def check_data(cfg: Config, splits: tuple[str, ...]) -> None:
-    """Require every folder and annotation file of the dataloaders and evaluators of some splits.
+    """Require the data of the dataloaders, and evaluators that read what their dataset checks.
 
     If the config has a ``data_help``, its ``text`` says how to get the data below its ``root``
     (which replaces ``{root}``).
-
-    Raises:
-        UserError: If a path is missing or of the wrong kind, or if an evaluator reads annotations
-            that its dataset does not check.
     """
     for split in splits:
         datasets = [*leaf_datasets((cfg.get(f'{split}_dataloader') or {}).get('dataset') or {})]
@@ -52,13 +48,9 @@ def check_data(cfg: Config, splits: tuple[str, ...]) -> None:
 
 
 def check_classes(cfg: Config, splits: tuple[str, ...]) -> None:
-    """Compare the numbers of classes of the heads with the classes of the datasets.
+    """Compare the numbers of classes of the heads with the classes of the registered datasets.
 
-    The datasets of mmdet or mmseg must be registered. A ``CheckedCocoDataset`` itself compares its
-    classes with those of its annotation file.
-
-    Raises:
-        UserError: If they differ.
+    A ``CheckedCocoDataset`` itself compares its classes with those of its annotation file.
     """
     for split in splits:
         for dataset in leaf_datasets((cfg.get(f'{split}_dataloader') or {}).get('dataset') or {}):

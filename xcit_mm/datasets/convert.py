@@ -1,7 +1,4 @@
-"""Convert datasets of other layouts to COCO annotation files, with a config that trains on them.
-
-The images stay where they are. ``voc.py`` and ``yolo.py`` read the layouts.
-"""
+"""Convert datasets that ``voc.py`` or ``yolo.py`` reads to COCO annotation files and a config."""
 
 import json
 import math
@@ -170,19 +167,10 @@ def image_size(path: Path, annotated: Size | None = None) -> Size:
 
 
 def convert(dataset: LabelledDataset, root: str | Path, base: Path, skip_bad: bool = False) -> None:
-    """Write annotation files for the splits of a dataset and a config, all of them or none.
+    """Write annotation files for the splits and a config with ``base``, all of them or none.
 
-    Files of an earlier call that differ are moved into a folder ``earlier_*``.
-
-    Args:
-        dataset: The dataset, whose images stay where they are.
-        root: The folder to write to.
-        base: The config to inherit from.
-        skip_bad: Leave out images that have unusable labels, and cut any number of objects.
-
-    Raises:
-        UserError: If an image or a label cannot be used, nothing is left to train on, or the
-            folder cannot be written to.
+    Files of an earlier call that differ are moved into a folder ``earlier_*``. With ``skip_bad``,
+    images that have unusable labels are left out, and any number of objects is cut.
     """
     root = Path(root)
     require_writable(root)

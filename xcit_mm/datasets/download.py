@@ -101,25 +101,11 @@ def prepare(
     mirror: str | None = None,
     keep_archives: bool = False,
 ) -> Path:
-    """Download, check and unpack the folders of a dataset that are missing.
+    """Download, check and unpack the missing folders of a dataset, and return its ``data_root``.
 
     A folder gets its name when it is complete. After an interruption, the next call resumes the
     download. An archive that already is in ``root`` is used and stays there. If another process
     prepares the same root, the call waits for it.
-
-    Args:
-        dataset: The dataset.
-        root: The folder to create it in.
-        splits: 'train', 'val' or both.
-        mirror: Address of a folder that has the archives; None for the authors' servers.
-        keep_archives: Move downloaded archives to ``root`` instead of removing them.
-
-    Returns:
-        The folder that configs call ``data_root``.
-
-    Raises:
-        UserError: If the splits cannot be separated, the disk is too small or not writable, an
-            archive cannot be downloaded or is damaged, or a folder exists and is not complete.
     """
     root = Path(root)
     archives = [archive for archive in dataset.archives if archive.split in (None, *splits)]

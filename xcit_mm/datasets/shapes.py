@@ -65,18 +65,7 @@ class Shape:
 
 
 def make_shapes(root: str | Path, spec: ShapesSpec | None = None) -> bool:
-    """Draw the dataset into a folder that is missing or empty.
-
-    Args:
-        root: The folder, which gets its name when the dataset is complete.
-        spec: The parameters of the dataset; None for the defaults.
-
-    Returns:
-        True if the dataset was drawn, False if it was already there.
-
-    Raises:
-        UserError: If ``root`` contains something else or cannot be created.
-    """
+    """Draw the dataset into a new or empty folder, and return False if it was already there."""
     root, spec = Path(root).resolve(), spec or ShapesSpec()
     try:
         if json.loads((root / MANIFEST).read_text())['spec'] == asdict(spec):
