@@ -123,7 +123,7 @@ def prepare(
             for archive in archives:
                 if archive in missing:
                     _unpack(_get_archive(root, archive, mirror), root, archive)
-                state = 'unpacked and checked' if archive in missing else 'already there'
+                state = 'checked and unpacked' if archive in missing else 'already there'
                 print(f'{root / archive.folder}: {state}', flush=True)
                 downloaded = root / DOWNLOADS / archive.name
                 if keep_archives and downloaded.exists():
@@ -135,14 +135,10 @@ def prepare(
 
 
 def _is_complete(root: Path, archive: Archive) -> bool:
+    """Return whether the folder of an archive is there, and refuse a part of it."""
     folder = root / archive.folder
     if not folder.is_symlink() and (not folder.exists() or not any(folder.iterdir())):
         return False
-    _require_complete(folder, archive, 'move it away to download it again, or use another --root')
-    return True
-
-
-def _require_complete(folder: Path, archive: Archive, remedy: str) -> None:
     for name, expected in archive.contents.items():
         path = folder / name
         if path.is_file():
@@ -150,7 +146,11 @@ def _require_complete(folder: Path, archive: Archive, remedy: str) -> None:
         else:
             actual, unit = sum(p.suffix in ('.jpg', '.png') for p in path.glob('*')), 'images'
         if actual != expected:
-            raise UserError(f'{path} has {actual:,} {unit} instead of {expected:,}: {remedy}')
+            raise UserError(
+                f'{path} has {actual:,} {unit} instead of {expected:,}: move it away to download '
+                'it again, or use another --root'
+            )
+    return True
 
 
 def _require_space(root: Path, missing: Collection[Archive]) -> None:
@@ -196,7 +196,6 @@ def _unpack(file: Path, root: Path, archive: Archive) -> None:
     try:
         with Console(stderr=True).status(f'Unpacking {file}'), ZipFile(file) as opened:
             opened.extractall(draft)  # never outside of it, and without links
-        _require_complete(draft / archive.folder, archive, f'remove {file} and start again')
         os.sync()  # after a power failure, too, a folder of this name is complete
         (draft / archive.folder).rename(root / archive.folder)
     finally:
