@@ -144,16 +144,15 @@ def read_numbers(words: Sequence[str | None], place: str) -> list[float]:
 
 def check_names(names: Any, file: Path) -> list[str]:
     """Return the names of classes without surrounding space, or raise a UserError."""
-    if not isinstance(names, list) or not all(isinstance(n, str) and n.strip() for n in names):
-        raise UserError(f'{file}: the class names are not a list of texts, or not numbered from 0')
-    names = [' '.join(name.split()) for name in names]
+    is_list = isinstance(names, list) and all(isinstance(n, str) and n.strip() for n in names)
+    names = [' '.join(name.split()) for name in names] if is_list else []
     if not names or len(set(names)) < len(names):
-        raise UserError(f'{file}: the class names are missing or not unique: {", ".join(names)}')
+        raise UserError(f'{file}: the class names are not a list of unique texts, numbered from 0')
     return names
 
 
 def image_size(path: Path, annotated: Size | None = None) -> Size:
-    """Return the size that an image has in training, or raise a LabelError."""
+    """Return the size that :func:`decode` gives an image, or raise a LabelError."""
     try:
         with open_regular(path) as file, Image.open(file) as image:
             # PngImageFile.getexif decodes all pixels.

@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
 
 import cv2
 import numpy as np
@@ -39,7 +38,7 @@ MAX_BYTES = 2**31 - 1  # of an image file, the limit of OpenCV
 LABEL_SUFFIXES = ('.png', '.bmp', '.gif', '.jpg', '.jpeg', '.tif', '.tiff')
 
 Size = tuple[int, int]  # width and height in pixels
-Labels = TypeVar('Labels', np.ndarray, Tensor)
+Labels = np.ndarray | Tensor
 
 
 class BadImageError(Exception):
