@@ -133,7 +133,7 @@ def test_an_invalid_picture_is_named_and_the_page_goes_on(visit, picture, tmp_pa
     text = tmp_path / 'notes.jpg'
     text.write_text('no picture')
     visit.drop(text)
-    visit.wait_for(r'^notes\.jpg cannot be used: it is no image that can be read; take another')
+    visit.wait_for(r'^notes\.jpg cannot be used: it is not a readable image; take another')
     visit.page.reload()
     visit.wait_for(r'at most 0\.25 MB')
     text.write_bytes(bytes(2**18 + 1))

@@ -108,7 +108,7 @@ def test_bad_inputs_are_named_and_the_others_predicted(
     assert [p.name for p in sorted((out / 'labels').iterdir())] == ['a.png', 'web.png']
     for words in (
         'empty holds no image or video',
-        'text.jpg: it is no image that can be read',
+        'text.jpg: it is not a readable image',
         'empty.png: it is empty',
         'cut.jpg: it is cut off',
         'none.mp4: it is no video that can be read',
@@ -125,7 +125,7 @@ def test_the_exit_code_is_2_if_nothing_is_predicted(weights, tmp_path, monkeypat
     typed = SEGMENTOR, weights[SEGMENTOR], tmp_path, '--out', tmp_path / 'out'
     code, printed, said = call_tool(monkeypatch, capfd, 'infer.py', *typed)
     assert (code, printed) == (2, '')
-    assert 'text.jpg: it is no image that can be read' in said
+    assert 'text.jpg: it is not a readable image' in said
 
 
 def test_earlier_predictions_are_moved_and_not_predicted(weights, photos):

@@ -15,7 +15,7 @@ from mmengine.registry import DefaultScope
 from PIL import Image
 from torch import nn
 
-from ..datasets.config import leaf_datasets
+from ..datasets.check_config import leaf_datasets
 from ..device import choose_device
 from ..engine.config.check import require_parts
 from ..engine.config.errors import config_errors

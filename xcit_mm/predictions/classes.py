@@ -9,7 +9,7 @@ from mmengine.config import Config
 from mmengine.registry import DATASETS
 from torch import nn
 
-from ..datasets.config import leaf_datasets
+from ..datasets.check_config import leaf_datasets
 from ..errors import UserError, one_line, reason
 from .drawing import Colour
 

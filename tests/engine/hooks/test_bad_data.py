@@ -6,13 +6,12 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from helpers.planted import BAD_SHARE, plant_ade, plant_coco, plant_coco_evaluation
+from helpers.planted import BAD_SHARE, PIPELINE_FAILS, plant_ade, plant_coco, plant_coco_evaluation
 from helpers.random_weights import save_random_weights
 from helpers.runs import DETECTOR, SEGMENTOR, options, run_script
 
 from xcit_mm import UserError
 from xcit_mm.datasets import annotations, images
-from xcit_mm.datasets.check import PIPELINE_FAILS
 from xcit_mm.engine.train import test as evaluate
 from xcit_mm.engine.train import train
 

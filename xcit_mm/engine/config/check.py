@@ -9,7 +9,7 @@ import torch
 from mmengine.config import Config
 from mmengine.utils import is_seq_of
 
-from ...datasets.config import check_classes, check_data
+from ...datasets.check_config import check_classes, check_data
 from ...environment import require_framework
 from ...errors import UserError
 from ...models.archs import ARCHS
