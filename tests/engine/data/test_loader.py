@@ -17,7 +17,7 @@ def loader(dataset: ToyDataset, workers: int = 0, endless: bool = True) -> Check
     inner = DataLoader(
         dataset, batch_size=2, sampler=sampler, collate_fn=pseudo_collate, num_workers=workers
     )
-    return training_loader(evaluation_loader(inner), 7, endless)
+    return training_loader(inner, 7, endless)
 
 
 def values(batch: dict) -> list[list[float]]:

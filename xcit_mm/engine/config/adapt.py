@@ -5,7 +5,7 @@ theirs: :func:`adapt` puts ours in their place. The other two functions add what
 for and what the machine lacks. The config that a run writes to its work dir has all of these edits.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -38,15 +38,8 @@ HOOKS = dict(
     bad_data=dict(type='BadDataHook'),
     interrupts=dict(type='InterruptHook'),
 )
-HOOKS_OF_MMENGINE = (
-    'runtime_info',
-    'timer',
-    'sampler_seed',
-    'logger',
-    'param_scheduler',
-    'checkpoint',
-)
-SETTINGS = dict(max_bad_share=0.01)  # the largest share of unreadable training samples
+HOOKS_OF_MMENGINE = ('logger', 'checkpoint')  # of these, which it switches off itself
+MAX_BAD_SHARE = 0.01  # the largest share of unreadable training samples
 DATALOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 TIMEOUT = 600  # seconds without a batch after which a run ends
 WORKER_ARGUMENTS = ('persistent_workers', 'prefetch_factor', 'timeout')
@@ -65,8 +58,19 @@ def adapt(cfg: Config) -> list[str]:
         by_epoch = train_cfg.pop('by_epoch', True)
         train_cfg.type = 'EpochBasedTrainLoop' if by_epoch else 'IterBasedTrainLoop'
     replaced: set[str] = set()
+
+    def replace_type(node: Any) -> Any:
+        if isinstance(node, dict) and isinstance(node.get('type'), str):
+            name = node.type.rpartition('.')[2]  # mmdet.CocoDataset, too
+            # With other arguments, such as color_type, mmcv's class decodes differently.
+            is_same = name != 'LoadImageFromFile' or node.keys() <= LOAD_IMAGE_ARGUMENTS
+            if name in REPLACEMENTS and is_same:
+                replaced.add(name)
+                node.type = REPLACEMENTS[name]
+        return node
+
     for name in cfg:
-        cfg[name] = _replace_types(cfg[name], replaced)
+        cfg[name] = replace_nodes(cfg[name], replace_type)
     if replaced:
         pairs = ', '.join(f'{REPLACEMENTS[name]} for {name}' for name in sorted(replaced))
         notes.append(f'The config uses the classes of xcit_mm: {pairs}.')
@@ -77,14 +81,15 @@ def adapt(cfg: Config) -> list[str]:
     hooks = cfg.get('default_hooks') or {}
     added = [name for name in HOOKS if name not in hooks]
     # None switches a hook off, which mmengine itself knows of its own hooks only.
-    switched_off = {k for k, v in hooks.items() if v is None and k not in HOOKS_OF_MMENGINE}
-    cfg.default_hooks = {k: v for k, v in {**HOOKS, **hooks}.items() if k not in switched_off}
+    own = HOOKS.keys() - HOOKS_OF_MMENGINE
+    cfg.default_hooks = {
+        k: v for k, v in {**HOOKS, **hooks}.items() if v is not None or k not in own
+    }
     if added:
         notes.append(f'The default hooks of xcit_mm are added: {", ".join(added)}.')
-    for name, value in SETTINGS.items():
-        if name not in cfg:
-            cfg[name] = value
-            notes.append(f'{name}={value} is added.')
+    if 'max_bad_share' not in cfg:
+        cfg.max_bad_share = MAX_BAD_SHARE
+        notes.append(f'max_bad_share={MAX_BAD_SHARE} is added.')
     return notes + _adapt_workers(cfg)
 
 
@@ -99,9 +104,6 @@ def adapt_for_training(
 
     ``options`` are those of the command line, which are in ``cfg`` already: a trial of few
     iterations does not override them. With ``resume`` the run starts from the newest checkpoint.
-
-    Raises:
-        UserError: If ``pretrained`` and ``load_from`` both name weights for the backbone.
     """
     options = options or {}
     notes = adapt(cfg)
@@ -144,20 +146,16 @@ def adapt_for_test(
     return notes + _trust(cfg, trust_checkpoint)
 
 
-def _replace_types(node: Any, replaced: set[str]) -> Any:
-    """Return a copy of a part of a config with our classes, and note the names replaced."""
+def replace_nodes(node: Any, function: Callable[[Any], Any]) -> Any:
+    """Return a copy of a part of a config whose dicts and values are those that a function returns.
+
+    The function is not called with lists and tuples.
+    """
     if isinstance(node, (list, tuple)):
-        return type(node)(_replace_types(value, replaced) for value in node)
-    if not isinstance(node, dict):
-        return node
-    copy = ConfigDict({key: _replace_types(value, replaced) for key, value in node.items()})
-    name = str(node.get('type')).rpartition('.')[2]  # mmdet.CocoDataset, too
-    # With other arguments, such as color_type, mmcv's class decodes differently.
-    is_same = name != 'LoadImageFromFile' or node.keys() <= LOAD_IMAGE_ARGUMENTS
-    if isinstance(node.get('type'), str) and name in REPLACEMENTS and is_same:
-        replaced.add(name)
-        copy.type = REPLACEMENTS[name]
-    return copy
+        return type(node)(replace_nodes(value, function) for value in node)
+    if isinstance(node, dict):
+        node = ConfigDict({k: replace_nodes(value, function) for k, value in node.items()})
+    return function(node)
 
 
 def _adapt_workers(cfg: Config) -> list[str]:

@@ -14,7 +14,7 @@ from ...errors import UserError
 ENDLESS = ('InfiniteSampler', 'MultiSourceSampler', 'GroupMultiSourceSampler')
 
 
-class Draw(NamedTuple):
+class SampleRequest(NamedTuple):
     """A sample to load, and its position in the run, from which its augmentation follows."""
 
     index: int
@@ -32,9 +32,6 @@ class ResumableBatches(Sampler):
 
     Attributes:
         start: The iteration of the first batch.
-
-    Raises:
-        UserError: If an ``InfiniteSampler`` is used with epochs, or a process has no data.
     """
 
     def __init__(self, batches: BatchSampler, seed: int, endless: bool) -> None:
@@ -58,12 +55,13 @@ class ResumableBatches(Sampler):
     def __len__(self) -> int:
         return self.length
 
-    def __iter__(self) -> Iterator[list[Draw]]:
+    def __iter__(self) -> Iterator[list[SampleRequest]]:
         epoch, done = (0, self.start) if self._is_infinite else divmod(self.start, self.length)
         rank = get_rank()
         indices = islice(self._from_epoch(epoch), done, None if self.endless else self.length)
         for iteration, batch in enumerate(indices, self.start):
-            yield [Draw(index, (self.seed, rank, iteration, k)) for k, index in enumerate(batch)]
+            positions = ((self.seed, rank, iteration, k) for k in range(len(batch)))
+            yield list(map(SampleRequest, batch, positions))
 
     def _from_epoch(self, epoch: int) -> Iterator[Sequence[int]]:
         if self._is_infinite:
