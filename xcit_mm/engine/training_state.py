@@ -39,6 +39,7 @@ def require_training_state(checkpoint: Any, path: str | Path) -> None:
     meta, hub, optimizer = (_mapping(parts.get(k)) for k in ('meta', 'message_hub', 'optimizer'))
     scalars, infos, resumed = (_mapping(hub.get(name)) for name in HUB)
     average = parts.get('ema_state_dict', {})
+    base_settings = optimizer.get('base_param_settings', {})
     is_valid = {
         'meta.epoch': _is_count(meta.get('epoch')),
         'meta.iter': _is_count(meta.get('iter')),
@@ -61,6 +62,7 @@ def require_training_state(checkpoint: Any, path: str | Path) -> None:
             if str(key).startswith(name)
         },
         'optimizer.state': _is_mapping(optimizer.get('state'), int, Mapping),
+        'optimizer.base_param_settings': _is_mapping(base_settings, str),
         'optimizer.param_groups': isinstance(optimizer.get('param_groups'), list),
         # A config may have none; with several optimizers they are in a mapping.
         'param_schedulers': isinstance(parts.get('param_schedulers', []), (list, Mapping)),

@@ -12,6 +12,7 @@ from multiprocessing import forkserver
 from typing import Any
 
 from torch.utils.data import DataLoader
+from torch.utils.data._utils.signal_handling import _remove_worker_pids
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from ...environment import variables
@@ -82,6 +83,8 @@ class Batches(_MultiProcessingDataLoaderIter):
             try:
                 self._loader.wait(self._waited)
             except BaseException:
+                _remove_worker_pids(id(self))  # or PyTorch would turn their end into an error
+                self._worker_pids_set = False
                 for worker in self._workers:  # a stopped worker would never end
                     worker.kill()
                 raise
