@@ -5,17 +5,15 @@ PyTorch and mmengine accept any state, and fail hours later or compute something
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from numbers import Real
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from mmengine.logging import HistoryBuffer
 from mmengine.runner import Runner
 from torch import Tensor
-from torch.optim import Optimizer
 
 from ..errors import UserError, one_line
 from .hooks.bad_data import BAD_DATA
@@ -92,16 +90,19 @@ def require_same_run(checkpoint: Mapping[str, Any], runner: Runner) -> None:
     groups = zip(initial['param_groups'], loaded['param_groups'], strict=True)
     for i, (group, loaded_group) in enumerate(groups):
         place = f'optimizer.param_groups.{i}'
-        if any(name not in loaded_group for name in required):
-            raise ValueError(f'{place} has no {" or no ".join(required)}')
+        _require_names(required, loaded_group, place)
         _require_same_type(group, loaded_group, place)
         if not all(0 <= beta < 1 for beta in loaded_group.get('betas', ())):
             raise ValueError(f'{place}.betas are not below 1')
     numbers = [number for group in loaded['param_groups'] for number in group['params']]
     tensors = [tensor for group in optimizer.param_groups for tensor in group['params']]
     for number, tensor in zip(numbers, tensors, strict=True):
-        place = f'optimizer.state.{number}'
-        _require_moments(loaded['state'].get(number, {}), tensor, optimizer, place)
+        state = loaded['state'].get(number)
+        if state:
+            place = f'optimizer.state.{number}'
+            if isinstance(optimizer, (torch.optim.Adam, torch.optim.AdamW)):
+                _require_names(OF_ADAM, state, place)
+            _require_same_type({'step': 1, **dict.fromkeys(MOMENTS, tensor)}, state, place)
     schedulers = runner.param_schedulers if isinstance(runner.param_schedulers, list) else []
     for i, loaded_state in enumerate(checkpoint.get('param_schedulers', [])[: len(schedulers)]):
         state = schedulers[i].state_dict()
@@ -111,22 +112,10 @@ def require_same_run(checkpoint: Mapping[str, Any], runner: Runner) -> None:
         _require_same_type(state, loaded_state, f'param_schedulers.{i}')
 
 
-def _require_moments(
-    state: Mapping[str, Any], tensor: Tensor, optimizer: Optimizer, place: str
-) -> None:
-    if isinstance(optimizer, (torch.optim.Adam, torch.optim.AdamW)) and state:
-        if any(name not in state for name in OF_ADAM):
-            raise ValueError(f'{place} has no {" or no ".join(OF_ADAM)}')
-        if not _is_number(state['step']) or state['step'] <= 0:
-            raise ValueError(f'{place}.step is not a number of steps')
-    for name, value in state.items():
-        if isinstance(value, np.ndarray):
-            raise ValueError(f'{place}.{name} is an array, not a tensor')
-        if name in MOMENTS and value is not None:  # SGD without momentum has None
-            if getattr(value, 'shape', None) != tensor.shape:
-                raise ValueError(f'{place}.{name} does not have the shape {tuple(tensor.shape)}')
-            if not torch.isfinite(value).all():
-                raise ValueError(f'{place}.{name} holds numbers that are infinite or NaN')
+def _require_names(names: Sequence[str], loaded: Mapping[str, Any], place: str) -> None:
+    missing = [name for name in names if name not in loaded]
+    if missing:
+        raise ValueError(f'{place} has no {" or no ".join(missing)}')
 
 
 def _require_same_type(initial: Any, loaded: Any, place: str) -> None:
@@ -140,6 +129,9 @@ def _require_same_type(initial: Any, loaded: Any, place: str) -> None:
         is_same = len(initial) == len(loaded)
         for i, pair in enumerate(zip(initial, loaded, strict=False)):
             _require_same_type(*pair, f'{place}.{i}')
+    elif isinstance(initial, Tensor) and initial.ndim > 0:
+        is_tensor = isinstance(loaded, Tensor) and loaded.shape == initial.shape
+        is_same = is_tensor and bool(torch.isfinite(loaded).all())
     elif _is_flag(initial):
         is_same = _is_flag(loaded) or (initial is None and _is_number(loaded))
         if isinstance(initial, bool) and 'param_groups' in place:
