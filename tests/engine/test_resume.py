@@ -6,7 +6,6 @@ import signal
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,11 +14,9 @@ from helpers.resumed_runs import DRAWS, hooks, interrupted, resumed
 from helpers.runs import steps
 from helpers.toy import ToyDataset, toy_runner
 from mmengine.registry import DATASETS
-from torch.nn import Linear
 
 from xcit_mm import UserError
 from xcit_mm.engine.hooks import interrupt
-from xcit_mm.engine.loops import ResumableIterLoop
 from xcit_mm.engine.resume import has_checkpoints, newest_checkpoint, require_checkpoints
 from xcit_mm.errors import Interrupted
 
@@ -206,15 +203,3 @@ def test_the_config_in_a_checkpoint_is_not_run(tmp_path):
     torch.save(checkpoint, tmp_path / 'iter_2.pth')
     resumed(tmp_path)
     assert not (tmp_path / 'trace').exists()
-
-
-@pytest.mark.parametrize('max_iters, runs', [(1, 1), (2, 1), (3, 0)])
-def test_a_run_that_is_past_its_end_is_evaluated_again(max_iters, runs):
-    """As when the option is lowered for a resume."""
-    evaluated = []
-    loop = ResumableIterLoop.__new__(ResumableIterLoop)
-    loop.val_interval, loop.val_begin = 5, 1
-    val_loop = SimpleNamespace(run=lambda: evaluated.append(1))
-    loop._runner = SimpleNamespace(val_loop=val_loop, model=Linear(1, 1))
-    loop._validate(2, max_iters)
-    assert len(evaluated) == runs

@@ -10,7 +10,7 @@ from torch import nn
 
 from ..errors import UserError
 from .data.loader import training_loader
-from .data.seeding import seed_all
+from .data.sampler import seed_all
 from .distributed import CpuGroup
 from .resume import set_run_aside
 from .training_state import STEP_LAYOUT

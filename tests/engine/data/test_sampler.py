@@ -11,8 +11,7 @@ from mmengine.dataset import DefaultSampler, InfiniteSampler
 from torch.utils.data import BatchSampler
 
 from xcit_mm import UserError
-from xcit_mm.engine.data.sampler import ResumableBatches
-from xcit_mm.engine.data.seeding import seed_all
+from xcit_mm.engine.data.sampler import ResumableBatches, seed_all
 
 
 def batches(sampler=DefaultSampler, endless=True, size=3) -> ResumableBatches:

@@ -1,9 +1,4 @@
-"""Every edit that a tool makes to a config, each with a sentence for the log.
-
-A config of ``configs/`` names the classes that run. One that was written for mmdet or mmseg names
-theirs: :func:`adapt` puts ours in their place. The other two functions add what a command line asks
-for and what the machine lacks. The config that a run writes to its work dir has all of these edits.
-"""
+"""Every edit that a tool makes to a config, each with a sentence for the log."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -81,10 +76,9 @@ def adapt(cfg: Config) -> list[str]:
     hooks = cfg.get('default_hooks') or {}
     added = [name for name in HOOKS if name not in hooks]
     # None switches a hook off, which mmengine itself knows of its own hooks only.
-    own = HOOKS.keys() - HOOKS_OF_MMENGINE
-    cfg.default_hooks = {
-        k: v for k, v in {**HOOKS, **hooks}.items() if v is not None or k not in own
-    }
+    off = [name for name in HOOKS.keys() & hooks if hooks[name] is None]
+    hooks = {**HOOKS, **hooks}
+    cfg.default_hooks = {k: hooks[k] for k in hooks if k not in off or k in HOOKS_OF_MMENGINE}
     if added:
         notes.append(f'The default hooks of xcit_mm are added: {", ".join(added)}.')
     if 'max_bad_share' not in cfg:
@@ -147,10 +141,7 @@ def adapt_for_test(
 
 
 def replace_nodes(node: Any, function: Callable[[Any], Any]) -> Any:
-    """Return a copy of a part of a config whose dicts and values are those that a function returns.
-
-    The function is not called with lists and tuples.
-    """
+    """Return a copy of a part of a config, with a function applied to its dicts and values."""
     if isinstance(node, (list, tuple)):
         return type(node)(replace_nodes(value, function) for value in node)
     if isinstance(node, dict):
@@ -188,9 +179,8 @@ def _limit_iterations(cfg: Config, options: Mapping[str, Any]) -> list[str]:
     """
     train_cfg = cfg.get('train_cfg') or {}
     max_iters, max_epochs = (train_cfg.get(name) for name in ('max_iters', 'max_epochs'))
-    if type(max_iters) is not int or max_iters < 1:  # check refuses other values
-        return []
-    if max_epochs is None and 'train_cfg.max_iters' not in options:
+    is_limited = max_epochs is not None or 'train_cfg.max_iters' in options
+    if type(max_iters) is not int or not is_limited:  # check refuses other types
         return []
     trial, notes = {}, []
     if cfg.default_hooks.logger is not None:

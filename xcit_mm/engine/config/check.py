@@ -1,7 +1,4 @@
-"""Refuse a config that a run would fail with, before anything is built.
-
-Nothing here edits the config.
-"""
+"""Refuse a config that a run would fail with, before anything is built. Nothing is edited."""
 
 import os
 
@@ -25,12 +22,7 @@ SPLITS = {'train': ('train', 'val'), 'test': ('test',)}
 
 
 def check(cfg: Config, task: str) -> None:
-    """Check what a run ('train' or 'test') needs, from the quickest check to the slowest.
-
-    Raises:
-        UserError: If a part, a value, a file or a class of the config is missing or invalid.
-        DependencyError: If a package is missing.
-    """
+    """Check what a run ('train' or 'test') needs, from the quickest check to the slowest."""
     require_parts(cfg, task)
     _check_launcher(cfg.launcher)
     if type(cfg.max_bad_share) not in (int, float) or not 0 <= cfg.max_bad_share <= 1:

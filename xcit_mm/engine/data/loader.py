@@ -9,8 +9,7 @@ from mmengine.logging import print_log
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from ...errors import UserError, reason
-from .sampler import ResumableBatches, SampleRequest
-from .seeding import seed_all
+from .sampler import ResumableBatches, SampleRequest, seed_all
 from .workers import Batches, WorkerInit, is_worker_error, start_fork_server, worker_error
 
 MAX_TRIES = 10  # unreadable samples in a row after which a batch is given up
@@ -87,21 +86,10 @@ class TrainingSamples(Samples):
 
 
 class CheckedLoader(DataLoader):
-    """Batches of samples, which passes the bad samples among them to ``report``.
+    """A loader with the arguments of mmengine's, which reports bad samples and failed workers.
 
-    Raises a UserError if the workers cannot be started, fail, or load no batch for ``timeout``
-    seconds (0: no limit).
-
-    Args:
-        loader: A loader that mmengine built, whose other arguments are kept.
-        samples: The dataset.
-        batches: What to load for each batch.
-
-    Attributes:
-        report: Called in the main process with the bad samples of each batch that has some, when
-            the batch is asked for. It raises an error, in a training it logs them.
-        on_wait: Called every second that the main process waits for the workers, with the number
-            of seconds. A hook may replace it, and may raise an error in it.
+    A hook may replace ``report``, which is called with the bad samples of a batch before the batch
+    is used, and ``on_wait``, which is called every second without a batch. Both may raise an error.
     """
 
     def __init__(self, loader: DataLoader, samples: Samples, batches: Sampler) -> None:
@@ -125,7 +113,7 @@ class CheckedLoader(DataLoader):
         pass
 
     def wait(self, seconds: float) -> None:
-        """Called every second without a batch, with the seconds since the last batch."""
+        """Refuse to wait longer than ``timeout`` seconds (0: no limit) for a batch."""
         self.on_wait(seconds)
         if self.timeout and seconds >= self.timeout:
             raise UserError(
@@ -153,10 +141,7 @@ class CheckedLoader(DataLoader):
 
 
 def training_loader(loader: DataLoader, seed: int, endless: bool) -> CheckedLoader:
-    """Return a loader whose order can be resumed, in place of mmengine's.
-
-    See :class:`ResumableBatches` for ``endless``.
-    """
+    """Return a loader whose order can be resumed, in place of mmengine's."""
     batches = ResumableBatches(loader.batch_sampler, seed, endless)
     built = CheckedLoader(loader, TrainingSamples(loader.dataset), batches)
     built.report = _log  # BadDataHook replaces it
