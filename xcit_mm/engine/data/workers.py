@@ -77,9 +77,9 @@ class Batches(_MultiProcessingDataLoaderIter):
         self._timeout = 0  # PyTorch would not look at the workers before its end
 
     def _try_get_data(self, timeout: float = CHECK_INTERVAL) -> tuple[bool, Any]:
-        has_come, data = super()._try_get_data(timeout)
-        self._waited = 0 if has_come else self._waited + timeout
-        if not has_come:
+        has_arrived, data = super()._try_get_data(timeout)
+        self._waited = 0 if has_arrived else self._waited + timeout
+        if not has_arrived:
             try:
                 self._loader.wait(self._waited)
             except BaseException:
@@ -88,7 +88,7 @@ class Batches(_MultiProcessingDataLoaderIter):
                 for worker in self._workers:  # a stopped worker would never end
                     worker.kill()
                 raise
-        return has_come, data
+        return has_arrived, data
 
 
 def is_worker_error(error: Exception) -> bool:
