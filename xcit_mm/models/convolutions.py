@@ -15,9 +15,9 @@ from .plain import CONVOLUTIONS, is_plain
 class ConvStack(nn.Sequential):
     """Convolutions, plain or transposed, each but the last followed by BatchNorm and GELU.
 
-    Layers may be grouped in Sequentials. The backward pass recomputes BatchNorm and GELU;
-    inference folds BatchNorm, an affine map per channel, into the preceding convolution. If a
-    layer is not plain (see :func:`xcit_mm.models.plain.is_plain`), all layers are called in turn.
+    Layers may be grouped in Sequentials. The backward pass recomputes BatchNorm and GELU, and
+    inference folds BatchNorm into the preceding convolution. If a layer is not plain (see
+    :func:`xcit_mm.models.plain.is_plain`), all layers are called in turn.
 
     Shape:
         (B, C, H, W) to (B, C', H', W').

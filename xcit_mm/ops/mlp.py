@@ -11,26 +11,23 @@ from torch.nn import functional as F
 
 from .tracing import computed_dtype, is_captured, without_autocast
 
-# The inner values of so many tokens fit the cache of a CPU, and their memory is reused. Larger
-# blocks come from the system as fresh pages every time, which costs more than GELU itself.
+# Tokens whose inner values fit the cache of a CPU, so that their memory is reused. Larger blocks
+# come from the system as new pages every time, which costs more than GELU itself.
 CPU_CHUNK = 1024
 
 
 def mlp(
     x: Tensor, fc1_weight: Tensor, fc1_bias: Tensor, fc2_weight: Tensor, fc2_bias: Tensor
 ) -> Tensor:
-    """Return fc2(gelu(fc1(x))) and keep only x and the output of fc1 for the backward pass.
-
-    The backward pass recomputes the output of GELU, which is as large as that of fc1.
+    """Return fc2(gelu(fc1(x))). The backward pass keeps x and the output of fc1, not that of GELU.
 
     Shape:
         x: (..., C); fc1_weight: (F, C); fc1_bias: (F,); fc2_weight: (C, F); fc2_bias: (C,).
         Output: (..., C).
     """
-    if is_captured():
-        return F.linear(F.gelu(F.linear(x, fc1_weight, fc1_bias)), fc2_weight, fc2_bias)
-    if not torch.is_grad_enabled():
-        return F.linear(gelu_(F.linear(x, fc1_weight, fc1_bias)), fc2_weight, fc2_bias)
+    if is_captured() or not torch.is_grad_enabled():
+        gelu = F.gelu if is_captured() else gelu_
+        return F.linear(gelu(F.linear(x, fc1_weight, fc1_bias)), fc2_weight, fc2_bias)
     dtype = computed_dtype(x)
     parameters = (t.to(dtype) for t in (fc1_weight, fc1_bias, fc2_weight, fc2_bias))
     with without_autocast(x):
@@ -45,9 +42,8 @@ def gelu_(x: Tensor) -> Tensor:
 def token_chunks(x: Tensor) -> tuple[Tensor, ...]:
     """Return views (n, C) of tokens (..., C): of a few each on a CPU, of all elsewhere."""
     x = x.flatten(0, -2)
-    if is_captured() or x.device.type != 'cpu':
-        return (x,)
-    return x.split(CPU_CHUNK) if computed_dtype(x) in (torch.float32, torch.float64) else (x,)
+    is_wide = computed_dtype(x) in (torch.float32, torch.float64)
+    return x.split(CPU_CHUNK) if x.device.type == 'cpu' and is_wide and not is_captured() else (x,)
 
 
 class _Mlp(Function):
