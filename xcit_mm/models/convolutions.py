@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..ops.mlp import gelu_
 from ..ops.recompute import recompute
 from .plain import CONVOLUTIONS, is_plain
 
@@ -35,6 +34,11 @@ class ConvStack(nn.Sequential):
         for start, end in zip(starts, [*starts[1:], len(layers)], strict=True):
             x = _infer(x, *layers[start:end])
         return x
+
+
+def gelu_(x: Tensor) -> Tensor:
+    """Apply GELU in place, to a tensor that nothing else needs."""
+    return torch.ops.aten.gelu_(x)
 
 
 def convolve(conv: nn.Module, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

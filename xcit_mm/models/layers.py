@@ -18,14 +18,17 @@ from torch.nn import functional as F
 
 from ..environment import require
 from ..errors import ArgumentError
-from ..ops.mlp import gelu_, mlp, token_chunks
 from ..ops.recompute import recompute
-from ..ops.tracing import computed_dtype
+from ..ops.tracing import computed_dtype, is_captured
 from ..ops.xca import cross_covariance, xca
-from .convolutions import ConvStack, batch_norm_affine, convolve
+from .convolutions import ConvStack, batch_norm_affine, convolve, gelu_
 from .plain import has_plain_layers, is_plain
 
 POSITION_DIM = 32  # for each of y and x
+
+# Tokens whose values inside the MLP fit the cache of a CPU, so that their memory is reused. Larger
+# blocks come from the system as new pages every time, which costs more than GELU itself.
+CPU_CHUNK = 1024
 
 
 class ConvPatchEmbed(nn.Module):
@@ -155,6 +158,8 @@ class LPI(nn.Module):
 class Mlp(nn.Module):
     """Two linear layers with GELU between them and four times the channels inside.
 
+    The backward pass recomputes GELU, whose output is as large as that of the first layer.
+
     Shape:
         (..., C) to (..., C).
     """
@@ -167,7 +172,11 @@ class Mlp(nn.Module):
     def forward(self, x: Tensor, scale: Tensor | None = None) -> Tensor:
         if not has_plain_layers(self):
             return _scaled(self.fc2(F.gelu(self.fc1(x))), scale)
-        return mlp(x, self.fc1.weight, self.fc1.bias, *_scaled_weights(self.fc2, scale))
+        weights = _scaled_weights(self.fc2, scale)
+        x = self.fc1(x)  # (..., 4 C)
+        if not torch.is_grad_enabled():
+            return F.linear(gelu_(x), *weights)
+        return recompute(lambda x: F.linear(F.gelu(x), *weights), x, within=self)
 
 
 def _scaled(x: Tensor, scale: Tensor | None) -> Tensor:
@@ -246,6 +255,9 @@ class XCABlock(nn.Module):
         y = self.attn(self.norm1(x)).to(x.dtype)
         y = torch.addcmul(x, self.gamma1, y, out=y)
         y.addcmul_(self.gamma3, self.local_mp(self.norm3(y), H, W).to(y.dtype))
-        for tokens in token_chunks(y):
-            tokens.addcmul_(self.gamma2, self.mlp(self.norm2(tokens)).to(y.dtype))
+        tokens = y.flatten(0, -2)
+        is_wide = computed_dtype(x) in (torch.float32, torch.float64)
+        in_chunks = x.device.type == 'cpu' and is_wide and not is_captured()
+        for chunk in tokens.split(CPU_CHUNK) if in_chunks else (tokens,):
+            chunk.addcmul_(self.gamma2, self.mlp(self.norm2(chunk)).to(y.dtype))
         return y
