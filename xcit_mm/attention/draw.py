@@ -14,6 +14,7 @@ from .maps import AttentionMaps, require_index, scaled
 MAX_COLUMNS = 6
 PANEL_SIDE = 320  # pixels
 MIN_WIDTH = 240  # pixels of a panel, as wide as a title
+GAP = 10  # pixels between panels
 TITLE_HEIGHT = 50  # pixels, for two lines and the gap
 DPI = 100
 OPACITY = 0.65  # of a map over the image
@@ -31,17 +32,8 @@ def draw_attention(
 ) -> None:
     """Write a PNG: for each kind of map the image, all heads together and each head.
 
-    All heads together are the mean of the class attention, and the norm over all channels of
-    queries and keys, as in the paper's figure D.2.
-
-    Args:
-        path: File to write.
-        image: RGB image of the maps, (H, W, 3) uint8.
-        maps: Maps of the image.
-        patch_size: Patch size of the model in pixels.
-        title: Title of the picture.
-        heads: Heads to draw.
-        panel_side: Longer side of a panel in pixels.
+    ``image`` is RGB, (H, W, 3) uint8. All heads together are the mean of the class attention, and
+    the norm over all channels of queries and keys, as in the paper's figure D.2.
     """
     from matplotlib.figure import Figure
 
@@ -55,11 +47,13 @@ def draw_attention(
     small = scaled(image, panel_side / max(image.shape[:2]))
     rows = math.ceil((2 + len(heads)) / MAX_COLUMNS)  # of a kind
     columns = math.ceil((2 + len(heads)) / rows)
-    width = columns * max(small.shape[1], MIN_WIDTH)
+    cell_width, relative_gap = max(small.shape[1], MIN_WIDTH) + GAP, TITLE_HEIGHT / small.shape[0]
     height = len(kinds) * rows * (small.shape[0] + TITLE_HEIGHT) + TITLE_HEIGHT
-    figure = Figure((width / DPI, height / DPI), DPI, layout='constrained')
+    figure = Figure((columns * cell_width / DPI, height / DPI), DPI)
     figure.suptitle(title, fontsize=10, parse_math=False)  # file names may contain $
-    grid = figure.subplots(len(kinds) * rows, columns, squeeze=False)
+    top = 1 - 2 * TITLE_HEIGHT / height
+    space = dict(left=0, right=1, bottom=0, top=top, wspace=GAP / cell_width, hspace=relative_gap)
+    grid = figure.subplots(len(kinds) * rows, columns, squeeze=False, gridspec_kw=space)
     for axes in grid.flat:
         axes.set_axis_off()
     for (name, values, together), row in zip(kinds, grid.reshape(len(kinds), -1), strict=True):

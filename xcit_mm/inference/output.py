@@ -36,15 +36,16 @@ class Output:
     """The folder of a model's predictions, within a ``with`` block.
 
     The JSON file, with ``info``, is written at the end of the block, also after an error or
-    Ctrl-C. What an earlier call left is moved into ``earlier_*`` before the first prediction.
+    Ctrl-C. What an earlier call left is moved into ``earlier_*`` at its beginning.
     """
 
     def __init__(self, folder: Path, model: Model, info: dict[str, str]) -> None:
         require_writable(folder)
+        earlier = [path for name in WRITTEN if (path := folder / name).exists()]
+        set_aside(folder, earlier, 'name another --out')
         self._folder, self._palette = folder, model.palette
         self._images: list[dict[str, Any]] = []
         self._annotations: list[dict[str, Any]] = []
-        self._is_begun = False
         self._video = ExitStack()  # closes the video that is written
         self._video_path: Path | None = None
         ids_and_names = zip(category_ids(model.classes), model.classes, strict=True)
@@ -74,10 +75,6 @@ class Output:
 
     def add(self, frame: Frame, prediction: Detections | Segmentation) -> None:
         """Write the prediction for an image, or for the next frame of a video."""
-        if not self._is_begun:
-            earlier = [path for name in WRITTEN if (path := self._folder / name).exists()]
-            set_aside(self._folder, earlier, 'name another --out')
-            self._is_begun = True
         height, width = frame.image.shape[:2]
         image = dict(id=len(self._images) + 1, file_name=frame.source, width=width, height=height)
         name = frame.name
