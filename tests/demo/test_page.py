@@ -80,9 +80,9 @@ def calls(monkeypatch) -> list[np.ndarray]:
     return calls
 
 
-def difference(image: np.ndarray, other: np.ndarray) -> float:
+def difference(image: np.ndarray, reference: np.ndarray) -> float:
     """Mean of all pixels, of 255."""
-    return float(np.abs(image.astype(int) - other).mean())
+    return float(np.abs(image.astype(int) - reference).mean())
 
 
 def test_a_dropped_picture_is_shown_with_its_objects_and_sliders_draw_it_again(

@@ -38,7 +38,7 @@ class AttentionMaps(NamedTuple):
 
 
 class AttentionProbe(nn.Module):
-    """An XCiT that shows what it attends to.
+    """An XCiT that returns maps of what it attends to.
 
     The layers of :class:`xcit_mm.XCiT` never compute queries and keys of many tokens. Those of one
     layer are computed here, a few tokens at a time, so that large images need no more memory than
@@ -81,16 +81,11 @@ class AttentionProbe(nn.Module):
     def forward(
         self, image: np.ndarray, layer: int | None = None, class_layer: int | None = None
     ) -> AttentionMaps:
-        """Compute the maps of an image.
+        """Compute the maps of an RGB image of any size, (H, W, 3) uint8.
 
-        Args:
-            image: RGB image of any size, (H, W, 3) uint8. It has ceil(H / patch_size) times
-                ceil(W / patch_size) tokens.
-            layer: Index of the layer of the queries and keys. None: the last layer.
-            class_layer: Index of the class-attention layer. None: the last one, if there is any.
-
-        Raises:
-            ArgumentError: If there is no such layer.
+        ``layer`` is that of the queries and keys, and ``class_layer`` a class-attention layer; both
+        count from 0 and are the last ones by default. Raises an ArgumentError if there is no such
+        layer.
         """
         layer = len(self.blocks) - 1 if layer is None else layer
         require_index('layer', layer, len(self.blocks))

@@ -14,7 +14,7 @@ from gradio.utils import get_upload_folder
 from gradio_client.utils import is_http_url_like, traverse
 from PIL import Image
 
-from ..datasets.images import CUT_OFF, UNREADABLE, opened
+from ..datasets.images import UNREADABLE, opened
 from ..errors import UserError, reason
 from ..inference import Detections, Segmentation
 from ..inference.infer import SCORE_THR
@@ -116,14 +116,13 @@ def read_picture(path: Path) -> np.ndarray:
         # Pillow decodes what Pillow has measured. Another library may read another size.
         with opened(path.read_bytes(), FORMATS) as image:
             picture = Image.fromarray(to_rgb(image))
-    except Image.DecompressionBombError:
-        problem = f'it has more than {2 * Image.MAX_IMAGE_PIXELS / 1e6:.0f} million pixels'
     except Exception as error:  # Pillow's decoders raise many kinds
-        problem = CUT_OFF if 'truncated' in str(error) else UNREADABLE
-    else:
-        picture.thumbnail((MAX_SIDE, MAX_SIDE))
-        return np.array(picture)
-    raise UserError(f'{path.name} cannot be used: {problem}; take another picture')
+        problem = UNREADABLE
+        if isinstance(error, Image.DecompressionBombError):
+            problem = f'it has more than {2 * Image.MAX_IMAGE_PIXELS / 1e6:.0f} million pixels'
+        raise UserError(f'{path.name} cannot be used: {problem}; take another picture') from None
+    picture.thumbnail((MAX_SIDE, MAX_SIDE))
+    return np.array(picture)
 
 
 def _draw(

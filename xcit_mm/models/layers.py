@@ -1,9 +1,9 @@
 """Layers of XCiT: patch embedding, position, attention, local interaction, MLP and block.
 
 Parameter names match the authors' release. XCA, LPI and Mlp compute with the weights of their
-layers, which is faster and keeps less for the backward pass, or call their layers one by one if one
-is not plain (see :func:`xcit_mm.models.plain.is_plain`). Their ``scale`` (C,) multiplies the
-channels of the output (LayerScale).
+layers, which is faster and keeps less for the backward pass. If a layer is not plain (see
+:func:`xcit_mm.models.plain.is_plain`), they call their layers instead. Their ``scale`` (C,)
+multiplies the channels of the output (LayerScale).
 
 Letters in shapes: B images, N tokens (N = H * W), C channels, h heads of d = C / h channels.
 Sections are those of the paper (XCiT, arXiv 2106.09681).
@@ -55,7 +55,7 @@ class ConvPatchEmbed(nn.Module):
 
 
 class FourierPosition(nn.Module):
-    """Sinusoidal position encoding of y and x, projected to the channels of the tokens (section 3.3).
+    """Sinusoidal encoding of y and x, projected to the channels of the tokens (section 3.3).
 
     Coordinates 1..H are scaled to (0, 2 pi], so that an encoding means the same relative place at
     every resolution. The sum of projections of y and of x is that of (y, x), at H + W places only.
@@ -201,7 +201,7 @@ def map_to_tokens(x: Tensor) -> Tensor:
 
 
 class XCABlock(nn.Module):
-    """Block of XCiT: attention, local interaction and MLP, each normed, scaled and added (figure 1).
+    """Attention, local interaction and MLP, each normed, scaled and added (figure 1).
 
     The numbers in the names follow the release, in which the local interaction, the second branch,
     has number 3. LayerScale (Touvron et al., "Going deeper with image transformers") starts at

@@ -33,7 +33,7 @@ def recompute(
 
 
 class _FrozenStatistics(AbstractContextManager):
-    """Reusable context in which BatchNorm does not update its running statistics."""
+    """Context, for several uses, in which BatchNorm does not update its running statistics."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
