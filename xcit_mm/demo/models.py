@@ -1,6 +1,5 @@
 """The models that a page offers. A config is a program, so visitors can only choose one."""
 
-import ast
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -58,7 +57,8 @@ def find_models(config_dir: Path, work_dirs: Path) -> dict[str, list[str]]:
         for config in sorted(folder.glob('*.py')):
             models[str(config)] = list(map(str, paths))
     for config in sorted(config_dir.glob('*.py')):
-        models.setdefault(str(config), _released(config))
+        text = config.read_text(errors='replace')  # the config is not run
+        models.setdefault(str(config), RELEASED.findall(text))
     return models
 
 
@@ -67,11 +67,3 @@ def _written(path: Path) -> int:
         return path.stat().st_mtime_ns
     except OSError:  # an address, or a checkpoint that a training has just removed
         return 0
-
-
-def _released(config: Path) -> list[str]:
-    try:  # without running the config
-        docstring = ast.get_docstring(ast.parse(config.read_text()))
-    except (OSError, SyntaxError, ValueError):  # loading it reports what is wrong
-        return []
-    return RELEASED.findall(docstring or '')
