@@ -26,7 +26,7 @@ NUM_FRAMES = 5
 
 @pytest.fixture
 def photos(tmp_path, shapes_root) -> Path:
-    """Four images, two of one name, and a video."""
+    """Four images, two with the same name, and a video."""
     folder = tmp_path / 'photos'
     images = sorted((shapes_root / 'coco/val2017').iterdir())
     (folder / 'below').mkdir(parents=True)

@@ -15,16 +15,10 @@ from xcit_mm.errors import ArgumentError
 from xcit_mm.inference import load_model, memory
 
 SHAPES = ('circle', 'square', 'triangle')
-both_tasks = pytest.mark.parametrize('name', ['detector', 'segmentor'])
-
-
-@pytest.fixture
-def model(request, name):
-    return request.getfixturevalue(name)
 
 
 def seen_sizes(model) -> list[tuple[int, int]]:
-    """The height and width of what the backbone is given from now on."""
+    """Return a list to which the sizes (H, W) of all further inputs of the backbone are added."""
     sizes = []
     model.module.backbone.register_forward_pre_hook(
         lambda _, inputs: sizes.append(tuple(inputs[0].shape[2:]))
@@ -102,17 +96,16 @@ def test_a_sliding_window_is_left_to_mmseg(weights, image):
     assert len(sizes) > 1 and set(sizes) == {(96, 96)}
 
 
-@both_tasks
-def test_a_path_an_array_and_a_pil_image_give_the_same(model, image, tmp_path):
+@pytest.mark.parametrize('name', ['detector', 'segmentor'])
+def test_a_prediction_depends_on_neither_the_kind_of_input_nor_the_batch(
+    request, name, image, tmp_path
+):
+    model = request.getfixturevalue(name)
     path = tmp_path / 'image.png'
     Image.fromarray(image).save(path)
     expected = model.predict(image)
     for source in (path, str(path), Image.fromarray(image)):
         assert_same(model.predict(source), expected)
-
-
-@both_tasks
-def test_a_prediction_does_not_depend_on_the_other_images_of_a_batch(model, image):
     batch = [image, image[:64, :100].copy(), image[::-1].copy()]
     sizes = seen_sizes(model)
     predictions = model.predict_batch(batch)
