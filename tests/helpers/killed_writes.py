@@ -21,7 +21,7 @@ from xcit_mm.engine.hooks.checkpoint import WholeCheckpointHook
 from xcit_mm.engine.resume import newest_checkpoint
 
 BALLAST = 2 * 10**6  # numbers, so that writing takes most of the time
-LONGEST = 0.15  # seconds, in which many checkpoints are written
+LONGEST = 0.15  # seconds, in which an idle machine writes many checkpoints
 
 
 def write(folder: Path, kept: int, last: dict | None, number: int = 10**6) -> None:
@@ -58,10 +58,13 @@ def main(folder: Path, kills: int, kept: int) -> None:
             if os.waitpid(child, os.WNOHANG)[0]:
                 raise SystemExit('a process ended before it was killed')
             time.sleep(0.001)
-        time.sleep(chance.uniform(0, LONGEST))
-        if number % 2:  # every second one during a write, the others at any time
+        if number % 2:  # during a write
             while not list(folder.glob('.*.pth.*')):
                 pass
+        else:  # at any time after one more is whole
+            while not any(int(file.stem[5:]) > newest for file in folder.glob('iter_*.pth')):
+                pass
+            time.sleep(chance.uniform(0, LONGEST))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         unfinished = list(folder.glob('.*.pth.*'))
