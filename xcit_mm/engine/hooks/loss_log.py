@@ -5,6 +5,7 @@ import math
 import os
 from numbers import Real
 from pathlib import Path
+from typing import Any
 
 from mmengine.dist import is_main_process
 from mmengine.hooks import Hook, LoggerHook
@@ -37,7 +38,7 @@ class LossLogHook(Hook):
             for name in (LOSSES, METRICS):
                 remove_lines_after(Path(runner.work_dir, name), runner.iter)
 
-    def after_train_iter(self, runner: Runner, *args, **kwargs) -> None:
+    def after_train_iter(self, runner: Runner, **_: Any) -> None:
         if self._is_writing and self.every_n_train_iters(runner, self._interval):
             line = dict(iter=runner.iter + 1, epoch=runner.epoch + 1)
             for path, history in runner.message_hub.log_scalars.items():
@@ -55,7 +56,7 @@ class LossLogHook(Hook):
 
 
 def remove_lines_after(path: Path, last_iter: int) -> None:
-    """Keep the lines of a log up to an iteration; raises a UserError if one is damaged."""
+    """Keep the lines of a log up to an iteration."""
     lines = read_lines(path)
     if path.exists():
         with write_whole(path, 'w') as file:

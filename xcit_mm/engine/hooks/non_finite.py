@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import torch
 from mmengine.dist import get_rank
@@ -49,17 +50,11 @@ class NonFiniteHook(Hook):
         self._good_statistics = [b.clone() for b in self._statistics]
         runner.optim_wrapper.optimizer.register_step_pre_hook(self._skip_if_not_finite)
 
-    def before_train_iter(
-        self, runner: Runner, batch_idx: int, data_batch: dict | None = None
-    ) -> None:
+    def before_train_iter(self, runner: Runner, **_: Any) -> None:
         self._stepped = False
 
     def after_train_iter(
-        self,
-        runner: Runner,
-        batch_idx: int,
-        data_batch: dict | None = None,
-        outputs: dict | None = None,
+        self, runner: Runner, data_batch: Any = None, outputs: dict | None = None, **_: Any
     ) -> None:
         # mmengine has moved this number to the CPU already, for its log.
         loss = runner.message_hub.get_scalar('train/loss').current()

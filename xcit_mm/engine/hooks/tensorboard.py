@@ -3,6 +3,7 @@
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 from mmengine.dist import is_main_process
 from mmengine.hooks import Hook
@@ -14,8 +15,7 @@ from ...files import require_no_links
 from ...run_report.reading import LOSSES, METRICS
 from . import order
 
-FOLDER = 'tensorboard'
-SUFFIX = '.xcit_mm'  # of the files in it
+SUFFIX = '.xcit_mm'  # of the files in the folder
 PREFIXES = {LOSSES: 'train', METRICS: 'val'}
 
 
@@ -40,30 +40,28 @@ class TensorBoardHook(Hook):
         if is_main_process():
             from torch.utils.tensorboard import SummaryWriter
 
-            folder = Path(runner.work_dir, FOLDER)
+            folder = Path(runner.work_dir, 'tensorboard')
             require_no_links(folder)
             for path in folder.glob(f'*{SUFFIX}'):
                 path.unlink()
-            # Step 0 has a TensorBoard that is running drop what it has read of the removed files.
+            # A running TensorBoard drops what it has read of the removed files at step 0.
             self._writer = SummaryWriter(folder, purge_step=0, filename_suffix=SUFFIX)
             self._num_copied = dict.fromkeys(PREFIXES, 0)  # bytes
 
-    def after_train_iter(self, runner: Runner, *args, **kwargs) -> None:
-        if self._writer is not None:
-            for name, prefix in PREFIXES.items():
-                self._copy(Path(runner.work_dir, name), prefix)
+    def after_train_iter(self, runner: Runner, **_: Any) -> None:
+        for name, prefix in PREFIXES.items() if self._writer is not None else ():
+            log = Path(runner.work_dir, name)
+            if not log.exists() or log.stat().st_size == self._num_copied[name]:
+                continue
+            with log.open('rb') as file:
+                file.seek(self._num_copied[name])
+                lines = file.readlines()
+                self._num_copied[name] = file.tell()
+            for line in map(json.loads, lines):
+                for key in line.keys() - {'iter', 'epoch'}:
+                    value = math.nan if line[key] is None else line[key]
+                    self._writer.add_scalar(f'{prefix}/{key}', value, line['iter'])
+            self._writer.flush()
 
     def after_train(self, runner: Runner) -> None:
         self.after_train_iter(runner)
-
-    def _copy(self, log: Path, prefix: str) -> None:
-        if log.exists() and log.stat().st_size > self._num_copied[log.name]:
-            with log.open('rb') as file:
-                file.seek(self._num_copied[log.name])
-                lines = file.readlines()
-                self._num_copied[log.name] = file.tell()
-            for line in map(json.loads, lines):
-                for name in line.keys() - {'iter', 'epoch'}:
-                    value = math.nan if line[name] is None else line[name]
-                    self._writer.add_scalar(f'{prefix}/{name}', value, line['iter'])
-            self._writer.flush()
