@@ -19,11 +19,9 @@ PICTURE_SIZE = 960, 960  # pixels at most
 
 
 def write_page(runs: Sequence[Run], path: Path) -> None:
-    """Write tables, plots, pictures, configs and versions.
+    """Write tables, plots, pictures, configs and versions of one run, or of several to compare.
 
-    Args:
-        runs: One run, or several to compare.
-        path: The file, which is replaced as a whole or not at all.
+    The file is replaced as a whole or not at all.
     """
     template = jinja2.Template(
         Path(__file__).with_name('page.html').read_text(),
@@ -33,11 +31,11 @@ def write_page(runs: Sequence[Run], path: Path) -> None:
         lstrip_blocks=True,
     )
     validations = [validation for run in runs for validation in _last_and_best(run)]
-    plots = []
-    for plot in choose_plots(runs):
+    plots = {}
+    for name, source in choose_plots(runs):
         file = io.BytesIO()
-        draw([plot], runs, file, 'svg')
-        plots.append((TITLES.get(plot[0], plot[0]), _data_uri(file, 'svg+xml')))
+        draw([(name, source)], runs, file, 'svg')
+        plots[TITLES.get(name, name)] = _data_uri(file, 'svg+xml')
     page = template.render(
         text=_format,
         drawn=time.strftime('%Y-%m-%d %H:%M'),
