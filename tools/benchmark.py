@@ -65,16 +65,15 @@ def main() -> None:
         **{name: tuple(v) if isinstance(v, list) else v for name, v in args.items()}
     )
     require_writable(out)
-    paths = [out / 'benchmark.json']
+    path = out / 'benchmark.json'
     measurements = []
     for measurement in benchmark.measure(settings):
         measurements.append(measurement)  # written at once: an interruption loses nothing
-        benchmark.write_json(measurements, settings, paths[0])
+        benchmark.write_json(measurements, settings, path)
         print(benchmark.describe(measurement), flush=True)
     for mode in settings.modes:
         print(f'\n{benchmark.table(measurements, mode)}')
-        paths += benchmark.draw(measurements, mode, out)
-    print(f'\nWritten: {", ".join(map(str, paths))}')
+    print(f'\nWritten: {path}')
 
 
 if __name__ == '__main__':

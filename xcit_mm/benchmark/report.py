@@ -1,4 +1,4 @@
-"""The table, the JSON file and the plots of a benchmark."""
+"""The table and the JSON file of a benchmark."""
 
 import json
 import platform
@@ -56,39 +56,3 @@ def write_json(measurements: Sequence[Measurement], settings: Settings, path: Pa
     content = {'environment': environment, 'measurements': [asdict(m) for m in measurements]}
     with write_whole(path, 'w') as file:
         json.dump(content, file, indent=2)
-
-
-def draw(measurements: Sequence[Measurement], mode: str, folder: Path) -> list[Path]:
-    """Plot the time (the paper's figure D.1) and the memory (figure 2) over the image size.
-
-    Returns the paths of ``<mode>_time.png`` and ``<mode>_memory.png``.
-    """
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import LogLocator
-
-    quantities = {
-        'time': ('milliseconds an image', lambda m: m.seconds * 1e3),
-        'memory': ('peak memory beyond the weights, MiB', lambda m: m.peak_bytes / MIB),
-    }
-    measured = [m for m in measurements if m.mode == mode and m.seconds is not None]
-    paths = []
-    for quantity, (label, value) in quantities.items():
-        figure = Figure(figsize=(7, 5), layout='constrained')
-        axes = figure.subplots()
-        for model in dict.fromkeys(m.model for m in measured):
-            points = sorted((m.size[0] * m.size[1], value(m)) for m in measured if m.model == model)
-            width = 2.5 if model.startswith('xcit_mm') else 1.2
-            axes.plot(*zip(*points, strict=True), 'o-', label=model, lw=width)
-        sizes = {m.size[0] * m.size[1]: '{}x{}'.format(*m.size) for m in measured}
-        axes.set(xscale='log', yscale='log', xlabel='image size, pixels', ylabel=label, title=mode)
-        axes.set_xticks(list(sizes), list(sizes.values()), rotation=45)
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.yaxis.set_major_formatter('{x:g}')
-        axes.minorticks_off()
-        axes.grid(alpha=0.3, which='both')
-        if measured:
-            axes.legend()
-        paths.append(folder / f'{mode}_{quantity}.png')
-        with write_whole(paths[-1]) as file:
-            figure.savefig(file, format='png', dpi=120)
-    return paths
