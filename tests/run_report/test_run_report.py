@@ -23,15 +23,7 @@ from xcit_mm.engine.hooks.loss_log import remove_lines_after
 from xcit_mm.engine.hooks.tensorboard import TensorBoardHook
 from xcit_mm.engine.resume import newest_checkpoint
 from xcit_mm.errors import DependencyError
-from xcit_mm.run_report import (
-    NoRunError,
-    draw_png,
-    plots,
-    read_run,
-    read_runs,
-    reading,
-    write_page,
-)
+from xcit_mm.run_report import NoRunError, draw_png, plots, read_run, read_runs, reading, write_page
 
 NOT_ITERATIONS = '7', 7.5, True, -1, 1e308, None, [], 2**60, math.nan, '\x1b[2J' * 10**5
 DAMAGED_LINES = (
