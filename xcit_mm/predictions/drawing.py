@@ -49,9 +49,10 @@ def draw_objects(
     draw = ImageDraw.Draw(picture)
     corners = np.clip((boxes * factor).round(), 0, np.array(picture.size * 2) - 1).astype(int)
     corners[:, 2:] = np.maximum(corners[:, :2], corners[:, 2:])  # or Pillow raises
-    for corner, colour in reversed(list(zip(corners.tolist(), colours, strict=True))):
-        draw.rectangle(corner, outline=colour, width=line_width)
-    _draw_texts(draw, corners.tolist(), texts, colours, _font(canvas))
+    corners = corners.tolist()
+    for i in reversed(range(len(corners))):
+        draw.rectangle(corners[i], outline=colours[i], width=line_width)
+    _draw_texts(draw, corners, texts, colours, _font(canvas))
     return np.array(picture)
 
 
@@ -109,11 +110,10 @@ def _draw_texts(
         left = max(0, min(left, picture_width - width))
         taken = [y for start, end, y in labels if start < left + width and left < end]
         tops = [max(0, min(y, picture_height - height)) for y in (top - height, bottom, top)]
-        free = (y for y in tops if all(abs(y - other) >= height for other in taken))
+        free = (y for y in tops if all(abs(y - taken_y) >= height for taken_y in taken))
         labels.append((left, left + width, next(free, tops[0])))
-    for (left, right, top), text, colour in reversed(
-        list(zip(labels, texts, colours, strict=True))
-    ):
+    for i in reversed(range(len(labels))):
+        (left, right, top), text, colour = labels[i], texts[i], colours[i]
         draw.rectangle((left, top, right - 1, top + height - 1), fill=colour)
         text_colour = BLACK if np.dot(LUMINANCE, colour) > 140 else WHITE
         middle = (left + right) // 2, top + height // 2
@@ -126,17 +126,17 @@ def _draw_legend(
     """Draw patches of colour with their texts, in rows as wide as the canvas."""
     font, width = _font(canvas), canvas.shape[1]
     size, row_height = font.size, 1.8 * font.size
-    places, x, row = [], size, 0
+    positions, x, row = [], size, 0
     for _, text in entries:
         entry_width = font.getlength(text) + 2.4 * size
         if x > size and x + entry_width > width:
             x, row = size, row + 1
-        places.append((x, (row + 0.9) * row_height))
+        positions.append((x, (row + 0.9) * row_height))
         x += entry_width
     height = round((row + 1 if num_rows is None else num_rows) * row_height + size)
     picture = Image.new('RGB', (width, height), WHITE)
     draw = ImageDraw.Draw(picture)
-    for (x, y), (colour, text) in zip(places, entries, strict=True):
+    for (x, y), (colour, text) in zip(positions, entries, strict=True):
         patch = x, y - size / 2, x + size - 1, y + size / 2 - 1
         draw.rectangle(patch, fill=colour, outline=BLACK)
         draw.text((x + 1.4 * size, y), text, fill=BLACK, font=font, anchor='lm')
