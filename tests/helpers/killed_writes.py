@@ -39,7 +39,7 @@ def write(folder: Path, kept: int, last: dict | None, number: int = 10**6) -> No
     hook.before_train(runner)
     (folder / 'ready').touch()
     for runner._train_loop._iter in range(first, first + number):
-        hook.save_between(runner, runner.iter + 1)
+        hook.save_unscheduled(runner, runner.iter + 1)
 
 
 def main(folder: Path, kills: int, kept: int) -> None:
