@@ -101,7 +101,7 @@ def test_sigmoid_focal_loss_of_large_logits_is_finite():
     assert torch.isfinite(logits.grad).all()
 
 
-@pytest.mark.skipif(not mmcv_ops.in_force(), reason='mmcv is compiled')
+@pytest.mark.skipif(not mmcv_ops.is_active(), reason='mmcv is compiled')
 def test_other_operators_say_that_they_need_compiled_mmcv(arrays):
     with pytest.raises(NotImplementedError, match=r'softmax_focal_loss_forward.*compiled mmcv'):
         ops.softmax_focal_loss(torch.zeros(4, 3), torch.zeros(4, dtype=torch.long))
@@ -132,4 +132,4 @@ def test_it_replaces_what_is_missing_from_an_mmcv_that_is_not_imported_yet(
     elif kind == 'compiled':
         (package / '_ext.py').touch()
     mmcv_ops.install()
-    assert mmcv_ops.in_force() == (kind == 'editable')
+    assert mmcv_ops.is_active() == (kind == 'editable')

@@ -41,7 +41,7 @@ def install() -> None:
         sys.modules[EXTENSION] = _StandIn()
 
 
-def in_force() -> bool:
+def is_active() -> bool:
     """Return whether mmcv uses the stand-in."""
     return isinstance(sys.modules.get(EXTENSION), _StandIn)
 

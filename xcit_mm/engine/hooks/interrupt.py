@@ -23,7 +23,7 @@ from .checkpoint import WholeCheckpointHook
 # Clusters send the first before they take a machine back; the second is Ctrl-C.
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 STOPPING = b'stopping after this step, with a checkpoint (a second signal: at once)\n'
-ONE_REQUEST = 1  # second within which the same signal may come twice: timeout(1) sends it so
+REPEAT_WINDOW = 1  # second within which the same signal may come twice: timeout(1) sends it so
 PATIENCE = 60  # seconds without data after which a run stops without the end of the step
 
 
@@ -97,7 +97,7 @@ class InterruptHook(Hook):
         if self._signal == signum and not is_distributed():
             if signum == signal.SIGINT:
                 raise KeyboardInterrupt
-            if time.monotonic() > self._received + ONE_REQUEST:
+            if time.monotonic() > self._received + REPEAT_WINDOW:
                 signal.signal(signum, signal.SIG_DFL)
                 signal.raise_signal(signum)
             return

@@ -45,7 +45,7 @@ class ReportHook(Hook):
         self._metrics: dict[str, float] = {}
 
     def before_run(self, runner: Runner) -> None:
-        if mmcv_ops.in_force():
+        if mmcv_ops.is_active():
             runner.logger.info(mmcv_ops.NOTICE)
 
     def before_train(self, runner: Runner) -> None:
