@@ -43,19 +43,16 @@ def main() -> None:
         help='image sizes in pixels, such as 512 or 800x1344 (default: those of the paper)',
     )
     parser.add_argument('--modes', nargs='+', choices=MODES, default=MODES)
-    parser.add_argument('--batch-size', type=int, default=1)
+    parser.add_argument('--batch-size', type=cli.positive, default=1)
     parser.add_argument('--device', default='cpu', help='cpu, cuda or cuda:N')
     parser.add_argument('--dtype', choices=DTYPES, default='float32')
     parser.add_argument(
         '--repeats',
-        type=int,
+        type=cli.positive,
         default=5,
         help='measurements of each model, of which the median counts',
     )
     parser.add_argument('--threads', type=int, help='CPU threads')
-    parser.add_argument(
-        '--memory-limit', type=float, metavar='GIB', help='of the CPU (default: what is available)'
-    )
     parser.add_argument('--out', type=Path, default=Path('work_dirs/benchmark'), metavar='DIR')
     args = vars(parser.parse_args())
     out = args.pop('out')
@@ -68,16 +65,15 @@ def main() -> None:
         **{name: tuple(v) if isinstance(v, list) else v for name, v in args.items()}
     )
     require_writable(out)
-    paths = [out / 'benchmark.json']
+    path = out / 'benchmark.json'
     measurements = []
     for measurement in benchmark.measure(settings):
         measurements.append(measurement)  # written at once: an interruption loses nothing
-        benchmark.write_json(measurements, settings, paths[0])
+        benchmark.write_json(measurements, settings, path)
         print(benchmark.describe(measurement), flush=True)
     for mode in settings.modes:
         print(f'\n{benchmark.table(measurements, mode)}')
-        paths += benchmark.draw(measurements, mode, out)
-    print(f'\nWritten: {", ".join(map(str, paths))}')
+    print(f'\nWritten: {path}')
 
 
 if __name__ == '__main__':

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Read every image and annotation of a config, and list what a run would stop at or leave out."""
+"""Read all data of a config, and list the images and annotations that a run cannot use."""
 
 import argparse
 import sys
@@ -18,7 +18,7 @@ def main() -> None:
     )
     parser.add_argument('config', help='a file of configs/')
     parser.add_argument(
-        '--workers', type=cli.positive, help='processes that read; default: one a core'
+        '--workers', type=cli.positive, help='number of processes; default: one per core'
     )
     parser.add_argument('--out', type=Path, metavar='FILE', help='JSON file to write the list to')
     cli.add_options_argument(parser)

@@ -12,16 +12,16 @@ from tools import cli
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument('root', help='the folder to make, such as data/shapes')
+    parser.add_argument('root', help='the folder to create, such as data/shapes')
     parser.add_argument(
-        '--seed', type=int, default=0, help='another seed draws other images in their place'
+        '--seed', type=int, default=0, help='a different seed draws different images'
     )
     args = parser.parse_args()
 
     with cli.imports():
         from xcit_mm.datasets.shapes import ShapesSpec, make_shapes
     drawn = make_shapes(args.root, ShapesSpec(seed=args.seed))
-    print(f'{args.root}: ' + ('drawn' if drawn else 'already there, every file checked'))
+    print(f'{args.root}: {"drawn" if drawn else "already there"}')
 
 
 if __name__ == '__main__':

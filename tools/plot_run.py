@@ -24,8 +24,7 @@ def main() -> None:
         nargs='+',
         type=Path,
         metavar='WORK_DIR',
-        help='of a training, by tools/train.py or another tool that uses mmengine; several are '
-        'drawn over each other',
+        help='of a training; several are drawn over each other',
     )
     parser.add_argument(
         '--out',

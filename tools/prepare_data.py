@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
-"""Download COCO 2017 or ADE20k, or make a VOC or YOLO dataset one that the configs train on."""
+"""Download COCO 2017 or ADE20k, or convert a VOC or YOLO dataset so that the configs can use it."""
 
 import argparse
 import sys
-from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clone as it stands
@@ -20,11 +19,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     datasets = parser.add_subparsers(dest='dataset', required=True)
     for name, root in ROOTS.items():
-        what = f'download, check and unpack {name}; the next call resumes an interrupted download'
-        add_download_arguments(datasets.add_parser(name, help=what, description=what), root)
+        text = f'download, check and unpack {name}; the next call resumes an interrupted download'
+        add_download_arguments(datasets.add_parser(name, help=text, description=text), root)
     for name in LAYOUTS:
-        what = f'write annotations and a config for a {name.upper()} dataset; its images stay there'
-        add_layout_arguments(datasets.add_parser(name, help=what, description=what))
+        text = f'write annotations and a config for a {name.upper()} dataset; its images stay there'
+        add_layout_arguments(datasets.add_parser(name, help=text, description=text))
     args = parser.parse_args()
 
     with cli.imports():
@@ -32,40 +31,39 @@ def main() -> None:
         from xcit_mm.datasets.download import DATASETS, prepare
         from xcit_mm.datasets.voc import VocDataset
         from xcit_mm.datasets.yolo import YoloDataset
-    say = partial(print, flush=True)
     if args.dataset in LAYOUTS:
         layout = VocDataset if args.dataset == 'voc' else YoloDataset
-        convert(layout(args.source), args.root, BASE, args.skip_bad, say)
+        convert(layout(args.source), args.root, BASE, args.skip_bad)
         return
     dataset = DATASETS[args.dataset]
-    data_root = prepare(dataset, args.root, args.splits, args.mirror, args.keep_archives, say)
-    next_step = 'configs find it'
+    data_root = prepare(dataset, args.root, args.splits, args.mirror, args.keep_archives)
+    next_step = 'the configs find it'
     if Path(args.root) != Path(dataset.root):
-        next_step = f'tools take --cfg-options data_root={data_root}'
-    print(f'All of it is there; the {next_step}')
+        next_step = f'pass --cfg-options data_root={data_root} to the tools'
+    print(f'The dataset is complete: {next_step}')
 
 
 def add_download_arguments(parser: argparse.ArgumentParser, root: str) -> None:
     parser.add_argument(
-        '--root', metavar='DIR', default=root, help=f'where to; default: {root}, as in the configs'
+        '--root', metavar='DIR', default=root, help=f'the folder to write to; default: {root}'
     )
     parser.add_argument(
         '--splits',
         nargs='+',
         choices=SPLITS,
         default=SPLITS,
-        help='of COCO: val alone, to evaluate, is a twentieth of it; default: both',
+        help='only for COCO: val is a twentieth of it and enough to evaluate; default: both',
     )
+    parser.add_argument('--mirror', metavar='URL', help='a folder on the web with the archives')
     parser.add_argument(
-        '--mirror', metavar='URL', help='a folder on the web that has the archives by their names'
-    )
-    parser.add_argument(
-        '--keep-archives', action='store_true', help='leave them in DIR when they are unpacked'
+        '--keep-archives', action='store_true', help='keep them in DIR after they are unpacked'
     )
 
 
 def add_layout_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument('source', metavar='SRC', help='its folder; of YOLO the YAML file, too')
+    parser.add_argument(
+        'source', metavar='SRC', help='the folder of the dataset, or for YOLO its YAML file'
+    )
     parser.add_argument('--root', metavar='DIR', required=True, help='the folder to write to')
     parser.add_argument(
         '--skip-bad',

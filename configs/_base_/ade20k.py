@@ -21,7 +21,7 @@ train_pipeline = [
 test_pipeline = [
     dict(type='LoadImage'),
     dict(type='Resize', scale=(2048, 512), keep_ratio=True),
-    dict(type='LoadAnnotations', reduce_zero_label=True),  # after Resize: it keeps its size
+    dict(type='LoadAnnotations', reduce_zero_label=True),  # after Resize, which would resize them
     dict(type='PackSegInputs'),
 ]
 

@@ -3,7 +3,7 @@
 custom_imports = dict(imports=['xcit_mm', 'xcit_mm.datasets.coco', 'xcit_mm.engine.coco_metric'])
 default_scope = 'mmdet'
 vis_backends = [dict(type='LocalVisBackend')]
-visualizer = dict(type='DetLocalVisualizer', vis_backends=vis_backends, alpha=0.5)
+visualizer = dict(type='DetLocalVisualizer', vis_backends=vis_backends)
 
 model = dict(
     data_preprocessor=dict(

@@ -3,7 +3,7 @@
 custom_imports = dict(imports=['xcit_mm', 'xcit_mm.engine.iou_metric'])
 default_scope = 'mmseg'
 vis_backends = [dict(type='LocalVisBackend')]
-visualizer = dict(type='SegLocalVisualizer', vis_backends=vis_backends, alpha=0.6)
+visualizer = dict(type='SegLocalVisualizer', vis_backends=vis_backends)
 
 model = dict(
     type='EncoderDecoder',

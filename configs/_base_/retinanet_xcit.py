@@ -1,12 +1,12 @@
-"""RetinaNet on XCiT, every map of the backbone normalised.
+"""RetinaNet on XCiT with a LayerNorm on every map of the backbone.
 
-The paper has no such model. Normalising the maps in front of the FPN gave ResT +0.8 box AP with
-RetinaNet (ResT, arXiv 2105.13677, appendix).
+The paper has no such model. In ResT, normalising the maps before the FPN raises the box AP of
+RetinaNet by 0.8 (arXiv 2105.13677, appendix).
 """
 
 _base_ = ['detector_xcit.py']
 
-find_unused_parameters = True  # RetinaNet leaves the map at stride 4 out, with what makes it
+find_unused_parameters = True  # the FPN skips the map at stride 4 and its layers
 
 model = dict(
     type='RetinaNet',

@@ -1,4 +1,4 @@
-"""160,000 iterations, otherwise as the schedule of 80,000."""
+"""160,000 iterations; everything else is that of schedule_80k."""
 
 _base_ = ['schedule_80k.py']
 

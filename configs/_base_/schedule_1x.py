@@ -1,4 +1,4 @@
-"""12 epochs, otherwise as the schedule of 36."""
+"""12 epochs; everything else is that of schedule_3x."""
 
 _base_ = ['schedule_3x.py']
 

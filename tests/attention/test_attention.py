@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from xcit_mm.attention import maps as attention_maps
-from xcit_mm.attention.draw import choose_heads, draw_attention, overlay
+from xcit_mm.attention.draw import overlay
 from xcit_mm.attention.maps import AttentionProbe, scaled, token_magnitudes
 from xcit_mm.models.layers import XCA, ConvPatchEmbed
 from xcit_mm.weights.states import CLASSIFIER
@@ -89,9 +89,8 @@ def test_maps_equal_a_plain_computation_with_timms_model(
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize('qkv_bias', [True, False])
-def test_chunks_of_tokens_do_not_change_the_result(monkeypatch, qkv_bias):
-    attn, x = XCA(32, 4, qkv_bias=qkv_bias), torch.randn(1, 50, 32) + 1
+def test_chunks_of_tokens_do_not_change_the_result(monkeypatch):
+    attn, x = XCA(32, 4), torch.randn(1, 50, 32) + 1
     whole = token_magnitudes(attn, x)
     assert whole.shape == (1, 2, 4, 50)
     assert torch.allclose(whole.square().sum(-1), torch.full((1, 2, 4), 8.0))  # d
@@ -149,16 +148,8 @@ def panels(path) -> tuple[int, int, int]:
     """Count the panels, columns and rows of a picture: large spots on white."""
     ink = np.asarray(Image.open(path).convert('L')) < 250
     _, _, stats, _ = cv2.connectedComponentsWithStats(ink.astype(np.uint8))
-    spots = stats[1:][stats[1:, cv2.CC_STAT_AREA] > 1000]
+    spots = stats[1:][stats[1:, cv2.CC_STAT_AREA] > 1000] // 4  # to four pixels
     return len(spots), *(len(set(spots[:, i])) for i in (cv2.CC_STAT_LEFT, cv2.CC_STAT_TOP))
-
-
-@pytest.mark.parametrize('heads, grid', [(None, (18, 6, 3)), ([0, 1, 2, 3] * 2, (30, 5, 6))])
-def test_the_grid_has_a_panel_for_each_head(checkpoint, tmp_path, heads, grid):
-    probe, image = AttentionProbe(checkpoint, device='cpu'), picture(96, 40)
-    heads = choose_heads(heads, probe.architecture.num_heads)
-    draw_attention(tmp_path / 'a.png', image, probe(image), 16, 'title', heads, panel_side=100)
-    assert panels(tmp_path / 'a.png') == grid
 
 
 @pytest.fixture
@@ -178,6 +169,8 @@ def test_the_tool_writes_a_picture(visualize, checkpoint, detector, tmp_path):
     assert code == 0
     assert 'no class-attention layers: the maps are of q and k alone' in printed
     assert panels(out) == (12, 6, 2)
+    code, _, _ = visualize(image, checkpoint, '--out', out, '--heads', *range(4), *range(4))
+    assert panels(out) == (30, 5, 6)
 
 
 def test_invalid_input_is_a_sentence(visualize, checkpoint, detector, tmp_path):
@@ -188,14 +181,12 @@ def test_invalid_input_is_a_sentence(visualize, checkpoint, detector, tmp_path):
         ((text, checkpoint), str(text)),
         ((tmp_path / 'no.png', checkpoint), 'no.png does not exist'),
         ((image, text), f'the checkpoint {text} cannot be read'),
-        ((image, checkpoint, '--layer', 3), 'layer=3 is not in 0..2, the layers of this model'),
-        ((image, checkpoint, '--class-layer', -1), 'class_layer=-1 is not in 0..1'),
-        ((image, checkpoint, '--heads', 7), 'head 7 is not in 0..3'),
-        ((image, detector, '--class-layer', 0), 'class_layer=0: the checkpoint has no class-att'),
+        ((image, checkpoint, '--layer', 3), 'layer 3 does not exist: the model has 3'),
+        ((image, checkpoint, '--class-layer', -1), 'class-attention layer -1 does not exist'),
+        ((image, checkpoint, '--heads', 7), 'head 7 does not exist: the model has 4'),
+        ((image, detector, '--class-layer', 0), 'does not exist: the model has 0'),
         ((image, checkpoint, '--device', 'tpu'), "device='tpu' cannot be used"),
     ]:
         code, _, errors = visualize(*args, '--out', out)
-        assert code == 2
-        assert message in errors
-        assert 'Traceback' not in errors
+        assert code == 2 and message in errors and 'Traceback' not in errors
     assert not out.exists()

@@ -1,73 +1,67 @@
 """tools/benchmark.py and the models that it compares."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
-from helpers import randomize, relative_error
+from helpers import ROOT, randomize, relative_error
 from helpers.in_process import call_tool
 
 from xcit_mm.benchmark.models import PEERS, build
 
 
-def test_measurements_are_printed_written_and_drawn(monkeypatch, capfd, tmp_path):
+def test_measurements_are_printed_and_written(monkeypatch, capfd, tmp_path):
     models = ['xcit_mm_n12_16', 'timm_n12_16']
+    arguments = ['--sizes', '64x96', '--repeats', 2, '--out', tmp_path]
     code, printed, _ = call_tool(
-        monkeypatch, capfd, 'benchmark.py', '--models', *models, '--sizes', '64x96',
-        '--repeats', 2, '--out', tmp_path,
-    )  # fmt: skip
+        monkeypatch, capfd, 'benchmark.py', '--models', *models, *arguments
+    )
     assert code == 0
     result = json.loads((tmp_path / 'benchmark.json').read_text())
     assert result['environment']['torch'] == torch.__version__
     assert result['environment']['threads'] == torch.get_num_threads()
-    cells = [(m['mode'], m['model']) for m in result['measurements']]
-    assert cells == [(mode, model) for mode in ('inference', 'training') for model in models]
-    for m in result['measurements']:
+    cells = {(m['mode'], m['model']): m for m in result['measurements']}
+    assert list(cells) == [(mode, model) for mode in ('inference', 'training') for model in models]
+    for m in cells.values():
         assert m['size'] == [64, 96]
         assert 0 < m['spread'][0] <= m['seconds'] <= m['spread'][1]
         assert m['peak_bytes'] > 0
         assert m['memory_format'] in ('NCHW', 'NHWC')
         assert f'{m["seconds"] * 1e3:.1f} / {m["peak_bytes"] / 2**20:.0f}' in printed
-    # Training keeps tensors for the backward pass.
-    peaks = {cell: m['peak_bytes'] for cell, m in zip(cells, result['measurements'], strict=True)}
-    for model in models:
-        assert peaks['training', model] > 2 * peaks['inference', model]
-    for name in ('inference_time', 'inference_memory', 'training_time', 'training_memory'):
-        assert (tmp_path / f'{name}.png').read_bytes().startswith(b'\x89PNG')
+    for model in models:  # training keeps tensors for the backward pass
+        peaks = [cells[mode, model]['peak_bytes'] for mode in ('training', 'inference')]
+        assert peaks[0] > 2 * peaks[1]
 
 
-@pytest.mark.slow  # a process of its own, as it limits the memory
-def test_a_model_that_runs_out_of_memory_does_not_end_the_run(run_tool, tmp_path):
-    run = run_tool(
-        'benchmark.py', '--models', 'timm_n12_8', 'xcit_mm_n12_16', '--sizes', 64, 2048,
-        '--modes', 'training', '--repeats', 1, '--threads', 1, '--memory-limit', 3,
-        '--out', tmp_path,
-    )  # fmt: skip
+@pytest.mark.slow
+def test_a_model_that_runs_out_of_memory_does_not_end_the_run(tmp_path):
+    limited = ['bash', '-c', f'ulimit -d {3 * 2**20}; exec "$@"', 'bash', sys.executable]
+    arguments = '--models timm_n12_8 xcit_mm_n12_16 --sizes 64 2048 --modes training --repeats 1'
+    command = [*limited, 'tools/benchmark.py', *arguments.split(), '--threads', '1', '--out']
+    run = subprocess.run([*command, tmp_path], cwd=ROOT, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     result = json.loads((tmp_path / 'benchmark.json').read_text())['measurements']
     fits = {(m['model'], m['size'][0]): m['seconds'] is not None for m in result}
     assert not fits['timm_n12_8', 2048]
-    assert fits['timm_n12_8', 64]
-    assert fits['xcit_mm_n12_16', 64]
+    assert fits['timm_n12_8', 64] and fits['xcit_mm_n12_16', 64]
     assert 'out of memory |' in run.stdout
 
 
 @pytest.mark.parametrize(
     'arguments, message',
     [
-        (['--models', 'vgg'], "'vgg' is not a model: choose xcit_mm_ARCH_PATCH"),
-        (['--models', 'timm_s13_16'], "'timm_s13_16' is not a model"),
+        (['--models', 'timm_s13_16'], "'timm_s13_16' is not a model: choose xcit_mm_ARCH_PATCH"),
         (['--sizes', '100'], '100x100 is not a multiple of 32'),
-        (['--repeats', '0'], 'repeats=0 is less than 1'),
+        (['--repeats', '0'], '0: not a positive number'),
         (['--device', 'cuda:99'], "device='cuda:99'"),
         (['--out', '/proc/nothing'], 'the folder /proc/nothing cannot be written to'),
     ],
 )
 def test_invalid_input_is_a_line_and_exit_code_2(monkeypatch, capfd, tmp_path, arguments, message):
     code, _, errors = call_tool(monkeypatch, capfd, 'benchmark.py', '--out', tmp_path, *arguments)
-    assert code == 2
-    assert message in errors
-    assert len(errors.splitlines()) == 1
+    assert code == 2 and message in errors.splitlines()[-1]
 
 
 @pytest.mark.parametrize('name', PEERS)
@@ -83,10 +77,7 @@ def test_peers_take_any_size_and_drop_no_paths(name):
 def test_timms_backbone_computes_the_same_as_that_of_xcit_mm(patch_size):
     timms = build(f'timm_n12_{patch_size}', (64, 64))
     randomize(timms)
-    state = {
-        name.replace('pos_embed.', 'pos_embeder.'): value
-        for name, value in timms.state_dict().items()
-    }
+    state = {k.replace('pos_embed.', 'pos_embeder.'): v for k, v in timms.state_dict().items()}
     for level in range(4):
         start = f'levels.{level}.'
         state = {k.replace(start, f'fpn{level + 1}.'): v for k, v in state.items()}

@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import pickle
 import random
+import re
 import shutil
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from xcit_mm.datasets.annotations import find_problem, usable_mask
 IMAGE = dict(width=120, height=100)
 GOOD = [10, 10, 60, 10, 60, 60]
 ABSENT = object()
+SHAPES = ['circle', 'square', 'triangle']
 NAN = float('nan')
 
 
@@ -50,20 +52,14 @@ def test_boxes(kind, boxes):
     assert [problem(bbox=box) for box in boxes] == [kind] * len(boxes)
 
 
-def test_an_unknown_category():
+def test_categories_areas_and_crowd_flags():
     assert problem(category_id=3) == of.UNKNOWN_CATEGORY
-
-
-@pytest.mark.parametrize('area', [ABSENT, None, 'large', NAN])
-def test_an_evaluation_needs_the_area_and_a_training_takes_the_box(area):
-    assert problem(area=area) is None and of.area(annotation(area=area)) == 2500
-    assert problem(area=area, in_evaluation=True) == of.NO_AREA
-
-
-@pytest.mark.parametrize('flag', [ABSENT, None, '0', 2, -1, [], NAN])
-def test_an_evaluation_needs_iscrowd(flag):
-    assert problem(iscrowd=flag, in_evaluation=True) == of.NO_CROWD_FLAG
-    assert problem(iscrowd=flag) == (None if flag in (ABSENT, None) else of.NO_CROWD_FLAG)
+    for area in (ABSENT, None, 'large', NAN):  # a training takes the box
+        assert problem(area=area) is None and of.area(annotation(area=area)) == 2500
+        assert problem(area=area, in_evaluation=True) == of.NO_AREA
+    for flag in (ABSENT, None, '0', 2, -1, [], NAN):
+        assert problem(iscrowd=flag, in_evaluation=True) == of.NO_CROWD_FLAG
+        assert problem(iscrowd=flag) == (None if flag in (ABSENT, None) else of.NO_CROWD_FLAG)
     assert problem(iscrowd=1) is problem(iscrowd=1, in_evaluation=True) is None
 
 
@@ -89,6 +85,7 @@ BROKEN_FOR_ALL = [
     [[[1, 2], [3, 4], [5, 6], [7, 8], [9, 1], [2, 3]]],
     [[]],
     [GOOD[:4]],
+    [GOOD[:5]],
     [[0, 0, 119, 99] * 20_000],
     runs([10, 20]),
     runs([12010, -10]),
@@ -104,7 +101,6 @@ BROKEN_FOR_ALL = [
 ]
 
 
-@pytest.mark.parametrize('in_evaluation', [False, True])
 @pytest.mark.parametrize(
     ('kind', 'masks'),
     [
@@ -113,26 +109,23 @@ BROKEN_FOR_ALL = [
         (of.BROKEN_MASK, BROKEN_FOR_ALL),
     ],
 )
-def test_masks(kind, masks, in_evaluation):
+def test_masks(kind, masks):
     for mask in masks:
-        assert problem(in_evaluation, segmentation=mask) == kind, mask
-        assert problem(in_evaluation, with_masks=False, segmentation=mask) is None
+        for in_evaluation in (False, True):
+            assert problem(in_evaluation, segmentation=mask) == kind, mask
+            assert problem(in_evaluation, with_masks=False, segmentation=mask) is None
         assert bool(usable_mask(None if mask is ABSENT else mask, IMAGE)) == (kind is None)
 
 
-@pytest.mark.parametrize(
-    ('mask', 'in_training', 'in_evaluation'),
-    [
-        ([GOOD, GOOD[:4], []], of.BROKEN_PART, of.BROKEN_PART),  # pycocotools draws nothing of it
-        ([GOOD[:4], GOOD], of.BROKEN_PART, of.BROKEN_MASK),  # pycocotools takes it for boxes
-        ([GOOD, [1e9] * 6], of.BROKEN_PART, of.BROKEN_MASK),
-        ([GOOD[:5]], of.BROKEN_MASK, of.BROKEN_MASK),
-    ],
-)
-def test_masks_with_a_broken_part(mask, in_training, in_evaluation):
-    assert problem(segmentation=mask) == in_training
-    assert problem(segmentation=mask, in_evaluation=True) == in_evaluation
-    assert usable_mask(mask, IMAGE) == ([GOOD] if in_training == of.BROKEN_PART else [])
+def test_masks_with_a_broken_part():
+    for mask, in_evaluation in (
+        ([GOOD, GOOD[:4], []], of.BROKEN_PART),  # pycocotools draws nothing of it
+        ([GOOD[:4], GOOD], of.BROKEN_MASK),  # pycocotools takes it for boxes
+        ([GOOD, [1e9] * 6], of.BROKEN_MASK),
+    ):
+        assert problem(segmentation=mask) == of.BROKEN_PART
+        assert problem(segmentation=mask, in_evaluation=True) == in_evaluation
+        assert usable_mask(mask, IMAGE) == [GOOD]
 
 
 def test_an_evaluation_stops_at_a_mask_whatever_the_box_is():
@@ -213,7 +206,7 @@ def dataset(tmp_path, shapes_root):
             type=kind,
             ann_file=str(path),
             data_prefix=dict(img=str(root / f'coco/{split}2017')),
-            metainfo=dict(classes=('circle', 'square', 'triangle')),
+            metainfo=dict(classes=SHAPES),
             pipeline=[*loads, dict(type='PackDetInputs', meta_keys=('img_path',))],
             test_mode=split == 'val',
             lazy_init=True,
@@ -265,8 +258,7 @@ def test_all_problems_are_counted_logged_once_and_survive_the_pipeline(dataset, 
     planted = plant_coco(Path(built.ann_file).parents[2])
     built.full_init()
     assert counts(built) == {k: n for k, n in planted.items() if k in of.CONSEQUENCES}
-    [line] = [line for line in log if 'check_dataset' in line]
-    assert f'5 x {of.BROKEN_MASK} (ignored)' in line and f'2 x {of.NO_OBJECTS} (kept)' in line
+    assert any(f'5 x {of.BROKEN_MASK} (ignored)' in line for line in log)
     samples = [built[i]['data_samples'] for i in range(14, 17)]  # with the planted annotations
     num_ignored = sum(len(sample.ignored_instances) for sample in samples)
     assert num_ignored == planted[of.BROKEN_MASK] + planted[of.NO_MASK]
@@ -278,18 +270,13 @@ def test_all_problems_are_counted_logged_once_and_survive_the_pipeline(dataset, 
     assert copy.problems == [] and len(copy) == 24
 
 
-def test_masks_that_are_not_loaded_are_not_checked(dataset):
-    built = dataset(plant_coco, with_mask=False)
-    built.full_init()
-    assert not {of.NO_MASK, of.BROKEN_MASK, of.BROKEN_PART} & counts(built).keys()
-    assert len(built[14]['data_samples'].ignored_instances) == 0
-
-
-def test_images_are_left_out_if_the_config_says_so(dataset, log):
-    built = dataset(plant_coco, filter_cfg=dict(filter_empty_gt=True, min_size=32))
+def test_masks_are_checked_if_loaded_and_images_left_out_if_the_config_says_so(dataset, log):
+    filters = dict(filter_empty_gt=True, min_size=32)
+    built = dataset(plant_coco, with_mask=False, filter_cfg=filters)
     assert len(built) == 21
     [line] = [line for line in log if 'check_dataset' in line]
     assert f'2 x {of.NO_OBJECTS} (left out)' in line and f'1 x {of.TOO_SMALL} (left out)' in line
+    assert not {of.NO_MASK, of.BROKEN_MASK, of.BROKEN_PART} & counts(built).keys()
 
 
 def test_an_evaluation_stops_at_what_pycocotools_cannot_evaluate(dataset):
@@ -300,75 +287,77 @@ def test_an_evaluation_stops_at_what_pycocotools_cannot_evaluate(dataset):
     assert counts(built)[of.OUTSIDE] == 1  # which pycocotools takes as it is
 
 
-def set_value(part, field, value):
-    return lambda content: content[part][2].update({field: value})
+def changed(part: str, **fields) -> dict:
+    """A file whose third image or annotation, or first category, has other fields."""
+    content = dict(
+        images=[dict(id=i, file_name=f'{i}.jpg', width=9, height=9) for i in range(3)],
+        annotations=[annotation(id=i, image_id=i) for i in range(3)],
+        categories=[dict(id=1, name='circle')],
+    )
+    content[part][-1] |= fields
+    return content
 
 
 @pytest.mark.parametrize(
-    ('change', 'message'),
+    ('content', 'message'),
     [
-        (set_value('annotations', 'id', 1), r'annotations\[2\] has the id 1 of an earlier entry'),
-        (set_value('images', 'id', 1), r'images\[2\] has the id 1 of an earlier entry'),
-        (set_value('annotations', 'image_id', None), r'annotations\[2\] has the image_id None'),
-        (set_value('images', 'id', 2**60), r'images\[2\] has the id 1152921504606846976'),
-        (set_value('categories', 'name', 3), r'categories\[2\] has the name 3'),
-        (set_value('images', 'width', '160'), r"images\[2\] has the width '160'"),
-        (set_value('images', 'width', 0), r'images\[2\] has the size 0x160'),
-        (set_value('images', 'height', 2**21), r'images\[2\] has the size 160x2097152'),
-        (lambda content: content.update(annotations=[3]), 'annotations is not a list of objects'),
-        (lambda content: content.pop('images'), 'images is not a list of objects'),
-    ],
-)
-def test_entries_that_mmdet_or_pycocotools_would_misread_are_refused(dataset, change, message):
-    with pytest.raises(UserError, match=rf'train2017\.json is no COCO .*{message}'):
-        dataset(change).full_init()
-
-
-@pytest.mark.parametrize(
-    ('text', 'message'),
-    [
+        (changed('annotations', id=1), r'annotations\[2\] has the id 1 of an earlier entry'),
+        (changed('images', id=1), r'images\[2\] has the id 1 of an earlier entry'),
+        (changed('annotations', image_id=None), r'annotations\[2\] has the image_id None'),
+        (changed('images', id=2**60), r'images\[2\] has the id 1152921504606846976'),
+        (changed('categories', name=3), r'categories\[0\] has the name 3'),
+        (changed('images', width='160'), r"images\[2\] has the width '160'"),
+        (changed('images', width=0), r'images\[2\] has the size 0x9'),
+        (changed('images', height=2**21), r'images\[2\] has the size 9x2097152'),
+        (changed('images') | dict(annotations=[3]), 'annotations is not a list of objects'),
+        (dict(images=[], annotations=[]), 'categories is not a list of objects'),
+        ([], 'a list, not an object'),
         (b'[' * 100_000, 'RecursionError'),
-        (b'{"images": [], "annotations": []}', 'categories is not a list of objects'),
         (b'\xff', 'UnicodeDecodeError'),
-        (b'{"images": [{"id": "' + b'a' * 10_000 + b'"}]}', 'has the file_name None'),
     ],
 )
-def test_a_file_that_is_not_coco_is_refused(tmp_path, text, message):
-    (tmp_path / 'own.json').write_bytes(text)
-    with pytest.raises(UserError, match=rf'own\.json is no COCO annotation file \(.*{message}'):
+def test_what_mmdet_or_pycocotools_would_misread_is_refused(tmp_path, content, message):
+    data = content if isinstance(content, bytes) else json.dumps(content).encode()
+    (tmp_path / 'own.json').write_bytes(data)
+    with pytest.raises(UserError, match=rf'own\.json is not a COCO annotation file \(.*{message}'):
         of.read_annotations(tmp_path / 'own.json')
-    with pytest.raises(UserError, match=r'/dev/zero is no COCO annotation file .*Not a regular'):
+
+    with pytest.raises(UserError, match=r'/dev/zero is not a COCO annotation .*Not a regular'):
         of.read_annotations('/dev/zero')
 
 
-def to_relative(box):
-    return [number / 160 for number in box]
+@pytest.mark.parametrize('names', [[*SHAPES, 'star'], SHAPES[:2], ['square', 'circle', 'triangle']])
+def test_different_classes_in_the_annotations_are_refused_with_both_lists(dataset, names):
+    def rename(content):
+        content['categories'] = [dict(id=i, name=name) for i, name in enumerate(names, 1)]
 
-
-def to_corners(box):
-    return [box[0], box[1], box[0] + box[2], box[1] + box[3]]
+    order = ', in another order' if len(names) == 3 else ''
+    message = (
+        f'train2017.json has the {len(names)} classes ({", ".join(names)}), the config the 3 '
+        f'classes (circle, square, triangle){order}'
+    )
+    with pytest.raises(UserError, match=re.escape(message)):
+        dataset(rename).full_init()
 
 
 @pytest.mark.parametrize(
-    ('field', 'change', 'cause'),
+    ('change', 'cause'),
     [
-        ('bbox', to_relative, 'if the coordinates are relative, multiply them'),
-        ('bbox', to_corners, 'are the boxes two corners instead of x, y, width, height'),
-        ('bbox', lambda box: [4 * number for number in box], 'or of images of another size'),
-        ('segmentation', lambda mask: [], 'train a model without masks'),
+        (lambda x, y, w, h: dict(bbox=[x, y, x + w, y + h]), 'are the boxes two corners instead'),
+        (lambda *box: dict(bbox=[4 * n for n in box]), 'or of images of another size'),
+        (lambda *box: dict(segmentation=[]), 'train a model without masks'),
+        (lambda *box: dict(bbox=[n / 160 for n in box]), 'if the coordinates are relative'),
     ],
 )
-def test_annotations_of_another_format_are_named_with_the_likely_cause(
-    dataset, field, change, cause
-):
+def test_annotations_of_another_format_are_named_with_the_likely_cause(dataset, change, cause):
     def change_all(content):
         for entry in content['annotations']:
-            entry[field] = change(entry[field])
+            entry |= change(*entry['bbox'])
 
     built = dataset(change_all)
     built.full_init()
     assert cause in built.misplaced(max_share=0.1)
-    if change is to_relative:
+    if 'relative' in cause:
         with pytest.raises(UserError, match=r'none of its 24 images is left: .*are relative'):
             dataset(filter_cfg=dict(filter_empty_gt=True)).full_init()
 

@@ -1,6 +1,5 @@
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import pytest
 import torch
@@ -13,7 +12,6 @@ CERTAIN = {'bbox_head.fc_cls': (4.0, 0, 0, 0), 'mask_head.conv_logits': (4.0, 4,
 MAX_UPLOAD = 0.25  # MB
 
 
-@pytest.fixture
 def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(('127.0.0.1', 0))
@@ -37,18 +35,9 @@ def models(tmp_path_factory) -> dict[str, list[str]]:
 @pytest.fixture(scope='session')
 def serve_page(models, shapes_root) -> Callable:
     """Serve a page with two examples within a ``with`` block; its address."""
-
-    @contextmanager
-    def serve() -> Iterator[str]:
-        with socket.socket() as listener:
-            listener.bind(('127.0.0.1', 0))
-            port = listener.getsockname()[1]
-        examples = sorted((shapes_root / 'coco/val2017').glob('*.jpg'))[:2]
-        offered = OfferedModels(lambda: dict(models), any_checkpoint=True)
-        with served(offered, '127.0.0.1', port, examples, MAX_UPLOAD) as address:
-            yield address
-
-    return serve
+    examples = sorted((shapes_root / 'coco/val2017').glob('*.jpg'))[:2]
+    offered = OfferedModels(lambda: dict(models), any_checkpoint=True)
+    return lambda: served(offered, '127.0.0.1', free_port(), examples, MAX_UPLOAD)
 
 
 @pytest.fixture(scope='session')

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -45,19 +46,20 @@ def test_runs_are_offered_newest_first_and_configs_with_released_weights(tmp_pat
 def test_visitors_load_only_what_is_offered_and_one_model_is_kept(tmp_path, monkeypatch):
     loaded = []
     monkeypatch.setattr(models, 'load_model', lambda *key: loaded.append(key) or key)
-    one, two = (str(tmp_path / name) for name in ('1.pth', '2.pth'))
-    write(Path(one), 1)
-    page = OfferedModels(lambda: {'a.py': [one]}, any_checkpoint=False)
-    for choice in (('b.py', one), (None, one), ({}, one), ('a.py', None), ('a.py', two)):
+    offered, hidden = (str(tmp_path / name) for name in ('1.pth', '2.pth'))
+    write(Path(offered), 1)
+    page = OfferedModels(lambda: {'a.py': [offered]}, any_checkpoint=False)
+    refused = ('b.py', offered), (None, offered), ({}, offered), ('a.py', None), ('a.py', hidden)
+    for choice in refused:
         with pytest.raises(UserError, match='is not among those that this page offers'):
             page.load(*choice)
-    assert page.load('a.py', one) == page.load('a.py', one) == ('a.py', one)
-    write(Path(one), 2)  # a newer checkpoint of the same name
-    page.load('a.py', one)
+    assert page.load('a.py', offered) == page.load('a.py', offered) == ('a.py', offered)
+    write(Path(offered), 2)  # a newer checkpoint of the same name
+    page.load('a.py', offered)
     page.any_checkpoint = True
-    for checkpoint in (two, one):
+    for checkpoint in (hidden, offered):
         page.load('a.py', checkpoint)
-    assert loaded == [('a.py', name) for name in (one, one, two, one)]
+    assert loaded == [('a.py', name) for name in (offered, offered, hidden, offered)]
 
 
 def test_a_large_picture_is_shrunk_and_a_huge_one_refused(tmp_path, monkeypatch):
@@ -90,11 +92,14 @@ def test_pictures_of_a_browser_are_read_upright_by_pillow_alone(tmp_path, monkey
         read_picture(path)
 
 
-def test_the_tool_serves_until_it_is_interrupted(models, free_port, tmp_path):
-    argv = ['tools/demo.py', DETECTOR, *models[DETECTOR], f'--port={free_port}']
+def test_the_tool_serves_until_it_is_interrupted(models, tmp_path):
+    with socket.socket() as listener:
+        listener.bind(('127.0.0.1', 0))
+        port = listener.getsockname()[1]
+    argv = ['tools/demo.py', DETECTOR, *models[DETECTOR], f'--port={port}']
     proxy = 'http://127.0.0.1:1'  # where nobody answers
     environment = {**os.environ, 'GRADIO_TEMP_DIR': str(tmp_path), 'http_proxy': proxy}
-    address, log = f'http://127.0.0.1:{free_port}/', tmp_path / 'log'
+    address, log = f'http://127.0.0.1:{port}/', tmp_path / 'log'
     with log.open('w') as output:
         tool = Process(argv, output, output, env=environment)
         wait_until(lambda: tool.poll() is not None or 'Ctrl-C' in log.read_text())

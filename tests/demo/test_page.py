@@ -7,8 +7,8 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-import torch
 from helpers import PATIENCE
+from helpers.pickles import BEGIN, END, call, text, with_pickle
 from helpers.random_weights import DETECTOR, SEGMENTOR
 from playwright.sync_api import expect
 
@@ -80,9 +80,9 @@ def calls(monkeypatch) -> list[np.ndarray]:
     return calls
 
 
-def difference(image: np.ndarray, other: np.ndarray) -> float:
+def difference(image: np.ndarray, reference: np.ndarray) -> float:
     """Mean of all pixels, of 255."""
-    return float(np.abs(image.astype(int) - other).mean())
+    return float(np.abs(image.astype(int) - reference).mean())
 
 
 def test_a_dropped_picture_is_shown_with_its_objects_and_sliders_draw_it_again(
@@ -130,34 +130,25 @@ def test_a_segmentation_is_shown_and_its_opacity_follows_the_slider(visit, model
 def test_an_invalid_picture_is_named_and_the_page_goes_on(visit, picture, tmp_path):
     visit.find()
     visit.wait_for('^no picture is chosen: ')
-    text = tmp_path / 'notes.jpg'
-    text.write_text('no picture')
-    visit.drop(text)
-    visit.wait_for(r'^notes\.jpg cannot be used: it is no image that can be read; take another')
+    notes = tmp_path / 'notes.jpg'
+    notes.write_text('no picture')
+    visit.drop(notes)
+    visit.wait_for(r'^notes\.jpg cannot be used: it is not a readable image; take another')
     visit.page.reload()
     visit.wait_for(r'at most 0\.25 MB')
-    text.write_bytes(bytes(2**18 + 1))
-    visit.drop(text)
+    notes.write_bytes(bytes(2**18 + 1))
+    visit.drop(notes)
     visit.wait_for('exceeds? the maximum allowed size')
     visit.drop(picture)
     visit.wait_for_status('^found in')
-
-
-class Harmful:
-    """Makes a file when it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = str(path)
-
-    def __reduce__(self):
-        return open, (self.path, 'w')
 
 
 def test_an_invalid_model_is_named_and_the_page_goes_on(visit, models, picture, tmp_path):
     visit.drop(picture)
     visit.wait_for_status('^found in')
     planted, harmful = tmp_path / 'planted', tmp_path / 'harmful.pth'
-    torch.save({'state_dict': Harmful(planted)}, harmful)
+    program = call('io.open', text(str(planted)), text('w'))
+    harmful.write_bytes(with_pickle(BEGIN + program + END))
     messages = {
         tmp_path / 'missing.pth': r'missing\.pth does not exist',
         models[SEGMENTOR][0]: 'does not hold the weights of this model',

@@ -1,4 +1,4 @@
-"""Runs that are killed, asked to stop, or lose a process, as a user has them."""
+"""Runs that are killed, receive a signal, or lose a process, as a user starts them."""
 
 import json
 import os
@@ -23,12 +23,16 @@ custom_hooks = [dict(type='EMAHook')]
 """
 
 
-def assert_same_runs(first: Path, second: Path, num_iters: int) -> None:
-    """Bit by bit; and the log of losses without a gap or a double."""
-    a, b = (weights(folder / f'iter_{num_iters}.pth') for folder in (first, second))
+def assert_same_weights(first: Path, second: Path) -> None:
+    a, b = weights(first), weights(second)
     assert a.keys() == b.keys()
     for name in a:
         assert torch.equal(a[name], b[name]), name
+
+
+def assert_same_runs(first: Path, second: Path, num_iters: int) -> None:
+    """Compare bit by bit, and require a log of losses without a gap or a repetition."""
+    assert_same_weights(*(folder / f'iter_{num_iters}.pth' for folder in (first, second)))
     logs = [(folder / 'losses.jsonl').read_text() for folder in (first, second)]
     assert logs[0] == logs[1]
     assert steps(first) == list(range(1, num_iters + 1))
@@ -40,10 +44,10 @@ def assert_same_runs(first: Path, second: Path, num_iters: int) -> None:
 @pytest.mark.parametrize(
     ('config', 'processes'), [(DETECTOR, 1), (SEGMENTOR, 2)], ids=['detector', 'two processes']
 )
-def test_a_run_that_is_killed_again_and_again_ends_like_one_left_alone(
+def test_a_run_that_is_killed_repeatedly_ends_like_an_uninterrupted_one(
     shapes_root, tmp_path, config, processes, kills, iterations
 ):
-    """With drop path, augmentation, a worker of its own for the data, and averaged weights."""
+    """With drop path, augmentation, a data worker and averaged weights."""
     own = tmp_path / 'own.py'
     own.write_text(f"_base_ = '{ROOT / config}'\n{SMALL}")
     arguments = (own, shapes_root, tmp_path, processes, kills, iterations)
@@ -86,7 +90,7 @@ def train_epochs(shapes_root, tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def whole(train_epochs, tmp_path_factory) -> Path:
-    """The work dir of a run that was left alone."""
+    """The work dir of an uninterrupted run."""
     work_dir = tmp_path_factory.mktemp('whole')
     returned, output, _ = train_epochs(work_dir).end()
     assert returned == 0, output[-3000:]
@@ -96,8 +100,8 @@ def whole(train_epochs, tmp_path_factory) -> Path:
 @pytest.mark.parametrize(
     ('number', 'code'), [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=['SIGTERM', 'Ctrl-C']
 )
-def test_a_run_that_is_asked_to_stop_loses_nothing(train_epochs, whole, tmp_path, number, code):
-    """In the midst of an epoch; the signal goes to all processes of the group."""
+def test_a_run_stops_at_a_signal_and_loses_nothing(train_epochs, whole, tmp_path, number, code):
+    """In the middle of an epoch; the signal goes to all processes of the group."""
     running = train_epochs(tmp_path)
     running.wait_for(tmp_path, 3)
     os.killpg(running.process.pid, number)
@@ -111,9 +115,7 @@ def test_a_run_that_is_asked_to_stop_loses_nothing(train_epochs, whole, tmp_path
 
     returned, output, _ = train_epochs(tmp_path, '--resume').end()
     assert returned == 0, output[-3000:]
-    a, b = (weights(work_dir / 'epoch_2.pth') for work_dir in (whole, tmp_path))
-    for name in a:
-        assert torch.equal(a[name], b[name]), name
+    assert_same_weights(whole / 'epoch_2.pth', tmp_path / 'epoch_2.pth')
     assert steps(tmp_path) == list(range(1, 25))
 
 
@@ -135,7 +137,7 @@ def test_a_process_that_dies_ends_the_job_with_its_reason(shapes_root, tmp_path)
     assert 'SIGKILL' in cause
 
 
-def test_a_job_that_may_start_again_goes_on_from_the_last_checkpoint(shapes_root, tmp_path):
+def test_a_restarted_job_resumes_from_the_last_checkpoint(shapes_root, tmp_path):
     num_iters = 14
     running = distributed(shapes_root, tmp_path / 'cut', num_iters, MAX_RESTARTS=1)
     running.wait_for(tmp_path / 'cut', 3)
@@ -149,8 +151,7 @@ def test_a_job_that_may_start_again_goes_on_from_the_last_checkpoint(shapes_root
     assert_same_runs(tmp_path / 'whole', tmp_path / 'cut', num_iters)
 
 
-def test_all_processes_stop_after_the_same_step(shapes_root, tmp_path):
-    """Where one alone is asked to."""
+def test_all_processes_stop_after_the_step_in_which_one_receives_a_signal(shapes_root, tmp_path):
     running = distributed(shapes_root, tmp_path, 500)
     running.wait_for(tmp_path, 3)
     os.kill(children_of(running.process.pid)[1], signal.SIGTERM)
@@ -177,14 +178,9 @@ def test_unequal_shares_and_images_without_objects_do_not_hang_the_processes(sha
         "sampler = dict(_delete_=True, type='DefaultSampler', shuffle=False, round_up=False)\n"
         'train_dataloader = dict(batch_size=1, sampler=sampler)\n'
     )
-    running = Running(
-        'tools/dist_train.sh',
-        own,
-        2,
-        *('--work-dir', tmp_path / 'work', '--cfg-options', f'data_root={root}'),
-        'default_hooks.logger.interval=1',
-        OMP_NUM_THREADS=1,
-    )
+    arguments = ['--work-dir', tmp_path / 'work', '--cfg-options', f'data_root={root}']
+    arguments += ['default_hooks.logger.interval=1']
+    running = Running('tools/dist_train.sh', own, 2, *arguments, OMP_NUM_THREADS=1)
     returned, output, _ = running.end()
     assert returned == 0, output[-5000:]
     assert steps(tmp_path / 'work') == list(range(1, 9))  # four an epoch, for both

@@ -16,31 +16,39 @@ from xcit_mm import environment
 from xcit_mm.engine.hooks.report import write_metrics
 
 NAMES = ('mAP', 'mAP_50', 'mAP_75', 'mAP_s', 'mAP_m', 'mAP_l')
+KINDS = ('bbox', 'segm')
 
 
 @pytest.fixture
-def annotations(shapes_root):
+def coco(shapes_root) -> COCO:
     environment.require('xcit_mm.engine.coco_metric')
-    return shapes_root / 'coco/annotations/instances_train2017.json'
+    path = shapes_root / 'coco/annotations/instances_train2017.json'
+    content = COCO(str(path))
+    content.path = path
+    return content
 
 
-def coco_metric(annotations, tmp_path, **kwargs):
-    metric = METRICS.build(
-        dict(
-            type='CocoAPMetric',
-            ann_file=str(annotations),
-            metric=['bbox', 'segm'],
-            outfile_prefix=str(tmp_path / 'predictions'),
-            **kwargs,
-        )
-    )
+def evaluate(coco: COCO, predict, **kwargs) -> dict[str, float]:
+    """Evaluate what ``predict(coco, image_id, shape)`` returns for each image."""
+    cfg = dict(type='CocoAPMetric', ann_file=str(coco.path), metric=list(KINDS), **kwargs)
+    metric = METRICS.build(cfg)
     metric.dataset_meta = dict(classes=('circle', 'square', 'triangle'))
-    return metric
+    for image in coco.loadImgs(coco.getImgIds()):
+        shape = image['height'], image['width']
+        boxes, masks, labels, scores = predict(coco, image['id'])
+        predicted = dict(
+            bboxes=torch.tensor(boxes, dtype=torch.float32).reshape(-1, 4),
+            masks=torch.from_numpy(np.array(masks).reshape(-1, *shape)).bool(),
+            labels=torch.tensor(labels, dtype=torch.int64),
+            scores=torch.tensor(scores, dtype=torch.float32),
+        )
+        metric.process({}, [dict(img_id=image['id'], ori_shape=shape, pred_instances=predicted)])
+    return metric.evaluate(len(coco.getImgIds()))
 
 
-def sample(coco: COCO, image_id: int, rng: np.random.Generator) -> dict:
-    """Predictions near the truth: shifted, some of a wrong class, some missing, some doubled."""
-    image = coco.loadImgs(image_id)[0]
+def near_the_truth(coco: COCO, image_id: int) -> tuple[list, list, list, list]:
+    """Predict shifted objects, some of a wrong class, some missing, some doubled."""
+    rng = np.random.default_rng(image_id)
     boxes, masks, labels, scores = [], [], [], []
     for annotation in coco.loadAnns(coco.getAnnIds(image_id)):
         for _ in range(rng.integers(0, 3)):
@@ -48,26 +56,18 @@ def sample(coco: COCO, image_id: int, rng: np.random.Generator) -> dict:
             x, y, w, h = annotation['bbox']
             boxes.append([x + dx, y + dy, x + dx + w, y + dy + h])
             masks.append(np.roll(coco.annToMask(annotation), (dy, dx), (0, 1)))
-            wrong = rng.random() < 0.1
-            labels.append((annotation['category_id'] - 1 + wrong) % 3)
+            labels.append((annotation['category_id'] - 1 + (rng.random() < 0.1)) % 3)
             scores.append(rng.random())
-    shape = (image['height'], image['width'])
-    predicted = dict(
-        bboxes=torch.tensor(boxes, dtype=torch.float32).reshape(-1, 4),
-        masks=torch.from_numpy(np.array(masks).reshape(-1, *shape)).bool(),
-        labels=torch.tensor(labels, dtype=torch.int64),
-        scores=torch.tensor(scores, dtype=torch.float32),
-    )
-    return dict(img_id=image_id, ori_shape=shape, pred_instances=predicted)
+    return boxes, masks, labels, scores
 
 
-def test_average_precisions_are_those_of_pycocotools(annotations, tmp_path):
-    metric, coco = coco_metric(annotations, tmp_path), COCO(str(annotations))
-    rng = np.random.default_rng(0)
-    image_ids = coco.getImgIds()
-    metric.process({}, [sample(coco, image_id, rng) for image_id in image_ids])
-    metrics = metric.evaluate(len(image_ids))
-    for kind in ('bbox', 'segm'):
+def nothing(coco: COCO, image_id: int) -> tuple[list, list, list, list]:
+    return [], [], [], []
+
+
+def test_average_precisions_are_those_of_pycocotools(coco, tmp_path):
+    metrics = evaluate(coco, near_the_truth, outfile_prefix=str(tmp_path / 'predictions'))
+    for kind in KINDS:
         predictions = json.loads((tmp_path / f'predictions.{kind}.json').read_text())
         if kind == 'segm':
             for prediction in predictions:
@@ -88,51 +88,39 @@ def test_average_precisions_are_those_of_pycocotools(annotations, tmp_path):
     [
         ({}, NAMES),
         (dict(metric_items=['mAP_50', 'AR@100']), ('mAP_50', 'AR@100')),
-        (dict(format_only=True), ()),
+        (dict(format_only=True, outfile_prefix='predictions'), ()),
     ],
 )
-def test_where_nothing_is_detected_the_precision_is_zero(annotations, tmp_path, kwargs, names):
-    metric, coco = coco_metric(annotations, tmp_path, **kwargs), COCO(str(annotations))
-    image_ids = coco.getImgIds()
-    for image_id in image_ids:
-        image = coco.loadImgs(image_id)[0]
-        shape = (image['height'], image['width'])
-        nothing = dict(
-            bboxes=torch.zeros(0, 4),
-            masks=torch.zeros(0, *shape, dtype=torch.bool),
-            labels=torch.zeros(0, dtype=torch.int64),
-            scores=torch.zeros(0),
-        )
-        metric.process({}, [dict(img_id=image_id, ori_shape=shape, pred_instances=nothing)])
-    metrics = metric.evaluate(len(image_ids))
-    assert set(metrics) == {f'coco/{kind}_{name}' for kind in ('bbox', 'segm') for name in names}
+def test_the_precision_is_zero_if_nothing_is_detected(coco, tmp_path, monkeypatch, kwargs, names):
+    monkeypatch.chdir(tmp_path)
+    metrics = evaluate(coco, nothing, **kwargs)
+    assert set(metrics) == {f'coco/{kind}_{name}' for kind in KINDS for name in names}
     assert set(metrics.values()) <= {0.0}
 
 
-def test_items_that_nobody_asked_for_are_not_made_up(annotations, tmp_path):
-    metric, coco = coco_metric(annotations, tmp_path, metric_items=['mAP']), COCO(str(annotations))
-    image_ids, rng = coco.getImgIds(), np.random.default_rng(0)
-    metric.process({}, [sample(coco, image_id, rng) for image_id in image_ids])
-    assert {'coco/bbox_mAP', 'coco/segm_mAP'} == set(metric.evaluate(len(image_ids)))
+def test_only_the_items_of_the_config_are_reported(coco):
+    metrics = evaluate(coco, near_the_truth, metric_items=['mAP'])
+    assert {'coco/bbox_mAP', 'coco/segm_mAP'} == set(metrics)
+
+
+def iou_metric(classes: tuple[str, ...], **kwargs):
+    environment.require('xcit_mm.engine.iou_metric')
+    metric = METRICS.build(dict(type='ClassIoUMetric', **kwargs))
+    metric.dataset_meta = dict(classes=classes)
+    return metric
 
 
 def test_predictions_without_labels_are_only_written(tmp_path):
-    environment.require('xcit_mm.engine.iou_metric')
-    metric = METRICS.build(
-        dict(type='ClassIoUMetric', format_only=True, output_dir=str(tmp_path / 'labels'))
-    )
-    metric.dataset_meta = dict(classes=('background', 'circle'))
+    metric = iou_metric(('background', 'circle'), format_only=True, output_dir=str(tmp_path))
     predicted = dict(data=torch.zeros(1, 4, 4, dtype=torch.int64))
     metric.process({}, [dict(pred_sem_seg=predicted, img_path='a.jpg')])
     assert metric.evaluate(1) == {}
-    assert (tmp_path / 'labels' / 'a.png').is_file()
+    assert (tmp_path / 'a.png').is_file()
 
 
 def test_ious_are_those_of_a_plain_count(tmp_path):
-    environment.require('xcit_mm.engine.iou_metric')
     classes = ('background', 'circle', 'square', 'triangle')
-    metric = METRICS.build(dict(type='ClassIoUMetric', iou_metrics=['mIoU']))
-    metric.dataset_meta = dict(classes=classes)
+    metric = iou_metric(classes, iou_metrics=['mIoU'])
     rng = np.random.default_rng(0)
     confusion = np.zeros((4, 4), dtype=np.int64)  # label, prediction
     for _ in range(5):
@@ -142,15 +130,8 @@ def test_ious_are_those_of_a_plain_count(tmp_path):
         for i, j in zip(label.ravel(), predicted.ravel(), strict=True):
             if i != 255:
                 confusion[i, j] += 1
-        metric.process(
-            {},
-            [
-                dict(
-                    pred_sem_seg=dict(data=torch.from_numpy(predicted)),
-                    gt_sem_seg=dict(data=torch.from_numpy(label)),
-                )
-            ],
-        )
+        maps = dict(pred_sem_seg=predicted, gt_sem_seg=label)
+        metric.process({}, [{k: dict(data=torch.from_numpy(v)) for k, v in maps.items()}])
     metrics = metric.evaluate(5)
     hits = confusion.diagonal()
     union = confusion.sum(0) + confusion.sum(1) - hits

@@ -1,4 +1,4 @@
-"""What a checkpoint holds beside the weights: a run goes on from it, or the part is named."""
+"""What a checkpoint holds beside the weights is resumed, or refused with the part's name."""
 
 import numpy as np
 import pytest
@@ -8,11 +8,11 @@ from helpers.toy import toy_runner
 from mmengine.logging import HistoryBuffer
 
 from xcit_mm import UserError
-from xcit_mm.engine.training_state import require_training_state
+from xcit_mm.engine.training_state import STEP_LAYOUT, require_training_state
 
 
 def of_a_run(**changes) -> dict:
-    """What mmengine's runner writes, with values at dotted paths exchanged."""
+    """What mmengine's runner writes, with some values replaced, by dotted path."""
     checkpoint = {
         'meta': {'epoch': 3, 'iter': 0},
         'state_dict': {'a': torch.zeros(1)},
@@ -44,15 +44,14 @@ def test_what_the_runner_writes_can_be_resumed(schedulers):
         ('message_hub.resumed_keys', [None, 'a']),
         ('optimizer', [None, [], {}, {'state': {}}]),
         ('optimizer.state', [None, []]),
-        ('optimizer.param_groups', [None, {}, [1], (1,)]),
-        ('param_schedulers', [None, 3, [1], {'a': {}}, {'a': None}]),
+        ('optimizer.param_groups', [None, {}, (1,)]),
+        ('param_schedulers', [None, 3]),
     ],
 )
-def test_a_part_that_is_missing_or_of_a_wrong_kind_is_named(path, values):
+def test_a_part_that_is_missing_or_of_a_wrong_type_is_named(path, values):
+    message = rf'run\.pth .*holds no valid .*{path}.*load_from=run\.pth'
     for value in values:
-        with pytest.raises(
-            UserError, match=rf'run\.pth .*holds no valid .*{path}.*load_from=run\.pth'
-        ):
+        with pytest.raises(UserError, match=message):
             require_training_state(of_a_run(**{path: value}), 'run.pth')
 
 
@@ -72,19 +71,16 @@ INFO = 'message_hub.runtime_info.'
 WRONG = {
     'ema_state_dict': [None, 3, {'module.linear.bias': torch.zeros(3)}, {'steps': torch.zeros(3)}],
     'message_hub.log_scalars.train/lr': [None, [1.0], HistoryBuffer([], [])],
-    'message_hub.log_scalars.train/\x1b[2J': [HistoryBuffer([1.0], [1])],
     'message_hub.resumed_keys.iter': [False, 'a'],
     f'{INFO}bad_data': [None, 3, ['a'], {'a': 1}],
-    f'{INFO}share_of_the_data': [3, {'images a step': np.zeros(3)}],
+    f'{INFO}{STEP_LAYOUT}': [3, {'images a step': np.zeros(3)}],
     f'{INFO}best_score': [None, 'a', float('nan'), torch.zeros(3)],
     f'{INFO}eta': ['a', float('inf')],
-    f'{INFO}{"x" * 10**5}': [1],
     'meta.iter': ['2', -1, 2**63],
     'meta.seed': ['a', 2**40],
     'optimizer.state.0': [None, {'step': 1}, {'momentum_buffer': torch.zeros(2)}],
-    'optimizer.state.0.step': [0, 'a', torch.zeros(3)],
-    'optimizer.state.0.exp_avg': [1.0, torch.zeros(3), torch.full((2,), torch.nan)],
-    'optimizer.state.0.more': [np.zeros(3)],
+    'optimizer.state.0.step': ['a', torch.zeros(3)],
+    'optimizer.state.0.exp_avg': [1.0, np.zeros(2), torch.zeros(3), torch.full((2,), torch.nan)],
     'optimizer.param_groups.0': [{}, {'params': [0]}],
     'optimizer.param_groups.0.lr': ['a', None, [0.1]],
     'optimizer.param_groups.0.betas': [0.9, (0.9,), ('a', 'b'), (1, 2)],
@@ -97,15 +93,15 @@ WRONG = {
 }
 
 
-def test_a_state_of_another_kind_is_refused_in_a_sentence(tmp_path):
-    """What the run would fail over in mmengine or PyTorch, at once or hours later."""
+def test_an_invalid_state_is_refused_in_a_sentence(tmp_path):
+    """The run would fail in mmengine or PyTorch, at once or hours later."""
     both = [dict(type='EMAHook'), dict(type='ScoreHook')]
     runner = toy_runner(
         tmp_path, custom_hooks=hooks(*both, dict(type='StopHook', after=2)), **SCHEDULED
     )
     with pytest.raises(RuntimeError, match='planted'):
         runner.train()
-    runner._resume = True  # as one that was built to be resumed
+    runner._resume = True  # as if built to be resumed
     path = tmp_path / 'iter_2.pth'
     genuine = path.read_bytes()
     runner.resume(str(path))
@@ -121,7 +117,7 @@ def test_a_state_of_another_kind_is_refused_in_a_sentence(tmp_path):
 
 
 def plant(path, place: str, value) -> None:
-    """Exchange what is at a dotted place of a checkpoint."""
+    """Replace the value at a dotted place of a checkpoint."""
     checkpoint = node = torch.load(path, weights_only=False)
     *outer, last = [int(part) if part.isdecimal() else part for part in place.split('.')]
     for part in outer:

@@ -1,10 +1,10 @@
-"""A training that is killed again and again, beside one that is left alone.
+"""A training that is killed repeatedly, beside an uninterrupted one.
 
     killed_runs.py CONFIG SHAPES FOLDER PROCESSES KILLS ITERATIONS
 
-Each life of a run is a process, or several that talk through gloo, forked from this one, which
-tool_server.py has forked with everything imported. They write to FOLDER/{whole,killed} and
-FOLDER/*.log; how often and where they were killed is printed.
+Each start of a run is a process, or several that communicate through gloo, forked from this one,
+which tool_server.py has forked with everything imported. They write to FOLDER/{whole,killed} and
+FOLDER/*.log. Prints the newest checkpoint after each kill.
 """
 
 import os
@@ -16,7 +16,6 @@ import time
 import traceback
 from pathlib import Path
 
-from xcit_mm import UserError
 from xcit_mm.engine import train
 from xcit_mm.engine.resume import has_checkpoints
 
@@ -30,33 +29,29 @@ OPTIONS = {
 }
 
 
-def live(config: str, options: dict, work_dir: Path, processes: int) -> list[int]:
-    """Start the processes of one life."""
+def start(config: str, options: dict, work_dir: Path, processes: int) -> list[int]:
+    """Start or resume a run, and return its processes."""
     with socket.socket() as probe:
         probe.bind(('127.0.0.1', 0))
         port = probe.getsockname()[1]
+    address = dict(MASTER_ADDR='127.0.0.1', MASTER_PORT=port, WORLD_SIZE=processes)
+    arguments = dict(resume=has_checkpoints(str(work_dir)), options=options)
     children = []
-    resume = has_checkpoints(str(work_dir))
     for rank in range(processes):
-        child = os.fork()
-        if child:
-            children.append(child)
+        children.append(os.fork())
+        if children[-1]:
             continue
         code = 1
         try:
             log = os.open(f'{work_dir}.{rank}.log', os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             os.dup2(log, 1)
             os.dup2(log, 2)
-            launcher = 'none'
             if processes > 1:
-                launcher = 'pytorch'
-                address = dict(MASTER_ADDR='127.0.0.1', MASTER_PORT=port, WORLD_SIZE=processes)
-                place = dict(RANK=rank, LOCAL_RANK=rank)
-                os.environ |= {k: str(v) for k, v in (address | place).items()}
-            train(config, str(work_dir), resume=resume, launcher=launcher, options=options)
+                variables = address | dict(RANK=rank, LOCAL_RANK=rank)
+                os.environ |= {name: str(value) for name, value in variables.items()}
+                arguments['launcher'] = 'pytorch'
+            train(config, str(work_dir), **arguments)
             code = 0
-        except UserError as error:
-            print(error, flush=True)
         except BaseException:
             traceback.print_exc()
         finally:
@@ -83,23 +78,19 @@ def main(
     config: str, shapes: str, folder: str, processes: int, kills: int, iterations: int
 ) -> None:
     whole, killed = Path(folder, 'whole'), Path(folder, 'killed')
-    options = {
-        **OPTIONS,
-        'data_root': shapes,
-        'train_cfg.max_iters': iterations,
-        'train_cfg.val_interval': iterations // 2,
-    }
-    start = time.monotonic()
-    children = live(config, options, whole, processes)
+    lengths = {'train_cfg.max_iters': iterations, 'train_cfg.val_interval': iterations // 2}
+    options = {**OPTIONS, **lengths, 'data_root': shapes}
+    began = time.monotonic()
+    children = start(config, options, whole, processes)
     wait_for(whole / 'iter_1.pth', children)
-    first = time.monotonic() - start  # seconds to the first checkpoint
+    first = time.monotonic() - began  # seconds to the first checkpoint
     wait(children)
-    step = (time.monotonic() - start - first) / iterations
+    step = (time.monotonic() - began - first) / iterations
     chance = random.Random(0)
     newest = 0
     for number in range(kills):
-        children = live(config, options, killed, processes)
-        # In turn: while it gets ready, and some time after a further step.
+        children = start(config, options, killed, processes)
+        # In turn: during the start, and some time after a further step.
         seconds = chance.uniform(0, first if number % 2 else 3 * step)
         if not number % 2:
             wait_for(killed / f'iter_{newest + 1}.pth', children)
@@ -110,7 +101,7 @@ def main(
             os.waitpid(child, 0)
         newest = max((int(path.stem[5:]) for path in killed.glob('iter_*.pth')), default=0)
         print(f'killed, newest checkpoint {newest}', flush=True)
-    wait(live(config, options, killed, processes))
+    wait(start(config, options, killed, processes))
 
 
 if __name__ == '__main__':

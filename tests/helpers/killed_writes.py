@@ -2,8 +2,8 @@
 
     killed_writes.py FOLDER KILLS KEPT
 
-Prints what is left after each kill: the iteration of the newest checkpoint that can be read, and
-how many files are unfinished. At the end one more is written, and the files are listed.
+Prints the iteration of the newest readable checkpoint and the number of unfinished files after each
+kill. At the end one more checkpoint is written, and the files are listed.
 """
 
 import os
@@ -20,12 +20,12 @@ from helpers.toy import toy_runner
 from xcit_mm.engine.hooks.checkpoint import WholeCheckpointHook
 from xcit_mm.engine.resume import newest_checkpoint
 
-BALLAST = 2 * 10**6  # numbers: so that most of the time goes into writing
-LONGEST = 0.15  # seconds: many checkpoints
+BALLAST = 2 * 10**6  # numbers, so that writing takes most of the time
+LONGEST = 0.15  # seconds, in which an idle machine writes many checkpoints
 
 
 def write(folder: Path, kept: int, last: dict | None, number: int = 10**6) -> None:
-    """Write that many checkpoints, as a run that is resumed from the last one does."""
+    """Write that many checkpoints, like a run that is resumed from the last one."""
     options = {'default_hooks.checkpoint.max_keep_ckpts': kept, 'log_level': 'ERROR'}
     runner = toy_runner(folder, **options)
     runner._train_loop = runner.build_train_loop(runner._train_loop)
@@ -39,41 +39,43 @@ def write(folder: Path, kept: int, last: dict | None, number: int = 10**6) -> No
     hook.before_train(runner)
     (folder / 'ready').touch()
     for runner._train_loop._iter in range(first, first + number):
-        hook.save_between(runner, runner.iter + 1)
+        hook.save_unscheduled(runner, runner.iter + 1)
 
 
-def main(folder: str, kills: str, kept: str) -> None:
+def main(folder: Path, kills: int, kept: int) -> None:
     chance = random.Random(0)
     newest, last = 0, None
-    for number in range(int(kills)):
-        (Path(folder) / 'ready').unlink(missing_ok=True)
+    for number in range(kills):
+        (folder / 'ready').unlink(missing_ok=True)
         child = os.fork()
         if not child:
             try:
-                write(Path(folder), int(kept), last)
+                write(folder, kept, last)
             except BaseException:
                 traceback.print_exc()
             os._exit(1)
-        while not (Path(folder) / 'ready').exists():
+        while not (folder / 'ready').exists():
             if os.waitpid(child, os.WNOHANG)[0]:
                 raise SystemExit('a process ended before it was killed')
             time.sleep(0.001)
-        time.sleep(chance.uniform(0, LONGEST))
-        if number % 2:  # every other one in the midst of it, the others at any time
-            while not list(Path(folder).glob('.*.pth.*')):
+        if number % 2:  # during a write
+            while not list(folder.glob('.*.pth.*')):
                 pass
+        else:  # at any time after one more is whole
+            while not any(int(file.stem[5:]) > newest for file in folder.glob('iter_*.pth')):
+                pass
+            time.sleep(chance.uniform(0, LONGEST))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        files = list(Path(folder).glob('*.pth'))
-        unfinished = list(Path(folder).glob('.*.pth.*'))
-        if files:
-            path, last, notes = newest_checkpoint(folder, trusted=False)
+        unfinished = list(folder.glob('.*.pth.*'))
+        if list(folder.glob('*.pth')):
+            path, last, notes = newest_checkpoint(str(folder))
             newest = last['meta']['iter']
             assert path.name == f'iter_{newest}.pth' and not notes, (path, notes)
         print('killed:', newest, len(unfinished), flush=True)
-    write(Path(folder), int(kept), last, number=1)
-    print('at the end', *sorted(file.name for file in Path(folder).glob('*.pth')))
+    write(folder, kept, last, number=1)
+    print('at the end', *sorted(file.name for file in folder.glob('*.pth')))
 
 
 if __name__ == '__main__':
-    main(*sys.argv[1:])
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))

@@ -1,4 +1,4 @@
-"""Toy runs that are stopped and go on, and the hooks that watch them."""
+"""Toy runs that are stopped and resumed, and the hooks that watch them."""
 
 import random
 
@@ -16,7 +16,7 @@ DRAWS: list[tuple[int, float, float, float]] = []
 
 @HOOKS.register_module()
 class DrawHook(Hook):
-    """Draws from every generator in each step."""
+    """Draw from every generator in each step."""
 
     def before_train_iter(self, runner, batch_idx, data_batch=None) -> None:
         numbers = random.random(), float(np.random.rand()), float(torch.rand(1))
@@ -25,7 +25,7 @@ class DrawHook(Hook):
 
 @HOOKS.register_module()
 class StopHook(Hook):
-    """Ends a run after an iteration, as if by an error."""
+    """End a run after an iteration, as if by an error."""
 
     priority = 'LOWEST'
 
@@ -39,7 +39,7 @@ class StopHook(Hook):
 
 @HOOKS.register_module()
 class ScoreHook(Hook):
-    """Has the checkpoint hook see better metrics after each iteration."""
+    """Show the checkpoint hook better metrics after each iteration."""
 
     def before_train_iter(self, runner, batch_idx, data_batch=None) -> None:
         metrics = {'acc': runner.iter, 'miou': runner.iter}
@@ -48,9 +48,9 @@ class ScoreHook(Hook):
                 hook.after_val_epoch(runner, metrics)
 
 
-def hooks(*others: dict) -> list[dict]:
+def hooks(*more: dict) -> list[dict]:
     names = 'NonFiniteHook', 'LossLogHook', 'BadDataHook', 'DrawHook'
-    return [*(dict(type=name) for name in names), *others]
+    return [*(dict(type=name) for name in names), *more]
 
 
 def interrupted(work_dir, after: int, **kwargs) -> None:
@@ -60,7 +60,7 @@ def interrupted(work_dir, after: int, **kwargs) -> None:
 
 
 def resumed(work_dir, **kwargs):
-    path, _, _ = newest_checkpoint(str(work_dir), trusted=False)
+    path, _, _ = newest_checkpoint(str(work_dir))
     runner = toy_runner(work_dir, resume=True, load_from=str(path), custom_hooks=hooks(), **kwargs)
     runner.train()
     return runner

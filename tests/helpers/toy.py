@@ -20,7 +20,7 @@ NUMBERS = count()
 
 @DATASETS.register_module()
 class ToyDataset(Dataset):
-    """Numbers with noise, as augmentation; ``bad`` ones cannot be read."""
+    """Numbers with noise in place of augmentation; ``bad`` ones cannot be read."""
 
     def __init__(self, bad: tuple[int, ...] = (), poison: tuple[int, ...] = ()) -> None:
         self.bad, self.poison = bad, poison
@@ -59,9 +59,8 @@ def toy_runner(
     work_dir: Path, *, by_epoch: bool = False, steps: int = 8, **kwargs
 ) -> CheckedRunner:
     """A run of ``steps`` iterations, or of two epochs, with a checkpoint after each iteration."""
-    loop = dict(type='ResumableIterLoop', max_iters=steps)
-    if by_epoch:
-        loop = dict(type='ResumableEpochLoop', max_epochs=2)
+    epochs = dict(type='ResumableEpochLoop', max_epochs=2)
+    iterations = dict(type='ResumableIterLoop', max_iters=steps)
     defaults = dict(
         model=dict(type='Toy'),
         train_dataloader=dict(
@@ -70,7 +69,7 @@ def toy_runner(
             sampler=dict(type='DefaultSampler', shuffle=True),
             dataset=dict(type='ToyDataset'),
         ),
-        train_cfg=loop,
+        train_cfg=epochs if by_epoch else iterations,
         optim_wrapper=dict(optimizer=dict(type='AdamW', lr=0.1)),
         default_hooks=dict(
             logger=dict(type='LoggerHook', interval=1),
@@ -81,7 +80,7 @@ def toy_runner(
         log_level='WARNING',
         max_bad_share=0.5,
         work_dir=str(work_dir),
-        experiment_name=f'toy {next(NUMBERS)}',  # mmengine keeps what runs of one name share
+        experiment_name=f'toy {next(NUMBERS)}',  # mmengine shares objects between runs of one name
         default_scope='mmengine',
     )
     cfg = Config(defaults)

@@ -34,15 +34,14 @@ def test_the_classes_of_the_config_come_first():
         classes_of(DETECTOR, {}, None)
 
 
-@pytest.mark.parametrize(
-    'meta',
-    [
-        {'dataset_meta': {'classes': EIGHTY, 'palette': [(1, 2, 3)] * 80}},
-        {'CLASSES': list(EIGHTY), 'PALETTE': [[1, 2, 3]] * 80},  # mmdet 2
-    ],
-)
-def test_then_those_of_the_checkpoint(meta):
-    assert classes_of(COCO, meta, 80) == (EIGHTY, ((1, 2, 3),) * 80)
+def test_then_those_of_the_checkpoint():
+    for classes, palette in (('classes', 'palette'), ('CLASSES', 'PALETTE')):  # of mmdet 2
+        meta = {classes: EIGHTY, palette: [(1, 2, 3)] * 80}
+        meta = {'dataset_meta': meta} if classes.islower() else meta
+        assert classes_of(COCO, meta, 80) == (EIGHTY, ((1, 2, 3),) * 80)
+    names = ['\x1b[2Ja', 'a\nb', '\ud800', 'a' * 10**6] * 20
+    classes, _ = classes_of(COCO, {'dataset_meta': {'classes': names}}, 80)
+    assert classes[:3] == ('?[2Ja', 'a b', '?') and len(classes[3]) < 120
 
 
 @pytest.mark.parametrize('names', [None, [0] * 80, 'person', 5, {'a': 1}])
@@ -52,18 +51,9 @@ def test_then_those_of_the_dataset(names):
 
 
 @pytest.mark.parametrize('colour', ['red', ('a', 'b', 'c'), (-1, 0, 0), (0, float('nan'), 0), None])
-def test_an_invalid_palette_is_replaced(colour):
+def test_an_invalid_palette_is_replaced_by_distinct_colours(colour):
     meta = {'classes': EIGHTY, 'palette': [colour] * 80}
     assert classes_of(COCO, {'dataset_meta': meta}, 80) == (EIGHTY, distinct_colours(80))
-
-
-def test_names_of_a_checkpoint_are_made_printable_and_short():
-    odd = ['\x1b[2Ja', 'a\nb', '\ud800', 'a' * 10**6]
-    classes, _ = classes_of(COCO, {'dataset_meta': {'classes': odd * 20}}, 80)
-    assert classes[:3] == ('?[2Ja', 'a b', '?') and len(classes[3]) < 120
-
-
-def test_distinct_colours_differ():
     colours = distinct_colours(150)
     assert len(set(colours)) == 150
     first = np.array(colours[:12], float)

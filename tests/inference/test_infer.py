@@ -19,23 +19,22 @@ from xcit_mm.inference.infer import infer
 from xcit_mm.inference.model import Model
 from xcit_mm.inference.output import Output
 from xcit_mm.inference.sources import Frame
-from xcit_mm.inference.video import VideoWriter, read_video
+from xcit_mm.inference.video import read_video, write_video
 
 NUM_FRAMES = 5
 
 
 @pytest.fixture
 def photos(tmp_path, shapes_root) -> Path:
-    """Four images, two of one name, and a video."""
+    """Four images, two with the same name, and a video."""
     folder = tmp_path / 'photos'
     images = sorted((shapes_root / 'coco/val2017').iterdir())
     (folder / 'below').mkdir(parents=True)
     for path, name in zip(images, ('a.jpg', 'a.png', 'b.jpg', 'below/a.jpg'), strict=True):
         Image.open(path).save(folder / name)
-    writer = VideoWriter(folder / 'clip.mp4', 8, (160, 120))
-    for i in range(NUM_FRAMES):
-        writer.add(np.full((120, 160, 3), 40 * i, np.uint8))
-    writer.close()
+    with write_video(folder / 'clip.mp4', 8, (160, 120)) as add:
+        for i in range(NUM_FRAMES):
+            add(np.full((120, 160, 3), 40 * i, np.uint8))
     return folder
 
 
@@ -106,26 +105,19 @@ def test_bad_inputs_are_named_and_the_others_predicted(
         )
     assert code == 1 and printed.splitlines()[:2] == ['images      2', f'output      {out}']
     assert [p.name for p in sorted((out / 'labels').iterdir())] == ['a.png', 'web.png']
-    for words in (
+    problems = (
         'empty holds no image or video',
-        'text.jpg: it is no image that can be read',
+        'text.jpg: it is not a readable image',
         'empty.png: it is empty',
         'cut.jpg: it is cut off',
         'none.mp4: it is no video that can be read',
         'gone.jpg does not exist',
         '/no.jpg: the server answers 404',
-        '2/2',
-    ):
-        assert words in said
+    )
+    assert all(problem in said for problem in problems) and '2/2' in said
     assert '7 of the inputs could not be predicted' in printed
-
-
-def test_the_exit_code_is_2_if_nothing_is_predicted(weights, tmp_path, monkeypatch, capfd):
-    (tmp_path / 'text.jpg').write_text('hello')
-    typed = SEGMENTOR, weights[SEGMENTOR], tmp_path, '--out', tmp_path / 'out'
-    code, printed, said = call_tool(monkeypatch, capfd, 'infer.py', *typed)
-    assert (code, printed) == (2, '')
-    assert 'text.jpg: it is no image that can be read' in said
+    typed = SEGMENTOR, weights[SEGMENTOR], bad, '--out', out
+    assert call_tool(monkeypatch, capfd, 'infer.py', *typed)[:2] == (2, '')
 
 
 def test_earlier_predictions_are_moved_and_not_predicted(weights, photos):
@@ -145,33 +137,27 @@ def test_earlier_predictions_are_moved_and_not_predicted(weights, photos):
     assert not (photos / 'labels').exists()
 
 
-@pytest.mark.parametrize(
-    ('error', 'message'),
-    [
-        (MemoryError('Unable to allocate 9 GiB'), 'MemoryError: Unable to allocate 9 GiB'),
-        (OSError('encoder error -2'), 'OSError: encoder error -2'),
-        (OSError(errno.ENOSPC, 'No space left on device'), None),
-    ],
-)
 def test_a_prediction_that_cannot_be_written_is_named_unless_the_disk_is_full(
-    weights, photos, tmp_path, monkeypatch, error, message
+    weights, photos, tmp_path, monkeypatch
 ):
-    draw, errors = Detections.draw, [error]
+    draw = Detections.draw
+    full = OSError(errno.ENOSPC, 'No space left on device')
+    errors = [full, MemoryError('Unable to allocate 9 GiB')]
 
-    def fail_once(prediction, *args):
+    def fail(prediction, *args):
         if errors:
             raise errors.pop()
         return draw(prediction, *args)
 
-    monkeypatch.setattr(Detections, 'draw', fail_once)
-    inputs = [str(photos / name) for name in ('a.jpg', 'b.jpg')]
-    if message is None:
-        with pytest.raises(OSError, match='No space left'):
-            infer(DETECTOR, weights[DETECTOR], inputs, tmp_path / 'out')
-        return
-    done, problems = infer(DETECTOR, weights[DETECTOR], inputs, tmp_path / 'out')
-    assert (done, problems) == (1, [f'{inputs[0]}: its prediction cannot be written ({message})'])
-    assert files(tmp_path / 'out') == ['pictures/b.jpg', 'predictions.json']
+    monkeypatch.setattr(Detections, 'draw', fail)
+    inputs, out = [str(photos / name) for name in ('a.jpg', 'b.jpg')], tmp_path / 'out'
+    with pytest.raises(OSError, match='No space left'):
+        infer(DETECTOR, weights[DETECTOR], inputs, out)
+    errors.append(OSError('encoder error -2'))
+    done, problems = infer(DETECTOR, weights[DETECTOR], inputs, out)
+    problem = f'{inputs[0]}: its prediction cannot be written (OSError: encoder error -2)'
+    assert (done, problems) == (1, [problem])
+    assert files(out) == ['pictures/b.jpg', 'predictions.json']
 
 
 def test_an_interruption_keeps_what_was_done(weights, photos, tmp_path, monkeypatch):
@@ -206,7 +192,7 @@ def test_an_image_that_does_not_fit_is_named_and_the_others_of_its_batch_are_pre
     done, problems = infer(
         DETECTOR, weights[DETECTOR], [str(photos / 'below')], tmp_path / 'out', 2
     )
-    assert done == 1 and 'big.png: 160x120 pixels need more memory' in problems[0]
+    assert done == 1 and 'big.png: 160x120 pixels do not fit into the memory' in problems[0]
 
 
 @pytest.mark.parametrize(
@@ -216,7 +202,6 @@ def test_an_image_that_does_not_fit_is_named_and_the_others_of_its_batch_are_pre
         (dict(score_thr=1.5), 'score 1.5: not between 0 and 1'),
         (dict(score_thr=0.5), 'is a segmentor, whose labels have no scores'),
         (dict(inputs=['nowhere/*.jpg']), r'nowhere/\*\.jpg matches no file'),
-        (dict(config=DETECTOR), 'does not hold the weights of this model'),
         (dict(out='/proc/nowhere'), 'cannot be written to'),
     ],
 )
@@ -227,59 +212,12 @@ def test_wrong_input_as_a_whole_is_an_error(weights, photos, tmp_path, change, m
     assert not (tmp_path / 'out').exists()
 
 
-@pytest.fixture
-def output(tmp_path) -> Output:
-    model = SimpleNamespace(task='detection', classes=('cat',), palette=((255, 0, 0),))
-    return Output(tmp_path, model, {})
-
-
-def add(output: Output, name: str, size: tuple[int, int] = (360, 400), **frame) -> None:
-    image = np.full((*size, 3), 100, np.uint8)
-    arrays = np.array([(20.0, 20, 60, 60)]), np.ones(1), np.zeros(1, int), None
-    prediction = Detections(image, *arrays, ('cat',), ((255, 0, 0),))
-    output.add(Frame(name, Path(name).stem, image, **frame), prediction)
-
-
-def pictures(folder: Path) -> list[str | None]:
-    images = json.loads((folder / 'predictions.json').read_text())['images']
-    return [image.get('picture') for image in images]
-
-
-def test_labels_of_more_than_256_classes_have_16_bits(tmp_path):
+def test_labels_of_more_than_256_classes_have_16_bits_and_a_wide_picture_is_a_png(tmp_path):
     names, palette = ('name',) * 300, ((1, 2, 3),) * 300
     model = SimpleNamespace(task='segmentation', classes=names, palette=palette)
-    labels = np.arange(330 * 330, dtype=np.int16).reshape(330, 330) % 300
-    image = np.zeros((330, 330, 3), np.uint8)
+    labels = (np.arange(40 * 65501) % 300).astype(np.int16).reshape(40, 65501)
+    image = np.zeros((40, 65501, 3), np.uint8)
     with Output(tmp_path, model, {}) as output:
         output.add(Frame('a.jpg', 'a', image), Segmentation(image, labels, names, palette))
+    assert files(tmp_path) == ['classes.json', 'labels/a.png', 'pictures/a.png']
     assert np.array_equal(np.array(Image.open(tmp_path / 'labels/a.png')), labels)
-
-
-def test_a_picture_that_is_too_wide_for_a_jpeg_is_a_png(output, tmp_path):
-    with output:
-        add(output, 'wide.jpg', (80, 65501))
-    assert pictures(tmp_path) == ['pictures/wide.png']
-    with Image.open(tmp_path / 'pictures/wide.png') as picture:
-        assert picture.size == (65501, 80) and picture.format == 'PNG'
-
-
-def test_a_video_that_cannot_be_finished_costs_no_other_prediction(output, tmp_path, monkeypatch):
-    def fail(self):
-        raise OSError(errno.ENOSPC, 'No space left')
-
-    monkeypatch.setattr(VideoWriter, 'close', fail)
-    with pytest.raises(OSError, match='No space left'), output:
-        add(output, 'a.jpg')
-        add(output, 'clip.mp4', index=0, rate=10.0)
-    assert pictures(tmp_path) == ['pictures/a.jpg', None]
-    assert files(tmp_path) == ['pictures/a.jpg', 'predictions.json']
-
-
-def test_earlier_predictions_are_moved_once_though_the_first_image_fails(output, tmp_path):
-    (tmp_path / 'pictures').mkdir()
-    with output:
-        with pytest.raises(OSError, match='too long'):
-            add(output, 'x' * 300)
-        add(output, 'b.jpg')
-    assert len(list(tmp_path.glob('earlier_*'))) == 1
-    assert pictures(tmp_path) == ['pictures/b.jpg']

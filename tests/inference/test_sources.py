@@ -51,20 +51,17 @@ def test_files_of_one_name_get_numbers(folder):
     assert inputs['below_2'] == str(folder / 'below.mp4') and 'below/b' in inputs
 
 
-@pytest.mark.parametrize(
-    ('pattern', 'names'),
-    [('*.jpg', {'b'}), ('**/*.jpg', {'b', 'b_2', 'e'}), ('b*', {'c', 'b', 'b_2'})],
-)
-def test_a_pattern_is_expanded_as_in_a_shell(folder, pattern, names):
-    assert (set(find(folder / pattern)[0]), find(folder / pattern)[1]) == (names, [])
-
-
-def test_a_file_that_is_named_itself_may_have_any_name(folder, monkeypatch):
+def test_a_pattern_is_expanded_and_a_file_may_have_any_name(folder, monkeypatch):
+    for pattern, names in {
+        '*.jpg': {'b'},
+        '**/*.jpg': {'b', 'b_2', 'e'},
+        'b*': {'c', 'b', 'b_2'},
+    }.items():
+        inputs, problems = find(folder / pattern)
+        assert (set(inputs), problems) == (names, [])
     monkeypatch.chdir(folder)
-    for name in ('a[1].jpg', '~1.jpg'):
-        Path(name).touch()
-    inputs, _ = find('notes.txt', 'gone.jpg', 'a[1].jpg', '~1.jpg')
-    assert list(inputs) == ['notes', 'gone', 'a[1]', '~1']
+    Path('a[1].jpg').touch()
+    assert list(find('notes.txt', 'gone.jpg', 'a[1].jpg')[0]) == ['notes', 'gone', 'a[1]']
 
 
 def test_arguments_without_inputs_are_reported(folder):
@@ -75,16 +72,13 @@ def test_arguments_without_inputs_are_reported(folder):
     assert problems == [empty, pattern]
 
 
-@pytest.mark.parametrize(
-    ('url', 'name'),
-    [
-        ('https://example.org/a/photo%20one.jpg?size=2', 'photo one'),
-        ('http://example.org/..%2f..%2fetc%2fx.png', '_.._etc_x'),
-        (f'http://example.org/{"long" * 200}.jpg', ('long' * 200)[:150]),
-    ],
-)
-def test_the_name_of_a_url_stays_in_the_folder(url, name):
-    assert find(url) == ({name: url}, [])
+def test_the_name_of_a_url_stays_in_the_folder():
+    for url, name in {
+        'https://example.org/a/photo%20one.jpg?size=2': 'photo one',
+        'http://example.org/..%2f..%2fetc%2fx.png': '_.._etc_x',
+        f'http://example.org/{"long" * 200}.jpg': ('long' * 200)[:150],
+    }.items():
+        assert find(url) == ({name: url}, [])
 
 
 def test_earlier_predictions_are_not_inputs(folder, monkeypatch):
@@ -100,24 +94,9 @@ def test_earlier_predictions_are_not_inputs(folder, monkeypatch):
     assert list(find('pictures', out='.')[0]) == ['b']
 
 
-def test_linked_folders_are_searched_once(folder):
-    elsewhere = folder.parent / 'elsewhere'
-    elsewhere.mkdir()
-    (elsewhere / 'f.jpg').touch()
-    links = {folder / 'linked': elsewhere, folder / 'to_out': folder / 'out'}
-    for link, target in {**links, elsewhere / 'back': folder}.items():
-        link.symlink_to(target)
-    inputs, problems = find(folder, out=folder / 'out')
-    assert list(inputs) == ['a', 'b', 'clip', 'below/b', 'below/c', 'linked/f'] and problems == []
-
-
-def test_a_path_may_begin_with_the_home_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv('HOME', str(tmp_path / 'home'))
-    Path('home').mkdir()
-    for name in ('~1.jpg', 'home/2.jpg'):
-        Image.new('RGB', (8, 6)).save(name)
-    assert read_image('~1.jpg').shape == read_image('~/2.jpg').shape == (6, 8, 3)
+def test_linked_folders_are_not_searched(folder):
+    (folder / 'linked').symlink_to(folder.parent)
+    assert list(find(folder, out=folder / 'out')[0]) == ['a', 'b', 'clip', 'below/b', 'below/c']
 
 
 def test_an_image_on_the_web_is_read_up_to_a_size(monkeypatch):

@@ -7,15 +7,14 @@ import numpy as np
 import pytest
 
 from xcit_mm import UserError
-from xcit_mm.inference.video import VideoWriter, read_video
+from xcit_mm.inference.video import read_video, write_video
 
 
 def write(path: Path, number: int, size: tuple[int, int] = (64, 48)) -> Path:
     """A video that gets redder."""
-    writer = VideoWriter(path, 10, size)
-    for i in range(number):
-        writer.add(np.full((*size[::-1], 3), (20 * (i % 12), 10, 10), np.uint8))
-    writer.close()
+    with write_video(path, 10, size) as add:
+        for i in range(number):
+            add(np.full((*size[::-1], 3), (20 * (i % 12), 10, 10), np.uint8))
     return path
 
 
@@ -36,12 +35,12 @@ def test_a_written_video_is_read(tmp_path, size, shape):  # without the last pix
         b'ffconcat version 1.0\nfile private.mp4\n',
     ],
 )
-@pytest.mark.parametrize('name', ['clip.mp4', 'clip.mkv'])
-def test_a_file_that_is_not_a_video_is_an_error_and_reads_no_other_file(tmp_path, content, name):
+def test_a_file_that_is_not_a_video_is_an_error_and_reads_no_other_file(tmp_path, content):
     write(tmp_path / 'private.mp4', 5)
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(UserError, match='it is no video that can be read, or one without'):
-        read_video(str(tmp_path / name))
+    for name in ('clip.mp4', 'clip.mkv'):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(UserError, match='it is no video that can be read, or one without'):
+            read_video(str(tmp_path / name))
 
 
 @pytest.mark.parametrize(
@@ -56,15 +55,6 @@ def test_other_containers_are_read(tmp_path, suffix, codec):
     assert len(list(read_video(str(path))[2])) == 5
 
 
-@pytest.mark.parametrize(
-    ('path', 'message'),
-    [('gone.mp4', 'gone.mp4 does not exist'), ('http://host/a.mp4', 'a video is read from a file')],
-)
-def test_a_missing_video_is_an_error(path, message):
-    with pytest.raises(UserError, match=message):
-        read_video(path)
-
-
 def test_a_video_that_is_cut_off_gives_its_frames_and_an_error(tmp_path):
     path = write(tmp_path / 'a.avi', 60, (320, 240))
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
@@ -74,10 +64,13 @@ def test_a_video_that_is_cut_off_gives_its_frames_and_an_error(tmp_path):
         list(frames)
 
 
-def test_nothing_is_left_of_a_video_that_is_discarded_or_cannot_be_written(tmp_path):
-    writer = VideoWriter(tmp_path / 'a.mp4', 10, (64, 48))
-    writer.add(np.zeros((48, 64, 3), np.uint8))
-    writer.discard()
+def test_videos_that_cannot_be_read_or_written_are_errors_and_leave_nothing(tmp_path):
+    for path, message in (('gone.mp4', 'does not exist'), ('http://host/a.mp4', 'from a file')):
+        with pytest.raises(UserError, match=message):
+            read_video(path)
+    with pytest.raises(KeyboardInterrupt), write_video(tmp_path / 'a.mp4', 10, (64, 48)) as add:
+        add(np.zeros((48, 64, 3), np.uint8))
+        raise KeyboardInterrupt
     with pytest.raises(UserError, match='cannot write a video of 20000x10 pixels'):
-        VideoWriter(tmp_path / 'a.mp4', 10, (20000, 10))
+        write_video(tmp_path / 'a.mp4', 10, (20000, 10)).__enter__()
     assert list(tmp_path.iterdir()) == []

@@ -2,7 +2,6 @@
 
 import sys
 from importlib.util import spec_from_file_location
-from pathlib import Path
 
 import pytest
 import torch
@@ -21,23 +20,19 @@ def arrays(golden):
 @pytest.mark.parametrize('offset', [0, 1])
 @pytest.mark.parametrize('threshold', [0.3, 0.5, 0.7])
 def test_nms(arrays, threshold, offset):
-    dets, keep = ops.nms(arrays['nms/boxes'], arrays['nms/scores'], threshold, offset=offset)
+    boxes, scores = arrays['nms/boxes'], arrays['nms/scores']
+    dets, keep = ops.nms(boxes, scores, threshold, offset=offset)
     assert torch.equal(keep, arrays[f'nms/keep/iou{threshold}/offset{offset}'])
     assert torch.equal(dets, arrays[f'nms/dets/iou{threshold}/offset{offset}'])
-
-
-def test_nms_with_a_score_threshold_and_a_limit(arrays):
-    boxes, scores = arrays['nms/boxes'], arrays['nms/scores']
     _, keep = ops.nms(boxes, scores, 0.5, score_threshold=0.4, max_num=20)
     assert torch.equal(keep, arrays['nms/keep/score0.4_max20'])
 
 
-@pytest.mark.parametrize('agnostic', [False, True])
-def test_batched_nms(arrays, agnostic):
+@pytest.mark.parametrize('name', ['batched_nms', 'batched_nms_agnostic'])
+def test_batched_nms(arrays, name):
     inputs = arrays['nms/boxes'], arrays['nms/scores'], arrays['nms/ids']
     config = dict(type='nms', iou_threshold=0.5)
-    dets, keep = ops.batched_nms(*inputs, config, class_agnostic=agnostic)
-    name = 'batched_nms_agnostic' if agnostic else 'batched_nms'
+    dets, keep = ops.batched_nms(*inputs, config, class_agnostic='agnostic' in name)
     assert torch.equal(keep, arrays[f'{name}/keep'])
     assert torch.equal(dets, arrays[f'{name}/dets'])
 
@@ -106,53 +101,35 @@ def test_sigmoid_focal_loss_of_large_logits_is_finite():
     assert torch.isfinite(logits.grad).all()
 
 
-@pytest.mark.skipif(not mmcv_ops.in_force(), reason='mmcv is compiled')
+@pytest.mark.skipif(not mmcv_ops.is_active(), reason='mmcv is compiled')
 def test_other_operators_say_that_they_need_compiled_mmcv(arrays):
     with pytest.raises(NotImplementedError, match=r'softmax_focal_loss_forward.*compiled mmcv'):
         ops.softmax_focal_loss(torch.zeros(4, 3), torch.zeros(4, dtype=torch.long))
     with pytest.raises(NotImplementedError, match=r"pool_mode='max'.*compiled mmcv"):
         ops.roi_align(arrays['roi/input'], arrays['roi/rois'], 7, 0.25, 0, 'max', True)
+    assert collect_env()['MMCV Compiler'] == 'n/a'  # a bug report can be collected
 
 
-@pytest.mark.skipif(not mmcv_ops.in_force(), reason='mmcv is compiled')
-def test_a_bug_report_can_be_collected():
-    assert collect_env()['MMCV Compiler'] == 'n/a'
-
-
-@pytest.fixture
-def other_mmcv(tmp_path, monkeypatch) -> Path:
-    """The package of an mmcv without compiled operators, which is not imported yet."""
+@pytest.mark.parametrize('kind', ['editable', 'switched off', 'compiled'])
+def test_it_replaces_what_is_missing_from_an_mmcv_that_is_not_imported_yet(
+    monkeypatch, tmp_path, kind
+):
     package = tmp_path / 'mmcv'
     package.mkdir()
     (package / '__init__.py').touch()
     monkeypatch.delitem(sys.modules, 'mmcv')
     monkeypatch.delitem(sys.modules, mmcv_ops.EXTENSION)
-    return package
 
-
-def test_an_mmcv_that_is_installed_editable_is_found(monkeypatch, other_mmcv):
-    """A finder of its own finds such a package, which is not on the path."""
-
-    class Finder:
+    class Finder:  # an editable installation has its own, and is not on the path
         @staticmethod
         def find_spec(name, path=None, target=None):
             if name == 'mmcv':
-                return spec_from_file_location(name, other_mmcv / '__init__.py')
+                return spec_from_file_location(name, package / '__init__.py')
 
     monkeypatch.setattr(sys, 'meta_path', [Finder, *sys.meta_path])
+    if kind == 'switched off':
+        monkeypatch.setenv(mmcv_ops.SWITCH, '0')
+    elif kind == 'compiled':
+        (package / '_ext.py').touch()
     mmcv_ops.install()
-    assert mmcv_ops.in_force()
-
-
-def test_the_variable_switches_it_off(monkeypatch, other_mmcv):
-    monkeypatch.syspath_prepend(other_mmcv.parent)
-    monkeypatch.setenv(mmcv_ops.SWITCH, '0')
-    mmcv_ops.install()
-    assert not mmcv_ops.in_force()
-
-
-def test_a_compiled_mmcv_is_left_alone(monkeypatch, other_mmcv):
-    monkeypatch.syspath_prepend(other_mmcv.parent)
-    (other_mmcv / '_ext.py').touch()
-    mmcv_ops.install()
-    assert not mmcv_ops.in_force()
+    assert mmcv_ops.is_active() == (kind == 'editable')

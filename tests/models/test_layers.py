@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 from helpers import randomize, relative_error
-from helpers.small_xcit import small_xcit
+from helpers.small_xcit import assert_same_maps, small_xcit
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, prune
 
@@ -57,11 +57,6 @@ def replace(model: nn.Module, kind: type[nn.Module], function) -> None:
             model.set_submodule(name, function(module))
 
 
-def assert_equal_maps(maps: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> None:
-    for value, reference in zip(maps, expected, strict=True):
-        assert relative_error(value, reference) <= 1e-5
-
-
 @torch.no_grad()
 def infer(model: nn.Module, image: Tensor) -> tuple[Tensor, ...]:
     return model(image)
@@ -71,17 +66,16 @@ def test_lora_trains_its_own_parameters_and_can_be_merged(model, image):
     original = infer(model, image)
     replace(model.requires_grad_(False), nn.Linear, Lora)
     maps = model(image)
-    assert_equal_maps(infer(model, image), maps)
+    assert_same_maps(infer(model, image), maps)
     assert all(relative_error(a, b) > 1e-2 for a, b in zip(maps, original, strict=True))
     sum(m.square().sum() for m in maps).backward()
     loras = [m for m in model.modules() if isinstance(m, Lora)]
     assert len(loras) == 4 * len(model.blocks)
     for lora in loras:
         assert lora.base.weight.grad is None
-        assert lora.down.grad.abs().sum() > 0
-        assert lora.up.grad.abs().sum() > 0
+        assert lora.down.grad.abs().sum() > 0 < lora.up.grad.abs().sum()
     replace(model, Lora, Lora.merged)
-    assert_equal_maps(infer(model, image), maps)
+    assert_same_maps(infer(model, image), maps)
 
 
 def test_dynamic_quantisation_changes_the_output_a_little(model, image):
@@ -103,30 +97,18 @@ def test_hooks_see_every_layer_once_and_what_they_keep_stays(model, image, train
     for module in (*layers, *branches):
         module.register_forward_hook(keep)
     with torch.set_grad_enabled(training):
-        assert_equal_maps(model(image), expected)
+        assert_same_maps(model(image), expected)
     assert len(kept) == len({module for module, *_ in kept}) == len(layers) + len(branches)
     for _, inputs, inputs_before, output, output_before in kept:
-        assert torch.equal(inputs, inputs_before)
-        assert torch.equal(output, output_before)
+        assert torch.equal(inputs, inputs_before) and torch.equal(output, output_before)
 
 
 @pytest.mark.parametrize('training', [False, True])
-@pytest.mark.parametrize(
-    'name',
-    [
-        'patch_embed.proj.0.0',
-        'patch_embed.proj.0.1',
-        'pos_embeder.token_projection',
-        'blocks.1.attn.qkv',
-        'blocks.1.attn.proj',
-        'blocks.1.local_mp.conv1',
-        'blocks.1.local_mp.bn',
-        'blocks.1.local_mp.conv2',
-        'blocks.1.mlp.fc1',
-        'blocks.1.mlp.fc2',
-        'fpn1.0',
-    ],
-)
+@pytest.mark.parametrize('name', [
+    'patch_embed.proj.0.0', 'patch_embed.proj.0.1', 'pos_embeder.token_projection', 'fpn1.0',
+    'blocks.1.attn.qkv', 'blocks.1.attn.proj', 'blocks.1.mlp.fc1', 'blocks.1.mlp.fc2',
+    'blocks.1.local_mp.conv1', 'blocks.1.local_mp.bn', 'blocks.1.local_mp.conv2',
+])  # fmt: skip
 def test_a_hook_that_doubles_an_output_equals_doubled_weights(model, image, name, training):
     doubled = copy.deepcopy(model)
     with torch.no_grad():
@@ -134,14 +116,14 @@ def test_a_hook_that_doubles_an_output_equals_doubled_weights(model, image, name
             parameter *= 2
     model.get_submodule(name).register_forward_hook(lambda module, inputs, output: 2 * output)
     with torch.set_grad_enabled(training):
-        assert_equal_maps(model(image), doubled(image))
+        assert_same_maps(model(image), doubled(image))
 
 
 def test_a_branch_may_be_replaced(model, image):
     expected = infer(model, image)
     model.blocks[1].mlp = nn.Sequential(model.blocks[1].mlp, nn.Identity())
-    assert_equal_maps(infer(model, image), expected)
-    assert_equal_maps(model(image), expected)
+    for maps in (infer(model, image), model(image)):
+        assert_same_maps(maps, expected)
 
 
 @pytest.mark.parametrize(
@@ -172,8 +154,3 @@ def test_xca_drops_attention_and_output_in_training_only(name):
     assert not torch.equal(layer(x), layer(x))
     layer.eval()
     assert torch.equal(layer(x), layer(x))
-
-
-def test_xca_refuses_heads_that_do_not_divide_the_channels():
-    with pytest.raises(ValueError, match=r'dim=30.*num_heads=4'):
-        XCA(30, 4)

@@ -7,7 +7,7 @@ import pytest
 import timm
 import torch
 from helpers import assert_same_gradients, held_bytes, randomize, relative_error
-from helpers.small_xcit import SMALL, small_xcit
+from helpers.small_xcit import SMALL, assert_same_maps, small_xcit
 from torch import Tensor, nn
 from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.nn import functional as F
@@ -48,15 +48,13 @@ def golden_model(arrays: dict, patch_size: int) -> XCiT:
 def test_evaluation_and_a_training_step_equal_the_authors(golden, name, patch_size):
     arrays = golden(name)
     model = golden_model(arrays, patch_size).eval()
-    for i, value in enumerate(model(arrays['input'])):
-        assert relative_error(value, arrays[f'eval/{i}']) <= TOLERANCE
+    assert_same_maps(model(arrays['input']), [arrays[f'eval/{i}'] for i in range(4)])
 
     model.train()
     before = {k: v.clone() for k, v in model.state_dict().items()}
     image = arrays['input'].requires_grad_()
     maps = model(image)
-    for i, value in enumerate(maps):
-        assert relative_error(value, arrays[f'train/{i}']) <= TOLERANCE
+    assert_same_maps(maps, [arrays[f'train/{i}'] for i in range(4)])
     sum((value * arrays[f'cotangent/{i}']).sum() for i, value in enumerate(maps)).backward()
 
     gradients = {name: p.grad for name, p in model.named_parameters()} | {'input': image.grad}
@@ -100,20 +98,18 @@ def test_every_variant_equals_timm_with_its_weights(arch, patch_size):
         fill(module)
     state = {k.replace('pos_embed.', 'pos_embeder.'): v for k, v in reference.state_dict().items()}
     missing, unexpected = model.load_state_dict(state, strict=False, assign=True)
-    assert not unexpected
-    assert all(name.startswith('fpn') for name in missing)
+    assert not unexpected and all(name.startswith('fpn') for name in missing)
 
     # Rounding decides which of two nearly equal values max-pooling takes and gives a gradient.
     model.fpn3 = model.fpn4 = nn.Identity()
     # Two images: for one, PyTorch's BatchNorm gives timm's stem wrong gradients on CPUs.
     image = torch.randn(2, 3, 64, 96)
     maps, expected = model(image), timm_maps(reference, model, image)
-    for value, wanted in zip(maps, expected, strict=True):
-        assert relative_error(value, wanted) <= TOLERANCE
+    assert_same_maps(maps, expected)
     cotangents = [torch.randn_like(m) for m in maps]
-    ours = dict(model.named_parameters())
+    parameters = dict(model.named_parameters())
     names = [n.replace('pos_embed.', 'pos_embeder.') for n, _ in reference.named_parameters()]
-    gradients = torch.autograd.grad(maps, [ours[n] for n in names], cotangents)
+    gradients = torch.autograd.grad(maps, [parameters[n] for n in names], cotangents)
     wanted = torch.autograd.grad(expected, list(reference.parameters()), cotangents)
     for name, value, reference_value in zip(names, gradients, wanted, strict=True):
         assert relative_error(value, reference_value) <= TOLERANCE, name
@@ -130,13 +126,6 @@ def timm_maps(reference: nn.Module, model: XCiT, image: Tensor) -> list[Tensor]:
             maps.append(tokens_to_map(x, H, W))
     levels = (model.fpn1, model.fpn2, model.fpn3, model.fpn4)
     return [level(m) for level, m in zip(levels, maps, strict=True)]
-
-
-def test_out_indices_are_the_published_layers():
-    with torch.device('meta'):
-        assert XCiT('n12', 16).out_indices == (3, 5, 7, 11)
-        assert XCiT('t24', 16).out_indices == (7, 11, 15, 23)
-        assert XCiT('n12', 16, out_indices=[0, 4, 8, 10]).out_indices == (0, 4, 8, 10)
 
 
 def test_layers_behind_the_last_output_are_not_computed_and_not_trained():
@@ -163,26 +152,29 @@ def test_odd_sizes_give_strides_4_to_32(patch_size, size):
 
 
 @pytest.mark.parametrize('patch_size', [16, 8])
-def test_the_smallest_image_passes_and_a_smaller_one_is_refused(patch_size):
+def test_images_that_are_too_small_or_have_other_channels_are_refused(patch_size):
     model = small_xcit(patch_size).eval()
     smallest = 33 - patch_size
     assert model(torch.randn(1, 3, smallest, smallest))[3].shape == (1, 32, 1, 1)
     with pytest.raises(ValueError, match=f'at least {smallest}'):
         model(torch.randn(1, 3, smallest - 1, 64))
+    for shape in ((1, 4, 64, 64), (1, 1, 64, 64), (3, 64, 64)):
+        with pytest.raises(ValueError, match='3 channels'):
+            model(torch.zeros(shape))
 
 
-def test_layer_scale_and_drop_path_have_the_published_values_in_every_layer():
+def test_out_indices_layer_scale_and_drop_path_have_the_published_values():
+    with torch.device('meta'):
+        assert XCiT('n12', 16).out_indices == (3, 5, 7, 11)
+        model = XCiT('l24', 8)
+    assert model.out_indices == (7, 11, 15, 23)
+    assert {m.p for m in model.modules() if isinstance(m, StochasticDepth)} == {0.3}
     for block in XCiT(SMALL | dict(eta=1e-5), 16, out_indices=(0, 1, 2, 3)).blocks:
         assert all((gamma == 1e-5).all() for gamma in (block.gamma1, block.gamma2, block.gamma3))
-    for patch_size, rate in ((16, 0.25), (8, 0.3)):
-        with torch.device('meta'):
-            model = XCiT('l24', patch_size)
-        assert {m.p for m in model.modules() if isinstance(m, StochasticDepth)} == {rate}
 
 
 def test_drop_path_skips_branches_in_training_only():
-    model = small_xcit(drop_path_rate=0.5)
-    image = torch.randn(8, 3, 64, 64)
+    model, image = small_xcit(drop_path_rate=0.5), torch.randn(8, 3, 64, 64)
     assert not torch.equal(model(image)[2], model(image)[2])
     model.eval()
     assert torch.equal(model(image)[2], model(image)[2])
@@ -203,10 +195,9 @@ def test_with_cp_changes_neither_gradients_nor_statistics():
 
 @pytest.mark.parametrize('with_cp, bound', [(False, 14), (True, 5)])
 def test_what_is_kept_for_the_backward_pass(with_cp, bound):
-    """Floats per token, channel and layer of s12/8 at 512x512, with stem and pyramid.
+    """Floats per token, channel and layer of s12/8 at 512x512; timm's XCiT keeps 27.7.
 
-    timm's XCiT keeps 27.7 without a pyramid. With ``with_cp``, the backward pass recomputes at
-    most 14 times the share of one layer, which stays within the bound as well.
+    With ``with_cp``, those that the backward pass recomputes for a layer stay within the bound.
     """
     model = XCiT('s12', 8, drop_path_rate=0.0, with_cp=with_cp)
     image = torch.randn(1, 3, 512, 512)
@@ -225,14 +216,13 @@ def test_a_single_image_gets_the_gradients_of_float64():
     torch.autograd.backward(model(image), cotangents)
     twice = [t.double().repeat(2, 1, 1, 1) for t in (image, *cotangents)]
     torch.autograd.backward(twin(twice[0]), twice[1:])
-    ours = {name: p.grad for name, p in model.named_parameters()}
+    gradients = {name: p.grad for name, p in model.named_parameters()}
     expected = {name: p.grad / 2 for name, p in twin.named_parameters()}
-    # BatchNorm subtracts the bias in front of it: the gradient is zero but for rounding, which
-    # follows the size of the summands, and so the gradient of the weight.
+    # BatchNorm subtracts this bias again: the gradient is 0 but for rounding.
     bias, scale = 'fpn1.0.bias', expected['fpn1.0.weight'].norm()
     assert expected.pop(bias).norm() <= 1e-12 * scale
-    assert ours.pop(bias).norm() <= TOLERANCE * scale
-    assert_same_gradients(ours.keys(), ours.values(), expected.values(), TOLERANCE)
+    assert gradients.pop(bias).norm() <= TOLERANCE * scale
+    assert_same_gradients(gradients.keys(), gradients.values(), expected.values(), TOLERANCE)
 
 
 @pytest.mark.parametrize('autocast', [None, torch.bfloat16])
@@ -248,32 +238,26 @@ def test_inference_equals_evaluation_with_a_gradient(patch_size, autocast):
         wanted = model(image)
         for no_gradient in (torch.no_grad, torch.inference_mode):
             with no_gradient():
-                maps = model(image)
-            for a, b in zip(maps, wanted, strict=True):
-                assert relative_error(a.float(), b.float()) <= tolerance
+                assert_same_maps(model(image), wanted, tolerance)
     assert torch.equal(image, before)
 
 
 @pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
 def test_a_model_of_16_bit_infers_in_16_bit(dtype):
-    model = small_xcit().eval()
-    image = torch.randn(1, 3, 320, 320)
+    model, image = small_xcit().eval(), torch.randn(1, 3, 320, 320)
     with torch.no_grad():
         wanted = model(image)
         maps = model.to(dtype)(image.to(dtype))
-    for a, b in zip(maps, wanted, strict=True):
-        assert a.dtype == dtype
-        assert relative_error(a.float(), b) <= 5e-2
+    assert {m.dtype for m in maps} == {dtype}
+    assert_same_maps(maps, wanted, 5e-2)
 
 
-def test_a_fake_tensor_is_not_kept_for_real_images():
+def test_fake_tensors_show_the_shapes():
     model = small_xcit()
     with FakeTensorMode(allow_non_fake_inputs=True):
-        fake = model(torch.randn(1, 3, 240, 224))  # a size that no other test has; the Gram form
+        fake = model(torch.randn(1, 3, 240, 224))  # the Gram form
     assert all(isinstance(m, FakeTensor) for m in fake)
-    maps = model(torch.randn(1, 3, 240, 224))
-    assert [m.shape for m in maps] == [m.shape for m in fake]
-    assert not any(isinstance(m, FakeTensor) for m in maps)
+    assert [m.shape for m in fake] == [m.shape for m in model(torch.randn(1, 3, 240, 224))]
 
 
 @pytest.mark.parametrize(
@@ -287,8 +271,7 @@ def test_it_compiles_without_graph_breaks(training, size, backend):
     compiled = torch.compile(model, fullgraph=True, backend=backend, dynamic=False)
     image = torch.randn(2, 3, size, size)
     with torch.set_grad_enabled(training):
-        for a, b in zip(compiled(image), twin(image), strict=True):
-            assert relative_error(a, b) <= TOLERANCE
+        assert_same_maps(compiled(image), twin(image))
 
 
 def test_float16_keeps_the_branches_of_an_initial_layer_scale():
@@ -306,12 +289,10 @@ def test_float16_keeps_the_branches_of_an_initial_layer_scale():
 
 
 def test_it_can_be_traced():
-    model = small_xcit().eval()
-    image = torch.randn(1, 3, 96, 64)
+    model, image = small_xcit().eval(), torch.randn(1, 3, 96, 64)
     with torch.no_grad():
         traced = torch.jit.trace(model, image, check_trace=False)
-        for a, b in zip(traced(image), model(image), strict=True):
-            assert relative_error(a, b) <= TOLERANCE
+        assert_same_maps(traced(image), model(image))
 
 
 @pytest.mark.parametrize('stages', [0, 2])
@@ -339,21 +320,15 @@ def test_both_frameworks_build_it_from_a_config(framework):
     ('kwargs', 'message'),
     [
         (dict(arch='b12'), r"'b12'.*'n12'.*'l24'"),
-        (dict(arch=['s12']), r"\['s12'\].*'n12'"),
         (dict(arch=dict(embed_dim=64)), 'embed_dim.*num_heads'),
-        (dict(arch=SMALL | dict(num_heads=0)), r"'num_heads': 0.*integers > 0"),
         (dict(arch=SMALL | dict(depth='6')), r"'depth': '6'.*integers > 0"),
-        (dict(arch=SMALL | dict(embed_dim=36)), r'multiple of 8'),
-        (dict(arch=SMALL | dict(eta=None)), r'eta \(a number\)'),
-        (dict(arch=dict(embed_dim=32, depth=6, num_heads=5, eta=1.0)), 'num_heads=5'),
+        (dict(arch=SMALL | dict(embed_dim=36)), 'multiple of 8'),
+        (dict(arch=SMALL | dict(depth=6, num_heads=5)), 'num_heads=5'),
         (dict(arch=SMALL | dict(depth=3)), r'ascending layers in 0\.\.2'),
         (dict(patch_size=14), r'14.*\(8, 16\)'),
         (dict(out_indices=(3, 5, 7)), r'\(3, 5, 7\).*4 ascending layers in 0\.\.11'),
-        (dict(out_indices=(3, 5, 7, 12)), r'0\.\.11'),
         (dict(out_indices=(5, 3, 7, 11)), 'ascending'),
-        (dict(out_indices=3), r'out_indices=3'),
-        (dict(out_indices=(0, 'a', 2, 3)), r"'a'.*ascending"),
-        (dict(drop_path_rate='0.1'), r"'0\.1'.*\[0, 1\)"),
+        (dict(out_indices=(0, 'a', 2, 3)), "'a'.*ascending"),
         (dict(drop_path_rate=1.5), r'1\.5.*\[0, 1\)'),
         (dict(init_cfg=[dict(type='Pretrained')]), 'init_cfg'),
         (dict(frozen_stages=13), r'13.*-1\.\.12'),
@@ -364,12 +339,6 @@ def test_a_wrong_argument_is_named_with_the_valid_choices(kwargs, message):
         XCiT(**kwargs)
 
 
-@pytest.mark.parametrize('shape', [(1, 4, 64, 64), (1, 1, 64, 64), (3, 64, 64)])
-def test_an_image_without_three_channels_is_refused(shape):
-    with pytest.raises(ValueError, match=r'3 channels'):
-        small_xcit()(torch.zeros(shape))
-
-
 @pytest.mark.parametrize('patch_size', [16, 8])
 def test_out_norm_normalises_the_channels_of_every_map(patch_size):
     plain, normed = small_xcit(patch_size), small_xcit(patch_size, out_norm=True)
@@ -377,7 +346,8 @@ def test_out_norm_normalises_the_channels_of_every_map(patch_size):
     state = normed.state_dict()
     plain.load_state_dict({k: v for k, v in state.items() if not k.startswith('out_norms')})
     image = torch.randn(2, 3, 64, 96)
-    maps = zip(normed.out_norms, normed.eval()(image), plain.eval()(image), strict=True)
-    for norm, value, before in maps:
-        expected = F.layer_norm(before.movedim(1, -1), (32,), norm.weight, norm.bias, 1e-6)
-        assert relative_error(value, expected.movedim(-1, 1)) <= TOLERANCE
+    expected = [
+        F.layer_norm(before.movedim(1, -1), (32,), norm.weight, norm.bias, 1e-6).movedim(-1, 1)
+        for norm, before in zip(normed.out_norms, plain.eval()(image), strict=True)
+    ]
+    assert_same_maps(normed.eval()(image), expected)

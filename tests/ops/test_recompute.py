@@ -40,51 +40,31 @@ def reference(model, image, monkeypatch) -> tuple[list[list[Tensor]], dict[str, 
 
 def gradients_of_each(model: nn.Module, outputs: tuple[Tensor, ...]) -> list[list[Tensor]]:
     params = list(model.parameters())
-    return [
-        torch.autograd.grad(
-            y.square().sum(), params, retain_graph=True, allow_unused=True, materialize_grads=True
-        )
-        for y in outputs
-    ]
+    options = dict(retain_graph=True, allow_unused=True, materialize_grads=True)
+    return [torch.autograd.grad(y.square().sum(), params, **options) for y in outputs]
 
 
-def assert_gradients_and_buffers(
-    model: nn.Module, expected: list[Tensor], buffers: dict[str, Tensor]
-) -> None:
+def test_every_backward_pass_gives_the_same_gradients_also_after_a_failure(model, image, reference):
+    expected, buffers = reference
     names, params = zip(*model.named_parameters(), strict=True)
-    assert_same_gradients(names, [p.grad for p in params], expected, TOLERANCE)
-    for name, buffer in model.named_buffers():
-        assert torch.equal(buffer, buffers[name]), name
-
-
-def test_each_output_has_its_own_backward_pass(model, image, reference):
-    names = [name for name, _ in model.named_parameters()]
-    for gradients, wanted in zip(gradients_of_each(model, model(image)), reference[0], strict=True):
+    outputs = model(image)
+    for gradients, wanted in zip(gradients_of_each(model, outputs), expected, strict=True):
         assert_same_gradients(names, gradients, wanted, TOLERANCE)
 
-
-def test_a_second_backward_pass_adds_the_same_gradients(model, image, reference):
-    expected, buffers = reference
-    loss = sum(y.square().sum() for y in model(image))
-    loss.backward(retain_graph=True)
-    loss.backward()
-    twice = [2 * sum(each) for each in zip(*expected, strict=True)]
-    assert_gradients_and_buffers(model, twice, buffers)
-
-
-def test_an_exception_in_the_backward_pass_leaves_the_statistics(model, image, reference):
-    """The graph is kept: when the failure is mended, the same backward pass succeeds."""
-    expected, buffers = reference
-    loss = sum(y.square().sum() for y in model(image))
-    norm = model.blocks[1].local_mp.bn
-    failing = norm.register_forward_hook(fail)  # called when the layer is recomputed
+    loss = sum(y.square().sum() for y in outputs)
+    failing = model.blocks[1].local_mp.bn.register_forward_hook(fail)  # called when recomputed
     with pytest.raises(RuntimeError, match='out of memory'):
         loss.backward(retain_graph=True)
     failing.remove()
     assert all(m.momentum == 0.1 for m in model.modules() if isinstance(m, nn.BatchNorm2d))
+
     model.zero_grad()
+    loss.backward(retain_graph=True)
     loss.backward()
-    assert_gradients_and_buffers(model, [sum(g) for g in zip(*expected, strict=True)], buffers)
+    twice = [2 * sum(each) for each in zip(*expected, strict=True)]
+    assert_same_gradients(names, [p.grad for p in params], twice, TOLERANCE)
+    for name, buffer in model.named_buffers():
+        assert torch.equal(buffer, buffers[name]), name
 
 
 def fail(*args: object) -> None:

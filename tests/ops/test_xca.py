@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from xcit_mm.models.archs import ARCHS
 from xcit_mm.ops.xca import CPU_CHUNK, faster_form, xca
 
+ALL = ('n12', 't12', 's12', 'm24', 'l24')
 NAMES = ('y', 'x', 'qkv_weight', 'qkv_bias', 'temperature', 'proj_weight', 'proj_bias')
 
 
@@ -54,7 +55,6 @@ def value_and_gradients(
     'B, N, C, h, kind, tolerance',
     [
         (1, 1, 8, 2, 'plain', 1e-10),
-        (2, 7, 24, 3, 'plain', 1e-10),
         (2, 50, 10, 5, 'plain', 1e-10),
         (1, 300, 40, 4, 'plain', 1e-10),
         (2, 2 * CPU_CHUNK + 5, 16, 2, 'large mean', 1e-9),
@@ -88,9 +88,11 @@ def test_gradients_of_the_gram_form_are_those_of_its_values():
 @pytest.mark.parametrize(
     'N, autocast, archs, bound',
     [
-        (49, None, ('n12', 't12', 's12', 'm24', 'l24'), 1.2),
-        (1000, None, ('n12', 't12', 's12', 'm24', 'l24'), 1.2),
+        (49, None, ALL, 1.2),
+        (1000, None, ALL, 1.2),
+        pytest.param(4096, None, ALL, 1.2, marks=pytest.mark.slow),
         (20000, None, ('n12', 't12'), 1.2),
+        pytest.param(20000, None, ('n12', 't12', 's12'), 1.2, marks=pytest.mark.slow),
         # The kernels of another CPU round in another way. float16 is slow on CPUs.
         (49, torch.bfloat16, ('n12', 't12', 's12'), 1.05),
         (1500, torch.bfloat16, ('n12', 't12', 's12'), 1.05),
@@ -132,8 +134,7 @@ def test_tokens_whose_squares_overflow_take_the_direct_form():
     x, params = 1e18 * torch.randn(1, 1000, 32), parameters(32, 4)
     assert not xca(x, *params, form='gram').isfinite().all()
     y = xca(x, *params)
-    assert y.isfinite().all()
-    assert torch.equal(y, xca(x, *params, form='direct'))
+    assert y.isfinite().all() and torch.equal(y, xca(x, *params, form='direct'))
 
 
 def test_channels_that_see_nothing_keep_the_gram_form():
@@ -153,8 +154,7 @@ def test_float16_does_not_overflow_at_60000_tokens(factor):
         y = xca(x, *params)
     assert y.dtype == torch.float16
     y.float().sum().backward()
-    assert y.isfinite().all()
-    assert x.grad.isfinite().all()
+    assert y.isfinite().all() and x.grad.isfinite().all()
     exact = xca(x.detach().double(), *(p.double() for p in params), form='direct')
     assert relative_error(y.double(), exact) <= 2e-3
 
@@ -180,11 +180,8 @@ def test_few_tokens_take_the_direct_form_and_many_the_gram_form():
     for N, form in ((49, 'direct'), (400, 'gram')):
         x = torch.randn(1, N, 32)
         assert torch.equal(xca(x, *params), xca(x, *params, form=form))
-
-
-def test_an_unknown_form_is_named_with_the_choices():
     with pytest.raises(ValueError, match=r"form='fast' is not one of \('direct', 'gram'\)"):
-        xca(torch.randn(1, 4, 8), *parameters(8, 2), form='fast')
+        xca(x, *params, form='fast')
 
 
 def test_the_gram_form_keeps_its_input_alone():
@@ -208,12 +205,9 @@ def test_it_compiles_without_graph_breaks(form, dynamic, backend):
     )
     for N in (60, 400) if dynamic else (400,):
         x = torch.randn(2, N, 32)
-        value, wanted = compiled(x), xca(x, *params, form=form)
-        assert relative_error(value, wanted) <= 1e-5
-        gradients, expected = (
-            torch.autograd.grad(y.square().sum(), params) for y in (value, wanted)
-        )
-        for a, b in zip(gradients, expected, strict=True):
+        outputs = compiled(x), xca(x, *params, form=form)
+        values, expected = ([y, *torch.autograd.grad(y.square().sum(), params)] for y in outputs)
+        for a, b in zip(values, expected, strict=True):
             assert relative_error(a, b) <= 1e-5
     with torch.no_grad(), torch.autocast('cpu', torch.bfloat16):
         assert compiled(x).dtype == torch.bfloat16

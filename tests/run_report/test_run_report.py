@@ -23,20 +23,12 @@ from xcit_mm.engine.hooks.loss_log import remove_lines_after
 from xcit_mm.engine.hooks.tensorboard import TensorBoardHook
 from xcit_mm.engine.resume import newest_checkpoint
 from xcit_mm.errors import DependencyError
-from xcit_mm.run_report import (
-    NoRunError,
-    draw_png,
-    plots,
-    read_run,
-    read_runs,
-    reading,
-    write_page,
-)
+from xcit_mm.run_report import NoRunError, draw_png, plots, read_run, read_runs, reading, write_page
 
 NOT_ITERATIONS = '7', 7.5, True, -1, 1e308, None, [], 2**60, math.nan, '\x1b[2J' * 10**5
 DAMAGED_LINES = (
-    *(json.dumps(dict(loss=1.0, iter=value, step=value)) for value in NOT_ITERATIONS),
-    '{"loss": 1.0, "iter": ' + '9' * 5000 + ', "step": 1}',
+    *(json.dumps(dict(loss=1.0, iter=value)) for value in NOT_ITERATIONS),
+    '{"loss": 1.0, "iter": ' + '9' * 5000 + '}',
     *('{"loss": ' + '[' * 100_000, '{"iter": 3, "loss": 0.', '7', '[]', '\0\0\0'),
 )
 AP = {'coco/bbox_mAP': 0.4, 'coco/bbox_mAP_50': 0.6, 'coco/bbox_mAP_s': -1}
@@ -84,8 +76,9 @@ def assert_tensorboard_shows_the_logs_of(work_dir: Path) -> None:
     for file, prefix in (('losses.jsonl', 'train'), ('metrics.jsonl', 'val')):
         logged = lines_of(work_dir / file)
         for name in logged[0].keys() - {'iter', 'epoch'}:
-            seen = [(event.step, event.value) for event in events.Scalars(f'{prefix}/{name}')]
-            assert seen == [(line['iter'], pytest.approx(line[name])) for line in logged]
+            # A validation that a resume repeats is there twice.
+            seen = {event.step: event.value for event in events.Scalars(f'{prefix}/{name}')}
+            assert seen == {line['iter']: pytest.approx(line[name]) for line in logged}
 
 
 def text_of_log(work_dir: Path) -> str:
@@ -99,11 +92,6 @@ def lines_of(path: Path) -> list[dict]:
 def write_lines(path: Path, *lines: dict) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(''.join(f'{json.dumps(line)}\n' for line in lines))
-
-
-def losses(*steps: int, start: float = 0) -> list[dict]:
-    """Lines of mmengine's scalars.json."""
-    return [dict(lr=0.1, loss=start + step, iter=step, step=step) for step in steps]
 
 
 def iters(lines: list[dict]) -> list[int]:
@@ -165,105 +153,6 @@ def test_without_tensorboard_its_hook_says_what_to_install(monkeypatch):
         TensorBoardHook()
 
 
-def test_a_training_leaves_its_information_and_says_where_its_report_is(toy_run):
-    info = read_run(toy_run).info
-    assert (info['iterations'], info['images_per_process']) == (8, 2)
-    assert info['parameters'] == dict(all=7, norm=4, linear=3, trained=7)
-    assert torch.__version__.startswith(info['versions']['torch'])
-    assert info['versions']['xcit_mm'] == xcit_mm.__version__
-    assert f'report      {toy_run / "report.html"}' in text_of_log(toy_run)
-
-
-def test_a_training_does_not_fail_because_of_its_report(tmp_path):
-    runner = evaluated_run(tmp_path, 'ReportHook', log_level='INFO', steps=2)
-    (tmp_path / 'report.html').symlink_to(tmp_path)
-    runner.call_hook('after_train')
-    assert 'report      not drawn (NoRunError: ' in text_of_log(tmp_path)
-
-
-def test_the_log_of_mmengine_is_read_like_ours(toy_run, tmp_path):
-    (scalars,) = toy_run.glob('*/vis_data/scalars.json')
-    (tmp_path / 'now/vis_data').mkdir(parents=True)
-    (tmp_path / 'now/vis_data/scalars.json').write_bytes(scalars.read_bytes())
-    (tmp_path / 'config.py').write_text('lr = 0.1')
-    ours, theirs = read_run(toy_run), read_run(tmp_path)
-    for name in ('loss', 'lr', 'iter'):
-        assert [line[name] for line in theirs.losses] == [line[name] for line in ours.losses]
-    for name in ('mIoU', 'mAcc', 'iter'):
-        assert [line[name] for line in theirs.metrics] == [line[name] for line in ours.metrics]
-    assert theirs.config == 'lr = 0.1'
-
-
-def test_a_later_log_of_mmengine_replaces_the_iterations_that_it_repeats(tmp_path):
-    first, second, third = (tmp_path / f'{day}/vis_data/scalars.json' for day in (1, 2, 3))
-    write_lines(first, *losses(10, 20), dict(mIoU=1.0, step=20), *losses(30, start=9))
-    write_lines(second, *losses(30, 40), dict(mIoU=2.0, step=40))
-    run = read_run(tmp_path)
-    assert [line['loss'] for line in run.losses] == [10, 20, 30, 40]
-    assert [(line['iter'], line['mIoU']) for line in run.metrics] == [(20, 1), (40, 2)]
-
-    # A new start, whose validations are counted in epochs.
-    write_lines(third, *losses(5, 10), dict(mIoU=3.0, step=1), *losses(15), dict(mIoU=4.0, step=2))
-    run = read_run(tmp_path)
-    assert iters(run.losses) == [5, 10, 15]
-    assert [(line['iter'], line['mIoU']) for line in run.metrics] == [(10, 3), (15, 4)]
-
-    # Our own logs beside them are those of another run.
-    write_lines(tmp_path / 'losses.jsonl', *losses(7))
-    write_lines(tmp_path / 'earlier_1/losses.jsonl', *losses(1, 2))
-    assert iters(read_run(tmp_path).losses) == [7] and not read_run(tmp_path).metrics
-    assert iters(read_run(tmp_path / 'earlier_1').losses) == [1, 2]
-
-
-def test_a_damaged_line_is_named_unless_a_killed_run_did_not_finish_it(tmp_path):
-    ours, theirs = tmp_path / 'a/losses.jsonl', tmp_path / 'b/now/vis_data/scalars.json'
-    for line in DAMAGED_LINES:
-        for path in (ours, theirs):
-            write_lines(path, *losses(1))
-            path.write_text(f'{path.read_text()}{line}\n')
-        before = ours.read_bytes()
-        runs, problems = read_runs([tmp_path / 'a', tmp_path / 'b'])
-        assert not runs
-        for path, problem in zip((ours, theirs), map(str, problems), strict=True):
-            assert re.fullmatch(rf'line 2 of {path} cannot be read \(.*\): remove the .*', problem)
-            assert len(problem) < 2100 and '\x1b' not in problem
-        with pytest.raises(UserError, match='line 2 of '):
-            remove_lines_after(ours, 5)
-        assert ours.read_bytes() == before
-    ours.write_text('{"iter": 1}\n{"iter": 3, "loss": 0.')
-    assert iters(read_run(tmp_path / 'a').losses) == [1]
-
-
-def test_a_training_is_not_resumed_with_a_damaged_log(tmp_path):
-    evaluated_run(tmp_path, steps=2).train()
-    for log in (tmp_path / 'losses.jsonl', tmp_path / 'metrics.jsonl'):
-        good = log.read_text()
-        log.write_text(f'{{"iter": "one"}}\n{good}')
-        with pytest.raises(UserError, match=f"line 1 of {log} cannot be read .* its iter is 'one'"):
-            resumed_run(tmp_path, steps=3).train()
-        assert log.read_text().endswith(good)
-        log.write_text(good)
-
-
-def test_files_without_an_end_are_refused_or_left_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(reading, 'MAX_BYTES', 1000)
-    for text in ('{"iter": 1, ' + ' ' * 10_000, '[' * 10_000 + '\n'):
-        (tmp_path / 'losses.jsonl').write_text(text)
-        with pytest.raises(UserError, match='line 1 of '):
-            read_run(tmp_path)
-    for number, make in enumerate((os.mkfifo, Path.mkdir, lambda p: p.symlink_to('/dev/zero'))):
-        folder = tmp_path / f'{number}'
-        write_lines(folder / 'losses.jsonl', *losses(1))
-        (folder / 'pictures').mkdir()
-        for name in ('run.json', 'config.py', 'pictures/0.png'):
-            make(folder / name)
-        run = read_run(folder)
-        assert (run.info, run.config, run.pictures) == ({}, '', [])
-        make(folder / 'metrics.jsonl')
-        with pytest.raises(UserError, match=r'metrics\.jsonl cannot be read'):
-            read_run(folder)
-
-
 @pytest.mark.filterwarnings('error')
 def test_hostile_names_are_only_text(tmp_path):
     names = ('a\x1b[2J\x1b]0;title\x07', '<script>alert(1)</script>', 'x' * 10**6)
@@ -278,20 +167,9 @@ def test_hostile_names_are_only_text(tmp_path):
     assert [row[0] for row in rows[1:3]] == [r'$\wrong$', '_b']
 
 
-def test_extreme_values_and_iterations_can_be_drawn(tmp_path):
-    pairs = (1e308, -1e308), (3e38, -3e38), (10**400, 1), (True, 'text'), ([1], {})
-    folders = [tmp_path / f'{number}' for number in range(len(pairs))]
-    for folder, values in zip(folders, pairs, strict=True):
-        lines = [dict(iter=step, loss=value) for step, value in enumerate(values)]
-        write_lines(folder / 'losses.jsonl', *lines, dict(iter=2**53, loss=1))
-        write_lines(folder / 'metrics.jsonl', *(dict(iter=0, mIoU=value) for value in values))
-    page, _ = page_of(folders, tmp_path / 'out.html')
-    assert 'Loss over' in page and 'Mean IoU, percent over' in page
-
-
 @pytest.mark.parametrize('write', [write_page, draw_png])
 def test_a_full_disk_is_an_error_and_the_earlier_file_stays(tmp_path, write):
-    write_lines(tmp_path / 'losses.jsonl', *losses(1, 2))
+    write_lines(tmp_path / 'losses.jsonl', dict(iter=1, loss=1), dict(iter=2, loss=2))
     run, path = read_run(tmp_path), tmp_path / 'report'
     path.write_text('earlier')
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -303,46 +181,6 @@ def test_a_full_disk_is_an_error_and_the_earlier_file_stays(tmp_path, write):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert path.read_text() == 'earlier'
     assert len(list(tmp_path.iterdir())) == 2
-
-
-def test_folders_without_a_run_are_named_and_the_others_are_read(tmp_path):
-    for name in ('x/a', 'y/a', 'y/b'):
-        write_lines(tmp_path / name / 'losses.jsonl', *losses(1))
-    write_lines(tmp_path / 'begun/losses.jsonl')
-    (tmp_path / 'empty').mkdir()
-    (tmp_path / 'earlier.png').touch()
-    names = ('x/a', 'y/a', 'y/b', 'empty', 'begun', 'earlier.png', 'missing')
-    runs, problems = read_runs([tmp_path / name for name in names])
-    assert [run.name for run in runs] == ['x/a', 'y/a', 'y/b']
-    assert [run.name for run in read_runs([tmp_path / 'y/a', tmp_path / 'y/b'])[0]] == ['a', 'b']
-    expected = (
-        ('empty holds no run', NoRunError),
-        ('begun holds no run', NoRunError),
-        ('earlier.png is not a folder', NoRunError),
-        ('missing does not exist', UserError),
-    )
-    for problem, (message, kind) in zip(problems, expected, strict=True):
-        assert message in str(problem) and type(problem) is kind
-
-
-def test_what_is_damaged_beside_the_logs_does_not_break_the_page(tmp_path):
-    infos = (
-        dict(parameters=None, versions=None, iterations=None, config_text=None),
-        dict(parameters=dict(all='many'), versions=['1'], iterations='8', config_text=1),
-        dict(parameters=dict(all=10**400), iterations=10**400, started=dict(at={})),
-        dict(parameters=dict(all=1e308), iterations=math.nan, versions=[[]]),
-    )
-    texts = *map(json.dumps, infos), '[' * 100_000, f'{{"iterations": {"9" * 5000}}}', '7', '\0'
-    folders = [tmp_path / f'{number}' for number in range(len(texts))]
-    for folder, text in zip(folders, texts, strict=True):
-        write_lines(folder / 'losses.jsonl', dict(iter=1, loss=1))
-        (folder / 'run.json').write_text(text)
-        (folder / 'pictures').mkdir()
-        (folder / 'pictures/gone.png').symlink_to(tmp_path / 'nowhere')
-        (folder / 'pictures/cut_off.png').write_bytes(b'\x89PNG')
-    page, rows = page_of(folders, tmp_path / 'out.html')
-    assert 'Loss over' in page and 'image/jpeg' not in page
-    assert [row[0] for row in rows[1:9]] == list('01234567')
 
 
 def test_of_many_metrics_the_first_are_plotted_and_all_are_in_a_table(tmp_path, monkeypatch):
@@ -361,9 +199,7 @@ def test_of_many_metrics_the_first_are_plotted_and_all_are_in_a_table(tmp_path, 
 
 
 def test_losses_that_are_not_finite_are_marked(tmp_path):
-    lines = losses(*range(1, 101))
-    for number in (30, 31, 70):
-        lines[number]['loss'] = None
+    lines = [dict(iter=i, loss=None if i in (30, 31, 70) else i) for i in range(1, 101)]
     write_lines(tmp_path / 'losses.jsonl', *lines)
     draw_png([read_run(tmp_path)], tmp_path / 'out.png')
     pixels = np.asarray(Image.open(tmp_path / 'out.png').convert('RGB')).astype(int)
@@ -424,3 +260,91 @@ def test_the_page_of_several_runs_compares_validations_and_configs(tmp_path):
         ['lr = 0.1', 'x', ''],
         ['lr = 0.2', '', 'x'],
     ]
+
+
+def test_a_training_leaves_its_information_and_says_where_its_report_is(toy_run):
+    info = read_run(toy_run).info
+    assert (info['iterations'], info['images_per_process']) == (8, 2)
+    assert info['parameters'] == dict(all=7, norm=4, linear=3, trained=7)
+    assert torch.__version__.startswith(info['versions']['torch'])
+    assert info['versions']['xcit_mm'] == xcit_mm.__version__
+    assert f'report      {toy_run / "report.html"}' in text_of_log(toy_run)
+
+
+def test_a_training_does_not_fail_because_of_its_report(tmp_path):
+    runner = evaluated_run(tmp_path, 'ReportHook', log_level='INFO', steps=2)
+    (tmp_path / 'report.html').symlink_to(tmp_path)
+    runner.call_hook('after_train')
+    assert 'report      not drawn (NoRunError: ' in text_of_log(tmp_path)
+
+
+def test_a_damaged_line_is_named_unless_a_killed_run_did_not_finish_it(tmp_path):
+    """A resume refuses it as well, and keeps the file."""
+    log = tmp_path / 'losses.jsonl'
+    for line in DAMAGED_LINES:
+        log.write_text(f'{{"iter": 1, "loss": 1}}\n{line}\n')
+        before = log.read_bytes()
+        _, (problem,) = read_runs([tmp_path])
+        assert re.fullmatch(rf'line 2 of {log} cannot be read \(.*\): remove .*', str(problem))
+        assert len(str(problem)) < 2100 and '\x1b' not in str(problem)
+        with pytest.raises(UserError, match='line 2 of '):
+            remove_lines_after(log, 5)
+        assert log.read_bytes() == before
+    log.write_text('{"iter": 1}\n{"iter": 3, "loss": 0.')
+    assert iters(read_run(tmp_path).losses) == [1]
+
+
+def test_files_without_an_end_are_refused_or_left_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, 'MAX_BYTES', 1000)
+    for text in ('{"iter": 1, ' + ' ' * 10_000, '[' * 10_000 + '\n'):
+        (tmp_path / 'losses.jsonl').write_text(text)
+        with pytest.raises(UserError, match='line 1 of '):
+            read_run(tmp_path)
+    for number, make in enumerate((os.mkfifo, Path.mkdir, lambda p: p.symlink_to('/dev/zero'))):
+        folder = tmp_path / f'{number}'
+        write_lines(folder / 'losses.jsonl', dict(iter=1, loss=1))
+        (folder / 'pictures').mkdir()
+        for name in ('run.json', 'pictures/0.png'):
+            make(folder / name)
+        run = read_run(folder)
+        assert (run.info, run.config, run.pictures) == ({}, '', [])
+        make(folder / 'metrics.jsonl')
+        with pytest.raises(UserError, match=r'metrics\.jsonl cannot be read'):
+            read_run(folder)
+
+
+def test_folders_without_a_run_are_named_and_the_others_are_read(tmp_path):
+    for name in ('x/a', 'y/a', 'y/b'):
+        write_lines(tmp_path / name / 'losses.jsonl', dict(iter=1, loss=1))
+    write_lines(tmp_path / 'begun/losses.jsonl')
+    (tmp_path / 'earlier.png').touch()
+    names = ('x/a', 'y/a', 'y/b', 'begun', 'earlier.png', 'missing')
+    runs, problems = read_runs([tmp_path / name for name in names])
+    assert [run.name for run in runs] == ['x/a', 'y/a', 'y/b']
+    assert [run.name for run in read_runs([tmp_path / 'y/a', tmp_path / 'y/b'])[0]] == ['a', 'b']
+    messages = ('begun holds no run', 'earlier.png holds no run', 'missing does not exist')
+    assert all(map(str.__contains__, map(str, problems), messages)), problems
+    assert [type(problem) for problem in problems] == [NoRunError, NoRunError, UserError]
+
+
+def test_odd_values_and_damaged_files_do_not_break_the_page(tmp_path):
+    pairs = (1e308, -1e308), (3e38, -3e38), (10**400, 1), (True, 'text'), ([1], {})
+    infos = (
+        dict(parameters=None, versions=None, iterations=None, config_text=None),
+        dict(parameters=dict(all='many'), versions=['1'], iterations='8', config_text=1),
+        dict(parameters=dict(all=10**400), iterations=10**400, started=dict(at={})),
+        dict(parameters=dict(all=1e308), iterations=math.nan, versions=[[]]),
+    )
+    texts = *map(json.dumps, infos), '[' * 100_000
+    folders = [tmp_path / f'{number}' for number in range(len(texts))]
+    for folder, values, text in zip(folders, pairs, texts, strict=True):
+        lines = [dict(iter=step, loss=value) for step, value in enumerate(values)]
+        write_lines(folder / 'losses.jsonl', *lines, dict(iter=2**53, loss=1))
+        write_lines(folder / 'metrics.jsonl', *(dict(iter=0, mIoU=value) for value in values))
+        (folder / 'run.json').write_text(text)
+        (folder / 'pictures').mkdir()
+        (folder / 'pictures/gone.png').symlink_to(tmp_path / 'nowhere')
+        (folder / 'pictures/cut_off.png').write_bytes(b'\x89PNG')
+    page, rows = page_of(folders, tmp_path / 'out.html')
+    assert 'Loss over' in page and 'Mean IoU, percent over' in page and 'image/jpeg' not in page
+    assert [row[0] for row in rows[1:6]] == list('01234')

@@ -128,7 +128,7 @@ def test_a_backbone_starts_from_a_url(server, tmp_path):
 
 
 def test_no_training_starts_at_random_by_itself(offline):
-    message = r'384_dist\.pth cannot be reached .*--cfg-options pretrained=FILE'
+    message = r'384_dist\.pth cannot be reached .*--cfg-options pretrained=FILE.*pretrained=None'
     with pytest.raises(UnreachableError, match=message):
         pretrained_weights(load_config(REAL, {'train_cfg.max_iters': 5}))
     for cfg in (load_config(SHAPES), load_config(REAL, {'pretrained': None})):

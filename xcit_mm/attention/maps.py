@@ -1,10 +1,7 @@
 """Maps over the tokens of an image that show what an XCiT attends to.
 
-There are two kinds, as in the paper (XCiT, arXiv 2106.09681): how much the class token attends to
-each token (figure 4), and how large each token is in the queries and keys of the cross-covariance
-attention (figure D.2, section D.5).
-
-Letters in shapes: h heads of d = C / h channels, N = H * W tokens.
+Figures and sections are those of the paper (XCiT, arXiv 2106.09681). Letters in shapes: h heads of
+d = C / h channels, N = H * W tokens.
 """
 
 from pathlib import Path
@@ -36,24 +33,21 @@ CHUNK = 8192  # tokens whose queries and keys are in memory at a time
 
 
 class AttentionMaps(NamedTuple):
-    """The maps of an image, one for each head, on the CPU.
-
-    The class attention of a head and that of the class token itself sum to 1.
-    """
+    """The maps of an image, one for each head, on the CPU."""
 
     queries: Tensor  # (h, H, W), magnitude of each token in the normalized queries
     keys: Tensor  # (h, H, W), the same for the keys
-    class_attention: Tensor | None  # (h, H, W); None: there are no class-attention layers
+    class_attention: Tensor | None  # (h, H, W), None without class-attention layers (figure 4)
     layer: int
     class_layer: int | None
 
 
 class AttentionProbe(nn.Module):
-    """An XCiT that shows what it attends to.
+    """An XCiT that returns maps of what it attends to.
 
-    For many tokens, the layers of :class:`xcit_mm.XCiT` never compute queries and keys. Here those
-    of one layer are computed, a few tokens at a time, so that large images need no more memory
-    than in inference.
+    The layers of :class:`xcit_mm.XCiT` never compute queries and keys of many tokens. Those of one
+    layer are computed here, a few tokens at a time, so that large images need no more memory than
+    in inference.
 
     Args:
         path: File, URL or ``timm://NAME`` of a classifier or DINO model, which have
@@ -92,21 +86,18 @@ class AttentionProbe(nn.Module):
     def forward(
         self, image: np.ndarray, layer: int | None = None, class_layer: int | None = None
     ) -> AttentionMaps:
-        """Compute the maps of an image.
+        """Compute the maps of an RGB image of any size, (H, W, 3) uint8.
 
-        Args:
-            image: RGB image of any size, (H, W, 3) uint8. It has ceil(H / patch_size) times
-                ceil(W / patch_size) tokens.
-            layer: Index of the layer of the queries and keys. None: the last layer.
-            class_layer: Index of the class-attention layer. None: the last one, if there is any.
-
-        Raises:
-            ArgumentError: If there is no such layer.
+        ``layer`` is that of the queries and keys, and ``class_layer`` a class-attention layer; both
+        count from 0 and are the last ones by default. Raises an ArgumentError if there is no such
+        layer.
         """
-        layer = _index(layer, len(self.blocks), 'layer', 'layers')
-        if class_layer is not None or len(self.cls_attn_blocks):
-            count = len(self.cls_attn_blocks)
-            class_layer = _index(class_layer, count, 'class_layer', 'class-attention layers')
+        layer = len(self.blocks) - 1 if layer is None else layer
+        require_index('layer', layer, len(self.blocks))
+        if class_layer is None and len(self.cls_attn_blocks):
+            class_layer = len(self.cls_attn_blocks) - 1
+        if class_layer is not None:
+            require_index('class-attention layer', class_layer, len(self.cls_attn_blocks))
         x = self.patch_embed(normalize(to_tensor(image.copy()), MEAN, STD)[None].to(self.device))
         H, W = x.shape[2:]
         x = map_to_tokens(x + self.pos_embeder(H, W))  # (1, N, C)
@@ -137,17 +128,15 @@ def scaled(image: np.ndarray, factor: float) -> np.ndarray:
 def token_magnitudes(attn: XCA, x: Tensor) -> Tensor:
     """Compute how large each token is in the normalized queries and keys of an attention.
 
-    XCA normalizes every channel of q and k over the tokens, so that q_hat^T k_hat holds cosines
-    (paper, equation 2). The contribution of a token is the norm of its row in q_hat and k_hat
-    (section D.5), which is taken for each head here.
+    XCA normalizes every channel of q and k over the tokens (equation 2). The magnitude of a token
+    is the norm of its row in them (section D.5 and figure D.2), taken for each head here.
 
     Shape:
-        x: (1, N, C), the normalized tokens. Output: (1, 2, h, N), queries and keys. The squares of
-        a head sum to d.
+        x: (1, N, C), the output of the LayerNorm. Output: (1, 2, h, N), queries and keys. The
+        squares of a head sum to d.
     """
     C = x.shape[-1]
-    weight = attn.qkv.weight[: 2 * C]
-    bias = None if attn.qkv.bias is None else attn.qkv.bias[: 2 * C]
+    weight, bias = attn.qkv.weight[: 2 * C], attn.qkv.bias[: 2 * C]
     chunks = x.split(CHUNK, dim=1)
     squares = sum(F.linear(chunk, weight, bias).square().sum(1, keepdim=True) for chunk in chunks)
     norms = squares.sqrt().clamp_min(EPS)  # (1, 1, 2 C)
@@ -161,11 +150,10 @@ def token_magnitudes(attn: XCA, x: Tensor) -> Tensor:
 def class_attention(attn: nn.Module, x: Tensor) -> Tensor:
     """Compute the weights with which the class token attends to the other tokens.
 
-    In timm's ``ClassAttn`` (Touvron et al., "Going deeper with image transformers") the query is
-    that of the class token alone, and the softmax includes the class token.
+    ``attn`` is timm's ``ClassAttn``, whose softmax includes the class token itself.
 
     Shape:
-        x: (1, 1 + N, C), the normalized tokens, the class token first. Output: (1, h, N).
+        x: (1, 1 + N, C), the class token first. Output: (1, h, N).
     """
     h = attn.num_heads
     q = attn.q(x[:, :1]).unflatten(-1, (h, -1)).transpose(1, 2)  # (1, h, 1, d)
@@ -173,13 +161,7 @@ def class_attention(attn: nn.Module, x: Tensor) -> Tensor:
     return (q * attn.scale @ k.mT).softmax(dim=-1)[:, :, 0, 1:]
 
 
-def _index(index: int | None, count: int, name: str, what: str) -> int:
-    if not count:
-        raise ArgumentError(
-            f'{name}={index}: the checkpoint has no {what}, as classifiers and DINO models do'
-        )
-    if index is None:
-        return count - 1
+def require_index(name: str, index: int, count: int) -> None:
+    """Refuse the index of a layer or head that does not exist."""
     if index not in range(count):
-        raise ArgumentError(f'{name}={index} is not in 0..{count - 1}, the {what} of this model')
-    return index
+        raise ArgumentError(f'{name} {index} does not exist: the model has {count}, counted from 0')

@@ -2,6 +2,6 @@
 
 from .measure import Measurement, Settings, measure
 from .models import NAMES
-from .report import describe, draw, table, write_json
+from .report import describe, table, write_json
 
-__all__ = ['NAMES', 'Measurement', 'Settings', 'describe', 'draw', 'measure', 'table', 'write_json']
+__all__ = ['NAMES', 'Measurement', 'Settings', 'describe', 'measure', 'table', 'write_json']

@@ -2,17 +2,15 @@
 
 import ctypes
 import gc
-import platform
 import re
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
-from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -47,7 +45,6 @@ class Settings:
     dtype: str = 'float32'  # of the weights in inference, of autocast in training
     repeats: int = 5  # measurements of each model after the warm-up
     threads: int | None = None  # of the CPU; None: PyTorch's default
-    memory_limit: float | None = None  # GiB of the CPU; None: the available memory
 
     def __post_init__(self) -> None:
         for height, width in self.sizes:
@@ -56,9 +53,6 @@ class Settings:
                     f'the image size {height}x{width} is not a multiple of 32 pixels, as all '
                     'models here need it'
                 )
-        for name in ('batch_size', 'repeats'):
-            if getattr(self, name) < 1:
-                raise ArgumentError(f'{name}={getattr(self, name)} is less than 1')
         choose_device(self.device)
         for name in self.models:
             check_name(name.removesuffix(COMPILED))
@@ -78,73 +72,45 @@ class Measurement:
 
 
 def measure(settings: Settings) -> Iterator[Measurement]:
-    """Measure all models.
+    """Yield a measurement for each mode, size and model; those of a size come together.
 
     The models take turns at every size, so that a machine that slows down slows all of them.
-
-    Yields:
-        A measurement for each mode, size and model, in this order. Those of a size come together.
     """
     if settings.threads:
         torch.set_num_threads(settings.threads)
-    gc.freeze()  # speeds up gc.collect: imported modules are not searched for garbage
-    with _memory_limit(settings):
-        for mode in settings.modes:
-            for size in settings.sizes:
-                yield from _measure_size(settings, mode, size)
-    gc.unfreeze()
-
-
-def environment(settings: Settings) -> dict[str, object]:
-    """Return the machine, the versions and the settings of a benchmark."""
-    cuda = settings.device.startswith('cuda')
-    cpuinfo = Path('/proc/cpuinfo').read_text() if sys.platform == 'linux' else ''
-    processor = re.search(r'model name\s*: (.*)', cpuinfo)
-    return {
-        **asdict(settings),
-        'processor': processor[1] if processor else platform.processor(),
-        'gpu': torch.cuda.get_device_name(settings.device) if cuda else None,
-        'threads': torch.get_num_threads(),
-        'python': platform.python_version(),
-        'torch': torch.__version__,
-        'system': platform.platform(),
-    }
+    for mode in settings.modes:
+        for size in settings.sizes:
+            yield from _measure_size(settings, mode, size)
 
 
 def _measure_size(settings: Settings, mode: str, size: tuple[int, int]) -> Iterator[Measurement]:
-    device = settings.device
-    runs, peaks = {}, {}
-    for name in settings.models:
-        runs[name] = _unless_full(_prepare, settings, name, mode, size)
-    for name, run in list(runs.items()):
-        peaks[name] = run and _unless_full(_peak_bytes, run.step, device)
-        if peaks[name] is None:
-            del runs[name]
+    runs = {name: _unless_full(_prepare, settings, name, mode, size) for name in settings.models}
     seconds: dict[str, list[float | None]] = {name: [] for name in runs}
     for _ in range(settings.repeats):
         for name, run in runs.items():
-            seconds[name].append(_unless_full(_seconds, run.step, device))
-    for name in settings.models:
-        if name not in runs or None in seconds[name]:
+            seconds[name].append(run and _unless_full(_seconds, run.step, settings.device))
+    for name, run in runs.items():
+        if None in seconds[name]:
             yield Measurement(name, mode, size)
             continue
-        times = [s / settings.batch_size for s in seconds[name]]
-        spread = min(times), max(times)
+        times = sorted(s / settings.batch_size for s in seconds[name])
+        spread = times[0], times[-1]
         median = statistics.median(times)
-        yield Measurement(name, mode, size, median, spread, peaks[name], runs[name].memory_format)
+        yield Measurement(name, mode, size, median, spread, run.peak_bytes, run.memory_format)
 
 
 class _Run(NamedTuple):
     step: Callable[[], None]
     memory_format: str
+    peak_bytes: int
 
 
 def _prepare(settings: Settings, name: str, mode: str, size: tuple[int, int]) -> _Run:
-    """Build a model and warm it up in its faster memory format."""
+    """Build a model, warm it up in its faster memory format, and measure its peak memory."""
     torch.manual_seed(0)
-    dtype = DTYPES[settings.dtype]
-    model = build(name.removesuffix(COMPILED), size).to(settings.device)
-    images = torch.randn(settings.batch_size, 3, *size, device=settings.device)
+    dtype, device = DTYPES[settings.dtype], settings.device
+    model = build(name.removesuffix(COMPILED), size).to(device)
+    images = torch.randn(settings.batch_size, 3, *size, device=device)
     if mode == 'inference':
         model, images = model.eval().to(dtype), images.to(dtype)
 
@@ -152,17 +118,18 @@ def _prepare(settings: Settings, name: str, mode: str, size: tuple[int, int]) ->
         kind = FORMATS[memory_format]
         model.to(memory_format=kind)
         run = torch.compile(model, dynamic=False) if name.endswith(COMPILED) else model
-        function = _infer if mode == 'inference' else _train
-        step = partial(function, run, images.to(memory_format=kind), dtype)
+        function = _infer if mode == 'inference' else partial(_train, dtype=dtype)
+        step = partial(function, run, images.to(memory_format=kind))
         step()
         return step
 
-    fastest = min(FORMATS, key=lambda kind: _seconds(warm_up(kind), settings.device))
-    return _Run(warm_up(fastest), fastest)
+    fastest = min(FORMATS, key=lambda kind: _seconds(warm_up(kind), device))
+    step = warm_up(fastest)
+    return _Run(step, fastest, _peak_bytes(step, device))
 
 
 @torch.inference_mode()
-def _infer(model: nn.Module, images: Tensor, dtype: torch.dtype) -> None:
+def _infer(model: nn.Module, images: Tensor) -> None:
     model(images)
 
 
@@ -208,30 +175,10 @@ def _release_memory() -> None:
 
 
 def _unless_full(function: Callable[..., T], *args: object) -> T | None:
-    """Return the result of a function, or None if the memory does not suffice for it."""
+    """Return the result of a function, or None if it runs out of memory."""
     try:
         return function(*args)
     except (MemoryError, RuntimeError) as error:  # torch's OutOfMemoryError is a RuntimeError
         if not isinstance(error, MemoryError) and not OUT_OF_MEMORY.search(str(error)):
             raise
         return None
-
-
-@contextmanager
-def _memory_limit(settings: Settings) -> Iterator[None]:
-    """Make allocations of the CPU fail before the system kills the process."""
-    if settings.device.startswith('cuda') or sys.platform != 'linux':
-        yield
-        return
-    import resource
-
-    meminfo = Path('/proc/meminfo').read_text()
-    limit = 0.95 * 1024 * int(re.search(r'MemAvailable: *(\d+) kB', meminfo)[1])
-    if settings.memory_limit:
-        limit = settings.memory_limit * 2**30
-    before = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (int(limit), before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_DATA, before)

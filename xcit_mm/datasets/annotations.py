@@ -37,7 +37,7 @@ NO_IMAGE = _problem('annotation of an image that is not listed', DROPPED, DROPPE
 NO_MASK = _problem('mask is missing', IGNORED, STOPS)
 BROKEN_MASK = _problem('mask is broken', IGNORED, STOPS)
 BROKEN_PART = _problem('mask has a broken part', 'kept without the part', KEPT)
-NO_AREA = _problem('area is missing or no finite number', KEPT, STOPS)
+NO_AREA = _problem('area is missing or not a finite number', KEPT, STOPS)
 NO_CROWD_FLAG = _problem('iscrowd is neither 0 nor 1', IGNORED, STOPS)
 NO_OBJECTS = _problem('image without objects', LEFT_OUT, KEPT)
 TOO_SMALL = _problem('image smaller than filter_cfg.min_size', LEFT_OUT, KEPT)
@@ -52,7 +52,7 @@ MAX_ID = 2**53  # stored as float64
 MAX_SIDE = 2**20  # pixels of an image, also the limit of OpenCV
 MAX_PIXELS = 2**29  # of an image; larger run lengths overflow a buffer
 MAX_OUTLINE = 2**20  # pixels; five points of each are kept in memory
-COMPRESSED = re.compile('[0-o]*[0-O]')  # run lengths; beyond any other end pycocotools reads on
+COMPRESSED = re.compile('[0-o]*[0-O]')  # run lengths; pycocotools reads beyond any other end
 
 FIELDS = {
     'images': {'id': (int, str), 'file_name': (str,), 'width': (int,), 'height': (int,)},
@@ -70,85 +70,67 @@ class Problem(NamedTuple):
 
 
 def read_annotations(path: str | Path) -> dict[str, Any]:
-    """Read an annotation file and check what pycocotools and mmdet rely on.
-
-    Returns:
-        The content of the file. The file of a test set may have no ``annotations``.
-
-    Raises:
-        UserError: If the file does not have COCO's layout, an image has an impossible size, or
-            ids are not unique.
-    """
+    """Read an annotation file, and require what pycocotools and mmdet rely on."""
     try:
         content = json.loads(read_regular(Path(path)).decode())
         if not isinstance(content, dict):
             raise ValueError(f'a {type(content).__name__}, not an object')
         for name in FIELDS:
-            if name in content or name != 'annotations':
+            if name in content or name != 'annotations':  # which the file of a test set lacks
                 _check_entries(content.get(name), name)
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f'{path} is no COCO annotation file ({reason(error)})') from None
+        raise UserError(f'{path} is not a COCO annotation file ({reason(error)})') from None
     return content
 
 
 def find_problem(
     annotation: dict, image: dict, category_ids: Container, with_masks: bool, in_evaluation: bool
 ) -> str | None:
-    """Return the kind of the first problem of an annotation.
+    """Return the kind of the first problem of an annotation, or None.
 
-    Args:
-        annotation: An entry of the annotation file.
-        image: The entry of its image, with ``width`` and ``height`` in pixels.
-        category_ids: The ids of the dataset's classes.
-        with_masks: Whether masks are used.
-        in_evaluation: Whether pycocotools reads the annotation; what it would fail, crash or
-            never finish at comes first.
+    In an evaluation, what pycocotools would fail or crash at comes first, whatever the box is.
     """
     box, mask, crowd = (annotation.get(name) for name in ('bbox', 'segmentation', 'iscrowd'))
     if annotation['category_id'] not in category_ids:
         return UNKNOWN_CATEGORY
     if not isinstance(box, list) or len(box) != 4 or not all(map(is_number, box)):
         return NO_BOX
+    box_problem = _find_box_problem(annotation, image)
+    if box_problem and not in_evaluation:
+        return box_problem
     if in_evaluation and not is_number(annotation.get('area')):
         return NO_AREA
-    if in_evaluation and crowd not in (0, 1):
+    if crowd not in ((0, 1) if in_evaluation else (None, 0, 1)):
         return NO_CROWD_FLAG
-    if in_evaluation and with_masks and not _is_readable(mask, image):
+    usable = usable_mask(mask, image) if with_masks else mask
+    if with_masks and (not usable or (in_evaluation and not _is_readable(mask, image))):
         return BROKEN_MASK if mask else NO_MASK
-    x, y, width, height = box
+    if box_problem or usable != mask:
+        return box_problem or BROKEN_PART
+    return BEYOND if _reaches_beyond(box, image, share=0.1) else None
+
+
+def _find_box_problem(annotation: dict, image: dict) -> str | None:
+    x, y, width, height = box = annotation['bbox']
     if width < 1 or height < 1 or area(annotation) <= 0:  # the limits of mmdet
         return NO_SIZE
     if min(x + width, image['width']) <= max(x, 0) or min(y + height, image['height']) <= max(y, 0):
         return OUTSIDE
-    if _reaches_beyond(box, image, share=1):
-        return FAR_BEYOND
-    if with_masks and not mask:
-        return NO_MASK
-    if with_masks and usable_mask(mask, image) != mask:
-        return BROKEN_PART if usable_mask(mask, image) else BROKEN_MASK
-    if crowd not in (None, 0, 1):
-        return NO_CROWD_FLAG
-    return BEYOND if _reaches_beyond(box, image, share=0.1) else None
+    return FAR_BEYOND if _reaches_beyond(box, image, share=1) else None
 
 
 def usable_mask(segmentation: Any, image: dict) -> list | dict:
-    """Return what pycocotools can decode of a mask.
+    """Return the valid polygons or the run lengths of a mask, or an empty list.
 
-    Given anything else, pycocotools may end the process, fill the memory, compare masks forever
-    or return random pixels.
-
-    Args:
-        segmentation: Polygons, or COCO's run lengths, compressed or not.
-        image: The entry of the image, with ``width`` and ``height`` in pixels.
-
-    Returns:
-        The valid polygons, or the run lengths; an empty list if nothing is valid.
+    With anything else, pycocotools may end the process, fill the memory, compare masks forever or
+    return random pixels.
     """
     if isinstance(segmentation, dict):
         return segmentation if _cover_image(segmentation, image) else []
+    polygons = segmentation if isinstance(segmentation, list) else []
     return [
         polygon
-        for polygon in (segmentation if isinstance(segmentation, list) else [])
+        for polygon in polygons
         if _is_drawable(polygon, image) and len(polygon) >= MIN_NUMBERS and len(polygon) % 2 == 0
     ]
 
@@ -177,11 +159,11 @@ def _check_entries(entries: Any, name: str) -> None:
             is_of_type = type(value) in types and type(value) is type(entries[0].get(field))
             if not is_of_type or (type(value) is int and abs(value) > MAX_ID):
                 raise ValueError(f'{name}[{index}] has the {field} {value!r}')
-        width, height = entry.get('width'), entry.get('height')
-        if name == 'images' and not (
-            0 < width <= MAX_SIDE and 0 < height <= MAX_SIDE and width * height < MAX_PIXELS
-        ):
-            raise ValueError(f'{name}[{index}] has the size {width}x{height}')
+        if name == 'images':
+            width, height = entry['width'], entry['height']
+            short, long = sorted((width, height))
+            if short < 1 or long > MAX_SIDE or width * height >= MAX_PIXELS:
+                raise ValueError(f'{name}[{index}] has the size {width}x{height}')
         first = by_id.setdefault(entry['id'], entry)
         if first is not entry and (name != 'images' or first != entry):
             raise ValueError(f'{name}[{index}] has the id {entry["id"]!r} of an earlier entry')
@@ -195,12 +177,12 @@ def _reaches_beyond(box: list, image: dict, share: float) -> bool:
     )
 
 
-def _is_readable(mask: Any, image: dict) -> bool:
-    """Return whether pycocotools can read a mask, also if it draws nothing of some polygons."""
-    if not isinstance(mask, list) or not mask:
-        return bool(usable_mask(mask, image))
+def _is_readable(mask: list | dict, image: dict) -> bool:
+    """Return whether pycocotools can read a mask that it may not draw some polygons of."""
     # If the first polygon has four numbers, pycocotools takes all polygons for boxes.
-    return all(_is_drawable(polygon, image) for polygon in mask) and len(mask[0]) > 4
+    return isinstance(mask, dict) or (
+        all(_is_drawable(polygon, image) for polygon in mask) and len(mask[0]) > 4
+    )
 
 
 def _is_drawable(polygon: Any, image: dict) -> bool:

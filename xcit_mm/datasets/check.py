@@ -1,10 +1,9 @@
-"""Read a whole dataset before a run, and report what the run would drop, convert or stop at."""
+"""Read a whole dataset before a run, and report what the run would drop or stop at."""
 
 import os
-import random
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -22,20 +21,16 @@ from ..environment import quiet, require_framework
 from ..errors import UserError, printable, reason
 from ..files import write_json
 from .annotations import LOST_SHARE, STOPS
-from .config import check_classes, check_data, leaf_datasets
-from .images import BadImageError, LoadImage, conversions
+from .check_config import check_classes, check_data, leaf_datasets
+from .images import UNREADABLE, BadImageError, LoadImage, wrong_labels
 
 SPLITS = ('train', 'val', 'test')
-CONVERTED = 'converted'
 SKIPPED = 'skipped'  # a training takes another image instead
-PIPELINE_FAILS = 'the pipeline fails on it'
 NO_CLASS = 'labels of no class'
-SMALL_SIDE = 32  # pixels; smaller images go through the whole pipeline
-TRIES = 8  # of the pipeline on a small image, as augmentations are random
 
 
 class Finding(NamedTuple):
-    """A problem or conversion of an image, or of an annotation if it has an ``annotation_id``."""
+    """A problem of an image, or of an annotation if it has an ``annotation_id``."""
 
     split: str
     kind: str
@@ -58,16 +53,10 @@ class Report:
 def check_dataset(
     cfg: Config, splits: Sequence[str] = SPLITS, workers: int | None = None
 ) -> Report:
-    """Read every image and annotation of a config as a run would.
+    """Read every image and annotation of an adapted config as a run would.
 
-    Args:
-        cfg: The config, after :func:`xcit_mm.engine.config.adapt.adapt`.
-        splits: The splits to check; a test set that is the validation set is checked once.
-        workers: The number of processes that read; None for one per core.
-
-    Raises:
-        UserError: If files are missing, the classes of a file and the config differ, or a
-            process crashes while it reads.
+    A test set that is the validation set is checked once. Without ``workers``, one process per core
+    reads.
     """
     datasets = {}
     for split in splits:
@@ -119,11 +108,7 @@ def print_report(report: Report) -> None:
 
 def write_report(path: Path, report: Report) -> None:
     """Write the whole report as JSON."""
-    counts = {split: Counter() for split in report.images}
-    for finding in report.findings:
-        counts[finding.split][finding.kind] += 1
-    findings = [finding._asdict() for finding in report.findings]
-    content = {**vars(report), 'counts': counts, 'findings': findings}
+    content = {**vars(report), 'findings': [finding._asdict() for finding in report.findings]}
     write_json(path, content)
 
 
@@ -147,9 +132,8 @@ def _check_annotations_and_images(
         why = dataset.misplaced(max(LOST_SHARE, cfg.max_bad_share))
         report.failures += [f'{split}: {dataset.ann_file}: {why}'] if why else []
 
-    images = _CheckedImages(cfg, split, dataset)
     loader = DataLoader(
-        images,
+        _CheckedImages(cfg, split, dataset),
         batch_size=None,
         collate_fn=list,
         num_workers=workers,
@@ -162,10 +146,11 @@ def _check_annotations_and_images(
             report.findings += findings
             done += 1
     except RuntimeError as error:  # a worker has at most one image
-        files = [images.file(index) for index in range(len(images))[done : done + workers]]
+        indices = range(len(dataset))[done : done + workers]
+        files = ', '.join(str(dataset.get_data_info(index)['img_path']) for index in indices)
         raise UserError(
-            f'{split}: a process crashed ({reason(error)}) that read one of {", ".join(files)}: '
-            'remove that image; --workers 1 names it alone'
+            f'{split}: a process crashed ({reason(error)}) that read one of {files}: remove that '
+            'image; --workers 1 names it alone'
         ) from None
     report.images[split] += done
 
@@ -187,39 +172,28 @@ class _CheckedImages(Dataset):
 
     def __getitem__(self, index: int) -> list[Finding]:
         cv2.setNumThreads(0)  # the workers share the cores
-        file, findings = self.file(index), []
+        info = self.dataset.get_data_info(index)
+        file = str(info['img_path'])
         try:
-            info = self.load(self.dataset.get_data_info(index))
-            kinds = conversions(self.load.read(file))
-            findings += [Finding(self.split, kind, CONVERTED, file) for kind in kinds]
-            findings += self._wrong_labels(info) if self.head else []
-            for seed in range(TRIES if min(info['img_shape']) < SMALL_SIDE else 0):
-                random.seed(seed)
-                np.random.seed(seed)
-                self.dataset.pipeline(self.dataset.get_data_info(index))
+            info = self.load(info)
+            detail = self._wrong_labels(info) if self.head else ''
+            return [Finding(self.split, NO_CLASS, STOPS, file, None, detail)] if detail else []
         except Exception as error:  # decoders and transforms raise many kinds
             is_known = isinstance(error, BadImageError)
-            kind, detail = error.args if is_known else (PIPELINE_FAILS, reason(error))
+            kind, detail = error.args if is_known else (UNREADABLE, reason(error))
             consequence = SKIPPED if self.split == 'train' else STOPS
-            findings.append(Finding(self.split, kind, consequence, file, None, detail, True))
-        return findings
+            return [Finding(self.split, kind, consequence, file, None, detail, True)]
 
-    def file(self, index: int) -> str:
-        return str(self.dataset.get_data_info(index)['img_path'])
-
-    def _wrong_labels(self, info: dict) -> Iterator[Finding]:
-        """Find labels at which ``LabelCheckHook`` would stop the run."""
+    def _wrong_labels(self, info: dict) -> str:
+        """Describe the labels at which ``LabelCheckHook`` would stop the run."""
         for load in self.load_labels:
             info = load(info)
         labels = info.get('gt_seg_map', np.zeros(0))
-        num_classes = self.head.get('num_classes', len(self.dataset.metainfo['classes']))
-        if self.head.get('out_channels') == 1:  # one probability for two classes
-            num_classes = max(num_classes, 2)
-        allowed = {*range(num_classes), self.head.get('ignore_index', 255)}
-        wrong = [label for label in np.unique(labels).tolist() if label not in allowed]
-        actual = ', '.join(str(label + bool(info['reduce_zero_label'])) for label in wrong[:5])
         if labels.ndim > 2:
-            actual = f'{labels.shape[-1]} channels'
-        if actual:
-            detail = f'{info["seg_map_path"]} has {actual}'
-            yield Finding(self.split, NO_CLASS, STOPS, info['img_path'], detail=detail)
+            return f'{info["seg_map_path"]} has {labels.shape[-1]} channels'
+        num_classes = self.head.get('num_classes', len(self.dataset.metainfo['classes']))
+        num_channels, ignored = self.head.get('out_channels'), self.head.get('ignore_index', 255)
+        wrong = np.unique(wrong_labels(labels, num_classes, num_channels, ignored))[:5]
+        shift = bool(info.get('reduce_zero_label'))
+        listed = ', '.join(str(label + shift) for label in wrong.tolist())
+        return listed and f'{info["seg_map_path"]} has {listed}'

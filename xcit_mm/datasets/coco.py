@@ -2,6 +2,7 @@
 
 import logging
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from mmdet.datasets import CocoDataset
@@ -12,6 +13,7 @@ from mmengine.logging import print_log
 from ..errors import UserError, printable
 from . import annotations as problems
 from .annotations import Problem
+from .check_config import loads_masks
 
 # The likely causes if many annotations have the same problem.
 NO_MASKS = 'train a model without masks, or add the masks'
@@ -37,24 +39,27 @@ class CheckedCocoDataset(CocoDataset):
 
     Args:
         *args: Arguments of ``CocoDataset``.
+        pipeline: The configs of the transforms. Masks are checked if one of them loads masks.
         **kwargs: Arguments of ``CocoDataset``.
 
     Attributes:
         problems: The problems of the annotation file. Copies in the workers of a loader have none.
 
     Raises:
-        UserError: If the annotation file is invalid, if no image is left, or in ``test_mode`` if
-            pycocotools cannot evaluate an annotation.
+        UserError: If the annotation file is invalid or has different classes, if no image is left,
+            or in ``test_mode`` if pycocotools cannot evaluate an annotation.
     """
 
     problems: list[Problem]
 
+    def __init__(self, *args: Any, pipeline: Sequence[dict] = (), **kwargs: Any) -> None:
+        self._with_masks = loads_masks(pipeline)
+        super().__init__(*args, pipeline=pipeline, **kwargs)
+
     def full_init(self) -> None:
         if self._fully_initialized:
             return
-        self.problems = []
-        self._num_annotations = 0
-        self._with_masks = _loads_masks(self.pipeline)
+        self.problems, self._num_annotations = [], 0
         super().full_init()
         self._log_problems()
         stopping = [p for p in self.problems if self.consequence(p.kind) == problems.STOPS]
@@ -68,6 +73,7 @@ class CheckedCocoDataset(CocoDataset):
     def COCOAPI(self, path: str) -> COCO:  # noqa: N802  mmdet calls it to read the file
         coco = COCO()
         coco.dataset = problems.read_annotations(path)
+        self._check_classes([category['name'] for category in coco.dataset['categories']])
         coco.createIndex()
         coco.img_ann_map, coco.cat_img_map = coco.imgToAnns, coco.catToImgs
         for annotation in coco.dataset.get('annotations', ()):
@@ -75,6 +81,18 @@ class CheckedCocoDataset(CocoDataset):
                 image = f'image {annotation["image_id"]}'
                 self.problems.append(Problem(problems.NO_IMAGE, image, annotation['id']))
         return coco
+
+    def _check_classes(self, annotated: list[str]) -> None:
+        """Refuse different classes, which mmdet would drop or number in the order of the file."""
+        classes = self.metainfo['classes']
+        if annotated != list(classes):
+            order = ', in another order' if sorted(annotated) == sorted(classes) else ''
+            raise UserError(
+                f'{self.ann_file} has the {len(annotated)} classes ({", ".join(annotated)}), '
+                f'the config the {len(classes)} classes ({", ".join(classes)}){order}: set '
+                "metainfo=dict(classes=...) of the datasets to the file's, in its order, and "
+                f'num_classes={len(annotated)} in the heads'
+            )
 
     def parse_data_info(self, raw_data_info: dict) -> dict:
         image = raw_data_info['raw_img_info']
@@ -102,15 +120,15 @@ class CheckedCocoDataset(CocoDataset):
         return info
 
     def filter_data(self) -> list[dict]:
-        min_size = self._filter('min_size')
+        filters = {} if self.test_mode else self.filter_cfg or {}
+        kept = []
         for info in self.data_list:
-            if not info['instances']:
+            if filters.get('filter_empty_gt') and not info['instances']:
                 self.problems.append(Problem(problems.NO_OBJECTS, info['img_path'], None))
-            if min(info['width'], info['height']) < min_size:
+            elif min(info['width'], info['height']) < filters.get('min_size', 0):
                 self.problems.append(Problem(problems.TOO_SMALL, info['img_path'], None))
-        kept = super().filter_data()
-        if self._filter('filter_empty_gt'):  # mmdet keeps images whose objects it dropped
-            kept = [info for info in kept if info['instances']]
+            else:
+                kept.append(info)
         if not kept:
             self._log_problems()
             cause = self.misplaced(max_share=0)
@@ -121,14 +139,9 @@ class CheckedCocoDataset(CocoDataset):
         return kept
 
     def misplaced(self, max_share: float) -> str | None:
-        """Describe why so many annotations are lost that the file may have another format.
+        """Return the likely cause if more than a share of the annotations is lost, or None.
 
-        Args:
-            max_share: The share of the annotations that may be lost. Annotations that stop the
-                run by themselves do not count.
-
-        Returns:
-            The end of a sentence with the likely cause; None if no more are lost.
+        Annotations that stop the run by themselves do not count.
         """
         kinds = [kind for kind in problems.LOST if self.consequence(kind) != problems.STOPS]
         lost = Counter(p.kind for p in self.problems if p.kind in kinds)
@@ -140,15 +153,10 @@ class CheckedCocoDataset(CocoDataset):
 
     def consequence(self, kind: str) -> str:
         """Return what this dataset does about a problem."""
-        if kind == problems.NO_OBJECTS and not self._filter('filter_empty_gt'):
-            return problems.KEPT
         return problems.CONSEQUENCES[kind][self.test_mode]
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, 'problems': []}
-
-    def _filter(self, name: str) -> int | bool:
-        return 0 if self.test_mode else (self.filter_cfg or {}).get(name, 0)
 
     def _log_problems(self) -> None:
         counts = Counter(problem.kind for problem in self.problems)
@@ -157,10 +165,3 @@ class CheckedCocoDataset(CocoDataset):
             is_usual = counts.keys() <= {problems.NO_OBJECTS, problems.TOO_SMALL}
             level = logging.INFO if is_usual else logging.WARNING
             print_log(printable(f'{self.ann_file}: {listed}; {REMEDY}'), 'current', level)
-
-
-def _loads_masks(transform: Any) -> bool:
-    if isinstance(transform, list):
-        return any(map(_loads_masks, transform))
-    inner = getattr(transform, 'transforms', [])
-    return getattr(transform, 'with_mask', False) or _loads_masks(inner)

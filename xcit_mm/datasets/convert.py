@@ -1,7 +1,4 @@
-"""Convert datasets of other layouts to COCO annotation files, with a config that trains on them.
-
-The images stay where they are. ``voc.py`` and ``yolo.py`` read the layouts.
-"""
+"""Convert datasets that ``voc.py`` or ``yolo.py`` reads to COCO annotation files and a config."""
 
 import json
 import math
@@ -11,13 +8,13 @@ import shlex
 import statistics
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from itertools import cycle
 from pathlib import Path
 from pprint import pformat
 from typing import Any
 
+import numpy as np
 from PIL import Image
 from rich.console import Console
 from rich.progress import track
@@ -29,7 +26,6 @@ from .images import EXIF_ORIENTATION, decode
 
 SPLITS = ('train', 'val', 'trainval', 'test')
 IMAGE_SUFFIXES = ('.bmp', '.jpeg', '.jpg', '.png', '.tif', '.tiff', '.webp')
-MAX_LABEL_BYTES = 2**26
 HELD_OUT = 10  # every tenth image is for validation if the dataset has no split for it
 TOLERANCE = 1.0  # pixels that a box may exceed the image: coordinates may start at 0 or 1
 CUT = 'Objects that extend beyond the image, and are cut at its border'
@@ -114,10 +110,14 @@ def absolute(path: Path) -> Path:
     return Path(os.path.abspath(path))  # noqa: PTH100  Path.absolute keeps '..'
 
 
+def image_files(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.rglob('*') if file.suffix.lower() in IMAGE_SUFFIXES)
+
+
 def read_bytes(path: Path) -> bytes:
-    """Return the content of a regular file of at most 64 MiB, or raise a LabelError."""
+    """Return the content of a regular file, or raise a LabelError."""
     try:
-        return read_regular(path, MAX_LABEL_BYTES)
+        return read_regular(path)
     except OSError as error:
         raise LabelError(f'{path}: {error.strerror or reason(error)}') from None
 
@@ -144,63 +144,38 @@ def read_numbers(words: Sequence[str | None], place: str) -> list[float]:
 
 def check_names(names: Any, file: Path) -> list[str]:
     """Return the names of classes without surrounding space, or raise a UserError."""
-    if not isinstance(names, list) or not all(isinstance(n, str) and n.strip() for n in names):
-        raise UserError(f'{file}: the class names are not a list of texts, or not numbered from 0')
-    names = [' '.join(name.split()) for name in names]
+    is_list = isinstance(names, list) and all(isinstance(n, str) and n.strip() for n in names)
+    names = [' '.join(name.split()) for name in names] if is_list else []
     if not names or len(set(names)) < len(names):
-        raise UserError(f'{file}: the class names are missing or not unique: {", ".join(names)}')
+        raise UserError(f'{file}: the class names are not a list of unique texts, numbered from 0')
     return names
 
 
 def image_size(path: Path, annotated: Size | None = None) -> Size:
-    """Return the size of an image as EXIF rotates it, without decoding the image if possible.
-
-    If the image has the annotated size only without the rotation, return this size. Raise a
-    LabelError if the image is missing or cannot be read.
-    """
+    """Return the size that :func:`decode` gives an image, or raise a LabelError."""
     try:
         with open_regular(path) as file, Image.open(file) as image:
             # PngImageFile.getexif decodes all pixels.
-            orientation = Image.Image.getexif(image).get(EXIF_ORIENTATION)
-            if orientation not in range(5, 9):  # those exchange width and height
+            if Image.Image.getexif(image).get(EXIF_ORIENTATION, 1) == 1:
                 return image.size
-            if image.format in ('JPEG', 'MPO'):
-                return image.size if image.size == annotated else image.size[::-1]
-        # For other formats, it depends on the version of OpenCV whether it follows the rotation.
         return decode(path.read_bytes(), annotated).shape[1::-1]
-    except Exception as error:  # the decoders of PIL raise many types
+    except Exception as error:  # the decoders raise many types
         raise LabelError(
             f'{path}: the size of the image cannot be read ({reason(error)})'
         ) from None
 
 
-def convert(
-    dataset: LabelledDataset,
-    root: str | Path,
-    base: Path,
-    skip_bad: bool = False,
-    report: Callable[[str], None] = print,
-) -> None:
-    """Write annotation files for the splits of a dataset and a config, all of them or none.
+def convert(dataset: LabelledDataset, root: str | Path, base: Path, skip_bad: bool = False) -> None:
+    """Write annotation files for the splits and a config with ``base``, all of them or none.
 
-    Files of an earlier call that differ are moved into a folder ``earlier_*``.
-
-    Args:
-        dataset: The dataset, whose images stay where they are.
-        root: The folder to write to.
-        base: The config to inherit from.
-        skip_bad: Leave out images that have unusable labels, and cut any number of objects.
-        report: Called with each line of the report.
-
-    Raises:
-        UserError: If an image or a label cannot be used, nothing is left to train on, or the
-            folder cannot be written to.
+    Files of an earlier call that differ are moved into a folder ``earlier_*``. With ``skip_bad``,
+    images that have unusable labels are left out, and any number of objects is cut.
     """
     root = Path(root)
     require_writable(root)
     _read_images(dataset)
     for problem in dataset.problems:
-        report(str(problem))
+        print(problem)
     if not skip_bad:
         _require_good(dataset)
     splits = _usable_splits(dataset)
@@ -212,18 +187,17 @@ def convert(
         )
     dataset.classes = dataset.classes or sorted(names)
     config = root / f'{re.sub(r"[^0-9A-Za-z_]", "_", absolute(root).name) or "dataset"}.py'
-    files = {config: _config_text(dataset, splits, root, base)}
+    files = {config: _config_text(dataset, splits, base)}
     lines = []
     for split, images in splits.items():
-        coco = _coco_content(dataset, images)
-        files[root / f'{split}.json'] = json.dumps(coco)
+        files[root / f'{split}.json'] = json.dumps(_coco_content(dataset, images))
         counts = Counter(name for image in images for name, _ in dataset.contents[image][1])
         listed = ', '.join(f'{name} {counts[name]}' for name in dataset.classes)
         lines.append(f'{split}.json: {len(images)} images, {counts.total()} objects: {listed}')
     lines += [f'{remark}: {count}' for remark, count in dataset.remarks.items() if count]
     lines.append(_write_files(root, {path: text.encode() for path, text in files.items()}))
     for line in (*lines, 'Train:', f'    tools/train.py {shlex.quote(str(config))}'):
-        report(printable(line))
+        print(printable(line))
 
 
 def _read_images(dataset: LabelledDataset) -> None:
@@ -257,22 +231,20 @@ def _read_images(dataset: LabelledDataset) -> None:
 def _annotation_fields(
     dataset: LabelledDataset, shape: Sequence[float], size: Size, place: str
 ) -> dict[str, Any]:
-    is_box = len(shape) == 4
-    cut = [min(max(value, 0.0), side) for value, side in zip(shape, cycle(size))]
-    for points, problem in ((shape, 'box of no size'), (cut, 'box outside the image')):
-        for axis in (points[::2], points[1::2]):
-            extent = axis[1] - axis[0] if is_box else max(axis) - min(axis)
-            if not extent > 0:
-                raise LabelError(f'{place}: {problem}')
-    excess = max(abs(before - after) for before, after in zip(shape, cut, strict=True))
-    dataset.remarks[CUT] += excess > TOLERANCE
-    cut = [round(value, 4) for value in cut]
-    x1, y1, x2, y2 = (limit(axis) for limit in (min, max) for axis in (cut[::2], cut[1::2]))
-    bbox = [x1, y1, round(x2 - x1, 4), round(y2 - y1, 4)]
+    corners = np.reshape(shape, (-1, 2))
+    cut = corners.clip(0, size)
+    is_box = len(corners) == 2
+    for points, problem in ((corners, 'box of no size'), (cut, 'box outside the image')):
+        extent = points[1] - points[0] if is_box else np.ptp(points, axis=0)
+        if not (extent > 0).all():
+            raise LabelError(f'{place}: {problem}')
+    dataset.remarks[CUT] += bool(np.abs(corners - cut).max() > TOLERANCE)
+    cut = cut.round(4)
+    x1, y1, width, height = (*cut.min(axis=0), *np.ptp(cut, axis=0).round(4))
+    bbox = [float(value) for value in (x1, y1, width, height)]
     if is_box:
-        return dict(bbox=bbox, area=round((x2 - x1) * (y2 - y1), 4))
-    area = Polygon(zip(cut[::2], cut[1::2], strict=True)).area
-    return dict(bbox=bbox, area=round(area, 4), segmentation=[cut])
+        return dict(bbox=bbox, area=round(bbox[2] * bbox[3], 4))
+    return dict(bbox=bbox, area=round(Polygon(cut).area, 4), segmentation=[cut.ravel().tolist()])
 
 
 def _require_good(dataset: LabelledDataset) -> None:
@@ -297,15 +269,16 @@ def _usable_splits(dataset: LabelledDataset) -> dict[str, list[Path]]:
     splits = {}
     for split in SPLITS:
         images = dict.fromkeys(dataset.splits.get(split, ()))  # without duplicates
-        splits[split] = [image for image in images if image in dataset.contents]
-    splits = {split: images for split, images in splits.items() if images}
+        usable = [image for image in images if image in dataset.contents]
+        if usable:
+            splits[split] = usable
     if 'train' not in splits and 'trainval' in splits:
         splits['train'] = splits.pop('trainval')
     images = splits.get('train', [])
     if not splits.keys() & {'val', 'test'}:
-        held_out = set(images[HELD_OUT - 1 :: HELD_OUT] or images[-1:])
+        held_out = dict.fromkeys(images[HELD_OUT - 1 :: HELD_OUT] or images[-1:])
         splits['train'] = [image for image in images if image not in held_out]
-        splits['val'] = [image for image in images if image in held_out]
+        splits['val'] = list(held_out)
         dataset.remarks['Training images used for validation instead'] = len(held_out)
     if not splits.get('train'):
         raise UserError(f'{dataset.folder}: too few images to train on: is it the right folder?')
@@ -329,16 +302,11 @@ def _coco_content(dataset: LabelledDataset, images: Sequence[Path]) -> dict[str,
     return dict(images=infos, annotations=annotations, categories=categories)
 
 
-def _config_text(
-    dataset: LabelledDataset, splits: Mapping[str, Sequence[Path]], root: Path, base: Path
-) -> str:
+def _config_text(dataset: LabelledDataset, splits: Mapping[str, Sequence[Path]], base: Path) -> str:
     side = statistics.median(max(dataset.contents[image][0]) for image in splits['train'])
     steps = EPOCHS * len(splits['train']) / IMAGES_PER_STEP
-    base, target = base.resolve(), root.resolve()
-    if target.is_relative_to(base.parents[1]):  # with a relative path, the clone can be moved
-        base = os.path.relpath(base, target)
     return CONFIG.format(
-        base=_literal(str(base)),
+        base=_literal(str(base.resolve())),
         data_root=_literal(f'{dataset.folder}/'),
         classes=_literal(tuple(dataset.classes)),
         scale=min(MAX_SCALE, 32 * math.ceil(side / 32)),

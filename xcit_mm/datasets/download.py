@@ -2,21 +2,18 @@
 
 import os
 import shutil
-import stat
-import zlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path, PurePosixPath
-from zipfile import BadZipFile, ZipFile, ZipInfo
+from pathlib import Path
+from zipfile import ZipFile
 
 from filelock import FileLock
 from rich.console import Console
-from rich.progress import track
 from torchvision.datasets.utils import calculate_md5
 
-from ..errors import ArgumentError, UserError, reason
+from ..errors import ArgumentError, UserError
 from ..files import require_writable, writing_to
 from ..http import fetch
 
@@ -103,30 +100,14 @@ def prepare(
     splits: Collection[str] = SPLITS,
     mirror: str | None = None,
     keep_archives: bool = False,
-    report: Callable[[str], None] = print,
 ) -> Path:
-    """Download, check and unpack the folders of a dataset that are missing.
+    """Download, check and unpack the missing folders of a dataset, and return its ``data_root``.
 
     A folder gets its name when it is complete. After an interruption, the next call resumes the
     download. An archive that already is in ``root`` is used and stays there. If another process
     prepares the same root, the call waits for it.
-
-    Args:
-        dataset: The dataset.
-        root: The folder to create it in.
-        splits: 'train', 'val' or both.
-        mirror: Address of a folder that has the archives; None for the authors' servers.
-        keep_archives: Move downloaded archives to ``root`` instead of removing them.
-        report: Called with each line of the report.
-
-    Returns:
-        The folder that configs call ``data_root``.
-
-    Raises:
-        UserError: If the splits cannot be separated, the disk is too small or not writable, an
-            archive cannot be downloaded or is damaged, or a folder exists and is not complete.
     """
-    root, downloads = Path(root), Path(root, DOWNLOADS)
+    root = Path(root)
     archives = [archive for archive in dataset.archives if archive.split in (None, *splits)]
     if set(splits) != set(SPLITS) and len(archives) == len(dataset.archives):
         raise ArgumentError(f'{archives[0].name} contains all splits: leave out --splits')
@@ -137,38 +118,27 @@ def prepare(
         with lock:
             shutil.rmtree(root / DRAFT, ignore_errors=True)  # from a killed process
             missing = [archive for archive in archives if not _is_complete(root, archive)]
-            _require_space(root, missing, keep_archives)
-            downloads.mkdir(exist_ok=True)
+            _require_space(root, missing)
+            (root / DOWNLOADS).mkdir(exist_ok=True)
             for archive in archives:
                 if archive in missing:
                     _unpack(_get_archive(root, archive, mirror), root, archive)
-                state = 'unpacked and checked' if archive in missing else 'already there'
-                report(f'{root / archive.folder}: {state}')
-                for file in _downloaded(root, archive):
-                    if keep_archives and file.name == archive.name:
-                        file.replace(root / archive.name)
-                    else:
-                        file.unlink()
+                state = 'checked and unpacked' if archive in missing else 'already there'
+                print(f'{root / archive.folder}: {state}', flush=True)
+                downloaded = root / DOWNLOADS / archive.name
+                if keep_archives and downloaded.exists():
+                    downloaded.replace(root / archive.name)
+                downloaded.unlink(missing_ok=True)
             with suppress(OSError):  # it may contain parts of other archives
-                downloads.rmdir()
+                (root / DOWNLOADS).rmdir()
     return root / dataset.data_root
 
 
-def _downloaded(root: Path, archive: Archive) -> list[Path]:
-    """Return the files of a complete or interrupted download, which may be hidden."""
-    files = (root / DOWNLOADS).glob('*')
-    return [file for file in files if file.name.lstrip('.').startswith(archive.name)]
-
-
 def _is_complete(root: Path, archive: Archive) -> bool:
+    """Return whether the folder of an archive is there, and refuse a part of it."""
     folder = root / archive.folder
     if not folder.is_symlink() and (not folder.exists() or not any(folder.iterdir())):
         return False
-    _require_complete(folder, archive, 'move it away to download it again, or use another --root')
-    return True
-
-
-def _require_complete(folder: Path, archive: Archive, remedy: str) -> None:
     for name, expected in archive.contents.items():
         path = folder / name
         if path.is_file():
@@ -176,18 +146,17 @@ def _require_complete(folder: Path, archive: Archive, remedy: str) -> None:
         else:
             actual, unit = sum(p.suffix in ('.jpg', '.png') for p in path.glob('*')), 'images'
         if actual != expected:
-            raise UserError(f'{path} has {actual:,} {unit} instead of {expected:,}: {remedy}')
+            raise UserError(
+                f'{path} has {actual:,} {unit} instead of {expected:,}: move it away to download '
+                'it again, or use another --root'
+            )
+    return True
 
 
-def _require_space(root: Path, missing: Collection[Archive], keep_archives: bool) -> None:
-    downloads = [0]
-    for archive in missing:
-        if not (root / archive.name).is_file():
-            sizes = [file.stat().st_size for file in _downloaded(root, archive)]
-            downloads.append(archive.size - max(sizes, default=0))
-    # Without keep_archives, an archive is removed before the next one is downloaded.
-    needed = sum(archive.unpacked for archive in missing)
-    needed += sum(downloads) if keep_archives else max(downloads)
+def _require_space(root: Path, missing: Collection[Archive]) -> None:
+    present = [*(root / DOWNLOADS).glob('*'), *(root / archive.name for archive in missing)]
+    needed = sum(archive.size + archive.unpacked for archive in missing)
+    needed -= sum(path.stat().st_size for path in present if path.is_file())
     free = shutil.disk_usage(root).free
     if needed > free:
         raise UserError(
@@ -220,26 +189,11 @@ def _require_md5(md5: str, source: str, file: Path) -> None:
 
 
 def _unpack(file: Path, root: Path, archive: Archive) -> None:
-    draft, remedy = root / DRAFT, 'remove it and start again'
+    draft = root / DRAFT
     try:
-        with ZipFile(file) as opened:
-            entries = opened.infolist()
-            unsafe = [entry.filename for entry in entries if not _is_safe(entry)]
-            if unsafe:
-                raise UserError(f'{file} was not unpacked: {unsafe[0]} is unsafe; remove the file')
-            for entry in track(entries, f'Unpacking {file.name}', console=Console(stderr=True)):
-                opened.extract(entry, draft)  # checks its CRC
-        _require_complete(draft / archive.folder, archive, f'{file} is incomplete, {remedy}')
+        with Console(stderr=True).status(f'Unpacking {file}'), ZipFile(file) as opened:
+            opened.extractall(draft)  # never outside of it, and without links
         os.sync()  # after a power failure, too, a folder of this name is complete
         (draft / archive.folder).rename(root / archive.folder)
-    except (BadZipFile, EOFError, RuntimeError, ValueError, zlib.error) as error:
-        raise UserError(f'{file} cannot be unpacked ({reason(error)}): {remedy}') from None
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-
-
-def _is_safe(entry: ZipInfo) -> bool:
-    """Return whether an entry is a plain file or folder that stays in the folder of the archive."""
-    path, kind = PurePosixPath(entry.filename), stat.S_IFMT(entry.external_attr >> 16)
-    leaves = path.is_absolute() or '..' in path.parts or '\\' in entry.filename
-    return not leaves and kind in (0, stat.S_IFREG, stat.S_IFDIR)

@@ -15,48 +15,34 @@ import numpy as np
 from mmengine import fileio
 from mmengine.registry import TRANSFORMS
 from PIL import Image
+from torch import Tensor
 
 from ..files import read_regular
 
 # What makes an image unusable.
 MISSING = 'it is missing or cannot be opened'
 EMPTY = 'it is empty'
-UNREADABLE = 'it is no image that can be read'
+UNREADABLE = 'it is not a readable image'
 CUT_OFF = 'it is cut off'
-NO_PIXELS = 'it has a side of no pixels'
+NO_PIXELS = 'one of its sides has no pixels'
 OTHER_SIZE = 'it is not of the annotated size'
 LABELS_MISSING = 'its label file is missing or cannot be opened'
 LABELS_UNREADABLE = 'its label file cannot be read'
 LABELS_TOO_LARGE = 'its label file has values that mmsegmentation would cut to 8 bits'
 LABELS_OF_OTHER_SIZE = 'it is not of the size of its labels'
 
-# What is converted, and the modes of Pillow that show it.
-GRAYSCALE = 'grayscale'
-PALETTE = 'palette'
-ALPHA = 'alpha'
-CMYK = 'CMYK'
-SIXTEEN_BITS = '16 bits'
-ROTATED = 'EXIF rotation'
-MODES = {
-    GRAYSCALE: ('1', 'L', 'LA', 'I', 'I;16', 'I;16B', 'F'),
-    PALETTE: ('P', 'PA'),
-    ALPHA: ('LA', 'PA', 'RGBA'),
-    CMYK: ('CMYK',),
-}
-
 # The first and last bytes of a file. OpenCV before 4.11 fills the rest of a truncated one in gray.
 ENDS = ((b'\xff\xd8', b'\xff\xd9'), (b'\x89PNG', b'IEND\xaeB`\x82'))
 EXIF_ORIENTATION = 0x0112
-TIFF_BITS_TAG = 258
-PNG_BITS_OFFSET = 24
 MAX_BYTES = 2**31 - 1  # of an image file, the limit of OpenCV
 LABEL_SUFFIXES = ('.png', '.bmp', '.gif', '.jpg', '.jpeg', '.tif', '.tiff')
 
 Size = tuple[int, int]  # width and height in pixels
+Labels = np.ndarray | Tensor
 
 
 class BadImageError(Exception):
-    """An image that cannot be used, for one of the reasons in this module."""
+    """An image that cannot be used, for one of the reasons above."""
 
     def __init__(self, kind: str, detail: str = '') -> None:
         super().__init__(kind, detail)  # the arguments that pickle passes to the copy
@@ -132,18 +118,9 @@ class LoadImage:
 
 
 def decode(data: bytes, annotated: Size | None = None) -> np.ndarray:
-    """Decode an image file.
+    """Decode an image file to BGR of shape (H, W, 3), uint8, or raise a BadImageError.
 
-    Args:
-        data: The bytes of the file.
-        annotated: The expected size. If only the image as stored has it, the EXIF orientation is
-            ignored.
-
-    Returns:
-        BGR of shape (H, W, 3), uint8.
-
-    Raises:
-        BadImageError: If the file is empty, truncated or not an image.
+    The EXIF orientation is ignored if only the image as stored has the ``annotated`` size.
     """
     if not data:
         raise BadImageError(EMPTY)
@@ -166,20 +143,6 @@ def decode(data: bytes, annotated: Size | None = None) -> np.ndarray:
         raise BadImageError(CUT_OFF if has_no_end else UNREADABLE) from None
 
 
-def conversions(data: bytes) -> list[str]:
-    """List what :func:`decode` converts in an image file, as far as Pillow knows its format."""
-    try:
-        with opened(data) as image:
-            kinds = [kind for kind, modes in MODES.items() if image.mode in modes]
-            tiff_bits = getattr(image, 'tag_v2', {}).get(TIFF_BITS_TAG, (8,))
-            bits = data[PNG_BITS_OFFSET] if image.format == 'PNG' else max(tiff_bits)
-            kinds += [SIXTEEN_BITS] if bits == 16 else []
-            is_rotated = image.getexif().get(EXIF_ORIENTATION, 1) in range(2, 9)
-            return kinds + ([ROTATED] if is_rotated else [])
-    except Exception:  # OpenCV may be able to read it nevertheless
-        return []
-
-
 @contextmanager
 def opened(data: bytes, formats: Sequence[str] | None = None) -> Iterator[Image.Image]:
     """Open the bytes of an image with Pillow, in one of its ``formats``, without its warnings."""
@@ -199,3 +162,13 @@ def _check_end(data: bytes) -> None:
     except Exception as error:  # the decoders of Pillow raise many kinds
         if 'truncated' in str(error).lower():
             raise BadImageError(CUT_OFF) from None
+
+
+def wrong_labels(
+    labels: Labels, num_classes: int, out_channels: int | None, ignore_index: int
+) -> Labels:
+    """Return the labels outside the classes of a head, of a label image of any shape."""
+    if out_channels == 1:  # one probability tells two classes apart
+        num_classes = max(num_classes, 2)
+    is_class = (labels >= 0) & (labels < num_classes)
+    return labels[~is_class & (labels != ignore_index)]

@@ -5,17 +5,8 @@ from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
 from ..errors import UserError
-from .convert import (
-    IMAGE_SUFFIXES,
-    SPLITS,
-    LabelError,
-    LabelledDataset,
-    Size,
-    check_names,
-    read_bytes,
-    read_lines,
-    read_numbers,
-)
+from . import convert
+from .convert import LabelError, LabelledDataset, Size, read_lines, read_numbers
 
 
 class VocDataset(LabelledDataset):
@@ -23,12 +14,6 @@ class VocDataset(LabelledDataset):
 
     Without lists in ImageSets/Main, all images that have an XML file are one split. The classes are
     those in the file classes.txt of the folder, or else the names of the objects, sorted.
-
-    Args:
-        source: The folder.
-
-    Raises:
-        UserError: If the folder does not exist or has another layout.
     """
 
     def __init__(self, source: str | Path) -> None:
@@ -42,29 +27,28 @@ class VocDataset(LabelledDataset):
             )
         names = self.folder / 'classes.txt'
         if names.exists():
-            self.classes = check_names([line for _, line in read_lines(names)], names)
+            self.classes = convert.check_names([line for _, line in read_lines(names)], names)
         for year in [self.folder] if self.folder in years else years:
             self._find_images(year)
 
     def _find_images(self, year: Path) -> None:
-        files = sorted((year / 'JPEGImages').glob('*'))
-        images = {file.stem: file for file in files if file.suffix.lower() in IMAGE_SUFFIXES}
-        lists = {split: year / 'ImageSets' / 'Main' / f'{split}.txt' for split in SPLITS}
-        named = {split: read_lines(file) for split, file in lists.items() if file.exists()}
-        if not named:
+        folder = year / 'JPEGImages'
+        images = {file.stem: file for file in convert.image_files(folder)}
+        lists = {split: year / 'ImageSets' / 'Main' / f'{split}.txt' for split in convert.SPLITS}
+        listed = {split: read_lines(file) for split, file in lists.items() if file.exists()}
+        if not listed:
             labels = sorted((year / 'Annotations').glob('*.xml'))
-            named = {'train': [(str(file), file.stem) for file in labels]}
-        for split, entries in named.items():
+            listed = {'train': [(str(file), file.stem) for file in labels]}
+        for split, entries in listed.items():
             for place, name in entries:
                 if name in images:
                     self.splits.setdefault(split, []).append(images[name])
                     self.labels[images[name]] = year / 'Annotations' / f'{name}.xml'
                 else:
-                    folder = year / 'JPEGImages'
                     self.problems.append(LabelError(f'{place}: no image {name} in {folder}'))
 
     def read_labels(self, file: Path) -> tuple[list[tuple[str, Element]], Size | None]:
-        data = read_bytes(file)
+        data = convert.read_bytes(file)
         if b'<!ENTITY' in data.replace(b'\0', b''):  # in UTF-16, too
             raise LabelError(f'{file}: XML entities are refused, because they can fill the memory')
         try:

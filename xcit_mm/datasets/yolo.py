@@ -7,17 +7,8 @@ from pathlib import Path
 import yaml
 
 from ..errors import UserError, one_line
-from .convert import (
-    IMAGE_SUFFIXES,
-    LabelError,
-    LabelledDataset,
-    Size,
-    absolute,
-    check_names,
-    read_bytes,
-    read_lines,
-    read_numbers,
-)
+from . import convert
+from .convert import LabelError, LabelledDataset, Size, absolute, read_lines, read_numbers
 
 SPLITS = ('train', 'val', 'test')
 IMAGES, LABELS = f'{os.sep}images{os.sep}', f'{os.sep}labels{os.sep}'  # folders with equal trees
@@ -25,16 +16,10 @@ EMPTY = (None, '', '~', 'null')  # values in YAML, which is read as text
 
 
 class YoloDataset(LabelledDataset):
-    """A folder with a data.yaml, or with a classes.txt.
+    """A folder with a data.yaml, the YAML file itself, or a folder with a classes.txt.
 
     With a classes.txt, the splits are the folders images/train, images/val and images/test, or else
     all images of the folder.
-
-    Args:
-        source: The folder, or the YAML file in it.
-
-    Raises:
-        UserError: If there is no such file, or if it does not describe a dataset.
     """
 
     def __init__(self, source: str | Path) -> None:
@@ -46,28 +31,33 @@ class YoloDataset(LabelledDataset):
         if self._file is None:
             raise UserError(f'{source}: no data.yaml or classes.txt there: name the YAML file')
         if self._file.suffix == '.txt':
-            self.classes = check_names([line for _, line in read_lines(self._file)], self._file)
+            names = [line for _, line in read_lines(self._file)]
             folders = {split: self.folder / 'images' / split for split in SPLITS}
             places = {split: [path] for split, path in folders.items() if path.is_dir()}
             places = places or {'train': [self.folder]}
         else:
             content = self._read_description()
+            names = content.get('names')
+            if isinstance(names, dict):
+                names = [names.get(str(number)) for number in range(len(names))]
             places = {split: self._find_places(split, content) for split in SPLITS}
+        self.classes = convert.check_names(names, self._file)
         for split in places:
             self.splits[split] = [image for place in places[split] for image in self._images(place)]
             self.labels |= {image: _label_file(image) for image in self.splits[split]}
 
     def _read_description(self) -> dict:
         try:
-            content = yaml.load(read_bytes(self._file), Loader=yaml.BaseLoader)  # strings only
+            content = yaml.load(
+                convert.read_bytes(self._file), Loader=yaml.BaseLoader
+            )  # texts only
         except (yaml.YAMLError, ValueError, RecursionError) as error:
             raise UserError(f'{self._file}: invalid YAML ({one_line(str(error))})') from None
-        names = content.get('names') if isinstance(content, dict) else None
-        if isinstance(names, dict):
-            names = [names.get(str(number)) for number in range(len(names))]
-        self.classes = check_names(names, self._file)
-        if 'kpt_shape' in content:
-            raise UserError(f'{self._file}: keypoints (kpt_shape) are not supported: use boxes')
+        if not isinstance(content, dict) or 'kpt_shape' in content:
+            raise UserError(
+                f'{self._file}: not a dataset with boxes or polygons (keypoints, as in kpt_shape, '
+                'are not supported)'
+            )
         return content
 
     def _find_places(self, split: str, content: dict) -> list[Path]:
@@ -92,7 +82,7 @@ class YoloDataset(LabelledDataset):
 
     def _images(self, place: Path) -> list[Path]:
         if place.is_dir():
-            return sorted(p for p in place.rglob('*') if p.suffix.lower() in IMAGE_SUFFIXES)
+            return convert.image_files(place)
         images = []
         for line_place, line in read_lines(place):
             candidates = [absolute(folder / line) for folder in (place.parent, self.folder)]

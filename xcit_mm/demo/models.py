@@ -1,6 +1,5 @@
-"""The models that a page offers. A config is a program, so visitors choose one and type none."""
+"""The models that a page offers. A config is a program, so visitors can only choose one."""
 
-import ast
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -16,8 +15,8 @@ RELEASED = re.compile(r'^Weights: (\S+)$', re.MULTILINE)  # in the docstring of 
 class OfferedModels:
     """Configs and checkpoints that visitors can choose, with the chosen model in memory.
 
-    ``find`` returns the checkpoints of each config, the best guess first. With ``any_checkpoint``
-    visitors can name other weights for these configs, which are read without running their code.
+    ``find`` returns the checkpoints of each config. With ``any_checkpoint``, visitors can name
+    other weights for these configs, which are read without running their code.
     """
 
     def __init__(self, find: Callable[[], dict[str, list[str]]], any_checkpoint: bool) -> None:
@@ -27,16 +26,12 @@ class OfferedModels:
 
     def load(self, config: Any, checkpoint: Any) -> Model:
         """Return the chosen model, and forget the model before it; for one thread at a time."""
-        offered = self.find()
-        if not isinstance(config, str) or config not in offered:
+        checkpoints = self.find().get(config) if isinstance(config, str) else None
+        is_offered = checkpoints is not None and (self.any_checkpoint or checkpoint in checkpoints)
+        if not is_offered or not checkpoint:
             raise UserError(
-                f'the config {config} is not among those that this page offers: reload the page '
-                'and choose one from the list'
-            )
-        if not checkpoint or not (checkpoint in offered[config] or self.any_checkpoint):
-            raise UserError(
-                f'the checkpoint {checkpoint} is not among those that this page offers for '
-                f'{config}: reload the page and choose one from the list'
+                f'the config {config} with the checkpoint {checkpoint} is not among those that '
+                'this page offers: reload the page and choose from the lists'
             )
         key = config, checkpoint, _written(Path(config)), _written(Path(checkpoint))
         if key != self._key:
@@ -49,8 +44,8 @@ class OfferedModels:
 def find_models(config_dir: Path, work_dirs: Path) -> dict[str, list[str]]:
     """Return the checkpoints of each config, newest first, and the configs of the newest run first.
 
-    A run in ``work_dirs``, which may be a run itself, has configs beside its checkpoints. The
-    docstrings of configs in ``config_dir`` name the addresses of released weights.
+    ``work_dirs`` holds runs or is a run, which has a config beside its checkpoints. The docstrings
+    of configs in ``config_dir`` name the addresses of released weights.
     """
     runs = {}
     for folder in (work_dirs, *work_dirs.glob('*')):
@@ -62,7 +57,8 @@ def find_models(config_dir: Path, work_dirs: Path) -> dict[str, list[str]]:
         for config in sorted(folder.glob('*.py')):
             models[str(config)] = list(map(str, paths))
     for config in sorted(config_dir.glob('*.py')):
-        models.setdefault(str(config), _released(config))
+        text = config.read_text(errors='replace')  # the config is not run
+        models.setdefault(str(config), RELEASED.findall(text))
     return models
 
 
@@ -71,11 +67,3 @@ def _written(path: Path) -> int:
         return path.stat().st_mtime_ns
     except OSError:  # an address, or a checkpoint that a training has just removed
         return 0
-
-
-def _released(config: Path) -> list[str]:
-    try:  # without running the config
-        docstring = ast.get_docstring(ast.parse(config.read_text()))
-    except (OSError, SyntaxError, ValueError):  # loading it reports what is wrong
-        return []
-    return RELEASED.findall(docstring or '')

@@ -14,12 +14,14 @@ from gradio.utils import get_upload_folder
 from gradio_client.utils import is_http_url_like, traverse
 from PIL import Image
 
-from ..datasets.images import CUT_OFF, UNREADABLE, opened
+from ..datasets.images import UNREADABLE, opened
 from ..errors import UserError, reason
 from ..inference import Detections, Segmentation
 from ..inference.infer import SCORE_THR
 from ..inference.sources import to_rgb
 from .models import OfferedModels
+
+Prediction = Detections | Segmentation
 
 TITLE = 'What XCiT sees'
 FORMATS = ('BMP', 'GIF', 'JPEG', 'PNG', 'TIFF', 'WEBP')  # Pillow reads them without other programs
@@ -27,10 +29,10 @@ MAX_SIDE = 2048  # pixels; models of our configs see no more of a picture
 
 
 class UploadsOnly(gr.Blocks):
-    """A page of Gradio whose requests cannot name other files than those uploaded to it.
+    """A page of Gradio that refuses requests with other files than those uploaded to it.
 
-    Gradio itself downloads a file of any size that a request names by its address, and opens any
-    file of this machine that a request does not mark as a file.
+    Gradio itself downloads a file of any size if a request has its address, and opens any file of
+    this machine that a request does not mark as a file.
     """
 
     async def preprocess_data(self, block_fn: Any, inputs: list[Any], *args: Any, **kwargs: Any):
@@ -60,7 +62,7 @@ def build_page(models: OfferedModels, examples: Sequence[Path], max_upload: floa
             raise _error(str(error)) from None
         except Exception as error:  # the page stays
             traceback.print_exc()
-            raise _error(f'the model cannot be asked ({reason(error)})') from None
+            raise _error(f'the model failed ({reason(error)})') from None
         status = f'found in {time.perf_counter() - start:.2f} s by {checkpoint}'
         is_detection = isinstance(prediction, Detections)
         return prediction, status, gr.Row(visible=is_detection), gr.Row(visible=not is_detection)
@@ -73,9 +75,8 @@ def build_page(models: OfferedModels, examples: Sequence[Path], max_upload: floa
                 label = f'Picture of at most {max_upload:g} MB'
                 picture = gr.Image(label=label, sources=['upload', 'clipboard'])
                 config = gr.Dropdown(label='Config')
-                checkpoint = gr.Dropdown(
-                    label='Checkpoint', allow_custom_value=models.any_checkpoint
-                )
+                any_value = dict(allow_custom_value=models.any_checkpoint)
+                checkpoint = gr.Dropdown(label='Checkpoint', **any_value)
                 button = gr.Button('Find', variant='primary')
                 if examples:
                     gr.Examples(list(map(str, examples)), picture, elem_id='examples')
@@ -115,25 +116,20 @@ def read_picture(path: Path) -> np.ndarray:
         # Pillow decodes what Pillow has measured. Another library may read another size.
         with opened(path.read_bytes(), FORMATS) as image:
             picture = Image.fromarray(to_rgb(image))
-    except Image.DecompressionBombError:
-        problem = f'it has more than {2 * Image.MAX_IMAGE_PIXELS / 1e6:.0f} million pixels'
     except Exception as error:  # Pillow's decoders raise many kinds
-        problem = CUT_OFF if 'truncated' in str(error) else UNREADABLE
-    else:
-        picture.thumbnail((MAX_SIDE, MAX_SIDE))
-        return np.array(picture)
-    raise UserError(f'{path.name} cannot be used: {problem}; take another picture')
+        problem = UNREADABLE
+        if isinstance(error, Image.DecompressionBombError):
+            problem = f'it has more than {2 * Image.MAX_IMAGE_PIXELS / 1e6:.0f} million pixels'
+        raise UserError(f'{path.name} cannot be used: {problem}; take another picture') from None
+    picture.thumbnail((MAX_SIDE, MAX_SIDE))
+    return np.array(picture)
 
 
 def _draw(
-    prediction: Detections | Segmentation | None,
-    score: float,
-    boxes: bool,
-    masks: bool,
-    opacity: float,
+    prediction: Prediction | None, score: float, boxes: bool, masks: bool, opacity: float
 ) -> tuple[np.ndarray, gr.Dataframe]:
     if prediction is None:
-        raise _error('the prediction is not kept any longer: press Find again')
+        raise _error('the prediction is no longer kept: press Find again')
     classes = prediction.classes
     if isinstance(prediction, Segmentation):
         rows = [[classes[i], f'{share:.1%}'] for i, share in prediction.shares().items()]

@@ -8,7 +8,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event, Thread
-from unittest.mock import patch
 
 from huggingface_hub import constants as hub
 from starlette.datastructures import Headers
@@ -17,6 +16,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from ..environment import variables
 from ..errors import UserError
 from .models import OfferedModels
 from .page import build_page
@@ -46,7 +46,7 @@ POST = (UPLOAD, '/gradio_api/queue/join', '/gradio_api/run/predict')  # the last
 
 
 def limit_requests(app: ASGIApp, max_upload: int) -> ASGIApp:
-    """ASGI middleware that answers 404 to other routes, and 411 or 413 to large bodies.
+    """Wrap an app: other routes get 404, and large bodies 411 or 413.
 
     Gradio limits the size of a file, but reads other bodies of any size into memory.
     """
@@ -89,9 +89,8 @@ def served(
 ) -> Iterator[str]:
     """Serve a page during the block, from threads of this process, and yield its address.
 
-    The page takes pictures of at most ``max_upload`` MB (2**20 bytes), and removes them at the
-    end. Until then this process has no token for Hugging Face, which Gradio would use for
-    visitors. Raises a UserError if the port or the host cannot be used.
+    The page takes pictures of at most ``max_upload`` MB (2**20 bytes), which are removed at the
+    end. Until then this process has no token for Hugging Face, which Gradio would use for visitors.
     """
     max_bytes = round(max_upload * 2**20)
     # Gradio asks its own page whether it is there, which no proxy can answer.
@@ -100,7 +99,7 @@ def served(
         temporary = TemporaryDirectory(prefix='xcit_mm_demo_', dir=os.environ.get(TEMP_DIR))
         folder = stack.enter_context(temporary)
         environment = {**ENVIRONMENT, 'no_proxy': f'{no_proxy},{host}', TEMP_DIR: folder}
-        stack.enter_context(patch.dict(os.environ, environment))
+        stack.enter_context(variables(environment))
         stack.callback(setattr, hub, 'HF_TOKEN_PATH', hub.HF_TOKEN_PATH)
         hub.HF_TOKEN_PATH = os.devnull
         page = build_page(models, examples, max_upload)

@@ -21,7 +21,9 @@ def keep_readable(logger: Logger) -> None:
     logger.addFilter(lambda record: not str(record.msg).startswith(NOISE))
     logger.addFilter(_make_printable)
     for handler in logger.handlers:
-        if not isinstance(handler, FileHandler):
+        if isinstance(handler, FileHandler):  # it has the encoding of the locale
+            handler.stream.reconfigure(errors='backslashreplace')
+        else:
             handler.addFilter(_is_short)
     file = log_file(logger)
     if file is not None:

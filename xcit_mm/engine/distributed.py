@@ -1,10 +1,11 @@
-"""The processes of a run: who started them, and what they agree on."""
+"""The processes of a run: what started them, and how they exchange small messages."""
 
 import os
 from typing import Any
 
 import torch
-import torch.distributed as dist
+import torch.distributed
+from mmengine.dist import all_gather_object, all_reduce
 from mmengine.runner import Runner
 
 # For each launcher: the variable with the rank of the process, and the command that starts it.
@@ -42,28 +43,19 @@ class CpuGroup:
         return runner._cpu_group
 
     def __init__(self) -> None:
-        self._group = dist.new_group(backend='gloo') if dist.is_initialized() else None
+        distributed = torch.distributed.is_initialized()
+        self._group = torch.distributed.new_group(backend='gloo') if distributed else None
 
     def maximum(self, value: int) -> int:
         """Return the largest value of all processes."""
-        if self._group is None:
-            return value
         tensor = torch.tensor(value)
-        dist.all_reduce(tensor, dist.ReduceOp.MAX, group=self._group)
+        all_reduce(tensor, 'max', self._group)
         return int(tensor)
 
     def gather(self, value: Any) -> list[Any]:
         """Return the values of all processes, by rank."""
-        if self._group is None:
-            return [value]
-        values = [None] * dist.get_world_size()
-        dist.all_gather_object(values, value, group=self._group)
-        return values
+        return all_gather_object(value, self._group)
 
     def broadcast(self, value: Any) -> Any:
         """Return the value of the first process."""
-        if self._group is None:
-            return value
-        values = [value]
-        dist.broadcast_object_list(values, src=0, group=self._group)
-        return values[0]
+        return self.gather(value)[0]

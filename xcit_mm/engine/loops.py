@@ -10,11 +10,10 @@ from torch import nn
 
 from ..errors import UserError
 from .data.loader import training_loader
-from .data.seeding import seed_all
+from .data.sampler import seed_all
 from .distributed import CpuGroup
 from .resume import set_run_aside
-
-DATA_SHARE = 'share_of_the_data'  # a key of the message hub, which is part of the checkpoints
+from .training_state import STEP_LAYOUT
 
 
 class _Resumable:
@@ -26,15 +25,11 @@ class _Resumable:
         seed = runner.seed
         if runner._randomness_cfg.get('diff_rank_seed', False):
             seed -= get_rank()  # the processes share the data in one order
-        loader = runner.build_dataloader(dataloader, seed=seed)
+        loader = Runner.build_dataloader(dataloader, seed=seed)
         super().__init__(runner, training_loader(loader, seed, self.endless), **kwargs)
 
     def _begin(self) -> None:
-        """Compare a resumed run with the run before the interruption.
-
-        Raises:
-            UserError: If the processes do not resume from the same iteration.
-        """
+        """Compare a resumed run with the run before the interruption."""
         positions = CpuGroup.of(self.runner).gather((self._epoch, self._iter))
         if len(set(positions)) > 1:
             raise UserError(
@@ -44,7 +39,7 @@ class _Resumable:
         hub = self.runner.message_hub
         images = get_world_size() * self.dataloader.batch_sampler.batch_size
         now = {'images a step': images, 'steps an epoch': len(self.dataloader)}
-        before = hub.runtime_info.get(DATA_SHARE, now)
+        before = hub.runtime_info.get(STEP_LAYOUT, now)
         if before != now:
             if not self.endless:
                 self._iter = self._epoch * len(self.dataloader)
@@ -52,7 +47,7 @@ class _Resumable:
                 f'There are {now}, before the interruption {before}: the steps will differ from '
                 'those of an uninterrupted run, and an epoch that was interrupted starts again'
             )
-        hub.update_info(DATA_SHARE, now)
+        hub.update_info(STEP_LAYOUT, now)
         if not self.runner._resume and is_main_process():
             folder = set_run_aside(self.runner.work_dir)  # now that nothing can fail any more
             if folder is not None:
@@ -108,9 +103,8 @@ class ResumableEpochLoop(_Resumable, EpochBasedTrainLoop):
     def run_epoch(self) -> None:
         self.runner.call_hook('before_train_epoch')
         self.runner.model.train()
-        end = (self._epoch + 1) * len(self.dataloader)
-        done = self._iter + len(self.dataloader) - end
-        if self._iter < end:
+        done = self._iter - self._epoch * len(self.dataloader)
+        if done < len(self.dataloader):
             for number, batch in enumerate(self._batches(), done):
                 self.run_iter(number, batch)
         self.runner.call_hook('after_train_epoch')

@@ -22,9 +22,6 @@ def build_model(cfg: Config, device: str) -> nn.Module:
     """Build the detector or segmentor of a config in evaluation mode, without reading any weights.
 
     ``device`` is 'cpu', or 'meta' for shapes that take no memory.
-
-    Raises:
-        UserError: If the config has no model, it is not one of mmdet or mmseg, or cannot be built.
     """
     framework = cfg.get('default_scope')
     if cfg.get('model') is None:
@@ -42,11 +39,7 @@ def build_model(cfg: Config, device: str) -> nn.Module:
 
 
 def weights_for(model: nn.Module, checkpoint: Any, path: str) -> dict[str, Tensor]:
-    """Return the weights of a detector or segmentor in what a file holds, under our names.
-
-    Raises:
-        UserError: If the file holds no weights; ``path`` is for the message.
-    """
+    """Return the weights of a detector or segmentor in what a file holds, under our names."""
     state = model_state(checkpoint, path)
     has_xcit = isinstance(getattr(model, 'backbone', None), XCiT)
     return detector_state(state) if has_xcit else state

@@ -1,29 +1,28 @@
 """Find the checkpoint that a run resumes from, and move away what an earlier run left."""
 
 import re
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
 from ..files import EARLIER, set_aside
+from ..run_report.reading import LOSSES, METRICS, RUN_INFO
 from ..weights.read import read_checkpoint
 from ..weights.states import model_state, require_finite
 from .training_state import require_training_state
 
 POINTER = 'last_checkpoint'  # mmengine's file with the path of the newest checkpoint
-MAX_POINTER = 4096  # characters, the longest path of most systems
 CHECKPOINTS = ('epoch_*.pth', 'iter_*.pth')
-NON_FINITE = 'non_finite_'  # the start of the names of what NonFiniteHook leaves
+NON_FINITE = 'non_finite_'  # the start of the names of the files that NonFiniteHook writes
 # What a run writes to its work dir beside its log.
 WRITTEN = (
     *CHECKPOINTS,
     'best_*.pth',
     f'{NON_FINITE}*.pth',
     POINTER,
-    'losses.jsonl',
-    'metrics.jsonl',
-    'run.json',
+    LOSSES,
+    METRICS,
+    RUN_INFO,
     'report.html',
     'pictures',
     'tensorboard',
@@ -35,18 +34,12 @@ def newest_checkpoint(
 ) -> tuple[Path, dict[str, Any], list[str]]:
     """Read the newest checkpoint of a run that can be read, looking from the newest down.
 
-    The folder may have been moved since the run: mmengine notes full paths.
-
-    Returns:
-        The path, what the file holds, and sentences about newer files that cannot be read.
-
-    Raises:
-        UserError: If no checkpoint can be read.
+    Returns the path, what the file holds, and sentences about newer files that cannot be read.
     """
     problems: list[str] = []
     readable: list[tuple[Path, dict[str, Any]]] = []
-    for paths in _candidates(Path(work_dir)):
-        for path in paths:
+    for pattern in CHECKPOINTS:
+        for path in _newest_first(work_dir, pattern):
             try:
                 checkpoint = read_checkpoint(path, trusted=trusted)
                 require_training_state(checkpoint, path)
@@ -67,7 +60,7 @@ def newest_checkpoint(
 
 def has_checkpoints(work_dir: str) -> bool:
     """Return whether a folder has a file that is named like a checkpoint of a run."""
-    return any(_candidates(Path(work_dir)))
+    return any(_newest_first(work_dir, pattern) for pattern in CHECKPOINTS)
 
 
 def require_checkpoints(work_dir: str) -> None:
@@ -87,28 +80,9 @@ def set_run_aside(work_dir: str) -> Path | None:
     return set_aside(Path(work_dir), earlier, 'name another --work-dir, or resume with --resume')
 
 
-def _candidates(work_dir: Path) -> list[list[Path]]:
-    """Return the checkpoints of epochs and of iterations, the newest of each first.
-
-    If the work dir has none, the config may write them to another folder with its name. A copy of
-    a work dir still notes the folder of the original, which has another name.
-    """
-    kinds = _newest_first(work_dir)
-    if not any(kinds) and (work_dir / POINTER).is_file():
-        with (work_dir / POINTER).open(errors='replace') as file:
-            noted = Path(file.read(MAX_POINTER).strip())
-        if noted.parent.name == work_dir.absolute().name:
-            with suppress(OSError, ValueError):  # not a path
-                kinds = _newest_first(noted.parent)
-    return kinds
-
-
-def _newest_first(folder: Path) -> list[list[Path]]:
+def _newest_first(work_dir: str, pattern: str) -> list[Path]:
     """Order by the numbers in the names, as the times of copies are those of the copying."""
-    return [
-        sorted(filter(Path.is_file, folder.glob(pattern)), key=_number, reverse=True)
-        for pattern in CHECKPOINTS
-    ]
+    return sorted(filter(Path.is_file, Path(work_dir).glob(pattern)), key=_number, reverse=True)
 
 
 def _number(path: Path) -> int:

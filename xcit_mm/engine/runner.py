@@ -1,7 +1,6 @@
 """mmengine's runner with whole checkpoints, and evaluations that name a bad sample."""
 
 from collections.abc import Callable, Mapping
-from logging import FileHandler
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +27,12 @@ from .resume import has_checkpoints, newest_checkpoint
 from .training_state import require_same_run, require_training_state
 
 AVERAGED = 'module.'  # the prefix of the averaged weights of mmengine's EMAHook
-# What mmengine and PyTorch raise at the state of another run.
-OF_ANOTHER_RUN = (AssertionError, AttributeError, KeyError, TypeError, ValueError)
+# What mmengine and PyTorch raise for the state of another run.
+MISMATCH_ERRORS = (AssertionError, AttributeError, KeyError, TypeError, ValueError)
 
 
 def build_runner(cfg: Config, notes: list[str]) -> 'CheckedRunner':
-    """Build the runner of a checked config, and log the sentences about how it was adapted.
-
-    Raises:
-        UserError: If a folder cannot be written to.
-    """
+    """Build the runner of a checked config, and log the sentences about how it was adapted."""
     for folder in (cfg.work_dir, cfg.default_hooks.get('pictures', {}).get('test_dir')):
         if folder is not None:
             require_writable(folder)
@@ -60,9 +55,6 @@ class CheckedRunner(Runner):
     def build_logger(self, *args, **kwargs) -> MMLogger:
         logger = super().build_logger(*args, **kwargs)
         keep_readable(logger)
-        for handler in logger.handlers:
-            if isinstance(handler, FileHandler):  # it has the encoding of the locale
-                handler.stream.reconfigure(errors='backslashreplace')
         return logger
 
     @master_only
@@ -74,15 +66,12 @@ class CheckedRunner(Runner):
 
     @staticmethod
     def build_dataloader(*args, **kwargs) -> DataLoader:
-        """Build the loader of an evaluation; the loops of a training build theirs from it."""
+        """Build the loader of an evaluation; the loops of a training build their own."""
         return evaluation_loader(Runner.build_dataloader(*args, **kwargs))
 
     def load_or_resume(self) -> None:
-        """Load weights, or resume from the newest checkpoint that can be read.
-
-        The first process finds it; the content that it has read is not read again.
-        """
-        self._content: dict[str, dict] = {}
+        """Load weights, or resume from the newest checkpoint that the first process can read."""
+        self._content: dict[str, dict] = {}  # by path, so that no file is read twice
         is_here = has_checkpoints(self.work_dir)  # none for mmdet's --resume in a new folder
         if self._resume and self._load_from is None and not self._has_loaded and is_here:
             path = None
@@ -98,14 +87,13 @@ class CheckedRunner(Runner):
     def resume(self, filename: str, **kwargs) -> None:
         """Resume from a checkpoint (see mmengine's ``Runner.resume``).
 
-        Raises:
-            UserError: If the file cannot be read, or belongs to another model or another run.
+        Raises a UserError if the file cannot be read, or belongs to another model or another run.
         """
         seed = self.seed
         try:
             # mmengine's default would put all of the file beside the model on the GPU.
             super().resume(filename, **{**kwargs, 'map_location': 'cpu'})
-        except OF_ANOTHER_RUN as error:
+        except MISMATCH_ERRORS as error:
             raise UserError(
                 f'{filename} is not of a run like this one ({reason(error)}); resume with the '
                 'config that it was started with, or start from its weights: load_from'
@@ -117,11 +105,7 @@ class CheckedRunner(Runner):
 
     @master_only
     def save_checkpoint(self, out_dir: str, filename: str, *args, **kwargs) -> None:
-        """Write a checkpoint, whole or not at all (see mmengine's ``Runner.save_checkpoint``).
-
-        Raises:
-            UserError: If the disk is full or the file cannot be written; earlier ones are kept.
-        """
+        """Write a checkpoint, whole or not at all (see mmengine's ``Runner.save_checkpoint``)."""
         if '://' in out_dir:  # an object store, where a file is always whole
             super().save_checkpoint(out_dir, filename, *args, **kwargs)
             return
@@ -144,21 +128,13 @@ class CheckedRunner(Runner):
     ) -> dict[str, Any]:
         """Load the weights of a detector or segmentor, in any layout of :mod:`xcit_mm.weights`.
 
-        Args:
-            filename: A file or URL.
-            map_location: See ``torch.load``.
-            strict: Require every tensor, which a test and a resumed run always do. Otherwise the
-                heads may differ, as when a model is fine-tuned for other classes: their tensors
-                that do not fit keep their initial values, and a warning names them.
-            revise_keys: An argument of mmengine's method. The names need no revision here.
+        A test and a resumed run require every tensor, as ``strict`` does. Otherwise the heads may
+        differ, as when a model is fine-tuned for other classes: their tensors that do not fit keep
+        their initial values, and a warning names them.
 
-        Returns:
-            What the file holds, with the weights under ``state_dict``.
-
-        Raises:
-            UserError: If the file cannot be read or is not of this model.
+        Raises a UserError if the file cannot be read or is not of this model.
         """
-        del revise_keys
+        del revise_keys  # an argument of mmengine's method: the names need no revision here
         checkpoint = getattr(self, '_content', {}).pop(filename, None)
         if checkpoint is None:
             trusted = self.cfg.get('trust_checkpoint', False)
@@ -198,11 +174,7 @@ class CheckedRunner(Runner):
 def _without_other_heads(
     state: Mapping[str, Tensor], wanted: Mapping[str, Tensor]
 ) -> tuple[dict[str, Tensor], set[str]]:
-    """Drop the tensors of the heads that do not fit.
-
-    Returns:
-        The remaining tensors, and the names in ``wanted`` that they lack.
-    """
+    """Drop the tensors of the heads that do not fit, and return the names that are missing then."""
 
     def is_of_head(name: str) -> bool:
         return name.split('.')[0].endswith(HEAD)

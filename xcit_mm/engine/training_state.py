@@ -1,28 +1,24 @@
 """Check what a checkpoint holds beside the weights before a run resumes from it.
 
 PyTorch and mmengine accept any state, and fail hours later or compute something else.
-:func:`require_training_state` looks at the checkpoint alone, :func:`require_same_run` compares it
-with the run.
 """
 
-import unicodedata
+import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from numbers import Real
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from mmengine.logging import HistoryBuffer
 from mmengine.runner import Runner
 from torch import Tensor
-from torch.optim import Optimizer
 
 from ..errors import UserError, one_line
+from .hooks.bad_data import BAD_DATA
 
-MAX_NAME = 1000  # characters of the name of a logged value
-LARGEST = 2**63
+STEP_LAYOUT = 'step_layout'  # a key of the message hub: images a step, steps an epoch
 HUB = ('log_scalars', 'runtime_info', 'resumed_keys')  # the parts of mmengine's message hub
 # Parts of an optimizer's state with the shape of the parameter, and those that Adam requires.
 MOMENTS = ('exp_avg', 'exp_avg_sq', 'max_exp_avg_sq', 'momentum_buffer')
@@ -32,28 +28,24 @@ SPEED_OPTIONS = ('fused', 'foreach', 'capturable', 'differentiable')
 
 
 def require_training_state(checkpoint: Any, path: str | Path) -> None:
-    """Require what a run resumes from, each part of the right type.
+    """Require the parts that a run resumes from, each of the right type, or raise a UserError.
 
     mmengine's runner writes the epoch and the iteration, the weights, the message hub, and the
     state of the optimizer and the schedulers.
-
-    Raises:
-        UserError: With the parts that are missing or of a wrong type.
     """
-    parts = checkpoint if isinstance(checkpoint, Mapping) else {}
+    parts = _mapping(checkpoint)
     meta, hub, optimizer = (_mapping(parts.get(k)) for k in ('meta', 'message_hub', 'optimizer'))
     scalars, infos, resumed = (_mapping(hub.get(name)) for name in HUB)
     average = parts.get('ema_state_dict', {})
-    schedulers = parts.get('param_schedulers', [])  # a config may have none
-    groups = schedulers.values() if isinstance(schedulers, Mapping) else [schedulers]
+    base_settings = optimizer.get('base_param_settings', {})
     is_valid = {
         'meta.epoch': _is_count(meta.get('epoch')),
         'meta.iter': _is_count(meta.get('iter')),
         'meta.seed': _is_count(meta.get('seed', 0)) and meta.get('seed', 0) < 2**32,
-        'state_dict': isinstance(parts.get('state_dict'), Mapping),
-        'ema_state_dict': _maps(average, _is_name, lambda value: isinstance(value, Tensor)),
+        'state_dict': _is_mapping(parts.get('state_dict'), str),
+        'ema_state_dict': _is_mapping(average, str, Tensor),
         'ema_state_dict.steps': getattr(_mapping(average).get('steps'), 'ndim', 0) == 0,
-        **{f'message_hub.{name}': _maps(hub.get(name), _is_name) for name in HUB},
+        **{f'message_hub.{name}': _is_mapping(hub.get(name), str) for name in HUB},
         **{f'message_hub.log_scalars.{k}': _is_history(v) for k, v in scalars.items()},
         # mmengine sets each again, and raises if the flag has changed.
         **{
@@ -67,11 +59,11 @@ def require_training_state(checkpoint: Any, path: str | Path) -> None:
             for name, is_valid_info in RUNTIME_INFOS.items()
             if str(key).startswith(name)
         },
-        'optimizer.state': _maps(optimizer.get('state'), _is_count, _is_mapping),
-        'optimizer.param_groups': _is_list_of_mappings(optimizer.get('param_groups')),
-        'optimizer.loss_scaler': _is_mapping(optimizer.get('loss_scaler', {})),
-        'optimizer.base_param_settings': _is_mapping(optimizer.get('base_param_settings', {})),
-        'param_schedulers': all(map(_is_list_of_mappings, groups)),
+        'optimizer.state': _is_mapping(optimizer.get('state'), int, Mapping),
+        'optimizer.base_param_settings': _is_mapping(base_settings, str),
+        'optimizer.param_groups': isinstance(optimizer.get('param_groups'), list),
+        # A config may have none; with several optimizers they are in a mapping.
+        'param_schedulers': isinstance(parts.get('param_schedulers', []), (list, Mapping)),
     }
     invalid = [one_line(name) for name, valid in is_valid.items() if not valid]
     if invalid:
@@ -84,10 +76,8 @@ def require_training_state(checkpoint: Any, path: str | Path) -> None:
 def require_same_run(checkpoint: Mapping[str, Any], runner: Runner) -> None:
     """Compare the state of the optimizer and the schedulers with a run that is being resumed.
 
-    The runner's optimizer and schedulers are at the start of the training.
-
-    Raises:
-        ValueError: If they differ in type or shape, with the place.
+    The runner's optimizer and schedulers are at the start of the training. Raises a ValueError with
+    the place where they differ in type or shape.
     """
     loaded = checkpoint['optimizer']
     initial = runner.optim_wrapper.state_dict()
@@ -96,24 +86,23 @@ def require_same_run(checkpoint: Mapping[str, Any], runner: Runner) -> None:
         if name in loaded and (name in initial or name != 'loss_scaler'):
             _require_same_type(initial.get(name), loaded[name], f'optimizer.{name}')
     optimizer = runner.optim_wrapper.optimizer
-    required = [name for name, value in optimizer.defaults.items() if not _is_option(value)]
+    required = [name for name, value in optimizer.defaults.items() if not _is_flag(value)]
     groups = zip(initial['param_groups'], loaded['param_groups'], strict=True)
     for i, (group, loaded_group) in enumerate(groups):
         place = f'optimizer.param_groups.{i}'
-        if any(name not in loaded_group for name in required):
-            raise ValueError(f'{place} has no {" or no ".join(required)}')
+        _require_names(required, loaded_group, place)
         _require_same_type(group, loaded_group, place)
-        for name, value in group.items():
-            changes_result = name not in SPEED_OPTIONS and isinstance(value, bool)
-            if changes_result and loaded_group.get(name, value) is not value:
-                raise ValueError(f'{place}.{name} is {loaded_group[name]}')
         if not all(0 <= beta < 1 for beta in loaded_group.get('betas', ())):
             raise ValueError(f'{place}.betas are not below 1')
     numbers = [number for group in loaded['param_groups'] for number in group['params']]
     tensors = [tensor for group in optimizer.param_groups for tensor in group['params']]
     for number, tensor in zip(numbers, tensors, strict=True):
-        place = f'optimizer.state.{number}'
-        _require_moments(loaded['state'].get(number, {}), tensor, optimizer, place)
+        state = loaded['state'].get(number)
+        if state:
+            place = f'optimizer.state.{number}'
+            if isinstance(optimizer, (torch.optim.Adam, torch.optim.AdamW)):
+                _require_names(OF_ADAM, state, place)
+            _require_same_type({'step': 1, **dict.fromkeys(MOMENTS, tensor)}, state, place)
     schedulers = runner.param_schedulers if isinstance(runner.param_schedulers, list) else []
     for i, loaded_state in enumerate(checkpoint.get('param_schedulers', [])[: len(schedulers)]):
         state = schedulers[i].state_dict()
@@ -123,26 +112,14 @@ def require_same_run(checkpoint: Mapping[str, Any], runner: Runner) -> None:
         _require_same_type(state, loaded_state, f'param_schedulers.{i}')
 
 
-def _require_moments(
-    state: Mapping[str, Any], tensor: Tensor, optimizer: Optimizer, place: str
-) -> None:
-    if isinstance(optimizer, (torch.optim.Adam, torch.optim.AdamW)) and state:
-        if any(name not in state for name in OF_ADAM):
-            raise ValueError(f'{place} has no {" or no ".join(OF_ADAM)}')
-        if not _is_number(state['step']) or state['step'] <= 0:
-            raise ValueError(f'{place}.step is not a number of steps')
-    for name, value in state.items():
-        if value is None:  # SGD without momentum has such
-            continue
-        if isinstance(value, np.ndarray):
-            raise ValueError(f'{place}.{name} is an array, not a tensor')
-        if name in MOMENTS and getattr(value, 'shape', None) != tensor.shape:
-            raise ValueError(f'{place}.{name} does not have the shape {tuple(tensor.shape)}')
-        if name in MOMENTS and not torch.isfinite(value).all():
-            raise ValueError(f'{place}.{name} holds numbers that are infinite or NaN')
+def _require_names(names: Sequence[str], loaded: Mapping[str, Any], place: str) -> None:
+    missing = [name for name in names if name not in loaded]
+    if missing:
+        raise ValueError(f'{place} has no {" or no ".join(missing)}')
 
 
 def _require_same_type(initial: Any, loaded: Any, place: str) -> None:
+    """Require values that fit each other; a number is a Python number or a tensor of one."""
     if isinstance(initial, Mapping) and isinstance(loaded, Mapping):
         for name, value in loaded.items():
             if name in initial or isinstance(initial, Counter):
@@ -152,70 +129,57 @@ def _require_same_type(initial: Any, loaded: Any, place: str) -> None:
         is_same = len(initial) == len(loaded)
         for i, pair in enumerate(zip(initial, loaded, strict=False)):
             _require_same_type(*pair, f'{place}.{i}')
-    elif _is_option(initial):
-        is_same = _is_option(loaded) or (initial is None and _is_number(loaded))
+    elif isinstance(initial, Tensor) and initial.ndim > 0:
+        is_tensor = isinstance(loaded, Tensor) and loaded.shape == initial.shape
+        is_same = is_tensor and bool(torch.isfinite(loaded).all())
+    elif _is_flag(initial):
+        is_same = _is_flag(loaded) or (initial is None and _is_number(loaded))
+        if isinstance(initial, bool) and 'param_groups' in place:
+            is_same = loaded is initial or (is_same and place.endswith(SPEED_OPTIONS))
     elif isinstance(initial, str):
-        is_same = isinstance(loaded, str) and loaded == initial
+        is_same = loaded == initial
     elif isinstance(initial, (Real, Tensor)):
-        is_same = _is_number(loaded) and not _is_option(loaded)
+        is_same = _is_number(loaded) and not _is_flag(loaded)
     else:
         is_same = type(loaded) is type(initial)
     if not is_same:
         raise ValueError(f'{place} is a {type(loaded).__name__} that does not fit')
 
 
-def _is_option(value: Any) -> bool:
+def _is_flag(value: Any) -> bool:
     """Return whether a value switches something on or off, such as ``foreach``."""
     return value is None or isinstance(value, bool)
 
 
-def _mapping(value: Any) -> Mapping:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _is_mapping(value: Any) -> bool:
-    return isinstance(value, Mapping)
-
-
-def _is_list_of_mappings(value: Any) -> bool:
-    return isinstance(value, list) and all(map(_is_mapping, value))
-
-
 def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value < LARGEST
+    return type(value) is int and 0 <= value < 2**63
 
 
 def _is_number(value: Any) -> bool:
     """Return whether a value is a finite real number, or a tensor of one."""
     is_scalar = isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex()
     value = value.item() if is_scalar else value
-    return isinstance(value, Real) and -LARGEST < value < LARGEST
-
-
-def _is_name(value: Any) -> bool:
-    """Return whether a value can be printed with every line of the log."""
-    is_short = isinstance(value, str) and len(value) <= MAX_NAME
-    return is_short and not any(unicodedata.category(c) == 'Cc' for c in value)
+    return isinstance(value, Real) and math.isfinite(value)
 
 
 def _is_history(value: Any) -> bool:
     return isinstance(value, HistoryBuffer) and len(value.data[0]) > 0
 
 
-def _maps(values: Any, is_key: Callable, is_value: Callable = lambda value: True) -> bool:
-    """Return whether an object maps such keys to such values."""
-    is_valid = isinstance(values, Mapping) and all(map(is_key, values))
-    return is_valid and all(map(is_value, values.values()))
+def _mapping(value: Any) -> Mapping:
+    return value if isinstance(value, Mapping) else {}
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
+def _is_mapping(values: Any, of_keys: type, of_values: type = object) -> bool:
+    return isinstance(values, Mapping) and all(
+        isinstance(key, of_keys) and isinstance(value, of_values) for key, value in values.items()
+    )
 
 
 # What a run reads of the hub's runtime_info, by how the names start.
 RUNTIME_INFOS = {
-    'bad_data': lambda value: _maps(value, _is_text, _is_text),
-    'share_of_the_data': lambda value: _maps(value, _is_name, _is_count),
+    BAD_DATA: lambda value: _is_mapping(value, str, str),
+    STEP_LAYOUT: lambda value: _is_mapping(value, str, int),
     'best_score': _is_number,
     'eta': _is_number,
 }

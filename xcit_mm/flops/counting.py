@@ -4,14 +4,17 @@ Matrix products and convolutions are counted, including those of the attention. 
 softmax, resizing, RoIAlign and NMS are not, as in most tools.
 """
 
+import json
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from ..files import write_whole
 from ..models.layers import XCA
 
 # Modules and parameters by their names, in this package and in timm.
@@ -53,6 +56,25 @@ class Count:
         return Part('total', *map(sum, zip(*rows, strict=True)))
 
 
+def table(count: Count) -> str:
+    """Lay out a count in millions of parameters and billions of multiply-adds."""
+    rows = [('', 'parameters', 'multiply-adds', 'computed')]
+    for part in (*count.parts, count.total):
+        products = (f'{number / 1e9:.2f} G' for number in (part.multiply_adds, part.computed))
+        rows.append((part.name, f'{part.parameters / 1e6:.2f} M', *products))
+    width = max(len(name) for name, *_ in rows)
+    lines = [f'{name:<{width}}{"".join(f"{cell:>15}" for cell in cells)}' for name, *cells in rows]
+    lines.insert(-1, '-' * len(lines[0]))
+    title = '{}, an image of {}x{} pixels'.format(count.model, *count.size)
+    return '\n'.join([title, *lines, *count.notes])
+
+
+def write_json(path: Path, count: Count) -> None:
+    """Write a count as JSON."""
+    with write_whole(path, 'w') as file:
+        json.dump({**asdict(count), 'total': asdict(count.total)}, file, indent=2)
+
+
 def count_part(name: str, module: nn.Module, *inputs: Any) -> tuple[Any, Part]:
     """Return the output of a module without XCA, and its counts."""
     output, counts = _run(module, *inputs)
@@ -63,24 +85,21 @@ def count_part(name: str, module: nn.Module, *inputs: Any) -> tuple[Any, Part]:
 def count_xcit(xcit: nn.Module, size: tuple[int, int]) -> tuple[Any, list[Part]]:
     """Return the output and the parts of an XCiT of this package, or an accelerated one of timm."""
     image = torch.empty(1, 3, *size, device='meta')
-    counts = {}
+    counts = []
     for form in ('direct', None):
         for module in xcit.modules():
             if isinstance(module, XCA):
                 module.form = form
-        output, counts[form] = _run(xcit, image)
+        output, by_module = _run(xcit, image)
+        counts.append(by_module)
     parts = []
     for name, pattern in XCIT_PARTS.items():
-        parameters = sum(
-            p.numel() for n, p in xcit.named_parameters() if re.match(rf'({pattern})(\.|$)', n)
-        )
+        tensors = (p for n, p in xcit.named_parameters() if re.match(rf'({pattern})(\.|$)', n))
+        parameters = sum(p.numel() for p in tensors)
         called = re.compile(rf'{type(xcit).__name__}\.({pattern})')
-        direct, computed = (
-            sum(count for module, count in counts[form].items() if called.fullmatch(module))
-            for form in ('direct', None)
-        )
+        products = [sum(n for module, n in c.items() if called.fullmatch(module)) for c in counts]
         if parameters:
-            parts.append(Part(name, parameters, direct, computed))
+            parts.append(Part(name, parameters, *products))
     return output, parts
 
 

@@ -19,12 +19,9 @@ from .counting import Count, Part, count_part, count_xcit, num_parameters
 
 
 def count_backbone(arch: str, patch_size: int, size: tuple[int, int]) -> Count:
-    """Count a backbone with its pyramid.
+    """Count a backbone with its pyramid, for an image of a size (height, width) in pixels.
 
-    Args:
-        arch: Name of :class:`xcit_mm.XCiT`, such as 's12'.
-        patch_size: 8 or 16.
-        size: Image size (height, width) in pixels.
+    ``arch`` and ``patch_size`` are those of :class:`xcit_mm.XCiT`.
 
     Raises:
         UserError: If there is no such backbone, or the image is too small for it.
@@ -40,7 +37,7 @@ def count_classifier(arch: str, patch_size: int, size: tuple[int, int]) -> Count
 
     In the two class-attention layers the paper counts the queries of all tokens, although only
     that of the class token is used. ``multiply_adds`` follows the paper, ``computed`` does not.
-    The arguments and errors are those of :func:`count_backbone`.
+    For arguments and errors see :func:`count_backbone`.
     """
     require('timm')
     import timm
@@ -97,28 +94,23 @@ def count_config(
 
 
 def _count_heads(model: nn.Module, maps: tuple[Tensor, ...], notes: list[str]) -> list[Part]:
-    if getattr(model, 'roi_head', None) is not None:
-        return _count_region_heads(model, maps, notes)
-    name = 'decode_head' if hasattr(model, 'decode_head') else 'bbox_head'
-    parts = [count_part(name.replace('_', ' '), getattr(model, name), maps)[1]]
-    if getattr(model, 'with_auxiliary_head', False):
-        notes.append('The auxiliary head is used in training only.')
-        parts.append(Part('auxiliary head', num_parameters(model.auxiliary_head), 0, 0))
-    return parts
-
-
-def _count_region_heads(model: nn.Module, maps: tuple[Tensor, ...], notes: list[str]) -> list[Part]:
-    """Count the heads for as many regions as there can be, since the image decides how many."""
-    roi_head = model.roi_head
-    proposals, objects = model.test_cfg.rpn.max_per_img, model.test_cfg.rcnn.max_per_img
-    heads = [('box head', roi_head.bbox_head, roi_head.bbox_roi_extractor, proposals, 'proposals')]
-    if roi_head.with_mask:
-        extractor = roi_head.mask_roi_extractor
-        heads.append(('mask head', roi_head.mask_head, extractor, objects, 'objects'))
+    """Count the heads; those of regions for as many as there can be in an image."""
+    roi_head = getattr(model, 'roi_head', None)
+    if roi_head is None:
+        name = 'decode_head' if hasattr(model, 'decode_head') else 'bbox_head'
+        parts = [count_part(name.replace('_', ' '), getattr(model, name), maps)[1]]
+        if getattr(model, 'with_auxiliary_head', False):
+            notes.append('The auxiliary head is used in training only.')
+            parts.append(Part('auxiliary head', num_parameters(model.auxiliary_head), 0, 0))
+        return parts
     parts = [count_part('RPN head', model.rpn_head, maps)[1]]
+    proposals, objects = model.test_cfg.rpn.max_per_img, model.test_cfg.rcnn.max_per_img
+    heads = [('box', roi_head.bbox_head, roi_head.bbox_roi_extractor, proposals, 'proposals')]
+    if roi_head.with_mask:
+        heads += [('mask', roi_head.mask_head, roi_head.mask_roi_extractor, objects, 'objects')]
     for name, head, extractor, number, what in heads:
         side = extractor.roi_layers[0].output_size
         regions = torch.empty(number, extractor.out_channels, *side, device='meta')
-        parts.append(count_part(name, head, regions)[1])
-        notes.append(f'The {name} is counted for {number} {what}, the most that it gets.')
+        parts.append(count_part(f'{name} head', head, regions)[1])
+        notes.append(f'The {name} head is counted for {number} {what}, the most that it gets.')
     return parts

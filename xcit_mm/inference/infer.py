@@ -32,14 +32,9 @@ def infer(
 ) -> tuple[int, list[str]]:
     """Predict images and videos, and write the predictions and pictures of them to a folder.
 
-    The arguments are those of tools/infer.py; see also :func:`load_model`. An input that cannot
-    be predicted is named on the console, and the others are predicted.
-
-    Returns:
-        The number of images and frames that were predicted, and the sentences on the others.
-
-    Raises:
-        UserError: If the inputs are wrong as a whole.
+    The arguments are those of tools/infer.py. Returns the number of images and frames that were
+    predicted, and a sentence on each of the others, which are also named on the console. Raises a
+    UserError if nothing can be predicted.
     """
     if batch_size < 1:
         raise ArgumentError(f'batch size {batch_size}: not a positive number')
@@ -96,8 +91,8 @@ def _predict(
             raise
         height, width = batch[0].image.shape[:2]
         problem = (
-            f'{width}x{height} pixels need more memory than there is; let the model see fewer '
-            '(no --full-size), or take a machine with more (--device cpu)'
+            f'{width}x{height} pixels do not fit into the memory; let the model see fewer pixels '
+            '(no --full-size), or use a machine with more memory (--device cpu)'
         )
     if len(batch) == 1:
         progress.give_up(f'{batch[0].source}: {problem}')

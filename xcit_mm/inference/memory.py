@@ -7,12 +7,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 MAX_SCORES = 2**25  # numbers that are resized at a time: 128 MiB
 
 
 class SingleUseMaps(Sequence):
-    """Feature maps that are forgotten as soon as they are read."""
+    """Feature maps, each of which is freed once it has been read."""
 
     def __init__(self, maps: Sequence[Tensor]) -> None:
         self._maps: list[Tensor | None] = list(maps)
@@ -27,9 +28,8 @@ class SingleUseMaps(Sequence):
 
 @contextmanager
 def free_backbone_maps(model: nn.Module) -> Iterator[None]:
-    """Free each map of the backbone once the feature pyramid network has read it.
+    """Free each map of the backbone once the FPN has read it, which saves a quarter of the memory.
 
-    mmdet and mmseg hold them until the neck returns, which is a quarter of the peak memory.
     A neck that is not an FPN may read a map twice.
     """
     neck = getattr(model, 'neck', None)
@@ -44,15 +44,11 @@ def free_backbone_maps(model: nn.Module) -> Iterator[None]:
 
 
 def segment(model: nn.Module, data: dict[str, Any]) -> list[Tensor]:
-    """Predict the class of each pixel without the scores of all classes at image size.
+    """Return the labels (H, W) of each image at its original size.
 
-    mmseg resizes the scores of all classes to the size of the image and takes the largest, which
-    needs 14 GB for 150 classes and 24 megapixels. Here, a few classes at a time are resized and
-    compared with the best score so far. The labels are mmseg's, except where two scores are equal
-    up to rounding. Sliding windows and segmentors with their own inference are left to mmseg.
-
-    Returns:
-        Labels (H, W) of each image at its original size.
+    mmseg resizes the scores of all classes to the size of the image, which needs 14 GB for 150
+    classes and 24 megapixels. Here, a few classes at a time are resized and compared with the best
+    score so far. Sliding windows and segmentors with their own inference are left to mmseg.
     """
     if not _has_plain_inference(model):
         return [sample.pred_sem_seg.data[0] for sample in model.test_step(data)]
@@ -63,17 +59,15 @@ def segment(model: nn.Module, data: dict[str, Any]) -> list[Tensor]:
 
 
 def _labels(model: nn.Module, scores: Tensor, meta: dict[str, Any]) -> Tensor:
-    from mmseg.models.utils import resize
-
     size = meta['ori_shape']
     num_classes = max(1, MAX_SCORES // max(math.prod(size), math.prod(meta['img_shape'])))
     best_scores = scores.new_full(size, -torch.inf)
     labels = torch.zeros(size, dtype=torch.long, device=scores.device)
     for first in range(0, scores.shape[1], num_classes):
-        # Like mmseg: to the size that the model has seen, and from there to the original size.
+        # First to the size that the model has seen, then to the original size, as in mmseg.
         part = scores[:, first : first + num_classes].contiguous()
         part = model.decode_head.predict_by_feat(part, [meta])
-        part = resize(part, size, None, 'bilinear', model.align_corners, warning=False)
+        part = F.interpolate(part, size, mode='bilinear', align_corners=model.align_corners)
         part_scores, part_labels = part[0].max(0)
         labels = torch.where(part_scores > best_scores, part_labels + first, labels)
         best_scores = torch.maximum(best_scores, part_scores)

@@ -15,7 +15,7 @@ from mmengine.registry import DefaultScope
 from PIL import Image
 from torch import nn
 
-from ..datasets.config import leaf_datasets
+from ..datasets.check_config import leaf_datasets
 from ..device import choose_device
 from ..engine.config.check import require_parts
 from ..engine.config.errors import config_errors
@@ -97,7 +97,7 @@ class Model:
             height, width = image.shape[:2]
             raise UserError(
                 f'an image of {width}x{height} pixels cannot be resized as the config says '
-                f'({reason(error)}); its own size: --full-size'
+                f'({reason(error)}); let the model see its own size with --full-size'
             ) from None
 
     def _predict(
@@ -106,16 +106,12 @@ class Model:
         names = self.classes, self.palette
         if self.task == 'segmentation':
             dtype = np.uint8 if len(self.classes) <= 256 else np.int16
-            labels = [
-                label_map.cpu().numpy().astype(dtype) for label_map in segment(self.module, data)
-            ]
+            labels = [x.cpu().numpy().astype(dtype) for x in segment(self.module, data)]
             return [Segmentation(*pair, *names) for pair in zip(images, labels, strict=True)]
         results = self.module.test_step(data)
         if 'pred_instances' not in results[0]:
-            raise UserError(
-                f'a {type(self.module).__name__} gives no objects (pred_instances): name a '
-                'detector with boxes, or a segmentor'
-            )
+            kind = type(self.module).__name__
+            raise UserError(f'a {kind} predicts no boxes: name a detector, or a segmentor')
         return [
             Detections.from_instances(result.pred_instances, image, *names)
             for result, image in zip(results, images, strict=True)
@@ -136,11 +132,9 @@ def load_model(
         config: Path of a config file.
         checkpoint: File or URL of a released model, or of what a training of this config wrote.
         device: 'cpu', 'cuda', 'cuda:1'; None: the GPU if there is one, else the CPU.
-        options: Dotted names and values that replace those of the config
-            (see :func:`xcit_mm.engine.config.load.load_config`).
-        trust_checkpoint: Read a checkpoint that holds more than weights, which runs any code
-            in it.
-        full_size: Let the model see images at their own size, without the config's ``Resize``.
+        options: Dotted names and values that replace those of the config.
+        trust_checkpoint: Whether to read a file that holds more than weights, and run code in it.
+        full_size: Whether the model sees images without the config's ``Resize``.
 
     Raises:
         UserError: If the config, an option or the device is invalid, or the checkpoint cannot be

@@ -1,6 +1,7 @@
 """The folder of predictions: pictures, and COCO's JSON or label images."""
 
 import json
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from ..predictions import Detections, Segmentation
 from ..predictions.classes import category_ids
 from .model import Model
 from .sources import Frame
-from .video import VideoWriter
+from .video import write_video
 
 PICTURES, LABELS = 'pictures', 'labels'
 PREDICTIONS, CLASSES = 'predictions.json', 'classes.json'
@@ -35,32 +36,35 @@ class Output:
     """The folder of a model's predictions, within a ``with`` block.
 
     The JSON file, with ``info``, is written at the end of the block, also after an error or
-    Ctrl-C. What an earlier call left is moved into ``earlier_*`` before the first prediction.
+    Ctrl-C. What an earlier call left is moved into ``earlier_*`` at its beginning.
     """
 
     def __init__(self, folder: Path, model: Model, info: dict[str, str]) -> None:
         require_writable(folder)
+        earlier = [path for name in WRITTEN if (path := folder / name).exists()]
+        set_aside(folder, earlier, 'name another --out')
         self._folder, self._palette = folder, model.palette
         self._images: list[dict[str, Any]] = []
         self._annotations: list[dict[str, Any]] = []
-        self._video: VideoWriter | None = None
-        self._is_begun = False
-        classes = zip(category_ids(model.classes), model.classes, model.palette, strict=True)
+        self._video = ExitStack()  # closes the video that is written
+        self._video_path: Path | None = None
+        ids_and_names = zip(category_ids(model.classes), model.classes, strict=True)
         if model.task == 'detection':
-            categories = [dict(id=i, name=name) for i, name, _ in classes]
+            self._json = folder / PREDICTIONS
+            categories = [dict(id=i, name=name) for i, name in ids_and_names]
             content = dict(categories=categories, annotations=self._annotations)
         else:
-            labels = enumerate(classes)
-            content = dict(classes=[dict(label=i, name=n, colour=c) for i, (_, n, c) in labels])
-        self._json = folder / (PREDICTIONS if model.task == 'detection' else CLASSES)
+            self._json = folder / CLASSES
+            labels = enumerate(zip(model.classes, model.palette, strict=True))
+            content = dict(classes=[dict(label=i, name=n, colour=c) for i, (n, c) in labels])
         self._content = dict(info=info, images=self._images, **content)
 
     def __enter__(self) -> 'Output':
         return self
 
-    def __exit__(self, error_type: type | None, *_: object) -> None:
+    def __exit__(self, *error: Any) -> None:
         try:
-            self._end_video(is_complete=error_type is None)
+            self._video.__exit__(*error)
         finally:
             for image in self._images:
                 if not (self._folder / image['picture']).exists():  # of a video that was discarded
@@ -71,10 +75,6 @@ class Output:
 
     def add(self, frame: Frame, prediction: Detections | Segmentation) -> None:
         """Write the prediction for an image, or for the next frame of a video."""
-        if not self._is_begun:
-            earlier = [path for name in WRITTEN if (path := self._folder / name).exists()]
-            set_aside(self._folder, earlier, 'name another --out')
-            self._is_begun = True
         height, width = frame.image.shape[:2]
         image = dict(id=len(self._images) + 1, file_name=frame.source, width=width, height=height)
         name = frame.name
@@ -86,15 +86,15 @@ class Output:
         else:
             image['frame'], image['picture'] = frame.index, f'{PICTURES}/{name}.mp4'
             rows = {'legend_rows': LEGEND_ROWS} if isinstance(prediction, Segmentation) else {}
-            path = self._folder / image['picture']
-            self._append_picture(path, frame.rate, prediction.draw(**rows))
+            self._append_picture(image['picture'], frame.rate, prediction.draw(**rows))
             name = f'{name}/{frame.index:06d}'
         if isinstance(prediction, Segmentation):
             image['labels'] = f'{LABELS}/{name}.png'
-            is_small = prediction.labels.dtype == np.uint8  # PNG has no palette of more colours
-            labels = Image.fromarray(prediction.labels.astype(np.uint8 if is_small else np.uint16))
-            if is_small:
-                labels.putpalette([value for colour in self._palette for value in colour])
+            if prediction.labels.dtype == np.uint8:
+                labels = Image.fromarray(prediction.labels)
+                labels.putpalette(np.array(self._palette, np.uint8).tobytes())
+            else:  # PNG has no palette of more than 256 colours
+                labels = Image.fromarray(prediction.labels.astype(np.uint16))
             self._write_image(image['labels'], labels)
         else:
             for annotation in prediction.to_coco(image['id']):
@@ -107,18 +107,12 @@ class Output:
         with write_whole(path) as file:
             image.save(file, 'JPEG' if path.suffix == '.jpg' else 'PNG', quality=JPEG_QUALITY)
 
-    def _append_picture(self, path: Path, rate: float, picture: np.ndarray) -> None:
-        if self._video is None or self._video.path != path:
-            self._end_video(is_complete=True)
+    def _append_picture(self, name: str, rate: float, picture: np.ndarray) -> None:
+        path = self._folder / name
+        if path != self._video_path:
+            self._video.close()
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._video = VideoWriter(path, rate, picture.shape[1::-1])
-        self._video.add(picture)
-
-    def _end_video(self, is_complete: bool) -> None:
-        video, self._video = self._video, None
-        if video is not None:
-            try:
-                if is_complete:
-                    video.close()
-            finally:
-                video.discard()  # without effect on a video that is closed
+            video = write_video(path, rate, picture.shape[1::-1])
+            self._add_to_video = self._video.enter_context(video)
+            self._video_path = path
+        self._add_to_video(picture)

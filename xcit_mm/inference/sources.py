@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from glob import glob, has_magic
-from itertools import chain, count
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -43,28 +42,29 @@ def find_inputs(
 ) -> tuple[dict[str, str], list[str]]:
     """List the images and videos behind paths, folders, patterns and URLs, each once.
 
-    Returns the sources by name, which is the path below the folder that was named, without
-    suffix; and a sentence on each argument without inputs. Paths behind folders and patterns for
-    which ``is_output`` is true are skipped.
+    Return the sources by name, which is the path below the folder that was named, without suffix;
+    and a sentence on each argument without inputs. ``is_output`` tells which paths to skip.
     """
     sources: dict[str, tuple[str, PurePosixPath]] = {}  # by real path
     problems: list[str] = []
     for argument in arguments:
-        expanded = list(_expand(argument, is_output, problems))
+        expanded = list(_expand(argument, is_output))
         if not expanded:
             kind = 'holds no image or video' if Path(argument).is_dir() else 'matches no file'
             problems.append(f'{argument} {kind}')
         for source, name in expanded:
-            place = source if is_url(source) else os.path.realpath(source)
-            sources.setdefault(place, (source, name))
+            real_path = source if is_url(source) else os.path.realpath(source)
+            sources.setdefault(real_path, (source, name))
     # Some file systems ignore case, and the labels of a video go into a folder of its name.
     taken = {str(folder).casefold() for _, name in sources.values() for folder in name.parents}
     inputs = {}
     for source, name in sources.values():
-        numbered = (name.with_name(f'{name.name}_{number}') for number in count(2))
-        unique = next(n for n in chain([name], numbered) if str(n).casefold() not in taken)
-        taken.add(str(unique).casefold())
-        inputs[str(unique)] = source
+        unique, number = str(name), 1
+        while unique.casefold() in taken:
+            number += 1
+            unique = f'{name}_{number}'
+        taken.add(unique.casefold())
+        inputs[unique] = source
     return inputs, problems
 
 
@@ -101,11 +101,7 @@ def batches(frames: Iterable[Frame], batch_size: int) -> Iterator[list[Frame]]:
 
 
 def to_rgb(image: str | Path | np.ndarray | Image.Image) -> np.ndarray:
-    """Return a path's, URL's or PIL's image, or an array of that kind, as RGB, (H, W, 3) uint8.
-
-    Raises:
-        UserError: If the file cannot be read, or the image has another type, shape or dtype.
-    """
+    """Return the image of a path, a URL or PIL, or an RGB array, as an array (H, W, 3) of uint8."""
     if isinstance(image, (str, Path)):
         return read_image(str(image))
     if isinstance(image, Image.Image):
@@ -116,9 +112,8 @@ def to_rgb(image: str | Path | np.ndarray | Image.Image) -> np.ndarray:
     if not isinstance(image, np.ndarray):
         raise ArgumentError(f'an image is a path, an array or an image of PIL, not {image!r}')
     if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or 0 in image.shape:
-        raise ArgumentError(
-            f'an image is RGB, (H, W, 3) of uint8, but this array is {image.shape} of {image.dtype}'
-        )
+        kind = f'{image.shape} of {image.dtype}'
+        raise ArgumentError(f'an image is RGB, (H, W, 3) of uint8, but this array is {kind}')
     return image
 
 
@@ -132,7 +127,7 @@ def read_image(source: str) -> np.ndarray:
         if is_url(source):
             data = read_url(source, MAX_DOWNLOAD)
         else:
-            data = read_regular(_expand_user(source), MAX_FILE_BYTES)
+            data = read_regular(Path(source), MAX_FILE_BYTES)
         return np.ascontiguousarray(decode(data)[..., ::-1])
     except FileNotFoundError:
         raise UserError(f'{source} does not exist (looked in {Path.cwd()})') from None
@@ -143,41 +138,27 @@ def read_image(source: str) -> np.ndarray:
 
 
 def _expand(
-    argument: str, is_output: Callable[[Path], bool], problems: list[str]
+    argument: str, is_output: Callable[[Path], bool]
 ) -> Iterator[tuple[str, PurePosixPath]]:
     """Yield sources and their names, which two sources may share."""
     if is_url(argument):
         yield argument, _name(unquote(PurePosixPath(argument.partition('?')[0]).stem))
         return
-    path = _expand_user(argument)
-    matches = [path]
-    if has_magic(argument) and not path.exists():
-        paths = map(Path, sorted(glob(str(path), recursive=True)))  # noqa: PTH207  absolute ones
-        matches = [match for match in paths if not is_output(match)]
-
-    def report(error: OSError) -> None:
-        problems.append(f'the folder {error.filename} cannot be read ({reason(error)})')
-
+    matches = [Path(argument)]
+    if has_magic(argument) and not matches[0].exists():
+        paths = map(Path, sorted(glob(argument, recursive=True)))  # noqa: PTH207  absolute ones
+        matches = [path for path in paths if not is_output(path)]
     for match in matches:
         if not match.is_dir():
             yield str(match), _name(match.stem)
             continue
-        visited = set()
-        for parent, folders, files in os.walk(match, onerror=report, followlinks=True):
-            folder, place = Path(parent), os.path.realpath(parent)
-            if place in visited:  # a link may lead to a folder above it
-                folders.clear()
-                continue
-            visited.add(place)
+        for parent, folders, files in os.walk(match):
+            folder = Path(parent)
             folders[:] = sorted(n for n in folders if n[0] != '.' and not is_output(folder / n))
             for name in sorted(files):
                 if name.lower().endswith(IMAGES + VIDEOS) and name[0] != '.':
                     below = PurePosixPath(folder.relative_to(match).as_posix())
                     yield str(folder / name), below / _name(Path(name).stem)
-
-
-def _expand_user(path: str) -> Path:
-    return Path(os.path.expanduser(path))  # noqa: PTH111  Path.expanduser raises for ~1.jpg
 
 
 def _name(stem: str) -> PurePosixPath:

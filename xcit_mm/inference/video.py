@@ -1,17 +1,17 @@
 """The frames of a video, and pictures as a video."""
 
-import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from unittest.mock import patch
 
 import cv2
 import numpy as np
 
+from ..environment import variables
 from ..errors import UserError
 from ..weights.download import is_url
 
-# The containers that FFmpeg may open. It goes by the content, not by the name, and a playlist that
+# The containers that FFmpeg may open. FFmpeg looks at the content, not at the name: a playlist that
 # is called .mp4 would make it read any other file of this machine.
 CONTAINERS = 'avi,asf,flv,matroska,webm,mov,mp4,m4a,3gp,3g2,mj2,mpeg,mpegts,mpegvideo,ogg'
 FFMPEG_OPTIONS = {  # OpenCV reads this environment variable
@@ -26,13 +26,13 @@ COMPLETE = 0.95  # share of the announced frames, which some formats only estima
 def read_video(path: str) -> tuple[int, float, Iterator[np.ndarray]]:
     """Return the announced number of frames, frames per second, and frames as RGB (H, W, 3) uint8.
 
-    Raises a UserError if the file is not a video, or has fewer frames, after the last of them.
+    If there are fewer frames, the iterator raises a UserError after the last of them.
     """
     if is_url(path):
         raise UserError(f'{path}: a video is read from a file; fetch it first')
     if not Path(path).is_file():
         raise UserError(f'{path} does not exist (looked in {Path.cwd()})')
-    with patch.dict(os.environ, FFMPEG_OPTIONS):
+    with variables(FFMPEG_OPTIONS):
         capture = cv2.VideoCapture(path, cv2.CAP_FFMPEG)
     _, first = capture.read()
     if first is None:  # OpenCV opens some files without frames
@@ -47,35 +47,29 @@ def read_video(path: str) -> tuple[int, float, Iterator[np.ndarray]]:
             number += 1
             _, frame = capture.read()
         if number < COMPLETE * length:
-            raise UserError(
-                f'{path}: it is cut off after {number} of {length} frames, which are done'
-            )
+            done = f'{number} of {length} frames'
+            raise UserError(f'{path}: it is cut off after {done}, which are done')
 
     return length, rate if 0 < rate <= MAX_RATE else DEFAULT_RATE, frames()
 
 
-class VideoWriter:
-    """An mp4 file of RGB pictures, which gets its name once it is closed."""
-
-    def __init__(self, path: Path, rate: float, size: tuple[int, int]) -> None:
-        self.path = path
-        self._unfinished = path.with_name(f'.unfinished_{path.name}')
-        codec = cv2.VideoWriter_fourcc(*CODEC)
-        self._writer = cv2.VideoWriter(str(self._unfinished), codec, rate, size)
-        if not self._writer.isOpened():
-            self.discard()
+@contextmanager
+def write_video(
+    path: Path, rate: float, size: tuple[int, int]
+) -> Iterator[Callable[[np.ndarray], None]]:
+    """Yield a function that adds an RGB picture to an mp4 file, which is whole or absent."""
+    unfinished = path.with_name(f'.unfinished_{path.name}')
+    writer = cv2.VideoWriter(str(unfinished), cv2.VideoWriter_fourcc(*CODEC), rate, size)
+    try:
+        if not writer.isOpened():
+            width, height = size
             raise UserError(
-                f'{path}: OpenCV cannot write a video of {size[0]}x{size[1]} pixels at {rate:g} '
+                f'{path}: OpenCV cannot write a video of {width}x{height} pixels at {rate:g} '
                 'pictures a second'
             )
-
-    def add(self, picture: np.ndarray) -> None:
-        self._writer.write(picture[..., ::-1])
-
-    def close(self) -> None:
-        self._writer.release()
-        self._unfinished.replace(self.path)
-
-    def discard(self) -> None:
-        self._writer.release()
-        self._unfinished.unlink(missing_ok=True)
+        yield lambda picture: writer.write(picture[..., ::-1])
+        writer.release()
+        unfinished.replace(path)
+    finally:
+        writer.release()
+        unfinished.unlink(missing_ok=True)

@@ -1,12 +1,8 @@
 """Stand-in for the compiled operators of mmcv, built on torchvision and PyTorch.
 
-mmcv has wheels for few versions of PyTorch, CUDA and Python, and compiling it takes a quarter of
-an hour. mmdet and mmseg import all of ``mmcv.ops``, but our models call only these functions of
-its extension module ``mmcv._ext``, in whose place :func:`install` puts a stand-in. The results
-equal those of compiled mmcv, and for the focal loss those of mmdet's Python code.
-
-To add an operator, write a function with the name and the arguments of the one in ``mmcv._ext``
-in a file of its family, and list it in ``OPERATORS``.
+mmcv has wheels for few versions of PyTorch, and compiling it takes a quarter of an hour. Our models
+call only the functions in ``OPERATORS``, with the names and arguments of those in ``mmcv._ext``.
+The results equal those of compiled mmcv, and for the focal loss those of mmdet's Python code.
 """
 
 import os
@@ -37,10 +33,7 @@ NOTICE = (
 
 
 def install() -> None:
-    """Put the stand-in in the place of ``mmcv._ext`` if mmcv is installed without it.
-
-    The environment variable ``XCIT_MM_MMCV_FALLBACK=0`` prevents this.
-    """
+    """Replace a missing ``mmcv._ext``, unless XCIT_MM_MMCV_FALLBACK=0."""
     if os.environ.get(SWITCH, '1') == '0' or EXTENSION in sys.modules:
         return
     mmcv = find_spec('mmcv')  # finds an editable installation as well, and does not import it
@@ -48,13 +41,13 @@ def install() -> None:
         sys.modules[EXTENSION] = _StandIn()
 
 
-def in_force() -> bool:
+def is_active() -> bool:
     """Return whether mmcv uses the stand-in."""
     return isinstance(sys.modules.get(EXTENSION), _StandIn)
 
 
 class _StandIn(ModuleType):
-    """A module with every operator; those that are not listed raise NotImplementedError."""
+    """A module with every operator; those that are missing raise NotImplementedError if called."""
 
     def __init__(self) -> None:
         super().__init__(EXTENSION, __doc__)

@@ -17,27 +17,12 @@ def roi_align_forward(
     pool_mode: int,
     aligned: bool,
 ) -> None:
-    """Average-pool regions of a map into ``output``.
-
-    Args:
-        input: (B, C, H, W).
-        rois: (n, 5) image index, x1, y1, x2, y2 in pixels.
-        output: (n, C, aligned_height, aligned_width), overwritten.
-        argmax_y: Unused; max-pooling needs it.
-        argmax_x: Unused; max-pooling needs it.
-        aligned_height: Bins along y.
-        aligned_width: Bins along x.
-        spatial_scale: Cells of the map per pixel.
-        sampling_ratio: Samples per bin and axis; 0: as many as cells.
-        pool_mode: 1, average; torchvision does not have 0, maximum.
-        aligned: Whether pixel centres are at half-integers.
-    """
+    """Average-pool regions (n, 5) of a map (B, C, H, W) into ``output``."""
     import torchvision  # noqa: F401  registers torch.ops.torchvision
 
     if pool_mode != 1:
         raise NotImplementedError(
-            "roi_align: pool_mode='max' exists in compiled mmcv only, and mmcv._ext is not "
-            "there; use pool_mode='avg'"
+            "roi_align: pool_mode='max' exists in compiled mmcv only; use pool_mode='avg'"
         )
     options = spatial_scale, aligned_height, aligned_width, sampling_ratio, aligned
     output.copy_(torch.ops.torchvision.roi_align(*_at_least_float32(input, rois), *options))

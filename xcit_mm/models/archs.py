@@ -39,10 +39,9 @@ def resolve_arch(arch: str | dict[str, Any]) -> Arch:
         return ARCHS[arch]
     if isinstance(arch, dict) and arch.keys() == {'embed_dim', 'depth', 'num_heads', 'eta'}:
         counts = arch['embed_dim'], arch['depth'], arch['num_heads']
-        positive = all(isinstance(n, int) and n > 0 for n in counts)
-        if positive and arch['embed_dim'] % 8 == 0 and isinstance(arch['eta'], (int, float)):
+        if all(isinstance(n, int) and n > 0 for n in counts) and arch['embed_dim'] % 8 == 0:
             return Arch(**arch, drop_path_rate=dict.fromkeys(PATCH_SIZES, 0.0))
     raise ArgumentError(
         f'arch={arch!r} is not one of {tuple(ARCHS)} or a dict of embed_dim (a multiple of 8), '
-        'depth and num_heads (integers > 0) and eta (a number)'
+        'depth and num_heads (integers > 0) and eta'
     )

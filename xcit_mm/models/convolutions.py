@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..ops.mlp import gelu_
 from ..ops.recompute import recompute
 from .plain import CONVOLUTIONS, is_plain
 
@@ -15,9 +14,9 @@ from .plain import CONVOLUTIONS, is_plain
 class ConvStack(nn.Sequential):
     """Convolutions, plain or transposed, each but the last followed by BatchNorm and GELU.
 
-    Layers may be grouped in Sequentials. The backward pass recomputes BatchNorm and GELU;
-    inference folds BatchNorm, an affine map per channel, into the preceding convolution. If a
-    layer is not plain (see :func:`xcit_mm.models.plain.is_plain`), all layers are called in turn.
+    Layers may be grouped in Sequentials. The backward pass recomputes BatchNorm and GELU, and
+    inference folds BatchNorm into the preceding convolution. If a layer is not plain (see
+    :func:`xcit_mm.models.plain.is_plain`), all layers are called in turn.
 
     Shape:
         (B, C, H, W) to (B, C', H', W').
@@ -35,6 +34,11 @@ class ConvStack(nn.Sequential):
         for start, end in zip(starts, [*starts[1:], len(layers)], strict=True):
             x = _infer(x, *layers[start:end])
         return x
+
+
+def gelu_(x: Tensor) -> Tensor:
+    """Apply GELU in place, to a tensor that nothing else needs."""
+    return torch.ops.aten.gelu_(x)
 
 
 def convolve(conv: nn.Module, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

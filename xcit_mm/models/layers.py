@@ -1,17 +1,16 @@
 """Layers of XCiT: patch embedding, position, attention, local interaction, MLP and block.
 
-Paper: XCiT: Cross-Covariance Image Transformers, arXiv 2106.09681, section 3. Parameter names
-match the authors' release, so that its weights load without renaming.
-
-XCA, LPI and Mlp compute with the weights of their layers, which is faster and keeps less for the
-backward pass. If a layer is not plain (see :func:`xcit_mm.models.plain.is_plain`), they call their
-layers one by one instead. Their ``scale`` (C,) multiplies the channels of the output (LayerScale).
+Parameter names match the authors' release. XCA, LPI and Mlp compute with the weights of their
+layers, which is faster and keeps less for the backward pass. If a layer is not plain (see
+:func:`xcit_mm.models.plain.is_plain`), they call their layers instead. Their ``scale`` (C,)
+multiplies the channels of the output (LayerScale).
 
 Letters in shapes: B images, N tokens (N = H * W), C channels, h heads of d = C / h channels.
+Sections are those of the paper (XCiT, arXiv 2106.09681).
 """
 
 import math
-from functools import lru_cache
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -19,21 +18,23 @@ from torch.nn import functional as F
 
 from ..environment import require
 from ..errors import ArgumentError
-from ..ops.mlp import gelu_, mlp, token_chunks
 from ..ops.recompute import recompute
-from ..ops.tracing import computed_dtype, is_intercepted
+from ..ops.tracing import computed_dtype, is_captured
 from ..ops.xca import cross_covariance, xca
-from .convolutions import ConvStack, batch_norm_affine, convolve
+from .convolutions import ConvStack, batch_norm_affine, convolve, gelu_
 from .plain import has_plain_layers, is_plain
 
 POSITION_DIM = 32  # for each of y and x
 
+# Tokens whose values inside the MLP fit the cache of a CPU, so that their memory is reused. Larger
+# blocks come from the system as new pages every time, which costs more than GELU itself.
+CPU_CHUNK = 1024
+
 
 class ConvPatchEmbed(nn.Module):
-    """Patch embedding: stride-2 convolutions with BatchNorm, and GELU between them.
+    """Patch embedding: stride-2 convolutions with BatchNorm, and GELU between them (section 3.3).
 
-    Paper, section 3.3. Patch size 8 takes three convolutions and 16 takes four. Each doubles the
-    channels, up to ``dim``, a multiple of 8.
+    Each convolution doubles the channels, up to ``dim``, a multiple of 8.
 
     Shape:
         (B, 3, H, W) to (B, C, ceil(H / patch_size), ceil(W / patch_size)) in channels-last
@@ -42,13 +43,11 @@ class ConvPatchEmbed(nn.Module):
 
     def __init__(self, dim: int, patch_size: int) -> None:
         super().__init__()
+        channels = [3, *(dim // 2**i for i in reversed(range(int(math.log2(patch_size)))))]
         layers: list[nn.Module] = []
-        in_channels = 3
-        for i in reversed(range(int(math.log2(patch_size)))):
-            out_channels = dim // 2**i
-            conv = nn.Conv2d(in_channels, out_channels, 3, stride=2, padding=1, bias=False)
-            layers += [nn.Sequential(conv, nn.BatchNorm2d(out_channels)), nn.GELU()]
-            in_channels = out_channels
+        for c_in, c_out in pairwise(channels):
+            conv = nn.Conv2d(c_in, c_out, 3, stride=2, padding=1, bias=False)
+            layers += [nn.Sequential(conv, nn.BatchNorm2d(c_out)), nn.GELU()]
         self.proj = ConvStack(*layers[:-1])
 
     def forward(self, x: Tensor) -> Tensor:
@@ -56,11 +55,10 @@ class ConvPatchEmbed(nn.Module):
 
 
 class FourierPosition(nn.Module):
-    """Sinusoidal position encoding of y and x, projected to the channels of the tokens.
+    """Sinusoidal encoding of y and x, projected to the channels of the tokens (section 3.3).
 
-    Paper, section 3.3. Coordinates 1..H are scaled to (0, 2 pi], so that an encoding means the
-    same relative place at every resolution. The projection of (y, x) is the sum of a projection
-    of y and a projection of x, which take H + W instead of H * W places.
+    Coordinates 1..H are scaled to (0, 2 pi], so that an encoding means the same relative place at
+    every resolution. The sum of projections of y and of x is that of (y, x), at H + W places only.
 
     Shape:
         Size (H, W) in tokens to (1, C, H, W), the same for every image of a batch.
@@ -71,11 +69,9 @@ class FourierPosition(nn.Module):
         self.token_projection = nn.Conv2d(2 * POSITION_DIM, dim, kernel_size=1)
 
     def forward(self, H: int, W: int) -> Tensor:
-        # A fake tensor, or a tensor of a graph, must not enter the cache.
-        encode = _encode.__wrapped__ if is_intercepted() else _encode
         weight = next(self.token_projection.parameters())  # (C, 64, 1, 1)
-        y = encode(H, weight.device).to(weight.dtype)[:, None]  # (H, 1, 32)
-        x = encode(W, weight.device).to(weight.dtype)  # (W, 32)
+        y = _encode(H, weight.device).to(weight.dtype)[:, None]  # (H, 1, 32)
+        x = _encode(W, weight.device).to(weight.dtype)  # (W, 32)
         if not is_plain(self.token_projection):
             grid = torch.cat((y.expand(H, W, -1), x.expand(H, W, -1)), dim=-1).permute(2, 0, 1)
             return self.token_projection(grid[None]).to(weight.dtype)
@@ -84,42 +80,34 @@ class FourierPosition(nn.Module):
         return position.permute(2, 0, 1)[None]
 
 
-@lru_cache(maxsize=256)  # a few kilobytes per side of an image
 def _encode(length: int, device: torch.device) -> Tensor:
     """Return (length, 32): sines at even places, cosines at odd places, in float32."""
-    with torch.inference_mode(False):  # training may use a cached tensor later
-        place = torch.arange(1, length + 1, device=device, dtype=torch.float32)
-        place = place / (length + 1e-6) * (2 * math.pi)
-        channel = torch.arange(POSITION_DIM, device=device, dtype=torch.float32)
-        phase = place[:, None] / 10000 ** (2 * (channel // 2) / POSITION_DIM)
-        return torch.stack((phase[:, 0::2].sin(), phase[:, 1::2].cos()), dim=-1).flatten(1)
+    place = torch.arange(1, length + 1, device=device, dtype=torch.float32)
+    place = place / (length + 1e-6) * (2 * math.pi)
+    channel = torch.arange(0, POSITION_DIM, 2, device=device, dtype=torch.float32)
+    phase = place[:, None] / 10000 ** (channel / POSITION_DIM)  # (length, 16)
+    return torch.stack((phase.sin(), phase.cos()), dim=-1).flatten(1)
 
 
 class XCA(nn.Module):
-    """Cross-covariance attention: channels attend to channels instead of tokens to tokens.
+    """Cross-covariance attention: channels attend to channels instead of tokens (section 3.2).
 
-    Paper, section 3.2, equation 2. The cost is linear in the number of tokens.
-
-    Args:
-        dim: Channels C, a multiple of ``num_heads``.
-        num_heads: Heads h, each with a learned temperature.
-        qkv_bias: Whether the projection to q, k and v has a bias.
-
-    Attributes:
-        form: Argument of :func:`xcit_mm.ops.xca`. Default: None, the faster form.
+    The cost is linear in the number of tokens. Each of the h heads has a learned temperature.
+    ``form`` is that of :func:`xcit_mm.ops.xca`.
 
     Shape:
         (B, N, C) to (B, N, C).
     """
 
-    def __init__(self, dim: int, num_heads: int, qkv_bias: bool = True) -> None:
+    form: str | None = None
+
+    def __init__(self, dim: int, num_heads: int) -> None:
         super().__init__()
         if dim % num_heads:
             raise ArgumentError(f'dim={dim} is not a multiple of num_heads={num_heads}')
         self.num_heads = num_heads
-        self.form: str | None = None
         self.temperature = nn.Parameter(torch.ones(num_heads, 1, 1))
-        self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
+        self.qkv = nn.Linear(dim, 3 * dim)
         self.attn_drop = nn.Dropout(0.0)
         self.proj = nn.Linear(dim, dim)
         self.proj_drop = nn.Dropout(0.0)
@@ -128,17 +116,16 @@ class XCA(nn.Module):
         if not has_plain_layers(self):
             x = cross_covariance(self.qkv(x), self.temperature, self.attn_drop)
             return self.proj_drop(_scaled(self.proj(x), scale))
-        qkv = self.qkv.weight, self.qkv.bias
         drop = self.attn_drop.p if self.training else 0.0
-        x = xca(x, *qkv, self.temperature, *_scaled_weights(self.proj, scale), drop, self.form)
-        return self.proj_drop(x)
+        parameters = self.qkv.weight, self.qkv.bias, self.temperature
+        y = xca(x, *parameters, *_scaled_weights(self.proj, scale), drop, self.form)
+        return self.proj_drop(y)
 
 
 class LPI(nn.Module):
-    """Local patch interaction: depthwise 3x3 convolution, GELU, BatchNorm, depthwise 3x3.
+    """Local patch interaction of neighbouring tokens: two depthwise convolutions (section 3.3).
 
-    Paper, section 3.3. It lets neighbouring tokens communicate, which XCA does only through the
-    statistics of channels. The backward pass recomputes GELU and BatchNorm.
+    The backward pass recomputes GELU and BatchNorm.
 
     Shape:
         (B, N, C) and the size (H, W) in tokens, N = H * W, to (B, N, C).
@@ -171,6 +158,8 @@ class LPI(nn.Module):
 class Mlp(nn.Module):
     """Two linear layers with GELU between them and four times the channels inside.
 
+    The backward pass recomputes GELU, whose output is as large as that of the first layer.
+
     Shape:
         (..., C) to (..., C).
     """
@@ -183,7 +172,11 @@ class Mlp(nn.Module):
     def forward(self, x: Tensor, scale: Tensor | None = None) -> Tensor:
         if not has_plain_layers(self):
             return _scaled(self.fc2(F.gelu(self.fc1(x))), scale)
-        return mlp(x, self.fc1.weight, self.fc1.bias, *_scaled_weights(self.fc2, scale))
+        weights = _scaled_weights(self.fc2, scale)
+        x = self.fc1(x)  # (..., 4 C)
+        if not torch.is_grad_enabled():
+            return F.linear(gelu_(x), *weights)
+        return recompute(lambda x: F.linear(F.gelu(x), *weights), x, within=self)
 
 
 def _scaled(x: Tensor, scale: Tensor | None) -> Tensor:
@@ -208,17 +201,11 @@ def map_to_tokens(x: Tensor) -> Tensor:
 
 
 class XCABlock(nn.Module):
-    """Block of XCiT: attention, local interaction and MLP, each normed, scaled and added.
+    """Attention, local interaction and MLP, each normed, scaled and added (figure 1).
 
-    Paper, figure 1 and section 3.3. The numbers in the names follow the release, in which the
-    local interaction, the second branch, has number 3.
-
-    Args:
-        dim: Channels C.
-        num_heads: Heads h of the attention.
-        eta: Initial value of LayerScale (Touvron et al., "Going deeper with image
-            transformers"), which makes models of 24 blocks trainable.
-        drop_path: Probability that a sample skips a branch in training.
+    The numbers in the names follow the release, in which the local interaction, the second branch,
+    has number 3. LayerScale (Touvron et al., "Going deeper with image transformers") starts at
+    ``eta``; ``drop_path`` is the probability that a sample skips a branch in training.
 
     Shape:
         (B, N, C) and the size (H, W) in tokens, N = H * W, to (B, N, C).
@@ -259,16 +246,18 @@ class XCABlock(nn.Module):
 
     def _can_infer_in_place(self) -> bool:
         """Return whether no hook sees a tensor that is overwritten, or tokens in chunks."""
-        for branch in (self.attn, self.mlp):
-            if not is_plain(branch, self.BRANCHES) or not has_plain_layers(branch):
-                return False
-        return is_plain(self.norm3) and is_plain(self.norm2)
+        branches = self.attn, self.mlp
+        are_plain = all(is_plain(b, self.BRANCHES) and has_plain_layers(b) for b in branches)
+        return are_plain and is_plain(self.norm3) and is_plain(self.norm2)
 
     def _infer_in_place(self, x: Tensor, H: int, W: int) -> Tensor:
         # One new tensor collects the branches. LayerScale is a factor of these additions.
         y = self.attn(self.norm1(x)).to(x.dtype)
         y = torch.addcmul(x, self.gamma1, y, out=y)
         y.addcmul_(self.gamma3, self.local_mp(self.norm3(y), H, W).to(y.dtype))
-        for tokens in token_chunks(y):
-            tokens.addcmul_(self.gamma2, self.mlp(self.norm2(tokens)).to(y.dtype))
+        tokens = y.flatten(0, -2)
+        is_wide = computed_dtype(x) in (torch.float32, torch.float64)
+        in_chunks = x.device.type == 'cpu' and is_wide and not is_captured()
+        for chunk in tokens.split(CPU_CHUNK) if in_chunks else (tokens,):
+            chunk.addcmul_(self.gamma2, self.mlp(self.norm2(chunk)).to(y.dtype))
         return y

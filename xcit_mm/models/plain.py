@@ -10,7 +10,7 @@ PYTORCH_LAYERS = (nn.Linear, *CONVOLUTIONS, *NORMS, nn.GELU, nn.Dropout)
 def is_plain(layer: nn.Module, types: tuple[type[nn.Module], ...] = PYTORCH_LAYERS) -> bool:
     """Return whether a layer does exactly what its class does, unchanged and unobserved.
 
-    Only plain layers may be read as weights; any other layer is called. A layer is not plain if
+    A layer is not plain, and must be called, if
 
     - its class is not one of ``types``, but a subclass (LoRA, quantisation-aware training), a
       wrapper, a replacement (``quantize_dynamic``), or the class of a parametrised layer;
@@ -18,8 +18,8 @@ def is_plain(layer: nn.Module, types: tuple[type[nn.Module], ...] = PYTORCH_LAYE
     - its ``forward`` was replaced on the instance;
     - its weight is a wrapper tensor subclass, such as a quantised weight of torchao.
 
-    Global module hooks do not count: PyTorch's FLOP counter and profilers observe a model
-    through them, and it must compute the same while it is observed.
+    Global module hooks do not count: PyTorch's FLOP counter and profilers observe a model through
+    them, and it must compute the same while it is observed.
     """
     return (
         type(layer) in types

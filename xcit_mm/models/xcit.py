@@ -21,8 +21,7 @@ class XCiT(BaseModule):
     """Cross-Covariance Image Transformer with outputs at strides 4, 8, 16 and 32.
 
     Paper: arXiv 2106.09681. State-dict names match the authors' detectors and segmentors. mmdet
-    and mmseg both build it from ``dict(type='XCiT', arch='s12', patch_size=8)``, because it is
-    registered in the common parent of their registries.
+    and mmseg both build it from ``dict(type='XCiT', arch='s12', patch_size=8)``.
 
     Args:
         arch: 'n12', 't12', 't24', 's12', 's24', 'm24' or 'l24', or a dict with
@@ -37,10 +36,9 @@ class XCiT(BaseModule):
             intermediate tensors: less memory, more time, the same gradients.
         frozen_stages: -1 trains everything, 0 freezes the patch and position embeddings, and
             n > 0 the first n blocks as well. Frozen parts stay in evaluation mode.
-        out_norm: Whether a LayerNorm normalises the channels of each output map, as in ResT's
-            RetinaNet (arXiv 2105.13677, appendix).
-        init_cfg: ``dict(type='Pretrained', checkpoint=<path, URL or timm://NAME>)`` starts
-            from pretrained weights.
+        out_norm: Whether a LayerNorm normalises the channels of each map, as in ResT's RetinaNet
+            (arXiv 2105.13677, appendix).
+        init_cfg: ``dict(type='Pretrained', checkpoint=<path, URL or timm://NAME>)``, or None.
 
     Shape:
         (B, 3, H, W) to a tuple of four maps (B, C, H_i, W_i), C = ``embed_dim``. With
@@ -73,10 +71,7 @@ class XCiT(BaseModule):
         if frozen_stages not in range(-1, depth + 1):
             raise ArgumentError(f'frozen_stages={frozen_stages!r} is not in -1..{depth}')
         if init_cfg is not None and not (isinstance(init_cfg, dict) and 'type' in init_cfg):
-            raise ArgumentError(
-                f'init_cfg={init_cfg!r} is not a '
-                "dict(type='Pretrained', checkpoint=<path, URL or timm://NAME>)"
-            )
+            raise ArgumentError(f"init_cfg={init_cfg!r} is not a dict(type='Pretrained', ...)")
 
         self.patch_size = patch_size
         self.out_indices = _resolve_out_indices(out_indices, depth)
@@ -135,10 +130,8 @@ class XCiT(BaseModule):
 
     def _check_image(self, x: Tensor) -> None:
         if x.ndim != 4 or x.shape[1] != 3:
-            raise ArgumentError(
-                f'an image batch of shape {tuple(x.shape)} is not (B, 3, H, W): XCiT takes 3 '
-                'channels (RGB)'
-            )
+            shape = tuple(x.shape)
+            raise ArgumentError(f'images of shape {shape} are not (B, 3, H, W), 3 channels (RGB)')
         smallest = 32 - self.patch_size + 1  # ceil(smallest / patch_size) * patch_size == 32
         if min(x.shape[2:]) < smallest:
             raise ArgumentError(

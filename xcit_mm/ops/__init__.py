@@ -1,7 +1,6 @@
 """Operators with the values of the layers they replace, at less arithmetic and memory."""
 
-from .mlp import mlp
 from .recompute import recompute
 from .xca import xca
 
-__all__ = ['mlp', 'recompute', 'xca']
+__all__ = ['recompute', 'xca']

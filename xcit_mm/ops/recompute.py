@@ -17,14 +17,9 @@ def recompute(
 ) -> Tensor:
     """Return ``function(*args)`` and keep only the arguments for the backward pass.
 
-    The backward pass calls ``function`` again, up to the inputs of its last operation: a
-    convolution or matrix product at the end is not computed twice.
-
-    Args:
-        function: Function to recompute.
-        args: Arguments of the function.
-        within: Module with the BatchNorm layers whose statistics are updated only once.
-        random: Whether ``function`` draws random numbers, the same in both calls.
+    The backward pass calls ``function`` again, up to the inputs of its last operation. It updates
+    the statistics of the BatchNorm layers in ``within`` only once, and draws the same random
+    numbers again if ``random``.
     """
     if not torch.is_grad_enabled() or is_captured():
         return function(*args)
@@ -38,7 +33,7 @@ def recompute(
 
 
 class _FrozenStatistics(AbstractContextManager):
-    """Reusable context in which BatchNorm does not update its running statistics."""
+    """Context, for several uses, in which BatchNorm does not update its running statistics."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module

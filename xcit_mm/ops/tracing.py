@@ -6,22 +6,13 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-if hasattr(torch.compiler, 'is_compiling'):  # PyTorch 2.3 and later
-    from torch.compiler import is_compiling
-else:
-    from torch._dynamo import is_compiling
-
 
 def computed_dtype(x: Tensor) -> torch.dtype:
     """Return the dtype in which autocast computes with ``x``, or that of ``x`` without autocast."""
     device = x.device.type
     if x.dtype == torch.float64 or x.is_meta:  # autocast leaves both as they are
         return x.dtype
-    if hasattr(torch, 'get_autocast_dtype'):  # PyTorch 2.4 and later
-        return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
-    if device == 'cpu':
-        return torch.get_autocast_cpu_dtype() if torch.is_autocast_cpu_enabled() else x.dtype
-    return torch.get_autocast_gpu_dtype() if torch.is_autocast_enabled() else x.dtype
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 
 
 def without_autocast(x: Tensor) -> AbstractContextManager:
@@ -34,13 +25,13 @@ def is_captured() -> bool:
 
     Operators then show their plain composition: the compiler decides what to recompute.
     """
-    return is_compiling() or torch.jit.is_tracing()
+    return torch.compiler.is_compiling() or torch.jit.is_tracing()
 
 
 def is_intercepted() -> bool:
     """Return whether a tracer, vmap or a counter intercepts operations; values may be missing."""
     return (
-        is_captured()
+        is_captured()  # first: a compiler cannot trace the other two
         or _get_current_dispatch_mode() is not None
         or torch._C._are_functorch_transforms_active()
     )

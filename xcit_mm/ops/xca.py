@@ -25,19 +25,14 @@ CPU_CHUNK = 2048  # tokens that are centred and multiplied while they are in the
 EPS = 1e-12  # smallest norm by which a query or key is divided, as in F.normalize
 
 # (slope, offset): the Gram form is faster from N = slope * C + offset tokens on, as measured on a
-# CPU (docs/performance.md). Elsewhere it is an estimate from the arithmetic: 2 N C^2 + 3 C^3
-# against 4 N C^2 + 2 N C d of the direct form.
-CROSSOVER = {
-    ('cpu', torch.float32): (1.4, 150),
-    ('cpu', torch.float64): (1.4, 150),
-    ('cpu', torch.bfloat16): (3.0, 150),
-    ('cpu', torch.float16): (0.0, 0),
-}
+# CPU (docs/performance.md). Elsewhere this is an estimate from the number of multiplications.
+CPU_CROSSOVER = {torch.bfloat16: (3.0, 150), torch.float16: (0.0, 0)}
+CPU_CROSSOVER_WIDE = (1.4, 150)  # float32 and float64
 CROSSOVER_ELSEWHERE = (2.0, 0)
 
 # The Gram form squares tokens: rounding errors of large directions can hide a small query or key.
-# At an amplification of relative errors of 1e4, its errors in float32 are three times those of the
-# direct form (docs/performance.md).
+# If relative errors are amplified 1e4 times, those in float32 are three times as large as those of
+# the direct form (docs/performance.md).
 MAX_AMPLIFICATION = 1e4
 
 
@@ -56,23 +51,21 @@ def xca(
     Per head, q and k are L2-normalised over the tokens. The d x d attention matrix
     softmax(q^T k * temperature), with a row for each channel of q, mixes the channels of v.
 
-    The Gram form sums products of tokens, and handles C x C matrices, in float32. It is as
-    accurate as the direct form for tokens of similar size, such as the output of a LayerNorm. It
-    loses digits if single tokens, or a direction that q and k hardly see, are more than 100 times
-    as large as the rest, and overflows if the squares of tokens do. On a CPU such tokens take the
-    direct form. Other devices and compiled graphs do not check for them, which would synchronise
-    the device: pass ``form='direct'``.
+    The Gram form loses digits if single tokens, or a direction that q and k hardly see, are more
+    than 100 times as large as the rest, and overflows if the squares of tokens do. On a CPU, such
+    tokens take the direct form. Other devices and compiled graphs do not check for them, which
+    would synchronise the device: pass ``form='direct'``.
 
     Args:
         x: Tokens.
         qkv_weight: Weight of the projection to q, k and v, in this order, each head by head.
         qkv_bias: Bias of this projection, or None.
-        temperature: One factor per head.
+        temperature: Factor of each head.
         proj_weight: Weight of the output projection.
         proj_bias: Bias of the output projection, or None.
         attn_drop: Dropout probability of the attention matrix.
-        form: 'direct' or 'gram'. Default: the faster form, as measured; the direct form in an
-            exported graph, which must hold for any number of tokens.
+        form: 'direct' or 'gram'. Default: the faster form, or the direct form in an exported
+            graph, which must hold for any number of tokens.
 
     Shape:
         x: (B, N, C); qkv_weight: (3 C, C); qkv_bias: (3 C,); temperature: (h, 1, 1);
@@ -85,7 +78,7 @@ def xca(
     if form is None:
         exported = hasattr(torch.compiler, 'is_exporting') and torch.compiler.is_exporting()
         form = 'direct' if exported else faster_form(*x.shape[1:], computed_dtype(x), x.device.type)
-        # Only values tell whether x is in range; a fake tensor, which is a subclass, has none.
+        # Whether x is in range depends on its values; a fake tensor, which is a subclass, has none.
         if form == 'gram' and type(x) is Tensor and x.device.type == 'cpu' and not is_intercepted():
             y = _gram(*arguments, max_amplification=MAX_AMPLIFICATION)
             return _direct(*arguments) if y is None else y
@@ -96,31 +89,27 @@ def xca(
 
 def faster_form(N: int, C: int, dtype: torch.dtype, device_type: str) -> str:
     """Return 'direct' for few tokens and 'gram' for many."""
-    device_type = device_type.replace('meta', 'cpu')  # where the operations of a CPU are counted
-    slope, offset = CROSSOVER.get((device_type, dtype), CROSSOVER_ELSEWHERE)
+    slope, offset = CROSSOVER_ELSEWHERE
+    if device_type in ('cpu', 'meta'):  # tools/get_flops.py counts on the meta device
+        slope, offset = CPU_CROSSOVER.get(dtype, CPU_CROSSOVER_WIDE)
     return 'gram' if slope * C + offset <= N else 'direct'
 
 
 def cross_covariance(
     qkv: Tensor, temperature: Tensor, attn_drop: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """Compute equation 2 of the paper as written, between the two projections.
-
-    Shape:
-        qkv: (B, N, 3 C); temperature: (h, 1, 1). Output: (B, N, C).
-    """
+    """Compute equation 2 of the paper from q, k and v, (B, N, 3 C), without the projections."""
     B, N, _ = qkv.shape
     h = temperature.shape[0]
     q, k, v = qkv.reshape(B, N, 3, h, -1).permute(2, 0, 3, 4, 1)  # (B, h, d, N) each
-    q = F.normalize(q, dim=-1, eps=EPS)
-    k = F.normalize(k, dim=-1, eps=EPS)
+    q, k = F.normalize(q, dim=-1, eps=EPS), F.normalize(k, dim=-1, eps=EPS)
     attn = (q @ k.transpose(-2, -1)) * temperature  # (B, h, d, d)
     attn = attn_drop(attn.softmax(dim=-1))
     return (attn @ v).permute(0, 3, 1, 2).reshape(B, N, -1)
 
 
 def _direct(x, qkv_weight, qkv_bias, temperature, proj_weight, proj_bias, attn_drop) -> Tensor:
-    """Compute the direct form, with about 4 N C^2 + 2 N C d multiplications."""
+    """Compute equation 2, with about 4 N C^2 + 2 N C d multiplications."""
     qkv = F.linear(x, qkv_weight, qkv_bias)  # (B, N, 3 C)
     y = cross_covariance(qkv, temperature, lambda attn: F.dropout(attn, attn_drop))
     return F.linear(y, proj_weight, proj_bias)
@@ -167,9 +156,8 @@ def _gram(
             if not _amplification(Wqk, G, mean, variance, N) <= limit:  # NaN is out of range, too
                 return None
         WqG, Wk = WG[:, :C].unflatten(1, (h, -1)), Wqk[C:].unflatten(0, (h, -1))
-        attn = _normalized(WqG @ Wk.mT, mean, variance, N)
-        attn = attn * temperature.to(attn.dtype)
-        attn = attn.softmax(dim=-1).to(dtype)  # (B, h, d, d)
+        attn = _normalized(WqG @ Wk.mT, mean, variance, N)  # (B, h, d, d)
+        attn = (attn * temperature.to(attn.dtype)).softmax(dim=-1).to(dtype)
         attn = F.dropout(attn, attn_drop)
 
         Wp = proj_weight.to(dtype)
@@ -185,7 +173,7 @@ FORMS = {'direct': _direct, 'gram': _gram}
 
 
 def _amplification(Wqk: Tensor, G: Tensor, mean: Tensor, variance: Tensor, N: int) -> float:
-    """Bound the relative error of the squared norms of q and k in units of that of G."""
+    """Bound the relative error of the squared norms of q and k, divided by that of G."""
     size = Wqk.square().sum(-1) * torch.linalg.matrix_norm(G)[:, None]  # (B, 2 C)
     return (size / (variance + mean.square()).clamp_min(EPS**2 / N)).max().item()
 
@@ -200,7 +188,7 @@ def _normalized(covariance: Tensor, mean: Tensor, variance: Tensor, N: int) -> T
 
 
 def _widened(t: Tensor) -> Tensor:
-    # If the tokens have a large mean, large terms cancel in q and k and in the gradients.
+    # If the mean of the tokens is large, large terms cancel in q and k and in the gradients.
     return t.double() if t.device.type in ('cpu', 'cuda') else t
 
 
@@ -208,7 +196,7 @@ def _moments(x: Tensor) -> tuple[Tensor, Tensor]:
     """Return the covariance over the tokens, in at least float32, and the mean of x (B, N, C)."""
     N = x.shape[1]
     dtype = torch.promote_types(x.dtype, torch.float32)
-    # Centring by the mean of a sample saves a pass over all tokens; both results are corrected
+    # Centring by the mean of a sample saves a pass over all tokens; G and the mean are corrected
     # afterwards. The centre is rounded to the dtype of x, so that both dtypes represent it.
     sample = x[:, :: (N - 1) // SAMPLED_TOKENS + 1]
     centre = sample.mean(1, keepdim=True, dtype=dtype).to(x.dtype).to(dtype)  # (B, 1, C)

@@ -9,8 +9,8 @@ from mmengine.config import Config
 from mmengine.registry import DATASETS
 from torch import nn
 
-from ..datasets.config import leaf_datasets
-from ..errors import UserError, one_line, reason
+from ..datasets.check_config import leaf_datasets
+from ..errors import UserError, one_line
 from .drawing import Colour
 
 GOLDEN_RATIO = 0.618033988749895  # steps of it on the circle of hues stay far from each other
@@ -53,10 +53,7 @@ def valid_palette(palette: Any, num_classes: int) -> tuple[Colour, ...]:
 
 def distinct_colours(number: int) -> tuple[Colour, ...]:
     """Return colours that can be told apart, the first ones best; always the same."""
-    colours = [
-        colorsys.hsv_to_rgb(i * GOLDEN_RATIO % 1, (0.85, 0.55)[i % 2], (0.95, 0.7, 0.85)[i % 3])
-        for i in range(number)
-    ]
+    colours = (colorsys.hsv_to_rgb(i * GOLDEN_RATIO % 1, 0.8, 0.9) for i in range(number))
     return tuple(tuple(round(255 * value) for value in colour) for colour in colours)
 
 
@@ -82,12 +79,10 @@ def _num_classes(cfg: Config, model: nn.Module) -> int:
 def _metainfos(cfg: Config, checkpoint: Any) -> list[Mapping]:
     """Return what may name the classes, in order of priority."""
     dataset = next(leaf_datasets(cfg.test_dataloader.dataset))
-    try:
-        of_dataset = DATASETS.build({**dataset, 'lazy_init': True, 'pipeline': []}).metainfo
-    except Exception as error:  # a dataset class can raise anything
-        raise UserError(
-            f'{cfg.filename}: the test dataset cannot be built ({reason(error)})'
-        ) from None
+    in_config = dataset.get('metainfo') or {}
+    with DATASETS.switch_scope_and_registry(cfg.default_scope) as registry:
+        dataset_class = registry.get(dataset['type'])
+    of_dataset = {**getattr(dataset_class, 'METAINFO', {}), **in_config}
     meta = checkpoint.get('meta') if isinstance(checkpoint, Mapping) else None
     meta = meta if isinstance(meta, Mapping) else {}
     # mmdet 2 and mmseg 0 write CLASSES and PALETTE into ``meta`` itself.
@@ -96,8 +91,7 @@ def _metainfos(cfg: Config, checkpoint: Any) -> list[Mapping]:
     if _are_names(of_checkpoint.get('classes')):
         names = of_checkpoint['classes']
         of_checkpoint['classes'] = [one_line(name, MAX_NAME_LENGTH) for name in names]
-    is_named_in_config = bool((dataset.get('metainfo') or {}).get('classes'))
-    return [of_dataset, of_checkpoint] if is_named_in_config else [of_checkpoint, of_dataset]
+    return [of_dataset, of_checkpoint] if in_config.get('classes') else [of_checkpoint, of_dataset]
 
 
 def _are_names(value: Any) -> bool:

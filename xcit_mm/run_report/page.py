@@ -19,11 +19,9 @@ PICTURE_SIZE = 960, 960  # pixels at most
 
 
 def write_page(runs: Sequence[Run], path: Path) -> None:
-    """Write tables, plots, pictures, configs and versions.
+    """Write tables, plots, pictures, configs and versions of one run, or of several to compare.
 
-    Args:
-        runs: One run, or several to compare.
-        path: The file, which is replaced as a whole or not at all.
+    The file is replaced as a whole or not at all.
     """
     template = jinja2.Template(
         Path(__file__).with_name('page.html').read_text(),
@@ -33,11 +31,11 @@ def write_page(runs: Sequence[Run], path: Path) -> None:
         lstrip_blocks=True,
     )
     validations = [validation for run in runs for validation in _last_and_best(run)]
-    plots = []
-    for plot in choose_plots(runs):
+    plots = {}
+    for name, source in choose_plots(runs):
         file = io.BytesIO()
-        draw([plot], runs, file, 'svg')
-        plots.append((TITLES.get(plot[0], plot[0]), _data_uri(file, 'svg+xml')))
+        draw([(name, source)], runs, file, 'svg')
+        plots[TITLES.get(name, name)] = _data_uri(file, 'svg+xml')
     page = template.render(
         text=_format,
         drawn=time.strftime('%Y-%m-%d %H:%M'),
@@ -64,7 +62,7 @@ def _overview(run: Run) -> dict[str, object]:
 
 
 def _last_and_best(run: Run) -> Iterator[tuple[str, Line]]:
-    """The last validation, and the best one by the first of the main metrics that the run has."""
+    """Yield the last validation, and the best by the first main metric that the run has."""
     if run.metrics:
         yield f'{run.name}, last', run.metrics[-1]
     for name in MAIN_METRICS:
@@ -77,14 +75,14 @@ def _last_and_best(run: Run) -> Iterator[tuple[str, Line]]:
 
 
 def _different_config_lines(runs: Sequence[Run]) -> dict[str, list[bool]]:
-    """Lines that are not in the configs of all runs, and which of the runs have them."""
+    """Return the lines that not all configs have, and which of the runs have them."""
     configs = [dict.fromkeys(run.config.splitlines()) for run in runs]
     lines = {line: [line in config for config in configs] for c in configs for line in c}
     return {line: is_in for line, is_in in lines.items() if not all(is_in)}
 
 
 def _pictures(run: Run) -> dict[str, str]:
-    """Data of the pictures by name, small enough for a page; damaged ones are left out."""
+    """Return the pictures by name, small enough for a page, without damaged ones."""
     pictures = {}
     for path in run.pictures:
         file = io.BytesIO()

@@ -29,10 +29,10 @@ def choose_plots(runs: Sequence[Run]) -> list[tuple[str, str]]:
         source: dict.fromkeys(n for run in runs for line in getattr(run, source) for n in line)
         for source in ('losses', 'metrics')
     }
-    others = [n for n in names['metrics'] if not n.startswith(IN_TABLE_ONLY)][:MAX_PLOTS]
+    other_metrics = [n for n in names['metrics'] if not n.startswith(IN_TABLE_ONLY)][:MAX_PLOTS]
     parts = [n for n in names['losses'] if 'loss' in n and n != 'loss'][:MAX_PLOTS]
     plots = [('loss', 'losses')]
-    plots += [(name, 'metrics') for name in (*MAIN_METRICS, *others)]
+    plots += [(name, 'metrics') for name in (*MAIN_METRICS, *other_metrics)]
     plots += [(name, 'losses') for name in ('lr', *(parts if len(parts) > 1 else []), 'grad_norm')]
     return [(name, source) for name, source in plots if name in names[source]]
 
@@ -76,20 +76,20 @@ def _draw_curve(axes: 'Axes', points: np.ndarray, is_noisy: bool, color: str, **
     size = math.ceil(len(points) / MAX_POINTS)
     parts = np.array_split(points, range(size, len(points), size))
     iters, values = np.array([part.mean(axis=0) for part in parts]).T
-    finite = np.isfinite(values)
-    foot = axes.get_xaxis_transform()  # y from 0 to 1
-    axes.vlines(iters[~finite], 0, 0.04, color='red', transform=foot)
+    is_finite = np.isfinite(values)
+    at_foot = axes.get_xaxis_transform()  # y from 0 to 1
+    axes.vlines(iters[~is_finite], 0, 0.04, color='red', transform=at_foot)
     if is_noisy:
         axes.plot(iters, values, color=color, alpha=0.25, linewidth=0.8)
         window = np.ones(len(values) // SMOOTHED_SHARE | 1)
-        sums = np.convolve(np.where(finite, values, 0), window, 'same')
-        counts = np.convolve(finite, window, 'same')
-        values = np.where(finite, sums / np.maximum(counts, 1), np.nan)
+        sums = np.convolve(np.where(is_finite, values, 0), window, 'same')
+        counts = np.convolve(is_finite, window, 'same')
+        values = np.where(is_finite, sums / np.maximum(counts, 1), np.nan)
     marker = '.' if len(values) <= MAX_MARKERS else ''
     axes.plot(iters, values, color=color, marker=marker, **style)
 
 
 def _literal(text: str) -> str:
-    """Text that matplotlib neither reads as a formula nor leaves out of a legend."""
+    """Return text that matplotlib neither reads as a formula nor leaves out of a legend."""
     text = one_line(text).replace('$', r'\$')
     return f' {text}' if text.startswith('_') else text

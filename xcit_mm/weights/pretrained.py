@@ -11,6 +11,7 @@ from mmengine.runner import CheckpointLoader
 from torch import nn
 
 from ..errors import UserError
+from ..http import UnreachableError
 from .download import download, is_url
 from .read import TIMM, read_checkpoint
 from .states import PYRAMID, backbone_state, model_state, modules_of, require_same_tensors
@@ -45,7 +46,12 @@ def pretrained_weights(cfg: Config) -> list[str]:
         return ['The backbone starts from random weights: init_cfg names no checkpoint.']
     checkpoint = init_cfg.get('checkpoint')
     if isinstance(checkpoint, str) and not checkpoint.startswith(TIMM):
-        require_file(checkpoint)
+        try:
+            require_file(checkpoint)
+        except UnreachableError as error:
+            raise UnreachableError(
+                f'{error}; or start from random weights with --cfg-options pretrained=None'
+            ) from None
     return []
 
 

@@ -1,52 +1,64 @@
-"""What a run refuses before anything is built."""
+"""What a run refuses, before anything is built or while it is."""
 
 import pytest
 from helpers import ROOT
+from helpers.in_process import call_tool
+from mmengine.config import Config
+from mmengine.registry import MODELS, OPTIMIZERS
 
 from xcit_mm import UserError
 from xcit_mm.engine.config.check import (
-    check_batch_size,
     check_channels,
-    check_limits,
+    check_counts,
+    check_single_images,
     require_parts,
 )
+from xcit_mm.engine.config.errors import config_errors
 from xcit_mm.engine.config.load import load_config
 
 REAL = ROOT / 'configs/mask_rcnn_xcit_s12_8_3x.py'
+UPERNET = ROOT / 'configs/upernet_xcit_t12_16_160k.py'
+SINGLE = {'train_dataloader.batch_size': 1}
 
 
+@pytest.mark.parametrize('name', ['train_cfg.max_iters', 'train_dataloader.batch_size'])
 @pytest.mark.parametrize('value', ['abc', 0, 1.5])
-def test_max_iters_that_is_not_a_count_is_refused(value):
-    with pytest.raises(UserError, match=rf'max_iters={value!r} is not a positive integer'):
-        check_limits(load_config(REAL, {'train_cfg.max_iters': value}))
-
-
-def test_one_image_for_the_batchnorm_of_one_pixel_is_refused():
-    path = ROOT / 'configs/upernet_xcit_t12_16_160k.py'
-    check_batch_size(load_config(path))
-    with pytest.raises(UserError, match=r'batch_size=1: the BatchNorm of UPerHead .*needs 2 ima'):
-        check_batch_size(load_config(path, {'train_dataloader.batch_size': 1}))
-    check_batch_size(load_config(REAL, {'train_dataloader.batch_size': 1}))
-    without_batch = {'train_dataloader.batch_size': 1, 'model.decode_head.norm_cfg.type': 'GN'}
-    check_batch_size(load_config(path, without_batch))
+def test_a_number_that_is_not_a_count_is_refused(name, value):
+    with pytest.raises(UserError, match=rf'{name}={value!r} is not a positive integer'):
+        check_counts(load_config(REAL, {name: value}))
 
 
 @pytest.mark.parametrize(
-    ('norm', 'sync_bn', 'synchronised'),
-    [('BN', 'torch', True), ('SyncBN', None, True), ('BN', None, False)],
+    ('path', 'options', 'needs_two'),
+    [
+        (UPERNET, {}, False),
+        (UPERNET, SINGLE, True),
+        (UPERNET, SINGLE | {'model.decode_head.norm_cfg.type': 'GN'}, False),
+        (REAL, SINGLE, False),
+    ],
+)
+def test_one_image_for_the_batchnorm_of_one_pixel_is_refused(path, options, needs_two):
+    assert_needs_two(load_config(path, options), needs_two)
+
+
+@pytest.mark.parametrize(
+    ('norm', 'sync_bn', 'needs_two'),
+    [('BN', 'torch', False), ('SyncBN', None, False), ('BN', None, True)],
 )
 def test_one_image_for_each_gpu_is_enough_where_batchnorm_is_synchronised(
-    monkeypatch, norm, sync_bn, synchronised
+    monkeypatch, norm, sync_bn, needs_two
 ):
     monkeypatch.setattr('torch.cuda.is_available', lambda: True)
-    options = {'train_dataloader.batch_size': 1, 'model.decode_head.norm_cfg.type': norm}
-    path = ROOT / 'configs/upernet_xcit_t12_16_160k.py'
-    cfg = load_config(path, options | {'sync_bn': sync_bn}, launcher='pytorch')
-    if synchronised:
-        check_batch_size(cfg)
-    else:
-        with pytest.raises(UserError, match='needs 2 images'):
-            check_batch_size(cfg)
+    options = SINGLE | {'model.decode_head.norm_cfg.type': norm, 'sync_bn': sync_bn}
+    assert_needs_two(load_config(UPERNET, options, launcher='pytorch'), needs_two)
+
+
+def assert_needs_two(cfg: Config, needs_two: bool) -> None:
+    if not needs_two:
+        check_single_images(cfg)
+        return
+    with pytest.raises(UserError, match=r'batch_size=1: the BatchNorm of UPerHead .*needs 2 ima'):
+        check_single_images(cfg)
 
 
 def test_a_part_of_a_config_is_refused_with_what_is_missing():
@@ -56,23 +68,65 @@ def test_a_part_of_a_config_is_refused_with_what_is_missing():
 
 
 @pytest.mark.parametrize(
-    ('name', 'option', 'says'),
+    ('path', 'part', 'channels', 'message'),
     [
-        (
-            'mask_rcnn_xcit_t12_16_3x',
-            'neck',
-            r'neck.in_channels=\[384, 384, 384, 384\]: .* in_channels=\[192, 192',
-        ),
-        ('upernet_xcit_t12_16_160k', 'auxiliary_head', r'head.in_channels=384: .* in_channels=192'),
+        (REAL, 'neck', [192] * 4, r'neck.in_channels=\[192, .* in_channels=\[384, 384'),
+        (UPERNET, 'auxiliary_head', 384, r'head.in_channels=384: .* in_channels=192'),
     ],
 )
-def test_channels_that_the_backbone_does_not_have_are_refused(name, option, says):
-    cfg = load_config(ROOT / f'configs/{name}.py')
-    check_channels(cfg)
-    part = cfg.model[option]
-    if isinstance(part.in_channels, list):
-        part.in_channels = tuple(part.in_channels)
+def test_channels_that_the_backbone_does_not_have_are_refused(path, part, channels, message):
+    cfg = load_config(path)
+    cfg.model[part].in_channels = channels
+    with pytest.raises(UserError, match=message):
         check_channels(cfg)
-    part.in_channels = [384] * 4 if isinstance(part.in_channels, tuple) else 384
-    with pytest.raises(UserError, match=says):
-        check_channels(cfg)
+
+
+def build(registry, **part) -> None:
+    cfg = Config(dict(part=part), cfg_text='read already', filename='own.py')
+    with config_errors(cfg):
+        registry.build(cfg.part)
+
+
+@pytest.mark.parametrize(
+    ('part', 'message'),
+    [
+        (dict(type='XCiTT'), r"config own.py: part has type='XCiTT', which no package registers"),
+        (dict(type='XCiT', patchsize=8), r'config own.py: part: XCiT has no argument patchsize'),
+        (dict(type='mmdet.FPN', num_outs=4, out_channels=8), r'mmdet.FPN needs the arg.* in_chan'),
+    ],
+)
+def test_a_part_that_cannot_be_built_is_refused_with_its_place(part, message):
+    import mmdet.models  # noqa: F401  registers FPN
+
+    with pytest.raises(UserError, match=message):
+        build(MODELS, **part)
+
+
+@pytest.mark.parametrize('error', [KeyError('weight'), TypeError('f() takes 1 argument'), KeyError])
+def test_an_error_of_code_passes(error):
+    cfg = Config(dict(part=dict(type='XCiT')))
+    with pytest.raises((KeyError, TypeError)), config_errors(cfg):
+        raise error
+
+
+def test_an_argument_that_the_config_does_not_name_is_an_error_of_code():
+    with pytest.raises(TypeError), config_errors(Config(dict(part=dict(type='SGD')))):
+        OPTIMIZERS.get('SGD')(params=[], momentun=0.9)
+
+
+def test_a_tool_prints_the_error_alone_and_the_rest_into_the_log(
+    monkeypatch, capfd, shapes_root, tmp_path
+):
+    config = ROOT / 'configs/mask_rcnn_xcit_n12_16_shapes.py'
+    options = f'data_root={shapes_root}', 'default_hooks.checkpoint.intervall_of=3'
+    code, output, error = call_tool(
+        monkeypatch, capfd, 'train.py', config, '--work-dir', tmp_path, '--cfg-options', *options
+    )
+    assert code == 2
+    assert 'default_hooks.checkpoint has no argument intervall_of' in error.splitlines()[-1]
+    assert 'Traceback' not in error
+    assert 'Config:' not in output + error
+    log = next(tmp_path.glob('*/*.log'))
+    assert f'The environment, the config and the hooks are in {log}' in output + error
+    assert 'System environment' in log.read_text()
+    assert "type='XCiT'" in log.read_text()

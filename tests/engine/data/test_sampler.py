@@ -1,14 +1,17 @@
 """The batches of a training from any iteration on."""
 
+import random
 from itertools import islice
 
+import numpy as np
 import pytest
+import torch
 from helpers.toy import SIZE, ToyDataset
 from mmengine.dataset import DefaultSampler, InfiniteSampler
 from torch.utils.data import BatchSampler
 
 from xcit_mm import UserError
-from xcit_mm.engine.data.sampler import ResumableBatches
+from xcit_mm.engine.data.sampler import ResumableBatches, seed_all
 
 
 def batches(sampler=DefaultSampler, endless=True, size=3) -> ResumableBatches:
@@ -18,7 +21,7 @@ def batches(sampler=DefaultSampler, endless=True, size=3) -> ResumableBatches:
 
 @pytest.mark.parametrize('sampler', [DefaultSampler, InfiniteSampler])
 @pytest.mark.parametrize('start', [1, 3, 4, 11])
-def test_what_is_resumed_is_the_rest_of_what_was_begun(sampler, start):
+def test_a_resumed_run_loads_the_remaining_batches(sampler, start):
     whole = list(islice(batches(sampler), start + 6))
     rest = batches(sampler)
     rest.start = start
@@ -34,8 +37,8 @@ def test_an_epoch_ends_with_its_last_batch(start):
     assert list(rest) == whole[start : 4 if start < 4 else 8]
 
 
-def test_every_sample_comes_once_in_an_epoch_and_each_epoch_has_its_order():
-    indices = [draw.index for batch in islice(batches(), 8) for draw in batch]
+def test_every_sample_is_loaded_once_in_an_epoch_and_each_epoch_has_its_order():
+    indices = [request.index for batch in islice(batches(), 8) for request in batch]
     first, second = indices[:SIZE], indices[SIZE:]
     assert sorted(first) == sorted(second) == list(range(SIZE))
     assert first != second
@@ -60,7 +63,7 @@ def test_mmdets_batches_of_one_aspect_ratio_are_resumed(size, drop_last):
     if not drop_last:
         for epoch in range(4):
             part = whole[epoch * len(begin()) : (epoch + 1) * len(begin())]
-            assert sorted(draw.index for batch in part for draw in batch) == list(range(SIZE))
+            assert sorted(request.index for batch in part for request in batch) == [*range(SIZE)]
 
 
 def test_an_infinite_sampler_has_no_epochs():
@@ -68,22 +71,37 @@ def test_an_infinite_sampler_has_no_epochs():
         batches(InfiniteSampler, endless=False)
 
 
+def processes_with(monkeypatch, num_batches: int) -> None:
+    """Let another process have so many batches in an epoch, more than this one."""
+    place = 'xcit_mm.engine.data.sampler.all_reduce'
+    monkeypatch.setattr(place, lambda tensor, operation: tensor.fill_(num_batches))
+
+
 def test_a_process_without_data_is_an_error(monkeypatch):
+    processes_with(monkeypatch, 3)
     empty = BatchSampler([], 2, drop_last=False)
     empty.sampler = []
-    monkeypatch.setattr(
-        'xcit_mm.engine.data.sampler.all_reduce', lambda tensor, op: tensor.fill_(3)
-    )
     with pytest.raises(UserError, match='process 0 has no batch'):
         next(iter(ResumableBatches(empty, 0, False)))
 
 
 def test_a_smaller_share_is_filled_up(monkeypatch):
-    """Another process has five batches in an epoch, this one has four."""
-    monkeypatch.setattr(
-        'xcit_mm.engine.data.sampler.all_reduce', lambda tensor, op: tensor.fill_(5)
-    )
-    drawn = list(batches(endless=False))
-    assert len(drawn) == 5
-    assert [d.index for d in drawn[4]] == [d.index for d in drawn[0]]
-    assert drawn[4][0].position != drawn[0][0].position  # with another augmentation
+    processes_with(monkeypatch, 5)
+    requests = list(batches(endless=False))
+    assert len(requests) == 5
+    assert [r.index for r in requests[4]] == [r.index for r in requests[0]]
+    assert requests[4][0].position != requests[0][0].position  # with another augmentation
+
+
+def test_random_numbers_follow_from_the_position_alone():
+    def draw() -> tuple:
+        return random.random(), np.random.rand(), torch.rand(1).item()
+
+    seed_all(1, 2, 3)
+    first = draw()
+    draw()
+    seed_all(1, 2, 3)
+    assert draw() == first
+    for position in ((1, 2), (1, 3, 2), (1, 2, 4)):
+        seed_all(*position)
+        assert not set(draw()) & set(first)

@@ -1,11 +1,6 @@
-"""Every edit that a tool makes to a config, each with a sentence for the log.
+"""Every edit that a tool makes to a config, each with a sentence for the log."""
 
-A config of ``configs/`` names the classes that run. One that was written for mmdet or mmseg names
-theirs: :func:`adapt` puts ours in their place. The other two functions add what a command line asks
-for and what the machine lacks. The config that a run writes to its work dir has all of these edits.
-"""
-
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -38,15 +33,8 @@ HOOKS = dict(
     bad_data=dict(type='BadDataHook'),
     interrupts=dict(type='InterruptHook'),
 )
-HOOKS_OF_MMENGINE = (
-    'runtime_info',
-    'timer',
-    'sampler_seed',
-    'logger',
-    'param_scheduler',
-    'checkpoint',
-)
-SETTINGS = dict(max_bad_share=0.01)  # the largest share of unreadable training samples
+HOOKS_OF_MMENGINE = ('logger', 'checkpoint')  # of these, which it switches off itself
+MAX_BAD_SHARE = 0.01  # the largest share of unreadable training samples
 DATALOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 TIMEOUT = 600  # seconds without a batch after which a run ends
 WORKER_ARGUMENTS = ('persistent_workers', 'prefetch_factor', 'timeout')
@@ -65,8 +53,19 @@ def adapt(cfg: Config) -> list[str]:
         by_epoch = train_cfg.pop('by_epoch', True)
         train_cfg.type = 'EpochBasedTrainLoop' if by_epoch else 'IterBasedTrainLoop'
     replaced: set[str] = set()
+
+    def replace_type(node: Any) -> Any:
+        if isinstance(node, dict) and isinstance(node.get('type'), str):
+            name = node.type.rpartition('.')[2]  # mmdet.CocoDataset, too
+            # With other arguments, such as color_type, mmcv's class decodes differently.
+            is_same = name != 'LoadImageFromFile' or node.keys() <= LOAD_IMAGE_ARGUMENTS
+            if name in REPLACEMENTS and is_same:
+                replaced.add(name)
+                node.type = REPLACEMENTS[name]
+        return node
+
     for name in cfg:
-        cfg[name] = _replace_types(cfg[name], replaced)
+        cfg[name] = replace_nodes(cfg[name], replace_type)
     if replaced:
         pairs = ', '.join(f'{REPLACEMENTS[name]} for {name}' for name in sorted(replaced))
         notes.append(f'The config uses the classes of xcit_mm: {pairs}.')
@@ -77,14 +76,14 @@ def adapt(cfg: Config) -> list[str]:
     hooks = cfg.get('default_hooks') or {}
     added = [name for name in HOOKS if name not in hooks]
     # None switches a hook off, which mmengine itself knows of its own hooks only.
-    switched_off = {k for k, v in hooks.items() if v is None and k not in HOOKS_OF_MMENGINE}
-    cfg.default_hooks = {k: v for k, v in {**HOOKS, **hooks}.items() if k not in switched_off}
+    off = [name for name in HOOKS.keys() & hooks if hooks[name] is None]
+    hooks = {**HOOKS, **hooks}
+    cfg.default_hooks = {k: hooks[k] for k in hooks if k not in off or k in HOOKS_OF_MMENGINE}
     if added:
         notes.append(f'The default hooks of xcit_mm are added: {", ".join(added)}.')
-    for name, value in SETTINGS.items():
-        if name not in cfg:
-            cfg[name] = value
-            notes.append(f'{name}={value} is added.')
+    if 'max_bad_share' not in cfg:
+        cfg.max_bad_share = MAX_BAD_SHARE
+        notes.append(f'max_bad_share={MAX_BAD_SHARE} is added.')
     return notes + _adapt_workers(cfg)
 
 
@@ -99,9 +98,6 @@ def adapt_for_training(
 
     ``options`` are those of the command line, which are in ``cfg`` already: a trial of few
     iterations does not override them. With ``resume`` the run starts from the newest checkpoint.
-
-    Raises:
-        UserError: If ``pretrained`` and ``load_from`` both name weights for the backbone.
     """
     options = options or {}
     notes = adapt(cfg)
@@ -144,20 +140,13 @@ def adapt_for_test(
     return notes + _trust(cfg, trust_checkpoint)
 
 
-def _replace_types(node: Any, replaced: set[str]) -> Any:
-    """Return a copy of a part of a config with our classes, and note the names replaced."""
+def replace_nodes(node: Any, function: Callable[[Any], Any]) -> Any:
+    """Return a copy of a part of a config, with a function applied to its dicts and values."""
     if isinstance(node, (list, tuple)):
-        return type(node)(_replace_types(value, replaced) for value in node)
-    if not isinstance(node, dict):
-        return node
-    copy = ConfigDict({key: _replace_types(value, replaced) for key, value in node.items()})
-    name = str(node.get('type')).rpartition('.')[2]  # mmdet.CocoDataset, too
-    # With other arguments, such as color_type, mmcv's class decodes differently.
-    is_same = name != 'LoadImageFromFile' or node.keys() <= LOAD_IMAGE_ARGUMENTS
-    if isinstance(node.get('type'), str) and name in REPLACEMENTS and is_same:
-        replaced.add(name)
-        copy.type = REPLACEMENTS[name]
-    return copy
+        return type(node)(replace_nodes(value, function) for value in node)
+    if isinstance(node, dict):
+        node = ConfigDict({k: replace_nodes(value, function) for k, value in node.items()})
+    return function(node)
 
 
 def _adapt_workers(cfg: Config) -> list[str]:
@@ -190,9 +179,8 @@ def _limit_iterations(cfg: Config, options: Mapping[str, Any]) -> list[str]:
     """
     train_cfg = cfg.get('train_cfg') or {}
     max_iters, max_epochs = (train_cfg.get(name) for name in ('max_iters', 'max_epochs'))
-    if type(max_iters) is not int or max_iters < 1:  # check refuses other values
-        return []
-    if max_epochs is None and 'train_cfg.max_iters' not in options:
+    is_limited = max_epochs is not None or 'train_cfg.max_iters' in options
+    if type(max_iters) is not int or not is_limited:  # check refuses other types
         return []
     trial, notes = {}, []
     if cfg.default_hooks.logger is not None:

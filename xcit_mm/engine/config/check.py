@@ -1,7 +1,4 @@
-"""Refuse a config that a run would fail with, before anything is built.
-
-Nothing here edits the config.
-"""
+"""Refuse a config that a run would fail with, before anything is built. Nothing is edited."""
 
 import os
 
@@ -9,7 +6,7 @@ import torch
 from mmengine.config import Config
 from mmengine.utils import is_seq_of
 
-from ...datasets.config import check_classes, check_data
+from ...datasets.check_config import check_classes, check_data
 from ...environment import require_framework
 from ...errors import UserError
 from ...models.archs import ARCHS
@@ -25,19 +22,14 @@ SPLITS = {'train': ('train', 'val'), 'test': ('test',)}
 
 
 def check(cfg: Config, task: str) -> None:
-    """Check what a run ('train' or 'test') needs, from the quickest check to the slowest.
-
-    Raises:
-        UserError: If a part, a value, a file or a class of the config is missing or invalid.
-        DependencyError: If a package is missing.
-    """
+    """Check what a run ('train' or 'test') needs, from the quickest check to the slowest."""
     require_parts(cfg, task)
     _check_launcher(cfg.launcher)
     if type(cfg.max_bad_share) not in (int, float) or not 0 <= cfg.max_bad_share <= 1:
         raise UserError(f'max_bad_share={cfg.max_bad_share!r} is not a number from 0 to 1')
     if task == 'train':
-        check_limits(cfg)
-        check_batch_size(cfg)
+        check_counts(cfg)
+        check_single_images(cfg)
     check_channels(cfg)
     if cfg.get('resume') and not cfg.get('load_from'):
         require_checkpoints(cfg.work_dir)
@@ -55,33 +47,31 @@ def require_parts(cfg: Config, task: str) -> None:
             raise UserError(f'the config {cfg.filename} has no {part}, which a {task} run needs')
 
 
-def check_limits(cfg: Config) -> None:
-    """Refuse a length of a training that is not a positive integer."""
-    for name in ('max_iters', 'max_epochs'):
-        limit = cfg.train_cfg.get(name)
-        if limit is not None and (type(limit) is not int or limit < 1):
-            raise UserError(f'train_cfg.{name}={limit!r} is not a positive integer')
+def check_counts(cfg: Config) -> None:
+    """Refuse a length of a training or a batch size that is not a positive integer."""
+    counts = {
+        'train_cfg.max_iters': cfg.train_cfg.get('max_iters'),
+        'train_cfg.max_epochs': cfg.train_cfg.get('max_epochs'),
+        'train_dataloader.batch_size': cfg.train_dataloader.get('batch_size'),
+    }
+    for name, count in counts.items():
+        if count is not None and (type(count) is not int or count < 1):
+            raise UserError(f'{name}={count!r} is not a positive integer')
 
 
-def check_batch_size(cfg: Config) -> None:
-    """Refuse an invalid batch size, and a single image where BatchNorm sees one pixel of it.
+def check_single_images(cfg: Config) -> None:
+    """Refuse batches of one image for a head that pools to 1x1, such as UperNet's.
 
-    A head that pools to 1x1, such as UperNet's, normalises over the images of the batch, so one
-    process with one image has nothing to normalise over.
+    Its BatchNorm normalises over the images of a batch, unless it is synchronised.
     """
-    batch_size = cfg.train_dataloader.get('batch_size', 1)
-    if type(batch_size) is not int or batch_size < 1:
-        raise UserError(f'train_dataloader.batch_size={batch_size!r} is not a positive integer')
     head = cfg.model.get('decode_head')
     if not isinstance(head, dict) or 1 not in head.get('pool_scales', ()):
         return
     norm = (head.get('norm_cfg') or {}).get('type')
-    synchronised = (
-        (norm == 'SyncBN' or cfg.get('sync_bn'))
-        and cfg.launcher != 'none'
-        and torch.cuda.is_available()
-    )
-    if norm in ('BN', 'SyncBN') and not synchronised and batch_size == 1:
+    on_gpus = cfg.launcher != 'none' and torch.cuda.is_available()
+    is_synchronised = on_gpus and (norm == 'SyncBN' or cfg.get('sync_bn'))
+    is_single = cfg.train_dataloader.get('batch_size', 1) == 1
+    if norm in ('BN', 'SyncBN') and is_single and not is_synchronised:
         raise UserError(
             f'train_dataloader.batch_size=1: the BatchNorm of {head.type} behind its 1x1 pooling '
             'needs 2 images'

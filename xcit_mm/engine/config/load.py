@@ -1,16 +1,16 @@
 """Read a config file and apply the command line's options to it."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mmengine.config import Config, ConfigDict
+from mmengine.config import Config
 from mmengine.runner import Runner
 
 from ...environment import quiet, remedy, require
 from ...errors import DependencyError, UserError, did_you_mean, reason
-from .adapt import SETTINGS
+from .adapt import replace_nodes
 
 # Names that a config may leave out although they are read.
 RUNNER_ARGUMENTS = {
@@ -78,7 +78,14 @@ def _read(path: Path) -> Config:
         with quiet():  # custom_imports import mmdet or mmseg
             return Config.fromfile(path)
     except (ImportError, AssertionError) as error:  # mmdet and mmseg assert versions
-        _raise_missing_package(error)
+        cause: BaseException | None = error
+        while cause is not None:  # mmengine hides the cause
+            if isinstance(cause, DependencyError):
+                raise cause from None
+            package = (getattr(cause, 'name', None) or '').partition('.')[0]
+            if package in ('mmcv', 'mmdet', 'mmseg'):
+                require(package)
+            cause = cause.__cause__ or cause.__context__
         # Without mmengine's "please install mmsegmentation manually": onedl renames the package.
         missing = str(error.__cause__ or error).split(', please')[0]
         raise DependencyError(
@@ -88,38 +95,23 @@ def _read(path: Path) -> Config:
         raise UserError(f'the config {path} cannot be read ({reason(error)})') from None
 
 
-def _raise_missing_package(error: BaseException | None) -> None:
-    """Raise the cause of an import error if xcit_mm explains it; mmengine hides the cause."""
-    while error is not None:
-        if isinstance(error, DependencyError):
-            raise error from None
-        package = (getattr(error, 'name', None) or '').partition('.')[0]
-        if package in ('mmcv', 'mmdet', 'mmseg'):
-            require(package)
-        error = error.__cause__ or error.__context__
-
-
 def _check_names(cfg: Config, options: Mapping[str, Any], path: Path) -> None:
     """Refuse a misspelt option, which mmengine would add as a new value that nothing reads.
 
-    A new name is an error at the top level. Below it a new name may be an argument that the
-    config leaves out, so it is an error only if it resembles a name that is there.
+    Below the top level a new name may be an argument that the config leaves out, so it is an error
+    only if it resembles a name that is there.
     """
     for option in options:
-        first, *rest = option.split('.')
-        known = {*cfg.keys(), *RUNNER_ARGUMENTS, *SETTINGS, 'pretrained'}
-        if first not in known:
-            hint = did_you_mean(first, known)
-            raise UserError(f'--cfg-options {option}: {path} has no {first}{hint}')
-        node = cfg.get(first)
-        for name in rest:
+        node, known = cfg, {*cfg.keys(), *RUNNER_ARGUMENTS, 'max_bad_share', 'pretrained'}
+        for name in option.split('.'):
+            choices = known - {'type'}  # which is not meant by dtype
+            hint = did_you_mean(name, choices, cutoff=0.6 if node is cfg else 0.85)
+            if name not in known and (node is cfg or hint):
+                raise UserError(f'--cfg-options {option}: {path} has no {name}{hint}')
+            node = node.get(name)
             if not isinstance(node, dict):
                 break
-            known = {*node.keys(), *(LIMITS if node is cfg.get('train_cfg') else ())} - {'type'}
-            hint = did_you_mean(name, known, cutoff=0.85)  # dtype is not a misspelt type
-            if name not in {*node, *known} and hint:
-                raise UserError(f'--cfg-options {option}: {path} has no {name} there{hint}')
-            node = node.get(name)
+            known = {*node.keys(), *(LIMITS if name == 'train_cfg' else ())}
 
 
 def _move_data(cfg: Config, new_root: str, path: Path) -> None:
@@ -134,15 +126,7 @@ def _move_data(cfg: Config, new_root: str, path: Path) -> None:
         return new_root + value[len(old_root) :] if is_below else value
 
     for name in cfg:
-        cfg[name] = _map_values(cfg[name], move)
+        cfg[name] = replace_nodes(cfg[name], move)
     if cfg.to_dict() == before:
         raise UserError(f'--cfg-options data_root: no path of {path} starts with its {old_root}')
     cfg.data_root = new_root
-
-
-def _map_values(node: Any, function: Callable[[Any], Any]) -> Any:
-    if isinstance(node, dict):
-        return ConfigDict({key: _map_values(value, function) for key, value in node.items()})
-    if isinstance(node, (list, tuple)):
-        return type(node)(_map_values(value, function) for value in node)
-    return function(node)

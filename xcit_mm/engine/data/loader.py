@@ -9,9 +9,8 @@ from mmengine.logging import print_log
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from ...errors import UserError, reason
-from .sampler import Draw, ResumableBatches
-from .seeding import seed_all
-from .workers import Batches, Unsent, WorkerInit, is_of_workers, start_fork_server, worker_error
+from .sampler import ResumableBatches, SampleRequest, seed_all
+from .workers import Batches, WorkerInit, is_worker_error, start_fork_server, worker_error
 
 MAX_TRIES = 10  # unreadable samples in a row after which a batch is given up
 # Arguments of DataLoader that mmengine's loader passes on to ours.
@@ -35,8 +34,8 @@ class BadSample(NamedTuple):
         return f'{self.file}: {self.reason}'
 
 
-class _Samples(Dataset):
-    """A dataset that gives each sample with the bad ones met on the way to it.
+class Samples(Dataset):
+    """A dataset that returns each sample, or None if it is bad, with a list of bad samples.
 
     Hooks read and set attributes of the dataset of a loader, such as its pipeline: those of the
     wrapped dataset.
@@ -57,7 +56,7 @@ class _Samples(Dataset):
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def _read(self, index: int) -> tuple[Any, list[BadSample]]:
+    def __getitem__(self, index: int) -> tuple[Any, list[BadSample]]:
         try:
             return self.dataset[index], []
         except Exception as error:  # decoders and transforms may raise anything
@@ -70,15 +69,15 @@ class _Samples(Dataset):
             return f'sample {index}'
 
 
-class TrainingSamples(_Samples):
-    """Samples whose augmentation follows from their place; another replaces a bad one."""
+class TrainingSamples(Samples):
+    """Samples whose augmentation follows from their position; another replaces a bad one."""
 
-    def __getitem__(self, draw: Draw) -> tuple[Any, list[BadSample]]:
-        seed_all(*draw.position)
-        index = draw.index
+    def __getitem__(self, request: SampleRequest) -> tuple[Any, list[BadSample]]:
+        seed_all(*request.position)
+        index = request.index
         bad: list[BadSample] = []
         while len(bad) < MAX_TRIES:
-            sample, problem = self._read(index)
+            sample, problem = super().__getitem__(index)
             bad += problem
             if sample is not None:
                 return sample, bad
@@ -86,29 +85,21 @@ class TrainingSamples(_Samples):
         return None, bad
 
 
-class EvaluationSamples(_Samples):
-    """Samples in the order of the dataset. A bad one is an error."""
-
-    def __getitem__(self, index: int) -> tuple[Any, list[BadSample]]:
-        return self._read(index)
-
-
 class CheckedLoader(DataLoader):
-    """Batches of a dataset of samples, which passes the bad samples among them to ``report``.
+    """A loader with the arguments of mmengine's, which reports bad samples and failed workers.
 
-    Attributes:
-        report: Called in the main process with the bad samples of each batch that has some, when
-            the batch is asked for. It raises an error, in a training it logs them.
-        on_wait: Called every second that the main process waits for the workers, with the number
-            of seconds. A hook may replace it, and may raise an error in it.
-
-    Raises:
-        UserError: If the workers cannot be started, fail, or give no batch for ``timeout`` seconds
-            (0: no limit).
+    A hook may replace ``report``, which is called with the bad samples of a batch before the batch
+    is used, and ``on_wait``, which is called every second without a batch. Both may raise an error.
     """
 
-    def __init__(self, samples: _Samples, *args, **kwargs) -> None:
-        super().__init__(samples, *args, **kwargs)
+    def __init__(self, loader: DataLoader, samples: Samples, batches: Sampler) -> None:
+        super().__init__(
+            samples,
+            batch_sampler=batches,
+            collate_fn=_Collate(loader.collate_fn),
+            worker_init_fn=WorkerInit(loader.worker_init_fn),
+            **{name: getattr(loader, name) for name in KEPT_ARGUMENTS},
+        )
         if self.num_workers > 0:
             start_fork_server(type(samples.dataset).__module__)
 
@@ -122,7 +113,7 @@ class CheckedLoader(DataLoader):
         pass
 
     def wait(self, seconds: float) -> None:
-        """Called every second without a batch, with the seconds since the last batch."""
+        """Refuse to wait longer than ``timeout`` seconds (0: no limit) for a batch."""
         self.on_wait(seconds)
         if self.timeout and seconds >= self.timeout:
             raise UserError(
@@ -137,54 +128,29 @@ class CheckedLoader(DataLoader):
     def __iter__(self) -> Iterator[Any]:
         # A generator: nothing is read before the first batch is asked for, from where it is then.
         try:
-            for item in super().__iter__():
-                if isinstance(item, Unsent):
-                    raise worker_error(item.reason)
-                batch, bad = item
+            for batch, bad in super().__iter__():
                 if bad:
                     self.report(bad)
                 if batch is None:
                     raise UserError(f'{bad[-1]}, and nothing can take its place')
                 yield batch
         except (OSError, RuntimeError) as error:
-            if self.num_workers == 0 or not is_of_workers(error):
+            if self.num_workers == 0 or not is_worker_error(error):
                 raise
-            raise worker_error(reason(error)) from error
+            raise worker_error(error) from error
 
 
-def training_loader(loader: CheckedLoader, seed: int, endless: bool) -> CheckedLoader:
-    """Turn the loader that the runner built into a training's, whose order can be resumed.
-
-    See :class:`ResumableBatches` for ``endless``.
-    """
+def training_loader(loader: DataLoader, seed: int, endless: bool) -> CheckedLoader:
+    """Return a loader whose order can be resumed, in place of mmengine's."""
     batches = ResumableBatches(loader.batch_sampler, seed, endless)
-    samples = TrainingSamples(loader.dataset.dataset)
-    built = _with_samples(loader, samples, batches, loader.collate_fn, loader.worker_init_fn)
+    built = CheckedLoader(loader, TrainingSamples(loader.dataset), batches)
     built.report = _log  # BadDataHook replaces it
     return built
 
 
 def evaluation_loader(loader: DataLoader) -> CheckedLoader:
     """Return a loader whose bad samples are errors, in place of mmengine's."""
-    samples = EvaluationSamples(loader.dataset)
-    collate, init = _Collate(loader.collate_fn), WorkerInit(loader.worker_init_fn)
-    return _with_samples(loader, samples, loader.batch_sampler, collate, init)
-
-
-def _with_samples(
-    loader: DataLoader,
-    samples: _Samples,
-    batches: Sampler,
-    collate: Callable[[list], Any],
-    init: Callable[[int], None],
-) -> CheckedLoader:
-    return CheckedLoader(
-        samples,
-        batch_sampler=batches,
-        collate_fn=collate,
-        worker_init_fn=init,
-        **{name: getattr(loader, name) for name in KEPT_ARGUMENTS},
-    )
+    return CheckedLoader(loader, Samples(loader.dataset), loader.batch_sampler)
 
 
 def _log(samples: list[BadSample]) -> None:

@@ -1,8 +1,4 @@
-"""Imported by the fork server, so that the data workers share the modules that they need.
-
-The packages print messages when they are imported, which :func:`.workers.start_fork_server` could
-not silence in another process.
-"""
+"""Imported by the fork server, so that the data workers share the modules that they need."""
 
 import importlib
 import os

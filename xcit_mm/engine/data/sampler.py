@@ -1,9 +1,15 @@
-"""The order of the training data, from any iteration on."""
+"""The order of the training data and its random numbers, from any iteration on.
 
+Both follow from the position in a run, so that a checkpoint holds no state of a generator.
+"""
+
+import hashlib
+import random
 from collections.abc import Iterator, Sequence
 from itertools import cycle, islice
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from mmengine.dist import all_reduce, get_rank
 from torch.utils.data import BatchSampler, Sampler
@@ -14,7 +20,7 @@ from ...errors import UserError
 ENDLESS = ('InfiniteSampler', 'MultiSourceSampler', 'GroupMultiSourceSampler')
 
 
-class Draw(NamedTuple):
+class SampleRequest(NamedTuple):
     """A sample to load, and its position in the run, from which its augmentation follows."""
 
     index: int
@@ -24,17 +30,8 @@ class Draw(NamedTuple):
 class ResumableBatches(Sampler):
     """The batches of a training from any iteration on, without reading the data before it.
 
-    Args:
-        batches: The batches of one pass over the data, whose order follows from
-            ``batches.sampler.set_epoch``, or the endless batches of an ``InfiniteSampler``.
-        seed: Seed of the run.
-        endless: Repeat the passes, for a loop that counts iterations.
-
-    Attributes:
-        start: The iteration of the first batch.
-
-    Raises:
-        UserError: If an ``InfiniteSampler`` is used with epochs, or a process has no data.
+    ``batches`` are those of one pass over the data, which are repeated if ``endless``, or those of
+    an ``InfiniteSampler``. ``start`` is the iteration of the first batch.
     """
 
     def __init__(self, batches: BatchSampler, seed: int, endless: bool) -> None:
@@ -58,12 +55,13 @@ class ResumableBatches(Sampler):
     def __len__(self) -> int:
         return self.length
 
-    def __iter__(self) -> Iterator[list[Draw]]:
+    def __iter__(self) -> Iterator[list[SampleRequest]]:
         epoch, done = (0, self.start) if self._is_infinite else divmod(self.start, self.length)
         rank = get_rank()
         indices = islice(self._from_epoch(epoch), done, None if self.endless else self.length)
         for iteration, batch in enumerate(indices, self.start):
-            yield [Draw(index, (self.seed, rank, iteration, k)) for k, index in enumerate(batch)]
+            positions = ((self.seed, rank, iteration, k) for k in range(len(batch)))
+            yield list(map(SampleRequest, batch, positions))
 
     def _from_epoch(self, epoch: int) -> Iterator[Sequence[int]]:
         if self._is_infinite:
@@ -79,3 +77,15 @@ class ResumableBatches(Sampler):
                 )
             yield from islice(cycle(share), self.length)
             epoch += 1
+
+
+def seed_all(*position: int) -> None:
+    """Seed Python, NumPy and PyTorch, on all devices, for one position of a run.
+
+    Positions that differ in any number, or in their length, give unrelated random numbers.
+    """
+    digest = hashlib.blake2b(repr(position).encode(), digest_size=8).digest()
+    seed = int.from_bytes(digest, 'little')
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # its largest seed
+    torch.manual_seed(seed % 2**63)

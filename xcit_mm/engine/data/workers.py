@@ -7,15 +7,15 @@ import signal
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from multiprocessing import forkserver
-from multiprocessing.process import BaseProcess
-from typing import Any, NamedTuple
-from unittest.mock import patch
+from typing import Any
 
 from torch.utils.data import DataLoader
+from torch.utils.data._utils.signal_handling import _remove_worker_pids
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
+from ...environment import variables
 from ...errors import UserError, reason
 
 PRELOAD = 'XCIT_MM_PRELOAD'  # the environment variable that preload.py reads
@@ -35,23 +35,17 @@ def start_fork_server(module: str) -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     # Before Python 3.13 the server does not have the path of this process.
     path = os.pathsep.join(filter(None, sys.path))
-    with patch.dict(os.environ, {PRELOAD: module, 'PYTHONPATH': path}):
+    with variables({PRELOAD: module, 'PYTHONPATH': path}):
         forkserver.ensure_running()  # with SIGTERM blocked, which it and its workers outlive
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-class Unsent(NamedTuple):
-    """Replaces a batch that a worker could not send."""
-
-    reason: str
 
 
 class WorkerInit:
     """Let a worker outlive a signal to the whole process group, so that the step can be finished.
 
     A worker ends when the training tells it to or has ended. PyTorch's own workers notice that
-    only when the batch that they hold is read. A batch that cannot be sent is replaced by
-    :class:`Unsent`; Python's queues would drop it, and the training would wait for it.
+    only when the batch that they hold is read. A worker also ends if it cannot send a batch;
+    Python's queues would drop the batch, and the training would wait for it.
     """
 
     def __init__(self, init: Callable[[int], None] | None) -> None:
@@ -59,7 +53,7 @@ class WorkerInit:
         self.training = os.getpid()
 
     def __call__(self, worker: int) -> None:
-        multiprocessing.queues.Queue._on_queue_feeder_error = _send_reason
+        multiprocessing.queues.Queue._on_queue_feeder_error = staticmethod(_exit)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         if hasattr(signal, 'sigtimedwait'):  # not on macOS
             signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
@@ -83,45 +77,36 @@ class Batches(_MultiProcessingDataLoaderIter):
         self._timeout = 0  # PyTorch would not look at the workers before its end
 
     def _try_get_data(self, timeout: float = CHECK_INTERVAL) -> tuple[bool, Any]:
-        has_come, data = super()._try_get_data(timeout)
-        self._waited = 0 if has_come else self._waited + timeout
-        if not has_come:
+        has_arrived, data = super()._try_get_data(timeout)
+        self._waited = 0 if has_arrived else self._waited + timeout
+        if not has_arrived:
             try:
                 self._loader.wait(self._waited)
             except BaseException:
-                _kill(self._workers)  # a stopped worker would never end
+                _remove_worker_pids(id(self))  # or PyTorch would turn their end into an error
+                self._worker_pids_set = False
+                for worker in self._workers:  # a stopped worker would never end
+                    worker.kill()
                 raise
-        return has_come, data
+        return has_arrived, data
 
 
-def _kill(workers: Sequence[BaseProcess]) -> None:
-    is_main = threading.current_thread() is threading.main_thread()
-    # PyTorch's handler would turn the end of a forked worker into an error.
-    handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL) if is_main else None
-    for worker in workers:
-        worker.kill()
-    for worker in workers:
-        worker.join()
-    if is_main:
-        signal.signal(signal.SIGCHLD, handler)
-
-
-def is_of_workers(error: Exception) -> bool:
+def is_worker_error(error: Exception) -> bool:
     """Return whether PyTorch or the system raised an error about workers."""
     return isinstance(error, OSError) or str(error).startswith(WORKER_ERRORS)
 
 
-def worker_error(why: str) -> UserError:
+def worker_error(error: Exception) -> UserError:
     """Return the error of workers that cannot load data."""
     return UserError(
-        f'the processes that load data have failed ({why}): they need memory, and room in /dev/shm '
-        '(docker run --shm-size=8g); num_workers=0 of the dataloader loads without them'
+        f'the processes that load data have failed ({reason(error)}): they need memory, and room '
+        'in /dev/shm (docker run --shm-size=8g); num_workers=0 of the dataloader loads without them'
     )
 
 
-def _send_reason(queue: multiprocessing.queues.Queue, error: Exception, item: Any) -> None:
-    number, _ = item
-    queue.put((number, Unsent(reason(error))))
+def _exit(error: Exception, batch: Any) -> None:
+    print(f'A data worker cannot send a batch: {reason(error)}', file=sys.stderr, flush=True)
+    os._exit(1)
 
 
 def _end_with_the_training(training: int, parent: int) -> None:

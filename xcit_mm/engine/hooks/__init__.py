@@ -1,23 +1,13 @@
 """The hooks of our configs, registered with mmengine. See ``order.py`` for their order."""
 
-from .bad_data import BadDataHook
-from .checkpoint import WholeCheckpointHook
-from .interrupt import InterruptHook
-from .label_check import LabelCheckHook
-from .loss_log import LossLogHook
-from .non_finite import NonFiniteHook
-from .pictures import PictureHook
-from .report import ReportHook
-from .tensorboard import TensorBoardHook
-
-__all__ = [
-    'BadDataHook',
-    'InterruptHook',
-    'LabelCheckHook',
-    'LossLogHook',
-    'NonFiniteHook',
-    'PictureHook',
-    'ReportHook',
-    'TensorBoardHook',
-    'WholeCheckpointHook',
-]
+from . import (  # noqa: F401  registered when they are imported
+    bad_data,
+    checkpoint,
+    interrupt,
+    label_check,
+    loss_log,
+    non_finite,
+    pictures,
+    report,
+    tensorboard,
+)

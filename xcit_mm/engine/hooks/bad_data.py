@@ -1,6 +1,5 @@
 """Name bad samples and annotations in the log, count them, and stop at too many."""
 
-from collections.abc import Iterator
 from typing import Any
 
 from mmengine.hooks import Hook
@@ -13,7 +12,7 @@ from ..data.loader import BadSample
 from ..distributed import CpuGroup
 from . import order
 
-INTERVAL = 50  # iterations between two exchanges of the processes, which are logged
+INTERVAL = 50  # iterations after which the processes exchange and log their bad samples
 BAD_DATA = 'bad_data'  # a key of the message hub, so of the checkpoints: file to reason
 REMEDY = 'tools/check_dataset.py CONFIG lists them all'
 
@@ -40,60 +39,43 @@ class BadDataHook(Hook):
         self._num_logged = len(self._bad)
         self._size = len(runner.train_dataloader.dataset)
         self._group = CpuGroup.of(runner)
-        runner.train_dataloader.report = self._note
+        runner.train_dataloader.report = self._add
 
-    def after_train_iter(
-        self,
-        runner: Runner,
-        batch_idx: int,
-        data_batch: dict | None = None,
-        outputs: dict | None = None,
-    ) -> None:
-        if self.every_n_train_iters(runner, INTERVAL) or self.is_last_train_iter(runner):
-            self._exchange(runner)
-
-    def _note(self, samples: list[BadSample]) -> None:
-        self._bad |= dict(samples)
-        self._check()
-
-    def _exchange(self, runner: Runner) -> None:
+    def after_train_iter(self, runner: Runner, **_: Any) -> None:
+        if not (self.every_n_train_iters(runner, INTERVAL) or self.is_last_train_iter(runner)):
+            return
         for bad in self._group.gather(self._bad):
             self._bad |= bad
         for file, reason in list(self._bad.items())[self._num_logged :]:
             runner.logger.warning(f'{file} cannot be read, another is used: {reason}')
         if len(self._bad) > self._num_logged:
-            runner.logger.warning(
-                f'{len(self._bad)} of the {self._size} training samples cannot be read so far; '
-                f'{REMEDY}'
-            )
+            runner.logger.warning(f'{self._summary()} so far; {REMEDY}')
         self._num_logged = len(self._bad)
-        self._check()
+        self._add([])
 
-    def _check(self) -> None:
+    def _add(self, samples: list[BadSample]) -> None:
+        self._bad |= dict(samples)
         if len(self._bad) > self._max_share * self._size:
             listed = '\n'.join(f'    {file}: {reason}' for file, reason in self._bad.items())
             raise UserError(
-                f'{len(self._bad)} of the {self._size} training samples cannot be read, more than '
-                f'the share of {self._max_share:g} that max_bad_share allows: repair them or raise '
-                f'it; {REMEDY}:\n{listed}'
+                f'{self._summary()}, more than the share of {self._max_share:g} that '
+                f'max_bad_share allows: repair them or raise it; {REMEDY}:\n{listed}'
             )
+
+    def _summary(self) -> str:
+        return f'{len(self._bad)} of the {self._size} training samples cannot be read'
 
 
 def _check_annotations(dataset: Any, max_bad_share: float) -> None:
-    for leaf in _annotated(dataset):
-        why = leaf.misplaced(max(LOST_SHARE, max_bad_share))
+    """Check a dataset of annotations, or those inside one that wraps or joins others."""
+    if hasattr(dataset, 'misplaced'):
+        why = dataset.misplaced(max(LOST_SHARE, max_bad_share))
         if why is not None:
             raise UserError(
-                f'{leaf.ann_file}: {why}. Repair them, or allow such a share with max_bad_share; '
-                f'{REMEDY}'
+                f'{dataset.ann_file}: {why}. Repair them, or allow such a share with '
+                f'max_bad_share; {REMEDY}'
             )
-
-
-def _annotated(dataset: Any) -> Iterator[Any]:
-    """Yield the datasets of annotations inside datasets that wrap or join others."""
-    if hasattr(dataset, 'misplaced'):
-        yield dataset
         return
-    inner = [dataset.dataset] if hasattr(dataset, 'dataset') else getattr(dataset, 'datasets', [])
-    for wrapped in inner:
-        yield from _annotated(wrapped)
+    for inner in getattr(dataset, 'datasets', [getattr(dataset, 'dataset', None)]):
+        if inner is not None:
+            _check_annotations(inner, max_bad_share)

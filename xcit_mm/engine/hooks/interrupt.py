@@ -5,11 +5,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from mmengine.dist import is_distributed
 from mmengine.hooks import Hook
@@ -24,7 +23,7 @@ from .checkpoint import WholeCheckpointHook
 # Clusters send the first before they take a machine back; the second is Ctrl-C.
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 STOPPING = b'stopping after this step, with a checkpoint (a second signal: at once)\n'
-ONE_REQUEST = 1  # second within which the same signal may come twice: timeout(1) sends it so
+REPEAT_WINDOW = 1  # second within which the same signal may come twice: timeout(1) sends it so
 PATIENCE = 60  # seconds without data after which a run stops without the end of the step
 
 
@@ -43,35 +42,28 @@ class InterruptHook(Hook):
     def before_train(self, runner: Runner) -> None:
         self._signal = 0
         self._group = CpuGroup.of(runner)
+        self._checkpoints = [h for h in runner.hooks if isinstance(h, WholeCheckpointHook)]
         self._handlers: dict[signal.Signals, object] = {}
         if threading.current_thread() is threading.main_thread():  # the only one that may
-            self._handlers = {s: signal.signal(s, self._note) for s in SIGNALS}
+            self._handlers = {s: signal.signal(s, self._on_signal) for s in SIGNALS}
         runner.train_loop.dataloader.on_wait = partial(self._while_training_waits, runner)
         if runner.val_loop is not None:
             runner.val_loop.dataloader.on_wait = partial(self._while_validation_waits, runner)
 
-    def after_train_iter(
-        self,
-        runner: Runner,
-        batch_idx: int,
-        data_batch: dict | None = None,
-        outputs: dict | None = None,
-    ) -> None:
+    def after_train_iter(self, runner: Runner, **_: Any) -> None:
         if not runner.optim_wrapper.should_update():  # checkpoints do not hold gradients
             return
         signum = self._group.maximum(self._signal)
         if signum:
             self._save_and_stop(runner, signum, runner.iter + 1)
 
-    def after_val_iter(
-        self, runner: Runner, batch_idx: int, data_batch: dict, outputs: Sequence
-    ) -> None:
-        if getattr(self, '_signal', 0) and _is_saved(runner):
+    def after_val_iter(self, runner: Runner, **_: Any) -> None:
+        if getattr(self, '_signal', 0) and self._is_saved(runner):
             self._stop(runner, self._signal, 'in a validation, after the checkpoint of its step')
 
     def after_train(self, runner: Runner) -> None:
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
+        for signum, handler in self._handlers.items():
+            signal.signal(signum, handler)
 
     def _while_training_waits(self, runner: Runner, seconds: float) -> None:
         if not self._signal:
@@ -82,12 +74,12 @@ class InterruptHook(Hook):
             self._stop(runner, self._signal, 'while it waited for data, without a checkpoint')
 
     def _while_validation_waits(self, runner: Runner, seconds: float) -> None:
-        if self._signal and (_is_saved(runner) or seconds >= PATIENCE):
+        if self._signal and (self._is_saved(runner) or seconds >= PATIENCE):
             self._stop(runner, self._signal, 'while a validation waited for data')
 
     def _save_and_stop(self, runner: Runner, signum: int, done: int) -> NoReturn:
-        for hook in _checkpoint_hooks(runner):
-            hook.save_between(runner, done)
+        for hook in self._checkpoints:
+            hook.save_unscheduled(runner, done)
         self._stop(runner, signum, f'after iteration {done}')
 
     def _stop(self, runner: Runner, signum: int, place: str) -> NoReturn:
@@ -96,24 +88,19 @@ class InterruptHook(Hook):
         runner.logger.info(f'The run was {interrupted}')
         raise interrupted
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _is_saved(self, runner: Runner) -> bool:
+        return any(hook.written == runner.iter for hook in self._checkpoints)
+
+    def _on_signal(self, signum: int, frame: FrameType | None) -> None:
         # torchrun forwards a signal that its processes may have received already, so only a single
         # process can recognise a second request.
-        if self._signal == number and not is_distributed():
-            if number == signal.SIGINT:
+        if self._signal == signum and not is_distributed():
+            if signum == signal.SIGINT:
                 raise KeyboardInterrupt
-            if time.monotonic() > self._noted + ONE_REQUEST:
-                signal.signal(number, signal.SIG_DFL)
-                signal.raise_signal(number)
+            if time.monotonic() > self._received + REPEAT_WINDOW:
+                signal.signal(signum, signal.SIG_DFL)
+                signal.raise_signal(signum)
             return
-        self._signal, self._noted = number, time.monotonic()
+        self._signal, self._received = signum, time.monotonic()
         with suppress(OSError):  # stderr may be closed
             os.write(sys.stderr.fileno(), STOPPING)  # a logger may be in the middle of a line
-
-
-def _is_saved(runner: Runner) -> bool:
-    return any(hook.written == runner.iter for hook in _checkpoint_hooks(runner))
-
-
-def _checkpoint_hooks(runner: Runner) -> list[WholeCheckpointHook]:
-    return [hook for hook in runner.hooks if isinstance(hook, WholeCheckpointHook)]

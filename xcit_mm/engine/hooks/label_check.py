@@ -21,23 +21,17 @@ class LabelCheckHook(Hook):
     priority = order.LABELS
 
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: dict) -> None:
-        self._check(runner, data_batch)
-
-    before_val_iter = before_test_iter = before_train_iter
-
-    def _check(self, runner: Runner, data_batch: dict) -> None:
         model = runner.model.module if is_model_wrapper(runner.model) else runner.model
         head = getattr(model, 'decode_head', None)
         if head is None:
             return
-        if isinstance(head, nn.ModuleList):
-            head = head[-1]
+        head = head[-1] if isinstance(head, nn.ModuleList) else head
         # A head with one output tells two classes apart by a probability.
         num_classes = max(head.num_classes, 2) if head.out_channels == 1 else head.num_classes
         for sample in data_batch['data_samples']:
-            if 'gt_sem_seg' not in sample:
+            labels = sample.gt_sem_seg.data if 'gt_sem_seg' in sample else None
+            if labels is None:
                 continue
-            labels = sample.gt_sem_seg.data
             if labels.ndim != 3 or len(labels) != 1:
                 raise UserError(
                     f'{sample.seg_map_path}: the labels have the shape {tuple(labels.shape)}, as '
@@ -46,9 +40,11 @@ class LabelCheckHook(Hook):
             is_class = (labels >= 0) & (labels < num_classes)
             wrong = labels[~is_class & (labels != head.ignore_index)]
             if len(wrong):
-                shift = int(bool(sample.get('reduce_zero_label')))
+                first = int(bool(sample.get('reduce_zero_label')))
                 raise UserError(
-                    f'{sample.seg_map_path}: the label {int(wrong[0]) + shift} is outside '
-                    f'{shift}..{num_classes - 1 + shift}, the {num_classes} classes of '
-                    f'the config; {head.ignore_index} is ignored'
+                    f'{sample.seg_map_path}: the label {int(wrong[0]) + first} is outside {first}..'
+                    f'{num_classes - 1 + first}, the {num_classes} classes of the config; '
+                    f'{head.ignore_index} is ignored'
                 )
+
+    before_val_iter = before_test_iter = before_train_iter

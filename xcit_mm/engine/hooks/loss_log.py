@@ -5,6 +5,7 @@ import math
 import os
 from numbers import Real
 from pathlib import Path
+from typing import Any
 
 from mmengine.dist import is_main_process
 from mmengine.hooks import Hook, LoggerHook
@@ -34,10 +35,9 @@ class LossLogHook(Hook):
         self._interval = intervals[0] if intervals else 1
         self._is_writing = is_main_process()
         if self._is_writing:
-            for name in (LOSSES, METRICS):
-                remove_lines_after(Path(runner.work_dir, name), runner.iter)
+            self._begin(runner)
 
-    def after_train_iter(self, runner: Runner, *args, **kwargs) -> None:
+    def after_train_iter(self, runner: Runner, **_: Any) -> None:
         if self._is_writing and self.every_n_train_iters(runner, self._interval):
             line = dict(iter=runner.iter + 1, epoch=runner.epoch + 1)
             for path, history in runner.message_hub.log_scalars.items():
@@ -45,27 +45,31 @@ class LossLogHook(Hook):
                 if mode == 'train' and name not in TIMES:
                     is_rate = name.endswith('lr')
                     line[name] = history.current() if is_rate else history.mean(self._interval)
-            _append(Path(runner.work_dir, LOSSES), line)
+            self._write(runner, LOSSES, line)
 
-    def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
+    def after_val_epoch(self, runner: Runner, metrics: dict[str, Any] | None = None) -> None:
         if self._is_writing:
-            path = Path(runner.work_dir, METRICS)
-            remove_lines_after(path, runner.iter - 1)  # a resume may repeat this validation
-            _append(path, dict(iter=runner.iter, epoch=runner.epoch) | (metrics or {}))
+            numbers = {k: v for k, v in (metrics or {}).items() if isinstance(v, Real)}
+            self._write(runner, METRICS, dict(iter=runner.iter, epoch=runner.epoch) | numbers)
+
+    def _begin(self, runner: Runner) -> None:
+        for file in (LOSSES, METRICS):
+            remove_lines_after(Path(runner.work_dir, file), runner.iter)
+
+    def _write(self, runner: Runner, file: str, line: dict[str, float]) -> None:
+        path = Path(runner.work_dir, file)
+        if file == METRICS:
+            remove_lines_after(path, line['iter'] - 1)  # a resume may repeat this validation
+        line = {k: v if math.isfinite(v) else None for k, v in line.items()}  # JSON has no NaN
+        with path.open('a') as log:
+            log.write(f'{json.dumps(line, default=float)}\n')  # NumPy's numbers
+            log.flush()
+            os.fsync(log.fileno())
 
 
 def remove_lines_after(path: Path, last_iter: int) -> None:
-    """Keep the lines of a log up to an iteration; raises a UserError if one is damaged."""
+    """Keep the lines of a log up to an iteration."""
     lines = read_lines(path)
     if path.exists():
         with write_whole(path, 'w') as file:
             file.writelines(f'{text}\n' for text, line in lines if line['iter'] <= last_iter)
-
-
-def _append(path: Path, values: dict[str, float]) -> None:
-    numbers = {k: v for k, v in values.items() if isinstance(v, Real)}
-    line = {k: v if math.isfinite(v) else None for k, v in numbers.items()}  # JSON has no NaN
-    with path.open('a') as file:
-        file.write(f'{json.dumps(line, default=float)}\n')  # NumPy's numbers
-        file.flush()
-        os.fsync(file.fileno())

@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import torch
 from mmengine.dist import get_rank
@@ -49,17 +50,11 @@ class NonFiniteHook(Hook):
         self._good_statistics = [b.clone() for b in self._statistics]
         runner.optim_wrapper.optimizer.register_step_pre_hook(self._skip_if_not_finite)
 
-    def before_train_iter(
-        self, runner: Runner, batch_idx: int, data_batch: dict | None = None
-    ) -> None:
+    def before_train_iter(self, runner: Runner, **_: Any) -> None:
         self._stepped = False
 
     def after_train_iter(
-        self,
-        runner: Runner,
-        batch_idx: int,
-        data_batch: dict | None = None,
-        outputs: dict | None = None,
+        self, runner: Runner, data_batch: Any = None, outputs: dict | None = None, **_: Any
     ) -> None:
         # mmengine has moved this number to the CPU already, for its log.
         loss = runner.message_hub.get_scalar('train/loss').current()
@@ -85,7 +80,9 @@ class NonFiniteHook(Hook):
         """Drop the gradients before the step, which then changes neither weights nor moments."""
         parameters = (p for group in optimizer.param_groups for p in group['params'])
         gradients = [p.grad for p in parameters if p.grad is not None and p.grad.numel()]
-        self._stepped = _are_finite(gradients)
+        # This waits for the device only once. The largest absolute value of a NaN is NaN.
+        largest = torch._foreach_norm(gradients or [torch.zeros(1)], math.inf)
+        self._stepped = bool(torch.stack([value.float() for value in largest]).isfinite().all())
         if not self._stepped:
             optimizer.zero_grad(set_to_none=True)
 
@@ -101,14 +98,6 @@ class NonFiniteHook(Hook):
             'an earlier checkpoint as load_from, with a smaller optim_wrapper.optimizer.lr '
             '(--resume keeps the old one) or optim_wrapper.clip_grad.max_norm=1'
         )
-
-
-def _are_finite(tensors: list[Tensor]) -> bool:
-    """Wait for the device only once: the largest absolute value of a NaN is NaN."""
-    if not tensors:
-        return True
-    largest = torch._foreach_norm(tensors, float('inf'))
-    return bool(torch.stack([value.float() for value in largest]).isfinite().all())
 
 
 def _copy(source: list[Tensor], target: list[Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""The order in which hooks act on the same event: from the lowest number to the highest.
+"""The order in which hooks act on the same event, from the lowest number to the highest.
 
 The numbers of mmengine's hooks are fixed: RuntimeInfoHook 10; IterTimerHook, DistSamplerSeedHook
 and EMAHook 50; LoggerHook 60; ParamSchedulerHook 70; CheckpointHook 90.

@@ -27,7 +27,6 @@ from ..resume import POINTER
 from . import order
 from .pictures import FOLDER as PICTURES
 
-PAGE = 'report.html'
 PACKAGES = 'torch', 'torchvision', 'numpy', *STACKS['onedl'], *STACKS['openmmlab']
 COCO_ROWS = dict(bbox='boxes', segm='masks')
 COCO_COLUMNS = dict(
@@ -45,7 +44,7 @@ class ReportHook(Hook):
         self._metrics: dict[str, float] = {}
 
     def before_run(self, runner: Runner) -> None:
-        if mmcv_ops.in_force():
+        if mmcv_ops.is_active():
             runner.logger.info(mmcv_ops.NOTICE)
 
     def before_train(self, runner: Runner) -> None:
@@ -64,7 +63,7 @@ class ReportHook(Hook):
         if (folder / PICTURES).is_dir():
             lines.append(f'pictures    {folder / PICTURES} (ground truth left, prediction right)')
         if is_main_process():
-            report = folder / PAGE
+            report = folder / 'report.html'
             try:
                 write_page([read_run(folder)], report)
             except Exception as error:  # a finished training does not fail because of its report
@@ -107,27 +106,22 @@ def run_info(runner: Runner) -> dict[str, Any]:
 def metrics_table(metrics: Mapping[str, float]) -> str:
     """Lay out COCO's average precisions as a table, and other metrics one to a line."""
     rest = {name: value for name, value in metrics.items() if isinstance(value, Real)}
-    lines = []
+    rows = [['', *COCO_COLUMNS.values()]]
     for kind, row in COCO_ROWS.items():
         values = [rest.pop(f'coco/{kind}_{column}', None) for column in COCO_COLUMNS]
         if None not in values:
             # COCO's -1 stands for a size that no object has.
-            cells = ['-' if value < 0 else f'{value:.3f}' for value in values]
-            lines.append(f'{row:<8}' + ''.join(f'{cell:>8}' for cell in cells))
-    if lines:
-        lines.insert(0, ' ' * 8 + ''.join(f'{label:>8}' for label in COCO_COLUMNS.values()))
-    lines += [f'{name:<8}{value:>8.2f}' for name, value in rest.items()]
+            rows.append([row, *('-' if value < 0 else f'{value:.3f}' for value in values)])
+    rows = rows if len(rows) > 1 else []
+    rows += [[name, f'{value:.2f}'] for name, value in rest.items()]
+    lines = (f'{name:<8}' + ''.join(f'{cell:>8}' for cell in cells) for name, *cells in rows)
     return '\n'.join(lines) or 'No metrics were computed.'
 
 
 def write_metrics(
     path: Path, config: str, checkpoint: str, metrics: Mapping[str, float], evaluator: Evaluator
 ) -> None:
-    """Write the metrics of a test as JSON, as a whole or not at all.
-
-    The file has the IoU of each class if the evaluator computes it, null for a class that does
-    not occur.
-    """
+    """Write the metrics of a test as JSON, with null for the IoU of a class that does not occur."""
     report = {'config': str(config), 'checkpoint': str(checkpoint), 'metrics': dict(metrics)}
     for metric in evaluator.metrics:
         if hasattr(metric, 'class_iou'):

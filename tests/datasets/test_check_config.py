@@ -1,0 +1,132 @@
+"""Missing data and heads for other classes are found before anything is built, and named."""
+
+import os
+import shutil
+
+import pytest
+from helpers import ROOT
+from mmengine.config import Config
+
+from xcit_mm import UserError, environment
+from xcit_mm.datasets.check_config import check_classes, check_data
+from xcit_mm.engine.config.load import load_config
+
+DETECTOR = ROOT / 'configs/mask_rcnn_xcit_n12_16_shapes.py'
+SEGMENTOR = ROOT / 'configs/sem_fpn_xcit_n12_16_shapes.py'
+COCO = ROOT / 'configs/mask_rcnn_xcit_t12_16_3x.py'
+ALL = ('train', 'val', 'test')
+
+
+@pytest.mark.parametrize(
+    ('config', 'removed', 'split', 'kind'),
+    [
+        (DETECTOR, 'coco', 'train', 'folder'),
+        (DETECTOR, 'coco/annotations/instances_train2017.json', 'train', 'annotation file'),
+        (SEGMENTOR, 'ade/annotations/validation', 'val', 'folder'),
+    ],
+)
+def test_missing_data_is_named_with_its_path_and_the_remedy(
+    tmp_path, shapes_root, config, removed, split, kind
+):
+    root = shutil.copytree(shapes_root, tmp_path / 'shapes')
+    cfg = load_config(config, {'data_root': root})
+    check_data(cfg, ALL)
+    target = root / removed
+    shutil.rmtree(target) if target.is_dir() else target.unlink()
+    with pytest.raises(UserError) as error:
+        check_data(cfg, ALL)
+    message = str(error.value)
+    assert message.startswith(f'{split} data: {kind} {target} is missing')
+    assert f'make_shapes.py {root}/ draws it' in message
+
+
+@pytest.mark.parametrize('options', [{}, {'data_root': 'elsewhere'}], ids=['as it is', 'moved'])
+@pytest.mark.parametrize('own_root', ['', "data_root = 'data/mine/'\n"])
+@pytest.mark.parametrize('base', [DETECTOR, COCO])
+def test_the_remedy_of_a_config_is_not_given_for_other_data(tmp_path, base, own_root, options):
+    config = tmp_path / 'own.py'
+    dataset = "train_dataloader = dict(dataset=dict(data_root='data/mine/'))\n"
+    config.write_text(f"_base_ = '{base}'\n{own_root}{dataset}")
+    with pytest.raises(UserError, match=r'/mine|elsewhere.* is missing.*; point to it with'):
+        check_data(load_config(config, options), ('train',))
+
+
+def test_wrapped_datasets_and_evaluators_are_checked(tmp_path):
+    inner = dict(type='CocoDataset', data_root=str(tmp_path), ann_file='gone.json')
+    joined = dict(type='ConcatDataset', datasets=[dict(type='RepeatDataset', dataset=inner)])
+    metric = dict(type='CocoMetric', ann_file=str(tmp_path / 'gone.json'))
+    check_data(Config(dict(val_dataloader=None, val_evaluator=None)), ('val',))
+    for cfg in (dict(val_dataloader=dict(dataset=joined)), dict(val_evaluator=[metric])):
+        with pytest.raises(UserError, match=r'val data: .*gone\.json is missing.*data_root=DIR'):
+            check_data(Config(cfg), ('val',))
+
+
+def test_a_path_of_the_wrong_kind_is_refused(tmp_path):
+    os.mkfifo(tmp_path / 'pipe.json')
+    for dataset, kind in (
+        (dict(ann_file=str(tmp_path)), 'annotation file'),
+        (dict(ann_file=str(tmp_path / 'pipe.json')), 'annotation file'),
+        (dict(data_root=str(tmp_path / 'pipe.json')), 'folder'),
+    ):
+        with pytest.raises(UserError, match=f'is not the expected {kind}'):
+            check_data(Config(dict(train_dataloader=dict(dataset=dataset))), ('train',))
+
+
+def test_an_evaluator_has_to_read_what_its_dataset_checks(shapes_root, tmp_path):
+    cfg = load_config(DETECTOR, {'data_root': shapes_root})
+    (tmp_path / 'link.json').symlink_to(cfg.val_evaluator.ann_file)
+    cfg.val_evaluator.ann_file = str(tmp_path / 'link.json')
+    check_data(cfg, ('val',))
+    cfg.val_dataloader.dataset.pipeline = []
+    with pytest.raises(UserError, match='reads masks, which the pipeline of the val dataset does'):
+        check_data(cfg, ('val',))
+    cfg.val_evaluator.metric = 'bbox'
+    check_data(cfg, ('val',))
+    cfg.val_evaluator.ann_file = shutil.copy(cfg.val_evaluator.ann_file, tmp_path / 'copy.json')
+    with pytest.raises(UserError, match=r'copy\.json is not the annotation file of the val data'):
+        check_data(cfg, ('val',))
+
+
+def detector(root, **options) -> Config:
+    environment.require('mmdet.datasets')
+    environment.require('xcit_mm.datasets.coco')
+    return load_config(DETECTOR, {'data_root': root} | options)
+
+
+@pytest.mark.parametrize('head', ['bbox_head', 'mask_head'])
+def test_a_head_for_another_number_of_classes_is_refused(shapes_root, head):
+    check_classes(detector(shapes_root), ALL)
+    cfg = detector(shapes_root, **{f'model.roi_head.{head}.num_classes': 80})
+    message = rf'model\.roi_head\.{head}\.num_classes=80, but the train dataset has 3 classes \(cir'
+    with pytest.raises(UserError, match=message):
+        check_classes(cfg, ALL)
+    cfg.model.roi_head[head].type = 'GroundingHead'  # which predicts words
+    check_classes(cfg, ALL)
+
+
+def test_a_segmentor_for_another_number_of_classes_is_refused(shapes_root):
+    environment.require('mmseg.datasets')
+    cfg = load_config(SEGMENTOR, {'data_root': shapes_root})
+    check_classes(cfg, ALL)
+    cfg.model.decode_head.num_classes = 3
+    with pytest.raises(UserError, match=r'decode_head\.num_classes=3, .* 4 classes \(background'):
+        check_classes(cfg, ALL)
+
+
+def test_the_real_configs_have_heads_for_their_datasets():
+    check_classes(detector('.') and load_config(COCO), ALL)
+    environment.require('mmseg.datasets')
+    check_classes(load_config(ROOT / 'configs/upernet_xcit_s12_8_160k.py'), ALL)
+
+
+def test_classes_are_a_tuple_or_a_file(shapes_root, tmp_path):
+    cfg = detector(shapes_root)
+    cfg.train_dataloader.dataset.metainfo = dict(classes='circle')
+    with pytest.raises(UserError, match=r"classes='circle' is neither a tuple"):
+        check_classes(cfg, ('train',))
+    cfg.train_dataloader.dataset.metainfo = dict(classes=str(tmp_path / 'classes.txt'))
+    (tmp_path / 'classes.txt').write_text('circle\nsquare\ntriangle\n')
+    check_classes(cfg, ('train',))
+    (tmp_path / 'classes.txt').write_text('circle\nsquare\n')
+    with pytest.raises(UserError, match=r'dataset has 2 classes'):
+        check_classes(cfg, ('train',))

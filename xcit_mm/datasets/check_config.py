@@ -1,0 +1,134 @@
+"""Check that the data is where a config says, and fits its heads, before a model is built."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mmengine.config import Config
+from mmengine.registry import DATASETS
+
+from ..errors import UserError
+
+# Other heads may predict something else than the classes of the dataset: words, stuff, edges.
+HEADS = ('Shared2FCBBoxHead', 'FCNMaskHead', 'RetinaHead', 'FPNHead', 'UPerHead', 'FCNHead')
+# The metrics whose ``ann_file`` pycocotools reads, and the dataset that checks this file.
+COCO_METRICS = ('CocoMetric', 'CocoAPMetric')
+COCO_DATASET = 'CheckedCocoDataset'
+FOLDER, ANNOTATIONS = 'folder', 'annotation file'
+GENERIC_HELP = "point to it with --cfg-options data_root=DIR or in the config's dataloaders"
+
+
+def check_data(cfg: Config, splits: tuple[str, ...]) -> None:
+    """Require the data of the dataloaders, and evaluators that read what their dataset checks.
+
+    If the config has a ``data_help``, its ``text`` says how to get the data below its ``root``
+    (which replaces ``{root}``).
+    """
+    for split in splits:
+        datasets = [*leaf_datasets((cfg.get(f'{split}_dataloader') or {}).get('dataset') or {})]
+        evaluators = cfg.get(f'{split}_evaluator') or []
+        metrics = [evaluators] if isinstance(evaluators, dict) else evaluators
+        metrics = [metric for metric in metrics if metric.get('ann_file')]
+        paths = [entry for dataset in datasets for entry in _paths(dataset)]
+        paths += [(ANNOTATIONS, Path(metric['ann_file'])) for metric in metrics]
+        for kind, path in paths:
+            if not (path.is_dir() if kind == FOLDER else path.is_file()):
+                known = cfg.get('data_help')
+                is_known = isinstance(known, dict) and path.is_relative_to(known['root'])
+                remedy = known['text'].format(root=known['root']) if is_known else GENERIC_HELP
+                problem = f'is not the expected {kind}' if path.exists() else 'is missing'
+                raise UserError(
+                    f'{split} data: {kind} {path} {problem} (looked for at {path.absolute()}); '
+                    f'{remedy}'
+                )
+        if [_class_name(dataset) for dataset in datasets] == [COCO_DATASET]:
+            for metric in metrics:
+                if _class_name(metric) in COCO_METRICS:
+                    _check_evaluator(metric, datasets[0], split)
+
+
+def check_classes(cfg: Config, splits: tuple[str, ...]) -> None:
+    """Compare the numbers of classes of the heads with the classes of the registered datasets.
+
+    A ``CheckedCocoDataset`` itself compares its classes with those of its annotation file.
+    """
+    for split in splits:
+        for dataset in leaf_datasets((cfg.get(f'{split}_dataloader') or {}).get('dataset') or {}):
+            kind = dataset.get('type')
+            if isinstance(kind, str):
+                with DATASETS.switch_scope_and_registry(cfg.default_scope) as registry:
+                    kind = registry.get(kind)
+            known = getattr(kind, 'METAINFO', {})
+            classes = (dataset.get('metainfo') or {}).get('classes') or known.get('classes')
+            if isinstance(classes, str):  # a file with one class a line, as in mmengine
+                if not Path(classes).is_file():
+                    raise UserError(
+                        f'{split} data: classes={classes!r} is neither a tuple of names, as in '
+                        f'({classes!r},), nor a file with one name a line'
+                    )
+                classes = Path(classes).read_text().splitlines()
+            if classes is None or 'thing_classes' in known:  # panoptic: the heads share them
+                continue
+            for head, num_classes in _heads(cfg.model, 'model'):
+                if num_classes != len(classes):
+                    raise UserError(
+                        f'{head}.num_classes={num_classes}, but the {split} dataset has '
+                        f'{len(classes)} classes ({", ".join(classes)})'
+                    )
+
+
+def leaf_datasets(dataset: dict) -> Iterator[dict]:
+    """Yield the datasets that read files, inside those that wrap or join other datasets."""
+    inner = dataset.get('dataset') or dataset.get('datasets')
+    if not inner:
+        yield dataset
+    for wrapped in [inner] if isinstance(inner, dict) else inner or []:
+        yield from leaf_datasets(wrapped)
+
+
+def loads_masks(node: Any) -> bool:
+    """Return whether a transform in the config of a pipeline loads masks."""
+    if isinstance(node, dict):
+        return bool(node.get('with_mask')) or any(map(loads_masks, node.values()))
+    return isinstance(node, (list, tuple)) and any(map(loads_masks, node))
+
+
+def _paths(dataset: dict) -> Iterator[tuple[str, Path]]:
+    root = dataset.get('data_root') or ''
+    if root:
+        yield FOLDER, Path(root)
+    if dataset.get('ann_file'):
+        yield ANNOTATIONS, Path(root, dataset['ann_file'])
+    prefixes = dataset.get('data_prefix') or {}
+    for prefix in prefixes.values() if isinstance(prefixes, dict) else [prefixes]:
+        if prefix:
+            yield FOLDER, Path(root, prefix)
+
+
+def _class_name(node: dict) -> str:
+    return str(node.get('type')).rpartition('.')[2]
+
+
+def _check_evaluator(metric: dict, dataset: dict, split: str) -> None:
+    ann_file = Path(dataset.get('data_root') or '', dataset['ann_file'])
+    if not ann_file.samefile(metric['ann_file']):
+        raise UserError(
+            f'{split}_evaluator: ann_file={metric["ann_file"]} is not the annotation file of the '
+            f'{split} dataset, {ann_file}: name the same file in both'
+        )
+    if 'segm' in metric.get('metric', ()) and not loads_masks(dataset.get('pipeline')):
+        raise UserError(
+            f'{split}_evaluator: metric={metric["metric"]} reads masks, which the pipeline of the '
+            f"{split} dataset does not load and so not check: add dict(type='LoadAnnotations', "
+            'with_bbox=True, with_mask=True) to the pipeline'
+        )
+
+
+def _heads(node: Any, name: str) -> Iterator[tuple[str, int]]:
+    """Yield the heads that predict the classes of the dataset, with their number of classes."""
+    if isinstance(node, dict) and node.get('type') in HEADS and 'num_classes' in node:
+        yield name, node['num_classes']
+    children = node.items() if isinstance(node, dict) else enumerate(node)
+    for key, child in children:
+        if isinstance(child, (dict, list, tuple)):
+            yield from _heads(child, f'{name}.{key}')
