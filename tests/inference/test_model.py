@@ -156,7 +156,7 @@ def test_an_image_of_a_few_pixels_is_predicted_or_an_error(detector, segmentor, 
         (3, ArgumentError, 'an image of PIL, not 3'),
         (np.zeros((1, 3000, 3), np.uint8), UserError, '3000x1 pixels cannot be resized'),
         ('gone.jpg', UserError, 'gone.jpg does not exist'),
-        ('setup.py', UserError, r'setup\.py: it is no image'),
+        ('setup.py', UserError, r'setup\.py: it is not a readable image'),
     ],
 )
 def test_an_invalid_image_is_an_error(detector, image, error, message):

@@ -205,7 +205,7 @@ def files(tmp_path_factory) -> Path:
         ('train.py {config} --cfg-options model.backbone.arch=b12', "arch='b12'"),
         ('train.py {config} --cfg-options load_from={files}/gone.pth', '{files}/gone.pth'),
         ('train.py {config} --cfg-options load_from={files}/backbone.pth', '{files}/backbone.pth'),
-        ('train.py {config} --cfg-options pretrained={files}/t12.pth', '192 channels'),
+        ('train.py {config} --cfg-options pretrained={files}/t12.pth', 'XCiT-T12/16'),
         ('train.py {config} --launcher slurm', 'tools/slurm_train.sh'),
         pytest.param(
             'train.py {config} --launcher mpi',
