@@ -29,8 +29,7 @@ def main() -> None:
     with cli.imports():
         from xcit_mm.datasets.convert import convert
         from xcit_mm.datasets.download import DATASETS, prepare
-        from xcit_mm.datasets.voc import VocDataset
-        from xcit_mm.datasets.yolo import YoloDataset
+        from xcit_mm.datasets.layouts import VocDataset, YoloDataset
     if args.dataset in LAYOUTS:
         layout = VocDataset if args.dataset == 'voc' else YoloDataset
         convert(layout(args.source), args.root, BASE, args.skip_bad)

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import resource
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -20,8 +19,7 @@ from xcit_mm import UserError
 from xcit_mm.datasets.check import check_dataset
 from xcit_mm.datasets.convert import convert, image_size
 from xcit_mm.datasets.images import decode
-from xcit_mm.datasets.voc import VocDataset
-from xcit_mm.datasets.yolo import YoloDataset
+from xcit_mm.datasets.layouts import VocDataset, YoloDataset
 from xcit_mm.engine.config.load import load_config
 
 BASE = ROOT / 'configs/faster_rcnn_xcit_n12_16_small.py'
@@ -169,17 +167,14 @@ def test_the_folders_of_the_config_and_of_the_images_can_be_moved(yolo, tmp_path
 
 def test_if_a_file_cannot_be_written_no_file_is_replaced(yolo, tmp_path):
     convert(YoloDataset(yolo), tmp_path / 'out', BASE)
-    before = {path: path.read_bytes() for path in (tmp_path / 'out').iterdir()}
-    lines = (f'0 0.5 0.5 0.{i} 0.{i}\n' for i in range(101, 200))
-    (yolo / 'labels/train/a.txt').write_text(''.join(lines))
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, limits[1]))  # enough for the config
-    try:
-        with pytest.raises(OSError, match='File too large'):
-            convert(YoloDataset(yolo), tmp_path / 'out', BASE)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert {path: path.read_bytes() for path in (tmp_path / 'out').iterdir()} == before
+    (tmp_path / 'out/val.json').unlink()
+    (tmp_path / 'out/val.json').mkdir()
+    before = {path: path.is_file() and path.read_bytes() for path in (tmp_path / 'out').iterdir()}
+    write_yaml(yolo, '[apple, pear]')
+    with pytest.raises(UserError, match=r'val\.json is a folder'):
+        convert(YoloDataset(yolo), tmp_path / 'out', BASE)
+    after = {path: path.is_file() and path.read_bytes() for path in (tmp_path / 'out').iterdir()}
+    assert after == before
 
 
 def test_difficult_objects_are_ignored_in_training_and_evaluation(voc, tmp_path):

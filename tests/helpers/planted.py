@@ -52,7 +52,7 @@ def rotated(image: np.ndarray, orientation: int, kind: str = 'JPEG') -> bytes:
 
 
 def sixteen_bits(image: np.ndarray) -> bytes:
-    """An RGB image as a PNG of 16 bits a channel."""
+    """An RGB or gray image as a PNG of 16 bits a channel."""
     return cv2.imencode('.png', image[..., ::-1].astype(np.uint16) * 257)[1].tobytes()
 
 
