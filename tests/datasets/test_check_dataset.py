@@ -128,12 +128,6 @@ def test_an_annotation_file_that_cannot_be_used_is_a_failure_beside_the_others(r
     assert 'has the id 1 of an earlier entry' in report.failures[0]
 
 
-def test_missing_data_is_refused(monkeypatch, capfd):
-    arguments = (DETECTOR, '--cfg-options', 'data_root=/no/data')
-    code, _, errors = call_tool(monkeypatch, capfd, 'check_dataset.py', *arguments)
-    assert code == 2 and 'is missing' in errors and 'Traceback' not in errors
-
-
 def test_an_image_that_crashes_a_process_is_named(monkeypatch, root):
     def read(self, path, *args):
         return os._exit(1) if path.endswith('05.jpg') else original(self, path, *args)

@@ -30,15 +30,6 @@ MAKERS = {
 }
 
 
-@pytest.fixture(scope='module')
-def converted(shapes_root, tmp_path_factory) -> dict[str, Path]:
-    """The shapes, written in each layout and converted back."""
-    root = tmp_path_factory.mktemp('layouts')
-    for name, make in MAKERS.items():
-        convert(make(shapes_root, root / f'{name}_source'), root / name, BASE)
-    return {name: root / name for name in MAKERS}
-
-
 def read(root: Path, split: str) -> dict:
     return json.loads((root / f'{split}.json').read_text())
 
@@ -48,9 +39,11 @@ def file_names(root: Path, split: str) -> list[str]:
 
 
 @pytest.mark.parametrize('name', MAKERS)
-def test_a_run_accepts_the_config_and_objects_equal_the_original(converted, shapes_root, name):
+def test_a_run_accepts_the_config_and_objects_equal_the_original(shapes_root, tmp_path, name):
+    root = tmp_path / name
+    convert(MAKERS[name](shapes_root, tmp_path / 'source'), root, BASE)
     for split in ('train', 'val'):
-        content, original = read(converted[name], split), read_coco(shapes_root, split)
+        content, original = read(root, split), read_coco(shapes_root, split)
         assert content['categories'] == original['categories']
         sizes = [(Path(i['file_name']).name, i['width'], i['height']) for i in content['images']]
         assert sizes == [(i['file_name'], i['width'], i['height']) for i in original['images']]
@@ -65,7 +58,7 @@ def test_a_run_accepts_the_config_and_objects_equal_the_original(converted, shap
             else:
                 assert new['area'] == pytest.approx(old['bbox'][2] * old['bbox'][3], rel=1e-2)
 
-    cfg = load_config(converted[name] / f'{name}.py')
+    cfg = load_config(root / f'{name}.py')
     assert cfg.work_dir == f'work_dirs/{name}'
     assert cfg.model.roi_head.bbox_head.num_classes == 3
     assert (cfg.scale, cfg.max_iters, cfg.train_cfg.max_iters) == ((160, 160), 450, 450)

@@ -133,7 +133,8 @@ def decode(data: bytes, annotated: Size | None = None) -> np.ndarray:
         with opened(data) as image:
             return np.ascontiguousarray(np.asarray(image.convert('RGB'))[..., ::-1])
     except Exception:  # the decoders of Pillow raise many kinds
-        raise BadImageError(UNREADABLE) from None
+        has_no_end = any(data.startswith(start) and not data.endswith(end) for start, end in ENDS)
+        raise BadImageError(CUT_OFF if has_no_end else UNREADABLE) from None
 
 
 @contextmanager
