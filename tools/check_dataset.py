@@ -3,6 +3,7 @@
 
 import argparse
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clone as it stands
@@ -25,10 +26,10 @@ def main() -> None:
     args = parser.parse_args()
 
     with cli.imports():
-        from xcit_mm.datasets.check import check_dataset, print_report, write_report
+        from xcit_mm.datasets.check import check_dataset, print_report
         from xcit_mm.engine.config.adapt import adapt
         from xcit_mm.engine.config.load import load_config
-        from xcit_mm.files import require_writable_file
+        from xcit_mm.files import require_writable_file, write_json
     if args.out is not None:
         require_writable_file(args.out)
     cfg = load_config(args.config, args.cfg_options)
@@ -36,7 +37,7 @@ def main() -> None:
     report = check_dataset(cfg, workers=args.workers)
     print_report(report)
     if args.out is not None:
-        write_report(args.out, report)
+        write_json(args.out, asdict(report))
     if report.failures:
         sys.exit(WOULD_STOP)
 

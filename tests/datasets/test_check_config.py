@@ -51,25 +51,21 @@ def test_the_remedy_of_a_config_is_not_given_for_other_data(tmp_path, base, own_
         check_data(load_config(config, options), ('train',))
 
 
-def test_wrapped_datasets_and_evaluators_are_checked(tmp_path):
+def test_wrapped_datasets_evaluators_and_the_kind_of_a_path_are_checked(tmp_path):
+    os.mkfifo(tmp_path / 'pipe')
     inner = dict(type='CocoDataset', data_root=str(tmp_path), ann_file='gone.json')
     joined = dict(type='ConcatDataset', datasets=[dict(type='RepeatDataset', dataset=inner)])
-    metric = dict(type='CocoMetric', ann_file=str(tmp_path / 'gone.json'))
-    check_data(Config(dict(val_dataloader=None, val_evaluator=None)), ('val',))
-    for cfg in (dict(val_dataloader=dict(dataset=joined)), dict(val_evaluator=[metric])):
-        with pytest.raises(UserError, match=r'val data: .*gone\.json is missing.*data_root=DIR'):
-            check_data(Config(cfg), ('val',))
-
-
-def test_a_path_of_the_wrong_kind_is_refused(tmp_path):
-    os.mkfifo(tmp_path / 'pipe.json')
-    for dataset, kind in (
-        (dict(ann_file=str(tmp_path)), 'annotation file'),
-        (dict(ann_file=str(tmp_path / 'pipe.json')), 'annotation file'),
-        (dict(data_root=str(tmp_path / 'pipe.json')), 'folder'),
+    for dataset, ann_file, message in (
+        (joined, None, r'gone\.json is missing.*data_root=DIR'),
+        (None, tmp_path / 'gone.json', r'gone\.json is missing.*data_root=DIR'),
+        (None, tmp_path, 'is not the expected annotation file'),
+        (dict(inner, ann_file='pipe'), None, 'is not the expected annotation file'),
+        (dict(data_root=str(tmp_path / 'pipe')), None, 'is not the expected folder'),
     ):
-        with pytest.raises(UserError, match=f'is not the expected {kind}'):
-            check_data(Config(dict(train_dataloader=dict(dataset=dataset))), ('train',))
+        metric = dict(type='CocoMetric', ann_file=str(ann_file)) if ann_file else None
+        cfg = Config(dict(val_dataloader=dict(dataset=dataset), val_evaluator=metric))
+        with pytest.raises(UserError, match=f'val data: .*{message}'):
+            check_data(cfg, ('val',))
 
 
 def test_an_evaluator_has_to_read_what_its_dataset_checks(shapes_root, tmp_path):
@@ -78,7 +74,7 @@ def test_an_evaluator_has_to_read_what_its_dataset_checks(shapes_root, tmp_path)
     cfg.val_evaluator.ann_file = str(tmp_path / 'link.json')
     check_data(cfg, ('val',))
     cfg.val_dataloader.dataset.pipeline = []
-    with pytest.raises(UserError, match='reads masks, which the pipeline of the val dataset does'):
+    with pytest.raises(UserError, match='needs masks, but the pipeline of the val dataset'):
         check_data(cfg, ('val',))
     cfg.val_evaluator.metric = 'bbox'
     check_data(cfg, ('val',))
@@ -104,19 +100,15 @@ def test_a_head_for_another_number_of_classes_is_refused(shapes_root, head):
     check_classes(cfg, ALL)
 
 
-def test_a_segmentor_for_another_number_of_classes_is_refused(shapes_root):
+def test_classes_of_segmentors_and_of_coco_fit_their_heads(shapes_root):
+    check_classes(detector('.') and load_config(COCO), ALL)
     environment.require('mmseg.datasets')
+    check_classes(load_config(ROOT / 'configs/upernet_xcit_s12_8_160k.py'), ALL)
     cfg = load_config(SEGMENTOR, {'data_root': shapes_root})
     check_classes(cfg, ALL)
     cfg.model.decode_head.num_classes = 3
     with pytest.raises(UserError, match=r'decode_head\.num_classes=3, .* 4 classes \(background'):
         check_classes(cfg, ALL)
-
-
-def test_the_real_configs_have_heads_for_their_datasets():
-    check_classes(detector('.') and load_config(COCO), ALL)
-    environment.require('mmseg.datasets')
-    check_classes(load_config(ROOT / 'configs/upernet_xcit_s12_8_160k.py'), ALL)
 
 
 def test_classes_are_a_tuple_or_a_file(shapes_root, tmp_path):

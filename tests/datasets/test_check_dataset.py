@@ -13,7 +13,7 @@ from helpers.planted import PIPELINE_FAILS, plant_ade, plant_coco, plant_coco_ev
 from PIL import Image
 
 from xcit_mm import UserError
-from xcit_mm.datasets import annotations as of
+from xcit_mm.datasets import annotations as kinds
 from xcit_mm.datasets import check
 from xcit_mm.datasets import images as im
 from xcit_mm.engine.config.load import load_config
@@ -66,16 +66,16 @@ def test_all_that_is_planted_is_found(call, root, config, plant, bad):
     assert failure.startswith(f'train: {bad} of 24 images are bad, more than the share of 0.01')
     assert all(f'A run would stop: {line}' in output for line in report['failures'])
     if config == DETECTOR:
-        assert len(lost) == 1 and f'{planted[of.BROKEN_MASK]} x {of.BROKEN_MASK}' in lost[0]
+        assert len(lost) == 1 and f'{planted[kinds.BROKEN_MASK]} x {kinds.BROKEN_MASK}' in lost[0]
         assert output.startswith(f'A run would stop: {lost[0][:60]}')  # it is said first
 
     for finding in report['findings']:
         kind = finding['kind']
-        expected = of.CONSEQUENCES[kind][0] if kind in of.CONSEQUENCES else 'skipped'
+        expected = kinds.CONSEQUENCES[kind][0] if kind in kinds.CONSEQUENCES else 'skipped'
         assert finding['consequence'] == expected
         assert f'{planted[kind]} x {kind} ({expected})' in output.replace('image: ', '')
-        assert (finding['annotation_id'] is not None) == (kind in of.CONSEQUENCES)
-        assert str(root) in finding['file'] or kind == of.NO_IMAGE
+        assert (finding['annotation_id'] is not None) == (kind in kinds.CONSEQUENCES)
+        assert str(root) in finding['file'] or kind == kinds.NO_IMAGE
     assert check_copy(config, root, ['train'], max_bad_share=bad / 24).failures == []
 
 
@@ -85,7 +85,7 @@ def test_what_stops_an_evaluation_is_a_failure(root):
     assert Counter((f.split, f.kind) for f in report.findings) == {
         ('val', kind): count for kind, count in planted.items()
     }
-    stopping = {kind for kind in planted if kind != of.OUTSIDE}
+    stopping = {kind for kind in planted if kind != kinds.OUTSIDE}
     assert set(report.failures) == {f'val: 1 x {kind}' for kind in stopping}
 
 
@@ -126,12 +126,6 @@ def test_an_annotation_file_that_cannot_be_used_is_a_failure_beside_the_others(r
     assert report.images == dict(train=0, val=4)
     assert [(f.split, f.kind) for f in report.findings] == [('val', im.MISSING)]
     assert 'has the id 1 of an earlier entry' in report.failures[0]
-
-
-def test_missing_data_is_refused(monkeypatch, capfd):
-    arguments = (DETECTOR, '--cfg-options', 'data_root=/no/data')
-    code, _, errors = call_tool(monkeypatch, capfd, 'check_dataset.py', *arguments)
-    assert code == 2 and 'is missing' in errors and 'Traceback' not in errors
 
 
 def test_an_image_that_crashes_a_process_is_named(monkeypatch, root):

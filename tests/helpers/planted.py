@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 from PIL import Image
 
-from xcit_mm.datasets import annotations as of
+from xcit_mm.datasets import annotations as kinds
 from xcit_mm.datasets import images as im
 
 BAD_SHARE = 0.5
@@ -22,18 +22,17 @@ FIRST_ID = 10**5  # of the annotations that are added
 POLYGON = [10, 10, 100, 10, 100, 100]
 # Of an image of 160x160 pixels.
 PLANTED_ANNOTATIONS = [
-    *((of.OUTSIDE, dict(bbox=box)) for box in ([200, 200, 20, 20], [-30, 0, 20, 20])),
-    *((of.NO_SIZE, dict(bbox=[10, 10, *size])) for size in ([0, 20], [-20, -20], [0.5, 20])),
-    *((of.NO_BOX, dict(bbox=box)) for box in (None, [10, 10, float('nan'), 20], [0, 0, '9', 9])),
-    *((of.NO_MASK, dict(segmentation=mask)) for mask in (None, [])),
-    (of.BROKEN_MASK, dict(segmentation=[POLYGON[:4]])),
-    (of.BROKEN_MASK, dict(segmentation=POLYGON)),
-    (of.BROKEN_MASK, dict(segmentation=[[*POLYGON[:5], float('inf')]])),
-    (of.BROKEN_MASK, dict(segmentation=dict(size=[160, 160], counts=[10, 20]))),
-    (of.BROKEN_MASK, dict(segmentation=dict(size=[160, 160], counts='abc'))),
-    (of.BROKEN_PART, dict(segmentation=[POLYGON, [1e9] * 6])),
-    (of.UNKNOWN_CATEGORY, dict(category_id=UNLISTED)),
-    (of.NO_IMAGE, dict(image_id=UNLISTED)),
+    *((kinds.OUTSIDE, dict(bbox=box)) for box in ([200, 200, 20, 20], [-30, 0, 20, 20])),
+    *((kinds.NO_SIZE, dict(bbox=[10, 10, *size])) for size in ([0, 20], [-20, -20], [0.5, 20])),
+    *((kinds.NO_BOX, dict(bbox=box)) for box in (None, [10, 10, float('nan'), 20], [0, 0, '9', 9])),
+    *((kinds.NO_MASK, dict(segmentation=mask)) for mask in (None, [])),
+    *((kinds.BROKEN_MASK, dict(segmentation=mask)) for mask in (POLYGON, [POLYGON[:4]])),
+    (kinds.BROKEN_MASK, dict(segmentation=[[*POLYGON[:5], float('inf')]])),
+    (kinds.BROKEN_MASK, dict(segmentation=dict(size=[160, 160], counts=[10, 20]))),
+    (kinds.BROKEN_MASK, dict(segmentation=dict(size=[160, 160], counts='abc'))),
+    (kinds.BROKEN_PART, dict(segmentation=[POLYGON, [1e9] * 6])),
+    (kinds.UNKNOWN_CATEGORY, dict(category_id=UNLISTED)),
+    (kinds.NO_IMAGE, dict(image_id=UNLISTED)),
 ]
 
 
@@ -52,7 +51,7 @@ def rotated(image: np.ndarray, orientation: int, kind: str = 'JPEG') -> bytes:
 
 
 def sixteen_bits(image: np.ndarray) -> bytes:
-    """An RGB image as a PNG of 16 bits a channel."""
+    """An RGB or gray image as a PNG of 16 bits a channel."""
     return cv2.imencode('.png', image[..., ::-1].astype(np.uint16) * 257)[1].tobytes()
 
 
@@ -78,7 +77,7 @@ def plant_coco(root: Path) -> dict[str, int]:
             annotations.append(_annotation(FIRST_ID + i, images[i], [0, 20, min(50, width), 60]))
     annotations.append(_annotation(FIRST_ID + 18, images[18], [0, 0, 9, 9]) | dict(bbox=[300] * 4))
 
-    for i, (kind, change) in enumerate([(of.OUTSIDE, {}), *PLANTED_ANNOTATIONS]):
+    for i, (kind, change) in enumerate([(kinds.OUTSIDE, {}), *PLANTED_ANNOTATIONS]):
         planted[kind] = planted.get(kind, 0) + 1
         if change:
             entry = _annotation(FIRST_ID + 20 + i, images[14 + i % 3], [10, 10, 100, 100])
@@ -93,15 +92,15 @@ def plant_coco_evaluation(root: Path) -> dict[str, int]:
     content = json.loads(ann_file.read_text())
     unreadable, image = content['images'][:2]
     (root / 'coco/val2017' / unreadable['file_name']).write_bytes(b'no image')
-    fields = {of.NO_AREA: 'area', of.NO_CROWD_FLAG: 'iscrowd', of.NO_BOX: 'bbox'}
-    fields |= {of.NO_MASK: 'segmentation'}
+    fields = {kinds.NO_AREA: 'area', kinds.NO_CROWD_FLAG: 'iscrowd', kinds.NO_BOX: 'bbox'}
+    fields |= {kinds.NO_MASK: 'segmentation'}
     for number, field in enumerate(fields.values(), FIRST_ID):
         annotation = _annotation(number, image, [10, 10, 50, 50])
         del annotation[field]
         content['annotations'].append(annotation)
     content['annotations'].append(_annotation(FIRST_ID + 9, image, [300, 300, 20, 20]))
     ann_file.write_text(json.dumps(content))
-    return dict.fromkeys(fields, 1) | {of.OUTSIDE: 1, im.UNREADABLE: 1}
+    return dict.fromkeys(fields, 1) | {kinds.OUTSIDE: 1, im.UNREADABLE: 1}
 
 
 def plant_ade(root: Path) -> dict[str, int]:
@@ -113,8 +112,8 @@ def plant_ade(root: Path) -> dict[str, int]:
     labels[10].write_bytes(labels[10].read_bytes()[:100])
     for i, size in ((9, (80, 60)), (11, (160, 120)), (12, (1, 160))):
         Image.open(labels[i]).crop((0, 0, *size)).save(labels[i])
-    kinds = im.LABELS_MISSING, im.LABELS_OF_OTHER_SIZE, im.LABELS_UNREADABLE
-    return planted | dict.fromkeys(kinds, 1)
+    bad_labels = im.LABELS_MISSING, im.LABELS_OF_OTHER_SIZE, im.LABELS_UNREADABLE
+    return planted | dict.fromkeys(bad_labels, 1)
 
 
 def _plant_images(files: list[Path]) -> dict[str, int]:

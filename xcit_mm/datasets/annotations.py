@@ -46,7 +46,6 @@ TOO_SMALL = _problem('image smaller than filter_cfg.min_size', LEFT_OUT, KEPT)
 LOST_SHARE = 0.1
 LOST = (NO_BOX, NO_SIZE, OUTSIDE, FAR_BEYOND, BEYOND, UNKNOWN_CATEGORY, NO_MASK, BROKEN_MASK)
 
-MIN_NUMBERS = 6  # of a polygon: three corners
 # The limits of pycocotools, which computes with 32 bits and does not check its input.
 MAX_ID = 2**53  # stored as float64
 MAX_SIDE = 2**20  # pixels of an image, also the limit of OpenCV
@@ -128,11 +127,8 @@ def usable_mask(segmentation: Any, image: dict) -> list | dict:
     if isinstance(segmentation, dict):
         return segmentation if _cover_image(segmentation, image) else []
     polygons = segmentation if isinstance(segmentation, list) else []
-    return [
-        polygon
-        for polygon in polygons
-        if _is_drawable(polygon, image) and len(polygon) >= MIN_NUMBERS and len(polygon) % 2 == 0
-    ]
+    drawable = [polygon for polygon in polygons if _is_drawable(polygon, image)]
+    return [p for p in drawable if len(p) >= 6 and len(p) % 2 == 0]  # three corners and more
 
 
 def area(annotation: dict) -> float:

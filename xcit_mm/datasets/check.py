@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from pathlib import Path
-from typing import Any, NamedTuple
+from operator import attrgetter
+from typing import Any
 
 import cv2
 import numpy as np
@@ -19,17 +19,16 @@ from torch.utils.data import DataLoader, Dataset
 
 from ..environment import quiet, require_framework
 from ..errors import UserError, printable, reason
-from ..files import write_json
 from .annotations import LOST_SHARE, STOPS
 from .check_config import check_classes, check_data, leaf_datasets
-from .images import UNREADABLE, BadImageError, LoadImage, wrong_labels
+from .images import UNREADABLE, BadImageError, LoadImage
 
 SPLITS = ('train', 'val', 'test')
-SKIPPED = 'skipped'  # a training takes another image instead
 NO_CLASS = 'labels of no class'
 
 
-class Finding(NamedTuple):
+@dataclass(frozen=True)
+class Finding:
     """A problem of an image, or of an annotation if it has an ``annotation_id``."""
 
     split: str
@@ -76,7 +75,7 @@ def check_dataset(
     for split, dataset in datasets.items():
         for leaf in leaf_datasets(dataset):
             _check_annotations_and_images(cfg, split, leaf, workers, report)
-    report.findings.sort(key=lambda finding: (SPLITS.index(finding.split), *finding[1:4]))
+    report.findings.sort(key=lambda f: (SPLITS.index(f.split), f.kind, f.consequence, f.file))
 
     stopping = Counter((f.split, f.kind) for f in report.findings if f.consequence == STOPS)
     report.failures += [f'{split}: {count} x {kind}' for (split, kind), count in stopping.items()]
@@ -93,7 +92,8 @@ def print_report(report: Report) -> None:
     """Print why a run would stop, and each kind of finding with its count and first example."""
     for failure in report.failures:
         print(f'A run would stop: {printable(failure)}.')
-    for (split, kind, consequence), group in groupby(report.findings, key=lambda f: f[:3]):
+    by_kind = attrgetter('split', 'kind', 'consequence')
+    for (split, kind, consequence), group in groupby(report.findings, by_kind):
         first, *others = group
         subject = 'image: ' if first.is_bad else ''
         annotation = '' if first.annotation_id is None else f' (annotation {first.annotation_id})'
@@ -104,12 +104,6 @@ def print_report(report: Report) -> None:
         print('--out FILE writes all of them.')
     print(f'Images read: {", ".join(f"{n} of {split}" for split, n in report.images.items())}.')
     print(f'A run would {"" if report.failures else "not "}stop at this data.')
-
-
-def write_report(path: Path, report: Report) -> None:
-    """Write the whole report as JSON."""
-    content = {**vars(report), 'findings': [finding._asdict() for finding in report.findings]}
-    write_json(path, content)
 
 
 def _check_annotations_and_images(
@@ -135,7 +129,6 @@ def _check_annotations_and_images(
     loader = DataLoader(
         _CheckedImages(cfg, split, dataset),
         batch_size=None,
-        collate_fn=list,
         num_workers=workers,
         prefetch_factor=1,
         multiprocessing_context='fork' if sys.platform == 'linux' else None,
@@ -146,8 +139,8 @@ def _check_annotations_and_images(
             report.findings += findings
             done += 1
     except RuntimeError as error:  # a worker has at most one image
-        indices = range(len(dataset))[done : done + workers]
-        files = ', '.join(str(dataset.get_data_info(index)['img_path']) for index in indices)
+        infos = map(dataset.get_data_info, range(len(dataset))[done : done + workers])
+        files = ', '.join(str(info['img_path']) for info in infos)
         raise UserError(
             f'{split}: a process crashed ({reason(error)}) that read one of {files}: remove that '
             'image; --workers 1 names it alone'
@@ -181,7 +174,7 @@ class _CheckedImages(Dataset):
         except Exception as error:  # decoders and transforms raise many kinds
             is_known = isinstance(error, BadImageError)
             kind, detail = error.args if is_known else (UNREADABLE, reason(error))
-            consequence = SKIPPED if self.split == 'train' else STOPS
+            consequence = 'skipped' if self.split == 'train' else STOPS
             return [Finding(self.split, kind, consequence, file, None, detail, True)]
 
     def _wrong_labels(self, info: dict) -> str:
@@ -192,8 +185,11 @@ class _CheckedImages(Dataset):
         if labels.ndim > 2:
             return f'{info["seg_map_path"]} has {labels.shape[-1]} channels'
         num_classes = self.head.get('num_classes', len(self.dataset.metainfo['classes']))
-        num_channels, ignored = self.head.get('out_channels'), self.head.get('ignore_index', 255)
-        wrong = np.unique(wrong_labels(labels, num_classes, num_channels, ignored))[:5]
+        if self.head.get('out_channels') == 1:  # one probability tells two classes apart
+            num_classes = max(num_classes, 2)
+        is_class = (labels >= 0) & (labels < num_classes)
+        is_ignored = labels == self.head.get('ignore_index', 255)
+        wrong = np.unique(labels[~(is_class | is_ignored)])[:5]
         shift = bool(info.get('reduce_zero_label'))
         listed = ', '.join(str(label + shift) for label in wrong.tolist())
         return listed and f'{info["seg_map_path"]} has {listed}'

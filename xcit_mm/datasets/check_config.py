@@ -25,7 +25,7 @@ def check_data(cfg: Config, splits: tuple[str, ...]) -> None:
     (which replaces ``{root}``).
     """
     for split in splits:
-        datasets = [*leaf_datasets((cfg.get(f'{split}_dataloader') or {}).get('dataset') or {})]
+        datasets = _datasets(cfg, split)
         evaluators = cfg.get(f'{split}_evaluator') or []
         metrics = [evaluators] if isinstance(evaluators, dict) else evaluators
         metrics = [metric for metric in metrics if metric.get('ann_file')]
@@ -41,7 +41,7 @@ def check_data(cfg: Config, splits: tuple[str, ...]) -> None:
                     f'{split} data: {kind} {path} {problem} (looked for at {path.absolute()}); '
                     f'{remedy}'
                 )
-        if [_class_name(dataset) for dataset in datasets] == [COCO_DATASET]:
+        if [*map(_class_name, datasets)] == [COCO_DATASET]:
             for metric in metrics:
                 if _class_name(metric) in COCO_METRICS:
                     _check_evaluator(metric, datasets[0], split)
@@ -53,7 +53,7 @@ def check_classes(cfg: Config, splits: tuple[str, ...]) -> None:
     A ``CheckedCocoDataset`` itself compares its classes with those of its annotation file.
     """
     for split in splits:
-        for dataset in leaf_datasets((cfg.get(f'{split}_dataloader') or {}).get('dataset') or {}):
+        for dataset in _datasets(cfg, split):
             kind = dataset.get('type')
             if isinstance(kind, str):
                 with DATASETS.switch_scope_and_registry(cfg.default_scope) as registry:
@@ -93,16 +93,18 @@ def loads_masks(node: Any) -> bool:
     return isinstance(node, (list, tuple)) and any(map(loads_masks, node))
 
 
+def _datasets(cfg: Config, split: str) -> list[dict]:
+    return [*leaf_datasets((cfg.get(f'{split}_dataloader') or {}).get('dataset') or {})]
+
+
 def _paths(dataset: dict) -> Iterator[tuple[str, Path]]:
     root = dataset.get('data_root') or ''
     if root:
         yield FOLDER, Path(root)
     if dataset.get('ann_file'):
         yield ANNOTATIONS, Path(root, dataset['ann_file'])
-    prefixes = dataset.get('data_prefix') or {}
-    for prefix in prefixes.values() if isinstance(prefixes, dict) else [prefixes]:
-        if prefix:
-            yield FOLDER, Path(root, prefix)
+    for prefix in filter(None, (dataset.get('data_prefix') or {}).values()):
+        yield FOLDER, Path(root, prefix)
 
 
 def _class_name(node: dict) -> str:
@@ -118,9 +120,9 @@ def _check_evaluator(metric: dict, dataset: dict, split: str) -> None:
         )
     if 'segm' in metric.get('metric', ()) and not loads_masks(dataset.get('pipeline')):
         raise UserError(
-            f'{split}_evaluator: metric={metric["metric"]} reads masks, which the pipeline of the '
-            f"{split} dataset does not load and so not check: add dict(type='LoadAnnotations', "
-            'with_bbox=True, with_mask=True) to the pipeline'
+            f'{split}_evaluator: metric={metric["metric"]} needs masks, but the pipeline of the '
+            f"{split} dataset does not load them: add dict(type='LoadAnnotations', "
+            'with_bbox=True, with_mask=True)'
         )
 
 

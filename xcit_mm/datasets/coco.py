@@ -26,7 +26,6 @@ CAUSES = {
 NOT_INSIDE = (
     'are the boxes two corners instead of x, y, width, height, or of images of another size?'
 )
-NUM_NAMED = 3  # of the problems in an error
 REMEDY = 'tools/check_dataset.py CONFIG lists them all'
 
 
@@ -35,15 +34,14 @@ class CheckedCocoDataset(CocoDataset):
     """mmdet's CocoDataset, which also reports the annotations that it drops.
 
     An object whose mask is missing or broken, at which mmdet or pycocotools would fail or crash,
-    is ignored in training.
+    is ignored in training. Masks are checked if the pipeline loads them.
 
     Args:
         *args: Arguments of ``CocoDataset``.
-        pipeline: The configs of the transforms. Masks are checked if one of them loads masks.
         **kwargs: Arguments of ``CocoDataset``.
 
     Attributes:
-        problems: The problems of the annotation file. Copies in the workers of a loader have none.
+        problems: The problems of the annotation file.
 
     Raises:
         UserError: If the annotation file is invalid or has different classes, if no image is left,
@@ -61,10 +59,15 @@ class CheckedCocoDataset(CocoDataset):
             return
         self.problems, self._num_annotations = [], 0
         super().full_init()
-        self._log_problems()
+        counts = Counter(problem.kind for problem in self.problems)
+        if counts:
+            listed = ', '.join(f'{n} x {k} ({self.consequence(k)})' for k, n in counts.items())
+            is_usual = counts.keys() <= {problems.NO_OBJECTS, problems.TOO_SMALL}
+            level = logging.INFO if is_usual else logging.WARNING
+            print_log(printable(f'{self.ann_file}: {listed}; {REMEDY}'), 'current', level)
         stopping = [p for p in self.problems if self.consequence(p.kind) == problems.STOPS]
         if stopping:
-            named = (f'{p.annotation_id} ({p.image}): {p.kind}' for p in stopping[:NUM_NAMED])
+            named = (f'{p.annotation_id} ({p.image}): {p.kind}' for p in stopping[:3])
             raise UserError(
                 f'{self.ann_file}: {len(stopping)} annotations cannot be evaluated, the first are '
                 f'{"; ".join(named)}. Correct or remove them; {REMEDY}'
@@ -73,19 +76,9 @@ class CheckedCocoDataset(CocoDataset):
     def COCOAPI(self, path: str) -> COCO:  # noqa: N802  mmdet calls it to read the file
         coco = COCO()
         coco.dataset = problems.read_annotations(path)
-        self._check_classes([category['name'] for category in coco.dataset['categories']])
-        coco.createIndex()
-        coco.img_ann_map, coco.cat_img_map = coco.imgToAnns, coco.catToImgs
-        for annotation in coco.dataset.get('annotations', ()):
-            if annotation['image_id'] not in coco.imgs:
-                image = f'image {annotation["image_id"]}'
-                self.problems.append(Problem(problems.NO_IMAGE, image, annotation['id']))
-        return coco
-
-    def _check_classes(self, annotated: list[str]) -> None:
-        """Refuse different classes, which mmdet would drop or number in the order of the file."""
+        annotated = [category['name'] for category in coco.dataset['categories']]
         classes = self.metainfo['classes']
-        if annotated != list(classes):
+        if annotated != list(classes):  # mmdet would drop some, or number them as in the file
             order = ', in another order' if sorted(annotated) == sorted(classes) else ''
             raise UserError(
                 f'{self.ann_file} has the {len(annotated)} classes ({", ".join(annotated)}), '
@@ -93,6 +86,13 @@ class CheckedCocoDataset(CocoDataset):
                 "metainfo=dict(classes=...) of the datasets to the file's, in its order, and "
                 f'num_classes={len(annotated)} in the heads'
             )
+        coco.createIndex()
+        coco.img_ann_map, coco.cat_img_map = coco.imgToAnns, coco.catToImgs
+        for annotation in coco.dataset.get('annotations', ()):
+            if annotation['image_id'] not in coco.imgs:
+                image = f'image {annotation["image_id"]}'
+                self.problems.append(Problem(problems.NO_IMAGE, image, annotation['id']))
+        return coco
 
     def parse_data_info(self, raw_data_info: dict) -> dict:
         image = raw_data_info['raw_img_info']
@@ -130,7 +130,6 @@ class CheckedCocoDataset(CocoDataset):
             else:
                 kept.append(info)
         if not kept:
-            self._log_problems()
             cause = self.misplaced(max_share=0)
             raise UserError(
                 f'{self.ann_file}: none of its {len(self.data_list)} images is left'
@@ -154,14 +153,3 @@ class CheckedCocoDataset(CocoDataset):
     def consequence(self, kind: str) -> str:
         """Return what this dataset does about a problem."""
         return problems.CONSEQUENCES[kind][self.test_mode]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, 'problems': []}
-
-    def _log_problems(self) -> None:
-        counts = Counter(problem.kind for problem in self.problems)
-        if counts:
-            listed = ', '.join(f'{n} x {k} ({self.consequence(k)})' for k, n in counts.items())
-            is_usual = counts.keys() <= {problems.NO_OBJECTS, problems.TOO_SMALL}
-            level = logging.INFO if is_usual else logging.WARNING
-            print_log(printable(f'{self.ann_file}: {listed}; {REMEDY}'), 'current', level)

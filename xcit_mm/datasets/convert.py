@@ -1,4 +1,4 @@
-"""Convert datasets that ``voc.py`` or ``yolo.py`` reads to COCO annotation files and a config."""
+"""Convert datasets that ``layouts.py`` reads to COCO annotation files and a config."""
 
 import json
 import math
@@ -77,10 +77,9 @@ class LabelError(UserError):
 
 
 class LabelledDataset(ABC):
-    """A dataset to convert.
+    """A dataset to convert; a subclass finds its images and reads their labels.
 
-    A subclass finds the images of a layout and reads their labels. It raises a LabelError for a
-    file or a label that cannot be used.
+    It raises a LabelError for a file or a label that cannot be used.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -168,8 +167,8 @@ def image_size(path: Path, annotated: Size | None = None) -> Size:
 def convert(dataset: LabelledDataset, root: str | Path, base: Path, skip_bad: bool = False) -> None:
     """Write annotation files for the splits and a config with ``base``, all of them or none.
 
-    Files of an earlier call that differ are moved into a folder ``earlier_*``. With ``skip_bad``,
-    images that have unusable labels are left out, and any number of objects is cut.
+    With ``skip_bad``, images that have unusable labels are left out, and any number of objects is
+    cut.
     """
     root = Path(root)
     require_writable(root)

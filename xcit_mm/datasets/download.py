@@ -13,7 +13,7 @@ from filelock import FileLock
 from rich.console import Console
 from torchvision.datasets.utils import calculate_md5
 
-from ..errors import ArgumentError, UserError
+from ..errors import UserError
 from ..files import require_writable, writing_to
 from ..http import fetch
 
@@ -45,7 +45,7 @@ class Dataset:
     """The archives of a dataset, and where the configs look for it."""
 
     root: str
-    data_root: str  # the folder that the configs call so, relative to the root
+    data_root: str  # of the configs, relative to the root
     archives: tuple[Archive, ...]
 
 
@@ -110,7 +110,7 @@ def prepare(
     root = Path(root)
     archives = [archive for archive in dataset.archives if archive.split in (None, *splits)]
     if set(splits) != set(SPLITS) and len(archives) == len(dataset.archives):
-        raise ArgumentError(f'{archives[0].name} contains all splits: leave out --splits')
+        raise UserError(f'{archives[0].name} contains all splits: leave out --splits')
     require_writable(root)
     with writing_to(root):
         with Console(stderr=True).status(f'{root}: waiting for another process to prepare it'):
@@ -122,7 +122,7 @@ def prepare(
             (root / DOWNLOADS).mkdir(exist_ok=True)
             for archive in archives:
                 if archive in missing:
-                    _unpack(_get_archive(root, archive, mirror), root, archive)
+                    _install(root, archive, mirror)
                 state = 'checked and unpacked' if archive in missing else 'already there'
                 print(f'{root / archive.folder}: {state}', flush=True)
                 downloaded = root / DOWNLOADS / archive.name
@@ -135,7 +135,7 @@ def prepare(
 
 
 def _is_complete(root: Path, archive: Archive) -> bool:
-    """Return whether the folder of an archive is there, and refuse a part of it."""
+    """Return whether the folder of an archive is there, and refuse one that is incomplete."""
     folder = root / archive.folder
     if not folder.is_symlink() and (not folder.exists() or not any(folder.iterdir())):
         return False
@@ -165,17 +165,26 @@ def _require_space(root: Path, missing: Collection[Archive]) -> None:
         )
 
 
-def _get_archive(root: Path, archive: Archive, mirror: str | None) -> Path:
-    provided, file = root / archive.name, root / DOWNLOADS / archive.name
-    if provided.is_file():
-        _require_md5(archive.md5, str(provided), provided)
-        return provided
-    if not file.is_file():  # it was checked before a process was killed
+def _install(root: Path, archive: Archive, mirror: str | None) -> None:
+    """Unpack an archive that the user provided, or else download it."""
+    file = root / archive.name
+    if file.is_file():
+        _require_md5(archive.md5, str(file), file)
+    else:
+        file = root / DOWNLOADS / archive.name
         url = f'{mirror.rstrip("/")}/{archive.name}' if mirror else archive.url
         remedy = f'use --mirror, or copy {archive.name} from another machine to {root}'
         check = partial(_require_md5, archive.md5, url)
-        fetch(url, file, check, archive.size, remedy=remedy)
-    return file
+        if not file.is_file():  # it was checked before a process was killed
+            fetch(url, file, check, archive.size, remedy=remedy)
+    draft = root / DRAFT
+    try:
+        with Console(stderr=True).status(f'Unpacking {file}'), ZipFile(file) as opened:
+            opened.extractall(draft)  # never outside of it, and without links
+        os.sync()  # after a power failure, too, a folder of this name is complete
+        (draft / archive.folder).rename(root / archive.folder)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
 
 
 def _require_md5(md5: str, source: str, file: Path) -> None:
@@ -186,14 +195,3 @@ def _require_md5(md5: str, source: str, file: Path) -> None:
             f'{source} is damaged or a different file (its MD5 is {actual}, not {md5}): remove it '
             'and start again, or use another --mirror'
         )
-
-
-def _unpack(file: Path, root: Path, archive: Archive) -> None:
-    draft = root / DRAFT
-    try:
-        with Console(stderr=True).status(f'Unpacking {file}'), ZipFile(file) as opened:
-            opened.extractall(draft)  # never outside of it, and without links
-        os.sync()  # after a power failure, too, a folder of this name is complete
-        (draft / archive.folder).rename(root / archive.folder)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)

@@ -1,8 +1,4 @@
-"""Read images: convert what can be converted, and name what is wrong with the rest.
-
-Grayscale, palettes, alpha, CMYK and 16 bits become 8-bit BGR. The EXIF orientation is followed,
-except where the annotations describe the image as it is stored.
-"""
+"""Read images of any mode as 8-bit BGR, and name what is wrong with those that cannot be read."""
 
 import io
 import warnings
@@ -15,7 +11,6 @@ import numpy as np
 from mmengine import fileio
 from mmengine.registry import TRANSFORMS
 from PIL import Image
-from torch import Tensor
 
 from ..files import read_regular
 
@@ -38,7 +33,6 @@ MAX_BYTES = 2**31 - 1  # of an image file, the limit of OpenCV
 LABEL_SUFFIXES = ('.png', '.bmp', '.gif', '.jpg', '.jpeg', '.tif', '.tiff')
 
 Size = tuple[int, int]  # width and height in pixels
-Labels = np.ndarray | Tensor
 
 
 class BadImageError(Exception):
@@ -162,13 +156,3 @@ def _check_end(data: bytes) -> None:
     except Exception as error:  # the decoders of Pillow raise many kinds
         if 'truncated' in str(error).lower():
             raise BadImageError(CUT_OFF) from None
-
-
-def wrong_labels(
-    labels: Labels, num_classes: int, out_channels: int | None, ignore_index: int
-) -> Labels:
-    """Return the labels outside the classes of a head, of a label image of any shape."""
-    if out_channels == 1:  # one probability tells two classes apart
-        num_classes = max(num_classes, 2)
-    is_class = (labels >= 0) & (labels < num_classes)
-    return labels[~is_class & (labels != ignore_index)]

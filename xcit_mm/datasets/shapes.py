@@ -1,18 +1,11 @@
 """Draw the built-in dataset: circles, squares and triangles, in the layouts of COCO and ADE20k.
 
-It trains and tests a detector and a segmentor on a machine without COCO and ADE20k::
-
-    <root>/coco/{train2017,val2017}/*.jpg
-    <root>/coco/annotations/instances_{train,val}2017.json
-    <root>/ade/images/{training,validation}/*.jpg
-    <root>/ade/annotations/{training,validation}/*.png
-    <root>/shapes.json    the parameters
-
 Shapes overlap. As in COCO, a polygon outlines the visible part of its object, and area and box are
 those of the polygon. As in ADE20k, label 0 means unlabelled; label 1 is the background.
 """
 
 import json
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -48,11 +41,7 @@ class ShapesSpec:
     num_train: int = 400
     num_val: int = 40
     size: int = 160  # width and height of the images in pixels
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.seed < 0:
-            raise UserError(f'shapes: seed={self.seed} is negative')
+    seed: int = 0  # not negative
 
 
 @dataclass
@@ -67,17 +56,19 @@ class Shape:
 def make_shapes(root: str | Path, spec: ShapesSpec | None = None) -> bool:
     """Draw the dataset into a new or empty folder, and return False if it was already there."""
     root, spec = Path(root).resolve(), spec or ShapesSpec()
-    try:
+    if spec.seed < 0:
+        raise UserError(f'shapes: seed={spec.seed} is negative')
+    with suppress(OSError, ValueError, KeyError, TypeError):  # it is another folder, or none
         if json.loads((root / MANIFEST).read_text())['spec'] == asdict(spec):
             return False
-    except (OSError, ValueError, KeyError, TypeError):
-        pass  # it is another folder, or none
     if root.is_file() or (root.is_dir() and any(root.iterdir())):
         raise UserError(f'{root} is not this shapes dataset: remove it, or name another folder')
     require_writable(root.parent)
     with TemporaryDirectory(prefix=f'.{root.name}-', dir=root.parent) as temporary:
-        _draw_dataset(Path(temporary, 'draft'), spec)
-        Path(temporary, 'draft').rename(root)
+        draft = Path(temporary, 'draft')
+        _draw_dataset(draft, spec)
+        (draft / MANIFEST).write_text(json.dumps(dict(spec=asdict(spec))))
+        draft.rename(root)
     return True
 
 
@@ -200,4 +191,3 @@ def _draw_dataset(root: Path, spec: ShapesSpec) -> None:
         categories = [dict(id=i, name=name) for i, name in enumerate(CLASSES, 1)]
         content = dict(images=images, annotations=annotations, categories=categories)
         (annotation_dir / f'instances_{split}.json').write_text(json.dumps(content))
-    (root / MANIFEST).write_text(json.dumps(dict(spec=asdict(spec))))
