@@ -63,10 +63,7 @@ def write_video(
     try:
         if not writer.isOpened():
             width, height = size
-            raise UserError(
-                f'{path}: OpenCV cannot write a video of {width}x{height} pixels at {rate:g} '
-                'pictures a second'
-            )
+            raise OSError(f'OpenCV cannot write a video of {width}x{height} pixels at {rate:g} Hz')
         yield lambda picture: writer.write(picture[..., ::-1])
         writer.release()
         unfinished.replace(path)
