@@ -67,7 +67,7 @@ def uploaded(address: str, path: Path) -> dict:
 def test_requests_that_the_page_does_not_send_are_refused(
     address, models, picture, tmp_path, monkeypatch
 ):
-    """They read no file of the machine, download nothing, run no config and avoid no queue."""
+    """They read no file of the machine, download nothing, run no config and do not skip the queue."""
     downloads = []
 
     async def download(url, **_):
@@ -132,9 +132,8 @@ def test_no_request_is_larger_than_the_page_needs(address, is_chunked):
         connection = HTTPConnection(part.hostname, part.port)
         chunks = itertools.repeat(b'[' * 2**16, size // 2**16 + 1)
         body = chunks if is_chunked else b''.join(chunks)
-        with contextlib.suppress(
-            BrokenPipeError, ConnectionResetError
-        ):  # it is not read to its end
+        # The page answers before it has read all of the body.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             connection.request('POST', f'/gradio_api/{path}', body)
         with connection.getresponse() as response:
             assert response.status == 413

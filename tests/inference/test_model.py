@@ -154,7 +154,7 @@ def test_a_detector_pads_an_image_of_a_few_pixels(detector):
         (3, ArgumentError, 'of int'),
         (np.zeros((1, 3000, 3), np.uint8), UserError, '3000x1 pixels cannot be resized'),
         ('gone.jpg', UserError, 'gone.jpg does not exist'),
-        ('setup.py', UserError, r'setup\.py: it is no image'),
+        ('setup.py', UserError, r'setup\.py: it is not a readable image'),
     ],
 )
 def test_an_invalid_image_is_an_error(segmentor, image, error, message):

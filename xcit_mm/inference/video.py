@@ -36,7 +36,7 @@ def read_video(path: str) -> tuple[int, float, Iterator[np.ndarray]]:
         capture = cv2.VideoCapture(path, cv2.CAP_FFMPEG)
     _, first = capture.read()
     if first is None:  # OpenCV opens some files without frames
-        raise UserError(f'{path}: it is no video that can be read, or one without frames')
+        raise UserError(f'{path}: it is not a readable video, or it has no frames')
     length = max(1, int(capture.get(cv2.CAP_PROP_FRAME_COUNT)))
     rate = capture.get(cv2.CAP_PROP_FPS)
 

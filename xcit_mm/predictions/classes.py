@@ -34,7 +34,7 @@ def classes_and_palette(
         names = named[0]['classes']
         raise UserError(
             f'{cfg.filename}: the heads have {num_classes} classes, but {len(names)} are named '
-            f'({", ".join(names)}): set metainfo.classes of the test dataset'
+            f'({one_line(", ".join(names))}): set metainfo.classes of the test dataset'
         )
     names = info.get('classes') or [f'class {i}' for i in range(num_classes)]
     names = tuple(one_line(name, MAX_NAME_LENGTH) for name in names)
