@@ -67,7 +67,7 @@ def uploaded(address: str, path: Path) -> dict:
 def test_requests_that_the_page_does_not_send_are_refused(
     address, models, picture, tmp_path, monkeypatch
 ):
-    """They read no file of the machine, download nothing, run no config and do not skip the queue."""
+    """They read no file of the machine, download nothing, run no config, and wait in the queue."""
     downloads = []
 
     async def download(url, **_):
