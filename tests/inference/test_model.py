@@ -139,16 +139,18 @@ def test_the_maps_of_the_backbone_are_freed_once_the_pyramid_has_read_them(weigh
     assert alive == [False, False]
 
 
-def test_a_detector_pads_an_image_of_a_few_pixels(detector):
+def test_an_image_of_a_few_pixels_is_predicted_or_an_error(detector, segmentor):
     for size in ((1, 1), (97, 3)):
-        detections = detector.predict(np.zeros((*size, 3), np.uint8))
+        image = np.zeros((*size, 3), np.uint8)
+        detections = detector.predict(image)  # it is padded to 32 pixels
         assert detections.masks.shape[1:] == size and detections.draw().ndim == 3
+        with pytest.raises(UserError, match='both sides need at least 17'):
+            segmentor.predict(image)
 
 
 @pytest.mark.parametrize(
     ('image', 'error', 'message'),
     [
-        (np.zeros((97, 3, 3), np.uint8), UserError, 'both sides need at least 17'),
         (np.zeros((8, 8), np.uint8), ArgumentError, r'uint8, not \(8, 8\) of uint8'),
         (np.zeros((8, 8, 3)), ArgumentError, 'of float64'),
         (3, ArgumentError, 'of int'),
@@ -157,9 +159,9 @@ def test_a_detector_pads_an_image_of_a_few_pixels(detector):
         ('setup.py', UserError, r'setup\.py: it is not a readable image'),
     ],
 )
-def test_an_invalid_image_is_an_error(segmentor, image, error, message):
+def test_an_invalid_image_is_an_error(detector, image, error, message):
     with pytest.raises(error, match=message):
-        segmentor.predict(image)
+        detector.predict(image)
 
 
 @pytest.mark.parametrize(
