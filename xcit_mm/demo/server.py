@@ -88,9 +88,8 @@ def served(
     max_bytes = round(max_upload * 2**20)
     # Gradio asks its own page whether it is there, which no proxy can answer.
     no_proxy = os.environ.get('no_proxy') or os.environ.get('NO_PROXY') or 'localhost'
-    with ExitStack() as stack:
-        temporary = TemporaryDirectory(prefix='xcit_mm_demo_', dir=os.environ.get(TEMP_DIR))
-        folder = stack.enter_context(temporary)
+    temporary = TemporaryDirectory(prefix='xcit_mm_demo_', dir=os.environ.get(TEMP_DIR))
+    with temporary as folder, ExitStack() as stack:
         environment = {**ENVIRONMENT, 'no_proxy': f'{no_proxy},{host}', TEMP_DIR: folder}
         stack.enter_context(variables(environment))
         stack.callback(setattr, hub, 'HF_TOKEN_PATH', hub.HF_TOKEN_PATH)
@@ -105,10 +104,8 @@ def served(
                 state_session_capacity=KEPT_PREDICTIONS,
                 share=False,
                 ssr_mode=False,  # which would start Node.js
-                enable_monitoring=False,
                 footer_links=[],  # to Gradio's settings and its API
                 app_kwargs=dict(middleware=[Middleware(limit_requests, max_upload=max_bytes)]),
-                inline=False,
                 prevent_thread_lock=True,
                 quiet=True,
             )
