@@ -12,7 +12,7 @@ from tools import cli
 
 NUM_EXAMPLES = 6
 SHAPES = Path('data/shapes/coco/val2017')
-MAX_UPLOAD = 50  # MB
+MAX_UPLOAD = 50  # MB of 2**20 bytes
 
 
 def main() -> None:

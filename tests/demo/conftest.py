@@ -1,5 +1,6 @@
 import socket
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,10 +13,14 @@ CERTAIN = {'bbox_head.fc_cls': (4.0, 0, 0, 0), 'mask_head.conv_logits': (4.0, 4,
 MAX_UPLOAD = 0.25  # MB
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(('127.0.0.1', 0))
-        return listener.getsockname()[1]
+@pytest.fixture(scope='session')
+def free_port() -> Callable[[], int]:
+    def find() -> int:
+        with socket.socket() as listener:
+            listener.bind(('127.0.0.1', 0))
+            return listener.getsockname()[1]
+
+    return find
 
 
 @pytest.fixture(scope='session')
@@ -33,7 +38,7 @@ def models(tmp_path_factory) -> dict[str, list[str]]:
 
 
 @pytest.fixture(scope='session')
-def serve_page(models, shapes_root) -> Callable:
+def serve_page(models, shapes_root, free_port) -> Callable:
     """Serve a page with two examples within a ``with`` block; its address."""
     examples = sorted((shapes_root / 'coco/val2017').glob('*.jpg'))[:2]
     offered = OfferedModels(lambda: dict(models), any_checkpoint=True)
@@ -47,6 +52,6 @@ def address(serve_page) -> Iterator[str]:
 
 
 @pytest.fixture(scope='session')
-def picture(shapes_root):
+def picture(shapes_root) -> Path:
     """Not an example, whose file the page would keep."""
     return max((shapes_root / 'coco/val2017').glob('*.jpg'))

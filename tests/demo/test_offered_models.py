@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -92,10 +91,8 @@ def test_pictures_of_a_browser_are_read_upright_by_pillow_alone(tmp_path, monkey
         read_picture(path)
 
 
-def test_the_tool_serves_until_it_is_interrupted(models, tmp_path):
-    with socket.socket() as listener:
-        listener.bind(('127.0.0.1', 0))
-        port = listener.getsockname()[1]
+def test_the_tool_serves_until_it_is_interrupted(models, free_port, tmp_path):
+    port = free_port()
     argv = ['tools/demo.py', DETECTOR, *models[DETECTOR], f'--port={port}']
     proxy = 'http://127.0.0.1:1'  # where nobody answers
     environment = {**os.environ, 'GRADIO_TEMP_DIR': str(tmp_path), 'http_proxy': proxy}

@@ -41,18 +41,18 @@ def function_id(address: str, name: str) -> int:
     return next(f['id'] for f in json.loads(config)['dependencies'] if f['api_name'] == name)
 
 
-def answer(address: str, data: list, name: str = 'find', session: str | None = None) -> str:
+def answer(address: str, data: list, name: str = 'find') -> str:
     """Gradio's stream of events on a request to a function of the page."""
-    session = session or uuid4().hex
+    session = uuid4().hex
     body = dict(data=data, fn_index=function_id(address, name), session_hash=session)
     post(f'{address}gradio_api/queue/join', body)
-    said = ''
+    events = ''
     with urlopen(f'{address}gradio_api/queue/data?session_hash={session}') as stream:
-        while 'process_completed' not in said:
+        while 'process_completed' not in events:
             line = stream.readline().decode()
-            assert line, said
-            said += line
-    return said
+            assert line, events
+            events += line
+    return events
 
 
 def uploaded(address: str, path: Path) -> dict:
@@ -64,59 +64,38 @@ def uploaded(address: str, path: Path) -> dict:
     return dict(path=file, meta=META)
 
 
-def test_no_request_reads_other_files_of_the_machine(address, models, tmp_path):
-    secret = tmp_path / 'secret.png'
+def test_requests_that_the_page_does_not_send_are_refused(
+    address, models, picture, tmp_path, monkeypatch
+):
+    """They read no file of the machine, download nothing, run no config, and wait in the queue."""
+    downloads = []
+
+    async def download(url, **_):
+        downloads.append(url)
+        raise OSError('planted')
+
+    monkeypatch.setattr(blocks.processing_utils, 'async_ssrf_protected_download', download)
+    secret, program, planted = (tmp_path / name for name in ('a.png', 'config.py', 'planted'))
     Image.new('RGB', (64, 64)).save(secret)
+    program.write_text(f'open({str(planted)!r}, "w")\n')
     for path in (secret, ROOT / 'setup.py'):
         with pytest.raises(HTTPError) as refused:
             urlopen(f'{address}gradio_api/file={path}')
         assert refused.value.code in (403, 404)
-    chosen = DETECTOR, models[DETECTOR][0]
-    own = uploaded(address, secret)
-    assert 'found in' in answer(address, [*chosen, own])
-    folder = str(Path(own['path']).parent)
-    for path in (str(secret), folder, 'http://host/huge'):
-        for picture in (dict(path=path, meta=META), dict(path=path)):
-            said = answer(address, [*chosen, picture])
-            assert '"success":false' in said and 'was not uploaded to this page' in said
-
-
-@pytest.mark.parametrize(('name', 'place'), [('find', 0), ('find', 2), ('_draw', 1)])
-def test_no_request_makes_the_page_download(address, models, monkeypatch, name, place):
-    asked = []
-
-    async def download(url, **_):
-        asked.append(url)
-        raise OSError('planted')
-
-    monkeypatch.setattr(blocks.processing_utils, 'async_ssrf_protected_download', download)
-    data = [DETECTOR, models[DETECTOR][0], None]
-    data = data if name == 'find' else [None, 0.3, True, True, 0.5]
-    data[place] = dict(path='http://host/huge', meta=META)
-    said = answer(address, data, name)
-    assert '"success":false' in said and 'http://host/huge was not uploaded to this page' in said
-    assert not asked
-
-
-def test_no_request_runs_a_config_that_is_not_offered(address, models, picture, tmp_path):
-    program, planted = tmp_path / 'program.py', tmp_path / 'planted'
-    program.write_text(f'open({str(planted)!r}, "w")\n')
-    said = answer(address, [str(program), models[DETECTOR][0], uploaded(address, picture)])
-    assert f'the config {program} with the checkpoint' in said
-    assert not planted.exists()
-
-
-@pytest.mark.parametrize('view', [('NaN', True, True, 0.5), (0.3, True, True, 1e308), (None,) * 4])
-def test_values_that_the_page_does_not_send_are_refused(address, models, picture, view):
-    session = uuid4().hex
-    data = [DETECTOR, models[DETECTOR][0], uploaded(address, picture)]
-    assert 'found in' in answer(address, data, session=session)
-    assert '"success":false' in answer(address, [None, *view], '_draw', session)
-    assert '"success":true' in answer(address, [None, 0.3, True, True, 0.5], '_draw', session)
-
-
-def test_visitors_wait_for_each_other(address):
-    """The queue asks the model for one visitor at a time, and cannot be avoided."""
+    checkpoint, upload = models[DETECTOR][0], uploaded(address, picture)
+    assert 'found in' in answer(address, [DETECTOR, checkpoint, upload])
+    others = str(secret), str(Path(upload['path']).parent), 'http://host/huge'
+    files = [file for path in others for file in (dict(path=path, meta=META), dict(path=path))]
+    not_uploaded = 'was not uploaded to this page'
+    for name, data, message in (
+        *(('find', [DETECTOR, checkpoint, file], not_uploaded) for file in files),
+        ('find', [files[-2], checkpoint, None], not_uploaded),
+        ('_draw', [None, files[-2], True, True, 0.5], not_uploaded),
+        ('find', [str(program), checkpoint, upload], f'the config {program} with the checkpoint'),
+    ):
+        events = answer(address, data, name)
+        assert '"success":false' in events and message in events
+    assert not downloads and not planted.exists()
     body = dict(data=[None] * 3, fn_index=function_id(address, 'find'), session_hash='x')
     with pytest.raises(HTTPError, match='404'):
         post(f'{address}gradio_api/run/predict', body)
@@ -145,21 +124,19 @@ def test_only_the_routes_of_the_page_answer(address):
                 assert (response.status, response.read() or b'Not Found') == (404, b'Not Found')
 
 
-@pytest.mark.parametrize(
-    ('path', 'size'),
-    [('queue/join', 200_000), ('run/predict', 200_000), ('upload', 2 * 2**20 + server.MAX_FORM)],
-)
 @pytest.mark.parametrize('is_chunked', [False, True])
-def test_no_request_is_larger_than_the_page_needs(address, path, size, is_chunked):
+def test_no_request_is_larger_than_the_page_needs(address, is_chunked):
     part = urlsplit(address)
-    connection = HTTPConnection(part.hostname, part.port)
-    chunks = itertools.repeat(b'[' * 2**16, size // 2**16 + 1)
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it is not read to its end
-        connection.request(
-            'POST', f'/gradio_api/{path}', chunks if is_chunked else b''.join(chunks)
-        )
-    with connection.getresponse() as response:
-        assert response.status == (411 if is_chunked else 413)
+    too_large = 2 * 2**20 + server.MAX_FORM
+    for path, size in {'queue/join': 200_000, 'run/predict': 200_000, 'upload': too_large}.items():
+        connection = HTTPConnection(part.hostname, part.port)
+        chunks = itertools.repeat(b'[' * 2**16, size // 2**16 + 1)
+        body = chunks if is_chunked else b''.join(chunks)
+        # The page answers before it has read all of the body.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            connection.request('POST', f'/gradio_api/{path}', body)
+        with connection.getresponse() as response:
+            assert response.status == 413
     assert 'gradio' in get(address)
 
 
@@ -191,7 +168,7 @@ def test_a_page_has_no_token_of_its_host_and_a_port_of_its_own(serve_page, monke
         assert '"run_history":false' in get(address)
         port = urlsplit(address).port
         with pytest.raises(UserError, match=f'port {port}: the port is in use'):
-            served(OfferedModels(dict, False), '127.0.0.1', port).__enter__()
+            served(OfferedModels(dict, False), '127.0.0.1', port, [], 1).__enter__()
     assert huggingface_hub.get_token() == 'hf_environment'
     monkeypatch.delenv('HF_TOKEN')
     monkeypatch.delenv('HUGGING_FACE_HUB_TOKEN')

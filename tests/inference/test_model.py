@@ -139,21 +139,21 @@ def test_the_maps_of_the_backbone_are_freed_once_the_pyramid_has_read_them(weigh
     assert alive == [False, False]
 
 
-@pytest.mark.parametrize('size', [(1, 1), (97, 3)])
-def test_an_image_of_a_few_pixels_is_predicted_or_an_error(detector, segmentor, size):
-    image = np.zeros((*size, 3), np.uint8)
-    detections = detector.predict(image)  # it is padded to 32 pixels
-    assert detections.masks.shape[1:] == size and detections.draw().ndim == 3
-    with pytest.raises(UserError, match='both sides need at least 17'):
-        segmentor.predict(image)
+def test_an_image_of_a_few_pixels_is_predicted_or_an_error(detector, segmentor):
+    for size in ((1, 1), (97, 3)):
+        image = np.zeros((*size, 3), np.uint8)
+        detections = detector.predict(image)  # it is padded to 32 pixels
+        assert detections.masks.shape[1:] == size and detections.draw().ndim == 3
+        with pytest.raises(UserError, match='both sides need at least 17'):
+            segmentor.predict(image)
 
 
 @pytest.mark.parametrize(
     ('image', 'error', 'message'),
     [
-        (np.zeros((8, 8), np.uint8), ArgumentError, r'this array is \(8, 8\) of uint8'),
+        (np.zeros((8, 8), np.uint8), ArgumentError, r'uint8, not \(8, 8\) of uint8'),
         (np.zeros((8, 8, 3)), ArgumentError, 'of float64'),
-        (3, ArgumentError, 'an image of PIL, not 3'),
+        (3, ArgumentError, 'of int'),
         (np.zeros((1, 3000, 3), np.uint8), UserError, '3000x1 pixels cannot be resized'),
         ('gone.jpg', UserError, 'gone.jpg does not exist'),
         ('setup.py', UserError, r'setup\.py: it is not a readable image'),

@@ -1,23 +1,22 @@
-"""Each image or video that is named is found once, gets a name of its own, and is read."""
+"""Each image or video that is named is found once, gets a name, and is read or an error."""
 
-import io
 from functools import partial
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
-from helpers.file_server import serving
-from PIL import Image
 
 from xcit_mm import UserError
 from xcit_mm.inference import sources
 from xcit_mm.inference.output import is_output
-from xcit_mm.inference.sources import Frame, batches, find_inputs, read_image
+from xcit_mm.inference.sources import Frame, batches, find_inputs
+from xcit_mm.inference.video import read_video, write_video
 
 
 @pytest.fixture
 def folder(tmp_path) -> Path:
-    """Images and videos at two depths, and other files."""
+    """Images and videos at two depths, other files, and a linked folder, which is not searched."""
     for name in (
         'b.jpg', 'a.PNG', 'clip.mp4', 'notes.txt', '.hidden.jpg',
         'below/b.jpg', 'below/c.tiff', '.cache/d.jpg', 'out/pictures/e.jpg',
@@ -25,6 +24,7 @@ def folder(tmp_path) -> Path:
         path = tmp_path / 'photos' / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
+    (tmp_path / 'photos/linked').symlink_to(tmp_path)
     return tmp_path / 'photos'
 
 
@@ -52,24 +52,19 @@ def test_files_of_one_name_get_numbers(folder):
 
 
 def test_a_pattern_is_expanded_and_a_file_may_have_any_name(folder, monkeypatch):
-    for pattern, names in {
-        '*.jpg': {'b'},
-        '**/*.jpg': {'b', 'b_2', 'e'},
-        'b*': {'c', 'b', 'b_2'},
-    }.items():
-        inputs, problems = find(folder / pattern)
-        assert (set(inputs), problems) == (names, [])
+    (folder / 'empty').mkdir()
+    for pattern, names, problems in (
+        ('*.jpg', {'b'}, []),
+        ('**/*.jpg', {'b', 'b_2', 'e'}, []),
+        ('b*', {'c', 'b', 'b_2'}, []),
+        ('*.bmp', set(), [f'{folder}/*.bmp matches no file']),
+        ('empty', set(), [f'{folder}/empty holds no image or video']),
+    ):
+        inputs, reported = find(folder / pattern)
+        assert (set(inputs), reported) == (names, problems)
     monkeypatch.chdir(folder)
     Path('a[1].jpg').touch()
     assert list(find('notes.txt', 'gone.jpg', 'a[1].jpg')[0]) == ['notes', 'gone', 'a[1]']
-
-
-def test_arguments_without_inputs_are_reported(folder):
-    (folder / 'empty').mkdir()
-    inputs, problems = find(folder / 'empty', folder / '*.bmp', folder / 'b.jpg')
-    assert list(inputs) == ['b']
-    empty, pattern = f'{folder}/empty holds no image or video', f'{folder}/*.bmp matches no file'
-    assert problems == [empty, pattern]
 
 
 def test_the_name_of_a_url_stays_in_the_folder():
@@ -86,40 +81,76 @@ def test_earlier_predictions_are_not_inputs(folder, monkeypatch):
         (folder / name).parent.mkdir(parents=True)
         (folder / name).touch()
     monkeypatch.chdir(folder)
-    own = ['a', 'b', 'clip', 'below/b', 'below/c', 'out/pictures/e']
-    assert list(find('.', out='.')[0]) == list(find(folder, out=folder)[0]) == own
+    images = ['a', 'b', 'clip', 'below/b', 'below/c', 'out/pictures/e']
+    assert list(find('.', out='.')[0]) == list(find(folder, out=folder)[0]) == images
     assert {'b_3', 'pictures/b'}.isdisjoint(find('*', out='.')[0])
     # Folders of these names are inputs elsewhere, or if they are named themselves.
     assert 'pictures/b' in find(folder, out='nowhere')[0]
     assert list(find('pictures', out='.')[0]) == ['b']
 
 
-def test_linked_folders_are_not_searched(folder):
-    (folder / 'linked').symlink_to(folder.parent)
-    assert list(find(folder, out=folder / 'out')[0]) == ['a', 'b', 'clip', 'below/b', 'below/c']
-
-
-def test_an_image_on_the_web_is_read_up_to_a_size(monkeypatch):
-    png = io.BytesIO()
-    Image.new('RGB', (8, 6)).save(png, 'PNG')
-    with serving() as server:
-        server.files['/gr%C3%BCn.png'] = png.getvalue()
-        assert read_image(server.url('/grün.png')).shape == (6, 8, 3)
-        monkeypatch.setattr(sources, 'MAX_DOWNLOAD', len(png.getvalue()) - 1)
-        with pytest.raises(UserError, match=r'has more than .* MiB'):
-            read_image(server.url('/grün.png'))
-        server.go_away()
-        with pytest.raises(UserError, match=r'cannot be reached .*; download it yourself'):
-            read_image(server.url('/grün.png'))
-    with pytest.raises(UserError, match='is not a web address'):
-        read_image('http://[::1/x.jpg')
-
-
-@pytest.mark.parametrize(
-    ('height', 'number', 'batch_size', 'expected'),
-    [(10, 7, 3, [3, 3, 1]), (40, 5, 4, [2, 2, 1]), (300, 3, 4, [1, 1, 1])],
-)
-def test_a_batch_holds_fewer_of_large_images(monkeypatch, height, number, batch_size, expected):
+def test_a_batch_holds_fewer_of_large_images(monkeypatch):
     monkeypatch.setattr(sources, 'MAX_PIXELS', 100 * 100)
-    frames = [Frame('a.jpg', 'a', np.zeros((height, 100, 3), np.uint8))] * number
-    assert [len(batch) for batch in batches(frames, batch_size)] == expected
+    for height, expected in ((10, [3, 2]), (40, [2, 2, 1]), (300, [1] * 5)):
+        frames = [Frame('a.jpg', 'a', np.zeros((height, 100, 3), np.uint8))] * 5
+        assert [len(batch) for batch in batches(frames, 3)] == expected
+
+
+def write_redder(path: Path, number: int, size: tuple[int, int] = (64, 48)) -> Path:
+    with write_video(path, 10, size) as add:
+        for i in range(number):
+            add(np.full((*size[::-1], 3), (20 * (i % 12), 10, 10), np.uint8))
+    return path
+
+
+@pytest.mark.parametrize(('size', 'shape'), [((64, 48), (48, 64, 3)), ((65, 47), (46, 64, 3))])
+def test_a_written_video_is_read(tmp_path, size, shape):  # without the last pixel of an odd side
+    length, rate, frames = read_video(str(write_redder(tmp_path / 'a.mp4', 7, size)))
+    assert (length, rate) == (7, 10)
+    frames = list(frames)
+    assert [round(frame[..., 0].mean() / 20) for frame in frames] == list(range(7))  # red
+    assert frames[6][..., 2].mean() < 30 and frames[0].shape == shape
+
+
+def test_a_file_that_is_not_a_video_is_an_error_and_reads_no_other_file(tmp_path):
+    write_redder(tmp_path / 'private.mp4', 5)
+    for content in (
+        'hello',
+        '#EXTM3U\n#EXT-X-TARGETDURATION:10\n#EXTINF:10,\nprivate.mp4\n#EXT-X-ENDLIST\n',
+        'ffconcat version 1.0\nfile private.mp4\n',
+    ):
+        for name in ('clip.mp4', 'clip.mkv'):
+            (tmp_path / name).write_text(content)
+            with pytest.raises(UserError, match='it is not a readable video, or it has no'):
+                read_video(str(tmp_path / name))
+
+
+@pytest.mark.parametrize(('suffix', 'codec'), [('avi', 'MJPG'), ('mkv', 'mp4v'), ('wmv', 'WMV2')])
+def test_other_containers_are_read(tmp_path, suffix, codec):
+    path = str(tmp_path / f'a.{suffix}')
+    writer = cv2.VideoWriter(path, cv2.VideoWriter_fourcc(*codec), 10, (64, 48))
+    for _ in range(5):
+        writer.write(np.full((48, 64, 3), 128, np.uint8))
+    writer.release()
+    assert len(list(read_video(path)[2])) == 5
+
+
+def test_a_video_that_is_cut_off_gives_its_frames_and_an_error(tmp_path):
+    path = write_redder(tmp_path / 'a.avi', 60, (320, 240))
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    _, _, frames = read_video(str(path))
+    assert next(frames).shape == (240, 320, 3)
+    with pytest.raises(UserError, match=r'cut off after \d+ of 60 frames'):
+        list(frames)
+
+
+def test_videos_that_cannot_be_read_or_written_are_errors_and_leave_nothing(tmp_path):
+    for path, message in (('gone.mp4', 'does not exist'), ('http://host/a.mp4', 'from a file')):
+        with pytest.raises(UserError, match=message):
+            read_video(path)
+    with pytest.raises(KeyboardInterrupt), write_video(tmp_path / 'a.mp4', 10, (64, 48)) as add:
+        add(np.zeros((48, 64, 3), np.uint8))
+        raise KeyboardInterrupt
+    with pytest.raises(OSError, match='cannot write a video of 20000x10 pixels'):
+        write_video(tmp_path / 'a.mp4', 10, (20000, 10)).__enter__()
+    assert list(tmp_path.iterdir()) == []

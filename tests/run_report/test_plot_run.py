@@ -28,6 +28,13 @@ def run(tmp_path) -> Path:
 
 
 def test_out_names_a_picture_a_page_or_a_folder_for_both(plot_run, run, tmp_path):
+    for out, message in (
+        (tmp_path / 'a.pdf', 'a.pdf: neither .png nor .html'),
+        (run / 'losses.jsonl/new', 'cannot be written to (NotADirectoryError'),
+    ):
+        code, _, errors = plot_run(run, '--out', out)
+        assert code == 2 and message in errors and 'Traceback' not in errors
+    assert [path.name for path in tmp_path.iterdir()] == ['run']
     for out, files in (
         ('a.png', ['a.png']),
         ('new/a.html', ['new/a.html']),
@@ -42,12 +49,14 @@ def test_out_names_a_picture_a_page_or_a_folder_for_both(plot_run, run, tmp_path
 
 
 def test_runs_that_cannot_be_drawn_are_left_out_with_a_note(plot_run, run, tmp_path):
-    damaged, empty = tmp_path / 'damaged \x1b[2J', tmp_path / 'empty'
+    damaged, empty, picture = (tmp_path / name for name in ('damaged \x1b[2J', 'empty', 'a.png'))
     damaged.mkdir()
     empty.mkdir()
+    picture.touch()
     (damaged / 'losses.jsonl').write_text('{"iter": "\\u001b[2J"}\n')
     for folders, expected, message in (
         ([run, empty], 0, f'left out: {empty} holds no run'),
+        ([run, picture], 0, f'left out: {picture} holds no run'),
         ([run, tmp_path / 'missing'], 1, 'missing does not exist'),
         ([run, damaged], 1, 'losses.jsonl cannot be read (ValueError: its iter is '),
         ([damaged], 2, 'losses.jsonl cannot be read (ValueError: its iter is '),
@@ -58,16 +67,6 @@ def test_runs_that_cannot_be_drawn_are_left_out_with_a_note(plot_run, run, tmp_p
         assert code == expected and message in errors
         assert '\x1b' not in errors and 'Traceback' not in errors
         assert out.exists() == (code < 2)
-
-
-def test_an_output_that_cannot_be_written_is_an_error(plot_run, run, tmp_path):
-    for out, message in (
-        (tmp_path / 'a.pdf', 'a.pdf: neither .png nor .html'),
-        (run / 'losses.jsonl/new', 'cannot be written to (NotADirectoryError'),
-    ):
-        code, _, errors = plot_run(run, '--out', out)
-        assert code == 2 and message in errors and 'Traceback' not in errors
-    assert [path.name for path in tmp_path.iterdir()] == ['run']
 
 
 def test_a_training_writes_for_tensorboard_and_a_report(monkeypatch, capfd, shapes_root, tmp_path):

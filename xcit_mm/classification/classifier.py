@@ -13,8 +13,7 @@ from torch.utils.data import DataLoader
 
 from ..device import choose_device
 from ..errors import UserError
-from ..inference.progress import ImageProgress
-from ..inference.sources import read_image
+from ..inference.sources import ImageProgress, read_image
 from ..weights.states import architecture
 from .loading import load_classifier
 from .published import NUM_CLASSES, name_in_release, training_size

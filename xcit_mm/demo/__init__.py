@@ -5,6 +5,6 @@ from ..environment import require
 require('gradio')
 
 from .models import OfferedModels, find_models  # noqa: E402
-from .server import MAX_UPLOAD, serve, served  # noqa: E402
+from .server import serve, served  # noqa: E402
 
-__all__ = ['MAX_UPLOAD', 'OfferedModels', 'find_models', 'serve', 'served']
+__all__ = ['OfferedModels', 'find_models', 'serve', 'served']

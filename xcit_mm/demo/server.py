@@ -21,7 +21,6 @@ from ..errors import UserError
 from .models import OfferedModels
 from .page import build_page
 
-MAX_UPLOAD = 50  # MB of 2**20 bytes
 MAX_BODY = 100_000  # bytes of a request that is not an upload
 MAX_FORM = 2**20  # bytes of an upload beside the file
 KEPT_SECONDS = 3600  # that a picture stays on the disk
@@ -46,7 +45,7 @@ POST = (UPLOAD, '/gradio_api/queue/join', '/gradio_api/run/predict')  # the last
 
 
 def limit_requests(app: ASGIApp, max_upload: int) -> ASGIApp:
-    """Wrap an app: other routes get 404, and large bodies 411 or 413.
+    """Wrap an app: other routes get 404, and bodies that are large or have no length get 413.
 
     Gradio limits the size of a file, but reads other bodies of any size into memory.
     """
@@ -60,9 +59,7 @@ def limit_requests(app: ASGIApp, max_upload: int) -> ASGIApp:
             limit = max_upload + MAX_FORM if scope['path'] == UPLOAD else MAX_BODY
             if not any(route.matches(scope)[0] is Match.FULL for route in routes):
                 response = PlainTextResponse('Not Found', 404)
-            elif 'transfer-encoding' in headers:  # of any size
-                response = PlainTextResponse('Length Required', 411, {'Connection': 'close'})
-            elif int(headers.get('content-length', 0)) > limit:
+            elif 'transfer-encoding' in headers or int(headers.get('content-length', 0)) > limit:
                 response = PlainTextResponse('Content Too Large', 413, {'Connection': 'close'})
         await response(scope, receive, send)
 
@@ -70,7 +67,7 @@ def limit_requests(app: ASGIApp, max_upload: int) -> ASGIApp:
 
 
 def serve(models: OfferedModels, host: str, port: int, *args: object) -> None:
-    """Serve a page until Ctrl-C or SIGTERM. See :func:`served` for the arguments."""
+    """Serve a page until Ctrl-C or SIGTERM; see :func:`served`."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # which removes the pictures as well
     with served(models, host, port, *args) as address:
         print(f'The page is at {address}; Ctrl-C ends it.', flush=True)
@@ -81,11 +78,7 @@ def serve(models: OfferedModels, host: str, port: int, *args: object) -> None:
 
 @contextmanager
 def served(
-    models: OfferedModels,
-    host: str,
-    port: int,
-    examples: Sequence[Path] = (),
-    max_upload: float = MAX_UPLOAD,
+    models: OfferedModels, host: str, port: int, examples: Sequence[Path], max_upload: float
 ) -> Iterator[str]:
     """Serve a page during the block, from threads of this process, and yield its address.
 
@@ -95,9 +88,8 @@ def served(
     max_bytes = round(max_upload * 2**20)
     # Gradio asks its own page whether it is there, which no proxy can answer.
     no_proxy = os.environ.get('no_proxy') or os.environ.get('NO_PROXY') or 'localhost'
-    with ExitStack() as stack:
-        temporary = TemporaryDirectory(prefix='xcit_mm_demo_', dir=os.environ.get(TEMP_DIR))
-        folder = stack.enter_context(temporary)
+    temporary = TemporaryDirectory(prefix='xcit_mm_demo_', dir=os.environ.get(TEMP_DIR))
+    with temporary as folder, ExitStack() as stack:
         environment = {**ENVIRONMENT, 'no_proxy': f'{no_proxy},{host}', TEMP_DIR: folder}
         stack.enter_context(variables(environment))
         stack.callback(setattr, hub, 'HF_TOKEN_PATH', hub.HF_TOKEN_PATH)
@@ -112,10 +104,8 @@ def served(
                 state_session_capacity=KEPT_PREDICTIONS,
                 share=False,
                 ssr_mode=False,  # which would start Node.js
-                enable_monitoring=False,
                 footer_links=[],  # to Gradio's settings and its API
                 app_kwargs=dict(middleware=[Middleware(limit_requests, max_upload=max_bytes)]),
-                inline=False,
                 prevent_thread_lock=True,
                 quiet=True,
             )

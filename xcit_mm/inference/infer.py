@@ -12,8 +12,7 @@ from ..files import DISK_FULL
 from ..predictions import Detections, Segmentation
 from .model import Model, load_model
 from .output import Output, is_output
-from .progress import ImageProgress
-from .sources import Frame, batches, find_inputs, read_frames
+from .sources import Frame, ImageProgress, batches, find_inputs, read_frames
 
 SCORE_THR = 0.3  # detections with a lower score are neither drawn nor written
 
@@ -68,9 +67,7 @@ def _process(
         try:
             output.add(frame, prediction)
             progress.count()
-        except UserError as error:
-            progress.give_up(str(error))
-        except (OSError, MemoryError) as error:
+        except (OSError, MemoryError, UserError) as error:
             if getattr(error, 'errno', None) in DISK_FULL:  # the other images would fail as well
                 raise
             progress.give_up(f'{frame.source}: its prediction cannot be written ({reason(error)})')

@@ -1,4 +1,4 @@
-"""The images and videos that a command line names, and how they are read."""
+"""The images and videos that a command line names: find them, read them, count them."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -9,14 +9,15 @@ from urllib.parse import unquote
 
 import numpy as np
 from PIL import Image, ImageOps
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
 from ..datasets.images import MAX_BYTES as MAX_FILE_BYTES
 from ..datasets.images import BadImageError, decode
-from ..errors import ArgumentError, UserError, reason
+from ..errors import ArgumentError, UserError, printable, reason
 from ..files import read_regular
 from ..http import read_url
 from ..weights.download import is_url
-from .progress import ImageProgress
 from .video import read_video
 
 # Suffixes of what is taken from a folder. A file that is named itself may have any suffix.
@@ -35,6 +36,38 @@ class Frame(NamedTuple):
     image: np.ndarray  # RGB, (H, W, 3) uint8
     index: int | None = None  # of a frame, from 0
     rate: float | None = None  # frames per second of a video
+
+
+class ImageProgress(Progress):
+    """A progress bar on the standard error output, which collects ``problems``."""
+
+    def __init__(self) -> None:
+        time = TimeRemainingColumn(elapsed_when_finished=True)
+        super().__init__(BarColumn(), MofNCompleteColumn(), time, console=Console(stderr=True))
+        self.problems: list[str] = []
+        self._images = self.add_task('images', total=0)
+
+    @property
+    def done(self) -> int:
+        return int(self.tasks[self._images].completed)
+
+    def expect(self, number: int) -> None:
+        """Raise or lower the number of expected images."""
+        self.update(self._images, total=self.tasks[self._images].total + number)
+
+    def count(self) -> None:
+        self.advance(self._images)
+
+    def report(self, problem: str) -> None:
+        """Print what is wrong with an input, once."""
+        if problem not in self.problems:
+            self.problems.append(problem)
+            self.console.print(printable(problem), markup=False, highlight=False, soft_wrap=True)
+
+    def give_up(self, problem: str) -> None:
+        """Report why an expected image is not done."""
+        self.report(problem)
+        self.expect(-1)
 
 
 def find_inputs(
@@ -109,11 +142,12 @@ def to_rgb(image: str | Path | np.ndarray | Image.Image) -> np.ndarray:
         if image.mode.startswith('I;16'):  # convert() would clip it at 255
             image = Image.fromarray((np.asarray(image) // 257).astype(np.uint8))
         return np.array(image.convert('RGB'))
-    if not isinstance(image, np.ndarray):
-        raise ArgumentError(f'an image is a path, an array or an image of PIL, not {image!r}')
-    if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or 0 in image.shape:
-        kind = f'{image.shape} of {image.dtype}'
-        raise ArgumentError(f'an image is RGB, (H, W, 3) of uint8, but this array is {kind}')
+    shape, dtype = getattr(image, 'shape', ()), getattr(image, 'dtype', type(image).__name__)
+    if dtype != np.uint8 or len(shape) != 3 or shape[2] != 3 or 0 in shape:
+        raise ArgumentError(
+            'an image is a path, an image of PIL or an RGB array of shape (H, W, 3) and type '
+            f'uint8, not {shape} of {dtype}'
+        )
     return image
 
 

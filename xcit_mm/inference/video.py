@@ -36,7 +36,7 @@ def read_video(path: str) -> tuple[int, float, Iterator[np.ndarray]]:
         capture = cv2.VideoCapture(path, cv2.CAP_FFMPEG)
     _, first = capture.read()
     if first is None:  # OpenCV opens some files without frames
-        raise UserError(f'{path}: it is no video that can be read, or one without frames')
+        raise UserError(f'{path}: it is not a readable video, or it has no frames')
     length = max(1, int(capture.get(cv2.CAP_PROP_FRAME_COUNT)))
     rate = capture.get(cv2.CAP_PROP_FPS)
 
@@ -63,10 +63,7 @@ def write_video(
     try:
         if not writer.isOpened():
             width, height = size
-            raise UserError(
-                f'{path}: OpenCV cannot write a video of {width}x{height} pixels at {rate:g} '
-                'pictures a second'
-            )
+            raise OSError(f'OpenCV cannot write a video of {width}x{height} pixels at {rate:g} Hz')
         yield lambda picture: writer.write(picture[..., ::-1])
         writer.release()
         unfinished.replace(path)

@@ -14,7 +14,7 @@ from ..errors import UserError, one_line
 from .drawing import Colour
 
 GOLDEN_RATIO = 0.618033988749895  # steps of it on the circle of hues stay far from each other
-MAX_NAME_LENGTH = 100  # characters of a class name in a checkpoint
+MAX_NAME_LENGTH = 100  # characters of a class name, which a checkpoint may bring
 COCO = (80, 'person', 'toothbrush')  # the number of classes, the first and the last
 UNUSED_COCO_IDS = {12, 26, 29, 30, 45, 66, 68, 69, 71, 83}
 
@@ -34,10 +34,11 @@ def classes_and_palette(
         names = named[0]['classes']
         raise UserError(
             f'{cfg.filename}: the heads have {num_classes} classes, but {len(names)} are named '
-            f'({", ".join(names)}): set metainfo.classes of the test dataset'
+            f'({one_line(", ".join(names))}): set metainfo.classes of the test dataset'
         )
     names = info.get('classes') or [f'class {i}' for i in range(num_classes)]
-    return tuple(names), valid_palette(info.get('palette'), num_classes)
+    names = tuple(one_line(name, MAX_NAME_LENGTH) for name in names)
+    return names, valid_palette(info.get('palette'), num_classes)
 
 
 def valid_palette(palette: Any, num_classes: int) -> tuple[Colour, ...]:
@@ -88,9 +89,6 @@ def _metainfos(cfg: Config, checkpoint: Any) -> list[Mapping]:
     # mmdet 2 and mmseg 0 write CLASSES and PALETTE into ``meta`` itself.
     meta = meta['dataset_meta'] if isinstance(meta.get('dataset_meta'), Mapping) else meta
     of_checkpoint = {str(key).lower(): value for key, value in meta.items()}
-    if _are_names(of_checkpoint.get('classes')):
-        names = of_checkpoint['classes']
-        of_checkpoint['classes'] = [one_line(name, MAX_NAME_LENGTH) for name in names]
     return [of_dataset, of_checkpoint] if in_config.get('classes') else [of_checkpoint, of_dataset]
 
 

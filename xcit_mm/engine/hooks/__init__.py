@@ -9,5 +9,4 @@ from . import (  # noqa: F401  registered when they are imported
     non_finite,
     pictures,
     report,
-    tensorboard,
 )

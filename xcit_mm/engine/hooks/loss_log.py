@@ -1,4 +1,4 @@
-"""Log losses and metrics as lines of JSON, each iteration once over all resumes."""
+"""Log losses and metrics as lines of JSON and for TensorBoard, without gaps over resumes."""
 
 import json
 import math
@@ -12,9 +12,12 @@ from mmengine.hooks import Hook, LoggerHook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
-from ...files import write_whole
+from ...environment import require
+from ...files import require_no_links, write_whole
 from ...run_report.reading import LOSSES, METRICS, TIMES, read_lines
 from . import order
+
+TENSORBOARD_PREFIXES = {LOSSES: 'train', METRICS: 'val'}
 
 
 @HOOKS.register_module()
@@ -65,6 +68,36 @@ class LossLogHook(Hook):
             log.write(f'{json.dumps(line, default=float)}\n')  # NumPy's numbers
             log.flush()
             os.fsync(log.fileno())
+
+
+@HOOKS.register_module()
+class TensorBoardHook(LossLogHook):
+    """Write the numbers of ``losses.jsonl`` and ``metrics.jsonl`` to ``<work_dir>/tensorboard``.
+
+    A resume hides the iterations after its checkpoint, which come again. (mmengine's
+    TensorboardVisBackend begins another curve, and places validations by their epoch.)
+
+    Raises:
+        DependencyError: If the package tensorboard is missing.
+    """
+
+    priority = order.TENSORBOARD
+
+    def __init__(self) -> None:
+        require('tensorboard')
+
+    def _begin(self, runner: Runner) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        folder = Path(runner.work_dir, 'tensorboard')
+        require_no_links(folder)
+        self._writer = SummaryWriter(folder, purge_step=runner.iter + 1)
+
+    def _write(self, runner: Runner, file: str, line: dict[str, float]) -> None:
+        for name in line.keys() - {'iter', 'epoch'}:
+            tag = f'{TENSORBOARD_PREFIXES[file]}/{name}'
+            self._writer.add_scalar(tag, line[name], line['iter'])
+        self._writer.flush()
 
 
 def remove_lines_after(path: Path, last_iter: int) -> None:

@@ -76,7 +76,7 @@ class ReportHook(Hook):
 
 
 def run_info(runner: Runner) -> dict[str, Any]:
-    """Describe a training for ``run.json``: its config, length, parameters and versions."""
+    """Describe a training for ``run.json``."""
     from ... import __version__  # not defined before the package is imported
 
     model = runner.model.module if is_model_wrapper(runner.model) else runner.model
