@@ -73,7 +73,7 @@ def test_what_checkpoints_hold_is_read_and_can_be_saved_again(tmp_path):
     assert_same(content(), loaded)
     assert loaded['state_dict']['view'].stride() == (4, 2)
     torch.save(loaded, path)
-    with torch.serialization.safe_globals([HistoryBuffer, np.ndarray, np.dtype]):  # theirs
+    with torch.serialization.safe_globals([HistoryBuffer, np.ndarray, np.dtype]):  # the caller's
         assert_same(content(), read_checkpoint(path))
     assert_same(content(), read_checkpoint(path, trusted=True))
 

@@ -29,15 +29,12 @@ def trunk(model: XCiT) -> dict[str, Tensor]:
 
 def classifier() -> dict[str, Tensor]:
     """The tensors of a released classifier beside the trunk."""
-    block = 'cls_attn_blocks.0.'
-    linear = {'attn.qkv': (384, 128), 'attn.proj': (128, 128), 'mlp.fc1': (512, 128)}
-    state = {f'{block}{name}.weight': torch.zeros(shape) for name, shape in linear.items()}
-    return state | {
+    return {
         'cls_token': torch.zeros(1, 1, 128),
-        f'{block}gamma1': torch.zeros(128),
+        'cls_attn_blocks.0.attn.qkv.weight': torch.zeros(384, 128),
+        'cls_attn_blocks.0.gamma1': torch.zeros(128),
         'norm.weight': torch.ones(128),
         'head.weight': torch.zeros(1000, 128),
-        'head.bias': torch.zeros(1000),
     }
 
 
