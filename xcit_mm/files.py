@@ -28,10 +28,10 @@ def write_whole(path: Path, mode: str = 'wb') -> Iterator[IO]:
     """
     if path.is_dir():
         raise UserError(f'{path} is a folder, where a file is to be written: move it away')
-    name = dict(dir=path.parent, prefix=f'.{path.name}.', suffix=UNFINISHED)
-    # Names of files may hold bytes that are not valid text.
-    text = {} if 'b' in mode else dict(encoding='utf-8', errors='surrogateescape')
-    with NamedTemporaryFile(mode, **name, **text, delete=False) as file:
+    options = dict(dir=path.parent, prefix=f'.{path.name}.', suffix=UNFINISHED, delete=False)
+    if 'b' not in mode:  # names of files may hold bytes that are not valid text
+        options |= dict(encoding='utf-8', errors='surrogateescape')
+    with NamedTemporaryFile(mode, **options) as file:
         unfinished = Path(file.name)
         try:
             yield file
@@ -102,10 +102,7 @@ def require_writable_file(path: Path) -> None:
 
 
 def set_aside(folder: Path, paths: Sequence[Path], remedy: str) -> Path | None:
-    """Move the files of an earlier call into a folder ``earlier_*`` beside them, and return it.
-
-    So nothing is lost, and nothing is mixed with the new files. Returns None without files.
-    """
+    """Move the files of an earlier call, if any, into a folder ``earlier_*``, and return it."""
     if not paths:
         return None
     newest = time.localtime(max(path.lstat().st_mtime for path in paths))

@@ -1,7 +1,6 @@
 """The classifiers of timm from checkpoints: the authors' outputs and accuracy, or an error."""
 
 import json
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -17,20 +16,19 @@ from safetensors.torch import save_file
 from timm.data import ImageNetInfo
 from torchvision import transforms
 
-from xcit_mm import UserError, XCiT
+from xcit_mm import UserError
 from xcit_mm.classification import Classifier
-from xcit_mm.classification.loading import build_classifier, load_classifier
+from xcit_mm.classification.loading import load_classifier
 from xcit_mm.classification.published import (
     TOP1,
     name_in_release,
     published,
-    standard_error,
     training_size,
     verdict,
 )
 from xcit_mm.classification.report import labelled_images, report_folder
 from xcit_mm.models.layers import XCA
-from xcit_mm.weights.states import Architecture, architecture
+from xcit_mm.weights.states import Architecture
 
 NAME = 'xcit_nano_12_p16_224_dist.pth'
 N12_16 = Architecture(128, 12, 4, 16)
@@ -159,8 +157,7 @@ def test_a_sample_shows_that_weights_are_other_ones(classify, checkpoint, tmp_pa
         (tmp_path / 'val' / synset).mkdir(parents=True)
         (tmp_path / 'val' / synset / '0.png').symlink_to(tmp_path / 'image.png')
     samples, is_imagenet = labelled_images(tmp_path / 'val', 1000)
-    assert is_imagenet
-    assert [SYNSETS.index(Path(path).parent.name) for path, _ in samples] == list(range(1000))
+    assert is_imagenet and all(SYNSETS[i] == Path(path).parent.name for path, i in samples)
     code, printed, _ = classify(checkpoint, tmp_path / 'val', '--sample', 5)
     assert code == 1
     assert 'of 5 images of 1,000 classes' in printed
@@ -168,37 +165,33 @@ def test_a_sample_shows_that_weights_are_other_ones(classify, checkpoint, tmp_pa
     assert 'these are other weights' in printed
 
 
-def test_folders_that_do_not_match_are_refused(tmp_path):
-    for names, num_classes, message in (
-        ('', 1000, "cannot be listed .*Couldn't find any class folder"),
+@pytest.mark.parametrize(
+    ('names', 'num_classes', 'message'),
+    [
         ('a b c d', 10, r'has 4 subfolders \(a, b, c, \.\.\.\)'),
         ('cats n01440764', 1000, r'2 subfolders \(cats, n01440764.* each of the 1000 classes'),
-        ('n01440764', 1000, r'no valid file .* n01440764'),
-    ):
-        folder = tmp_path / str(len(names))
-        folder.mkdir()
-        for name in names.split():
-            (folder / name).mkdir()
-        with pytest.raises(UserError, match=message):
-            labelled_images(folder, num_classes)
+        ('n01440764', 1000, r'cannot be listed .* no valid file .* n01440764'),
+    ],
+)
+def test_folders_that_do_not_match_are_refused(tmp_path, names, num_classes, message):
+    for name in names.split():
+        (tmp_path / name).mkdir()
+    with pytest.raises(UserError, match=message):
+        labelled_images(tmp_path, num_classes)
 
 
 def test_invalid_input_is_a_sentence(classify, small, tmp_path):
     text = tmp_path / 'text.png'
     text.write_text('no image')
     for args, message in [
-        ((small, tmp_path / 'nowhere'), 'cannot be listed (FileNotFoundError'),
         ((small, '--images', text), f'no image can be read: {text}'),
         ((tmp_path / 'nowhere.pth', tmp_path), 'cannot be read'),
         ((small, tmp_path, '--device', 'cuda:77'), "device='cuda:77' cannot be used"),
-        ((small, tmp_path, '--size', 0), '--size: 0'),
         ((small, tmp_path, '--out', tmp_path), 'a folder, not a file'),
-        ((small, tmp_path, '--images', text), 'not allowed with argument'),
     ]:
         code, _, errors = classify(*args)
         assert code == 2
         assert message in errors
-        assert 'Traceback' not in errors
 
 
 def test_a_name_determines_the_released_model():
@@ -207,19 +200,15 @@ def test_a_name_determines_the_released_model():
         'https://dl.fbaipublicfiles.com/xcit/xcit_large_24_p8_224.pth': 'xcit_large_24_p8_224',
         'timm://xcit_tiny_24_p8_384.fb_dist_in1k': 'xcit_tiny_24_p8_384_dist',
         'timm://xcit_tiny_24_p8_384': 'xcit_tiny_24_p8_384_dist',
-        'timm://xcit_nano_12_p16_224.fb_in1k': 'xcit_nano_12_p16_224',
         'xcit_small_12_p8_512.pth': None,
         'xcit_small_12_p16_224/model.pth': None,
     }.items():
         assert name_in_release(path) == expected
         assert training_size(expected) == (384 if '384' in path else 224)
-
-
-def test_without_a_name_all_models_of_the_size_are_candidates():
     assert len(TOP1) == 42
     assert TOP1['xcit_large_24_p8_384_dist'] == 86.0  # table 1
+    # Without a name, all models of the size are candidates.
     assert list(published(N12_16, 224, None).values()) == [69.9, 72.2]
-    assert published(N12_16, 384, None) == {'xcit_nano_12_p16_384_dist': 75.4}
     assert published(N12_16, 224, 'xcit_nano_12_p16_384_dist') == {}
     assert published(N12_16, 256, None) == published(Architecture(32, 3, 4, 16), 224, None) == {}
     # A name that contradicts the weights counts as none.
@@ -233,7 +222,6 @@ def test_the_verdict_follows_the_difference():
             text, agrees = verdict(candidates, top1, images, classes=1000)
             assert agrees is (top1 in right)
             assert ('the right weights' if agrees else 'other weights') in text
-    assert standard_error(50.0, 2500) == pytest.approx(1.0)
 
 
 @torch.inference_mode()
@@ -263,25 +251,8 @@ def test_a_file_of_timm_gives_the_outputs_of_timm(name, suffix, tmp_path):
     assert relative_error(load_classifier(path)(image), expected(image)) < 1e-5
 
 
-@pytest.mark.parametrize('arch, patch_size', [('n12', 16), ('s12', 8), ('m24', 16)])
-def test_shapes_determine_the_architecture(arch, patch_size):
-    with torch.device('meta'):
-        state = XCiT(arch, patch_size).state_dict()
-    result = architecture(state, 'file.pth')
-    assert (result.arch, result.patch_size) == (arch, patch_size)
-    assert str(result) == f'XCiT-{arch.upper()}/{patch_size}'
-    custom = result._replace(embed_dim=32)
-    assert custom.arch is None
-    assert 'layers, 32 channels' in str(custom)
-
-
-# Edits of a state dict.
 def without(*starts):
     return lambda state: {k: v for k, v in state.items() if not k.startswith(starts)}
-
-
-def replaced(name, tensor):
-    return lambda state: state | {name: tensor}
 
 
 def as_detector(state):
@@ -296,13 +267,8 @@ def as_detector(state):
         (without('head.'), 'has no classification head, like every DINO model'),
         (without('cls_attn_blocks.1.norm2'), r'2 tensors differ.*cls_attn_blocks\.1\.norm2'),
         (without('blocks.'), r'holds no XCiT \(cls_token'),
-        (replaced('head.weight', torch.zeros(())), r'head\.weight \(\)'),
-        (
-            replaced('head.weight', torch.full((10, 32), torch.nan)),
-            r'infinite numbers or NaN in head\.weight',
-        ),
-        (replaced('another', torch.zeros(2)), r'another \(2,\)'),
-        (replaced('cls_attn_blocks.0.attn.qkv.weight', torch.zeros(())), 'damaged class-attention'),
+        (lambda state: state | {'head.weight': torch.zeros(())}, r'head\.weight \(\)'),
+        (lambda state: state | {'another': torch.zeros(2)}, r'another \(2,\)'),
         (without('cls_attn_blocks.1.attn.qkv'), 'damaged class-attention'),
     ],
 )
@@ -312,9 +278,3 @@ def test_other_weights_are_refused(golden, tmp_path, edit, message):
     with pytest.raises(UserError, match=message) as caught:
         load_classifier(path)
     assert str(path) in str(caught.value)
-
-
-def test_missing_timm_is_named(golden, monkeypatch):
-    monkeypatch.setitem(sys.modules, 'timm', None)
-    with pytest.raises(UserError, match='pip install timm'):
-        build_classifier(weights(golden('classifier_p16')), 'release.pth')

@@ -239,7 +239,6 @@ def test_the_tool_exports_a_backbone_without_a_checkpoint(monkeypatch, capfd, tm
         ),
         (['configs/nothing.py'], 'the config configs/nothing.py does not exist'),
         (['configs/sem_fpn_xcit_n12_16_shapes.py', '--out', 'docs'], 'docs: a folder, not a file'),
-        (['configs/sem_fpn_xcit_n12_16_shapes.py', 'no.pth'], 'no.pth'),
     ],
 )  # fmt: skip
 def test_invalid_input_is_a_line_and_exit_code_2(monkeypatch, capfd, tmp_path, arguments, message):

@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.pickles import records, saved, zipped
+from helpers.pickles import BEGIN, END, call, name, records, saved, text, with_pickle, zipped
 from mmengine.logging import HistoryBuffer
 
 from xcit_mm import UserError
 from xcit_mm.weights.read import read_checkpoint
 
-BEGIN, END, TUPLE, CALL = b'\x80\2', b'.', b't', b'R'
+TUPLE, CALL = b't', b'R'
 HISTORY = 'mmengine.logging.history_buffer.HistoryBuffer'
 RECONSTRUCT = 'numpy._core.multiarray._reconstruct'
 SECONDS = 60  # for a file; they take a hundredth
@@ -155,32 +155,12 @@ def test_a_rearranged_archive_is_refused_or_whole(read_all):
     assert outcomes['another order'] is None
 
 
-def with_pickle(content: bytes, **others: bytes) -> bytes:
-    """A file with this pickle and one storage of 10 floats."""
-    plain = {'version': b'3\n', 'byteorder': b'little', 'data/0': bytes(40)}
-    files = {'data.pkl': content, **plain, **others}
-    return zipped({f'file/{path}': data for path, data in files.items()})
-
-
-def text(value: str) -> bytes:
-    return b'X' + struct.pack('<I', len(value.encode())) + value.encode()
-
-
 def number(value: int) -> bytes:
     return b'\x8a\x0a' + value.to_bytes(10, 'little', signed=True)
 
 
 def numbers(*values: int) -> bytes:
     return b'(' + b''.join(map(number, values)) + TUPLE
-
-
-def name(path: str) -> bytes:
-    module, _, attribute = path.rpartition('.')
-    return f'c{module}\n{attribute}\n'.encode()
-
-
-def call(path: str, *args: bytes) -> bytes:
-    return name(path) + b'(' + b''.join(args) + TUPLE + CALL
 
 
 def storage(num: int = 10, key: bytes | None = None, kind: str = 'torch.FloatStorage') -> bytes:

@@ -45,8 +45,6 @@ class Classifier:
 
     Attributes:
         model: timm's model, see :func:`load_classifier`.
-        architecture: Its :class:`~xcit_mm.weights.states.Architecture`.
-        released_name: The released model that the file is named after, or None.
         description: The checkpoint, its architecture, parameters and image size, for JSON.
 
     Raises:
@@ -86,9 +84,7 @@ class Classifier:
 
     @torch.inference_mode()
     def top_classes(self, paths: Sequence[str | Path]) -> list[list[Guess] | str]:
-        """Classify images and show the progress.
-
-        Returns for each path or URL the five most probable classes, or an error message.
+        """Return the five most probable classes of each path or URL, or its error message.
 
         Raises:
             UserError: If no image can be read.

@@ -28,7 +28,6 @@ def load_classifier(path: str | Path, trusted: bool = False) -> nn.Module:
     Raises:
         UserError: If the file cannot be read, or is not exactly a classifier.
     """
-    path = str(path)
     model = build_classifier(model_state(read_checkpoint(path, trusted=trusted), path), path)
     if not model.num_classes:
         raise UserError(
@@ -38,7 +37,7 @@ def load_classifier(path: str | Path, trusted: bool = False) -> nn.Module:
     return model
 
 
-def build_classifier(state: Mapping[str, Tensor], path: str) -> nn.Module:
+def build_classifier(state: Mapping[str, Tensor], path: str | Path) -> nn.Module:
     """Build the model of :func:`load_classifier` from its weights; without a head for DINO."""
     require('timm')
     from timm.models.xcit import Xcit, checkpoint_filter_fn

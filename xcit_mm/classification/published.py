@@ -51,8 +51,7 @@ def training_size(name: str | None) -> int:
 def published(architecture: Architecture, size: int, name: str | None) -> dict[str, float]:
     """Return the published models that a classifier may be, and their top-1 in percent.
 
-    The weights do not determine whether a model was distilled. Without a name that agrees with
-    them, all models of this architecture and image size are candidates.
+    Without a name that agrees with the weights, these are all of this architecture and image size.
     """
     if architecture.arch is None:
         return {}

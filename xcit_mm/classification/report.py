@@ -15,10 +15,9 @@ from .published import NUM_CLASSES, NUM_IMAGES, published, standard_error, verdi
 def labelled_images(folder: Path, num_classes: int) -> tuple[list[tuple[str, int]], bool]:
     """List the images of a folder that has a subfolder for each class.
 
-    Subfolders named after ImageNet's synsets may be fewer than its 1000. Subfolders with other
-    names are the classes in alphabetical order.
-
-    Returns the path and the class index of every image, and whether the classes are ImageNet's.
+    Subfolders named after ImageNet's synsets may be fewer than its 1000; with other names, they are
+    the classes in alphabetical order. Returns the path and the class index of every image, and
+    whether the classes are ImageNet's.
     """
     from timm.data import ImageNetInfo
 
@@ -62,7 +61,7 @@ def report_folder(
             hits.append([guess.label == label for guess in guesses])
     num_images = len(hits)
     top1 = 100 * sum(hit[0] for hit in hits) / num_images
-    top5 = 100 * sum(any(hit) for hit in hits) / num_images
+    top5 = 100 * sum(map(any, hits)) / num_images
     error = standard_error(top1, num_images)
     candidates = {}
     if is_imagenet:

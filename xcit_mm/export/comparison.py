@@ -27,9 +27,7 @@ def compare(graph: Graph, model: bytes) -> tuple[dict[Size, float], int | None]:
 
     The best boxes are compared if a detector finds no object in the images. Returns the largest
     relative error of an output by image size, and the number of compared objects of a detector.
-
-    Raises:
-        UserError: If the results differ.
+    Raises a UserError if the results differ.
     """
     import onnx
 

@@ -52,13 +52,12 @@ class DetectorGraph(Graph):
             boxes[above], scores[above], labels[above], cfg.nms.iou_threshold, cfg.max_per_img
         )
         real = scores > NO_SCORE
+        objects = boxes[real], scores[real], labels[real]
         if not self.model.roi_head.with_mask:
-            return boxes[real], scores[real], labels[real]
+            return objects
         # Not every runtime takes convolutions of nothing: the mask head gets at least one box.
         kept = torch.cat([torch.ones_like(real[:1]), real[1:]])
-        boxes, scores, labels, real = boxes[kept], scores[kept], labels[kept], real[kept]
-        masks = self._masks(maps, boxes, labels)
-        return boxes[real], scores[real], labels[real], masks[real]
+        return *objects, self._masks(maps, boxes[kept], labels[kept])[real[kept]]
 
     def reference(self, image: Tensor) -> tuple[Tensor, ...]:
         """Compute the objects with mmdet, and the masks of its boxes, which it only pastes."""
@@ -69,10 +68,10 @@ class DetectorGraph(Graph):
         sample = DetDataSample(metainfo=dict(**sizes, scale_factor=(1.0, 1.0)))
         x = self._pad(self.normalize(image))
         objects = self.model.predict(x, [sample], rescale=False)[0].pred_instances
+        outputs = objects.bboxes, objects.scores, objects.labels
         if not self.model.roi_head.with_mask or not len(objects):
-            return objects.bboxes, objects.scores, objects.labels, *self(image)[3:]
-        masks = self._masks(self.model.extract_feat(x), objects.bboxes, objects.labels)
-        return objects.bboxes, objects.scores, objects.labels, masks
+            return *outputs, *self(image)[3:]
+        return *outputs, self._masks(self.model.extract_feat(x), objects.bboxes, objects.labels)
 
     def lower_threshold(self, image: Tensor, number: int) -> None:
         """Lower the threshold of scores until a number of boxes is above it, before NMS."""

@@ -71,10 +71,7 @@ class SegmentorGraph(Graph):
 
 
 class MatrixPool(nn.Module):
-    """``nn.AdaptiveAvgPool2d`` as a product with a matrix from the left and one from the right.
-
-    ONNX has adaptive pooling only for maps of a fixed size.
-    """
+    """``nn.AdaptiveAvgPool2d``, which ONNX has for fixed sizes only, as a product of matrices."""
 
     def __init__(self, pool: nn.AdaptiveAvgPool2d) -> None:
         super().__init__()

@@ -7,7 +7,8 @@ from pathlib import Path
 from filelock import FileLock
 from mmengine.runner.checkpoint import _get_mmengine_home
 
-from ..errors import UserError, reason
+from ..errors import UserError
+from ..files import writing_to
 from ..http import fetch
 
 START = 16  # bytes that show what a file is
@@ -28,17 +29,15 @@ def download(url: str) -> Path:
     """
     target = cache_path(url)
     remedy = (
-        'download it on another machine and name the local file (for a training with '
-        f'--cfg-options pretrained=FILE), or save it as {target}'
+        f'download it on another machine and save it as {target}, or name the local file (for a '
+        'training with --cfg-options pretrained=FILE, or pretrained=None for random weights)'
     )
-    try:
+    with writing_to(target.parent):
         target.parent.mkdir(parents=True, exist_ok=True)
         if not target.is_file():
             with FileLock(f'{target}.lock'):
                 if not target.is_file():
                     fetch(url, target, partial(_require_checkpoint, url), remedy=remedy)
-    except OSError as error:
-        raise UserError(f'{url} cannot be kept as {target} ({reason(error)})') from None
     return target
 
 

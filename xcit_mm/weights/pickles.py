@@ -31,27 +31,13 @@ class UnreadableError(Exception):
     """A checkpoint cannot be read; the message is the reason, without the file."""
 
 
-class UnsafeClassError(UnreadableError):
-    """A checkpoint needs a class or function that could run code; ``name`` is its full name."""
-
-    def __init__(self, name: str) -> None:
-        self.name = one_line(name)
-        super().__init__(
-            f'it needs more than weights ({self.name}), which could run any code; if you trust its '
-            'source, pass --trust-checkpoint (trusted=True in init_cfg)'
-        )
-
-
 class _Value:
-    """A value on the stack of a pickle, whose copy takes about ``size`` bytes.
-
-    ``content`` is a string, a number, the name of a class or function, or a tuple of these.
-    ``maker`` is the name of the class or function that makes the value.
-    """
+    """A value on the stack of a pickle."""
 
     def __init__(self, content: Any = None, maker: str | None = None) -> None:
-        self.content, self.maker = content, maker
-        self.size = len(content) if isinstance(content, str) else 1
+        self.content = content  # a string, a number, the name of a class, or a tuple of these
+        self.maker = maker  # the name of the class or function that makes the value
+        self.size = len(content) if isinstance(content, str) else 1  # bytes of a copy, roughly
 
     def add(self, parts: list['_Value']) -> '_Value':
         self.size += sum(part.size for part in parts)
@@ -89,7 +75,7 @@ def checked_pickle(data: bytes, record_sizes: Mapping[str, int]) -> bytes:
                 pieces += [data[copied:position], f'c{module}\n{attribute}\n'.encode()]
                 copied = data.index(b'\n', data.index(b'\n', position) + 1) + 1
             elif name not in TORCH_NAMES:
-                raise UnsafeClassError(name)
+                raise _unsafe(name)
             stack.append(_Value(name))
         elif not opcode.stack_before:
             stack += [_Value(argument)] * len(opcode.stack_after)
@@ -125,6 +111,13 @@ def _combine(instruction: str, parts: list[_Value], record_sizes: Mapping[str, i
     return _Value(tuple(part.content for part in parts)).add(parts)
 
 
+def _unsafe(name: str) -> UnreadableError:
+    return UnreadableError(
+        f'it needs more than weights ({one_line(name)}), which could run any code; if you trust '
+        'its source, pass --trust-checkpoint (trusted=True in init_cfg)'
+    )
+
+
 def _is_key(value: _Value) -> bool:
     if isinstance(value.content, int):
         return value.content.bit_length() <= MAX_BITS
@@ -132,13 +125,10 @@ def _is_key(value: _Value) -> bool:
 
 
 def _tensor(storage: Any, offset: int, size: tuple, stride: tuple, *rest: Any) -> Tensor:
-    """Restore a tensor without the hooks that a file may give it.
-
-    A tensor that repeats the numbers of its storage, with a stride of 0, could be larger than any
-    memory.
-    """
+    """Restore a tensor without the hooks that a file may give it."""
     untyped = storage._untyped_storage
     dtype = next((value for value in rest if isinstance(value, torch.dtype)), storage.dtype)
+    # With a stride of 0, a tensor could be larger than any memory.
     if math.prod(size) * dtype.itemsize > untyped.nbytes():
         raise UnreadableError('it is damaged: a tensor is larger than its storage')
     return torch.empty(0, dtype=dtype, device=untyped.device).set_(untyped, offset, size, stride)
@@ -149,7 +139,7 @@ class _DType:
 
     def __init__(self, code: str, *flags: bool) -> None:
         if not DTYPE.fullmatch(code):
-            raise UnsafeClassError(f'numpy.dtype {code}')
+            raise _unsafe(f'numpy.dtype {code}')
         self.dtype = np.dtype(code)
 
     def __setstate__(self, state: tuple) -> None:

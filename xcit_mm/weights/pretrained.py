@@ -11,7 +11,6 @@ from mmengine.runner import CheckpointLoader
 from torch import nn
 
 from ..errors import UserError
-from ..http import UnreachableError
 from .download import download, is_url
 from .read import TIMM, read_checkpoint
 from .states import PYRAMID, backbone_state, model_state, modules_of, require_same_tensors
@@ -46,12 +45,7 @@ def pretrained_weights(cfg: Config) -> list[str]:
         return ['The backbone starts from random weights: init_cfg names no checkpoint.']
     checkpoint = init_cfg.get('checkpoint')
     if isinstance(checkpoint, str) and not checkpoint.startswith(TIMM):
-        try:
-            require_file(checkpoint)
-        except UnreachableError as error:
-            raise UnreachableError(
-                f'{error}; or start from random weights with --cfg-options pretrained=None'
-            ) from None
+        require_file(checkpoint)
     return []
 
 
@@ -67,10 +61,7 @@ def require_file(checkpoint: str) -> None:
 
 @contextmanager
 def read_all_safely(trusted: bool) -> Iterator[None]:
-    """Have mmengine read files and URLs with ``read_checkpoint`` within the block.
-
-    This includes the ``init_cfg`` of modules of other packages.
-    """
+    """Have mmengine read files and URLs with ``read_checkpoint``, also for other packages."""
 
     def load_from_xcit_mm(filename: str, map_location: Any = None) -> Any:
         return read_checkpoint(filename, map_location, trusted)

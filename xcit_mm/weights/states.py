@@ -63,11 +63,10 @@ def model_state(checkpoint: Any, path: str | Path) -> dict[str, Tensor]:
     ``model`` (the authors' ImageNet release), ``teacher`` or ``student`` (DINO, which evaluates the
     teacher).
     """
-    state = checkpoint
-    if isinstance(checkpoint, Mapping):
-        wrapped = (checkpoint.get(name) for name in WRAPPERS)
-        state = next((value for value in wrapped if isinstance(value, Mapping)), checkpoint)
-    if not isinstance(state, Mapping) or not any(isinstance(v, Tensor) for v in state.values()):
+    state = checkpoint if isinstance(checkpoint, Mapping) else {}
+    wrapped = (state.get(name) for name in WRAPPERS)
+    state = next((value for value in wrapped if isinstance(value, Mapping)), state)
+    if not any(isinstance(value, Tensor) for value in state.values()):
         raise UserError(
             f'the checkpoint {path} holds no state dict, by itself or under one of {WRAPPERS}'
         )
@@ -87,8 +86,7 @@ def model_state(checkpoint: Any, path: str | Path) -> dict[str, Tensor]:
 def backbone_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the weights of an XCiT backbone under our names, without a classification head.
 
-    ``state`` belongs to a classifier (of the authors or of timm), a DINO model, a detector, a
-    segmentor or a backbone.
+    ``state`` is that of a classifier, a DINO model, a detector, a segmentor or a backbone.
     """
     if any(name.startswith(BACKBONE) for name in state):
         state = {k.removeprefix(BACKBONE): v for k, v in state.items() if k.startswith(BACKBONE)}
@@ -140,12 +138,8 @@ def require_same_tensors(
     trained or evaluated. Here a difference or an infinite weight is a UserError. Floats of
     different sizes are converted, and count as the same.
     """
-    differ = [
-        name
-        for name in {**state, **model}
-        if _shape(state.get(name)) != _shape(model.get(name))
-        and (name in state or name not in may_be_missing)
-    ]
+    compared = [name for name in {**state, **model} if name in state or name not in may_be_missing]
+    differ = [n for n in compared if _shape(state.get(n)) != _shape(model.get(n))]
     if differ:
         raise UserError(
             f'{path} does not hold the weights of this model ({len(differ)} tensors differ): '
