@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from mmengine.config import Config
-from mmengine.dist import is_main_process, master_only
+from mmengine.dist import all_gather_object, is_main_process, master_only
 from mmengine.logging import MMLogger
 from mmengine.model import is_model_wrapper
 from mmengine.optim import OptimWrapper
@@ -21,7 +21,7 @@ from ..weights.read import read_checkpoint
 from ..weights.states import HEAD, modules_of, require_same_tensors
 from .console import keep_readable
 from .data.loader import evaluation_loader
-from .distributed import CpuGroup
+from .distributed import cpu_group
 from .model import weights_for
 from .resume import has_checkpoints, newest_checkpoint
 from .training_state import require_same_run, require_training_state
@@ -81,7 +81,7 @@ class CheckedRunner(Runner):
                 self._content[str(path)] = content
                 for warning in warnings:
                     self.logger.warning(warning)
-            self._load_from = str(CpuGroup.of(self).broadcast(path))
+            self._load_from = str(all_gather_object(path, cpu_group(self))[0])
         super().load_or_resume()
 
     def resume(self, filename: str, **kwargs) -> None:

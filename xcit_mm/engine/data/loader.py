@@ -10,8 +10,10 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from ...errors import UserError, reason
 from .sampler import ResumableBatches, SampleRequest, seed_all
-from .workers import Batches, WorkerInit, is_worker_error, start_fork_server, worker_error
+from .workers import Batches, WorkerInit, start_fork_server
 
+# How PyTorch's errors about workers start.
+WORKER_ERRORS = ('DataLoader worker', 'Pin memory thread', 'Too many open files')
 MAX_TRIES = 10  # unreadable samples in a row after which a batch is given up
 # Arguments of DataLoader that mmengine's loader passes on to ours.
 KEPT_ARGUMENTS = (
@@ -135,9 +137,14 @@ class CheckedLoader(DataLoader):
                     raise UserError(f'{bad[-1]}, and nothing can take its place')
                 yield batch
         except (OSError, RuntimeError) as error:
-            if self.num_workers == 0 or not is_worker_error(error):
+            is_of_workers = isinstance(error, OSError) or str(error).startswith(WORKER_ERRORS)
+            if self.num_workers == 0 or not is_of_workers:
                 raise
-            raise worker_error(error) from error
+            raise UserError(
+                f'the processes that load data have failed ({reason(error)}): they need memory, '
+                'and room in /dev/shm (docker run --shm-size=8g); num_workers=0 of the dataloader '
+                'loads without them'
+            ) from error
 
 
 def training_loader(loader: DataLoader, seed: int, endless: bool) -> CheckedLoader:

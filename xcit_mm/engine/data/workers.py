@@ -16,12 +16,10 @@ from torch.utils.data._utils.signal_handling import _remove_worker_pids
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from ...environment import variables
-from ...errors import UserError, reason
+from ...errors import reason
 
 PRELOAD = 'XCIT_MM_PRELOAD'  # the environment variable that preload.py reads
 CHECK_INTERVAL = 1.0  # seconds between two looks at workers that give no batch
-# How PyTorch's errors about workers start.
-WORKER_ERRORS = ('DataLoader worker', 'Pin memory thread', 'Too many open files')
 
 
 def start_fork_server(module: str) -> None:
@@ -89,19 +87,6 @@ class Batches(_MultiProcessingDataLoaderIter):
                     worker.kill()
                 raise
         return has_arrived, data
-
-
-def is_worker_error(error: Exception) -> bool:
-    """Return whether PyTorch or the system raised an error about workers."""
-    return isinstance(error, OSError) or str(error).startswith(WORKER_ERRORS)
-
-
-def worker_error(error: Exception) -> UserError:
-    """Return the error of workers that cannot load data."""
-    return UserError(
-        f'the processes that load data have failed ({reason(error)}): they need memory, and room '
-        'in /dev/shm (docker run --shm-size=8g); num_workers=0 of the dataloader loads without them'
-    )
 
 
 def _exit(error: Exception, batch: Any) -> None:
