@@ -74,7 +74,7 @@ def adapt(cfg: Config) -> list[str]:
         notes.append(f'The runner is {RUNNER}.')
     hooks = cfg.get('default_hooks') or {}
     added = [name for name in HOOKS if name not in hooks]
-    cfg.default_hooks = HOOKS | hooks
+    cfg.default_hooks = {**HOOKS, **hooks}
     for name in HOOKS.keys() - HOOKS_OF_MMENGINE:  # which alone mmengine switches off at None
         if cfg.default_hooks[name] is None:
             del cfg.default_hooks[name]

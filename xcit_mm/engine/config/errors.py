@@ -41,11 +41,12 @@ def _sentence(message: str, place: str, node: dict[str, Any]) -> str | None:
     if match and node['type'] == match['type']:
         return f"{place} has type='{match['type']}', which no package registers"
     match = WRONG_ARGUMENT.search(message)
-    if match and str(node['type']).rpartition('.')[2] == match['type']:
-        if (match['argument'] in node) == bool(match['unknown']):
-            problem = 'has no' if match['unknown'] else 'needs the'
-            return f'{place}: {node["type"]} {problem} argument {match["argument"]}'
-    return None
+    if not match or str(node['type']).rpartition('.')[2] != match['type']:
+        return None
+    if (match['argument'] in node) != bool(match['unknown']):
+        return None
+    problem = 'has no' if match['unknown'] else 'needs the'
+    return f'{place}: {node["type"]} {problem} argument {match["argument"]}'
 
 
 def _nodes(node: Any, place: str = '') -> Iterator[tuple[str, dict]]:
