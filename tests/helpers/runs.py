@@ -75,11 +75,8 @@ def family(pid: int) -> list[int]:
 class Running:
     """A tool, or a script of tools/ that starts several, in a process group of its own.
 
-    Python and its imports are those of the server of tool_server.py.
-
-    Args:
-        command: The tool and its arguments, as in 'tools/train.py', config.
-        env: Variables to add to the environment.
+    Python and its imports are those of the server of tool_server.py. ``env`` are variables to add
+    to the environment.
     """
 
     def __init__(self, *command: object, **env: object) -> None:

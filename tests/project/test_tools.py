@@ -78,15 +78,6 @@ def test_a_training_is_resumed(trained, tool, shapes_root, tmp_path, config):
     assert (work_dir / 'iter_14.pth').is_file()
 
 
-def test_averaged_weights_are_resumed_and_tested(evaluate, tool, shapes_root, tmp_path):
-    path, work_dir = tmp_path / 'own.py', tmp_path / 'work'
-    path.write_text(f"_base_ = '{ROOT / SEGMENTOR}'\ncustom_hooks = [dict(type='EMAHook')]\n")
-    tool('train.py', path, '--work-dir', work_dir, *options(shapes_root, 1))
-    output = tool('train.py', path, '--work-dir', work_dir, '--resume', *options(shapes_root, 2))
-    row = next(line for line in output.splitlines() if line.startswith('mIoU'))
-    assert row in evaluate(path, work_dir / 'iter_2.pth')
-
-
 @both_tasks
 def test_testing_a_checkpoint_repeats_the_metrics_of_its_training(
     trained, evaluate, tmp_path, config
