@@ -29,12 +29,14 @@ def test_a_step_without_finite_gradients_changes_nothing(tmp_path):
     toy_runner(tmp_path, steps=5, custom_hooks=hooks, **poisoned(3)).train()
     losses = [json.loads(line)['loss'] for line in (tmp_path / 'losses.jsonl').open()]
     (skipped,) = (i for i, loss in enumerate(losses, 1) if loss is None)
-    states = {i: checkpoint_of(tmp_path, i)['state_dict'] for i in range(1, 6)}
+    # The averages are in the place of the weights, and the weights in theirs.
+    states = {i: checkpoint_of(tmp_path, i)['ema_state_dict'] for i in range(1, 6)}
     for name, value in states[skipped].items():
-        assert 'num_batches' in name or torch.equal(states[skipped - 1][name], value), name
-    weights = {tuple(value['linear.weight'].flatten().tolist()) for value in states.values()}
+        is_count = name.endswith(('num_batches_tracked', 'steps'))
+        assert is_count or torch.equal(states[skipped - 1][name], value), name
+    weights = {tuple(state['module.linear.weight'].flatten().tolist()) for state in states.values()}
     assert len(weights) == 4  # all other steps change them
-    averages = [checkpoint_of(tmp_path, i)['ema_state_dict'] for i in range(1, 6)]
+    averages = [checkpoint_of(tmp_path, i)['state_dict'] for i in range(1, 6)]
     for values in (*states.values(), *averages):
         assert all(value.isfinite().all() for value in values.values())
 
