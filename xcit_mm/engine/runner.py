@@ -85,10 +85,7 @@ class CheckedRunner(Runner):
         super().load_or_resume()
 
     def resume(self, filename: str, **kwargs) -> None:
-        """Resume from a checkpoint (see mmengine's ``Runner.resume``).
-
-        Raises a UserError if the file cannot be read, or belongs to another model or another run.
-        """
+        """Resume from a checkpoint of this run (see mmengine's ``Runner.resume``)."""
         seed = self.seed
         try:
             # mmengine's default would put all of the file beside the model on the GPU.
@@ -131,8 +128,6 @@ class CheckedRunner(Runner):
         A test and a resumed run require every tensor, as ``strict`` does. Otherwise the heads may
         differ, as when a model is fine-tuned for other classes: their tensors that do not fit keep
         their initial values, and a warning names them.
-
-        Raises a UserError if the file cannot be read or is not of this model.
         """
         del revise_keys  # an argument of mmengine's method: the names need no revision here
         checkpoint = getattr(self, '_content', {}).pop(filename, None)
@@ -179,8 +174,6 @@ def _without_other_heads(
     def is_of_head(name: str) -> bool:
         return name.split('.')[0].endswith(HEAD)
 
-    def fits(name: str) -> bool:
-        return name in wanted and wanted[name].shape == state[name].shape
-
-    kept = {name: value for name, value in state.items() if not is_of_head(name) or fits(name)}
+    sizes = {name: value.shape for name, value in wanted.items()}
+    kept = {k: v for k, v in state.items() if not is_of_head(k) or sizes.get(k) == v.shape}
     return kept, {name for name in wanted if is_of_head(name) and name not in kept}

@@ -95,8 +95,7 @@ def adapt_for_training(
 ) -> list[str]:
     """Edit a config for a training on this machine, and return sentences for the log.
 
-    ``options`` are those of the command line, which are in ``cfg`` already: a trial of few
-    iterations does not override them. With ``resume`` the run starts from the newest checkpoint.
+    The ``options`` of the command line are in ``cfg`` already, and no edit overrides them.
     """
     options = options or {}
     notes = adapt(cfg)
@@ -168,10 +167,9 @@ def _adapt_workers(cfg: Config) -> list[str]:
 
 
 def _limit_iterations(cfg: Config, options: Mapping[str, Any]) -> list[str]:
-    """Let ``train_cfg.max_iters`` end a recipe early, also one of epochs, to try it.
+    """Let ``train_cfg.max_iters`` end a recipe early, which keeps its schedule.
 
-    The schedule with its warm-up stays as it is. The trial ends with a checkpoint and an
-    evaluation, and logs the losses about twenty times.
+    The trial ends with a checkpoint and an evaluation, and logs the losses about twenty times.
     """
     train_cfg = cfg.get('train_cfg') or {}
     max_iters, max_epochs = (train_cfg.get(name) for name in ('max_iters', 'max_epochs'))

@@ -38,27 +38,21 @@ def start_fork_server(module: str) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-class WorkerInit:
+def init_worker(init: Callable[[int], None] | None, training: int, worker: int) -> None:
     """Let a worker outlive a signal to the whole process group, so that the step can be finished.
 
-    A worker ends when the training tells it to or has ended. PyTorch's own workers notice that
-    only when the batch that they hold is read. A worker also ends if it cannot send a batch;
-    Python's queues would drop the batch, and the training would wait for it.
+    A worker ends when the training, the process with that number, tells it to or has ended.
+    PyTorch's own workers notice that only when the batch that they hold is read. A worker also ends
+    if it cannot send a batch; Python's queues would drop it, and the training would wait for it.
     """
-
-    def __init__(self, init: Callable[[int], None] | None) -> None:
-        self.init = init
-        self.training = os.getpid()
-
-    def __call__(self, worker: int) -> None:
-        multiprocessing.queues.Queue._on_queue_feeder_error = staticmethod(_exit)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        if hasattr(signal, 'sigtimedwait'):  # not on macOS
-            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-            args = (self.training, os.getppid())
-            threading.Thread(target=_end_with_the_training, args=args, daemon=True).start()
-        if self.init is not None:
-            self.init(worker)
+    multiprocessing.queues.Queue._on_queue_feeder_error = staticmethod(_exit)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, 'sigtimedwait'):  # not on macOS
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+        args = (training, os.getppid())
+        threading.Thread(target=_end_with_the_training, args=args, daemon=True).start()
+    if init is not None:
+        init(worker)
 
 
 class Batches(_MultiProcessingDataLoaderIter):
