@@ -27,10 +27,10 @@ def was_restarted() -> bool:
 
 
 def cpu_group(runner: Runner) -> ProcessGroup | None:
-    """Return the group for small messages between the processes of a run, or None if it has one.
+    """Return a gloo group for small messages, or None for a run of one process.
 
-    It uses gloo, because a message through a GPU would wait until the GPU has finished its work.
-    All processes ask for it when a training starts.
+    A message through a GPU would wait until the GPU has finished its work. The first call creates
+    the group, so all processes must make it at the same point.
     """
     if not hasattr(runner, '_cpu_group'):
         is_distributed = torch.distributed.is_initialized()

@@ -1,4 +1,4 @@
-"""Check the state of a training, which PyTorch and mmengine accept whatever it holds."""
+"""Check the state of a training before a run resumes from it; PyTorch and mmengine accept any."""
 
 import math
 from collections import Counter
@@ -67,9 +67,9 @@ def require_training_state(checkpoint: Any, path: str | Path) -> None:
 
 
 def require_same_run(checkpoint: Mapping[str, Any], runner: Runner) -> None:
-    """Raise a ValueError with the place where optimizer or schedulers differ from those of a run.
+    """Raise a ValueError with the place where optimizer or schedulers do not fit those of a run.
 
-    What is compared are types and shapes; the run is at its start.
+    Types and shapes are compared. The run must be at its start.
     """
     loaded = checkpoint['optimizer']
     initial = runner.optim_wrapper.state_dict()
