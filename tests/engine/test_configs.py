@@ -17,50 +17,42 @@ CONFIGS = sorted((ROOT / 'configs').glob('*.py'))
 BUILT_IN = [path.stem for path in CONFIGS if path.stem.endswith(('shapes', 'small'))]  # the data
 SIZE = (96, 128)  # height and width of the images
 RELEASE = 'https://dl.fbaipublicfiles.com/xcit/'
-RELEASED = dict(
-    mask_rcnn='coco/maskrcnn_xcit_{}_p{}.pth',
-    sem_fpn='ade/sem_fpn_xcit_{}_p{}.pth',
-    upernet='ade/upernet_xcit_{}_p{}.pth',
-)
-# Paper, tables 5 and 6, and the hyper-parameters of the release. Parameters in millions, heads
-# included, of the models that are not published as counted. Warm-up: iterations, start factor.
-# Schedule: steps and end in epochs, or iterations.
+RELEASED = dict(mask_rcnn='coco/maskrcnn', sem_fpn='ade/sem_fpn', upernet='ade/upernet')
+# Paper, tables 5 and 6, and the hyper-parameters of the release: published metrics, parameters in
+# millions, heads included, and drop path. What is not published has its parameters as counted.
 TABLE = """\
-config                     published  params  drop  out_indices  lr    decay warm-up    schedule
-mask_rcnn_xcit_t12_16_3x   42.7/38.5  26.18   0     3,5,7,11     1e-4  0.05  500  1e-3  27,33,36
-mask_rcnn_xcit_t12_8_3x    44.5/40.3  25.87   0     3,5,7,11     1e-4  0.05  500  1e-3  27,33,36
-mask_rcnn_xcit_s12_16_3x   45.3/40.8  44.39   0.05  3,5,7,11     1e-4  0.05  500  1e-3  27,33,36
-mask_rcnn_xcit_s12_8_3x    47.0/42.3  43.17   0.05  3,5,7,11     1e-4  0.05  500  1e-3  27,33,36
-mask_rcnn_xcit_s24_16_3x   46.5/41.8  65.80   0.1   7,11,15,23   1e-4  0.05  500  1e-3  27,33,36
-mask_rcnn_xcit_s24_8_3x    48.1/43.0  64.58   0.1   7,11,15,23   1e-4  0.05  500  1e-3  27,33,36
-mask_rcnn_xcit_m24_16_3x   46.7/42.0  101.15  0.15  7,11,15,23   1e-4  0.05  500  1e-3  27,33,36
-mask_rcnn_xcit_m24_8_3x    48.5/43.7  98.98   0.15  7,11,15,23   1e-4  0.05  500  1e-3  27,33,36
-sem_fpn_xcit_t12_16_80k    38.1       8.90    0     3,5,7,11     6e-5  0.01  1500 1e-6  80000
-sem_fpn_xcit_t12_8_80k     39.9       8.59    0     3,5,7,11     6e-5  0.01  1500 1e-6  80000
-sem_fpn_xcit_s12_16_80k    43.9       32.22   0.05  3,5,7,11     6e-5  0.01  1500 1e-6  80000
-sem_fpn_xcit_s12_8_80k     44.2       31.00   0.05  3,5,7,11     6e-5  0.01  1500 1e-6  80000
-sem_fpn_xcit_s24_16_80k    44.6       53.64   0.1   7,11,15,23   6e-5  0.01  1500 1e-6  80000
-sem_fpn_xcit_s24_8_80k     47.1       52.42   0.1   7,11,15,23   6e-5  0.01  1500 1e-6  80000
-sem_fpn_xcit_m24_16_80k    45.9       94.04   0.2   7,11,15,23   6e-5  0.01  1500 1e-6  80000
-sem_fpn_xcit_m24_8_80k     46.9       91.86   0.2   7,11,15,23   6e-5  0.01  1500 1e-6  80000
-upernet_xcit_t12_16_160k   41.5       34.17   0     3,5,7,11     6e-5  0.01  1500 1e-6  160000
-upernet_xcit_t12_8_160k    43.5       33.87   0     3,5,7,11     6e-5  0.01  1500 1e-6  160000
-upernet_xcit_s12_16_160k   45.9       54.20   0.05  3,5,7,11     6e-5  0.01  1500 1e-6  160000
-upernet_xcit_s12_8_160k    46.6       52.98   0.05  3,5,7,11     6e-5  0.01  1500 1e-6  160000
-upernet_xcit_s24_16_160k   46.9       75.62   0.1   7,11,15,23   6e-5  0.01  1500 1e-6  160000
-upernet_xcit_s24_8_160k    48.1       74.40   0.1   7,11,15,23   6e-5  0.01  1500 1e-6  160000
-upernet_xcit_m24_16_160k   47.6       112.18  0.15  7,11,15,23   6e-5  0.01  1500 1e-6  160000
-upernet_xcit_m24_8_160k    48.4       110.01  0.15  7,11,15,23   6e-5  0.01  1500 1e-6  160000
-mask_rcnn_xcit_n12_16_3x   -          22.76   0     3,5,7,11     1e-4  0.05  500  1e-3  27,33,36
-mask_rcnn_xcit_n12_8_3x    -          22.62   0     3,5,7,11     1e-4  0.05  500  1e-3  27,33,36
-mask_rcnn_xcit_t24_16_3x   -          31.58   0.05  7,11,15,23   1e-4  0.05  500  1e-3  27,33,36
-mask_rcnn_xcit_t24_8_3x    -          31.27   0.05  7,11,15,23   1e-4  0.05  500  1e-3  27,33,36
-mask_rcnn_xcit_l24_16_3x   -          201.92  0.25  7,11,15,23   1e-4  0.05  500  1e-3  27,33,36
-mask_rcnn_xcit_l24_8_3x    -          197.03  0.3   7,11,15,23   1e-4  0.05  500  1e-3  27,33,36
-retinanet_xcit_t12_16_1x   -          15.49   0     3,5,7,11     1e-4  0.05  500  1e-3  8,11,12
-retinanet_xcit_s12_16_1x   -          34.10   0.05  3,5,7,11     1e-4  0.05  500  1e-3  8,11,12
+        mask_rcnn                  sem_fpn               upernet               retinanet
+t12_16  42.7/38.5  26.18   0       38.1  8.90    0       41.5  34.17   0       -     15.49   0
+t12_8   44.5/40.3  25.87   0       39.9  8.59    0       43.5  33.87   0
+s12_16  45.3/40.8  44.39   0.05    43.9  32.22   0.05    45.9  54.20   0.05    -     34.10   0.05
+s12_8   47.0/42.3  43.17   0.05    44.2  31.00   0.05    46.6  52.98   0.05
+s24_16  46.5/41.8  65.80   0.1     44.6  53.64   0.1     46.9  75.62   0.1
+s24_8   48.1/43.0  64.58   0.1     47.1  52.42   0.1     48.1  74.40   0.1
+m24_16  46.7/42.0  101.15  0.15    45.9  94.04   0.2     47.6  112.18  0.15
+m24_8   48.5/43.7  98.98   0.15    46.9  91.86   0.2     48.4  110.01  0.15
+n12_16  -          22.76   0
+n12_8   -          22.62   0
+t24_16  -          31.58   0.05
+t24_8   -          31.27   0.05
+l24_16  -          201.92  0.25
+l24_8   -          197.03  0.3
 """
-ROWS = [line.split() for line in TABLE.splitlines()[1:]]
+# Learning rate, weight decay, warm-up (iterations, start factor), steps and end of the schedule.
+OF_DETECTORS = 1e-4, 0.05, (500, 1e-3)
+OF_SEGMENTORS = 6e-5, 0.01, (1500, 1e-6)
+RECIPES = {
+    'mask_rcnn_xcit_{}_3x': (*OF_DETECTORS, (27, 33, 36)),
+    'sem_fpn_xcit_{}_80k': (*OF_SEGMENTORS, (80000,)),
+    'upernet_xcit_{}_160k': (*OF_SEGMENTORS, (160000,)),
+    'retinanet_xcit_{}_1x': (*OF_DETECTORS, (8, 11, 12)),
+}
+# Of every model three cells for each recipe, as far as its line goes.
+ROWS = [
+    (name.format(model), recipe, *cells[3 * i : 3 * i + 3])
+    for model, *cells in map(str.split, TABLE.splitlines()[1:])
+    for i, (name, recipe) in enumerate(RECIPES.items())
+    if cells[3 * i :]
+]
 
 
 def load(name: str) -> Config:
@@ -77,31 +69,31 @@ def build(cfg: Config, **backbone) -> torch.nn.Module:
 
 def test_the_table_has_every_config():
     assert {row[0] for row in ROWS} == {path.stem for path in CONFIGS} - set(BUILT_IN)
-    assert len([row for row in ROWS if row[1] != '-']) == 24
+    assert len([row for row in ROWS if row[2] != '-']) == 24
 
 
 @pytest.mark.parametrize('row', ROWS, ids=lambda row: row[0])
 def test_config_is_the_published_model_recipe_and_weights(row):
-    name, published, params, drop, out_indices, lr, decay, warm_up, start, schedule = row
+    name, (lr, decay, warm_up, (*steps, end)), published, params, drop = row
+    task, arch, patch_size = re.match(r'(\w+)_xcit_(\w+?)_(\d+)_', name).groups()
     cfg = load(name)
     with torch.device('meta'):  # shapes without values
         model = build(cfg)
     num_parameters = sum(p.numel() for p in model.parameters())
     assert num_parameters / 1e6 == pytest.approx(float(params), abs=0.01)
-    assert model.backbone.out_indices == tuple(map(int, out_indices.split(',')))
+    assert model.backbone.out_indices == ((3, 5, 7, 11) if '12' in arch else (7, 11, 15, 23))
     assert {block.drop_path.p for block in model.backbone.blocks} == {float(drop)}
 
-    *steps, end = map(int, schedule.split(','))
     linear, then = cfg.param_scheduler
     assert (linear.type, linear.by_epoch, linear.begin) == ('LinearLR', False, 0)
-    assert (linear.end, linear.start_factor) == (int(warm_up), float(start))
+    assert (linear.end, linear.start_factor) == warm_up
     if steps:
         assert cfg.train_cfg == dict(type='ResumableEpochLoop', max_epochs=end, val_interval=1)
         expected = dict(type='MultiStepLR', by_epoch=True, milestones=steps, end=end, gamma=0.1)
         amp = dict(type='AmpOptimWrapper', loss_scale='dynamic')
     else:
         assert (cfg.train_cfg.type, cfg.train_cfg.max_iters) == ('ResumableIterLoop', end)
-        begin = int(warm_up)
+        begin = warm_up[0]
         expected = dict(type='PolyLR', by_epoch=False, begin=begin, end=end, power=1, eta_min=0)
         amp = dict(type='OptimWrapper')
     assert then == {**then, **expected}
@@ -113,13 +105,12 @@ def test_config_is_the_published_model_recipe_and_weights(row):
     optimizer = {name: cfg.optim_wrapper[name] for name in ('optimizer', 'paramwise_cfg')}
     optimizer = build_optim_wrapper(model, dict(type='OptimWrapper', **optimizer)).optimizer
     assert isinstance(optimizer, torch.optim.AdamW)
-    assert {(g['lr'], g['betas']) for g in optimizer.param_groups} == {(float(lr), (0.9, 0.999))}
+    assert {(g['lr'], g['betas']) for g in optimizer.param_groups} == {(lr, (0.9, 0.999))}
     decays = {id(p): g['weight_decay'] for g in optimizer.param_groups for p in g['params']}
     for parameter_name, parameter in model.named_parameters():
-        expected = 0.0 if 'norm' in parameter_name else float(decay)
+        expected = 0 if 'norm' in parameter_name else decay
         assert decays[id(parameter)] == expected, parameter_name
 
-    task, arch, patch_size = re.match(r'(\w+)_xcit_(\w+?)_(\d+)_', name).groups()
     assert model.backbone.patch_size == int(patch_size)
     weights = f'{RELEASE}xcit_{RELEASE_NAMES[arch]}_p{patch_size}_384_dist.pth'
     assert cfg.pretrained == weights
@@ -134,7 +125,8 @@ def test_config_is_the_published_model_recipe_and_weights(row):
     else:
         figures = re.search(r'published (.*?);', text)[1]
         assert re.findall(r'[0-9.]+', figures) == published.split('/')
-        assert f'Weights: {RELEASE}{RELEASED[task].format(RELEASE_NAMES[arch], patch_size)}' in text
+        file = f'{RELEASED[task]}_xcit_{RELEASE_NAMES[arch]}_p{patch_size}.pth'
+        assert f'Weights: {RELEASE}{file}\n' in text
     if patch_size == '8':
         assert f"_base_ = '{name.replace('_8_', '_16_')}.py'" in text
 

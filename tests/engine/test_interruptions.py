@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import ROOT, wait_until
-from helpers.runs import DETECTOR, SEGMENTOR, Running, children_of, options, steps, weights
+from helpers.runs import DETECTOR, SEGMENTOR, Running, options, run_script, steps, weights
 
 SMALL = """
 arch = dict(_delete_=True, embed_dim=64, depth=4, num_heads=2, eta=1.0)
@@ -21,21 +21,6 @@ model = dict(
 )
 custom_hooks = [dict(type='EMAHook')]
 """
-
-
-def assert_same_weights(first: Path, second: Path) -> None:
-    a, b = weights(first), weights(second)
-    assert a.keys() == b.keys()
-    for name in a:
-        assert torch.equal(a[name], b[name]), name
-
-
-def assert_same_runs(first: Path, second: Path, num_iters: int) -> None:
-    """Compare bit by bit, and require a log of losses without a gap or a repetition."""
-    assert_same_weights(*(folder / f'iter_{num_iters}.pth' for folder in (first, second)))
-    logs = [(folder / 'losses.jsonl').read_text() for folder in (first, second)]
-    assert logs[0] == logs[1]
-    assert steps(first) == list(range(1, num_iters + 1))
 
 
 @pytest.mark.parametrize(
@@ -52,114 +37,112 @@ def test_a_run_that_is_killed_repeatedly_ends_like_an_uninterrupted_one(
     own.write_text(f"_base_ = '{ROOT / config}'\n{SMALL}")
     arguments = (own, shapes_root, tmp_path, processes, kills, iterations)
     running = Running('tests/helpers/killed_runs.py', *arguments)
-    returned, output, _ = running.end()
+    returned, output = running.end()
     logs = ''.join(path.read_text()[-3000:] for path in tmp_path.glob('*.log'))
     assert returned == 0, output[-3000:] + logs
     newest = [int(number) for number in re.findall(r'newest checkpoint (\d+)', output)]
     assert len(newest) == kills
     assert newest == sorted(newest)
     assert len(set(newest)) > kills / 3  # at so many iterations
-    assert_same_runs(tmp_path / 'whole', tmp_path / 'killed', iterations)
+    whole, killed = tmp_path / 'whole', tmp_path / 'killed'
+    expected = weights(whole / f'iter_{iterations}.pth')
+    ended_with = weights(killed / f'iter_{iterations}.pth')
+    assert ended_with.keys() == expected.keys()
+    for name, value in expected.items():
+        assert torch.equal(ended_with[name], value), name
+    assert (killed / 'losses.jsonl').read_text() == (whole / 'losses.jsonl').read_text()
+    assert steps(whole) == list(range(1, iterations + 1))
     # The data workers of the killed processes end, too.
     session = ['pgrep', '--session', str(running.process.pid)]
-    wait_until(lambda: subprocess.run(session, capture_output=True).returncode == 1, seconds=60)
-
-
-EPOCHS = f"""_base_ = '{ROOT / SEGMENTOR}'
-train_cfg = dict(_delete_=True, type='ResumableEpochLoop', max_epochs=2)
-train_dataloader = dict(
-    batch_size=2, sampler=dict(_delete_=True, type='DefaultSampler', shuffle=True)
-)
-default_hooks = dict(checkpoint=dict(by_epoch=True, interval=1), logger=dict(interval=1))
-log_processor = dict(by_epoch=True, window_size=1)
-"""
-
-
-@pytest.fixture(scope='module')
-def train_epochs(shapes_root, tmp_path_factory):
-    """Start two epochs of twelve iterations, with a worker for the data."""
-    config = tmp_path_factory.mktemp('config') / 'epochs.py'
-    config.write_text(EPOCHS)
-
-    def start(work_dir: Path, *more: str) -> Running:
-        arguments = ['--work-dir', work_dir, *more, '--cfg-options', f'data_root={shapes_root}']
-        return Running('tools/train.py', config, *arguments)
-
-    return start
-
-
-@pytest.fixture(scope='module')
-def whole(train_epochs, tmp_path_factory) -> Path:
-    """The work dir of an uninterrupted run."""
-    work_dir = tmp_path_factory.mktemp('whole')
-    returned, output, _ = train_epochs(work_dir).end()
-    assert returned == 0, output[-3000:]
-    return work_dir
+    wait_until(lambda: subprocess.run(session, capture_output=True).returncode == 1)
 
 
 @pytest.mark.parametrize(
     ('number', 'code'), [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=['SIGTERM', 'Ctrl-C']
 )
-def test_a_run_stops_at_a_signal_and_loses_nothing(train_epochs, whole, tmp_path, number, code):
-    """In the middle of an epoch; the signal goes to all processes of the group."""
-    running = train_epochs(tmp_path)
+def test_a_run_stops_at_a_signal_with_a_checkpoint_and_is_resumed(
+    shapes_root, tmp_path, number, code
+):
+    """The signal goes to all processes of the group, as from a terminal."""
+
+    def start(num_iters: int, *more: str) -> Running:
+        arguments = ['--work-dir', tmp_path, *more, *options(shapes_root, num_iters)]
+        return Running('tools/train.py', SEGMENTOR, *arguments, 'train_dataloader.num_workers=1')
+
+    running = start(500)
     running.wait_for(tmp_path, 3)
     os.killpg(running.process.pid, number)
-    returned, output, _ = running.end()
+    returned, output = running.end()
     assert returned == code, output[-3000:]
-    stopped_after = steps(tmp_path)[-1]
-    assert stopped_after < 12
-    assert f'stopped by {number.name} after iteration {stopped_after}' in output
+    last = steps(tmp_path)[-1]
+    assert f'stopped by {number.name} after iteration {last}' in output
     assert 'Traceback' not in output
-    assert [path.stem for path in tmp_path.glob('*.pth')] == [f'iter_{stopped_after}']
-
-    returned, output, _ = train_epochs(tmp_path, '--resume').end()
+    assert [path.stem for path in tmp_path.glob('*.pth')] == [f'iter_{last}']
+    returned, output = start(last + 2, '--resume').end()
     assert returned == 0, output[-3000:]
-    assert_same_weights(whole / 'epoch_2.pth', tmp_path / 'epoch_2.pth')
-    assert steps(tmp_path) == list(range(1, 25))
+    assert steps(tmp_path) == list(range(1, last + 3))
 
 
-def distributed(shapes_root: Path, folder: Path, num_iters: int, **env: object) -> Running:
-    arguments = ['--work-dir', folder, *options(shapes_root, num_iters)]
-    arguments += ['default_hooks.checkpoint.interval=2', 'train_dataloader.batch_size=2']
-    return Running('tools/dist_train.sh', SEGMENTOR, 2, *arguments, OMP_NUM_THREADS=1, **env)
+SIGNAL = """
+import os
+from mmengine.dist import get_rank
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS
 
 
-def test_a_process_that_dies_ends_the_job_with_its_reason(shapes_root, tmp_path):
-    running = distributed(shapes_root, tmp_path, 500)
-    running.wait_for(tmp_path, 3)
-    os.kill(children_of(running.process.pid)[1], signal.SIGKILL)
-    returned, output, seconds = running.end()
+@HOOKS.register_module()
+class SignalHook(Hook):
+    def __init__(self, number):
+        self.number = number
+
+    def before_train_iter(self, runner, **_):
+        is_first_start = os.environ['TORCHELASTIC_RESTART_COUNT'] == '0'
+        if (get_rank(), runner.iter, is_first_start) == (1, 4, True):
+            os.kill(os.getpid(), self.number)
+"""
+
+
+@pytest.fixture
+def train_with_signal(shapes_root, tmp_path):
+    """Train in two processes; the second sends itself a signal in iteration 5."""
+
+    def train(number: signal.Signals, **env: object) -> tuple[int, str]:
+        (tmp_path / 'signal_hook.py').write_text(SIGNAL)
+        (tmp_path / 'own.py').write_text(
+            f"_base_ = '{ROOT / SEGMENTOR}'\n"
+            "custom_imports = dict(imports=['xcit_mm', 'signal_hook'])\n"
+            f"custom_hooks = [dict(type='SignalHook', number={int(number)})]\n"
+        )
+        arguments = ['--work-dir', tmp_path / 'work', *options(shapes_root, 8)]
+        arguments += ['default_hooks.checkpoint.interval=2', 'train_dataloader.batch_size=2']
+        env |= dict(PYTHONPATH=tmp_path, OMP_NUM_THREADS=1)
+        return Running('tools/dist_train.sh', tmp_path / 'own.py', 2, *arguments, **env).end()
+
+    return train
+
+
+def test_a_process_that_dies_ends_the_job_with_its_reason(train_with_signal):
+    returned, output = train_with_signal(signal.SIGKILL)
     assert returned != 0
-    assert seconds < 60
     cause = output[output.index('Root Cause') :]
     assert 'rank      : 1' in cause
     assert 'SIGKILL' in cause
 
 
-def test_a_restarted_job_resumes_from_the_last_checkpoint(shapes_root, tmp_path):
-    num_iters = 14
-    running = distributed(shapes_root, tmp_path / 'cut', num_iters, MAX_RESTARTS=1)
-    running.wait_for(tmp_path / 'cut', 3)
-    os.kill(children_of(running.process.pid)[1], signal.SIGKILL)
-    returned, output, _ = running.end()
+def test_a_restarted_job_resumes_from_the_last_checkpoint(train_with_signal, tmp_path):
+    returned, output = train_with_signal(signal.SIGKILL, MAX_RESTARTS=1)
     assert returned == 0, output[-5000:]
     assert 'This process was restarted: it resumes from the newest checkpoint.' in output
     assert 'The training is finished.' in output
-    returned, output, _ = distributed(shapes_root, tmp_path / 'whole', num_iters).end()
-    assert returned == 0, output[-5000:]
-    assert_same_runs(tmp_path / 'whole', tmp_path / 'cut', num_iters)
+    assert steps(tmp_path / 'work') == list(range(1, 9))
 
 
-def test_all_processes_stop_after_the_step_in_which_one_receives_a_signal(shapes_root, tmp_path):
-    running = distributed(shapes_root, tmp_path, 500)
-    running.wait_for(tmp_path, 3)
-    os.kill(children_of(running.process.pid)[1], signal.SIGTERM)
-    _, output, seconds = running.end()
-    assert seconds < 60
-    (stopped_after,) = set(re.findall(r'stopped by SIGTERM after iteration (\d+)', output))
-    assert output.count('stopped by SIGTERM') >= 2
-    assert (tmp_path / f'iter_{stopped_after}.pth').is_file()
+def test_all_processes_stop_after_the_step_in_which_one_receives_a_signal(
+    train_with_signal, tmp_path
+):
+    _, output = train_with_signal(signal.SIGTERM)
+    assert output.count('stopped by SIGTERM after iteration 5') >= 2
+    assert (tmp_path / 'work/iter_5.pth').is_file()
 
 
 def test_unequal_shares_and_images_without_objects_do_not_hang_the_processes(shapes_root, tmp_path):
@@ -180,7 +163,5 @@ def test_unequal_shares_and_images_without_objects_do_not_hang_the_processes(sha
     )
     arguments = ['--work-dir', tmp_path / 'work', '--cfg-options', f'data_root={root}']
     arguments += ['default_hooks.logger.interval=1']
-    running = Running('tools/dist_train.sh', own, 2, *arguments, OMP_NUM_THREADS=1)
-    returned, output, _ = running.end()
-    assert returned == 0, output[-5000:]
+    run_script('tools/dist_train.sh', own, 2, *arguments, OMP_NUM_THREADS=1)
     assert steps(tmp_path / 'work') == list(range(1, 9))  # four an epoch, for both

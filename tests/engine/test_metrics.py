@@ -98,11 +98,6 @@ def test_the_precision_is_zero_if_nothing_is_detected(coco, tmp_path, monkeypatc
     assert set(metrics.values()) <= {0.0}
 
 
-def test_only_the_items_of_the_config_are_reported(coco):
-    metrics = evaluate(coco, near_the_truth, metric_items=['mAP'])
-    assert {'coco/bbox_mAP', 'coco/segm_mAP'} == set(metrics)
-
-
 def iou_metric(classes: tuple[str, ...], **kwargs):
     environment.require('xcit_mm.engine.iou_metric')
     metric = METRICS.build(dict(type='ClassIoUMetric', **kwargs))

@@ -146,26 +146,17 @@ def fill_with_nan(path: Path) -> None:
     torch.save(checkpoint, path)
 
 
-@pytest.mark.parametrize(
-    ('damage', 'problem'),
-    [
-        (cut_off, 'iter_4.pth cannot be read: it is cut off'),
-        (fill_with_nan, 'infinite numbers or NaN in linear.weight'),
-    ],
-)
-def test_a_bad_newest_checkpoint_is_named_and_the_one_before_it_resumed(tmp_path, damage, problem):
+def test_bad_checkpoints_are_named_and_an_older_one_is_resumed(tmp_path):
     interrupted(tmp_path, 4)
-    damage(tmp_path / 'iter_4.pth')
-    path, checkpoint, (note,) = newest_checkpoint(str(tmp_path))
-    assert path.name == 'iter_3.pth'
-    assert checkpoint['meta']['iter'] == 3
-    assert problem in note
-    assert note.endswith('; iter_3.pth is taken')
+    cut_off(tmp_path / 'iter_4.pth')
+    fill_with_nan(tmp_path / 'iter_3.pth')
+    path, checkpoint, (cut, with_nan) = newest_checkpoint(str(tmp_path))
+    assert path.name == 'iter_2.pth'
+    assert checkpoint['meta']['iter'] == 2
+    assert 'iter_4.pth cannot be read: it is cut off' in cut
+    assert 'infinite numbers or NaN in linear.weight' in with_nan
+    assert cut.endswith('; iter_2.pth is taken')
     resumed(tmp_path)
-
-
-def test_no_checkpoint_that_can_be_read_is_an_error_with_their_names(tmp_path):
-    interrupted(tmp_path, 2)
     for path in tmp_path.glob('iter_*.pth'):
         path.write_bytes(b'')
     with pytest.raises(UserError, match=r'no checkpoint in .* can be resumed: .*iter_2.*iter_1'):
@@ -186,20 +177,15 @@ def test_a_copy_is_resumed_from_its_own_newest_checkpoint(tmp_path):
     assert notes == []
 
 
-def test_a_torn_line_of_the_log_is_written_again(tmp_path):
-    interrupted(tmp_path, 3)
-    with (tmp_path / 'losses.jsonl').open('a') as file:
-        file.write('{"iter": 4, "lo')
-    resumed(tmp_path)
-    lines = [json.loads(line)['iter'] for line in (tmp_path / 'losses.jsonl').open()]
-    assert lines == list(range(1, 9))
-
-
-def test_the_config_in_a_checkpoint_is_not_run(tmp_path):
-    """Unlike in mmengine, which reads ``meta.config`` as a Python file."""
+def test_a_torn_line_is_written_again_and_the_config_in_a_checkpoint_is_not_run(tmp_path):
+    """mmengine reads ``meta.config`` as a Python file."""
     interrupted(tmp_path, 2)
+    with (tmp_path / 'losses.jsonl').open('a') as file:
+        file.write('{"iter": 3, "lo')
     checkpoint = torch.load(tmp_path / 'iter_2.pth', weights_only=False)
     checkpoint['meta']['config'] = f'import os\nos.mkdir({str(tmp_path / "trace")!r})'
     torch.save(checkpoint, tmp_path / 'iter_2.pth')
     resumed(tmp_path)
+    lines = [json.loads(line)['iter'] for line in (tmp_path / 'losses.jsonl').open()]
+    assert lines == list(range(1, 9))
     assert not (tmp_path / 'trace').exists()

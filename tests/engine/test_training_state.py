@@ -11,53 +11,9 @@ from xcit_mm import UserError
 from xcit_mm.engine.training_state import STEP_LAYOUT, require_training_state
 
 
-def of_a_run(**changes) -> dict:
-    """What mmengine's runner writes, with some values replaced, by dotted path."""
-    checkpoint = {
-        'meta': {'epoch': 3, 'iter': 0},
-        'state_dict': {'a': torch.zeros(1)},
-        'message_hub': {'log_scalars': {}, 'runtime_info': {}, 'resumed_keys': {}},
-        'optimizer': {'state': {}, 'param_groups': [{'params': []}], 'loss_scaler': {}},
-        'param_schedulers': [{'last_step': 3}],
-    }
-    for path, value in changes.items():
-        outer, _, last = path.rpartition('.')
-        (checkpoint[outer] if outer else checkpoint)[last] = value
-    return checkpoint
-
-
-@pytest.mark.parametrize('schedulers', [[], [{}], {}, {'generator': [{}]}])
-def test_what_the_runner_writes_can_be_resumed(schedulers):
-    require_training_state(of_a_run(param_schedulers=schedulers), 'run.pth')
-
-
-@pytest.mark.parametrize(
-    ('path', 'values'),
-    [
-        ('meta', [None, 3, [], {}]),
-        ('meta.epoch', [None, -1, True, 1.0, '1', torch.tensor(1), [1]]),
-        ('meta.iter', [None, -1, False, 1.0, '1']),
-        ('state_dict', [None, 3, []]),
-        ('message_hub', [None, [], 'hub', {}]),
-        ('message_hub.log_scalars', [None, []]),
-        ('message_hub.runtime_info', [None, 1]),
-        ('message_hub.resumed_keys', [None, 'a']),
-        ('optimizer', [None, [], {}, {'state': {}}]),
-        ('optimizer.state', [None, []]),
-        ('optimizer.param_groups', [None, {}, (1,)]),
-        ('param_schedulers', [None, 3]),
-    ],
-)
-def test_a_part_that_is_missing_or_of_a_wrong_type_is_named(path, values):
-    message = rf'run\.pth .*holds no valid .*{path}.*load_from=run\.pth'
-    for value in values:
-        with pytest.raises(UserError, match=message):
-            require_training_state(of_a_run(**{path: value}), 'run.pth')
-
-
 @pytest.mark.parametrize('content', [None, 3, [], 'a', {'a': torch.zeros(1)}])
 def test_weights_alone_cannot_be_resumed(content):
-    with pytest.raises(UserError, match=r'run\.pth cannot be resumed'):
+    with pytest.raises(UserError, match=r'run\.pth cannot be resumed.*load_from=run\.pth'):
         require_training_state(content, 'run.pth')
 
 
@@ -69,23 +25,34 @@ SCHEDULED = {
 }
 INFO = 'message_hub.runtime_info.'
 WRONG = {
+    'state_dict': [None, 3, []],
     'ema_state_dict': [None, 3, {'module.linear.bias': torch.zeros(3)}, {'steps': torch.zeros(3)}],
+    'message_hub': [None, [], 'hub', {}],
+    'message_hub.log_scalars': [None, []],
     'message_hub.log_scalars.train/lr': [None, [1.0], HistoryBuffer([], [])],
+    'message_hub.resumed_keys': [None, 'a'],
     'message_hub.resumed_keys.iter': [False, 'a'],
+    'message_hub.runtime_info': [None, 1],
     f'{INFO}bad_data': [None, 3, ['a'], {'a': 1}],
     f'{INFO}{STEP_LAYOUT}': [3, {'images a step': np.zeros(3)}],
     f'{INFO}best_score': [None, 'a', float('nan'), torch.zeros(3)],
     f'{INFO}eta': ['a', float('inf')],
-    'meta.iter': ['2', -1, 2**63],
+    'meta': [None, 3, [], {}],
+    'meta.epoch': [None, -1, True, 1.0, '1', torch.tensor(1), [1]],
+    'meta.iter': [None, -1, False, 1.0, '2', 2**63],
     'meta.seed': ['a', 2**40],
+    'optimizer': [None, [], {}, {'state': {}}],
+    'optimizer.state': [None, []],
     'optimizer.state.0': [None, {'step': 1}, {'momentum_buffer': torch.zeros(2)}],
     'optimizer.state.0.step': ['a', torch.zeros(3)],
     'optimizer.state.0.exp_avg': [1.0, np.zeros(2), torch.zeros(3), torch.full((2,), torch.nan)],
+    'optimizer.param_groups': [None, {}, (1,)],
     'optimizer.param_groups.0': [{}, {'params': [0]}],
     'optimizer.param_groups.0.lr': ['a', None, [0.1]],
     'optimizer.param_groups.0.betas': [0.9, (0.9,), ('a', 'b'), (1, 2)],
     'optimizer.param_groups.0.amsgrad': [True, 'a'],
     'optimizer.base_param_settings': [3, {}],
+    'param_schedulers': [None, 3],
     'param_schedulers.0.step': [3],
     'param_schedulers.0.last_step': ['a', None],
     'param_schedulers.0.param_name': ['betas'],
@@ -96,9 +63,8 @@ WRONG = {
 def test_an_invalid_state_is_refused_in_a_sentence(tmp_path):
     """The run would fail in mmengine or PyTorch, at once or hours later."""
     both = [dict(type='EMAHook'), dict(type='ScoreHook')]
-    runner = toy_runner(
-        tmp_path, custom_hooks=hooks(*both, dict(type='StopHook', after=2)), **SCHEDULED
-    )
+    stop = dict(type='StopHook', after=2)
+    runner = toy_runner(tmp_path, custom_hooks=hooks(*both, stop), **SCHEDULED)
     with pytest.raises(RuntimeError, match='planted'):
         runner.train()
     runner._resume = True  # as if built to be resumed
@@ -111,9 +77,9 @@ def test_an_invalid_state_is_refused_in_a_sentence(tmp_path):
             plant(path, place, value)
             with pytest.raises(UserError, match=r'iter_2\.pth') as error:
                 runner.resume(str(path))
-            said = str(error.value)
-            assert said.isprintable() and len(said) < 2500, place
-            assert any(part[:20] in said for part in place.split('.')[:2]), (place, said)
+            message = str(error.value)
+            assert message.isprintable() and len(message) < 2500, place
+            assert any(part[:20] in message for part in place.split('.')[:2]), (place, message)
 
 
 def plant(path, place: str, value) -> None:

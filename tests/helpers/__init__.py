@@ -26,11 +26,11 @@ RELEASE_NAMES = dict(
 )
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
-    """Return once something has come to be so; fail where it does not."""
-    deadline = time.monotonic() + seconds
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition, and fail where it hangs."""
+    deadline = time.monotonic() + PATIENCE
     while not condition():
-        assert time.monotonic() < deadline, 'it did not come to be so'
+        assert time.monotonic() < deadline, 'the condition is never met'
         time.sleep(0.02)
 
 

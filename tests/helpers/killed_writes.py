@@ -59,8 +59,13 @@ def main(folder: Path, kills: int, kept: int) -> None:
                 raise SystemExit('a process ended before it was killed')
             time.sleep(0.001)
         if number % 2:  # during a write
-            while not list(folder.glob('.*.pth.*')):
-                pass
+            while True:
+                os.kill(child, signal.SIGSTOP)
+                os.waitpid(child, os.WUNTRACED)
+                if any(folder.glob('.*.pth.*')):
+                    break
+                os.kill(child, signal.SIGCONT)
+                time.sleep(chance.uniform(0, 0.01))
         else:  # at any time after one more is whole
             while not any(int(file.stem[5:]) > newest for file in folder.glob('iter_*.pth')):
                 pass

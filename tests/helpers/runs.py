@@ -65,26 +65,18 @@ def steps(folder: Path) -> list[int]:
     return [json.loads(line)['iter'] for line in lines if line.endswith('}')]
 
 
-def children_of(pid: int) -> list[int]:
-    listed = subprocess.run(
-        ['ps', '-o', 'pid=', '--ppid', str(pid)], capture_output=True, text=True
-    )
-    return sorted(map(int, listed.stdout.split()))
-
-
 def family(pid: int) -> list[int]:
     """A process with its children and theirs, which torchrun gives sessions of their own."""
-    return [*(member for child in children_of(pid) for member in family(child)), pid]
+    command = ['ps', '-o', 'pid=', '--ppid', str(pid)]
+    children = map(int, subprocess.run(command, capture_output=True, text=True).stdout.split())
+    return [*(member for child in children for member in family(child)), pid]
 
 
 class Running:
     """A tool, or a script of tools/ that starts several, in a process group of its own.
 
-    Python and its imports are those of the server of tool_server.py.
-
-    Args:
-        command: The tool and its arguments, as in 'tools/train.py', config.
-        env: Variables to add to the environment.
+    Python and its imports are those of the server of tool_server.py. ``env`` are variables to add
+    to the environment.
     """
 
     def __init__(self, *command: object, **env: object) -> None:
@@ -103,9 +95,8 @@ class Running:
 
         wait_until(is_there)
 
-    def end(self) -> tuple[int, str, float]:
-        """Return the exit code, what was printed, and the seconds until the process ended."""
-        start = time.monotonic()
+    def end(self) -> tuple[int, str]:
+        """Return the exit code and what was printed."""
         try:
             self.process.wait(timeout=PATIENCE)
         except subprocess.TimeoutExpired:
@@ -114,7 +105,7 @@ class Running:
                 time.sleep(1)  # and nothing in between
             self.process.wait()
             pytest.fail(f'hangs:\n{self._printed()[-20000:]}')
-        return self.process.returncode, self._printed(), time.monotonic() - start
+        return self.process.returncode, self._printed()
 
     def _printed(self) -> str:
         self._output.seek(0)
@@ -140,6 +131,6 @@ def run_script(*command: object, **env: object) -> str:
         variables = os.environ | {name: str(value) for name, value in env.items()}
         options = dict(cwd=ROOT, env=variables, capture_output=True, text=True, check=True)
         return subprocess.run(list(map(str, command)), **options).stdout
-    code, output, _ = Running(*command, **env).end()
+    code, output = Running(*command, **env).end()
     assert code == 0, output  # the first traceback is that of the process which failed first
     return output

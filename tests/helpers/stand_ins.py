@@ -48,11 +48,6 @@ def make_coco(shapes: Path, root: Path) -> None:
         (root / file).write_text(json.dumps(content | dict(categories=categories)))
 
 
-def make_ade(root: Path) -> None:
-    root.mkdir(parents=True)
-    (root / 'ADEChallengeData2016').symlink_to('../shapes/ade')
-
-
 def make_imagenet(shapes: Path, root: Path) -> None:
     images = sorted((shapes / 'coco' / 'val2017').iterdir())
     for name, synset, image in zip(PHOTOGRAPHS, SYNSETS, images, strict=False):
@@ -66,11 +61,6 @@ def make_fruit(root: Path) -> None:
     make_shapes(few, ShapesSpec(num_train=8, num_val=2))
     make_yolo(few, root)
     shutil.rmtree(few)
-
-
-def make_classifier() -> None:
-    state = timm.create_model(CLASSIFIER).state_dict()
-    torch.save({'model': state}, f'{CLASSIFIER}_dist.pth')
 
 
 def make_weights(config: str, file: str) -> None:
@@ -100,10 +90,11 @@ def make_diverged_run(work_dir: str, iteration: int) -> None:
 
 if __name__ == '__main__':
     make_coco(Path('data/shapes'), Path('data/coco'))
-    make_ade(Path('data/ade'))
+    Path('data/ade').mkdir()
+    Path('data/ade/ADEChallengeData2016').symlink_to('../shapes/ade')
     make_imagenet(Path('data/shapes'), Path('data/imagenet/val'))
     make_fruit(Path('datasets/fruit'))
-    make_classifier()
+    torch.save({'model': timm.create_model(CLASSIFIER).state_dict()}, f'{CLASSIFIER}_dist.pth')
     make_diverged_run('work_dirs/diverged', 120)
     for config, file in RELEASED.items():
         make_weights(config, file)

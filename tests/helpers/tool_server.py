@@ -39,16 +39,10 @@ MAX_FILES = 64  # that a process inherits
 class Process:
     """A process forked by the server, with the interface of ``subprocess.Popen``.
 
-    It is killed when the process that asked for it ends.
-
-    Args:
-        argv: A script and its arguments, or ['-c', program], or ['-m', module, ...].
-        stdout: An open file.
-        stderr: An open file.
-        more_files: The numbers of further open files that it inherits.
-        cwd: The folder to run in.
-        env: The environment; None: that of this process.
-        only_parse: Exit once the arguments are read and the config is loaded with its options.
+    It is killed when the process that asked for it ends. ``argv`` is a script and its arguments, or
+    ['-c', program], or ['-m', module, ...]; ``more_files`` are the numbers of further open files
+    that it inherits. With ``only_parse`` it exits once the arguments are read and the config is
+    loaded with its options.
     """
 
     def __init__(
@@ -248,13 +242,8 @@ def run(
 ) -> None:
     """Run a script as if this process had been started with it.
 
-    Args:
-        argv: The script and its arguments.
-        files: Numbers of open files here, by the numbers that they are to have.
-        blocked: Signals that the process that asked for this one blocks.
-        cwd: The folder.
-        env: The environment.
-        only_parse: See :class:`Process`.
+    ``files`` are numbers of open files by the numbers that they are to have, and ``blocked`` the
+    signals that the process which asked for this one blocks. See :class:`Process` for the rest.
     """
     import numpy as np
     import torch

@@ -4,7 +4,6 @@ import base64
 import io
 
 import nbformat
-import pytest
 from helpers import PATIENCE, ROOT
 from ipykernel.kernelspec import write_kernel_spec
 from nbclient import NotebookClient
@@ -13,36 +12,29 @@ from PIL import Image
 NOTEBOOK = ROOT / 'notebooks' / 'xcit_mm.ipynb'
 
 
-@pytest.fixture(scope='module')
-def cells(tmp_path_factory) -> dict[str, nbformat.NotebookNode]:
-    """The cells of code by id, run with fewer iterations, by the interpreter of the tests."""
+def test_the_notebook_draws_and_prints_data_maps_losses_times_and_predictions(
+    tmp_path, monkeypatch
+):
+    """With fewer iterations, by the interpreter of the tests."""
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     (settings,) = (c for c in notebook.cells if 'parameters' in c.metadata.get('tags', ()))
     settings.source += '\nIMAGES = 24\nITERATIONS = 6\nSIDES = 64, 128'
-    folder = tmp_path_factory.mktemp('jupyter')
-    write_kernel_spec(folder / 'kernels' / 'tested')
+    write_kernel_spec(tmp_path / 'kernels' / 'tested')
+    monkeypatch.setenv('JUPYTER_PATH', str(tmp_path))
     resources = {'metadata': {'path': str(NOTEBOOK.parent)}}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv('JUPYTER_PATH', str(folder))
-        options = dict(kernel_name='tested', resources=resources, timeout=PATIENCE)
-        NotebookClient(notebook, **options).execute()
-    return {cell.id: cell for cell in notebook.cells if cell.cell_type == 'code'}
-
-
-def test_the_notebook_draws_data_losses_and_predictions(cells):
+    options = dict(kernel_name='tested', resources=resources, timeout=PATIENCE)
+    NotebookClient(notebook, **options).execute()
+    outputs = {cell.id: cell.outputs for cell in notebook.cells if cell.cell_type == 'code'}
     for name in ('show', 'curve', 'prediction'):
-        (data,) = (o.data['image/jpeg'] for o in cells[name].outputs if 'image/jpeg' in o.data)
+        (data,) = (o.data['image/jpeg'] for o in outputs[name] if 'image/jpeg' in o.data)
         low, high = Image.open(io.BytesIO(base64.b64decode(data))).convert('L').getextrema()
         assert low < 128 < high, name
-
-
-def test_the_notebook_prints_the_maps_the_times_and_the_predictions(cells):
-    printed = {name: ''.join(o.get('text', '') for o in c.outputs) for name, c in cells.items()}
+    printed = {name: ''.join(o.get('text', '') for o in outputs[name]) for name in outputs}
     maps = '(4, 128, 40, 40)\n(4, 128, 20, 20)\n(4, 128, 10, 10)\n(4, 128, 5, 5)\n'
     assert printed['maps'] == maps
     assert printed['timing'].count('ns a pixel') == 2
     assert '160, 160)' in printed['arrays']
-    assert not [o for cell in cells.values() for o in cell.outputs if o.get('name') == 'stderr']
+    assert not [o for cell in outputs.values() for o in cell if o.get('name') == 'stderr']
 
 
 def test_the_stored_notebook_has_the_outputs_of_one_run_or_none():

@@ -24,7 +24,7 @@ def keep_readable(logger: Logger) -> None:
         if isinstance(handler, FileHandler):  # it has the encoding of the locale
             handler.stream.reconfigure(errors='backslashreplace')
         else:
-            handler.addFilter(_is_short)
+            handler.addFilter(lambda r: r.levelno > logging.INFO or not str(r.msg).startswith(LONG))
     file = log_file(logger)
     if file is not None:
         logger.info('The environment, the config and the hooks are in %s', file)
@@ -34,10 +34,6 @@ def log_file(logger: Logger) -> str | None:
     """Return the path of the file that a logger writes to, or None."""
     handlers = (handler for handler in logger.handlers if isinstance(handler, FileHandler))
     return next((handler.baseFilename for handler in handlers), None)
-
-
-def _is_short(record: LogRecord) -> bool:
-    return record.levelno > logging.INFO or not str(record.msg).startswith(LONG)
 
 
 def _make_printable(record: LogRecord) -> bool:

@@ -1,12 +1,10 @@
 """The processes of a run: what started them, and how they exchange small messages."""
 
 import os
-from typing import Any
 
-import torch
 import torch.distributed
-from mmengine.dist import all_gather_object, all_reduce
 from mmengine.runner import Runner
+from torch.distributed import ProcessGroup
 
 # For each launcher: the variable with the rank of the process, and the command that starts it.
 LAUNCHERS = {
@@ -28,34 +26,13 @@ def was_restarted() -> bool:
     return any(count.isdecimal() and int(count) > 0 for count in counts)
 
 
-class CpuGroup:
-    """Small messages between the processes of a run, through gloo instead of the GPUs.
+def cpu_group(runner: Runner) -> ProcessGroup | None:
+    """Return a gloo group for small messages, or None for a run of one process.
 
-    A message through a GPU would wait until the GPU has finished its work. Every process must call
-    each method at the same point. In a run of one process each method returns its own value.
+    A message through a GPU would wait until the GPU has finished its work. The first call creates
+    the group, so all processes must make it at the same point.
     """
-
-    @classmethod
-    def of(cls, runner: Runner) -> 'CpuGroup':
-        """Return the group of a run. All processes ask for it when a training starts."""
-        if not hasattr(runner, '_cpu_group'):
-            runner._cpu_group = cls()
-        return runner._cpu_group
-
-    def __init__(self) -> None:
-        distributed = torch.distributed.is_initialized()
-        self._group = torch.distributed.new_group(backend='gloo') if distributed else None
-
-    def maximum(self, value: int) -> int:
-        """Return the largest value of all processes."""
-        tensor = torch.tensor(value)
-        all_reduce(tensor, 'max', self._group)
-        return int(tensor)
-
-    def gather(self, value: Any) -> list[Any]:
-        """Return the values of all processes, by rank."""
-        return all_gather_object(value, self._group)
-
-    def broadcast(self, value: Any) -> Any:
-        """Return the value of the first process."""
-        return self.gather(value)[0]
+    if not hasattr(runner, '_cpu_group'):
+        is_distributed = torch.distributed.is_initialized()
+        runner._cpu_group = torch.distributed.new_group(backend='gloo') if is_distributed else None
+    return runner._cpu_group

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from mmengine.dist import broadcast, get_rank, get_world_size, is_main_process
+from mmengine.dist import all_gather_object, broadcast, get_rank, get_world_size, is_main_process
 from mmengine.registry import LOOPS
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 from torch import nn
@@ -11,7 +11,7 @@ from torch import nn
 from ..errors import UserError
 from .data.loader import training_loader
 from .data.sampler import seed_all
-from .distributed import CpuGroup
+from .distributed import cpu_group
 from .resume import set_run_aside
 from .training_state import STEP_LAYOUT
 
@@ -30,7 +30,8 @@ class _Resumable:
 
     def _begin(self) -> None:
         """Compare a resumed run with the run before the interruption."""
-        positions = CpuGroup.of(self.runner).gather((self._epoch, self._iter))
+        group = cpu_group(self.runner)
+        positions = all_gather_object((self._epoch, self._iter), group)
         if len(set(positions)) > 1:
             raise UserError(
                 f'the processes resume from different epochs and iterations ({positions}, by '

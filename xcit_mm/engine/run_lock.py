@@ -32,7 +32,8 @@ def run_lock(cfg: Config) -> Iterator[list[str]]:
     folder = Path(cfg.work_dir)
     require_writable(folder)
     with writing_to(folder):
-        file = _open_without_links(folder / LOCK)
+        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        file = os.fdopen(descriptor, 'r+', errors='replace')
         warnings = _acquire(file, folder)
         file.truncate(0)
         started = time.strftime('%Y-%m-%d %H:%M:%S')
@@ -40,11 +41,6 @@ def run_lock(cfg: Config) -> Iterator[list[str]]:
         file.flush()
     with file:
         yield warnings
-
-
-def _open_without_links(path: Path) -> IO[str]:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
-    return os.fdopen(descriptor, 'r+', errors='replace')
 
 
 def _acquire(file: IO[str], folder: Path) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from mmengine.config import Config
-from mmengine.dist import is_main_process, master_only
+from mmengine.dist import all_gather_object, is_main_process, master_only
 from mmengine.logging import MMLogger
 from mmengine.model import is_model_wrapper
 from mmengine.optim import OptimWrapper
@@ -21,7 +21,7 @@ from ..weights.read import read_checkpoint
 from ..weights.states import HEAD, modules_of, require_same_tensors
 from .console import keep_readable
 from .data.loader import evaluation_loader
-from .distributed import CpuGroup
+from .distributed import cpu_group
 from .model import weights_for
 from .resume import has_checkpoints, newest_checkpoint
 from .training_state import require_same_run, require_training_state
@@ -81,14 +81,11 @@ class CheckedRunner(Runner):
                 self._content[str(path)] = content
                 for warning in warnings:
                     self.logger.warning(warning)
-            self._load_from = str(CpuGroup.of(self).broadcast(path))
+            self._load_from = str(all_gather_object(path, cpu_group(self))[0])
         super().load_or_resume()
 
     def resume(self, filename: str, **kwargs) -> None:
-        """Resume from a checkpoint (see mmengine's ``Runner.resume``).
-
-        Raises a UserError if the file cannot be read, or belongs to another model or another run.
-        """
+        """Resume from a checkpoint of this run (see mmengine's ``Runner.resume``)."""
         seed = self.seed
         try:
             # mmengine's default would put all of the file beside the model on the GPU.
@@ -131,8 +128,6 @@ class CheckedRunner(Runner):
         A test and a resumed run require every tensor, as ``strict`` does. Otherwise the heads may
         differ, as when a model is fine-tuned for other classes: their tensors that do not fit keep
         their initial values, and a warning names them.
-
-        Raises a UserError if the file cannot be read or is not of this model.
         """
         del revise_keys  # an argument of mmengine's method: the names need no revision here
         checkpoint = getattr(self, '_content', {}).pop(filename, None)
@@ -179,8 +174,6 @@ def _without_other_heads(
     def is_of_head(name: str) -> bool:
         return name.split('.')[0].endswith(HEAD)
 
-    def fits(name: str) -> bool:
-        return name in wanted and wanted[name].shape == state[name].shape
-
-    kept = {name: value for name, value in state.items() if not is_of_head(name) or fits(name)}
+    sizes = {name: value.shape for name, value in wanted.items()}
+    kept = {k: v for k, v in state.items() if not is_of_head(k) or sizes.get(k) == v.shape}
     return kept, {name for name in wanted if is_of_head(name) and name not in kept}

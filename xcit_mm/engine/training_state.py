@@ -1,7 +1,4 @@
-"""Check what a checkpoint holds beside the weights before a run resumes from it.
-
-PyTorch and mmengine accept any state, and fail hours later or compute something else.
-"""
+"""Check the state of a training before a run resumes from it; PyTorch and mmengine accept any."""
 
 import math
 from collections import Counter
@@ -28,11 +25,7 @@ SPEED_OPTIONS = ('fused', 'foreach', 'capturable', 'differentiable')
 
 
 def require_training_state(checkpoint: Any, path: str | Path) -> None:
-    """Require the parts that a run resumes from, each of the right type, or raise a UserError.
-
-    mmengine's runner writes the epoch and the iteration, the weights, the message hub, and the
-    state of the optimizer and the schedulers.
-    """
+    """Require the parts that a run resumes from, each of the right type, or raise a UserError."""
     parts = _mapping(checkpoint)
     meta, hub, optimizer = (_mapping(parts.get(k)) for k in ('meta', 'message_hub', 'optimizer'))
     scalars, infos, resumed = (_mapping(hub.get(name)) for name in HUB)
@@ -74,10 +67,9 @@ def require_training_state(checkpoint: Any, path: str | Path) -> None:
 
 
 def require_same_run(checkpoint: Mapping[str, Any], runner: Runner) -> None:
-    """Compare the state of the optimizer and the schedulers with a run that is being resumed.
+    """Raise a ValueError with the place where optimizer or schedulers do not fit those of a run.
 
-    The runner's optimizer and schedulers are at the start of the training. Raises a ValueError with
-    the place where they differ in type or shape.
+    Types and shapes are compared. The run must be at its start.
     """
     loaded = checkpoint['optimizer']
     initial = runner.optim_wrapper.state_dict()

@@ -49,7 +49,7 @@ def test_a_config_of_mmdet_gets_our_classes_and_each_edit_is_noted(tmp_path):
     assert not adapt(cfg)  # nothing is left to edit
 
 
-def test_a_hook_of_ours_can_be_switched_off(tmp_path):
+def test_hooks_and_workers_can_be_switched_off(tmp_path):
     own = f"_base_ = '{SHAPES}'\ndefault_hooks = dict(labels=None, logger=None)"
     (tmp_path / 'own.py').write_text(own)
     cfg = load_config(tmp_path / 'own.py', {'train_cfg.max_iters': 3})
@@ -58,21 +58,16 @@ def test_a_hook_of_ours_can_be_switched_off(tmp_path):
     assert cfg.default_hooks.logger is None  # as mmengine wants it
     assert cfg.default_hooks.losses.type == 'LossLogHook'
 
-
-def test_arguments_of_workers_are_unset_where_there_are_none():
     cfg = load_config(SHAPES, {'train_dataloader.num_workers': 0})
     (note,) = adapt(cfg)
     assert 'train_dataloader has no workers: persistent_workers, timeout' in note
     assert not {'persistent_workers', 'timeout'} & cfg.train_dataloader.keys()
 
 
-def trial(path, options):
-    cfg = load_config(path, options)
-    return cfg, adapt_for_training(cfg, options)
-
-
-def test_max_iters_ends_an_epoch_recipe_early_and_leaves_its_schedule():
-    cfg, notes = trial(REAL, {'train_cfg.max_iters': 20})
+def test_max_iters_ends_an_epoch_recipe_early_and_leaves_the_rest_of_it():
+    options = {'train_cfg.max_iters': 20}
+    cfg = load_config(REAL, options)
+    notes = adapt_for_training(cfg, options)
     assert cfg.train_cfg == dict(type='ResumableIterLoop', max_iters=20, val_interval=20)
     assert cfg.default_hooks.checkpoint.interval == 20
     assert not cfg.default_hooks.checkpoint.by_epoch
@@ -80,18 +75,19 @@ def test_max_iters_ends_an_epoch_recipe_early_and_leaves_its_schedule():
     assert cfg.param_scheduler == load_config(REAL).param_scheduler
     assert any('a trial of 20 iterations, not the 36 epochs' in note for note in notes)
 
-
-def test_a_trial_keeps_what_the_command_line_sets():
-    own = {'default_hooks.checkpoint.interval': 10, 'default_hooks.logger.interval': 7}
-    cfg, _ = trial(REAL, {'train_cfg.max_iters': 20, 'train_cfg.val_interval': 5, **own})
+    options |= {'default_hooks.checkpoint.interval': 10, 'default_hooks.logger.interval': 7}
+    options |= {'train_cfg.val_interval': 5}
+    cfg = load_config(REAL, options)
+    adapt_for_training(cfg, options)
     assert cfg.train_cfg.val_interval == 5
     assert cfg.default_hooks.checkpoint.interval == 10
     assert cfg.default_hooks.logger.interval == 7
 
 
 def test_max_iters_of_an_iteration_recipe_only_replaces_the_number():
-    cfg, _ = trial(SHAPES, {'train_cfg.max_iters': 7})
-    recipe = load_config(SHAPES)
+    options = {'train_cfg.max_iters': 7}
+    cfg, recipe = load_config(SHAPES, options), load_config(SHAPES)
+    adapt_for_training(cfg, options)
     assert cfg.train_cfg == {**recipe.train_cfg, 'max_iters': 7}
     assert cfg.default_hooks.checkpoint == recipe.default_hooks.checkpoint
     assert cfg.default_hooks.logger.interval == 1  # or so short a run would log no loss
@@ -107,14 +103,12 @@ def test_mixed_precision_stays_where_it_runs(monkeypatch, device, wrapper):
     assert any('float32 on the cpu' in note for note in notes) != bool(wrapper)
 
 
-def test_a_resumed_run_takes_all_weights_from_the_checkpoint():
+def test_the_weights_of_a_run_come_from_one_source():
     cfg = load_config(REAL, {'load_from': 'other.pth'})
     notes = adapt_for_training(cfg, resume=True)
     assert (cfg.resume, cfg.load_from, cfg.model.backbone.init_cfg) == (True, None, None)
     assert any('init_cfg' in note for note in notes)
 
-
-def test_two_sources_of_weights_are_refused():
     options = {'pretrained': 'a.pth', 'load_from': 'b.pth'}
     with pytest.raises(UserError, match=r'pretrained=a\.pth and load_from=b\.pth both hold'):
         adapt_for_training(load_config(REAL, options), options)

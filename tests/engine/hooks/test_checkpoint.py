@@ -21,15 +21,14 @@ KEPT = 2
 
 @pytest.mark.parametrize('kills', [10, pytest.param(100, marks=pytest.mark.slow)])
 def test_a_kill_while_one_is_written_leaves_one_that_can_be_read(tmp_path, kills):
-    running = Running('tests/helpers/killed_writes.py', tmp_path, kills, KEPT)
-    returned, output, _ = running.end()
+    returned, output = Running('tests/helpers/killed_writes.py', tmp_path, kills, KEPT).end()
     assert returned == 0, output[-3000:]
     lines = re.findall(r'^killed: (\d+) (\d+)$', output, re.MULTILINE)
     newest, unfinished = zip(*(map(int, line) for line in lines), strict=True)
     assert len(newest) == kills
     assert list(newest) == sorted(newest)  # what was there once is never lost
     assert newest[-1] > KEPT
-    assert sum(unfinished) > kills / 4  # that many were hit in the midst of it
+    assert sum(unfinished) >= kills // 2  # every second kill is in the middle of a write
     assert max(unfinished) == 1  # the next run clears it away
     # Each kill may leave one more than is kept, until the next one is whole.
     names = [f'iter_{number}.pth' for number in (newest[-1], newest[-1] + 1)]
@@ -38,7 +37,7 @@ def test_a_kill_while_one_is_written_leaves_one_that_can_be_read(tmp_path, kills
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A disk of 80 MB, where the system lets us mount one."""
+    """A disk of 80 MB, where the system can mount one."""
     folder = tmp_path / 'disk'
     folder.mkdir()
     mount = ['mount', '-t', 'tmpfs', '-o', 'size=80m', 'tmpfs', str(folder)]
@@ -60,9 +59,7 @@ def test_a_full_disk_stops_the_run_and_leaves_what_was_written(run_tool, shapes_
     assert f'the checkpoint {work_dir}/iter_4.pth cannot be written' in message
     assert 'No space left on device' in message
     assert 'make room, and resume the run with --resume' in message
-    path, checkpoint, _ = newest_checkpoint(str(work_dir), trusted=False)
-    assert path == work_dir / 'iter_2.pth'
-    assert checkpoint['meta']['iter'] == 2
+    assert newest_checkpoint(str(work_dir))[0] == work_dir / 'iter_2.pth'
     assert list(work_dir.glob('.*.pth.*')) == []
 
     subprocess.run(['mount', '-o', 'remount,size=200m', str(small_disk)], check=True)
@@ -98,15 +95,16 @@ def test_the_last_checkpoints_and_files_of_others_stay(tmp_path, monkeypatch):
     assert all((tmp_path / name).is_file() for name in others)
 
 
+def best(metrics: str | list[str]) -> dict:
+    hook = 'default_hooks.checkpoint'
+    return {f'{hook}.save_best': metrics, f'{hook}.rule': 'greater'}
+
+
 @pytest.mark.parametrize('metrics', ['acc', ['acc', 'miou']])
 def test_a_checkpoint_names_no_file_of_others_to_remove(tmp_path, metrics):
     """By a path elsewhere, a link, a folder, or a file that the hook did not write."""
     run = tmp_path / 'run'
-    options = {
-        'default_hooks.checkpoint.max_keep_ckpts': 1,
-        'default_hooks.checkpoint.save_best': metrics,
-        'default_hooks.checkpoint.rule': 'greater',
-    }
+    options = {'default_hooks.checkpoint.max_keep_ckpts': 1, **best(metrics)}
     interrupted(run, 2, **options)
     others = [tmp_path / 'iter_1.pth', tmp_path / 'notes.txt', run / 'mine.pth', run / 'best_.pth']
     others += [tmp_path / 'best_acc_iter_1.pth', run / 'losses.jsonl', run / 'best_mine.pth']
@@ -118,21 +116,15 @@ def test_a_checkpoint_names_no_file_of_others_to_remove(tmp_path, metrics):
     (run / 'iter_79.pth').symlink_to(others[0])
     others += [*folders, run / 'iter_79.pth']
     shutil.copy(run / 'iter_2.pth', tmp_path / 'base.pth')
-    for best in (str(tmp_path / 'notes.txt'), str(folders[1]), str(run / 'losses.jsonl'), 5):
-        info = {'best_ckpt': best, 'best_ckpt_acc': best, 'best_ckpt_miou': best}
+    for name in (str(tmp_path / 'notes.txt'), str(folders[1]), str(run / 'losses.jsonl'), 5):
+        info = dict.fromkeys(['best_ckpt', 'best_ckpt_acc', 'best_ckpt_miou'], name)
         info['keep_ckpt_ids'] = [77, 79, '../notes.txt', {}] * 3
-        shutil.copy(tmp_path / 'base.pth', run / 'iter_2.pth')
-        changed(run / 'iter_2.pth', **info)
+        checkpoint = torch.load(tmp_path / 'base.pth', weights_only=False)
+        checkpoint['message_hub']['runtime_info'].update(info)
+        checkpoint['message_hub']['resumed_keys'].update(dict.fromkeys(info, True))
+        torch.save(checkpoint, run / 'iter_2.pth')
         score(run, **options)
-        assert [path for path in others if not os.path.lexists(path)] == [], best
-
-
-def changed(path, **info) -> None:
-    """Change what a checkpoint notes for later."""
-    checkpoint = torch.load(path, weights_only=False)
-    checkpoint['message_hub']['runtime_info'].update(info)
-    checkpoint['message_hub']['resumed_keys'].update(dict.fromkeys(info, True))
-    torch.save(checkpoint, path)
+        assert [path for path in others if not os.path.lexists(path)] == [], name
 
 
 def score(run, **options) -> None:
@@ -144,21 +136,17 @@ def score(run, **options) -> None:
 
 @pytest.mark.parametrize('metrics', ['acc', ['acc', 'miou']])
 def test_a_run_that_was_moved_keeps_its_own_best_checkpoint_only(tmp_path, metrics):
-    options = {
-        'default_hooks.checkpoint.save_best': metrics,
-        'default_hooks.checkpoint.rule': 'greater',
-    }
     scored = [dict(type='ScoreHook'), dict(type='StopHook', after=2)]
-    runner = toy_runner(tmp_path / 'a', custom_hooks=hooks(*scored), **options)
+    runner = toy_runner(tmp_path / 'a', custom_hooks=hooks(*scored), **best(metrics))
     with pytest.raises(RuntimeError, match='planted'):
         runner.train()
     shutil.copytree(tmp_path / 'a', tmp_path / 'b')
-    before = sorted(path.name for path in (tmp_path / 'a').glob('best_*'))
-    score(tmp_path / 'b', **options)
-    assert sorted(path.name for path in (tmp_path / 'a').glob('best_*')) == before
-    after = sorted(path.name for path in (tmp_path / 'b').glob('best_*'))
-    assert len(after) == len(before) == (2 if isinstance(metrics, list) else 1)
-    assert not set(after) & set(before)
+    before = names(tmp_path / 'a')
+    score(tmp_path / 'b', **best(metrics))
+    assert names(tmp_path / 'a') == before
+    kept = [{n for n in names(tmp_path / run) if n.startswith('best_')} for run in ('a', 'b')]
+    assert len(kept[0]) == len(kept[1]) == (2 if isinstance(metrics, list) else 1)
+    assert not kept[0] & kept[1]
 
 
 def test_no_link_leads_a_run_out_of_its_folder(tmp_path):

@@ -33,13 +33,12 @@ HOOKS = dict(
     bad_data=dict(type='BadDataHook'),
     interrupts=dict(type='InterruptHook'),
 )
-HOOKS_OF_MMENGINE = ('logger', 'checkpoint')  # of these, which it switches off itself
+HOOKS_OF_MMENGINE = {'logger', 'checkpoint'}
 MAX_BAD_SHARE = 0.01  # the largest share of unreadable training samples
 DATALOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 TIMEOUT = 600  # seconds without a batch after which a run ends
 WORKER_ARGUMENTS = ('persistent_workers', 'prefetch_factor', 'timeout')
 DEVICES_WITHOUT_AMP = ('cpu', 'mps')  # where mmengine's AmpOptimWrapper does not run
-TEST_LOG_INTERVAL = 10  # images; on a CPU each takes seconds
 
 
 def adapt(cfg: Config) -> list[str]:
@@ -75,10 +74,10 @@ def adapt(cfg: Config) -> list[str]:
         notes.append(f'The runner is {RUNNER}.')
     hooks = cfg.get('default_hooks') or {}
     added = [name for name in HOOKS if name not in hooks]
-    # None switches a hook off, which mmengine itself knows of its own hooks only.
-    off = [name for name in HOOKS.keys() & hooks if hooks[name] is None]
-    hooks = {**HOOKS, **hooks}
-    cfg.default_hooks = {k: hooks[k] for k in hooks if k not in off or k in HOOKS_OF_MMENGINE}
+    cfg.default_hooks = {**HOOKS, **hooks}
+    for name in HOOKS.keys() - HOOKS_OF_MMENGINE:  # which alone mmengine switches off at None
+        if cfg.default_hooks[name] is None:
+            del cfg.default_hooks[name]
     if added:
         notes.append(f'The default hooks of xcit_mm are added: {", ".join(added)}.')
     if 'max_bad_share' not in cfg:
@@ -96,8 +95,7 @@ def adapt_for_training(
 ) -> list[str]:
     """Edit a config for a training on this machine, and return sentences for the log.
 
-    ``options`` are those of the command line, which are in ``cfg`` already: a trial of few
-    iterations does not override them. With ``resume`` the run starts from the newest checkpoint.
+    The ``options`` of the command line are in ``cfg`` already, and no edit overrides them.
     """
     options = options or {}
     notes = adapt(cfg)
@@ -134,9 +132,6 @@ def adapt_for_test(
     if show_dir is not None:
         pictures = cfg.default_hooks.get('pictures', dict(type='PictureHook'))
         cfg.default_hooks.pictures = {**pictures, 'test_dir': show_dir}
-    if cfg.default_hooks.logger is not None:
-        cfg.default_hooks.logger.interval = TEST_LOG_INTERVAL
-        notes.append(f'default_hooks.logger.interval={TEST_LOG_INTERVAL}: images may be slow.')
     return notes + _trust(cfg, trust_checkpoint)
 
 
@@ -172,10 +167,9 @@ def _adapt_workers(cfg: Config) -> list[str]:
 
 
 def _limit_iterations(cfg: Config, options: Mapping[str, Any]) -> list[str]:
-    """Let ``train_cfg.max_iters`` end a recipe early, also one of epochs, to try it.
+    """Let ``train_cfg.max_iters`` end a recipe early, which keeps its schedule.
 
-    The schedule with its warm-up stays as it is. The trial ends with a checkpoint and an
-    evaluation, and logs the losses about twenty times.
+    The trial ends with a checkpoint and an evaluation, and logs the losses about twenty times.
     """
     train_cfg = cfg.get('train_cfg') or {}
     max_iters, max_epochs = (train_cfg.get(name) for name in ('max_iters', 'max_epochs'))

@@ -60,10 +60,7 @@ def check_counts(cfg: Config) -> None:
 
 
 def check_single_images(cfg: Config) -> None:
-    """Refuse batches of one image for a head that pools to 1x1, such as UperNet's.
-
-    Its BatchNorm normalises over the images of a batch, unless it is synchronised.
-    """
+    """Refuse batches of one image for the BatchNorm of a head that pools to 1x1, as UperNet's."""
     head = cfg.model.get('decode_head')
     if not isinstance(head, dict) or 1 not in head.get('pool_scales', ()):
         return

@@ -10,11 +10,9 @@ from mmengine.config import Config
 from ...errors import UserError
 
 UNKNOWN_TYPE = re.compile(r'(?P<type>\S+) is not in the .* registry')
-UNKNOWN_ARGUMENT = re.compile(
-    r"(?P<type>\w+)\.__init__\(\) got an unexpected keyword argument '(?P<argument>\w+)'"
-)
-MISSING_ARGUMENT = re.compile(
-    r"(?P<type>\w+)\.__init__\(\) missing \d+ required [\w-]+ arguments?: '(?P<argument>\w+)'"
+WRONG_ARGUMENT = re.compile(
+    r'(?P<type>\w+)\.__init__\(\) (?P<unknown>got an unexpected)?(missing \d+ required)? '
+    r"[\w-]+ arguments?:? '(?P<argument>\w+)'"
 )
 
 
@@ -28,26 +26,27 @@ def config_errors(cfg: Config) -> Iterator[None]:
     try:
         yield
     except (KeyError, TypeError) as error:
-        sentence = _sentence(str(error.args[0]) if error.args else '', cfg)
+        message = str(error.args[0]) if error.args else ''
+        nodes = ((place, node) for place, node in _nodes(cfg.to_dict()) if 'type' in node)
+        sentences = (_sentence(message, *pair) for pair in nodes)
+        sentence = next(filter(None, sentences), None)
         if sentence is None:
             raise
         raise UserError(f'the config {cfg.filename}: {sentence}') from error
 
 
-def _sentence(message: str, cfg: Config) -> str | None:
-    nodes = [(place, node) for place, node in _nodes(cfg.to_dict()) if 'type' in node]
-    if match := UNKNOWN_TYPE.search(message):
-        for place, node in nodes:
-            if node['type'] == match['type']:
-                return f"{place} has type='{match['type']}', which no package registers"
-    unknown, missing = UNKNOWN_ARGUMENT.search(message), MISSING_ARGUMENT.search(message)
-    if match := unknown or missing:
-        for place, node in nodes:
-            is_of_type = str(node['type']).rpartition('.')[2] == match['type']
-            if is_of_type and (match['argument'] in node) == bool(unknown):
-                problem = 'has no' if unknown else 'needs the'
-                return f'{place}: {node["type"]} {problem} argument {match["argument"]}'
-    return None
+def _sentence(message: str, place: str, node: dict[str, Any]) -> str | None:
+    """Return what an error says of a part of a config, or None if it is about another."""
+    match = UNKNOWN_TYPE.search(message)
+    if match and node['type'] == match['type']:
+        return f"{place} has type='{match['type']}', which no package registers"
+    match = WRONG_ARGUMENT.search(message)
+    if not match or str(node['type']).rpartition('.')[2] != match['type']:
+        return None
+    if (match['argument'] in node) != bool(match['unknown']):
+        return None
+    problem = 'has no' if match['unknown'] else 'needs the'
+    return f'{place}: {node["type"]} {problem} argument {match["argument"]}'
 
 
 def _nodes(node: Any, place: str = '') -> Iterator[tuple[str, dict]]:

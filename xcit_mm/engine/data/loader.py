@@ -1,7 +1,9 @@
 """Data loaders that name a bad sample, and replace it in a training."""
 
 import logging
+import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,8 +12,10 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from ...errors import UserError, reason
 from .sampler import ResumableBatches, SampleRequest, seed_all
-from .workers import Batches, WorkerInit, is_worker_error, start_fork_server, worker_error
+from .workers import Batches, init_worker, start_fork_server
 
+# How PyTorch's errors about workers start.
+WORKER_ERRORS = ('DataLoader worker', 'Pin memory thread', 'Too many open files')
 MAX_TRIES = 10  # unreadable samples in a row after which a batch is given up
 # Arguments of DataLoader that mmengine's loader passes on to ours.
 KEPT_ARGUMENTS = (
@@ -96,8 +100,8 @@ class CheckedLoader(DataLoader):
         super().__init__(
             samples,
             batch_sampler=batches,
-            collate_fn=_Collate(loader.collate_fn),
-            worker_init_fn=WorkerInit(loader.worker_init_fn),
+            collate_fn=partial(_collate, loader.collate_fn),
+            worker_init_fn=partial(init_worker, loader.worker_init_fn, os.getpid()),
             **{name: getattr(loader, name) for name in KEPT_ARGUMENTS},
         )
         if self.num_workers > 0:
@@ -135,9 +139,14 @@ class CheckedLoader(DataLoader):
                     raise UserError(f'{bad[-1]}, and nothing can take its place')
                 yield batch
         except (OSError, RuntimeError) as error:
-            if self.num_workers == 0 or not is_worker_error(error):
+            is_of_workers = isinstance(error, OSError) or str(error).startswith(WORKER_ERRORS)
+            if self.num_workers == 0 or not is_of_workers:
                 raise
-            raise worker_error(error) from error
+            raise UserError(
+                f'the processes that load data have failed ({reason(error)}): they need memory, '
+                'and room in /dev/shm (docker run --shm-size=8g); num_workers=0 of the dataloader '
+                'loads without them'
+            ) from error
 
 
 def training_loader(loader: DataLoader, seed: int, endless: bool) -> CheckedLoader:
@@ -157,13 +166,10 @@ def _log(samples: list[BadSample]) -> None:
     print_log(f'Replaced: {", ".join(map(str, samples))}', 'current', logging.WARNING)
 
 
-class _Collate:
+def _collate(
+    collate: Callable[[list], Any], samples: list[tuple[Any, list[BadSample]]]
+) -> tuple[Any, list[BadSample]]:
     """Collate the good samples of a batch, and list the bad ones beside it."""
-
-    def __init__(self, collate: Callable[[list], Any]) -> None:
-        self.collate = collate
-
-    def __call__(self, samples: list[tuple[Any, list[BadSample]]]) -> tuple[Any, list[BadSample]]:
-        bad = [problem for _, problems in samples for problem in problems]
-        good = [sample for sample, _ in samples if sample is not None]
-        return self.collate(good) if len(good) == len(samples) else None, bad
+    bad = [problem for _, problems in samples for problem in problems]
+    good = [sample for sample, _ in samples if sample is not None]
+    return collate(good) if len(good) == len(samples) else None, bad

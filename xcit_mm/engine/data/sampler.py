@@ -1,7 +1,4 @@
-"""The order of the training data and its random numbers, from any iteration on.
-
-Both follow from the position in a run, so that a checkpoint holds no state of a generator.
-"""
+"""The order of the training data and its random numbers, which follow from the iteration."""
 
 import hashlib
 import random

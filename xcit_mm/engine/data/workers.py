@@ -16,12 +16,10 @@ from torch.utils.data._utils.signal_handling import _remove_worker_pids
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from ...environment import variables
-from ...errors import UserError, reason
+from ...errors import reason
 
 PRELOAD = 'XCIT_MM_PRELOAD'  # the environment variable that preload.py reads
 CHECK_INTERVAL = 1.0  # seconds between two looks at workers that give no batch
-# How PyTorch's errors about workers start.
-WORKER_ERRORS = ('DataLoader worker', 'Pin memory thread', 'Too many open files')
 
 
 def start_fork_server(module: str) -> None:
@@ -40,27 +38,21 @@ def start_fork_server(module: str) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-class WorkerInit:
+def init_worker(init: Callable[[int], None] | None, training: int, worker: int) -> None:
     """Let a worker outlive a signal to the whole process group, so that the step can be finished.
 
-    A worker ends when the training tells it to or has ended. PyTorch's own workers notice that
-    only when the batch that they hold is read. A worker also ends if it cannot send a batch;
-    Python's queues would drop the batch, and the training would wait for it.
+    A worker ends when the training, the process with that number, tells it to or has ended.
+    PyTorch's own workers notice that only when the batch that they hold is read. A worker also ends
+    if it cannot send a batch; Python's queues would drop it, and the training would wait for it.
     """
-
-    def __init__(self, init: Callable[[int], None] | None) -> None:
-        self.init = init
-        self.training = os.getpid()
-
-    def __call__(self, worker: int) -> None:
-        multiprocessing.queues.Queue._on_queue_feeder_error = staticmethod(_exit)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        if hasattr(signal, 'sigtimedwait'):  # not on macOS
-            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-            args = (self.training, os.getppid())
-            threading.Thread(target=_end_with_the_training, args=args, daemon=True).start()
-        if self.init is not None:
-            self.init(worker)
+    multiprocessing.queues.Queue._on_queue_feeder_error = staticmethod(_exit)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, 'sigtimedwait'):  # not on macOS
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+        args = (training, os.getppid())
+        threading.Thread(target=_end_with_the_training, args=args, daemon=True).start()
+    if init is not None:
+        init(worker)
 
 
 class Batches(_MultiProcessingDataLoaderIter):
@@ -89,19 +81,6 @@ class Batches(_MultiProcessingDataLoaderIter):
                     worker.kill()
                 raise
         return has_arrived, data
-
-
-def is_worker_error(error: Exception) -> bool:
-    """Return whether PyTorch or the system raised an error about workers."""
-    return isinstance(error, OSError) or str(error).startswith(WORKER_ERRORS)
-
-
-def worker_error(error: Exception) -> UserError:
-    """Return the error of workers that cannot load data."""
-    return UserError(
-        f'the processes that load data have failed ({reason(error)}): they need memory, and room '
-        'in /dev/shm (docker run --shm-size=8g); num_workers=0 of the dataloader loads without them'
-    )
 
 
 def _exit(error: Exception, batch: Any) -> None:

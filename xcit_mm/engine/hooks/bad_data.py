@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from mmengine.dist import all_gather_object
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import BaseLoop, Runner
@@ -9,7 +10,7 @@ from mmengine.runner import BaseLoop, Runner
 from ...datasets.annotations import LOST_SHARE
 from ...errors import UserError
 from ..data.loader import BadSample
-from ..distributed import CpuGroup
+from ..distributed import cpu_group
 from . import order
 
 INTERVAL = 50  # iterations after which the processes exchange and log their bad samples
@@ -38,13 +39,13 @@ class BadDataHook(Hook):
         runner.message_hub.update_info(BAD_DATA, self._bad)
         self._num_logged = len(self._bad)
         self._size = len(runner.train_dataloader.dataset)
-        self._group = CpuGroup.of(runner)
+        self._group = cpu_group(runner)
         runner.train_dataloader.report = self._add
 
     def after_train_iter(self, runner: Runner, **_: Any) -> None:
         if not (self.every_n_train_iters(runner, INTERVAL) or self.is_last_train_iter(runner)):
             return
-        for bad in self._group.gather(self._bad):
+        for bad in all_gather_object(self._bad, self._group):
             self._bad |= bad
         for file, reason in list(self._bad.items())[self._num_logged :]:
             runner.logger.warning(f'{file} cannot be read, another is used: {reason}')

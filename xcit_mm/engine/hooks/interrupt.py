@@ -10,13 +10,14 @@ from functools import partial
 from types import FrameType
 from typing import Any, NoReturn
 
-from mmengine.dist import is_distributed
+import torch
+from mmengine.dist import all_reduce, is_distributed
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
 from ...errors import Interrupted
-from ..distributed import CpuGroup
+from ..distributed import cpu_group
 from . import order
 from .checkpoint import WholeCheckpointHook
 
@@ -41,7 +42,7 @@ class InterruptHook(Hook):
 
     def before_train(self, runner: Runner) -> None:
         self._signal = 0
-        self._group = CpuGroup.of(runner)
+        self._group = cpu_group(runner)
         self._checkpoints = [h for h in runner.hooks if isinstance(h, WholeCheckpointHook)]
         self._handlers: dict[signal.Signals, object] = {}
         if threading.current_thread() is threading.main_thread():  # the only one that may
@@ -53,9 +54,10 @@ class InterruptHook(Hook):
     def after_train_iter(self, runner: Runner, **_: Any) -> None:
         if not runner.optim_wrapper.should_update():  # checkpoints do not hold gradients
             return
-        signum = self._group.maximum(self._signal)
+        signum = torch.tensor(self._signal)
+        all_reduce(signum, 'max', self._group)
         if signum:
-            self._save_and_stop(runner, signum, runner.iter + 1)
+            self._save_and_stop(runner, int(signum), runner.iter + 1)
 
     def after_val_iter(self, runner: Runner, **_: Any) -> None:
         if getattr(self, '_signal', 0) and self._is_saved(runner):
