@@ -96,7 +96,9 @@ def export(kind, folder):
     return exported, load_model(config, checkpoint, 'cpu').module, session
 
 
-@pytest.fixture(scope='module', params=['sem_fpn', pytest.param('upernet', marks=pytest.mark.slow)])
+@pytest.fixture(
+    scope='module', params=[pytest.param(n, marks=pytest.mark.slow) for n in ('sem_fpn', 'upernet')]
+)
 def segmentor(request, tmp_path_factory):
     return export(request.param, tmp_path_factory.mktemp(request.param))
 

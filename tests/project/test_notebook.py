@@ -12,6 +12,7 @@ from PIL import Image
 NOTEBOOK = ROOT / 'notebooks' / 'xcit_mm.ipynb'
 
 
+@pytest.mark.slow
 def test_the_notebook_draws_and_prints_data_maps_losses_times_and_predictions(
     tmp_path, monkeypatch
 ):

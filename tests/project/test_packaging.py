@@ -82,6 +82,7 @@ def test_a_wheel_has_every_file_of_the_package_and_what_to_install(clone, wheel)
     assert {f'Version: {xcit_mm.__version__}', *extras} < {*metadata}
 
 
+@pytest.mark.slow
 def test_mim_trains_and_tests_what_pip_installed(site, shapes_root, tmp_path):
     data = f'data_root={shapes_root}'
     run = ('xcit_mm', DETECTOR, '--gpus')  # by its name: it lies in the package

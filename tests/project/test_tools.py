@@ -131,6 +131,7 @@ def test_a_recipe_for_ade20k_trains_and_is_evaluated(tool, shapes_root, tmp_path
     assert re.search(r'^mIoU +\d', output, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_a_released_detector_is_fine_tuned_on_other_classes(tool, shapes_root, tmp_path):
     """With the config of docs/own_data.md, which is meant for the root of the clone."""
     page = (ROOT / 'docs' / 'own_data.md').read_text()
