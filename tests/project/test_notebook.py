@@ -4,6 +4,7 @@ import base64
 import io
 
 import nbformat
+import pytest
 from helpers import PATIENCE, ROOT
 from ipykernel.kernelspec import write_kernel_spec
 from nbclient import NotebookClient
