@@ -112,7 +112,7 @@ def _class_name(node: dict) -> str:
 
 
 def _check_evaluator(metric: dict, dataset: dict, split: str) -> None:
-    ann_file = Path(dataset.get('data_root') or '', dataset['ann_file'])
+    ann_file = Path(dataset.get('data_root') or '', dataset.get('ann_file', ''))
     if not ann_file.samefile(metric['ann_file']):
         raise UserError(
             f'{split}_evaluator: ann_file={metric["ann_file"]} is not the annotation file of the '
