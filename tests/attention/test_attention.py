@@ -13,10 +13,10 @@ from timm.models.xcit import Xcit
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from xcit_mm.attention import maps as attention_maps
+from xcit_mm.attention import maps as maps_module
 from xcit_mm.attention.draw import overlay
-from xcit_mm.attention.maps import AttentionProbe, scaled, token_magnitudes
-from xcit_mm.models.layers import XCA, ConvPatchEmbed
+from xcit_mm.attention.maps import AttentionProbe, scaled
+from xcit_mm.models.layers import ConvPatchEmbed
 from xcit_mm.weights.states import CLASSIFIER
 
 
@@ -61,14 +61,18 @@ def input_of(module: nn.Module, model: nn.Module, image: np.ndarray) -> Tensor:
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize('size', [(64, 96), (70, 45), (9, 130)])  # 16 pixels a token
-@pytest.mark.parametrize('layer, class_layer', [(None, None), (1, 0)])
+@pytest.mark.parametrize(
+    'size, layer, class_layer',  # 16 pixels a token
+    [((64, 96), None, None), ((70, 45), 1, 0), ((9, 130), 0, None)],
+)
 def test_maps_equal_a_plain_computation_with_timms_model(
-    model, checkpoint, size, layer, class_layer
+    model, checkpoint, monkeypatch, size, layer, class_layer
 ):
+    monkeypatch.setattr(maps_module, 'CHUNK', 7)  # tokens: all images have more
     image = picture(*size)
     maps = AttentionProbe(checkpoint, device='cpu')(image, layer, class_layer)
-    assert (maps.layer, maps.class_layer) == ((2, 1) if layer is None else (layer, class_layer))
+    assert maps.layer == (2 if layer is None else layer)
+    assert maps.class_layer == (1 if class_layer is None else class_layer)
     assert maps.queries.shape == (4, -(-size[0] // 16), -(-size[1] // 16))
     # Norms of the rows of q and k, whose columns are normalized (paper, equations 2 and D.5).
     attn = model.blocks[maps.layer].attn
@@ -86,16 +90,6 @@ def test_maps_equal_a_plain_computation_with_timms_model(
     v = attn.v(x)[0].unflatten(1, (attn.num_heads, -1))  # (1 + N, h, d)
     mixed = torch.einsum('hn,nhd->hd', weights, v).flatten()
     assert relative_error(attn.proj(mixed), attn(x)[0, 0]) < 1e-5
-
-
-@torch.inference_mode()
-def test_chunks_of_tokens_do_not_change_the_result(monkeypatch):
-    attn, x = XCA(32, 4), torch.randn(1, 50, 32) + 1
-    whole = token_magnitudes(attn, x)
-    assert whole.shape == (1, 2, 4, 50)
-    assert torch.allclose(whole.square().sum(-1), torch.full((1, 2, 4), 8.0))  # d
-    monkeypatch.setattr(attention_maps, 'CHUNK', 7)
-    assert relative_error(token_magnitudes(attn, x), whole) < 1e-6
 
 
 def test_detectors_have_queries_and_keys_and_dino_models_class_attention(
@@ -127,17 +121,13 @@ def test_a_token_sees_as_far_to_each_side_of_its_pixel(patch_size):
     assert columns.min() + columns.max() == 2 * 4 * patch_size
 
 
-@pytest.mark.parametrize('factor', [1, 2, 0.5])
-def test_a_token_is_drawn_at_its_pixel(factor):
-    image = np.zeros((105, 170, 3), np.uint8)
-    values = torch.zeros(7, 11)
+def test_a_token_is_drawn_at_its_pixel_and_none_is_lost_if_a_pixel_has_several():
+    image, values = np.zeros((105, 170, 3), np.uint8), torch.zeros(7, 11)
     values[3, 4] = 1
-    drawn = overlay(image, scaled(image, factor), values, patch_size=16).sum(-1).astype(int)
-    y, x = np.argwhere(drawn >= drawn.max() - 8).mean(0)
-    assert (y, x) == pytest.approx(((48.5 * factor) - 0.5, (64.5 * factor) - 0.5), abs=1)
-
-
-def test_no_token_is_lost_if_a_pixel_has_several():
+    for factor in (1, 2, 0.5):
+        drawn = overlay(image, scaled(image, factor), values, patch_size=16).sum(-1).astype(int)
+        y, x = np.argwhere(drawn >= drawn.max() - 8).mean(0)
+        assert (y, x) == pytest.approx(((48.5 * factor) - 0.5, (64.5 * factor) - 0.5), abs=1)
     values, image = torch.zeros(64, 64), np.zeros((512, 512, 3), np.uint8)
     values[20, 36] = 1
     drawn = overlay(image, scaled(image, 1 / 32), values, patch_size=8).sum(-1)

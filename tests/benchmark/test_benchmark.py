@@ -15,9 +15,8 @@ from xcit_mm.benchmark.models import PEERS, build
 def test_measurements_are_printed_and_written(monkeypatch, capfd, tmp_path):
     models = ['xcit_mm_n12_16', 'timm_n12_16']
     arguments = ['--sizes', '64x96', '--repeats', 2, '--out', tmp_path]
-    code, printed, _ = call_tool(
-        monkeypatch, capfd, 'benchmark.py', '--models', *models, *arguments
-    )
+    arguments = '--models', *models, *arguments
+    code, printed, _ = call_tool(monkeypatch, capfd, 'benchmark.py', *arguments)
     assert code == 0
     result = json.loads((tmp_path / 'benchmark.json').read_text())
     assert result['environment']['torch'] == torch.__version__
@@ -79,8 +78,7 @@ def test_timms_backbone_computes_the_same_as_that_of_xcit_mm(patch_size):
     randomize(timms)
     state = {k.replace('pos_embed.', 'pos_embeder.'): v for k, v in timms.state_dict().items()}
     for level in range(4):
-        start = f'levels.{level}.'
-        state = {k.replace(start, f'fpn{level + 1}.'): v for k, v in state.items()}
+        state = {k.replace(f'levels.{level}', f'fpn{level + 1}'): v for k, v in state.items()}
     backbone = build(f'xcit_mm_n12_{patch_size}', (64, 64))
     backbone.load_state_dict(state)
     image = torch.randn(2, 3, 64, 96)

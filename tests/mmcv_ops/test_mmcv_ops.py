@@ -2,6 +2,7 @@
 
 import sys
 from importlib.util import spec_from_file_location
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -24,17 +25,17 @@ def test_nms(arrays, threshold, offset):
     dets, keep = ops.nms(boxes, scores, threshold, offset=offset)
     assert torch.equal(keep, arrays[f'nms/keep/iou{threshold}/offset{offset}'])
     assert torch.equal(dets, arrays[f'nms/dets/iou{threshold}/offset{offset}'])
+
+
+def test_nms_of_some_scores_and_by_class(arrays):
+    boxes, scores, ids = (arrays[f'nms/{name}'] for name in ('boxes', 'scores', 'ids'))
     _, keep = ops.nms(boxes, scores, 0.5, score_threshold=0.4, max_num=20)
     assert torch.equal(keep, arrays['nms/keep/score0.4_max20'])
-
-
-@pytest.mark.parametrize('name', ['batched_nms', 'batched_nms_agnostic'])
-def test_batched_nms(arrays, name):
-    inputs = arrays['nms/boxes'], arrays['nms/scores'], arrays['nms/ids']
     config = dict(type='nms', iou_threshold=0.5)
-    dets, keep = ops.batched_nms(*inputs, config, class_agnostic='agnostic' in name)
-    assert torch.equal(keep, arrays[f'{name}/keep'])
-    assert torch.equal(dets, arrays[f'{name}/dets'])
+    for name in ('batched_nms', 'batched_nms_agnostic'):
+        dets, keep = ops.batched_nms(boxes, scores, ids, config, class_agnostic='agnostic' in name)
+        assert torch.equal(keep, arrays[f'{name}/keep'])
+        assert torch.equal(dets, arrays[f'{name}/dets'])
 
 
 @pytest.mark.parametrize('method', ['naive', 'linear', 'gaussian'])
@@ -70,8 +71,7 @@ def test_roi_align_in_16_bit_is_that_of_the_rounded_map(arrays, dtype):
     assert torch.equal(image.grad, wide.grad.to(dtype))
 
 
-@pytest.mark.parametrize('reduction', ['none', 'mean', 'sum'])
-@pytest.mark.parametrize('weighted', [False, True])
+@pytest.mark.parametrize('weighted, reduction', [(False, 'none'), (True, 'mean'), (True, 'sum')])
 def test_sigmoid_focal_loss_is_that_of_mmdet_in_python(weighted, reduction):
     environment.require('mmdet.models')
     from mmdet.models.losses.focal_loss import py_sigmoid_focal_loss
@@ -110,26 +110,20 @@ def test_other_operators_say_that_they_need_compiled_mmcv(arrays):
     assert collect_env()['MMCV Compiler'] == 'n/a'  # a bug report can be collected
 
 
-@pytest.mark.parametrize('kind', ['editable', 'switched off', 'compiled'])
-def test_it_replaces_what_is_missing_from_an_mmcv_that_is_not_imported_yet(
-    monkeypatch, tmp_path, kind
+@pytest.mark.parametrize(
+    'switch, files, active', [('1', [], True), ('0', [], False), ('1', ['_ext.py'], False)]
+)
+def test_it_replaces_what_an_mmcv_that_is_not_imported_yet_lacks(
+    monkeypatch, tmp_path, switch, files, active
 ):
-    package = tmp_path / 'mmcv'
-    package.mkdir()
-    (package / '__init__.py').touch()
+    for name in ('__init__.py', *files):
+        (tmp_path / name).touch()
+    mmcv = spec_from_file_location('mmcv', tmp_path / '__init__.py')
+    # An editable installation has its own finder, and is not on the path.
+    finder = SimpleNamespace(find_spec=lambda name, *_: mmcv if name == 'mmcv' else None)
+    monkeypatch.setattr(sys, 'meta_path', [finder, *sys.meta_path])
     monkeypatch.delitem(sys.modules, 'mmcv')
     monkeypatch.delitem(sys.modules, mmcv_ops.EXTENSION)
-
-    class Finder:  # an editable installation has its own, and is not on the path
-        @staticmethod
-        def find_spec(name, path=None, target=None):
-            if name == 'mmcv':
-                return spec_from_file_location(name, package / '__init__.py')
-
-    monkeypatch.setattr(sys, 'meta_path', [Finder, *sys.meta_path])
-    if kind == 'switched off':
-        monkeypatch.setenv(mmcv_ops.SWITCH, '0')
-    elif kind == 'compiled':
-        (package / '_ext.py').touch()
+    monkeypatch.setenv(mmcv_ops.SWITCH, switch)
     mmcv_ops.install()
-    assert mmcv_ops.is_active() == (kind == 'editable')
+    assert mmcv_ops.is_active() == active

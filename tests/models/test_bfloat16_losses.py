@@ -1,28 +1,17 @@
 """Losses, gradients and weights stay finite in mixed precision, whatever is in the images."""
 
-from typing import Any
-
 import pytest
 import torch
 from helpers.random_weights import DETECTOR
-from mmengine.registry import MODELS, init_default_scope
 from mmengine.structures import PixelData
 from torch import nn
 
 from xcit_mm.engine.config.load import load_config
-from xcit_mm.environment import require_framework
+from xcit_mm.engine.model import build_model
 
+UPERNET = 'configs/upernet_xcit_t12_16_160k.py'
 STEPS = 50
 IGNORED = 255  # a pixel without a label
-
-
-def build(config: str, **options: Any) -> nn.Module:
-    cfg = load_config(config, {'pretrained': None, **options})
-    require_framework(cfg.default_scope)
-    init_default_scope(cfg.default_scope)
-    model = MODELS.build(cfg.model)
-    model.init_weights()
-    return model.train()
 
 
 def objects(numbers: list[int], side: int) -> dict[str, list]:
@@ -48,22 +37,23 @@ def labels(values: torch.Tensor) -> dict[str, list]:
 
 
 def detector() -> tuple[nn.Module, list[dict[str, list]]]:
+    model = build_model(load_config(DETECTOR), 'cpu')
     batches = [([0, 0], 64), ([200, 0], 64), ([0, 0], 32), ([3, 3], 32), ([200, 200], 32)]
-    return build(DETECTOR), [objects(*arguments) for arguments in batches]
+    return model, [objects(*arguments) for arguments in batches]
 
 
 def upernet() -> tuple[nn.Module, list[dict[str, list]]]:
     """Return UperNet with 64 channels on the smallest arch."""
-    options = {'model.backbone.arch': 'n12'}
+    options = {'model.backbone.arch': 'n12', 'pretrained': None}
     for head, in_channels in (('decode_head', [128] * 4), ('auxiliary_head', 128)):
         options |= {f'model.{head}.in_channels': in_channels, f'model.{head}.channels': 64}
+    model = build_model(load_config(UPERNET, options), 'cpu')
     maps = [
         torch.full((2, 64, 64), IGNORED),
         torch.arange(2 * 64 * 64).reshape(2, 64, 64) % 150,
         torch.full((2, 32, 32), 7),
         torch.randint(0, 150, (2, 32, 32)),
     ]
-    model = build('configs/upernet_xcit_t12_16_160k.py', **options)
     return model, [labels(values) for values in maps]
 
 
@@ -71,6 +61,8 @@ def upernet() -> tuple[nn.Module, list[dict[str, list]]]:
 @pytest.mark.parametrize('make', [detector, upernet])
 def test_losses_stay_finite_in_bfloat16(make):
     model, batches = make()
+    model.init_weights()
+    model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.05)
     for step in range(STEPS):
         batch = batches[step % len(batches)]

@@ -8,14 +8,14 @@ import timm
 import torch
 from helpers import assert_same_gradients, held_bytes, randomize, relative_error
 from helpers.small_xcit import SMALL, assert_same_maps, small_xcit
-from torch import Tensor, nn
+from torch import nn
 from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.nn import functional as F
 from torchvision.ops import StochasticDepth
 
 from xcit_mm import XCiT
 from xcit_mm.models.archs import ARCHS, released_name
-from xcit_mm.models.layers import XCABlock, tokens_to_map
+from xcit_mm.models.layers import XCABlock
 
 TOLERANCE = 1e-5
 MOMENTUM = 0.1  # of the authors' BatchNorm
@@ -25,22 +25,20 @@ GOLDEN = {'xcit_p16': 16, 'xcit_p8': 8, 'xcit_p16_odd': 16}
 def golden_model(arrays: dict, patch_size: int) -> XCiT:
     """Return the authors' model before its training step.
 
-    The archives were written after that step: `state/` holds the running statistics that it
-    left (the same arrays as `stats/`). Undo it by r = (r' - m * b) / (1 - m), where b are the
-    statistics of the batch. The outputs in evaluation mode, which depend on every r, show that b
-    is right.
+    The archives were written after that step: `state/` holds the running statistics that it left
+    (the same arrays as `stats/`). Undo it by r = (r' - m * b) / (1 - m), where b are the statistics
+    of the batch: a step with the momentum -m / (1 - m). The outputs in evaluation mode, which
+    depend on every r, show that b is right.
     """
+    model = small_xcit(patch_size)
     state = {k.removeprefix('state/'): v for k, v in arrays.items() if k.startswith('state/')}
-    model = small_xcit(patch_size)
     model.load_state_dict(state)
-    after = {k: v.double() for k, v in model.state_dict().items() if 'running' in k}
-    for norm in (m for m in model.modules() if isinstance(m, nn.BatchNorm2d)):
-        norm.momentum = 1.0  # the running statistics become those of the batch
+    norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
+    for norm in norms:
+        norm.momentum = -MOMENTUM / (1 - MOMENTUM)
     model.train()(arrays['input'])
-    batch = {k: v.double() for k, v in model.state_dict().items() if 'running' in k}
-    before = {k: (after[k] - MOMENTUM * batch[k]) / (1 - MOMENTUM) for k in after}
-    model = small_xcit(patch_size)
-    model.load_state_dict(state | before)
+    for norm in norms:
+        norm.momentum = MOMENTUM
     return model
 
 
@@ -77,13 +75,6 @@ def test_evaluation_and_a_training_step_equal_the_authors(golden, name, patch_si
         assert relative_error(state[name], arrays[f'stats/{name}']) <= TOLERANCE, name
 
 
-def fill(module: nn.Module) -> None:
-    for parameter in module.parameters():
-        if parameter.ndim > 1:
-            nn.init.kaiming_uniform_(parameter, a=5**0.5)
-    randomize(module)
-
-
 @pytest.mark.parametrize('patch_size', [16, 8])
 @pytest.mark.parametrize('arch', ARCHS)
 def test_every_variant_equals_timm_with_its_weights(arch, patch_size):
@@ -95,7 +86,10 @@ def test_every_variant_equals_timm_with_its_weights(arch, patch_size):
     reference.to_empty(device='cpu').eval()
     model.to_empty(device='cpu').eval()
     for module in (reference, model.fpn1, model.fpn2):
-        fill(module)
+        for parameter in module.parameters():
+            if parameter.ndim > 1:
+                nn.init.kaiming_uniform_(parameter, a=5**0.5)
+        randomize(module)
     state = {k.replace('pos_embed.', 'pos_embeder.'): v for k, v in reference.state_dict().items()}
     missing, unexpected = model.load_state_dict(state, strict=False, assign=True)
     assert not unexpected and all(name.startswith('fpn') for name in missing)
@@ -104,7 +98,10 @@ def test_every_variant_equals_timm_with_its_weights(arch, patch_size):
     model.fpn3 = model.fpn4 = nn.Identity()
     # Two images: for one, PyTorch's BatchNorm gives timm's stem wrong gradients on CPUs.
     image = torch.randn(2, 3, 64, 96)
-    maps, expected = model(image), timm_maps(reference, model, image)
+    maps, levels = model(image), (model.fpn1, model.fpn2, model.fpn3, model.fpn4)
+    layers = dict(indices=list(model.out_indices), intermediates_only=True)
+    timm_maps = reference.forward_intermediates(image, **layers)
+    expected = [level(x) for level, x in zip(levels, timm_maps, strict=True)]
     assert_same_maps(maps, expected)
     cotangents = [torch.randn_like(m) for m in maps]
     parameters = dict(model.named_parameters())
@@ -113,19 +110,6 @@ def test_every_variant_equals_timm_with_its_weights(arch, patch_size):
     wanted = torch.autograd.grad(expected, list(reference.parameters()), cotangents)
     for name, value, reference_value in zip(names, gradients, wanted, strict=True):
         assert relative_error(value, reference_value) <= TOLERANCE, name
-
-
-def timm_maps(reference: nn.Module, model: XCiT, image: Tensor) -> list[Tensor]:
-    x, (H, W) = reference.patch_embed(image)
-    B, N, C = x.shape
-    x = x + reference.pos_embed(B, H, W).reshape(B, C, N).transpose(1, 2)
-    maps = []
-    for i, block in enumerate(reference.blocks):
-        x = block(x, H, W)
-        if i in model.out_indices:
-            maps.append(tokens_to_map(x, H, W))
-    levels = (model.fpn1, model.fpn2, model.fpn3, model.fpn4)
-    return [level(m) for level, m in zip(levels, maps, strict=True)]
 
 
 def test_layers_behind_the_last_output_are_not_computed_and_not_trained():
@@ -142,20 +126,13 @@ def test_layers_behind_the_last_output_are_not_computed_and_not_trained():
 
 
 @pytest.mark.parametrize('patch_size', [16, 8])
-@pytest.mark.parametrize('size', [(75, 110), (33, 200)])
-def test_odd_sizes_give_strides_4_to_32(patch_size, size):
-    maps = small_xcit(patch_size).eval()(torch.randn(1, 3, *size))
-    tokens = [-(-side // patch_size) for side in size]
-    for stride, value in zip((4, 8, 16, 32), maps, strict=True):
-        assert value.shape == (1, 32, *(t * patch_size // stride for t in tokens))
-        assert value.isfinite().all()
-
-
-@pytest.mark.parametrize('patch_size', [16, 8])
-def test_images_that_are_too_small_or_have_other_channels_are_refused(patch_size):
-    model = small_xcit(patch_size).eval()
-    smallest = 33 - patch_size
-    assert model(torch.randn(1, 3, smallest, smallest))[3].shape == (1, 32, 1, 1)
+def test_images_of_any_size_give_strides_4_to_32_if_they_are_large_enough(patch_size):
+    model, smallest = small_xcit(patch_size).eval(), 33 - patch_size
+    for size in ((75, 110), (33, 200), (smallest, smallest)):
+        tokens = [-(-side // patch_size) for side in size]
+        for stride, value in zip((4, 8, 16, 32), model(torch.randn(1, 3, *size)), strict=True):
+            assert value.shape == (1, 32, *(t * patch_size // stride for t in tokens))
+            assert value.isfinite().all()
     with pytest.raises(ValueError, match=f'at least {smallest}'):
         model(torch.randn(1, 3, smallest - 1, 64))
     for shape in ((1, 4, 64, 64), (1, 1, 64, 64), (3, 64, 64)):
@@ -163,7 +140,7 @@ def test_images_that_are_too_small_or_have_other_channels_are_refused(patch_size
             model(torch.zeros(shape))
 
 
-def test_out_indices_layer_scale_and_drop_path_have_the_published_values():
+def test_out_indices_layer_scale_and_drop_path_have_the_published_values_and_are_used():
     with torch.device('meta'):
         assert XCiT('n12', 16).out_indices == (3, 5, 7, 11)
         model = XCiT('l24', 8)
@@ -171,9 +148,6 @@ def test_out_indices_layer_scale_and_drop_path_have_the_published_values():
     assert {m.p for m in model.modules() if isinstance(m, StochasticDepth)} == {0.3}
     for block in XCiT(SMALL | dict(eta=1e-5), 16, out_indices=(0, 1, 2, 3)).blocks:
         assert all((gamma == 1e-5).all() for gamma in (block.gamma1, block.gamma2, block.gamma3))
-
-
-def test_drop_path_skips_branches_in_training_only():
     model, image = small_xcit(drop_path_rate=0.5), torch.randn(8, 3, 64, 64)
     assert not torch.equal(model(image)[2], model(image)[2])
     model.eval()

@@ -14,38 +14,22 @@ from xcit_mm.ops.recompute import recompute
 TOLERANCE = 1e-5
 
 
-@pytest.fixture(params=[False, True], ids=['', 'with_cp'])
-def model(request) -> nn.Module:
-    model = small_xcit(with_cp=request.param, drop_path_rate=0.0)
-    randomize(model)
-    return model
-
-
-@pytest.fixture
-def image() -> Tensor:
-    return torch.randn(2, 3, 64, 96)
-
-
-@pytest.fixture
-def reference(model, image, monkeypatch) -> tuple[list[list[Tensor]], dict[str, Tensor]]:
-    """The gradients of each output and the buffers after the forward pass, nothing recomputed."""
-    twin = copy.deepcopy(model)
-    twin.with_cp = False
-    for module in (convolutions, layers, xcit):
-        monkeypatch.setattr(module, 'recompute', lambda function, *args, **kwargs: function(*args))
-    gradients = gradients_of_each(twin, twin(image))
-    monkeypatch.undo()
-    return gradients, dict(twin.named_buffers())
-
-
 def gradients_of_each(model: nn.Module, outputs: tuple[Tensor, ...]) -> list[list[Tensor]]:
     params = list(model.parameters())
     options = dict(retain_graph=True, allow_unused=True, materialize_grads=True)
     return [torch.autograd.grad(y.square().sum(), params, **options) for y in outputs]
 
 
-def test_every_backward_pass_gives_the_same_gradients_also_after_a_failure(model, image, reference):
-    expected, buffers = reference
+@pytest.mark.parametrize('with_cp', [False, True])
+def test_every_backward_pass_gives_the_same_gradients_also_after_a_failure(monkeypatch, with_cp):
+    model, image = small_xcit(with_cp=with_cp, drop_path_rate=0.0), torch.randn(2, 3, 64, 96)
+    randomize(model)
+    reference = copy.deepcopy(model)
+    with monkeypatch.context() as patch:  # nothing is recomputed
+        for module in (convolutions, layers, xcit):
+            patch.setattr(module, 'recompute', lambda function, *args, **_: function(*args))
+        expected = gradients_of_each(reference, reference(image))
+
     names, params = zip(*model.named_parameters(), strict=True)
     outputs = model(image)
     for gradients, wanted in zip(gradients_of_each(model, outputs), expected, strict=True):
@@ -63,8 +47,8 @@ def test_every_backward_pass_gives_the_same_gradients_also_after_a_failure(model
     loss.backward()
     twice = [2 * sum(each) for each in zip(*expected, strict=True)]
     assert_same_gradients(names, [p.grad for p in params], twice, TOLERANCE)
-    for name, buffer in model.named_buffers():
-        assert torch.equal(buffer, buffers[name]), name
+    for (name, buffer), wanted in zip(model.named_buffers(), reference.buffers(), strict=True):
+        assert torch.equal(buffer, wanted), name
 
 
 def fail(*args: object) -> None:

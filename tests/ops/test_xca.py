@@ -56,7 +56,6 @@ def value_and_gradients(
     [
         (1, 1, 8, 2, 'plain', 1e-10),
         (2, 50, 10, 5, 'plain', 1e-10),
-        (1, 300, 40, 4, 'plain', 1e-10),
         (2, 2 * CPU_CHUNK + 5, 16, 2, 'large mean', 1e-9),
     ],
 )
@@ -69,13 +68,13 @@ def test_the_forms_are_equal_in_float64(B, N, C, h, kind, tolerance):
         assert (a - b).norm() <= tolerance * max(a.norm().item(), 1e-3), name
 
 
-@pytest.mark.parametrize('form', ['direct', 'gram'])
-def test_biases_may_be_missing(form):
+def test_biases_may_be_missing():
     x = torch.randn(2, 30, 16)
     qkv_weight, qkv_bias, temperature, proj_weight, proj_bias = parameters(16, 4)
-    none = xca(x, qkv_weight, None, temperature, proj_weight, None, form=form)
-    zero = xca(x, qkv_weight, qkv_bias * 0, temperature, proj_weight, proj_bias * 0, form=form)
-    assert relative_error(none, zero) <= 1e-6
+    for form in ('direct', 'gram'):
+        none = xca(x, qkv_weight, None, temperature, proj_weight, None, form)
+        zero = xca(x, qkv_weight, 0 * qkv_bias, temperature, proj_weight, 0 * proj_bias, form)
+        assert relative_error(none, zero) <= 1e-6
 
 
 def test_gradients_of_the_gram_form_are_those_of_its_values():
@@ -130,26 +129,20 @@ def test_tokens_out_of_the_gram_forms_range_take_the_direct_form(kind):
     assert relative_error(gram[0], exact[0]) > 10 * relative_error(direct[0], exact[0])
 
 
-def test_tokens_whose_squares_overflow_take_the_direct_form():
-    x, params = 1e18 * torch.randn(1, 1000, 32), parameters(32, 4)
-    assert not xca(x, *params, form='gram').isfinite().all()
-    y = xca(x, *params)
-    assert y.isfinite().all() and torch.equal(y, xca(x, *params, form='direct'))
-
-
-def test_channels_that_see_nothing_keep_the_gram_form():
-    """Queries of a pruned model, whose weights and biases are zero, have no digits to lose."""
-    x, params = torch.randn(1, 400, 32), parameters(32, 4)
-    for parameter in params[:2]:
+def test_tokens_that_overflow_take_the_direct_form_and_channels_that_see_nothing_do_not():
+    x, params = torch.randn(1, 1000, 32), parameters(32, 4)
+    assert not xca(1e18 * x, *params, form='gram').isfinite().all()
+    y = xca(1e18 * x, *params)
+    assert y.isfinite().all() and torch.equal(y, xca(1e18 * x, *params, form='direct'))
+    for parameter in params[:2]:  # queries of a pruned model have no digits to lose
         parameter[3:5] = 0
-    for inputs in (x, torch.zeros_like(x)):
+    for inputs in (x, 0 * x):
         assert torch.equal(xca(inputs, *params), xca(inputs, *params, form='gram'))
 
 
-@pytest.mark.parametrize('factor', [1, 100])
-def test_float16_does_not_overflow_at_60000_tokens(factor):
+def test_float16_does_not_overflow_at_60000_tokens():
     params = parameters(32, 4)
-    x = (factor * torch.randn(1, 60000, 32)).requires_grad_()
+    x = (100 * torch.randn(1, 60000, 32)).requires_grad_()
     with torch.autocast('cpu', torch.float16):
         y = xca(x, *params)
     assert y.dtype == torch.float16
@@ -157,17 +150,6 @@ def test_float16_does_not_overflow_at_60000_tokens(factor):
     assert y.isfinite().all() and x.grad.isfinite().all()
     exact = xca(x.detach().double(), *(p.double() for p in params), form='direct')
     assert relative_error(y.double(), exact) <= 2e-3
-
-
-@pytest.mark.parametrize('form', ['direct', 'gram'])
-def test_attention_dropout_has_its_probability(form):
-    x, params = torch.randn(2, 40, 16), parameters(16, 4)
-    nothing_left = xca(x, *params, attn_drop=1.0, form=form)  # but the bias of the projection
-    assert torch.allclose(nothing_left, params[-1].expand_as(nothing_left))
-    torch.manual_seed(0)
-    runs = torch.stack([xca(x, *params, attn_drop=0.5, form=form) for _ in range(300)])
-    assert not torch.equal(runs[0], runs[1])
-    assert relative_error(runs.mean(0), xca(x, *params, form=form)) <= 0.15
 
 
 def test_few_tokens_take_the_direct_form_and_many_the_gram_form():

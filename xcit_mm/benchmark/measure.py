@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,6 @@ from ..device import choose_device
 from ..errors import ArgumentError
 from .models import build, check_name
 
-T = TypeVar('T')
 COMPILED = '+compile'
 MODES = ('inference', 'training')  # a forward pass, a forward and a backward pass
 DTYPES = {'float32': torch.float32, 'bfloat16': torch.bfloat16, 'float16': torch.float16}
@@ -174,7 +173,7 @@ def _release_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def _unless_full(function: Callable[..., T], *args: object) -> T | None:
+def _unless_full(function: Callable[..., Any], *args: object) -> Any:
     """Return the result of a function, or None if it runs out of memory."""
     try:
         return function(*args)

@@ -108,18 +108,13 @@ class XCA(nn.Module):
         self.num_heads = num_heads
         self.temperature = nn.Parameter(torch.ones(num_heads, 1, 1))
         self.qkv = nn.Linear(dim, 3 * dim)
-        self.attn_drop = nn.Dropout(0.0)
         self.proj = nn.Linear(dim, dim)
-        self.proj_drop = nn.Dropout(0.0)
 
     def forward(self, x: Tensor, scale: Tensor | None = None) -> Tensor:
         if not has_plain_layers(self):
-            x = cross_covariance(self.qkv(x), self.temperature, self.attn_drop)
-            return self.proj_drop(_scaled(self.proj(x), scale))
-        drop = self.attn_drop.p if self.training else 0.0
+            return _scaled(self.proj(cross_covariance(self.qkv(x), self.temperature)), scale)
         parameters = self.qkv.weight, self.qkv.bias, self.temperature
-        y = xca(x, *parameters, *_scaled_weights(self.proj, scale), drop, self.form)
-        return self.proj_drop(y)
+        return xca(x, *parameters, *_scaled_weights(self.proj, scale), self.form)
 
 
 class LPI(nn.Module):

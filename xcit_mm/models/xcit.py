@@ -156,5 +156,4 @@ def _init_linear(module: nn.Module) -> None:
     """Initialise linear layers as the authors do; other layers keep PyTorch's initialisation."""
     if isinstance(module, nn.Linear):
         nn.init.trunc_normal_(module.weight, std=0.02)
-        if module.bias is not None:
-            nn.init.zeros_(module.bias)
+        nn.init.zeros_(module.bias)

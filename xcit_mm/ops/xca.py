@@ -7,8 +7,6 @@ and keeps only its input for the backward pass.
 Letters in shapes: B images, N tokens, C channels, h heads of d = C / h channels.
 """
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 from torch.autograd import Function
@@ -43,7 +41,6 @@ def xca(
     temperature: Tensor,
     proj_weight: Tensor,
     proj_bias: Tensor | None,
-    attn_drop: float = 0.0,
     form: str | None = None,
 ) -> Tensor:
     """Compute cross-covariance attention with its projections.
@@ -63,7 +60,6 @@ def xca(
         temperature: Factor of each head.
         proj_weight: Weight of the output projection.
         proj_bias: Bias of the output projection, or None.
-        attn_drop: Dropout probability of the attention matrix.
         form: 'direct' or 'gram'. Default: the faster form, or the direct form in an exported
             graph, which must hold for any number of tokens.
 
@@ -74,7 +70,7 @@ def xca(
     Raises:
         ValueError: If ``form`` is unknown.
     """
-    arguments = x, qkv_weight, qkv_bias, temperature, proj_weight, proj_bias, attn_drop
+    arguments = x, qkv_weight, qkv_bias, temperature, proj_weight, proj_bias
     if form is None:
         exported = hasattr(torch.compiler, 'is_exporting') and torch.compiler.is_exporting()
         form = 'direct' if exported else faster_form(*x.shape[1:], computed_dtype(x), x.device.type)
@@ -95,28 +91,24 @@ def faster_form(N: int, C: int, dtype: torch.dtype, device_type: str) -> str:
     return 'gram' if slope * C + offset <= N else 'direct'
 
 
-def cross_covariance(
-    qkv: Tensor, temperature: Tensor, attn_drop: Callable[[Tensor], Tensor]
-) -> Tensor:
+def cross_covariance(qkv: Tensor, temperature: Tensor) -> Tensor:
     """Compute equation 2 of the paper from q, k and v, (B, N, 3 C), without the projections."""
     B, N, _ = qkv.shape
     h = temperature.shape[0]
     q, k, v = qkv.reshape(B, N, 3, h, -1).permute(2, 0, 3, 4, 1)  # (B, h, d, N) each
     q, k = F.normalize(q, dim=-1, eps=EPS), F.normalize(k, dim=-1, eps=EPS)
     attn = (q @ k.transpose(-2, -1)) * temperature  # (B, h, d, d)
-    attn = attn_drop(attn.softmax(dim=-1))
-    return (attn @ v).permute(0, 3, 1, 2).reshape(B, N, -1)
+    return (attn.softmax(dim=-1) @ v).permute(0, 3, 1, 2).reshape(B, N, -1)
 
 
-def _direct(x, qkv_weight, qkv_bias, temperature, proj_weight, proj_bias, attn_drop) -> Tensor:
+def _direct(x, qkv_weight, qkv_bias, temperature, proj_weight, proj_bias) -> Tensor:
     """Compute equation 2, with about 4 N C^2 + 2 N C d multiplications."""
     qkv = F.linear(x, qkv_weight, qkv_bias)  # (B, N, 3 C)
-    y = cross_covariance(qkv, temperature, lambda attn: F.dropout(attn, attn_drop))
-    return F.linear(y, proj_weight, proj_bias)
+    return F.linear(cross_covariance(qkv, temperature), proj_weight, proj_bias)
 
 
 def _gram(
-    x, qkv_weight, qkv_bias, temperature, proj_weight, proj_bias, attn_drop, max_amplification=None
+    x, qkv_weight, qkv_bias, temperature, proj_weight, proj_bias, max_amplification=None
 ) -> Tensor | None:
     """Compute the Gram form, with about 2 N C^2 + 3 C^3 multiplications.
 
@@ -158,7 +150,6 @@ def _gram(
         WqG, Wk = WG[:, :C].unflatten(1, (h, -1)), Wqk[C:].unflatten(0, (h, -1))
         attn = _normalized(WqG @ Wk.mT, mean, variance, N)  # (B, h, d, d)
         attn = (attn * temperature.to(attn.dtype)).softmax(dim=-1).to(dtype)
-        attn = F.dropout(attn, attn_drop)
 
         Wp = proj_weight.to(dtype)
         mixed = attn @ Wv.unflatten(0, (h, C // h))  # (B, h, d, C)
