@@ -1,6 +1,8 @@
 """Files over HTTP: interrupted downloads are resumed, and whole in the end."""
 
+import errno
 import ssl
+import threading
 from http.client import HTTPMessage, HTTPResponse
 from pathlib import Path
 from urllib.request import Request
@@ -10,7 +12,7 @@ import pytest
 from helpers.file_server import FileServer, serving
 
 from xcit_mm import UserError, http
-from xcit_mm.http import ATTEMPTS, read_url
+from xcit_mm.http import ATTEMPTS, UnreachableError, read_url
 
 SIZE = 300_000
 CONTENT = np.random.default_rng(0).bytes(SIZE)
@@ -31,37 +33,39 @@ def target(tmp_path) -> Path:
     return tmp_path / 'a'
 
 
-def fetched(server: FileServer, target: Path, limit: int = SIZE) -> bytes:
-    http.fetch(server.url('/a'), target, limit=limit)
+def fetched(server: FileServer, target: Path, size: int | None = None) -> bytes:
+    http.fetch(server.url('/a'), target, size=size)
     assert list(target.parent.iterdir()) == [target]
     return target.read_bytes()
 
 
-def interrupt(server: FileServer, target: Path) -> None:
-    """Break the connections of a first call after 100,000 bytes."""
-    server.cuts += [100_000] + [0] * (ATTEMPTS - 1)
+def interrupt(server: FileServer, target: Path, length: int) -> None:
+    """Break the connections of a first call after so many bytes."""
+    server.cuts += [length] + [0] * (ATTEMPTS - 1)
     with pytest.raises(UserError, match=r'/a: the connection broke off .*; try again$'):
         fetched(server, target)
     assert not target.exists()
     server.ranges.clear()
 
 
-def test_a_broken_connection_is_resumed_as_long_as_there_is_progress(server, target):
-    server.cuts = [100_000, 50_000] + [10_000, 0] * ATTEMPTS
-    assert fetched(server, target) == CONTENT
-    assert server.ranges[:3] == [None, 'bytes=100000-', 'bytes=150000-']
-    assert server.ranges[-1] == f'bytes={150_000 + 10_000 * ATTEMPTS}-'
-
-
-def test_a_silent_connection_is_resumed(server, target, monkeypatch):
+@pytest.mark.parametrize('breaks_by', ['close', 'reset', 'silence'])
+def test_a_broken_connection_is_resumed(server, target, monkeypatch, breaks_by):
     monkeypatch.setattr(http, 'TIMEOUT', 1)
-    server.is_silent, server.cuts = True, [100_000]
+    server.breaks_by = breaks_by
+    server.cuts = [100_000] if breaks_by == 'silence' else [100_000, 50_000]
+    assert fetched(server, target) == CONTENT
+    if breaks_by == 'close':  # a reset may lose the last bytes, and a slow machine answers late
+        assert server.ranges == [None, 'bytes=100000-', 'bytes=150000-']
+
+
+def test_a_transfer_that_makes_progress_is_not_given_up(server, target):
+    server.cuts = [10_000, 0] * 2 * ATTEMPTS
     assert fetched(server, target) == CONTENT
 
 
 @pytest.mark.parametrize('change', ['no parts', 'new version', 'new version, no If-Range'])
 def test_a_file_whose_rest_cannot_be_had_starts_again(server, target, change):
-    interrupt(server, target)
+    interrupt(server, target, 100_000)
     server.knows_ranges = change != 'no parts'
     server.knows_if_range = 'no If-Range' not in change
     if server.knows_ranges:
@@ -100,7 +104,7 @@ def test_an_interruption_after_the_last_byte_loses_none(server, target):
 
 @pytest.mark.parametrize('code', [503, 429, 416])
 def test_a_busy_server_is_asked_again(server, target, code):
-    interrupt(server, target)
+    interrupt(server, target, 100_000)
     server.errors = [code]
     assert fetched(server, target) == CONTENT
     assert server.ranges == ['bytes=100000-', None if code == 416 else 'bytes=100000-']
@@ -110,29 +114,51 @@ def test_a_busy_server_is_asked_again(server, target, code):
     assert not server.errors
 
 
-def test_a_file_that_is_too_large_or_of_unknown_size_is_not_downloaded(server, target):
-    with pytest.raises(UserError, match=r'has more than 0\.28\d+ MiB; download it yourself'):
+def test_a_server_that_goes_down_is_named_and_the_part_is_kept(server, target):
+    def go_away() -> None:
+        server.waiting.wait()
+        server.go_away()
+        server.stopped.set()
+
+    server.cuts, server.breaks_by = [100_000], 'silence'
+    thread = threading.Thread(target=go_away)
+    thread.start()
+    with pytest.raises(UnreachableError, match=r'/a cannot be reached \(.*refused.*; the remedy'):
+        http.fetch(server.url('/a'), target, remedy='the remedy')
+    thread.join()
+    assert (target.parent / '.a.part').stat().st_size == 100_000
+
+
+def test_a_file_of_another_or_unknown_size_is_not_downloaded(server, target, monkeypatch):
+    with pytest.raises(UserError, match='has 300000 bytes instead of 299999'):
         fetched(server, target, SIZE - 1)
+    with pytest.raises(UserError, match=r'has more than 0\.28\d+ MiB; download it yourself'):
+        http.fetch(server.url('/a'), target, limit=SIZE - 1)
     server.unsized.add('/a')
     with pytest.raises(UserError, match='the server does not send the size of the file'):
         fetched(server, target)
+    assert list(target.parent.iterdir()) == []
+    server.cuts = [100_000]
+    assert fetched(server, target, SIZE) == CONTENT
+    target.unlink()
     server.endless.add('/a')
     with pytest.raises(UserError, match=r'has more than 0\.28\d+ MiB'):
-        fetched(server, target)
+        fetched(server, target, SIZE)
     assert list(target.parent.iterdir()) == []
 
 
-def test_redirects_to_web_addresses_alone_are_followed(server, monkeypatch):
+@pytest.mark.parametrize(
+    'address', ['ftp://127.0.0.1:1/a', 'file:///etc/hostname', 'data:text/plain,a', 'http://[::1']
+)
+def test_redirects_to_web_addresses_alone_are_followed(server, monkeypatch, address):
     monkeypatch.setenv('ftp_proxy', server.url(''))
     server.redirects['/b'] = server.url('/a')
     assert read_url(server.url('/b'), SIZE) == CONTENT
+    server.redirects['/b'] = address
     server.requests.clear()
-    addresses = ('ftp://127.0.0.1:1/a', 'file:///etc/hostname', 'data:text/plain,a', 'http://[::1')
-    for address in addresses:
-        server.redirects['/b'] = address
-        with pytest.raises(UserError, match='/b'):
-            read_url(server.url('/b'), SIZE)
-    assert server.requests == ['/b'] * len(addresses)
+    with pytest.raises(UserError, match='/b'):
+        read_url(server.url('/b'), SIZE)
+    assert server.requests == ['/b']
 
 
 def test_a_redirect_does_not_leave_https():
@@ -153,13 +179,26 @@ def test_a_proxy_of_the_environment_is_used(server, monkeypatch):
     assert read_url('http://far.example/a', SIZE) == b'by proxy'
 
 
-def test_characters_of_an_address_are_sent_as_a_browser_does(server):
-    for path, asked in {
-        '/straße a.pth?key=ü': '/stra%C3%9Fe%20a.pth?key=%C3%BC',
-        "/a%20b(1)+~'c'.pth?sig=a%2Bb+c/d==": "/a%20b(1)+~'c'.pth?sig=a%2Bb+c/d==",
-    }.items():
-        server.files[asked] = b'hello'
-        assert read_url(server.url(path), SIZE) == b'hello'
+def test_the_wrong_file_is_removed(server, target):
+    def refuse(path):
+        assert path.read_bytes() == CONTENT
+        raise UserError('not this one')
+
+    with pytest.raises(UserError, match='not this one'):
+        http.fetch(server.url('/a'), target, refuse)
+    assert list(target.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ('path', 'asked'),
+    [
+        ('/straße a.pth?key=ü', '/stra%C3%9Fe%20a.pth?key=%C3%BC'),
+        ("/a%20b(1)+~'c'.pth?sig=a%2Bb+c/d==", "/a%20b(1)+~'c'.pth?sig=a%2Bb+c/d=="),
+    ],
+)
+def test_characters_of_an_address_are_sent_as_a_browser_does(server, path, asked):
+    server.files[asked] = b'hello'
+    assert read_url(server.url(path), SIZE) == b'hello'
 
 
 @pytest.mark.parametrize(
@@ -170,8 +209,11 @@ def test_an_invalid_address_is_refused(url):
         read_url(url, SIZE)
 
 
-def test_an_error_of_the_network_is_a_broken_connection(server, target, monkeypatch):
-    read, errors = HTTPResponse.read1, [ssl.SSLError('bad record')] * ATTEMPTS
+@pytest.mark.parametrize(
+    'error', [ssl.SSLError('bad record'), OSError(errno.EHOSTUNREACH, 'No route to host')]
+)
+def test_any_error_of_the_network_is_a_broken_connection(server, target, monkeypatch, error):
+    read, errors = HTTPResponse.read1, [error] * ATTEMPTS
 
     def break_off(response, *args):
         if errors:
@@ -182,3 +224,13 @@ def test_an_error_of_the_network_is_a_broken_connection(server, target, monkeypa
     with pytest.raises(UserError, match='the connection broke off'):
         fetched(server, target)
     assert fetched(server, target) == CONTENT
+
+
+def test_a_full_disk_is_no_broken_connection(server, target, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, 'No space left on device')
+
+    monkeypatch.setattr(http.Progress, 'advance', full)
+    with pytest.raises(OSError, match='No space left'):
+        fetched(server, target)
+    assert len(server.requests) == 1

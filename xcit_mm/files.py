@@ -40,8 +40,10 @@ def write_whole(path: Path, mode: str = 'wb') -> Iterator[IO]:
             unfinished.chmod(0o644)  # a temporary file is readable by its owner only
             unfinished.replace(path)
             folder = os.open(path.parent, os.O_RDONLY)
-            os.fsync(folder)  # so that the new name survives a loss of power
-            os.close(folder)
+            try:
+                os.fsync(folder)  # so that the new name survives a loss of power
+            finally:
+                os.close(folder)
         except RuntimeError as error:
             if isinstance(error.__context__, OSError):  # torch.save hides a full disk
                 raise error.__context__ from None

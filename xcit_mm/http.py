@@ -9,10 +9,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from http.client import HTTPException, HTTPResponse, InvalidURL
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 from urllib import request
-from urllib.error import HTTPError
+from urllib.error import HTTPError, URLError
 from urllib.parse import quote
 
 from rich.console import Console
@@ -25,23 +24,27 @@ CHUNK = 2**20  # bytes
 ATTEMPTS = 5  # in a row that bring no data
 PAUSE = 2  # seconds before the second attempt, twice as many before each further one
 RANGE_NOT_SATISFIABLE, TOO_MANY_REQUESTS = 416, 429  # HTTP's codes
-MAX_SIZE = 2**34  # bytes, if the caller sets no limit: ten times those of the largest models
+MAX_SIZE = 2**34  # bytes of a file whose size is not known: ten times those of the largest models
 SHOWN_SIZE = 2**24  # bytes; smaller downloads show no progress
 REMEDY = 'download it yourself and name the local file'
 
 
-class BrokenConnectionError(UserError):
-    """A transfer ended too early, but may continue after a while."""
+class UnreachableError(UserError):
+    """The network or the server is down."""
 
-    def __init__(self, url: str, cause: object) -> None:
+
+class BrokenConnectionError(UserError):
+    """A transfer ended too early."""
+
+    def __init__(self, url: str, cause: str) -> None:
         super().__init__(f'{url}: the connection broke off ({cause}); try again')
 
 
 class Part:
-    """The received part of a file, in hidden files beside it.
+    """The part of a file that was received, in hidden files beside the target.
 
-    Only a transfer of the same ``version``, the server's ETag or date of the file, is resumed.
-    ``size`` is that of the whole file. Both are None if they are not known.
+    ``version`` is the server's ETag or date of the file, None if it sends none or no size; only a
+    transfer of the same version is resumed. ``size`` is that of the whole file, if it is known.
     """
 
     def __init__(self, target: Path) -> None:
@@ -73,30 +76,33 @@ def fetch(
     url: str,
     target: Path,
     check: Callable[[Path], None] = lambda path: None,
+    size: int | None = None,
     limit: int = MAX_SIZE,
     remedy: str = REMEDY,
 ) -> None:
     """Download a file, from where an earlier call or a broken connection ended.
 
     The file gets the name ``target`` when all of it is there. ``check`` raises a UserError for the
-    path of a wrong file, which is removed then. ``limit`` is the maximum size in bytes, and
-    ``remedy`` what the user can do otherwise. Only one process may fetch the same target at a time.
+    path of a wrong file, which is removed then. ``size`` are the bytes of the file, if known, and
+    ``limit`` the most bytes otherwise. ``remedy`` is what the user can do if the download fails.
+    Only one process may fetch the same target at a time.
     """
     part = Part(target)
     farthest, failures = part.offset, 0
     try:
-        while part.offset != part.size:
+        while part.size is None or part.offset != part.size:
             try:
-                _receive(url, part, limit, remedy)
+                _receive(url, part, size, limit, remedy)
                 break
-            except BrokenConnectionError as error:
+            except (UnreachableError, BrokenConnectionError) as error:
+                is_offline = isinstance(error, UnreachableError) and not failures
                 failures = 1 if part.offset > farthest else failures + 1
                 farthest = max(farthest, part.offset)
-                if failures == ATTEMPTS:
+                if is_offline or failures == ATTEMPTS:
                     raise
                 pause = PAUSE * 2 ** (failures - 1)
                 print(f'{error}; next attempt in {pause} s', file=sys.stderr)
-                time.sleep(pause)
+            time.sleep(pause)
         try:
             check(part.path)
         except UserError:
@@ -112,48 +118,57 @@ def fetch(
 
 
 def read_url(url: str, limit: int) -> bytes:
-    """Download a file of at most ``limit`` bytes into memory; see :func:`fetch`."""
-    with TemporaryDirectory() as folder:
-        path = Path(folder, 'file')
-        fetch(url, path, limit=limit)
-        return path.read_bytes()
+    """Download a file of at most ``limit`` bytes into memory, in one attempt."""
+    data = bytearray()
+    with _open(url, None, REMEDY) as response:
+        length = response.length or 0
+        while chunk := _read(url, response):
+            data += chunk
+            if max(length, len(data)) > limit:
+                raise UserError(f'{url} has more than {limit / 2**20:g} MiB; {REMEDY}')
+    if len(data) < length:
+        raise BrokenConnectionError(url, 'the server sent no more')
+    return bytes(data)
 
 
-def _receive(url: str, part: Part, limit: int, remedy: str) -> None:
+def _receive(url: str, part: Part, size: int | None, limit: int, remedy: str) -> None:
     """Receive one answer of the server: the rest of the file, or all of it."""
+    limit = limit if size is None else size
     with _open(url, part, remedy) as response:
         tag = response.headers.get('ETag', '')  # If-Range takes a strong tag, or a date
         version = tag if tag.startswith('"') else response.headers.get('Last-Modified')
         is_rest, sent = response.status == 206, response.headers.get('Content-Range', '')
-        size = part.size if is_rest else response.length
-        known_size = size or 0
-        too_large = UserError(f'{url} has more than {limit / 2**20:g} MiB; {remedy}')
-        if size is None and not response.chunked:
+        total = part.size if is_rest else response.length
+        expected = total or size or 0
+        too_large = f'{url} has more than {limit / 2**20:g} MiB; {remedy}'
+        if total is None and size is None and not response.chunked:
             raise UserError(f'{url}: the server does not send the size of the file; {remedy}')
-        if known_size > limit:
-            raise too_large
+        if size is not None and total not in (None, size):
+            raise UserError(f'{url} has {total} bytes instead of {size}; {remedy}')
+        if expected > limit:
+            raise UserError(too_large)
         if not is_rest:  # the file has changed, or the server sends no parts
-            part.begin(version, size)
+            part.begin(version, total)
         elif version not in (None, part.version) or not sent.startswith(f'bytes {part.offset}-'):
             part.remove()
             raise BrokenConnectionError(url, 'the server sent another part than requested')
-        progress = Progress(console=Console(stderr=True), disable=known_size < SHOWN_SIZE)
+        progress = Progress(console=Console(stderr=True), disable=expected < SHOWN_SIZE)
         with progress, part.path.open('ab') as file:
-            task = progress.add_task('Downloading', total=size, completed=file.tell())
+            task = progress.add_task('Downloading', total=expected, completed=file.tell())
             while chunk := _read(url, response):
                 if file.tell() + len(chunk) > limit:
-                    raise too_large
+                    raise UserError(too_large)
                 file.write(chunk)
                 file.flush()  # so that a killed process loses nothing
                 progress.advance(task, len(chunk))
-            if file.tell() < known_size:
-                raise BrokenConnectionError(url, 'the server sent no more')
+    if part.path.stat().st_size < expected:
+        raise BrokenConnectionError(url, 'the server sent no more')
 
 
-def _open(url: str, part: Part, remedy: str) -> HTTPResponse:
-    """Request a file, or the rest of it."""
+def _open(url: str, part: Part | None, remedy: str) -> HTTPResponse:
+    """Request a file, or the rest of one."""
     headers = {'User-Agent': 'xcit_mm'}
-    if part.offset:
+    if part and part.offset:
         headers |= {'Range': f'bytes={part.offset}-', 'If-Range': part.version}
     try:
         asked = request.Request(quote(url, safe=string.punctuation), headers=headers)
@@ -161,19 +176,19 @@ def _open(url: str, part: Part, remedy: str) -> HTTPResponse:
             raise ValueError('it does not start with http:// or https://')
         return request.build_opener(_WebRedirects).open(asked, timeout=TIMEOUT)
     except HTTPError as error:
-        if error.code == RANGE_NOT_SATISFIABLE:
+        if part and error.code == RANGE_NOT_SATISFIABLE:
             part.remove()
         answer = f'the server answers {error.code} {error.reason}'
         if error.code in (RANGE_NOT_SATISFIABLE, TOO_MANY_REQUESTS) or error.code >= 500:
             raise BrokenConnectionError(url, answer) from None
         raise UserError(f'{url}: {answer}; check the address') from None
+    except (URLError, TimeoutError) as error:
+        cause = getattr(error, 'reason', error)
+        raise UnreachableError(f'{url} cannot be reached ({cause}); {remedy}') from None
     except (InvalidURL, ValueError) as error:
         raise UserError(f'{url} is not a web address ({error})') from None
     except (HTTPException, OSError) as error:
-        cause = getattr(error, 'reason', None) or error
-        if part.offset:
-            raise BrokenConnectionError(url, cause) from None
-        raise UserError(f'{url} cannot be reached ({cause}); {remedy}') from None
+        raise BrokenConnectionError(url, reason(error)) from None
 
 
 class _WebRedirects(request.HTTPRedirectHandler):

@@ -1,9 +1,13 @@
 """A web server on this machine that serves files as well or as badly as a test needs."""
 
+import socket
+import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+LINGER = struct.pack('ii', 1, 0)  # closing is a reset
 
 
 class FileServer(ThreadingHTTPServer):
@@ -17,15 +21,16 @@ class FileServer(ThreadingHTTPServer):
         self.files: dict[str, bytes] = {}
         self.versions: dict[str, str] = {}  # ETags; a file without one is sent as a whole only
         self.unsized: set[str] = set()  # files that are sent without their length
-        self.endless: set[str] = set()  # files that are sent again and again, in chunks
+        self.endless: set[str] = set()  # files that are sent again and again
         self.redirects: dict[str, str] = {}
         self.cuts: list[int] = []  # bytes that the next answers send before the connection breaks
         self.errors: list[int] = []  # codes that answer the next requests
-        self.is_silent = False  # after a cut, instead of breaking the connection
+        self.breaks_by = 'close'  # or 'reset', 'silence'
         self.knows_ranges = True
         self.knows_if_range = True  # compares versions before a part is sent
         self.requests: list[str] = []  # paths
         self.ranges: list[str | None] = []  # the Range header of each request
+        self.waiting = threading.Event()  # set while an answer is silent
         self.stopped = threading.Event()  # set to end the silence
 
     def url(self, path: str) -> str:
@@ -59,18 +64,13 @@ class Handler(BaseHTTPRequestHandler):
         version = server.versions.get(self.path)
         if version is not None:
             self.send_header('ETag', version)
-        if self.path in server.endless:
-            self.send_header('Transfer-Encoding', 'chunked')
-        elif self.path not in server.unsized:
+        if self.path not in server.unsized | server.endless:
             self.send_header('Content-Length', str(len(content) - begin))
         self.end_headers()
         with suppress(ConnectionError):  # the client has had enough
             while self.path in server.endless:
-                self.wfile.write(b'%x\r\n%b\r\n' % (len(content), content))
-            end = begin + server.cuts[0] if server.cuts else None
-            self.wfile.write(content[begin:end])
-        if server.cuts and server.cuts.pop(0) and server.is_silent:
-            server.stopped.wait()
+                self.wfile.write(content)
+        self._send(content[begin:])
 
     def _begin(self) -> int:
         """Return the first byte that is sent."""
@@ -81,6 +81,17 @@ class Handler(BaseHTTPRequestHandler):
         if server.knows_if_range and self.headers.get('If-Range') != version:
             return 0
         return int(asked.removeprefix('bytes=').removesuffix('-'))
+
+    def _send(self, body: bytes) -> None:
+        server = self.server
+        is_cut = bool(server.cuts)
+        self.wfile.write(body[: server.cuts.pop(0)] if is_cut else body)
+        if is_cut and server.breaks_by == 'reset':
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER)
+            self.connection.close()
+        if is_cut and server.breaks_by == 'silence':
+            server.waiting.set()
+            server.stopped.wait()
 
     def log_message(self, *args: object) -> None:
         pass

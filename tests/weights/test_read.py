@@ -2,6 +2,7 @@
 
 import argparse
 import collections
+import datetime
 import os
 import pickle
 from pathlib import Path
@@ -33,7 +34,7 @@ def content() -> dict:
     return {
         'args': argparse.Namespace(lr=1, out=None),
         'history': HistoryBuffer([1.0, 3.0], [1, 1]),
-        'scalars': [np.float64(0.5), np.int64(-3), np.bool_(True), np.str_('ab')],
+        'scalars': [np.float64(0.5), np.int64(-3), np.bool_(True), np.str_('ab'), np.str_('')],
         'arrays': [
             np.array([[1, 2, 3]], dtype=np.uint8),
             np.array(['circle', 'square']),
@@ -42,8 +43,9 @@ def content() -> dict:
             np.zeros((0, 3)),
         ],
         'state_dict': state,
-        'optimizer': {'step': 3, 'betas': (0.9, 0.999), 'fused': None, 3: b'a'},
-        'rest': [collections.Counter([2, 3]), torch.Size([1, 2]), torch.float16, b'', 2**63],
+        'optimizer': {'step': 3, 'betas': (0.9, 0.999), 'fused': None, 'keys': {1, 2}, 3: b'a'},
+        'times': [datetime.datetime(2024, 5, 6, 7), datetime.timedelta(1), datetime.date.min],
+        'rest': [collections.Counter([2, 3]), torch.Size([1, 2]), torch.float16, 1j, b'', 2**63],
     }
 
 

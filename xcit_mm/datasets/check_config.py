@@ -1,6 +1,6 @@
 """Check that the data is where a config says, and fits its heads, before a model is built."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,10 +54,7 @@ def check_classes(cfg: Config, splits: tuple[str, ...]) -> None:
     """
     for split in splits:
         for dataset in _datasets(cfg, split):
-            kind = dataset.get('type')
-            if isinstance(kind, str):
-                with DATASETS.switch_scope_and_registry(cfg.default_scope) as registry:
-                    kind = registry.get(kind)
+            kind = dataset_class(dataset, cfg.default_scope)
             known = getattr(kind, 'METAINFO', {})
             classes = (dataset.get('metainfo') or {}).get('classes') or known.get('classes')
             if isinstance(classes, str):  # a file with one class a line, as in mmengine
@@ -69,6 +66,8 @@ def check_classes(cfg: Config, splits: tuple[str, ...]) -> None:
                 classes = Path(classes).read_text().splitlines()
             if classes is None or 'thing_classes' in known:  # panoptic: the heads share them
                 continue
+            if _is_unchecked_coco(kind):
+                _check_as_coco(dataset, classes, is_test=split != 'train')
             for head, num_classes in _heads(cfg.model, 'model'):
                 if num_classes != len(classes):
                     raise UserError(
@@ -84,6 +83,15 @@ def leaf_datasets(dataset: dict) -> Iterator[dict]:
         yield dataset
     for wrapped in [inner] if isinstance(inner, dict) else inner or []:
         yield from leaf_datasets(wrapped)
+
+
+def dataset_class(dataset: dict, scope: str) -> type | None:
+    """Return the class of a dataset in a config, or None if it is not registered."""
+    kind = dataset.get('type')
+    if isinstance(kind, str):
+        with DATASETS.switch_scope_and_registry(scope) as registry:
+            kind = registry.get(kind)
+    return kind
 
 
 def loads_masks(node: Any) -> bool:
@@ -126,11 +134,32 @@ def _check_evaluator(metric: dict, dataset: dict, split: str) -> None:
         )
 
 
+def _is_unchecked_coco(kind: type | None) -> bool:
+    """Return whether a class reads annotations as mmdet's CocoDataset does, without checks."""
+    coco = DATASETS.get('mmdet.CocoDataset')
+    if coco is None or kind is None or kind.__name__ == COCO_DATASET or not issubclass(kind, coco):
+        return False
+    return kind.load_data_list is coco.load_data_list
+
+
+def _check_as_coco(dataset: dict, classes: Sequence[str], is_test: bool) -> None:
+    from .coco import CheckedCocoDataset  # needs mmdet
+
+    CheckedCocoDataset(
+        data_root=dataset.get('data_root'),
+        ann_file=dataset.get('ann_file', ''),
+        data_prefix=dict(img=''),
+        metainfo=dict(classes=tuple(classes)),
+        pipeline=[dict(type='mmdet.LoadAnnotations', with_mask=loads_masks(dataset['pipeline']))],
+        test_mode=is_test,
+    )
+
+
 def _heads(node: Any, name: str) -> Iterator[tuple[str, int]]:
     """Yield the heads that predict the classes of the dataset, with their number of classes."""
     if isinstance(node, dict) and node.get('type') in HEADS and 'num_classes' in node:
         yield name, node['num_classes']
     children = node.items() if isinstance(node, dict) else enumerate(node)
     for key, child in children:
-        if isinstance(child, (dict, list, tuple)):
+        if key != 'rpn_head' and isinstance(child, (dict, list, tuple)):  # it has one class
             yield from _heads(child, f'{name}.{key}')

@@ -154,7 +154,8 @@ def _is_complete(root: Path, archive: Archive) -> bool:
 
 
 def _require_space(root: Path, missing: Collection[Archive]) -> None:
-    present = [*(root / DOWNLOADS).glob('*'), *(root / archive.name for archive in missing)]
+    present = [root / archive.name for archive in missing]
+    present += [p for a in missing for p in (root / DOWNLOADS).glob(f'*{a.name}*')]
     needed = sum(archive.size + archive.unpacked for archive in missing)
     needed -= sum(path.stat().st_size for path in present if path.is_file())
     free = shutil.disk_usage(root).free

@@ -5,6 +5,7 @@ those of the polygon. As in ADE20k, label 0 means unlabelled; label 1 is the bac
 """
 
 import json
+from collections import Counter
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -59,10 +60,15 @@ def make_shapes(root: str | Path, spec: ShapesSpec | None = None) -> bool:
     if spec.seed < 0:
         raise UserError(f'shapes: seed={spec.seed} is negative')
     with suppress(OSError, ValueError, KeyError, TypeError):  # it is another folder, or none
-        if json.loads((root / MANIFEST).read_text())['spec'] == asdict(spec):
+        is_same = json.loads((root / MANIFEST).read_text())['spec'] == asdict(spec)
+        number = spec.num_train + spec.num_val
+        files = Counter(path.suffix for path in root.rglob('*'))
+        if is_same and (files['.jpg'], files['.png'], files['.json']) == (2 * number, number, 3):
             return False
     if root.is_file() or (root.is_dir() and any(root.iterdir())):
-        raise UserError(f'{root} is not this shapes dataset: remove it, or name another folder')
+        raise UserError(
+            f'{root} is another shapes dataset, or a part of one: remove it, or name another folder'
+        )
     require_writable(root.parent)
     with TemporaryDirectory(prefix=f'.{root.name}-', dir=root.parent) as temporary:
         draft = Path(temporary, 'draft')

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +58,9 @@ def find_models(config_dir: Path, work_dirs: Path) -> dict[str, list[str]]:
         for config in sorted(folder.glob('*.py')):
             models[str(config)] = list(map(str, paths))
     for config in sorted(config_dir.glob('*.py')):
-        text = config.read_text(errors='replace')  # the config is not run
-        models.setdefault(str(config), RELEASED.findall(text))
+        with suppress(OSError):  # a folder of such a name, or a broken link
+            text = config.read_text(errors='replace')  # the config is not run
+            models.setdefault(str(config), RELEASED.findall(text))
     return models
 
 

@@ -1,6 +1,5 @@
 """Check the state of a training before a run resumes from it; PyTorch and mmengine accept any."""
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from numbers import Real
@@ -13,9 +12,10 @@ from mmengine.runner import Runner
 from torch import Tensor
 
 from ..errors import UserError, one_line
-from .hooks.bad_data import BAD_DATA
 
-STEP_LAYOUT = 'step_layout'  # a key of the message hub: images a step, steps an epoch
+# Keys of the message hub, which is a part of a checkpoint.
+BAD_DATA = 'bad_data'  # file to reason
+STEP_LAYOUT = 'step_layout'  # images a step, steps an epoch
 HUB = ('log_scalars', 'runtime_info', 'resumed_keys')  # the parts of mmengine's message hub
 # Parts of an optimizer's state with the shape of the parameter, and those that Adam requires.
 MOMENTS = ('exp_avg', 'exp_avg_sq', 'max_exp_avg_sq', 'momentum_buffer')
@@ -95,6 +95,8 @@ def require_same_run(checkpoint: Mapping[str, Any], runner: Runner) -> None:
             if isinstance(optimizer, (torch.optim.Adam, torch.optim.AdamW)):
                 _require_names(OF_ADAM, state, place)
             _require_same_type({'step': 1, **dict.fromkeys(MOMENTS, tensor)}, state, place)
+            if state.get('step', 1) <= 0:
+                raise ValueError(f'{place}.step is not positive')
     schedulers = runner.param_schedulers if isinstance(runner.param_schedulers, list) else []
     for i, loaded_state in enumerate(checkpoint.get('param_schedulers', [])[: len(schedulers)]):
         state = schedulers[i].state_dict()
@@ -151,7 +153,7 @@ def _is_number(value: Any) -> bool:
     """Return whether a value is a finite real number, or a tensor of one."""
     is_scalar = isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex()
     value = value.item() if is_scalar else value
-    return isinstance(value, Real) and math.isfinite(value)
+    return isinstance(value, Real) and abs(value) < 2**63  # neither NaN nor beyond a float
 
 
 def _is_history(value: Any) -> bool:

@@ -70,7 +70,8 @@ def _process(
         except (OSError, MemoryError, UserError) as error:
             if getattr(error, 'errno', None) in DISK_FULL:  # the other images would fail as well
                 raise
-            progress.give_up(f'{frame.source}: its prediction cannot be written ({reason(error)})')
+            why = str(error) if isinstance(error, UserError) else reason(error)
+            progress.give_up(f'{frame.source}: its prediction cannot be written ({why})')
 
 
 def _predict(

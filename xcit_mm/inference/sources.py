@@ -81,7 +81,7 @@ def find_inputs(
     sources: dict[str, tuple[str, PurePosixPath]] = {}  # by real path
     problems: list[str] = []
     for argument in arguments:
-        expanded = list(_expand(argument, is_output))
+        expanded = list(_expand(argument, is_output, problems))
         if not expanded:
             kind = 'holds no image or video' if Path(argument).is_dir() else 'matches no file'
             problems.append(f'{argument} {kind}')
@@ -161,7 +161,7 @@ def read_image(source: str) -> np.ndarray:
         if is_url(source):
             data = read_url(source, MAX_DOWNLOAD)
         else:
-            data = read_regular(Path(source), MAX_FILE_BYTES)
+            data = read_regular(Path(source).expanduser(), MAX_FILE_BYTES)
         return np.ascontiguousarray(decode(data)[..., ::-1])
     except FileNotFoundError:
         raise UserError(f'{source} does not exist (looked in {Path.cwd()})') from None
@@ -172,12 +172,17 @@ def read_image(source: str) -> np.ndarray:
 
 
 def _expand(
-    argument: str, is_output: Callable[[Path], bool]
+    argument: str, is_output: Callable[[Path], bool], problems: list[str]
 ) -> Iterator[tuple[str, PurePosixPath]]:
     """Yield sources and their names, which two sources may share."""
+
+    def report(error: OSError) -> None:
+        problems.append(f'{error.filename} cannot be opened ({reason(error)})')
+
     if is_url(argument):
         yield argument, _name(unquote(PurePosixPath(argument.partition('?')[0]).stem))
         return
+    argument = str(Path(argument).expanduser())  # also in a pattern, which the shell leaves
     matches = [Path(argument)]
     if has_magic(argument) and not matches[0].exists():
         paths = map(Path, sorted(glob(argument, recursive=True)))  # noqa: PTH207  absolute ones
@@ -186,7 +191,7 @@ def _expand(
         if not match.is_dir():
             yield str(match), _name(match.stem)
             continue
-        for parent, folders, files in os.walk(match):
+        for parent, folders, files in os.walk(match, onerror=report):
             folder = Path(parent)
             folders[:] = sorted(n for n in folders if n[0] != '.' and not is_output(folder / n))
             for name in sorted(files):

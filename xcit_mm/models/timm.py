@@ -12,8 +12,8 @@ def accelerate(model: nn.Module) -> nn.Module:
     """Replace the attention of a timm XCiT, or of a module that contains one, in place.
 
     Outputs stay equal. Parameters stay the same objects under the same names: optimizers keep
-    working and checkpoints load as before. A subclass, or an attention with
-    hooks or dropout, stays as well.
+    working and checkpoints load as before. A subclass, or an attention with hooks or dropout, is
+    left as it is.
 
     Returns:
         The same model.

@@ -2,14 +2,14 @@
 
 import colorsys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from mmengine.config import Config
-from mmengine.registry import DATASETS
 from torch import nn
 
-from ..datasets.check_config import leaf_datasets
+from ..datasets.check_config import dataset_class, leaf_datasets
 from ..errors import UserError, one_line
 from .drawing import Colour
 
@@ -81,9 +81,11 @@ def _metainfos(cfg: Config, checkpoint: Any) -> list[Mapping]:
     """Return what may name the classes, in order of priority."""
     dataset = next(leaf_datasets(cfg.test_dataloader.dataset))
     in_config = dataset.get('metainfo') or {}
-    with DATASETS.switch_scope_and_registry(cfg.default_scope) as registry:
-        dataset_class = registry.get(dataset['type'])
-    of_dataset = {**getattr(dataset_class, 'METAINFO', {}), **in_config}
+    known = getattr(dataset_class(dataset, cfg.default_scope), 'METAINFO', {})
+    of_dataset = {**known, **in_config}
+    names = of_dataset.get('classes')
+    if isinstance(names, str) and Path(names).is_file():  # one class a line, as in mmengine
+        of_dataset['classes'] = Path(names).read_text().splitlines()
     meta = checkpoint.get('meta') if isinstance(checkpoint, Mapping) else None
     meta = meta if isinstance(meta, Mapping) else {}
     # mmdet 2 and mmseg 0 write CLASSES and PALETTE into ``meta`` itself.

@@ -1,14 +1,16 @@
-"""Check the pickle of a checkpoint before ``torch.load(weights_only=True)`` reads it.
+"""What the pickle in a checkpoint may hold, and the functions that restore it.
 
-PyTorch runs no code then, but a hostile pickle can make it take all memory, hang or, with NumPy's
-classes allowed, use numbers as addresses.
+``torch.load(weights_only=True)`` runs no code, but a hostile pickle can make it take all memory,
+overflow the stack or, with NumPy's classes allowed, use numbers as addresses. So
+:func:`checked_pickle` follows a pickle before PyTorch does, and directs the names in it to
+functions that validate their arguments.
 """
 
 import argparse
+import datetime
 import math
 import pickletools
 import re
-from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,38 +21,66 @@ from torch import Tensor
 
 from ..errors import one_line
 
-ALIAS = 'xcit_mm.'  # in front of the names of STAND_INS, under which nobody else registers anything
+ALIAS = 'xcit_mm.'  # in front of the names of VALIDATED, under which nobody else registers anything
 # A value that is used again may be copied there. All such copies may take ROOM bytes, and GROWTH
 # bytes for each byte of the pickle.
 ROOM, GROWTH = 2**20, 64
-MAX_BITS = 64  # of a key: longer integers can be chosen such that all have the same hash
-DTYPE = re.compile(r'[biufcSU][1-9]\d{0,8}')  # NumPy's codes of numbers and strings
+MAX_DEPTH = 64  # levels of nested values; checkpoints have less than 10
+MAX_BITS = 64  # of an integer: more of them can be chosen such that all have the same hash
+DTYPE = re.compile(r'[biufcSU]\d{1,9}')  # NumPy's codes of numbers and strings
+LOGGED = [(1, kind) for kind in 'biuf']  # dimensions and kinds of arrays of logged values
+HISTORY = 'mmengine.logging.history_buffer.HistoryBuffer'
 
 
 class UnreadableError(Exception):
     """A checkpoint cannot be read; the message is the reason, without the file."""
 
 
+class UnsafeClassError(UnreadableError):
+    """A checkpoint needs a class or function that could run code.
+
+    Args:
+        name: Its full name.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = one_line(name)
+        super().__init__(
+            f'it needs more than weights ({self.name}), which could run any code; if you trust its '
+            'source, pass --trust-checkpoint (trusted=True in init_cfg)'
+        )
+
+
 class _Value:
-    """A value on the stack of a pickle."""
+    """A value on the stack of a pickle, as far as :func:`checked_pickle` follows it.
+
+    Attributes:
+        content: A string, an integer, the name of a class or function, or a tuple of these.
+        maker: The name of the class or function that makes the value.
+        size: The approximate bytes of a copy.
+        depth: The levels of values in it.
+    """
+
+    __slots__ = ('content', 'depth', 'maker', 'size')
 
     def __init__(self, content: Any = None, maker: str | None = None) -> None:
-        self.content = content  # a string, a number, the name of a class, or a tuple of these
-        self.maker = maker  # the name of the class or function that makes the value
-        self.size = len(content) if isinstance(content, str) else 1  # bytes of a copy, roughly
+        self.content, self.maker = content, maker
+        self.size, self.depth = len(content) if isinstance(content, str) else 1, 0
 
     def add(self, parts: list['_Value']) -> '_Value':
         self.size += sum(part.size for part in parts)
+        self.depth = max([self.depth, *(part.depth + 1 for part in parts)])
+        if self.depth > MAX_DEPTH:
+            raise UnreadableError(f'its values are nested in more than {MAX_DEPTH} levels')
         return self
 
 
-def checked_pickle(data: bytes, record_sizes: Mapping[str, int]) -> bytes:
-    """Follow a pickle without building anything, and replace its names by those of STAND_INS.
+def checked_pickle(data: bytes, sizes: Mapping[str, int]) -> bytes:
+    """Follow a pickle without building anything, and direct its names to :data:`VALIDATED`.
 
-    PyTorch refuses the instructions that are not followed here. ``record_sizes`` are the bytes of
-    each record of the file, which a storage must have.
+    ``sizes`` are the bytes of each record of the file.
     """
-    pieces, copied = [], 0
+    pieces, num_copied = [], 0
     stack: list[_Value] = []
     outer_stacks: list[list[_Value]] = []
     memo: dict[int, _Value] = {}
@@ -70,136 +100,162 @@ def checked_pickle(data: bytes, record_sizes: Mapping[str, int]) -> bytes:
                 raise UnreadableError('its values repeat each other without end')
         elif opcode.name == 'GLOBAL':
             name = argument.replace(' ', '.').replace('__builtin__.', 'builtins.')
-            if name in STAND_INS:
+            if name in VALIDATED:
                 module, _, attribute = f'{ALIAS}{name}'.rpartition('.')
-                pieces += [data[copied:position], f'c{module}\n{attribute}\n'.encode()]
-                copied = data.index(b'\n', data.index(b'\n', position) + 1) + 1
+                pieces += [data[num_copied:position], f'c{module}\n{attribute}\n'.encode()]
+                num_copied = position + len(f'c{argument}\n')
             elif name not in TORCH_NAMES:
-                raise _unsafe(name)
+                raise UnsafeClassError(name)
             stack.append(_Value(name))
         elif not opcode.stack_before:
+            if opcode.name == 'LONG1' and argument.bit_length() > MAX_BITS:
+                raise UnreadableError(f'it has an integer of more than {MAX_BITS} bits')
             stack += [_Value(argument)] * len(opcode.stack_after)
         else:
-            count = len(opcode.stack_before)
             parts = []
             if pickletools.markobject in opcode.stack_before:
                 parts, stack = stack, outer_stacks.pop()
-                count -= 2  # the mark, and what is above it
-            if count:
-                parts = stack[-count:] + parts
-                del stack[-count:]
-            stack.append(_combine(opcode.name, parts, record_sizes))
-    return b''.join([*pieces, data[copied:]])
+            for kind in opcode.stack_before:
+                if kind not in (pickletools.markobject, pickletools.stackslice):
+                    parts.insert(0, stack.pop())
+            stack += [_combined(opcode.name, parts, sizes)] * len(opcode.stack_after)
+    return b''.join([*pieces, data[num_copied:]])
 
 
-def _combine(instruction: str, parts: list[_Value], record_sizes: Mapping[str, int]) -> _Value:
-    if instruction in ('SETITEM', 'SETITEMS') and not all(map(_is_key, parts[1::2])):
-        raise UnreadableError('a key of a dictionary in it is neither a string nor a short number')
-    if instruction == 'BUILD' and parts[0].maker not in HAVE_STATE:
-        raise UnreadableError(f'it changes a value of {one_line(str(parts[0].maker))}')
-    if instruction in ('APPEND', 'APPENDS', 'SETITEM', 'SETITEMS', 'BUILD'):
+def _combined(instruction: str, parts: list[_Value], sizes: Mapping[str, int]) -> _Value:
+    """Return what an instruction of a pickle makes of values on the stack."""
+    if instruction in ('APPEND', 'APPENDS', 'SETITEM', 'SETITEMS'):
+        return parts[0].add(parts[1:])
+    if instruction == 'BUILD':
+        if parts[0].maker not in RESTORED:
+            raise UnreadableError(f'it changes a value of {one_line(str(parts[0].maker))}')
         return parts[0].add(parts[1:])
     if instruction in ('REDUCE', 'NEWOBJ'):
         return _Value(maker=parts[0].content).add(parts)
     if instruction == 'BINPERSID':
         match parts[0].content:
-            case ('storage', str(kind), str(key), str(), int(length)) if (
-                key.isascii() and length * STORAGES.get(kind, -1) == record_sizes.get(f'data/{key}')
+            case ('storage', str(kind), str(key), str(), int(num_elements)) if (
+                key.isascii() and num_elements * STORAGES.get(kind, -1) == sizes.get(f'data/{key}')
             ):
                 return _Value().add(parts)
         raise UnreadableError('it is damaged: a storage is not as large as its record')
     return _Value(tuple(part.content for part in parts)).add(parts)
 
 
-def _unsafe(name: str) -> UnreadableError:
-    return UnreadableError(
-        f'it needs more than weights ({one_line(name)}), which could run any code; if you trust '
-        'its source, pass --trust-checkpoint (trusted=True in init_cfg)'
-    )
-
-
-def _is_key(value: _Value) -> bool:
-    if isinstance(value.content, int):
-        return value.content.bit_length() <= MAX_BITS
-    return isinstance(value.content, (str, float))
-
-
 def _tensor(storage: Any, offset: int, size: tuple, stride: tuple, *rest: Any) -> Tensor:
-    """Restore a tensor without the hooks that a file may give it."""
+    """Restore a tensor, and not the hooks that a file may give it.
+
+    One that repeats the numbers of its storage, with a stride of 0, could be larger than any memory
+    when it is copied.
+    """
     untyped = storage._untyped_storage
     dtype = next((value for value in rest if isinstance(value, torch.dtype)), storage.dtype)
-    # With a stride of 0, a tensor could be larger than any memory.
     if math.prod(size) * dtype.itemsize > untyped.nbytes():
         raise UnreadableError('it is damaged: a tensor is larger than its storage')
     return torch.empty(0, dtype=dtype, device=untyped.device).set_(untyped, offset, size, stride)
 
 
+def _encode(text: str, encoding: str) -> bytes:
+    if encoding != 'latin1':  # 'hex' of 'hex' doubles the bytes each time
+        raise UnreadableError(f'it has bytes in the encoding {one_line(str(encoding))}')
+    return text.encode('latin1')
+
+
 class _DType:
-    """The dtype of numbers or strings; an array of objects would take numbers for addresses."""
+    """The dtype of an array of numbers or strings; one of objects would take them for addresses."""
 
     def __init__(self, code: str, *flags: bool) -> None:
         if not DTYPE.fullmatch(code):
-            raise _unsafe(f'numpy.dtype {code}')
-        self.dtype = np.dtype(code)
+            raise UnsafeClassError(f'numpy.dtype {code}')
+        self._code = code
 
     def __setstate__(self, state: tuple) -> None:
-        self.dtype = self.dtype.newbyteorder(state[1])  # the rest describes other dtypes
+        _version, byte_order, *structure = state[:5]
+        if byte_order not in ('<', '>', '=', '|') or structure != [None] * 3:
+            raise UnsafeClassError('numpy.dtype of a structure')
+        self._code = byte_order + self._code.lstrip('<>=|')
+
+    def fitting(self, shape: tuple[int, ...], content: bytes) -> np.dtype:
+        """Return the dtype for an array that is as large as its content."""
+        dtype = np.dtype(self._code)
+        count = math.prod(shape)
+        # Strings without characters take no bytes, so that there could be any number of them.
+        is_endless = not dtype.itemsize and count > 1
+        if is_endless or count * dtype.itemsize != len(content) or min(shape, default=0) < 0:
+            raise UnreadableError('it is damaged: an array is not as large as its content')
+        return dtype
 
 
 class _Array(np.ndarray):
     """An array of numbers or strings, which is saved as any other array."""
 
     def __new__(cls, *args: Any) -> '_Array':
-        return super().__new__(cls, (0,), 'b')
+        raise UnsafeClassError('numpy.ndarray() with arguments')
 
     def __setstate__(self, state: tuple) -> None:
-        _version, shape, kind, is_fortran, content = state
-        np.ndarray(shape, kind.dtype, content)  # raises if the content is too short
-        super().__setstate__((1, shape, kind.dtype, is_fortran, content))
+        _version, shape, dtype, is_fortran, content = state
+        super().__setstate__((1, shape, dtype.fitting(shape, content), is_fortran, content))
 
     def __reduce_ex__(self, protocol: int) -> Any:
         return np.asarray(self).__reduce_ex__(protocol)
 
 
-def _scalar(kind: _DType, content: bytes) -> np.generic:
-    return np.ndarray((), kind.dtype, content)[()]
+def _empty_array(*args: Any) -> _Array:
+    return np.ndarray.__new__(_Array, (0,), 'b')
+
+
+def _scalar(dtype: _DType, content: bytes) -> np.generic:
+    return np.ndarray((), dtype.fitting((), content), content)[()]
 
 
 class _History(HistoryBuffer):
     """A history of logged values; mmengine's takes methods for all histories from the file."""
 
     def __setstate__(self, state: dict) -> None:
-        self.__init__(state['_log_history'], state['_count_history'], state['max_length'])
+        arrays = [state['_log_history'], state['_count_history']]
+        if any(not isinstance(a, _Array) or (a.ndim, a.dtype.kind) not in LOGGED for a in arrays):
+            raise UnreadableError('it is damaged: a history of logged values holds no numbers')
+        self.__init__(*arrays, max_length=state['max_length'])
         self.__class__ = HistoryBuffer
 
 
-# What restores a value, by its name in the pickle. NumPy 2 moved the module.
-STAND_INS: dict[str, Any] = {
+def _history_method(owner: Any, name: str) -> Any:
+    if owner is not _History or name.startswith('_'):
+        raise UnsafeClassError(f'builtins.getattr {name}')
+    return getattr(HistoryBuffer, name)
+
+
+NUMPY = ('numpy._core.multiarray', 'numpy.core.multiarray')  # of NumPy 2 and 1
+EMPTY_ARRAYS = {f'{module}._reconstruct': _empty_array for module in NUMPY}
+# What restores a value, by the name that files have for it.
+VALIDATED: dict[str, Any] = {
     **{f'torch._utils._rebuild_tensor{version}': _tensor for version in ('', '_v2', '_v3')},
-    'torch._utils._rebuild_parameter': lambda data, grad, _: torch.nn.Parameter(data, grad),
-    'collections.OrderedDict': lambda: OrderedDict(),
-    'collections.Counter': lambda counts: Counter(dict.copy(counts)),
-    '_codecs.encode': lambda text, _: text.encode('latin1'),  # bytes; the only encoding of them
+    '_codecs.encode': _encode,
     'builtins.bytes': lambda: b'',
-    'builtins.getattr': lambda owner, name: None,  # a method of a history, which has it already
-    'mmengine.logging.history_buffer.HistoryBuffer': _History,
+    'builtins.getattr': _history_method,  # a history refers to its own methods
+    HISTORY: _History,
     'numpy.dtype': _DType,
-    'numpy.ndarray': 'numpy.ndarray',  # an argument of _reconstruct, which is never called
-    **{f'numpy.{core}.multiarray._reconstruct': _Array for core in ('core', '_core')},
-    **{f'numpy.{core}.multiarray.scalar': _scalar for core in ('core', '_core')},
+    'numpy.ndarray': _Array,
+    **EMPTY_ARRAYS,
+    **{f'{module}.scalar': _scalar for module in NUMPY},
     'argparse.Namespace': argparse.Namespace,  # in the authors' release
+    **{
+        f'datetime.{kind.__name__}': kind
+        for kind in (datetime.date, datetime.datetime, datetime.timedelta, datetime.timezone)
+    },
 }
 # What may be given a state after it was made.
-HAVE_STATE = {name for name, value in STAND_INS.items() if isinstance(value, type)}
-HAVE_STATE |= {'collections.OrderedDict'}
+RESTORED = {*EMPTY_ARRAYS, 'numpy.dtype', HISTORY, 'argparse.Namespace', 'collections.OrderedDict'}
 # The bytes of a number in each kind of storage.
 STORAGES = {'torch.storage.UntypedStorage': 1} | {
-    f'torch.{name}': dtype.itemsize
-    for dtype, name in torch.storage._dtype_to_storage_type_map().items()
+    f'torch.{name}': getattr(torch, name)._dtype.itemsize
+    for name in dir(torch)
+    if name.endswith('Storage') and name not in ('TypedStorage', 'UntypedStorage')
 }
 # What PyTorch itself restores.
 TORCH_NAMES = {
     *STORAGES,
     *(str(value) for value in vars(torch).values() if isinstance(value, torch.dtype)),
-    *('torch.Size', 'torch.device'),
+    *('torch.Size', 'torch.device', 'torch._utils._rebuild_parameter'),
+    *('collections.OrderedDict', 'collections.Counter', 'builtins.set', 'builtins.complex'),
 }

@@ -14,7 +14,7 @@ from ..environment import require
 from ..errors import DependencyError, UserError, reason
 from ..files import open_regular
 from .download import PICKLE_START, START, download, is_safetensors, is_url
-from .pickles import ALIAS, STAND_INS, UnreadableError, checked_pickle
+from .pickles import ALIAS, VALIDATED, UnreadableError, checked_pickle
 
 TIMM = 'timm://'
 OLD_FORMAT = (
@@ -85,7 +85,7 @@ def _read_file(file: Path, map_location: Any, trusted: bool) -> Any:
         for name in list(records):
             archive.writestr(f'checkpoint/{name}', records.pop(name))
     copy.seek(0)
-    stand_ins = [(value, ALIAS + name) for name, value in STAND_INS.items()]
+    stand_ins = [(value, ALIAS + name) for name, value in VALIDATED.items()]
     with _lock, torch.serialization.safe_globals(stand_ins):
         return torch.load(copy, map_location=map_location, weights_only=not trusted)
 
@@ -110,10 +110,16 @@ def _read_timm(path: str) -> dict[str, Tensor]:
     require('timm')
     import timm
 
+    name = path.removeprefix(TIMM)
+    if name not in (*timm.list_models('xcit_*'), *timm.list_pretrained('xcit_*')):
+        raise UserError(
+            f"{path}: timm has no XCiT of this name; timm.list_pretrained('xcit_*') lists them, "
+            'such as xcit_small_12_p8_384.fb_dist_in1k'
+        )
     try:
-        return timm.create_model(path.removeprefix(TIMM), pretrained=True).state_dict()
+        return timm.create_model(name, pretrained=True).state_dict()
     except Exception as error:  # of the network, the hub's client, or timm
         raise UserError(
-            f"{path} cannot be downloaded ({reason(error)}); timm.list_pretrained('xcit_*') lists "
-            'the names, and a file that was downloaded on another machine can be named instead'
+            f'{path} cannot be downloaded ({reason(error)}); download it on another machine and '
+            'name the local file'
         ) from None

@@ -172,7 +172,13 @@ def _find_architecture(state: Mapping[str, Tensor]) -> Architecture | None:
     tensors = [trunk.get(f'blocks.0.{name}') for name in ('gamma3', 'attn.temperature')]
     embed_dim, num_heads = (len(t) if t is not None and t.ndim else 0 for t in tensors)
     patch_size = 2**num_convs
-    if not num_heads or embed_dim % 8 or embed_dim % num_heads or patch_size not in PATCH_SIZES:
+    if (
+        not embed_dim
+        or not num_heads
+        or embed_dim % 8
+        or embed_dim % num_heads
+        or patch_size not in PATCH_SIZES
+    ):
         return None
     return Architecture(embed_dim, depth, num_heads, patch_size)
 

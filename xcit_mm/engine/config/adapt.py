@@ -33,7 +33,15 @@ HOOKS = dict(
     bad_data=dict(type='BadDataHook'),
     interrupts=dict(type='InterruptHook'),
 )
-HOOKS_OF_MMENGINE = {'logger', 'checkpoint'}
+# What mmengine adds to the default hooks, and drops where a config has None.
+HOOKS_OF_MMENGINE = {
+    'runtime_info',
+    'timer',
+    'sampler_seed',
+    'logger',
+    'param_scheduler',
+    'checkpoint',
+}
 MAX_BAD_SHARE = 0.01  # the largest share of unreadable training samples
 DATALOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 TIMEOUT = 600  # seconds without a batch after which a run ends
@@ -74,10 +82,11 @@ def adapt(cfg: Config) -> list[str]:
         notes.append(f'The runner is {RUNNER}.')
     hooks = cfg.get('default_hooks') or {}
     added = [name for name in HOOKS if name not in hooks]
-    cfg.default_hooks = {**HOOKS, **hooks}
-    for name in HOOKS.keys() - HOOKS_OF_MMENGINE:  # which alone mmengine switches off at None
-        if cfg.default_hooks[name] is None:
-            del cfg.default_hooks[name]
+    cfg.default_hooks = {
+        name: hook
+        for name, hook in {**HOOKS, **hooks}.items()
+        if hook is not None or name in HOOKS_OF_MMENGINE
+    }
     if added:
         notes.append(f'The default hooks of xcit_mm are added: {", ".join(added)}.')
     if 'max_bad_share' not in cfg:

@@ -39,7 +39,9 @@ def _sentence(message: str, place: str, node: dict[str, Any]) -> str | None:
     """Return what an error says of a part of a config, or None if it is about another."""
     match = UNKNOWN_TYPE.search(message)
     if match and node['type'] == match['type']:
-        return f"{place} has type='{match['type']}', which no package registers"
+        return (
+            f"{place} has type='{match['type']}', which no package registers: check custom_imports"
+        )
     match = WRONG_ARGUMENT.search(message)
     if not match or str(node['type']).rpartition('.')[2] != match['type']:
         return None

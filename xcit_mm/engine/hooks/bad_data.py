@@ -11,10 +11,10 @@ from ...datasets.annotations import LOST_SHARE
 from ...errors import UserError
 from ..data.loader import BadSample
 from ..distributed import cpu_group
+from ..training_state import BAD_DATA
 from . import order
 
 INTERVAL = 50  # iterations after which the processes exchange and log their bad samples
-BAD_DATA = 'bad_data'  # a key of the message hub, so of the checkpoints: file to reason
 REMEDY = 'tools/check_dataset.py CONFIG lists them all'
 
 

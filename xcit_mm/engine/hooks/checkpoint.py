@@ -40,6 +40,9 @@ class WholeCheckpointHook(CheckpointHook):
         runner.message_hub.pop_info('keep_ckpt_ids')  # by which mmengine removes checkpoints
         super().before_train(runner)
         self.written: int | None = None  # the iteration of the newest checkpoint
+        # In an out_dir of its own there may be those of an earlier run, which stay.
+        templates = () if runner._resume else (self.filename_tmpl, UNSCHEDULED)
+        self._kept = {path for template in templates for _, path in self._files(template)}
         for indicator in self.key_indicators if self.save_best is not None else ():
             is_single = len(self.key_indicators) == 1
             key = 'best_ckpt' if is_single else f'best_ckpt_{indicator}'  # mmengine's
@@ -86,9 +89,9 @@ class WholeCheckpointHook(CheckpointHook):
             iters = len(runner.train_dataloader) if self.by_epoch else 1
             written = {(i * iters, path) for i, path in self._files(self.filename_tmpl)}
             written |= set(self._files(UNSCHEDULED))
-            # Later ones are those of an earlier run, in an out_dir of its own.
-            until_now = sorted(pair for pair in written if pair[0] <= self.written)
-            for _, path in until_now[: -self.max_keep_ckpts]:
+            self._kept.discard(Path(self.last_ckpt))
+            ours = sorted(pair for pair in written if pair[1] not in self._kept)
+            for _, path in ours[: -self.max_keep_ckpts]:
                 path.unlink()
 
     def _files(self, template: str, prefix: str = '') -> list[tuple[int, Path]]:
