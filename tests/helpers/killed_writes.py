@@ -34,7 +34,7 @@ def write(folder: Path, kept: int, last: dict | None, number: int = 10**6) -> No
     (hook,) = (hook for hook in runner.hooks if isinstance(hook, WholeCheckpointHook))
     first = 0
     if last is not None:
-        first = last['meta']['iter']
+        runner._resume, first = True, last['meta']['iter']
         runner.message_hub.load_state_dict(last['message_hub'])
     hook.before_train(runner)
     (folder / 'ready').touch()
