@@ -126,9 +126,8 @@ def train_with_signal(shapes_root, tmp_path):
 def test_a_process_that_dies_ends_the_job_with_its_reason(train_with_signal):
     returned, output = train_with_signal(signal.SIGKILL)
     assert returned != 0
-    cause = output[output.index('Root Cause') :]
-    assert 'rank      : 1' in cause
-    assert 'SIGKILL' in cause
+    # torchrun may notice first that the other process has lost its connection.
+    assert re.search(r'rank +: 1 .*?SIGKILL', output[output.index('Failures:') :], re.DOTALL)
 
 
 def test_a_restarted_job_resumes_from_the_last_checkpoint(train_with_signal, tmp_path):
