@@ -3,7 +3,7 @@ VENV := .venv
 VENV_OPENMMLAB := .venv-openmmlab
 REQUIREMENTS := setup.py constraints.txt
 # Two processes with a thread each.
-PYTEST = OMP_NUM_THREADS=1 $(<D)/bin/python -m pytest -n 2 --dist loadscope
+PYTEST = OMP_NUM_THREADS=1 $(<D)/bin/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder
 # What depends on the family of packages: configs, weights, and train, test and resume of each task.
 BOTH_FAMILIES := tests/engine/config tests/engine/test_configs.py tests/engine/test_resume.py \
 	tests/mmcv_ops tests/weights tests/project/test_environment.py tests/project/test_tools.py

@@ -16,7 +16,7 @@ tools = {
     'demo': ['gradio>=6'],
     'mim': ['openmim>=0.3.9', 'setuptools<81'],  # mim imports pkg_resources, which 81 dropped
 }
-test = ['pytest>=8', 'pytest-xdist>=3.6', *tools['classify']]
+test = ['pytest>=8', 'pytest-xdist>=3.7', *tools['classify']]
 
 setup(
     name='xcit_mm',
