@@ -24,12 +24,12 @@ custom_hooks = [dict(type='EMAHook')]
 
 
 @pytest.mark.parametrize(
-    ('kills', 'iterations'), [(6, 18), pytest.param(20, 60, marks=pytest.mark.slow)]
-)
-@pytest.mark.parametrize(
-    ('config', 'processes'),
-    [(DETECTOR, 1), pytest.param(SEGMENTOR, 2, marks=pytest.mark.slow)],
-    ids=['detector', 'two processes'],
+    ('config', 'processes', 'kills', 'iterations'),
+    [
+        (DETECTOR, 1, 6, 18),
+        pytest.param(DETECTOR, 1, 20, 60, marks=pytest.mark.slow),
+        pytest.param(SEGMENTOR, 2, 20, 60, marks=pytest.mark.slow),
+    ],
 )
 def test_a_run_that_is_killed_repeatedly_ends_like_an_uninterrupted_one(
     shapes_root, tmp_path, config, processes, kills, iterations
