@@ -100,6 +100,16 @@ def test_a_head_for_another_number_of_classes_is_refused(shapes_root, head):
     check_classes(cfg, ALL)
 
 
+def test_a_subclass_of_the_coco_dataset_is_checked_like_ours(shapes_root):
+    cfg = detector(shapes_root)
+    dataset = cfg.val_dataloader.dataset
+    dataset.type = 'DeepFashionDataset'
+    check_classes(cfg, ('val',))
+    dataset.metainfo.classes = dataset.metainfo.classes[::-1]
+    with pytest.raises(UserError, match='in another order'):
+        check_classes(cfg, ('val',))
+
+
 def test_classes_of_segmentors_and_of_coco_fit_their_heads(shapes_root):
     check_classes(detector('.') and load_config(COCO), ALL)
     environment.require('mmseg.datasets')

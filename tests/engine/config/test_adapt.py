@@ -50,12 +50,13 @@ def test_a_config_of_mmdet_gets_our_classes_and_each_edit_is_noted(tmp_path):
 
 
 def test_hooks_and_workers_can_be_switched_off(tmp_path):
-    own = f"_base_ = '{SHAPES}'\ndefault_hooks = dict(labels=None, logger=None)"
+    own = f"_base_ = '{SHAPES}'\ndefault_hooks = dict(labels=None, logger=None, own=None)"
     (tmp_path / 'own.py').write_text(own)
     cfg = load_config(tmp_path / 'own.py', {'train_cfg.max_iters': 3})
     adapt_for_training(cfg, {'train_cfg.max_iters': 3})
     assert 'labels' not in cfg.default_hooks
     assert cfg.default_hooks.logger is None  # as mmengine wants it
+    assert 'own' not in cfg.default_hooks
     assert cfg.default_hooks.losses.type == 'LossLogHook'
 
     cfg = load_config(SHAPES, {'train_dataloader.num_workers': 0})

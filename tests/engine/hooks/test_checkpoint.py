@@ -100,6 +100,16 @@ def best(metrics: str | list[str]) -> dict:
     return {f'{hook}.save_best': metrics, f'{hook}.rule': 'greater'}
 
 
+def test_checkpoints_of_an_earlier_run_in_an_out_dir_stay(tmp_path):
+    out_dir = tmp_path / 'out' / 'work'
+    out_dir.mkdir(parents=True)
+    (out_dir / 'iter_1.pth').touch()
+    options = {'max_keep_ckpts': 1, 'out_dir': str(out_dir.parent), 'interval': 2}
+    options = {f'default_hooks.checkpoint.{name}': value for name, value in options.items()}
+    toy_runner(tmp_path / 'work', steps=6, **options).train()
+    assert sorted(path.name for path in out_dir.iterdir()) == ['iter_1.pth', 'iter_6.pth']
+
+
 @pytest.mark.parametrize('metrics', ['acc', ['acc', 'miou']])
 def test_a_checkpoint_names_no_file_of_others_to_remove(tmp_path, metrics):
     """By a path elsewhere, a link, a folder, or a file that the hook did not write."""
