@@ -95,6 +95,14 @@ def test_the_last_checkpoints_and_files_of_others_stay(tmp_path, monkeypatch):
     assert all((tmp_path / name).is_file() for name in others)
 
 
+def test_a_damaged_newer_checkpoint_does_not_displace_those_of_the_resumed_run(tmp_path):
+    keep = {'default_hooks.checkpoint.max_keep_ckpts': 1}
+    interrupted(tmp_path, 2, **keep)
+    (tmp_path / 'iter_9.pth').write_bytes(b'damaged')
+    resumed(tmp_path, steps=4, **keep)
+    assert set(names(tmp_path)) == {'iter_4.pth', 'iter_9.pth'}
+
+
 def best(metrics: str | list[str]) -> dict:
     hook = 'default_hooks.checkpoint'
     return {f'{hook}.save_best': metrics, f'{hook}.rule': 'greater'}

@@ -29,7 +29,7 @@ def test_a_step_without_finite_gradients_changes_nothing(tmp_path):
     toy_runner(tmp_path, steps=5, custom_hooks=hooks, **poisoned(3)).train()
     losses = [json.loads(line)['loss'] for line in (tmp_path / 'losses.jsonl').open()]
     (skipped,) = (i for i, loss in enumerate(losses, 1) if loss is None)
-    # The averages are in the place of the weights, and the weights in theirs.
+    # EMAHook writes the averages as state_dict, and the weights as ema_state_dict.
     states = {i: checkpoint_of(tmp_path, i)['ema_state_dict'] for i in range(1, 6)}
     for name, value in states[skipped].items():
         is_count = name.endswith(('num_batches_tracked', 'steps'))

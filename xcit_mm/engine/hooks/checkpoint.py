@@ -90,8 +90,10 @@ class WholeCheckpointHook(CheckpointHook):
             written = {(i * iters, path) for i, path in self._files(self.filename_tmpl)}
             written |= set(self._files(UNSCHEDULED))
             self._kept.discard(Path(self.last_ckpt))
-            ours = sorted(pair for pair in written if pair[1] not in self._kept)
-            for _, path in ours[: -self.max_keep_ckpts]:
+            # One with a higher number is damaged: the run has resumed from an older one.
+            until_now = sorted(pair for pair in written if pair[0] <= self.written)
+            ours = [path for _, path in until_now if path not in self._kept]
+            for path in ours[: -self.max_keep_ckpts]:
                 path.unlink()
 
     def _files(self, template: str, prefix: str = '') -> list[tuple[int, Path]]:
