@@ -28,5 +28,7 @@ else
 fi
 # Otherwise processes that are started again find the addresses of those that died.
 export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
+# A run that is stopped finishes its step or validation, and writes a checkpoint.
+export TORCH_ELASTIC_SHUTDOWN_TIMEOUT="${TORCH_ELASTIC_SHUTDOWN_TIMEOUT:-120}"
 exec "${PYTHON:-python3}" -m torch.distributed.run "${rendezvous[@]}" --nproc_per_node="$gpus" \
     --max-restarts="${MAX_RESTARTS:-0}" "$(dirname "$0")/$tool" "$@" --launcher pytorch

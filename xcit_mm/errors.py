@@ -58,6 +58,10 @@ class ArgumentError(UserError, ValueError):
     """An invalid value of an argument. The message names the value and the choices."""
 
 
+class MissingOperatorError(UserError, NotImplementedError):
+    """A model needs an operator that only compiled mmcv has."""
+
+
 class DependencyError(UserError, ImportError):
     """A package is missing or does not fit the others. The message says what to install."""
 

@@ -51,6 +51,18 @@ def test_an_interruption_leaves_nothing(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+def test_what_another_process_has_drawn_meanwhile_stays(tmp_path, monkeypatch):
+    def draw(root, spec):
+        original(root, spec)
+        original(tmp_path / 'shapes', spec)
+
+    original = shapes._draw_dataset
+    monkeypatch.setattr(shapes, '_draw_dataset', draw)
+    with pytest.raises(UserError, match=r'shapes cannot be written to .*not empty'):
+        make_shapes(tmp_path / 'shapes', SPEC)
+    assert [path.name for path in tmp_path.iterdir()] == ['shapes']
+
+
 def test_annotations_of_coco_and_ade_agree(shapes_root):
     categories = set()
     for split, ade_split in shapes.SPLITS.items():

@@ -6,6 +6,7 @@ import json
 import re
 import time
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 from pathlib import Path
 from urllib.error import HTTPError
@@ -24,6 +25,7 @@ from PIL import Image
 from xcit_mm.demo import OfferedModels, served, server
 from xcit_mm.demo.page import build_page
 from xcit_mm.errors import UserError
+from xcit_mm.inference import Model
 
 META = {'_type': 'gradio.FileData'}
 
@@ -99,6 +101,26 @@ def test_requests_that_the_page_does_not_send_are_refused(
     body = dict(data=[None] * 3, fn_index=function_id(address, 'find'), session_hash='x')
     with pytest.raises(HTTPError, match='404'):
         post(f'{address}gradio_api/run/predict', body)
+
+
+def test_visitors_wait_for_each_other(address, models, picture, monkeypatch):
+    original, running, most = Model.predict, [], []
+
+    def predict(self, *args):
+        running.append(self)
+        time.sleep(0.2)
+        most.append(len(running))
+        try:
+            return original(self, *args)
+        finally:
+            running.pop()
+
+    monkeypatch.setattr(Model, 'predict', predict)
+    data = [DETECTOR, models[DETECTOR][0], uploaded(address, picture)]
+    with ThreadPoolExecutor(3) as visitors:
+        answers = [visitors.submit(answer, address, data) for _ in range(3)]
+        assert all('found in' in events.result() for events in answers)
+    assert most == [1, 1, 1]
 
 
 def all_routes(routes: Iterable) -> Iterator[str]:

@@ -20,15 +20,20 @@ from mmengine.registry import HOOKS
 
 @HOOKS.register_module()
 class DumpHook(Hook):
-    """Writes the model of each process at the end."""
+    """Write the model of each process and the images that it has seen."""
 
     priority = 'LOWEST'
 
     def __init__(self, folder):
         self.folder = folder
+        self.images = []
+
+    def before_train_iter(self, runner, batch_idx, data_batch):
+        self.images += [sample.img_path for sample in data_batch['data_samples']]
 
     def after_train(self, runner):
-        torch.save(runner.model.module.state_dict(), f'{self.folder}/rank{get_rank()}.pth')
+        content = runner.model.module.state_dict(), self.images
+        torch.save(content, f'{self.folder}/rank{get_rank()}.pth')
 '''
 
 
@@ -41,6 +46,7 @@ def run(shapes_root, tmp_path_factory):
         f"_base_ = '{ROOT / DETECTOR}'\n"
         "custom_imports = dict(imports=['xcit_mm', 'dump'])\n"
         f"custom_hooks = [dict(type='DumpHook', folder='{folder}')]\n"
+        'randomness = dict(seed=0, diff_rank_seed=True)\n'
     )
     arguments = ['--work-dir', folder / 'work', *options(shapes_root, NUM_ITERS)]
     arguments += ['train_dataloader.batch_size=2']
@@ -59,7 +65,9 @@ def test_two_processes_train_one_model(run):
     # Two processes with two images each, where the recipe of the shapes has eight.
     scaled = 'batch size of 8 and the current batch size is 4. Scaling the original LR by 0.5'
     assert scaled in output
-    first, second = (torch.load(folder / f'rank{rank}.pth') for rank in (0, 1))
+    files = [folder / f'rank{rank}.pth' for rank in (0, 1)]
+    (first, images), (second, other_images) = map(torch.load, files)
+    assert len({*images[:12], *other_images[:12]}) == 24  # an epoch, also with diff_rank_seed
     saved = weights(folder / f'work/iter_{NUM_ITERS}.pth')
     assert first.keys() == second.keys() == saved.keys()
     for name in first:

@@ -13,7 +13,8 @@ from helpers import wait_until
 from helpers.resumed_runs import DRAWS, hooks, interrupted, resumed
 from helpers.runs import steps
 from helpers.toy import ToyDataset, toy_runner
-from mmengine.registry import DATASETS
+from mmengine.hooks import Hook
+from mmengine.registry import DATASETS, HOOKS
 
 from xcit_mm import UserError
 from xcit_mm.engine.hooks import interrupt
@@ -93,6 +94,26 @@ def test_a_run_that_waits_for_data_stops_at_a_signal_and_loses_nothing(tmp_path,
         runner.train()
     assert [path.name for path in cut.glob('*.pth')] == ['iter_3.pth']
     assert_same_weights(whole, resumed(cut, **kwargs))
+
+
+@HOOKS.register_module()
+class SignalInValidationHook(Hook):
+    priority = 'LOWEST'
+
+    def before_train(self, runner) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        for hook in runner.hooks:
+            if isinstance(hook, interrupt.InterruptHook):
+                hook.after_val_iter(runner)
+
+
+def test_the_repeated_validation_of_a_resumed_run_stops_at_a_signal(tmp_path):
+    interrupted(tmp_path, 3)
+    interrupts = hooks(dict(type='InterruptHook'), dict(type='SignalInValidationHook'))
+    path, _, _ = newest_checkpoint(str(tmp_path))
+    runner = toy_runner(tmp_path, resume=True, load_from=str(path), custom_hooks=interrupts)
+    with pytest.raises(Interrupted, match='in a validation, after the checkpoint of its step'):
+        runner.train()
 
 
 def test_a_second_signal_ends_a_run_at_once(tmp_path):

@@ -14,7 +14,7 @@ from safetensors.torch import save
 from xcit_mm import UserError, XCiT, http
 from xcit_mm.engine.config.load import load_config
 from xcit_mm.weights.download import cache_path, download
-from xcit_mm.weights.pretrained import pretrained_weights, read_all_safely
+from xcit_mm.weights.pretrained import download_pretrained, read_all_safely
 from xcit_mm.weights.read import read_checkpoint
 
 MEGABYTE = 2**20
@@ -113,20 +113,20 @@ def test_a_training_starts_with_its_weights_or_at_random_if_that_is_asked_for(
     before, cached = cfg.to_dict(), cache_path(cfg.pretrained)
     message = rf'{cfg.pretrained} cannot be reached \(.* another machine and save it as {cached}, '
     with pytest.raises(UserError, match=rf'{message}.*pretrained=FILE.* pretrained=None'):
-        pretrained_weights(cfg)
+        download_pretrained(cfg)
     cached.parent.mkdir(exist_ok=True)
     cached.touch()
-    assert pretrained_weights(cfg) == []
+    assert download_pretrained(cfg) == []
     assert cfg.to_dict() == before
 
     cfg = load_config(REAL, {'pretrained': str(tmp_path / 'mine.pth')})
     with pytest.raises(UserError, match=r'mine\.pth does not exist'):
-        pretrained_weights(cfg)
+        download_pretrained(cfg)
     (tmp_path / 'mine.pth').touch()
-    assert pretrained_weights(cfg) == []
+    assert download_pretrained(cfg) == []
 
     for cfg in (load_config(SHAPES), load_config(REAL, {'pretrained': None})):
-        (note,) = pretrained_weights(cfg)
+        (note,) = download_pretrained(cfg)
         assert 'starts from random weights' in note
 
 

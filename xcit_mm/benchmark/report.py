@@ -1,6 +1,5 @@
 """The table and the JSON file of a benchmark."""
 
-import json
 import platform
 import re
 from collections.abc import Sequence
@@ -9,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from ..files import write_whole
+from .. import files
 from .measure import Measurement, Settings
 
 MIB = 2**20
@@ -54,5 +53,4 @@ def write_json(measurements: Sequence[Measurement], settings: Settings, path: Pa
         'system': platform.platform(),
     }
     content = {'environment': environment, 'measurements': [asdict(m) for m in measurements]}
-    with write_whole(path, 'w') as file:
-        json.dump(content, file, indent=2)
+    files.write_json(path, content)

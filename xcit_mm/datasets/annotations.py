@@ -46,6 +46,8 @@ TOO_SMALL = _problem('image smaller than filter_cfg.min_size', LEFT_OUT, KEPT)
 LOST_SHARE = 0.1
 LOST = (NO_BOX, NO_SIZE, OUTSIDE, FAR_BEYOND, BEYOND, UNKNOWN_CATEGORY, NO_MASK, BROKEN_MASK)
 
+REMEDY = 'tools/check_dataset.py CONFIG lists them all'
+
 # The limits of pycocotools, which computes with 32 bits and does not check its input.
 MAX_ID = 2**53  # stored as float64
 MAX_SIDE = 2**20  # pixels of an image, also the limit of OpenCV

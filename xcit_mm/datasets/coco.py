@@ -12,7 +12,7 @@ from mmengine.logging import print_log
 
 from ..errors import UserError, printable
 from . import annotations as problems
-from .annotations import Problem
+from .annotations import REMEDY, Problem
 from .check_config import loads_masks
 
 # The likely causes if many annotations have the same problem.
@@ -26,7 +26,6 @@ CAUSES = {
 NOT_INSIDE = (
     'are the boxes two corners instead of x, y, width, height, or of images of another size?'
 )
-REMEDY = 'tools/check_dataset.py CONFIG lists them all'
 
 
 @DATASETS.register_module()

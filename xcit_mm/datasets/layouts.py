@@ -9,8 +9,18 @@ from xml.etree.ElementTree import Element
 import yaml
 
 from ..errors import UserError, one_line
-from . import convert
-from .convert import LabelError, LabelledDataset, Size, absolute, read_lines, read_numbers
+from .convert import (
+    SPLITS,
+    LabelError,
+    LabelledDataset,
+    Size,
+    absolute,
+    check_names,
+    image_files,
+    read_bytes,
+    read_lines,
+    read_numbers,
+)
 
 IMAGES, LABELS = f'{os.sep}images{os.sep}', f'{os.sep}labels{os.sep}'  # folders with equal trees
 EMPTY = (None, '', '~', 'null')  # values in YAML, which is read as text
@@ -34,14 +44,14 @@ class VocDataset(LabelledDataset):
             )
         names = self.folder / 'classes.txt'
         if names.exists():
-            self.classes = convert.check_names([line for _, line in read_lines(names)], names)
+            self.classes = check_names([line for _, line in read_lines(names)], names)
         for year in [self.folder] if self.folder in years else years:
             self._find_images(year)
 
     def _find_images(self, year: Path) -> None:
         folder = year / 'JPEGImages'
-        images = {file.stem: file for file in convert.image_files(folder)}
-        lists = {split: year / 'ImageSets' / 'Main' / f'{split}.txt' for split in convert.SPLITS}
+        images = {file.stem: file for file in image_files(folder)}
+        lists = {split: year / 'ImageSets' / 'Main' / f'{split}.txt' for split in SPLITS}
         listed = {split: read_lines(file) for split, file in lists.items() if file.exists()}
         if not listed:
             labels = sorted((year / 'Annotations').glob('*.xml'))
@@ -55,7 +65,7 @@ class VocDataset(LabelledDataset):
                     self.problems.append(LabelError(f'{place}: no image {name} in {folder}'))
 
     def read_labels(self, file: Path) -> tuple[list[tuple[str, Element]], Size | None]:
-        data = convert.read_bytes(file)
+        data = read_bytes(file)
         if b'<!ENTITY' in data.replace(b'\0', b''):  # in UTF-16, too
             raise LabelError(f'{file}: XML entities are refused, because they can fill the memory')
         try:
@@ -109,14 +119,14 @@ class YoloDataset(LabelledDataset):
             if isinstance(names, dict):
                 names = [names.get(str(number)) for number in range(len(names))]
             places = {split: self._find_places(split, content) for split in splits}
-        self.classes = convert.check_names(names, self._file)
+        self.classes = check_names(names, self._file)
         for split in places:
             self.splits[split] = [image for place in places[split] for image in self._images(place)]
             self.labels |= {image: _label_file(image) for image in self.splits[split]}
 
     def _read_description(self) -> dict:
         try:
-            data = convert.read_bytes(self._file)
+            data = read_bytes(self._file)
             content = yaml.load(data, Loader=yaml.BaseLoader)  # texts only
         except (yaml.YAMLError, ValueError, RecursionError) as error:
             raise UserError(f'{self._file}: invalid YAML ({one_line(str(error))})') from None
@@ -149,7 +159,7 @@ class YoloDataset(LabelledDataset):
 
     def _images(self, place: Path) -> list[Path]:
         if place.is_dir():
-            return convert.image_files(place)
+            return image_files(place)
         images = []
         for line_place, line in read_lines(place):
             candidates = [absolute(folder / line) for folder in (place.parent, self.folder)]

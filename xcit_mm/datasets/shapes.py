@@ -18,7 +18,7 @@ from rich.progress import track
 from shapely.geometry import Polygon
 
 from ..errors import UserError
-from ..files import require_writable
+from ..files import require_writable, write_json, writing_to
 
 CLASSES = ('circle', 'square', 'triangle')
 CORNERS = (40, 4, 3)  # of each class
@@ -70,11 +70,12 @@ def make_shapes(root: str | Path, spec: ShapesSpec | None = None) -> bool:
             f'{root} is another shapes dataset, or a part of one: remove it, or name another folder'
         )
     require_writable(root.parent)
-    with TemporaryDirectory(prefix=f'.{root.name}-', dir=root.parent) as temporary:
-        draft = Path(temporary, 'draft')
+    temporary = TemporaryDirectory(prefix=f'.{root.name}-', dir=root.parent)
+    with writing_to(root), temporary as folder:
+        draft = Path(folder, 'draft')
         _draw_dataset(draft, spec)
-        (draft / MANIFEST).write_text(json.dumps(dict(spec=asdict(spec))))
-        draft.rename(root)
+        write_json(draft / MANIFEST, dict(spec=asdict(spec)))
+        draft.rename(root)  # raises an error if another process has drawn there meanwhile
     return True
 
 

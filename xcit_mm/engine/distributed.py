@@ -3,7 +3,9 @@
 import os
 
 import torch.distributed
+from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
+from torch import nn
 from torch.distributed import ProcessGroup
 
 # For each launcher: the variable with the rank of the process, and the command that starts it.
@@ -36,3 +38,8 @@ def cpu_group(runner: Runner) -> ProcessGroup | None:
         is_distributed = torch.distributed.is_initialized()
         runner._cpu_group = torch.distributed.new_group(backend='gloo') if is_distributed else None
     return runner._cpu_group
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """Return the model inside DistributedDataParallel, or the model itself."""
+    return model.module if is_model_wrapper(model) else model

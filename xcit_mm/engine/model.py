@@ -1,4 +1,7 @@
-"""Build the model of a config, and find its weights in what a file holds."""
+"""Build the model of a config to predict, export or count with, and find its weights in a file.
+
+The runner of a training or a test builds its own.
+"""
 
 from typing import Any
 

@@ -8,7 +8,6 @@ import torch
 from mmengine.config import Config
 from mmengine.dist import all_gather_object, is_main_process, master_only
 from mmengine.logging import MMLogger
-from mmengine.model import is_model_wrapper
 from mmengine.optim import OptimWrapper
 from mmengine.registry import RUNNERS
 from mmengine.runner import Runner
@@ -21,7 +20,7 @@ from ..weights.read import read_checkpoint
 from ..weights.states import HEAD, modules_of, require_same_tensors
 from .console import keep_readable
 from .data.loader import evaluation_loader
-from .distributed import cpu_group
+from .distributed import cpu_group, unwrapped
 from .model import weights_for
 from .resume import has_checkpoints, newest_checkpoint
 from .training_state import require_same_run, require_training_state
@@ -134,7 +133,7 @@ class CheckedRunner(Runner):
         if checkpoint is None:
             trusted = self.cfg.get('trust_checkpoint', False)
             checkpoint = read_checkpoint(filename, map_location, trusted)
-        model = self.model.module if is_model_wrapper(self.model) else self.model
+        model = unwrapped(self.model)
         state = weights_for(model, checkpoint, filename)
         if self._resume:
             require_training_state(checkpoint, filename)

@@ -7,7 +7,7 @@ from typing import Any
 from mmengine.dist import is_main_process
 
 from ..files import require_writable_file
-from ..weights.pretrained import pretrained_weights, read_all_safely
+from ..weights.pretrained import download_pretrained, read_all_safely
 from .config.adapt import adapt_for_test, adapt_for_training
 from .config.check import check
 from .config.errors import config_errors
@@ -46,14 +46,14 @@ def train(
         UserError: If the config, an option, the data or a checkpoint is wrong; if another training
             runs in ``work_dir``; if the losses are not finite, too much of the data is bad, or
             the disk is full.
-        Interrupted: At SIGTERM and SIGINT, when the step is done and a checkpoint is written.
+        Interrupted: At SIGTERM and SIGINT, with the place where the run stopped.
     """
     cfg = load_config(config, options, work_dir, launcher)
     notes = adapt_for_training(cfg, options, resume, trust_checkpoint, tensorboard)
     check(cfg, 'train')
     with run_lock(cfg) as warnings, config_errors(cfg), read_all_safely(cfg.trust_checkpoint):
         if not (cfg.get('resume') or cfg.get('load_from')):
-            notes += pretrained_weights(cfg)
+            notes += download_pretrained(cfg)
         build_runner(cfg, notes + warnings).train()
 
 

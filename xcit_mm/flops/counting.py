@@ -4,7 +4,6 @@ Matrix products and convolutions are counted, including those of the attention. 
 softmax, resizing, RoIAlign and NMS are not, as in most tools.
 """
 
-import json
 import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from ..files import write_whole
+from .. import files
 from ..models.layers import XCA
 
 # Modules and parameters by their names, in this package and in timm.
@@ -71,8 +70,7 @@ def table(count: Count) -> str:
 
 def write_json(path: Path, count: Count) -> None:
     """Write a count as JSON."""
-    with write_whole(path, 'w') as file:
-        json.dump({**asdict(count), 'total': asdict(count.total)}, file, indent=2)
+    files.write_json(path, {**asdict(count), 'total': asdict(count.total)})
 
 
 def count_part(name: str, module: nn.Module, *inputs: Any) -> tuple[Any, Part]:

@@ -11,6 +11,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from types import ModuleType
 
+from ..errors import MissingOperatorError
 from .focal_loss import sigmoid_focal_loss_backward, sigmoid_focal_loss_forward
 from .nms import nms, softnms
 from .roi_align import roi_align_backward, roi_align_forward
@@ -47,7 +48,7 @@ def is_active() -> bool:
 
 
 class _StandIn(ModuleType):
-    """A module with every operator; those that are missing raise NotImplementedError if called."""
+    """A module with every operator; a call of one that is missing raises MissingOperatorError."""
 
     def __init__(self) -> None:
         super().__init__(EXTENSION, __doc__)
@@ -62,7 +63,7 @@ class _StandIn(ModuleType):
             raise AttributeError(name)
 
         def needs_compiled_mmcv(*args, **kwargs):
-            raise NotImplementedError(
+            raise MissingOperatorError(
                 f'mmcv.ops: {name} exists in compiled mmcv only, and {EXTENSION} is not there; '
                 'build mmcv with its operators (MMCV_WITH_OPS=1) or use a model without it'
             )

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from ..errors import MissingOperatorError
+
 
 def roi_align_forward(
     input: Tensor,
@@ -21,7 +23,7 @@ def roi_align_forward(
     import torchvision  # noqa: F401  registers torch.ops.torchvision
 
     if pool_mode != 1:
-        raise NotImplementedError(
+        raise MissingOperatorError(
             "roi_align: pool_mode='max' exists in compiled mmcv only; use pool_mode='avg'"
         )
     options = spatial_scale, aligned_height, aligned_width, sampling_ratio, aligned

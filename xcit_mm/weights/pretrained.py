@@ -35,7 +35,7 @@ def load_pretrained(backbone: nn.Module, path: str | Path | None, trusted: bool 
         print_log(f'Not in {path}, so initialised at random: {", ".join(missing)}', 'current')
 
 
-def pretrained_weights(cfg: Config) -> list[str]:
+def download_pretrained(cfg: Config) -> list[str]:
     """Download the weights that a config's backbone starts from, and return lines for the log."""
     backbone = cfg.model.get('backbone') or {}
     if backbone.get('type') != 'XCiT':

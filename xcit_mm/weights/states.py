@@ -1,6 +1,6 @@
 """Convert the weights of other releases to ours, and compare them with a model.
 
-Every function takes and returns dictionaries of tensors by name, and changes none of them.
+No function changes the dictionaries of tensors that it takes.
 """
 
 import re

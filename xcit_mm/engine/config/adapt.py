@@ -1,15 +1,19 @@
-"""Every edit that a tool makes to a config, each with a sentence for the log."""
+"""Every edit that a tool makes to a config.
 
-from collections.abc import Callable, Mapping
+Each edit that the command line does not ask for has a sentence for the log.
+"""
+
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from mmengine.config import Config, ConfigDict
+from mmengine.config import Config
 from mmengine.device import get_device
 
 from ...errors import UserError
 from ..distributed import was_restarted
 from ..resume import has_checkpoints
+from .load import replace_nodes
 
 # Our classes do the same, and survive an interruption, a bad sample or a full disk.
 REPLACEMENTS = {
@@ -22,7 +26,7 @@ REPLACEMENTS = {
 LOAD_IMAGE_ARGUMENTS = {'type', 'to_float32', 'backend_args'}
 RUNNER = 'CheckedRunner'
 # The hooks of configs/_base_/default_runtime.py, for configs that do not inherit from it.
-HOOKS = dict(
+DEFAULT_HOOKS = dict(
     logger=dict(type='LoggerHook'),
     checkpoint=dict(type='WholeCheckpointHook'),
     pictures=dict(type='PictureHook'),
@@ -81,10 +85,10 @@ def adapt(cfg: Config) -> list[str]:
         cfg.runner_type = RUNNER
         notes.append(f'The runner is {RUNNER}.')
     hooks = cfg.get('default_hooks') or {}
-    added = [name for name in HOOKS if name not in hooks]
+    added = [name for name in DEFAULT_HOOKS if name not in hooks]
     cfg.default_hooks = {
         name: hook
-        for name, hook in {**HOOKS, **hooks}.items()
+        for name, hook in {**DEFAULT_HOOKS, **hooks}.items()
         if hook is not None or name in HOOKS_OF_MMENGINE
     }
     if added:
@@ -142,15 +146,6 @@ def adapt_for_test(
         pictures = cfg.default_hooks.get('pictures', dict(type='PictureHook'))
         cfg.default_hooks.pictures = {**pictures, 'test_dir': show_dir}
     return notes + _trust(cfg, trust_checkpoint)
-
-
-def replace_nodes(node: Any, function: Callable[[Any], Any]) -> Any:
-    """Return a copy of a part of a config, with a function applied to its dicts and values."""
-    if isinstance(node, (list, tuple)):
-        return type(node)(replace_nodes(value, function) for value in node)
-    if isinstance(node, dict):
-        node = ConfigDict({k: replace_nodes(value, function) for k, value in node.items()})
-    return function(node)
 
 
 def _adapt_workers(cfg: Config) -> list[str]:

@@ -1,4 +1,4 @@
-"""Refuse a config that a run would fail with, before anything is built. Nothing is edited."""
+"""Refuse a config that a run would fail with, before the runner is built. Nothing is edited."""
 
 import os
 

@@ -47,8 +47,9 @@ def _sentence(message: str, place: str, node: dict[str, Any]) -> str | None:
         return None
     if (match['argument'] in node) != bool(match['unknown']):
         return None
-    problem = 'has no' if match['unknown'] else 'needs the'
-    return f'{place}: {node["type"]} {problem} argument {match["argument"]}'
+    argument = f'argument {match["argument"]}'
+    problem = f'has no {argument}: remove it' if match['unknown'] else f'needs the {argument}'
+    return f'{place}: {node["type"]} {problem}'
 
 
 def _nodes(node: Any, place: str = '') -> Iterator[tuple[str, dict]]:

@@ -1,16 +1,15 @@
 """Read a config file and apply the command line's options to it."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from mmengine.config import Config
+from mmengine.config import Config, ConfigDict
 from mmengine.runner import Runner
 
 from ...environment import quiet, remedy, require
 from ...errors import DependencyError, UserError, did_you_mean, reason
-from .adapt import replace_nodes
 
 # Names that a config may leave out although they are read.
 RUNNER_ARGUMENTS = {
@@ -73,6 +72,15 @@ def load_config(
     return cfg
 
 
+def replace_nodes(node: Any, function: Callable[[Any], Any]) -> Any:
+    """Return a copy of a part of a config, with a function applied to its dicts and values."""
+    if isinstance(node, (list, tuple)):
+        return type(node)(replace_nodes(value, function) for value in node)
+    if isinstance(node, dict):
+        node = ConfigDict({k: replace_nodes(value, function) for k, value in node.items()})
+    return function(node)
+
+
 def _read(path: Path) -> Config:
     try:
         with quiet():  # custom_imports import mmdet or mmseg
@@ -108,10 +116,11 @@ def _check_names(cfg: Config, options: Mapping[str, Any], path: Path) -> None:
             hint = did_you_mean(name, choices, cutoff=0.6 if node is cfg else 0.85)
             if name not in known and (node is cfg or hint):
                 raise UserError(f'--cfg-options {option}: {path} has no {name}{hint}')
+            is_loop = node is cfg and name == 'train_cfg'  # models have a train_cfg as well
             node = node.get(name)
             if not isinstance(node, dict):
                 break
-            known = {*node.keys(), *(LIMITS if name == 'train_cfg' else ())}
+            known = {*node.keys(), *(LIMITS if is_loop else ())}
 
 
 def _move_data(cfg: Config, new_root: str, path: Path) -> None:

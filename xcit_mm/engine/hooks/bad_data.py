@@ -7,7 +7,7 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import BaseLoop, Runner
 
-from ...datasets.annotations import LOST_SHARE
+from ...datasets.annotations import LOST_SHARE, REMEDY
 from ...errors import UserError
 from ..data.loader import BadSample
 from ..distributed import cpu_group
@@ -15,7 +15,6 @@ from ..training_state import BAD_DATA
 from . import order
 
 INTERVAL = 50  # iterations after which the processes exchange and log their bad samples
-REMEDY = 'tools/check_dataset.py CONFIG lists them all'
 
 
 @HOOKS.register_module()

@@ -11,7 +11,7 @@ from mmengine.runner import Runner
 
 from ...errors import UserError, did_you_mean
 from ...files import remove_unfinished, write_whole
-from ..resume import POINTER
+from ..resume import POINTER, has_checkpoints
 
 UNSCHEDULED = 'iter_{}.pth'  # the name of a checkpoint that the config does not ask for
 
@@ -39,7 +39,9 @@ class WholeCheckpointHook(CheckpointHook):
     def before_train(self, runner: Runner) -> None:
         runner.message_hub.pop_info('keep_ckpt_ids')  # by which mmengine removes checkpoints
         super().before_train(runner)
-        self.written: int | None = None  # the iteration of the newest checkpoint
+        # The iteration of the newest checkpoint.
+        is_saved = runner._resume and has_checkpoints(runner.work_dir)
+        self.written: int | None = runner.iter if is_saved else None
         # In an out_dir of its own there may be those of an earlier run, which stay.
         templates = () if runner._resume else (self.filename_tmpl, UNSCHEDULED)
         self._kept = {path for template in templates for _, path in self._files(template)}

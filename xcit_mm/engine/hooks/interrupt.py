@@ -23,9 +23,10 @@ from .checkpoint import WholeCheckpointHook
 
 # Clusters send the first before they take a machine back; the second is Ctrl-C.
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-STOPPING = b'stopping after this step, with a checkpoint (a second signal: at once)\n'
+STOPPING = b'stopping after this step, with a checkpoint'
+AT_ONCE = b' (a second signal: at once)'
 REPEAT_WINDOW = 1  # second within which the same signal may come twice: timeout(1) sends it so
-PATIENCE = 60  # seconds without data after which a run stops without the end of the step
+PATIENCE = 60  # seconds without data after which a run stops in the middle of a step
 
 
 @HOOKS.register_module()
@@ -33,9 +34,12 @@ class InterruptHook(Hook):
     """Stop a training at SIGTERM or SIGINT, on all processes after the same step.
 
     A validation stops at once if its step is saved, and is repeated on a resume. Otherwise it is
-    finished first, because the model may hold averaged weights during it. A run that waits for
-    data does not wait for the end of the step or the validation. A second signal ends the process
-    at once. Raises :class:`~xcit_mm.errors.Interrupted` when the checkpoint is written.
+    finished first, because the model may hold averaged weights during it. If the data does not
+    arrive, a single process writes the checkpoint at once; several processes stop after a minute,
+    without a new checkpoint. A second signal ends a single process at once.
+
+    Raises:
+        Interrupted: With the place where the run stopped.
     """
 
     priority = order.INTERRUPT
@@ -105,4 +109,6 @@ class InterruptHook(Hook):
             return
         self._signal, self._received = signum, time.monotonic()
         with suppress(OSError):  # stderr may be closed
-            os.write(sys.stderr.fileno(), STOPPING)  # a logger may be in the middle of a line
+            # Not by a logger, which may be in the middle of a line.
+            end = b'\n' if is_distributed() else AT_ONCE + b'\n'
+            os.write(sys.stderr.fileno(), STOPPING + end)

@@ -1,12 +1,12 @@
 """Name the labels of a segmentation that belong to no class before they reach the loss."""
 
 from mmengine.hooks import Hook
-from mmengine.model import is_model_wrapper
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from torch import nn
 
 from ...errors import UserError
+from ..distributed import unwrapped
 from . import order
 
 
@@ -21,7 +21,7 @@ class LabelCheckHook(Hook):
     priority = order.LABELS
 
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: dict) -> None:
-        model = runner.model.module if is_model_wrapper(runner.model) else runner.model
+        model = unwrapped(runner.model)
         head = getattr(model, 'decode_head', None)
         if head is None:
             return

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from mmengine.dist import get_rank
 from mmengine.hooks import Hook
-from mmengine.model import is_model_wrapper
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from torch import Tensor
@@ -15,6 +14,7 @@ from torch.optim import Optimizer
 
 from ...errors import UserError
 from ...files import write_whole
+from ..distributed import unwrapped
 from ..resume import NON_FINITE
 from . import order
 
@@ -44,9 +44,8 @@ class NonFiniteHook(Hook):
         self._in_a_row = 0
 
     def before_train(self, runner: Runner) -> None:
-        model = runner.model.module if is_model_wrapper(runner.model) else runner.model
-        self._model = model
-        self._statistics = [b for b in model.buffers() if b.is_floating_point()]
+        self._model = unwrapped(runner.model)
+        self._statistics = [b for b in self._model.buffers() if b.is_floating_point()]
         self._good_statistics = [b.clone() for b in self._statistics]
         runner.optim_wrapper.optimizer.register_step_pre_hook(self._skip_if_not_finite)
 

@@ -12,7 +12,6 @@ import torch
 from mmengine.dist import get_world_size, is_main_process
 from mmengine.evaluator import Evaluator
 from mmengine.hooks import Hook
-from mmengine.model import is_model_wrapper
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
@@ -23,6 +22,7 @@ from ...files import write_json
 from ...run_report import read_run, write_page
 from ...run_report.reading import RUN_INFO
 from ..console import log_file
+from ..distributed import unwrapped
 from ..resume import POINTER
 from . import order
 from .pictures import FOLDER as PICTURES
@@ -79,7 +79,7 @@ def run_info(runner: Runner) -> dict[str, Any]:
     """Describe a training for ``run.json``."""
     from ... import __version__  # not defined before the package is imported
 
-    model = runner.model.module if is_model_wrapper(runner.model) else runner.model
+    model = unwrapped(runner.model)
     parts = {'all': model, **dict(model.named_children())}
     parameters = {name: sum(p.numel() for p in part.parameters()) for name, part in parts.items()}
     parameters['trained'] = sum(p.numel() for p in model.parameters() if p.requires_grad)
