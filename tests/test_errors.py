@@ -20,6 +20,6 @@ def test_a_message_keeps_its_start_and_its_remedy():
 
 def test_a_folder_in_the_place_of_a_file_is_named(tmp_path):
     (tmp_path / 'run.json').mkdir()
-    with pytest.raises(UserError, match=r'run\.json is a folder, where a file is to be written'):
+    with pytest.raises(UserError, match=r'run\.json is a folder, but a file must go there'):
         write_whole(tmp_path / 'run.json').__enter__()
     assert [path.name for path in tmp_path.iterdir()] == ['run.json']

@@ -50,7 +50,7 @@ def main() -> None:
         '--repeats',
         type=cli.positive,
         default=5,
-        help='measurements of each model, of which the median counts',
+        help='measurements per model; the median is reported',
     )
     parser.add_argument('--threads', type=int, help='CPU threads')
     parser.add_argument('--out', type=Path, default=Path('work_dirs/benchmark'), metavar='DIR')

@@ -15,7 +15,7 @@ WOULD_STOP = 1  # the exit code
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        description=__doc__, epilog='Exit code: 0, or 1 if a run would stop; 2 for wrong input.'
+        description=__doc__, epilog='Exit code: 0; 1 if a run would stop; 2 for invalid input.'
     )
     parser.add_argument('config', help='a file of configs/')
     parser.add_argument(

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Are the weights the right ones? A classifier's top-1 on ImageNet beside the published figure."""
+"""Compare the ImageNet top-1 accuracy of a classifier with the published figure."""
 
 import argparse
 import os

@@ -83,7 +83,7 @@ def _exit_code(error: Exception) -> int | None:
             what, remedy = 'a file is larger than allowed', 'raise the limit (ulimit -f)'
         message = (
             f'{what} ({reason(error)}); files written before are intact: '
-            f'{remedy}, and resume a training with --resume'
+            f'{remedy}, and resume training with --resume'
         )
     elif not isinstance(error, (Interrupted, UserError)):
         return None
@@ -141,7 +141,7 @@ def add_options_argument(parser: argparse.ArgumentParser) -> None:
         default={},
         metavar='NAME=VALUE',
         help='replace values of the config, as in train_dataloader.batch_size=4; '
-        'data_root=DIR moves all of the data, pretrained=FILE is what the backbone starts from',
+        'data_root=DIR changes all data paths, pretrained=FILE sets the backbone weights',
     )
 
 

@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument(
         '--any-checkpoint',
         action='store_true',
-        help='let visitors type the names of other files of this machine and URLs of weights, too',
+        help='also let visitors enter other files of this machine and URLs of weights',
     )
     parser.add_argument(
         '--examples',
@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument(
         '--host',
         default='127.0.0.1',
-        help='0.0.0.0: other machines can open the page, too; default: %(default)s',
+        help='0.0.0.0 lets other machines open the page; default: %(default)s',
     )
     parser.add_argument('--port', type=int, default=7860, help='default: %(default)s')
     parser.add_argument(
@@ -54,7 +54,7 @@ def main() -> None:
     )
     args = parser.parse_args()
     if args.config is not None and args.checkpoint is None:
-        parser.error(f'{args.config}: name a checkpoint, too')
+        parser.error(f'{args.config}: also name a checkpoint')
     if not 0 < args.port < 2**16:
         parser.error(f'--port {args.port}: not between 1 and 65535')
     if not args.max_upload > 0:

@@ -22,8 +22,7 @@ def main() -> None:
     parser.add_argument(
         'checkpoint',
         nargs='?',
-        help='file or URL of a released model or of a training of this config (default: random '
-        'weights)',
+        help='file or URL of a released model or of a run of this config (default: random weights)',
     )
     parser.add_argument('--out', metavar='FILE', required=True, help='ONNX file to write')
     parser.add_argument(

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Predict images, folders, URLs and videos: pictures, and COCO JSON or label images."""
+"""Run a model on images, folders, URLs or videos, and write its predictions."""
 
 import argparse
 import sys
@@ -16,11 +16,11 @@ SCORE_THR = 0.3
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__,
-        epilog='Exit code: 0, 1 if part of the inputs could not be predicted; 2 if nothing could.',
+        epilog='Exit code: 0; 1 if some inputs could not be predicted; 2 if none could.',
     )
     parser.add_argument('config', help='a file of configs/')
     parser.add_argument(
-        'checkpoint', help='file or URL: a released model, or what a training of this config wrote'
+        'checkpoint', help='file or URL of a released model, or of a checkpoint of this config'
     )
     parser.add_argument(
         'inputs',

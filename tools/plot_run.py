@@ -16,7 +16,7 @@ SOME_LEFT_OUT = 1  # the exit code
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__,
-        epilog='Of several folders those without a run are left out with a note. Exit code: 0, or '
+        epilog='Folders without a run are skipped with a note. Exit code: 0, or '
         '1 if some are missing or cannot be read; 2 if no run is left to draw.',
     )
     parser.add_argument(
@@ -24,7 +24,7 @@ def main() -> None:
         nargs='+',
         type=Path,
         metavar='WORK_DIR',
-        help='of a training; several are drawn over each other',
+        help='work dir of a run; several runs share the plots',
     )
     parser.add_argument(
         '--out',

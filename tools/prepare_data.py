@@ -36,7 +36,7 @@ def parse_arguments() -> argparse.Namespace:
         text = 'keep the archives in DIR after they are unpacked'
         download.add_argument('--keep-archives', action='store_true', help=text)
     for name in LAYOUTS:
-        text = f'write annotations and a config for a {name.upper()} dataset; its images stay there'
+        text = f'write annotations and a config for a {name.upper()} dataset; images stay in place'
         layout = datasets.add_parser(name, help=text, description=text)
         text = 'the folder of the dataset, or for YOLO its YAML file'
         layout.add_argument('source', metavar='SRC', help=text)

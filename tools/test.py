@@ -14,7 +14,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     cli.add_run_arguments(parser)
     parser.add_argument(
-        'checkpoint', help='file or URL: a released model, or what a training of this config wrote'
+        'checkpoint', help='file or URL of a released model, or of a checkpoint of this config'
     )
     parser.add_argument('--show-dir', help='draw the predictions over the images into this folder')
     parser.add_argument('--out', help='write the metrics to this JSON file')

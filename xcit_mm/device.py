@@ -17,7 +17,5 @@ def choose_device(name: str | None) -> torch.device:
         device = torch.device(name)
         torch.empty(1, device=device).cpu()
     except (RuntimeError, AssertionError) as error:
-        raise ArgumentError(
-            f'device={name!r} cannot be used ({reason(error)}); cpu always can'
-        ) from None
+        raise ArgumentError(f'device={name!r} cannot be used ({reason(error)}); use cpu') from None
     return device

@@ -27,7 +27,7 @@ def write_whole(path: Path, mode: str = 'wb') -> Iterator[IO]:
     After an error, an interruption or on a full disk, ``path`` is what it was before.
     """
     if path.is_dir():
-        raise UserError(f'{path} is a folder, where a file is to be written: move it away')
+        raise UserError(f'{path} is a folder, but a file must go there: move it away')
     options = dict(dir=path.parent, prefix=f'.{path.name}.', suffix=UNFINISHED, delete=False)
     if 'b' not in mode:  # names of files may hold bytes that are not valid text
         options |= dict(encoding='utf-8', errors='surrogateescape')
@@ -79,7 +79,7 @@ def require_no_links(folder: Path) -> None:
     """Refuse a folder that is a link or holds one, through which a run would write elsewhere."""
     for path in (folder, *folder.glob('*')):
         if path.is_symlink():
-            raise UserError(f'{path} is a link, where a run writes files of its own: move it away')
+            raise UserError(f'{path} is a link, but a run writes its own files there: remove it')
 
 
 def remove_unfinished(folder: Path) -> None:

@@ -4,7 +4,7 @@ data_root = 'data/ade/ADEChallengeData2016/'
 data_help = dict(
     root=data_root,
     text=(
-        'tools/prepare_data.py ade20k downloads it into data/ade, or point to another folder with '
+        'download it with tools/prepare_data.py ade20k, or point to another folder with '
         '--cfg-options data_root=DIR'
     ),
 )

@@ -4,8 +4,8 @@ data_root = 'data/coco/'
 data_help = dict(
     root=data_root,
     text=(
-        'tools/prepare_data.py coco --root {root} downloads it from cocodataset.org, or point to '
-        'another folder with --cfg-options data_root=DIR'
+        'download it with tools/prepare_data.py coco --root {root}, or point to another folder '
+        'with --cfg-options data_root=DIR'
     ),
 )
 

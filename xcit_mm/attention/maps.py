@@ -35,7 +35,7 @@ CHUNK = 8192  # tokens whose queries and keys are in memory at a time
 class AttentionMaps(NamedTuple):
     """The maps of an image, one for each head, on the CPU."""
 
-    queries: Tensor  # (h, H, W), magnitude of each token in the normalized queries
+    queries: Tensor  # (h, H, W), magnitude of each token in the normalised queries
     keys: Tensor  # (h, H, W), the same for the keys
     class_attention: Tensor | None  # (h, H, W), None without class-attention layers (figure 4)
     layer: int
@@ -59,7 +59,7 @@ class AttentionProbe(nn.Module):
         architecture: :class:`~xcit_mm.weights.states.Architecture` of the weights.
 
     Raises:
-        UserError: If the file cannot be read, is not exactly such a model, or the device cannot
+        UserError: If the file cannot be read, is not one of these models, or the device cannot
             be used.
     """
 
@@ -126,9 +126,9 @@ def scaled(image: np.ndarray, factor: float) -> np.ndarray:
 
 
 def token_magnitudes(attn: XCA, x: Tensor) -> Tensor:
-    """Compute how large each token is in the normalized queries and keys of an attention.
+    """Compute how large each token is in the normalised queries and keys of an attention.
 
-    XCA normalizes every channel of q and k over the tokens (equation 2). The magnitude of a token
+    XCA normalises every channel of q and k over the tokens (equation 2). The magnitude of a token
     is the norm of its row in them (section D.5 and figure D.2), taken for each head here.
 
     Shape:

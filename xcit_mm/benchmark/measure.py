@@ -49,8 +49,8 @@ class Settings:
         for height, width in self.sizes:
             if height % 32 or width % 32 or min(height, width) < 32:
                 raise ArgumentError(
-                    f'the image size {height}x{width} is not a multiple of 32 pixels, as all '
-                    'models here need it'
+                    f'the image size {height}x{width} is not a multiple of 32 pixels, which '
+                    'all models need'
                 )
         choose_device(self.device)
         for name in self.models:

@@ -32,7 +32,7 @@ class Classifier:
 
     Images are prepared as the release was evaluated (paper, section 4.1: crop ratio 1.0): timm's
     transforms resize the shorter side to ``size`` (bicubic), cut out the central square and
-    normalize it.
+    normalise it.
 
     Args:
         checkpoint: See :func:`load_classifier`.

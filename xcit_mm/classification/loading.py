@@ -22,7 +22,7 @@ def load_classifier(path: str | Path, trusted: bool = False) -> nn.Module:
 
     Returns:
         timm's ``Xcit`` in evaluation mode, with the attention of :func:`xcit_mm.models.timm`. It
-        maps images (B, 3, H, W), normalized with ImageNet's mean and standard deviation, to
+        maps images (B, 3, H, W), normalised with ImageNet's mean and standard deviation, to
         logits (B, classes).
 
     Raises:
@@ -52,7 +52,7 @@ def build_classifier(state: Mapping[str, Tensor], path: str | Path) -> nn.Module
     shape = architecture(state, path)
     head = state.get('head.weight')
     class_layers = {name.split('.')[1] for name in state if name.startswith('cls_attn_blocks.')}
-    with torch.device('meta'):  # skips the initialization: every value is replaced
+    with torch.device('meta'):  # skips the initialisation: every value is replaced
         model = Xcit(
             patch_size=shape.patch_size,
             num_classes=0 if head is None else len(torch.atleast_1d(head)),
@@ -60,7 +60,7 @@ def build_classifier(state: Mapping[str, Tensor], path: str | Path) -> nn.Module
             depth=shape.depth,
             num_heads=shape.num_heads,
             cls_attn_layers=len(class_layers),
-            # In the release only N12 normalizes the class token alone behind the attention.
+            # In the release only N12 normalises the class token alone behind the attention.
             tokens_norm=shape.arch != 'n12',
         )
     model.to_empty(device='cpu')

@@ -98,7 +98,7 @@ def print_report(report: Report) -> None:
         subject = 'image: ' if first.is_bad else ''
         annotation = '' if first.annotation_id is None else f' (annotation {first.annotation_id})'
         example = f'{first.file}{annotation}{first.detail and f": {first.detail}"}'
-        print(f'{split}: {1 + len(others)} x {subject}{kind} ({consequence}), the first:')
+        print(f'{split}: {1 + len(others)} x {subject}{kind} ({consequence}), such as:')
         print(f'    {printable(example)}')
     if report.findings:
         print('--out FILE writes all of them.')
@@ -142,8 +142,8 @@ def _check_annotations_and_images(
         infos = map(dataset.get_data_info, range(len(dataset))[done : done + workers])
         files = ', '.join(str(info['img_path']) for info in infos)
         raise UserError(
-            f'{split}: a process crashed ({reason(error)}) that read one of {files}: remove that '
-            'image; --workers 1 names it alone'
+            f'{split}: a process crashed ({reason(error)}) on one of {files}: remove that '
+            'image; --workers 1 shows which it is'
         ) from None
     report.images[split] += done
 

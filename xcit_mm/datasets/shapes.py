@@ -67,7 +67,7 @@ def make_shapes(root: str | Path, spec: ShapesSpec | None = None) -> bool:
             return False
     if root.is_file() or (root.is_dir() and any(root.iterdir())):
         raise UserError(
-            f'{root} is another shapes dataset, or a part of one: remove it, or name another folder'
+            f'{root} exists but is not this dataset: move it away, or name another folder'
         )
     require_writable(root.parent)
     temporary = TemporaryDirectory(prefix=f'.{root.name}-', dir=root.parent)

@@ -112,7 +112,7 @@ def served(
         except OSError:
             raise UserError(
                 f'the page cannot be served at {host}, port {port}: the port is in use, or the '
-                'address is not of this machine; name others: --port, --host'
+                'address is not on this machine; change --port or --host'
             ) from None
         closed = Event()
         cleaner = Thread(target=_clean, args=(Path(folder), closed), daemon=True)

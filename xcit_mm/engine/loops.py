@@ -52,9 +52,9 @@ class _Resumable:
         if not self.runner._resume and is_main_process():
             folder = set_run_aside(self.runner.work_dir)  # now that nothing can fail any more
             if folder is not None:
-                self.runner.logger.warning(f'The files of an earlier run are in {folder} now.')
+                self.runner.logger.warning(f'The files of an earlier run are now in {folder}.')
         if self._iter >= self._max_iters:
-            self.runner.logger.info('This run has reached its end; it is evaluated again.')
+            self.runner.logger.info('This run is already complete; it is only evaluated.')
         self.runner.call_hook('before_train')
         self._decide_current_val_interval()
 

@@ -157,8 +157,8 @@ class CheckedRunner(Runner):
         self.logger.info('Loaded %d of the %d tensors from %s', len(state), len(wanted), filename)
         if initial:
             self.logger.warning(
-                'These keep their initial values, because %s has them in another size or not at '
-                'all: %s',
+                'These keep their initial values, as they are missing from %s or have another '
+                'size: %s',
                 filename,
                 ', '.join(modules_of(initial)),
             )

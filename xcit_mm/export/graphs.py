@@ -1,4 +1,4 @@
-"""What an ONNX file computes: from pixels, which it normalizes, to maps or labels."""
+"""What an ONNX file computes: from pixels, which it normalises, to maps or labels."""
 
 import copy
 
@@ -19,9 +19,9 @@ class Graph(nn.Module):
         self.model = model
 
     def normalize(self, image: Tensor) -> Tensor:
-        """Normalize images (B, 3, H, W) as the config says."""
+        """Normalise images (B, 3, H, W) as the config says."""
         preprocessor = self.model.data_preprocessor
-        if not hasattr(preprocessor, 'mean'):  # the config does not normalize
+        if not hasattr(preprocessor, 'mean'):  # the config does not normalise
             return image
         return (image - preprocessor.mean) / preprocessor.std
 

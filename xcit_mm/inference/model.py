@@ -97,7 +97,7 @@ class Model:
             height, width = image.shape[:2]
             raise UserError(
                 f'an image of {width}x{height} pixels cannot be resized as the config says '
-                f'({reason(error)}); let the model see its own size with --full-size'
+                f'({reason(error)}); skip the resizing with --full-size'
             ) from None
 
     def _predict(
@@ -130,7 +130,7 @@ def load_model(
 
     Args:
         config: Path of a config file.
-        checkpoint: File or URL of a released model, or of what a training of this config wrote.
+        checkpoint: File or URL of a released model, or of a checkpoint of this config.
         device: 'cpu', 'cuda', 'cuda:1'; None: the GPU if there is one, else the CPU.
         options: Dotted names and values that replace those of the config.
         trust_checkpoint: Whether to read a file that holds more than weights, and run code in it.

@@ -48,7 +48,7 @@ def read_video(path: str) -> tuple[int, float, Iterator[np.ndarray]]:
             _, frame = capture.read()
         if number < COMPLETE * length:
             done = f'{number} of {length} frames'
-            raise UserError(f'{path}: it is cut off after {done}, which are done')
+            raise UserError(f'{path}: it is cut off after {done}, which are kept')
 
     return length, rate if 0 < rate <= MAX_RATE else DEFAULT_RATE, frames()
 

@@ -27,7 +27,7 @@ OPERATORS = (
 EXTENSION = 'mmcv._ext'
 SWITCH = 'XCIT_MM_MMCV_FALLBACK'
 NOTICE = (
-    'mmcv has no compiled operators here: torchvision does nms and roi_align, plain PyTorch '
+    'mmcv has no compiled operators here: torchvision provides nms and roi_align, PyTorch '
     'soft_nms and sigmoid_focal_loss, everything else needs a compiled mmcv '
     f'({SWITCH}=0 switches this off).'
 )
@@ -64,7 +64,7 @@ class _StandIn(ModuleType):
 
         def needs_compiled_mmcv(*args, **kwargs):
             raise MissingOperatorError(
-                f'mmcv.ops: {name} exists in compiled mmcv only, and {EXTENSION} is not there; '
+                f'mmcv.ops: {name} needs compiled mmcv, but {EXTENSION} is missing; '
                 'build mmcv with its operators (MMCV_WITH_OPS=1) or use a model without it'
             )
 

@@ -58,7 +58,7 @@ class FourierPosition(nn.Module):
     """Sinusoidal encoding of y and x, projected to the channels of the tokens (section 3.3).
 
     Coordinates 1..H are scaled to (0, 2 pi], so that an encoding means the same relative place at
-    every resolution. The sum of projections of y and of x is that of (y, x), at H + W places only.
+    every resolution. y and x are projected separately and added: H + W projections, not H * W.
 
     Shape:
         Size (H, W) in tokens to (1, C, H, W), the same for every image of a batch.

@@ -1,4 +1,4 @@
-"""Curves, pictures and metrics of trainings on one page."""
+"""Curves, pictures and metrics of runs on one page."""
 
 from .page import write_page
 from .plots import draw_png

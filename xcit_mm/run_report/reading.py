@@ -66,7 +66,7 @@ def read_runs(folders: Sequence[Path]) -> tuple[list[Run], list[UserError]]:
 def read_run(folder: Path, name: str | None = None) -> Run:
     """Read a run, which may still be going or may have been killed; see :func:`read_runs`."""
     if not folder.exists():
-        raise UserError(f'{folder} does not exist: name the work dir of a training')
+        raise UserError(f'{folder} does not exist: name the work dir of a run')
     losses, metrics = ([line for _, line in read_lines(folder / f)] for f in (LOSSES, METRICS))
     if not losses and not metrics:
         raise NoRunError(f'{folder} holds no run: no line in {LOSSES} or {METRICS}')

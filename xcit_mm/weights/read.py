@@ -18,7 +18,7 @@ from .pickles import ALIAS, VALIDATED, UnreadableError, checked_pickle
 
 TIMM = 'timm://'
 OLD_FORMAT = (
-    'it is not a zip archive, which PyTorch writes since version 1.6; if you trust its source, '
+    'it is not a zip archive, the format since PyTorch 1.6; if you trust its source, '
     'write it again with torch.save(torch.load(OLD, weights_only=False), NEW), or pass '
     '--trust-checkpoint (trusted=True in init_cfg)'
 )

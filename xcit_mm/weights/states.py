@@ -68,7 +68,7 @@ def model_state(checkpoint: Any, path: str | Path) -> dict[str, Tensor]:
     state = next((value for value in wrapped if isinstance(value, Mapping)), state)
     if not any(isinstance(value, Tensor) for value in state.values()):
         raise UserError(
-            f'the checkpoint {path} holds no state dict, by itself or under one of {WRAPPERS}'
+            f'the checkpoint {path} holds no state dict, directly or under one of {WRAPPERS}'
         )
     weights: dict[str, Tensor] = {}
     for key, value in state.items():

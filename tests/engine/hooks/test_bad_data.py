@@ -70,7 +70,7 @@ def run_arguments(root, tmp_path) -> dict:
 def test_a_training_stops_at_too_much_bad_data(root, run_arguments):
     planted = plant_coco(root)
     lost = f'{planted[annotations.BROKEN_MASK]} x {annotations.BROKEN_MASK}'
-    message = rf'train2017\.json: .*{lost}.* or allow such a share with max_bad_share'
+    message = rf'train2017\.json: .*{lost}.* or allow this share with max_bad_share'
     with pytest.raises(UserError, match=message):
         train(DETECTOR, **run_arguments)
     plant_ade(root)

@@ -109,7 +109,7 @@ class CheckedLoader(DataLoader):
 
     def report(self, samples: list[BadSample]) -> None:
         raise UserError(
-            f'{", ".join(map(str, samples))}; metrics without it could not be compared: repair the '
+            f'{", ".join(map(str, samples))}; metrics without it are not comparable: repair the '
             'file, or remove it from the annotations'
         )
 
@@ -122,7 +122,7 @@ class CheckedLoader(DataLoader):
         if self.timeout and seconds >= self.timeout:
             raise UserError(
                 f'the {self.num_workers} processes that load data have given no batch for '
-                f'{seconds:.0f} seconds: is the disk there? num_workers=0 of the dataloader loads '
+                f'{seconds:.0f} seconds: check the disk; num_workers=0 of the dataloader loads '
                 'without them, timeout=SECONDS waits longer'
             )
 

@@ -19,7 +19,7 @@ INTERVAL = 50  # iterations after which the processes exchange and log their bad
 
 @HOOKS.register_module()
 class BadDataHook(Hook):
-    """Name every bad sample once that a training has replaced by another.
+    """Name, once, every bad sample that was replaced in training.
 
     Stops the run if more of the training data is bad than the config's ``max_bad_share``, and
     before the run if so many annotations are lost that the file probably has another format.
@@ -72,7 +72,7 @@ def _check_annotations(dataset: Any, max_bad_share: float) -> None:
         why = dataset.misplaced(max(LOST_SHARE, max_bad_share))
         if why is not None:
             raise UserError(
-                f'{dataset.ann_file}: {why}. Repair them, or allow such a share with '
+                f'{dataset.ann_file}: {why}. Repair them, or allow this share with '
                 f'max_bad_share; {REMEDY}'
             )
         return

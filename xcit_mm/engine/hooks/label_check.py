@@ -34,8 +34,8 @@ class LabelCheckHook(Hook):
                 continue
             if labels.ndim != 3 or len(labels) != 1:
                 raise UserError(
-                    f'{sample.seg_map_path}: the labels have the shape {tuple(labels.shape)}, as '
-                    'of a colour image: write an image of numbers, the class of each pixel'
+                    f'{sample.seg_map_path}: the labels have the shape {tuple(labels.shape)}, '
+                    'like a colour image: write the class number of each pixel instead'
                 )
             is_class = (labels >= 0) & (labels < num_classes)
             wrong = labels[~is_class & (labels != head.ignore_index)]

@@ -36,7 +36,7 @@ COCO_COLUMNS = dict(
 
 @HOOKS.register_module()
 class ReportHook(Hook):
-    """Log the last metrics as a table; of a training write ``run.json`` and ``report.html``."""
+    """Log the last metrics as a table; for training, write ``run.json`` and ``report.html``."""
 
     priority = order.REPORT
 
