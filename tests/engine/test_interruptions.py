@@ -5,12 +5,11 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
 import torch
-from helpers import ROOT, wait_until
+from helpers import ROOT, wait_until_session_ends
 from helpers.runs import DETECTOR, SEGMENTOR, Running, options, run_script, steps, weights
 
 SMALL = """
@@ -55,8 +54,7 @@ def test_a_run_that_is_killed_repeatedly_ends_like_an_uninterrupted_one(
     assert (killed / 'losses.jsonl').read_text() == (whole / 'losses.jsonl').read_text()
     assert steps(whole) == list(range(1, iterations + 1))
     # The data workers of the killed processes end, too.
-    session = ['pgrep', '--session', str(running.process.pid)]
-    wait_until(lambda: subprocess.run(session, capture_output=True).returncode == 1)
+    wait_until_session_ends(running.process.pid)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """What the tests share: places, bounds, and comparisons of tensors."""
 
+import subprocess
 import time
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
@@ -32,6 +33,12 @@ def wait_until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline, 'the condition is never met'
         time.sleep(0.02)
+
+
+def wait_until_session_ends(pid: int) -> None:
+    """Wait until a process that began a session, and all processes that it started, have ended."""
+    command = ['pgrep', '--session', str(pid)]
+    wait_until(lambda: subprocess.run(command, capture_output=True).returncode == 1)
 
 
 def relative_error(value: Tensor, reference: Tensor) -> float:

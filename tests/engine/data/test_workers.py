@@ -8,10 +8,12 @@ import subprocess
 import time
 from collections.abc import Iterator
 from itertools import islice
+from tempfile import TemporaryFile
 
 import pytest
 import torch
-from helpers import PATIENCE, wait_until
+from helpers import PATIENCE, wait_until, wait_until_session_ends
+from helpers.tool_server import Process
 from helpers.toy import ToyDataset
 from mmengine.dataset import DefaultSampler, pseudo_collate
 from torch.utils.data import DataLoader
@@ -55,6 +57,52 @@ def loader(failure: str, workers: int = 1, training: bool = True, **kwargs) -> C
     kwargs |= dict(sampler=sampler, collate_fn=pseudo_collate, num_workers=workers)
     inner = DataLoader(dataset, **kwargs)
     return training_loader(inner, 7, endless=True) if training else evaluation_loader(inner)
+
+
+SLOW_MODULE = """
+import time
+from pathlib import Path
+
+Path(__file__).with_name('imported').touch()
+time.sleep(2)
+"""
+PROGRAM = """
+import multiprocessing, os, signal, sys, time
+from pathlib import Path
+
+from xcit_mm.engine.data.workers import start_fork_server
+
+sys.path.append({folder!r})
+multiprocessing.set_start_method('forkserver')
+start_fork_server('slow')
+while not Path({folder!r}, 'imported').exists():
+    time.sleep(0.01)
+lock = multiprocessing.Lock()
+worker = multiprocessing.Process(target=print, args=('loaded', lock))
+"""
+IGNORED = """
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+os.killpg(0, signal.SIGINT)
+worker.start()
+worker.join()
+"""
+INTERRUPTED = """
+signal.signal(signal.SIGALRM, lambda *_: sys.exit())
+signal.alarm(1)
+worker.start()
+"""
+
+
+@pytest.mark.parametrize(('end', 'printed'), [(IGNORED, 'loaded <Lock'), (INTERRUPTED, '')])
+def test_ctrl_c_while_the_fork_server_imports_leaves_no_traceback(tmp_path, end, printed):
+    """It reaches all processes. The run finishes its step, or ends before its workers start."""
+    (tmp_path / 'slow.py').write_text(SLOW_MODULE)
+    with TemporaryFile('w+') as output:
+        process = Process(['-c', PROGRAM.format(folder=str(tmp_path)) + end], output, output)
+        assert process.wait() == 0
+        wait_until_session_ends(process.pid)
+        output.seek(0)
+        assert output.read()[: len(printed) or None] == printed
 
 
 @pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])

@@ -8,7 +8,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from typing import Any
 
 from torch.utils.data import DataLoader
@@ -30,11 +30,12 @@ def start_fork_server(module: str) -> None:
     if multiprocessing.get_start_method() != 'forkserver':
         return
     multiprocessing.set_forkserver_preload(['xcit_mm.engine.data.preload'])
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    resource_tracker.ensure_running()  # the server starts it, too, and it would unblock the signals
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGINT])
     # Before Python 3.13 the server does not have the path of this process.
     path = os.pathsep.join(filter(None, sys.path))
     with variables({PRELOAD: module, 'PYTHONPATH': path}):
-        forkserver.ensure_running()  # with SIGTERM blocked, which it and its workers outlive
+        forkserver.ensure_running()  # it and its workers outlive both, also while they import
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
