@@ -122,7 +122,8 @@ def test_the_tool_reports_what_it_cut_dropped_and_wrote(prepare, yolo, tmp_path)
         'Duplicate objects dropped: 1',
         'Images without a label file, used as background: 1',
         f'Everything was written to {tmp_path}/out',
-        'Train:',
+        'Read every image, then train:',
+        f'    tools/check_dataset.py {tmp_path}/out/out.py',
         f'    tools/train.py {tmp_path}/out/out.py',
     ]
     boxes = [annotation['bbox'] for annotation in read(tmp_path / 'out', 'train')['annotations']]
@@ -340,3 +341,5 @@ def test_a_folder_that_cannot_be_converted_is_one_sentence(yolo, tmp_path):
         YoloDataset(tmp_path)
     with pytest.raises(UserError, match='has no folder Annotations'):
         VocDataset(tmp_path)
+    with pytest.raises(UserError, match=r'gone/data\.yaml does not exist \(looked in'):
+        YoloDataset(tmp_path / 'gone/data.yaml')

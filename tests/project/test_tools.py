@@ -186,7 +186,7 @@ def files(tmp_path_factory) -> Path:
     ('command', 'message'),
     [
         ('train.py configs/gone.py', 'configs/gone.py'),
-        ('train.py configs/mask_rcnn_xcit_s12_8_3x.py', 'cocodataset.org'),
+        ('train.py configs/mask_rcnn_xcit_s12_8_3x.py', 'tools/prepare_data.py coco --root'),
         ('train.py {config} --work-dir {files}/t12.pth', '{files}/t12.pth'),
         ('train.py {config} --resume', '{out} holds no checkpoint'),
         ('train.py {config} --cfg-options model.backbone.arch=b12', "arch='b12'"),

@@ -18,7 +18,9 @@ def table(measurements: Sequence[Measurement], mode: str) -> str:
     """Lay out the time per image and the peak memory of a mode as a Markdown table."""
     cells = {(m.model, m.size): _cell(m) for m in measurements if m.mode == mode}
     models, sizes = (list(dict.fromkeys(key)) for key in zip(*cells, strict=True))
-    rows = [[f'{mode}: ms an image / MiB at peak', *(f'{h}x{w}' for h, w in sizes)]]
+    rows = [
+        [f'{mode}: ms per image / peak MiB beyond the weights', *(f'{h}x{w}' for h, w in sizes)]
+    ]
     rows += [[model, *(cells[model, size] for size in sizes)] for model in models]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     rows.insert(1, ['-' * width for width in widths])

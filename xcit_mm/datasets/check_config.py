@@ -72,7 +72,8 @@ def check_classes(cfg: Config, splits: tuple[str, ...]) -> None:
                 if num_classes != len(classes):
                     raise UserError(
                         f'{head}.num_classes={num_classes}, but the {split} dataset has '
-                        f'{len(classes)} classes ({", ".join(classes)})'
+                        f'{len(classes)} classes ({", ".join(classes)}): set '
+                        f'num_classes={len(classes)} there'
                     )
 
 

@@ -82,8 +82,11 @@ class LabelledDataset(ABC):
     It raises a LabelError for a file or a label that cannot be used.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = absolute(folder)  # the ``data_root`` of the config
+    def __init__(self, source: Path) -> None:
+        if not source.exists():
+            raise UserError(f'{source} does not exist (looked in {Path.cwd()})')
+        # The ``data_root`` of the config.
+        self.folder = absolute(source if source.is_dir() else source.parent)
         self.classes: list[str] = []  # in the order of the config; empty: those of the objects
         self.splits: dict[str, list[Path]] = {}  # absolute paths of images, by a name of SPLITS
         self.labels: dict[Path, Path] = {}  # the label file of each image
@@ -195,7 +198,9 @@ def convert(dataset: LabelledDataset, root: str | Path, base: Path, skip_bad: bo
         lines.append(f'{split}.json: {len(images)} images, {counts.total()} objects: {listed}')
     lines += [f'{remark}: {count}' for remark, count in dataset.remarks.items() if count]
     lines.append(_write_files(root, {path: text.encode() for path, text in files.items()}))
-    for line in (*lines, 'Train:', f'    tools/train.py {shlex.quote(str(config))}'):
+    path = shlex.quote(str(config))
+    lines += ['Read every image, then train:', f'    tools/check_dataset.py {path}']
+    for line in (*lines, f'    tools/train.py {path}'):
         print(printable(line))
 
 

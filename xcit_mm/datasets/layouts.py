@@ -101,7 +101,7 @@ class YoloDataset(LabelledDataset):
 
     def __init__(self, source: str | Path) -> None:
         source = Path(source)
-        super().__init__(source if source.is_dir() else source.parent)
+        super().__init__(source)
         splits = ('train', 'val', 'test')
         names = ('data.yaml', 'data.yml', 'classes.txt', 'labels/classes.txt')
         files = [source / name for name in names] if source.is_dir() else [source]

@@ -8,8 +8,8 @@ from ..errors import printable
 
 # The start of mmengine's messages of a hundred lines: the environment, the config, the hooks.
 LONG = ('\n' + '-' * 60 + '\nSystem environment', 'Config:\n', 'Hooks will be executed')
-# Four lines for every parameter with options of its own, which are hundreds.
-NOISE = 'paramwise_options'
+# Four lines for each of hundreds of parameters with options, and mmengine's notes on its own code.
+NOISE = ('paramwise_options', '"FileClient" will be deprecated', '"HardDiskBackend" is the alias')
 
 
 def keep_readable(logger: Logger) -> None:

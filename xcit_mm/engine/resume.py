@@ -68,7 +68,9 @@ def require_checkpoints(work_dir: str) -> None:
     if not has_checkpoints(work_dir):
         earlier = sorted(map(str, Path(work_dir).glob(f'{EARLIER}*')))
         hint = f'; earlier runs are in --work-dir {", ".join(earlier)}' if earlier else ''
-        raise UserError(f'--resume: {work_dir} holds no checkpoint to resume from{hint}')
+        raise UserError(
+            f'--resume: {work_dir} holds no checkpoint to resume from: leave out --resume{hint}'
+        )
 
 
 def set_run_aside(work_dir: str) -> Path | None:

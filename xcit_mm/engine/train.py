@@ -94,6 +94,8 @@ def test(
     with config_errors(cfg), read_all_safely(cfg.trust_checkpoint):
         runner = build_runner(cfg, notes)
         metrics = runner.test()
+    if show_dir is not None:
+        runner.logger.info('pictures    %s', show_dir)
     if out is not None and is_main_process():
         write_metrics(Path(out), config, checkpoint, metrics, runner.test_loop.evaluator)
         runner.logger.info('metrics     %s', out)

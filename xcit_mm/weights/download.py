@@ -21,16 +21,16 @@ def is_url(path: str) -> bool:
     return path.startswith(('http://', 'https://'))
 
 
-def download(url: str) -> Path:
+def download(url: str, otherwise: str = '') -> Path:
     """Download a checkpoint into mmengine's cache, once, and return its path.
 
-    Processes that ask for the same file wait for the first one. An interrupted download is resumed
+    ``otherwise`` is the end of the remedy if that fails. Processes that ask for the same file wait
+    for the first one. An interrupted download is resumed
     if the server allows it.
     """
     target = cache_path(url)
     remedy = (
-        f'download it on another machine and save it as {target}, or name the local file (for a '
-        'training with --cfg-options pretrained=FILE, or pretrained=None for random weights)'
+        f'download it on another machine and save it as {target}, or name the local file{otherwise}'
     )
     with writing_to(target.parent):
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -10,10 +10,13 @@ from mmengine.logging import print_log
 from mmengine.runner import CheckpointLoader
 from torch import nn
 
-from ..errors import UserError
+from ..errors import UserError, did_you_mean
 from .download import download, is_url
 from .read import TIMM, read_checkpoint
 from .states import PYRAMID, backbone_state, model_state, modules_of, require_same_tensors
+
+# What to do if the weights that the backbone starts from cannot be downloaded.
+RANDOM = ' (--cfg-options pretrained=FILE; for random weights: --cfg-options pretrained=None)'
 
 
 def load_pretrained(backbone: nn.Module, path: str | Path | None, trusted: bool = False) -> None:
@@ -45,18 +48,22 @@ def download_pretrained(cfg: Config) -> list[str]:
         return ['The backbone starts from random weights: init_cfg names no checkpoint.']
     checkpoint = init_cfg.get('checkpoint')
     if isinstance(checkpoint, str) and not checkpoint.startswith(TIMM):
-        require_file(checkpoint)
+        require_file(checkpoint, RANDOM)
     return []
 
 
-def require_file(checkpoint: str) -> None:
-    """Make sure that a checkpoint is on this machine, and download it from a URL."""
+def require_file(checkpoint: str, otherwise: str = '') -> None:
+    """Make sure that a checkpoint is on this machine, and download it from a URL.
+
+    ``otherwise`` is the end of the remedy if that fails.
+    """
     path = Path(checkpoint).expanduser()
     if is_url(checkpoint):
-        download(checkpoint)
+        download(checkpoint, otherwise)
     elif not path.is_file():
         problem = 'is not a regular file' if path.exists() else 'does not exist'
-        raise UserError(f'the checkpoint {checkpoint} {problem} (looked in {Path.cwd()})')
+        hint = did_you_mean(path.name, [file.name for file in path.parent.glob('*.pth')])
+        raise UserError(f'the checkpoint {checkpoint} {problem} (looked in {Path.cwd()}){hint}')
 
 
 @contextmanager

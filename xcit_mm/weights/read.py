@@ -50,6 +50,8 @@ def read_checkpoint(path: str | Path, map_location: Any = 'cpu', trusted: bool =
         raise
     except UnreadableError as error:
         why = str(error)
+    except FileNotFoundError:
+        why = f'it does not exist (looked in {Path.cwd()})'
     except OSError as error:
         why = reason(error)
     except Exception as error:  # of zipfile, torch.load, pickle or safetensors

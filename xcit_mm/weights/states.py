@@ -143,7 +143,8 @@ def require_same_tensors(
     if differ:
         raise UserError(
             f'{path} does not hold the weights of this model ({len(differ)} tensors differ): '
-            f'the file has {_summary(state, differ)}; the model has {_summary(model, differ)}'
+            f'the file has {_summary(state, differ)}; the model has {_summary(model, differ)}: '
+            'take the config and the file of one model'
         )
     require_finite(state, path)
 

@@ -7,7 +7,7 @@ from mmengine.config import Config
 from mmengine.utils import is_seq_of
 
 from ...datasets.check_config import check_classes, check_data
-from ...environment import require_framework
+from ...environment import require, require_framework
 from ...errors import UserError
 from ...models.archs import ARCHS
 from ...weights.pretrained import require_file
@@ -31,6 +31,8 @@ def check(cfg: Config, task: str) -> None:
         check_counts(cfg)
         check_single_images(cfg)
     check_channels(cfg)
+    if 'tensorboard' in cfg.default_hooks:
+        require('tensorboard')
     if cfg.get('resume') and not cfg.get('load_from'):
         require_checkpoints(cfg.work_dir)
     check_data(cfg, SPLITS[task])
