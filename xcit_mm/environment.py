@@ -4,6 +4,7 @@ import importlib
 import io
 import logging
 import os
+import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
@@ -24,6 +25,7 @@ BUILT_ON = {
 # For each package that only some tools need, the extra of setup.py that installs it.
 EXTRAS = dict.fromkeys(('onnx', 'onnxruntime', 'onnxscript'), 'export')
 EXTRAS |= {'tensorboard': 'vis', 'gradio': 'demo'}
+_quiet_lock = threading.RLock()  # what is hidden is hidden for the whole process
 
 
 def require(module: str) -> None:
@@ -117,14 +119,15 @@ def quiet() -> Iterator[None]:
 
     An example is onedl-mmdetection's "Line NMS is not compiled ... you need to recompile".
     """
-    previous = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
-            warnings.simplefilter('ignore')
-            yield
-    finally:
-        logging.disable(previous)
+    with _quiet_lock:
+        previous = logging.root.manager.disable
+        logging.disable(logging.WARNING)
+        try:
+            with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
+                warnings.simplefilter('ignore')
+                yield
+        finally:
+            logging.disable(previous)
 
 
 @contextmanager

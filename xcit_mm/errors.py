@@ -3,6 +3,7 @@
 import difflib
 import signal
 from collections.abc import Iterable
+from pathlib import Path
 
 MAX_LINE = 2000  # characters of a line of a message
 MAX_QUOTED = 200  # characters of what it quotes from a file
@@ -35,6 +36,11 @@ def did_you_mean(name: str, choices: Iterable[str], cutoff: float = 0.6) -> str:
     """
     closest = difflib.get_close_matches(name, list(choices), n=1, cutoff=cutoff)
     return f'; did you mean {closest[0]}?' if closest else ''
+
+
+def looked_in(path: str | Path) -> str:
+    """Return where a relative path was looked for, as the end of a sentence."""
+    return '' if Path(path).is_absolute() else f' (looked in {Path.cwd()})'
 
 
 def reason(error: Exception) -> str:

@@ -341,5 +341,5 @@ def test_a_folder_that_cannot_be_converted_is_one_sentence(yolo, tmp_path):
         YoloDataset(tmp_path)
     with pytest.raises(UserError, match='has no folder Annotations'):
         VocDataset(tmp_path)
-    with pytest.raises(UserError, match=r'gone/data\.yaml does not exist \(looked in'):
+    with pytest.raises(UserError, match=r'gone/data\.yaml does not exist$'):
         YoloDataset(tmp_path / 'gone/data.yaml')

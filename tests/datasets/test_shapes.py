@@ -1,5 +1,7 @@
 """The built-in dataset: correct annotations, reproducible images, and no half-written folder."""
 
+import shutil
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -51,16 +53,22 @@ def test_an_interruption_leaves_nothing(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_what_another_process_has_drawn_meanwhile_stays(tmp_path, monkeypatch):
+def test_what_another_process_draws_meanwhile_is_used_or_stays(tmp_path, monkeypatch):
     def draw(root, spec):
         original(root, spec)
-        original(tmp_path / 'shapes', spec)
+        monkeypatch.undo()
+        make_shapes(tmp_path / 'shapes', theirs)
 
     original = shapes._draw_dataset
-    monkeypatch.setattr(shapes, '_draw_dataset', draw)
-    with pytest.raises(UserError, match=r'shapes cannot be written to .*not empty'):
-        make_shapes(tmp_path / 'shapes', SPEC)
-    assert [path.name for path in tmp_path.iterdir()] == ['shapes']
+    for theirs in (SPEC, replace(SPEC, seed=6)):
+        monkeypatch.setattr(shapes, '_draw_dataset', draw)
+        if theirs == SPEC:
+            assert not make_shapes(tmp_path / 'shapes', SPEC)
+            shutil.rmtree(tmp_path / 'shapes')
+        else:
+            with pytest.raises(UserError, match=r'shapes cannot be written to .*not empty'):
+                make_shapes(tmp_path / 'shapes', SPEC)
+            assert not make_shapes(tmp_path / 'shapes', theirs)
 
 
 def test_annotations_of_coco_and_ade_agree(shapes_root):

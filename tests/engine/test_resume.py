@@ -107,7 +107,7 @@ class SignalInValidationHook(Hook):
                 hook.after_val_iter(runner)
 
 
-def test_the_repeated_validation_of_a_resumed_run_stops_at_a_signal(tmp_path):
+def test_the_step_that_a_run_resumes_from_counts_as_saved_at_a_signal(tmp_path):
     interrupted(tmp_path, 3)
     interrupts = hooks(dict(type='InterruptHook'), dict(type='SignalInValidationHook'))
     path, _, _ = newest_checkpoint(str(tmp_path))

@@ -1,6 +1,7 @@
 """ONNX files compute in onnxruntime what mmdet and mmseg do in PyTorch, at any size."""
 
 import json
+from functools import cache
 
 import numpy as np
 import pytest
@@ -96,16 +97,21 @@ def export(kind, folder):
     return exported, load_model(config, checkpoint, 'cpu').module, session
 
 
+@pytest.fixture(scope='module')
+def exports(tmp_path_factory):
+    return cache(lambda name: export(name, tmp_path_factory.mktemp(name)))
+
+
 @pytest.fixture(
     scope='module', params=[pytest.param(n, marks=pytest.mark.slow) for n in ('sem_fpn', 'upernet')]
 )
-def segmentor(request, tmp_path_factory):
-    return export(request.param, tmp_path_factory.mktemp(request.param))
+def segmentor(request, exports):
+    return exports(request.param)
 
 
 @pytest.fixture(scope='module')
-def detector(tmp_path_factory):
-    return export('detector', tmp_path_factory.mktemp('detector'))
+def detector(exports):
+    return exports('detector')
 
 
 def pixels(batch, height, width):

@@ -13,7 +13,8 @@ from helpers.random_weights import DETECTOR, SEGMENTOR
 from PIL import Image
 from pycocotools.coco import COCO
 
-from xcit_mm import UserError
+from xcit_mm import UserError, mmcv_ops
+from xcit_mm.errors import MissingOperatorError
 from xcit_mm.inference import Detections, Segmentation
 from xcit_mm.inference.infer import infer
 from xcit_mm.inference.model import Model
@@ -209,6 +210,13 @@ def test_wrong_input_as_a_whole_is_an_error(weights, photos, tmp_path, change, m
     with pytest.raises(UserError, match=message):
         infer(checkpoint=weights[SEGMENTOR], **{**arguments, **change})
     assert not (tmp_path / 'out').exists()
+
+
+@pytest.mark.skipif(not mmcv_ops.is_active(), reason='mmcv is compiled')
+def test_an_operator_that_is_missing_is_an_error_and_not_a_bad_image(weights, photos, tmp_path):
+    options = {'model.roi_head.mask_roi_extractor.roi_layer.pool_mode': 'max'}
+    with pytest.raises(MissingOperatorError, match="pool_mode='max' exists in compiled mmcv only"):
+        infer(DETECTOR, weights[DETECTOR], [str(photos)], tmp_path / 'out', options=options)
 
 
 def test_labels_of_more_than_256_classes_have_16_bits_and_a_wide_picture_is_a_png(tmp_path):

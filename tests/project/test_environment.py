@@ -1,9 +1,11 @@
 """Packages that are missing or do not fit: the reason and what to install."""
 
+import logging
 import os
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -97,3 +99,28 @@ def test_both_families_in_one_environment_are_refused(monkeypatch):
     monkeypatch.setattr(environment, 'installed', lambda package: '1.0')
     with pytest.raises(DependencyError, match=r'pip uninstall -y onedl-mmengine.*mmdet'):
         environment.require_one_stack()
+
+
+def test_two_threads_that_hide_messages_leave_them_shown():
+    inside, leave = threading.Event(), threading.Event()
+
+    def first() -> None:
+        with environment.quiet():
+            inside.set()
+            leave.wait()
+
+    def second() -> None:
+        with environment.quiet():
+            leave.set()
+            threads[0].join()
+
+    before = sys.stdout
+    threads = [threading.Thread(target=first), threading.Thread(target=second)]
+    threads[0].start()
+    inside.wait()
+    threads[1].start()
+    leave.wait(0.5)  # the second waits for the first
+    leave.set()
+    for thread in threads:
+        thread.join()
+    assert sys.stdout is before and not logging.root.manager.disable

@@ -152,7 +152,7 @@ def test_a_file_that_is_no_checkpoint_is_refused(tmp_path, data, message, truste
 
 
 def test_a_file_that_does_not_exist_or_is_a_pipe_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r'gone\.pth cannot be read: it does not exist \(looked in'):
+    with pytest.raises(UserError, match=r'gone\.pth cannot be read: it does not exist$'):
         read_checkpoint(tmp_path / 'gone.pth')
     os.mkfifo(tmp_path / 'a.pth')
     with pytest.raises(UserError, match='Not a regular file'):

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.progress import track
 from shapely.geometry import Polygon
 
-from ..errors import UserError, printable, reason
+from ..errors import UserError, looked_in, printable, reason
 from ..files import open_regular, read_regular, require_writable, set_aside, write_whole
 from .images import EXIF_ORIENTATION, decode
 
@@ -84,7 +84,7 @@ class LabelledDataset(ABC):
 
     def __init__(self, source: Path) -> None:
         if not source.exists():
-            raise UserError(f'{source} does not exist (looked in {Path.cwd()})')
+            raise UserError(f'{source} does not exist{looked_in(source)}')
         # The ``data_root`` of the config.
         self.folder = absolute(source if source.is_dir() else source.parent)
         self.classes: list[str] = []  # in the order of the config; empty: those of the objects

@@ -35,7 +35,7 @@ class VocDataset(LabelledDataset):
 
     def __init__(self, source: str | Path) -> None:
         super().__init__(Path(source))
-        folders = [self.folder, *sorted(self.folder.glob('*'))]
+        folders = [Path(source), *sorted(Path(source).glob('*'))]
         years = [folder for folder in folders if (folder / 'Annotations').is_dir()]
         if not years:
             raise UserError(

@@ -59,12 +59,8 @@ def make_shapes(root: str | Path, spec: ShapesSpec | None = None) -> bool:
     root, spec = Path(root).resolve(), spec or ShapesSpec()
     if spec.seed < 0:
         raise UserError(f'shapes: seed={spec.seed} is negative')
-    with suppress(OSError, ValueError, KeyError, TypeError):  # it is another folder, or none
-        is_same = json.loads((root / MANIFEST).read_text())['spec'] == asdict(spec)
-        number = spec.num_train + spec.num_val
-        files = Counter(path.suffix for path in root.rglob('*'))
-        if is_same and (files['.jpg'], files['.png'], files['.json']) == (2 * number, number, 3):
-            return False
+    if _is_drawn(root, spec):
+        return False
     if root.is_file() or (root.is_dir() and any(root.iterdir())):
         raise UserError(
             f'{root} exists but is not this dataset: move it away, or name another folder'
@@ -75,7 +71,12 @@ def make_shapes(root: str | Path, spec: ShapesSpec | None = None) -> bool:
         draft = Path(folder, 'draft')
         _draw_dataset(draft, spec)
         write_json(draft / MANIFEST, dict(spec=asdict(spec)))
-        draft.rename(root)  # raises an error if another process has drawn there meanwhile
+        try:
+            draft.rename(root)
+        except OSError:
+            if not _is_drawn(root, spec):  # by another process meanwhile
+                raise
+            return False
     return True
 
 
@@ -100,6 +101,15 @@ def label_map(shapes: list[Shape], size: int) -> np.ndarray:
         rle = coco_mask.frPyObjects([_flat(Polygon(shape.outline))], size, size)[0]
         labels[coco_mask.decode(rle) > 0] = shape.category + 2
     return labels
+
+
+def _is_drawn(root: Path, spec: ShapesSpec) -> bool:
+    with suppress(OSError, ValueError, KeyError, TypeError):  # it is another folder, or none
+        is_same = json.loads((root / MANIFEST).read_text())['spec'] == asdict(spec)
+        number = spec.num_train + spec.num_val
+        files = Counter(path.suffix for path in root.rglob('*'))
+        return is_same and (files['.jpg'], files['.png'], files['.json']) == (2 * number, number, 3)
+    return False
 
 
 def _place_shapes(rng: np.random.Generator, size: int) -> list[Shape]:

@@ -66,8 +66,8 @@ def has_checkpoints(work_dir: str) -> bool:
 def require_checkpoints(work_dir: str) -> None:
     """Refuse to resume in a folder without checkpoints, and name the folders of earlier runs."""
     if not has_checkpoints(work_dir):
-        earlier = sorted(map(str, Path(work_dir).glob(f'{EARLIER}*')))
-        hint = f'; earlier runs are in --work-dir {", ".join(earlier)}' if earlier else ''
+        earlier = ' or '.join(sorted(map(str, Path(work_dir).glob(f'{EARLIER}*'))))
+        hint = f', or resume an earlier run with --work-dir {earlier}' if earlier else ''
         raise UserError(
             f'--resume: {work_dir} holds no checkpoint to resume from: leave out --resume{hint}'
         )

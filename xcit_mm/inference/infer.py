@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..errors import ArgumentError, UserError, reason
+from ..errors import ArgumentError, MissingOperatorError, UserError, reason
 from ..files import DISK_FULL
 from ..predictions import Detections, Segmentation
 from .model import Model, load_model
@@ -81,6 +81,8 @@ def _predict(
     try:
         yield from zip(batch, model.predict_batch([frame.image for frame in batch]), strict=True)
         return
+    except MissingOperatorError:  # every image would fail
+        raise
     except UserError as error:
         problem = str(error)
     except (MemoryError, RuntimeError) as error:

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemaining
 
 from ..datasets.images import MAX_BYTES as MAX_FILE_BYTES
 from ..datasets.images import BadImageError, decode
-from ..errors import ArgumentError, UserError, printable, reason
+from ..errors import ArgumentError, UserError, looked_in, printable, reason
 from ..files import read_regular
 from ..http import read_url
 from ..weights.download import is_url
@@ -164,7 +164,7 @@ def read_image(source: str) -> np.ndarray:
             data = read_regular(Path(source).expanduser(), MAX_FILE_BYTES)
         return np.ascontiguousarray(decode(data)[..., ::-1])
     except FileNotFoundError:
-        raise UserError(f'{source} does not exist (looked in {Path.cwd()})') from None
+        raise UserError(f'{source} does not exist{looked_in(source)}') from None
     except OSError as error:
         raise UserError(f'{source} cannot be opened ({reason(error)})') from None
     except BadImageError as error:

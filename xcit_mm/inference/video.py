@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 
 from ..environment import variables
-from ..errors import UserError
+from ..errors import UserError, looked_in
 from ..weights.download import is_url
 
 # The containers that FFmpeg may open. FFmpeg looks at the content, not at the name: a playlist that
@@ -31,7 +31,7 @@ def read_video(path: str) -> tuple[int, float, Iterator[np.ndarray]]:
     if is_url(path):
         raise UserError(f'{path}: a video is read from a file; fetch it first')
     if not Path(path).is_file():
-        raise UserError(f'{path} does not exist (looked in {Path.cwd()})')
+        raise UserError(f'{path} does not exist{looked_in(path)}')
     with variables(FFMPEG_OPTIONS):
         capture = cv2.VideoCapture(path, cv2.CAP_FFMPEG)
     _, first = capture.read()

@@ -24,9 +24,8 @@ def is_url(path: str) -> bool:
 def download(url: str, otherwise: str = '') -> Path:
     """Download a checkpoint into mmengine's cache, once, and return its path.
 
-    ``otherwise`` is the end of the remedy if that fails. Processes that ask for the same file wait
-    for the first one. An interrupted download is resumed
-    if the server allows it.
+    Processes that ask for the same file wait for the first one. An interrupted download is resumed
+    if the server allows it. ``otherwise`` is the end of the remedy if the download fails.
     """
     target = cache_path(url)
     remedy = (

@@ -10,7 +10,7 @@ from mmengine.logging import print_log
 from mmengine.runner import CheckpointLoader
 from torch import nn
 
-from ..errors import UserError, did_you_mean
+from ..errors import UserError, did_you_mean, looked_in
 from .download import download, is_url
 from .read import TIMM, read_checkpoint
 from .states import PYRAMID, backbone_state, model_state, modules_of, require_same_tensors
@@ -61,9 +61,10 @@ def require_file(checkpoint: str, otherwise: str = '') -> None:
     if is_url(checkpoint):
         download(checkpoint, otherwise)
     elif not path.is_file():
-        problem = 'is not a regular file' if path.exists() else 'does not exist'
+        if path.exists():
+            raise UserError(f'the checkpoint {checkpoint} is not a regular file')
         hint = did_you_mean(path.name, [file.name for file in path.parent.glob('*.pth')])
-        raise UserError(f'the checkpoint {checkpoint} {problem} (looked in {Path.cwd()}){hint}')
+        raise UserError(f'the checkpoint {checkpoint} does not exist{looked_in(path)}{hint}')
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..environment import require
-from ..errors import DependencyError, UserError, reason
+from ..errors import DependencyError, UserError, looked_in, reason
 from ..files import open_regular
 from .download import PICKLE_START, START, download, is_safetensors, is_url
 from .pickles import ALIAS, VALIDATED, UnreadableError, checked_pickle
@@ -51,7 +51,7 @@ def read_checkpoint(path: str | Path, map_location: Any = 'cpu', trusted: bool =
     except UnreadableError as error:
         why = str(error)
     except FileNotFoundError:
-        why = f'it does not exist (looked in {Path.cwd()})'
+        why = f'it does not exist{looked_in(file)}'
     except OSError as error:
         why = reason(error)
     except Exception as error:  # of zipfile, torch.load, pickle or safetensors

@@ -63,8 +63,10 @@ SLOW_MODULE = """
 import time
 from pathlib import Path
 
-Path(__file__).with_name('imported').touch()
-time.sleep(2)
+folder = Path(__file__).parent
+(folder / 'imported').touch()
+while not (folder / 'go').exists():
+    time.sleep(0.01)
 """
 PROGRAM = """
 import multiprocessing, os, signal, sys, time
@@ -78,11 +80,12 @@ start_fork_server('slow')
 while not Path({folder!r}, 'imported').exists():
     time.sleep(0.01)
 lock = multiprocessing.Lock()
-worker = multiprocessing.Process(target=print, args=('loaded', lock))
+worker = multiprocessing.Process(target=print, args=('loaded', lock, b' ' * {size}))
 """
 IGNORED = """
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 os.killpg(0, signal.SIGINT)
+Path({folder!r}, 'go').touch()
 worker.start()
 worker.join()
 """
@@ -93,13 +96,22 @@ worker.start()
 """
 
 
-@pytest.mark.parametrize(('end', 'printed'), [(IGNORED, 'loaded <Lock'), (INTERRUPTED, '')])
-def test_ctrl_c_while_the_fork_server_imports_leaves_no_traceback(tmp_path, end, printed):
+@pytest.mark.parametrize(
+    ('end', 'size', 'printed'),
+    [
+        (IGNORED, 1, 'loaded <Lock'),
+        (INTERRUPTED, 1, ''),
+        (INTERRUPTED, 2**20, ''),  # more than a pipe holds: while the worker is described
+    ],
+)
+def test_ctrl_c_while_the_fork_server_imports_leaves_no_traceback(tmp_path, end, size, printed):
     """It reaches all processes. The run finishes its step, or ends before its workers start."""
     (tmp_path / 'slow.py').write_text(SLOW_MODULE)
+    program = (PROGRAM + end).format(folder=str(tmp_path), size=size)
     with TemporaryFile('w+') as output:
-        process = Process(['-c', PROGRAM.format(folder=str(tmp_path)) + end], output, output)
+        process = Process(['-c', program], output, output)
         assert process.wait() == 0
+        (tmp_path / 'go').touch()
         wait_until_session_ends(process.pid)
         output.seek(0)
         assert output.read()[: len(printed) or None] == printed

@@ -195,5 +195,5 @@ def test_a_new_run_sets_the_earlier_one_aside_once_it_can_begin(tmp_path):
     (folder,) = tmp_path.glob('earlier_*')
     assert names(folder) == before and (folder / 'losses.jsonl').is_file()
     (tmp_path / 'iter_1.pth').unlink()
-    with pytest.raises(UserError, match=f'earlier runs are in --work-dir {folder}'):
+    with pytest.raises(UserError, match=f'or resume an earlier run with --work-dir {folder}'):
         require_checkpoints(str(tmp_path))

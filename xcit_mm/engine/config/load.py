@@ -9,7 +9,7 @@ from mmengine.config import Config, ConfigDict
 from mmengine.runner import Runner
 
 from ...environment import quiet, remedy, require
-from ...errors import DependencyError, UserError, did_you_mean, reason
+from ...errors import DependencyError, UserError, did_you_mean, looked_in, reason
 
 # Names that a config may leave out although they are read.
 RUNNER_ARGUMENTS = {
@@ -51,7 +51,7 @@ def load_config(
     path = Path(path)
     if not path.is_file():
         hint = did_you_mean(path.name, [p.name for p in path.parent.glob('*.py')])
-        raise UserError(f'the config {path} does not exist (looked in {Path.cwd()}){hint}')
+        raise UserError(f'the config {path} does not exist{looked_in(path)}{hint}')
     cfg = _read(path)
     options = dict(options or {})
     _check_names(cfg, options, path)

@@ -3,6 +3,7 @@
 import importlib
 import os
 import sys
+from pickle import UnpicklingError
 from types import TracebackType
 
 from ...environment import quiet
@@ -10,8 +11,12 @@ from .workers import PRELOAD
 
 
 def print_error(kind: type, error: BaseException, traceback: TracebackType | None) -> None:
-    """Print why a worker cannot start, unless the run ended meanwhile and took its locks away."""
-    if kind is not FileNotFoundError:
+    """Print why a worker cannot start, unless the run has ended while it started.
+
+    Then the description of the worker is cut off, or its locks, files without a name, are gone.
+    """
+    is_lock = isinstance(error, FileNotFoundError) and error.filename is None
+    if not is_lock and not isinstance(error, (EOFError, UnpicklingError)):
         sys.__excepthook__(kind, error, traceback)
 
 

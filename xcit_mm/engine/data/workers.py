@@ -34,9 +34,11 @@ def start_fork_server(module: str) -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGINT])
     # Before Python 3.13 the server does not have the path of this process.
     path = os.pathsep.join(filter(None, sys.path))
-    with variables({PRELOAD: module, 'PYTHONPATH': path}):
-        forkserver.ensure_running()  # it and its workers outlive both, also while they import
-    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    try:
+        with variables({PRELOAD: module, 'PYTHONPATH': path}):
+            forkserver.ensure_running()  # it and its workers outlive both, also while they import
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def init_worker(init: Callable[[int], None] | None, training: int, worker: int) -> None:

@@ -11,7 +11,7 @@ from mmengine.runner import Runner
 
 from ...errors import UserError, did_you_mean
 from ...files import remove_unfinished, write_whole
-from ..resume import POINTER, has_checkpoints
+from ..resume import POINTER
 
 UNSCHEDULED = 'iter_{}.pth'  # the name of a checkpoint that the config does not ask for
 
@@ -40,7 +40,8 @@ class WholeCheckpointHook(CheckpointHook):
         runner.message_hub.pop_info('keep_ckpt_ids')  # by which mmengine removes checkpoints
         super().before_train(runner)
         # The iteration of the newest checkpoint.
-        is_saved = runner._resume and has_checkpoints(runner.work_dir)
+        source = Path(str(runner._load_from)).resolve()
+        is_saved = runner._resume and source.parent == Path(runner.work_dir).resolve()
         self.written: int | None = runner.iter if is_saved else None
         # In an out_dir of its own there may be those of an earlier run, which stay.
         templates = () if runner._resume else (self.filename_tmpl, UNSCHEDULED)
