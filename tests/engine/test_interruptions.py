@@ -25,7 +25,7 @@ custom_hooks = [dict(type='EMAHook')]
 @pytest.mark.parametrize(
     ('config', 'processes', 'kills', 'iterations'),
     [
-        (DETECTOR, 1, 6, 18),
+        (DETECTOR, 1, 6, 12),
         pytest.param(DETECTOR, 1, 20, 60, marks=pytest.mark.slow),
         pytest.param(SEGMENTOR, 2, 20, 60, marks=pytest.mark.slow),
     ],

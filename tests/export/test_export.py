@@ -102,9 +102,7 @@ def exports(tmp_path_factory):
     return cache(lambda name: export(name, tmp_path_factory.mktemp(name)))
 
 
-@pytest.fixture(
-    scope='module', params=[pytest.param(n, marks=pytest.mark.slow) for n in ('sem_fpn', 'upernet')]
-)
+@pytest.fixture(scope='module', params=['sem_fpn', 'upernet'])
 def segmentor(request, exports):
     return exports(request.param)
 
@@ -127,6 +125,7 @@ def as_loaded(images, sample):
     return dict(inputs=list(bgr), data_samples=samples)
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_a_segmentor_computes_the_logits_and_labels_of_mmseg(segmentor):
     from mmseg.structures import SegDataSample
@@ -151,6 +150,7 @@ def test_a_segmentor_computes_the_logits_and_labels_of_mmseg(segmentor):
     assert json.loads(metadata['classes'])[1:] == ['circle', 'square', 'triangle']
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_a_detector_finds_the_objects_of_mmdet(detector):
     from mmdet.models.roi_heads.mask_heads.fcn_mask_head import _do_paste_mask
@@ -182,6 +182,7 @@ def test_a_detector_finds_the_objects_of_mmdet(detector):
     assert exported.objects >= 30
 
 
+@pytest.mark.slow
 def test_a_detector_that_finds_nothing_is_compared_by_its_best_boxes(detector):
     exported, model, _ = detector
     proto = onnx.load(exported.path)
@@ -197,6 +198,7 @@ def test_a_detector_that_finds_nothing_is_compared_by_its_best_boxes(detector):
     assert 0 < max(errors.values()) <= 1e-4
 
 
+@pytest.mark.slow
 def test_the_export_compares_three_sizes_and_refuses_another_model(segmentor, detector):
     for (exported, model, _), graph, message in (
         (segmentor, SegmentorGraph, r'the output \w+ of onnxruntime differs from that of PyTorch'),

@@ -23,6 +23,7 @@ OPTIONS = {
     'default_hooks.checkpoint.interval': 1,
     'default_hooks.checkpoint.max_keep_ckpts': 3,
     'default_hooks.logger.interval': 1,
+    'default_hooks.report': None,
     'train_dataloader.batch_size': 2,
     'model.backbone.drop_path_rate': 0.2,  # random numbers in the model
     'param_scheduler.0.end': 8,
