@@ -76,7 +76,9 @@ def test_evaluation_and_a_training_step_equal_the_authors(golden, name, patch_si
 
 
 @pytest.mark.parametrize('patch_size', [16, 8])
-@pytest.mark.parametrize('arch', ARCHS)
+@pytest.mark.parametrize(
+    'arch', [pytest.param(a, marks=pytest.mark.slow if a in ('m24', 'l24') else []) for a in ARCHS]
+)
 def test_every_variant_equals_timm_with_its_weights(arch, patch_size):
     with torch.device('meta'):  # skips the slow initialisation
         reference = timm.create_model(released_name(arch, patch_size))
