@@ -1,7 +1,7 @@
 """Cases of mmcv's operators, and what compiled mmcv computes for them.
 
-With onedl-mmcv 2.3.6 compiled for the CPU (``MMCV_WITH_OPS=1``, a quarter of an hour),
-``python tests/helpers/compiled_mmcv.py tests/data/compiled_mmcv.npz`` wrote the arrays of the test.
+``python tests/helpers/compiled_mmcv.py tests/data/compiled_mmcv.npz`` wrote the arrays of the test, with
+the operators of onedl-mmcv 2.3.6 compiled for the CPU (with ``-std=c++20``, for PyTorch 2.15).
 """
 
 import sys
