@@ -1,7 +1,7 @@
 """Cases of mmcv's operators, and what compiled mmcv computes for them.
 
-``python tests/helpers/compiled_mmcv.py tests/data/compiled_mmcv.npz`` wrote the arrays of the test, with
-the operators of onedl-mmcv 2.3.6 compiled for the CPU (with ``-std=c++20``, for PyTorch 2.15).
+``python tests/helpers/compiled_mmcv.py tests/data/compiled_mmcv.npz`` wrote the arrays of the test,
+with the operators of onedl-mmcv 2.3.6 compiled for the CPU (``-std=c++20``, for PyTorch 2.15).
 """
 
 import sys
@@ -32,7 +32,7 @@ def results() -> dict[str, Tensor]:
         'strided_and_dilated': (2, 2, 2, 1, 2),
         'grouped': (1, 0, 1, 2, 4),
     }.items():
-        stride, padding, dilation, groups, deform_groups = options
+        groups, deform_groups = options[3:]
         image, weight, bias = draw(2, 4, 8, 9), draw(6, 4 // groups, 3, 3), draw(6)
         size = torch.nn.functional.conv2d(image, weight, bias, *options[:4]).shape[2:]
         offset, mask = draw(2, deform_groups * 18, *size), draw(2, deform_groups * 9, *size)
@@ -51,7 +51,8 @@ def results() -> dict[str, Tensor]:
             maps = draw(2, 3, 13, 16)
             output = ops.roi_align(maps, rois, (3, 4), 0.5, ratio, 'max', aligned)
             add(f'roi_align_max/ratio{ratio}_aligned{int(aligned)}', output, maps)
-    boxes = torch.cat([rois[:, 1:], torch.from_numpy(random.permutation(12).astype(np.float32))[:, None]], 1)
+    scores = torch.from_numpy(random.permutation(12).astype(np.float32))
+    boxes = torch.cat([rois[:, 1:], scores[:, None]], dim=1)
     groups = ops.nms_match(boxes, 0.2)
     arrays['nms_match/sizes'] = torch.tensor([len(group) for group in groups])
     arrays['nms_match/boxes'] = torch.cat(groups)
