@@ -40,6 +40,10 @@ def results() -> dict[str, Tensor]:
         add(f'deform_conv2d/{name}', output, image, offset, weight)
         output = ops.modulated_deform_conv2d(image, offset, mask, weight, bias, *options)
         add(f'modulated_deform_conv2d/{name}', output, image, offset, mask, weight, bias)
+    image, weight = draw(2, 4, 5, 6), draw(4, 4, 3, 3)
+    offset, mask = draw(2, 18, 9, 11), draw(2, 9, 9, 11)  # more than the output takes, as in DyHead
+    output = ops.modulated_deform_conv2d(image, offset, mask, weight, None, 1, 1)
+    add('modulated_deform_conv2d/offsets_of_a_finer_map', output, image, offset, mask, weight)
     for psa_type in ('collect', 'distribute'):
         masks = draw(2, 35, 4, 6)
         add(f'psa_mask/{psa_type}', ops.PSAMask(psa_type, (5, 7))(masks), masks)
