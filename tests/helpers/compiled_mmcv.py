@@ -44,6 +44,12 @@ def results() -> dict[str, Tensor]:
     offset, mask = draw(2, 18, 9, 11), draw(2, 9, 9, 11)  # more than the output takes, as in DyHead
     output = ops.modulated_deform_conv2d(image, offset, mask, weight, None, 1, 1)
     add('modulated_deform_conv2d/offsets_of_a_finer_map', output, image, offset, mask, weight)
+    image, weight, mask = draw(2, 4, 5, 6), draw(4, 4, 3, 3), draw(2, 9, 5, 6)
+    offset = torch.zeros(2, 18, 5, 6, requires_grad=True)  # where every training starts
+    output = ops.deform_conv2d(image, offset, weight, 1, 1)
+    add('deform_conv2d/zero_offsets', output, image, offset, weight)
+    output = ops.modulated_deform_conv2d(image, offset, mask, weight, None, 1, 1)
+    add('modulated_deform_conv2d/zero_offsets', output, image, offset, mask, weight)
     for psa_type in ('collect', 'distribute'):
         masks = draw(2, 35, 4, 6)
         add(f'psa_mask/{psa_type}', ops.PSAMask(psa_type, (5, 7))(masks), masks)

@@ -101,6 +101,7 @@ def modulated_deform_conv_backward(
     tensors = at_least_float32(grad_output, input, weight, offset, mask, bias)
     computed = _operators()._deform_conv2d_backward(*tensors, *_modulated(options), True)
     of_input, of_weight, of_offset, of_mask, of_bias = computed
+    of_offset = _inside(of_offset, offset, weight, _modulated(options))
     grad_input.copy_(of_input)
     grad_weight.copy_(of_weight)
     for grad, value in ((grad_offset, of_offset), (grad_mask, of_mask)):
@@ -127,8 +128,28 @@ def _backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     mask, bias = _no_mask_and_bias(input, weight)
     tensors = at_least_float32(grad_output, input, weight, offset, mask, bias)
-    arguments = *_arguments(options), False
-    return _operators()._deform_conv2d_backward(*tensors, *arguments)[:3]
+    arguments = _arguments(options)
+    computed = _operators()._deform_conv2d_backward(*tensors, *arguments, False)
+    of_input, of_weight, of_offset = computed[:3]
+    return of_input, of_weight, _inside(of_offset, offset, weight, arguments)
+
+
+def _inside(gradient: Tensor, offset: Tensor, weight: Tensor, arguments: list[int]) -> Tensor:
+    """Drop the gradient to offsets of samples one pixel outside the map, as compiled mmcv does.
+
+    There, where a padded convolution with offsets of zero samples, the value has a kink, and
+    torchvision takes the slope towards the map.
+    """
+    stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w, *_ = arguments
+    kernel_h, kernel_w = weight.shape[2:]
+    i, j, y, x = (
+        torch.arange(n, device=offset.device) for n in (kernel_h, kernel_w, *offset.shape[2:])
+    )
+    rows = i[:, None, None, None] * dilation_h + y[:, None] * stride_h - pad_h
+    columns = j[:, None, None] * dilation_w + x * stride_w - pad_w
+    starts = torch.stack(torch.broadcast_tensors(rows, columns), dim=2)  # (i, j, 2, y, x)
+    position = offset.unflatten(1, (-1, kernel_h, kernel_w, 2)) + starts
+    return gradient.where(position.flatten(1, 4) != -1, 0)
 
 
 def _operators():
