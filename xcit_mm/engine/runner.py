@@ -68,6 +68,20 @@ class CheckedRunner(Runner):
         """Build the loader of an evaluation; the loops of a training build their own."""
         return evaluation_loader(Runner.build_dataloader(*args, **kwargs))
 
+    def scale_lr(self, optim_wrapper: OptimWrapper, auto_scale_lr: dict | None = None) -> None:
+        """Scale the learning rate with the images of an update, of all iterations that it adds up.
+
+        mmengine counts those of one iteration.
+        """
+        counts = self.cfg.optim_wrapper.get('accumulative_counts', 1)
+        if counts > 1 and (auto_scale_lr or {}).get('enable'):
+            base = auto_scale_lr['base_batch_size'] / counts
+            auto_scale_lr = {**auto_scale_lr, 'base_batch_size': base}
+            self.logger.info(
+                'An update adds up %d iterations; the next line has the batch sizes of one', counts
+            )
+        super().scale_lr(optim_wrapper, auto_scale_lr)
+
     def load_or_resume(self) -> None:
         """Load weights, or resume from the newest checkpoint that the first process can read."""
         self._content: dict[str, dict] = {}  # by path, so that no file is read twice
