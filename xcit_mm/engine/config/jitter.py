@@ -44,7 +44,7 @@ def use_jitter(cfg: Config, size: Any, path: Path) -> None:
         sizes = {k: (size, size) for k, v in transform.items() if v == source.image_size}
         transform.update(sizes)
     mixed.dataset = {**dataset, 'pipeline': [*loading, *jitter]}
-    loader.update(batch_sampler=None, dataset=mixed)
+    loader.batch_sampler, loader.dataset = None, mixed
 
 
 def _name(node: dict) -> str:
