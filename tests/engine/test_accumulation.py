@@ -7,9 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.resumed_runs import DRAWS, hooks, interrupted, names, resumed
-from helpers.runs import steps
+from helpers.runs import SEGMENTOR, steps
 from helpers.toy import toy_runner
 from mmengine.optim import OptimWrapper
+
+from xcit_mm import UserError
+from xcit_mm.engine.config.check import check_recipe
+from xcit_mm.engine.config.load import load_config
 
 EMA = {'default_hooks.ema': dict(type='EMAHook', momentum=0.1)}
 ACCUMULATED = {
@@ -84,6 +88,19 @@ def test_the_learning_rate_is_scaled_with_the_images_of_an_update(tmp_path):
     runner.optim_wrapper = runner.build_optim_wrapper(runner.optim_wrapper)
     runner.scale_lr(runner.optim_wrapper, runner.auto_scale_lr)
     assert runner.optim_wrapper.get_lr()['lr'] == [pytest.approx(0.1 * 2 * 3 / 24)]
+
+
+def test_a_run_with_averaged_weights_is_not_resumed_without_them(tmp_path):
+    interrupted(tmp_path, 4, **RECIPE)
+    with pytest.raises(UserError, match=r'iter_3\.pth is of a run that averages its weights'):
+        resumed(tmp_path, **ACCUMULATED)
+
+
+@pytest.mark.parametrize('momentum', [0, 1.5, '0.1'])
+def test_a_momentum_that_is_not_a_share_is_refused(momentum):
+    cfg = load_config(SEGMENTOR, {'default_hooks.ema': dict(type='EMAHook', momentum=momentum)})
+    with pytest.raises(UserError, match=rf'ema\.momentum={momentum!r} is not between 0 and 1'):
+        check_recipe(cfg)
 
 
 def in_two_processes(folder: Path) -> None:

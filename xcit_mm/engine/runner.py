@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from mmengine.config import Config
 from mmengine.dist import all_gather_object, is_main_process, master_only
+from mmengine.hooks import EMAHook
 from mmengine.logging import MMLogger
 from mmengine.optim import OptimWrapper
 from mmengine.registry import RUNNERS
@@ -161,6 +162,11 @@ class CheckedRunner(Runner):
             state, initial = _without_other_heads(state, wanted)
         require_same_tensors(state, wanted, filename, may_be_missing=initial)
         if self._resume and 'ema_state_dict' in checkpoint:
+            if not any(isinstance(hook, EMAHook) for hook in self.hooks):
+                raise UserError(
+                    f'{filename} is of a run that averages its weights: resume it with its '
+                    'options for default_hooks.ema'
+                )
             average = checkpoint['ema_state_dict'].items()
             average = {k.removeprefix(AVERAGED): v for k, v in average if k.startswith(AVERAGED)}
             require_same_tensors(average, wanted, f'{filename} (ema_state_dict)')

@@ -147,7 +147,7 @@ def adapt_for_test(
     ``show_dir`` is a folder for a picture of every prediction, ``tta`` test-time augmentation.
     """
     notes = adapt(cfg) + _without_gpus(cfg)
-    if tta:
+    if tta and cfg.get('test_dataloader') and cfg.get('model'):  # check refuses other configs
         notes += use_tta(cfg)
     cfg.load_from, cfg.resume = checkpoint, False
     if show_dir is not None:
