@@ -5,14 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import ROOT
 from helpers.random_weights import save_random_weights
 from helpers.runs import DETECTOR, SEGMENTOR
-from mmengine.registry import MODELS
 from PIL import Image
 from pycocotools import mask as rle
 
-from xcit_mm import UserError, environment
+from xcit_mm import UserError
 from xcit_mm.engine.config.adapt import adapt_for_test
 from xcit_mm.engine.config.load import load_config
 
@@ -83,7 +81,6 @@ def test_a_detector_finds_the_same_boxes_and_masks_in_a_mirrored_image(predict, 
     output = predict(DETECTOR, *options)
     assert '3 sizes (0.5, 1.0, 1.5 of that of the test) and mirrored, merged by Inst' in output
     first, second = detections(tmp_path / 'found.segm.json', width=160)
-    print(len(first), len(second))
     assert 5 < len(first) == len(second)
     assert np.array(first) == pytest.approx(np.array(second), abs=1e-2, rel=1e-3)
 
@@ -98,5 +95,35 @@ def test_a_segmentor_predicts_the_same_labels_for_a_mirrored_image(predict, tmp_
     assert ('6 sizes (0.5, 0.75, 1.0, 1.25' in output and 'merged by SegTTAModel' in output) == tta
     labels, mirrored = (np.asarray(Image.open(tmp_path / f'labels/{i}.png')) for i in (1, 2))
     assert len(np.unique(labels)) > 1
-    print((labels == mirrored[:, ::-1]).mean())
     assert ((labels == mirrored[:, ::-1]).mean() > 0.999) == tta
+
+
+def test_the_views_follow_from_the_pipeline_of_the_test(tmp_path):
+    """Those of mmdet's RTMDet, which pads, and the own ones of a config."""
+    (tmp_path / 'rtmdet.py').write_text("_base_ = 'mmdet::rtmdet/rtmdet_tiny_8xb32-300e_coco.py'")
+    cfg = load_config(tmp_path / 'rtmdet.py')
+    del cfg.tta_pipeline, cfg.tta_model
+    note = adapt_for_test(cfg, 'a.pth', tta=True)[-1]
+    assert note.endswith('mirrored, merged by InstanceTTAModel.')
+    load, augment = cfg.test_dataloader.dataset.pipeline
+    resizes, flips, (pad,), _, (pack,) = augment.transforms
+    assert load.type == 'LoadImage'
+    assert [tuple(resize.scale) for resize in resizes] == [(320, 320), (640, 640), (960, 960)]
+    assert [flip.prob for flip in flips] == [0, 1]
+    assert tuple(pad.size) == (960, 960)
+    assert {'scale_factor', 'flip', 'flip_direction'} <= {*pack.meta_keys}
+    assert cfg.default_hooks.tta.model.tta_cfg == dict(nms=cfg.model.test_cfg.nms, max_per_img=300)
+
+    cfg = load_config(tmp_path / 'rtmdet.py')
+    notes = adapt_for_test(cfg, 'a.pth', tta=True)
+    assert notes[-1].startswith('Test-time augmentation: the views of tta_pipeline, merged by Inst')
+    assert cfg.test_dataloader.dataset.pipeline[1].transforms[0][0].scale == (640, 640)
+    assert cfg.default_hooks.tta.model.tta_cfg.max_per_img == 100
+
+
+def test_a_config_without_one_known_dataset_is_refused():
+    cfg = load_config(SEGMENTOR)
+    dataset = cfg.test_dataloader.dataset
+    cfg.test_dataloader.dataset = dict(type='ConcatDataset', datasets=[dataset, dataset])
+    with pytest.raises(UserError, match=r'--tta: the test data of .* is not one dataset'):
+        adapt_for_test(cfg, 'a.pth', tta=True)
