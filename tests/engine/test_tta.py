@@ -102,7 +102,7 @@ def test_the_views_follow_from_the_pipeline_of_the_test(tmp_path):
     """Those of mmdet's RTMDet, which pads, and the own ones of a config."""
     (tmp_path / 'rtmdet.py').write_text("_base_ = 'mmdet::rtmdet/rtmdet_tiny_8xb32-300e_coco.py'")
     cfg = load_config(tmp_path / 'rtmdet.py')
-    del cfg.tta_pipeline, cfg.tta_model
+    cfg.pop('tta_pipeline'), cfg.pop('tta_model')
     note = adapt_for_test(cfg, 'a.pth', tta=True)[-1]
     assert note.endswith('mirrored, merged by InstanceTTAModel.')
     load, augment = cfg.test_dataloader.dataset.pipeline
