@@ -62,6 +62,7 @@ SHORTER = {
     'val_dataloader.dataset.pipeline.1.scale="(512,128)" '
     'model.data_preprocessor.size="(128,128)"',
     'tools/test.py configs/mask_rcnn_xcit_n12_16_shapes.py': 'test_dataloader.dataset.indices=4',
+    'tools/test.py configs/sem_fpn_xcit_n12_16_shapes.py': 'test_dataloader.dataset.indices=2',
     'tools/test.py configs/mask_rcnn_xcit_t12_16_3x.py': 'test_dataloader.dataset.indices=1',
 }
 SLOW = {'docs/export.md'}  # half a minute

@@ -29,6 +29,7 @@ def check(cfg: Config, task: str) -> None:
         raise UserError(f'max_bad_share={cfg.max_bad_share!r} is not a number from 0 to 1')
     if task == 'train':
         check_counts(cfg)
+        check_recipe(cfg)
         check_single_images(cfg)
     check_channels(cfg)
     if 'tensorboard' in cfg.default_hooks:
@@ -50,8 +51,9 @@ def require_parts(cfg: Config, task: str) -> None:
 
 
 def check_counts(cfg: Config) -> None:
-    """Refuse a length of a training or a batch size that is not a positive integer."""
+    """Refuse a length of a training or of a batch that is not a positive integer."""
     counts = {
+        'optim_wrapper.accumulative_counts': cfg.optim_wrapper.get('accumulative_counts'),
         'train_cfg.max_iters': cfg.train_cfg.get('max_iters'),
         'train_cfg.max_epochs': cfg.train_cfg.get('max_epochs'),
         'train_dataloader.batch_size': cfg.train_dataloader.get('batch_size'),
@@ -59,6 +61,25 @@ def check_counts(cfg: Config) -> None:
     for name, count in counts.items():
         if count is not None and (type(count) is not int or count < 1):
             raise UserError(f'{name}={count!r} is not a positive integer')
+
+
+def check_recipe(cfg: Config) -> None:
+    """Refuse parts of a recipe that mmengine would ignore, or fail with once the model is built."""
+    wrapper = cfg.optim_wrapper
+    decay = (wrapper.get('paramwise_cfg') or {}).get('layer_decay')
+    if decay is not None and 'constructor' not in wrapper:
+        raise UserError(
+            f'optim_wrapper.paramwise_cfg.layer_decay={decay!r} needs '
+            'optim_wrapper.constructor=LayerDecayConstructor'
+        )
+    for name, hook in cfg.default_hooks.items():
+        momentum = (hook or {}).get('momentum', 0.0002)
+        is_share = type(momentum) in (int, float) and 0 < momentum < 1
+        if 'EMAHook' in str((hook or {}).get('type')) and not is_share:
+            raise UserError(
+                f'default_hooks.{name}.momentum={momentum!r} is not between 0 and 1; it is the '
+                'weight of the newest parameters, such as 0.0002'
+            )
 
 
 def check_single_images(cfg: Config) -> None:
