@@ -18,7 +18,7 @@ from torch import nn
 from ..datasets.check_config import leaf_datasets
 from ..datasets.multiband import LoadMultiband
 from ..device import choose_device
-from ..engine.config.check import check_bands, require_parts
+from ..engine.config.check import require_parts
 from ..engine.config.errors import config_errors
 from ..engine.config.load import load_config
 from ..engine.model import build_model, weights_for
@@ -169,7 +169,6 @@ def load_model(
     module.load_state_dict(state, strict=False)
     require_framework(cfg.default_scope)
     scope = DefaultScope.overwrite_default_scope(cfg.default_scope)
-    check_bands(cfg, ('test',))
     with config_errors(cfg), scope, quiet():
         classes, palette = classes_and_palette(cfg, content, module)
         pipeline = _test_pipeline(cfg, full_size)
@@ -184,7 +183,14 @@ def _test_pipeline(cfg: Config, full_size: bool) -> Compose:
         raise UserError(f'{cfg.filename}: the test dataset has no pipeline')
     left_out = ('Load', 'Resize') if full_size else ('Load',)  # parts of names
     kept = [t for t in transforms if not any(part in str(t['type']) for part in left_out)]
-    first = transforms[0]
-    if not str(first['type']).endswith(LoadMultiband.__name__):
-        first = dict(type='LoadImage', to_float32=bool(first.get('to_float32', False)))
-    return Compose([first, *kept])
+    loaders = [t for t in transforms if str(t['type']).endswith(LoadMultiband.__name__)]
+    if not loaders:
+        channels = cfg.model.get('backbone', {}).get('in_channels', 3)
+        if channels != 3:
+            raise UserError(
+                f'{cfg.filename}: model.backbone.in_channels={channels}, but the pipeline of the '
+                f"test dataset has no dict(type='LoadMultiband', channels={channels}): add it"
+            )
+        to_float32 = bool(transforms[0].get('to_float32', False))
+        loaders = [dict(type='LoadImage', to_float32=to_float32)]
+    return Compose([loaders[0], *kept])

@@ -177,9 +177,7 @@ def decode_rgb(data: bytes) -> np.ndarray:
     return np.ascontiguousarray(decode(data)[..., ::-1])
 
 
-def read_image(
-    source: str, decode: Callable[[bytes], np.ndarray] = decode_rgb
-) -> np.ndarray:
+def read_image(source: str, decode: Callable[[bytes], np.ndarray] = decode_rgb) -> np.ndarray:
     """Read an image file or URL, by default as RGB, (H, W, 3) uint8.
 
     Raises:

@@ -43,7 +43,10 @@ class ConvPatchEmbed(nn.Module):
 
     def __init__(self, dim: int, patch_size: int, in_channels: int = 3) -> None:
         super().__init__()
-        channels = [in_channels, *(dim // 2**i for i in reversed(range(int(math.log2(patch_size)))))]
+        channels = [
+            in_channels,
+            *(dim // 2**i for i in reversed(range(int(math.log2(patch_size))))),
+        ]
         layers: list[nn.Module] = []
         for c_in, c_out in pairwise(channels):
             conv = nn.Conv2d(c_in, c_out, 3, stride=2, padding=1, bias=False)

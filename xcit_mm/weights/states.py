@@ -153,7 +153,8 @@ def require_same_tensors(
     differ = [n for n in compared if _shape(state.get(n)) != _shape(model.get(n))]
     if differ:
         remedy = 'take the config and the file of one model'
-        if [name.removeprefix(BACKBONE) for name in differ] == [STEM]:  # other input channels
+        in_stem = [name.removeprefix(BACKBONE) for name in differ] == [STEM]
+        if in_stem and state[differ[0]].shape[1] == RGB:
             channels = model[differ[0]].shape[1]
             remedy = f'tools/convert_checkpoint.py --in-channels {channels} adapts weights for RGB'
         raise UserError(
