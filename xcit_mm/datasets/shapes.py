@@ -117,11 +117,16 @@ def label_map(shapes: list[Shape], size: int) -> np.ndarray:
 
 def _is_drawn(root: Path, spec: ShapesSpec) -> bool:
     with suppress(OSError, ValueError, KeyError, TypeError):  # it is another folder, or none
-        is_same = ShapesSpec(**json.loads((root / MANIFEST).read_text())['spec']) == spec
+        # Earlier versions had no bands.
+        drawn = {'bands': RGB, **json.loads((root / MANIFEST).read_text())['spec']}
         number = spec.num_train + spec.num_val
         files = Counter(path.suffix for path in root.rglob('*'))
         images = files['.jpg'] + files['.tif']
-        return is_same and (images, files['.png'], files['.json']) == (2 * number, number, 3)
+        return drawn == asdict(spec) and (images, files['.png'], files['.json']) == (
+            2 * number,
+            number,
+            3,
+        )
     return False
 
 
