@@ -121,12 +121,8 @@ def _is_drawn(root: Path, spec: ShapesSpec) -> bool:
         drawn = {'bands': RGB, **json.loads((root / MANIFEST).read_text())['spec']}
         number = spec.num_train + spec.num_val
         files = Counter(path.suffix for path in root.rglob('*'))
-        images = files['.jpg'] + files['.tif']
-        return drawn == asdict(spec) and (images, files['.png'], files['.json']) == (
-            2 * number,
-            number,
-            3,
-        )
+        counts = files['.jpg'] + files['.tif'], files['.png'], files['.json']
+        return drawn == asdict(spec) and counts == (2 * number, number, 3)
     return False
 
 
