@@ -1,6 +1,6 @@
 """The XCiT backbone and its layers."""
 
-from .multiband import MultibandPreprocessor
+from .preprocessor import MultibandPreprocessor
 from .xcit import XCiT
 
 __all__ = ['MultibandPreprocessor', 'XCiT']
