@@ -107,8 +107,8 @@ def test_a_bad_image_is_named(data, kind, detail):
 
 
 def test_a_size_that_would_fill_the_memory_is_refused(monkeypatch):
-    monkeypatch.setattr(mb, 'MAX_PIXEL_BYTES', 1000)
-    with pytest.raises(BadImageError, match=r'more than 4 GiB of pixels: \(30, 40, 13\)'):
+    monkeypatch.setattr(mb, 'MAX_VALUES', 1000)
+    with pytest.raises(BadImageError, match=r'more than a billion values: \(30, 40, 13\)'):
         LoadMultiband(BANDS).decode(WHOLE)
 
 

@@ -14,9 +14,9 @@ COMPRESSED = 'its compression needs another package (pip install imagecodecs)'
 OTHER_BANDS = 'it does not have the bands of the config'
 NOT_REAL = 'its pixels are not real numbers'
 NOT_FINITE = 'it has pixels that are NaN or infinite'
-TOO_LARGE = 'it has more than 4 GiB of pixels'
+TOO_LARGE = 'it has more than a billion values'
 
-MAX_PIXEL_BYTES = 2**32  # a small file can claim any size
+MAX_VALUES = 2**30  # 4 GiB as float32; a small file can claim any size
 MAX_SAMPLED = 512  # rows and columns in which the range of a picture is measured
 
 
@@ -95,7 +95,7 @@ class LoadMultiband(LoadImage):
         try:
             with tifffile.TiffFile(io.BytesIO(data)) as file:
                 series = file.series[0]
-                if series.nbytes > MAX_PIXEL_BYTES:
+                if series.size > MAX_VALUES:
                     raise BadImageError(TOO_LARGE, str(series.shape))
                 image, axes = series.asarray(), series.axes
         except BadImageError:
