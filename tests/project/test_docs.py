@@ -178,9 +178,8 @@ def terminal(after_make_train, tmp_path) -> Iterator[Terminal]:
     """A clone for each page: none relies on the files of another."""
 
     def copy(source: str, target: str) -> None:  # nothing writes into images and weights
-        (os.link if source.endswith(('.jpg', '.png', '.tif', '.pth')) else shutil.copy2)(
-            source, target
-        )
+        is_kept = source.endswith(('.jpg', '.png', '.tif', '.pth'))
+        (os.link if is_kept else shutil.copy2)(source, target)
 
     folder = tmp_path / 'clone'
     shutil.copytree(after_make_train.folder, folder, symlinks=True, copy_function=copy)
