@@ -1,0 +1,85 @@
+"""Random images with all annotations that the models of mmdet and mmseg ask for."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from mmengine.config import ConfigDict
+from mmengine.structures import PixelData
+
+from .configs import values
+
+NUM_IMAGES = 2  # BatchNorm needs two where a map has a single pixel
+NUM_OBJECTS = 3
+NUM_CLASSES = 2
+
+
+def images(model: ConfigDict, size: int, training: bool) -> dict[str, Any]:
+    """Return a batch for the data preprocessor of a detector, tracker or segmentor.
+
+    Args:
+        model: The config of the model.
+        size: Height and width in pixels.
+        training: Whether the loss is asked for; some trackers take videos for predictions only.
+    """
+    data_preprocessor = model.get('data_preprocessor') or ConfigDict(type='')
+    kind = data_preprocessor.type
+    if kind == 'SegDataPreProcessor':
+        return _label_maps(size)
+    labels = torch.arange(NUM_OBJECTS) % min(NUM_CLASSES, *values(model, 'num_classes'), 2)
+    if kind == 'TrackDataPreprocessor' and not (
+        training and data_preprocessor.get('use_det_processor')
+    ):
+        return _video(size, labels)
+    stride = 8 if 'semantic_head' in model.get('roi_head', ()) else 1
+    data = _boxes(size, labels, stride)
+    if kind == 'MultiBranchDataPreprocessor' and training:
+        branches = ('sup', 'unsup_teacher', 'unsup_student')
+        return {name: dict.fromkeys(branches, value) for name, value in data.items()}
+    return data
+
+
+def _boxes(size: int, labels: torch.Tensor, stride: int) -> dict[str, Any]:
+    from mmdet.testing import demo_mm_inputs, demo_mm_proposals
+
+    shape = (3, size, size)
+    data = demo_mm_inputs(
+        NUM_IMAGES,
+        shape,
+        num_items=[NUM_OBJECTS] * NUM_IMAGES,
+        num_classes=NUM_CLASSES,
+        sem_seg_output_strides=stride,
+        with_mask=True,
+        with_semantic=True,
+    )
+    proposals = demo_mm_proposals([shape] * NUM_IMAGES, num_proposals=50)
+    for sample, boxes in zip(data['data_samples'], proposals, strict=True):
+        sample.gt_instances.labels = labels
+        sample.proposals = boxes
+        sample.set_metainfo(dict(homography_matrix=np.eye(3, dtype=np.float32)))
+    return data
+
+
+def _video(size: int, labels: torch.Tensor) -> dict[str, Any]:
+    from mmdet.testing import demo_track_inputs
+
+    shape = (3, size, size)
+    data = demo_track_inputs(
+        1, 2, key_frames_inds=[0], image_shapes=shape, num_items=[NUM_OBJECTS], with_mask=True
+    )
+    return data
+
+
+def _label_maps(size: int) -> dict[str, Any]:
+    from mmseg.structures import SegDataSample
+
+    shape = (size, size)
+    samples = []
+    for _ in range(NUM_IMAGES):
+        maps = {
+            f'gt_{name}': PixelData(data=torch.randint(NUM_CLASSES, (1, *shape)))
+            for name in ('sem_seg', 'edge_map', 'depth_map')
+        }
+        meta = dict(img_shape=shape, ori_shape=shape, pad_shape=shape, flip=False)
+        samples.append(SegDataSample(metainfo=meta, **maps))
+    return dict(inputs=list(torch.randint(256, (NUM_IMAGES, 3, *shape))), data_samples=samples)
