@@ -38,11 +38,6 @@ def between_pixels(*shape: int) -> torch.Tensor:
     return (torch.randint(-2, 2, shape) + 0.1 + 0.8 * torch.rand(shape).double()).requires_grad_()
 
 
-@pytest.fixture(autouse=True)
-def seed():
-    torch.manual_seed(0)
-
-
 def attention_inputs(B=2, Q=3, h=2, d=3, P=2, shapes=((4, 6), (3, 2))):
     shapes = torch.tensor(shapes)
     starts = torch.cat([shapes.new_zeros(1), shapes.prod(1).cumsum(0)[:-1]])

@@ -7,7 +7,7 @@ import mmcv.ops  # asks the extension for every operator, and so lists those tha
 import torch
 import torchvision
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from . import EXTENSION, SWITCH, is_active
 from .families import FAMILIES
@@ -25,7 +25,11 @@ def main() -> None:
         console.print(f'mmcv has its compiled operators, and uses all of them: {EXTENSION}')
         return
     console.print(f'mmcv has no compiled operators: these stand in ({SWITCH}=0 switches them off).')
-    table = Table('mmcv.ops', 'computed by', 'compared with in the tests')
+    table = Table(
+        Column('mmcv.ops', min_width=max(len(family.name) for family in FAMILIES)),
+        'computed by',
+        'compared with in the tests',
+    )
     for family in FAMILIES:
         table.add_row(family.name, family.computed_by, family.tested_against)
     console.print(table)
