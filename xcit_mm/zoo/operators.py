@@ -4,6 +4,7 @@ import dis
 import inspect
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -19,7 +20,7 @@ def operators(config: ZooConfig) -> set[str]:
     """Build a model and return the functions of ``mmcv._ext`` that it can call.
 
     They are read from the bytecode of all classes in the model and of the functions that these
-    refer to: mmcv calls its extension as ``ext_module.name(...)``. Branches for other devices count.
+    refer to: mmcv calls its extension as ``ext_module.name(...)``. Branches for GPUs count, too.
     """
     from mmcv import ops
 
@@ -70,7 +71,7 @@ def _references(item: Any) -> tuple[set[str], set[Any]]:
 def _globals(code: CodeType) -> Iterator[tuple[str, str]]:
     """Yield the global names that code loads, and the attributes that it loads from them."""
     instructions = list(dis.get_instructions(code))
-    for instruction, following in zip(instructions, instructions[1:], strict=False):
+    for instruction, following in pairwise(instructions):
         if instruction.opname == 'LOAD_GLOBAL':
             is_attribute = following.opname in ('LOAD_ATTR', 'LOAD_METHOD')
             yield instruction.argval, following.argval if is_attribute else ''
