@@ -12,6 +12,7 @@ from .configs import values
 NUM_IMAGES = 2  # BatchNorm needs two where a map has a single pixel
 NUM_OBJECTS = 3
 NUM_CLASSES = 2
+LANE_IMAGE = (320, 800)  # the height and width that CLRNet is made for
 
 
 def images(model: ConfigDict, size: int, training: bool) -> dict[str, Any]:
@@ -26,6 +27,8 @@ def images(model: ConfigDict, size: int, training: bool) -> dict[str, Any]:
     kind = data_preprocessor.type
     if kind == 'SegDataPreProcessor':
         return _label_maps(size)
+    if kind == 'LineDetDataProcessor':
+        return _lanes()
     labels = torch.arange(NUM_OBJECTS) % min(NUM_CLASSES, *values(model, 'num_classes'), 2)
     if kind == 'TrackDataPreprocessor' and not (
         training and data_preprocessor.get('use_det_processor')
@@ -68,6 +71,23 @@ def _video(size: int, labels: torch.Tensor) -> dict[str, Any]:
         1, 2, key_frames_inds=[0], image_shapes=shape, num_items=[NUM_OBJECTS], with_mask=True
     )
     return data
+
+
+def _lanes() -> dict[str, Any]:
+    from mmdet.structures import DetDataSample
+
+    height, width = LANE_IMAGE
+    samples = []
+    for _ in range(NUM_IMAGES):
+        sample = DetDataSample(metainfo=dict(img_shape=LANE_IMAGE))
+        sample.org_height, sample.org_width = LANE_IMAGE
+        # Two scores, the start (y, x), the angle, the length, and an x for each of 72 heights.
+        sample.lines_array = np.array([[0, 1, 0, 0.5, 0.5, 36, *[width / 2] * 72]], np.float32)
+        sample.gt_sem_seg = PixelData(sem_seg=torch.randint(NUM_CLASSES, (1, height, width)))
+        samples.append(sample)
+    return dict(
+        inputs=list(torch.randint(256, (NUM_IMAGES, 3, height, width))), data_samples=samples
+    )
 
 
 def _label_maps(size: int) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from mmengine.logging import MessageHub
 from mmengine.registry import DefaultScope
 from torch import nn
 
@@ -57,6 +58,8 @@ def _try_size(config: ZooConfig, size: int) -> Outcome:
 
 def _train(model: nn.Module, data: dict[str, Any]) -> None:
     model.train()
+    # What the runner of a training tells; some heads warm up.
+    MessageHub.get_current_instance().update_info_dict(dict(iter=0, max_iters=1, epoch=0))
     loss, _ = model.parse_losses(model(**model.data_preprocessor(data, training=True), mode='loss'))
     loss.backward()
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
