@@ -31,22 +31,26 @@ class ZooConfig:
     model: ConfigDict
 
     @property
+    def package(self) -> str:
+        """'mmdet' or 'mmseg'."""
+        return self.name.split('/')[0]
+
+    @property
     def family(self) -> str:
         """The package and the folder, as in ``mmdet/atss``."""
         return '/'.join(self.name.split('/')[:2])
 
-    def build(self, part: ConfigDict | None = None, device: str = 'cpu') -> nn.Module:
-        """Build the model or a part of it, on the CPU or on the meta device."""
-        scope = DefaultScope.overwrite_default_scope(self.name.split('/')[0])
-        with scope, quiet(), _one_process(), torch.device(device):
-            return MODELS.build(deepcopy(part or self.model))  # the packages edit it
+    @property
+    def size(self) -> int:
+        """The sum of all numbers of the backbone: its depths and widths, above all."""
+        backbone = next(iter(values(self.model, 'backbone')), None)
+        return sum(number for number in nodes(backbone) if isinstance(number, int))
 
-    def build_without_memory(self, part: ConfigDict | None = None) -> nn.Module:
-        """Build the model or a part of it on the meta device, or on the CPU if it cannot be."""
-        try:
-            return self.build(part, 'meta')
-        except Exception:  # many backbones compute their drop path rates with tensors
-            return self.build(part)
+    def build(self, device: str = 'cpu') -> nn.Module:
+        """Build the model, on the CPU or on the meta device."""
+        scope = DefaultScope.overwrite_default_scope(self.package)
+        with scope, quiet(), _one_process(), torch.device(device):
+            return MODELS.build(deepcopy(self.model))  # the packages edit it
 
 
 def read(families: Iterable[str] = ()) -> tuple[list[ZooConfig], dict[str, str]]:
@@ -87,24 +91,6 @@ def nodes(node: Any) -> Iterator[Any]:
 def values(model: ConfigDict, name: str) -> list[Any]:
     """Return all values in a config that have a name, from the outside in."""
     return [node[name] for node in nodes(model) if isinstance(node, dict) and name in node]
-
-
-def smallest(configs: Iterable[ZooConfig]) -> list[ZooConfig]:
-    """Return the config of each family whose backbone has the fewest parameters."""
-    sizes: dict[str, float] = {}
-    best: dict[str, tuple[float, ZooConfig]] = {}
-    for config in configs:
-        backbone = next(iter(values(config.model, 'backbone')), None)  # a tracker's: its detector's
-        key = f'{config.family.split("/")[0]} {backbone}'
-        if key not in sizes:
-            try:
-                parameters = config.build_without_memory(backbone).parameters()
-                sizes[key] = sum(p.numel() for p in parameters)
-            except Exception:  # the trial will say so
-                sizes[key] = float('inf')
-        if config.family not in best or sizes[key] < best[config.family][0]:
-            best[config.family] = sizes[key], config
-    return [config for _, config in best.values()]
 
 
 def _folders(families: Iterable[str]) -> list[Path]:

@@ -24,7 +24,11 @@ def operators(config: ZooConfig) -> set[str]:
     """
     from mmcv import ops
 
-    pending: set[Any] = _classes(config.build_without_memory())
+    try:
+        model = config.build('meta')
+    except Exception:  # many backbones compute their drop path rates with tensors
+        model = config.build()
+    pending: set[Any] = _classes(model)
     # batched_nms looks up its kind, as in dict(type='soft_nms'), by name.
     pending |= {getattr(ops, str(name), None) for name in values(config.model, 'type')}
     seen: set[Any] = set()

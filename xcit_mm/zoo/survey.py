@@ -8,7 +8,7 @@ from ..engine.model import FRAMEWORKS
 from ..environment import require_framework
 from ..errors import reason
 from ..mmcv_ops import OPERATORS
-from .configs import ZooConfig, nodes, read, smallest
+from .configs import ZooConfig, nodes, read
 from .operators import operators
 from .trial import try_model
 
@@ -31,21 +31,23 @@ def survey(families: Iterable[str], progress: Callable[[str], None]) -> tuple[st
         require_framework(package)
     configs, unusable = read(families)
     progress(f'{len(configs)} configs have a model, {len(unusable)} cannot be read')
-    by_config = _operators_of(configs, unusable)
-    progress(f'{len(by_config)} models can be built')
+    called = _operators_of(configs, unusable)
+    progress(f'{len(called)} models can be built')
+    # Last, and so kept: most operators, and of these the smallest.
+    order = sorted(configs, key=lambda c: (len(called.get(c.name, ())), c.name in called, -c.size))
     outcomes = []
-    for config in smallest(_with_most_operators(configs, by_config)):
+    for _, config in sorted({config.family: config for config in order}.items()):
         outcomes.append(try_model(config))
         progress(f'{config.name}: {outcomes[-1].failure or "passes"}')
     failures = [(o.config.name, o.failure) for o in outcomes if o.failure]
-    counts = Counter((name, c.family.split('/')[0]) for c, names in by_config for name in names)
+    counts = Counter((name, path.split('/')[0]) for path in called for name in called[path])
     names = sorted({name for name, _ in counts})
     missing = sorted({*names} - {operator.__name__ for operator in OPERATORS})
     parts = [
         _table(
             ('operator', *FRAMEWORKS), [(n, *(counts[n, f] for f in FRAMEWORKS)) for n in names]
         ),
-        f'{len(by_config)} models; missing operators: {", ".join(missing) or "none"}.',
+        f'{len(called)} models; missing operators: {", ".join(missing) or "none"}.',
         f'{len(outcomes) - len(failures)} of {len(outcomes)} families train and predict.',
         _table(('config', 'what fails'), failures),
         _table(('config', 'why it cannot be read or built'), unusable.items()),
@@ -54,15 +56,13 @@ def survey(families: Iterable[str], progress: Callable[[str], None]) -> tuple[st
     return '\n\n'.join(filter(None, parts)) + '\n', lacks_operator
 
 
-def _operators_of(
-    configs: Iterable[ZooConfig], unusable: dict[str, str]
-) -> list[tuple[ZooConfig, set[str]]]:
+def _operators_of(configs: Iterable[ZooConfig], unusable: dict[str, str]) -> dict[str, set[str]]:
     """Return the operators of each config; note in ``unusable`` which cannot be built."""
-    result = []
+    called = {}
     known: dict[Any, set[str] | str] = {}
     for config in configs:
         # Configs that differ in numbers alone have the same classes.
-        words = config.name[:5], frozenset(n for n in nodes(config.model) if isinstance(n, str))
+        words = config.package, frozenset(n for n in nodes(config.model) if isinstance(n, str))
         if words not in known:
             try:
                 known[words] = operators(config)
@@ -71,19 +71,8 @@ def _operators_of(
         if isinstance(known[words], str):
             unusable[config.name] = known[words]
         else:
-            result.append((config, known[words]))
-    return result
-
-
-def _with_most_operators(
-    configs: list[ZooConfig], by_config: list[tuple[ZooConfig, set[str]]]
-) -> list[ZooConfig]:
-    """Return the configs that call the most operators of their family."""
-    numbers = {config.name: len(names) for config, names in by_config}
-    most: Counter[str] = Counter()
-    for config in configs:
-        most[config.family] = max(most[config.family], numbers.get(config.name, 0))
-    return [c for c in configs if numbers.get(c.name, 0) == most[c.family]]
+            called[config.name] = known[words]
+    return called
 
 
 def _table(header: Iterable[Any], rows: Iterable[Iterable[Any]]) -> str:

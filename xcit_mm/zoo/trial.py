@@ -15,7 +15,7 @@ from ..errors import MissingOperatorError, UserError, reason
 from .configs import ZooConfig
 from .images import images
 
-SIZES = (128, 320)  # pixels; some models need images that are larger than their anchors
+SIZES = (128, 512)  # pixels; some models pool large regions
 NUM_BOXES = 50  # proposals, and predictions
 
 
@@ -41,7 +41,7 @@ def _try_size(config: ZooConfig, size: int) -> Outcome:
     torch.manual_seed(0)
     stage = 'building'
     sized = replace(config, model=replace_nodes(config.model, _with_size(size)))
-    scope = DefaultScope.overwrite_default_scope(config.name.split('/')[0])
+    scope = DefaultScope.overwrite_default_scope(config.package)
     try:
         with scope, quiet():
             model = sized.build()
