@@ -1,7 +1,7 @@
 """Cases of mmcv's operators, and what compiled mmcv computes for them.
 
-With onedl-mmcv 2.3.6 compiled for the CPU (``MMCV_WITH_OPS=1``, a quarter of an hour),
-``python tests/helpers/compiled_mmcv.py tests/data/compiled_mmcv.npz`` wrote the arrays of the test.
+``python tests/helpers/compiled_mmcv.py tests/data/compiled_mmcv.npz`` wrote the arrays of the test,
+with the operators of onedl-mmcv 2.3.6 compiled for the CPU (``-std=c++20``, for PyTorch 2.15).
 """
 
 import sys
@@ -32,7 +32,7 @@ def results() -> dict[str, Tensor]:
         'strided_and_dilated': (2, 2, 2, 1, 2),
         'grouped': (1, 0, 1, 2, 4),
     }.items():
-        stride, padding, dilation, groups, deform_groups = options
+        groups, deform_groups = options[3:]
         image, weight, bias = draw(2, 4, 8, 9), draw(6, 4 // groups, 3, 3), draw(6)
         size = torch.nn.functional.conv2d(image, weight, bias, *options[:4]).shape[2:]
         offset, mask = draw(2, deform_groups * 18, *size), draw(2, deform_groups * 9, *size)
@@ -40,6 +40,10 @@ def results() -> dict[str, Tensor]:
         add(f'deform_conv2d/{name}', output, image, offset, weight)
         output = ops.modulated_deform_conv2d(image, offset, mask, weight, bias, *options)
         add(f'modulated_deform_conv2d/{name}', output, image, offset, mask, weight, bias)
+    image, weight = draw(2, 4, 5, 6), draw(4, 4, 3, 3)
+    offset, mask = draw(2, 18, 9, 11), draw(2, 9, 9, 11)  # more than the output takes, as in DyHead
+    output = ops.modulated_deform_conv2d(image, offset, mask, weight, None, 1, 1)
+    add('modulated_deform_conv2d/offsets_of_a_finer_map', output, image, offset, mask, weight)
     for psa_type in ('collect', 'distribute'):
         masks = draw(2, 35, 4, 6)
         add(f'psa_mask/{psa_type}', ops.PSAMask(psa_type, (5, 7))(masks), masks)
@@ -51,7 +55,8 @@ def results() -> dict[str, Tensor]:
             maps = draw(2, 3, 13, 16)
             output = ops.roi_align(maps, rois, (3, 4), 0.5, ratio, 'max', aligned)
             add(f'roi_align_max/ratio{ratio}_aligned{int(aligned)}', output, maps)
-    boxes = torch.cat([rois[:, 1:], torch.from_numpy(random.permutation(12).astype(np.float32))[:, None]], 1)
+    scores = torch.from_numpy(random.permutation(12).astype(np.float32))
+    boxes = torch.cat([rois[:, 1:], scores[:, None]], dim=1)
     groups = ops.nms_match(boxes, 0.2)
     arrays['nms_match/sizes'] = torch.tensor([len(group) for group in groups])
     arrays['nms_match/boxes'] = torch.cat(groups)

@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from .gradients import at_least_float32
 
@@ -72,6 +73,7 @@ def modulated_deform_conv_forward(
 ) -> None:
     """Write the convolution with a factor for each sample, ``mask``, into ``output``."""
     bias = _bias(bias, weight, options)
+    offset, mask = (_first(samples, output.shape[2:]) for samples in (offset, mask))
     tensors = at_least_float32(input, weight, offset, mask, bias)
     output.copy_(_operators().deform_conv2d(*tensors, *_modulated(options), True))
 
@@ -95,11 +97,29 @@ def modulated_deform_conv_backward(
     """Write the gradients to the input, the weights, the bias, the offsets and the mask."""
     with_bias = options['with_bias']
     bias = _bias(bias, weight, options)
+    offset, mask = (_first(samples, grad_output.shape[2:]) for samples in (offset, mask))
     tensors = at_least_float32(grad_output, input, weight, offset, mask, bias)
     computed = _operators()._deform_conv2d_backward(*tensors, *_modulated(options), True)
-    grads = grad_input, grad_weight, grad_offset, grad_mask, grad_bias
-    for grad, value in zip(grads if with_bias else grads[:-1], computed, strict=False):
-        grad.copy_(value)
+    of_input, of_weight, of_offset, of_mask, of_bias = computed
+    grad_input.copy_(of_input)
+    grad_weight.copy_(of_weight)
+    for grad, value in ((grad_offset, of_offset), (grad_mask, of_mask)):
+        unread = grad[0].numel() - value[0].numel()
+        grad.copy_(F.pad(value.flatten(1), (0, unread)).view(grad.shape))
+    if with_bias:
+        grad_bias.copy_(of_bias)
+
+
+def _first(samples: Tensor, size: torch.Size) -> Tensor:
+    """Read the offsets or factors of an output of this size, as compiled mmcv does.
+
+    It takes those of an image as one row of numbers, of which DyHead passes too many: it convolves
+    a map with the offsets of the finer one.
+    """
+    if samples[0, 0].numel() <= size.numel():
+        return samples
+    channels = samples.shape[1]
+    return samples.flatten(1)[:, : channels * size.numel()].unflatten(1, (channels, *size))
 
 
 def _backward(
