@@ -41,10 +41,10 @@ class ZooConfig:
         return '/'.join(self.name.split('/')[:2])
 
     @property
-    def size(self) -> int:
+    def size(self) -> float:
         """The sum of all numbers of the backbone: its depths and widths, above all."""
         backbone = next(iter(values(self.model, 'backbone')), None)
-        return sum(number for number in nodes(backbone) if isinstance(number, int))
+        return sum(number for number in nodes(backbone) if isinstance(number, (int, float)))
 
     def build(self, device: str = 'cpu') -> nn.Module:
         """Build the model, on the CPU or on the meta device."""
