@@ -78,7 +78,7 @@ def _predict(model: nn.Module, data: dict[str, Any]) -> None:
 
 
 def _with_size(size: int) -> Callable[[Any], Any]:
-    """Return what gives a part of a config the size of the images, and limits its boxes and classes."""
+    """Return what gives a part of a config the size of the images, and limits its numbers."""
 
     def adapted(node: Any) -> Any:
         if isinstance(node, dict):
