@@ -119,7 +119,7 @@ def _one_process() -> Iterator[None]:
 def _local(node: Any, root: Path) -> Any:
     """Leave weights and LEFT_OUT out of a part of a config; find paths such as a teacher's."""
     if isinstance(node, dict):
-        if node.get('type') == 'Pretrained':
+        if 'checkpoint' in node:  # of an init_cfg
             return None
         node.update(dict.fromkeys(node.keys() & set(LEFT_OUT)))
     return str(root / node) if str(node).startswith('configs/') else node
