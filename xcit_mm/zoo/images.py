@@ -35,14 +35,14 @@ def images(model: ConfigDict, size: int, training: bool) -> dict[str, Any]:
     ):
         return _video(size, labels)
     stride = 8 if 'semantic_head' in model.get('roi_head', ()) else 1
-    data = _boxes(size, labels, stride)
+    data = _boxes(size, labels, stride, has_no_proposals='rpn_head' not in model)
     if kind == 'MultiBranchDataPreprocessor' and training:
         branches = ('sup', 'unsup_teacher', 'unsup_student')
         return {name: dict.fromkeys(branches, value) for name, value in data.items()}
     return data
 
 
-def _boxes(size: int, labels: torch.Tensor, stride: int) -> dict[str, Any]:
+def _boxes(size: int, labels: torch.Tensor, stride: int, has_no_proposals: bool) -> dict[str, Any]:
     from mmdet.testing import demo_mm_inputs, demo_mm_proposals
 
     shape = (3, size, size)
@@ -58,7 +58,8 @@ def _boxes(size: int, labels: torch.Tensor, stride: int) -> dict[str, Any]:
     proposals = demo_mm_proposals([shape] * NUM_IMAGES, num_proposals=50)
     for sample, boxes in zip(data['data_samples'], proposals, strict=True):
         sample.gt_instances.labels = labels
-        sample.proposals = boxes
+        if has_no_proposals:
+            sample.proposals = boxes
         sample.set_metainfo(dict(homography_matrix=np.eye(3, dtype=np.float32)))
     return data
 
