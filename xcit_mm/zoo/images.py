@@ -35,14 +35,19 @@ def images(model: ConfigDict, size: int, training: bool) -> dict[str, Any]:
     ):
         return _video(size, labels)
     stride = 8 if 'semantic_head' in model.get('roi_head', ()) else 1
-    data = _boxes(size, labels, stride, has_no_proposals='rpn_head' not in model)
+    with_mask = 'mask' in str(model).lower()  # RTMDet's box head stumbles over masks
+    data = _boxes(
+        size, labels, stride, has_no_proposals='rpn_head' not in model, with_mask=with_mask
+    )
     if kind == 'MultiBranchDataPreprocessor' and training:
         branches = ('sup', 'unsup_teacher', 'unsup_student')
         return {name: dict.fromkeys(branches, value) for name, value in data.items()}
     return data
 
 
-def _boxes(size: int, labels: torch.Tensor, stride: int, has_no_proposals: bool) -> dict[str, Any]:
+def _boxes(
+    size: int, labels: torch.Tensor, stride: int, has_no_proposals: bool, with_mask: bool
+) -> dict[str, Any]:
     from mmdet.testing import demo_mm_inputs, demo_mm_proposals
 
     shape = (3, size, size)
@@ -52,7 +57,7 @@ def _boxes(size: int, labels: torch.Tensor, stride: int, has_no_proposals: bool)
         num_items=[NUM_OBJECTS] * NUM_IMAGES,
         num_classes=NUM_CLASSES,
         sem_seg_output_strides=stride,
-        with_mask=True,
+        with_mask=with_mask,
         with_semantic=True,
     )
     proposals = demo_mm_proposals([shape] * NUM_IMAGES, num_proposals=50)
