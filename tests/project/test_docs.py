@@ -49,6 +49,7 @@ ONLY_PARSED = {
     'tools/classify.py xcit_small_12_p8_384_dist.pth data/imagenet/val --sample': 'as without',
     'tools/classify.py xcit_small_12_p8_384_dist.pth --images': 'test_classify.py runs it',
     'tools/benchmark.py': 'it compares eight models; test_benchmark.py runs it',
+    'tools/zoo.py': 'it builds models of many configs; test_zoo.py runs it',
 }
 # Scripts that start a tool on many GPUs: what they start is parsed (test_distributed.py runs them).
 LAUNCHERS = re.compile(r'tools/\w+\.sh')

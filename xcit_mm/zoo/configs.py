@@ -1,0 +1,125 @@
+"""The models of the configs that mmdet and mmseg install."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from mmengine.config import Config, ConfigDict
+from mmengine.registry import MODELS, DefaultScope
+from torch import distributed as dist
+from torch import nn
+
+from ..engine.config.load import replace_nodes
+from ..engine.model import FRAMEWORKS
+from ..environment import quiet
+from ..errors import UserError, did_you_mean, reason
+
+LEFT_OUT = ('batch_augments', 'pretrained', 'teacher_ckpt')  # downloads, and sizes of images
+
+
+@dataclass(frozen=True)
+class ZooConfig:
+    """The model of a config, whose ``name`` is ``<package>/<family>/<file>``."""
+
+    name: str
+    model: ConfigDict
+
+    @property
+    def package(self) -> str:
+        """'mmdet' or 'mmseg'."""
+        return self.name.split('/')[0]
+
+    @property
+    def family(self) -> str:
+        """The package and the folder, as in ``mmdet/atss``."""
+        return '/'.join(self.name.split('/')[:2])
+
+    @property
+    def size(self) -> float:
+        """The sum of all numbers of the backbone: its depths and widths, above all."""
+        backbone = next(iter(values(self.model, 'backbone')), None)
+        return sum(number for number in nodes(backbone) if isinstance(number, (int, float)))
+
+    def build(self, device: str = 'cpu') -> nn.Module:
+        """Build the model, on the CPU or on the meta device."""
+        scope = DefaultScope.overwrite_default_scope(self.package)
+        with scope, quiet(), _one_process(), torch.device(device):
+            return MODELS.build(deepcopy(self.model))  # the packages edit it
+
+
+def read(families: Iterable[str] = ()) -> tuple[list[ZooConfig], dict[str, str]]:
+    """Read the configs of some families, or of all.
+
+    Returns:
+        Those that have a model, and for each that cannot be read, the reason.
+
+    Raises:
+        UserError: If there is no such family.
+    """
+    configs, unread = [], {}
+    for folder in _folders(families):
+        for path in sorted(folder.rglob('*.py')):
+            name = f'{folder.parents[2].name}/{path.relative_to(folder.parent)}'
+            try:
+                with quiet():
+                    model = Config.fromfile(path).get('model')
+            except Exception as error:  # a config is code: it can raise anything
+                unread[name] = reason(error)
+            else:
+                if model is not None:  # else a part of other configs
+                    local = partial(_local, root=folder.parents[1])
+                    configs.append(ZooConfig(name, replace_nodes(model, local)))
+    return configs, unread
+
+
+def nodes(node: Any) -> Iterator[Any]:
+    """Yield a part of a config and all that is in it: dicts, lists, names and values."""
+    yield node
+    if isinstance(node, dict):
+        node = (*node.keys(), *node.values())
+    if isinstance(node, (list, tuple)):
+        for child in node:
+            yield from nodes(child)
+
+
+def values(model: ConfigDict, name: str) -> list[Any]:
+    """Return all values in a config that have a name, from the outside in."""
+    return [node[name] for node in nodes(model) if isinstance(node, dict) and name in node]
+
+
+def _folders(families: Iterable[str]) -> list[Path]:
+    every = {}
+    for package in FRAMEWORKS:
+        root = Path(*find_spec(package).submodule_search_locations, '.mim', 'configs')
+        folders = sorted(path for path in root.iterdir() if path.name[0] != '_')
+        every |= {f'{package}/{folder.name}': folder for folder in folders}
+    for family in families:
+        if family not in every:
+            hint = did_you_mean(family, every)
+            raise UserError(f'{family}: no such family of configs, as mmdet/atss is one{hint}')
+    return [every[family] for family in families or every]
+
+
+@contextmanager
+def _one_process() -> Iterator[None]:
+    """Make this process a distributed run of its own, which mmcv's SyncBatchNorm asks for."""
+    dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def _local(node: Any, root: Path) -> Any:
+    """Leave weights and LEFT_OUT out of a part of a config; find paths such as a teacher's."""
+    if isinstance(node, dict):
+        if 'checkpoint' in node:  # of an init_cfg
+            return None
+        node.update(dict.fromkeys(node.keys() & set(LEFT_OUT)))
+    return str(root / node) if str(node).startswith('configs/') else node

@@ -1,0 +1,99 @@
+"""One training step and one prediction of a model, on random images."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from mmengine.logging import MessageHub
+from mmengine.registry import DefaultScope
+from torch import nn
+
+from ..engine.config.load import replace_nodes
+from ..environment import quiet
+from ..errors import MissingOperatorError, UserError, reason
+from .configs import ZooConfig
+from .images import images
+
+SIZES = (128, 512)  # pixels; some models pool large regions
+NUM_BOXES = 50  # proposals, and predictions
+MAX_CLASSES = 1000  # of a model; with the 13,204 of V3Det, DINO takes 14 GB
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a config did; an empty ``failure`` means that it trains and predicts."""
+
+    config: ZooConfig
+    failure: str = ''
+    lacks_operator: bool = False
+
+
+def try_model(config: ZooConfig) -> Outcome:
+    """Take the gradient of the loss of a model and predict, on the smallest images it can take."""
+    for size in SIZES:
+        outcome = _try_size(config, size)
+        if not outcome.failure or outcome.lacks_operator:
+            break
+    return outcome
+
+
+def _try_size(config: ZooConfig, size: int) -> Outcome:
+    torch.manual_seed(0)
+    stage = 'building'
+    sized = replace(config, model=replace_nodes(config.model, _with_size(size)))
+    scope = DefaultScope.overwrite_default_scope(config.package)
+    try:
+        with scope, quiet():
+            model = sized.build()
+            model.init_weights()
+            for parameter in model.parameters():
+                # TridentNet leaves some as the memory was, for the weights that it downloads.
+                parameter.data.nan_to_num_().clamp_(-20, 20)
+            stage = 'training'
+            try:
+                _train(model, images(sized.model, size, training=True))
+            except NotImplementedError as error:  # SORT's parts are trained apart
+                if isinstance(error, MissingOperatorError):
+                    raise
+            stage = 'prediction'
+            _predict(model, images(sized.model, size, training=False))
+    except Exception as error:
+        lacks_operator = isinstance(error, MissingOperatorError)
+        return Outcome(config, f'{stage}: {reason(error)}', lacks_operator)
+    return Outcome(config)
+
+
+def _train(model: nn.Module, data: dict[str, Any]) -> None:
+    model.train()
+    # What the runner of a training tells; some heads warm up.
+    MessageHub.get_current_instance().update_info_dict(dict(iter=0, max_iters=1, epoch=0))
+    loss, _ = model.parse_losses(model(**model.data_preprocessor(data, training=True), mode='loss'))
+    loss.backward()
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    if not gradients or not all(t.isfinite().all() for t in (loss, *gradients)):
+        raise UserError(f'the loss is {loss.item()} and has {len(gradients)} gradients')
+
+
+def _predict(model: nn.Module, data: dict[str, Any]) -> None:
+    model.eval()
+    with torch.no_grad():
+        model(**model.data_preprocessor(data, training=False), mode='predict')
+
+
+def _with_size(size: int) -> Callable[[Any], Any]:
+    """Return what gives a part of a config the size of the images, and limits its numbers."""
+
+    def adapted(node: Any) -> Any:
+        if isinstance(node, dict):
+            if isinstance(node.get('max_per_img'), int):
+                node.max_per_img = min(node.max_per_img, NUM_BOXES)
+            if isinstance(node.get('num_classes'), int):
+                node.num_classes = min(node.num_classes, MAX_CLASSES)
+            if 'img_size' in node:
+                node.img_size = (size, size)
+            if node.get('type') == 'SegDataPreProcessor' and 'size' in node:
+                node.size = (size, size)
+        return node
+
+    return adapted
