@@ -36,12 +36,14 @@ class XCiT(BaseModule):
             intermediate tensors: less memory, more time, the same gradients.
         frozen_stages: -1 trains everything, 0 freezes the patch and position embeddings, and
             n > 0 the first n blocks as well. Frozen parts stay in evaluation mode.
+        start_level: Levels to leave out at the start, 0 to 3. With 1, as for DINO and RTMDet, the
+            maps have strides 8, 16 and 32, and the layers of the first are not built.
         out_norm: Whether a LayerNorm normalises the channels of each map, as in ResT's RetinaNet
             (arXiv 2105.13677, appendix).
         init_cfg: ``dict(type='Pretrained', checkpoint=<path, URL or timm://NAME>)``, or None.
 
     Shape:
-        (B, 3, H, W) to a tuple of four maps (B, C, H_i, W_i), C = ``embed_dim``. With
+        (B, 3, H, W) to a tuple of 4 - ``start_level`` maps (B, C, H_i, W_i), C = ``embed_dim``. With
         h = ceil(H / patch_size), H_i is h * patch_size / stride_i, rounded down; W_i likewise.
 
     Raises:
@@ -57,6 +59,7 @@ class XCiT(BaseModule):
         drop_path_rate: float | None = None,
         with_cp: bool = False,
         frozen_stages: int = -1,
+        start_level: int = 0,
         out_norm: bool = False,
         init_cfg: dict | None = None,
     ) -> None:
@@ -70,6 +73,8 @@ class XCiT(BaseModule):
             raise ArgumentError(f'drop_path_rate={drop_path_rate!r} is not in [0, 1)')
         if frozen_stages not in range(-1, depth + 1):
             raise ArgumentError(f'frozen_stages={frozen_stages!r} is not in -1..{depth}')
+        if start_level not in range(NUM_LEVELS):
+            raise ArgumentError(f'start_level={start_level!r} is not in 0..{NUM_LEVELS - 1}')
         if init_cfg is not None and not (isinstance(init_cfg, dict) and 'type' in init_cfg):
             raise ArgumentError(f"init_cfg={init_cfg!r} is not a dict(type='Pretrained', ...)")
 
@@ -77,6 +82,7 @@ class XCiT(BaseModule):
         self.out_indices = _resolve_out_indices(out_indices, depth)
         self.with_cp = with_cp
         self.frozen_stages = frozen_stages
+        self.start_level = start_level
 
         self.patch_embed = ConvPatchEmbed(dim, patch_size)
         self.pos_embeder = FourierPosition(dim)  # sic: the name in the released weights
@@ -84,9 +90,11 @@ class XCiT(BaseModule):
             XCABlock(dim, num_heads, eta, drop_path_rate) for _ in range(depth)
         )
         self.apply(_init_linear)
-        self.fpn1, self.fpn2, self.fpn3, self.fpn4 = pyramid_levels(dim, patch_size)
+        levels = list(pyramid_levels(dim, patch_size))
+        levels[:start_level] = (nn.Identity() for _ in range(start_level))  # not called
+        self.fpn1, self.fpn2, self.fpn3, self.fpn4 = levels
         self.out_norms = nn.ModuleList(
-            ChannelNorm(dim, eps=1e-6) if out_norm else nn.Identity() for _ in range(NUM_LEVELS)
+            ChannelNorm(dim, eps=1e-6) if out_norm else nn.Identity() for _ in levels[start_level:]
         )
         # DistributedDataParallel must know which parameters never get a gradient.
         self.blocks[self.out_indices[-1] + 1 :].requires_grad_(False)
@@ -114,9 +122,9 @@ class XCiT(BaseModule):
                 x = recompute(block, x, H, W, within=block, random=True)
             else:
                 x = block(x, H, W)
-            if i in self.out_indices:
+            if i in self.out_indices[self.start_level :]:
                 maps.append(tokens_to_map(x, H, W))
-        levels = self.fpn1, self.fpn2, self.fpn3, self.fpn4
+        levels = (self.fpn1, self.fpn2, self.fpn3, self.fpn4)[self.start_level :]
         outputs = zip(levels, self.out_norms, maps, strict=True)
         return tuple(norm(level(x)) for level, norm, x in outputs)
 
