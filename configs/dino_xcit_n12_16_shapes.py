@@ -1,7 +1,7 @@
 """DINO, XCiT-N12/16 with narrow layers, on the built-in shapes: for a CPU, from scratch.
 
-    tools/make_shapes.py data/shapes
-    tools/train.py configs/dino_xcit_n12_16_shapes.py
+tools/make_shapes.py data/shapes
+tools/train.py configs/dino_xcit_n12_16_shapes.py
 """
 
 _base_ = ['_base_/dino_xcit.py', '_base_/shapes_instance.py', '_base_/schedule_shapes.py']
@@ -26,7 +26,7 @@ val_dataloader = test_dataloader = dict(dataset=dict(pipeline=test_pipeline))
 val_evaluator = test_evaluator = dict(metric='bbox')
 
 levels = dict(num_levels=3)  # at strides 16, 32 and 64: a quarter of the tokens
-ffn = dict(feedforward_channels=512)
+ffn = dict(feedforward_channels=256)
 model = dict(
     num_queries=20,
     num_feature_levels=3,
@@ -35,12 +35,12 @@ model = dict(
     encoder=dict(num_layers=1, layer_cfg=dict(self_attn_cfg=levels, ffn_cfg=ffn)),
     decoder=dict(num_layers=2, layer_cfg=dict(cross_attn_cfg=levels, ffn_cfg=ffn)),
     bbox_head=dict(num_classes=3),
-    dn_cfg=dict(group_cfg=dict(num_dn_queries=40)),
+    dn_cfg=dict(group_cfg=dict(num_dn_queries=20)),
     test_cfg=dict(max_per_img=20),
 )
 
-max_iters = 1500
-train_cfg = dict(max_iters=max_iters, val_interval=250)
+max_iters = 800
+train_cfg = dict(max_iters=max_iters, val_interval=200)
 optim_wrapper = dict(  # from scratch the backbone learns faster than the head, not slower
     optimizer=dict(lr=5e-4),
     paramwise_cfg=dict(custom_keys={'backbone': dict(lr_mult=4)}),
