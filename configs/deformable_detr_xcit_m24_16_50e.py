@@ -1,4 +1,4 @@
-"""Deformable DETR, two-stage, XCiT-M24/16, COCO, 50 epochs: no published result; 92.27 M parameters.
+"""Deformable DETR, XCiT-M24/16, COCO, 50 epochs: no published result; 92.27 M parameters.
 Train: tools/dist_train.sh configs/deformable_detr_xcit_m24_16_50e.py 8
 """
 

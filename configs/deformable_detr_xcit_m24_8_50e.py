@@ -1,4 +1,4 @@
-"""Deformable DETR, two-stage, XCiT-M24/8, COCO, 50 epochs: no published result; 91.14 M parameters.
+"""Deformable DETR, XCiT-M24/8, COCO, 50 epochs: no published result; 91.14 M parameters.
 Train: tools/dist_train.sh configs/deformable_detr_xcit_m24_8_50e.py 8
 """
 

@@ -1,4 +1,4 @@
-"""Deformable DETR, two-stage, XCiT-S12/16, COCO, 50 epochs: no published result; 36.16 M parameters.
+"""Deformable DETR, XCiT-S12/16, COCO, 50 epochs: no published result; 36.16 M parameters.
 Train: tools/dist_train.sh configs/deformable_detr_xcit_s12_16_50e.py 8
 """
 

@@ -1,4 +1,4 @@
-"""Deformable DETR, two-stage, XCiT-S12/8, COCO, 50 epochs: no published result; 35.53 M parameters.
+"""Deformable DETR, XCiT-S12/8, COCO, 50 epochs: no published result; 35.53 M parameters.
 Train: tools/dist_train.sh configs/deformable_detr_xcit_s12_8_50e.py 8
 """
 

@@ -1,4 +1,4 @@
-"""Deformable DETR, two-stage, XCiT-T12/16, COCO, 50 epochs: no published result; 18.44 M parameters.
+"""Deformable DETR, XCiT-T12/16, COCO, 50 epochs: no published result; 18.44 M parameters.
 Train: tools/dist_train.sh configs/deformable_detr_xcit_t12_16_50e.py 8
 """
 

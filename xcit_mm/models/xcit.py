@@ -36,15 +36,16 @@ class XCiT(BaseModule):
             intermediate tensors: less memory, more time, the same gradients.
         frozen_stages: -1 trains everything, 0 freezes the patch and position embeddings, and
             n > 0 the first n blocks as well. Frozen parts stay in evaluation mode.
-        start_level: Levels to leave out at the start, 0 to 3. With 1, as for DINO and RTMDet, the
-            maps have strides 8, 16 and 32, and the layers of the first are not built.
+        start_level: How many maps to leave out, from stride 4 on: 0 to 3. Their layers are not
+            built. With 1, as for DINO and RTMDet, the maps have strides 8, 16 and 32.
         out_norm: Whether a LayerNorm normalises the channels of each map, as in ResT's RetinaNet
             (arXiv 2105.13677, appendix).
         init_cfg: ``dict(type='Pretrained', checkpoint=<path, URL or timm://NAME>)``, or None.
 
     Shape:
-        (B, 3, H, W) to a tuple of 4 - ``start_level`` maps (B, C, H_i, W_i), C = ``embed_dim``. With
-        h = ceil(H / patch_size), H_i is h * patch_size / stride_i, rounded down; W_i likewise.
+        (B, 3, H, W) to a tuple of four maps, less ``start_level``, of (B, C, H_i, W_i), C =
+        ``embed_dim``. With h = ceil(H / patch_size), H_i is h * patch_size / stride_i, rounded
+        down; W_i likewise.
 
     Raises:
         ValueError: If an argument is invalid, and in ``forward`` if an image does not have three
