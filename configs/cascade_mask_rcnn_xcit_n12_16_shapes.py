@@ -1,7 +1,9 @@
-"""Cascade Mask R-CNN, XCiT-N12/16 with narrow heads, on the built-in shapes: for a CPU, from scratch.
+"""Cascade Mask R-CNN, XCiT-N12/16 with narrow heads, on the built-in shapes, from scratch.
 
-tools/make_shapes.py data/shapes
-tools/train.py configs/cascade_mask_rcnn_xcit_n12_16_shapes.py
+On a CPU:
+
+    tools/make_shapes.py data/shapes
+    tools/train.py configs/cascade_mask_rcnn_xcit_n12_16_shapes.py
 """
 
 _base_ = [

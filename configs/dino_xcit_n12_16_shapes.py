@@ -1,7 +1,9 @@
-"""DINO, XCiT-N12/16 with narrow layers, on the built-in shapes: for a CPU, from scratch.
+"""DINO, XCiT-N12/16 with narrow layers, on the built-in shapes, from scratch.
 
-tools/make_shapes.py data/shapes
-tools/train.py configs/dino_xcit_n12_16_shapes.py
+On a CPU:
+
+    tools/make_shapes.py data/shapes
+    tools/train.py configs/dino_xcit_n12_16_shapes.py
 """
 
 _base_ = ['_base_/dino_xcit.py', '_base_/shapes_instance.py', '_base_/schedule_shapes.py']

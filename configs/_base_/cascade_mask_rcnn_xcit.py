@@ -42,6 +42,7 @@ model = dict(
         ],
     ),
     train_cfg=dict(
+        rpn=dict(allowed_border=0),
         rpn_proposal=dict(max_per_img=2000),
         rcnn=[
             dict(

@@ -1,6 +1,7 @@
 """Every config is the published model and recipe, and runs on the installed stack."""
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -162,6 +163,67 @@ def test_config_is_the_published_model_recipe_and_weights(row):
 @pytest.mark.parametrize('name', BUILT_IN)
 def test_a_config_of_the_built_in_data_builds(name):
     assert isinstance(build(load(name)).backbone, XCiT)
+
+
+def flat(node, prefix: str = '') -> dict:
+    """Return the values of nested dicts and lists by their path."""
+    if not isinstance(node, (dict, list, tuple)):
+        return {prefix: node}
+    children = node.items() if isinstance(node, dict) else enumerate(node)
+    return {k: v for key, child in children for k, v in flat(child, f'{prefix}.{key}').items()}
+
+
+def of_mmdet(file: str) -> Config:
+    import mmdet
+
+    path = Path(mmdet.__file__).parent / '.mim' / 'configs' / file
+    return Config.fromfile(path, import_custom_modules=False)
+
+
+DETRS = {
+    'dino_xcit_s12_16_12e': 'dino/dino-4scale_r50_8xb2-12e_coco.py',
+    'deformable_detr_xcit_s12_16_50e': (
+        'deformable_detr/deformable-detr-refine-twostage_r50_16xb2-50e_coco.py'
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ('name', 'file', 'different'),
+    [
+        (
+            'cascade_mask_rcnn_xcit_s12_16_3x',
+            'convnext/cascade-mask-rcnn_convnext-t-p4-w7_fpn_4conv1fc-giou_amp-ms-crop-3x_coco.py',
+            r'.*norm_cfg\..*',  # sync_bn of default_runtime.py makes it SyncBN
+        ),
+        *((name, file, '') for name, file in DETRS.items()),
+        ('rtmdet_xcit_s12_16_3x', 'rtmdet/rtmdet_l_swin_b_4xb32-100e_coco.py', r'\.use_syncbn'),
+    ],
+)
+def test_a_head_has_the_settings_of_mmdet(name, file, different):
+    """All of the model but the backbone and what its maps and padding differ in."""
+    ours, theirs = load(name), of_mmdet(file)
+    different = rf'\.(backbone|data_preprocessor|neck\.in_channels)\..*|{different}'
+    ours_flat, theirs_flat = (
+        {key: value for key, value in flat(cfg.model).items() if not re.fullmatch(different, key)}
+        for cfg in (ours, theirs)
+    )
+    assert theirs_flat.items() - ours_flat.items() == set()
+    # Defaults of mmdet that Deformable DETR names here, for DINO to change them.
+    defaults = dict(num_feature_levels=4, num_levels=4, dropout=0.1, batch_first=True)
+    for key in ours_flat.keys() - theirs_flat.keys():
+        assert defaults[key.rpartition('.')[2]] == ours_flat[key], key
+
+
+@pytest.mark.parametrize('name', DETRS)
+def test_a_detr_is_trained_as_in_mmdet(name):
+    """At the same learning rate for each image of a step."""
+    ours, theirs = load(name), of_mmdet(DETRS[name])
+    lr = 16 * theirs.optim_wrapper.optimizer.lr / theirs.auto_scale_lr.base_batch_size
+    theirs.optim_wrapper.optimizer.update(lr=lr, betas=(0.9, 0.999))  # PyTorch's
+    assert ours.optim_wrapper == theirs.optim_wrapper
+    assert ours.param_scheduler == theirs.param_scheduler
+    assert ours.train_cfg.max_epochs == theirs.train_cfg.max_epochs
 
 
 def test_mask_rcnn_augments_as_detr_does():

@@ -21,9 +21,10 @@ HEADS: dict[str, dict[str, Any]] = {
     'deformable_detr_xcit_s12_16_50e': DETR,
     'rtmdet_xcit_s12_16_3x': {
         'neck.num_csp_blocks': 1,
-        'neck.out_channels': 128,
-        'bbox_head.in_channels': 128,
-        'bbox_head.feat_channels': 128,
+        'neck.out_channels': 64,
+        'neck.norm_cfg.num_groups': 4,
+        'bbox_head.in_channels': 64,
+        'bbox_head.feat_channels': 64,
     },
 }
 
