@@ -48,7 +48,10 @@ def test_a_resumed_run_ends_like_an_uninterrupted_one(tmp_path, kwargs, interval
     assert steps(tmp_path / 'whole') == list(range(1, len(expected) + 1))
 
 
-@pytest.mark.parametrize('name', HEADS)
+@pytest.mark.parametrize(
+    'name',
+    [pytest.param(n, marks=pytest.mark.slow if 'deformable' in n else []) for n in HEADS],
+)
 def test_a_resumed_detector_ends_like_an_uninterrupted_one(tmp_path, shapes_root, name):
     """With drop path, dropout, sampled regions and noisy queries, on flipped images."""
     environment.require_framework('mmdet')
