@@ -50,7 +50,7 @@ def test_a_resumed_run_ends_like_an_uninterrupted_one(tmp_path, kwargs, interval
 
 @pytest.mark.parametrize(
     'name',
-    [pytest.param(n, marks=pytest.mark.slow if 'deformable' in n else []) for n in HEADS],
+    [pytest.param(n, marks=[] if 'rtmdet' in n else pytest.mark.slow) for n in HEADS],
 )
 def test_a_resumed_detector_ends_like_an_uninterrupted_one(tmp_path, shapes_root, name):
     """With drop path, dropout, sampled regions and noisy queries, on flipped images."""
