@@ -13,9 +13,7 @@ short_sides = range(480, 801, 32)
 multi_scale = dict(
     type='RandomChoiceResize', scales=[(side, 1333) for side in short_sides], keep_ratio=True
 )
-train_pipeline = [
-    dict(type='LoadImage'),
-    dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
+augmentation = [
     dict(type='RandomFlip', prob=0.5),
     dict(
         type='RandomChoice',
@@ -37,6 +35,11 @@ train_pipeline = [
             ],
         ],
     ),
+]
+train_pipeline = [
+    dict(type='LoadImage'),
+    dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
+    *augmentation,
     dict(type='PackDetInputs'),
 ]
 test_pipeline = [

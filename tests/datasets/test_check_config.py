@@ -83,20 +83,30 @@ def test_an_evaluator_has_to_read_what_its_dataset_checks(shapes_root, tmp_path)
         check_data(cfg, ('val',))
 
 
-def detector(root, **options) -> Config:
+def detector(root, config: str = DETECTOR, **options) -> Config:
     environment.require('mmdet.datasets')
     environment.require('xcit_mm.datasets.coco')
-    return load_config(DETECTOR, {'data_root': root} | options)
+    return load_config(config, {'data_root': root} | options)
 
 
-@pytest.mark.parametrize('head', ['bbox_head', 'mask_head'])
-def test_a_head_for_another_number_of_classes_is_refused(shapes_root, head):
-    check_classes(detector(shapes_root), ALL)
-    cfg = detector(shapes_root, **{f'model.roi_head.{head}.num_classes': 80})
-    message = rf'model\.roi_head\.{head}\.num_classes=80, but the train dataset has 3 classes \(cir'
+@pytest.mark.parametrize(
+    ('task', 'head'),
+    [
+        ('mask_rcnn', 'roi_head.bbox_head'),
+        ('mask_rcnn', 'roi_head.mask_head'),
+        ('cascade_mask_rcnn', 'roi_head.bbox_head.2'),
+        ('dino', 'bbox_head'),
+    ],
+)
+def test_a_head_for_another_number_of_classes_is_refused(shapes_root, task, head):
+    config = f'configs/{task}_xcit_n12_16_shapes.py'
+    check_classes(detector(shapes_root, config), ALL)
+    options = {f'model.{head}.num_classes': 80}
+    cfg = detector(shapes_root, config, **options)
+    message = rf'model\.{head}\.num_classes=80, but the train dataset has 3 classes \(cir'
     with pytest.raises(UserError, match=message):
         check_classes(cfg, ALL)
-    cfg.model.roi_head[head].type = 'GroundingHead'  # which predicts words
+    cfg.merge_from_dict({f'model.{head}.type': 'GroundingHead'})  # which predicts words
     check_classes(cfg, ALL)
 
 

@@ -10,21 +10,17 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import wait_until
-from helpers.resumed_runs import DRAWS, hooks, interrupted, resumed
+from helpers.heads import HEADS, narrow
+from helpers.resumed_runs import DRAWS, assert_same_weights, hooks, interrupted, resumed
 from helpers.runs import steps
 from helpers.toy import ToyDataset, toy_runner
 from mmengine.hooks import Hook
 from mmengine.registry import DATASETS, HOOKS
 
-from xcit_mm import UserError
+from xcit_mm import UserError, environment
 from xcit_mm.engine.hooks import interrupt
 from xcit_mm.engine.resume import has_checkpoints, newest_checkpoint, require_checkpoints
 from xcit_mm.errors import Interrupted
-
-
-def assert_same_weights(first, second) -> None:
-    for name, value in first.model.state_dict().items():
-        assert torch.equal(value, second.model.state_dict()[name]), name
 
 
 @pytest.mark.parametrize('kwargs', [dict(), dict(by_epoch=True)], ids=['iterations', 'epochs'])
@@ -50,6 +46,44 @@ def test_a_resumed_run_ends_like_an_uninterrupted_one(tmp_path, kwargs, interval
     logs = [(tmp_path / name / 'losses.jsonl').read_text() for name in ('whole', 'cut')]
     assert logs[0] == logs[1]
     assert steps(tmp_path / 'whole') == list(range(1, len(expected) + 1))
+
+
+@pytest.mark.parametrize(
+    'name',
+    [pytest.param(n, marks=[] if 'rtmdet' in n else pytest.mark.slow) for n in HEADS],
+)
+def test_a_resumed_detector_ends_like_an_uninterrupted_one(tmp_path, shapes_root, name):
+    """With drop path, dropout, sampled regions and noisy queries, on flipped images."""
+    environment.require_framework('mmdet')
+    pipeline = [
+        dict(type='LoadImage'),
+        dict(type='LoadAnnotations', with_bbox=True, with_mask='mask' in name),
+        dict(type='Resize', scale=(64, 64)),
+        dict(type='RandomFlip', prob=0.5),
+        dict(type='PackDetInputs'),
+    ]
+    dataset = dict(
+        type='CheckedCocoDataset',
+        data_root=str(shapes_root / 'coco'),
+        ann_file='annotations/instances_train2017.json',
+        data_prefix=dict(img='train2017/'),
+        metainfo=dict(classes=('circle', 'square', 'triangle')),
+        pipeline=pipeline,
+    )
+    kwargs = {
+        'model': narrow(name),
+        'train_dataloader.dataset': dataset,
+        'optim_wrapper.optimizer.lr': 1e-4,
+        'default_hooks.checkpoint.interval': 2,
+        'default_scope': 'mmdet',
+        'steps': 3,
+    }
+    whole = toy_runner(tmp_path / 'whole', custom_hooks=hooks(), **kwargs)
+    whole.train()
+    trained = whole.optim_wrapper.optimizer.state  # of the parameters that had a gradient
+    assert [name for name, p in whole.model.named_parameters() if p not in trained] == []
+    interrupted(tmp_path / 'cut', 2, **kwargs)
+    assert_same_weights(whole, resumed(tmp_path / 'cut', **kwargs))
 
 
 @DATASETS.register_module()

@@ -66,5 +66,10 @@ def resumed(work_dir, **kwargs):
     return runner
 
 
+def assert_same_weights(first, second) -> None:
+    for name, value in first.model.state_dict().items():
+        assert torch.equal(value, second.model.state_dict()[name]), name
+
+
 def names(folder) -> list[str]:
     return sorted(path.name for path in folder.glob('*.pth'))

@@ -308,6 +308,7 @@ def test_both_frameworks_build_it_from_a_config(framework):
         (dict(drop_path_rate=1.5), r'1\.5.*\[0, 1\)'),
         (dict(init_cfg=[dict(type='Pretrained')]), 'init_cfg'),
         (dict(frozen_stages=13), r'13.*-1\.\.12'),
+        (dict(start_level=4), r'start_level=4 .*0\.\.3'),
     ],
 )
 def test_a_wrong_argument_is_named_with_the_valid_choices(kwargs, message):
@@ -327,3 +328,15 @@ def test_out_norm_normalises_the_channels_of_every_map(patch_size):
         for norm, before in zip(normed.out_norms, plain.eval()(image), strict=True)
     ]
     assert_same_maps(normed.eval()(image), expected)
+
+
+def test_start_level_leaves_out_the_first_maps_and_their_layers():
+    model = small_xcit().eval()
+    randomize(model)
+    image = torch.randn(2, 3, 64, 96)
+    maps = model(image)
+    for start_level, prefixes in {1: ('fpn1',), 2: ('fpn1', 'fpn2')}.items():
+        later = small_xcit(start_level=start_level).eval()
+        state = {k: v for k, v in model.state_dict().items() if not k.startswith(prefixes)}
+        later.load_state_dict(state)
+        assert_same_maps(later(image), maps[start_level:])

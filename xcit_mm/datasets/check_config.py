@@ -10,7 +10,10 @@ from mmengine.registry import DATASETS
 from ..errors import UserError
 
 # Other heads may predict something else than the classes of the dataset: words, stuff, edges.
-HEADS = ('Shared2FCBBoxHead', 'FCNMaskHead', 'RetinaHead', 'FPNHead', 'UPerHead', 'FCNHead')
+HEADS = (
+    *('Shared2FCBBoxHead', 'ConvFCBBoxHead', 'FCNMaskHead', 'RetinaHead', 'RTMDetSepBNHead'),
+    *('DeformableDETRHead', 'DINOHead', 'FPNHead', 'UPerHead', 'FCNHead'),
+)
 # The metrics whose ``ann_file`` pycocotools reads, and the dataset that checks this file.
 COCO_METRICS = ('CocoMetric', 'CocoAPMetric')
 COCO_DATASET = 'CheckedCocoDataset'

@@ -36,6 +36,8 @@ class XCiT(BaseModule):
             intermediate tensors: less memory, more time, the same gradients.
         frozen_stages: -1 trains everything, 0 freezes the patch and position embeddings, and
             n > 0 the first n blocks as well. Frozen parts stay in evaluation mode.
+        start_level: How many maps to leave out, from stride 4 on: 0 to 3. Their layers are not
+            built. With 1, as for DINO and RTMDet, the maps have strides 8, 16 and 32.
         out_norm: Whether a LayerNorm normalises the channels of each map, as in ResT's RetinaNet
             (arXiv 2105.13677, appendix).
         in_channels: Channels of the images. Weights of RGB images are adapted to them when they
@@ -44,8 +46,9 @@ class XCiT(BaseModule):
             ``rgb=(3, 2, 1)``, bands 3, 2 and 1 keep the kernels of red, green and blue.
 
     Shape:
-        (B, ``in_channels``, H, W) to a tuple of four maps (B, C, H_i, W_i), C = ``embed_dim``. With
-        h = ceil(H / patch_size), H_i is h * patch_size / stride_i, rounded down; W_i likewise.
+        (B, ``in_channels``, H, W) to a tuple of four maps, less ``start_level``, of (B, C, H_i, W_i),
+        C = ``embed_dim``. With h = ceil(H / patch_size), H_i is h * patch_size / stride_i, rounded
+        down; W_i likewise.
 
     Raises:
         ValueError: If an argument is invalid, and in ``forward`` if an image has another number of
@@ -60,6 +63,7 @@ class XCiT(BaseModule):
         drop_path_rate: float | None = None,
         with_cp: bool = False,
         frozen_stages: int = -1,
+        start_level: int = 0,
         out_norm: bool = False,
         in_channels: int = 3,
         init_cfg: dict | None = None,
@@ -76,6 +80,8 @@ class XCiT(BaseModule):
             raise ArgumentError(f'frozen_stages={frozen_stages!r} is not in -1..{depth}')
         if type(in_channels) is not int or in_channels < 1:
             raise ArgumentError(f'in_channels={in_channels!r} is not a positive integer')
+        if start_level not in range(NUM_LEVELS):
+            raise ArgumentError(f'start_level={start_level!r} is not in 0..{NUM_LEVELS - 1}')
         if init_cfg is not None and not (isinstance(init_cfg, dict) and 'type' in init_cfg):
             raise ArgumentError(f"init_cfg={init_cfg!r} is not a dict(type='Pretrained', ...)")
 
@@ -84,6 +90,7 @@ class XCiT(BaseModule):
         self.out_indices = _resolve_out_indices(out_indices, depth)
         self.with_cp = with_cp
         self.frozen_stages = frozen_stages
+        self.start_level = start_level
 
         self.patch_embed = ConvPatchEmbed(dim, patch_size, in_channels)
         self.pos_embeder = FourierPosition(dim)  # sic: the name in the released weights
@@ -91,9 +98,11 @@ class XCiT(BaseModule):
             XCABlock(dim, num_heads, eta, drop_path_rate) for _ in range(depth)
         )
         self.apply(_init_linear)
-        self.fpn1, self.fpn2, self.fpn3, self.fpn4 = pyramid_levels(dim, patch_size)
+        levels = list(pyramid_levels(dim, patch_size))
+        levels[:start_level] = (nn.Identity() for _ in range(start_level))  # not called
+        self.fpn1, self.fpn2, self.fpn3, self.fpn4 = levels
         self.out_norms = nn.ModuleList(
-            ChannelNorm(dim, eps=1e-6) if out_norm else nn.Identity() for _ in range(NUM_LEVELS)
+            ChannelNorm(dim, eps=1e-6) if out_norm else nn.Identity() for _ in levels[start_level:]
         )
         # DistributedDataParallel must know which parameters never get a gradient.
         self.blocks[self.out_indices[-1] + 1 :].requires_grad_(False)
@@ -121,9 +130,9 @@ class XCiT(BaseModule):
                 x = recompute(block, x, H, W, within=block, random=True)
             else:
                 x = block(x, H, W)
-            if i in self.out_indices:
+            if i in self.out_indices[self.start_level :]:
                 maps.append(tokens_to_map(x, H, W))
-        levels = self.fpn1, self.fpn2, self.fpn3, self.fpn4
+        levels = (self.fpn1, self.fpn2, self.fpn3, self.fpn4)[self.start_level :]
         outputs = zip(levels, self.out_norms, maps, strict=True)
         return tuple(norm(level(x)) for level, norm, x in outputs)
 

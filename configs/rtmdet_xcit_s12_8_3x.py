@@ -1,0 +1,7 @@
+"""RTMDet-L, XCiT-S12/8, COCO, 3x: no published result; 36.59 M parameters.
+Train: tools/dist_train.sh configs/rtmdet_xcit_s12_8_3x.py 8
+"""
+
+_base_ = 'rtmdet_xcit_s12_16_3x.py'
+pretrained = 'https://dl.fbaipublicfiles.com/xcit/xcit_small_12_p8_384_dist.pth'
+model = dict(backbone=dict(patch_size=8, init_cfg=dict(checkpoint=pretrained)))
