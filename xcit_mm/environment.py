@@ -19,7 +19,12 @@ STACKS = {
 OPTIONAL = ('timm', 'safetensors')  # packages for weights in their formats
 FRAMEWORK_PARTS = ('models', 'datasets', 'evaluation', 'visualization')
 BUILT_ON = {
-    'mmdet': ('xcit_mm.datasets.coco', 'xcit_mm.engine.coco_metric'),
+    'mmdet': (
+        'xcit_mm.datasets.coco',
+        'xcit_mm.datasets.panoptic',
+        'xcit_mm.engine.coco_metric',
+        'xcit_mm.engine.panoptic_metric',
+    ),
     'mmseg': ('xcit_mm.engine.iou_metric',),
 }
 # For each package that only some tools need, the extra of setup.py that installs it.

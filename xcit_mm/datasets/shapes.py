@@ -1,7 +1,8 @@
 """Draw the built-in dataset: circles, squares and triangles, in the layouts of COCO and ADE20k.
 
 Shapes overlap. As in COCO, a polygon outlines the visible part of its object, and area and box are
-those of the polygon. As in ADE20k, label 0 means unlabelled; label 1 is the background.
+those of the polygon. As in COCO's panoptic files, the colour of a pixel is the id of its segment:
+an object, or the background. As in ADE20k, label 0 means unlabelled; label 1 is the background.
 """
 
 import json
@@ -23,6 +24,7 @@ from ..files import require_writable, write_json, writing_to
 CLASSES = ('circle', 'square', 'triangle')
 CORNERS = (40, 4, 3)  # of each class
 UPRIGHT = (0.0, np.pi / 4, -np.pi / 2)  # angle of a corner of each class
+STUFF = 'background'  # the last category of the panoptic files
 BACKGROUND_LABEL = 1  # in ADE20k's layout; class i has the label i + 2
 SPLITS = {'train2017': 'training', 'val2017': 'validation'}  # COCO's name: ADE20k's name
 MANIFEST = 'shapes.json'
@@ -96,11 +98,17 @@ def draw_image(rng: np.random.Generator, size: int) -> tuple[np.ndarray, list[Sh
 
 def label_map(shapes: list[Shape], size: int) -> np.ndarray:
     """Return the labels of an image in ADE20k's format, (size, size) uint8."""
-    labels = np.full((size, size), BACKGROUND_LABEL, np.uint8)
-    for shape in shapes:  # whole shapes, back to front: visible parts would leave gaps
+    labels = [BACKGROUND_LABEL, *(shape.category + 2 for shape in shapes)]
+    return np.array(labels, np.uint8)[segment_map(shapes, size)]
+
+
+def segment_map(shapes: list[Shape], size: int) -> np.ndarray:
+    """Return 0 for the background and i + 1 for the shape i at each pixel, (size, size) uint8."""
+    segments = np.zeros((size, size), np.uint8)
+    for number, shape in enumerate(shapes, 1):  # whole shapes: visible parts would leave gaps
         rle = coco_mask.frPyObjects([_flat(Polygon(shape.outline))], size, size)[0]
-        labels[coco_mask.decode(rle) > 0] = shape.category + 2
-    return labels
+        segments[coco_mask.decode(rle) > 0] = number
+    return segments
 
 
 def _is_drawn(root: Path, spec: ShapesSpec) -> bool:
@@ -108,7 +116,8 @@ def _is_drawn(root: Path, spec: ShapesSpec) -> bool:
         is_same = json.loads((root / MANIFEST).read_text())['spec'] == asdict(spec)
         number = spec.num_train + spec.num_val
         files = Counter(path.suffix for path in root.rglob('*'))
-        return is_same and (files['.jpg'], files['.png'], files['.json']) == (2 * number, number, 3)
+        expected = {'.jpg': 2 * number, '.png': 2 * number, '.json': 5}
+        return is_same and files.items() >= expected.items()
     return False
 
 
@@ -173,26 +182,42 @@ def _flat(polygon: Polygon) -> list[float]:
     return [round(float(v), 2) for v in points.reshape(-1)]
 
 
+def _segments_info(segments: np.ndarray, shapes: list[Shape]) -> list[dict]:
+    """Describe the segments of an image as COCO's panoptic files do; ids start with 1."""
+    categories = [len(CLASSES), *(shape.category for shape in shapes)]
+    masks = [(segments == number).astype(np.uint8) for number in range(len(categories))]
+    return [
+        dict(id=i, category_id=c + 1, area=int(m.sum()), bbox=cv2.boundingRect(m), iscrowd=0)
+        for i, (c, m) in enumerate(zip(categories, masks, strict=True), 1)
+    ]
+
+
 def _draw_dataset(root: Path, spec: ShapesSpec) -> None:
     first_val = spec.num_train + 1
     ids = range(1, first_val), range(first_val, first_val + spec.num_val)
     for (split, ade_split), image_ids in zip(SPLITS.items(), ids, strict=True):
         coco_images, ade_images = root / 'coco' / split, root / 'ade' / 'images' / ade_split
         labels, annotation_dir = root / f'ade/annotations/{ade_split}', root / 'coco/annotations'
-        for folder in (coco_images, ade_images, labels, annotation_dir):
+        panoptic_dir = annotation_dir / f'panoptic_{split}'
+        for folder in (coco_images, ade_images, labels, panoptic_dir):
             folder.mkdir(parents=True, exist_ok=True)
-        images, annotations = [], []
+        images, annotations, panoptic = [], [], []
         for image_id in track(image_ids, description=f'Drawing {split}'):
             # A generator for each image: it does not depend on the number of images before it.
             image, shapes = draw_image(np.random.default_rng((spec.seed, image_id)), spec.size)
-            file_name = f'{image_id:012d}.jpg'
+            segments = segment_map(shapes, spec.size)
+            file_name, png_name = f'{image_id:012d}.jpg', f'{image_id:012d}.png'
             # Not cv2.imwrite, which does not report why it fails, for example on a full disk.
             jpeg = cv2.imencode('.jpg', image[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, 95])[1]
-            png = cv2.imencode('.png', label_map(shapes, spec.size))[1]
             (coco_images / file_name).write_bytes(jpeg)
             (ade_images / file_name).write_bytes(jpeg)
-            (labels / file_name).with_suffix('.png').write_bytes(png)
+            png = cv2.imencode('.png', label_map(shapes, spec.size))[1]
+            (labels / png_name).write_bytes(png)
+            ids_as_bgr = np.dstack([0 * segments, 0 * segments, segments + 1])
+            (panoptic_dir / png_name).write_bytes(cv2.imencode('.png', ids_as_bgr)[1])
             images.append(dict(id=image_id, file_name=file_name, width=spec.size, height=spec.size))
+            info = _segments_info(segments, shapes)
+            panoptic.append(dict(image_id=image_id, file_name=png_name, segments_info=info))
             for shape in shapes:
                 x1, y1, x2, y2 = shape.visible.bounds
                 annotation = dict(
@@ -208,3 +233,7 @@ def _draw_dataset(root: Path, spec: ShapesSpec) -> None:
         categories = [dict(id=i, name=name) for i, name in enumerate(CLASSES, 1)]
         content = dict(images=images, annotations=annotations, categories=categories)
         (annotation_dir / f'instances_{split}.json').write_text(json.dumps(content))
+        things = [dict(category, isthing=1) for category in categories]
+        stuff = dict(id=len(CLASSES) + 1, name=STUFF, isthing=0)
+        content = dict(images=images, annotations=panoptic, categories=[*things, stuff])
+        (annotation_dir / f'panoptic_{split}.json').write_text(json.dumps(content))

@@ -15,12 +15,16 @@ from ..distributed import was_restarted
 from ..resume import has_checkpoints
 from .load import replace_nodes
 
-# Our classes do the same, and survive an interruption, a bad sample or a full disk.
+# Our classes do the same, and survive an interruption, a bad sample or a full disk, or work
+# without panopticapi.
 REPLACEMENTS = {
     'EpochBasedTrainLoop': 'ResumableEpochLoop',
     'IterBasedTrainLoop': 'ResumableIterLoop',
     'CheckpointHook': 'WholeCheckpointHook',
     'CocoDataset': 'CheckedCocoDataset',
+    'CocoPanopticDataset': 'CheckedPanopticDataset',
+    'LoadPanopticAnnotations': 'LoadPanoptic',
+    'CocoPanopticMetric': 'PanopticQualityMetric',
     'LoadImageFromFile': 'LoadImage',
 }
 LOAD_IMAGE_ARGUMENTS = {'type', 'to_float32', 'backend_args'}
