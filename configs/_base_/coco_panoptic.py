@@ -1,6 +1,6 @@
 """COCO 2017 with the panoptic annotations and large-scale jitter in 1024 pixels."""
 
-_base_ = ['coco_instance_lsj.py']
+_base_ = ['coco_lsj.py']
 
 data_root = 'data/coco/'
 data_help = dict(

@@ -1,4 +1,4 @@
-"""COCO 2017 with instance masks and large-scale jitter (arXiv 2012.07177) in 1024 pixels."""
+"""COCO 2017 with instance masks and large-scale jitter in 1024 pixels, without copy-paste."""
 
 _base_ = ['coco_instance.py']
 
