@@ -86,6 +86,8 @@ class LoadPanoptic(LoadPanopticAnnotations):
         )
 
     def _load_masks_and_semantic_segs(self, results: dict) -> None:
+        if results.get('seg_map_path') is None:  # of an image to predict, as in mmdet
+            return
         ids = segment_ids(results['seg_map_path'], self.backend_args)
         labels, masks = np.full(ids.shape, IGNORED, np.int32), []
         for segment in results['segments_info']:
