@@ -15,12 +15,13 @@ model = dict(
     backbone=dict(arch=arch, out_indices=(0, 1, 2, 3), drop_path_rate=0.2),
     {head}=dict(in_channels=[64] * 4),
 )
-val_dataloader = val_cfg = val_evaluator = None
 """
 OPTIONS = {
     'train_cfg.max_iters': 2,
     'train_dataloader.batch_size': 2,
     'train_dataloader.num_workers': 0,
+    'val_dataloader.num_workers': 0,
+    'val_dataloader.dataset.indices': 1,
     'default_hooks.checkpoint.interval': 1,
     'default_hooks.report': None,
 }
@@ -51,5 +52,6 @@ def test_a_resumed_run_ends_like_an_uninterrupted_one(shapes_root, tmp_path, tas
     assert ended_with.keys() == expected.keys()
     for name, value in expected.items():
         assert torch.equal(ended_with[name], value), name
+    assert (tmp_path / 'cut/pictures/000000000025.png').is_file()
     logs = [(tmp_path / name / 'losses.jsonl').read_text() for name in ('whole', 'cut')]
     assert logs[0] == logs[1] and logs[0].count('\n') == 2
