@@ -21,7 +21,7 @@ HEADS = (
 )
 # The datasets that check their annotation file, and the metrics that read the same file.
 COCO_DATASET = 'CheckedCocoDataset'
-METRICS = {
+METRICS_OF = {
     COCO_DATASET: ('CocoMetric', 'CocoAPMetric'),
     'CheckedPanopticDataset': ('PanopticQualityMetric',),
 }
@@ -54,7 +54,7 @@ def check_data(cfg: Config, splits: tuple[str, ...]) -> None:
                 )
         if len(datasets) == 1:
             for metric in metrics:
-                if _class_name(metric) in METRICS.get(_class_name(datasets[0]), ()):
+                if _class_name(metric) in METRICS_OF.get(_class_name(datasets[0]), ()):
                     _check_evaluator(metric, datasets[0], split)
 
 
