@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from mmdet.structures import INSTANCE_OFFSET
 from mmengine.evaluator import BaseMetric
 from mmengine.registry import METRICS
 
 from ..datasets.annotations import read_panoptic_annotations
 from ..datasets.panoptic import segment_ids
+from ..predictions.results import INSTANCE_OFFSET
 
 PAIR = 2**32  # more than the largest id
 
