@@ -1,9 +1,9 @@
 """Mask2Former, XCiT-N12/16 with a narrow head, instances of the built-in shapes: for a CPU.
 
-Minutes on two cores:
+About half an hour on one core, less on two:
 
-tools/make_shapes.py data/shapes
-tools/train.py configs/mask2former_instance_xcit_n12_16_shapes.py
+    tools/make_shapes.py data/shapes
+    tools/train.py configs/mask2former_instance_xcit_n12_16_shapes.py
 """
 
 _base_ = [
