@@ -14,9 +14,10 @@ tools = {
     'vis': ['tensorboard>=2.14'],
     'export': ['onnx>=1.16', 'onnxruntime>=1.18', 'onnxscript>=0.3'],
     'demo': ['gradio>=6'],
+    'multiband': ['tifffile>=2023.7'],
     'mim': ['openmim>=0.3.9', 'setuptools<81'],  # mim imports pkg_resources, which 81 dropped
 }
-test = ['pytest>=8', 'pytest-xdist>=3.7', *tools['classify']]
+test = ['pytest>=8', 'pytest-xdist>=3.7', *tools['classify'], *tools['multiband']]
 
 setup(
     name='xcit_mm',

@@ -141,7 +141,8 @@ def add_options_argument(parser: argparse.ArgumentParser) -> None:
         default={},
         metavar='NAME=VALUE',
         help='replace values of the config, as in train_dataloader.batch_size=4; '
-        'data_root=DIR changes all data paths, pretrained=FILE sets the backbone weights',
+        'data_root=DIR changes all data paths, pretrained=FILE sets the backbone weights, '
+        'lsj=SIZE trains with large-scale jitter and copy-paste',
     )
 
 

@@ -14,12 +14,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('source', help='a file, its URL, or timm:// and a name of timm')
     parser.add_argument('target', type=Path, help='the new file')
+    parser.add_argument(
+        '--in-channels',
+        type=cli.positive,
+        metavar='N',
+        help='adapt weights for RGB to images of N channels',
+    )
+    parser.add_argument(
+        '--rgb',
+        type=int,
+        nargs=3,
+        metavar=('RED', 'GREEN', 'BLUE'),
+        help='the channels, from 0, that keep the kernels of red, green and blue, while the others '
+        'get zeros; default: all get the mean kernel',
+    )
     cli.add_trust_argument(parser)
     args = parser.parse_args()
 
     with cli.imports():
         from xcit_mm.weights.states import convert
-    print(convert(args.source, args.target, args.trust_checkpoint))
+    print(convert(args.source, args.target, args.trust_checkpoint, args.in_channels, args.rgb))
 
 
 if __name__ == '__main__':

@@ -16,11 +16,17 @@ def main() -> None:
     parser.add_argument(
         '--seed', type=int, default=0, help='a different seed draws different images'
     )
+    parser.add_argument(
+        '--bands',
+        type=cli.positive,
+        default=3,
+        help='write TIFF images that spread the colours over this many bands',
+    )
     args = parser.parse_args()
 
     with cli.imports():
         from xcit_mm.datasets.shapes import ShapesSpec, make_shapes
-    drawn = make_shapes(args.root, ShapesSpec(seed=args.seed))
+    drawn = make_shapes(args.root, ShapesSpec(seed=args.seed, bands=args.bands))
     print(f'{args.root}: {"drawn" if drawn else "already there"}')
 
 

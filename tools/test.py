@@ -18,6 +18,11 @@ def main() -> None:
     )
     parser.add_argument('--show-dir', help='draw the predictions over the images into this folder')
     parser.add_argument('--out', help='write the metrics to this JSON file')
+    parser.add_argument(
+        '--tta',
+        action='store_true',
+        help='test-time augmentation: merge the predictions for several sizes, also mirrored',
+    )
     args = parser.parse_args()
 
     with cli.imports():
@@ -31,6 +36,7 @@ def main() -> None:
         launcher=args.launcher,
         trust_checkpoint=args.trust_checkpoint,
         options=args.cfg_options,
+        tta=args.tta,
     )
 
 

@@ -23,7 +23,7 @@ from . import mmcv_ops  # noqa: E402  needs what was just checked
 mmcv_ops.install()
 
 from . import engine  # noqa: E402, F401  registers the loops and hooks of our configs
-from .datasets import images  # noqa: E402, F401  registers their image loader
+from .datasets import multiband  # noqa: E402, F401  registers their image loaders
 from .errors import UserError  # noqa: E402
 from .inference import load_model  # noqa: E402
 from .models import XCiT  # noqa: E402

@@ -23,13 +23,14 @@ BUILT_ON = {
         'xcit_mm.datasets.coco',
         'xcit_mm.datasets.panoptic',
         'xcit_mm.engine.coco_metric',
+        'xcit_mm.engine.instance_tta',
         'xcit_mm.engine.panoptic_metric',
     ),
     'mmseg': ('xcit_mm.engine.iou_metric',),
 }
 # For each package that only some tools need, the extra of setup.py that installs it.
 EXTRAS = dict.fromkeys(('onnx', 'onnxruntime', 'onnxscript'), 'export')
-EXTRAS |= {'tensorboard': 'vis', 'gradio': 'demo'}
+EXTRAS |= {'tensorboard': 'vis', 'gradio': 'demo', 'tifffile': 'multiband'}
 _quiet_lock = threading.RLock()  # what is hidden is hidden for the whole process
 
 

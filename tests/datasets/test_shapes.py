@@ -14,6 +14,7 @@ from pycocotools.coco import COCO
 
 from xcit_mm import UserError
 from xcit_mm.datasets import shapes
+from xcit_mm.datasets.multiband import LoadMultiband
 from xcit_mm.datasets.shapes import CLASSES, ShapesSpec, draw_image, make_shapes
 
 SPEC = ShapesSpec(num_train=3, num_val=2, size=64, seed=5)
@@ -138,3 +139,29 @@ def test_the_tool_draws_once(monkeypatch, capfd, tmp_path):
         assert code == 0 and state in output
     code, _, error = call_tool(monkeypatch, capfd, 'make_shapes.py', tmp_path, '--seed', -1)
     assert code == 2 and 'seed=-1 is negative' in error
+
+
+def test_colours_are_spread_over_bands(tmp_path):
+    image, _ = draw_image(np.random.default_rng(3), 64)
+    np.testing.assert_array_equal(shapes.spread(image, 3), image)
+    bands = shapes.spread(image, 13)
+    np.testing.assert_array_equal(bands[..., [0, 6, 12]], image)
+    assert (np.diff(bands.astype(int), axis=-1) != 0).any((0, 1)).all()  # no two are the same
+
+    spec = replace(SPEC, bands=13)
+    assert make_shapes(tmp_path / 'shapes', spec) and not make_shapes(tmp_path / 'shapes', spec)
+    make_shapes(tmp_path / 'rgb', SPEC)
+    for name in ('coco/train2017', 'ade/images/training'):
+        decoded = LoadMultiband(13).decode(
+            (tmp_path / f'shapes/{name}/000000000001.tif').read_bytes()
+        )
+        original = cv2.imread(str(tmp_path / f'rgb/{name}/000000000001.jpg'))[..., ::-1]
+        assert np.abs(decoded[..., [0, 6, 12]] - original).mean() < 6  # that of JPEG
+    assert 'tif' in (tmp_path / 'shapes/coco/annotations/instances_val2017.json').read_text()
+
+
+def test_a_dataset_of_an_earlier_version_is_recognised(tmp_path):
+    make_shapes(tmp_path / 'shapes', SPEC)
+    manifest = tmp_path / 'shapes' / shapes.MANIFEST
+    manifest.write_text('{"spec": {"num_train": 3, "num_val": 2, "size": 64, "seed": 5}}')
+    assert not make_shapes(tmp_path / 'shapes', SPEC)

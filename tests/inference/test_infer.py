@@ -214,8 +214,8 @@ def test_wrong_input_as_a_whole_is_an_error(weights, photos, tmp_path, change, m
 
 @pytest.mark.skipif(not mmcv_ops.is_active(), reason='mmcv is compiled')
 def test_an_operator_that_is_missing_is_an_error_and_not_a_bad_image(weights, photos, tmp_path):
-    options = {'model.roi_head.mask_roi_extractor.roi_layer.pool_mode': 'max'}
-    with pytest.raises(MissingOperatorError, match="pool_mode='max' exists in compiled mmcv only"):
+    options = {'model.test_cfg.rpn.nms.type': 'nms_rotated'}
+    with pytest.raises(MissingOperatorError, match='nms_rotated needs compiled mmcv'):
         infer(DETECTOR, weights[DETECTOR], [str(photos)], tmp_path / 'out', options=options)
 
 

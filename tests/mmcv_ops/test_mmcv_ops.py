@@ -1,7 +1,9 @@
 """mmcv's operators on the stand-in, against what compiled mmcv computed."""
 
+import subprocess
 import sys
 from importlib.util import spec_from_file_location
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +13,8 @@ from mmcv.utils import collect_env
 
 import xcit_mm  # noqa: F401  installs the stand-in before mmcv.ops is imported
 from xcit_mm import environment, mmcv_ops
+from xcit_mm.mmcv_ops.__main__ import main as list_operators
+from xcit_mm.mmcv_ops.families import FAMILIES
 
 
 @pytest.fixture(scope='module')
@@ -102,12 +106,32 @@ def test_sigmoid_focal_loss_of_large_logits_is_finite():
 
 
 @pytest.mark.skipif(not mmcv_ops.is_active(), reason='mmcv is compiled')
-def test_other_operators_say_that_they_need_compiled_mmcv(arrays):
-    with pytest.raises(NotImplementedError, match=r'softmax_focal_loss_forward.*compiled mmcv'):
-        ops.softmax_focal_loss(torch.zeros(4, 3), torch.zeros(4, dtype=torch.long))
-    with pytest.raises(NotImplementedError, match=r"pool_mode='max'.*compiled mmcv"):
-        ops.roi_align(arrays['roi/input'], arrays['roi/rois'], 7, 0.25, 0, 'max', True)
+def test_other_operators_say_that_they_need_compiled_mmcv():
+    boxes, scores = torch.rand(3, 5), torch.rand(3)
+    with pytest.raises(NotImplementedError, match=r'nms_rotated needs compiled mmcv'):
+        ops.nms_rotated(boxes, scores, 0.5)
     assert collect_env()['MMCV Compiler'] == 'n/a'  # a bug report can be collected
+
+
+@pytest.mark.skipif(not mmcv_ops.is_active(), reason='mmcv is compiled')
+def test_the_list_and_the_page_name_all_operators(capsys):
+    list_operators()
+    listed = capsys.readouterr().out
+    page = Path('docs/mmcv_operators.md').read_text()
+    for family in FAMILIES:
+        assert family.name.split()[0] in listed
+        assert f'| {family.name} | {family.computed_by} | {family.tested_against} |' in page
+    assert 'nms_rotated' in listed.partition('Only compiled mmcv')[2]
+
+
+def test_one_line_in_a_config_is_enough_for_mmdet_and_mmseg(tmp_path):
+    config = tmp_path / 'config.py'
+    config.write_text("custom_imports = dict(imports=['xcit_mm'])\n")
+    program = (
+        'from mmengine.config import Config; Config.fromfile("config.py"); '
+        'import mmcv.ops, mmdet.models, mmseg.models'
+    )
+    subprocess.run([sys.executable, '-c', program], cwd=tmp_path, check=True)
 
 
 @pytest.mark.parametrize(

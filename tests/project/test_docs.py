@@ -44,6 +44,7 @@ ONLY_PARSED = {
     'tools/train.py own.py': 'test_tools.py fine-tunes this detector',
     'tools/prepare_data.py coco': 'it downloads gigabytes; test_prepare_data.py has a server',
     'tools/prepare_data.py ade20k': 'as for coco',
+    'tools/make_shapes.py data/shapes_13bands': 'stand_ins.py has drawn a few of these images',
     'tools/demo.py': 'it serves until it is stopped; test_demo.py opens the page in a browser',
     'tools/export_onnx.py configs/sem_fpn': 'half a minute; test_export.py exports it',
     'tools/classify.py xcit_small_12_p8_384_dist.pth data/imagenet/val --sample': 'as without',
@@ -63,6 +64,7 @@ SHORTER = {
     'val_dataloader.dataset.pipeline.1.scale="(512,128)" '
     'model.data_preprocessor.size="(128,128)"',
     'tools/test.py configs/mask_rcnn_xcit_n12_16_shapes.py': 'test_dataloader.dataset.indices=4',
+    'tools/test.py configs/sem_fpn_xcit_n12_16_shapes.py': 'test_dataloader.dataset.indices=2',
     'tools/test.py configs/mask_rcnn_xcit_t12_16_3x.py': 'test_dataloader.dataset.indices=1',
 }
 SLOW = {'docs/export.md'}  # half a minute
@@ -178,7 +180,8 @@ def terminal(after_make_train, tmp_path) -> Iterator[Terminal]:
     """A clone for each page: none relies on the files of another."""
 
     def copy(source: str, target: str) -> None:  # nothing writes into images and weights
-        (os.link if source.endswith(('.jpg', '.png', '.pth')) else shutil.copy2)(source, target)
+        is_kept = source.endswith(('.jpg', '.png', '.tif', '.pth'))
+        (os.link if is_kept else shutil.copy2)(source, target)
 
     folder = tmp_path / 'clone'
     shutil.copytree(after_make_train.folder, folder, symlinks=True, copy_function=copy)

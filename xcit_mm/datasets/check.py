@@ -21,7 +21,7 @@ from ..environment import quiet, require_framework
 from ..errors import UserError, printable, reason
 from .annotations import LOST_SHARE, STOPS
 from .check_config import check_classes, check_data, leaf_datasets
-from .images import UNREADABLE, BadImageError, LoadImage
+from .images import UNREADABLE, BadImageError, image_loader
 
 SPLITS = ('train', 'val', 'test')
 NO_CLASS = 'labels of no class'
@@ -155,7 +155,7 @@ class _CheckedImages(Dataset):
         self.split = split
         self.dataset = dataset
         transforms = dataset.pipeline.transforms
-        self.load = next((t for t in transforms if isinstance(t, LoadImage)), LoadImage())
+        self.load = image_loader(dataset)
         self.load_labels = [t for t in transforms if type(t).__name__ == 'LoadAnnotations']
         self.load_segments = [t for t in transforms if type(t).__name__ == 'LoadPanoptic']
         head = cfg.get('model', {}).get('decode_head')

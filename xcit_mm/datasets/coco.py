@@ -109,6 +109,13 @@ class CheckedCocoDataset(CocoDataset):
                 instance.setdefault('mask', [])  # mmdet then ignores the object
         return info
 
+    def prepare_data(self, idx: int) -> Any:
+        try:
+            return super().prepare_data(idx)
+        except Exception as error:  # a wrapper may mix several images, of which one is bad
+            error.img_path = self.get_data_info(idx)['img_path']
+            raise
+
     def filter_data(self) -> list[dict]:
         filters = {} if self.test_mode else self.filter_cfg or {}
         kept = []

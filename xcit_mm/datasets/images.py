@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -73,7 +74,7 @@ class LoadImage:
         label_size = self._check_labels(results)
         image = results.get('img')
         if image is None:
-            image = decode(self.read(results['img_path']), annotated or label_size)
+            image = self.decode(self.read(results['img_path']), annotated or label_size)
         height, width = image.shape[:2]
         if 0 in (width, height):
             raise BadImageError(NO_PIXELS)
@@ -93,6 +94,14 @@ class LoadImage:
         except OSError as error:
             raise BadImageError(missing, error.strerror or type(error).__name__) from None
 
+    def decode(self, data: bytes, annotated: Size | None = None) -> np.ndarray:
+        """Decode an image file; see :func:`decode`."""
+        return decode(data, annotated)
+
+    def picture(self, image: np.ndarray) -> np.ndarray:
+        """Return a decoded image as an RGB picture, (H, W, 3) uint8."""
+        return np.ascontiguousarray(image[..., ::-1])
+
     def _check_labels(self, results: dict) -> Size | None:
         path = results.get('seg_map_path')
         if path is None or Path(path).suffix.lower() not in LABEL_SUFFIXES:
@@ -109,6 +118,15 @@ class LoadImage:
         if largest > 255:
             raise BadImageError(LABELS_TOO_LARGE, f'{largest}')
         return size
+
+
+def image_loader(dataset: Any) -> LoadImage:
+    """Return the loader in the pipeline of a dataset, or of the first that it wraps or joins."""
+    inner = getattr(dataset, 'datasets', None) or [getattr(dataset, 'dataset', None)]
+    if inner[0] is not None:
+        return image_loader(inner[0])
+    transforms = getattr(getattr(dataset, 'pipeline', None), 'transforms', ())
+    return next((t for t in transforms if isinstance(t, LoadImage)), LoadImage())
 
 
 def decode(data: bytes, annotated: Size | None = None) -> np.ndarray:

@@ -5,6 +5,7 @@ those of the polygon. As in COCO's panoptic files, the colour of a pixel is the 
 an object, or the background. As in ADE20k, label 0 means unlabelled; label 1 is the background.
 """
 
+import io
 import json
 from collections import Counter
 from contextlib import suppress
@@ -18,6 +19,7 @@ from pycocotools import mask as coco_mask
 from rich.progress import track
 from shapely.geometry import Polygon
 
+from ..environment import require
 from ..errors import UserError
 from ..files import require_writable, write_json, writing_to
 
@@ -26,6 +28,7 @@ CORNERS = (40, 4, 3)  # of each class
 UPRIGHT = (0.0, np.pi / 4, -np.pi / 2)  # angle of a corner of each class
 STUFF = 'background'  # the last category of the panoptic files
 BACKGROUND_LABEL = 1  # in ADE20k's layout; class i has the label i + 2
+RGB = 3
 SPLITS = {'train2017': 'training', 'val2017': 'validation'}  # COCO's name: ADE20k's name
 MANIFEST = 'shapes.json'
 
@@ -45,6 +48,7 @@ class ShapesSpec:
     num_val: int = 40
     size: int = 160  # width and height of the images in pixels
     seed: int = 0  # not negative
+    bands: int = 3  # other numbers: TIFF images, for tests of images with many bands
 
 
 @dataclass
@@ -61,6 +65,8 @@ def make_shapes(root: str | Path, spec: ShapesSpec | None = None) -> bool:
     root, spec = Path(root).resolve(), spec or ShapesSpec()
     if spec.seed < 0:
         raise UserError(f'shapes: seed={spec.seed} is negative')
+    if spec.bands != RGB:
+        require('tifffile')
     if _is_drawn(root, spec):
         return False
     if root.is_file() or (root.is_dir() and any(root.iterdir())):
@@ -96,6 +102,12 @@ def draw_image(rng: np.random.Generator, size: int) -> tuple[np.ndarray, list[Sh
     return image.round().clip(0, 255).astype(np.uint8), shapes
 
 
+def spread(image: np.ndarray, bands: int) -> np.ndarray:
+    """Spread red, green and blue over ``bands`` bands between them, (H, W, bands) uint8."""
+    shares = np.stack([np.interp(np.linspace(0, 2, bands), range(RGB), row) for row in np.eye(RGB)])
+    return (image @ shares).round().astype(np.uint8)
+
+
 def label_map(shapes: list[Shape], size: int) -> np.ndarray:
     """Return the labels of an image in ADE20k's format, (size, size) uint8."""
     labels = [BACKGROUND_LABEL, *(shape.category + 2 for shape in shapes)]
@@ -113,11 +125,12 @@ def segment_map(shapes: list[Shape], size: int) -> np.ndarray:
 
 def _is_drawn(root: Path, spec: ShapesSpec) -> bool:
     with suppress(OSError, ValueError, KeyError, TypeError):  # it is another folder, or none
-        is_same = json.loads((root / MANIFEST).read_text())['spec'] == asdict(spec)
+        # Earlier versions had no bands.
+        drawn = {'bands': RGB, **json.loads((root / MANIFEST).read_text())['spec']}
         number = spec.num_train + spec.num_val
         files = Counter(path.suffix for path in root.rglob('*'))
-        expected = {'.jpg': 2 * number, '.png': 2 * number, '.json': 5}
-        return is_same and files.items() >= expected.items()
+        counts = files['.jpg'] + files['.tif'], files['.png'], files['.json']
+        return drawn == asdict(spec) and counts == (2 * number, 2 * number, 5)
     return False
 
 
@@ -192,6 +205,19 @@ def _segments_info(segments: np.ndarray, shapes: list[Shape]) -> list[dict]:
     ]
 
 
+def _encode(image: np.ndarray, bands: int) -> tuple[str, bytes]:
+    """Return the suffix and the content of an image file."""
+    if bands == RGB:
+        # Not cv2.imwrite, which does not report why it fails, for example on a full disk.
+        jpeg = cv2.imencode('.jpg', image[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, 95])[1]
+        return '.jpg', jpeg.tobytes()
+    from tifffile import imwrite
+
+    file = io.BytesIO()
+    imwrite(file, spread(image, bands), photometric='minisblack', planarconfig='contig')
+    return '.tif', file.getvalue()
+
+
 def _draw_dataset(root: Path, spec: ShapesSpec) -> None:
     first_val = spec.num_train + 1
     ids = range(1, first_val), range(first_val, first_val + spec.num_val)
@@ -206,11 +232,10 @@ def _draw_dataset(root: Path, spec: ShapesSpec) -> None:
             # A generator for each image: it does not depend on the number of images before it.
             image, shapes = draw_image(np.random.default_rng((spec.seed, image_id)), spec.size)
             segments = segment_map(shapes, spec.size)
-            file_name, png_name = f'{image_id:012d}.jpg', f'{image_id:012d}.png'
-            # Not cv2.imwrite, which does not report why it fails, for example on a full disk.
-            jpeg = cv2.imencode('.jpg', image[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, 95])[1]
-            (coco_images / file_name).write_bytes(jpeg)
-            (ade_images / file_name).write_bytes(jpeg)
+            suffix, encoded = _encode(image, spec.bands)
+            file_name, png_name = f'{image_id:012d}{suffix}', f'{image_id:012d}.png'
+            (coco_images / file_name).write_bytes(encoded)
+            (ade_images / file_name).write_bytes(encoded)
             png = cv2.imencode('.png', label_map(shapes, spec.size))[1]
             (labels / png_name).write_bytes(png)
             ids_as_bgr = np.dstack([0 * segments, 0 * segments, segments + 1])

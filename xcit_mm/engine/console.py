@@ -8,8 +8,14 @@ from ..errors import printable
 
 # The start of mmengine's messages of a hundred lines: the environment, the config, the hooks.
 LONG = ('\n' + '-' * 60 + '\nSystem environment', 'Config:\n', 'Hooks will be executed')
-# Four lines for each of hundreds of parameters with options, and mmengine's notes on its own code.
-NOISE = ('paramwise_options', '"FileClient" will be deprecated', '"HardDiskBackend" is the alias')
+# Four lines for each of hundreds of parameters with options, mmengine's notes on its own code, and
+# its warning about accumulated gradients that a resume loses: our loops lose none.
+NOISE = (
+    'paramwise_options',
+    '"FileClient" will be deprecated',
+    '"HardDiskBackend" is the alias',
+    'Resumed iteration number is not divisible',
+)
 
 
 def keep_readable(logger: Logger) -> None:

@@ -66,6 +66,14 @@ class _Resumable:
         self.dataloader.batch_sampler.start = self._iter
         return iter(self.dataloader)
 
+    def _accumulate(self, steps: int) -> None:
+        """Apply gradients that ``accumulative_counts`` adds up within the next steps.
+
+        A resumed run has lost none, because checkpoints are written only where none are held.
+        """
+        # A model without BatchNorm, about which mmengine has warned at the start.
+        self.runner.optim_wrapper.initialize_count_status(nn.Identity(), 0, steps)
+
     def _validate(self, step: int, last: int) -> None:
         """Validate if ``step`` is due for it.
 
@@ -85,7 +93,8 @@ class _Resumable:
 class ResumableEpochLoop(_Resumable, EpochBasedTrainLoop):
     """An ``EpochBasedTrainLoop`` that resumes in the middle of an epoch.
 
-    The arguments are those of mmengine's loop.
+    Gradients are not accumulated over the end of an epoch. The arguments are those of mmengine's
+    loop.
     """
 
     endless = False
@@ -106,6 +115,7 @@ class ResumableEpochLoop(_Resumable, EpochBasedTrainLoop):
         self.runner.model.train()
         done = self._iter - self._epoch * len(self.dataloader)
         if done < len(self.dataloader):
+            self._accumulate(len(self.dataloader) - done)
             for number, batch in enumerate(self._batches(), done):
                 self.run_iter(number, batch)
         self.runner.call_hook('after_train_epoch')
@@ -126,6 +136,7 @@ class ResumableIterLoop(_Resumable, IterBasedTrainLoop):
         self.runner.call_hook('before_train_epoch')
         self._validate(self._iter, self._max_iters)
         batches = self._batches()
+        self._accumulate(self._max_iters - self._iter)
         while self._iter < self._max_iters and not self.stop_training:
             self.runner.model.train()
             self.run_iter(next(batches))

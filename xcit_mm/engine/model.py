@@ -16,6 +16,7 @@ from ..errors import UserError
 from ..models import XCiT
 from ..weights.pretrained import read_all_safely
 from ..weights.states import detector_state, model_state
+from .config.check import check_bands
 from .config.errors import config_errors
 
 FRAMEWORKS = ('mmdet', 'mmseg')
@@ -32,6 +33,7 @@ def build_model(cfg: Config, device: str) -> nn.Module:
     if framework not in FRAMEWORKS:
         choices = ', '.join(FRAMEWORKS)
         raise UserError(f'{cfg.filename}: default_scope={framework!r} is not one of {choices}')
+    check_bands(cfg, ('test',))
     require_one_stack()
     require('mmcv')
     require(f'{framework}.models')

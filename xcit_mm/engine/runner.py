@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from mmengine.config import Config
 from mmengine.dist import all_gather_object, is_main_process, master_only
+from mmengine.hooks import EMAHook
 from mmengine.logging import MMLogger
 from mmengine.optim import OptimWrapper
 from mmengine.registry import RUNNERS
@@ -67,6 +68,20 @@ class CheckedRunner(Runner):
     def build_dataloader(*args, **kwargs) -> DataLoader:
         """Build the loader of an evaluation; the loops of a training build their own."""
         return evaluation_loader(Runner.build_dataloader(*args, **kwargs))
+
+    def scale_lr(self, optim_wrapper: OptimWrapper, auto_scale_lr: dict | None = None) -> None:
+        """Scale the learning rate with the images of an update, of all iterations that it adds up.
+
+        mmengine counts those of one iteration.
+        """
+        counts = self.cfg.optim_wrapper.get('accumulative_counts', 1)
+        if counts > 1 and (auto_scale_lr or {}).get('enable'):
+            base = auto_scale_lr['base_batch_size'] / counts
+            auto_scale_lr = {**auto_scale_lr, 'base_batch_size': base}
+            self.logger.info(
+                'An update adds up %d iterations; the next line has the batch sizes of one', counts
+            )
+        super().scale_lr(optim_wrapper, auto_scale_lr)
 
     def load_or_resume(self) -> None:
         """Load weights, or resume from the newest checkpoint that the first process can read."""
@@ -147,6 +162,11 @@ class CheckedRunner(Runner):
             state, initial = _without_other_heads(state, wanted)
         require_same_tensors(state, wanted, filename, may_be_missing=initial)
         if self._resume and 'ema_state_dict' in checkpoint:
+            if not any(isinstance(hook, EMAHook) for hook in self.hooks):
+                raise UserError(
+                    f'{filename} is of a run that averages its weights: resume it with its '
+                    'options for default_hooks.ema'
+                )
             average = checkpoint['ema_state_dict'].items()
             average = {k.removeprefix(AVERAGED): v for k, v in average if k.startswith(AVERAGED)}
             require_same_tensors(average, wanted, f'{filename} (ema_state_dict)')

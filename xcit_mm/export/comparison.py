@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..datasets.shapes import draw_image
+from ..datasets.shapes import draw_image, spread
 from ..errors import UserError
 from .graphs import Graph
 
@@ -34,7 +34,7 @@ def compare(graph: Graph, model: bytes) -> tuple[dict[Size, float], int | None]:
     errors, objects = _compare(graph, model)
     if objects == 0:
         with torch.no_grad():
-            graph.lower_threshold(_draw(SIZES[0]), CANDIDATES)
+            graph.lower_threshold(_draw(SIZES[0], graph.channels), CANDIDATES)
         proto = onnx.load_from_string(model)
         threshold = next(c for c in proto.graph.initializer if c.name == 'score_thr')
         threshold.CopyFrom(onnx.numpy_helper.from_array(graph.score_thr.numpy(), 'score_thr'))
@@ -50,7 +50,7 @@ def _compare(graph: Graph, model: bytes) -> tuple[dict[Size, float], int | None]
     objects = None if graph.batched else 0
     for batch, height, width in SIZES:
         size = (batch if graph.batched else 1, height, width)
-        image = _draw(size)
+        image = _draw(size, graph.channels)
         with torch.no_grad():
             expected = graph.reference(image)
         outputs = [torch.from_numpy(a) for a in session.run(None, {'image': image.numpy()})]
@@ -68,10 +68,11 @@ def _compare(graph: Graph, model: bytes) -> tuple[dict[Size, float], int | None]
     return errors, objects
 
 
-def _draw(size: Size) -> Tensor:
+def _draw(size: Size, channels: int) -> Tensor:
     batch, height, width = size
     rng = np.random.default_rng(0)
     images = [draw_image(rng, max(height, width))[0][:height, :width] for _ in range(batch)]
+    images = [spread(image, channels) for image in images]
     return torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).float().contiguous()
 
 

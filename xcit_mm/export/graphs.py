@@ -9,7 +9,7 @@ from ..models import XCiT
 
 
 class Graph(nn.Module):
-    """A model of mmdet or mmseg, or a part of it, that takes images with values of 0 to 255."""
+    """A model of mmdet or mmseg, or a part of it, that takes images as they are loaded."""
 
     outputs: tuple[str, ...]  # names
     batched = True  # takes several images at once
@@ -17,9 +17,11 @@ class Graph(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
+        backbone = model.backbone
+        self.channels = backbone.in_channels if isinstance(backbone, XCiT) else 3
 
     def normalize(self, image: Tensor) -> Tensor:
-        """Normalise images (B, 3, H, W) as the config says."""
+        """Normalise images (B, channels, H, W) as the config says."""
         preprocessor = self.model.data_preprocessor
         if not hasattr(preprocessor, 'mean'):  # the config does not normalise
             return image

@@ -64,8 +64,7 @@ def export_onnx(
             f'PyTorch {torch.__version__} is too old to export: install 2.7 or later'
         )
     cfg = load_config(config, options)
-    converts = (cfg.model.get('data_preprocessor') or {}).get('bgr_to_rgb')
-    metadata = {'config': Path(config).name, 'channels': 'RGB' if converts else 'BGR'}
+    metadata = {'config': Path(config).name}
     if checkpoint is None:
         model = build_model(cfg, 'cpu')
     else:
@@ -75,6 +74,8 @@ def export_onnx(
         graph = BackboneGraph(model)
     else:
         graph = (SegmentorGraph if hasattr(model, 'encode_decode') else DetectorGraph)(model)
+    converts = (cfg.model.get('data_preprocessor') or {}).get('bgr_to_rgb')
+    metadata['channels'] = 'bands' if graph.channels != 3 else 'RGB' if converts else 'BGR'
     proto = _export(graph)
     for name, value in metadata.items():
         proto.metadata_props.add(key=name, value=value)
@@ -92,7 +93,7 @@ def export_onnx(
 
 
 def _export(graph: Graph) -> Any:
-    example = torch.zeros(2 if graph.batched else 1, 3, 224, 288)
+    example = torch.zeros(2 if graph.batched else 1, graph.channels, 224, 288)
     axes = {i: name for i, name in AXES.items() if i > 0 or graph.batched}
     try:
         with torch.no_grad(), quiet():

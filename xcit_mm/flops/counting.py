@@ -82,7 +82,7 @@ def count_part(name: str, module: nn.Module, *inputs: Any) -> tuple[Any, Part]:
 
 def count_xcit(xcit: nn.Module, size: tuple[int, int]) -> tuple[Any, list[Part]]:
     """Return the output and the parts of an XCiT of this package, or an accelerated one of timm."""
-    image = torch.empty(1, 3, *size, device='meta')
+    image = torch.empty(1, getattr(xcit, 'in_channels', 3), *size, device='meta')
     counts = []
     for form in ('direct', None):
         for module in xcit.modules():

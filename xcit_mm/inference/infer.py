@@ -52,7 +52,7 @@ def infer(
         for problem in problems:
             progress.report(problem)
         progress.expect(len(sources))
-        for batch in batches(read_frames(sources, progress), batch_size):
+        for batch in batches(read_frames(sources, progress, model.read), batch_size):
             _process(model, batch, score_thr, output, progress)
     return progress.done, progress.problems
 

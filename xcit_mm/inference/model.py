@@ -16,6 +16,7 @@ from PIL import Image
 from torch import nn
 
 from ..datasets.check_config import leaf_datasets
+from ..datasets.multiband import LoadMultiband
 from ..device import choose_device
 from ..engine.config.check import require_parts
 from ..engine.config.errors import config_errors
@@ -30,7 +31,7 @@ from ..weights.pretrained import require_file
 from ..weights.read import read_checkpoint
 from ..weights.states import require_same_tensors
 from .memory import free_backbone_maps, segment
-from .sources import to_rgb
+from .sources import to_bands, to_rgb
 
 TASKS = {'mmdet': 'detection', 'mmseg': 'segmentation'}  # by the scope of the config
 
@@ -59,12 +60,23 @@ class Model:
         """Detect the objects of an image, or classify its pixels.
 
         Args:
-            image: A path or http(s) URL, an RGB array (H, W, 3) uint8, or an image of PIL.
+            image: A path or http(s) URL, an RGB array (H, W, 3) uint8, or an image of PIL. For a
+                model that loads its images with ``LoadMultiband``: a path or URL of a TIFF file,
+                or an array of its bands (H, W, ``channels``).
 
         Raises:
             UserError: If the image cannot be read.
         """
         return self.predict_batch([image])[0]
+
+    def read(self, image: ImageLike) -> np.ndarray:
+        """Return an image as RGB (H, W, 3) uint8, or as bands (H, W, ``channels``) float32."""
+        return to_rgb(image) if self._bands is None else to_bands(image, self._bands)
+
+    @property
+    def _bands(self) -> LoadMultiband | None:
+        loader = self.pipeline.transforms[0]
+        return loader if isinstance(loader, LoadMultiband) else None
 
     @torch.inference_mode()
     def predict_batch(self, images: Sequence[ImageLike]) -> list[Detections | Segmentation]:
@@ -73,7 +85,7 @@ class Model:
         Only images that the model sees at one size go through it together, because XCiT would
         attend to padding. So a prediction does not depend on the other images of the batch.
         """
-        arrays = [to_rgb(image) for image in images]
+        arrays = [self.read(image) for image in images]
         samples = [self._prepare(array) for array in arrays]
         indices_by_size = defaultdict(list)
         for i, sample in enumerate(samples):
@@ -84,15 +96,20 @@ class Model:
                 key: [samples[i].pop(key) for i in indices] for key in ('inputs', 'data_samples')
             }
             with free_backbone_maps(self.module):
-                results = self._predict(data, [arrays[i] for i in indices])
+                results = self._predict(data, [self._picture(arrays[i]) for i in indices])
             predictions.update(zip(indices, results, strict=True))
         return [predictions[i] for i in range(len(arrays))]
 
+    def _picture(self, image: np.ndarray) -> np.ndarray:
+        return image if self._bands is None else self._bands.picture(image)
+
     def _prepare(self, image: np.ndarray) -> dict[str, Any]:
+        if self._bands is None:
+            image = np.ascontiguousarray(image[..., ::-1])
         # Some transforms that resize do not set scale_factor, and a pipeline may have none.
         image_info = dict(img_path='', img_id=0, scale_factor=(1.0, 1.0))
         try:
-            return self.pipeline(dict(img=np.ascontiguousarray(image[..., ::-1]), **image_info))
+            return self.pipeline(dict(img=image, **image_info))
         except cv2.error as error:
             height, width = image.shape[:2]
             raise UserError(
@@ -176,5 +193,14 @@ def _test_pipeline(cfg: Config, full_size: bool) -> Compose:
         raise UserError(f'{cfg.filename}: the test dataset has no pipeline')
     left_out = ('Load', 'Resize') if full_size else ('Load',)  # parts of names
     kept = [t for t in transforms if not any(part in str(t['type']) for part in left_out)]
-    to_float32 = bool(transforms[0].get('to_float32', False))
-    return Compose([dict(type='LoadImage', to_float32=to_float32), *kept])
+    loaders = [t for t in transforms if str(t['type']).endswith(LoadMultiband.__name__)]
+    if not loaders:
+        channels = cfg.model.get('backbone', {}).get('in_channels', 3)
+        if channels != 3:
+            raise UserError(
+                f'{cfg.filename}: model.backbone.in_channels={channels}, but the pipeline of the '
+                f"test dataset has no dict(type='LoadMultiband', channels={channels}): add it"
+            )
+        to_float32 = bool(transforms[0].get('to_float32', False))
+        loaders = [dict(type='LoadImage', to_float32=to_float32)]
+    return Compose([loaders[0], *kept])

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemaining
 
 from ..datasets.images import MAX_BYTES as MAX_FILE_BYTES
 from ..datasets.images import BadImageError, decode
+from ..datasets.multiband import LoadMultiband
 from ..errors import ArgumentError, UserError, looked_in, printable, reason
 from ..files import read_regular
 from ..http import read_url
@@ -33,7 +34,7 @@ class Frame(NamedTuple):
 
     source: str  # path or URL
     name: str  # of the files of its predictions, without suffix
-    image: np.ndarray  # RGB, (H, W, 3) uint8
+    image: np.ndarray  # as ``Model.read`` returns it
     index: int | None = None  # of a frame, from 0
     rate: float | None = None  # frames per second of a video
 
@@ -101,8 +102,13 @@ def find_inputs(
     return inputs, problems
 
 
-def read_frames(inputs: dict[str, str], progress: ImageProgress) -> Iterator[Frame]:
-    """Read images and videos; ``progress`` reports those that cannot be read."""
+def read_frames(
+    inputs: dict[str, str], progress: ImageProgress, read: Callable[[str], np.ndarray]
+) -> Iterator[Frame]:
+    """Read images and videos; ``progress`` reports those that cannot be read.
+
+    ``read`` reads the image of a path or URL, or raises a UserError.
+    """
     for name, source in inputs.items():
         expected = 1
         try:
@@ -112,7 +118,7 @@ def read_frames(inputs: dict[str, str], progress: ImageProgress) -> Iterator[Fra
                 progress.expect(expected - 1)
                 frames = (Frame(source, name, im, i, rate) for i, im in enumerate(images))
             else:
-                frames = [Frame(source, name, read_image(source))]
+                frames = [Frame(source, name, read(source))]
             for frame in frames:
                 expected -= 1
                 yield frame
@@ -151,8 +157,28 @@ def to_rgb(image: str | Path | np.ndarray | Image.Image) -> np.ndarray:
     return image
 
 
-def read_image(source: str) -> np.ndarray:
-    """Read an image file or URL as RGB, (H, W, 3) uint8.
+def to_bands(image: str | Path | np.ndarray, loader: LoadMultiband) -> np.ndarray:
+    """Return the image of a path or URL, or an array, as the bands of a loader (H, W, channels)."""
+    if isinstance(image, (str, Path)):
+        return read_image(str(image), loader.decode)
+    if not isinstance(image, np.ndarray):
+        kind = type(image).__name__
+        raise ArgumentError(
+            f'an image of {loader.channels} bands is a path or an array (H, W, bands), not {kind}'
+        )
+    try:
+        return loader.bands(image)
+    except BadImageError as error:
+        raise ArgumentError(f'an array of shape {image.shape} cannot be used: {error}') from None
+
+
+def decode_rgb(data: bytes) -> np.ndarray:
+    """Decode an image file to RGB, (H, W, 3) uint8, or raise a BadImageError."""
+    return np.ascontiguousarray(decode(data)[..., ::-1])
+
+
+def read_image(source: str, decode: Callable[[bytes], np.ndarray] = decode_rgb) -> np.ndarray:
+    """Read an image file or URL, by default as RGB, (H, W, 3) uint8.
 
     Raises:
         UserError: If the image does not exist or cannot be read.
@@ -162,7 +188,7 @@ def read_image(source: str) -> np.ndarray:
             data = read_url(source, MAX_DOWNLOAD)
         else:
             data = read_regular(Path(source).expanduser(), MAX_FILE_BYTES)
-        return np.ascontiguousarray(decode(data)[..., ::-1])
+        return decode(data)
     except FileNotFoundError:
         raise UserError(f'{source} does not exist{looked_in(source)}') from None
     except OSError as error:

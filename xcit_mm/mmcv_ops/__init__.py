@@ -1,8 +1,8 @@
 """Stand-in for the compiled operators of mmcv, built on torchvision and PyTorch.
 
-mmcv has wheels for few versions of PyTorch, and compiling it takes a quarter of an hour. Our models
-call only the functions in ``OPERATORS``, with the names and arguments of those in ``mmcv._ext``.
-The results equal those of compiled mmcv, and for the focal loss those of mmdet's Python code.
+mmcv has wheels for few versions of PyTorch, and compiling it takes a quarter of an hour. The models
+of mmdet and mmseg call only the functions in ``OPERATORS``, with the names and arguments of those
+in ``mmcv._ext``; ``python -m xcit_mm.mmcv_ops`` lists them and what they are compared with.
 """
 
 import os
@@ -12,24 +12,14 @@ from importlib.util import find_spec
 from types import ModuleType
 
 from ..errors import MissingOperatorError
-from .focal_loss import sigmoid_focal_loss_backward, sigmoid_focal_loss_forward
-from .nms import nms, softnms
-from .roi_align import roi_align_backward, roi_align_forward
+from .families import FAMILIES
 
-OPERATORS = (
-    nms,
-    softnms,
-    roi_align_forward,
-    roi_align_backward,
-    sigmoid_focal_loss_forward,
-    sigmoid_focal_loss_backward,
-)
+OPERATORS = tuple(operator for family in FAMILIES for operator in family.operators)
 EXTENSION = 'mmcv._ext'
 SWITCH = 'XCIT_MM_MMCV_FALLBACK'
 NOTICE = (
-    'mmcv has no compiled operators here: torchvision provides nms and roi_align, PyTorch '
-    'soft_nms and sigmoid_focal_loss, everything else needs a compiled mmcv '
-    f'({SWITCH}=0 switches this off).'
+    'mmcv has no compiled operators here: torchvision and PyTorch replace those of all models of '
+    f'mmdet and mmseg (python -m xcit_mm.mmcv_ops lists them, {SWITCH}=0 switches this off).'
 )
 
 
@@ -52,6 +42,7 @@ class _StandIn(ModuleType):
 
     def __init__(self) -> None:
         super().__init__(EXTENSION, __doc__)
+        self.missing: set[str] = set()  # what mmcv.ops asked for in vain
         self.__spec__ = ModuleSpec(EXTENSION, loader=None)  # mmengine asks pkgutil for it
         for function in OPERATORS:
             setattr(self, function.__name__, function)
@@ -61,6 +52,7 @@ class _StandIn(ModuleType):
     def __getattr__(self, name: str):
         if name.startswith('__'):
             raise AttributeError(name)
+        self.missing.add(name)
 
         def needs_compiled_mmcv(*args, **kwargs):
             raise MissingOperatorError(

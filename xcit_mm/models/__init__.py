@@ -1,5 +1,6 @@
 """The XCiT backbone and its layers."""
 
+from .preprocessor import MultibandPreprocessor
 from .xcit import XCiT
 
-__all__ = ['XCiT']
+__all__ = ['MultibandPreprocessor', 'XCiT']

@@ -34,18 +34,18 @@ CPU_CHUNK = 1024
 class ConvPatchEmbed(nn.Module):
     """Patch embedding: stride-2 convolutions with BatchNorm, and GELU between them (section 3.3).
 
-    Each convolution doubles the channels, up to ``dim``, a multiple of 8.
+    Each convolution but the first doubles the channels, up to ``dim``, a multiple of 8.
 
     Shape:
-        (B, 3, H, W) to (B, C, ceil(H / patch_size), ceil(W / patch_size)) in channels-last
-        memory format, of which the tokens (B, N, C) are a view.
+        (B, ``in_channels``, H, W) to (B, C, ceil(H / patch_size), ceil(W / patch_size)) in
+        channels-last memory format, of which the tokens (B, N, C) are a view.
     """
 
-    def __init__(self, dim: int, patch_size: int) -> None:
+    def __init__(self, dim: int, patch_size: int, in_channels: int = 3) -> None:
         super().__init__()
-        channels = [3, *(dim // 2**i for i in reversed(range(int(math.log2(patch_size)))))]
+        widths = [dim // 2**i for i in reversed(range(int(math.log2(patch_size))))]
         layers: list[nn.Module] = []
-        for c_in, c_out in pairwise(channels):
+        for c_in, c_out in pairwise((in_channels, *widths)):
             conv = nn.Conv2d(c_in, c_out, 3, stride=2, padding=1, bias=False)
             layers += [nn.Sequential(conv, nn.BatchNorm2d(c_out)), nn.GELU()]
         self.proj = ConvStack(*layers[:-1])

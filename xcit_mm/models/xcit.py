@@ -38,14 +38,17 @@ class XCiT(BaseModule):
             n > 0 the first n blocks as well. Frozen parts stay in evaluation mode.
         out_norm: Whether a LayerNorm normalises the channels of each map, as in ResT's RetinaNet
             (arXiv 2105.13677, appendix).
-        init_cfg: ``dict(type='Pretrained', checkpoint=<path, URL or timm://NAME>)``, or None.
+        in_channels: Channels of the images. Weights of RGB images are adapted to them when they
+            are loaded (see :func:`xcit_mm.weights.inflation.inflate`).
+        init_cfg: ``dict(type='Pretrained', checkpoint=<path, URL or timm://NAME>)``, or None. With
+            ``rgb=(3, 2, 1)``, bands 3, 2 and 1 keep the kernels of red, green and blue.
 
     Shape:
-        (B, 3, H, W) to a tuple of four maps (B, C, H_i, W_i), C = ``embed_dim``. With
+        (B, ``in_channels``, H, W) to a tuple of four maps (B, C, H_i, W_i), C = ``embed_dim``. With
         h = ceil(H / patch_size), H_i is h * patch_size / stride_i, rounded down; W_i likewise.
 
     Raises:
-        ValueError: If an argument is invalid, and in ``forward`` if an image does not have three
+        ValueError: If an argument is invalid, and in ``forward`` if an image has another number of
             channels or is too small for stride 32.
     """
 
@@ -58,6 +61,7 @@ class XCiT(BaseModule):
         with_cp: bool = False,
         frozen_stages: int = -1,
         out_norm: bool = False,
+        in_channels: int = 3,
         init_cfg: dict | None = None,
     ) -> None:
         super().__init__(init_cfg)
@@ -70,15 +74,18 @@ class XCiT(BaseModule):
             raise ArgumentError(f'drop_path_rate={drop_path_rate!r} is not in [0, 1)')
         if frozen_stages not in range(-1, depth + 1):
             raise ArgumentError(f'frozen_stages={frozen_stages!r} is not in -1..{depth}')
+        if type(in_channels) is not int or in_channels < 1:
+            raise ArgumentError(f'in_channels={in_channels!r} is not a positive integer')
         if init_cfg is not None and not (isinstance(init_cfg, dict) and 'type' in init_cfg):
             raise ArgumentError(f"init_cfg={init_cfg!r} is not a dict(type='Pretrained', ...)")
 
         self.patch_size = patch_size
+        self.in_channels = in_channels
         self.out_indices = _resolve_out_indices(out_indices, depth)
         self.with_cp = with_cp
         self.frozen_stages = frozen_stages
 
-        self.patch_embed = ConvPatchEmbed(dim, patch_size)
+        self.patch_embed = ConvPatchEmbed(dim, patch_size, in_channels)
         self.pos_embeder = FourierPosition(dim)  # sic: the name in the released weights
         self.blocks = nn.ModuleList(
             XCABlock(dim, num_heads, eta, drop_path_rate) for _ in range(depth)
@@ -97,8 +104,8 @@ class XCiT(BaseModule):
         if self.init_cfg is not None and self.init_cfg.get('type') == 'Pretrained':
             from ..weights.pretrained import load_pretrained
 
-            trusted = self.init_cfg.get('trusted', False)
-            load_pretrained(self, self.init_cfg.get('checkpoint'), trusted)
+            cfg = self.init_cfg
+            load_pretrained(self, cfg.get('checkpoint'), cfg.get('trusted', False), cfg.get('rgb'))
         else:
             super().init_weights()
 
@@ -129,9 +136,12 @@ class XCiT(BaseModule):
         return self
 
     def _check_image(self, x: Tensor) -> None:
-        if x.ndim != 4 or x.shape[1] != 3:
-            shape = tuple(x.shape)
-            raise ArgumentError(f'images of shape {shape} are not (B, 3, H, W), 3 channels (RGB)')
+        channels = self.in_channels
+        if x.ndim != 4 or x.shape[1] != channels:
+            kind = '3 channels (RGB)' if channels == 3 else f'in_channels={channels}'
+            raise ArgumentError(
+                f'images of shape {tuple(x.shape)} are not (B, {channels}, H, W), {kind}'
+            )
         smallest = 32 - self.patch_size + 1  # ceil(smallest / patch_size) * patch_size == 32
         if min(x.shape[2:]) < smallest:
             raise ArgumentError(

@@ -1,6 +1,6 @@
 """The weights that a backbone or a run starts from."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from torch import nn
 
 from ..errors import UserError, did_you_mean, looked_in
 from .download import download, is_url
+from .inflation import inflate
 from .read import TIMM, read_checkpoint
 from .states import PYRAMID, backbone_state, model_state, modules_of, require_same_tensors
 
@@ -19,20 +20,29 @@ from .states import PYRAMID, backbone_state, model_state, modules_of, require_sa
 RANDOM = ' (--cfg-options pretrained=FILE; for random weights: --cfg-options pretrained=None)'
 
 
-def load_pretrained(backbone: nn.Module, path: str | Path | None, trusted: bool = False) -> None:
+def load_pretrained(
+    backbone: nn.Module,
+    path: str | Path | None,
+    trusted: bool = False,
+    rgb: Sequence[int] | None = None,
+) -> None:
     """Load pretrained weights into an XCiT backbone, and log how many tensors were loaded.
 
     The file must hold exactly the tensors of this backbone; only the pyramid and the norms after
-    it may be missing. Otherwise a UserError is raised, and the backbone is unchanged.
+    it may be missing. Otherwise a UserError is raised, and the backbone is unchanged. Weights for
+    RGB fit a backbone with other ``in_channels``: see :func:`~xcit_mm.weights.inflation.inflate`.
     """
     if not path:
         raise UserError("init_cfg=dict(type='Pretrained', checkpoint=...) names no checkpoint")
     state = backbone_state(model_state(read_checkpoint(path, trusted=trusted), path))
+    state, inflated = inflate(state, backbone.in_channels, path, rgb)
     model = backbone.state_dict()
     may_be_missing = {name for name in model if name.startswith(PYRAMID)}
     require_same_tensors(state, model, path, may_be_missing)
     backbone.load_state_dict(state, strict=False)
     print_log(f'Loaded {len(state)} of the {len(model)} tensors of XCiT from {path}', 'current')
+    if inflated:
+        print_log(inflated, 'current')
     missing = modules_of(model.keys() - state.keys())
     if missing:
         print_log(f'Not in {path}, so initialised at random: {", ".join(missing)}', 'current')

@@ -4,7 +4,7 @@ No function changes the dictionaries of tensors that it takes.
 """
 
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from torch import Tensor
 from ..errors import UserError, one_line, reason
 from ..files import write_whole
 from ..models.archs import ARCHS, PATCH_SIZES
+from .inflation import RGB, STEM, inflate
 from .read import read_checkpoint
 
 WRAPPERS = ('state_dict', 'model', 'teacher', 'student')
@@ -105,11 +106,18 @@ def detector_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {BACKBONE + name: value for name, value in backbone_state(state).items()} | rest
 
 
-def convert(source: str | Path, target: Path, trusted: bool = False) -> str:
+def convert(
+    source: str | Path,
+    target: Path,
+    trusted: bool = False,
+    in_channels: int | None = None,
+    rgb: Sequence[int] | None = None,
+) -> str:
     """Write the weights of a checkpoint under our names, for mmengine to load.
 
     ``target`` is a new file with ``{'state_dict': ...}`` of the whole detector or segmentor, or of
-    the backbone if the source is a classifier or a DINO model. Returns a sentence about it.
+    the backbone if the source is a classifier or a DINO model. With ``in_channels``, weights
+    for RGB are adapted (see :func:`~xcit_mm.weights.inflation.inflate`). Returns a sentence on it.
     """
     if target.exists():
         raise UserError(f'{target} already exists; name a new file')
@@ -117,13 +125,16 @@ def convert(source: str | Path, target: Path, trusted: bool = False) -> str:
     is_whole = any(name.split('.')[0].endswith(HEAD) for name in state)
     state = detector_state(state) if is_whole else backbone_state(state)
     require_finite(state, source)
+    inflated = ''
+    if in_channels is not None or rgb is not None:
+        state, inflated = inflate(state, in_channels or RGB, source, rgb)
     kind = f'{"a model with " if is_whole else ""}{architecture(state, source)}'
     try:
         with write_whole(target) as file:
             torch.save({'meta': {'source': str(source)}, 'state_dict': state}, file)
     except OSError as error:
         raise UserError(f'{target} cannot be written ({reason(error)})') from None
-    return f'{target}: {len(state)} tensors of {kind}'
+    return f'{target}: {len(state)} tensors of {kind}{inflated and f". {inflated}"}'
 
 
 def require_same_tensors(
@@ -141,10 +152,15 @@ def require_same_tensors(
     compared = [name for name in {**state, **model} if name in state or name not in may_be_missing]
     differ = [n for n in compared if _shape(state.get(n)) != _shape(model.get(n))]
     if differ:
+        remedy = 'take the config and the file of one model'
+        in_stem = [name.removeprefix(BACKBONE) for name in differ] == [STEM]
+        if in_stem and state[differ[0]].shape[1] == RGB:
+            channels = model[differ[0]].shape[1]
+            remedy = f'tools/convert_checkpoint.py --in-channels {channels} adapts weights for RGB'
         raise UserError(
             f'{path} does not hold the weights of this model ({len(differ)} tensors differ): '
             f'the file has {_summary(state, differ)}; the model has {_summary(model, differ)}: '
-            'take the config and the file of one model'
+            f'{remedy}'
         )
     require_finite(state, path)
 

@@ -8,6 +8,7 @@ from mmengine.registry import MODELS
 
 from xcit_mm import UserError
 from xcit_mm.engine.config.check import (
+    check_bands,
     check_channels,
     check_counts,
     check_single_images,
@@ -122,3 +123,48 @@ def test_a_tool_prints_the_error_alone_and_the_rest_into_the_log(
     assert f'The environment, the config and the hooks are in {log}' in output + error
     assert 'System environment' in log.read_text()
     assert "type='XCiT'" in log.read_text()
+
+
+BANDS = ROOT / 'configs/sem_fpn_xcit_n12_16_13bands_shapes.py'
+SEVERAL = {'model.backbone.in_channels': 13}
+MEAN, STD, TYPE, SWAP = (
+    f'model.data_preprocessor.{name}' for name in ('mean', 'std', 'type', 'bgr_to_rgb')
+)
+THIRD = 'train_dataloader.dataset.pipeline.2'
+INNER = dict(type='RandomApply', transforms=dict(type='Pad'))
+
+
+@pytest.mark.parametrize(
+    ('path', 'options', 'message'),
+    [
+        (BANDS, {'model.backbone.in_channels': 4}, r'loads 13 channels, but .*in_channels=4'),
+        (REAL, SEVERAL, r'pipeline\.0: LoadImage loads 3 channels, but .*in_channels=13: write'),
+        (BANDS, {MEAN: [1.0] * 3}, r'the mean of MultibandP.* has 3 numbers, and .*channels=13'),
+        (BANDS, {STD: [1.0] * 4}, r'the std .* has 4 .*: write 13 numbers'),
+        (
+            BANDS,
+            {TYPE: 'SegDataPreProcessor'},
+            r"SegDataPreProcessor has 13 .*type='MultibandPreprocessor', base='SegDataPreProcess",
+        ),
+        (BANDS, {SWAP: True}, 'bgr_to_rgb=True would change the order of the bands'),
+        (BANDS, {f'{THIRD}.type': 'CLAHE'}, rf'{THIRD}: CLAHE does not take 13 channels: remove'),
+        (BANDS, {THIRD: INNER}, rf'{THIRD}\.transforms: Pad does not take 13 channels'),
+    ],
+)
+def test_channels_of_the_images_that_the_model_does_not_take_are_refused(path, options, message):
+    with pytest.raises(UserError, match=message):
+        check_bands(load_config(path, options), ('train', 'val'))
+
+
+@pytest.mark.parametrize(
+    ('path', 'options'),
+    [
+        (BANDS, {}),
+        (REAL, {}),
+        (UPERNET, {}),  # with PhotoMetricDistortion
+        (BANDS, {MEAN: [1.0], STD: [1.0]}),
+        (REAL, SEVERAL | {'model.backbone.type': 'ResNet'}),  # the classes of others are theirs
+    ],
+)
+def test_channels_that_agree_pass(path, options):
+    check_bands(load_config(path, options), ('train', 'val', 'test'))

@@ -4,7 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from mmengine.model import BaseTTAModel
 from mmengine.structures import BaseDataElement, PixelData
+from torch import nn
 
 from xcit_mm import UserError
 from xcit_mm.engine.hooks.label_check import LabelCheckHook
@@ -40,3 +42,18 @@ def test_detectors_and_samples_without_labels_pass():
     unlabelled = dict(data_samples=[BaseDataElement(metainfo=dict(img_path='7.png'))])
     LabelCheckHook().before_test_iter(SimpleNamespace(model=model), 0, unlabelled)
     LabelCheckHook().before_train_iter(SimpleNamespace(model=SimpleNamespace()), 0, {})
+
+
+class Views(BaseTTAModel):
+    def merge_preds(self, data_samples_list: list) -> list: ...
+
+
+def test_labels_are_checked_in_a_test_of_several_views():
+    segmentor = nn.Identity()
+    segmentor.test_step, segmentor.decode_head = None, nn.Identity()
+    vars(segmentor.decode_head).update(num_classes=4, out_channels=4, ignore_index=255)
+    sample = BaseDataElement(metainfo=dict(seg_map_path='labels/7.png'))
+    sample.set_data(dict(gt_sem_seg=PixelData(data=torch.tensor([[[9]]]))))
+    runner = SimpleNamespace(model=Views(segmentor))
+    with pytest.raises(UserError, match=r'labels/7\.png: the label 9 is outside'):
+        LabelCheckHook().before_test_iter(runner, 0, dict(data_samples=[[sample], [sample]]))

@@ -14,9 +14,10 @@ from ...errors import UserError
 from ..distributed import was_restarted
 from ..resume import has_checkpoints
 from .load import replace_nodes
+from .tta import use_tta
 
-# Our classes do the same, and survive an interruption, a bad sample or a full disk, or work
-# without panopticapi.
+# Our classes do the same, and survive an interruption, a bad sample, a full disk or a mask, or
+# work without panopticapi.
 REPLACEMENTS = {
     'EpochBasedTrainLoop': 'ResumableEpochLoop',
     'IterBasedTrainLoop': 'ResumableIterLoop',
@@ -26,6 +27,7 @@ REPLACEMENTS = {
     'LoadPanopticAnnotations': 'LoadPanoptic',
     'CocoPanopticMetric': 'PanopticQualityMetric',
     'LoadImageFromFile': 'LoadImage',
+    'DetTTAModel': 'InstanceTTAModel',
 }
 LOAD_IMAGE_ARGUMENTS = {'type', 'to_float32', 'backend_args'}
 RUNNER = 'CheckedRunner'
@@ -138,13 +140,19 @@ def adapt_for_training(
 
 
 def adapt_for_test(
-    cfg: Config, checkpoint: str, show_dir: str | None = None, trust_checkpoint: bool = False
+    cfg: Config,
+    checkpoint: str,
+    show_dir: str | None = None,
+    trust_checkpoint: bool = False,
+    tta: bool = False,
 ) -> list[str]:
     """Edit a config for the evaluation of a checkpoint, and return sentences for the log.
 
-    ``show_dir`` is a folder for a picture of every prediction.
+    ``show_dir`` is a folder for a picture of every prediction, ``tta`` test-time augmentation.
     """
     notes = adapt(cfg) + _without_gpus(cfg)
+    if tta and cfg.get('test_dataloader') and cfg.get('model'):  # check refuses other configs
+        notes += use_tta(cfg)
     cfg.load_from, cfg.resume = checkpoint, False
     if show_dir is not None:
         pictures = cfg.default_hooks.get('pictures', dict(type='PictureHook'))

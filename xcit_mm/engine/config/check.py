@@ -13,12 +13,22 @@ from ...models.archs import ARCHS
 from ...weights.pretrained import require_file
 from ..distributed import LAUNCHERS
 from ..resume import require_checkpoints
+from .errors import typed_nodes
 
 REQUIRED = {
     'train': ('model', 'train_dataloader', 'train_cfg', 'optim_wrapper'),
     'test': ('model', 'test_dataloader', 'test_cfg', 'test_evaluator'),
 }
 SPLITS = {'train': ('train', 'val'), 'test': ('test',)}
+RGB = 3
+MAX_PAD = 4  # channels that OpenCV pads
+# Transforms of mmcv, mmdet and mmseg that need three channels, or cut their values to 8 bits.
+FOR_RGB = {
+    *('AutoAugment', 'AutoContrast', 'CachedMixUp', 'CLAHE', 'Color', 'ColorTransform', 'Contrast'),
+    *('Equalize', 'MixUp', 'Mosaic', 'Normalize', 'PhotoMetricDistortion', 'Posterize'),
+    *('RandAugment', 'RandomGrayscale', 'RandomMosaic', 'RGB2Gray', 'ShearX', 'ShearY'),
+    *('TranslateX', 'TranslateY', 'YOLOXHSVRandomAug'),
+}
 
 
 def check(cfg: Config, task: str) -> None:
@@ -29,8 +39,10 @@ def check(cfg: Config, task: str) -> None:
         raise UserError(f'max_bad_share={cfg.max_bad_share!r} is not a number from 0 to 1')
     if task == 'train':
         check_counts(cfg)
+        check_recipe(cfg)
         check_single_images(cfg)
     check_channels(cfg)
+    check_bands(cfg, SPLITS[task])
     if 'tensorboard' in cfg.default_hooks:
         require('tensorboard')
     if cfg.get('resume') and not cfg.get('load_from'):
@@ -50,8 +62,9 @@ def require_parts(cfg: Config, task: str) -> None:
 
 
 def check_counts(cfg: Config) -> None:
-    """Refuse a length of a training or a batch size that is not a positive integer."""
+    """Refuse a length of a training or of a batch that is not a positive integer."""
     counts = {
+        'optim_wrapper.accumulative_counts': cfg.optim_wrapper.get('accumulative_counts'),
         'train_cfg.max_iters': cfg.train_cfg.get('max_iters'),
         'train_cfg.max_epochs': cfg.train_cfg.get('max_epochs'),
         'train_dataloader.batch_size': cfg.train_dataloader.get('batch_size'),
@@ -59,6 +72,25 @@ def check_counts(cfg: Config) -> None:
     for name, count in counts.items():
         if count is not None and (type(count) is not int or count < 1):
             raise UserError(f'{name}={count!r} is not a positive integer')
+
+
+def check_recipe(cfg: Config) -> None:
+    """Refuse parts of a recipe that mmengine would ignore, or fail with once the model is built."""
+    wrapper = cfg.optim_wrapper
+    decay = (wrapper.get('paramwise_cfg') or {}).get('layer_decay')
+    if decay is not None and 'constructor' not in wrapper:
+        raise UserError(
+            f'optim_wrapper.paramwise_cfg.layer_decay={decay!r} needs '
+            'optim_wrapper.constructor=LayerDecayConstructor'
+        )
+    for name, hook in cfg.default_hooks.items():
+        momentum = (hook or {}).get('momentum', 0.0002)
+        is_share = type(momentum) in (int, float) and 0 < momentum < 1
+        if 'EMAHook' in str((hook or {}).get('type')) and not is_share:
+            raise UserError(
+                f'default_hooks.{name}.momentum={momentum!r} is not between 0 and 1; it is the '
+                'weight of the newest parameters, such as 0.0002'
+            )
 
 
 def check_single_images(cfg: Config) -> None:
@@ -93,6 +125,45 @@ def check_channels(cfg: Config) -> None:
             raise UserError(
                 f'model.{name}.in_channels={channels}: the maps of XCiT {arch} have {dim} '
                 f'channels; write in_channels={fitting}'
+            )
+
+
+def check_bands(cfg: Config, splits: tuple[str, ...]) -> None:
+    """Refuse loaders, transforms and means that do not fit the input channels of the backbone."""
+    backbone = cfg.model.get('backbone') or {}
+    if backbone.get('type') != 'XCiT':
+        return
+    channels = backbone.get('in_channels', RGB)
+    expected = f'model.backbone.in_channels={channels}'
+    is_multiband = channels != RGB
+    for name in (f'{split}_dataloader' for split in splits):
+        for place, node in typed_nodes(cfg.get(name) or {}, name):
+            kind = str(node['type']).rpartition('.')[2]
+            is_multiband |= kind == 'LoadMultiband'
+            loaded = {'LoadImage': RGB, 'LoadMultiband': node.get('channels')}.get(kind, channels)
+            if loaded != channels:
+                raise UserError(
+                    f'{place}: {kind} loads {loaded} channels, but {expected}: write the number of '
+                    "bands of your images there and in dict(type='LoadMultiband', channels=...)"
+                )
+            if (kind in FOR_RGB and channels != RGB) or (kind == 'Pad' and channels > MAX_PAD):
+                raise UserError(f'{place}: {kind} does not take {channels} channels: remove it')
+    preprocessor = cfg.model.get('data_preprocessor') or {}
+    kind = preprocessor.get('type')
+    allowed = {1, channels} if kind == 'MultibandPreprocessor' else {1, channels} & {1, RGB}
+    for name in ('mean', 'std'):
+        numbers = preprocessor.get(name)
+        if numbers is not None and len(numbers) not in allowed:
+            raise UserError(
+                f'model.data_preprocessor: the {name} of {kind} has {len(numbers)} numbers, and '
+                f"{expected}: write {channels} numbers and type='MultibandPreprocessor', "
+                f'base={preprocessor.get("base", kind)!r}'
+            )
+    for name in ('bgr_to_rgb', 'rgb_to_bgr'):
+        if is_multiband and preprocessor.get(name):
+            raise UserError(
+                f'model.data_preprocessor.{name}=True would change the order of the bands, which '
+                f'LoadMultiband keeps: set {name}=False'
             )
 
 

@@ -27,8 +27,7 @@ def config_errors(cfg: Config) -> Iterator[None]:
         yield
     except (KeyError, TypeError) as error:
         message = str(error.args[0]) if error.args else ''
-        nodes = ((place, node) for place, node in _nodes(cfg.to_dict()) if 'type' in node)
-        sentences = (_sentence(message, *pair) for pair in nodes)
+        sentences = (_sentence(message, *pair) for pair in typed_nodes(cfg.to_dict()))
         sentence = next(filter(None, sentences), None)
         if sentence is None:
             raise
@@ -52,11 +51,11 @@ def _sentence(message: str, place: str, node: dict[str, Any]) -> str | None:
     return f'{place}: {node["type"]} {problem}'
 
 
-def _nodes(node: Any, place: str = '') -> Iterator[tuple[str, dict]]:
-    """Yield all dicts of a config with their dotted places."""
-    if isinstance(node, dict):
+def typed_nodes(node: Any, place: str = '') -> Iterator[tuple[str, dict]]:
+    """Yield all dicts with a ``type`` in a part of a config, with their dotted places."""
+    if isinstance(node, dict) and 'type' in node:
         yield place, node
     children = node.items() if isinstance(node, dict) else enumerate(node)
     for name, child in children:
         if isinstance(child, (dict, list, tuple)):
-            yield from _nodes(child, f'{place}.{name}'.lstrip('.'))
+            yield from typed_nodes(child, f'{place}.{name}'.lstrip('.'))

@@ -10,6 +10,7 @@ from mmengine.runner import Runner
 
 from ...environment import quiet, remedy, require
 from ...errors import DependencyError, UserError, did_you_mean, looked_in, reason
+from .jitter import use_jitter
 
 # Names that a config may leave out although they are read.
 RUNNER_ARGUMENTS = {
@@ -32,10 +33,10 @@ def load_config(
 ) -> Config:
     """Read a config file and apply the options of the command line.
 
-    Two options do more than replace a value, because the value alone would leave the config
+    Three options do more than replace a value, because the value alone would leave the config
     contradicting itself: ``data_root=DIR`` moves every path that starts with the config's
-    ``data_root``, and ``pretrained=WEIGHTS`` sets the weights that the backbone starts from
-    (None: random weights).
+    ``data_root``, ``pretrained=WEIGHTS`` sets the weights that the backbone starts from
+    (None: random weights), and ``lsj=SIZE`` augments by large-scale jitter with copy-paste.
 
     Args:
         path: Path of the config file.
@@ -54,6 +55,8 @@ def load_config(
         raise UserError(f'the config {path} does not exist{looked_in(path)}{hint}')
     cfg = _read(path)
     options = dict(options or {})
+    if 'lsj' in options:  # first: other options may name a transform of it
+        use_jitter(cfg, options.pop('lsj'), path)
     _check_names(cfg, options, path)
     data_root = options.pop('data_root', None)
     if 'pretrained' in options:

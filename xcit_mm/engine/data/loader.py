@@ -64,7 +64,8 @@ class Samples(Dataset):
         try:
             return self.dataset[index], []
         except Exception as error:  # decoders and transforms may raise anything
-            return None, [BadSample(self._file(index), reason(error))]
+            file = getattr(error, 'img_path', None) or self._file(index)
+            return None, [BadSample(file, reason(error))]
 
     def _file(self, index: int) -> str:
         try:

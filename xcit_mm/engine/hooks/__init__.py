@@ -9,4 +9,5 @@ from . import (  # noqa: F401  registered when they are imported
     non_finite,
     pictures,
     report,
+    tta,
 )

@@ -3,6 +3,7 @@
 import inspect
 import re
 from pathlib import Path
+from typing import Any
 
 from mmengine.dist import is_main_process
 from mmengine.hooks import CheckpointHook
@@ -39,6 +40,7 @@ class WholeCheckpointHook(CheckpointHook):
     def before_train(self, runner: Runner) -> None:
         runner.message_hub.pop_info('keep_ckpt_ids')  # by which mmengine removes checkpoints
         super().before_train(runner)
+        self._is_due = False
         # The iteration of the newest checkpoint.
         source = Path(str(runner._load_from)).resolve()
         is_saved = runner._resume and source.parent == Path(runner.work_dir).resolve()
@@ -59,6 +61,16 @@ class WholeCheckpointHook(CheckpointHook):
         if is_main_process():
             for folder in {runner.work_dir, self.out_dir}:
                 remove_unfinished(Path(folder))  # of a run that was killed
+
+    def after_train_iter(self, runner: Runner, *_: Any, **__: Any) -> None:
+        """Write the checkpoint of an interval once no gradients are held, which it would lack."""
+        interval = self.every_n_train_iters(runner, self.interval, self.save_begin)
+        is_last = self.save_last and self.is_last_train_iter(runner)
+        self._is_due |= not self.by_epoch and (interval or is_last)
+        if self._is_due and runner.optim_wrapper.should_update():
+            self._is_due = False
+            runner.logger.info(f'Saving checkpoint at {runner.iter + 1} iterations')
+            self._save_checkpoint(runner)
 
     def save_unscheduled(self, runner: Runner, done: int) -> None:
         """Write a checkpoint after ``done`` iterations, where the config does not ask for it."""

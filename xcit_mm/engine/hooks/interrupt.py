@@ -56,7 +56,7 @@ class InterruptHook(Hook):
             runner.val_loop.dataloader.on_wait = partial(self._while_validation_waits, runner)
 
     def after_train_iter(self, runner: Runner, **_: Any) -> None:
-        if not runner.optim_wrapper.should_update():  # checkpoints do not hold gradients
+        if not runner.optim_wrapper.should_update():  # checkpoints hold no gradients
             return
         signum = torch.tensor(self._signal)
         all_reduce(signum, 'max', self._group)

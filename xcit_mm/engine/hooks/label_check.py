@@ -1,6 +1,7 @@
 """Name the labels of a segmentation that belong to no class before they reach the loss."""
 
 from mmengine.hooks import Hook
+from mmengine.model import BaseTTAModel
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from torch import nn
@@ -22,13 +23,15 @@ class LabelCheckHook(Hook):
 
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: dict) -> None:
         model = unwrapped(runner.model)
-        head = getattr(model, 'decode_head', None)
+        has_views = isinstance(model, BaseTTAModel)
+        head = getattr(model.module if has_views else model, 'decode_head', None)
         if head is None:
             return
         head = head[-1] if isinstance(head, nn.ModuleList) else head
         # A head with one output tells two classes apart by a probability.
         num_classes = max(head.num_classes, 2) if head.out_channels == 1 else head.num_classes
-        for sample in data_batch['data_samples']:
+        samples = data_batch['data_samples']
+        for sample in samples[0] if has_views else samples:  # all views have the same labels
             labels = sample.gt_sem_seg.data if 'gt_sem_seg' in sample else None
             if labels is None:
                 continue

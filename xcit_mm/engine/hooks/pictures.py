@@ -15,7 +15,7 @@ from mmengine.runner.base_loop import BaseLoop
 from mmengine.structures import BaseDataElement, PixelData
 from PIL import Image
 
-from ...datasets.images import BadImageError, decode
+from ...datasets.images import BadImageError, image_loader
 from ...files import require_no_links
 from ...predictions import Detections, Segmentation
 from ...predictions.classes import valid_palette
@@ -64,11 +64,13 @@ class PictureHook(Hook):
 def _draw(loop: BaseLoop, samples: Sequence[BaseDataElement], folder: Path) -> None:
     info = loop.dataloader.dataset.metainfo
     names = info['classes'], valid_palette(info.get('palette'), len(info['classes']))
+    loader = image_loader(loop.dataloader.dataset)
     for sample in samples if is_main_process() else ():
         try:  # with the rotation of EXIF only if the model has seen it
-            image = decode(fileio.get(sample.img_path), sample.ori_shape[::-1])[..., ::-1]
+            image = loader.decode(fileio.get(sample.img_path), sample.ori_shape[::-1])
         except (BadImageError, OSError):
             continue  # another loader of the config could read it
+        image = loader.picture(image)
         if 'pred_panoptic_seg' in sample:
             segments = (_annotated_segments(sample), sample.pred_panoptic_seg)
             results = (

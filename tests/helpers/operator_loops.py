@@ -1,0 +1,171 @@
+"""Operators of mmcv by their definitions: plain loops over single numbers, in float64."""
+
+import math
+from itertools import product
+
+import torch
+from torch import Tensor
+
+
+def zero_padded(image: Tensor, y: float, x: float) -> Tensor:
+    """Sample an image (C, H, W) between its pixels; outside, everything is zero."""
+    total = image.new_zeros(len(image))
+    for row, column in product(
+        (math.floor(y), math.floor(y) + 1), (math.floor(x), math.floor(x) + 1)
+    ):
+        if 0 <= row < image.shape[1] and 0 <= column < image.shape[2]:
+            total += (1 - abs(y - row)) * (1 - abs(x - column)) * image[:, row, column]
+    return total
+
+
+def clamped(image: Tensor, y: float, x: float) -> Tensor:
+    """Sample an image (C, H, W) with its border repeated for one pixel, and zero beyond."""
+    H, W = image.shape[1:]
+    if not (-1 <= y <= H and -1 <= x <= W):
+        return image.new_zeros(len(image))
+    return zero_padded(image, min(max(y, 0), H - 1), min(max(x, 0), W - 1))
+
+
+def deform_attn(value, shapes, locations, weights):
+    B, Q, h, L, P, _ = locations.shape
+    output = value.new_zeros(B, Q, h, value.shape[-1])
+    for b, q, head, level, p in product(*map(range, (B, Q, h, L, P))):
+        H, W = shapes[level]
+        start = sum(a * b for a, b in shapes[:level])
+        image = value[b, start : start + H * W, head].T.reshape(-1, H, W)
+        x, y = locations[b, q, head, level, p].tolist()
+        sample = zero_padded(image, y * H - 0.5, x * W - 0.5)
+        output[b, q, head] += weights[b, q, head, level, p] * sample
+    return output.flatten(2)
+
+
+def deform_conv(input, offset, weight, stride, padding, dilation, groups, deform_groups, mask=None):
+    B, C = input.shape[:2]
+    out, C_in, kh, kw = weight.shape
+    output = input.new_zeros(B, out, *offset.shape[2:])
+    for b, o, y, x in product(*map(range, output.shape)):
+        for c, i, j in product(range(C_in), range(kh), range(kw)):
+            channel = o // (out // groups) * C_in + c
+            k = (channel // (C // deform_groups) * kh + i) * kw + j
+            dy, dx = offset[b, 2 * k : 2 * k + 2, y, x].tolist()
+            where = (
+                y * stride - padding + i * dilation + dy,
+                x * stride - padding + j * dilation + dx,
+            )
+            sample = zero_padded(input[b, channel : channel + 1], *where)[0]
+            factor = 1 if mask is None else mask[b, k, y, x]
+            output[b, o, y, x] += weight[o, c, i, j] * sample * factor
+    return output
+
+
+def roi_pool(input, rois, size, scale):
+    C, H, W = input.shape[1:]
+    output = input.new_zeros(len(rois), C, *size)
+    for n, py, px in product(range(len(rois)), *map(range, size)):
+        batch, x1, y1, x2, y2 = rois[n].tolist()
+        x1, y1, x2, y2 = x1 * scale, y1 * scale, (x2 + 1) * scale, (y2 + 1) * scale
+        if x2 <= x1 or y2 <= y1:
+            continue
+        bin_h, bin_w = (y2 - y1) / size[0], (x2 - x1) / size[1]
+        rows = slice(max(0, math.floor(y1 + py * bin_h)), min(H, math.ceil(y1 + (py + 1) * bin_h)))
+        columns = slice(
+            max(0, math.floor(x1 + px * bin_w)), min(W, math.ceil(x1 + (px + 1) * bin_w))
+        )
+        window = input[int(batch), :, rows, columns].flatten(1)
+        if window.shape[1]:
+            output[n, :, py, px] = window.amax(1)
+    return output
+
+
+def roi_grid(input, rois, size, scale, ratio, reduce, aligned=True, offset=None, gamma=0.0):
+    """RoIAlign with any reduction of the samples of a bin, and the pooling of moved bins."""
+    output = input.new_zeros(len(rois), input.shape[1], *size)
+    for n, py, px in product(range(len(rois)), *map(range, size)):
+        batch, *corners = rois[n].tolist()
+        x1, y1, x2, y2 = (corner * scale - 0.5 * aligned for corner in corners)
+        height, width = y2 - y1, x2 - x1
+        if not aligned:
+            height, width = max(height, 1), max(width, 1)
+        if offset is not None:
+            x1 += gamma * width * offset[n, 0, py, px].item()
+            y1 += gamma * height * offset[n, 1, py, px].item()
+        bin_h, bin_w = height / size[0], width / size[1]
+        rows, columns = ratio or math.ceil(bin_h), ratio or math.ceil(bin_w)
+        samples = [
+            clamped(
+                input[int(batch)],
+                y1 + (py + (row + 0.5) / rows) * bin_h,
+                x1 + (px + (column + 0.5) / columns) * bin_w,
+            )
+            for row, column in product(range(rows), range(columns))
+        ]
+        if samples:
+            output[n, :, py, px] = reduce(torch.stack(samples), 0)
+    return output
+
+
+def carafe(features, masks, kernel_size, groups, scale):
+    B, C, H, W = features.shape
+    output = features.new_zeros(B, C, H * scale, W * scale)
+    reach = kernel_size // 2
+    for c, y, x, i, j in product(*map(range, (*output.shape[1:], kernel_size, kernel_size))):
+        row, column = y // scale + i - reach, x // scale + j - reach
+        if 0 <= row < H and 0 <= column < W:
+            k = (c // (C // groups) * kernel_size + i) * kernel_size + j
+            output[:, c, y, x] += features[:, c, row, column] * masks[:, k, y, x]
+    return output
+
+
+def psa_mask(masks, size, is_collecting):
+    """The mask of pixel p looks at pixel q: collecting, q is the channel and p the place."""
+    B, _, H, W = masks.shape
+    output = masks.new_zeros(B, H * W, H, W)
+    for y, x, i, j in product(*map(range, (H, W, *size))):
+        row, column = y + i - (size[0] - 1) // 2, x + j - (size[1] - 1) // 2
+        if 0 <= row < H and 0 <= column < W:
+            value = masks[:, i * size[1] + j, y, x]
+            if is_collecting:
+                output[:, row * W + column, y, x] = value
+            else:
+                output[:, y * W + x, row, column] = value
+    return output
+
+
+def softmax_focal_loss(logits, target, gamma, alpha, weight):
+    losses = []
+    for row, label in zip(logits, target.tolist(), strict=True):
+        p = (row[label] - row.logsumexp(0)).exp()
+        losses.append(-alpha * (1 - p) ** gamma * p.log() * weight[label] if label >= 0 else 0 * p)
+    return torch.stack(losses)
+
+
+def sigmoid_focal_loss(logits, target, gamma, alpha, weight):
+    output = torch.zeros_like(logits)
+    for n, c in product(*map(range, logits.shape)):
+        p = logits[n, c].sigmoid()
+        if target[n] == c:
+            output[n, c] = -alpha * (1 - p) ** gamma * p.log()
+        else:
+            output[n, c] = -(1 - alpha) * p**gamma * (1 - p).log()
+        if target[n] < len(weight):
+            output[n, c] = output[n, c] * weight[target[n]]
+    return output
+
+
+def line_nms(lanes, scores, overlap, top_k):
+    offsets = lanes.shape[1] - 5
+
+    def is_close(a, b):
+        starts = [int(lane[2] * (offsets - 1) + 0.5) for lane in (a, b)]
+        ends = [start + int(lane[4]) - 1 for start, lane in zip(starts, (a, b), strict=True)]
+        first, last = max(starts), min(*ends, offsets - 1)
+        if last < first:
+            return False
+        apart = sum(abs(float(a[5 + i] - b[5 + i])) for i in range(first, last + 1))
+        return apart < overlap * (last - first + 1)
+
+    kept = []
+    for i in scores.argsort(descending=True).tolist():
+        if len(kept) < top_k and not any(is_close(lanes[k], lanes[i]) for k in kept):
+            kept.append(i)
+    return kept

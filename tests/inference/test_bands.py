@@ -1,0 +1,158 @@
+"""Models for images of 13 bands, from the config of a training to the folder of predictions."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tifffile
+from helpers.random_weights import SEGMENTOR, save_random_weights
+from helpers.runs import losses, options
+from helpers.small_xcit import SMALL
+from PIL import Image
+
+from xcit_mm import UserError, load_model
+from xcit_mm.datasets import multiband
+from xcit_mm.datasets.check import check_dataset
+from xcit_mm.datasets.multiband import LoadMultiband
+from xcit_mm.datasets.shapes import ShapesSpec, make_shapes, spread
+from xcit_mm.engine.config.load import load_config
+from xcit_mm.inference.infer import infer
+from xcit_mm.inference.video import write_video
+from xcit_mm.weights.states import convert
+
+CONFIG = 'configs/sem_fpn_xcit_n12_16_13bands_shapes.py'
+BANDS, SIZE, STEPS = 13, 96, 12
+
+
+@pytest.fixture(scope='module')
+def root(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp('data') / 'shapes_13bands'
+    make_shapes(root, ShapesSpec(num_train=8, num_val=2, size=SIZE, bands=BANDS))
+    return root
+
+
+@pytest.fixture(scope='module')
+def work_dir(run_tool, root, tmp_path_factory) -> Path:
+    """A training in a few steps."""
+    folder = tmp_path_factory.mktemp('run')
+    arguments = *options(root, STEPS), f'model.data_preprocessor.size=({SIZE},{SIZE})'
+    done = run_tool('train.py', CONFIG, '--work-dir', folder, *arguments)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder
+
+
+@pytest.fixture(scope='module')
+def model(work_dir):
+    return load_model(CONFIG, work_dir / f'iter_{STEPS}.pth', 'cpu')
+
+
+def test_the_loss_falls_and_pictures_show_three_bands(work_dir, root):
+    by_step = losses(work_dir)
+    first, last = ([by_step[i] for i in steps] for steps in ((1, 2, 3), (10, 11, 12)))
+    assert max(last) < 0.8 * min(first), by_step
+    names = {path.stem for path in (root / 'ade/images/validation').iterdir()}
+    pictures = list((work_dir / 'pictures').iterdir())
+    assert {path.stem for path in pictures} == names
+    assert np.asarray(Image.open(pictures[0])).std((0, 1)).min() > 20  # in colour
+
+
+def test_a_folder_of_tiffs_is_predicted_and_what_does_not_fit_is_named(
+    model, work_dir, root, tmp_path
+):
+    source = shutil.copytree(root / 'coco/val2017', tmp_path / 'images')
+    paths = sorted(source.iterdir())
+    array = tifffile.imread(paths[0])
+    tifffile.imwrite(source / 'four.tif', array[..., :4])
+    (source / 'cut.tif').write_bytes(paths[0].read_bytes()[:5000])
+    Image.fromarray(array[..., :3]).save(source / 'photo.jpg')
+    with write_video(source / 'clip.mp4', 8, (SIZE, SIZE)) as add:
+        add(array[..., :3])
+    done, problems = infer(
+        CONFIG, work_dir / f'iter_{STEPS}.pth', [str(source)], tmp_path / 'out', 2, device='cpu'
+    )
+    assert done == len(paths) == 2
+    reasons = {Path(problem.split(': ')[0]).name: problem for problem in problems}
+    assert reasons.keys() == {'four.tif', 'cut.tif', 'photo.jpg', 'clip.mp4'}
+    assert f'{multiband.OTHER_BANDS}: 4 instead of channels=13' in reasons['four.tif']
+    assert '3 instead of channels=13' in reasons['clip.mp4']
+    assert multiband.NO_TIFF in reasons['photo.jpg']
+    classes = json.loads((tmp_path / 'out/classes.json').read_text())
+    assert [image['file_name'] for image in classes['images']] == list(map(str, paths))
+    for path in paths:  # a path, an array of any type and the tool give the same
+        written = np.asarray(Image.open(tmp_path / f'out/labels/{path.stem}.png'))
+        array = tifffile.imread(path)
+        for image in (path, array, array.astype(np.uint16), array.astype(np.float64)):
+            prediction = model.predict(image)
+            np.testing.assert_array_equal(prediction.labels, written)
+        assert prediction.image.shape == (SIZE, SIZE, 3) and prediction.image.dtype == np.uint8
+
+
+@pytest.mark.parametrize(
+    ('image', 'message'),
+    [
+        (np.zeros((40, 40, 3)), r'\(40, 40, 3\) .*: 3 instead of channels=13'),
+        (np.zeros((BANDS, 40, 40)), '40 instead of channels=13'),
+        (np.zeros((40, 40)), r'shape \(40, 40\) instead of'),
+        (np.full((40, 40, BANDS), np.nan), 'NaN or infinite'),
+        (np.zeros((40, 40, BANDS), complex), 'are not real numbers: complex128'),
+        (Image.new('RGB', (40, 40)), 'of 13 bands is a path or an array .*, not Image'),
+        ('gone.tif', r'gone\.tif does not exist'),
+    ],
+)
+def test_images_that_do_not_fit_the_model_are_refused(model, image, message):
+    with pytest.raises(UserError, match=message):
+        model.predict(image)
+
+
+def test_a_segmentor_for_rgb_predicts_the_same_from_three_of_the_bands(weights, image, tmp_path):
+    convert(weights[SEGMENTOR], tmp_path / 'bands.pth', False, BANDS, (0, 6, 12))
+    mean, std = np.zeros(BANDS), np.ones(BANDS)
+    mean[[0, 6, 12]], std[[0, 6, 12]] = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
+    normalisation = {'mean': mean.tolist(), 'std': std.tolist()}
+    changes = {f'model.data_preprocessor.{name}': v for name, v in normalisation.items()}
+    for_bands = load_model(CONFIG, tmp_path / 'bands.pth', 'cpu', changes)
+    expected = load_model(SEGMENTOR, weights[SEGMENTOR], 'cpu').predict(image)
+    assert len(expected.shares()) > 1
+    bands = spread(image, BANDS)
+    np.testing.assert_array_equal(for_bands.predict(bands).labels, expected.labels)
+
+
+def test_a_detector_takes_bands_too(tmp_path):
+    config = tmp_path / 'own.py'
+    config.write_text(f"""
+_base_ = '{Path.cwd()}/configs/mask_rcnn_xcit_n12_16_shapes.py'
+model = dict(
+    data_preprocessor=dict(
+        type='MultibandPreprocessor', base='DetDataPreprocessor', bgr_to_rgb=False,
+        mean=[100.0] * 13, std=[50.0] * 13,
+    ),
+    backbone=dict(arch=dict(_delete_=True, **{SMALL}), out_indices=(0, 1, 2, 3), in_channels=13),
+    neck=dict(in_channels=[32] * 4),
+)
+test_dataloader = dict(dataset=dict(pipeline=[
+    dict(type='LoadMultiband', channels=13), dict(type='PackDetInputs'),
+]))
+""")
+    weights = save_random_weights(config, tmp_path / 'weights.pth')
+    detections = load_model(config, weights, 'cpu').predict(np.random.rand(70, 90, 13) * 255)
+    assert len(detections) and detections.masks.shape[1:] == (70, 90)
+    assert detections.draw().shape[2] == 3
+    no_loader = {'test_dataloader.dataset.pipeline.0.type': 'LoadFromSomewhere'}
+    with pytest.raises(UserError, match=r"in_channels=13, but .*no dict\(type='LoadMultiband'"):
+        load_model(config, weights, 'cpu', no_loader)
+
+
+def test_a_dataset_is_checked_with_the_bands_of_the_config(root, tmp_path):
+    copy = shutil.copytree(root, tmp_path / 'shapes')
+    four, missing, *_ = sorted((copy / 'ade/images/training').iterdir())
+    array = tifffile.imread(four)
+    tifffile.imwrite(four, array[..., :4])
+    tifffile.imwrite(missing, np.where(array > 200, np.nan, array.astype(np.float32)))
+    report = check_dataset(load_config(CONFIG, {'data_root': str(copy)}), ('train', 'val'), 1)
+    assert report.images == dict(train=8, val=2)
+    kinds = {Path(f.file).name: f.kind for f in report.findings}
+    assert kinds == {four.name: multiband.OTHER_BANDS, missing.name: multiband.NOT_FINITE}
+    loader = LoadMultiband(BANDS, nan=0.0)
+    assert loader.decode(missing.read_bytes()).max() <= 200

@@ -1,0 +1,256 @@
+"""Values against float64 loops of each definition, gradients against finite differences.
+
+The inputs keep a distance from places where a definition has a kink, such as pixel centres.
+"""
+
+from functools import partial
+
+import pytest
+import torch
+from helpers import operator_loops as loops
+from mmcv import ops
+from mmcv.ops.multi_scale_deform_attn import (
+    MultiScaleDeformableAttnFunction,
+    multi_scale_deformable_attn_pytorch,
+)
+from mmcv.ops.sync_bn import SyncBatchNormFunction
+from torch.autograd.gradcheck import gradcheck as full_gradcheck
+from torch.nn import functional as F
+
+import xcit_mm  # noqa: F401  installs the stand-in before mmcv.ops is imported
+from xcit_mm import mmcv_ops
+
+pytestmark = pytest.mark.skipif(not mmcv_ops.is_active(), reason='mmcv is compiled')
+
+gradcheck = partial(full_gradcheck, fast_mode=True)  # along random directions
+ROIS = torch.tensor(
+    [[0, 1.3, 2.2, 17.9, 12.7], [1, -3.1, -2.3, 9.3, 30.8], [1, 5.4, 5.3, 6.1, 6.2]],
+    dtype=torch.float64,
+)
+
+
+def doubles(*shapes: tuple[int, ...], scale: float = 1.0) -> list[torch.Tensor]:
+    return [(scale * torch.randn(shape).double()).requires_grad_() for shape in shapes]
+
+
+def between_pixels(*shape: int) -> torch.Tensor:
+    """Return numbers whose distance from integers is 0.1 or more."""
+    return (torch.randint(-2, 2, shape) + 0.1 + 0.8 * torch.rand(shape).double()).requires_grad_()
+
+
+def attention_inputs(B=2, Q=3, h=2, d=3, P=2, shapes=((4, 6), (3, 2))):
+    shapes = torch.tensor(shapes)
+    starts = torch.cat([shapes.new_zeros(1), shapes.prod(1).cumsum(0)[:-1]])
+    value = torch.randn(B, int(shapes.prod(1).sum()), h, d, dtype=torch.float64)
+    locations = torch.rand(B, Q, h, len(shapes), P, 2, dtype=torch.float64) * 1.3 - 0.15
+    weights = torch.rand(B, Q, h, len(shapes), P, dtype=torch.float64)
+    for tensor in (value, locations, weights):
+        tensor.requires_grad_()
+    return value, shapes, starts, locations, weights
+
+
+def test_deformable_attention_and_its_gradients():
+    value, shapes, starts, locations, weights = inputs = attention_inputs()
+    output = MultiScaleDeformableAttnFunction.apply(*inputs, 64)
+    expected = loops.deform_attn(value, shapes.tolist(), locations, weights)
+    torch.testing.assert_close(output, expected)
+
+    def attend(value, locations, weights):
+        return MultiScaleDeformableAttnFunction.apply(value, shapes, starts, locations, weights, 64)
+
+    assert gradcheck(attend, (value, locations, weights))
+
+
+@pytest.mark.parametrize('dtype', [torch.float32, torch.float16, torch.bfloat16])
+def test_deformable_attention_of_each_type_is_that_of_mmcv_in_pytorch(dtype):
+    """Of the values, places and weights that are rounded to this type."""
+    rounded = [t.to(dtype) if t.is_floating_point() else t for t in attention_inputs(Q=40)]
+    value, shapes, starts, locations, weights = (
+        t.detach().requires_grad_(t.is_floating_point()) for t in rounded
+    )
+    output = MultiScaleDeformableAttnFunction.apply(value, shapes, starts, locations, weights, 64)
+    wide = [t.detach().float().requires_grad_() for t in (value, locations, weights)]
+    expected = multi_scale_deformable_attn_pytorch(wide[0], shapes, *wide[1:])
+    cotangent = torch.randn_like(expected).to(dtype)
+    output.backward(cotangent)
+    expected.backward(cotangent.float())
+    tolerance = dict(rtol=2 * torch.finfo(dtype).eps, atol=1e-5)
+    torch.testing.assert_close(output.float(), expected, **tolerance)
+    for tensor, reference in zip((value, locations, weights), wide, strict=True):
+        torch.testing.assert_close(tensor.grad.float(), reference.grad, **tolerance)
+
+
+@pytest.mark.parametrize(
+    'stride, padding, dilation, groups, deform_groups', [(1, 1, 1, 1, 1), (2, 2, 2, 2, 4)]
+)
+def test_deformable_convolution(stride, padding, dilation, groups, deform_groups):
+    options = stride, padding, dilation, groups, deform_groups
+    input, weight, bias = doubles((2, 4, 5, 6), (2, 4 // groups, 3, 2), (2,))
+    size = F.conv2d(input, weight, None, stride, padding, dilation, groups).shape[2:]
+    offset = between_pixels(2, deform_groups * 2 * 6, *size)
+    (mask,) = doubles((2, deform_groups * 6, *size))
+
+    def plain(input, offset, weight):
+        return ops.deform_conv2d(input, offset, weight, *options)
+
+    def modulated(input, offset, mask, weight, bias=None):
+        return ops.modulated_deform_conv2d(input, offset, mask, weight, bias, *options)
+
+    expected = loops.deform_conv(input, offset, weight, *options)
+    torch.testing.assert_close(plain(input, offset, weight), expected)
+    assert gradcheck(plain, (input, offset, weight))
+    # Without gradients to the input and the offset, the weight's is computed in another call.
+    assert gradcheck(plain, (input.detach(), offset.detach(), weight))
+
+    expected = loops.deform_conv(input, offset, weight, *options, mask=mask)
+    torch.testing.assert_close(modulated(input, offset, mask, weight), expected)
+    with_bias = modulated(input, offset, mask, weight, bias)
+    torch.testing.assert_close(with_bias, expected + bias[:, None, None])
+    assert gradcheck(modulated, (input, offset, mask, weight))
+    assert gradcheck(modulated, (input, offset, mask, weight, bias))
+
+
+@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
+def test_deformable_convolution_in_16_bit(dtype):
+    layer = ops.ModulatedDeformConv2dPack(4, 4, 3, padding=1).to(dtype)
+    image = torch.randn(1, 4, 6, 6, dtype=dtype, requires_grad=True)
+    layer(image).sum().backward()
+    assert image.grad.dtype == layer.weight.grad.dtype == dtype
+    wide = layer.float()(image.float())
+    torch.testing.assert_close(layer.to(dtype)(image).float(), wide, rtol=0.05, atol=0.05)
+
+
+def test_roi_pool():
+    (maps,) = doubles((2, 2, 9, 11))
+
+    def pool(maps):
+        return ops.roi_pool(maps, ROIS, (3, 2), 0.5)
+
+    torch.testing.assert_close(pool(maps), loops.roi_pool(maps, ROIS, (3, 2), 0.5))
+    assert gradcheck(pool, maps)
+
+
+def test_the_first_of_equal_maxima_gets_the_gradient_of_roi_pool():
+    maps = torch.zeros(1, 1, 4, 4, requires_grad=True)
+    ops.roi_pool(maps, torch.tensor([[0.0, 0, 0, 3, 3]]), 1, 1.0).sum().backward()
+    assert maps.grad.nonzero().tolist() == [[0, 0, 0, 0]]
+
+
+@pytest.mark.parametrize('aligned', [True, False])
+@pytest.mark.parametrize('ratio', [0, 2])
+def test_the_maximum_of_roi_align(aligned, ratio):
+    (maps,) = doubles((2, 2, 9, 11))
+
+    def pool(maps):
+        return ops.roi_align(maps, ROIS, (3, 2), 0.5, ratio, 'max', aligned)
+
+    expected = loops.roi_grid(maps, ROIS, (3, 2), 0.5, ratio, torch.amax, aligned)
+    torch.testing.assert_close(pool(maps), expected)
+    assert gradcheck(pool, maps)
+
+
+@pytest.mark.parametrize('ratio', [0, 2])
+def test_deformable_roi_pooling(ratio):
+    maps, offset = doubles((2, 2, 9, 11), (3, 2, 3, 2))
+    rois = ROIS.clamp(min=1.5)  # the regions of the test stay inside the map: no kink at its border
+
+    def pool(maps, offset=None):
+        return ops.deform_roi_pool(maps, rois, offset, (3, 2), 0.5, ratio, 0.1)
+
+    arguments = maps, rois, (3, 2), 0.5, ratio, torch.mean
+    torch.testing.assert_close(pool(maps), loops.roi_grid(*arguments))
+    moved = loops.roi_grid(*arguments, offset=offset, gamma=0.1)
+    torch.testing.assert_close(pool(maps, offset), moved)
+    assert gradcheck(pool, (maps, offset))
+
+
+@pytest.mark.parametrize('kernel_size, groups, scale', [(3, 1, 2), (5, 2, 1)])
+def test_carafe(kernel_size, groups, scale):
+    features, masks = doubles(
+        (2, 4, 3, 4), (2, groups * kernel_size**2, 3 * scale, 4 * scale), scale=0.5
+    )
+    options = kernel_size, groups, scale
+    expected = loops.carafe(features, masks, *options)
+    torch.testing.assert_close(ops.carafe(features, masks, *options), expected)
+    torch.testing.assert_close(ops.carafe_naive(features, masks, *options), expected)
+    assert gradcheck(lambda *inputs: ops.carafe(*inputs, *options), (features, masks))
+
+
+@pytest.mark.parametrize('size', [(5, 7), (3, 3)])
+@pytest.mark.parametrize('psa_type', ['collect', 'distribute'])
+def test_psa_mask(psa_type, size):
+    (masks,) = doubles((2, size[0] * size[1], 3, 4))
+    layer = ops.PSAMask(psa_type, size)
+    torch.testing.assert_close(layer(masks), loops.psa_mask(masks, size, psa_type == 'collect'))
+    assert gradcheck(layer, masks)
+
+
+def test_masked_convolution_is_the_convolution_at_the_pixels_of_the_mask():
+    (image,) = doubles((1, 3, 6, 7))
+    layer = ops.MaskedConv2d(3, 4, (3, 5), padding=(1, 2)).double().requires_grad_(False)
+    mask = torch.rand(1, 6, 7) > 0.5
+    expected = F.conv2d(image, layer.weight, layer.bias, 1, (1, 2)) * mask[:, None]
+    torch.testing.assert_close(layer(image, mask), expected)
+    assert not layer(image, torch.zeros_like(mask)).any()
+
+
+@pytest.mark.parametrize('affine', [True, False])
+def test_synchronised_batch_norm_of_one_process_is_batch_norm(affine):
+    expected = torch.nn.BatchNorm2d(3, affine=affine)
+    if affine:
+        torch.nn.init.normal_(expected.weight)
+    running = expected.running_mean.clone(), expected.running_var.clone()
+    image = (torch.randn(4, 3, 5, 6) * 2 + 1).requires_grad_()
+    arguments = image, *running, expected.weight, expected.bias, 0.1, 1e-5, None, 1, 'default'
+    output = SyncBatchNormFunction.apply(*arguments)
+    torch.testing.assert_close(output, expected(image))
+    torch.testing.assert_close(running, (expected.running_mean, expected.running_var))
+    if affine:  # mmcv's function has no gradient without a weight
+        inputs = image, expected.weight, expected.bias
+        cotangent = torch.randn_like(output)
+        torch.testing.assert_close(
+            torch.autograd.grad(output, inputs, cotangent),
+            torch.autograd.grad(expected(image), inputs, cotangent),
+            rtol=1e-4,
+            atol=1e-5,
+        )
+
+
+@pytest.mark.parametrize('gamma', [2.0, 0.0, 0.5])
+def test_softmax_focal_loss(gamma):
+    logits, weight = doubles((6, 4), (4,))
+    target = torch.tensor([0, 3, 1, -1, 2, 2])
+
+    def loss(logits):
+        return ops.softmax_focal_loss(logits, target, gamma, 0.25, weight.detach(), 'sum')
+
+    arguments = logits, target, gamma, 0.25, weight
+    torch.testing.assert_close(loss(logits), loops.softmax_focal_loss(*arguments).sum())
+    assert gradcheck(loss, logits)
+
+
+def test_sigmoid_focal_loss():
+    logits, weight = doubles((6, 4), (4,))
+    target = torch.tensor([0, 3, 1, 4, 2, 2])  # 4 is the background
+
+    def loss(logits):
+        return ops.sigmoid_focal_loss(logits, target, 2.0, 0.25, weight.detach(), 'none')
+
+    expected = loops.sigmoid_focal_loss(logits, target, 2.0, 0.25, weight)
+    foreground = target < 4
+    torch.testing.assert_close(loss(logits)[foreground], expected[foreground])
+    assert gradcheck(loss, logits)
+
+
+def test_nms_of_lanes():
+    environment = pytest.importorskip('mmcv.ops.line_nms', reason='only the fork has it')
+    lanes = torch.rand(40, 5 + 72).double()
+    lanes[:, 4] = torch.randint(0, 80, (40,))
+    lanes[:, 5:] = torch.rand(40, 1) * 40 + torch.rand(40, 72)
+    scores = torch.rand(40).double()
+    for top_k in (100, 5):
+        keep, number, parent = environment.line_nms(lanes, scores, 2.0, top_k)
+        expected = loops.line_nms(lanes, scores, 2.0, top_k)
+        assert keep[:number].tolist() == expected
+        assert len(expected) == number <= top_k
+        assert parent[keep[:number]].tolist() == list(range(1, number + 1))

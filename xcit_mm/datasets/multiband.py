@@ -1,0 +1,114 @@
+"""Read TIFF images with any number of bands, such as those of satellites."""
+
+import io
+
+import numpy as np
+from mmengine.registry import TRANSFORMS
+
+from ..environment import quiet, require
+from ..errors import ArgumentError, one_line
+from .images import EMPTY, UNREADABLE, BadImageError, LoadImage, Size
+
+NO_TIFF = 'it is not a TIFF file, which LoadMultiband reads'
+COMPRESSED = 'its compression needs another package (pip install imagecodecs)'
+OTHER_BANDS = 'it does not have the bands of the config'
+NOT_REAL = 'its pixels are not real numbers'
+NOT_FINITE = 'it has pixels that are NaN or infinite'
+TOO_LARGE = 'it has more than a billion values'
+
+MAX_VALUES = 2**30  # 4 GiB as float32; a small file can claim any size
+MAX_SAMPLED = 512  # rows and columns in which the range of a picture is measured
+
+
+@TRANSFORMS.register_module()
+class LoadMultiband(LoadImage):
+    """Load a TIFF image of any number of bands and any real type as float32.
+
+    The bands are those of a pixel (interleaved or planar) or the pages of the file, and keep their
+    order. Overviews and orientation tags are ignored. Like :class:`~.images.LoadImage`, it reads
+    ``img_path`` or the decoded ``img``, and checks the size of images and labels. Sets ``img``, of
+    shape (H, W, ``channels``), and ``img_shape`` and ``ori_shape``, both (H, W).
+
+    Args:
+        channels: Number of bands.
+        nan: Number that replaces NaN, which often marks pixels without data. Default: an image
+            with NaN is an error.
+        rgb: The bands, from 0, that pictures show as red, green and blue. Default: the first
+            three, or the first one in grey if there are fewer.
+        backend_args: Arguments of mmengine's file backend for data that is not in local files.
+
+    Raises:
+        BadImageError: If the image or its label image is missing or damaged, or has another size
+            than annotated, another number of bands, or values that are not finite.
+        ArgumentError: If ``channels`` or ``rgb`` is invalid.
+        DependencyError: If tifffile is not installed.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        nan: float | None = None,
+        rgb: tuple[int, int, int] | None = None,
+        backend_args: dict | None = None,
+    ) -> None:
+        super().__init__(backend_args=backend_args)
+        if type(channels) is not int or channels < 1:
+            raise ArgumentError(f'LoadMultiband: channels={channels!r} is not a positive integer')
+        rgb = ((0, 1, 2) if channels > 2 else (0, 0, 0)) if rgb is None else tuple(rgb)
+        if len(rgb) != 3 or not {*rgb} <= {*range(channels)}:
+            raise ArgumentError(f'LoadMultiband: rgb={rgb} are not three of 0..{channels - 1}')
+        require('tifffile')
+        self.channels, self.nan, self.rgb = channels, nan, rgb
+
+    def decode(self, data: bytes, annotated: Size | None = None) -> np.ndarray:
+        """Decode a TIFF file to (H, W, ``channels``), float32, or raise a BadImageError."""
+        if not data:
+            raise BadImageError(EMPTY)
+        with quiet():  # tifffile logs what is odd about a file
+            return self.bands(self._read_bands(data))
+
+    def bands(self, image: np.ndarray) -> np.ndarray:
+        """Return an image (H, W, ``channels``) of any real type as float32, or refuse it."""
+        if image.ndim != 3 or image.shape[2] != self.channels:
+            bands = image.shape[2] if image.ndim == 3 else f'shape {image.shape}'
+            raise BadImageError(OTHER_BANDS, f'{bands} instead of channels={self.channels}')
+        if image.dtype.kind not in 'biuf':
+            raise BadImageError(NOT_REAL, f'{image.dtype}')
+        image = np.ascontiguousarray(image, np.float32)
+        if self.nan is not None:
+            image = np.where(np.isnan(image), np.float32(self.nan), image)
+        if not np.isfinite(image).all():
+            raise BadImageError(NOT_FINITE, 'nan=NUMBER of LoadMultiband replaces NaN')
+        return image
+
+    def picture(self, image: np.ndarray) -> np.ndarray:
+        """Show three bands, each from its 2nd to its 98th percentile."""
+        image = image[..., list(self.rgb)]
+        step = 1 + max(image.shape[:2]) // MAX_SAMPLED
+        low, high = np.percentile(image[::step, ::step], (2, 98), axis=(0, 1))
+        shares = (image - low) / np.maximum(high - low, np.finfo(np.float32).tiny)
+        return (255 * shares.clip(0, 1)).astype(np.uint8)
+
+    def _read_bands(self, data: bytes) -> np.ndarray:
+        import tifffile
+
+        try:
+            with tifffile.TiffFile(io.BytesIO(data)) as file:
+                series = file.series[0]
+                if series.size > MAX_VALUES:
+                    raise BadImageError(TOO_LARGE, str(series.shape))
+                image, axes = series.asarray(), series.axes
+        except BadImageError:
+            raise
+        except Exception as error:  # its decoders raise many kinds
+            kind = UNREADABLE
+            if isinstance(error, tifffile.TiffFileError) and data[:2] not in (b'II', b'MM'):
+                kind = NO_TIFF
+            elif 'imagecodecs' in str(error) or isinstance(error, ImportError):
+                kind = COMPRESSED
+            raise BadImageError(kind, one_line(str(error))) from None
+        if image.ndim == 2:
+            return image[..., None]
+        # An array (H, W, bands) that tifffile.imwrite has saved without saying so has H pages.
+        is_last = axes[-1] == 'S' or self.channels == image.shape[-1] != image.shape[0]
+        return image if is_last else np.moveaxis(image, 0, -1)

@@ -1,0 +1,50 @@
+"""Merge what a detector finds in several views of an image. Needs mmdet."""
+
+from collections.abc import Sequence
+
+from mmcv.ops import batched_nms
+from mmdet.models.test_time_augs import DetTTAModel
+from mmdet.structures import DetDataSample
+from mmdet.structures.bbox import bbox_flip
+from mmengine.registry import MODELS
+from mmengine.structures import InstanceData
+
+from ..errors import UserError
+
+MASK_AXES = {'horizontal': [2], 'vertical': [1], 'diagonal': [1, 2]}
+
+
+@MODELS.register_module()
+class InstanceTTAModel(DetTTAModel):
+    """mmdet's ``DetTTAModel``, which merges masks as well.
+
+    Non-maximum suppression merges the objects of all views, and each object that it keeps has the
+    box, score and mask of its view. The arguments are those of ``DetTTAModel``.
+
+    Raises:
+        UserError: At the first image if the model predicts no boxes, as for panoptic segmentation.
+    """
+
+    def _merge_single_sample(self, data_samples: Sequence[DetDataSample]) -> DetDataSample:
+        merged = data_samples[0]
+        if 'pred_instances' not in merged or 'pred_panoptic_seg' in merged:
+            raise UserError('--tta merges objects with boxes, which this model does not predict')
+        instances = InstanceData.cat([_unflipped(sample) for sample in data_samples])
+        if len(instances):
+            boxes = instances.bboxes, instances.scores, instances.labels
+            kept, indices = batched_nms(*boxes, self.tta_cfg['nms'])
+            instances = instances[indices]
+            instances.scores = kept[:, -1]  # soft suppression changes them
+            instances = instances[: self.tta_cfg['max_per_img']]
+        merged.pred_instances = instances
+        return merged
+
+
+def _unflipped(sample: DetDataSample) -> InstanceData:
+    instances = sample.pred_instances
+    if sample.flip:
+        direction = sample.flip_direction
+        instances.bboxes = bbox_flip(instances.bboxes, sample.ori_shape, direction)
+        if 'masks' in instances:
+            instances.masks = instances.masks.flip(MASK_AXES[direction])
+    return instances

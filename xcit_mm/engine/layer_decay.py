@@ -1,0 +1,72 @@
+"""Lower learning rates for lower layers of the backbone."""
+
+from typing import Any
+
+from mmengine.optim import DefaultOptimWrapperConstructor, OptimWrapper
+from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS
+from torch import nn
+
+from ..errors import UserError
+from ..models import XCiT
+
+
+@OPTIM_WRAPPER_CONSTRUCTORS.register_module()
+class LayerDecayConstructor(DefaultOptimWrapperConstructor):
+    """mmengine's constructor, with learning rates that fall from layer to layer of an XCiT.
+
+    With ``layer_decay`` d in ``paramwise_cfg`` and a backbone that computes n blocks, a parameter
+    has the rate ``lr * lr_mult * d ** (n + 1 - layer)``. The patch and position embeddings are
+    layer 0, and block i, counted from 0, is layer i + 1. The pyramid, the norms of its maps, the
+    neck and the heads are layer n + 1 and have the full rate, as in BEiT (arXiv 2106.08254) and
+    ViTDet (arXiv 2203.16527). ``lr_mult`` and the weight decay follow from the other fields of
+    ``paramwise_cfg``, such as ``custom_keys``.
+
+    Args:
+        optim_wrapper_cfg: As in mmengine.
+        paramwise_cfg: As in mmengine, with ``layer_decay`` above 0 and up to 1.
+
+    Raises:
+        UserError: If ``layer_decay`` is missing or out of range, or the model has no XCiT.
+    """
+
+    def __init__(self, optim_wrapper_cfg: dict, paramwise_cfg: dict | None = None) -> None:
+        super().__init__(optim_wrapper_cfg, paramwise_cfg)
+        self._decay = self.paramwise_cfg.get('layer_decay')
+        if type(self._decay) not in (int, float) or not 0 < self._decay <= 1:
+            raise UserError(
+                f'optim_wrapper.paramwise_cfg.layer_decay={self._decay!r}: LayerDecayConstructor '
+                'needs a number above 0 and up to 1, such as 0.8'
+            )
+        self._full_rate = self.base_lr
+        self._exponents: dict[nn.Module, int] = {}  # of the decay, where it is not 0
+
+    def __call__(self, model: nn.Module) -> OptimWrapper:
+        wrapper = super().__call__(model)
+        if not self._exponents:
+            raise UserError(
+                'optim_wrapper.constructor=LayerDecayConstructor: the model has no XCiT, whose '
+                'layers it knows; remove it and paramwise_cfg.layer_decay'
+            )
+        return wrapper
+
+    def add_params(self, params: list[dict], module: nn.Module, *args: Any, **kwargs: Any) -> None:
+        """Add the parameters of a module and of its children, each in a group of its own."""
+        if isinstance(module, XCiT):
+            self._exponents |= _exponents(module)
+        self.base_lr = rate = self._full_rate * self._decay ** self._exponents.get(module, 0)
+        first = len(params)
+        super().add_params(params, module, *args, **kwargs)  # calls this method for the children
+        for group in params[first:]:
+            group.setdefault('lr', rate)
+
+
+def _exponents(backbone: XCiT) -> dict[nn.Module, int]:
+    """Return the exponent of each module in the embeddings and blocks of a backbone."""
+    blocks = backbone.blocks[: backbone.out_indices[-1] + 1]
+    layers = [[backbone.patch_embed, backbone.pos_embeder], *([block] for block in blocks)]
+    return {
+        module: len(layers) - layer
+        for layer, parts in enumerate(layers)
+        for part in parts
+        for module in part.modules()
+    }

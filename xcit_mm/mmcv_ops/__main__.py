@@ -1,0 +1,44 @@
+"""Print where mmcv's operators come from on this machine: ``python -m xcit_mm.mmcv_ops``."""
+
+import sys
+from importlib.metadata import packages_distributions
+
+import mmcv.ops  # asks the extension for every operator, and so lists those that nobody has
+import torch
+import torchvision
+from rich.console import Console
+from rich.table import Column, Table
+
+from . import EXTENSION, SWITCH, is_active
+from .families import FAMILIES
+
+
+def main() -> None:
+    """Print the versions, and the operators by family with what computes them."""
+    console = Console()
+    package = packages_distributions()['mmcv'][0]
+    console.print(
+        f'{package} {mmcv.__version__}, PyTorch {torch.__version__}, '
+        f'torchvision {torchvision.__version__}'
+    )
+    if not is_active():
+        console.print(f'mmcv has its compiled operators, and uses all of them: {EXTENSION}')
+        return
+    console.print(f'mmcv has no compiled operators: these stand in ({SWITCH}=0 switches them off).')
+    table = Table(
+        Column('mmcv.ops', min_width=max(len(family.name) for family in FAMILIES)),
+        'computed by',
+        'compared with in the tests',
+    )
+    for family in FAMILIES:
+        table.add_row(family.name, family.computed_by, family.tested_against)
+    console.print(table)
+    missing = sorted(sys.modules[EXTENSION].missing)
+    console.print(
+        f'Only compiled mmcv has these {len(missing)}, which no model of mmdet and mmseg calls: '
+        f'{", ".join(missing)}'
+    )
+
+
+if __name__ == '__main__':
+    main()
