@@ -21,8 +21,10 @@ FRAMEWORK_PARTS = ('models', 'datasets', 'evaluation', 'visualization')
 BUILT_ON = {
     'mmdet': (
         'xcit_mm.datasets.coco',
+        'xcit_mm.datasets.panoptic',
         'xcit_mm.engine.coco_metric',
         'xcit_mm.engine.instance_tta',
+        'xcit_mm.engine.panoptic_metric',
     ),
     'mmseg': ('xcit_mm.engine.iou_metric',),
 }

@@ -1,5 +1,6 @@
 """The built-in dataset: correct annotations, reproducible images, and no half-written folder."""
 
+import json
 import shutil
 from dataclasses import replace
 from functools import partial
@@ -72,11 +73,29 @@ def test_what_another_process_draws_meanwhile_is_used_or_stays(tmp_path, monkeyp
             assert not make_shapes(tmp_path / 'shapes', theirs)
 
 
+def check_segments(annotation: dict, folder: Path, labels: np.ndarray) -> None:
+    """Every pixel belongs to a segment of the class that ADE20k's labels have there."""
+    png = cv2.imread(str(folder / annotation['file_name']))
+    assert not png[..., :2].any()  # of blue, green, red
+    covered = 0
+    for segment in annotation['segments_info']:
+        mask = png[..., 2] == segment['id']
+        assert segment['area'] == mask.sum()
+        assert segment['bbox'] == list(cv2.boundingRect(mask.astype(np.uint8)))
+        assert (labels[mask] == segment['category_id'] % 4 + 1).all()
+        covered += segment['area']
+    assert covered == labels.size
+
+
 def test_annotations_of_coco_and_ade_agree(shapes_root):
     categories = set()
     for split, ade_split in shapes.SPLITS.items():
         coco = COCO(shapes_root / f'coco/annotations/instances_{split}.json')
         assert [c['name'] for c in coco.loadCats(coco.getCatIds())] == list(CLASSES)
+        panoptic_dir = shapes_root / f'coco/annotations/panoptic_{split}'
+        content = json.loads(panoptic_dir.with_suffix('.json').read_text())
+        panoptic = {entry['image_id']: entry for entry in content['annotations']}
+        assert [c['name'] for c in content['categories']] == [*CLASSES, 'background']
         for image_id, image in coco.imgs.items():
             stem, ade = Path(image['file_name']).stem, shapes_root / 'ade'
             labels = cv2.imread(str(ade / f'annotations/{ade_split}/{stem}.png'), -1)
@@ -99,6 +118,7 @@ def test_annotations_of_coco_and_ade_agree(shapes_root):
                 categories.add(annotation['category_id'])
             assert covered.max() <= 2
             assert (labels[covered == 0] == shapes.BACKGROUND_LABEL).mean() > 0.99
+            check_segments(panoptic[image_id], panoptic_dir, labels)
     assert categories == {1, 2, 3}
 
 

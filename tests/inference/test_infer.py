@@ -200,7 +200,7 @@ def test_an_image_that_does_not_fit_is_named_and_the_others_of_its_batch_are_pre
     [
         (dict(batch_size=0), 'batch size 0: not a positive number'),
         (dict(score_thr=1.5), 'score 1.5: not between 0 and 1'),
-        (dict(score_thr=0.5), 'is a segmentor, whose labels have no scores'),
+        (dict(score_thr=0.5), 'predicts labels, which have no scores'),
         (dict(inputs=['nowhere/*.jpg']), r'nowhere/\*\.jpg matches no file'),
         (dict(out='/proc/nowhere'), 'cannot be written to'),
     ],

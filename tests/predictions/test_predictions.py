@@ -150,7 +150,20 @@ def test_legends_of_a_number_of_rows_have_one_size():
     assert len(many.draw()) > len(many.draw(legend_rows=3))
 
 
-@pytest.mark.parametrize('task', ['detection', 'segmentation'])
+def test_segments_of_one_class_are_separated_by_a_line():
+    ids = torch.full((1, 400, 500), 3, dtype=torch.int32)  # no class
+    ids[:, 100:200, 100:300] = 1001
+    ids[:, 100:200, 200:300] += 1000
+    segmentation = Segmentation.from_panoptic(
+        PixelData(sem_seg=ids), grey(400, 500), CLASSES, PALETTE
+    )
+    assert segmentation.shares() == {1: 0.1}
+    picture = segmentation.draw()
+    assert tuple(picture[150, 150]) == tuple(picture[150, 250]) == (50, 150, 50)
+    assert (picture[150, 200] == 255).all() and (picture[300, 300] == GREY).all()
+
+
+@pytest.mark.parametrize('task', ['detection', 'segmentation', 'panoptic'])
 def test_a_training_shows_ground_truth_left_and_prediction_right(tmp_path, task):
     from mmdet.structures.mask import BitmapMasks
 
@@ -168,6 +181,11 @@ def test_a_training_shows_ground_truth_left_and_prediction_right(tmp_path, task)
             labels=torch.tensor([2, 1]),
             scores=torch.tensor([0.4, 0.9]),
         )
+    elif task == 'panoptic':
+        masks = BitmapMasks((labels == 0).byte().numpy(), 400, 500)
+        sample.gt_instances = InstanceData(masks=masks)
+        sample.gt_sem_seg = PixelData(sem_seg=labels)
+        sample.pred_panoptic_seg = PixelData(sem_seg=torch.full_like(labels, 1001))
     else:
         sample.gt_sem_seg = PixelData(data=labels)
         sample.pred_sem_seg = PixelData(data=torch.ones_like(labels))

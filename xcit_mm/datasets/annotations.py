@@ -60,6 +60,12 @@ FIELDS = {
     'annotations': {'id': (int,), 'image_id': (int, str), 'category_id': (int, str)},
     'categories': {'id': (int, str), 'name': (str,)},
 }
+PANOPTIC_FIELDS = {
+    'images': FIELDS['images'],
+    'annotations': {'image_id': (int, str), 'file_name': (str,), 'segments_info': (list,)},
+    'categories': FIELDS['categories'] | {'isthing': (int,)},
+}
+SEGMENT_FIELDS = {'id': (int,), 'category_id': (int, str)}
 
 
 class Problem(NamedTuple):
@@ -72,15 +78,39 @@ class Problem(NamedTuple):
 
 def read_annotations(path: str | Path) -> dict[str, Any]:
     """Read an annotation file, and require what pycocotools and mmdet rely on."""
+    return _read(path, FIELDS, 'a COCO annotation file')
+
+
+def read_panoptic_annotations(path: str | Path) -> dict[str, Any]:
+    """Read a panoptic annotation file, and require what mmdet relies on."""
+    content = _read(path, PANOPTIC_FIELDS, 'a panoptic COCO annotation file')
+    category_ids = {category['id'] for category in content['categories']}
+    for annotation in content.get('annotations', ()):
+        place = f'{path}: image_id={annotation["image_id"]!r}: segments_info'
+        try:
+            _check_entries(annotation['segments_info'], 'segments_info', SEGMENT_FIELDS)
+            for segment in annotation['segments_info']:
+                box, values = segment.get('bbox'), (segment.get('area'), segment.get('iscrowd', 0))
+                is_complete = isinstance(box, list) and len(box) == 4
+                if not is_complete or not all(map(is_number, (*box, *values))):
+                    raise ValueError(f'{segment["id"]} has no box, area or iscrowd of numbers')
+                if segment['category_id'] not in category_ids:
+                    raise ValueError(f'{segment["id"]} has an unknown category_id')
+        except ValueError as error:
+            raise UserError(f'{place}: {error}') from None
+    return content
+
+
+def _read(path: str | Path, fields: dict[str, dict], kind: str) -> dict[str, Any]:
     try:
         content = json.loads(read_regular(Path(path)).decode())
         if not isinstance(content, dict):
             raise ValueError(f'a {type(content).__name__}, not an object')
-        for name in FIELDS:
+        for name in fields:
             if name in content or name != 'annotations':  # which the file of a test set lacks
-                _check_entries(content.get(name), name)
+                _check_entries(content.get(name), name, fields[name])
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f'{path} is not a COCO annotation file ({reason(error)})') from None
+        raise UserError(f'{path} is not {kind} ({reason(error)})') from None
     return content
 
 
@@ -147,12 +177,12 @@ def is_number(value: Any) -> bool:
         return False
 
 
-def _check_entries(entries: Any, name: str) -> None:
+def _check_entries(entries: Any, name: str, fields: dict[str, tuple[type, ...]]) -> None:
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise ValueError(f'{name} is not a list of objects')
     by_id: dict[int | str, dict] = {}
     for index, entry in enumerate(entries):
-        for field, types in FIELDS[name].items():
+        for field, types in fields.items():
             value = entry.get(field)
             is_of_type = type(value) in types and type(value) is type(entries[0].get(field))
             if not is_of_type or (type(value) is int and abs(value) > MAX_ID):
@@ -162,7 +192,7 @@ def _check_entries(entries: Any, name: str) -> None:
             short, long = sorted((width, height))
             if short < 1 or long > MAX_SIDE or width * height >= MAX_PIXELS:
                 raise ValueError(f'{name}[{index}] has the size {width}x{height}')
-        first = by_id.setdefault(entry['id'], entry)
+        first = by_id.setdefault(entry['id'], entry) if 'id' in fields else entry
         if first is not entry and (name != 'images' or first != entry):
             raise ValueError(f'{name}[{index}] has the id {entry["id"]!r} of an earlier entry')
 

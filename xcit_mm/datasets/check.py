@@ -157,6 +157,7 @@ class _CheckedImages(Dataset):
         transforms = dataset.pipeline.transforms
         self.load = image_loader(dataset)
         self.load_labels = [t for t in transforms if type(t).__name__ == 'LoadAnnotations']
+        self.load_segments = [t for t in transforms if type(t).__name__ == 'LoadPanoptic']
         head = cfg.get('model', {}).get('decode_head')
         self.head = head[-1] if isinstance(head, (list, tuple)) else head
 
@@ -169,6 +170,8 @@ class _CheckedImages(Dataset):
         file = str(info['img_path'])
         try:
             info = self.load(info)
+            for load in self.load_segments:
+                load(info)
             detail = self._wrong_labels(info) if self.head else ''
             return [Finding(self.split, NO_CLASS, STOPS, file, None, detail)] if detail else []
         except Exception as error:  # decoders and transforms raise many kinds

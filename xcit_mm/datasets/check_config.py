@@ -12,11 +12,14 @@ from ..errors import UserError
 # Other heads may predict something else than the classes of the dataset: words, stuff, edges.
 HEADS = (
     *('Shared2FCBBoxHead', 'ConvFCBBoxHead', 'FCNMaskHead', 'RetinaHead', 'RTMDetSepBNHead'),
-    *('DeformableDETRHead', 'DINOHead', 'FPNHead', 'UPerHead', 'FCNHead'),
+    *('DeformableDETRHead', 'DINOHead', 'Mask2FormerHead', 'FPNHead', 'UPerHead', 'FCNHead'),
 )
-# The metrics whose ``ann_file`` pycocotools reads, and the dataset that checks this file.
-COCO_METRICS = ('CocoMetric', 'CocoAPMetric')
+# The datasets that check their annotation file, and the metrics that read the same file.
 COCO_DATASET = 'CheckedCocoDataset'
+METRICS_OF = {
+    COCO_DATASET: ('CocoMetric', 'CocoAPMetric'),
+    'CheckedPanopticDataset': ('PanopticQualityMetric',),
+}
 FOLDER, ANNOTATIONS = 'folder', 'annotation file'
 GENERIC_HELP = "point to it with --cfg-options data_root=DIR or in the config's dataloaders"
 
@@ -44,9 +47,9 @@ def check_data(cfg: Config, splits: tuple[str, ...]) -> None:
                     f'{split} data: {kind} {path} {problem} (looked for at {path.absolute()}); '
                     f'{remedy}'
                 )
-        if [*map(_class_name, datasets)] == [COCO_DATASET]:
+        if len(datasets) == 1:
             for metric in metrics:
-                if _class_name(metric) in COCO_METRICS:
+                if _class_name(metric) in METRICS_OF.get(_class_name(datasets[0]), ()):
                     _check_evaluator(metric, datasets[0], split)
 
 
@@ -67,16 +70,25 @@ def check_classes(cfg: Config, splits: tuple[str, ...]) -> None:
                         f'({classes!r},), nor a file with one name a line'
                     )
                 classes = Path(classes).read_text().splitlines()
-            if classes is None or 'thing_classes' in known:  # panoptic: the heads share them
+            if classes is None:
                 continue
-            if _is_unchecked_coco(kind):
+            info = {**known, **(dataset.get('metainfo') or {})}
+            is_panoptic = 'thing_classes' in info
+            if _is_unchecked_coco(kind) and not is_panoptic:
                 _check_as_coco(dataset, classes, is_test=split != 'train')
-            for head, num_classes in _heads(cfg.model, 'model'):
-                if num_classes != len(classes):
+            expected = dict(
+                num_classes=classes,
+                num_things_classes=info['thing_classes'] if is_panoptic else classes,
+                num_stuff_classes=info['stuff_classes'] if is_panoptic else (),
+            )
+            for head, name, number in _heads(cfg.model, 'model'):
+                names = expected[name]
+                if is_panoptic and name == 'num_classes':  # the heads share the classes
+                    continue
+                if number != len(names):
                     raise UserError(
-                        f'{head}.num_classes={num_classes}, but the {split} dataset has '
-                        f'{len(classes)} classes ({", ".join(classes)}): set '
-                        f'num_classes={len(classes)} there'
+                        f'{head}.{name}={number}, but the {split} dataset has {len(names)} '
+                        f'classes ({", ".join(names)}): set {name}={len(names)} there'
                     )
 
 
@@ -159,10 +171,12 @@ def _check_as_coco(dataset: dict, classes: Sequence[str], is_test: bool) -> None
     )
 
 
-def _heads(node: Any, name: str) -> Iterator[tuple[str, int]]:
-    """Yield the heads that predict the classes of the dataset, with their number of classes."""
-    if isinstance(node, dict) and node.get('type') in HEADS and 'num_classes' in node:
-        yield name, node['num_classes']
+def _heads(node: Any, name: str) -> Iterator[tuple[str, str, int]]:
+    """Yield the heads that predict the classes of the dataset, with their numbers of classes."""
+    if isinstance(node, dict):
+        counts = ('num_things_classes', 'num_stuff_classes')
+        counts += ('num_classes',) if node.get('type') in HEADS else ()
+        yield from ((name, count, node[count]) for count in counts if count in node)
     children = node.items() if isinstance(node, dict) else enumerate(node)
     for key, child in children:
         if key != 'rpn_head' and isinstance(child, (dict, list, tuple)):  # it has one class

@@ -75,16 +75,7 @@ class CheckedCocoDataset(CocoDataset):
     def COCOAPI(self, path: str) -> COCO:  # noqa: N802  mmdet calls it to read the file
         coco = COCO()
         coco.dataset = problems.read_annotations(path)
-        annotated = [category['name'] for category in coco.dataset['categories']]
-        classes = self.metainfo['classes']
-        if annotated != list(classes):  # mmdet would drop some, or number them as in the file
-            order = ', in another order' if sorted(annotated) == sorted(classes) else ''
-            raise UserError(
-                f'{self.ann_file} has the {len(annotated)} classes ({", ".join(annotated)}), '
-                f'the config the {len(classes)} classes ({", ".join(classes)}){order}: set '
-                "metainfo=dict(classes=...) of the datasets to the file's, in its order, and "
-                f'num_classes={len(annotated)} in the heads'
-            )
+        require_classes(self, coco.dataset['categories'])
         coco.createIndex()
         coco.img_ann_map, coco.cat_img_map = coco.imgToAnns, coco.catToImgs
         for annotation in coco.dataset.get('annotations', ()):
@@ -159,3 +150,17 @@ class CheckedCocoDataset(CocoDataset):
     def consequence(self, kind: str) -> str:
         """Return what this dataset does about a problem."""
         return problems.CONSEQUENCES[kind][self.test_mode]
+
+
+def require_classes(dataset: CocoDataset, categories: list[dict]) -> None:
+    """Compare the classes of a dataset with the categories of its annotation file."""
+    annotated = [category['name'] for category in categories]
+    classes = dataset.metainfo['classes']
+    if annotated != list(classes):  # mmdet would drop some, or number them as in the file
+        order = ', in another order' if sorted(annotated) == sorted(classes) else ''
+        raise UserError(
+            f'{dataset.ann_file} has the {len(annotated)} classes ({", ".join(annotated)}), '
+            f'the config the {len(classes)} classes ({", ".join(classes)}){order}: set '
+            "metainfo=dict(classes=...) of the datasets to the file's, in its order, and "
+            f'num_classes={len(annotated)} in the heads'
+        )

@@ -1,7 +1,8 @@
 """Draw the built-in dataset: circles, squares and triangles, in the layouts of COCO and ADE20k.
 
 Shapes overlap. As in COCO, a polygon outlines the visible part of its object, and area and box are
-those of the polygon. As in ADE20k, label 0 means unlabelled; label 1 is the background.
+those of the polygon. As in COCO's panoptic files, the colour of a pixel is the id of its segment:
+an object, or the background. As in ADE20k, label 0 means unlabelled; label 1 is the background.
 """
 
 import io
@@ -25,6 +26,7 @@ from ..files import require_writable, write_json, writing_to
 CLASSES = ('circle', 'square', 'triangle')
 CORNERS = (40, 4, 3)  # of each class
 UPRIGHT = (0.0, np.pi / 4, -np.pi / 2)  # angle of a corner of each class
+STUFF = 'background'  # the last category of the panoptic files
 BACKGROUND_LABEL = 1  # in ADE20k's layout; class i has the label i + 2
 RGB = 3
 SPLITS = {'train2017': 'training', 'val2017': 'validation'}  # COCO's name: ADE20k's name
@@ -108,11 +110,17 @@ def spread(image: np.ndarray, bands: int) -> np.ndarray:
 
 def label_map(shapes: list[Shape], size: int) -> np.ndarray:
     """Return the labels of an image in ADE20k's format, (size, size) uint8."""
-    labels = np.full((size, size), BACKGROUND_LABEL, np.uint8)
-    for shape in shapes:  # whole shapes, back to front: visible parts would leave gaps
+    labels = [BACKGROUND_LABEL, *(shape.category + 2 for shape in shapes)]
+    return np.array(labels, np.uint8)[segment_map(shapes, size)]
+
+
+def segment_map(shapes: list[Shape], size: int) -> np.ndarray:
+    """Return 0 for the background and i + 1 for the shape i at each pixel, (size, size) uint8."""
+    segments = np.zeros((size, size), np.uint8)
+    for number, shape in enumerate(shapes, 1):  # whole shapes: visible parts would leave gaps
         rle = coco_mask.frPyObjects([_flat(Polygon(shape.outline))], size, size)[0]
-        labels[coco_mask.decode(rle) > 0] = shape.category + 2
-    return labels
+        segments[coco_mask.decode(rle) > 0] = number
+    return segments
 
 
 def _is_drawn(root: Path, spec: ShapesSpec) -> bool:
@@ -122,7 +130,7 @@ def _is_drawn(root: Path, spec: ShapesSpec) -> bool:
         number = spec.num_train + spec.num_val
         files = Counter(path.suffix for path in root.rglob('*'))
         counts = files['.jpg'] + files['.tif'], files['.png'], files['.json']
-        return drawn == asdict(spec) and counts == (2 * number, number, 3)
+        return drawn == asdict(spec) and counts == (2 * number, 2 * number, 5)
     return False
 
 
@@ -187,6 +195,16 @@ def _flat(polygon: Polygon) -> list[float]:
     return [round(float(v), 2) for v in points.reshape(-1)]
 
 
+def _segments_info(segments: np.ndarray, shapes: list[Shape]) -> list[dict]:
+    """Describe the segments of an image as COCO's panoptic files do; ids start with 1."""
+    categories = [len(CLASSES), *(shape.category for shape in shapes)]
+    masks = [(segments == number).astype(np.uint8) for number in range(len(categories))]
+    return [
+        dict(id=i, category_id=c + 1, area=int(m.sum()), bbox=cv2.boundingRect(m), iscrowd=0)
+        for i, (c, m) in enumerate(zip(categories, masks, strict=True), 1)
+    ]
+
+
 def _encode(image: np.ndarray, bands: int) -> tuple[str, bytes]:
     """Return the suffix and the content of an image file."""
     if bands == RGB:
@@ -206,19 +224,25 @@ def _draw_dataset(root: Path, spec: ShapesSpec) -> None:
     for (split, ade_split), image_ids in zip(SPLITS.items(), ids, strict=True):
         coco_images, ade_images = root / 'coco' / split, root / 'ade' / 'images' / ade_split
         labels, annotation_dir = root / f'ade/annotations/{ade_split}', root / 'coco/annotations'
-        for folder in (coco_images, ade_images, labels, annotation_dir):
+        panoptic_dir = annotation_dir / f'panoptic_{split}'
+        for folder in (coco_images, ade_images, labels, panoptic_dir):
             folder.mkdir(parents=True, exist_ok=True)
-        images, annotations = [], []
+        images, annotations, panoptic = [], [], []
         for image_id in track(image_ids, description=f'Drawing {split}'):
             # A generator for each image: it does not depend on the number of images before it.
             image, shapes = draw_image(np.random.default_rng((spec.seed, image_id)), spec.size)
+            segments = segment_map(shapes, spec.size)
             suffix, encoded = _encode(image, spec.bands)
-            file_name = f'{image_id:012d}{suffix}'
-            png = cv2.imencode('.png', label_map(shapes, spec.size))[1]
+            file_name, png_name = f'{image_id:012d}{suffix}', f'{image_id:012d}.png'
             (coco_images / file_name).write_bytes(encoded)
             (ade_images / file_name).write_bytes(encoded)
-            (labels / file_name).with_suffix('.png').write_bytes(png)
+            png = cv2.imencode('.png', label_map(shapes, spec.size))[1]
+            (labels / png_name).write_bytes(png)
+            ids_as_bgr = np.dstack([0 * segments, 0 * segments, segments + 1])
+            (panoptic_dir / png_name).write_bytes(cv2.imencode('.png', ids_as_bgr)[1])
             images.append(dict(id=image_id, file_name=file_name, width=spec.size, height=spec.size))
+            info = _segments_info(segments, shapes)
+            panoptic.append(dict(image_id=image_id, file_name=png_name, segments_info=info))
             for shape in shapes:
                 x1, y1, x2, y2 = shape.visible.bounds
                 annotation = dict(
@@ -234,3 +258,7 @@ def _draw_dataset(root: Path, spec: ShapesSpec) -> None:
         categories = [dict(id=i, name=name) for i, name in enumerate(CLASSES, 1)]
         content = dict(images=images, annotations=annotations, categories=categories)
         (annotation_dir / f'instances_{split}.json').write_text(json.dumps(content))
+        things = [dict(category, isthing=1) for category in categories]
+        stuff = dict(id=len(CLASSES) + 1, name=STUFF, isthing=0)
+        content = dict(images=images, annotations=panoptic, categories=[*things, stuff])
+        (annotation_dir / f'panoptic_{split}.json').write_text(json.dumps(content))

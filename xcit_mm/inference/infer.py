@@ -45,7 +45,7 @@ def infer(
         raise UserError('; '.join(problems))
     model = load_model(config, checkpoint, device, options, trust_checkpoint, full_size)
     if model.task != 'detection' and score_thr is not None:
-        raise UserError(f'score {score_thr}: {config} is a segmentor, whose labels have no scores')
+        raise UserError(f'score {score_thr}: {config} predicts labels, which have no scores')
     score_thr = SCORE_THR if score_thr is None else score_thr
     info = dict(config=str(config), checkpoint=str(checkpoint))
     with ImageProgress() as progress, Output(out, model, info) as output:

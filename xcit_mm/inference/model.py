@@ -43,7 +43,7 @@ class Model:
     """A trained detector or segmentor, from :func:`load_model`.
 
     Attributes:
-        task: 'detection' or 'segmentation'.
+        task: 'detection', 'segmentation' or 'panoptic'.
         classes: Names of the classes.
         palette: A colour for each class.
         module: mmdet's or mmseg's model, in evaluation mode.
@@ -126,6 +126,10 @@ class Model:
             labels = [x.cpu().numpy().astype(dtype) for x in segment(self.module, data)]
             return [Segmentation(*pair, *names) for pair in zip(images, labels, strict=True)]
         results = self.module.test_step(data)
+        if self.task == 'panoptic':
+            segments = [result.pred_panoptic_seg for result in results]
+            pairs = zip(segments, images, strict=True)
+            return [Segmentation.from_panoptic(*pair, *names) for pair in pairs]
         if 'pred_instances' not in results[0]:
             kind = type(self.module).__name__
             raise UserError(f'a {kind} predicts no boxes: name a detector, or a segmentor')
@@ -172,7 +176,13 @@ def load_model(
     with config_errors(cfg), scope, quiet():
         classes, palette = classes_and_palette(cfg, content, module)
         pipeline = _test_pipeline(cfg, full_size)
-    return Model(TASKS[cfg.default_scope], classes, palette, module.to(target), pipeline)
+    task = 'panoptic' if _is_panoptic(module) else TASKS[cfg.default_scope]
+    return Model(task, classes, palette, module.to(target), pipeline)
+
+
+def _is_panoptic(module: nn.Module) -> bool:
+    has_fusion = getattr(module, 'panoptic_fusion_head', None) is not None
+    return has_fusion and module.test_cfg.get('panoptic_on', True)
 
 
 def _test_pipeline(cfg: Config, full_size: bool) -> Compose:

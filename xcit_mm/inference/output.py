@@ -11,6 +11,7 @@ from PIL import Image
 from ..files import EARLIER, require_writable, set_aside, write_whole
 from ..predictions import Detections, Segmentation
 from ..predictions.classes import category_ids
+from ..predictions.drawing import BLACK
 from .model import Model
 from .sources import Frame
 from .video import write_video
@@ -92,7 +93,9 @@ class Output:
             image['labels'] = f'{LABELS}/{name}.png'
             if prediction.labels.dtype == np.uint8:
                 labels = Image.fromarray(prediction.labels)
-                labels.putpalette(np.array(self._palette, np.uint8).tobytes())
+                # Pillow cuts labels beyond the palette; the last is that of no class.
+                colours = [*self._palette, BLACK][:256]
+                labels.putpalette(np.array(colours, np.uint8).tobytes())
             else:  # PNG has no palette of more than 256 colours
                 labels = Image.fromarray(prediction.labels.astype(np.uint16))
             self._write_image(image['labels'], labels)

@@ -46,9 +46,9 @@ class XCiT(BaseModule):
             ``rgb=(3, 2, 1)``, bands 3, 2 and 1 keep the kernels of red, green and blue.
 
     Shape:
-        (B, ``in_channels``, H, W) to a tuple of four maps, less ``start_level``, of (B, C, H_i, W_i),
-        C = ``embed_dim``. With h = ceil(H / patch_size), H_i is h * patch_size / stride_i, rounded
-        down; W_i likewise.
+        (B, ``in_channels``, H, W) to a tuple of four maps, less ``start_level``, of
+        (B, C, H_i, W_i), C = ``embed_dim``. With h = ceil(H / patch_size), H_i is
+        h * patch_size / stride_i, rounded down; W_i likewise.
 
     Raises:
         ValueError: If an argument is invalid, and in ``forward`` if an image has another number of

@@ -67,7 +67,9 @@ def category_ids(classes: tuple[str, ...]) -> list[int]:
 
 def _num_classes(cfg: Config, model: nn.Module) -> int:
     box_head = getattr(getattr(model, 'roi_head', None), 'bbox_head', None)
-    for head in (getattr(model, 'decode_head', None), box_head, getattr(model, 'bbox_head', None)):
+    names = 'panoptic_fusion_head', 'decode_head', 'bbox_head'
+    fusion, decode, dense = (getattr(model, name, None) for name in names)
+    for head in (fusion, decode, box_head, dense):
         last = head[-1] if isinstance(head, nn.ModuleList) else head
         if hasattr(last, 'num_classes'):
             return last.num_classes

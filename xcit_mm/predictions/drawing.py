@@ -63,16 +63,23 @@ def draw_regions(
     legend: Sequence[tuple[Colour, str]],
     opacity: float,
     legend_rows: int | None,
+    segments: np.ndarray | None,
 ) -> np.ndarray:
     """Colour every pixel by its label (H, W), and write a legend below.
 
-    A label beyond the palette, such as the 255 of ignored ground truth, has no colour.
+    A label beyond the palette, such as the 255 of ignored ground truth, has no colour. White lines
+    separate the ``segments`` (H, W).
     """
     canvas, factor = _enlarged(image)
     labels = labels.repeat(factor, axis=0).repeat(factor, axis=1)
     is_coloured = labels < len(palette)
     colours = np.array(palette, np.uint8)[np.where(is_coloured, labels, 0)]
     _blend(canvas, colours, is_coloured, opacity)
+    if segments is not None:
+        numbers = np.unique(segments, return_inverse=True)[1].reshape(segments.shape)
+        numbers = numbers.astype(np.uint16).repeat(factor, axis=0).repeat(factor, axis=1)
+        is_edge = cv2.morphologyEx(numbers, cv2.MORPH_GRADIENT, np.ones((3, 3), np.uint8)) > 0
+        _blend(canvas, np.full_like(canvas, WHITE), is_edge, 1)
     return np.concatenate([canvas, _draw_legend(legend, canvas, legend_rows)])
 
 

@@ -4,11 +4,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from mmengine.structures import InstanceData
+from mmengine.structures import InstanceData, PixelData
 from pycocotools import mask as coco_mask
 
 from .classes import category_ids
 from .drawing import Colour, draw_objects, draw_regions
+
+INSTANCE_OFFSET = 1000  # mmdet's; a panoptic model numbers its objects in steps of it
 
 
 @dataclass(frozen=True)
@@ -108,15 +110,29 @@ class Segmentation:
 
     Attributes:
         image: RGB, (H, W, 3) uint8.
-        labels: (H, W), indices into ``classes``: uint8, or int16 for more than 256 classes.
+        labels: (H, W), indices into ``classes``: uint8, or int16 for more than 256 classes. A
+            panoptic model gives ``len(classes)`` to a pixel of no class.
         classes: Names of the classes.
         palette: A colour for each class.
+        segments: (H, W) int32, of a panoptic model, equal for the pixels of an object or of a class
+            that has no objects; None for other models.
     """
 
     image: np.ndarray
     labels: np.ndarray
     classes: tuple[str, ...]
     palette: tuple[Colour, ...]
+    segments: np.ndarray | None = None
+
+    @classmethod
+    def from_panoptic(
+        cls, data: PixelData, image: np.ndarray, classes: tuple[str, ...], palette: tuple
+    ) -> 'Segmentation':
+        """Convert mmdet's ``pred_panoptic_seg``."""
+        segments = data.sem_seg[0].cpu().numpy()
+        dtype = np.uint8 if len(classes) < 256 else np.int16
+        labels = (segments % INSTANCE_OFFSET).astype(dtype)
+        return cls(image, labels, classes, palette, segments)
 
     def shares(self) -> dict[int, float]:
         """Return the share of the image, 0..1, for each class in it, the largest first."""
@@ -125,7 +141,7 @@ class Segmentation:
         return {int(i): counts[i] / self.labels.size for i in order if counts[i]}
 
     def draw(self, opacity: float = 0.5, legend_rows: int | None = None) -> np.ndarray:
-        """Draw the colours of the classes over the image, and a legend below.
+        """Draw the colours of the classes and the edges of segments, and a legend below.
 
         Args:
             opacity: Opacity of the colours, 0..1.
@@ -136,4 +152,6 @@ class Segmentation:
         """
         shares = self.shares().items()
         legend = [(self.palette[i], f'{self.classes[i]} {share:.1%}') for i, share in shares]
-        return draw_regions(self.image, self.labels, self.palette, legend, opacity, legend_rows)
+        return draw_regions(
+            self.image, self.labels, self.palette, legend, opacity, legend_rows, self.segments
+        )

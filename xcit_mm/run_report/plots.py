@@ -14,7 +14,12 @@ from .reading import Run
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MAIN_METRICS = {'coco/bbox_mAP': 'Box AP', 'coco/segm_mAP': 'Mask AP', 'mIoU': 'Mean IoU, percent'}
+MAIN_METRICS = {
+    'coco/bbox_mAP': 'Box AP',
+    'coco/segm_mAP': 'Mask AP',
+    'mIoU': 'Mean IoU, percent',
+    'coco_panoptic/PQ': 'Panoptic quality, percent',
+}
 TITLES = MAIN_METRICS | dict(loss='Loss', lr='Learning rate', grad_norm='Norm of the gradient')
 IN_TABLE_ONLY = *MAIN_METRICS, 'mAcc', 'aAcc', 'iter'  # how names begin: AP50 and so on
 MAX_PLOTS = 12  # of other metrics, and of parts of the loss; an evaluation by class has hundreds

@@ -2,12 +2,14 @@
 
 import pytest
 from helpers import ROOT
+from mmengine.registry import DATASETS, METRICS, DefaultScope
 
 from xcit_mm import UserError
 from xcit_mm.engine.config.adapt import adapt, adapt_for_test, adapt_for_training
 from xcit_mm.engine.config.check import check_channels
 from xcit_mm.engine.config.load import load_config
 from xcit_mm.engine.distributed import was_restarted
+from xcit_mm.environment import require_framework
 
 REAL = ROOT / 'configs/mask_rcnn_xcit_s12_8_3x.py'
 SHAPES = ROOT / 'configs/sem_fpn_xcit_n12_16_shapes.py'
@@ -47,6 +49,21 @@ def test_a_config_of_mmdet_gets_our_classes_and_each_edit_is_noted(tmp_path):
         assert text in notes
     assert 'val_dataloader.timeout=600' in notes
     assert not adapt(cfg)  # nothing is left to edit
+
+
+def test_a_panoptic_config_of_mmdet_needs_no_panopticapi(tmp_path):
+    base = 'mmdet::mask2former/mask2former_r50_8xb2-lsj-50e_coco-panoptic.py'
+    (tmp_path / 'foreign.py').write_text(f"_base_ = '{base}'")
+    cfg = load_config(tmp_path / 'foreign.py')
+    adapt(cfg)
+    require_framework('mmdet')
+    with DefaultScope.overwrite_default_scope('mmdet'):
+        for loader in (cfg.train_dataloader, cfg.val_dataloader):
+            dataset = DATASETS.build({**loader.dataset, 'lazy_init': True})
+            assert type(dataset).__name__ == 'CheckedPanopticDataset'
+            assert 'LoadPanoptic' in {type(t).__name__ for t in dataset.pipeline.transforms}
+        with pytest.raises(UserError, match=r'panoptic_val2017\.json is not a panoptic COCO'):
+            METRICS.build(cfg.val_evaluator[0])
 
 
 def test_hooks_and_workers_can_be_switched_off(tmp_path):

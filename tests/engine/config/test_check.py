@@ -19,6 +19,7 @@ from xcit_mm.engine.config.load import load_config
 
 REAL = ROOT / 'configs/mask_rcnn_xcit_s12_8_3x.py'
 UPERNET = ROOT / 'configs/upernet_xcit_t12_16_160k.py'
+PANOPTIC = ROOT / 'configs/mask2former_panoptic_xcit_s12_8_50e.py'
 SINGLE = {'train_dataloader.batch_size': 1}
 NORM = 'model.decode_head.norm_cfg.type'
 
@@ -65,6 +66,12 @@ def test_a_part_of_a_config_is_refused_with_what_is_missing():
     [
         (REAL, 'neck', [192] * 4, r'neck.in_channels=\[192, .* in_channels=\[384, 384'),
         (UPERNET, 'auxiliary_head', 384, r'head.in_channels=384: .* in_channels=192'),
+        (
+            PANOPTIC,
+            'panoptic_head',
+            [192] * 4,
+            r'head.in_channels=\[192, .* in_channels=\[384, 384',
+        ),
     ],
 )
 def test_channels_that_the_backbone_does_not_have_are_refused(path, part, channels, message):

@@ -16,12 +16,16 @@ from ..resume import has_checkpoints
 from .load import replace_nodes
 from .tta import use_tta
 
-# Our classes do the same, and survive an interruption, a bad sample, a full disk or a mask.
+# Our classes do the same, and survive an interruption, a bad sample, a full disk or a mask, or
+# work without panopticapi.
 REPLACEMENTS = {
     'EpochBasedTrainLoop': 'ResumableEpochLoop',
     'IterBasedTrainLoop': 'ResumableIterLoop',
     'CheckpointHook': 'WholeCheckpointHook',
     'CocoDataset': 'CheckedCocoDataset',
+    'CocoPanopticDataset': 'CheckedPanopticDataset',
+    'LoadPanopticAnnotations': 'LoadPanoptic',
+    'CocoPanopticMetric': 'PanopticQualityMetric',
     'LoadImageFromFile': 'LoadImage',
     'DetTTAModel': 'InstanceTTAModel',
 }

@@ -116,7 +116,8 @@ def check_channels(cfg: Config) -> None:
     if backbone.get('type') != 'XCiT' or not isinstance(arch, str) or arch not in ARCHS:
         return  # the backbone itself refuses an invalid arch
     dim = ARCHS[arch].embed_dim
-    for name in ('neck',) if cfg.model.get('neck') else ('decode_head', 'auxiliary_head'):
+    heads = 'decode_head', 'auxiliary_head', 'panoptic_head'
+    for name in ('neck',) if cfg.model.get('neck') else heads:
         part = cfg.model.get(name)
         channels = part.get('in_channels') if isinstance(part, dict) else None
         fitting = type(channels)([dim] * len(channels)) if is_seq_of(channels, int) else dim

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from mmengine import fileio
 from mmengine.dist import is_main_process
 from mmengine.hooks import Hook
@@ -19,6 +20,7 @@ from ...files import require_no_links
 from ...predictions import Detections, Segmentation
 from ...predictions.classes import valid_palette
 from ...predictions.drawing import Colour, draw_objects
+from ...predictions.results import INSTANCE_OFFSET
 from . import order
 
 FOLDER = 'pictures'  # in the work dir
@@ -68,13 +70,30 @@ def _draw(loop: BaseLoop, samples: Sequence[BaseDataElement], folder: Path) -> N
             image = loader.decode(fileio.get(sample.img_path), sample.ori_shape[::-1])
         except (BadImageError, OSError):
             continue  # another loader of the config could read it
-        keys = ('gt_sem_seg', 'pred_sem_seg', 'gt_instances', 'pred_instances')
         image = loader.picture(image)
-        pictures = [_picture(image, sample.get(key), *names) for key in keys if key in sample]
+        if 'pred_panoptic_seg' in sample:
+            segments = (_annotated_segments(sample), sample.pred_panoptic_seg)
+            results = (
+                Segmentation.from_panoptic(s, image, *names) for s in segments if s is not None
+            )
+            pictures = [result.draw(legend_rows=LEGEND_ROWS) for result in results]
+        else:
+            keys = ('gt_sem_seg', 'pred_sem_seg', 'gt_instances', 'pred_instances')
+            pictures = [_picture(image, sample.get(key), *names) for key in keys if key in sample]
         if pictures:
             folder.mkdir(parents=True, exist_ok=True)
             path = folder / f'{Path(sample.img_path).stem}.png'
             Image.fromarray(np.concatenate(pictures, axis=1)).save(path)
+
+
+def _annotated_segments(sample: BaseDataElement) -> PixelData | None:
+    """Number the annotated segments of an image as mmdet numbers the predicted ones."""
+    if 'gt_sem_seg' not in sample:
+        return None
+    segments = sample.gt_sem_seg.sem_seg.clone()
+    for number, mask in enumerate(sample.gt_instances.masks.to_ndarray().astype(bool), 1):
+        segments[0, torch.from_numpy(mask)] += number * INSTANCE_OFFSET
+    return PixelData(sem_seg=segments)
 
 
 def _picture(

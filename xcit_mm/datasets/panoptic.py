@@ -1,0 +1,103 @@
+"""COCO's panoptic annotations, without the package panopticapi, which PyPI lacks. Needs mmdet.
+
+A PNG holds the id of the segment of each pixel, a JSON file the category of each segment. Things
+are objects that can be counted, stuff is the rest; a pixel of no segment has the id 0.
+"""
+
+from typing import Any
+
+import numpy as np
+from mmdet.datasets import CocoPanopticDataset
+from mmdet.datasets.api_wrappers import COCOPanoptic
+from mmdet.datasets.transforms import LoadPanopticAnnotations
+from mmdet.registry import DATASETS, TRANSFORMS
+from mmdet.structures.mask import BitmapMasks
+from mmengine import fileio
+
+from ..errors import UserError
+from . import annotations as problems
+from .coco import require_classes
+from .images import BadImageError, opened
+
+IGNORED = 255  # mmdet's label of a pixel of no segment
+WITHOUT_SEGMENT = 'its label file lacks a segment of the annotation file'
+
+
+def segment_ids(path: str, backend_args: dict | None = None) -> np.ndarray:
+    """Read the PNG of an image: (H, W) int32, the id red + 256 green + 65536 blue."""
+    with opened(fileio.get(path, backend_args=backend_args)) as image:
+        return np.asarray(image.convert('RGB')) @ np.array((1, 2**8, 2**16), np.int32)
+
+
+@DATASETS.register_module()
+class CheckedPanopticDataset(CocoPanopticDataset):
+    """mmdet's CocoPanopticDataset, which refuses what it would misread.
+
+    The arguments are those of ``CocoPanopticDataset``. The heads of mmdet number the things first.
+
+    Raises:
+        UserError: If the annotation file is invalid, has different classes, things or stuff, or if
+            no image is left.
+    """
+
+    def COCOAPI(self, path: str) -> COCOPanoptic:  # noqa: N802  mmdet calls it to read the file
+        coco = COCOPanoptic()
+        coco.dataset = problems.read_panoptic_annotations(path)
+        categories = coco.dataset['categories']
+        require_classes(self, categories)
+        things = [category['name'] for category in categories if category['isthing']]
+        if things != list(self.metainfo['thing_classes']) or things != [
+            category['name'] for category in categories[: len(things)]
+        ]:
+            raise UserError(
+                f'{self.ann_file} has the things ({", ".join(things)}), the config has '
+                f'({", ".join(self.metainfo["thing_classes"])}): set thing_classes and '
+                "stuff_classes of metainfo to the file's, and list the things first in both"
+            )
+        coco.createIndex()
+        coco.img_ann_map, coco.cat_img_map = coco.imgToAnns, coco.catToImgs
+        return coco
+
+    def filter_data(self) -> list[dict]:
+        kept = super().filter_data()
+        if not kept:
+            raise UserError(
+                f'{self.ann_file}: none of its {len(self.data_list)} images is left: they have no '
+                'things, or are smaller than filter_cfg.min_size'
+            )
+        return kept
+
+
+@TRANSFORMS.register_module()
+class LoadPanoptic(LoadPanopticAnnotations):
+    """mmdet's LoadPanopticAnnotations, which refuses a PNG without an annotated segment.
+
+    Args:
+        **kwargs: Arguments of mmdet's ``LoadAnnotations``.
+
+    Raises:
+        BadImageError: If the PNG lacks a segment, for example because it holds class numbers.
+    """
+
+    def __init__(self, with_mask: bool = True, with_seg: bool = True, **kwargs: Any) -> None:
+        # Not the constructor of LoadPanopticAnnotations, which imports panopticapi.
+        super(LoadPanopticAnnotations, self).__init__(
+            with_mask=with_mask, with_seg=with_seg, **kwargs
+        )
+
+    def _load_masks_and_semantic_segs(self, results: dict) -> None:
+        if results.get('seg_map_path') is None:  # of an image to predict, as in mmdet
+            return
+        ids = segment_ids(results['seg_map_path'], self.backend_args)
+        labels, masks = np.full(ids.shape, IGNORED, np.int32), []
+        for segment in results['segments_info']:
+            mask = ids == segment['id']
+            if not mask.any():
+                raise BadImageError(WITHOUT_SEGMENT, f'{results["seg_map_path"]}, {segment["id"]}')
+            labels[mask] = segment['category']
+            if segment['is_thing']:
+                masks.append(mask.astype(np.uint8))
+        if self.with_mask:
+            results['gt_masks'] = BitmapMasks(masks, *ids.shape)
+        if self.with_seg:
+            results['gt_seg_map'] = labels
