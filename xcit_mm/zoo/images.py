@@ -33,7 +33,7 @@ def images(model: ConfigDict, size: int, training: bool) -> dict[str, Any]:
     if kind == 'TrackDataPreprocessor' and not (
         training and data_preprocessor.get('use_det_processor')
     ):
-        return _video(size, labels)
+        return _video(size)
     stride = 8 if 'semantic_head' in model.get('roi_head', ()) else 1
     with_mask = 'mask' in str(model).lower()  # RTMDet's box head stumbles over masks
     data = _boxes(
@@ -69,14 +69,13 @@ def _boxes(
     return data
 
 
-def _video(size: int, labels: torch.Tensor) -> dict[str, Any]:
+def _video(size: int) -> dict[str, Any]:
     from mmdet.testing import demo_track_inputs
 
     shape = (3, size, size)
-    data = demo_track_inputs(
+    return demo_track_inputs(
         1, 2, key_frames_inds=[0], image_shapes=shape, num_items=[NUM_OBJECTS], with_mask=True
     )
-    return data
 
 
 def _lanes() -> dict[str, Any]:

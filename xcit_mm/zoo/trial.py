@@ -77,6 +77,7 @@ def _train(model: nn.Module, data: dict[str, Any]) -> None:
 
 def _predict(model: nn.Module, data: dict[str, Any]) -> None:
     model.eval()
+    data = {name: values[:1] for name, values in data.items()}  # some predict one image at a time
     with torch.no_grad():
         model(**model.data_preprocessor(data, training=False), mode='predict')
 
@@ -86,8 +87,9 @@ def _with_size(size: int) -> Callable[[Any], Any]:
 
     def adapted(node: Any) -> Any:
         if isinstance(node, dict):
-            if isinstance(node.get('max_per_img'), int):
-                node.max_per_img = min(node.max_per_img, NUM_BOXES)
+            for name in ('max_per_img', 'num_proposals'):
+                if isinstance(node.get(name), int):
+                    node[name] = min(node[name], NUM_BOXES)
             if isinstance(node.get('num_classes'), int):
                 node.num_classes = min(node.num_classes, MAX_CLASSES)
             if 'img_size' in node:
