@@ -46,6 +46,7 @@ model = dict(
         rpn_proposal=dict(max_per_img=2000),
         rcnn=[
             dict(
+                _base_.model.train_cfg.rcnn,
                 assigner=dict(
                     type='MaxIoUAssigner',
                     pos_iou_thr=iou,
@@ -54,16 +55,6 @@ model = dict(
                     match_low_quality=False,
                     ignore_iof_thr=-1,
                 ),
-                sampler=dict(
-                    type='RandomSampler',
-                    num=512,
-                    pos_fraction=0.25,
-                    neg_pos_ub=-1,
-                    add_gt_as_proposals=True,
-                ),
-                mask_size=28,
-                pos_weight=-1,
-                debug=False,
             )
             for iou in (0.5, 0.6, 0.7)
         ],

@@ -2,9 +2,7 @@
 
 _base_ = ['coco_instance.py']
 
-train_pipeline = [
-    dict(type='LoadImage'),
-    dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
+jitter = [
     dict(type='RandomFlip', prob=0.5),
     dict(type='RandomResize', scale=(1024, 1024), ratio_range=(0.1, 2.0), keep_ratio=True),
     dict(
@@ -14,6 +12,11 @@ train_pipeline = [
         recompute_bbox=True,
         allow_negative_crop=True,
     ),
+]
+train_pipeline = [
+    dict(type='LoadImage'),
+    dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
+    *jitter,
     dict(type='FilterAnnotations', min_gt_bbox_wh=(1e-5, 1e-5), by_mask=True),
     dict(type='PackDetInputs'),
 ]

@@ -12,24 +12,17 @@ data_help = dict(
     ),
 )
 
+load_panoptic = dict(type='LoadPanoptic', with_bbox=True, with_mask=True, with_seg=True)
 train_pipeline = [
     dict(type='LoadImage'),
-    dict(type='LoadPanoptic', with_bbox=True, with_mask=True, with_seg=True),
-    dict(type='RandomFlip', prob=0.5),
-    dict(type='RandomResize', scale=(1024, 1024), ratio_range=(0.1, 2.0), keep_ratio=True),
-    dict(
-        type='RandomCrop',
-        crop_size=(1024, 1024),
-        crop_type='absolute',
-        recompute_bbox=True,
-        allow_negative_crop=True,
-    ),
+    load_panoptic,
+    *_base_.jitter,
     dict(type='PackDetInputs'),
 ]
 test_pipeline = [
     dict(type='LoadImage'),
     dict(type='Resize', scale=(1333, 800), keep_ratio=True),
-    dict(type='LoadPanoptic', with_bbox=True, with_mask=True, with_seg=True),
+    load_panoptic,
     dict(
         type='PackDetInputs',
         meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor'),

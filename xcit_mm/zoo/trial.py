@@ -51,11 +51,7 @@ def _try_size(config: ZooConfig, size: int) -> Outcome:
                 # TridentNet leaves some as the memory was, for the weights that it downloads.
                 parameter.data.nan_to_num_().clamp_(-20, 20)
             stage = 'training'
-            try:
-                _train(model, images(sized.model, size, training=True))
-            except NotImplementedError as error:  # SORT's parts are trained apart
-                if isinstance(error, MissingOperatorError):
-                    raise
+            _train(model, images(sized.model, size, training=True))
             stage = 'prediction'
             _predict(model, images(sized.model, size, training=False))
     except Exception as error:

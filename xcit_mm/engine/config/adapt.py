@@ -16,8 +16,8 @@ from ..resume import has_checkpoints
 from .load import replace_nodes
 from .tta import use_tta
 
-# Our classes do the same, and survive an interruption, a bad sample, a full disk or a mask, or
-# work without panopticapi.
+# Our classes do the same, and survive an interruption, a bad sample or a full disk; those for
+# panoptic data need no panopticapi, and InstanceTTAModel merges masks as well.
 REPLACEMENTS = {
     'EpochBasedTrainLoop': 'ResumableEpochLoop',
     'IterBasedTrainLoop': 'ResumableIterLoop',
