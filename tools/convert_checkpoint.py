@@ -25,8 +25,8 @@ def main() -> None:
         type=int,
         nargs=3,
         metavar=('RED', 'GREEN', 'BLUE'),
-        help='the channels, from 0, that keep the kernels of red, green and blue, while the others '
-        'get zeros; default: all get the mean kernel',
+        help='the channels, from 0, that get the kernels of red, green and blue; the others get '
+        'zeros; default: all get the mean kernel',
     )
     cli.add_trust_argument(parser)
     args = parser.parse_args()

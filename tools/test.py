@@ -21,7 +21,7 @@ def main() -> None:
     parser.add_argument(
         '--tta',
         action='store_true',
-        help='test-time augmentation: merge the predictions for several sizes, also mirrored',
+        help='test-time augmentation: merge the predictions for several sizes, plain and mirrored',
     )
     args = parser.parse_args()
 

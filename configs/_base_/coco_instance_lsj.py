@@ -1,7 +1,7 @@
 """COCO 2017 with large-scale jitter and copy-paste (arXiv 2012.07177), at 1024x1024 pixels.
 
-Objects of a second image, augmented alike, are pasted into each image. For the data of any other
-config with masks, and at another size: tools/train.py CONFIG --cfg-options lsj=1024
+Objects of a second image, augmented alike, are pasted into each image. To use this with any other
+config with masks, or at another size: tools/train.py CONFIG --cfg-options lsj=1024
 """
 
 _base_ = ['coco_instance.py']

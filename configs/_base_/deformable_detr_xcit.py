@@ -1,6 +1,6 @@
 """Deformable DETR, two-stage with box refinement, on XCiT (arXiv 2010.04159; mmdet's settings).
 
-The maps at strides 8, 16 and 32, and one at 64 that the neck adds.
+It uses the maps at strides 8, 16 and 32, and one at 64 that the neck adds.
 """
 
 _base_ = ['detector_xcit.py']

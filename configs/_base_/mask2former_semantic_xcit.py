@@ -1,4 +1,4 @@
-"""Mask2Former on XCiT for the 150 classes of ADE20k: mmseg's head, which is made of mmdet's."""
+"""Mask2Former on XCiT for the 150 classes of ADE20k: mmseg's head, which is built from mmdet's."""
 
 _base_ = ['mask2former_xcit.py']
 

@@ -1,6 +1,6 @@
 """RTMDet's neck and head, of size L, on XCiT (arXiv 2212.07784).
 
-As in mmdet's rtmdet_l_swin_b_4xb32-100e_coco.py, GroupNorm stands for BatchNorm: it allows few
+As in mmdet's rtmdet_l_swin_b_4xb32-100e_coco.py, GroupNorm replaces BatchNorm: it allows few
 images on a GPU.
 """
 

@@ -1,4 +1,4 @@
-"""12 epochs of DINO (arXiv 2203.03605; mmdet's settings): the backbone learns at a tenth."""
+"""12 epochs of DINO (arXiv 2203.03605; mmdet's settings): the backbone has a tenth of the rate."""
 
 _base_ = ['default_runtime.py']
 

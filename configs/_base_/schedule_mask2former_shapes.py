@@ -1,4 +1,4 @@
-"""2,500 iterations for the built-in shapes; everything else is that of schedule_shapes."""
+"""2,500 iterations for the built-in shapes; everything else is as in schedule_shapes."""
 
 _base_ = ['schedule_shapes.py']
 

@@ -108,8 +108,8 @@ def test_predictions_in_a_crowd_of_their_class_do_not_count(evaluate):
     [
         (dict(category_id=8), '5 has an unknown category_id'),
         (dict(id='5'), r"segments_info\[0\] has the id '5'"),
-        (dict(bbox=None), '5 has no box, area or iscrowd of numbers'),
-        (dict(area=None), '5 has no box, area or iscrowd of numbers'),
+        (dict(bbox=None), '5 needs a numeric bbox, area and iscrowd'),
+        (dict(area=None), '5 needs a numeric bbox, area and iscrowd'),
     ],
 )
 def test_invalid_segments_are_named(tmp_path, change, message):

@@ -79,7 +79,7 @@ def test_a_detector_finds_the_same_boxes_and_masks_in_a_mirrored_image(predict, 
         'model.test_cfg.rcnn.score_thr=0.3',
     ]
     output = predict(DETECTOR, *options)
-    assert '3 sizes (0.5, 1.0, 1.5 of that of the test) and mirrored, merged by Inst' in output
+    assert '3 sizes (0.5, 1.0, 1.5 times that of the test), plain and mirrored, merged' in output
     first, second = detections(tmp_path / 'found.segm.json', width=160)
     assert 5 < len(first) == len(second)
     assert np.array(first) == pytest.approx(np.array(second), abs=1e-2, rel=1e-3)
@@ -125,5 +125,5 @@ def test_a_config_without_one_known_dataset_is_refused():
     cfg = load_config(SEGMENTOR)
     dataset = cfg.test_dataloader.dataset
     cfg.test_dataloader.dataset = dict(type='ConcatDataset', datasets=[dataset, dataset])
-    with pytest.raises(UserError, match=r'--tta: the test data of .* is not one dataset'):
+    with pytest.raises(UserError, match=r'--tta: the test data of .* is not a single dataset'):
         adapt_for_test(cfg, 'a.pth', tta=True)

@@ -93,7 +93,7 @@ def read_panoptic_annotations(path: str | Path) -> dict[str, Any]:
                 box, values = segment.get('bbox'), (segment.get('area'), segment.get('iscrowd', 0))
                 is_complete = isinstance(box, list) and len(box) == 4
                 if not is_complete or not all(map(is_number, (*box, *values))):
-                    raise ValueError(f'{segment["id"]} has no box, area or iscrowd of numbers')
+                    raise ValueError(f'{segment["id"]} needs a numeric bbox, area and iscrowd')
                 if segment['category_id'] not in category_ids:
                     raise ValueError(f'{segment["id"]} has an unknown category_id')
         except ValueError as error:

@@ -172,7 +172,7 @@ def _check_as_coco(dataset: dict, classes: Sequence[str], is_test: bool) -> None
 
 
 def _heads(node: Any, name: str) -> Iterator[tuple[str, str, int]]:
-    """Yield the heads that predict the classes of the dataset, with their numbers of classes."""
+    """Yield the heads that predict the classes of the dataset, and their numbers of classes."""
     if isinstance(node, dict):
         counts = ('num_things_classes', 'num_stuff_classes')
         counts += ('num_classes',) if node.get('type') in HEADS else ()

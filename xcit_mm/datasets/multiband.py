@@ -9,9 +9,9 @@ from ..environment import quiet, require
 from ..errors import ArgumentError, one_line
 from .images import EMPTY, UNREADABLE, BadImageError, LoadImage, Size
 
-NO_TIFF = 'it is not a TIFF file, which LoadMultiband reads'
+NO_TIFF = 'LoadMultiband reads only TIFF files'
 COMPRESSED = 'its compression needs another package (pip install imagecodecs)'
-OTHER_BANDS = 'it does not have the bands of the config'
+OTHER_BANDS = 'its number of bands differs from the config'
 NOT_REAL = 'its pixels are not real numbers'
 NOT_FINITE = 'it has pixels that are NaN or infinite'
 TOO_LARGE = 'it has more than a billion values'
@@ -24,10 +24,10 @@ MAX_SAMPLED = 512  # rows and columns in which the range of a picture is measure
 class LoadMultiband(LoadImage):
     """Load a TIFF image of any number of bands and any real type as float32.
 
-    The bands are those of a pixel (interleaved or planar) or the pages of the file, and keep their
-    order. Overviews and orientation tags are ignored. Like :class:`~.images.LoadImage`, it reads
-    ``img_path`` or the decoded ``img``, and checks the size of images and labels. Sets ``img``, of
-    shape (H, W, ``channels``), and ``img_shape`` and ``ori_shape``, both (H, W).
+    The bands are interleaved, planar or the pages of the file, and keep their order. Overviews and
+    orientation tags are ignored. Like :class:`~.images.LoadImage`, it reads ``img_path`` or the
+    decoded ``img``, and checks the size of images and labels. Sets ``img``, of shape (H, W,
+    ``channels``), and ``img_shape`` and ``ori_shape``, both (H, W).
 
     Args:
         channels: Number of bands.
@@ -56,7 +56,7 @@ class LoadMultiband(LoadImage):
             raise ArgumentError(f'LoadMultiband: channels={channels!r} is not a positive integer')
         rgb = ((0, 1, 2) if channels > 2 else (0, 0, 0)) if rgb is None else tuple(rgb)
         if len(rgb) != 3 or not {*rgb} <= {*range(channels)}:
-            raise ArgumentError(f'LoadMultiband: rgb={rgb} are not three of 0..{channels - 1}')
+            raise ArgumentError(f'LoadMultiband: rgb={rgb} does not name 3 of 0..{channels - 1}')
         require('tifffile')
         self.channels, self.nan, self.rgb = channels, nan, rgb
 
@@ -82,7 +82,7 @@ class LoadMultiband(LoadImage):
         return image
 
     def picture(self, image: np.ndarray) -> np.ndarray:
-        """Show three bands, each from its 2nd to its 98th percentile."""
+        """Return three bands as RGB, each scaled from its 2nd to its 98th percentile."""
         image = image[..., list(self.rgb)]
         step = 1 + max(image.shape[:2]) // MAX_SAMPLED
         low, high = np.percentile(image[::step, ::step], (2, 98), axis=(0, 1))

@@ -1,7 +1,7 @@
-"""COCO's panoptic annotations, without the package panopticapi, which PyPI lacks. Needs mmdet.
+"""COCO's panoptic annotations without the package panopticapi, which is not on PyPI. Needs mmdet.
 
-A PNG holds the id of the segment of each pixel, a JSON file the category of each segment. Things
-are objects that can be counted, stuff is the rest; a pixel of no segment has the id 0.
+A PNG file holds the segment id of each pixel, and a JSON file the category of each segment. Things
+are objects that can be counted; stuff is the rest. A pixel without a segment has the id 0.
 """
 
 from typing import Any
@@ -31,7 +31,7 @@ def segment_ids(path: str, backend_args: dict | None = None) -> np.ndarray:
 
 @DATASETS.register_module()
 class CheckedPanopticDataset(CocoPanopticDataset):
-    """mmdet's CocoPanopticDataset, which refuses what it would misread.
+    """mmdet's CocoPanopticDataset, but it refuses annotations that mmdet would misread.
 
     The arguments are those of ``CocoPanopticDataset``. The heads of mmdet number the things first.
 
@@ -50,7 +50,7 @@ class CheckedPanopticDataset(CocoPanopticDataset):
             category['name'] for category in categories[: len(things)]
         ]:
             raise UserError(
-                f'{self.ann_file} has the things ({", ".join(things)}), the config has '
+                f'{self.ann_file} has the things ({", ".join(things)}), but the config has '
                 f'({", ".join(self.metainfo["thing_classes"])}): set thing_classes and '
                 "stuff_classes of metainfo to the file's, and list the things first in both"
             )
@@ -70,7 +70,7 @@ class CheckedPanopticDataset(CocoPanopticDataset):
 
 @TRANSFORMS.register_module()
 class LoadPanoptic(LoadPanopticAnnotations):
-    """mmdet's LoadPanopticAnnotations, which refuses a PNG without an annotated segment.
+    """mmdet's LoadPanopticAnnotations, but it refuses a PNG without an annotated segment.
 
     Args:
         **kwargs: Arguments of mmdet's ``LoadAnnotations``.

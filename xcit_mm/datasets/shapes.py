@@ -103,7 +103,7 @@ def draw_image(rng: np.random.Generator, size: int) -> tuple[np.ndarray, list[Sh
 
 
 def spread(image: np.ndarray, bands: int) -> np.ndarray:
-    """Spread red, green and blue over ``bands`` bands between them, (H, W, bands) uint8."""
+    """Interpolate red, green and blue to ``bands`` bands, (H, W, bands) uint8."""
     shares = np.stack([np.interp(np.linspace(0, 2, bands), range(RGB), row) for row in np.eye(RGB)])
     return (image @ shares).round().astype(np.uint8)
 

@@ -16,7 +16,7 @@ MASK_AXES = {'horizontal': [2], 'vertical': [1], 'diagonal': [1, 2]}
 
 @MODELS.register_module()
 class InstanceTTAModel(DetTTAModel):
-    """mmdet's ``DetTTAModel``, which merges masks as well.
+    """mmdet's ``DetTTAModel``, but it merges masks as well.
 
     Non-maximum suppression merges the objects of all views, and each object that it keeps has the
     box, score and mask of its view. The arguments are those of ``DetTTAModel``.

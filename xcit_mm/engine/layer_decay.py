@@ -12,7 +12,7 @@ from ..models import XCiT
 
 @OPTIM_WRAPPER_CONSTRUCTORS.register_module()
 class LayerDecayConstructor(DefaultOptimWrapperConstructor):
-    """mmengine's constructor, with learning rates that fall from layer to layer of an XCiT.
+    """mmengine's constructor, with lower learning rates for lower layers of an XCiT.
 
     With ``layer_decay`` d in ``paramwise_cfg`` and a backbone that computes n blocks, a parameter
     has the rate ``lr * lr_mult * d ** (n + 1 - layer)``. The patch and position embeddings are
@@ -44,8 +44,8 @@ class LayerDecayConstructor(DefaultOptimWrapperConstructor):
         wrapper = super().__call__(model)
         if not self._exponents:
             raise UserError(
-                'optim_wrapper.constructor=LayerDecayConstructor: the model has no XCiT, whose '
-                'layers it knows; remove it and paramwise_cfg.layer_decay'
+                'optim_wrapper.constructor=LayerDecayConstructor: the model has no XCiT; remove '
+                'the constructor and paramwise_cfg.layer_decay'
             )
         return wrapper
 

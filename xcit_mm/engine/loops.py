@@ -69,7 +69,7 @@ class _Resumable:
     def _accumulate(self, steps: int) -> None:
         """Apply gradients that ``accumulative_counts`` adds up within the next steps.
 
-        A resumed run has lost none, because checkpoints are written only where none are held.
+        A resumed run has lost none, because no checkpoint is written while gradients are held.
         """
         # A model without BatchNorm, about which mmengine has warned at the start.
         self.runner.optim_wrapper.initialize_count_status(nn.Identity(), 0, steps)
@@ -93,8 +93,7 @@ class _Resumable:
 class ResumableEpochLoop(_Resumable, EpochBasedTrainLoop):
     """An ``EpochBasedTrainLoop`` that resumes in the middle of an epoch.
 
-    Gradients are not accumulated over the end of an epoch. The arguments are those of mmengine's
-    loop.
+    Gradients are not accumulated across epochs. The arguments are those of mmengine's loop.
     """
 
     endless = False

@@ -20,9 +20,9 @@ PAIR = 2**32  # more than the largest id
 class PanopticQualityMetric(BaseMetric):
     """Panoptic, segmentation and recognition quality in percent: PQ, SQ and RQ.
 
-    The mean over the classes that occur, of all, of things (``_th``) and of stuff (``_st``). As in
-    panopticapi, a predicted segment that lies mostly in pixels of no segment, or in the crowd of
-    its class, does not count.
+    Each is a mean over the classes that occur: all, things (``_th``) and stuff (``_st``). As in
+    panopticapi, a predicted segment does not count if it lies mostly in pixels without a segment or
+    in the crowd of its class.
 
     Args:
         ann_file: The JSON file of the annotations; its things come before its stuff.
@@ -82,7 +82,7 @@ def count_matches(
     """Compare the segments of an image.
 
     Args:
-        ids: The id of the annotated segment of each pixel, (H, W), or an id without a class.
+        ids: The id of the annotated segment of each pixel, (H, W); some have no class.
         labels: The class of each annotated segment, by id.
         crowds: The annotated segments that are crowds.
         predicted: mmdet's prediction, (H, W): the class of each pixel, ``num_classes`` for none,
@@ -90,8 +90,8 @@ def count_matches(
         num_classes: The number of classes.
 
     Returns:
-        For each class the sum of the IoUs of the matches, and the numbers of matches, of predicted
-        and of annotated segments, (4, num_classes) float64.
+        For each class: the sum of the IoUs of the matches, and the numbers of matches, predicted
+        segments and annotated segments, (4, num_classes) float64.
     """
     values, numbers = np.unique(ids.astype(np.int64) * PAIR + predicted, return_counts=True)
     common = {divmod(v, PAIR): n for v, n in zip(values.tolist(), numbers.tolist(), strict=True)}

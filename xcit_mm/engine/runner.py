@@ -70,9 +70,9 @@ class CheckedRunner(Runner):
         return evaluation_loader(Runner.build_dataloader(*args, **kwargs))
 
     def scale_lr(self, optim_wrapper: OptimWrapper, auto_scale_lr: dict | None = None) -> None:
-        """Scale the learning rate with the images of an update, of all iterations that it adds up.
+        """Scale the learning rate with the images of an update, in all its iterations.
 
-        mmengine counts those of one iteration.
+        mmengine counts the images of one iteration.
         """
         counts = self.cfg.optim_wrapper.get('accumulative_counts', 1)
         if counts > 1 and (auto_scale_lr or {}).get('enable'):
@@ -165,7 +165,7 @@ class CheckedRunner(Runner):
             if not any(isinstance(hook, EMAHook) for hook in self.hooks):
                 raise UserError(
                     f'{filename} is of a run that averages its weights: resume it with its '
-                    'options for default_hooks.ema'
+                    'default_hooks.ema options'
                 )
             average = checkpoint['ema_state_dict'].items()
             average = {k.removeprefix(AVERAGED): v for k, v in average if k.startswith(AVERAGED)}

@@ -80,7 +80,7 @@ def test(
         launcher: 'none', 'pytorch', 'slurm' or 'mpi'.
         trust_checkpoint: Read a checkpoint that holds more than weights, which runs the code in it.
         options: Dotted names and values that replace those of the config.
-        tta: Merge the predictions for several sizes of each image, each also mirrored.
+        tta: Merge the predictions for several sizes of each image, plain and mirrored.
 
     Returns:
         The metrics by name: COCO's from 0 to 1, those of segmentation in percent.

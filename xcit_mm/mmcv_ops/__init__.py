@@ -18,8 +18,8 @@ OPERATORS = tuple(operator for family in FAMILIES for operator in family.operato
 EXTENSION = 'mmcv._ext'
 SWITCH = 'XCIT_MM_MMCV_FALLBACK'
 NOTICE = (
-    'mmcv has no compiled operators here: torchvision and PyTorch replace those of all models of '
-    f'mmdet and mmseg (python -m xcit_mm.mmcv_ops lists them, {SWITCH}=0 switches this off).'
+    'mmcv has no compiled operators: torchvision and PyTorch replace those that mmdet and mmseg '
+    f'call (python -m xcit_mm.mmcv_ops lists them, {SWITCH}=0 switches this off).'
 )
 
 

@@ -14,7 +14,7 @@ from .families import FAMILIES
 
 
 def main() -> None:
-    """Print the versions, and the operators by family with what computes them."""
+    """Print the versions, and what computes each family of operators."""
     console = Console()
     package = packages_distributions()['mmcv'][0]
     console.print(
@@ -22,7 +22,7 @@ def main() -> None:
         f'torchvision {torchvision.__version__}'
     )
     if not is_active():
-        console.print(f'mmcv has its compiled operators, and uses all of them: {EXTENSION}')
+        console.print(f'mmcv has compiled operators and uses all of them: {EXTENSION}')
         return
     console.print(f'mmcv has no compiled operators: these stand in ({SWITCH}=0 switches them off).')
     table = Table(
@@ -35,7 +35,7 @@ def main() -> None:
     console.print(table)
     missing = sorted(sys.modules[EXTENSION].missing)
     console.print(
-        f'Only compiled mmcv has these {len(missing)}, which no model of mmdet and mmseg calls: '
+        f'Only compiled mmcv has these {len(missing)}, which no model of mmdet or mmseg calls: '
         f'{", ".join(missing)}'
     )
 

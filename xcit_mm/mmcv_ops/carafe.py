@@ -37,7 +37,7 @@ def carafe_backward(
     group_size: int,
     scale_factor: int,
 ) -> None:
-    """Write the gradients to the features and to the masks."""
+    """Write the gradients of the features and of the masks."""
     options = kernel_size, group_size, scale_factor
     carafe_naive_backward(grad_output, rfeatures, masks, grad_input, grad_masks, *options)
 
@@ -73,7 +73,7 @@ def carafe_naive_backward(
     group_size: int,
     scale_factor: int,
 ) -> None:
-    """Write the gradients to the features and to the masks."""
+    """Write the gradients of the features and of the masks."""
     grads = _by_pixel(grad_output, group_size, scale_factor)
     masks = _by_pixel(masks, group_size, scale_factor)
     of_masks = _by_pixel(grad_masks, group_size, scale_factor)

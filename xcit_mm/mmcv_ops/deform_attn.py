@@ -1,6 +1,6 @@
 """Multi-scale deformable attention (Deformable DETR, Zhu et al. 2021, section 4.1).
 
-mmcv calls the compiled operator on a GPU and has the same in PyTorch for the CPU, whose graph keeps
+mmcv calls the compiled operator on a GPU. On a CPU it uses a version in PyTorch, whose graph keeps
 every sampled value. Here, the backward pass samples again, one level of the pyramid at a time.
 """
 

@@ -31,10 +31,10 @@ def deform_conv_backward_input(
     columns: Tensor,
     **options: int,
 ) -> None:
-    """Write the gradients to the input and to the offsets.
+    """Write the gradients of the input and of the offsets.
 
-    torchvision computes that to the weights as well. mmcv asks for it in its next call: the buffer
-    ``columns``, which both calls get, holds it until then.
+    torchvision also computes the gradient of the weights, which mmcv asks for in its next call. The
+    buffer ``columns``, which both calls get, holds it until then.
     """
     of_input, of_weight, of_offset = _backward(input, offset, grad_output, weight, options)
     grad_input.copy_(of_input)
@@ -53,7 +53,7 @@ def deform_conv_backward_parameters(
     scale: float,
     **options: int,
 ) -> None:
-    """Write the gradient to the weights, times ``scale``."""
+    """Write the gradient of the weights, times ``scale``."""
     if columns.shape != grad_weight.shape:  # input and offset need no gradient
         weight = torch.zeros_like(grad_weight)  # the gradient does not depend on it
         _, columns, _ = _backward(input, offset, grad_output, weight, options)
@@ -94,7 +94,7 @@ def modulated_deform_conv_backward(
     grad_output: Tensor,
     **options: int,
 ) -> None:
-    """Write the gradients to the input, the weights, the bias, the offsets and the mask."""
+    """Write the gradients of the input, the weights, the bias, the offsets and the mask."""
     with_bias = options['with_bias']
     bias = _bias(bias, weight, options)
     offset, mask = (_first(samples, grad_output.shape[2:]) for samples in (offset, mask))
@@ -114,8 +114,8 @@ def modulated_deform_conv_backward(
 def _first(samples: Tensor, size: torch.Size) -> Tensor:
     """Read the offsets or factors of an output of this size, as compiled mmcv does.
 
-    It takes those of an image as one row of numbers, of which DyHead passes too many: it convolves
-    a map with the offsets of the finer one.
+    It reads those of an image as one row of numbers. DyHead passes too many, because it convolves a
+    map with the offsets of the finer one.
     """
     if samples[0, 0].numel() <= size.numel():
         return samples
@@ -135,9 +135,9 @@ def _backward(
 
 
 def _inside(gradient: Tensor, offset: Tensor, weight: Tensor, arguments: list[int]) -> Tensor:
-    """Drop the gradient to offsets of samples one pixel outside the map, as compiled mmcv does.
+    """Drop the gradient of offsets of samples one pixel outside the map, as compiled mmcv does.
 
-    There, where a padded convolution with offsets of zero samples, the value has a kink, and
+    A padded convolution with zero offsets samples there. The value has a kink at these points, and
     torchvision takes the slope towards the map.
     """
     stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w, *_ = arguments

@@ -9,7 +9,7 @@ from torch import Tensor
 def gradients(
     function: Callable[..., Tensor], inputs: Sequence[Tensor], grad_output: Tensor
 ) -> tuple[Tensor, ...]:
-    """Return the gradients of ``function(*inputs)`` to its inputs; 16 bits are widened first.
+    """Return the gradients of the inputs of a function; tensors of 16 bits are widened first.
 
     mmcv's autograd functions call an operator without a graph, so it is computed again here.
     """

@@ -1,4 +1,4 @@
-"""The columns of a convolution at some pixels only, as guided anchoring predicts with."""
+"""The columns of a convolution at some pixels only, for guided anchoring."""
 
 import torch
 from torch import Tensor

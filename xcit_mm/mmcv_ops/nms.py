@@ -73,9 +73,9 @@ def line_nms_forward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Keep the best of lanes that are less than ``overlap`` pixels apart (CLRNet, section 3.4).
 
-    A lane (5 + offsets) has its start in parts of the height at 2, its length in offsets at 4, and
-    then x at each height. Returns the indices of the kept lanes, best first and filled up with
-    zeros; their number; and for each lane, the rank from 1 on of the last kept lane that is close.
+    A lane (5 + offsets) has its start as a fraction of the height at 2, its length in offsets at 4,
+    and x at each height from 5. Returns the indices of the kept lanes, best first and padded with
+    zeros; their number; and for each lane, the rank, from 1, of the last kept lane that is close.
     """
     n, offsets = len(boxes), boxes.shape[1] - 5
     start = (boxes[:, 2] * (offsets - 1) + 0.5).int()

@@ -9,8 +9,8 @@ COLLECT = 0  # psa_type; 1 is distribute
 def psamask_forward(input: Tensor, output: Tensor, psa_type: int, num_: int, **sizes: int) -> None:
     """Spread masks (B, h_mask * w_mask, H, W), centred on each pixel, over the whole map.
 
-    ``output`` is (B, H * W, H, W). Collecting, its channel is the pixel that the mask looks at;
-    distributing, its channel is the pixel that the mask belongs to.
+    ``output`` is (B, H * W, H, W). When collecting, its channel is the pixel that the mask looks
+    at; when distributing, it is the pixel that the mask belongs to.
     """
     element, is_inside = _elements(device=input.device, **sizes)
     spread = input.flatten(2).gather(1, element.expand(len(input), -1, -1))
@@ -23,7 +23,7 @@ def psamask_forward(input: Tensor, output: Tensor, psa_type: int, num_: int, **s
 def psamask_backward(
     grad_output: Tensor, grad_input: Tensor, psa_type: int, num_: int, **sizes: int
 ) -> None:
-    """Write the gradient of :func:`psamask_forward` to the masks into ``grad_input``."""
+    """Write the gradient of the masks of :func:`psamask_forward` into ``grad_input``."""
     element, is_inside = _elements(device=grad_input.device, **sizes)
     grads = grad_output.flatten(2)
     if psa_type != COLLECT:
@@ -43,7 +43,7 @@ def _elements(
 ) -> tuple[Tensor, Tensor]:
     """Return the element of the mask of each pixel (last) that looks at each pixel (first).
 
-    The second tensor says where it is inside the mask. Both are (H * W, H * W).
+    The second tensor says whether it is inside the mask. Both are (H * W, H * W).
     """
     rows, columns = (torch.arange(size, device=device) for size in (h_feature, w_feature))
     y = (rows[:, None] - rows + half_h_mask)[:, None, :, None]

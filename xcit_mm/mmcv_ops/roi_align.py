@@ -24,7 +24,7 @@ def roi_align_forward(
 ) -> None:
     """Pool regions (n, 5) of a map (B, C, H, W) into ``output`` (n, C, height, width).
 
-    The maximum also writes where it is into ``argmax_y`` and ``argmax_x``, in pixels of the map.
+    The position of a maximum goes into ``argmax_y`` and ``argmax_x``, in pixels of the map.
     """
     import torchvision  # noqa: F401  registers torch.ops.torchvision
 

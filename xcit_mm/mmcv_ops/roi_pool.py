@@ -87,9 +87,9 @@ def deform_roi_pool_forward(
     sampling_ratio: int,
     gamma: float,
 ) -> None:
-    """Average the bins of regions, each moved by ``offset`` (n, 2, height, width) or not at all.
+    """Average the bins of regions, moved by ``offset`` (n, 2, height, width) if it is not empty.
 
-    The offset is in parts of the region's width and height, times ``gamma`` (Deformable
+    The offset is a fraction of the region's width and height, times ``gamma`` (Deformable
     Convolutional Networks, Dai et al. 2017, section 2.2).
     """
     output.zero_()
@@ -113,7 +113,7 @@ def deform_roi_pool_backward(
     sampling_ratio: int,
     gamma: float,
 ) -> None:
-    """Add the gradients of :func:`deform_roi_pool_forward` to ``grad_input`` and the offset's."""
+    """Add the gradient of the input to ``grad_input``, and write that of the offset."""
     size = pooled_height, pooled_width
     (rois,) = at_least_float32(rois)
     for region in regions(rois, input.shape[1], size, spatial_scale, sampling_ratio):

@@ -12,7 +12,7 @@ MAX_ELEMENTS = 2**24  # of the values that are sampled at once
 def bilinear(maps: Tensor, batch: Tensor, y: Tensor, x: Tensor) -> Tensor:
     """Sample maps (B, C, H, W) between their pixels.
 
-    Points up to one pixel outside the map have the value at its border, others are zero. ``batch``
+    Points up to one pixel outside the map have the value at its border; others are zero. ``batch``
     is (n,), ``y`` and ``x`` are (n, ...) in pixels; returns (n, ..., C).
     """
     H, W = maps.shape[2:]
@@ -32,7 +32,7 @@ def bilinear(maps: Tensor, batch: Tensor, y: Tensor, x: Tensor) -> Tensor:
 
 
 class Region(NamedTuple):
-    """Regions of one size of grid: ``index`` (n,) of them, and where their samples are."""
+    """Regions with grids of one size: their ``index`` (n,), and where their samples are."""
 
     index: Tensor
     batch: Tensor  # (n,)
@@ -61,7 +61,7 @@ def regions(
     sampling_ratio: int,
     aligned: bool = True,
 ) -> Iterator[Region]:
-    """Group RoIs (n, 5) whose bins have the same grid of samples, RoIs without samples left out.
+    """Group RoIs (n, 5) whose bins have the same grid of samples; leave out those without any.
 
     ``size`` is height and width of the output. A grid has ``sampling_ratio`` points in each
     direction of a bin, or one for each pixel if that is 0.

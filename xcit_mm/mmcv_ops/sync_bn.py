@@ -43,7 +43,7 @@ def sync_bn_forward_output(
 def sync_bn_backward_param(
     grad_output: Tensor, norm: Tensor, grad_weight: Tensor, grad_bias: Tensor
 ) -> None:
-    """Write the gradients to the weight and the bias."""
+    """Write the gradients of the weight and the bias."""
     grad_weight.copy_((grad_output * norm).sum((0, 2)))
     grad_bias.copy_(grad_output.sum((0, 2), dtype=torch.float32))
 
@@ -57,7 +57,7 @@ def sync_bn_backward_data(
     std: Tensor,
     grad_input: Tensor,
 ) -> None:
-    """Write the gradient to the input, from those that are averaged over the processes."""
+    """Write the gradient of the input, from gradients averaged over the processes."""
     count = norm.shape[0] * norm.shape[2]
     through_statistics = (grad_weight[:, None] * norm + grad_bias[:, None]) / count
     grad_input.copy_((weight / std)[:, None] * (grad_output - through_statistics))

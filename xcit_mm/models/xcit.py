@@ -36,7 +36,7 @@ class XCiT(BaseModule):
             intermediate tensors: less memory, more time, the same gradients.
         frozen_stages: -1 trains everything, 0 freezes the patch and position embeddings, and
             n > 0 the first n blocks as well. Frozen parts stay in evaluation mode.
-        start_level: How many maps to leave out, from stride 4 on: 0 to 3. Their layers are not
+        start_level: Number of maps to leave out, from stride 4 on: 0 to 3. Their layers are not
             built. With 1, as for DINO and RTMDet, the maps have strides 8, 16 and 32.
         out_norm: Whether a LayerNorm normalises the channels of each map, as in ResT's RetinaNet
             (arXiv 2105.13677, appendix).
@@ -46,7 +46,7 @@ class XCiT(BaseModule):
             ``rgb=(3, 2, 1)``, bands 3, 2 and 1 keep the kernels of red, green and blue.
 
     Shape:
-        (B, ``in_channels``, H, W) to a tuple of four maps, less ``start_level``, of
+        (B, ``in_channels``, H, W) to a tuple of 4 - ``start_level`` maps of
         (B, C, H_i, W_i), C = ``embed_dim``. With h = ceil(H / patch_size), H_i is
         h * patch_size / stride_i, rounded down; W_i likewise.
 

@@ -111,11 +111,11 @@ class Segmentation:
     Attributes:
         image: RGB, (H, W, 3) uint8.
         labels: (H, W), indices into ``classes``: uint8, or int16 for more than 256 classes. A
-            panoptic model gives ``len(classes)`` to a pixel of no class.
+            panoptic model gives ``len(classes)`` to a pixel without a class.
         classes: Names of the classes.
         palette: A colour for each class.
-        segments: (H, W) int32, of a panoptic model, equal for the pixels of an object or of a class
-            that has no objects; None for other models.
+        segments: (H, W) int32, of a panoptic model: one value for each object, and one for each
+            class without objects. None for other models.
     """
 
     image: np.ndarray

@@ -42,8 +42,8 @@ def inflate(
         return dict(state), ''
     if channels != RGB:
         raise UserError(
-            f'{path} holds an XCiT for images of {channels} channels, and only one for RGB can be '
-            f'adapted to in_channels={in_channels}: take the weights of an RGB model'
+            f'{path} holds an XCiT for images of {channels} channels, and only weights for RGB '
+            f'can be adapted to in_channels={in_channels}: take those of an RGB model'
         )
     if rgb is None:
         shares = torch.full((in_channels, RGB), 1 / in_channels)
@@ -52,6 +52,6 @@ def inflate(
         if len(rgb) != RGB or len({*rgb} & {*range(in_channels)}) != RGB:
             raise ArgumentError(f'rgb={rgb} does not name 3 of the channels 0..{in_channels - 1}')
         shares = torch.eye(in_channels)[:, list(rgb)]
-        what = '{}, {} and {} have the kernels of red, green and blue, others zeros'.format(*rgb)
+        what = '{}, {} and {} have the kernels of red, green and blue, the rest zeros'.format(*rgb)
     inflated = torch.einsum('oihw,ci->ochw', kernel, shares.to(kernel))
     return {**state, name: inflated}, f'From 3 to {in_channels} input channels: {what}'

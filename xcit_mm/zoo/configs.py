@@ -42,7 +42,7 @@ class ZooConfig:
 
     @property
     def size(self) -> float:
-        """The sum of all numbers of the backbone: its depths and widths, above all."""
+        """The sum of all numbers of the backbone, above all its depths and widths."""
         backbone = next(iter(values(self.model, 'backbone')), None)
         return sum(number for number in nodes(backbone) if isinstance(number, (int, float)))
 
@@ -57,7 +57,7 @@ def read(families: Iterable[str] = ()) -> tuple[list[ZooConfig], dict[str, str]]
     """Read the configs of some families, or of all.
 
     Returns:
-        Those that have a model, and for each that cannot be read, the reason.
+        The configs that have a model, and the reason for each that cannot be read.
 
     Raises:
         UserError: If there is no such family.
@@ -79,7 +79,7 @@ def read(families: Iterable[str] = ()) -> tuple[list[ZooConfig], dict[str, str]]
 
 
 def nodes(node: Any) -> Iterator[Any]:
-    """Yield a part of a config and all that is in it: dicts, lists, names and values."""
+    """Yield a part of a config and everything in it: dicts, lists, names and values."""
     yield node
     if isinstance(node, dict):
         node = (*node.keys(), *node.values())
@@ -89,7 +89,7 @@ def nodes(node: Any) -> Iterator[Any]:
 
 
 def values(model: ConfigDict, name: str) -> list[Any]:
-    """Return all values in a config that have a name, from the outside in."""
+    """Return all values of a name in a config, from the outside in."""
     return [node[name] for node in nodes(model) if isinstance(node, dict) and name in node]
 
 
@@ -102,13 +102,13 @@ def _folders(families: Iterable[str]) -> list[Path]:
     for family in families:
         if family not in every:
             hint = did_you_mean(family, every)
-            raise UserError(f'{family}: no such family of configs, as mmdet/atss is one{hint}')
+            raise UserError(f'{family} is not a family of configs, such as mmdet/atss{hint}')
     return [every[family] for family in families or every]
 
 
 @contextmanager
 def _one_process() -> Iterator[None]:
-    """Make this process a distributed run of its own, which mmcv's SyncBatchNorm asks for."""
+    """Make this process a distributed run of its own, as mmcv's SyncBatchNorm requires."""
     dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)
     try:
         yield
@@ -117,7 +117,7 @@ def _one_process() -> Iterator[None]:
 
 
 def _local(node: Any, root: Path) -> Any:
-    """Leave weights and LEFT_OUT out of a part of a config; find paths such as a teacher's."""
+    """Remove weights and LEFT_OUT from a part of a config; find paths such as a teacher's."""
     if isinstance(node, dict):
         if 'checkpoint' in node:  # of an init_cfg
             return None

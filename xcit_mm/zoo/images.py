@@ -21,7 +21,7 @@ def images(model: ConfigDict, size: int, training: bool) -> dict[str, Any]:
     Args:
         model: The config of the model.
         size: Height and width in pixels.
-        training: Whether the loss is asked for; some trackers take videos for predictions only.
+        training: Whether the batch is for the loss; some trackers take videos only to predict.
     """
     data_preprocessor = model.get('data_preprocessor') or ConfigDict(type='')
     kind = data_preprocessor.type

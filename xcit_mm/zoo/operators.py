@@ -1,4 +1,4 @@
-"""Which compiled operators of mmcv a model can call, by what its classes refer to."""
+"""Find the compiled operators of mmcv that a model can call, from the code of its classes."""
 
 import dis
 import inspect
@@ -20,7 +20,7 @@ def operators(config: ZooConfig) -> set[str]:
     """Build a model and return the functions of ``mmcv._ext`` that it can call.
 
     They are read from the bytecode of all classes in the model and of the functions that these
-    refer to: mmcv calls its extension as ``ext_module.name(...)``. Branches for GPUs count, too.
+    refer to: mmcv calls its extension as ``ext_module.name(...)``. Branches for GPUs also count.
     """
     from mmcv import ops
 
@@ -45,7 +45,7 @@ def operators(config: ZooConfig) -> set[str]:
 
 
 def _classes(model: nn.Module) -> set[Any]:
-    """Return the classes of all modules, and of what they hold that is no module, as a sampler."""
+    """Return the classes of all modules, and of other objects that they hold, such as a sampler."""
     classes = set()
     for module in model.modules():
         for value in (module, *vars(module).values()):

@@ -57,7 +57,7 @@ def survey(families: Iterable[str], progress: Callable[[str], None]) -> tuple[st
 
 
 def _operators_of(configs: Iterable[ZooConfig], unusable: dict[str, str]) -> dict[str, set[str]]:
-    """Return the operators of each config; note in ``unusable`` which cannot be built."""
+    """Return the operators of each config; note in ``unusable`` those that cannot be built."""
     called = {}
     known: dict[Any, set[str] | str] = {}
     for config in configs:

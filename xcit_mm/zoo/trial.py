@@ -79,7 +79,7 @@ def _predict(model: nn.Module, data: dict[str, Any]) -> None:
 
 
 def _with_size(size: int) -> Callable[[Any], Any]:
-    """Return what gives a part of a config the size of the images, and limits its numbers."""
+    """Return a function that sets the size of images in a config and limits its numbers."""
 
     def adapted(node: Any) -> Any:
         if isinstance(node, dict):

@@ -139,7 +139,7 @@ INNER = dict(type='RandomApply', transforms=dict(type='Pad'))
     [
         (BANDS, {'model.backbone.in_channels': 4}, r'loads 13 channels, but .*in_channels=4'),
         (REAL, SEVERAL, r'pipeline\.0: LoadImage loads 3 channels, but .*in_channels=13: write'),
-        (BANDS, {MEAN: [1.0] * 3}, r'the mean of MultibandP.* has 3 numbers, and .*channels=13'),
+        (BANDS, {MEAN: [1.0] * 3}, r'the mean of MultibandP.* has 3 numbers, but .*channels=13'),
         (BANDS, {STD: [1.0] * 4}, r'the std .* has 4 .*: write 13 numbers'),
         (
             BANDS,

@@ -31,8 +31,8 @@ def test_the_option_makes_of_a_config_what_the_file_says():
     [
         (DETECTOR, '1024x1024', r"lsj='1024x1024' is not a size in pixels, such as 1024"),
         (DETECTOR, 0, r'lsj=0 is not a size'),
-        (SEGMENTOR, 160, r'sem_fpn_\w+\.py is not one dataset that loads boxes and masks'),
-        ('configs/retinanet_xcit_t12_16_1x.py', 800, r'is not one dataset that loads boxes and'),
+        (SEGMENTOR, 160, r'sem_fpn_\w+\.py is not a single dataset that loads boxes'),
+        ('configs/retinanet_xcit_t12_16_1x.py', 800, r'is not a single dataset that loads boxes'),
     ],
 )
 def test_it_is_refused_where_it_cannot_be_used(config, size, message):

@@ -75,7 +75,7 @@ def check_counts(cfg: Config) -> None:
 
 
 def check_recipe(cfg: Config) -> None:
-    """Refuse parts of a recipe that mmengine would ignore, or fail with once the model is built."""
+    """Refuse recipe options that mmengine would ignore, or fail on once the model is built."""
     wrapper = cfg.optim_wrapper
     decay = (wrapper.get('paramwise_cfg') or {}).get('layer_decay')
     if decay is not None and 'constructor' not in wrapper:
@@ -155,7 +155,7 @@ def check_bands(cfg: Config, splits: tuple[str, ...]) -> None:
         numbers = preprocessor.get(name)
         if numbers is not None and len(numbers) not in allowed:
             raise UserError(
-                f'model.data_preprocessor: the {name} of {kind} has {len(numbers)} numbers, and '
+                f'model.data_preprocessor: the {name} of {kind} has {len(numbers)} numbers, but '
                 f"{expected}: write {channels} numbers and type='MultibandPreprocessor', "
                 f'base={preprocessor.get("base", kind)!r}'
             )

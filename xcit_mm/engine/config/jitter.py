@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parents[2] / '.mim' / 'configs' / '_base_' / 'coco_insta
 def use_jitter(cfg: Config, size: Any, path: Path) -> None:
     """Augment the training data as ``configs/_base_/coco_instance_lsj.py`` does.
 
-    The dataset stays, and so do the transforms that load an image and its masks.
+    The dataset and the transforms that load an image and its masks are kept.
 
     Args:
         cfg: Config to edit.
@@ -22,8 +22,8 @@ def use_jitter(cfg: Config, size: Any, path: Path) -> None:
         path: File of the config, for errors.
 
     Raises:
-        UserError: If the size is not a number of pixels, or the training data is not images with
-            masks.
+        UserError: If the size is not a number of pixels, or the training data is not one dataset
+            with masks.
     """
     if type(size) is not int or size < 32:
         raise UserError(f'--cfg-options lsj={size!r} is not a size in pixels, such as 1024')
@@ -34,7 +34,7 @@ def use_jitter(cfg: Config, size: Any, path: Path) -> None:
     loading = [t for t in dataset.get('pipeline', ()) if _name(t).startswith('Load')]
     if not loads_masks(loading) or any(t.get('with_seg') for t in loading):
         raise UserError(
-            f'--cfg-options lsj: the training data of {path} is not one dataset that loads '
+            f'--cfg-options lsj: the training data of {path} is not a single dataset that loads '
             'boxes and masks, which copy-paste needs'
         )
     source = Config.fromfile(SOURCE)

@@ -16,7 +16,7 @@ FLIP_KEYS = ('flip', 'flip_direction')
 
 
 def use_tta(cfg: Config) -> list[str]:
-    """Let a test merge the predictions for several sizes of an image, each also mirrored.
+    """Let a test merge the predictions for several sizes of an image, plain and mirrored.
 
     A ``tta_pipeline`` and a ``tta_model`` of the config are used as they are. Without them, the
     views follow from the test pipeline. Edits ``cfg`` and returns sentences for the log.
@@ -24,10 +24,11 @@ def use_tta(cfg: Config) -> list[str]:
     (dataset, *others) = leaf_datasets(cfg.test_dataloader.dataset)
     if others or cfg.get('default_scope') not in RATIOS:
         raise UserError(
-            f'--tta: the test data of {cfg.filename} is not one dataset of mmdet or mmseg'
+            f'--tta: the test data of {cfg.filename} is not a single dataset of mmdet or mmseg'
         )
     ratios = RATIOS[cfg.default_scope]
-    views = f'{len(ratios)} sizes ({", ".join(map(str, ratios))} of that of the test) and mirrored'
+    sizes = ', '.join(map(str, ratios))
+    views = f'{len(ratios)} sizes ({sizes} times that of the test), plain and mirrored'
     if cfg.get('tta_pipeline') is not None:
         views = 'the views of tta_pipeline'
     else:
@@ -46,9 +47,9 @@ def use_tta(cfg: Config) -> list[str]:
 
 
 def _pipeline(pipeline: Sequence[dict], ratios: Sequence[float]) -> list[dict]:
-    """Replace the Resize of a pipeline, or without one add several, by one for each ratio."""
+    """Replace the Resize of a pipeline with one for each ratio, or add these if it has none."""
     names = [str(transform['type']).rpartition('.')[2] for transform in pipeline]
-    start = names.index('Resize') if 'Resize' in names else 1  # behind the loading of the image
+    start = names.index('Resize') if 'Resize' in names else 1  # after the loading of the image
     rest = start + ('Resize' in names)
     resize = pipeline[start] if 'Resize' in names else dict(scale_factor=1.0, keep_ratio=True)
     sizes = [{**resize, 'type': 'Resize', **_scaled(resize, ratio)} for ratio in ratios]
@@ -66,7 +67,7 @@ def _scaled(resize: dict[str, Any], ratio: float) -> dict[str, Any]:
 
 
 def _for_views(transform: dict[str, Any], largest: float) -> dict[str, Any]:
-    """Fit a transform behind Resize: room for the largest view, and notes of what is mirrored."""
+    """Adapt a transform after Resize: pad to the largest view, and record what is mirrored."""
     if transform['type'] == 'Pad' and transform.get('size') is not None:
         transform['size'] = tuple(round(side * largest) for side in transform['size'])
     if transform['type'].startswith('Pack') and 'meta_keys' in transform:

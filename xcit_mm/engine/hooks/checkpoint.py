@@ -63,7 +63,7 @@ class WholeCheckpointHook(CheckpointHook):
                 remove_unfinished(Path(folder))  # of a run that was killed
 
     def after_train_iter(self, runner: Runner, *_: Any, **__: Any) -> None:
-        """Write the checkpoint of an interval once no gradients are held, which it would lack."""
+        """Write the checkpoint of an interval once no gradients are held: it would lack them."""
         interval = self.every_n_train_iters(runner, self.interval, self.save_begin)
         is_last = self.save_last and self.is_last_train_iter(runner)
         self._is_due |= not self.by_epoch and (interval or is_last)

@@ -11,9 +11,9 @@ from ..distributed import unwrapped
 
 @HOOKS.register_module()
 class TTAHook(Hook):
-    """Put the model of a test, once its weights are loaded, into one that merges predictions.
+    """Wrap the model of a test, once its weights are loaded, in one that merges predictions.
 
-    (mmengine's PrepareTTAHook puts DistributedDataParallel into it, which mmseg's cannot use.)
+    mmengine's PrepareTTAHook wraps DistributedDataParallel, which mmseg's TTA model cannot use.
 
     Args:
         model: Config of a ``BaseTTAModel``, such as ``dict(type='SegTTAModel')``.
