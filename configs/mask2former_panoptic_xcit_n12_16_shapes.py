@@ -12,14 +12,6 @@ _base_ = [
     '_base_/schedule_mask2former_shapes.py',
 ]
 
-custom_imports = dict(
-    imports=[
-        'xcit_mm',
-        'xcit_mm.datasets.panoptic',
-        'xcit_mm.engine.coco_metric',
-        'xcit_mm.engine.panoptic_metric',
-    ]
-)
 model = dict(
     data_preprocessor=dict(pad_seg=True, seg_pad_value=255),
     panoptic_head=dict(num_stuff_classes=1, loss_cls=dict(class_weight=[1.0] * 4 + [0.1])),

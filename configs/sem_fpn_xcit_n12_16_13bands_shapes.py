@@ -24,13 +24,8 @@ model = dict(
 )
 
 load = dict(type='LoadMultiband', channels=bands, rgb=(0, 6, 12))
-train_pipeline = [
-    load,
-    dict(type='LoadAnnotations'),
-    dict(type='RandomFlip', prob=0.5),
-    dict(type='PackSegInputs'),
-]
-test_pipeline = [load, dict(type='LoadAnnotations'), dict(type='PackSegInputs')]
+train_pipeline = [load, *_base_.train_pipeline[1:]]
+test_pipeline = [load, *_base_.test_pipeline[1:]]
 
 data = dict(data_root=data_root + 'ade/', img_suffix='.tif')
 train_dataloader = dict(dataset=dict(**data, pipeline=train_pipeline))

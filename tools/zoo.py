@@ -12,9 +12,9 @@ from tools import cli
 LACKS_OPERATOR = 1  # the exit code
 MEANING = """
 Builds the model of every config that mmdet and mmseg install, and lists the compiled operators of
-mmcv that it can call. Then tries the smallest config of each family (a folder of configs): it takes
-the gradient of a loss and predicts, on random images. Exit code: 0; 1 if a model needs an operator
-that is missing; 2 for invalid input."""
+mmcv that it can call. Then tries a small config of each family (a folder of configs) that calls
+most of them: takes the gradient of a loss and predicts, on random images. Exit code: 0; 1 if a
+model needs an operator that is missing; 2 for invalid input."""
 
 
 def main() -> None:

@@ -5,13 +5,7 @@ _base_ = ['coco_instance.py']
 jitter = [
     dict(type='RandomFlip', prob=0.5),
     dict(type='RandomResize', scale=(1024, 1024), ratio_range=(0.1, 2.0), keep_ratio=True),
-    dict(
-        type='RandomCrop',
-        crop_size=(1024, 1024),
-        crop_type='absolute',
-        recompute_bbox=True,
-        allow_negative_crop=True,
-    ),
+    dict(type='RandomCrop', crop_size=(1024, 1024), recompute_bbox=True, allow_negative_crop=True),
 ]
 train_pipeline = [
     dict(type='LoadImage'),

@@ -2,7 +2,6 @@
 
 _base_ = ['coco_lsj.py']
 
-data_root = 'data/coco/'
 data_help = dict(
     text=(
         'download the images with tools/prepare_data.py coco --root {root}; unpack '
@@ -12,22 +11,9 @@ data_help = dict(
     ),
 )
 
-load_panoptic = dict(type='LoadPanoptic', with_bbox=True, with_mask=True, with_seg=True)
-train_pipeline = [
-    dict(type='LoadImage'),
-    load_panoptic,
-    *_base_.jitter,
-    dict(type='PackDetInputs'),
-]
-test_pipeline = [
-    dict(type='LoadImage'),
-    dict(type='Resize', scale=(1333, 800), keep_ratio=True),
-    load_panoptic,
-    dict(
-        type='PackDetInputs',
-        meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor'),
-    ),
-]
+load = dict(type='LoadPanoptic', with_bbox=True, with_mask=True, with_seg=True)
+train_pipeline = [dict(type='LoadImage'), load, *_base_.jitter, dict(type='PackDetInputs')]
+test_pipeline = [*_base_.test_pipeline[:2], load, *_base_.test_pipeline[3:]]
 
 train_dataloader = dict(
     dataset=dict(
@@ -49,13 +35,9 @@ test_dataloader = val_dataloader
 val_evaluator = [
     dict(
         type='PanopticQualityMetric',
-        ann_file=data_root + 'annotations/panoptic_val2017.json',
-        seg_prefix=data_root + 'annotations/panoptic_val2017/',
+        ann_file=_base_.data_root + 'annotations/panoptic_val2017.json',
+        seg_prefix=_base_.data_root + 'annotations/panoptic_val2017/',
     ),
-    dict(
-        type='CocoAPMetric',
-        ann_file=data_root + 'annotations/instances_val2017.json',
-        metric=['bbox', 'segm'],
-    ),
+    _base_.val_evaluator,
 ]
 test_evaluator = val_evaluator

@@ -1,6 +1,14 @@
 """A detector on XCiT, without neck and heads (paper, section 4.3)."""
 
-custom_imports = dict(imports=['xcit_mm', 'xcit_mm.datasets.coco', 'xcit_mm.engine.coco_metric'])
+custom_imports = dict(
+    imports=[
+        'xcit_mm',
+        'xcit_mm.datasets.coco',
+        'xcit_mm.datasets.panoptic',
+        'xcit_mm.engine.coco_metric',
+        'xcit_mm.engine.panoptic_metric',
+    ]
+)
 default_scope = 'mmdet'
 vis_backends = [dict(type='LocalVisBackend')]
 visualizer = dict(type='DetLocalVisualizer', vis_backends=vis_backends)

@@ -2,14 +2,6 @@
 
 _base_ = ['mask2former_xcit.py']
 
-custom_imports = dict(
-    imports=[
-        'xcit_mm',
-        'xcit_mm.datasets.panoptic',
-        'xcit_mm.engine.coco_metric',
-        'xcit_mm.engine.panoptic_metric',
-    ]
-)
 model = dict(
     data_preprocessor=dict(
         pad_seg=True,

@@ -14,84 +14,42 @@ model = dict(
     panoptic_head=dict(
         type='Mask2FormerHead',
         in_channels=[384] * 4,
-        strides=[4, 8, 16, 32],
         feat_channels=256,
         out_channels=256,
         num_things_classes=80,
         num_stuff_classes=0,
         num_queries=100,
-        num_transformer_feat_level=3,
         pixel_decoder=dict(
             type='mmdet.MSDeformAttnPixelDecoder',
-            num_outs=3,
             norm_cfg=dict(type='GN', num_groups=32),
-            act_cfg=dict(type='ReLU'),
             encoder=dict(
                 num_layers=6,
                 layer_cfg=dict(
-                    self_attn_cfg=dict(
-                        embed_dims=256,
-                        num_heads=8,
-                        num_levels=3,
-                        num_points=4,
-                        dropout=0.0,
-                        batch_first=True,
-                    ),
-                    ffn_cfg=dict(
-                        embed_dims=256,
-                        feedforward_channels=1024,
-                        num_fcs=2,
-                        ffn_drop=0.0,
-                        act_cfg=dict(type='ReLU', inplace=True),
-                    ),
+                    self_attn_cfg=dict(embed_dims=256, num_levels=3, dropout=0.0, batch_first=True),
+                    ffn_cfg=dict(embed_dims=256, feedforward_channels=1024),
                 ),
             ),
             positional_encoding=dict(num_feats=128, normalize=True),
         ),
-        enforce_decoder_input_project=False,
         positional_encoding=dict(num_feats=128, normalize=True),
         transformer_decoder=dict(
-            return_intermediate=True,
             num_layers=9,
             layer_cfg=dict(
                 self_attn_cfg=dict(embed_dims=256, num_heads=8, dropout=0.0, batch_first=True),
                 cross_attn_cfg=dict(embed_dims=256, num_heads=8, dropout=0.0, batch_first=True),
-                ffn_cfg=dict(
-                    embed_dims=256,
-                    feedforward_channels=2048,
-                    num_fcs=2,
-                    ffn_drop=0.0,
-                    act_cfg=dict(type='ReLU', inplace=True),
-                ),
+                ffn_cfg=dict(embed_dims=256, feedforward_channels=2048),
             ),
-            init_cfg=None,
         ),
         loss_cls=dict(
             type='mmdet.CrossEntropyLoss',
-            use_sigmoid=False,
             loss_weight=2.0,
-            reduction='mean',
             class_weight=[1.0] * 80 + [0.1],  # the last: no object
         ),
-        loss_mask=dict(
-            type='mmdet.CrossEntropyLoss', use_sigmoid=True, reduction='mean', loss_weight=5.0
-        ),
-        loss_dice=dict(
-            type='mmdet.DiceLoss',
-            use_sigmoid=True,
-            activate=True,
-            reduction='mean',
-            naive_dice=True,
-            eps=1.0,
-            loss_weight=5.0,
-        ),
+        loss_mask=dict(type='mmdet.CrossEntropyLoss', use_sigmoid=True, loss_weight=5.0),
+        loss_dice=dict(type='mmdet.DiceLoss', naive_dice=True, eps=1.0, loss_weight=5.0),
     ),
     panoptic_fusion_head=dict(
-        type='MaskFormerFusionHead',
-        num_things_classes=80,
-        num_stuff_classes=0,
-        loss_panoptic=None,
-        init_cfg=None,
+        type='MaskFormerFusionHead', num_things_classes=80, num_stuff_classes=0
     ),
     train_cfg=dict(
         num_points=12544,

@@ -17,10 +17,7 @@ test_pipeline = [
     dict(type='LoadImage'),
     dict(type='Resize', scale=(160, 160), keep_ratio=True),
     dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
-    dict(
-        type='PackDetInputs',
-        meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor'),
-    ),
+    dict(type='PackDetInputs'),
 ]
 
 train_dataloader = dict(

@@ -2,7 +2,6 @@
 
 _base_ = ['shapes_instance.py']
 
-data_root = 'data/shapes/'
 metainfo = dict(
     classes=('circle', 'square', 'triangle', 'background'),
     thing_classes=('circle', 'square', 'triangle'),
@@ -10,21 +9,9 @@ metainfo = dict(
     palette=[(220, 60, 60), (60, 160, 240), (250, 190, 40), (90, 90, 90)],
 )
 
-train_pipeline = [
-    dict(type='LoadImage'),
-    dict(type='LoadPanoptic', with_bbox=True, with_mask=True, with_seg=True),
-    dict(type='RandomFlip', prob=0.5),
-    dict(type='PackDetInputs'),
-]
-test_pipeline = [
-    dict(type='LoadImage'),
-    dict(type='Resize', scale=(160, 160), keep_ratio=True),
-    dict(type='LoadPanoptic', with_bbox=True, with_mask=True, with_seg=True),
-    dict(
-        type='PackDetInputs',
-        meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor'),
-    ),
-]
+load = dict(type='LoadPanoptic', with_bbox=True, with_mask=True, with_seg=True)
+train_pipeline = [_base_.train_pipeline[0], load, *_base_.train_pipeline[2:]]
+test_pipeline = [*_base_.test_pipeline[:2], load, *_base_.test_pipeline[3:]]
 
 train_dataloader = dict(
     dataset=dict(
@@ -48,13 +35,9 @@ test_dataloader = val_dataloader
 val_evaluator = [
     dict(
         type='PanopticQualityMetric',
-        ann_file=data_root + 'coco/annotations/panoptic_val2017.json',
-        seg_prefix=data_root + 'coco/annotations/panoptic_val2017/',
+        ann_file=_base_.data_root + 'coco/annotations/panoptic_val2017.json',
+        seg_prefix=_base_.data_root + 'coco/annotations/panoptic_val2017/',
     ),
-    dict(
-        type='CocoAPMetric',
-        ann_file=data_root + 'coco/annotations/instances_val2017.json',
-        metric=['bbox', 'segm'],
-    ),
+    _base_.val_evaluator,
 ]
 test_evaluator = val_evaluator

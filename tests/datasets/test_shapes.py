@@ -158,10 +158,3 @@ def test_colours_are_spread_over_bands(tmp_path):
         original = cv2.imread(str(tmp_path / f'rgb/{name}/000000000001.jpg'))[..., ::-1]
         assert np.abs(decoded[..., [0, 6, 12]] - original).mean() < 6  # that of JPEG
     assert 'tif' in (tmp_path / 'shapes/coco/annotations/instances_val2017.json').read_text()
-
-
-def test_a_dataset_of_an_earlier_version_is_recognised(tmp_path):
-    make_shapes(tmp_path / 'shapes', SPEC)
-    manifest = tmp_path / 'shapes' / shapes.MANIFEST
-    manifest.write_text('{"spec": {"num_train": 3, "num_val": 2, "size": 64, "seed": 5}}')
-    assert not make_shapes(tmp_path / 'shapes', SPEC)

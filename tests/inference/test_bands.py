@@ -77,7 +77,7 @@ def test_a_folder_of_tiffs_is_predicted_and_what_does_not_fit_is_named(
     assert reasons.keys() == {'four.tif', 'cut.tif', 'photo.jpg', 'clip.mp4'}
     assert f'{multiband.OTHER_BANDS}: 4 instead of channels=13' in reasons['four.tif']
     assert '3 instead of channels=13' in reasons['clip.mp4']
-    assert multiband.NO_TIFF in reasons['photo.jpg']
+    assert 'not a TIFF file' in reasons['photo.jpg']
     classes = json.loads((tmp_path / 'out/classes.json').read_text())
     assert [image['file_name'] for image in classes['images']] == list(map(str, paths))
     for path in paths:  # a path, an array of any type and the tool give the same

@@ -9,8 +9,6 @@ from ..environment import quiet, require
 from ..errors import ArgumentError, one_line
 from .images import EMPTY, UNREADABLE, BadImageError, LoadImage, Size
 
-NO_TIFF = 'LoadMultiband reads only TIFF files'
-COMPRESSED = 'its compression needs another package (pip install imagecodecs)'
 OTHER_BANDS = 'its number of bands differs from the config'
 NOT_REAL = 'its pixels are not real numbers'
 NOT_FINITE = 'it has pixels that are NaN or infinite'
@@ -35,7 +33,6 @@ class LoadMultiband(LoadImage):
             with NaN is an error.
         rgb: The bands, from 0, that pictures show as red, green and blue. Default: the first
             three, or the first one in grey if there are fewer.
-        backend_args: Arguments of mmengine's file backend for data that is not in local files.
 
     Raises:
         BadImageError: If the image or its label image is missing or damaged, or has another size
@@ -49,9 +46,8 @@ class LoadMultiband(LoadImage):
         channels: int,
         nan: float | None = None,
         rgb: tuple[int, int, int] | None = None,
-        backend_args: dict | None = None,
     ) -> None:
-        super().__init__(backend_args=backend_args)
+        super().__init__()
         if type(channels) is not int or channels < 1:
             raise ArgumentError(f'LoadMultiband: channels={channels!r} is not a positive integer')
         rgb = ((0, 1, 2) if channels > 2 else (0, 0, 0)) if rgb is None else tuple(rgb)
@@ -101,12 +97,7 @@ class LoadMultiband(LoadImage):
         except BadImageError:
             raise
         except Exception as error:  # its decoders raise many kinds
-            kind = UNREADABLE
-            if isinstance(error, tifffile.TiffFileError) and data[:2] not in (b'II', b'MM'):
-                kind = NO_TIFF
-            elif 'imagecodecs' in str(error) or isinstance(error, ImportError):
-                kind = COMPRESSED
-            raise BadImageError(kind, one_line(str(error))) from None
+            raise BadImageError(UNREADABLE, one_line(str(error))) from None
         if image.ndim == 2:
             return image[..., None]
         # An array (H, W, bands) that tifffile.imwrite has saved without saying so has H pages.

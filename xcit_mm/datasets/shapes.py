@@ -125,8 +125,7 @@ def segment_map(shapes: list[Shape], size: int) -> np.ndarray:
 
 def _is_drawn(root: Path, spec: ShapesSpec) -> bool:
     with suppress(OSError, ValueError, KeyError, TypeError):  # it is another folder, or none
-        # Earlier versions had no bands.
-        drawn = {'bands': RGB, **json.loads((root / MANIFEST).read_text())['spec']}
+        drawn = json.loads((root / MANIFEST).read_text())['spec']
         number = spec.num_train + spec.num_val
         files = Counter(path.suffix for path in root.rglob('*'))
         counts = files['.jpg'] + files['.tif'], files['.png'], files['.json']

@@ -49,7 +49,7 @@ class PanopticQualityMetric(BaseMetric):
             path = Path(self._seg_prefix, annotation['file_name'])
             segments = annotation['segments_info']
             self.results.append(
-                count_matches(
+                _count_matches(
                     segment_ids(path, self._backend_args),
                     {s['id']: self._labels[s['category_id']] for s in segments},
                     {s['id'] for s in segments if s.get('iscrowd')},
@@ -72,26 +72,17 @@ class PanopticQualityMetric(BaseMetric):
         return metrics
 
 
-def count_matches(
+def _count_matches(
     ids: np.ndarray,
     labels: dict[int, int],
     crowds: set[int],
     predicted: np.ndarray,
     num_classes: int,
 ) -> np.ndarray:
-    """Compare the segments of an image.
+    """Return the sums of IoUs, and the numbers of matches, predictions and annotations by class.
 
-    Args:
-        ids: The id of the annotated segment of each pixel, (H, W); some have no class.
-        labels: The class of each annotated segment, by id.
-        crowds: The annotated segments that are crowds.
-        predicted: mmdet's prediction, (H, W): the class of each pixel, ``num_classes`` for none,
-            plus ``INSTANCE_OFFSET`` times the number of its object.
-        num_classes: The number of classes.
-
-    Returns:
-        For each class: the sum of the IoUs of the matches, and the numbers of matches, predicted
-        segments and annotated segments, (4, num_classes) float64.
+    ``ids`` is the annotated segment of each pixel, with its class in ``labels``. ``predicted`` is
+    the class, ``num_classes`` for none, plus ``INSTANCE_OFFSET`` times the number of the object.
     """
     values, numbers = np.unique(ids.astype(np.int64) * PAIR + predicted, return_counts=True)
     common = {divmod(v, PAIR): n for v, n in zip(values.tolist(), numbers.tolist(), strict=True)}

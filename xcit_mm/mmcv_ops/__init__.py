@@ -12,9 +12,8 @@ from importlib.util import find_spec
 from types import ModuleType
 
 from ..errors import MissingOperatorError
-from .families import FAMILIES
+from .families import OPERATORS
 
-OPERATORS = tuple(operator for family in FAMILIES for operator in family.operators)
 EXTENSION = 'mmcv._ext'
 SWITCH = 'XCIT_MM_MMCV_FALLBACK'
 NOTICE = (

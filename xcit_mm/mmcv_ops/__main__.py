@@ -26,12 +26,12 @@ def main() -> None:
         return
     console.print(f'mmcv has no compiled operators: these stand in ({SWITCH}=0 switches them off).')
     table = Table(
-        Column('mmcv.ops', min_width=max(len(family.name) for family in FAMILIES)),
+        Column('mmcv.ops', min_width=max(len(name) for name, *_ in FAMILIES)),
         'computed by',
         'compared with in the tests',
     )
     for family in FAMILIES:
-        table.add_row(family.name, family.computed_by, family.tested_against)
+        table.add_row(*family)
     console.print(table)
     missing = sorted(sys.modules[EXTENSION].missing)
     console.print(

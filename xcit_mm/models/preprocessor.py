@@ -7,8 +7,6 @@ import torch
 from mmengine.model import ImgDataPreprocessor
 from mmengine.registry import MODELS
 
-from ..errors import ArgumentError
-
 
 @MODELS.register_module()
 def MultibandPreprocessor(  # noqa: N802  a type in configs
@@ -24,8 +22,6 @@ def MultibandPreprocessor(  # noqa: N802  a type in configs
         std: The standard deviation of each channel.
         arguments: Other arguments of ``base``.
     """
-    if len(mean) != len(std):
-        raise ArgumentError(f'MultibandPreprocessor: {len(mean)} means, {len(std)} deviations')
     preprocessor = MODELS.build(dict(type=base, **arguments))
     for name, values in (('mean', mean), ('std', std)):
         buffer = torch.tensor(values, dtype=torch.float32).view(-1, 1, 1)
