@@ -152,7 +152,7 @@ def test_a_picture_shows_the_bands_that_are_named_in_their_own_range():
         (dict(channels=0), 'channels=0 is not a positive integer'),
         (dict(channels='13'), "channels='13' is not"),
         (dict(channels=13, rgb=(0, 1)), r'rgb=\(0, 1\) does not name 3 of 0\.\.12'),
-        (dict(channels=13, rgb=(0, 1, 13)), r'rgb=\(0, 1, 13\) are not'),
+        (dict(channels=13, rgb=(0, 1, 13)), r'rgb=\(0, 1, 13\) does not'),
     ],
 )
 def test_wrong_arguments_are_refused(arguments, message):

@@ -1,11 +1,10 @@
 """Mask2Former's configs are the usual recipe of the head, and their models train and predict."""
 
-import re
-
 import numpy as np
 import pytest
 import torch
-from helpers import RELEASE_NAMES, ROOT
+from helpers import ROOT
+from helpers.heads import losses_of, predict, without_gradient
 from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
 from mmengine.structures import InstanceData, PixelData
@@ -15,22 +14,7 @@ from xcit_mm.engine.config.load import load_config
 from xcit_mm.engine.model import build_model
 from xcit_mm.environment import require_framework
 
-# Parameters in millions, heads included, as counted.
-TABLE = """\
-        instance   panoptic   semantic
-t12_16  25.80      25.82      25.82
-s12_16  44.01      44.03      44.03
-s12_8   42.79      42.81      42.81
-m24_16  100.78     100.79     100.80
-m24_8   98.61      98.62      98.63
-"""
 LENGTHS = dict(instance='50e', panoptic='50e', semantic='160k')
-TASKS, *LINES = map(str.split, TABLE.splitlines())
-ROWS = [
-    (f'mask2former_{task}_xcit_{model}_{LENGTHS[task]}', params)
-    for model, *cells in LINES
-    for task, params in zip(TASKS, cells, strict=True)
-]
 SIZE = (96, 128)  # height and width of the images
 
 
@@ -38,34 +22,6 @@ def load(name: str) -> Config:
     cfg = load_config(ROOT / 'configs' / f'{name}.py')
     require_framework(cfg.default_scope)
     return cfg
-
-
-def test_the_table_has_every_config():
-    names = {path.stem for path in (ROOT / 'configs').glob('mask2former_*.py')}
-    assert {name for name, _ in ROWS} == {name for name in names if not name.endswith('shapes')}
-
-
-@pytest.mark.parametrize(
-    ('name', 'params'),
-    [row if 's12_8' in row[0] else pytest.param(*row, marks=pytest.mark.slow) for row in ROWS],
-)
-def test_a_model_has_its_number_of_parameters(name, params):
-    model = build_model(load(name), 'meta')
-    assert f'{sum(p.numel() for p in model.parameters()) / 1e6:.2f}' == params
-
-
-@pytest.mark.parametrize(('name', 'params'), ROWS)
-def test_a_config_starts_from_imagenet_and_says_so(name, params):
-    task, arch, patch_size = re.match(r'mask2former_(\w+)_xcit_(\w+?)_(\d+)_', name).groups()
-    cfg = load_config(ROOT / 'configs' / f'{name}.py')
-    text = (ROOT / 'configs' / f'{name}.py').read_text()
-    assert f'{task}, XCiT-{arch.upper()}/{patch_size},' in text
-    assert f'no published result; {params} M parameters' in text
-    assert f'tools/dist_train.sh configs/{name}.py 8' in text
-    assert (cfg.model.backbone.arch, cfg.model.backbone.patch_size) == (arch, int(patch_size))
-    weights = f'xcit_{RELEASE_NAMES[arch]}_p{patch_size}_384_dist.pth'
-    assert cfg.pretrained == f'https://dl.fbaipublicfiles.com/xcit/{weights}'
-    assert cfg.model.backbone.init_cfg == dict(type='Pretrained', checkpoint=cfg.pretrained)
 
 
 @pytest.mark.parametrize(('task', 'end'), [('panoptic', 368750), ('semantic', 160000)])
@@ -146,16 +102,10 @@ def test_a_narrow_model_computes_losses_and_predicts(task):
         if task == 'panoptic':
             sample.gt_sem_seg = PixelData(sem_seg=labels)
     images = list(torch.randint(0, 256, (2, 3, *SIZE), dtype=torch.uint8))
-    data = dict(inputs=images, data_samples=[sample, sample.clone()])
-    losses = model(**model.data_preprocessor(data, training=True), mode='loss')
-    total, _ = model.parse_losses(losses)
-    total.backward()
-    assert torch.isfinite(total)
-    assert [name for name, p in model.named_parameters() if p.grad is None] == []
+    losses_of(model, images, [sample, sample.clone()])
+    assert without_gradient(model) == []
 
-    data = dict(inputs=images, data_samples=[sample, sample.clone()])
-    with torch.no_grad():
-        prediction, _ = model(**model.eval().data_preprocessor(data), mode='predict')
+    prediction, _ = predict(model, images, [sample, sample.clone()])
     if task == 'semantic':
         assert prediction.pred_sem_seg.data.shape == (1, *SIZE)
         return

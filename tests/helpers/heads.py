@@ -1,7 +1,8 @@
-"""The configs of the detection heads, narrow enough for a step in a test."""
+"""The configs of the detection heads, narrow enough for a test, and a step of any model."""
 
 from typing import Any
 
+import torch
 from mmengine.config import Config
 
 from helpers import ROOT
@@ -37,3 +38,23 @@ def narrow(name: str) -> dict[str, Any]:
     cfg = Config(dict(model=model))
     cfg.merge_from_dict({f'model.{key}': value for key, value in HEADS[name].items()})
     return cfg.model.to_dict()
+
+
+def losses_of(model: torch.nn.Module, inputs: list, samples: list) -> dict:
+    """Compute losses and gradients, which must be finite, as in a training step."""
+    data = dict(inputs=inputs, data_samples=samples)
+    losses = model(**model.data_preprocessor(data, training=True), mode='loss')
+    total, _ = model.parse_losses(losses)
+    total.backward()
+    assert torch.isfinite(total)
+    return losses
+
+
+def without_gradient(model: torch.nn.Module) -> list[str]:
+    return [name for name, parameter in model.named_parameters() if parameter.grad is None]
+
+
+def predict(model: torch.nn.Module, inputs: list, samples: list) -> list:
+    data = dict(inputs=inputs, data_samples=samples)
+    with torch.no_grad():
+        return model(**model.eval().data_preprocessor(data), mode='predict')
