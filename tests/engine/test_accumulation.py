@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.resumed_runs import DRAWS, hooks, interrupted, names, resumed
+from helpers.resumed_runs import (
+    DRAWS,
+    assert_same_checkpoint,
+    hooks,
+    interrupted,
+    names,
+    resumed,
+)
 from helpers.runs import SEGMENTOR, steps
 from helpers.toy import toy_runner
 from mmengine.optim import OptimWrapper
@@ -22,22 +29,6 @@ ACCUMULATED = {
     'param_scheduler': [dict(type='LinearLR', start_factor=0.1, by_epoch=False, end=6)],
 }
 RECIPE = ACCUMULATED | EMA
-
-
-def contents(path: Path) -> dict[str, torch.Tensor]:
-    """The weights of a checkpoint, averaged and not, and what the optimizer holds."""
-    checkpoint = torch.load(path, weights_only=False)
-    optimizer = checkpoint['optimizer']['state']
-    state = {f'{i}.{k}': v for i, entries in optimizer.items() for k, v in entries.items()}
-    averaged = checkpoint.get('ema_state_dict', {})
-    return checkpoint['state_dict'] | {f'ema.{k}': v for k, v in averaged.items()} | state
-
-
-def assert_same_checkpoint(first: Path, second: Path) -> None:
-    first, second = contents(first), contents(second)
-    assert first.keys() == second.keys()
-    for name, value in first.items():
-        assert torch.equal(value, second[name]), name
 
 
 @pytest.mark.parametrize('by_epoch', [False, True], ids=['iterations', 'epochs'])

@@ -12,11 +12,16 @@ import torch
 from helpers import ROOT, wait_until_session_ends
 from helpers.runs import DETECTOR, SEGMENTOR, Running, options, run_script, steps, weights
 
-MASK2FORMER = 'configs/mask2former_{}_xcit_n12_16_shapes.py'
-TASKS = 'instance', 'panoptic', 'semantic'
+HEADS = {  # the part of the model that takes the maps, and their number
+    'cascade_mask_rcnn': ('neck', 4),
+    'dino': ('neck', 2),
+    'mask2former_instance': ('panoptic_head', 4),
+    'mask2former_panoptic': ('panoptic_head', 4),
+    'mask2former_semantic': ('decode_head', 4),
+}
 SMALL = """
 arch = dict(_delete_=True, embed_dim=64, depth=4, num_heads=2, eta=1.0)
-part = dict(in_channels=[64] * 4)
+part = dict(in_channels=[64] * {maps})
 model = dict(backbone=dict(arch=arch, out_indices=(0, 1, 2, 3)), {part}=part)
 custom_hooks = [dict(type='EMAHook')]
 """
@@ -28,7 +33,7 @@ custom_hooks = [dict(type='EMAHook')]
         (DETECTOR, 1, 6, 12),
         pytest.param(DETECTOR, 1, 20, 60, marks=pytest.mark.slow),
         pytest.param(SEGMENTOR, 2, 20, 60, marks=pytest.mark.slow),
-        *(pytest.param(MASK2FORMER.format(t), 1, 4, 8, marks=pytest.mark.slow) for t in TASKS),
+        *(pytest.param(head, 1, 4, 8, marks=pytest.mark.slow) for head in HEADS),
     ],
 )
 def test_a_run_that_is_killed_repeatedly_ends_like_an_uninterrupted_one(
@@ -36,10 +41,10 @@ def test_a_run_that_is_killed_repeatedly_ends_like_an_uninterrupted_one(
 ):
     """With drop path, augmentation, a data worker and averaged weights."""
     own = tmp_path / 'own.py'
-    part = 'neck'
-    if 'mask2former' in config:
-        part = 'decode_head' if 'semantic' in config else 'panoptic_head'
-    own.write_text(f"_base_ = '{ROOT / config}'\n{SMALL.format(part=part)}")
+    part, maps = HEADS.get(config, ('neck', 4))
+    if config in HEADS:
+        config = f'configs/{config}_xcit_n12_16_shapes.py'
+    own.write_text(f"_base_ = '{ROOT / config}'\n{SMALL.format(part=part, maps=maps)}")
     arguments = (own, shapes_root, tmp_path, processes, kills, iterations)
     running = Running('tests/helpers/killed_runs.py', *arguments)
     returned, output = running.end()

@@ -1,6 +1,7 @@
 """Toy runs that are stopped and resumed, and the hooks that watch them."""
 
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -73,3 +74,19 @@ def assert_same_weights(first, second) -> None:
 
 def names(folder) -> list[str]:
     return sorted(path.name for path in folder.glob('*.pth'))
+
+
+def _contents(path: Path) -> dict[str, torch.Tensor]:
+    """The weights of a checkpoint, averaged and not, and what the optimizer holds."""
+    checkpoint = torch.load(path, weights_only=False)
+    optimizer = checkpoint['optimizer']['state']
+    state = {f'{i}.{k}': v for i, entries in optimizer.items() for k, v in entries.items()}
+    averaged = checkpoint.get('ema_state_dict', {})
+    return checkpoint['state_dict'] | {f'ema.{k}': v for k, v in averaged.items()} | state
+
+
+def assert_same_checkpoint(first: Path, second: Path) -> None:
+    first, second = _contents(first), _contents(second)
+    assert first.keys() == second.keys()
+    for name, value in first.items():
+        assert torch.equal(value, second[name]), name
