@@ -92,6 +92,18 @@ def test_a_png_with_class_numbers_is_a_bad_image(root):
     assert report.images == dict(train=24, val=4)
 
 
+def test_the_png_of_an_image_is_the_one_that_the_annotation_names(root):
+    """mmdet replaces .jpg in the name of the image."""
+
+    def rename(content: dict) -> None:
+        content['annotations'][0]['file_name'] = 'first.png'
+
+    folder = root / 'coco/annotations/panoptic_train2017'
+    (folder / '000000000001.png').rename(folder / 'first.png')
+    info = build(root, rename).get_data_info(0)
+    assert info['seg_map_path'] == str(folder / 'first.png')
+
+
 def test_heads_and_metrics_have_to_fit_the_data(shapes_root, tmp_path):
     cfg = load_config(CONFIG, {'data_root': shapes_root})
     check_data(cfg, ('train', 'val'))

@@ -1,11 +1,8 @@
 """Accumulated gradients and averaged weights, over interruptions and in several processes."""
 
-import os
-import traceback
-from pathlib import Path
-
 import pytest
 import torch
+from helpers.processes import in_two_processes
 from helpers.resumed_runs import (
     DRAWS,
     assert_same_checkpoint,
@@ -89,46 +86,28 @@ def test_a_run_with_averaged_weights_is_not_resumed_without_them(tmp_path):
 
 @pytest.mark.parametrize('momentum', [0, 1.5, '0.1'])
 def test_a_momentum_that_is_not_a_share_is_refused(momentum):
-    cfg = load_config(SEGMENTOR, {'default_hooks.ema': dict(type='EMAHook', momentum=momentum)})
-    with pytest.raises(UserError, match=rf'ema\.momentum={momentum!r} is not between 0 and 1'):
-        check_recipe(cfg)
-
-
-def in_two_processes(folder: Path) -> None:
-    """Compare an interrupted run with another, in forked processes that communicate by gloo."""
-    children = []
-    for rank in (0, 1):
-        children.append(os.fork())
-        if children[-1]:
-            continue
-        code = 1
-        try:
-            os.environ['LOCAL_RANK'] = str(rank)
-            torch.set_num_threads(1)  # a fork would wait for OpenMP's threads, which it lacks
-            address = f'file://{folder}/store'
-            torch.distributed.init_process_group('gloo', address, rank=rank, world_size=2)
-            wrapper = dict(type='MMDistributedDataParallel', device_ids=None)
-            options = RECIPE | dict(launcher='pytorch', model_wrapper_cfg=wrapper)
-            options |= {'train_dataloader.drop_last': True}  # BatchNorm needs two
-            runner = toy_runner(folder / 'whole', custom_hooks=hooks(), **options)
-            runner.train()
-            weights = [torch.zeros(1, 2) for _ in (0, 1)]
-            torch.distributed.all_gather(weights, runner.model.module.linear.weight.data)
-            assert torch.equal(*weights)
-            interrupted(folder / 'cut', 5, **options)
-            torch.distributed.barrier()
-            resumed(folder / 'cut', **options)
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(code)
-    for child in children:
-        assert os.waitpid(child, 0)[1] == 0
+    hook = dict(type='EMAHook', momentum=momentum)
+    for name, value in (('default_hooks.ema', hook), ('custom_hooks', [hook])):
+        cfg = load_config(SEGMENTOR, {name: value})
+        with pytest.raises(UserError, match=rf'\.\w+\.momentum={momentum!r} is not between'):
+            check_recipe(cfg)
 
 
 def test_two_processes_resume_between_two_updates(tmp_path):
-    in_two_processes(tmp_path)
-    for run in ('whole', 'cut'):
-        assert names(tmp_path / run) == ['iter_3.pth', 'iter_6.pth', 'iter_8.pth']
-    assert_same_checkpoint(*(tmp_path / run / 'iter_8.pth' for run in ('whole', 'cut')))
+    def run(rank: int) -> None:
+        wrapper = dict(type='MMDistributedDataParallel', device_ids=None)
+        options = RECIPE | dict(launcher='pytorch', model_wrapper_cfg=wrapper)
+        options |= {'train_dataloader.drop_last': True}  # BatchNorm needs two
+        runner = toy_runner(tmp_path / 'whole', custom_hooks=hooks(), **options)
+        runner.train()
+        weights = [torch.zeros(1, 2) for _ in (0, 1)]
+        torch.distributed.all_gather(weights, runner.model.module.linear.weight.data)
+        assert torch.equal(*weights)
+        interrupted(tmp_path / 'cut', 5, **options)
+        torch.distributed.barrier()
+        resumed(tmp_path / 'cut', **options)
+
+    in_two_processes(run, tmp_path)
+    for name in ('whole', 'cut'):
+        assert names(tmp_path / name) == ['iter_3.pth', 'iter_6.pth', 'iter_8.pth']
+    assert_same_checkpoint(*(tmp_path / name / 'iter_8.pth' for name in ('whole', 'cut')))

@@ -15,11 +15,12 @@ from helpers.resumed_runs import DRAWS, assert_same_weights, hooks, interrupted,
 from helpers.runs import steps
 from helpers.toy import ToyDataset, toy_runner
 from mmengine.hooks import Hook
-from mmengine.registry import DATASETS, HOOKS
+from mmengine.registry import DATASETS, HOOKS, MODELS, DefaultScope
 
 from xcit_mm import UserError, environment
 from xcit_mm.engine.hooks import interrupt
 from xcit_mm.engine.resume import has_checkpoints, newest_checkpoint, require_checkpoints
+from xcit_mm.engine.runner import without_other_heads
 from xcit_mm.errors import Interrupted
 
 
@@ -84,6 +85,21 @@ def test_a_resumed_detector_ends_like_an_uninterrupted_one(tmp_path, shapes_root
     assert [name for name, p in whole.model.named_parameters() if p not in trained] == []
     interrupted(tmp_path / 'cut', 2, **kwargs)
     assert_same_weights(whole, resumed(tmp_path / 'cut', **kwargs))
+
+
+def test_a_dino_is_fine_tuned_for_other_classes():
+    """Its queries with noise embed the classes."""
+    environment.require_framework('mmdet')
+    states = []
+    for num_classes in (80, 3):
+        model = narrow('dino_xcit_s12_16_12e')
+        model['bbox_head']['num_classes'] = num_classes
+        with DefaultScope.overwrite_default_scope('mmdet'):
+            states.append(MODELS.build(model).state_dict())
+    kept, initial = without_other_heads(*states)
+    assert kept.keys() | initial == states[1].keys()
+    assert 'dn_query_generator.label_embedding.weight' in initial
+    assert {name.split('.')[0] for name in initial} == {'bbox_head', 'dn_query_generator'}
 
 
 @DATASETS.register_module()

@@ -103,6 +103,8 @@ def test_the_views_follow_from_the_pipeline_of_the_test(tmp_path):
     (tmp_path / 'rtmdet.py').write_text("_base_ = 'mmdet::rtmdet/rtmdet_tiny_8xb32-300e_coco.py'")
     cfg = load_config(tmp_path / 'rtmdet.py')
     cfg.pop('tta_pipeline'), cfg.pop('tta_model')
+    for transform in cfg.test_dataloader.dataset.pipeline[2:]:
+        transform.type = f'mmdet.{transform.type}'
     note = adapt_for_test(cfg, 'a.pth', tta=True)[-1]
     assert note.endswith('mirrored, merged by InstanceTTAModel.')
     load, augment = cfg.test_dataloader.dataset.pipeline

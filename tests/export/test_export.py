@@ -223,18 +223,23 @@ def test_pooling_by_matrices_is_adaptive_average_pooling(size):
         assert relative_error(MatrixPool(pool)(x), pool(x)) <= 1e-6
 
 
-def test_the_tool_exports_a_backbone_without_a_checkpoint(monkeypatch, capfd, tmp_path):
+@pytest.mark.parametrize('start', [0, 1])
+def test_the_tool_exports_a_backbone_without_a_checkpoint(monkeypatch, capfd, tmp_path, start):
     file = tmp_path / 'made' / 'backbone.onnx'
     code, printed, _ = call_tool(
         monkeypatch, capfd, 'export_onnx.py',
         write_config('sem_fpn', tmp_path), '--part', 'backbone', '--out', file,
+        '--cfg-options', f'model.backbone.start_level={start}',
     )  # fmt: skip
     assert code == 0
     assert 'No checkpoint: the weights of the file are random.' in printed
     assert printed.count('relative error against PyTorch') == 3
     session = onnxruntime.InferenceSession(file)
     maps = session.run(None, {'image': pixels(2, 70, 100).astype(np.float32)})
-    assert [m.shape for m in maps] == [(2, 32, *s) for s in ((20, 28), (10, 14), (5, 7), (2, 3))]
+    sizes = (20, 28), (10, 14), (5, 7), (2, 3)
+    assert [m.shape for m in maps] == [(2, 32, *size) for size in sizes[start:]]
+    names = 'stride4', 'stride8', 'stride16', 'stride32'
+    assert tuple(output.name for output in session.get_outputs()) == names[start:]
     assert [p.name for p in file.parent.iterdir()] == ['backbone.onnx']
 
 

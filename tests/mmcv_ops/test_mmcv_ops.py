@@ -114,7 +114,8 @@ def test_other_operators_say_that_they_need_compiled_mmcv():
 
 
 @pytest.mark.skipif(not mmcv_ops.is_active(), reason='mmcv is compiled')
-def test_the_list_and_the_page_name_all_operators(capsys):
+def test_the_list_and_the_page_name_all_operators(capsys, monkeypatch):
+    monkeypatch.setattr('sys.argv', ['mmcv_ops'])
     list_operators()
     listed = capsys.readouterr().out
     page = Path('docs/mmcv_operators.md').read_text()
@@ -132,6 +133,33 @@ def test_one_line_in_a_config_is_enough_for_mmdet_and_mmseg(tmp_path):
         'import mmcv.ops, mmdet.models, mmseg.models'
     )
     subprocess.run([sys.executable, '-c', program], cwd=tmp_path, check=True)
+
+
+def test_a_script_that_imports_mmdet_at_its_top_runs_with_the_operators(tmp_path):
+    """As mmdet's tools/test.py does, before it reads a config."""
+    (tmp_path / 'neighbour.py').write_text('WORD = "found"')
+    (tmp_path / 'script.py').write_text(
+        'import sys, neighbour\n'
+        'from mmdet.engine.hooks.utils import trigger_visualization_hook\n'
+        'from mmdet.evaluation import DumpDetResults\n'
+        'print(__name__, sys.argv, neighbour.WORD)\n'
+    )
+    command = [sys.executable, '-m', 'xcit_mm.mmcv_ops', tmp_path / 'script.py', 'a', '-b']
+    done = subprocess.run(command, text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == f"__main__ ['{tmp_path}/script.py', 'a', '-b'] found"
+
+
+def test_the_list_says_what_is_missing(monkeypatch):
+    monkeypatch.setenv(mmcv_ops.SWITCH, '0')
+    done = subprocess.run(
+        [sys.executable, '-m', 'xcit_mm.mmcv_ops'], text=True, capture_output=True
+    )
+    if mmcv_ops.is_active():
+        assert done.returncode == 1
+        assert done.stderr.endswith(
+            'the package mmcv._ext is not installed: unset XCIT_MM_MMCV_FALLBACK, or compile mmcv\n'
+        )
 
 
 @pytest.mark.parametrize(

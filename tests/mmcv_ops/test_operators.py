@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 import torch
 from helpers import operator_loops as loops
+from helpers.processes import in_two_processes
 from mmcv import ops
 from mmcv.ops.multi_scale_deform_attn import (
     MultiScaleDeformableAttnFunction,
@@ -61,14 +62,25 @@ def test_deformable_attention_and_its_gradients():
     assert gradcheck(attend, (value, locations, weights))
 
 
-@pytest.mark.parametrize('dtype', [torch.float32, torch.float16, torch.bfloat16])
-def test_deformable_attention_of_each_type_is_that_of_mmcv_in_pytorch(dtype):
+@pytest.mark.parametrize(
+    ('dtype', 'autocast'),
+    [
+        (torch.float32, False),
+        (torch.float32, True),  # which must not round the sums
+        (torch.float16, False),
+        (torch.bfloat16, False),
+    ],
+)
+def test_deformable_attention_of_each_type_is_that_of_mmcv_in_pytorch(dtype, autocast):
     """Of the values, places and weights that are rounded to this type."""
     rounded = [t.to(dtype) if t.is_floating_point() else t for t in attention_inputs(Q=40)]
     value, shapes, starts, locations, weights = (
         t.detach().requires_grad_(t.is_floating_point()) for t in rounded
     )
-    output = MultiScaleDeformableAttnFunction.apply(value, shapes, starts, locations, weights, 64)
+    with torch.autocast('cpu', torch.bfloat16, enabled=autocast):
+        arguments = value, shapes, starts, locations, weights, 64
+        output = MultiScaleDeformableAttnFunction.apply(*arguments)
+    assert output.dtype == dtype
     wide = [t.detach().float().requires_grad_() for t in (value, locations, weights)]
     expected = multi_scale_deformable_attn_pytorch(wide[0], shapes, *wide[1:])
     cotangent = torch.randn_like(expected).to(dtype)
@@ -108,21 +120,6 @@ def test_deformable_convolution(stride, padding, dilation, groups, deform_groups
     torch.testing.assert_close(with_bias, expected + bias[:, None, None])
     assert gradcheck(modulated, (input, offset, mask, weight))
     assert gradcheck(modulated, (input, offset, mask, weight, bias))
-
-
-@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
-def test_deformable_convolution_in_16_bit_is_that_of_the_rounded_numbers(dtype):
-    shapes = (1, 4, 6, 6), (1, 18, 6, 6), (1, 9, 6, 6), (4, 4, 3, 3)
-    narrow = [torch.randn(shape, dtype=dtype, requires_grad=True) for shape in shapes]
-    wide = [tensor.detach().float().requires_grad_() for tensor in narrow]
-    output, expected = (
-        ops.modulated_deform_conv2d(*tensors, None, 1, 1) for tensors in (narrow, wide)
-    )
-    assert torch.equal(output, expected.to(dtype))
-    output.sum().backward()
-    expected.sum().backward()
-    for tensor, reference in zip(narrow, wide, strict=True):
-        assert torch.equal(tensor.grad, reference.grad.to(dtype))
 
 
 def test_roi_pool():
@@ -221,6 +218,38 @@ def test_synchronised_batch_norm_of_one_process_is_batch_norm(affine):
         )
 
 
+@pytest.mark.parametrize(('sizes', 'mode'), [((4, 4), 'default'), ((3, 5), 'N')])
+def test_synchronised_batch_norm_of_two_processes_is_that_of_both_batches(tmp_path, sizes, mode):
+    """mmcv averages the gradient of the parameters: each is that of the mean loss."""
+    norm = torch.randn(3)
+    batches = (torch.randn(sum(sizes), 3, 5, 6) * 2 + 1).split(sizes)
+    cotangents = torch.randn(sum(sizes), 3, 5, 6).split(sizes)
+
+    def compare(rank: int) -> None:
+        whole = torch.nn.BatchNorm2d(3)
+        whole.weight.data.copy_(norm)
+        joined = torch.cat(batches).requires_grad_()
+        running = whole.running_mean.clone(), whole.running_var.clone()
+        expected = whole(joined)
+        expected.backward(torch.cat(cotangents))
+        image = batches[rank].clone().requires_grad_()
+        weight, bias = norm.clone().requires_grad_(), torch.zeros(3, requires_grad=True)
+        group = torch.distributed.group.WORLD
+        arguments = image, *running, weight, bias, 0.1, 1e-5, group, 2, mode
+        output = SyncBatchNormFunction.apply(*arguments)
+        close = dict(rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(output, expected.split(sizes)[rank], **close)
+        torch.testing.assert_close(running[0], whole.running_mean, **close)
+        output.backward(cotangents[rank])
+        torch.testing.assert_close(2 * weight.grad, whole.weight.grad, **close)
+        torch.testing.assert_close(2 * bias.grad, whole.bias.grad, **close)
+        if mode == 'default':  # with the mean gradient, and counts of this process
+            torch.testing.assert_close(running[1], whole.running_var, **close)
+            torch.testing.assert_close(image.grad, joined.grad.split(sizes)[rank], **close)
+
+    in_two_processes(compare, tmp_path)
+
+
 @pytest.mark.parametrize('gamma', [2.0, 0.0, 0.5])
 def test_softmax_focal_loss(gamma):
     logits, weight = doubles((6, 4), (4,))
@@ -259,3 +288,41 @@ def test_nms_of_lanes():
         assert keep[:number].tolist() == expected
         assert len(expected) == number <= top_k
         assert parent[keep[:number]].tolist() == list(range(1, number + 1))
+
+
+EXACT = torch.tensor([[0, 1.25, 2.25, 17.5, 12.75], [1, -3, -2.5, 9.25, 30]])  # in 16 bits, too
+TARGET = torch.arange(2 * 6 * 8) % 9
+IN_16_BIT = {
+    'roi_align': lambda x: ops.roi_align(x, EXACT.to(x), (3, 2), 0.5, 2),
+    'maximum of roi_align': lambda x: ops.roi_align(x, EXACT.to(x), (3, 2), 0.5, 2, 'max'),
+    'roi_pool': lambda x: ops.roi_pool(x, EXACT.to(x), (3, 2), 0.5),
+    'deform_roi_pool': lambda x: ops.deform_roi_pool(x, EXACT.to(x), None, (3, 2), 0.5, 2, 0.1),
+    'deform_conv2d': lambda x: ops.deform_conv2d(x, x[:, [0] * 18], x[:, :, :3, :3], 1, 1),
+    'modulated_deform_conv2d': lambda x: ops.modulated_deform_conv2d(
+        x, x[:, [0] * 18], x, x[:, :, :3, :3], None, 1, 1
+    ),
+    'sigmoid_focal_loss': lambda x: ops.sigmoid_focal_loss(
+        x.movedim(1, 3).reshape(-1, 9), TARGET, 2.0, 0.25, None, 'none'
+    ),
+    'softmax_focal_loss': lambda x: ops.softmax_focal_loss(
+        x.movedim(1, 3).reshape(-1, 9), TARGET, 2.0, 0.25, None, 'mean'
+    ),
+    'carafe': lambda x: ops.carafe(x, x, 3, 1, 1),
+    'psa_mask': ops.PSAMask('collect', (3, 3)),
+}
+
+
+@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize('name', IN_16_BIT)
+def test_an_operator_in_16_bit_is_that_of_the_rounded_numbers(name, dtype):
+    narrow = torch.randn(2, 9, 6, 8).to(dtype).requires_grad_()
+    wide = narrow.detach().float().requires_grad_()
+    output, expected = (IN_16_BIT[name](x) for x in (narrow, wide))
+    cotangent = torch.randn_like(expected).to(dtype)
+    (gradient,) = torch.autograd.grad(output, narrow, cotangent)
+    (expected_gradient,) = torch.autograd.grad(expected, wide, cotangent.float())
+    assert output.dtype == gradient.dtype == dtype
+    for value, reference in ((output, expected), (gradient, expected_gradient)):
+        largest = float(reference.detach().abs().max())
+        close = dict(rtol=0, atol=4 * torch.finfo(dtype).eps * largest)
+        torch.testing.assert_close(value.float(), reference, **close)

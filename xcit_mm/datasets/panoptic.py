@@ -56,7 +56,17 @@ class CheckedPanopticDataset(CocoPanopticDataset):
             )
         coco.createIndex()
         coco.img_ann_map, coco.cat_img_map = coco.imgToAnns, coco.catToImgs
+        annotations = coco.dataset.get('annotations', ())
+        self._png_names = {entry['image_id']: entry['file_name'] for entry in annotations}
         return coco
+
+    def parse_data_info(self, raw_data_info: dict) -> dict:
+        info = super().parse_data_info(raw_data_info)
+        if info['img_id'] in self._png_names:  # mmdet takes the name of the image, with .png
+            info['seg_map_path'] = fileio.join_path(
+                self.data_prefix['seg'], self._png_names[info['img_id']]
+            )
+        return info
 
     def filter_data(self) -> list[dict]:
         kept = super().filter_data()

@@ -2,10 +2,10 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from mmengine import fileio
 from mmengine.evaluator import BaseMetric
 from mmengine.registry import METRICS
 
@@ -27,17 +27,24 @@ class PanopticQualityMetric(BaseMetric):
     Args:
         ann_file: The JSON file of the annotations; its things come before its stuff.
         seg_prefix: The folder of their PNG files.
-        backend_args: Arguments of mmengine's file backend for PNG files elsewhere.
-        **kwargs: Arguments of mmengine's ``BaseMetric``.
+        backend_args: Arguments of mmengine's file backend for data that is not in local files.
+        collect_device: As in mmengine's ``BaseMetric``.
+        prefix: As in mmengine's ``BaseMetric``.
     """
 
     default_prefix = 'coco_panoptic'
 
     def __init__(
-        self, ann_file: str, seg_prefix: str, backend_args: dict | None = None, **kwargs: Any
+        self,
+        ann_file: str,
+        seg_prefix: str,
+        backend_args: dict | None = None,
+        collect_device: str = 'cpu',
+        prefix: str | None = None,
     ) -> None:
-        super().__init__(**kwargs)
-        content = read_panoptic_annotations(ann_file)
+        super().__init__(collect_device, prefix)
+        with fileio.get_local_path(ann_file, backend_args=backend_args) as path:
+            content = read_panoptic_annotations(path)
         self._annotations = {entry['image_id']: entry for entry in content['annotations']}
         self._labels = {category['id']: i for i, category in enumerate(content['categories'])}
         self._is_thing = np.array([category['isthing'] for category in content['categories']], bool)
@@ -46,7 +53,7 @@ class PanopticQualityMetric(BaseMetric):
     def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:
         for sample in data_samples:
             annotation = self._annotations[sample['img_id']]
-            path = Path(self._seg_prefix, annotation['file_name'])
+            path = fileio.join_path(self._seg_prefix, annotation['file_name'])
             segments = annotation['segments_info']
             self.results.append(
                 _count_matches(

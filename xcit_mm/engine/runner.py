@@ -159,7 +159,7 @@ class CheckedRunner(Runner):
         initial: set[str] = set()
         is_training = not isinstance(self._train_loop, (dict, type(None)))
         if is_training and not strict and not self._resume:
-            state, initial = _without_other_heads(state, wanted)
+            state, initial = without_other_heads(state, wanted)
         require_same_tensors(state, wanted, filename, may_be_missing=initial)
         if self._resume and 'ema_state_dict' in checkpoint:
             if not any(isinstance(hook, EMAHook) for hook in self.hooks):
@@ -185,7 +185,7 @@ class CheckedRunner(Runner):
         return checkpoint
 
 
-def _without_other_heads(
+def without_other_heads(
     state: Mapping[str, Tensor], wanted: Mapping[str, Tensor]
 ) -> tuple[dict[str, Tensor], set[str]]:
     """Drop the tensors of the heads that do not fit, and return the names that are missing then."""

@@ -52,7 +52,9 @@ class BackboneGraph(Graph):
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model)
-        if not isinstance(model.backbone, XCiT):
+        if isinstance(model.backbone, XCiT):
+            self.outputs = self.outputs[model.backbone.start_level :]
+        else:
             with torch.no_grad():
                 maps = model.backbone(torch.zeros(1, 3, 64, 64))
             self.outputs = tuple(f'map{i}' for i in range(len(maps)))

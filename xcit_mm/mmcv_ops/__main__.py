@@ -1,21 +1,37 @@
-"""Print where mmcv's operators come from on this machine: ``python -m xcit_mm.mmcv_ops``."""
+"""Print where mmcv's operators come from on this machine: ``python -m xcit_mm.mmcv_ops``.
 
+``python -m xcit_mm.mmcv_ops SCRIPT ARGUMENTS...`` runs a script, which then has the operators.
+"""
+
+import runpy
 import sys
 from importlib.metadata import packages_distributions
+from pathlib import Path
 
-import mmcv.ops  # asks the extension for every operator, and so lists those that nobody has
 import torch
 import torchvision
 from rich.console import Console
 from rich.table import Column, Table
 
+from ..environment import require
+from ..errors import DependencyError
 from . import EXTENSION, SWITCH, is_active
 from .families import FAMILIES
 
 
 def main() -> None:
-    """Print the versions, and what computes each family of operators."""
+    """Run a script, or print the versions and what computes each family of operators."""
+    if sys.argv[1:]:
+        del sys.argv[0]
+        sys.path[0] = str(Path(sys.argv[0]).resolve().parent)  # as Python does
+        runpy.run_path(sys.argv[0], run_name='__main__')
+        return
+    try:
+        require('mmcv.ops')  # asks the extension for every operator, and so lists those it lacks
+    except DependencyError as error:
+        sys.exit(str(error))
     console = Console()
+    mmcv = sys.modules['mmcv']
     package = packages_distributions()['mmcv'][0]
     console.print(
         f'{package} {mmcv.__version__}, PyTorch {torch.__version__}, '

@@ -32,13 +32,13 @@ def ms_deform_attn_forward(
         - attention_weights: (B, Q, h, L, P).
     """
     B, Q, h = attention_weights.shape[:3]
-    output = None
+    output = 0
     for tokens, grid, weights in _levels(
         value, spatial_shapes, sampling_locations, attention_weights
     ):
         sampled = F.grid_sample(tokens, grid, align_corners=ALIGN_CORNERS)  # (B*h, d, Q, P)
-        attended = torch.einsum('ndqp,nqp->ndq', sampled, weights)
-        output = attended if output is None else output.add_(attended)
+        with torch.autocast(value.device.type, enabled=False):  # of the sums, too
+            output = output + torch.einsum('ndqp,nqp->ndq', sampled, weights)
     return output.view(B, h, -1, Q).permute(0, 3, 1, 2).flatten(2).to(value.dtype)
 
 
@@ -63,7 +63,8 @@ def ms_deform_attn_backward(
         _levels(value, spatial_shapes, sampling_locations, attention_weights)
     ):
         sampled = F.grid_sample(tokens, grid, align_corners=ALIGN_CORNERS)
-        grad_weights = torch.einsum('ndqp,ndq->nqp', sampled, grad_output)
+        with torch.autocast(value.device.type, enabled=False):
+            grad_weights = torch.einsum('ndqp,ndq->nqp', sampled, grad_output)
         torch.mul(grad_output[..., None], weights[:, None], out=sampled)  # the samples' gradient
         grad_tokens, grad_grid = torch.ops.aten.grid_sampler_2d_backward(
             sampled, tokens, grid, BILINEAR, ZEROS, ALIGN_CORNERS, (True, True)

@@ -18,7 +18,8 @@ from .inflation import RGB, STEM, inflate
 from .read import read_checkpoint
 
 WRAPPERS = ('state_dict', 'model', 'teacher', 'student')
-HEAD = '_head'  # the end of rpn_head, roi_head, bbox_head, decode_head and auxiliary_head
+# The ends of rpn_head, roi_head, bbox_head ...; DINO's generator embeds the classes, too.
+HEAD = ('_head', 'dn_query_generator')
 BACKBONE = 'backbone.'  # the prefix of a backbone in detectors, segmentors and DINO
 # The classification head of the released ImageNet models, which a dense task does not use.
 CLASSIFIER = ('cls_token', 'cls_attn_blocks.', 'norm.', 'head.')

@@ -38,7 +38,7 @@ class ZooConfig:
     @property
     def family(self) -> str:
         """The package and the folder, as in ``mmdet/atss``."""
-        return '/'.join(self.name.split('/')[:2])
+        return family_of(self.name)
 
     @property
     def size(self) -> float:
@@ -51,6 +51,11 @@ class ZooConfig:
         scope = DefaultScope.overwrite_default_scope(self.package)
         with scope, quiet(), _one_process(), torch.device(device):
             return MODELS.build(deepcopy(self.model))  # the packages edit it
+
+
+def family_of(name: str) -> str:
+    """Return the package and the folder of a config, as in ``mmdet/atss``."""
+    return '/'.join(name.split('/')[:2])
 
 
 def read(families: Iterable[str] = ()) -> tuple[list[ZooConfig], dict[str, str]]:

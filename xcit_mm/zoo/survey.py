@@ -8,7 +8,7 @@ from ..engine.model import FRAMEWORKS
 from ..environment import require_framework
 from ..errors import reason
 from ..mmcv_ops import OPERATORS
-from .configs import ZooConfig, nodes, read
+from .configs import ZooConfig, family_of, nodes, read
 from .operators import operators
 from .trial import try_model
 
@@ -40,6 +40,7 @@ def survey(families: Iterable[str], progress: Callable[[str], None]) -> tuple[st
         outcomes.append(try_model(config))
         progress(f'{config.name}: {outcomes[-1].failure or "passes"}')
     failures = [(o.config.name, o.failure) for o in outcomes if o.failure]
+    families = {*(o.config.family for o in outcomes), *map(family_of, unusable)}
     counts = Counter((name, path.split('/')[0]) for path in called for name in called[path])
     names = sorted({name for name, _ in counts})
     missing = sorted({*names} - {operator.__name__ for operator in OPERATORS})
@@ -48,7 +49,7 @@ def survey(families: Iterable[str], progress: Callable[[str], None]) -> tuple[st
             ('operator', *FRAMEWORKS), [(n, *(counts[n, f] for f in FRAMEWORKS)) for n in names]
         ),
         f'{len(called)} models; missing operators: {", ".join(missing) or "none"}.',
-        f'{len(outcomes) - len(failures)} of {len(outcomes)} families train and predict.',
+        f'{len(outcomes) - len(failures)} of {len(families)} families train and predict.',
         _table(('config', 'what fails'), failures),
         _table(('config', 'why it cannot be read or built'), unusable.items()),
     ]

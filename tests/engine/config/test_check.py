@@ -87,6 +87,14 @@ def test_channels_that_the_backbone_does_not_have_are_refused(path, part, channe
         (dict(type='XCiTT'), r"config own.py: part has type='XCiTT', which no package registers"),
         (dict(type='XCiT', patchsize=8), r'config own.py: part: XCiT has no argument patchsize'),
         (dict(type='mmdet.FPN', num_outs=4, out_channels=8), r'mmdet.FPN needs the arg.* in_chan'),
+        (
+            dict(type='MultibandPreprocessor', base='ImgDataPreprocessor', mean=[0.0]),
+            'part: MultibandPreprocessor needs the argument std',
+        ),
+        (
+            dict(type='MultibandPreprocessor', base='ImgDataPreprocessor', mean=[], std=[], a=1),
+            'part: MultibandPreprocessor has no argument a',
+        ),
     ],
 )
 def test_a_part_that_cannot_be_built_is_refused_with_its_place(part, message):
@@ -132,6 +140,11 @@ MEAN, STD, TYPE, SWAP = (
 )
 THIRD = 'train_dataloader.dataset.pipeline.2'
 INNER = dict(type='RandomApply', transforms=dict(type='Pad'))
+UINT16 = {  # three bands, which it would cut to 255
+    'model.backbone.in_channels': 3,
+    **{f'{split}_dataloader.dataset.pipeline.0.channels': 3 for split in ('train', 'val')},
+    f'{THIRD}.type': 'PhotoMetricDistortion',
+}
 
 
 @pytest.mark.parametrize(
@@ -147,8 +160,13 @@ INNER = dict(type='RandomApply', transforms=dict(type='Pad'))
             r"SegDataPreProcessor has 13 .*type='MultibandPreprocessor', base='SegDataPreProcess",
         ),
         (BANDS, {SWAP: True}, 'bgr_to_rgb=True would change the order of the bands'),
-        (BANDS, {f'{THIRD}.type': 'CLAHE'}, rf'{THIRD}: CLAHE does not take 13 channels: remove'),
+        (
+            BANDS,
+            {f'{THIRD}.type': 'CLAHE'},
+            rf'{THIRD}: CLAHE does not take 13 channels of any type: remove',
+        ),
         (BANDS, {THIRD: INNER}, rf'{THIRD}\.transforms: Pad does not take 13 channels'),
+        (BANDS, UINT16, rf'{THIRD}: PhotoMetricDistortion does not take 3 channels of any type'),
     ],
 )
 def test_channels_of_the_images_that_the_model_does_not_take_are_refused(path, options, message):

@@ -24,10 +24,11 @@ RGB = 3
 MAX_PAD = 4  # channels that OpenCV pads
 # Transforms of mmcv, mmdet and mmseg that need three channels, or cut their values to 8 bits.
 FOR_RGB = {
-    *('AutoAugment', 'AutoContrast', 'CachedMixUp', 'CLAHE', 'Color', 'ColorTransform', 'Contrast'),
-    *('Equalize', 'MixUp', 'Mosaic', 'Normalize', 'PhotoMetricDistortion', 'Posterize'),
-    *('RandAugment', 'RandomGrayscale', 'RandomMosaic', 'RGB2Gray', 'ShearX', 'ShearY'),
-    *('TranslateX', 'TranslateY', 'YOLOXHSVRandomAug'),
+    *('AdjustGamma', 'AutoAugment', 'AutoContrast', 'Brightness', 'CachedMixUp', 'CLAHE', 'Color'),
+    *('ColorTransform', 'Contrast', 'CutOut', 'Equalize', 'Expand', 'Invert', 'MixUp', 'Mosaic'),
+    *('Normalize', 'PhotoMetricDistortion', 'Posterize', 'RandAugment', 'RandomCutOut'),
+    *('RandomGrayscale', 'RandomMosaic', 'RGB2Gray', 'Sharpness', 'ShearX', 'ShearY', 'Solarize'),
+    *('SolarizeAdd', 'TranslateX', 'TranslateY', 'YOLOXHSVRandomAug'),
 }
 
 
@@ -78,18 +79,22 @@ def check_recipe(cfg: Config) -> None:
     """Refuse recipe options that mmengine would ignore, or fail on once the model is built."""
     wrapper = cfg.optim_wrapper
     decay = (wrapper.get('paramwise_cfg') or {}).get('layer_decay')
-    if decay is not None and 'constructor' not in wrapper:
+    constructor = str(wrapper.get('constructor')).rpartition('.')[2]
+    if decay is not None and constructor != 'LayerDecayConstructor':
         raise UserError(
             f'optim_wrapper.paramwise_cfg.layer_decay={decay!r} needs '
             'optim_wrapper.constructor=LayerDecayConstructor'
         )
-    for name, hook in cfg.default_hooks.items():
-        momentum = (hook or {}).get('momentum', 0.0002)
+    for place, hook in (
+        *typed_nodes(cfg.default_hooks, 'default_hooks'),
+        *typed_nodes(cfg.get('custom_hooks') or [], 'custom_hooks'),
+    ):
+        momentum = hook.get('momentum', 0.0002)
         is_share = type(momentum) in (int, float) and 0 < momentum < 1
-        if 'EMAHook' in str((hook or {}).get('type')) and not is_share:
+        if 'EMAHook' in str(hook['type']) and not is_share:
             raise UserError(
-                f'default_hooks.{name}.momentum={momentum!r} is not between 0 and 1; it is the '
-                'weight of the newest parameters, such as 0.0002'
+                f'{place}.momentum={momentum!r} is not between 0 and 1; it is the weight of the '
+                'newest parameters, such as 0.0002'
             )
 
 
@@ -135,19 +140,21 @@ def check_bands(cfg: Config, splits: tuple[str, ...]) -> None:
         return
     channels = backbone.get('in_channels', RGB)
     expected = f'model.backbone.in_channels={channels}'
-    is_multiband = channels != RGB
-    for name in (f'{split}_dataloader' for split in splits):
-        for place, node in typed_nodes(cfg.get(name) or {}, name):
-            kind = str(node['type']).rpartition('.')[2]
-            is_multiband |= kind == 'LoadMultiband'
-            loaded = {'LoadImage': RGB, 'LoadMultiband': node.get('channels')}.get(kind, channels)
-            if loaded != channels:
-                raise UserError(
-                    f'{place}: {kind} loads {loaded} channels, but {expected}: write the number of '
-                    "bands of your images there and in dict(type='LoadMultiband', channels=...)"
-                )
-            if (kind in FOR_RGB and channels != RGB) or (kind == 'Pad' and channels > MAX_PAD):
-                raise UserError(f'{place}: {kind} does not take {channels} channels: remove it')
+    names = [f'{split}_dataloader' for split in splits]
+    nodes = [pair for name in names for pair in typed_nodes(cfg.get(name) or {}, name)]
+    kinds = [str(node['type']).rpartition('.')[2] for _, node in nodes]
+    is_multiband = channels != RGB or 'LoadMultiband' in kinds
+    for (place, node), kind in zip(nodes, kinds, strict=True):
+        loaded = {'LoadImage': RGB, 'LoadMultiband': node.get('channels')}.get(kind, channels)
+        if loaded != channels:
+            raise UserError(
+                f'{place}: {kind} loads {loaded} channels, but {expected}: write the number of '
+                "bands of your images there and in dict(type='LoadMultiband', channels=...)"
+            )
+        if (kind in FOR_RGB and is_multiband) or (kind == 'Pad' and channels > MAX_PAD):
+            raise UserError(
+                f'{place}: {kind} does not take {channels} channels of any type: remove it'
+            )
     preprocessor = cfg.model.get('data_preprocessor') or {}
     kind = preprocessor.get('type')
     allowed = {1, channels} if kind == 'MultibandPreprocessor' else {1, channels} & {1, RGB}

@@ -11,7 +11,7 @@ from ...errors import UserError
 
 UNKNOWN_TYPE = re.compile(r'(?P<type>\S+) is not in the .* registry')
 WRONG_ARGUMENT = re.compile(
-    r'(?P<type>\w+)\.__init__\(\) (?P<unknown>got an unexpected)?(missing \d+ required)? '
+    r'(?P<type>\w+)(?:\.__init__)?\(\) (?P<unknown>got an unexpected)?(missing \d+ required)? '
     r"[\w-]+ arguments?:? '(?P<argument>\w+)'"
 )
 
@@ -42,7 +42,8 @@ def _sentence(message: str, place: str, node: dict[str, Any]) -> str | None:
             f"{place} has type='{match['type']}', which no package registers: check custom_imports"
         )
     match = WRONG_ARGUMENT.search(message)
-    if not match or str(node['type']).rpartition('.')[2] != match['type']:
+    names = str(node['type']).rpartition('.')[2], node.get('base')  # of MultibandPreprocessor
+    if not match or match['type'] not in names:
         return None
     if (match['argument'] in node) != bool(match['unknown']):
         return None

@@ -35,7 +35,7 @@ def use_jitter(cfg: Config, size: Any, path: Path) -> None:
     if not loads_masks(loading) or any(t.get('with_seg') for t in loading):
         raise UserError(
             f'--cfg-options lsj: the training data of {path} is not a single dataset that loads '
-            'boxes and masks, which copy-paste needs'
+            'boxes and masks, which copy-paste needs: train without lsj, or on instance masks'
         )
     source = Config.fromfile(SOURCE)
     mixed = source.train_dataloader.dataset

@@ -24,7 +24,8 @@ def use_tta(cfg: Config) -> list[str]:
     (dataset, *others) = leaf_datasets(cfg.test_dataloader.dataset)
     if others or cfg.get('default_scope') not in RATIOS:
         raise UserError(
-            f'--tta: the test data of {cfg.filename} is not a single dataset of mmdet or mmseg'
+            f'--tta: the test data of {cfg.filename} is not a single dataset of mmdet or mmseg: '
+            'test its datasets one by one'
         )
     ratios = RATIOS[cfg.default_scope]
     sizes = ', '.join(map(str, ratios))
@@ -68,8 +69,9 @@ def _scaled(resize: dict[str, Any], ratio: float) -> dict[str, Any]:
 
 def _for_views(transform: dict[str, Any], largest: float) -> dict[str, Any]:
     """Adapt a transform after Resize: pad to the largest view, and record what is mirrored."""
-    if transform['type'] == 'Pad' and transform.get('size') is not None:
+    name = str(transform['type']).rpartition('.')[2]
+    if name == 'Pad' and transform.get('size') is not None:
         transform['size'] = tuple(round(side * largest) for side in transform['size'])
-    if transform['type'].startswith('Pack') and 'meta_keys' in transform:
+    if name.startswith('Pack') and 'meta_keys' in transform:
         transform['meta_keys'] = (*dict.fromkeys((*transform['meta_keys'], *FLIP_KEYS)),)
     return transform
