@@ -1,4 +1,4 @@
-"""COCO 2017 with boxes only and DETR's multi-scale training."""
+"""COCO 2017 with boxes only and DETR's multi-scale training, also on images without objects."""
 
 _base_ = ['coco_detection.py']
 
@@ -8,4 +8,6 @@ train_pipeline = [
     *_base_.augmentation,
     dict(type='PackDetInputs'),
 ]
-train_dataloader = dict(dataset=dict(pipeline=train_pipeline))
+train_dataloader = dict(
+    dataset=dict(filter_cfg=dict(filter_empty_gt=False), pipeline=train_pipeline)
+)

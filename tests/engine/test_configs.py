@@ -236,6 +236,8 @@ def test_a_detr_is_trained_as_in_mmdet(name):
     assert ours.optim_wrapper == theirs.optim_wrapper
     assert ours.param_scheduler == theirs.param_scheduler
     assert ours.train_cfg.max_epochs == theirs.train_cfg.max_epochs
+    filters = [cfg.train_dataloader.dataset.filter_cfg.filter_empty_gt for cfg in (ours, theirs)]
+    assert filters == [False, False]
 
 
 def test_mask_rcnn_augments_as_detr_does():
