@@ -1,6 +1,6 @@
 """DINO, XCiT-N12/16 with narrow layers, on the built-in shapes, from scratch.
 
-It reaches a box AP of 0.77 (AP50 0.95) after half of its iterations, 19 minutes on one busy core:
+It reaches a box AP of 0.83 (AP50 0.97) in 21 minutes on one core:
 
     tools/make_shapes.py data/shapes
     tools/train.py configs/dino_xcit_n12_16_shapes.py
