@@ -1,11 +1,10 @@
 """CARAFE: upsampling with a kernel for every pixel (Wang et al. 2019, section 3.2)."""
 
-from itertools import product
+from collections.abc import Iterator
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
-
-from .gradients import at_least_float32, gradients
 
 
 def carafe_forward(
@@ -51,9 +50,17 @@ def carafe_naive_forward(
     group_size: int,
     scale_factor: int,
 ) -> None:
-    """Write the upsampled features into ``output``."""
-    inputs = at_least_float32(features, masks)
-    output.copy_(_upsampled(*inputs, kernel_size, group_size, scale_factor))
+    """Write the features (B, C, H, W), weighted by ``masks`` and summed, into ``output``.
+
+    ``masks`` is (B, group_size * kernel_size**2, H * scale_factor, W * scale_factor), and each
+    group of channels has its own.
+    """
+    summed = _by_pixel(output, group_size, scale_factor)
+    total = torch.zeros_like(summed, dtype=torch.promote_types(output.dtype, torch.float32))
+    masks = _by_pixel(masks, group_size, scale_factor)
+    for k, window in enumerate(_windows(features, kernel_size, group_size)):
+        total.addcmul_(window[..., None, :, None], masks[:, :, k : k + 1])
+    summed.copy_(total)
 
 
 def carafe_naive_backward(
@@ -67,28 +74,36 @@ def carafe_naive_backward(
     scale_factor: int,
 ) -> None:
     """Write the gradients of the features and of the masks."""
+    grads = _by_pixel(grad_output, group_size, scale_factor)
+    masks = _by_pixel(masks, group_size, scale_factor)
+    of_masks = _by_pixel(grad_masks, group_size, scale_factor)
+    dtype = torch.promote_types(grad_input.dtype, torch.float32)
+    border = [kernel_size // 2] * 4
+    padded = F.pad(torch.zeros_like(grad_input, dtype=dtype), border)
+    windows = zip(
+        _windows(features, kernel_size, group_size),
+        _views(padded, grad_input.shape[2:], kernel_size, group_size),
+        strict=True,
+    )
+    for k, (window, of_window) in enumerate(windows):
+        of_masks[:, :, k] = (grads * window[..., None, :, None]).sum(2)
+        of_window += (grads * masks[:, :, k : k + 1]).sum((4, 6), dtype=dtype)
+    grad_input.copy_(F.pad(padded, [-width for width in border]))
 
-    def upsampled(features: Tensor, masks: Tensor) -> Tensor:
-        return _upsampled(features, masks, kernel_size, group_size, scale_factor)
 
-    of_features, of_masks = gradients(upsampled, (features, masks), grad_output)
-    grad_input.copy_(of_features)
-    grad_masks.copy_(of_masks)
+def _by_pixel(maps: Tensor, groups: int, scale: int) -> Tensor:
+    """View (B, C, H*s, W*s) as (B, groups, C/groups, H, s, W, s)."""
+    return maps.unflatten(3, (-1, scale)).unflatten(2, (-1, scale)).unflatten(1, (groups, -1))
 
 
-def _upsampled(
-    features: Tensor, masks: Tensor, kernel_size: int, groups: int, scale: int
-) -> Tensor:
-    """Weight the features (B, C, H, W) under a kernel by the masks of each pixel, and sum them.
+def _windows(features: Tensor, kernel_size: int, groups: int) -> Iterator[Tensor]:
+    """Yield the features (B, groups, C/groups, H, W) under each element of a kernel."""
+    padded = F.pad(features, [kernel_size // 2] * 4)
+    return _views(padded, features.shape[2:], kernel_size, groups)
 
-    ``masks`` is (B, groups * kernel_size**2, H * scale, W * scale), and each group of channels has
-    its own.
-    """
-    B, C, H, W = features.shape
-    padded = F.pad(features, [kernel_size // 2] * 4).unflatten(1, (groups, -1))
-    masks = masks.reshape(B, groups, -1, H, scale, W, scale)
-    total = 0
-    for k, (y, x) in enumerate(product(range(kernel_size), repeat=2)):
-        window = padded[..., y : y + H, x : x + W]  # (B, groups, C / groups, H, W)
-        total = total + window[..., None, :, None] * masks[:, :, k : k + 1]
-    return total.reshape(B, C, H * scale, W * scale)
+
+def _views(padded: Tensor, size: torch.Size, kernel_size: int, groups: int) -> Iterator[Tensor]:
+    H, W = size
+    for y in range(kernel_size):
+        for x in range(kernel_size):
+            yield padded[:, :, y : y + H, x : x + W].unflatten(1, (groups, -1))
