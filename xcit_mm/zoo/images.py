@@ -29,7 +29,7 @@ def images(model: ConfigDict, size: int, training: bool) -> dict[str, Any]:
         return _label_maps(size)
     if kind == 'LineDetDataProcessor':
         return _lanes()
-    labels = torch.arange(NUM_OBJECTS) % min(NUM_CLASSES, *values(model, 'num_classes'))
+    labels = torch.arange(NUM_OBJECTS) % min([NUM_CLASSES, *values(model, 'num_classes')])
     if kind == 'TrackDataPreprocessor' and not (
         training and data_preprocessor.get('use_det_processor')
     ):

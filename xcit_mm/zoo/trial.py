@@ -90,7 +90,7 @@ def _with_size(size: int) -> Callable[[Any], Any]:
                 node.num_classes = min(node.num_classes, MAX_CLASSES)
             if 'img_size' in node:
                 node.img_size = (size, size)
-            if node.get('type') == 'SegDataPreProcessor' and 'size' in node:
+            if node.get('type') == 'SegDataPreProcessor' and 'size_divisor' not in node:
                 node.size = (size, size)
         return node
 
