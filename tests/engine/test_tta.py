@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import ROOT
 from helpers.random_weights import save_random_weights
 from helpers.runs import DETECTOR, SEGMENTOR
 from PIL import Image
@@ -121,6 +122,17 @@ def test_the_views_follow_from_the_pipeline_of_the_test(tmp_path):
     assert notes[-1].startswith('Test-time augmentation: the views of tta_pipeline, merged by Inst')
     assert cfg.test_dataloader.dataset.pipeline[1].transforms[0][0].scale == (640, 640)
     assert cfg.default_hooks.tta.model.tta_cfg.max_per_img == 100
+
+
+def test_the_objects_of_a_panoptic_model_are_merged_without_its_segments():
+    config = ROOT / 'configs/mask2former_panoptic_xcit_n12_16_shapes.py'
+    with pytest.raises(UserError, match=r'--tta .* add --cfg-options .*panoptic_on=False'):
+        adapt_for_test(load_config(config), 'a.pth', tta=True)
+    cfg = load_config(config, {'model.test_cfg.panoptic_on': False})
+    notes = adapt_for_test(cfg, 'a.pth', tta=True)
+    assert 'model.test_cfg.panoptic_on=False: the panoptic quality is not evaluated.' in notes
+    assert [metric.type for metric in cfg.test_evaluator] == ['CocoAPMetric']
+    assert cfg.tta_model.type == 'InstanceTTAModel'
 
 
 def test_a_config_without_one_known_dataset_is_refused():

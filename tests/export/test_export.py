@@ -223,7 +223,7 @@ def test_pooling_by_matrices_is_adaptive_average_pooling(size):
         assert relative_error(MatrixPool(pool)(x), pool(x)) <= 1e-6
 
 
-@pytest.mark.parametrize('start', [0, 1])
+@pytest.mark.parametrize('start', [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_the_tool_exports_a_backbone_without_a_checkpoint(monkeypatch, capfd, tmp_path, start):
     file = tmp_path / 'made' / 'backbone.onnx'
     code, printed, _ = call_tool(
@@ -251,6 +251,10 @@ def test_the_tool_exports_a_backbone_without_a_checkpoint(monkeypatch, capfd, tm
             ['configs/mask_rcnn_xcit_n12_16_shapes.py',
              '--cfg-options', 'model.test_cfg.rcnn.nms.type=soft_nms'],
             'soft_nms cannot be exported: set its type in test_cfg to nms, or use --part backbone',
+        ),
+        (
+            ['configs/mask2former_semantic_xcit_n12_16_shapes.py'],
+            'Mask2FormerHead cannot be exported as a whole: --part backbone exports the maps',
         ),
         (['configs/nothing.py'], 'the config configs/nothing.py does not exist'),
         (['configs/sem_fpn_xcit_n12_16_shapes.py', '--out', 'docs'], 'docs: a folder, not a file'),

@@ -150,6 +150,13 @@ def test_a_script_that_imports_mmdet_at_its_top_runs_with_the_operators(tmp_path
     assert done.stdout.splitlines()[-1] == f"__main__ ['{tmp_path}/script.py', 'a', '-b'] found"
 
 
+def test_a_script_that_is_missing_is_named(monkeypatch, capsys):
+    monkeypatch.setattr('sys.argv', ['mmcv_ops', 'nothing.py'])
+    with pytest.raises(SystemExit, match='2'):
+        list_operators()
+    assert 'error: nothing.py is not a file' in capsys.readouterr().err
+
+
 def test_the_list_says_what_is_missing(monkeypatch):
     monkeypatch.setenv(mmcv_ops.SWITCH, '0')
     done = subprocess.run(

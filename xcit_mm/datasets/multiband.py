@@ -67,7 +67,8 @@ class LoadMultiband(LoadImage):
         """Return an image (H, W, ``channels``) of any real type as float32, or refuse it."""
         if image.ndim != 3 or image.shape[2] != self.channels:
             bands = image.shape[2] if image.ndim == 3 else f'shape {image.shape}'
-            raise BadImageError(OTHER_BANDS, f'{bands} instead of channels={self.channels}')
+            expected = f'channels={self.channels}, in the last place of (H, W, bands)'
+            raise BadImageError(OTHER_BANDS, f'{bands} instead of {expected}')
         if image.dtype.kind not in 'biuf':
             raise BadImageError(NOT_REAL, f'{image.dtype}')
         image = np.ascontiguousarray(image, np.float32)

@@ -22,16 +22,13 @@ class InstanceTTAModel(DetTTAModel):
     box, score and mask of its view. The arguments are those of ``DetTTAModel``.
 
     Raises:
-        UserError: At the first image if the model predicts no boxes, as for panoptic segmentation.
+        UserError: At the first image if the model predicts no boxes.
     """
 
     def _merge_single_sample(self, data_samples: Sequence[DetDataSample]) -> DetDataSample:
         merged = data_samples[0]
-        if 'pred_instances' not in merged or 'pred_panoptic_seg' in merged:
-            raise UserError(
-                '--tta merges objects with boxes, which this model does not predict; for a '
-                'panoptic model, add --cfg-options model.test_cfg.panoptic_on=False'
-            )
+        if 'pred_instances' not in merged:
+            raise UserError('--tta merges objects with boxes, which this model does not predict')
         instances = InstanceData.cat([_unflipped(sample) for sample in data_samples])
         if len(instances):
             boxes = instances.bboxes, instances.scores, instances.labels

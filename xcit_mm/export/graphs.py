@@ -5,6 +5,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
+from ..errors import UserError
 from ..models import XCiT
 
 
@@ -67,6 +68,15 @@ class SegmentorGraph(Graph):
     """The class of every pixel: (B, 3, H, W) to logits (B, K, H, W) and labels (B, H, W)."""
 
     outputs = ('logits', 'labels')
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model)
+        head = getattr(model, 'decode_head', None)
+        if hasattr(head, 'transformer_decoder'):
+            raise UserError(
+                f'{type(head).__name__} cannot be exported as a whole: --part backbone exports the '
+                'maps of its backbone'
+            )
 
     def forward(self, image: Tensor) -> tuple[Tensor, Tensor]:
         size = dict(img_shape=(image.shape[2], image.shape[3]))

@@ -86,9 +86,10 @@ def count_config(
         parts += _count_heads(model, maps, notes)
     except (AttributeError, NotImplementedError, TypeError) as error:  # of cascades and queries
         raise UserError(
-            f'the model {type(model).__name__} cannot be counted: only segmentors with one decode '
-            'head and detectors with one stage, or with an RPN and one RoI head, can; count its '
-            'backbone with --arch'
+            f'the model {type(model).__name__} cannot be counted, but for its '
+            f'{num_parameters(model) / 1e6:.2f} M parameters: only segmentors whose head is of '
+            'convolutions, and detectors with one stage, or with an RPN and one RoI head, can; '
+            'count its backbone with --arch'
         ) from error
     return Count(f'{Path(config).stem}, {type(model).__name__}', size, tuple(parts), tuple(notes))
 

@@ -1,8 +1,6 @@
-"""Print where mmcv's operators come from on this machine: ``python -m xcit_mm.mmcv_ops``.
+"""Print where mmcv's operators come from on this machine, or run a script that has them."""
 
-``python -m xcit_mm.mmcv_ops SCRIPT ARGUMENTS...`` runs a script, which then has the operators.
-"""
-
+import argparse
 import runpy
 import sys
 from importlib.metadata import packages_distributions
@@ -10,8 +8,6 @@ from pathlib import Path
 
 import torch
 import torchvision
-from rich.console import Console
-from rich.table import Column, Table
 
 from ..environment import require
 from ..errors import DependencyError
@@ -20,37 +16,33 @@ from .families import FAMILIES
 
 
 def main() -> None:
-    """Run a script, or print the versions and what computes each family of operators."""
-    if sys.argv[1:]:
-        del sys.argv[0]
-        sys.path[0] = str(Path(sys.argv[0]).resolve().parent)  # as Python does
-        runpy.run_path(sys.argv[0], run_name='__main__')
+    """Run the script of the command line; without one, print what computes each operator."""
+    parser = argparse.ArgumentParser(prog='python -m xcit_mm.mmcv_ops', description=__doc__)
+    parser.add_argument('script', nargs='?', type=Path, help='a script that imports mmdet or mmseg')
+    parser.add_argument('arguments', nargs=argparse.REMAINDER, help='what the script gets')
+    args = parser.parse_args()
+    if args.script is not None:
+        if not args.script.is_file():
+            parser.error(f'{args.script} is not a file')
+        sys.argv = [str(args.script), *args.arguments]
+        sys.path[0] = str(args.script.resolve().parent)  # as Python does
+        runpy.run_path(str(args.script), run_name='__main__')
         return
     try:
         require('mmcv.ops')  # asks the extension for every operator, and so lists those it lacks
     except DependencyError as error:
         sys.exit(str(error))
-    console = Console()
-    mmcv = sys.modules['mmcv']
-    package = packages_distributions()['mmcv'][0]
-    console.print(
-        f'{package} {mmcv.__version__}, PyTorch {torch.__version__}, '
-        f'torchvision {torchvision.__version__}'
-    )
+    mmcv, package = sys.modules['mmcv'], packages_distributions()['mmcv'][0]
+    versions = f'PyTorch {torch.__version__}, torchvision {torchvision.__version__}'
+    print(f'{package} {mmcv.__version__}, {versions}')
     if not is_active():
-        console.print(f'mmcv has compiled operators and uses all of them: {EXTENSION}')
+        print(f'mmcv has compiled operators and uses all of them: {EXTENSION}')
         return
-    console.print(f'mmcv has no compiled operators: these stand in ({SWITCH}=0 switches them off).')
-    table = Table(
-        Column('mmcv.ops', min_width=max(len(name) for name, *_ in FAMILIES)),
-        'computed by',
-        'compared with in the tests',
-    )
-    for family in FAMILIES:
-        table.add_row(*family)
-    console.print(table)
+    print(f'mmcv has no compiled operators: these stand in ({SWITCH}=0 switches them off).')
+    for name, computed_by, compared_with in FAMILIES:
+        print(f'  {name}: by {computed_by} (the tests compare it with {compared_with})')
     missing = sorted(sys.modules[EXTENSION].missing)
-    console.print(
+    print(
         f'Only compiled mmcv has these {len(missing)}, which no model of mmdet or mmseg calls: '
         f'{", ".join(missing)}'
     )

@@ -10,7 +10,9 @@ from xcit_mm import UserError
 from xcit_mm.engine.config.check import (
     check_bands,
     check_channels,
+    check_class_weights,
     check_counts,
+    check_recipe,
     check_single_images,
     require_parts,
 )
@@ -79,6 +81,24 @@ def test_channels_that_the_backbone_does_not_have_are_refused(path, part, channe
     cfg.model[part].in_channels = channels
     with pytest.raises(UserError, match=message):
         check_channels(cfg)
+
+
+DINO = ROOT / 'configs/dino_xcit_n12_16_shapes.py'
+WEIGHTS = 'model.panoptic_head.loss_cls.class_weight'
+
+
+@pytest.mark.parametrize(
+    ('path', 'options', 'message'),
+    [
+        (DINO, {'model.backbone.start_level': 1}, r'is for 2 maps, .*=1 gives 3: write .*=\[128, '),
+        (PANOPTIC, {WEIGHTS: [1.0] * 133}, r'class_weight has 133 numbers: write 134, one for'),
+        (REAL, {'default_hooks.ema': dict(momentum=0.1)}, r'default_hooks\.ema has no type: add'),
+    ],
+)
+def test_parts_that_do_not_fit_each_other_are_refused(path, options, message):
+    cfg = load_config(path, options)
+    with pytest.raises(UserError, match=message):
+        check_channels(cfg), check_class_weights(cfg), check_recipe(cfg)
 
 
 @pytest.mark.parametrize(

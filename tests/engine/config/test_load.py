@@ -51,6 +51,12 @@ def test_a_misspelt_option_is_refused_with_the_right_name(option, right):
         load_config(REAL, {option: 1})
 
 
+@pytest.mark.parametrize('name', ['train_pipeline', 'short_sides.start'])
+def test_a_name_that_only_the_config_itself_reads_is_refused(name):
+    with pytest.raises(UserError, match=rf'{name} would change nothing: .* reads'):
+        load_config(REAL, {name: 1})
+
+
 def test_names_that_the_config_does_not_show_may_be_added():
     """But not to a list."""
     names = 'find_unused_parameters', 'custom_hooks', 'compile', 'experiment_name', 'sync_bn'

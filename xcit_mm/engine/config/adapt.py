@@ -150,7 +150,7 @@ def adapt_for_test(
 
     ``show_dir`` is a folder for a picture of every prediction, ``tta`` test-time augmentation.
     """
-    notes = adapt(cfg) + _without_gpus(cfg)
+    notes = adapt(cfg) + _without_gpus(cfg) + _without_panoptic_quality(cfg)
     if tta and cfg.get('test_dataloader') and cfg.get('model'):  # check refuses other configs
         notes += use_tta(cfg)
     cfg.load_from, cfg.resume = checkpoint, False
@@ -158,6 +158,19 @@ def adapt_for_test(
         pictures = cfg.default_hooks.get('pictures', dict(type='PictureHook'))
         cfg.default_hooks.pictures = {**pictures, 'test_dir': show_dir}
     return notes + _trust(cfg, trust_checkpoint)
+
+
+def _without_panoptic_quality(cfg: Config) -> list[str]:
+    """Do not ask a panoptic model that only detects objects for the quality of its segments."""
+    metrics = cfg.get('test_evaluator')
+    test_cfg = (cfg.get('model') or {}).get('test_cfg') or {}
+    if test_cfg.get('panoptic_on', True) or not isinstance(metrics, list):
+        return []
+    kept = [metric for metric in metrics if metric.type != 'PanopticQualityMetric']
+    if len(kept) == len(metrics):
+        return []
+    cfg.test_evaluator = kept
+    return ['model.test_cfg.panoptic_on=False: the panoptic quality is not evaluated.']
 
 
 def _adapt_workers(cfg: Config) -> list[str]:

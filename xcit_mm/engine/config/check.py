@@ -10,6 +10,7 @@ from ...datasets.check_config import check_classes, check_data
 from ...environment import require, require_framework
 from ...errors import UserError
 from ...models.archs import ARCHS
+from ...models.xcit import NUM_LEVELS
 from ...weights.pretrained import require_file
 from ..distributed import LAUNCHERS
 from ..resume import require_checkpoints
@@ -43,6 +44,7 @@ def check(cfg: Config, task: str) -> None:
         check_recipe(cfg)
         check_single_images(cfg)
     check_channels(cfg)
+    check_class_weights(cfg)
     check_bands(cfg, SPLITS[task])
     if 'tensorboard' in cfg.default_hooks:
         require('tensorboard')
@@ -85,6 +87,11 @@ def check_recipe(cfg: Config) -> None:
             f'optim_wrapper.paramwise_cfg.layer_decay={decay!r} needs '
             'optim_wrapper.constructor=LayerDecayConstructor'
         )
+    for name, hook in cfg.default_hooks.items():
+        if hook and 'type' not in hook:
+            raise UserError(
+                f'default_hooks.{name} has no type: add one, as in default_hooks.ema.type=EMAHook'
+            )
     for place, hook in (
         *typed_nodes(cfg.default_hooks, 'default_hooks'),
         *typed_nodes(cfg.get('custom_hooks') or [], 'custom_hooks'),
@@ -130,6 +137,29 @@ def check_channels(cfg: Config) -> None:
             raise UserError(
                 f'model.{name}.in_channels={channels}: the maps of XCiT {arch} have {dim} '
                 f'channels; write in_channels={fitting}'
+            )
+    start = backbone.get('start_level', 0)
+    number = NUM_LEVELS - start if start in range(NUM_LEVELS) else None
+    channels = (cfg.model.get('neck') or {}).get('in_channels')
+    if number and is_seq_of(channels, int) and len(channels) != number:
+        raise UserError(
+            f'model.neck.in_channels={channels} is for {len(channels)} maps, but the backbone with '
+            f'start_level={start} gives {number}: write in_channels={[dim] * number}'
+        )
+
+
+def check_class_weights(cfg: Config) -> None:
+    """Refuse a Mask2Former whose weights of classes are not one for each, and one for no object."""
+    for name in ('decode_head', 'panoptic_head'):
+        head = cfg.model.get(name)
+        if not isinstance(head, dict) or 'num_things_classes' not in head:
+            continue
+        number = head.num_things_classes + head.get('num_stuff_classes', 0)
+        weights = (head.get('loss_cls') or {}).get('class_weight') or [1.0] * (number + 1)
+        if len(weights) != number + 1:
+            raise UserError(
+                f'model.{name}.loss_cls.class_weight has {len(weights)} numbers: write '
+                f'{number + 1}, one for each of the {number} classes and one for no object'
             )
 
 

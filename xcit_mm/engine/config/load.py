@@ -22,6 +22,11 @@ RUNNER_ARGUMENTS = {
     'model_wrapper_cfg',
     'sync_bn',
 } - {'self', 'cfg'}
+# Names that xcit_mm reads; the others in a config have done their part when it is read.
+READ = RUNNER_ARGUMENTS | {
+    *('custom_imports', 'data_help', 'data_root', 'max_bad_share', 'pretrained', 'runner_type'),
+    *('trust_checkpoint', 'tta_model', 'tta_pipeline'),
+}
 LIMITS = ('max_iters', 'max_epochs')  # of train_cfg; a recipe has one of them
 
 
@@ -113,7 +118,13 @@ def _check_names(cfg: Config, options: Mapping[str, Any], path: Path) -> None:
     only if it resembles a name that is there.
     """
     for option in options:
-        node, known = cfg, {*cfg.keys(), *RUNNER_ARGUMENTS, 'max_bad_share', 'pretrained'}
+        top = option.split('.')[0]
+        if top in cfg and top not in READ:
+            raise UserError(
+                f'--cfg-options {option} would change nothing: {path} reads {top} to compute other '
+                'values; name those, such as model.backbone or train_cfg.max_iters'
+            )
+        node, known = cfg, {*cfg.keys(), *READ}
         for name in option.split('.'):
             choices = known - {'type'}  # which is not meant by dtype
             hint = did_you_mean(name, choices, cutoff=0.6 if node is cfg else 0.85)

@@ -27,6 +27,12 @@ def use_tta(cfg: Config) -> list[str]:
             f'--tta: the test data of {cfg.filename} is not a single dataset of mmdet or mmseg: '
             'test its datasets one by one'
         )
+    test_cfg = cfg.model.get('test_cfg') or {}
+    if cfg.model.get('panoptic_fusion_head') and test_cfg.get('panoptic_on', True):
+        raise UserError(
+            '--tta merges objects with boxes, not the segments of a panoptic model: add '
+            '--cfg-options model.test_cfg.panoptic_on=False to evaluate its objects'
+        )
     ratios = RATIOS[cfg.default_scope]
     sizes = ', '.join(map(str, ratios))
     views = f'{len(ratios)} sizes ({sizes} times that of the test), plain and mirrored'
@@ -37,7 +43,6 @@ def use_tta(cfg: Config) -> list[str]:
     if cfg.get('tta_model') is None:
         cfg.tta_model = dict(type='SegTTAModel')
         if cfg.default_scope == 'mmdet':
-            test_cfg = cfg.model.get('test_cfg') or {}
             last = test_cfg.get('rcnn') or test_cfg  # the stage that gives the final boxes
             nms, max_per_img = last.get('nms') or NMS, last.get('max_per_img', MAX_PER_IMG)
             tta_cfg = dict(nms=nms, max_per_img=max_per_img)
