@@ -130,7 +130,7 @@ def test_the_objects_of_a_panoptic_model_are_merged_without_its_segments():
         adapt_for_test(load_config(config), 'a.pth', tta=True)
     cfg = load_config(config, {'model.test_cfg.panoptic_on': False})
     notes = adapt_for_test(cfg, 'a.pth', tta=True)
-    assert 'model.test_cfg.panoptic_on=False: the panoptic quality is not evaluated.' in notes
+    assert 'test_evaluator has no PanopticQualityMetric: panoptic_on=False.' in notes
     assert [metric.type for metric in cfg.test_evaluator] == ['CocoAPMetric']
     assert cfg.tta_model.type == 'InstanceTTAModel'
 

@@ -62,10 +62,10 @@ class CheckedPanopticDataset(CocoPanopticDataset):
 
     def parse_data_info(self, raw_data_info: dict) -> dict:
         info = super().parse_data_info(raw_data_info)
-        if info['img_id'] in self._png_names:  # mmdet takes the name of the image, with .png
-            info['seg_map_path'] = fileio.join_path(
-                self.data_prefix['seg'], self._png_names[info['img_id']]
-            )
+        name = self._png_names.get(info['img_id'])
+        if info['seg_map_path'] is not None and name is not None:
+            # mmdet takes the name of the image, with .png.
+            info['seg_map_path'] = fileio.join_path(self.data_prefix['seg'], name)
         return info
 
     def filter_data(self) -> list[dict]:

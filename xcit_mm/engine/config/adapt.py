@@ -102,7 +102,7 @@ def adapt(cfg: Config) -> list[str]:
     if 'max_bad_share' not in cfg:
         cfg.max_bad_share = MAX_BAD_SHARE
         notes.append(f'max_bad_share={MAX_BAD_SHARE} is added.')
-    return notes + _adapt_workers(cfg)
+    return notes + _without_panoptic_quality(cfg) + _adapt_workers(cfg)
 
 
 def adapt_for_training(
@@ -150,7 +150,7 @@ def adapt_for_test(
 
     ``show_dir`` is a folder for a picture of every prediction, ``tta`` test-time augmentation.
     """
-    notes = adapt(cfg) + _without_gpus(cfg) + _without_panoptic_quality(cfg)
+    notes = adapt(cfg) + _without_gpus(cfg)
     if tta and cfg.get('test_dataloader') and cfg.get('model'):  # check refuses other configs
         notes += use_tta(cfg)
     cfg.load_from, cfg.resume = checkpoint, False
@@ -162,15 +162,15 @@ def adapt_for_test(
 
 def _without_panoptic_quality(cfg: Config) -> list[str]:
     """Do not ask a panoptic model that only detects objects for the quality of its segments."""
-    metrics = cfg.get('test_evaluator')
     test_cfg = (cfg.get('model') or {}).get('test_cfg') or {}
-    if test_cfg.get('panoptic_on', True) or not isinstance(metrics, list):
-        return []
-    kept = [metric for metric in metrics if metric.type != 'PanopticQualityMetric']
-    if len(kept) == len(metrics):
-        return []
-    cfg.test_evaluator = kept
-    return ['model.test_cfg.panoptic_on=False: the panoptic quality is not evaluated.']
+    notes = []
+    for name in ('val_evaluator', 'test_evaluator'):
+        metrics = cfg.get(name)
+        if not test_cfg.get('panoptic_on', True) and isinstance(metrics, list):
+            cfg[name] = [metric for metric in metrics if metric.type != 'PanopticQualityMetric']
+            if len(cfg[name]) < len(metrics):
+                notes.append(f'{name} has no PanopticQualityMetric: panoptic_on=False.')
+    return notes
 
 
 def _adapt_workers(cfg: Config) -> list[str]:

@@ -140,7 +140,8 @@ def check_channels(cfg: Config) -> None:
             )
     start = backbone.get('start_level', 0)
     number = NUM_LEVELS - start if start in range(NUM_LEVELS) else None
-    channels = (cfg.model.get('neck') or {}).get('in_channels')
+    neck = cfg.model.get('neck')
+    channels = neck.get('in_channels') if isinstance(neck, dict) else None
     if number and is_seq_of(channels, int) and len(channels) != number:
         raise UserError(
             f'model.neck.in_channels={channels} is for {len(channels)} maps, but the backbone with '
