@@ -1,6 +1,6 @@
 """Mask2Former, XCiT-N12/16 with a narrow head, labels of the built-in shapes: for a CPU.
 
-It takes about half an hour on one core, less on two:
+It takes about 25 minutes on one core:
 
     tools/make_shapes.py data/shapes
     tools/train.py configs/mask2former_semantic_xcit_n12_16_shapes.py
