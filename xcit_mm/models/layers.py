@@ -10,6 +10,7 @@ Sections are those of the paper (XCiT, arXiv 2106.09681).
 """
 
 import math
+from collections.abc import Callable
 from itertools import pairwise
 
 import torch
@@ -61,19 +62,23 @@ class FourierPosition(nn.Module):
     every resolution. y and x are projected separately and added: H + W projections, not H * W.
 
     Shape:
-        Size (H, W) in tokens to (1, C, H, W), the same for every image of a batch.
+        Size (H, W) in tokens to (1, C, H, W), the same for every image of a batch; or only those
+        ``rows`` and ``columns`` of it.
     """
 
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.token_projection = nn.Conv2d(2 * POSITION_DIM, dim, kernel_size=1)
 
-    def forward(self, H: int, W: int) -> Tensor:
+    def forward(
+        self, H: int, W: int, rows: slice = slice(None), columns: slice = slice(None)
+    ) -> Tensor:
         weight = next(self.token_projection.parameters())  # (C, 64, 1, 1)
-        y = _encode(H, weight.device).to(weight.dtype)[:, None]  # (H, 1, 32)
-        x = _encode(W, weight.device).to(weight.dtype)  # (W, 32)
+        y = _encode(H, weight.device).to(weight.dtype)[rows, None]  # (H, 1, 32)
+        x = _encode(W, weight.device).to(weight.dtype)[columns]  # (W, 32)
         if not is_plain(self.token_projection):
-            grid = torch.cat((y.expand(H, W, -1), x.expand(H, W, -1)), dim=-1).permute(2, 0, 1)
+            size = len(y), len(x), -1
+            grid = torch.cat((y.expand(size), x.expand(size)), dim=-1).permute(2, 0, 1)
             return self.token_projection(grid[None]).to(weight.dtype)
         y_weight, x_weight = weight.flatten(1).chunk(2, dim=1)  # (C, 32) each
         position = F.linear(y, y_weight) + (F.linear(x, x_weight) + self.token_projection.bias)
@@ -225,8 +230,8 @@ class XCABlock(nn.Module):
         self.drop_path = StochasticDepth(drop_path, mode='row')
 
     def forward(self, x: Tensor, H: int, W: int) -> Tensor:
-        if not torch.is_grad_enabled() and not self.training and self._can_infer_in_place():
-            return self._infer_in_place(x, H, W)
+        if not torch.is_grad_enabled() and not self.training and self.can_infer_in_place():
+            return self.mix_channels(self.attend(x, self.attn, H, W))
         x = x + self._branch(self.gamma1, self.attn, self.norm1(x))
         x = x + self._branch(self.gamma3, self.local_mp, self.norm3(x), H, W)
         x = x + self._branch(self.gamma2, self.mlp, self.norm2(x))
@@ -239,20 +244,28 @@ class XCABlock(nn.Module):
             return self.drop_path(gamma * branch(x, *size))
         return self.drop_path(branch(x, *size, scale=gamma))
 
-    def _can_infer_in_place(self) -> bool:
+    def can_infer_in_place(self) -> bool:
         """Return whether no hook sees a tensor that is overwritten, or tokens in chunks."""
         branches = self.attn, self.mlp
         are_plain = all(is_plain(b, self.BRANCHES) and has_plain_layers(b) for b in branches)
         return are_plain and is_plain(self.norm3) and is_plain(self.norm2)
 
-    def _infer_in_place(self, x: Tensor, H: int, W: int) -> Tensor:
-        # One new tensor collects the branches. LayerScale is a factor of these additions.
-        y = self.attn(self.norm1(x)).to(x.dtype)
+    def attend(
+        self, x: Tensor, attention: Callable[[Tensor], Tensor], H: int, W: int
+    ) -> Tensor:
+        """Add the first two branches in evaluation, with ``attention`` of the normed tokens.
+
+        One new tensor collects the branches. LayerScale is a factor of these additions.
+        """
+        y = attention(self.norm1(x)).to(x.dtype)
         y = torch.addcmul(x, self.gamma1, y, out=y)
-        y.addcmul_(self.gamma3, self.local_mp(self.norm3(y), H, W).to(y.dtype))
-        tokens = y.flatten(0, -2)
+        return y.addcmul_(self.gamma3, self.local_mp(self.norm3(y), H, W).to(y.dtype))
+
+    def mix_channels(self, x: Tensor) -> Tensor:
+        """Add the third branch in evaluation to contiguous tokens (..., C), in place."""
+        tokens = x.flatten(0, -2)
         is_wide = computed_dtype(x) in (torch.float32, torch.float64)
         in_chunks = x.device.type == 'cpu' and is_wide and not is_captured()
         for chunk in tokens.split(CPU_CHUNK) if in_chunks else (tokens,):
-            chunk.addcmul_(self.gamma2, self.mlp(self.norm2(chunk)).to(y.dtype))
-        return y
+            chunk.addcmul_(self.gamma2, self.mlp(self.norm2(chunk)).to(x.dtype))
+        return x

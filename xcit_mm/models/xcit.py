@@ -119,7 +119,7 @@ class XCiT(BaseModule):
             super().init_weights()
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        self._check_image(x)
+        self.check_size(x.shape)
         x = self.patch_embed(x)  # (B, C, H, W)
         H, W = x.shape[2:]
         x = map_to_tokens(x + self.pos_embeder(H, W))  # (B, N, C)
@@ -144,17 +144,18 @@ class XCiT(BaseModule):
                 module.eval().requires_grad_(False)
         return self
 
-    def _check_image(self, x: Tensor) -> None:
+    def check_size(self, shape: Sequence[int]) -> None:
+        """Refuse images of a shape other than (B, channels, H, W), or too small for four maps."""
         channels = self.in_channels
-        if x.ndim != 4 or x.shape[1] != channels:
+        if len(shape) != 4 or shape[1] != channels:
             kind = '3 channels (RGB)' if channels == 3 else f'in_channels={channels}'
             raise ArgumentError(
-                f'images of shape {tuple(x.shape)} are not (B, {channels}, H, W), {kind}'
+                f'images of shape {tuple(shape)} are not (B, {channels}, H, W), {kind}'
             )
         smallest = 32 - self.patch_size + 1  # ceil(smallest / patch_size) * patch_size == 32
-        if min(x.shape[2:]) < smallest:
+        if min(shape[-2:]) < smallest:
             raise ArgumentError(
-                f'an image of {x.shape[2]}x{x.shape[3]} pixels has no map at stride 32: with '
+                f'an image of {shape[-2]}x{shape[-1]} pixels has no map at stride 32: with '
                 f'patch_size={self.patch_size} both sides need at least {smallest}'
             )
 

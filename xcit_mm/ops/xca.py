@@ -113,6 +113,35 @@ def _gram(
     """Compute the Gram form, with about 2 N C^2 + 3 C^3 multiplications.
 
     Return None if rounding errors are amplified more than ``max_amplification`` times.
+    """
+    x = x.to(computed_dtype(x))
+    with without_autocast(x):
+        if torch.is_grad_enabled() and not torch.jit.is_tracing():
+            x, G, s = _Moments.apply(x)
+        else:
+            G, s = moments(x)  # (B, C, C), (B, C)
+        parameters = qkv_weight, qkv_bias, temperature, proj_weight, proj_bias
+        if max_amplification is not None:
+            max_amplification *= torch.finfo(x.dtype).eps / torch.finfo(G.dtype).eps
+        map_of_tokens = mixing(G, s, x.shape[1], *parameters, max_amplification)
+        if map_of_tokens is None:
+            return None
+        M, m = map_of_tokens
+        return torch.baddbmm(m.to(x.dtype), x, M.mT.to(x.dtype))
+
+
+def mixing(
+    G: Tensor,
+    s: Tensor,
+    N: int,
+    qkv_weight: Tensor,
+    qkv_bias: Tensor | None,
+    temperature: Tensor,
+    proj_weight: Tensor,
+    proj_bias: Tensor | None,
+    max_amplification: float | None = None,
+) -> tuple[Tensor, Tensor] | None:
+    """Return the affine map of tokens that cross-covariance attention is, given their moments.
 
     With q = x Wq^T + bq, and k and v likewise, only the products of q and k over the tokens are
     needed. They follow from the mean s of the tokens and the Gram matrix of the centred tokens,
@@ -126,38 +155,44 @@ def _gram(
     Mixing v and projecting the output is linear in x and the same for every token:
 
         y = x M^T + m,  M = sum over heads of Wp_h A_h Wv_h,  m = sum of Wp_h A_h bv_h + bp.
+
+    Args:
+        G: Covariance of the tokens, in whose dtype the matrices are multiplied.
+        s: Mean of the tokens.
+        N: Number of tokens.
+        qkv_weight, qkv_bias, temperature, proj_weight, proj_bias: As for :func:`xca`.
+        max_amplification: The largest factor by which rounding errors of G may be amplified, or
+            None if any may.
+
+    Shape:
+        G: (B, C, C), s: (B, C) to M (B, C, C) and m (B, 1, C); None if rounding errors are
+        amplified more than ``max_amplification`` times.
     """
-    B, N, C = x.shape
+    dtype = G.dtype
+    B, C, _ = G.shape
     h = temperature.shape[0]
-    x = x.to(computed_dtype(x))
-    dtype = torch.promote_types(x.dtype, torch.float32)
-    with without_autocast(x):
-        if torch.is_grad_enabled() and not torch.jit.is_tracing():
-            x, G, s = _Moments.apply(x)
-        else:
-            G, s = _moments(x)  # (B, C, C), (B, C)
-        W = qkv_weight.to(dtype)
-        b = W.new_zeros(3 * C) if qkv_bias is None else qkv_bias.to(dtype)
-        Wqk, Wv, bqk, bv = W[: 2 * C], W[2 * C :], b[: 2 * C], b[2 * C :]
+    W = qkv_weight.to(dtype)
+    b = W.new_zeros(3 * C) if qkv_bias is None else qkv_bias.to(dtype)
+    Wqk, Wv, bqk, bv = W[: 2 * C], W[2 * C :], b[: 2 * C], b[2 * C :]
 
-        WG = Wqk @ G  # (B, 2 C, C)
-        mean = s @ _widened(Wqk).T + _widened(bqk)  # (B, 2 C)
-        variance = (WG * Wqk).sum(-1)  # (B, 2 C)
-        if max_amplification is not None:
-            limit = max_amplification * torch.finfo(x.dtype).eps / torch.finfo(dtype).eps
-            if not _amplification(Wqk, G, mean, variance, N) <= limit:  # NaN is out of range, too
-                return None
-        WqG, Wk = WG[:, :C].unflatten(1, (h, -1)), Wqk[C:].unflatten(0, (h, -1))
-        attn = _normalized(WqG @ Wk.mT, mean, variance, N)  # (B, h, d, d)
-        attn = (attn * temperature.to(attn.dtype)).softmax(dim=-1).to(dtype)
+    WG = Wqk @ G  # (B, 2 C, C)
+    mean = s @ _widened(Wqk).T + _widened(bqk)  # (B, 2 C)
+    variance = (WG * Wqk).sum(-1)  # (B, 2 C)
+    if max_amplification is not None:
+        # NaN is out of range, too
+        if not _amplification(Wqk, G, mean, variance, N) <= max_amplification:
+            return None
+    WqG, Wk = WG[:, :C].unflatten(1, (h, -1)), Wqk[C:].unflatten(0, (h, -1))
+    attn = _normalized(WqG @ Wk.mT, mean, variance, N)  # (B, h, d, d)
+    attn = (attn * temperature.to(attn.dtype)).softmax(dim=-1).to(dtype)
 
-        Wp = proj_weight.to(dtype)
-        mixed = attn @ Wv.unflatten(0, (h, C // h))  # (B, h, d, C)
-        M = Wp @ mixed.reshape(B, C, C)
-        m = (attn @ bv.view(h, C // h, 1)).reshape(B, 1, C) @ Wp.T
-        if proj_bias is not None:
-            m = m + proj_bias.to(dtype)
-        return torch.baddbmm(m.to(x.dtype), x, M.mT.to(x.dtype))
+    Wp = proj_weight.to(dtype)
+    mixed = attn @ Wv.unflatten(0, (h, C // h))  # (B, h, d, C)
+    M = Wp @ mixed.reshape(B, C, C)
+    m = (attn @ bv.view(h, C // h, 1)).reshape(B, 1, C) @ Wp.T
+    if proj_bias is not None:
+        m = m + proj_bias.to(dtype)
+    return M, m
 
 
 FORMS = {'direct': _direct, 'gram': _gram}
@@ -183,7 +218,7 @@ def _widened(t: Tensor) -> Tensor:
     return t.double() if t.device.type in ('cpu', 'cuda') else t
 
 
-def _moments(x: Tensor) -> tuple[Tensor, Tensor]:
+def moments(x: Tensor) -> tuple[Tensor, Tensor]:
     """Return the covariance over the tokens, in at least float32, and the mean of x (B, N, C)."""
     N = x.shape[1]
     dtype = torch.promote_types(x.dtype, torch.float32)
@@ -198,11 +233,11 @@ def _moments(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class _Moments(Function):
-    """Map x to (x, *_moments(x)), so that one backward function sums all gradients of x."""
+    """Map x to (x, *moments(x)), so that one backward function sums all gradients of x."""
 
     @staticmethod
     def forward(ctx, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        G, s = _moments(x)
+        G, s = moments(x)
         ctx.save_for_backward(x, s)
         return x.view_as(x), G, s
 

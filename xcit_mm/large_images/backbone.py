@@ -1,0 +1,294 @@
+"""XCiT over an image of any size, pass by pass over tiles of its tokens.
+
+Attention sees an image only through two sums over its tokens. All else in a layer acts on single
+tokens, but for two depthwise 3x3 convolutions, which reach two tokens. So each layer is one pass
+over a store of tokens: a tile is read with a halo of two tokens, goes through the layer, and is
+written to another store; its share of the sums of the next layer is added on the way. The result
+is that of the whole image, up to rounding (XCiT, arXiv 2106.09681, sections 3.2 and 3.3).
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ..errors import ArgumentError
+from ..models import XCiT
+from ..models.layers import XCABlock
+from ..models.plain import is_plain
+from ..ops.xca import MAX_AMPLIFICATION, mixing
+from .bands import Bands
+from .lazy_maps import LazyMap
+from .moments import covariance_and_mean, sums_of_products
+from .store import TokenStore
+from .windows import Window, grown, tiles
+from .workspace import Workspace
+
+HALO = 2  # tokens that the local interaction reaches
+TILE_TOKENS = 2**14  # tokens of a tile: its intermediate tensors take 150 MB with 384 channels
+MAX_COLUMNS = 256  # tokens; wider images are cut into columns, too
+
+
+class Image(Protocol):
+    """A normalised image of shape (channels, H, W), such as an array, of which windows are read."""
+
+    shape: tuple[int, int, int]
+
+    def __getitem__(self, window: tuple[slice, slice, slice]) -> Tensor: ...
+
+
+class Passes:
+    """The passes of a backbone over an image: the patch embedding, and one for each layer.
+
+    Args:
+        backbone: In evaluation mode.
+        image: The image, which only the first pass reads.
+        workspace: Where the tokens are kept.
+        bands: The rows of this process, in tokens. Default: all.
+        rows: Height of the tiles in tokens, which are then as wide as the image. Default: tiles
+            of about ``TILE_TOKENS`` tokens.
+        statistics_window: Side of the window around a tile, in pixels, over which its attention
+            takes the moments of the tokens. Default: the whole image.
+
+    Raises:
+        ArgumentError: If the backbone or the image cannot be streamed.
+    """
+
+    def __init__(
+        self,
+        backbone: XCiT,
+        image: Image,
+        workspace: Workspace,
+        bands: Bands | None = None,
+        rows: int | None = None,
+        statistics_window: int | None = None,
+    ) -> None:
+        require_streamable(backbone)
+        self.backbone, self.image, self.workspace = backbone, image, workspace
+        backbone.check_size((1, *image.shape))
+        self.size = grid_size(backbone, image.shape)
+        self.bands = bands or Bands(self.size[0])
+        weight = next(backbone.parameters())
+        self.dtype, self.device = weight.dtype, weight.device
+        self.statistics_window = None
+        if statistics_window is not None:
+            self.statistics_window = max(1, statistics_window // backbone.patch_size)
+        self.tile = self._tile(rows)
+        self.count = backbone.out_indices[-1] + 2
+        self._stores: dict[str, TokenStore] = {}
+
+    def _tile(self, rows: int | None) -> tuple[int, int]:
+        H, W = self.size
+        if rows is not None:
+            if rows < 1:
+                raise ArgumentError(f'rows={rows!r} is not a positive number of rows of tokens')
+            return rows, W
+        if self.statistics_window is not None:
+            side = max(1, self.statistics_window // 2)
+            return side, side
+        columns = W if W <= MAX_COLUMNS else -(-W // -(-W // (MAX_COLUMNS // 2)))
+        return max(1, TILE_TOKENS // columns), columns
+
+    @property
+    def own_tiles(self) -> list[Window]:
+        return list(tiles(Window(self.bands.rows, slice(0, self.size[1])), self.tile))
+
+    @property
+    def bytes_needed(self) -> int:
+        """Bytes of the stores of all processes."""
+        H, W = self.size
+        names = {self._name(number) for number in range(self.count)}
+        return len(names) * H * W * self._channels * self.dtype.itemsize
+
+    @property
+    def _channels(self) -> int:
+        return self.backbone.blocks[0].norm1.normalized_shape[0]
+
+    @torch.inference_mode()
+    def run(self) -> Iterator[tuple[int, int]]:
+        """Make the passes that are not finished, and yield the pass and tile after each tile."""
+        done = self.bands.lowest(min(self.workspace.finished, self.count))
+        sums = self.workspace.sums(done) if 0 < done < self.count else None
+        for number in range(done, self.count):
+            store = self._store(number)
+            if number:
+                source = self._store(number - 1)
+                margin = HALO if self.statistics_window is None else self._reach
+                self.bands.borrow(source, grown(self.bands.rows, margin, self.size[0]))
+                sums = yield from self._layer(number, source, store, sums)
+            else:
+                sums = yield from self._embed(store)
+            sums = self.bands.total(sums)
+            self.workspace.finish(number + 1, store, sums)
+            self.bands.wait()  # the next pass overwrites what a repetition of this one needs
+        for name in ('tokens_0', 'tokens_1'):
+            if name in self._stores:
+                self._stores.pop(name).free()
+
+    def _name(self, number: int) -> str:
+        """Return the name of the store that a pass writes: kept for the pyramid, or in turn."""
+        indices = self.backbone.out_indices[self.backbone.start_level :]
+        return f'layer_{number}' if number - 1 in indices else f'tokens_{number % 2}'
+
+    def _store(self, number: int) -> TokenStore:
+        name = self._name(number)
+        if name not in self._stores:
+            shape = self.size[1], self._channels
+            has_to_exist = number < self.workspace.finished
+            self._stores[name] = self.workspace.store(
+                name, self.bands.rows, shape, self.dtype, has_to_exist
+            )
+        return self._stores[name]
+
+    def _embed(self, store: TokenStore) -> Iterator[tuple[int, int]]:
+        """Embed the patches; a token sees 15 pixels (7 with patch size 8) above and left of it."""
+        sums = self._no_sums()
+        P, (_, height, width) = self.backbone.patch_size, self.image.shape
+        for i, window in enumerate(self.own_tiles):
+            outer = Window(*(slice(max(0, span.start - 1), span.stop) for span in window))
+            rows = slice(outer.rows.start * P, min(height, outer.rows.stop * P))
+            columns = slice(outer.columns.start * P, min(width, outer.columns.stop * P))
+            pixels = torch.as_tensor(self.image[:, rows, columns])[None]
+            x = self.backbone.patch_embed(pixels.to(self.device, self.dtype))
+            x = x[(..., *window.within(outer))]
+            x = x + self.backbone.pos_embeder(*self.size, *window)
+            tokens = x[0].permute(1, 2, 0).contiguous()
+            store.write(window, tokens)
+            sums += self._sums_of(0, tokens)
+            yield 0, i
+        return sums
+
+    def _layer(
+        self, number: int, source: TokenStore, store: TokenStore, sums: Tensor
+    ) -> Iterator[tuple[int, int]]:
+        block = self.backbone.blocks[number - 1]
+        matrices = None
+        if self.statistics_window is None:
+            matrices = self._mixing(block, sums, lambda: self._precise_sums(block, source))
+        sums = self._no_sums()
+        for i, window in enumerate(self.own_tiles):
+            if self.statistics_window is None:
+                M, m = matrices
+            else:
+                M, m = self._local_mixing(block, source, window)
+            outer = window.grown(HALO, self.size)
+            x = source.read(outer).to(self.device)
+            tokens = _layer_on_tile(block, x, M, m, window.within(outer))
+            store.write(window, tokens)
+            if number < self.count - 1:
+                sums += self._sums_of(number, tokens)
+            yield number, i
+        return sums
+
+    def _mixing(self, block: XCABlock, sums: Tensor, precise) -> tuple[Tensor, Tensor]:
+        """Return the attention of a layer as an affine map of its tokens."""
+        G, s, N = covariance_and_mean(sums.to(self.device))
+        attn = block.attn
+        parameters = attn.qkv.weight, attn.qkv.bias, attn.temperature
+        parameters = G[None], s[None], N, *parameters, attn.proj.weight, attn.proj.bias
+        limit = MAX_AMPLIFICATION * torch.finfo(self.dtype).eps
+        wide = torch.promote_types(self.dtype, torch.float32)
+        matrices = mixing(*parameters, limit / torch.finfo(wide).eps)
+        if matrices is None:  # the products in the dtype of the tokens lose too many digits
+            G, s, N = covariance_and_mean(precise().to(self.device))
+            matrices = mixing(G[None], s[None], N, *parameters[3:])
+        M, m = matrices
+        return M.mT.to(self.dtype), m.to(self.dtype)
+
+    def _precise_sums(self, block: XCABlock, source: TokenStore) -> Tensor:
+        """Repeat the sums over all tokens with products in float64."""
+        sums = self._no_sums()
+        for window in self.own_tiles:
+            sums += sums_of_products(block.norm1(source.read(window).to(self.device)).double())
+        return self.bands.total(sums)
+
+    @property
+    def _reach(self) -> int:
+        return max(HALO, self.statistics_window)
+
+    def _local_mixing(
+        self, block: XCABlock, source: TokenStore, window: Window
+    ) -> tuple[Tensor, Tensor]:
+        """Return the attention over a window around a tile, moved into the image at its borders."""
+        spans = []
+        for span, n in zip(window, self.size, strict=True):
+            side = min(n, self.statistics_window)
+            start = (span.start + span.stop - side) // 2
+            start = max(0, min(start, n - side))
+            spans.append(slice(start, start + side))
+        tokens = block.norm1(source.read(Window(*spans)).to(self.device))
+        return self._mixing(
+            block, sums_of_products(tokens), lambda: sums_of_products(tokens.double())
+        )
+
+    def _no_sums(self) -> Tensor:
+        C = self._channels
+        return torch.zeros(C + 1, C + 1, dtype=torch.float64, device=self.device)
+
+    def _sums_of(self, number: int, tokens: Tensor) -> Tensor | float:
+        """Return what a tile adds to the sums of a layer."""
+        if self.statistics_window is not None:
+            return 0.0
+        return sums_of_products(self.backbone.blocks[number].norm1(tokens))
+
+    def levels(self) -> tuple[LazyMap, ...]:
+        """Return the maps of the backbone, computed from the stores when they are read."""
+        b = self.backbone
+        levels = (b.fpn1, b.fpn2, b.fpn3, b.fpn4)[b.start_level :]
+        indices = b.out_indices[b.start_level :]
+        strides = (4, 8, 16, 32)[b.start_level :]
+        return tuple(
+            self._level(self._store(index + 1), level, norm, stride)
+            for index, level, norm, stride in zip(
+                indices, levels, b.out_norms, strides, strict=True
+            )
+        )
+
+    def _level(self, store: TokenStore, level, norm, stride: int) -> LazyMap:
+        patch = self.backbone.patch_size
+        size = tuple(n * patch // stride for n in self.size)
+
+        def read(window: Window) -> Tensor:
+            inner, crops = [], []
+            for span in window:
+                start, stop = span.start * stride // patch, -(-span.stop * stride // patch)
+                inner.append(slice(start, stop))
+                first = start * patch // stride
+                crops.append(slice(span.start - first, span.stop - first))
+            x = store.read(Window(*inner)).to(self.device).permute(2, 0, 1)[None]
+            return norm(level(x))[(..., *crops)]
+
+        like = torch.empty(0, dtype=self.dtype, device=self.device)
+        return LazyMap(self._channels, size, like, self.bands, read)
+
+    def borrow(self, needed: slice) -> None:
+        """Copy rows of tokens of other processes that maps are computed from; collective."""
+        for store in self._stores.values():
+            self.bands.borrow(store, needed)
+
+
+def _layer_on_tile(block: XCABlock, x: Tensor, M: Tensor, m: Tensor, inner: Window) -> Tensor:
+    """Compute a layer for tokens (h, w, C), of which the ``inner`` window is right."""
+    h, w, C = x.shape
+    y = block.attend(x.view(1, h * w, C), lambda tokens: torch.baddbmm(m, tokens, M), h, w)
+    return block.mix_channels(y.view(h, w, C)[tuple(inner)].contiguous())
+
+
+def grid_size(backbone: XCiT, shape: Iterable[int]) -> tuple[int, int]:
+    """Return the size in tokens of an image of shape (..., H, W)."""
+    return tuple(-(-n // backbone.patch_size) for n in tuple(shape)[-2:])
+
+
+def require_streamable(backbone: XCiT) -> None:
+    """Refuse a backbone whose layers are more than their weights, or that is in training."""
+    if getattr(type(backbone), 'forward', None) is not XCiT.forward:
+        raise ArgumentError(f'a {type(backbone).__name__} cannot be streamed: it is not an XCiT')
+    if backbone.training:
+        raise ArgumentError('the backbone is in training: call backbone.eval() first')
+    for i, block in enumerate(backbone.blocks[: backbone.out_indices[-1] + 1]):
+        if not (block.can_infer_in_place() and is_plain(block, (XCABlock,))):
+            raise ArgumentError(
+                f'layer {i} cannot be streamed: it has hooks or replaced parts; merge them into '
+                'its weights first'
+            )

@@ -1,0 +1,132 @@
+"""The rows of an image that each of several processes holds, and what they exchange."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ..errors import ArgumentError, UserError, reason
+from .store import TokenStore
+from .windows import Window, length, overlap
+
+
+class Bands:
+    """Bands of rows, one for each process of a group; the whole image for a single process.
+
+    Everything is exchanged in the memory of the CPU: the sums of a layer, C x C numbers, and the
+    rows that a process borrows from its neighbours. All methods but :meth:`share` are collective.
+
+    Args:
+        height: Rows of the image, in tokens.
+        group: The processes. Default: all of them, or this one if it is the only one.
+
+    Raises:
+        ArgumentError: If there are more processes than rows.
+    """
+
+    def __init__(self, height: int, group: dist.ProcessGroup | None = None) -> None:
+        self.height = height
+        self.rank, self.count, self._group = 0, 1, group
+        if dist.is_available() and dist.is_initialized():
+            if dist.get_backend(group) != 'gloo':
+                ranks = None if group is None else dist.get_process_group_ranks(group)
+                self._group = dist.new_group(ranks, backend='gloo')
+            self.rank, self.count = dist.get_rank(self._group), dist.get_world_size(self._group)
+        if self.count > height:
+            raise ArgumentError(
+                f'{self.count} processes cannot share an image of {height} rows of tokens: start '
+                f'at most {height}'
+            )
+
+    @property
+    def rows(self) -> slice:
+        """The rows of this process."""
+        return self.share(self.height)
+
+    def share(self, size: int, rank: int | None = None) -> slice:
+        """Return the part of ``size`` rows that this process or another one has."""
+        rank = self.rank if rank is None else rank
+        return slice(size * rank // self.count, size * (rank + 1) // self.count)
+
+    def total(self, tensor: Tensor) -> Tensor:
+        """Return the sum of the tensors of all processes."""
+        if self.count == 1:
+            return tensor
+        with _dead_processes_named():
+            tensor = tensor.cpu()
+            dist.all_reduce(tensor, group=self._group)
+        return tensor
+
+    def lowest(self, number: int) -> int:
+        """Return the smallest of the numbers of all processes."""
+        if self.count == 1:
+            return number
+        with _dead_processes_named():
+            tensor = torch.tensor(number)
+            dist.all_reduce(tensor, dist.ReduceOp.MIN, group=self._group)
+        return int(tensor)
+
+    def gathered(self, content: object) -> list:
+        """Return what each process has, on the first process; [] on the others."""
+        if self.count == 1:
+            return [content]
+        contents = [None] * self.count if self.rank == 0 else None
+        with _dead_processes_named():
+            dist.gather_object(content, contents, self._global(0), group=self._group)
+        return contents or []
+
+    def from_first(self, content: object) -> object:
+        """Return what the first process has."""
+        if self.count == 1:
+            return content
+        contents = [content]
+        with _dead_processes_named():
+            dist.broadcast_object_list(contents, self._global(0), group=self._group)
+        return contents[0]
+
+    def wait(self) -> None:
+        """Wait until all processes are here."""
+        self.lowest(0)
+
+    def borrow(self, store: TokenStore, needed: slice) -> None:
+        """Copy the rows from ``needed.start`` to ``needed.stop`` that other processes hold."""
+        store.borrowed = []
+        if self.count == 1:
+            return
+        own, everywhere = self.rows, slice(0, store.shape[1])
+        needs = torch.zeros(self.count, 2, dtype=torch.long)
+        needs[self.rank] = torch.tensor([needed.start, needed.stop])
+        needs = self.total(needs).tolist()
+        sent, transfers = [], []
+        with _dead_processes_named():
+            for rank in range(self.count):
+                if rank == self.rank:
+                    continue
+                lent = overlap(own, slice(*needs[rank]))
+                if length(lent):
+                    sent.append(store.read(Window(lent, everywhere)).view(torch.uint8))
+                    transfers.append(dist.isend(sent[-1], self._global(rank), self._group))
+                rows = overlap(needed, self.share(self.height, rank))
+                if length(rows):
+                    tokens = torch.empty(length(rows), *store.shape[1:], dtype=store.dtype)
+                    store.borrowed.append((rows, tokens))
+                    buffer = tokens.view(torch.uint8)
+                    transfers.append(dist.irecv(buffer, self._global(rank), self._group))
+            for transfer in transfers:
+                transfer.wait()
+
+    def _global(self, rank: int) -> int:
+        return rank if self._group is None else dist.get_global_rank(self._group, rank)
+
+
+@contextmanager
+def _dead_processes_named() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        raise UserError(
+            f'another process has ended ({reason(error)}): see its message, and start all again; '
+            'finished layers of a store on the disk are kept'
+        ) from None

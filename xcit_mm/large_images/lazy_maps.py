@@ -1,0 +1,330 @@
+"""Feature maps that are computed window by window, when a window is read.
+
+A neck or a head of mmdet or mmseg that is called with a :class:`LazyMap` returns lazy maps: each
+PyTorch function that it calls is recorded as a function of windows, with the halo that it needs.
+A window of the result equals that window of the result for the whole image. A function whose reach
+is not known here raises a UserError with its name.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..errors import UserError
+from .bands import Bands
+from .windows import Window, length, shifted, tiles
+
+Size = tuple[int, int]
+TILE = 128, 128  # of a map that is read once as a whole
+
+
+class LazyMap:
+    """A map (1, C, H, W) whose windows are computed when they are read.
+
+    Attributes:
+        shape: (1, C, H, W).
+        dtype, device: Of the windows.
+        bands: How the rows of the image are spread over processes.
+    """
+
+    ndim = 4
+
+    def __init__(
+        self,
+        channels: int,
+        size: Size,
+        like: 'Tensor | LazyMap',
+        bands: Bands,
+        read: Callable[[Window], Tensor],
+    ) -> None:
+        self.shape = torch.Size((1, channels, *size))
+        self.dtype, self.device = like.dtype, like.device
+        self.bands = bands
+        self._read = read
+
+    def read(self, window: Window) -> Tensor:
+        """Compute a window, (1, C, h, w), as a new tensor."""
+        return self._read(window)
+
+    def size(self, dim: int | None = None) -> Any:
+        return self.shape if dim is None else self.shape[dim]
+
+    def dim(self) -> int:
+        return 4
+
+    def numel(self) -> int:
+        return self.shape.numel()
+
+    def new_zeros(self, *size: int) -> Tensor:
+        return torch.zeros(*size, dtype=self.dtype, device=self.device)
+
+    def __add__(self, other: 'Tensor | LazyMap | float') -> 'LazyMap':
+        return torch.add(self, other)
+
+    def __mul__(self, other: 'Tensor | LazyMap | float') -> 'LazyMap':
+        return torch.mul(self, other)
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith('__'):  # protocols of Python that a map does not have
+            raise AttributeError(name)
+        raise _unknown(name)
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable, types: Sequence[type], args: tuple = (), kwargs: dict | None = None
+    ) -> 'LazyMap':
+        name = func.__name__
+        if name in POINTWISE:
+            return _pointwise(func, *args, **kwargs or {})
+        if name not in FUNCTIONS:
+            raise _unknown(name)
+        return FUNCTIONS[name](*args, **kwargs or {})
+
+
+def _unknown(name: str) -> UserError:
+    return UserError(
+        f'the model cannot be streamed: it calls {name} of a map, and how far that reaches is not '
+        'known; use --sliced'
+    )
+
+
+def _derived(
+    x: LazyMap, channels: int, size: Size, read: Callable[[Window], Tensor]
+) -> LazyMap:
+    return LazyMap(channels, size, x, x.bands, read)
+
+
+def _pointwise(func: Callable, *args: Any, **kwargs: Any) -> LazyMap:
+    """Apply a function to each pixel of lazy maps of one size, and of tensors with one pixel."""
+    maps = [arg for arg in args if isinstance(arg, LazyMap)]
+    x = maps[0]
+    for arg in args:
+        size = arg.shape[2:] if isinstance(arg, LazyMap) else (1, 1)
+        if isinstance(arg, Tensor) and arg.ndim > 2 and tuple(arg.shape[-2:]) != (1, 1):
+            raise _unknown(f'{func.__name__} with a tensor of shape {tuple(arg.shape)}')
+        if isinstance(arg, LazyMap) and size != x.shape[2:]:
+            raise _unknown(f'{func.__name__} of two sizes')
+
+    def read(window: Window) -> Tensor:
+        values = [a.read(window) if isinstance(a, LazyMap) else a for a in args]
+        return func(*values, **kwargs)
+
+    return _derived(x, max(m.shape[1] for m in maps), x.shape[2:], read)
+
+
+def _cat(tensors: Sequence[LazyMap], dim: int = 0) -> LazyMap:
+    x = tensors[0]
+    if dim not in (1, -3) or any(t.shape[2:] != x.shape[2:] for t in tensors):
+        raise _unknown('cat along other dimensions than the channels')
+    channels = sum(t.shape[1] for t in tensors)
+    return _derived(
+        x, channels, x.shape[2:], lambda window: torch.cat([t.read(window) for t in tensors], 1)
+    )
+
+
+def _conv2d(x, weight, bias=None, stride=1, padding=0, dilation=1, groups=1) -> LazyMap:
+    if padding == 'same':
+        padding = [d * (k - 1) // 2 for d, k in zip(_pair(dilation), weight.shape[2:], strict=True)]
+    geometry = weight.shape[2:], stride, padding, dilation
+
+    def compute(x: Tensor) -> Tensor:
+        return F.conv2d(x, weight, bias, stride, 0, dilation, groups)
+
+    return _sliding(x, weight.shape[0], geometry, 0.0, compute)
+
+
+def _max_pool2d(
+    x, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False
+) -> LazyMap:
+    if ceil_mode or return_indices:
+        raise _unknown('max_pool2d with ceil_mode or indices')
+    stride = stride or kernel_size
+    geometry = kernel_size, stride, padding, dilation
+
+    def compute(x: Tensor) -> Tensor:
+        return F.max_pool2d(x, kernel_size, stride, 0, dilation)
+
+    return _sliding(x, x.shape[1], geometry, -math.inf, compute)
+
+
+def _sliding(
+    x: LazyMap, channels: int, geometry: tuple, fill: float, compute: Callable[[Tensor], Tensor]
+) -> LazyMap:
+    """Slide a kernel over a map that is padded with ``fill`` beyond its borders."""
+    axes = list(zip(*map(_pair, geometry), strict=True))  # (kernel, stride, padding, dilation)
+    size = tuple(
+        (n + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
+        for n, (kernel, stride, padding, dilation) in zip(x.shape[2:], axes, strict=True)
+    )
+
+    def read(window: Window) -> Tensor:
+        spans, pads = [], []
+        for span, n, (kernel, stride, padding, dilation) in zip(
+            window, x.shape[2:], axes, strict=True
+        ):
+            start = span.start * stride - padding
+            stop = (span.stop - 1) * stride - padding + dilation * (kernel - 1) + 1
+            spans.append(slice(max(0, start), min(n, stop)))
+            pads.append((max(0, -start), max(0, stop - n)))
+        values = x.read(Window(*spans))
+        if any(map(any, pads)):
+            values = F.pad(values, (*pads[1], *pads[0]), value=fill)
+        return compute(values)
+
+    return _derived(x, channels, size, read)
+
+
+def _conv_transpose2d(
+    x, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1
+) -> LazyMap:
+    geometry = weight.shape[2:], stride, padding, dilation, output_padding
+    axes = list(zip(*map(_pair, geometry), strict=True))
+    size = tuple(
+        (n - 1) * stride - 2 * padding + dilation * (kernel - 1) + extra + 1
+        for n, (kernel, stride, padding, dilation, extra) in zip(x.shape[2:], axes, strict=True)
+    )
+
+    def read(window: Window) -> Tensor:
+        spans, crops, missing = [], [], []
+        for span, n, (kernel, stride, padding, dilation, _) in zip(
+            window, x.shape[2:], axes, strict=True
+        ):
+            # Output i gets input j if i = j * stride - padding + dilation * k for a k < kernel.
+            first = -(-(span.start + padding - dilation * (kernel - 1)) // stride)
+            start, stop = max(0, first), min(n, (span.stop - 1 + padding) // stride + 1)
+            spans.append(slice(start, stop))
+            crop = shifted(span, padding - start * stride)
+            crops.append(crop)
+            missing.append(crop.stop - ((stop - start - 1) * stride + dilation * (kernel - 1) + 1))
+        y = F.conv_transpose2d(
+            x.read(Window(*spans)),
+            weight,
+            bias,
+            stride,
+            0,
+            [max(0, m) for m in missing],
+            groups,
+            dilation,
+        )
+        return y[(..., *crops)]
+
+    return _derived(x, weight.shape[1] * groups, size, read)
+
+
+def _interpolate(
+    x,
+    size=None,
+    scale_factor=None,
+    mode='nearest',
+    align_corners=None,
+    recompute_scale_factor=None,
+    antialias=False,
+) -> LazyMap:
+    if mode not in ('nearest', 'bilinear') or antialias:
+        raise _unknown(f'interpolate with mode={mode!r}, antialias={antialias}')
+    ins = tuple(x.shape[2:])
+    factors = (None, None) if scale_factor is None else _pair(scale_factor)
+    if size is None:
+        size = tuple(math.floor(n * f) for n, f in zip(ins, factors, strict=True))
+    outs = tuple(map(int, _pair(size)))
+    if recompute_scale_factor:
+        factors = None, None
+    if mode == 'nearest':
+        index = [_nearest(*axis, x) for axis in zip(ins, outs, factors, strict=True)]
+
+        def read(window: Window) -> Tensor:
+            rows, columns = (i[span] for i, span in zip(index, window, strict=True))
+            inner = Window(*(slice(int(i[0]), int(i[-1]) + 1) for i in (rows, columns)))
+            values = x.read(inner)
+            values = values.index_select(2, (rows - inner.rows.start).to(x.device))
+            return values.index_select(3, (columns - inner.columns.start).to(x.device))
+
+    else:
+        axes = list(zip(ins, outs, factors, strict=True))
+
+        def read(window: Window) -> Tensor:
+            (rows, A), (columns, B) = (
+                _linear(span, *axis, bool(align_corners), x)
+                for span, axis in zip(window, axes, strict=True)
+            )
+            values = x.read(Window(rows, columns)).to(A.dtype)
+            return (A @ values @ B.mT).to(x.dtype)
+
+    return _derived(x, x.shape[1], outs, read)
+
+
+def _nearest(n: int, size: int, factor: float | None, like: LazyMap) -> Tensor:
+    """Return the pixel of n pixels that each of ``size`` pixels takes, as PyTorch chooses it."""
+    dtype = torch.promote_types(like.dtype, torch.float32)
+    pixels = torch.arange(n, dtype=dtype).view(1, 1, n)
+    if factor is None:
+        return F.interpolate(pixels, size).long().flatten()
+    return F.interpolate(pixels, scale_factor=factor).long().flatten()
+
+
+def _linear(
+    span: slice, n: int, size: int, factor: float | None, align_corners: bool, like: LazyMap
+) -> tuple[slice, Tensor]:
+    """Return the pixels that a span of a resized axis needs, and their weights."""
+    dtype = torch.promote_types(like.dtype, torch.float32)
+    place = torch.arange(span.start, span.stop, dtype=dtype)
+    if align_corners:
+        place = place * ((n - 1) / (size - 1) if size > 1 else 0.0)
+    else:
+        place = ((place + 0.5) * (n / size if factor is None else 1 / factor) - 0.5).clamp_min(0)
+    lower = place.long().clamp_max(n - 1)
+    upper = (lower + 1).clamp_max(n - 1)
+    pixels = slice(int(lower[0]), int(upper[-1]) + 1)
+    weight = (place - lower).clamp(0, 1)[:, None]
+    matrix = torch.zeros(length(span), length(pixels), dtype=dtype)
+    matrix.scatter_add_(1, (lower - pixels.start)[:, None], 1 - weight)
+    matrix.scatter_add_(1, (upper - pixels.start)[:, None], weight)
+    return pixels, matrix.to(like.device)
+
+
+def _adaptive_avg_pool2d(x: LazyMap, output_size: int | Size) -> LazyMap:
+    """Pool a map to a few pixels, which takes a pass over the whole map."""
+    outs = _pair(output_size)
+    pools = [_pooling(n, out) for n, out in zip(x.shape[2:], outs, strict=True)]
+    sums = torch.zeros(x.shape[1], *outs, dtype=torch.float64)
+    own = Window(x.bands.share(x.shape[2]), slice(0, x.shape[3]))
+    for window in tiles(own, TILE):
+        A, B = (pool[:, span] for pool, span in zip(pools, window, strict=True))
+        sums += A @ x.read(window)[0].double().cpu() @ B.mT
+    area = pools[0].sum(1)[:, None] * pools[1].sum(1)
+    means = (x.bands.total(sums) / area).to(x.dtype)[None].to(x.device)
+    return _derived(x, x.shape[1], outs, lambda window: means[(..., *window)].clone())
+
+
+def _pooling(n: int, out: int) -> Tensor:
+    """Return which of n pixels belong to each of ``out`` pixels, (out, n) of 0 and 1."""
+    pixel, bin = torch.arange(n), torch.arange(out)[:, None]
+    starts, stops = bin * n // out, -(-(bin + 1) * n // out)
+    return ((pixel >= starts) & (pixel < stops)).double()
+
+
+def _pair(value: Any) -> tuple:
+    return tuple(value) if isinstance(value, (tuple, list, torch.Size)) else (value, value)
+
+
+# By the names of PyTorch's functions. Those that act on each pixel alone need no halo.
+POINTWISE = {
+    *('add', 'sub', 'mul', 'div', 'exp', 'clamp', 'sigmoid', 'tanh', 'batch_norm'),
+    *('relu', 'relu_', 'relu6', 'leaky_relu', 'gelu', 'silu', 'hardswish', 'hardsigmoid'),
+    *('dropout', 'dropout2d'),
+}
+FUNCTIONS = {
+    'adaptive_avg_pool2d': _adaptive_avg_pool2d,
+    'cat': _cat,
+    'conv2d': _conv2d,
+    'conv_transpose2d': _conv_transpose2d,
+    'interpolate': _interpolate,
+    'max_pool2d': _max_pool2d,
+    'type_as': lambda tensor, x: tensor.to(x.device, x.dtype),
+}

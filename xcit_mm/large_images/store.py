@@ -1,0 +1,85 @@
+"""Tokens of an image, in memory or in files, of which windows are read and written."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .windows import Window, length, overlap, shifted
+
+
+class TokenStore:
+    """Rows of tokens (H, W, C), in memory, or in a file if ``path`` is not None.
+
+    Only the windows that are read and written are mapped into memory, so a file does not count as
+    memory of the process. A process that holds a band of an image keeps rows of the neighbours
+    beside its own; see :class:`xcit_mm.large_images.bands.Bands`.
+
+    Args:
+        rows: The rows of the image that this process holds.
+        shape: (W, C).
+    """
+
+    def __init__(
+        self, rows: slice, shape: tuple[int, int], dtype: torch.dtype, path: Path | None = None
+    ) -> None:
+        self.rows, self.path, self.dtype = rows, path, dtype
+        self.shape = (length(rows), *shape)
+        self.borrowed: list[tuple[slice, Tensor]] = []  # rows of other processes
+        if path is None:
+            self._tokens = torch.empty(self.shape, dtype=dtype)
+        else:
+            size = self.shape[0] * self._bytes_of_row
+            with path.open('r+b' if path.exists() else 'w+b') as file:
+                if os.fstat(file.fileno()).st_size != size:
+                    file.truncate(0)
+                    os.posix_fallocate(file.fileno(), 0, size)  # a full disk shows here
+
+    @property
+    def _bytes_of_row(self) -> int:
+        return self.shape[1] * self.shape[2] * self.dtype.itemsize
+
+    def read(self, window: Window) -> Tensor:
+        """Return a copy of a window, (h, w, C); its rows may be borrowed ones."""
+        parts = []
+        own = overlap(window.rows, self.rows)
+        if length(own):
+            with_own = self._mapped(own)[:, window.columns]
+            parts.append((own.start, with_own))
+        for rows, tokens in self.borrowed:
+            shared = overlap(window.rows, rows)
+            if length(shared):
+                part = tokens[shared.start - rows.start : shared.stop - rows.start]
+                parts.append((shared.start, part[:, window.columns]))
+        parts.sort(key=lambda part: part[0])
+        tokens = [part for _, part in parts]
+        if sum(map(len, tokens)) != length(window.rows):
+            raise IndexError(f'rows {window.rows} are not all in {self.rows} or borrowed')
+        return torch.cat(tokens) if len(tokens) > 1 else tokens[0].clone()
+
+    def write(self, window: Window, tokens: Tensor) -> None:
+        """Write tokens (h, w, C) to a window of own rows."""
+        self._mapped(window.rows)[:, window.columns] = tokens
+
+    def sync(self) -> None:
+        """Wait until the file is on the disk."""
+        if self.path is not None:
+            with self.path.open('r+b') as file:
+                os.fsync(file.fileno())
+
+    def free(self) -> None:
+        """Give memory or disk space back."""
+        self._tokens = None
+        self.borrowed = []
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+
+    def _mapped(self, rows: slice) -> Tensor:
+        rows = shifted(rows, -self.rows.start)
+        if self.path is None:
+            return self._tokens[rows]
+        size = length(rows) * self._bytes_of_row
+        mapped = np.memmap(self.path, np.uint8, 'r+', rows.start * self._bytes_of_row, (size,))
+        return torch.from_numpy(mapped).view(self.dtype).view(length(rows), *self.shape[1:])

@@ -1,0 +1,94 @@
+"""The four maps of a backbone for an image of any size."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import distributed
+
+from ..errors import ArgumentError
+from ..models import XCiT
+from .backbone import Image, Passes, grid_size
+from .bands import Bands
+from .lazy_maps import LazyMap
+from .memory import free_memory
+from .windows import Window, tiles
+from .workspace import Workspace
+
+LEVEL_TILE = 256, 256  # pixels of a map that are written at a time
+
+
+@torch.inference_mode()
+def stream(
+    backbone: XCiT,
+    image: Image,
+    rows: int | None = None,
+    memory: int | None = None,
+    store: str | Path | None = None,
+    group: distributed.ProcessGroup | None = None,
+) -> list[np.ndarray]:
+    """Compute the maps of a backbone for an image that does not fit into memory as a whole.
+
+    They equal ``backbone(image[None])`` up to rounding. Each layer is computed tile by tile, and
+    its attention sees the whole image (see :class:`xcit_mm.large_images.backbone.Passes`). If
+    ``torch.distributed`` is initialised, each process computes a band of rows of the image.
+
+    Args:
+        backbone: An XCiT in evaluation mode, in float32, float64, bfloat16 or float16.
+        image: The normalised image: an array, a memory map, a tensor, or any object with a
+            ``shape`` whose windows ``image[:, top:bottom, left:right]`` are such arrays.
+        rows: Height of the tiles in tokens, which are then as wide as the image. Default: tiles
+            of about 16,000 tokens.
+        memory: Bytes that tokens and maps may take in memory. If they need more, they go into
+            files in ``store``. Default: half of the memory that is free.
+        store: A folder for these files. Afterwards, it holds the maps.
+        group: The processes that share the image. Default: all.
+
+    Returns:
+        The maps at strides 4, 8, 16 and 32 (without those below ``start_level``), each (C, H_i,
+        W_i) in the dtype of the backbone (float32 for bfloat16, which NumPy lacks). Memory maps
+        of files if they do not fit. With several processes, the rows of this process: the share
+        ``H_i * rank // count`` to ``H_i * (rank + 1) // count``.
+
+    Raises:
+        ValueError: If the backbone cannot be streamed, or an argument is invalid.
+        UserError: If the memory is too small and ``store`` is None, or the disk too small.
+    """
+    bands = Bands(grid_size(backbone, image.shape)[0], group)
+    passes = Passes(backbone, image, Workspace(), bands, rows)
+    dtype = torch.float32 if passes.dtype == torch.bfloat16 else passes.dtype
+    levels = passes.levels()
+    needed = passes.bytes_needed + sum(m.numel() * dtype.itemsize for m in levels)
+    if bands.lowest(needed <= (free_memory() // 2 if memory is None else memory)):
+        store = None
+    elif store is None:
+        raise ArgumentError(
+            f'the tokens and maps need {needed / 2**30:.1f} GiB, more than memory={memory}: name a '
+            'folder for them with store=DIR'
+        )
+    else:
+        store = Path(store, f'band_{bands.rank}_of_{bands.count}')
+        passes.workspace = Workspace(store / 'tokens')
+        passes.workspace.require_space(needed)
+    for _ in passes.run():
+        pass
+    reach = 32 // min(32, backbone.patch_size)  # a map at stride 32 pools several tokens
+    passes.borrow(slice(max(0, bands.rows.start - reach), bands.rows.stop + reach))
+    maps = [
+        _written(level, dtype, store and store / f'map_{i}.npy') for i, level in enumerate(levels)
+    ]
+    passes.workspace.remove()
+    return maps
+
+
+def _written(level: LazyMap, dtype: torch.dtype, path: Path | None) -> np.ndarray:
+    _, C, H, W = level.shape
+    own = Window(level.bands.share(H), slice(0, W))
+    shape, kind = (C, *own.size), torch.empty(0, dtype=dtype).numpy().dtype
+    if path is None:
+        array = np.empty(shape, kind)
+    else:
+        array = np.lib.format.open_memmap(path, 'w+', kind, shape)
+    for window in tiles(own, LEVEL_TILE):
+        array[(slice(None), *window.within(own))] = level.read(window)[0].to(dtype).cpu().numpy()
+    return array

@@ -1,0 +1,57 @@
+"""Windows of images and maps, and the tiles that cover them."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+
+class Window(NamedTuple):
+    """Rows and columns of an image or a map, as slices with a start and a stop."""
+
+    rows: slice
+    columns: slice
+
+    @property
+    def size(self) -> tuple[int, int]:
+        return tuple(length(span) for span in self)
+
+    def grown(self, margin: int, size: tuple[int, int]) -> 'Window':
+        """Return the window with a margin on each side, cut at the borders of a map."""
+        return Window(*(grown(span, margin, n) for span, n in zip(self, size, strict=True)))
+
+    def within(self, outer: 'Window') -> 'Window':
+        """Return the same window in coordinates of an outer one."""
+        return Window(*(shifted(span, -o.start) for span, o in zip(self, outer, strict=True)))
+
+
+def length(span: slice) -> int:
+    return span.stop - span.start
+
+
+def shifted(span: slice, offset: int) -> slice:
+    return slice(span.start + offset, span.stop + offset)
+
+
+def grown(span: slice, margin: int, size: int) -> slice:
+    return slice(max(0, span.start - margin), min(size, span.stop + margin))
+
+
+def overlap(a: slice, b: slice) -> slice:
+    """Return what two spans share; a span of length 0 if they share nothing."""
+    start = max(a.start, b.start)
+    return slice(start, max(start, min(a.stop, b.stop)))
+
+
+def whole(size: tuple[int, int]) -> Window:
+    return Window(*(slice(0, n) for n in size))
+
+
+def tiles(area: Window, tile: tuple[int, int]) -> Iterator[Window]:
+    """Cover an area with tiles of at most (h, w), row by row."""
+    for rows in _parts(area.rows, tile[0]):
+        for columns in _parts(area.columns, tile[1]):
+            yield Window(rows, columns)
+
+
+def _parts(span: slice, size: int) -> Iterator[slice]:
+    for start in range(span.start, span.stop, size):
+        yield slice(start, min(start + size, span.stop))
