@@ -7,11 +7,12 @@ written to another store; its share of the sums of the next layer is added on th
 is that of the whole image, up to rounding (XCiT, arXiv 2106.09681, sections 3.2 and 3.3).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ..errors import ArgumentError
 from ..models import XCiT
@@ -36,6 +37,16 @@ class Image(Protocol):
     shape: tuple[int, int, int]
 
     def __getitem__(self, window: tuple[slice, slice, slice]) -> Tensor: ...
+
+
+class Progress(Protocol):
+    """A function that yields the tiles of a pass, and shows on the way how far it is."""
+
+    def __call__(self, tiles: Sequence[Window], what: str) -> Iterable[Window]: ...
+
+
+def no_progress(tiles: Sequence[Window], what: str) -> Iterable[Window]:
+    return tiles
 
 
 class Passes:
@@ -77,6 +88,7 @@ class Passes:
         self.tile = self._tile(rows)
         self.count = backbone.out_indices[-1] + 2
         self._stores: dict[str, TokenStore] = {}
+        self._rows_read: list[slice] | None = None
 
     def _tile(self, rows: int | None) -> tuple[int, int]:
         H, W = self.size
@@ -106,8 +118,8 @@ class Passes:
         return self.backbone.blocks[0].norm1.normalized_shape[0]
 
     @torch.inference_mode()
-    def run(self) -> Iterator[tuple[int, int]]:
-        """Make the passes that are not finished, and yield the pass and tile after each tile."""
+    def run(self, progress: Progress = no_progress) -> None:
+        """Make the passes that are not finished."""
         done = self.bands.lowest(min(self.workspace.finished, self.count))
         sums = self.workspace.sums(done) if 0 < done < self.count else None
         for number in range(done, self.count):
@@ -116,9 +128,9 @@ class Passes:
                 source = self._store(number - 1)
                 margin = HALO if self.statistics_window is None else self._reach
                 self.bands.borrow(source, grown(self.bands.rows, margin, self.size[0]))
-                sums = yield from self._layer(number, source, store, sums)
+                sums = self._layer(number, source, store, sums, progress)
             else:
-                sums = yield from self._embed(store)
+                sums = self._embed(store, progress)
             sums = self.bands.total(sums)
             self.workspace.finish(number + 1, store, sums)
             self.bands.wait()  # the next pass overwrites what a repetition of this one needs
@@ -141,11 +153,11 @@ class Passes:
             )
         return self._stores[name]
 
-    def _embed(self, store: TokenStore) -> Iterator[tuple[int, int]]:
+    def _embed(self, store: TokenStore, progress: Progress) -> Tensor:
         """Embed the patches; a token sees 15 pixels (7 with patch size 8) above and left of it."""
         sums = self._no_sums()
         P, (_, height, width) = self.backbone.patch_size, self.image.shape
-        for i, window in enumerate(self.own_tiles):
+        for window in progress(self.own_tiles, 'patches'):
             outer = Window(*(slice(max(0, span.start - 1), span.stop) for span in window))
             rows = slice(outer.rows.start * P, min(height, outer.rows.stop * P))
             columns = slice(outer.columns.start * P, min(width, outer.columns.stop * P))
@@ -156,18 +168,22 @@ class Passes:
             tokens = x[0].permute(1, 2, 0).contiguous()
             store.write(window, tokens)
             sums += self._sums_of(0, tokens)
-            yield 0, i
         return sums
 
     def _layer(
-        self, number: int, source: TokenStore, store: TokenStore, sums: Tensor
-    ) -> Iterator[tuple[int, int]]:
+        self,
+        number: int,
+        source: TokenStore,
+        store: TokenStore,
+        sums: Tensor,
+        progress: Progress,
+    ) -> Tensor:
         block = self.backbone.blocks[number - 1]
         matrices = None
         if self.statistics_window is None:
             matrices = self._mixing(block, sums, lambda: self._precise_sums(block, source))
         sums = self._no_sums()
-        for i, window in enumerate(self.own_tiles):
+        for window in progress(self.own_tiles, f'layer {number} of {self.count - 1}'):
             if self.statistics_window is None:
                 M, m = matrices
             else:
@@ -178,10 +194,11 @@ class Passes:
             store.write(window, tokens)
             if number < self.count - 1:
                 sums += self._sums_of(number, tokens)
-            yield number, i
         return sums
 
-    def _mixing(self, block: XCABlock, sums: Tensor, precise) -> tuple[Tensor, Tensor]:
+    def _mixing(
+        self, block: XCABlock, sums: Tensor, precise: Callable[[], Tensor]
+    ) -> tuple[Tensor, Tensor]:
         """Return the attention of a layer as an affine map of its tokens."""
         G, s, N = covariance_and_mean(sums.to(self.device))
         attn = block.attn
@@ -256,14 +273,28 @@ class Passes:
                 inner.append(slice(start, stop))
                 first = start * patch // stride
                 crops.append(slice(span.start - first, span.stop - first))
-            x = store.read(Window(*inner)).to(self.device).permute(2, 0, 1)[None]
+            if self._rows_read is None:
+                x = store.read(Window(*inner)).to(self.device)
+            else:  # in FakeTensorMode
+                self._rows_read.append(inner[0])
+                x = torch.empty(*Window(*inner).size, self._channels, dtype=self.dtype)
+            x = x.permute(2, 0, 1)[None]
             return norm(level(x))[(..., *crops)]
 
         like = torch.empty(0, dtype=self.dtype, device=self.device)
         return LazyMap(self._channels, size, like, self.bands, read)
 
+    def rows_read(self, read: Callable[[], object]) -> slice:
+        """Return the rows of tokens from which something is computed, without computing it."""
+        self._rows_read = []
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            read()
+        rows, self._rows_read = self._rows_read, None
+        return slice(min(span.start for span in rows), max(span.stop for span in rows))
+
     def borrow(self, needed: slice) -> None:
         """Copy rows of tokens of other processes that maps are computed from; collective."""
+        needed = grown(needed, 0, self.size[0])
         for store in self._stores.values():
             self.bands.borrow(store, needed)
 

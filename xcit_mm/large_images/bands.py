@@ -68,6 +68,10 @@ class Bands:
             dist.all_reduce(tensor, dist.ReduceOp.MIN, group=self._group)
         return int(tensor)
 
+    def highest(self, number: int) -> int:
+        """Return the largest of the numbers of all processes."""
+        return -self.lowest(-number)
+
     def gathered(self, content: object) -> list:
         """Return what each process has, on the first process; [] on the others."""
         if self.count == 1:

@@ -7,7 +7,10 @@ is not known here raises a UserError with its name.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,6 +22,8 @@ from .bands import Bands
 from .windows import Window, length, shifted, tiles
 
 Size = tuple[int, int]
+# What was read of the maps that several others read, by map and window.
+_known: ContextVar[dict | None] = ContextVar('known', default=None)
 TILE = 128, 128  # of a map that is read once as a whole
 
 
@@ -44,11 +49,18 @@ class LazyMap:
         self.shape = torch.Size((1, channels, *size))
         self.dtype, self.device = like.dtype, like.device
         self.bands = bands
+        self.uses = 0  # by other maps
         self._read = read
 
     def read(self, window: Window) -> Tensor:
-        """Compute a window, (1, C, h, w), as a new tensor."""
-        return self._read(window)
+        """Compute a window, (1, C, h, w)."""
+        known = _known.get()
+        if known is None or self.uses < 2:
+            return self._read(window)
+        key = id(self), *((span.start, span.stop) for span in window)
+        if key not in known:
+            known[key] = self._read(window)
+        return known[key]
 
     def size(self, dim: int | None = None) -> Any:
         return self.shape if dim is None else self.shape[dim]
@@ -71,6 +83,8 @@ class LazyMap:
     __radd__, __rmul__ = __add__, __mul__
 
     def __getattr__(self, name: str) -> Any:
+        if name in POINTWISE:
+            return partial(_pointwise, getattr(Tensor, name), self)
         if name.startswith('__'):  # protocols of Python that a map does not have
             raise AttributeError(name)
         raise _unknown(name)
@@ -80,11 +94,24 @@ class LazyMap:
         cls, func: Callable, types: Sequence[type], args: tuple = (), kwargs: dict | None = None
     ) -> 'LazyMap':
         name = func.__name__
+        for arg in args[0] if name == 'cat' else args:
+            if isinstance(arg, LazyMap):
+                arg.uses += 1
         if name in POINTWISE:
             return _pointwise(func, *args, **kwargs or {})
         if name not in FUNCTIONS:
             raise _unknown(name)
         return FUNCTIONS[name](*args, **kwargs or {})
+
+
+@contextmanager
+def reading_together() -> Iterator[None]:
+    """Compute a window that several maps need only once, within a ``with`` block."""
+    token = _known.set({})
+    try:
+        yield
+    finally:
+        _known.reset(token)
 
 
 def _unknown(name: str) -> UserError:
@@ -94,9 +121,7 @@ def _unknown(name: str) -> UserError:
     )
 
 
-def _derived(
-    x: LazyMap, channels: int, size: Size, read: Callable[[Window], Tensor]
-) -> LazyMap:
+def _derived(x: LazyMap, channels: int, size: Size, read: Callable[[Window], Tensor]) -> LazyMap:
     return LazyMap(channels, size, x, x.bands, read)
 
 
@@ -104,6 +129,7 @@ def _pointwise(func: Callable, *args: Any, **kwargs: Any) -> LazyMap:
     """Apply a function to each pixel of lazy maps of one size, and of tensors with one pixel."""
     maps = [arg for arg in args if isinstance(arg, LazyMap)]
     x = maps[0]
+    kwargs.pop('inplace', None)  # a window may be read by others, too
     for arg in args:
         size = arg.shape[2:] if isinstance(arg, LazyMap) else (1, 1)
         if isinstance(arg, Tensor) and arg.ndim > 2 and tuple(arg.shape[-2:]) != (1, 1):
@@ -308,8 +334,8 @@ def _pair(value: Any) -> tuple:
 # By the names of PyTorch's functions. Those that act on each pixel alone need no halo.
 POINTWISE = {
     *('add', 'sub', 'mul', 'div', 'exp', 'clamp', 'sigmoid', 'tanh', 'batch_norm'),
-    *('relu', 'relu_', 'relu6', 'leaky_relu', 'gelu', 'silu', 'hardswish', 'hardsigmoid'),
-    *('dropout', 'dropout2d'),
+    *('relu', 'relu6', 'leaky_relu', 'gelu', 'silu', 'hardswish', 'hardsigmoid'),
+    *('dropout', 'dropout2d', 'float'),
 }
 FUNCTIONS = {
     'adaptive_avg_pool2d': _adaptive_avg_pool2d,

@@ -70,10 +70,9 @@ def stream(
         store = Path(store, f'band_{bands.rank}_of_{bands.count}')
         passes.workspace = Workspace(store / 'tokens')
         passes.workspace.require_space(needed)
-    for _ in passes.run():
-        pass
+    passes.run()
     reach = 32 // min(32, backbone.patch_size)  # a map at stride 32 pools several tokens
-    passes.borrow(slice(max(0, bands.rows.start - reach), bands.rows.stop + reach))
+    passes.borrow(slice(bands.rows.start - reach, bands.rows.stop + reach))
     maps = [
         _written(level, dtype, store and store / f'map_{i}.npy') for i, level in enumerate(levels)
     ]

@@ -63,7 +63,9 @@ class Workspace:
         try:
             return json.loads(path.read_text()) if path.exists() else None
         except (OSError, ValueError) as error:
-            raise UserError(f'{path} cannot be read ({reason(error)}): remove {self.folder}') from None
+            raise UserError(
+                f'{path} cannot be read ({reason(error)}): remove {self.folder}'
+            ) from None
 
     def require_space(self, size: int) -> None:
         """Refuse a disk without room for ``size`` bytes, of which some may be there already."""
@@ -92,7 +94,9 @@ class Workspace:
             raise UserError(f'{path} is missing: remove {self.folder}, and start again')
         return TokenStore(rows, shape, dtype, path)
 
-    def finish(self, number: int, store: TokenStore | None = None, sums: Tensor | None = None) -> None:
+    def finish(
+        self, number: int, store: TokenStore | None = None, sums: Tensor | None = None
+    ) -> None:
         """Record that a pass is finished, with the store that it wrote and its sums."""
         self.finished = number
         if self.folder is None:

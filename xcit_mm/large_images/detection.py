@@ -1,0 +1,316 @@
+"""Objects of an image of any size, found on maps that saw the whole image.
+
+The tiles share out the anchors: each belongs to one tile, and its scores and deltas are those of
+the whole image. The proposals of a tile read the maps wherever they reach. The boxes of all tiles
+go through one non-maximum suppression, so no seam hides an object or shows it twice.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from mmengine.config import ConfigDict
+from mmengine.structures import InstanceData
+from torch import Tensor, nn
+
+from ..errors import UserError
+from .backbone import Passes, Progress, no_progress
+from .bands import Bands
+from .lazy_maps import LazyMap, reading_together
+from .windows import Window, tiles
+
+TILE = 1024  # pixels; the numbers of proposals in configs are meant for images of about this size
+MAX_OBJECTS = 2**31  # of a tile, after its proposals
+CHUNK = 256  # objects whose masks are computed together
+MARGIN = 3  # pixels of a map beyond a box that its samples may read
+COARSEST = 32  # stride of the coarsest map that RoI extractors read
+
+
+class Objects(NamedTuple):
+    """The n objects of an image, by decreasing score.
+
+    Attributes:
+        boxes: (n, 4), left, top, right and bottom in pixels.
+        scores: (n,).
+        labels: (n,).
+        masks: Of each object the window of its mask, and the mask (h, w) in it; None for a model
+            without masks.
+    """
+
+    boxes: np.ndarray
+    scores: np.ndarray
+    labels: np.ndarray
+    masks: list[tuple[Window, np.ndarray]] | None
+
+
+def require_detector(model: nn.Module) -> None:
+    """Refuse a detector whose objects cannot be found on windows of its maps."""
+    from mmdet.models import SingleStageDetector, TwoStageDetector
+    from mmdet.models.dense_heads.base_dense_head import BaseDenseHead
+    from mmdet.models.roi_heads import CascadeRoIHead, StandardRoIHead
+
+    kind = type(model)
+    part = kind
+    if kind.predict is TwoStageDetector.predict:
+        part = type(model.roi_head)
+        if any(
+            part.predict_bbox is known.predict_bbox and part.predict_mask is known.predict_mask
+            for known in (StandardRoIHead, CascadeRoIHead)
+        ):
+            return
+    elif kind.predict is SingleStageDetector.predict:
+        part = type(model.bbox_head)
+        predict = getattr(part, 'predict', None)
+        if predict is BaseDenseHead.predict and not model.with_mask:
+            by_feat = part.predict_by_feat, part._bbox_post_process
+            known = BaseDenseHead.predict_by_feat, BaseDenseHead._bbox_post_process
+            if by_feat == known:
+                return
+    raise UserError(
+        f'the model cannot be streamed: what a {part.__name__} reads of its maps is not known; '
+        'use --sliced'
+    )
+
+
+@torch.inference_mode()
+def detect(
+    model: nn.Module,
+    passes: Passes,
+    size: tuple[int, int],
+    score_thr: float = 0.0,
+    progress: Progress = no_progress,
+) -> Objects | None:
+    """Detect the objects of an image whose tokens are in the stores of ``passes``.
+
+    Args:
+        model: A detector of mmdet that :func:`require_detector` accepts.
+        passes: After its run.
+        size: (H, W) of the image without padding.
+        score_thr: Objects with lower scores are left out. The config may have a higher threshold.
+
+    Returns:
+        The objects on the first process, None on the others.
+    """
+    levels = passes.levels()
+    pyramid = model.neck(levels) if model.with_neck else levels
+    has_rois = hasattr(model, 'roi_head')
+    cfg = model.test_cfg.rcnn if has_rois else model.test_cfg
+    cfg = ConfigDict(cfg)
+    cfg.update(score_thr=max(score_thr, cfg.get('score_thr', 0.0)), max_per_img=MAX_OBJECTS)
+    head = model.rpn_head if has_rois else model.bbox_head
+    dense_cfg, options = (model.test_cfg.rpn, {}) if has_rois else (cfg, dict(with_nms=False))
+    found, reach = _on_anchors(head, pyramid, passes, dense_cfg, options, progress)
+    for instances in found:
+        _clip(instances.bboxes, size)
+    if not has_rois:
+        return _merged(passes.bands, found, cfg)
+
+    meta = dict(img_shape=size, ori_shape=size, scale_factor=(1.0, 1.0))
+    without_nms = ConfigDict(cfg, nms=dict(type='nms', iou_threshold=1.0))
+    maps = tuple(map(_RoISource, pyramid))
+    with _reading_windows(model.roi_head):
+        _borrow_around(passes, [instances.bboxes for instances in found], reach)
+        found = [
+            model.roi_head.predict_bbox(maps, [meta], [proposals], without_nms)[0]
+            for proposals in progress(found, 'boxes')
+        ]
+        objects = passes.bands.from_first(_merged(passes.bands, found, cfg))
+        if not model.roi_head.with_mask:
+            return objects
+        groups = _groups_of(passes.bands, objects.boxes, size)
+        boxes = [torch.from_numpy(objects.boxes[group]).to(passes.device) for group in groups]
+        _borrow_around(passes, boxes, reach)
+        masks = {}
+        for group, group_boxes in progress(list(zip(groups, boxes, strict=True)), 'masks'):
+            labels = torch.from_numpy(objects.labels[group]).to(passes.device)
+            of_group = _masks(model.roi_head, maps, group_boxes, labels, size)
+            masks.update(zip(group.tolist(), of_group, strict=True))
+    everywhere = passes.bands.gathered(masks)
+    if not everywhere:
+        return None
+    masks = {number: mask for part in everywhere for number, mask in part.items()}
+    return objects._replace(masks=[masks[i] for i in range(len(objects.scores))])
+
+
+def _on_anchors(
+    head: nn.Module,
+    pyramid: Sequence[LazyMap],
+    passes: Passes,
+    cfg: ConfigDict,
+    options: dict[str, Any],
+    progress: Progress,
+) -> tuple[list[InstanceData], int]:
+    """Return what the dense head finds on the anchors of each tile, and its reach in tokens."""
+    outputs = head(tuple(pyramid))  # lists of maps, one for each level
+    strides = [max(stride) for stride in head.prior_generator.strides]
+    side = -(-TILE // max(strides)) * max(strides)
+    extent = [
+        max(n * s for n, s in zip(sizes, strides, strict=True))
+        for sizes in zip(*(m.shape[2:] for m in outputs[0]), strict=True)
+    ]
+    rows = passes.bands.share(-(-extent[0] // side))
+    area = Window(slice(rows.start * side, rows.stop * side), slice(0, extent[1]))
+    own_tiles = list(tiles(area, (side, side)))
+
+    def read(tile: Window) -> list[list[Tensor]]:
+        windows = [_on_level(tile, side, stride, m) for stride, m in zip(strides, outputs[0])]
+        with reading_together():
+            return [
+                [m.read(window) for m, window in zip(maps, windows, strict=True)]
+                for maps in outputs
+            ]
+
+    patch, own = passes.backbone.patch_size, passes.bands.rows
+    reach = 0
+    if passes.bands.count > 1:
+        needed = [passes.rows_read(lambda t=tile: read(t)) for tile in own_tiles]
+        needed = slice(min(n.start for n in needed), max(n.stop for n in needed))
+        reach = passes.bands.highest(max(own.start - needed.start, needed.stop - own.stop))
+        passes.borrow(needed)
+    found = []
+    for tile in progress(own_tiles, 'anchors'):
+        metas = [dict(img_shape=None)]  # boxes are cut at the borders of the image, not of the tile
+        instances = head.predict_by_feat(*read(tile), batch_img_metas=metas, cfg=cfg, **options)[0]
+        corner = [tile.columns.start, tile.rows.start]
+        instances.bboxes += instances.bboxes.new_tensor(corner * 2)
+        found.append(instances)
+    return found, reach
+
+
+def _on_level(tile: Window, side: int, stride: int, level: LazyMap) -> Window:
+    """Return the window of a level that has the anchors of a tile."""
+    return Window(
+        *(
+            slice(span.start // stride, min(n, (span.start + side) // stride))
+            for span, n in zip(tile, level.shape[2:], strict=True)
+        )
+    )
+
+
+def _clip(boxes: Tensor, size: tuple[int, int]) -> None:
+    boxes[:, 0::2].clamp_(0, size[1])
+    boxes[:, 1::2].clamp_(0, size[0])
+
+
+def _merged(bands: Bands, found: list[InstanceData], cfg: ConfigDict) -> Objects | None:
+    """Suppress the doubles among the boxes of all tiles; on the first process."""
+    names = ('bboxes', 'scores', 'labels')
+    arrays = [torch.cat([instances[name] for instances in found]).cpu() for name in names]
+    everywhere = bands.gathered(arrays)
+    if not everywhere:
+        return None
+    from mmcv.ops import batched_nms
+
+    boxes, scores, labels = (torch.cat(parts) for parts in zip(*everywhere, strict=True))
+    sides = boxes[:, 2:] - boxes[:, :2]
+    kept = (sides > max(0, cfg.get('min_bbox_size', 0))).all(1)
+    boxes, scores, labels = boxes[kept].float(), scores[kept].float(), labels[kept]
+    if len(boxes):
+        detections, kept = batched_nms(boxes, scores, labels, cfg.nms)
+        boxes, scores, labels = detections[:, :4], detections[:, 4], labels[kept]
+    return Objects(boxes.numpy(), scores.numpy(), labels.numpy(), None)
+
+
+def _groups_of(bands: Bands, boxes: np.ndarray, size: tuple[int, int]) -> list[np.ndarray]:
+    """Group the objects of this process by the tile that holds their centre."""
+    centres = (boxes[:, 1::-1] + boxes[:, :1:-1]) / 2  # y and x
+    own = bands.share(size[0])
+    is_own = (centres[:, 0] >= own.start) & (centres[:, 0] < own.stop)
+    if bands.rank == bands.count - 1:
+        is_own |= centres[:, 0] >= own.stop  # on the lower border
+    numbers = np.flatnonzero(is_own)
+    tile = (centres[numbers] // TILE).astype(int)
+    order = np.lexsort(tile.T[::-1])
+    starts = np.flatnonzero(np.diff(tile[order], axis=0).any(1)) + 1
+    return [group for group in np.split(numbers[order], starts) if len(group)]
+
+
+def _borrow_around(passes: Passes, boxes: list[Tensor], reach: int) -> None:
+    """Copy the rows of other processes that maps within some boxes are computed from."""
+    if passes.bands.count == 1:
+        return
+    rows = torch.cat([b[:, 1::2].flatten().cpu() for b in boxes]) if boxes else torch.zeros(0)
+    if not len(rows):
+        passes.borrow(passes.bands.rows)
+        return
+    patch = passes.backbone.patch_size
+    margin = reach + 4 * COARSEST // patch
+    passes.borrow(slice(int(rows.min()) // patch - margin, int(rows.max()) // patch + margin))
+
+
+def _masks(
+    roi_head: nn.Module,
+    maps: tuple['_RoISource', ...],
+    boxes: Tensor,
+    labels: Tensor,
+    size: tuple[int, int],
+) -> Iterator[tuple[Window, np.ndarray]]:
+    """Predict the masks of boxes, each in a window that is little larger than its box."""
+    from mmdet.structures.bbox import bbox2roi
+
+    heads = roi_head.mask_head
+    stages = [(i,) for i in range(len(heads))] if isinstance(heads, nn.ModuleList) else [()]
+    head = heads[-1] if isinstance(heads, nn.ModuleList) else heads
+    for chunk, chunk_labels in zip(boxes.split(CHUNK), labels.split(CHUNK), strict=True):
+        rois = bbox2roi([chunk])
+        shares = [
+            roi_head._mask_forward(*stage, maps, rois)['mask_preds'].float().sigmoid()
+            for stage in stages
+        ]
+        shares = torch.stack(shares).mean(0).cpu()  # the stages of a cascade
+        for i, (box, label) in enumerate(zip(chunk.cpu(), chunk_labels.cpu(), strict=True)):
+            corners = [*(box[:2].floor() - 1).int().tolist(), *(box[2:].ceil() + 1).int().tolist()]
+            left, top, right, bottom = corners
+            window = Window(slice(top, bottom), slice(left, right)).grown(0, size)
+            corner = box.new_tensor([window.columns.start, window.rows.start])
+            meta = dict(ori_shape=window.size, scale_factor=(1.0, 1.0))
+            instances = InstanceData(bboxes=box[None] - corner.repeat(2), labels=label[None])
+            options = dict(rcnn_test_cfg=roi_head.test_cfg, activate_map=True)
+            pasted = head.predict_by_feat(
+                [shares[i : i + 1].numpy()], [instances], [meta], **options
+            )
+            yield window, pasted[0].masks[0].numpy()
+
+
+class _RoISource:
+    """A map for a RoI extractor of mmdet, which only asks for tensors like those of the map."""
+
+    def __init__(self, level: LazyMap) -> None:
+        self.level = level
+        self.new_zeros = level.new_zeros
+
+    def sum(self) -> float:
+        """Return 0: extractors add 0 times the sum of a map that no box reads."""
+        return 0.0
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None) -> Tensor:
+        tensor, source = args  # tensor.type_as(map)
+        return tensor.to(source.level.device, source.level.dtype)
+
+
+@contextmanager
+def _reading_windows(roi_head: nn.Module) -> Iterator[None]:
+    """Let the RoI layers of a head read only the windows of maps around their boxes."""
+    with ExitStack() as stack:
+        for module in roi_head.modules():
+            for layer in getattr(module, 'roi_layers', ()):
+                stack.enter_context(layer.register_forward_pre_hook(_window_around))
+        yield
+
+
+def _window_around(layer: nn.Module, inputs: tuple[_RoISource, Tensor]) -> tuple[Tensor, Tensor]:
+    """Return the window of a map around the boxes (n, 5), and the boxes relative to it."""
+    source, rois = inputs
+    boxes = rois[:, 1:] * layer.spatial_scale
+    start = (boxes[:, :2].amin(0).floor() - MARGIN).int().tolist()
+    stop = (boxes[:, 2:].amax(0).ceil() + MARGIN).int().tolist()
+    height, width = source.level.shape[2:]
+    columns, rows = (
+        slice(max(0, min(a, n - 1)), max(1, min(b, n)))
+        for a, b, n in zip(start, stop, (width, height), strict=True)
+    )
+    corner = rois.new_tensor([0, *[columns.start, rows.start] * 2]) / layer.spatial_scale
+    return source.level.read(Window(rows, columns)), rois - corner
