@@ -162,6 +162,17 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def size(text: str) -> int:
+    """Return the bytes of a size that was typed as an argument, such as 2GiB, 500MB or 1e9."""
+    number = text.rstrip('iBKMGTkmgtb')
+    unit = text[len(number) :].upper().rstrip('B')
+    factor = 1024 if unit.endswith('I') else 1000
+    try:
+        return int(float(number) * factor ** ' KMGT'.index(unit[:1] or ' '))
+    except (ValueError, OverflowError):
+        raise argparse.ArgumentTypeError(f'{text}: not a size such as 2GiB or 500MB') from None
+
+
 class _Options(argparse.Action):
     """Collect NAME=VALUE in a dict, with the values of :func:`parse_value`."""
 

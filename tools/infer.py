@@ -48,6 +48,44 @@ def main() -> None:
         action='store_true',
         help='let the model see images at their own size instead of that of the config',
     )
+    large = parser.add_argument_group('images that do not fit into memory')
+    large.add_argument(
+        '--stream',
+        action='store_true',
+        help='predict each image at its own size, tile by tile, by a model that sees all of it',
+    )
+    large.add_argument(
+        '--memory',
+        type=cli.size,
+        metavar='SIZE',
+        help='memory that the tokens of an image may take, as in 2GiB; more go into files; '
+        'default: half of what is free',
+    )
+    large.add_argument(
+        '--store', metavar='DIR', help='the folder of these files; default: OUT/unfinished'
+    )
+    large.add_argument(
+        '--scores', action='store_true', help='write the probabilities of the labels as well'
+    )
+    large.add_argument(
+        '--statistics-window',
+        type=cli.positive,
+        metavar='PIXELS',
+        help='let the attention see a window around each place instead of the whole image',
+    )
+    large.add_argument(
+        '--sliced',
+        type=cli.positive,
+        metavar='PIXELS',
+        help='predict slices of this side by themselves instead',
+    )
+    large.add_argument(
+        '--overlap',
+        type=int,
+        default=128,
+        metavar='PIXELS',
+        help='what neighbouring slices share; default: 128',
+    )
     parser.add_argument('--device', help='cpu, cuda, cuda:1; default: the GPU if there is one')
     cli.add_options_argument(parser)
     cli.add_trust_argument(parser)
@@ -66,6 +104,15 @@ def main() -> None:
         device=args.device,
         trust_checkpoint=args.trust_checkpoint,
         options=args.cfg_options,
+        stream=args.stream or args.sliced is not None,
+        large=dict(
+            memory=args.memory,
+            store=args.store,
+            with_scores=args.scores,
+            statistics_window=args.statistics_window,
+            sliced=args.sliced,
+            overlap=args.overlap,
+        ),
     )
     if not done:
         sys.exit(cli.WRONG_INPUT)

@@ -1,6 +1,8 @@
 """Predict the inputs of a command line: what tools/infer.py calls."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,11 +11,15 @@ import torch
 
 from ..errors import ArgumentError, MissingOperatorError, UserError, reason
 from ..files import DISK_FULL
+from ..large_images.predict import LargeOptions, check_options, predict_large
+from ..large_images.progress import Bar
+from ..large_images.results import LargeSegmentation
 from ..predictions import Detections, Segmentation
 from .model import Model, load_model
 from .output import Output, is_output
 from .sources import Frame, ImageProgress, batches, find_inputs, read_frames
 
+STORE = 'unfinished'  # the folder of the tokens of large images, in that of the predictions
 SCORE_THR = 0.3  # detections with a lower score are neither drawn nor written
 
 
@@ -28,6 +34,8 @@ def infer(
     device: str | None = None,
     trust_checkpoint: bool = False,
     options: Mapping[str, Any] | None = None,
+    stream: bool = False,
+    large: Mapping[str, Any] | None = None,
 ) -> tuple[int, list[str]]:
     """Predict images and videos, and write the predictions and pictures of them to a folder.
 
@@ -48,6 +56,9 @@ def infer(
         raise UserError(f'score {score_thr}: {config} predicts labels, which have no scores')
     score_thr = SCORE_THR if score_thr is None else score_thr
     info = dict(config=str(config), checkpoint=str(checkpoint))
+    large = LargeOptions(**large or {}, score_thr=score_thr)
+    if stream:
+        return _infer_large(model, sources, problems, large, out, info)
     with ImageProgress() as progress, Output(out, model, info) as output:
         for problem in problems:
             progress.report(problem)
@@ -55,6 +66,44 @@ def infer(
         for batch in batches(read_frames(sources, progress, model.read), batch_size):
             _process(model, batch, score_thr, output, progress)
     return progress.done, progress.problems
+
+
+def _infer_large(
+    model: Model,
+    sources: Mapping[str, str],
+    problems: list[str],
+    options: LargeOptions,
+    out: Path,
+    info: dict[str, str],
+) -> tuple[int, list[str]]:
+    """Predict images that do not fit into memory, one after the other, by all processes."""
+    check_options(model, options)
+    progress, done, is_first = Bar(), 0, True
+    if torch.distributed.is_initialized():
+        is_first = torch.distributed.get_rank() == 0
+    with ExitStack() as stack:
+        output = None
+        if is_first:
+            stack.enter_context(progress.display)
+            output = stack.enter_context(Output(out, model, info))
+            for problem in problems:
+                progress.report(problem)
+        for name, source in sources.items():
+            store = Path(options.store or out / STORE, name)
+            try:
+                prediction = predict_large(model, source, replace(options, store=store), progress)
+            except UserError as error:
+                if torch.distributed.is_initialized():  # the others wait for this process
+                    raise
+                problems.append(str(error))
+                progress.report(str(error))
+                continue
+            done += 1
+            if output is not None:
+                output.add_large(source, name, prediction)
+                if isinstance(prediction, LargeSegmentation):
+                    prediction.workspace.remove()
+    return done, problems
 
 
 def _process(

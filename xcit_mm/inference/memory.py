@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..large_images.segmentation import has_plain_head
+
 MAX_SCORES = 2**25  # numbers that are resized at a time: 128 MiB
 
 
@@ -38,7 +40,7 @@ def segment(model: nn.Module, data: dict[str, Any]) -> list[Tensor]:
     classes and 24 megapixels. Here, a few classes at a time are resized and compared with the best
     score so far. Sliding windows and segmentors with their own inference are left to mmseg.
     """
-    if not _has_plain_inference(model):
+    if not _is_whole(model):
         return [sample.pred_sem_seg.data[0] for sample in model.test_step(data)]
     data = model.data_preprocessor(data, False)
     samples = data['data_samples']
@@ -62,17 +64,6 @@ def _labels(model: nn.Module, scores: Tensor, meta: dict[str, Any]) -> Tensor:
     return labels
 
 
-def _has_plain_inference(model: nn.Module) -> bool:
-    from mmseg.models import EncoderDecoder
-    from mmseg.models.decode_heads.decode_head import BaseDecodeHead
-
-    if type(model) is not EncoderDecoder:
-        return False
-    head = type(model.decode_head)
-    return (
-        head.predict is BaseDecodeHead.predict
-        and head.predict_by_feat is BaseDecodeHead.predict_by_feat
-        and model.test_cfg.get('mode', 'whole') == 'whole'
-        and getattr(model.data_preprocessor, 'test_cfg', None) is None  # no padding
-        and model.out_channels > 1
-    )
+def _is_whole(model: nn.Module) -> bool:
+    is_plain = has_plain_head(model) and model.out_channels > 1
+    return is_plain and model.test_cfg.get('mode', 'whole') == 'whole'

@@ -24,6 +24,8 @@ from ..engine.config.load import load_config
 from ..engine.model import build_model, weights_for
 from ..environment import quiet, require_framework
 from ..errors import UserError, reason
+from ..large_images.predict import LargeOptions, predict_large
+from ..large_images.results import LargeDetections, LargeSegmentation
 from ..predictions import Detections, Segmentation
 from ..predictions.classes import classes_and_palette
 from ..predictions.drawing import Colour
@@ -71,10 +73,11 @@ class Model:
 
     def read(self, image: ImageLike) -> np.ndarray:
         """Return an image as RGB (H, W, 3) uint8, or as bands (H, W, ``channels``) float32."""
-        return to_rgb(image) if self._bands is None else to_bands(image, self._bands)
+        return to_rgb(image) if self.bands is None else to_bands(image, self.bands)
 
     @property
-    def _bands(self) -> LoadMultiband | None:
+    def bands(self) -> LoadMultiband | None:
+        """The loader of the config, if it loads other channels than RGB."""
         loader = self.pipeline.transforms[0]
         return loader if isinstance(loader, LoadMultiband) else None
 
@@ -100,11 +103,54 @@ class Model:
             predictions.update(zip(indices, results, strict=True))
         return [predictions[i] for i in range(len(arrays))]
 
+    def predict_large(
+        self,
+        image: str | Path | np.ndarray,
+        memory: int | None = None,
+        store: str | Path | None = None,
+        score_thr: float = 0.0,
+        with_scores: bool = False,
+        statistics_window: int | None = None,
+        sliced: int | None = None,
+        overlap: int = 128,
+    ) -> LargeDetections | LargeSegmentation | None:
+        """Predict an image that does not fit into memory, at its own size.
+
+        The model sees all of it at once: the labels equal those of mmseg's mode 'whole', and
+        objects are found on maps that saw the whole image. If ``torch.distributed`` is
+        initialised, all processes have to call it, and share the image.
+
+        Args:
+            image: A path of a TIFF file (BigTIFF, GeoTIFF, COG), a whole slide, a NumPy file or
+                any other image, or an array (H, W, channels) such as a memory map.
+            memory: Bytes that the tokens may take in memory; if they need more, they go into
+                files in ``store``. Default: half of the memory that is free.
+            store: A folder for these files. A call that was killed continues there.
+            score_thr: The lowest score of objects.
+            with_scores: Whether a segmentor returns the probabilities of the labels as well.
+            statistics_window: Side of a window in pixels: the attention at a place sees this
+                window around it instead of the whole image.
+            sliced: Side of slices in pixels, which the model sees one by one; then nothing is
+                stored, and any model can be used.
+            overlap: Pixels that neighbouring slices share.
+
+        Returns:
+            The prediction on the first process, and None on the others.
+
+        Raises:
+            UserError: If the image, the model or the store cannot be used, or the tokens do not
+                fit into ``memory`` and ``store`` is None.
+        """
+        options = LargeOptions(
+            memory, store, score_thr, with_scores, statistics_window, sliced, overlap
+        )
+        return predict_large(self, image, options)
+
     def _picture(self, image: np.ndarray) -> np.ndarray:
-        return image if self._bands is None else self._bands.picture(image)
+        return image if self.bands is None else self.bands.picture(image)
 
     def _prepare(self, image: np.ndarray) -> dict[str, Any]:
-        if self._bands is None:
+        if self.bands is None:
             image = np.ascontiguousarray(image[..., ::-1])
         # Some transforms that resize do not set scale_factor, and a pipeline may have none.
         image_info = dict(img_path='', img_id=0, scale_factor=(1.0, 1.0))

@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image
 
 from ..files import EARLIER, require_writable, set_aside, write_whole
+from ..large_images.results import LargeDetections, LargeSegmentation
 from ..predictions import Detections, Segmentation
 from ..predictions.classes import category_ids
 from ..predictions.drawing import BLACK
@@ -18,7 +19,8 @@ from .video import write_video
 
 PICTURES, LABELS = 'pictures', 'labels'
 PREDICTIONS, CLASSES = 'predictions.json', 'classes.json'
-WRITTEN = (PICTURES, PREDICTIONS, LABELS, CLASSES)
+SCORES, OBJECTS = 'scores', 'objects'  # of large images
+WRITTEN = (PICTURES, PREDICTIONS, LABELS, CLASSES, SCORES, OBJECTS)
 JPEG_QUALITY = 92
 MAX_JPEG_SIDE = 65500  # pixels; a longer picture becomes a PNG
 LEGEND_ROWS = 3  # in a video, whose pictures have one size
@@ -76,14 +78,10 @@ class Output:
 
     def add(self, frame: Frame, prediction: Detections | Segmentation) -> None:
         """Write the prediction for an image, or for the next frame of a video."""
-        height, width = frame.image.shape[:2]
-        image = dict(id=len(self._images) + 1, file_name=frame.source, width=width, height=height)
+        image = self._described(frame.source, frame.image.shape[:2])
         name = frame.name
         if frame.index is None:
-            picture = Image.fromarray(prediction.draw())
-            suffix = 'jpg' if max(picture.size) <= MAX_JPEG_SIDE else 'png'
-            image['picture'] = f'{PICTURES}/{name}.{suffix}'
-            self._write_image(image['picture'], picture)
+            self._write_picture(image, name, prediction.draw())
         else:
             image['frame'], image['picture'] = frame.index, f'{PICTURES}/{name}.mp4'
             rows = {'legend_rows': LEGEND_ROWS} if isinstance(prediction, Segmentation) else {}
@@ -100,9 +98,32 @@ class Output:
                 labels = Image.fromarray(prediction.labels.astype(np.uint16))
             self._write_image(image['labels'], labels)
         else:
-            for annotation in prediction.to_coco(image['id']):
-                self._annotations.append({'id': len(self._annotations) + 1, **annotation})
+            self._add_objects(image, prediction)
         self._images.append(image)
+
+    def add_large(
+        self, source: str, name: str, prediction: LargeDetections | LargeSegmentation
+    ) -> None:
+        """Write the prediction for an image that does not fit into memory."""
+        image = self._described(source, prediction.size)
+        image |= prediction.save(self._folder, name)
+        self._write_picture(image, name, prediction.draw())
+        if isinstance(prediction, LargeDetections):
+            self._add_objects(image, prediction)
+        self._images.append(image)
+
+    def _described(self, source: str, size: tuple[int, int]) -> dict[str, Any]:
+        return dict(id=len(self._images) + 1, file_name=source, width=size[1], height=size[0])
+
+    def _add_objects(self, image: dict, prediction: Detections | LargeDetections) -> None:
+        for annotation in prediction.to_coco(image['id']):
+            self._annotations.append({'id': len(self._annotations) + 1, **annotation})
+
+    def _write_picture(self, image: dict, name: str, pixels: np.ndarray) -> None:
+        picture = Image.fromarray(pixels)
+        suffix = 'jpg' if max(picture.size) <= MAX_JPEG_SIDE else 'png'
+        image['picture'] = f'{PICTURES}/{name}.{suffix}'
+        self._write_image(image['picture'], picture)
 
     def _write_image(self, name: str, image: Image.Image) -> None:
         path = self._folder / name

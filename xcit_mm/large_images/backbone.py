@@ -7,7 +7,7 @@ written to another store; its share of the sums of the next layer is added on th
 is that of the whole image, up to rounding (XCiT, arXiv 2106.09681, sections 3.2 and 3.3).
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import torch
@@ -22,6 +22,7 @@ from ..ops.xca import MAX_AMPLIFICATION, mixing
 from .bands import Bands
 from .lazy_maps import LazyMap
 from .moments import covariance_and_mean, sums_of_products
+from .progress import Progress, silent
 from .store import TokenStore
 from .windows import Window, grown, tiles
 from .workspace import Workspace
@@ -37,16 +38,6 @@ class Image(Protocol):
     shape: tuple[int, int, int]
 
     def __getitem__(self, window: tuple[slice, slice, slice]) -> Tensor: ...
-
-
-class Progress(Protocol):
-    """A function that yields the tiles of a pass, and shows on the way how far it is."""
-
-    def __call__(self, tiles: Sequence[Window], what: str) -> Iterable[Window]: ...
-
-
-def no_progress(tiles: Sequence[Window], what: str) -> Iterable[Window]:
-    return tiles
 
 
 class Passes:
@@ -91,7 +82,7 @@ class Passes:
         self._rows_read: list[slice] | None = None
 
     def _tile(self, rows: int | None) -> tuple[int, int]:
-        H, W = self.size
+        W = self.size[1]
         if rows is not None:
             if rows < 1:
                 raise ArgumentError(f'rows={rows!r} is not a positive number of rows of tokens')
@@ -118,9 +109,10 @@ class Passes:
         return self.backbone.blocks[0].norm1.normalized_shape[0]
 
     @torch.inference_mode()
-    def run(self, progress: Progress = no_progress) -> None:
+    def run(self, progress: Progress = silent) -> None:
         """Make the passes that are not finished."""
         done = self.bands.lowest(min(self.workspace.finished, self.count))
+        progress.expect(self.count - done)
         sums = self.workspace.sums(done) if 0 < done < self.count else None
         for number in range(done, self.count):
             store = self._store(number)

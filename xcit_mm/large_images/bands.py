@@ -9,7 +9,9 @@ from torch import Tensor
 
 from ..errors import ArgumentError, UserError, reason
 from .store import TokenStore
-from .windows import Window, length, overlap
+from .windows import Window, length, overlap, tiles
+
+ROWS = 256  # that are sent at a time
 
 
 class Bands:
@@ -110,19 +112,41 @@ class Bands:
                     continue
                 lent = overlap(own, slice(*needs[rank]))
                 if length(lent):
-                    sent.append(store.read(Window(lent, everywhere)).view(torch.uint8))
+                    sent.append(_bytes(store.read(Window(lent, everywhere))))
                     transfers.append(dist.isend(sent[-1], self._global(rank), self._group))
                 rows = overlap(needed, self.share(self.height, rank))
                 if length(rows):
                     tokens = torch.empty(length(rows), *store.shape[1:], dtype=store.dtype)
                     store.borrowed.append((rows, tokens))
-                    buffer = tokens.view(torch.uint8)
+                    buffer = _bytes(tokens)
                     transfers.append(dist.irecv(buffer, self._global(rank), self._group))
             for transfer in transfers:
                 transfer.wait()
 
+    def collect(self, store: TokenStore, complete: TokenStore | None) -> None:
+        """Copy the rows of all processes into a store of the first process."""
+        everywhere = slice(0, store.shape[1])
+        with _dead_processes_named():
+            for rank in range(self.count):
+                owned = self.share(complete.rows.stop, rank) if complete else store.rows
+                if self.rank not in (0, rank):
+                    continue
+                for window in tiles(Window(owned, everywhere), (ROWS, store.shape[1])):
+                    if self.rank:
+                        dist.send(_bytes(store.read(window)), self._global(0), self._group)
+                    elif rank:
+                        rows = torch.empty(*window.size, store.shape[2], dtype=store.dtype)
+                        dist.recv(_bytes(rows), self._global(rank), self._group)
+                        complete.write(window, rows)
+                    else:
+                        complete.write(window, store.read(window))
+
     def _global(self, rank: int) -> int:
         return rank if self._group is None else dist.get_global_rank(self._group, rank)
+
+
+def _bytes(tokens: Tensor) -> Tensor:
+    return tokens.view(torch.uint8)
 
 
 @contextmanager

@@ -16,9 +16,10 @@ from mmengine.structures import InstanceData
 from torch import Tensor, nn
 
 from ..errors import UserError
-from .backbone import Passes, Progress, no_progress
+from .backbone import Passes
 from .bands import Bands
 from .lazy_maps import LazyMap, reading_together
+from .progress import Progress, silent
 from .windows import Window, tiles
 
 TILE = 1024  # pixels; the numbers of proposals in configs are meant for images of about this size
@@ -80,7 +81,7 @@ def detect(
     passes: Passes,
     size: tuple[int, int],
     score_thr: float = 0.0,
-    progress: Progress = no_progress,
+    progress: Progress = silent,
 ) -> Objects | None:
     """Detect the objects of an image whose tokens are in the stores of ``passes``.
 
@@ -89,6 +90,7 @@ def detect(
         passes: After its run.
         size: (H, W) of the image without padding.
         score_thr: Objects with lower scores are left out. The config may have a higher threshold.
+        progress: Shows the tiles.
 
     Returns:
         The objects on the first process, None on the others.
@@ -101,6 +103,7 @@ def detect(
     cfg.update(score_thr=max(score_thr, cfg.get('score_thr', 0.0)), max_per_img=MAX_OBJECTS)
     head = model.rpn_head if has_rois else model.bbox_head
     dense_cfg, options = (model.test_cfg.rpn, {}) if has_rois else (cfg, dict(with_nms=False))
+    progress.expect(2 + model.roi_head.with_mask if has_rois else 1)
     found, reach = _on_anchors(head, pyramid, passes, dense_cfg, options, progress)
     for instances in found:
         _clip(instances.bboxes, size)
@@ -155,14 +158,16 @@ def _on_anchors(
     own_tiles = list(tiles(area, (side, side)))
 
     def read(tile: Window) -> list[list[Tensor]]:
-        windows = [_on_level(tile, side, stride, m) for stride, m in zip(strides, outputs[0])]
+        windows = [
+            _on_level(tile, side, stride, m) for stride, m in zip(strides, outputs[0], strict=True)
+        ]
         with reading_together():
             return [
                 [m.read(window) for m, window in zip(maps, windows, strict=True)]
                 for maps in outputs
             ]
 
-    patch, own = passes.backbone.patch_size, passes.bands.rows
+    own = passes.bands.rows
     reach = 0
     if passes.bands.count > 1:
         needed = [passes.rows_read(lambda t=tile: read(t)) for tile in own_tiles]

@@ -1,7 +1,7 @@
 """The first and second moments of tokens, which add up over tiles and processes.
 
 They are the sums of the products of (1, x) over the tokens x, a (C + 1) x (C + 1) matrix in
-float64: all that cross-covariance attention knows of an image (XCiT, arXiv 2106.09681, section 3.2).
+float64: all that cross-covariance attention knows of an image (XCiT, section 3.2).
 """
 
 import torch

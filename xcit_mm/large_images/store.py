@@ -63,6 +63,10 @@ class TokenStore:
         """Write tokens (h, w, C) to a window of own rows."""
         self._mapped(window.rows)[:, window.columns] = tokens
 
+    def array(self) -> np.ndarray:
+        """Return all own rows, as an array or a memory map."""
+        return self._mapped(self.rows).numpy()
+
     def sync(self) -> None:
         """Wait until the file is on the disk."""
         if self.path is not None:

@@ -1,6 +1,7 @@
 """Where the tokens of an image and the progress of a run are kept."""
 
 import json
+import math
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,8 +15,14 @@ from torch import Tensor
 from ..errors import UserError, reason
 from ..files import require_writable, write_json, write_whole
 from .store import TokenStore
+from .windows import length
 
 STATE, LOCK, VERSION = 'state.json', 'store.lock', 1
+
+
+def is_begun(folder: Path) -> bool:
+    """Return whether a folder holds a run that can go on."""
+    return (folder / STATE).exists()
 
 
 class Workspace:
@@ -90,8 +97,9 @@ class Workspace:
         if self.folder is None:
             return TokenStore(rows, shape, dtype)
         path = self.folder / f'{name}.bin'
-        if has_to_exist and not path.exists():
-            raise UserError(f'{path} is missing: remove {self.folder}, and start again')
+        size = length(rows) * math.prod(shape) * dtype.itemsize
+        if has_to_exist and not (path.exists() and path.stat().st_size == size):
+            raise UserError(f'{path} is missing or cut: remove {self.folder}, and start again')
         return TokenStore(rows, shape, dtype, path)
 
     def finish(

@@ -250,9 +250,7 @@ class XCABlock(nn.Module):
         are_plain = all(is_plain(b, self.BRANCHES) and has_plain_layers(b) for b in branches)
         return are_plain and is_plain(self.norm3) and is_plain(self.norm2)
 
-    def attend(
-        self, x: Tensor, attention: Callable[[Tensor], Tensor], H: int, W: int
-    ) -> Tensor:
+    def attend(self, x: Tensor, attention: Callable[[Tensor], Tensor], H: int, W: int) -> Tensor:
         """Add the first two branches in evaluation, with ``attention`` of the normed tokens.
 
         One new tensor collects the branches. LayerScale is a factor of these additions.

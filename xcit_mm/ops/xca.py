@@ -160,7 +160,11 @@ def mixing(
         G: Covariance of the tokens, in whose dtype the matrices are multiplied.
         s: Mean of the tokens.
         N: Number of tokens.
-        qkv_weight, qkv_bias, temperature, proj_weight, proj_bias: As for :func:`xca`.
+        qkv_weight: As for :func:`xca`, like the next four.
+        qkv_bias: See there.
+        temperature: See there.
+        proj_weight: See there.
+        proj_bias: See there.
         max_amplification: The largest factor by which rounding errors of G may be amplified, or
             None if any may.
 
@@ -179,8 +183,8 @@ def mixing(
     mean = s @ _widened(Wqk).T + _widened(bqk)  # (B, 2 C)
     variance = (WG * Wqk).sum(-1)  # (B, 2 C)
     if max_amplification is not None:
-        # NaN is out of range, too
-        if not _amplification(Wqk, G, mean, variance, N) <= max_amplification:
+        amplification = _amplification(Wqk, G, mean, variance, N)
+        if not amplification <= max_amplification:  # NaN is out of range, too
             return None
     WqG, Wk = WG[:, :C].unflatten(1, (h, -1)), Wqk[C:].unflatten(0, (h, -1))
     attn = _normalized(WqG @ Wk.mT, mean, variance, N)  # (B, h, d, d)

@@ -25,18 +25,17 @@ LUMINANCE = (0.299, 0.587, 0.114)  # of red, green and blue, ITU-R BT.601
 def draw_objects(
     image: np.ndarray,
     boxes: np.ndarray | None,
-    masks: np.ndarray | None,
+    topmost: np.ndarray | None,
     colours: Sequence[Colour],
     texts: Sequence[str],
 ) -> np.ndarray:
-    """Draw boxes (n, 4) with texts, if they are not None, and masks (n, H, W), the first on top."""
+    """Draw boxes (n, 4) with texts, and masks as :func:`topmost_masks` returns them, if not None.
+
+    An empty text is not drawn.
+    """
     canvas, factor = _enlarged(image)
     line_width = max(2, round(LINE_WIDTH * _mean_side(canvas)))
-    if masks is not None and len(masks):
-        # The topmost mask at each pixel: blending the masks one by one takes seconds.
-        topmost = np.zeros(masks.shape[1:], np.uint16)
-        for i in reversed(range(len(masks))):
-            np.copyto(topmost, i + 1, where=masks[i])
+    if topmost is not None:
         topmost = topmost.repeat(factor, axis=0).repeat(factor, axis=1)
         painted = np.array([BLACK, *colours], np.uint8)[topmost]
         _blend(canvas, painted, topmost > 0, MASK_OPACITY)
@@ -54,6 +53,19 @@ def draw_objects(
         draw.rectangle(corners[i], outline=colours[i], width=line_width)
     _draw_texts(draw, corners, texts, colours, _font(canvas))
     return np.array(picture)
+
+
+def topmost_masks(masks: np.ndarray | None) -> np.ndarray | None:
+    """Return the number, from 1, of the first of the masks (n, H, W) at each pixel, or 0.
+
+    Blending the masks one by one would take seconds.
+    """
+    if masks is None:
+        return None
+    topmost = np.zeros(masks.shape[1:], np.uint16)
+    for i in reversed(range(len(masks))):
+        np.copyto(topmost, i + 1, where=masks[i])
+    return topmost
 
 
 def draw_regions(
@@ -119,7 +131,7 @@ def _draw_texts(
         tops = [max(0, min(y, picture_height - height)) for y in (top - height, bottom, top)]
         free = (y for y in tops if all(abs(y - taken_y) >= height for taken_y in taken))
         labels.append((left, left + width, next(free, tops[0])))
-    for i in reversed(range(len(labels))):
+    for i in (i for i in reversed(range(len(labels))) if texts[i]):
         (left, right, top), text, colour = labels[i], texts[i], colours[i]
         draw.rectangle((left, top, right - 1, top + height - 1), fill=colour)
         text_colour = BLACK if np.dot(LUMINANCE, colour) > 140 else WHITE

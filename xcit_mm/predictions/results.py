@@ -8,7 +8,7 @@ from mmengine.structures import InstanceData, PixelData
 from pycocotools import mask as coco_mask
 
 from .classes import category_ids
-from .drawing import Colour, draw_objects, draw_regions
+from .drawing import Colour, draw_objects, draw_regions, topmost_masks
 
 INSTANCE_OFFSET = 1000  # mmdet's; a panoptic model numbers its objects in steps of it
 
@@ -75,7 +75,7 @@ class Detections:
         return draw_objects(
             self.image,
             self.boxes if boxes else None,
-            self.masks if masks else None,
+            topmost_masks(self.masks if masks else None),
             [self.palette[i] for i in self.labels],
             [f'{self.classes[i]} {s:.2f}' for i, s in zip(self.labels, self.scores, strict=True)],
         )

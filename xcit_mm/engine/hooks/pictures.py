@@ -19,7 +19,7 @@ from ...datasets.images import BadImageError, image_loader
 from ...files import require_no_links
 from ...predictions import Detections, Segmentation
 from ...predictions.classes import valid_palette
-from ...predictions.drawing import Colour, draw_objects
+from ...predictions.drawing import Colour, draw_objects, topmost_masks
 from ...predictions.results import INSTANCE_OFFSET
 from . import order
 
@@ -108,4 +108,4 @@ def _picture(
     masks = data.masks.to_ndarray().astype(bool) if 'masks' in data else None
     labels = data.labels.tolist()
     colours, texts = [palette[i] for i in labels], [classes[i] for i in labels]
-    return draw_objects(image, boxes, masks, colours, texts)
+    return draw_objects(image, boxes, topmost_masks(masks), colours, texts)

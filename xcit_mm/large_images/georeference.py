@@ -1,0 +1,102 @@
+"""Label images and objects in files that know where on Earth they are, if their image does."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..environment import require
+from ..files import UNFINISHED, write_whole
+from .windows import tiles, whole
+
+if TYPE_CHECKING:
+    from .results import LargeDetections
+
+BLOCK = 512  # pixels of a block of a label image
+STRIPE = 4096  # columns that are written at a time: whole blocks
+
+
+def write_tiff(
+    path: Path,
+    values: np.ndarray,
+    georeference: Mapping[str, Any],
+    palette: Sequence[tuple[int, int, int]] = (),
+) -> None:
+    """Write an array (H, W) of integers as a tiled GeoTIFF, window by window.
+
+    The file is whole or absent. Values of 8 bits get the colours of ``palette``.
+    """
+    require('rasterio')
+    import rasterio
+    from rasterio.windows import Window as RasterWindow
+
+    unfinished = path.with_name(f'.{path.name}{UNFINISHED}')
+    options = dict(tiled=True, blockxsize=BLOCK, blockysize=BLOCK, compress='deflate')
+    options |= dict(bigtiff='if_safer', height=values.shape[0], width=values.shape[1], count=1)
+    try:
+        with (
+            rasterio.Env(GDAL_CACHEMAX=2**26),
+            rasterio.open(
+                unfinished, 'w', 'GTiff', dtype=values.dtype.name, **options, **georeference
+            ) as file,
+        ):
+            if len(palette):
+                file.write_colormap(1, {i: tuple(colour) for i, colour in enumerate(palette)})
+            for window in tiles(whole(values.shape), (BLOCK, STRIPE)):
+                file.write(values[tuple(window)], 1, window=RasterWindow.from_slices(*window))
+        with unfinished.open('rb') as file:
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def write_geojson(path: Path, objects: 'LargeDetections', georeference: Mapping[str, Any]) -> None:
+    """Write objects as GeoJSON, in the coordinates of the image's map if it has one.
+
+    Objects with masks are outlined by their pixels, others by their boxes. Like GDAL, the file
+    names the reference system in ``crs``. Without one, coordinates are pixels.
+    """
+    content: dict[str, Any] = dict(type='FeatureCollection')
+    crs = georeference.get('crs')
+    if crs is not None:
+        code = crs.to_epsg()
+        name = crs.to_wkt() if code is None else f'urn:ogc:def:crs:EPSG::{code}'
+        content['crs'] = dict(type='name', properties=dict(name=name))
+    content['features'] = [
+        dict(
+            type='Feature',
+            properties={'class': objects.classes[label], 'score': round(float(score), 4)},
+            geometry=_geometry(objects, i, georeference.get('transform')),
+        )
+        for i, (label, score) in enumerate(zip(objects.labels, objects.scores, strict=True))
+    ]
+    with write_whole(path, 'w') as file:
+        json.dump(content, file)
+
+
+def _geometry(objects: 'LargeDetections', i: int, transform: Any) -> dict[str, Any]:
+    from rasterio import Affine, features
+
+    transform = transform or Affine.identity()
+    if objects.masks is None:
+        left, top, right, bottom = map(float, objects.boxes[i])
+        corners = (left, top), (right, top), (right, bottom), (left, bottom), (left, top)
+        return dict(
+            type='Polygon', coordinates=[[_moved(transform, *corner) for corner in corners]]
+        )
+    window, mask = objects.masks[i]
+    x, y = _moved(transform, window.columns.start, window.rows.start)
+    in_window = Affine(transform.a, transform.b, x, transform.d, transform.e, y)
+    outlines = features.shapes(mask.astype(np.uint8), mask, transform=in_window)
+    return dict(type='MultiPolygon', coordinates=[shape['coordinates'] for shape, _ in outlines])
+
+
+def _moved(transform: Any, x: float, y: float) -> tuple[float, float]:
+    return (
+        transform.a * x + transform.b * y + transform.c,
+        transform.d * x + transform.e * y + transform.f,
+    )

@@ -1,0 +1,197 @@
+"""Images that are read by windows: TIFF files of any kind, whole slides and memory maps.
+
+rasterio reads TIFF files (BigTIFF, tiled, pyramidal, GeoTIFF, COG) and JPEG 2000, openslide the
+formats of slide scanners, NumPy its own. docs/large_images.md compares them with others.
+"""
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+
+from ..environment import require
+from ..errors import ArgumentError, UserError, looked_in, reason
+from ..files import open_regular
+from .windows import Window, tiles, whole
+
+SLIDES = ('.svs', '.ndpi', '.mrxs', '.scn', '.vms', '.vmu', '.bif', '.svslide', '.dcm')
+ARRAYS = ('.npy',)
+# Suffixes and GDAL's drivers. Without a driver, GDAL looks at the content: a text file that is
+# named .tif could name any other file or address.
+RASTERS = dict.fromkeys(('.tif', '.tiff', '.btf', '.tf8'), 'GTiff') | {'.jp2': 'JP2OpenJPEG'}
+CACHE = 2**26  # bytes of decoded blocks that GDAL keeps
+TILE = 2048, 2048  # pixels that are read at a time for a picture
+
+
+class ImageSource:
+    """An image (H, W, channels) in an array, of which windows are read.
+
+    Attributes:
+        name: Of messages.
+        shape: (H, W, channels).
+        dtype: NumPy's type of the values.
+        max_value: The largest value that an integer type or the file's header allows.
+        identity: What says whether two sources are the same image.
+        georeference: ``crs`` and ``transform`` of a GeoTIFF, or {}.
+    """
+
+    def __init__(self, image: np.ndarray, name: str, identity: Any = None) -> None:
+        if image.ndim == 2:
+            image = image[..., None]
+        if image.ndim != 3 or 0 in image.shape:
+            raise ArgumentError(f'{name}: an array of shape {image.shape} is not (H, W, channels)')
+        self.name, self._image = name, image
+        self.shape, self.dtype = image.shape, image.dtype
+        self.max_value = np.iinfo(image.dtype).max if image.dtype.kind in 'iu' else None
+        self.identity = identity
+        self.georeference: dict[str, Any] = {}
+
+    def read(self, window: Window) -> np.ndarray:
+        """Return a window, (h, w, channels).
+
+        Raises:
+            UserError: If it cannot be read.
+        """
+        try:
+            return self._read(window)
+        except Exception as error:  # the decoders raise many kinds
+            rows, columns = window
+            raise UserError(
+                f'{self.name}: rows {rows.start} to {rows.stop} and columns {columns.start} to '
+                f'{columns.stop} cannot be read ({reason(error)}): copy or repair the file'
+            ) from None
+
+    def _read(self, window: Window) -> np.ndarray:
+        return np.array(self._image[tuple(window)])
+
+
+class Raster(ImageSource):
+    """An image file that rasterio opens."""
+
+    def __init__(self, path: Path) -> None:
+        require('rasterio')
+        import rasterio
+
+        # GDAL reads these settings when it opens a file and when it reads from it.
+        self._settings = rasterio.Env(
+            GDAL_CACHEMAX=CACHE, GDAL_DISABLE_READDIR_ON_OPEN='EMPTY_DIR', GDAL_NUM_THREADS=1
+        )
+        with self._settings, warnings.catch_warnings():
+            warnings.simplefilter('ignore')  # of files without a georeference
+            self._file = rasterio.open(path.resolve(), driver=RASTERS[path.suffix.lower()])
+        file = self._file
+        if file.dtypes.count(file.dtypes[0]) != file.count:
+            raise UserError(f'{path}: its bands have the types {", ".join(file.dtypes)}: use one')
+        if file.colorinterp[0].name == 'palette':
+            raise UserError(f'{path}: it has a palette; convert it with gdal_translate -expand rgb')
+        self.name, self.identity = str(path), file_identity(path)
+        self.shape = file.height, file.width, file.count
+        self.dtype = np.dtype(file.dtypes[0])
+        bits = file.tags(1, ns='IMAGE_STRUCTURE').get('NBITS')
+        is_integer = self.dtype.kind in 'iu'
+        self.max_value = np.iinfo(self.dtype).max if is_integer else None
+        if bits and is_integer:
+            self.max_value = 2 ** int(bits) - 1
+        self.georeference = {}
+        if file.crs is not None or not file.transform.is_identity:
+            self.georeference = dict(crs=file.crs, transform=file.transform)
+
+    def _read(self, window: Window) -> np.ndarray:
+        from rasterio.windows import Window as RasterWindow
+
+        with self._settings:
+            bands = self._file.read(window=RasterWindow.from_slices(*window))
+        return np.moveaxis(bands, 0, -1)
+
+
+class Slide(ImageSource):
+    """A whole-slide image that openslide opens, at its highest resolution."""
+
+    def __init__(self, path: Path) -> None:
+        require('openslide')
+        import openslide
+
+        self._file = openslide.OpenSlide(path)
+        self.name, self.identity = str(path), file_identity(path)
+        self.shape = (*self._file.dimensions[::-1], 3)
+        self.dtype, self.max_value, self.georeference = np.dtype(np.uint8), 255, {}
+
+    def _read(self, window: Window) -> np.ndarray:
+        height, width = window.size
+        corner = window.columns.start, window.rows.start
+        pixels = np.asarray(self._file.read_region(corner, 0, (width, height)))
+        # What was not scanned is transparent: white, as on the glass.
+        opaque = pixels[..., 3:] == 255
+        return np.where(opaque, pixels[..., :3], np.uint8(255))
+
+
+def open_image(image: str | Path | np.ndarray, read: Callable[[str], np.ndarray]) -> ImageSource:
+    """Open an image whose windows are read.
+
+    Args:
+        image: A path, or an array (H, W, channels), such as a memory map.
+        read: Reads the image of any other path or URL as a whole.
+
+    Raises:
+        UserError: If the file does not exist or is not such an image.
+    """
+    if isinstance(image, np.ndarray):
+        return ImageSource(image, 'the array', _sample(image))
+    path = Path(image).expanduser()
+    suffix = path.suffix.lower()
+    if suffix not in (*SLIDES, *RASTERS, *ARRAYS):
+        pixels = read(str(image))
+        return ImageSource(pixels, str(image), _sample(pixels))
+    try:
+        open_regular(path).close()
+        if suffix in SLIDES:
+            return Slide(path)
+        if suffix in RASTERS:
+            return Raster(path)
+        return ImageSource(np.load(path, mmap_mode='r'), str(path), file_identity(path))
+    except FileNotFoundError:
+        raise UserError(f'{image} does not exist{looked_in(path)}') from None
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f'{image} cannot be opened ({reason(error)})') from None
+
+
+def file_identity(path: Path) -> list:
+    status = path.stat()
+    return [str(path.resolve()), status.st_size, status.st_mtime_ns]
+
+
+def _sample(image: np.ndarray) -> list:
+    """Return the shape of an array and about 1,000 of its values."""
+    sample = image[tuple(slice(None, None, 1 + n // 32) for n in image.shape[:2])]
+    return [*image.shape, str(image.dtype), sample.astype(float).ravel().tolist()]
+
+
+def overview(
+    size: tuple[int, int], read: Callable[[Window], np.ndarray], max_side: int
+) -> np.ndarray:
+    """Return an image of (H, W) reduced by an integer factor, so that its sides fit.
+
+    ``read`` returns windows (h, w) or (h, w, channels), of which the mean is taken; of integers
+    other than uint8, such as labels, every n-th value.
+    """
+    factor = max(1, -(-max(size) // max_side))
+    small = tuple(-(-n // factor) for n in size)
+    picture = None
+    side = max(1, TILE[0] // factor) * factor
+    for window in tiles(whole(size), (side, side)):
+        values = read(window)
+        target = Window(*(slice(s.start // factor, -(-s.stop // factor)) for s in window))
+        if values.ndim == 2:
+            values = values[::factor, ::factor]
+        else:
+            values = cv2.resize(values, target.size[::-1], interpolation=cv2.INTER_AREA)
+            values = values.reshape(*target.size, -1)
+        if picture is None:
+            picture = np.zeros((*small, *values.shape[2:]), values.dtype)
+        picture[tuple(target)] = values
+    return picture

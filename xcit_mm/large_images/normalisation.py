@@ -1,0 +1,126 @@
+"""From the values of a file to what a backbone sees, window by window."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..datasets.images import BadImageError
+from ..errors import UserError
+from .images import ImageSource
+from .windows import Window, length, overlap
+
+if TYPE_CHECKING:
+    from ..inference.model import Model
+
+MAX_8_BITS = 255
+
+
+class NormalisedImage:
+    """An image as a model's preprocessor makes it, (channels, H, W), of which windows are read.
+
+    Attributes:
+        shape: (channels, H, W), with the padding of the preprocessor.
+        bands: The loader of the config, if it loads other channels than RGB.
+        notes: Sentences on what is done with its values.
+
+    Raises:
+        UserError: If the values or channels do not fit the model, or its pipeline or preprocessor
+            does more than normalise and pad.
+    """
+
+    def __init__(self, source: ImageSource, model: 'Model') -> None:
+        preprocessor = model.module.data_preprocessor
+        self._source, self.bands = source, model.bands
+        self.notes: list[str] = []
+        _require_plain(model, preprocessor)
+        height, width, channels = source.shape
+        self._scale = 1.0
+        if self.bands is None:
+            self._check_values(source)
+            if channels not in (1, 3):
+                self.notes.append(f'{source.name}: the first 3 of its {channels} channels are used')
+                if channels == 2:
+                    raise UserError(f'{source.name} has 2 channels, but the model sees RGB')
+        elif channels != self.bands.channels:
+            raise UserError(
+                f'{source.name} has {channels} bands, but the model sees {self.bands.channels}'
+            )
+        swaps = getattr(preprocessor, '_channel_conversion', None)
+        swaps = getattr(preprocessor, 'channel_conversion', False) if swaps is None else swaps
+        self._is_bgr = self.bands is None and not swaps  # the loader of the config gives BGR
+        self._mean = self._std = None
+        if preprocessor._enable_normalize:
+            self._mean, self._std = preprocessor.mean.cpu(), preprocessor.std.cpu()
+        divisor, self._padding = 1, 0.0
+        if hasattr(preprocessor, 'pad_size_divisor') and not hasattr(preprocessor, 'size'):  # mmdet
+            divisor, self._padding = preprocessor.pad_size_divisor, preprocessor.pad_value
+        self._size = height, width
+        self.shape = (
+            3 if self.bands is None else channels,
+            -(-height // divisor) * divisor,
+            -(-width // divisor) * divisor,
+        )
+
+    def _check_values(self, source: ImageSource) -> None:
+        if source.dtype == np.uint8:
+            return
+        if source.dtype != np.uint16:
+            raise UserError(
+                f'{source.name} has values of type {source.dtype}, but the model sees 8 bits: '
+                'convert it with gdal_translate -ot Byte -scale'
+            )
+        self._scale = MAX_8_BITS / source.max_value
+        self.notes.append(
+            f'{source.name}: its values from 0 to {source.max_value} are scaled to 0 to '
+            f'{MAX_8_BITS}, for which the config has its mean'
+        )
+
+    def pixels(self, window: Window) -> np.ndarray:
+        """Return a window as RGB (h, w, 3) uint8, or as bands (h, w, channels) float32."""
+        pixels = self._source.read(window)
+        if self.bands is not None:
+            try:
+                return self.bands.bands(pixels)
+            except BadImageError as error:
+                raise UserError(f'{self._source.name}: {error}') from None
+        pixels = pixels[..., :3] if pixels.shape[2] >= 3 else pixels.repeat(3, axis=2)
+        if self._scale != 1:
+            pixels = (pixels * np.float32(self._scale)).round().clip(0, 255).astype(np.uint8)
+        return pixels
+
+    def __getitem__(self, window: tuple[slice, slice, slice]) -> Tensor:
+        channels, *spans = window
+        inside = Window(
+            *(overlap(span, slice(0, n)) for span, n in zip(spans, self._size, strict=True))
+        )
+        image = torch.full(
+            (self.shape[0], *map(length, spans)), float(self._padding), dtype=torch.float32
+        )
+        if all(inside.size):
+            pixels = self.pixels(inside)
+            if self._is_bgr:
+                pixels = pixels[..., ::-1]
+            values = torch.from_numpy(np.ascontiguousarray(pixels)).permute(2, 0, 1).float()
+            if self._mean is not None:
+                values = (values - self._mean) / self._std
+            image[(slice(None), *inside.within(Window(*spans)))] = values
+        return image[channels]
+
+
+def _require_plain(model: 'Model', preprocessor: nn.Module) -> None:
+    kind = type(preprocessor).__name__
+    if kind not in ('DetDataPreprocessor', 'SegDataPreProcessor'):
+        raise UserError(f'a model with a {kind} cannot be streamed: its effect is not known')
+    if getattr(preprocessor, 'test_cfg', None):
+        raise UserError(
+            'a model whose data_preprocessor has a test_cfg cannot be streamed: drop it'
+        )
+    for transform in model.pipeline.transforms[1:]:
+        name = type(transform).__name__
+        if 'Resize' not in name and not name.startswith(('Pack', 'Load')):
+            raise UserError(
+                f'a model whose test pipeline has a {name} cannot be streamed: it would need the '
+                'whole image'
+            )

@@ -1,0 +1,56 @@
+"""A bar that shows the pass, the tile and the time left."""
+
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+from rich import progress
+from rich.console import Console
+
+from ..errors import printable
+
+Tile = TypeVar('Tile')
+
+
+class Progress:
+    """Shows nothing; see :class:`Bar`."""
+
+    def expect(self, passes: int) -> None:
+        """Begin with a number of passes that take about the same time each."""
+
+    def __call__(self, tiles: Sequence[Tile], what: str) -> Iterable[Tile]:
+        """Yield the tiles of a pass."""
+        return tiles
+
+    def report(self, sentence: str) -> None:
+        """Tell the user a sentence."""
+
+
+silent = Progress()
+
+
+class Bar(Progress):
+    """A bar of a :class:`rich.progress.Progress`, which its caller starts and stops."""
+
+    def __init__(self) -> None:
+        self.display = progress.Progress(
+            progress.TextColumn('{task.description}'),
+            progress.BarColumn(),
+            progress.TextColumn('{task.percentage:>3.0f}%'),
+            progress.TimeRemainingColumn(elapsed_when_finished=True),
+            console=Console(stderr=True),
+        )
+        self._task = self.display.add_task('', total=None)
+
+    def expect(self, passes: int) -> None:
+        self.display.reset(self._task, total=passes)
+
+    def __call__(self, tiles: Sequence[Tile], what: str) -> Iterable[Tile]:
+        for number, tile in enumerate(tiles, 1):
+            text = f'{what}, tile {number} of {len(tiles)}'
+            self.display.update(self._task, description=text)
+            yield tile
+            self.display.advance(self._task, 1 / len(tiles))
+
+    def report(self, sentence: str) -> None:
+        console = self.display.console
+        console.print(printable(sentence), markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,178 @@
+"""Predictions for an image that does not fit into memory."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+from pycocotools import mask as coco_mask
+
+from ..predictions.classes import category_ids
+from ..predictions.drawing import Colour, draw_objects, draw_regions
+from .georeference import write_geojson, write_tiff
+from .images import overview
+from .windows import Window, tiles, whole
+from .workspace import Workspace
+
+PICTURE_SIDE = 4096  # pixels of the longer side of a picture
+STRIPE = 2048, 2**16  # pixels of labels that are counted at a time
+MAX_TEXTS = 300  # objects in a picture; more texts hide them
+
+
+@dataclass(frozen=True)
+class LargeSegmentation:
+    """The class of each pixel of an image of H x W pixels.
+
+    Attributes:
+        size: (H, W).
+        picture: The image, reduced to at most 4,096 pixels; RGB, uint8.
+        workspace: The store; ``workspace.remove()`` deletes the files of the labels.
+        labels: (H, W), indices into ``classes``: an array, or a memory map of a file in the store.
+        scores: (H, W) uint8, the probability of each label, 255 for 1; None unless asked for.
+        classes: Names of the classes.
+        palette: A colour for each class.
+        georeference: ``crs`` and ``transform`` of a GeoTIFF, or {}.
+    """
+
+    size: tuple[int, int]
+    picture: np.ndarray
+    workspace: Workspace
+    labels: np.ndarray
+    scores: np.ndarray | None
+    classes: tuple[str, ...]
+    palette: tuple[Colour, ...]
+    georeference: Mapping[str, Any]
+
+    def shares(self) -> dict[int, float]:
+        """Return the share of the image, 0..1, for each class in it, the largest first."""
+        counts = np.zeros(len(self.classes), np.int64)
+        for window in tiles(whole(self.size), STRIPE):
+            counts += np.bincount(self.labels[tuple(window)].ravel(), minlength=len(counts))
+        order = np.argsort(-counts, kind='stable')
+        return {int(i): counts[i] / counts.sum() for i in order if counts[i]}
+
+    def draw(self, opacity: float = 0.5) -> np.ndarray:
+        """Draw the colours of the classes over the reduced image, and a legend below; RGB."""
+        shares = self.shares().items()
+        legend = [(self.palette[i], f'{self.classes[i]} {share:.1%}') for i, share in shares]
+        labels = overview(self.size, lambda window: self.labels[tuple(window)], PICTURE_SIDE)
+        return draw_regions(self.picture, labels, self.palette, legend, opacity, None, None)
+
+    def save(self, folder: Path, name: str) -> dict[str, str]:
+        """Write the labels, and the scores if there are any, as GeoTIFF files in a folder.
+
+        Returns their paths in the folder.
+        """
+        written = {'labels': f'labels/{name}.tif'}
+        palette = self.palette if self.labels.dtype == np.uint8 else ()
+        write_tiff(_made(folder / written['labels']), self.labels, self.georeference, palette)
+        if self.scores is not None:
+            written['scores'] = f'scores/{name}.tif'
+            write_tiff(_made(folder / written['scores']), self.scores, self.georeference)
+        return written
+
+
+@dataclass(frozen=True)
+class LargeDetections:
+    """The n objects of an image of H x W pixels, sorted by decreasing score.
+
+    Attributes:
+        size: (H, W).
+        picture: The image, reduced to at most 4,096 pixels; RGB, uint8.
+        boxes: (n, 4), left, top, right and bottom in pixels of the image.
+        scores: (n,), 0..1.
+        labels: (n,), indices into ``classes``.
+        masks: Of each object a :class:`~.windows.Window` of the image and the mask in it, (h, w)
+            bool; None for a model without masks.
+        classes: Names of the classes.
+        palette: A colour for each class.
+        georeference: ``crs`` and ``transform`` of a GeoTIFF, or {}.
+    """
+
+    size: tuple[int, int]
+    picture: np.ndarray
+    boxes: np.ndarray
+    scores: np.ndarray
+    labels: np.ndarray
+    masks: list[tuple[Window, np.ndarray]] | None
+    classes: tuple[str, ...]
+    palette: tuple[Colour, ...]
+    georeference: Mapping[str, Any]
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    def above(self, score_thr: float) -> 'LargeDetections':
+        """Return the objects with at least this score."""
+        n = int((self.scores >= score_thr).sum())
+        masks = self.masks and self.masks[:n]
+        return replace(
+            self, boxes=self.boxes[:n], scores=self.scores[:n], labels=self.labels[:n], masks=masks
+        )
+
+    def draw(self) -> np.ndarray:
+        """Draw boxes, masks, classes and scores over the reduced image; RGB."""
+        factor = self.picture.shape[1] / self.size[1]
+        topmost = None
+        if self.masks is not None:
+            topmost = np.zeros(self.picture.shape[:2], np.uint16)
+            for i in reversed(range(min(len(self), np.iinfo(np.uint16).max))):
+                self._paint(topmost, i, factor)
+        texts = [
+            f'{self.classes[i]} {s:.2f}' for i, s in zip(self.labels, self.scores, strict=True)
+        ]
+        colours = [self.palette[i] for i in self.labels]
+        texts = texts if len(self) <= MAX_TEXTS else [''] * len(self)
+        return draw_objects(self.picture, self.boxes * factor, topmost, colours, texts)
+
+    def _paint(self, topmost: np.ndarray, i: int, factor: float) -> None:
+        window, mask = self.masks[i]
+        starts = [int(span.start * factor) for span in window]
+        height, width = (max(1, round(n * factor)) for n in mask.shape)
+        small = cv2.resize(mask.astype(np.uint8), (width, height), interpolation=cv2.INTER_AREA)
+        target = topmost[starts[0] : starts[0] + height, starts[1] : starts[1] + width]
+        target[small[: target.shape[0], : target.shape[1]] > 0] = i + 1
+
+    def to_coco(self, image_id: int) -> list[dict[str, Any]]:
+        """Return the objects as annotations in COCO's format, without ``id``."""
+        categories = category_ids(self.classes)
+        annotations = []
+        for i, (left, top, right, bottom) in enumerate(self.boxes.tolist()):
+            annotation = dict(
+                image_id=image_id,
+                category_id=categories[self.labels[i]],
+                bbox=[left, top, right - left, bottom - top],
+                score=float(self.scores[i]),
+                area=(right - left) * (bottom - top),
+                iscrowd=0,
+            )
+            if self.masks is not None:
+                annotation['area'] = float(self.masks[i][1].sum())
+                annotation['segmentation'] = run_lengths(*self.masks[i], self.size)
+            annotations.append(annotation)
+        return annotations
+
+    def save(self, folder: Path, name: str) -> dict[str, str]:
+        """Write the objects as GeoJSON into a folder; see :meth:`LargeSegmentation.save`."""
+        written = {'objects': f'objects/{name}.geojson'}
+        write_geojson(_made(folder / written['objects']), self, self.georeference)
+        return written
+
+
+def run_lengths(window: Window, mask: np.ndarray, size: tuple[int, int]) -> dict[str, Any]:
+    """Return COCO's run lengths of a mask in a window of an image of (H, W), column by column."""
+    height, width = size
+    columns = np.zeros((mask.shape[1], mask.shape[0] + 2), np.int8)
+    columns[:, 1:-1] = mask.T
+    column, row = np.nonzero(np.diff(columns, axis=1))  # starts and ends of runs in turn
+    places = (column + window.columns.start) * height + row + window.rows.start
+    counts = np.diff(np.concatenate([[0], places, [height * width]]))
+    rle = coco_mask.frPyObjects(dict(size=[height, width], counts=counts.tolist()), height, width)
+    return {**rle, 'counts': rle['counts'].decode()}
+
+
+def _made(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path

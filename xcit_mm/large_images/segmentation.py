@@ -1,0 +1,109 @@
+"""The classes of the pixels of an image of any size, tile by tile, as if it were seen whole."""
+
+import math
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from ..errors import UserError
+from .backbone import Passes
+from .progress import Progress, silent
+from .store import TokenStore
+from .windows import Window, tiles
+
+MAX_TILE = 512  # pixels
+MAX_SCORES = 2**25  # numbers of a tile: 128 MiB
+
+
+def has_plain_head(model: nn.Module) -> bool:
+    """Return whether mmseg labels an image by the map of its head alone, resized."""
+    from mmseg.models import EncoderDecoder
+    from mmseg.models.decode_heads.decode_head import BaseDecodeHead
+
+    if type(model) is not EncoderDecoder:
+        return False
+    head = type(model.decode_head)
+    return (
+        head.predict is BaseDecodeHead.predict
+        and head.predict_by_feat is BaseDecodeHead.predict_by_feat
+        and getattr(model.data_preprocessor, 'test_cfg', None) is None  # no padding
+    )
+
+
+def label_dtype(model: nn.Module) -> torch.dtype:
+    """Return the type of the labels of a segmentor."""
+    return torch.uint8 if model.decode_head.num_classes <= 256 else torch.int16
+
+
+def require_segmentor(model: nn.Module) -> None:
+    """Refuse a segmentor whose labels do not follow from the maps of its head alone."""
+    if not has_plain_head(model):
+        kind = type(getattr(model, 'decode_head', model)).__name__
+        raise UserError(
+            f'the model cannot be streamed: what a {kind} reads of its maps is not known; use '
+            '--sliced'
+        )
+
+
+@torch.inference_mode()
+def label(
+    model: nn.Module,
+    passes: Passes,
+    size: tuple[int, int],
+    with_scores: bool = False,
+    progress: Progress = silent,
+) -> list[TokenStore]:
+    """Label the pixels of an image whose tokens are in the stores of ``passes``.
+
+    The labels are those of mmseg's mode 'whole'. A run that was killed goes on after the last
+    finished row of tiles.
+
+    Args:
+        model: A segmentor of mmseg that :func:`require_segmentor` accepts.
+        passes: After its run.
+        size: (H, W) of the image.
+        with_scores: Whether to return the probabilities of the labels as well.
+        progress: Shows the tiles.
+
+    Returns:
+        Stores with the rows of this process, ``bands.share(H)``: the labels (rows, W, 1), uint8 or
+        int16, and the scores, uint8.
+    """
+    levels = passes.levels()
+    maps = model.neck(levels) if model.with_neck else levels
+    head, classes = model.decode_head, model.out_channels
+    bilinear = dict(mode='bilinear', align_corners=model.align_corners)
+    scores = F.interpolate(head(maps), size=size, **bilinear)
+
+    bands, workspace = passes.bands, passes.workspace
+    rows, dtype = bands.share(size[0]), label_dtype(model)
+    made = {'labels': dtype} | ({'scores': torch.uint8} if with_scores else {})
+    done = max(0, workspace.finished - passes.count)
+    stores = [workspace.store(k, rows, (size[1], 1), v, done > 0) for k, v in made.items()]
+    side = max(32, min(MAX_TILE, math.isqrt(MAX_SCORES // classes) // 32 * 32))
+    of_rows = list(tiles(Window(rows, slice(0, size[1])), (side, size[1])))
+    if bands.count > 1:
+        read = [passes.rows_read(lambda w=w: scores.read(w)) for w in (of_rows[0], of_rows[-1])]
+        passes.borrow(slice(min(r.start for r in read), max(r.stop for r in read)))
+    progress.expect(len(of_rows) - done)
+    for number, row in enumerate(of_rows):
+        if number < done:
+            continue
+        what = f'labels, row {number + 1} of {len(of_rows)}'
+        for window in progress(list(tiles(row, (side, side))), what):
+            values = scores.read(window)[0].float()
+            if classes == 1:  # a threshold instead of classes
+                share = values[0].sigmoid()
+                labels = share > head.threshold
+                best = torch.where(labels, share, 1 - share)
+            else:
+                labels = values.argmax(0)
+                best = values.softmax(0).amax(0) if with_scores else None
+            stores[0].write(window, labels.to(dtype)[..., None].cpu())
+            if with_scores:
+                stores[1].write(window, (best * 255).round().to(torch.uint8)[..., None].cpu())
+        for store in stores:
+            store.sync()
+        workspace.finish(passes.count + number + 1)
+    return stores

@@ -1,0 +1,149 @@
+"""Predict an image slice by slice, each by a model that sees nothing else.
+
+This is what mmseg's mode 'slide' and SAHI (arXiv 2202.06934) do. It suits a model whose training
+images were much smaller than the image, and any model at all.
+"""
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from mmengine.dataset import Compose
+
+from ..errors import ArgumentError
+from .detection import Objects
+from .normalisation import NormalisedImage
+from .progress import Progress
+from .store import TokenStore
+from .windows import Window, shifted
+
+if TYPE_CHECKING:
+    from ..inference.model import Model
+    from ..predictions import Detections
+
+# Of two objects of a class in two slices, the one with the lower score is dropped if they share
+# more than this of the smaller one, as in SAHI: a slice sees only part of an object that it cuts.
+MAX_SHARED = 0.5
+
+
+class Slices:
+    """Windows of one size that cover an image.
+
+    Args:
+        size: (H, W) of the image.
+        side: Side of a slice in pixels.
+        overlap: Pixels that neighbours share; the last ones share more.
+
+    Raises:
+        ArgumentError: If the overlap is not smaller than a slice.
+    """
+
+    def __init__(self, size: tuple[int, int], side: int, overlap: int) -> None:
+        if side < 32 or not 0 <= overlap < side:
+            raise ArgumentError(
+                f'slices of {side} pixels with an overlap of {overlap} are not possible: slices '
+                'need 32 pixels or more, and the overlap has to be smaller'
+            )
+        self._axes = [_spans(n, side, overlap) for n in size]
+
+    def __len__(self) -> int:
+        return len(self.windows)
+
+    @property
+    def windows(self) -> list[tuple[Window, Window]]:
+        """The slices, and the part of each that no other slice sees better: its middle."""
+        rows, columns = (list(zip(spans, _middles(spans), strict=True)) for spans in self._axes)
+        return [(Window(r, c), Window(mr, mc)) for r, mr in rows for c, mc in columns]
+
+
+def _spans(n: int, side: int, overlap: int) -> list[slice]:
+    starts = list(range(0, max(1, n - overlap), side - overlap))
+    starts = sorted({max(0, min(start, n - side)) for start in starts})
+    return [slice(start, min(n, start + side)) for start in starts]
+
+
+def _middles(spans: list[slice]) -> list[slice]:
+    """Cut the spans in the middle of what they share."""
+    cuts = [(a.stop + b.start) // 2 for a, b in pairwise(spans)]
+    return [
+        slice(start, stop) for start, stop in zip([0, *cuts], [*cuts, spans[-1].stop], strict=True)
+    ]
+
+
+def label_slices(
+    model: 'Model',
+    pixels: NormalisedImage,
+    slices: Slices,
+    labels: TokenStore,
+    progress: Progress,
+) -> None:
+    """Label each slice by itself; a pixel gets its label from the slice whose middle it is in."""
+    at_own_size = _at_own_size(model)
+    for window, middle in progress(slices.windows, 'slices'):
+        predicted = at_own_size.predict(pixels.pixels(window)).labels
+        part = predicted[tuple(middle.within(window))]
+        labels.write(middle, torch.from_numpy(np.ascontiguousarray(part))[..., None])
+
+
+def detect_slices(
+    model: 'Model',
+    pixels: NormalisedImage,
+    slices: Slices,
+    score_thr: float,
+    progress: Progress,
+) -> Objects:
+    """Detect the objects of each slice by itself, and drop those that two slices found."""
+    at_own_size = _at_own_size(model)
+    boxes, scores, labels, sources, masks = [], [], [], [], []
+    for number, (window, _) in enumerate(progress(slices.windows, 'slices')):
+        found = at_own_size.predict(pixels.pixels(window)).above(score_thr)
+        corner = window.columns.start, window.rows.start
+        boxes.append(found.boxes + np.array(corner * 2, np.float32))
+        scores.append(found.scores)
+        labels.append(found.labels)
+        sources.append(np.full(len(found), number))
+        masks += _cut(found, window)
+    arrays = [np.concatenate(parts) for parts in (boxes, scores, labels, sources)]
+    kept = _without_doubles(*arrays)
+    boxes, scores, labels, _ = (array[kept] for array in arrays)
+    return Objects(boxes, scores, labels, [masks[i] for i in kept] if masks else None)
+
+
+def _at_own_size(model: 'Model') -> 'Model':
+    kept = [t for t in model.pipeline.transforms if 'Resize' not in type(t).__name__]
+    return replace(model, pipeline=Compose(kept))
+
+
+def _cut(found: 'Detections', window: Window) -> list[tuple[Window, np.ndarray]]:
+    """Return each mask in a window of the image that is little larger than its box."""
+    if found.masks is None:
+        return []
+    cut = []
+    for box, mask in zip(found.boxes, found.masks, strict=True):
+        left, top = np.floor(box[:2]).astype(int) - 1
+        right, bottom = np.ceil(box[2:]).astype(int) + 1
+        inner = Window(slice(int(top), int(bottom)), slice(int(left), int(right)))
+        inner = inner.grown(0, mask.shape)
+        outer = Window(*(shifted(s, w.start) for s, w in zip(inner, window, strict=True)))
+        cut.append((outer, mask[tuple(inner)].copy()))
+    return cut
+
+
+def _without_doubles(
+    boxes: np.ndarray, scores: np.ndarray, labels: np.ndarray, sources: np.ndarray
+) -> np.ndarray:
+    """Return the numbers of the boxes that are kept, by decreasing score."""
+    left = np.argsort(-scores, kind='stable')
+    areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+    kept = []
+    while len(left):
+        best, left = left[0], left[1:]
+        kept.append(best)
+        corners = np.maximum(boxes[left, :2], boxes[best, :2])
+        sides = np.minimum(boxes[left, 2:], boxes[best, 2:]) - corners
+        shared = sides.clip(0).prod(1) > MAX_SHARED * np.minimum(areas[left], areas[best])
+        is_double = shared & (labels[left] == labels[best]) & (sources[left] != sources[best])
+        left = left[~is_double]
+    return np.array(kept, int)
