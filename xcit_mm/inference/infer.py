@@ -11,8 +11,9 @@ import torch
 
 from ..errors import ArgumentError, MissingOperatorError, UserError, reason
 from ..files import DISK_FULL
+from ..large_images.bands import connected
 from ..large_images.predict import LargeOptions, check_options, predict_large
-from ..large_images.progress import Bar
+from ..large_images.progress import Bar, silent
 from ..large_images.results import LargeSegmentation
 from ..predictions import Detections, Segmentation
 from .model import Model, load_model
@@ -56,8 +57,8 @@ def infer(
         raise UserError(f'score {score_thr}: {config} predicts labels, which have no scores')
     score_thr = SCORE_THR if score_thr is None else score_thr
     info = dict(config=str(config), checkpoint=str(checkpoint))
-    large = LargeOptions(**large or {}, score_thr=score_thr)
     if stream:
+        large = LargeOptions(**large or {}, score_thr=score_thr)
         return _infer_large(model, sources, problems, large, out, info)
     with ImageProgress() as progress, Output(out, model, info) as output:
         for problem in problems:
@@ -78,22 +79,21 @@ def _infer_large(
 ) -> tuple[int, list[str]]:
     """Predict images that do not fit into memory, one after the other, by all processes."""
     check_options(model, options)
-    progress, done, is_first = Bar(), 0, True
-    if torch.distributed.is_initialized():
-        is_first = torch.distributed.get_rank() == 0
+    done, progress, output = 0, silent, None
     with ExitStack() as stack:
-        output = None
-        if is_first:
+        are_many = stack.enter_context(connected())
+        if not are_many or torch.distributed.get_rank() == 0:
+            progress = Bar()
             stack.enter_context(progress.display)
             output = stack.enter_context(Output(out, model, info))
-            for problem in problems:
-                progress.report(problem)
+        for problem in problems:
+            progress.report(problem)
         for name, source in sources.items():
             store = Path(options.store or out / STORE, name)
             try:
                 prediction = predict_large(model, source, replace(options, store=store), progress)
             except UserError as error:
-                if torch.distributed.is_initialized():  # the others wait for this process
+                if are_many:  # the others would wait for this process
                     raise
                 problems.append(str(error))
                 progress.report(str(error))

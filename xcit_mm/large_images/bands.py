@@ -1,5 +1,6 @@
 """The rows of an image that each of several processes holds, and what they exchange."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -147,6 +148,19 @@ class Bands:
 
 def _bytes(tokens: Tensor) -> Tensor:
     return tokens.view(torch.uint8)
+
+
+@contextmanager
+def connected() -> Iterator[bool]:
+    """Connect the processes that torchrun started, within a ``with`` block; yield if it did."""
+    are_many = int(os.environ.get('WORLD_SIZE', '1')) > 1
+    if are_many:
+        dist.init_process_group('gloo')
+    try:
+        yield are_many
+    finally:
+        if are_many:
+            dist.destroy_process_group()
 
 
 @contextmanager

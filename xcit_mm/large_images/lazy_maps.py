@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -278,32 +279,33 @@ def _interpolate(
 
 def _sources(
     mode: str, align_corners: bool, n: int, size: int, factor: float | None, like: LazyMap
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return two of n pixels for each of ``size`` pixels, and the weight of the second one."""
     dtype = torch.promote_types(like.dtype, torch.float32)
     if mode == 'nearest':  # PyTorch rounds in ways of its own: ask it
         how = dict(size=size) if factor is None else dict(scale_factor=factor)
         lower = F.interpolate(torch.arange(n, dtype=dtype).view(1, 1, n), **how).long().flatten()
-        return lower, lower, torch.zeros(size, dtype=dtype)
+        return lower.numpy(), lower.numpy(), torch.zeros(size, dtype=dtype).numpy()
     place = torch.arange(size, dtype=dtype)
     if align_corners:
         place = place * ((n - 1) / (size - 1) if size > 1 else 0.0)
     else:
         place = ((place + 0.5) * (n / size if factor is None else 1 / factor) - 0.5).clamp_min(0)
     lower = place.long().clamp_max(n - 1)
-    return lower, (lower + 1).clamp_max(n - 1), (place - lower).clamp(0, 1)
+    weight = (place - lower).clamp(0, 1)
+    return lower.numpy(), (lower + 1).clamp_max(n - 1).numpy(), weight.numpy()
 
 
-def _weights(lower: Tensor, upper: Tensor, weight: Tensor) -> tuple[slice, Tensor]:
+def _weights(lower: np.ndarray, upper: np.ndarray, weight: np.ndarray) -> tuple[slice, Tensor]:
     """Return the pixels that some pixels of a resized axis need, and a matrix of their weights.
 
     Products with such a matrix take half the time of PyTorch's interpolation on a CPU.
     """
-    pixels = slice(int(lower[0]), int(upper[-1]) + 1)
-    matrix = weight.new_zeros(len(weight), length(pixels))
-    matrix.scatter_add_(1, (lower - pixels.start)[:, None], 1 - weight[:, None])
-    matrix.scatter_add_(1, (upper - pixels.start)[:, None], weight[:, None])
-    return pixels, matrix
+    pixels, rows = slice(int(lower[0]), int(upper[-1]) + 1), np.arange(len(weight))
+    matrix = np.zeros((len(weight), length(pixels)), weight.dtype)
+    matrix[rows, lower - pixels.start] = 1 - weight
+    matrix[rows, upper - pixels.start] += weight
+    return pixels, torch.from_numpy(matrix)
 
 
 def _adaptive_avg_pool2d(x: LazyMap, output_size: int | Size) -> LazyMap:

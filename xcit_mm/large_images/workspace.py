@@ -4,6 +4,7 @@ import json
 import math
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -128,3 +129,5 @@ class Workspace:
         if self.folder is not None:
             self._lock.release()
             shutil.rmtree(self.folder, ignore_errors=True)
+            with suppress(OSError):  # it holds other runs
+                self.folder.parent.rmdir()
