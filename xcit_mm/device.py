@@ -1,4 +1,8 @@
-"""Choose the device that a model runs on."""
+"""Choose the device that a model runs on, and give memory back."""
+
+import ctypes
+import gc
+import sys
 
 import torch
 
@@ -19,3 +23,12 @@ def choose_device(name: str | None) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         raise ArgumentError(f'device={name!r} cannot be used ({reason(error)}); use cpu') from None
     return device
+
+
+def release_memory() -> None:
+    """Return freed memory to the system, which others need more than this process."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    if sys.platform == 'linux' and hasattr(ctypes.CDLL(None), 'malloc_trim'):
+        ctypes.CDLL(None).malloc_trim(0)

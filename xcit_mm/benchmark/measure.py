@@ -1,10 +1,7 @@
 """Measure the time and memory of models, interleaved in one process."""
 
-import ctypes
-import gc
 import re
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -16,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..device import choose_device
+from ..device import choose_device, release_memory
 from ..errors import ArgumentError
 from .models import build, check_name
 
@@ -142,7 +139,7 @@ def _train(model: nn.Module, images: Tensor, dtype: torch.dtype) -> None:
 
 def _seconds(step: Callable[[], None], device: str) -> float:
     synchronize = partial(torch.cuda.synchronize, device) if 'cuda' in device else lambda: None
-    _release_memory()
+    release_memory()
     synchronize()
     start = time.perf_counter()
     step()
@@ -152,7 +149,7 @@ def _seconds(step: Callable[[], None], device: str) -> float:
 
 def _peak_bytes(step: Callable[[], None], device: str) -> int:
     """Measure the peak memory of a step beyond what is allocated before it."""
-    _release_memory()
+    release_memory()
     if device.startswith('cuda'):
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
@@ -162,15 +159,6 @@ def _peak_bytes(step: Callable[[], None], device: str) -> int:
         step()
     events = profile.profiler.kineto_results.events()
     return max(accumulate(event.nbytes() for event in events if event.name() == '[memory]'))
-
-
-def _release_memory() -> None:
-    """Return freed memory to the system, so that no model profits from the one before it."""
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-    if sys.platform == 'linux' and hasattr(ctypes.CDLL(None), 'malloc_trim'):
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _unless_full(function: Callable[..., Any], *args: object) -> Any:

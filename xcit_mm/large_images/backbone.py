@@ -7,6 +7,7 @@ written to another store; its share of the sums of the next layer is added on th
 is that of the whole image, up to rounding (XCiT, arXiv 2106.09681, sections 3.2 and 3.3).
 """
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from ..device import release_memory
 from ..errors import ArgumentError
 from ..models import XCiT
 from ..models.layers import XCABlock
@@ -28,7 +30,9 @@ from .windows import Window, grown, tiles
 from .workspace import Workspace
 
 HALO = 2  # tokens that the local interaction reaches
-TILE_TOKENS = 2**14  # tokens of a tile: its intermediate tensors take 150 MB with 384 channels
+TILE_TOKENS = 2**14  # tokens of a tile
+TILE_TENSORS = 14  # tensors of that size that computing a tile takes, heads included, at most
+PATCH_TILE = 64, 64  # tokens; the first convolutions have few channels, but many pixels
 MAX_COLUMNS = 256  # tokens; wider images are cut into columns, too
 
 
@@ -93,16 +97,21 @@ class Passes:
         columns = W if W <= MAX_COLUMNS else -(-W // -(-W // (MAX_COLUMNS // 2)))
         return max(1, TILE_TOKENS // columns), columns
 
-    @property
-    def own_tiles(self) -> list[Window]:
-        return list(tiles(Window(self.bands.rows, slice(0, self.size[1])), self.tile))
+    def _own_tiles(self, tile: tuple[int, int]) -> list[Window]:
+        return list(tiles(Window(self.bands.rows, slice(0, self.size[1])), tile))
 
     @property
     def bytes_needed(self) -> int:
-        """Bytes of the stores of all processes."""
+        """Bytes of the stores of all processes: of a pass, what it reads and writes, and maps."""
         H, W = self.size
-        names = {self._name(number) for number in range(self.count)}
-        return len(names) * H * W * self._channels * self.dtype.itemsize
+        kept = len(self.backbone.out_indices[self.backbone.start_level :])
+        return (kept + 1) * H * W * self._channels * self.dtype.itemsize
+
+    @property
+    def bytes_of_tile(self) -> int:
+        """Bytes that computing a tile takes at most."""
+        tokens = max(TILE_TOKENS, math.prod(self.tile))
+        return TILE_TENSORS * tokens * self._channels * self.dtype.itemsize
 
     @property
     def _channels(self) -> int:
@@ -125,10 +134,11 @@ class Passes:
                 sums = self._embed(store, progress)
             sums = self.bands.total(sums)
             self.workspace.finish(number + 1, store, sums)
-            self.bands.wait()  # the next pass overwrites what a repetition of this one needs
-        for name in ('tokens_0', 'tokens_1'):
-            if name in self._stores:
+            self.bands.wait()  # nobody repeats this pass, which needs the store of the one before
+            name = self._name(number - 1)
+            if number and name.startswith('tokens'):
                 self._stores.pop(name).free()
+        release_memory()
 
     def _name(self, number: int) -> str:
         """Return the name of the store that a pass writes: kept for the pyramid, or in turn."""
@@ -149,7 +159,8 @@ class Passes:
         """Embed the patches; a token sees 15 pixels (7 with patch size 8) above and left of it."""
         sums = self._no_sums()
         P, (_, height, width) = self.backbone.patch_size, self.image.shape
-        for window in progress(self.own_tiles, 'patches'):
+        tile = tuple(map(min, self.tile, PATCH_TILE))
+        for window in progress(self._own_tiles(tile), 'patches'):
             outer = Window(*(slice(max(0, span.start - 1), span.stop) for span in window))
             rows = slice(outer.rows.start * P, min(height, outer.rows.stop * P))
             columns = slice(outer.columns.start * P, min(width, outer.columns.stop * P))
@@ -175,7 +186,7 @@ class Passes:
         if self.statistics_window is None:
             matrices = self._mixing(block, sums, lambda: self._precise_sums(block, source))
         sums = self._no_sums()
-        for window in progress(self.own_tiles, f'layer {number} of {self.count - 1}'):
+        for window in progress(self._own_tiles(self.tile), f'layer {number} of {self.count - 1}'):
             if self.statistics_window is None:
                 M, m = matrices
             else:
@@ -208,7 +219,7 @@ class Passes:
     def _precise_sums(self, block: XCABlock, source: TokenStore) -> Tensor:
         """Repeat the sums over all tokens with products in float64."""
         sums = self._no_sums()
-        for window in self.own_tiles:
+        for window in self._own_tiles(self.tile):
             sums += sums_of_products(block.norm1(source.read(window).to(self.device)).double())
         return self.bands.total(sums)
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..environment import require
 from ..files import UNFINISHED, write_whole
+from .images import CACHE
 from .windows import tiles, whole
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def write_tiff(
     options |= dict(bigtiff='if_safer', height=values.shape[0], width=values.shape[1], count=1)
     try:
         with (
-            rasterio.Env(GDAL_CACHEMAX=2**26),
+            rasterio.Env(GDAL_CACHEMAX=CACHE),
             rasterio.open(
                 unfinished, 'w', 'GTiff', dtype=values.dtype.name, **options, **georeference
             ) as file,

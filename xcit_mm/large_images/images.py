@@ -22,7 +22,7 @@ ARRAYS = ('.npy',)
 # Suffixes and GDAL's drivers. Without a driver, GDAL looks at the content: a text file that is
 # named .tif could name any other file or address.
 RASTERS = dict.fromkeys(('.tif', '.tiff', '.btf', '.tf8'), 'GTiff') | {'.jp2': 'JP2OpenJPEG'}
-CACHE = 2**26  # bytes of decoded blocks that GDAL keeps
+CACHE = 2**25  # bytes of decoded blocks that GDAL keeps
 TILE = 2048, 2048  # pixels that are read at a time for a picture
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from ..device import release_memory
 from ..errors import ArgumentError, UserError
 from .backbone import Passes, grid_size
 from .bands import Bands
@@ -100,8 +101,9 @@ def _streamed(
         item = label_dtype(model.module).itemsize + options.with_scores
         needed += math.prod(size) * item
     identity['settings'] = [passes.tile, str(passes.dtype), passes.statistics_window]
-    workspace = _workspace(needed, bands, options, identity, progress)
+    workspace = _workspace(needed, passes.bytes_of_tile, bands, options, identity, progress)
     passes.workspace = workspace
+    release_memory()
     passes.run(progress)
     if model.task == 'detection':
         objects = detect(model.module, passes, size, options.score_thr, progress)
@@ -142,7 +144,8 @@ def _sliced(
         return detect_slices(model, pixels, slices, options.score_thr, progress)
     dtype = label_dtype(model.module)
     identity['settings'] = [options.sliced, options.overlap]
-    workspace = _workspace(math.prod(size) * dtype.itemsize, bands, options, identity, progress)
+    needed = math.prod(size) * dtype.itemsize
+    workspace = _workspace(needed, 0, bands, options, identity, progress)
     labels = workspace.store('labels', slice(0, size[0]), (size[1], 1), dtype)
     label_slices(model, pixels, slices, labels, progress)
     return workspace, labels.array()[..., 0], None
@@ -150,6 +153,7 @@ def _sliced(
 
 def _workspace(
     needed: int,
+    for_tile: int,
     bands: Bands,
     options: LargeOptions,
     identity: dict[str, Any],
@@ -157,17 +161,19 @@ def _workspace(
 ) -> Workspace:
     """Decide where the tokens are kept: in memory if they fit, else in the folder of the options.
 
-    ``needed`` counts the bytes of all processes.
+    Args:
+        needed: Bytes of the tokens of all processes.
+        for_tile: Bytes that computing a tile takes, which is always done in memory.
     """
     own = -(-needed // bands.count)
-    limit = free_memory() // 2 if options.memory is None else options.memory
+    limit = (free_memory() // 2 if options.memory is None else options.memory) - for_tile
     folder = options.store and Path(options.store, f'part_{bands.rank + 1}_of_{bands.count}')
     if bands.lowest(own <= limit and not (folder and is_begun(folder))):
         return Workspace()
     if folder is None:
         raise ArgumentError(
-            f'the tokens need {own / GIB:.2f} GiB, but may take {limit / GIB:.2f} GiB of memory: '
-            'name a folder for them with store=DIR'
+            f'the tokens need {own / GIB:.2f} GiB, and their tiles {for_tile / GIB:.2f} GiB, more '
+            'than they may take of the memory: name a folder for the tokens with store=DIR'
         )
     workspace = Workspace(folder, identity | dict(checkpoint=_fingerprint(identity['checkpoint'])))
     workspace.require_space(own)

@@ -13,7 +13,7 @@ from .store import TokenStore
 from .windows import Window, tiles
 
 MAX_TILE = 512  # pixels
-MAX_SCORES = 2**25  # numbers of a tile: 128 MiB
+MAX_SCORES = 2**24  # numbers of a tile: 64 MiB
 
 
 def has_plain_head(model: nn.Module) -> bool:
