@@ -23,7 +23,7 @@ class ConvStack(nn.Sequential):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        layers = list(_flatten(self))
+        layers = list(flat_layers(self))
         if not all(map(is_plain, layers)):
             return super().forward(x)
         starts = [i for i, layer in enumerate(layers) if isinstance(layer, CONVOLUTIONS)]
@@ -56,10 +56,11 @@ def batch_norm_affine(norm: nn.Module) -> tuple[Tensor, Tensor]:
     return factor, norm.bias.to(dtype) - norm.running_mean.to(dtype) * factor
 
 
-def _flatten(stack: nn.Sequential) -> Iterator[nn.Module]:
-    for layer in stack:
+def flat_layers(stack: nn.Module) -> Iterator[nn.Module]:
+    """Yield the layers of nested Sequentials, or a layer itself."""
+    for layer in stack if isinstance(stack, nn.Sequential) else (stack,):
         if is_plain(layer, (nn.Sequential,)):
-            yield from _flatten(layer)
+            yield from flat_layers(layer)
         else:
             yield layer
 

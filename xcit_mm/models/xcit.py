@@ -91,6 +91,7 @@ class XCiT(BaseModule):
         self.with_cp = with_cp
         self.frozen_stages = frozen_stages
         self.start_level = start_level
+        self.image_group = None  # the processes that share an image: large_images/training.py
 
         self.patch_embed = ConvPatchEmbed(dim, patch_size, in_channels)
         self.pos_embeder = FourierPosition(dim)  # sic: the name in the released weights
@@ -119,6 +120,10 @@ class XCiT(BaseModule):
             super().init_weights()
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        if self.image_group is not None:
+            from ..large_images.training import forward_band
+
+            return forward_band(self, x, self.image_group)
         self.check_size(x.shape)
         x = self.patch_embed(x)  # (B, C, H, W)
         H, W = x.shape[2:]

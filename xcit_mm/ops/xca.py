@@ -116,10 +116,7 @@ def _gram(
     """
     x = x.to(computed_dtype(x))
     with without_autocast(x):
-        if torch.is_grad_enabled() and not torch.jit.is_tracing():
-            x, G, s = _Moments.apply(x)
-        else:
-            G, s = moments(x)  # (B, C, C), (B, C)
+        x, G, s = with_moments(x)
         parameters = qkv_weight, qkv_bias, temperature, proj_weight, proj_bias
         if max_amplification is not None:
             max_amplification *= torch.finfo(x.dtype).eps / torch.finfo(G.dtype).eps
@@ -234,6 +231,13 @@ def moments(x: Tensor) -> tuple[Tensor, Tensor]:
     shift = sums / N  # (B, 1, C)
     G = torch.baddbmm(products, shift.mT, shift, beta=1 / N, alpha=-1)
     return G, (_widened(centre) + _widened(shift)).squeeze(1)
+
+
+def with_moments(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return x (B, N, C), its covariance (B, C, C) and its mean (B, C), with one gradient of x."""
+    if torch.is_grad_enabled() and not torch.jit.is_tracing():
+        return _Moments.apply(x)
+    return x, *moments(x)
 
 
 class _Moments(Function):

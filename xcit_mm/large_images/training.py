@@ -1,0 +1,256 @@
+"""Train on images that several processes share, each with a band of rows.
+
+The attention of a layer adds up moments of all processes, a convolution borrows the rows of its
+neighbours, and a BatchNorm takes the statistics of all. Gradients flow back the same ways, so
+outputs are those of one process, and the gradients of all processes add up to its gradients.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.nn import functional as F
+
+from ..errors import ArgumentError
+from ..models import XCiT
+from ..models.convolutions import flat_layers
+from ..models.layers import LPI, XCABlock, map_to_tokens, tokens_to_map
+from ..models.plain import has_plain_layers
+from ..ops.recompute import recompute
+from ..ops.tracing import computed_dtype, without_autocast
+from ..ops.xca import mixing, with_moments
+
+MULTIPLE = 32  # of whose pixels a band has to be, so that no pooling window crosses a border
+
+
+@contextmanager
+def shared_images(backbone: XCiT, group: dist.ProcessGroup | None = None) -> Iterator[None]:
+    """Let the processes of a group train on the same images, within a ``with`` block.
+
+    There, ``backbone`` takes a band of rows of each image, (B, channels, h, W), and returns these
+    rows of its maps. The bands follow each other in the order of the ranks; all but the last have
+    a multiple of 32 rows. The loss of the image is the sum of the losses of the processes, and the
+    gradient of a parameter is the sum of theirs: DistributedDataParallel, which takes the mean,
+    needs losses that are multiplied by the number of processes.
+
+    Args:
+        backbone: The XCiT, with the same weights in all processes.
+        group: The processes that share an image. Default: all.
+
+    Raises:
+        ArgumentError: In the forward pass, if a band has another number of rows, or a layer is
+            not plain.
+    """
+    backbone.image_group = group or dist.group.WORLD
+    try:
+        yield
+    finally:
+        backbone.image_group = None
+
+
+def forward_band(backbone: XCiT, image: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, ...]:
+    """Compute the rows of the maps that belong to a band of images; see :func:`shared_images`."""
+    b, processes = backbone, _Processes(group)
+    backbone.check_size(image.shape)
+    patch = b.patch_size
+    heights = processes.everyones(image.shape[2])
+    if any(height % MULTIPLE for height in heights[:-1]):
+        raise ArgumentError(
+            f'bands of {heights} rows cannot share an image: all but the last need a multiple of '
+            f'{MULTIPLE} rows'
+        )
+    rows = [-(-height // patch) for height in heights]
+    first = sum(rows[: processes.rank])
+    x = _stack(b.patch_embed.proj, image.contiguous(memory_format=torch.channels_last), processes)
+    H, W = x.shape[2:]
+    position = b.pos_embeder(sum(rows), W, slice(first, first + H))
+    x = map_to_tokens(x + position)
+    maps = []
+    for i, block in enumerate(b.blocks[: b.out_indices[-1] + 1]):
+        arguments = block, x, H, W, processes
+        x = recompute(_block, *arguments, within=block) if b.with_cp else _block(*arguments)
+        if i in b.out_indices[b.start_level :]:
+            maps.append(tokens_to_map(x, H, W))
+    levels = (b.fpn1, b.fpn2, b.fpn3, b.fpn4)[b.start_level :]
+    outputs = zip(levels, b.out_norms, maps, strict=True)
+    return tuple(norm(_stack(level, x, processes)) for level, norm, x in outputs)
+
+
+def _block(block: XCABlock, x: Tensor, H: int, W: int, processes: '_Processes') -> Tensor:
+    keep = processes.survivors(block.drop_path, x)
+    x = x + keep() * block.gamma1 * _attention(block.attn, block.norm1(x), processes)
+    x = x + keep() * block.gamma3 * _interaction(block.local_mp, block.norm3(x), H, W, processes)
+    return x + keep() * block.gamma2 * block.mlp(block.norm2(x))
+
+
+def _attention(attn: nn.Module, x: Tensor, processes: '_Processes') -> Tensor:
+    """Compute the attention of tokens (B, n, C) with the moments of all processes."""
+    _require_plain(attn)
+    x = x.to(computed_dtype(x))
+    with without_autocast(x):
+        x, G, s = with_moments(x)
+        n, s = x.shape[1], s.double()[:, None]  # (B, 1, C)
+        products = n * (G.double() + s.mT @ s)
+        sums = torch.cat((products, n * s, torch.full_like(s, n)), dim=1)  # (B, C + 2, C)
+        sums = processes.total(sums)
+        N = sums[:, -1:].detach()
+        products, s = sums[:, :-2] / N, sums[:, -2:-1] / N
+        G = (products - s.mT @ s).to(G.dtype)
+        parameters = attn.qkv.weight, attn.qkv.bias, attn.temperature
+        parameters = *parameters, attn.proj.weight, attn.proj.bias
+        M, m = mixing(G, s.squeeze(1), int(N[0, 0, 0]), *parameters)
+        return torch.baddbmm(m.to(x.dtype), x, M.mT.to(x.dtype))
+
+
+def _interaction(lpi: LPI, x: Tensor, H: int, W: int, processes: '_Processes') -> Tensor:
+    _require_plain(lpi)
+    x = lpi.act(_convolution(lpi.conv1, tokens_to_map(x, H, W), processes))
+    x = _batch_norm(lpi.bn, x, processes)
+    return map_to_tokens(_convolution(lpi.conv2, x, processes))
+
+
+def _stack(stack: nn.Module, x: Tensor, processes: '_Processes') -> Tensor:
+    """Compute the patch embedding or a level of the pyramid, whose other layers reach no row."""
+    for layer in flat_layers(stack):
+        if isinstance(layer, nn.Conv2d):
+            x = _convolution(layer, x, processes)
+        elif isinstance(layer, nn.BatchNorm2d):
+            x = _batch_norm(layer, x, processes)
+        else:
+            x = layer(x)
+    return x
+
+
+def _convolution(conv: nn.Conv2d, x: Tensor, processes: '_Processes') -> Tensor:
+    """Convolve with a 3x3 kernel, padding 1 and stride 1 or 2, and the rows of the neighbours."""
+    below = 1 if conv.stride[0] == 1 or processes.is_last else 0
+    x = _Halo.apply(x, below, processes)
+    geometry = conv.stride, (0, 1), conv.dilation, conv.groups
+    return F.conv2d(x, conv.weight, conv.bias, *geometry)
+
+
+def _batch_norm(norm: nn.BatchNorm2d, x: Tensor, processes: '_Processes') -> Tensor:
+    """Normalise with the statistics of all processes, and update the running ones."""
+    if not norm.training:
+        return norm(x)
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    sums = wide.sum((0, 2, 3))
+    number = sums.new_tensor([x.numel() // x.shape[1]])
+    sums, count = processes.total(torch.cat((sums, number))).split((len(sums), 1))
+    count = count.detach()
+    mean = sums / count
+    centred = wide - mean[:, None, None]
+    variance = processes.total(centred.square().sum((0, 2, 3))) / count
+    with torch.no_grad():
+        norm.num_batches_tracked += 1
+        momentum = norm.momentum
+        if momentum is None:
+            momentum = 1 / float(norm.num_batches_tracked)
+        norm.running_mean.lerp_(mean.to(norm.running_mean.dtype), momentum)
+        unbiased = variance * (count / (count - 1))
+        norm.running_var.lerp_(unbiased.to(norm.running_var.dtype), momentum)
+    factor = norm.weight * (variance + norm.eps).rsqrt()
+    return (centred * factor[:, None, None] + norm.bias[:, None, None]).to(x.dtype)
+
+
+def _require_plain(module: nn.Module) -> None:
+    if not has_plain_layers(module):
+        raise ArgumentError(
+            f'a {type(module).__name__} with hooks or replaced layers cannot be shared by several '
+            'processes: merge them into its weights first'
+        )
+
+
+class _Processes:
+    """The processes that share an image, and what they exchange."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self.group = group
+        self.rank, self.count = dist.get_rank(group), dist.get_world_size(group)
+        self.is_first, self.is_last = self.rank == 0, self.rank == self.count - 1
+
+    def everyones(self, number: int) -> list[int]:
+        """Return the numbers of all processes."""
+        numbers: list = [None] * self.count
+        dist.all_gather_object(numbers, number, group=self.group)
+        return numbers
+
+    def total(self, x: Tensor) -> Tensor:
+        """Return the sum of the tensors of all processes."""
+        return _Sum.apply(x, self.group)
+
+    def survivors(self, drop_path: nn.Module, x: Tensor):
+        """Return a function that draws the factor (B, 1, 1) of a branch, the same everywhere."""
+        if not drop_path.training or not drop_path.p:
+            return lambda: 1.0
+        share = 1.0 - drop_path.p
+
+        def draw() -> Tensor:
+            factor = x.new_empty(x.shape[0], 1, 1).bernoulli_(share)
+            if share > 0:
+                factor.div_(share)
+            dist.broadcast(factor, dist.get_global_rank(self.group, 0), group=self.group)
+            return factor
+
+        return draw
+
+    def swap(self, up: Tensor | None, down: Tensor | None, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Send rows to the process above and the one below, and return theirs, or zeros.
+
+        None sends and expects nothing from there.
+        """
+        above, below = (torch.zeros_like(like) for _ in range(2))
+        transfers = []
+        for rows, received, rank in ((up, above, self.rank - 1), (down, below, self.rank + 1)):
+            if 0 <= rank < self.count:
+                peer = dist.get_global_rank(self.group, rank)
+                if rows is not None:
+                    send = dist.P2POp(dist.isend, rows.contiguous(), peer, self.group)
+                    transfers.append(send)
+                transfers.append(dist.P2POp(dist.irecv, received, peer, self.group))
+        for transfer in dist.batch_isend_irecv(transfers) if transfers else ():
+            transfer.wait()
+        return above, below
+
+
+class _Sum(Function):
+    """Add up the tensors of all processes; so do the gradients."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, group: dist.ProcessGroup) -> Tensor:
+        ctx.group = group
+        x = x.contiguous().clone()
+        dist.all_reduce(x, group=group)
+        return x
+
+    @staticmethod
+    def backward(ctx, dx: Tensor) -> tuple[Tensor, None]:
+        dx = dx.contiguous().clone()
+        dist.all_reduce(dx, group=ctx.group)
+        return dx, None
+
+
+class _Halo(Function):
+    """Add a row of the process above to a map, and ``below`` rows of the one below; else zeros."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, below: int, processes: _Processes) -> Tensor:
+        ctx.below, ctx.processes = below, processes
+        first, last = x[:, :, :1], x[:, :, -1:]
+        above, under = processes.swap(first, last, last.contiguous())
+        return torch.cat([above, x, under][: 2 + below], dim=2)
+
+    @staticmethod
+    def backward(ctx, dx: Tensor) -> tuple[Tensor, None, None]:
+        below, processes = ctx.below, ctx.processes
+        of_above = dx[:, :, :1].contiguous()
+        of_under = dx[:, :, -1:].contiguous() if below else torch.zeros_like(of_above)
+        to_first, to_last = processes.swap(of_above, of_under, of_above)
+        end = dx.shape[2] - below
+        dx = dx[:, :, 1:end].clone()
+        dx[:, :, :1] += to_first
+        dx[:, :, -1:] += to_last
+        return dx, None, None
