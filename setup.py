@@ -15,9 +15,10 @@ tools = {
     'export': ['onnx>=1.16', 'onnxruntime>=1.18', 'onnxscript>=0.3'],
     'demo': ['gradio>=6'],
     'multiband': ['tifffile>=2023.7'],
+    'large': ['rasterio>=1.4', 'openslide-python>=1.4', 'openslide-bin>=4.0'],
     'mim': ['openmim>=0.3.9', 'setuptools<81'],  # mim imports pkg_resources, which 81 dropped
 }
-test = ['pytest>=8', 'pytest-xdist>=3.7', *tools['classify'], *tools['multiband']]
+test = ['pytest>=8', 'pytest-xdist>=3.7', *tools['classify'], *tools['multiband'], *tools['large']]
 
 setup(
     name='xcit_mm',

@@ -22,10 +22,21 @@ def main() -> None:
         default=3,
         help='write TIFF images that spread the colours over this many bands',
     )
+    parser.add_argument(
+        '--mosaic',
+        type=cli.positive,
+        metavar='N',
+        help='draw instead one large image of N x N drawings of 160 pixels, with annotations',
+    )
     args = parser.parse_args()
 
     with cli.imports():
+        from xcit_mm.datasets.mosaic import make_mosaic
         from xcit_mm.datasets.shapes import ShapesSpec, make_shapes
+    if args.mosaic:
+        make_mosaic(args.root, args.mosaic, args.seed)
+        print(f'{args.root}: drawn')
+        return
     drawn = make_shapes(args.root, ShapesSpec(seed=args.seed, bands=args.bands))
     print(f'{args.root}: {"drawn" if drawn else "already there"}')
 

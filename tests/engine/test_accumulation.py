@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers.processes import in_two_processes
+from helpers.processes import in_processes
 from helpers.resumed_runs import (
     DRAWS,
     assert_same_checkpoint,
@@ -107,7 +107,7 @@ def test_two_processes_resume_between_two_updates(tmp_path):
         torch.distributed.barrier()
         resumed(tmp_path / 'cut', **options)
 
-    in_two_processes(run, tmp_path)
+    in_processes(2, run, tmp_path)
     for name in ('whole', 'cut'):
         assert names(tmp_path / name) == ['iter_3.pth', 'iter_6.pth', 'iter_8.pth']
     assert_same_checkpoint(*(tmp_path / name / 'iter_8.pth' for name in ('whole', 'cut')))

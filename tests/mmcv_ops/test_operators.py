@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 import torch
 from helpers import operator_loops as loops
-from helpers.processes import in_two_processes
+from helpers.processes import in_processes
 from mmcv import ops
 from mmcv.ops.multi_scale_deform_attn import (
     MultiScaleDeformableAttnFunction,
@@ -247,7 +247,7 @@ def test_synchronised_batch_norm_of_two_processes_is_that_of_both_batches(tmp_pa
             torch.testing.assert_close(running[1], whole.running_var, **close)
             torch.testing.assert_close(image.grad, joined.grad.split(sizes)[rank], **close)
 
-    in_two_processes(compare, tmp_path)
+    in_processes(2, compare, tmp_path)
 
 
 @pytest.mark.parametrize('gamma', [2.0, 0.0, 0.5])

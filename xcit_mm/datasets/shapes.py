@@ -17,6 +17,7 @@ import cv2
 import numpy as np
 from pycocotools import mask as coco_mask
 from rich.progress import track
+from shapely.affinity import translate
 from shapely.geometry import Polygon
 
 from ..environment import require
@@ -188,6 +189,23 @@ def _texture(rng: np.random.Generator, size: int, contrast: float) -> np.ndarray
     return (colour + contrast * blotches[..., None] * tint + grain).astype(np.float32)
 
 
+def annotation_of(
+    shape: Shape, number: int, image_id: int, corner: tuple[int, int] = (0, 0)
+) -> dict:
+    """Return the annotation of a shape in COCO's format; ``corner`` (x, y) is added to it."""
+    visible = translate(shape.visible, *corner)
+    x1, y1, x2, y2 = visible.bounds
+    return dict(
+        id=number,
+        image_id=image_id,
+        category_id=shape.category + 1,
+        segmentation=[_flat(visible)],
+        area=round(visible.area, 2),
+        bbox=[round(v, 2) for v in (x1, y1, x2 - x1, y2 - y1)],
+        iscrowd=0,
+    )
+
+
 def _flat(polygon: Polygon) -> list[float]:
     """Return COCO's format of a polygon: x1, y1, x2, y2, ..."""
     points = np.array(polygon.exterior.coords[:-1])
@@ -243,17 +261,7 @@ def _draw_dataset(root: Path, spec: ShapesSpec) -> None:
             info = _segments_info(segments, shapes)
             panoptic.append(dict(image_id=image_id, file_name=png_name, segments_info=info))
             for shape in shapes:
-                x1, y1, x2, y2 = shape.visible.bounds
-                annotation = dict(
-                    id=len(annotations) + 1,
-                    image_id=image_id,
-                    category_id=shape.category + 1,
-                    segmentation=[_flat(shape.visible)],
-                    area=round(shape.visible.area, 2),
-                    bbox=[round(v, 2) for v in (x1, y1, x2 - x1, y2 - y1)],
-                    iscrowd=0,
-                )
-                annotations.append(annotation)
+                annotations.append(annotation_of(shape, len(annotations) + 1, image_id))
         categories = [dict(id=i, name=name) for i, name in enumerate(CLASSES, 1)]
         content = dict(images=images, annotations=annotations, categories=categories)
         (annotation_dir / f'instances_{split}.json').write_text(json.dumps(content))

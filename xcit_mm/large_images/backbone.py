@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -164,8 +165,10 @@ class Passes:
             outer = Window(*(slice(max(0, span.start - 1), span.stop) for span in window))
             rows = slice(outer.rows.start * P, min(height, outer.rows.stop * P))
             columns = slice(outer.columns.start * P, min(width, outer.columns.stop * P))
-            pixels = torch.as_tensor(self.image[:, rows, columns])[None]
-            x = self.backbone.patch_embed(pixels.to(self.device, self.dtype))
+            pixels = self.image[:, rows, columns]
+            if not isinstance(pixels, Tensor):
+                pixels = torch.from_numpy(np.array(pixels))  # memory maps may be read-only
+            x = self.backbone.patch_embed(pixels[None].to(self.device, self.dtype))
             x = x[(..., *window.within(outer))]
             x = x + self.backbone.pos_embeder(*self.size, *window)
             tokens = x[0].permute(1, 2, 0).contiguous()

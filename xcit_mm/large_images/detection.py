@@ -105,8 +105,7 @@ def detect(
     dense_cfg, options = (model.test_cfg.rpn, {}) if has_rois else (cfg, dict(with_nms=False))
     progress.expect(2 + model.roi_head.with_mask if has_rois else 1)
     found, reach = _on_anchors(head, pyramid, passes, dense_cfg, options, progress)
-    for instances in found:
-        _clip(instances.bboxes, size)
+    found = [_clipped(instances, size, dense_cfg) for instances in found]
     if not has_rois:
         return _merged(passes.bands, found, cfg)
 
@@ -194,9 +193,13 @@ def _on_level(tile: Window, side: int, stride: int, level: LazyMap) -> Window:
     )
 
 
-def _clip(boxes: Tensor, size: tuple[int, int]) -> None:
+def _clipped(instances: InstanceData, size: tuple[int, int], cfg: ConfigDict) -> InstanceData:
+    """Cut boxes at the borders of the image, and leave out those of which too little is left."""
+    boxes = instances.bboxes
     boxes[:, 0::2].clamp_(0, size[1])
     boxes[:, 1::2].clamp_(0, size[0])
+    sides = boxes[:, 2:] - boxes[:, :2]
+    return instances[(sides > max(0, cfg.get('min_bbox_size', 0))).all(1)]
 
 
 def _merged(bands: Bands, found: list[InstanceData], cfg: ConfigDict) -> Objects | None:
@@ -209,9 +212,7 @@ def _merged(bands: Bands, found: list[InstanceData], cfg: ConfigDict) -> Objects
     from mmcv.ops import batched_nms
 
     boxes, scores, labels = (torch.cat(parts) for parts in zip(*everywhere, strict=True))
-    sides = boxes[:, 2:] - boxes[:, :2]
-    kept = (sides > max(0, cfg.get('min_bbox_size', 0))).all(1)
-    boxes, scores, labels = boxes[kept].float(), scores[kept].float(), labels[kept]
+    boxes, scores = boxes.float(), scores.float()
     if len(boxes):
         detections, kept = batched_nms(boxes, scores, labels, cfg.nms)
         boxes, scores, labels = detections[:, :4], detections[:, 4], labels[kept]

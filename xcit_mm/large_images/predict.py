@@ -161,9 +161,8 @@ def _workspace(
 ) -> Workspace:
     """Decide where the tokens are kept: in memory if they fit, else in the folder of the options.
 
-    Args:
-        needed: Bytes of the tokens of all processes.
-        for_tile: Bytes that computing a tile takes, which is always done in memory.
+    ``needed`` counts the bytes of the tokens of all processes, ``for_tile`` those of the tensors of
+    a tile, which are always in memory.
     """
     own = -(-needed // bands.count)
     limit = (free_memory() // 2 if options.memory is None else options.memory) - for_tile

@@ -8,7 +8,7 @@ from torch import distributed
 
 from ..errors import ArgumentError
 from ..models import XCiT
-from .backbone import Image, Passes, grid_size
+from .backbone import Image, Passes, grid_size, require_streamable
 from .bands import Bands
 from .lazy_maps import LazyMap
 from .memory import free_memory
@@ -54,6 +54,7 @@ def stream(
         ValueError: If the backbone cannot be streamed, or an argument is invalid.
         UserError: If the memory is too small and ``store`` is None, or the disk too small.
     """
+    require_streamable(backbone)
     bands = Bands(grid_size(backbone, image.shape)[0], group)
     passes = Passes(backbone, image, Workspace(), bands, rows)
     dtype = torch.float32 if passes.dtype == torch.bfloat16 else passes.dtype

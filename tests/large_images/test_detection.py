@@ -1,0 +1,119 @@
+"""Objects of large images: none is lost or found twice where tiles meet."""
+
+import numpy as np
+import pytest
+import torch
+from helpers.planted_detector import SIDE, dot_detector, dots
+from helpers.random_weights import DETECTOR
+from pycocotools import mask as coco_mask
+
+from xcit_mm import load_model
+from xcit_mm.errors import UserError
+from xcit_mm.large_images import detection
+from xcit_mm.large_images.backbone import Passes
+from xcit_mm.large_images.sliced import Slices
+from xcit_mm.large_images.windows import Window
+from xcit_mm.large_images.workspace import Workspace
+
+
+def centres_on_seams(size: tuple[int, int], tile: int) -> np.ndarray:
+    """Return places on and beside each seam and each corner of tiles, far from each other."""
+    step = 56  # 128 = 2 * 56 + 16: seen from its tile, each object lies elsewhere
+    grid = [np.arange(24, n - 24, step) for n in size]
+    grid = [np.where(abs((g + 32) % tile - 32) < 28, (g + 32) // tile * tile, g) for g in grid]
+    grid = [g[(g > 20) & (g < n - 20)] for g, n in zip(grid, size, strict=True)]
+    return np.stack(np.meshgrid(*grid, indexing='ij'), axis=-1).reshape(-1, 2)
+
+
+def test_objects_on_seams_are_found_once(monkeypatch):
+    monkeypatch.setattr(detection, 'TILE', 128)
+    size = 640, 768
+    centres = centres_on_seams(size, 128)
+    on_seams = (centres % 128 == 0).any(1)
+    assert len(centres) > 100  # more than max_per_img of any config
+    assert on_seams.sum() > 50
+    model = dot_detector()
+    passes = Passes(model.backbone, dots(size, centres), Workspace())
+    passes.run()
+    objects = detection.detect(model, passes, size, score_thr=0.5)
+    found = (objects.boxes[:, 1::-1] + objects.boxes[:, :1:-1]) / 2
+    distances = np.abs(found[:, None] - centres[None]).max(-1)
+    assert len(found) == len(centres)
+    assert (distances.min(0) <= 8).all()  # the anchors are 8 pixels apart
+    assert (distances.min(1) <= 8).all()
+    assert np.allclose(objects.boxes[:, 2:] - objects.boxes[:, :2], SIDE)
+    assert (objects.labels == 0).all()
+
+
+@pytest.fixture
+def without_limits(weights):
+    """A Mask R-CNN that keeps every anchor: its objects are the same in any order of tiles."""
+    options = {
+        'model.test_cfg.rpn.nms_pre': -1,
+        'model.test_cfg.rpn.max_per_img': 10**6,
+        'model.test_cfg.rpn.nms.iou_threshold': 1.0,
+        'model.test_cfg.rcnn.nms.iou_threshold': 1.0,
+        'model.test_cfg.rcnn.score_thr': 0.0,
+        'model.test_cfg.rcnn.max_per_img': 40,
+    }
+    return load_model(DETECTOR, weights[DETECTOR], 'cpu', options, full_size=True)
+
+
+@pytest.mark.parametrize('tile', [64, 1024])
+def test_boxes_scores_and_masks_equal_those_of_the_whole_image(
+    without_limits, image, monkeypatch, tile
+):
+    monkeypatch.setattr(detection, 'TILE', tile)
+    expected = without_limits.predict(image)
+    large = without_limits.predict_large(image, score_thr=float(expected.scores[-1]) - 1e-6)
+    n = len(expected)
+    assert len(large) >= n == 40
+    assert np.allclose(large.scores[:n], expected.scores, atol=1e-5)
+    for box, label, mask in zip(expected.boxes, expected.labels, expected.masks, strict=True):
+        same = (np.abs(large.boxes - box).max(1) < 1e-2) & (large.labels == label)
+        assert same.any()
+        window, part = large.masks[np.flatnonzero(same)[0]]
+        complete = np.zeros_like(mask)
+        complete[tuple(window)] = part
+        assert (complete != mask).mean() < 1e-3
+    annotation = large.to_coco(1)[0]
+    window, part = large.masks[0]
+    decoded = coco_mask.decode(annotation['segmentation'])
+    assert np.array_equal(decoded[tuple(window)], part)
+    assert decoded.sum() == part.sum() == annotation['area']
+    assert large.draw().shape == expected.draw().shape
+
+
+def test_large_objects_reach_beyond_their_tile(without_limits, image, monkeypatch):
+    windows = []
+    read = detection.LazyMap.read
+
+    def recorded(lazy_map, window: Window):
+        windows.append(window.size)
+        return read(lazy_map, window)
+
+    monkeypatch.setattr(detection, 'TILE', 64)
+    monkeypatch.setattr(detection.LazyMap, 'read', recorded)
+    without_limits.predict_large(image, score_thr=0.3)
+    assert max(windows)[0] > 64 // 4  # of the map at stride 4
+
+
+def test_slices_cover_an_image_and_drop_doubles(without_limits, image):
+    slices = Slices((130, 160), 96, 32)
+    covered = np.zeros((130, 160), int)
+    for window, middle in slices.windows:
+        assert window.size == (96, 96)
+        covered[tuple(middle)] += 1
+    assert (covered == 1).all()
+    objects = without_limits.predict_large(image, sliced=96, overlap=32, score_thr=0.1)
+    assert len(objects) > 0
+    assert (np.diff(objects.scores) <= 0).all()
+    assert len(objects.masks) == len(objects)
+    with pytest.raises(ValueError, match='slices of 96 pixels with an overlap of 96'):
+        without_limits.predict_large(image, sliced=96, overlap=96)
+
+
+def test_heads_that_are_not_known_are_named(without_limits, image, monkeypatch):
+    monkeypatch.setattr(type(without_limits.module.roi_head), 'predict_bbox', lambda *args: None)
+    with pytest.raises(UserError, match='what a StandardRoIHead reads of its maps is not known'):
+        without_limits.predict_large(image)

@@ -1,0 +1,113 @@
+"""Windows of lazy maps against the same windows of PyTorch's results."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from xcit_mm.errors import UserError
+from xcit_mm.large_images import lazy_maps
+from xcit_mm.large_images.bands import Bands
+from xcit_mm.large_images.lazy_maps import LazyMap, reading_together
+from xcit_mm.large_images.windows import Window, whole
+
+CHANNELS = 4
+
+
+def lazy(x: Tensor) -> LazyMap:
+    size = tuple(x.shape[2:])
+    return LazyMap(x.shape[1], size, x, Bands(size[0]), lambda window: x[(..., *window)].clone())
+
+
+def windows(size: tuple[int, int]) -> list[Window]:
+    """Windows at the corners, in the middle and of single pixels, and the whole."""
+    H, W = size
+    spans = [[slice(0, max(1, n // 3)), slice(n // 3, n // 2 + 1), slice(n - 1, n)] for n in (H, W)]
+    return [whole(size), *(Window(rows, columns) for rows in spans[0] for columns in spans[1])]
+
+
+MODULES = {
+    'conv': nn.Conv2d(CHANNELS, 6, 3, padding=1),
+    'conv stride': nn.Conv2d(CHANNELS, 6, 3, stride=2, padding=1, bias=False),
+    'conv dilation, groups': nn.Conv2d(CHANNELS, 8, (3, 5), padding='same', dilation=2, groups=2),
+    'conv even kernel': nn.Conv2d(CHANNELS, 6, 4, stride=3, padding=2),
+    'transposed': nn.ConvTranspose2d(CHANNELS, 6, 2, stride=2),
+    'transposed overlap': nn.ConvTranspose2d(CHANNELS, 6, 4, stride=2, padding=1),
+    'transposed output padding': nn.ConvTranspose2d(
+        CHANNELS, 6, 3, stride=2, padding=1, output_padding=1, dilation=2, groups=2
+    ),
+    'max pool': nn.MaxPool2d(3, stride=2, padding=1),
+    'max pool of one pixel': nn.MaxPool2d(1, stride=2),
+    'batch norm, relu': nn.Sequential(nn.BatchNorm2d(CHANNELS), nn.ReLU(inplace=True)),
+    'activations': nn.Sequential(nn.GELU(), nn.SiLU(), nn.Sigmoid(), nn.Dropout2d()),
+    'pyramid pooling': nn.Sequential(nn.AdaptiveAvgPool2d((2, 5)), nn.Conv2d(CHANNELS, 3, 1)),
+    'upsample': nn.Upsample(scale_factor=2),
+}
+FUNCTIONS = {
+    'nearest to any size': lambda x: F.interpolate(x, (29, 71)),
+    'nearest, smaller': lambda x: F.interpolate(x, (7, 13)),
+    'nearest factor': lambda x: F.interpolate(x, scale_factor=1.7),
+    'bilinear': lambda x: F.interpolate(x, (41, 59), mode='bilinear'),
+    'bilinear, smaller': lambda x: F.interpolate(x, (11, 9), mode='bilinear'),
+    'bilinear factor': lambda x: F.interpolate(x, scale_factor=2.5, mode='bilinear'),
+    'bilinear corners': lambda x: F.interpolate(x, (41, 59), mode='bilinear', align_corners=True),
+    'sum of branches': lambda x: torch.cat([x + x.exp() * 2, 1 + F.relu(x, inplace=True)], dim=1),
+    'tensors of a pixel': lambda x: x * torch.arange(1.0, 5).view(1, 4, 1, 1),
+}
+
+
+@pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
+@pytest.mark.parametrize('name', [*MODULES, *FUNCTIONS])
+def test_windows_of_results(name, dtype):
+    function: Callable = FUNCTIONS.get(name) or MODULES[name].to(dtype).eval()
+    x = torch.randn(1, CHANNELS, 19, 26, dtype=dtype)
+    with torch.no_grad():
+        expected = function(x.clone())
+        result = function(lazy(x))
+        assert result.shape == expected.shape
+        for window in windows(tuple(expected.shape[2:])):
+            close = dict(rtol=1e-5, atol=1e-5 if dtype == torch.float32 else 1e-12)
+            torch.testing.assert_close(result.read(window), expected[(..., *window)], **close)
+
+
+def test_pooling_adds_up_tiles(monkeypatch):
+    monkeypatch.setattr(lazy_maps, 'TILE', (5, 4))
+    x = torch.randn(1, CHANNELS, 19, 26)
+    pooled = F.adaptive_avg_pool2d(lazy(x), 3)
+    torch.testing.assert_close(pooled.read(whole((3, 3))), F.adaptive_avg_pool2d(x, 3))
+
+
+def test_a_window_that_several_maps_need_is_read_once():
+    reads = []
+
+    def read(window: Window) -> Tensor:
+        reads.append(window)
+        return torch.ones(1, 1, *window.size)
+
+    x = LazyMap(1, (8, 8), torch.ones(1), Bands(8), read)
+    a, b = F.relu(x, inplace=True), x * 2
+    with reading_together():
+        a.read(whole((8, 8)))
+        assert b.read(whole((8, 8))).eq(2).all()
+    assert len(reads) == 1
+    a.read(whole((8, 8)))
+    assert len(reads) == 2
+
+
+@pytest.mark.parametrize(
+    ('function', 'name'),
+    [
+        (nn.GroupNorm(2, CHANNELS), 'group_norm'),
+        (lambda x: x.flatten(2), 'flatten'),
+        (lambda x: torch.cat([x, x], dim=2), 'cat along'),
+        (lambda x: x + torch.ones(1, CHANNELS, 19, 26), 'add with a tensor'),
+        (lambda x: F.interpolate(x, (5, 5), mode='bicubic'), "interpolate with mode='bicubic'"),
+        (nn.MaxPool2d(2, ceil_mode=True), 'max_pool2d with ceil_mode'),
+        (lambda x: x + F.max_pool2d(x, 2), 'add of two sizes'),
+    ],
+)
+def test_a_function_whose_reach_is_not_known_is_named(function, name):
+    with pytest.raises(UserError, match=f'cannot be streamed: it calls {name}'):
+        function(lazy(torch.randn(1, CHANNELS, 19, 26)))

@@ -1,0 +1,101 @@
+"""Labels and scores of large images against those of mmseg's mode 'whole'."""
+
+import numpy as np
+import pytest
+import torch
+from helpers import randomize, relative_error
+from helpers.random_weights import SEGMENTOR
+from helpers.small_xcit import SMALL
+from mmengine.registry import MODELS, DefaultScope
+from torch.nn import functional as F
+
+from xcit_mm import load_model
+from xcit_mm.engine.config.load import load_config
+from xcit_mm.environment import require_framework
+from xcit_mm.errors import UserError
+from xcit_mm.large_images import segmentation
+from xcit_mm.large_images.backbone import Passes
+from xcit_mm.large_images.windows import tiles, whole
+from xcit_mm.large_images.workspace import Workspace
+
+NARROW = dict(arch=SMALL, out_indices=(0, 1, 2, 3), init_cfg=None)
+HEADS = {
+    'sem_fpn_xcit_t12_16_80k': dict(in_channels=[32] * 4),
+    'upernet_xcit_t12_8_160k': dict(in_channels=[32] * 4, channels=16),
+}
+
+
+def build(name: str) -> torch.nn.Module:
+    cfg = load_config(f'configs/{name}.py').model
+    cfg.backbone.update(NARROW)
+    cfg.decode_head.update(HEADS[name])
+    if 'neck' in cfg:
+        cfg.neck.update(in_channels=[32] * 4, out_channels=32)
+    cfg.pop('auxiliary_head', None)
+    require_framework('mmseg')
+    with DefaultScope.overwrite_default_scope('mmseg'):
+        model = MODELS.build(cfg).eval()
+    randomize(model)
+    return model
+
+
+@pytest.mark.parametrize('name', HEADS)
+def test_logits_and_labels_equal_those_of_the_whole_image(name, monkeypatch):
+    monkeypatch.setattr(segmentation, 'MAX_TILE', 64)
+    model = build(name)
+    for dtype, tolerance in {torch.float64: 1e-12, torch.float32: 1e-6}.items():
+        model = model.to(dtype)
+        for size in ((161, 75), (66, 129), (97, 130)):
+            image = torch.randn(3, *size, dtype=dtype)
+            with torch.no_grad():
+                expected = model.decode_head(model.extract_feat(image[None]))
+                resized = F.interpolate(expected, size, mode='bilinear', align_corners=False)
+                top = resized[0].topk(2, dim=0)
+            for rows in (1, 2, 5, None):
+                passes = Passes(model.backbone, image, Workspace(), rows=rows)
+                passes.run()
+                maps = passes.levels()
+                with torch.inference_mode():
+                    logits = model.decode_head(model.neck(maps) if model.with_neck else maps)
+                    parts = [logits.read(w) for w in tiles(whole(expected.shape[2:]), (999, 7))]
+                assert relative_error(torch.cat(parts, dim=3), expected) <= tolerance
+                labels, scores = segmentation.label(model, passes, size, with_scores=True)
+                labels, scores = (torch.from_numpy(s.array()[..., 0]) for s in (labels, scores))
+                is_tie = top.values[0] - top.values[1] <= 1e-4 * resized.abs().max()
+                assert (labels == top.indices[0])[~is_tie].all()
+                shares = resized[0].softmax(0).amax(0)
+                assert (scores / 255 - shares).abs().max() <= 0.51 / 255
+
+
+@pytest.fixture(scope='module')
+def full_size(weights):
+    return load_model(SEGMENTOR, weights[SEGMENTOR], device='cpu', full_size=True)
+
+
+def test_a_prediction_equals_that_of_the_whole_image(full_size, image):
+    whole_image, large = full_size.predict(image), full_size.predict_large(image)
+    assert np.array_equal(large.labels, whole_image.labels)
+    assert large.shares() == pytest.approx(whole_image.shares())
+    assert np.array_equal(large.picture, image)
+    assert np.array_equal(large.draw(), whole_image.draw())
+    assert large.scores is None
+
+
+def test_slices_keep_the_middle_of_what_they_share(full_size, image):
+    large = full_size.predict_large(image, sliced=96, overlap=32)  # of 130 x 160 pixels
+    corner = full_size.predict(np.ascontiguousarray(image[-96:, -96:])).labels
+    assert np.array_equal(large.labels[-65:, -80:], corner[-65:, -80:])
+    assert large.labels.shape == image.shape[:2]
+
+
+def test_a_window_of_statistics_that_holds_the_image_is_the_whole_image(full_size, image):
+    large = full_size.predict_large(image, statistics_window=320)
+    assert np.array_equal(large.labels, full_size.predict_large(image).labels)
+    local = full_size.predict_large(image, statistics_window=64)
+    assert not np.array_equal(large.labels, local.labels)
+
+
+def test_heads_that_are_not_known_are_named(full_size, image, monkeypatch):
+    monkeypatch.setattr(type(full_size.module.decode_head), 'predict', lambda *args: None)
+    with pytest.raises(UserError, match='what a FPNHead reads of its maps is not known; use --sl'):
+        full_size.predict_large(image)

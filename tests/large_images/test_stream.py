@@ -1,0 +1,132 @@
+"""The maps of a streamed image against those of the whole image."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from helpers import randomize, relative_error
+from helpers.small_xcit import SMALL, small_xcit
+
+from xcit_mm import XCiT
+from xcit_mm.errors import ArgumentError, UserError
+from xcit_mm.large_images import backbone as passes
+from xcit_mm.large_images import stream
+
+ODD_SIZES = (161, 75), (66, 129), (97, 97)
+STRIPES = 1, 2, 5, None
+TOLERANCES = {torch.float64: 1e-12, torch.float32: 1e-6}
+
+
+def random_xcit(*args, **kwargs) -> XCiT:
+    backbone = XCiT(*args, **kwargs).eval()
+    randomize(backbone)
+    return backbone
+
+
+def whole_maps(backbone: XCiT, image: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    with torch.no_grad():
+        return backbone(image[None])
+
+
+def largest_error(maps: list[np.ndarray], expected: tuple[torch.Tensor, ...]) -> float:
+    pairs = zip(maps, expected, strict=True)
+    return max(relative_error(torch.from_numpy(m).double(), e[0].double()) for m, e in pairs)
+
+
+@pytest.mark.parametrize('patch_size', [16, 8])
+@pytest.mark.parametrize(
+    'arch', ['n12', *(pytest.param(arch, marks=pytest.mark.slow) for arch in ('s12', 'm24'))]
+)
+def test_streamed_maps_equal_those_of_the_whole_image(arch, patch_size):
+    backbone = random_xcit(arch, patch_size)
+    for dtype, tolerance in TOLERANCES.items():
+        backbone = backbone.to(dtype)
+        for size in ODD_SIZES:
+            image = torch.randn(3, *size, dtype=dtype)
+            expected = whole_maps(backbone, image)
+            for rows in STRIPES:
+                maps = stream(backbone, image, rows=rows)
+                assert [m.shape for m in maps] == [e.shape[1:] for e in expected]
+                assert largest_error(maps, expected) <= tolerance, (dtype, size, rows)
+
+
+def test_many_tokens_which_are_multiplied_in_the_gram_form():
+    backbone = random_xcit('n12', 8)
+    image = torch.randn(3, 250, 347)
+    assert largest_error(stream(backbone, image), whole_maps(backbone, image)) <= 1e-6
+
+
+def test_tiles_of_columns_equal_the_whole_image(monkeypatch):
+    monkeypatch.setattr(passes, 'TILE_TOKENS', 40)
+    monkeypatch.setattr(passes, 'MAX_COLUMNS', 8)
+    backbone = small_xcit(8, start_level=1, out_norm=True).eval()
+    randomize(backbone)
+    image = torch.randn(3, 123, 161)
+    maps = stream(backbone, image)
+    assert len(maps) == 3
+    assert largest_error(maps, whole_maps(backbone, image)) <= 1e-6
+
+
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
+def test_16_bits_lose_no_more_than_the_whole_image(dtype):
+    backbone = random_xcit('n12', 16)
+    image = torch.randn(3, 161, 330)
+    exact = whole_maps(backbone.double(), image.double())
+    backbone, image = backbone.to(dtype), image.to(dtype)
+    whole = [m[0].float().numpy() for m in whole_maps(backbone, image)]
+    maps = stream(backbone, image)
+    assert {m.dtype for m in maps} == {
+        np.dtype('float32' if dtype == torch.bfloat16 else 'float16')
+    }
+    assert largest_error(maps, exact) <= 1.1 * largest_error(whole, exact)
+
+
+def test_tokens_that_the_gram_form_cannot_multiply_are_multiplied_in_float64():
+    backbone = random_xcit(SMALL, 8, out_indices=(0, 1, 2, 3))
+    with torch.no_grad():
+        for block in backbone.blocks:  # q and k hardly see what is large
+            block.norm1.weight[0] = 3e3
+            block.attn.qkv.weight[:64, 0] = 0
+    image = torch.randn(3, 250, 347)
+    exact = whole_maps(backbone.double(), image.double())
+    backbone, image = backbone.float(), image.float()
+    whole = [m[0].numpy() for m in whole_maps(backbone, image)]
+    assert largest_error(stream(backbone, image), exact) <= 2 * largest_error(whole, exact)
+
+
+def test_files_give_the_same_bits_as_memory(tmp_path):
+    backbone = random_xcit(SMALL, 16, out_indices=(0, 1, 2, 3))
+    np.save(tmp_path / 'image.npy', np.random.default_rng(0).normal(size=(3, 200, 331)))
+    image = np.load(tmp_path / 'image.npy', mmap_mode='r')
+    in_memory = stream(backbone, image, rows=3)
+    in_files = stream(backbone, image, rows=3, memory=0, store=tmp_path / 'store')
+    for a, b in zip(in_memory, in_files, strict=True):
+        assert isinstance(b, np.memmap)
+        assert np.array_equal(a, b)
+    assert not (tmp_path / 'store/band_0_of_1/tokens').exists()
+    with pytest.raises(ArgumentError, match=r'need .* GiB, more than memory=0: name a folder'):
+        stream(backbone, image, memory=0)
+
+
+def test_layers_with_replaced_parts_are_refused():
+    backbone = random_xcit(SMALL, 16, out_indices=(0, 1, 2, 3))
+    image = torch.zeros(3, 64, 64)
+    with pytest.raises(ArgumentError, match='rows=0 is not'):
+        stream(backbone, image, rows=0)
+    with pytest.raises(ArgumentError, match='at least 17'):
+        stream(backbone, image[:, :16])
+    with pytest.raises(ArgumentError, match='in training'):
+        stream(backbone.train(), image)
+    backbone.eval().blocks[2].attn.qkv.register_forward_hook(lambda *args: None)
+    with pytest.raises(ArgumentError, match='layer 2 cannot be streamed'):
+        stream(backbone, image)
+    with pytest.raises(ArgumentError, match='a Linear cannot be streamed'):
+        stream(torch.nn.Linear(1, 1), image)
+
+
+def test_a_store_on_a_full_disk_is_refused_before_the_first_pass(tmp_path, monkeypatch):
+    monkeypatch.setattr('shutil.disk_usage', lambda folder: SimpleNamespace(free=1000))
+    backbone = random_xcit(SMALL, 16, out_indices=(0, 1, 2, 3))
+    with pytest.raises(UserError, match=r'need .* GiB in .*, where 0.0 GiB are free: name a'):
+        stream(backbone, torch.zeros(3, 64, 64), memory=0, store=tmp_path)
