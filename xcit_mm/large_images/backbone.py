@@ -235,9 +235,10 @@ class Passes:
     ) -> tuple[Tensor, Tensor]:
         """Return the attention over a window around a tile, moved into the image at its borders."""
         spans = []
-        for span, n in zip(window, self.size, strict=True):
+        for span, n, tile in zip(window, self.size, self.tile, strict=True):
             side = min(n, self.statistics_window)
-            start = (span.start + span.stop - side) // 2
+            # Around the whole tile, of which this process may have only a part.
+            start = span.start // tile * tile + (tile - side) // 2
             start = max(0, min(start, n - side))
             spans.append(slice(start, start + side))
         tokens = block.norm1(source.read(Window(*spans)).to(self.device))

@@ -189,6 +189,8 @@ def overview(
         if values.ndim == 2:
             values = values[::factor, ::factor]
         else:
+            missing = [-n % factor for n in window.size]
+            values = np.pad(values, [(0, missing[0]), (0, missing[1]), (0, 0)], 'edge')
             values = cv2.resize(values, target.size[::-1], interpolation=cv2.INTER_AREA)
             values = values.reshape(*target.size, -1)
         if picture is None:

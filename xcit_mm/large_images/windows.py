@@ -46,12 +46,12 @@ def whole(size: tuple[int, int]) -> Window:
 
 
 def tiles(area: Window, tile: tuple[int, int]) -> Iterator[Window]:
-    """Cover an area with tiles of at most (h, w), row by row."""
+    """Cover an area with tiles of at most (h, w), row by row, that begin at multiples of h and w."""
     for rows in _parts(area.rows, tile[0]):
         for columns in _parts(area.columns, tile[1]):
             yield Window(rows, columns)
 
 
 def _parts(span: slice, size: int) -> Iterator[slice]:
-    for start in range(span.start, span.stop, size):
-        yield slice(start, min(start + size, span.stop))
+    for start in range(span.start // size * size, span.stop, size):
+        yield overlap(slice(start, start + size), span)

@@ -1,0 +1,180 @@
+"""Several processes that share an image, in prediction and in training, against a single one."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from helpers import assert_same_gradients, randomize, relative_error
+from helpers.planted_detector import dot_detector, dots
+from helpers.processes import in_processes
+from helpers.random_weights import DETECTOR, SEGMENTOR
+from helpers.small_xcit import small_xcit
+
+from xcit_mm import load_model
+from xcit_mm.errors import ArgumentError, UserError
+from xcit_mm.large_images import detection, stream
+from xcit_mm.large_images.backbone import Passes
+from xcit_mm.large_images.bands import Bands
+from xcit_mm.large_images.training import shared_images
+from xcit_mm.large_images.workspace import Workspace
+
+SIZE = 190, 131
+
+
+@pytest.mark.parametrize('count', [2, 3])
+@pytest.mark.parametrize('patch_size', [16, 8])
+def test_maps_equal_those_of_one_process(count, patch_size, tmp_path):
+    backbone = small_xcit(patch_size).eval()
+    randomize(backbone)
+    images = {dtype: torch.randn(3, *SIZE, dtype=dtype) for dtype in (torch.float64, torch.float32)}
+    with torch.no_grad():
+        expected = {dtype: backbone.to(dtype)(x[None]) for dtype, x in images.items()}
+
+    def compare(rank: int) -> None:
+        for dtype, tolerance in {torch.float64: 1e-12, torch.float32: 1e-6}.items():
+            for rows in (1, None):
+                maps = stream(backbone.to(dtype), images[dtype], rows=rows)
+                for value, whole in zip(maps, expected[dtype], strict=True):
+                    H = whole.shape[2]
+                    own = whole[0, :, H * rank // count : H * (rank + 1) // count]
+                    assert relative_error(torch.from_numpy(value), own) <= tolerance
+
+    in_processes(count, compare, tmp_path)
+
+
+@pytest.mark.parametrize('count', [2, 3])
+def test_predictions_equal_those_of_one_process(count, weights, image, tmp_path, monkeypatch):
+    monkeypatch.setattr(detection, 'TILE', 64)
+    segmentor = load_model(SEGMENTOR, weights[SEGMENTOR], 'cpu', full_size=True)
+    detector = load_model(DETECTOR, weights[DETECTOR], 'cpu', full_size=True)
+    labels = segmentor.predict_large(image, with_scores=True)
+    scores = detector.predict(image).scores
+    score_thr = float(scores[30:32].mean())
+    objects = detector.predict_large(image, score_thr=score_thr)
+    local = segmentor.predict_large(image, statistics_window=64)
+
+    def compare(rank: int) -> None:
+        shared = [
+            segmentor.predict_large(image, with_scores=True),
+            segmentor.predict_large(image, memory=0, store=tmp_path / f'store_{count}'),
+            detector.predict_large(image, score_thr=score_thr - 1e-5),
+            segmentor.predict_large(image, statistics_window=64),
+        ]
+        if rank:
+            assert shared == [None] * 4
+            return
+        assert np.array_equal(shared[0].labels, labels.labels)
+        assert np.abs(shared[0].scores.astype(int) - labels.scores).max() <= 1
+        assert np.array_equal(shared[1].labels, labels.labels)
+        for box, label, (window, mask) in zip(
+            objects.boxes, objects.labels, objects.masks, strict=True
+        ):
+            same = (np.abs(shared[2].boxes - box).max(1) < 1e-2) & (shared[2].labels == label)
+            assert same.any()
+            other_window, other = shared[2].masks[np.flatnonzero(same)[0]]
+            assert window == other_window
+            assert (mask != other).mean() < 1e-2
+        assert np.array_equal(shared[3].labels, local.labels)
+        with pytest.raises(UserError, match='slices are predicted by a single process'):
+            segmentor.predict_large(image, sliced=64, overlap=0)
+
+    in_processes(count, compare, tmp_path)
+
+
+def test_objects_between_processes_are_found_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(detection, 'TILE', 128)
+    model, size = dot_detector(), (512, 256)
+    centres = np.array([(y, x) for y in (128, 250, 256 + 56, 384) for x in (30, 128, 220)])
+    image = dots(size, centres)
+
+    def compare(rank: int) -> None:
+        passes = Passes(model.backbone, image, Workspace(), Bands(64))
+        passes.run()
+        objects = detection.detect(model, passes, size, score_thr=0.5)
+        assert len(objects.scores) == len(centres) if rank == 0 else objects is None
+
+    in_processes(2, compare, tmp_path)
+
+
+def test_more_processes_than_rows_are_refused(tmp_path):
+    def compare(rank: int) -> None:
+        with pytest.raises(ArgumentError, match='2 processes cannot share an image of 1 rows'):
+            Bands(1)
+
+    in_processes(2, compare, tmp_path)
+
+
+def test_a_process_that_ends_is_named(tmp_path):
+    def compare(rank: int) -> None:
+        bands = Bands(8)
+        if rank == 0:
+            with pytest.raises(UserError, match='another process has ended'):
+                bands.wait()
+
+    in_processes(2, compare, tmp_path)
+
+
+@pytest.mark.parametrize('patch_size', [16, 8])
+@pytest.mark.parametrize(
+    'options', [{}, dict(drop_path_rate=0.3), dict(with_cp=True), dict(frozen_stages=1)]
+)
+def test_a_training_step_equals_that_of_one_process(options, patch_size, tmp_path):
+    heights = (64, 64, 62) if patch_size == 8 else (96, 94)
+    backbone = small_xcit(patch_size, **options).double().train()
+    randomize(backbone)
+    images = torch.randn(2, 3, *SIZE, dtype=torch.float64)
+    single = copy.deepcopy(backbone)
+    torch.manual_seed(1)
+    expected = single(images)
+    cotangents = [torch.randn_like(m) for m in expected]
+    sum((m * c).sum() for m, c in zip(expected, cotangents, strict=True)).backward()
+    names, parameters = zip(
+        *((n, p) for n, p in single.named_parameters() if p.grad is not None), strict=True
+    )
+
+    def compare(rank: int) -> None:
+        top = sum(heights[:rank])
+        torch.manual_seed(1 + rank)  # what is drawn at random is that of the first process
+        with shared_images(backbone):
+            maps = backbone(images[:, :, top : top + heights[rank]])
+        loss = 0.0
+        for m, whole, cotangent, stride in zip(
+            maps, expected, cotangents, (4, 8, 16, 32), strict=True
+        ):
+            own = slice(top // stride, top // stride + m.shape[2])
+            assert relative_error(m, whole[:, :, own]) <= 1e-10
+            loss = loss + (m * cotangent[:, :, own]).sum()
+        loss.backward()
+        gradients = [backbone.get_parameter(name).grad for name in names]
+        for gradient in gradients:
+            dist.all_reduce(gradient)
+        assert_same_gradients(names, gradients, [p.grad for p in parameters], 1e-10)
+        for name, value in single.named_buffers():
+            torch.testing.assert_close(backbone.get_buffer(name), value)
+
+    in_processes(len(heights), compare, tmp_path)
+
+
+def test_float32_gradients_and_bands_that_cannot_be_pooled(tmp_path):
+    backbone = small_xcit(16).train()
+    images = torch.randn(1, 3, 128, 96)
+    single = copy.deepcopy(backbone)
+    sum(m.square().mean() for m in single(images)).backward()
+    numbers = [m.numel() for m in single(images)]
+
+    def compare(rank: int) -> None:
+        with shared_images(backbone):
+            maps = backbone(images[:, :, 64 * rank : 64 * (rank + 1)])
+            sum(m.square().sum() / n for m, n in zip(maps, numbers, strict=True)).backward()
+            names, wanted = zip(*((n, p.grad) for n, p in single.named_parameters()), strict=True)
+            gradients = [p.grad for p in backbone.parameters()]
+            for gradient in gradients:
+                dist.all_reduce(gradient)
+            assert_same_gradients(names, gradients, wanted, 1e-5)
+            with pytest.raises(ArgumentError, match=r'bands of \[48, 80\] rows cannot share'):
+                backbone(images[:, :, :48] if rank == 0 else images[:, :, 48:])
+        assert backbone(images)[0].shape == (1, 32, 32, 24)
+
+    in_processes(2, compare, tmp_path)
