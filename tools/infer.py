@@ -2,6 +2,7 @@
 """Run a model on images, folders, URLs or videos, and write its predictions."""
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -116,6 +117,8 @@ def main() -> None:
     )
     if not done:
         sys.exit(cli.WRONG_INPUT)
+    if os.environ.get('RANK', '0') != '0':  # the first process of torchrun tells the user
+        return
     print(f'images      {done}\noutput      {args.out}')
     if problems:
         print(f'{len(problems)} of the inputs could not be predicted, see above')

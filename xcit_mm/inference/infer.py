@@ -1,7 +1,8 @@
 """Predict the inputs of a command line: what tools/infer.py calls."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,15 +13,19 @@ import torch
 from ..errors import ArgumentError, MissingOperatorError, UserError, reason
 from ..files import DISK_FULL
 from ..large_images.bands import connected
+from ..large_images.images import image_size
+from ..large_images.memory import free_memory
 from ..large_images.predict import LargeOptions, check_options, predict_large
-from ..large_images.progress import Bar, silent
-from ..large_images.results import LargeSegmentation
+from ..large_images.progress import Bar, Progress, silent
+from ..large_images.results import LargeDetections, LargeSegmentation
 from ..predictions import Detections, Segmentation
 from .model import Model, load_model
-from .output import Output, is_output
+from .output import STORE, Output, is_output
 from .sources import Frame, ImageProgress, batches, find_inputs, read_frames
 
-STORE = 'unfinished'  # the folder of the tokens of large images, in that of the predictions
+# Bytes of each pixel and channel of a backbone that a prediction takes: 6.5 to 8.6 GiB for 24
+# megapixels and 384 channels (docs/inference.md).
+BYTES_OF_PIXEL = 1
 SCORE_THR = 0.3  # detections with a lower score are neither drawn nor written
 
 
@@ -56,54 +61,71 @@ def infer(
     if model.task != 'detection' and score_thr is not None:
         raise UserError(f'score {score_thr}: {config} predicts labels, which have no scores')
     score_thr = SCORE_THR if score_thr is None else score_thr
-    info = dict(config=str(config), checkpoint=str(checkpoint))
+    large = LargeOptions(**large or {}, score_thr=score_thr)
     if stream:
-        large = LargeOptions(**large or {}, score_thr=score_thr)
-        return _infer_large(model, sources, problems, large, out, info)
-    with ImageProgress() as progress, Output(out, model, info) as output:
-        for problem in problems:
-            progress.report(problem)
-        progress.expect(len(sources))
-        for batch in batches(read_frames(sources, progress, model.read), batch_size):
-            _process(model, batch, score_thr, output, progress)
-    return progress.done, progress.problems
+        check_options(model, large)
+        sources, streamed = {}, sources
+    else:
+        streamed = _too_large(model, sources) if full_size else {}
+        sources = {name: source for name, source in sources.items() if name not in streamed}
+    info = dict(config=str(config), checkpoint=str(checkpoint))
+    done = 0
+    with ExitStack() as stack:
+        are_many = stream and stack.enter_context(connected())
+        if are_many and torch.distributed.get_rank():  # the first process writes for all
+            return len([*_predict_large(model, streamed, large, out, silent, are_many)]), []
+        output = stack.enter_context(Output(out, model, info))
+        if sources or not streamed:
+            with ImageProgress() as progress:
+                for problem in problems:
+                    progress.report(problem)
+                progress.expect(len(sources))
+                for batch in batches(read_frames(sources, progress, model.read), batch_size):
+                    _process(model, batch, score_thr, output, progress)
+            done, problems = progress.done, progress.problems
+        if streamed:
+            bar = Bar(problems)
+            with bar.display:
+                for arguments in _predict_large(model, streamed, large, out, bar, are_many):
+                    output.add_large(*arguments)
+                    done += 1
+        with suppress(OSError):  # it is missing, or holds unfinished images
+            (out / STORE).rmdir()
+    return done, problems
 
 
-def _infer_large(
+def _too_large(model: Model, sources: Mapping[str, str]) -> dict[str, str]:
+    """Return the images that would not fit into memory, but can be predicted tile by tile."""
+    try:
+        check_options(model, LargeOptions())
+    except UserError:
+        return {}
+    channels = model.module.backbone.patch_embed.proj[-1][0].out_channels
+    limit = free_memory() // (channels * BYTES_OF_PIXEL)
+    return {n: s for n, s in sources.items() if math.prod(image_size(s) or (0,)) > limit}
+
+
+def _predict_large(
     model: Model,
     sources: Mapping[str, str],
-    problems: list[str],
     options: LargeOptions,
     out: Path,
-    info: dict[str, str],
-) -> tuple[int, list[str]]:
-    """Predict images that do not fit into memory, one after the other, by all processes."""
-    check_options(model, options)
-    done, progress, output = 0, silent, None
-    with ExitStack() as stack:
-        are_many = stack.enter_context(connected())
-        if not are_many or torch.distributed.get_rank() == 0:
-            progress = Bar()
-            stack.enter_context(progress.display)
-            output = stack.enter_context(Output(out, model, info))
-        for problem in problems:
-            progress.report(problem)
-        for name, source in sources.items():
-            store = Path(options.store or out / STORE, name)
-            try:
-                prediction = predict_large(model, source, replace(options, store=store), progress)
-            except UserError as error:
-                if are_many:  # the others would wait for this process
-                    raise
-                problems.append(str(error))
-                progress.report(str(error))
-                continue
-            done += 1
-            if output is not None:
-                output.add_large(source, name, prediction)
-                if isinstance(prediction, LargeSegmentation):
-                    prediction.workspace.remove()
-    return done, problems
+    progress: Progress,
+    are_many: bool,
+) -> Iterator[tuple[str, str, LargeDetections | LargeSegmentation | None]]:
+    """Predict images tile by tile, and report those that cannot be."""
+    for name, source in sources.items():
+        store = Path(options.store or out / STORE, name)
+        try:
+            prediction = predict_large(model, source, replace(options, store=store), progress)
+        except UserError as error:
+            if are_many:  # the other processes would wait for this one
+                raise
+            progress.give_up(str(error))
+            continue
+        yield source, name, prediction
+        if isinstance(prediction, LargeSegmentation):
+            prediction.workspace.remove()
 
 
 def _process(
@@ -140,8 +162,8 @@ def _predict(
             raise
         height, width = batch[0].image.shape[:2]
         problem = (
-            f'{width}x{height} pixels do not fit into the memory; let the model see fewer pixels '
-            '(no --full-size), or use a machine with more memory (--device cpu)'
+            f'{width}x{height} pixels do not fit into the memory; predict them tile by tile '
+            '(--stream), or let the model see fewer pixels (no --full-size)'
         )
     if len(batch) == 1:
         progress.give_up(f'{batch[0].source}: {problem}')

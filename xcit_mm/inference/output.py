@@ -20,6 +20,7 @@ from .video import write_video
 PICTURES, LABELS = 'pictures', 'labels'
 PREDICTIONS, CLASSES = 'predictions.json', 'classes.json'
 SCORES, OBJECTS = 'scores', 'objects'  # of large images
+STORE = 'unfinished'  # the folder of the tokens of large images
 WRITTEN = (PICTURES, PREDICTIONS, LABELS, CLASSES, SCORES, OBJECTS)
 JPEG_QUALITY = 92
 MAX_JPEG_SIDE = 65500  # pixels; a longer picture becomes a PNG
@@ -32,7 +33,7 @@ def is_output(path: Path, folder: Path) -> bool:
     if path == folder or not path.is_relative_to(folder):
         return path == folder
     name = path.relative_to(folder).parts[0]
-    return name in WRITTEN or name.startswith(EARLIER)
+    return name in (*WRITTEN, STORE) or name.startswith(EARLIER)
 
 
 class Output:

@@ -11,6 +11,7 @@ from typing import Any
 
 import cv2
 import numpy as np
+from PIL import Image
 
 from ..environment import require
 from ..errors import ArgumentError, UserError, looked_in, reason
@@ -158,6 +159,18 @@ def open_image(image: str | Path | np.ndarray, read: Callable[[str], np.ndarray]
         raise
     except Exception as error:
         raise UserError(f'{image} cannot be opened ({reason(error)})') from None
+
+
+def image_size(path: str) -> tuple[int, int] | None:
+    """Return (H, W) of an image file, or None if its header cannot be read."""
+    suffix = Path(path).suffix.lower()
+    try:
+        if suffix in (*SLIDES, *RASTERS, *ARRAYS):
+            return open_image(path, str).shape[:2]
+        with open_regular(Path(path)) as file, Image.open(file) as image:
+            return image.size[::-1]
+    except Exception:  # whoever decodes it says what is wrong
+        return None
 
 
 def file_identity(path: Path) -> list:

@@ -24,14 +24,21 @@ class Progress:
     def report(self, sentence: str) -> None:
         """Tell the user a sentence."""
 
+    def give_up(self, problem: str) -> None:
+        """Report why an image is not predicted."""
+
 
 silent = Progress()
 
 
 class Bar(Progress):
-    """A bar of a :class:`rich.progress.Progress`, which its caller starts and stops."""
+    """A bar of a :class:`rich.progress.Progress`, which its caller starts and stops.
 
-    def __init__(self) -> None:
+    Collects the ``problems`` that are given up.
+    """
+
+    def __init__(self, problems: list[str]) -> None:
+        self._problems = problems
         self.display = progress.Progress(
             progress.TextColumn('{task.description}'),
             progress.BarColumn(),
@@ -54,3 +61,7 @@ class Bar(Progress):
     def report(self, sentence: str) -> None:
         console = self.display.console
         console.print(printable(sentence), markup=False, highlight=False, soft_wrap=True)
+
+    def give_up(self, problem: str) -> None:
+        self._problems.append(problem)
+        self.report(problem)

@@ -46,7 +46,7 @@ def whole(size: tuple[int, int]) -> Window:
 
 
 def tiles(area: Window, tile: tuple[int, int]) -> Iterator[Window]:
-    """Cover an area with tiles of at most (h, w), row by row, that begin at multiples of h and w."""
+    """Cover an area row by row with tiles of (h, w) that begin at multiples of h and w."""
     for rows in _parts(area.rows, tile[0]):
         for columns in _parts(area.columns, tile[1]):
             yield Window(rows, columns)

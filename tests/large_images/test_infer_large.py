@@ -1,0 +1,175 @@
+"""tools/infer.py on large images: its files, kills, several processes, and bad input."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import rasterio
+import torch
+from helpers.random_weights import DETECTOR, SEGMENTOR
+from pycocotools.coco import COCO
+from rasterio.transform import from_origin
+
+from xcit_mm import load_model
+from xcit_mm.errors import UserError
+from xcit_mm.large_images import backbone as passes
+from xcit_mm.large_images import segmentation
+from xcit_mm.large_images.predict import LargeOptions, predict_large
+from xcit_mm.large_images.progress import Progress
+
+PLACE = dict(crs='EPSG:32633', transform=from_origin(500000, 5400000, 0.5, 0.5))
+
+
+@pytest.fixture(scope='module')
+def scene(image, tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp('scene') / 'scene.tif'
+    options = dict(height=130, width=160, count=3, dtype='uint8', **PLACE)
+    with rasterio.open(path, 'w', 'GTiff', **options) as file:
+        file.write(np.moveaxis(image, -1, 0))
+    return path
+
+
+@pytest.fixture(scope='module')
+def segmentor(weights):
+    return load_model(SEGMENTOR, weights[SEGMENTOR], 'cpu')
+
+
+def test_a_segmentor_writes_a_geotiff(run_tool, weights, scene, segmentor, tmp_path):
+    command = 'infer.py', SEGMENTOR, weights[SEGMENTOR], scene, '--stream', '--scores'
+    result = run_tool(*command, '--memory', '1KiB', '--out', tmp_path / 'out')
+    assert result.returncode == 0, result.stderr
+    assert 'images      1' in result.stdout
+    expected = segmentor.predict_large(scene, with_scores=True)
+    with rasterio.open(tmp_path / 'out/labels/scene.tif') as file:
+        assert np.array_equal(file.read(1), expected.labels)
+        assert file.crs.to_epsg() == 32633
+    with rasterio.open(tmp_path / 'out/scores/scene.tif') as file:
+        assert np.abs(file.read(1).astype(int) - expected.scores).max() <= 1
+    content = json.loads((tmp_path / 'out/classes.json').read_text())
+    (described,) = content['images']
+    assert described['labels'] == 'labels/scene.tif'
+    assert (tmp_path / 'out' / described['picture']).exists()
+    assert not (tmp_path / 'out/unfinished').exists()
+
+
+def test_a_detector_writes_objects_in_coordinates(run_tool, weights, scene, image, tmp_path):
+    score_thr = load_model(DETECTOR, weights[DETECTOR], 'cpu').predict(image).scores[9]
+    command = 'infer.py', DETECTOR, weights[DETECTOR], scene, tmp_path / 'none.tif', '--stream'
+    result = run_tool(*command, '--score-thr', score_thr, '--out', tmp_path)
+    assert result.returncode == 1
+    assert 'none.tif does not exist' in result.stderr
+    coco = COCO(tmp_path / 'predictions.json')
+    collection = json.loads((tmp_path / 'objects/scene.geojson').read_text())
+    assert collection['crs']['properties']['name'].endswith('32633')
+    assert len(collection['features']) == len(coco.anns) > 0
+    for feature, annotation in zip(collection['features'], coco.anns.values(), strict=True):
+        rings = [r for polygon in feature['geometry']['coordinates'] for r in polygon]
+        assert feature['properties']['score'] == pytest.approx(annotation['score'], abs=1e-3)
+        if not rings:  # an empty mask
+            continue
+        points = np.concatenate([np.array(ring) for ring in rings])
+        columns, rows = (points[:, 0] - 500000) / 0.5, (5400000 - points[:, 1]) / 0.5
+        x, y, width, height = annotation['bbox']
+        assert columns.min() >= x - 2 and columns.max() <= x + width + 2
+        assert rows.min() >= y - 2 and rows.max() <= y + height + 2
+
+
+class Killing(Progress):
+    """Kills its process before a tile."""
+
+    def __init__(self, tile: int) -> None:
+        self._left = tile
+
+    def __call__(self, tiles, what):
+        for tile in tiles:
+            if not self._left:
+                os.kill(os.getpid(), signal.SIGKILL)
+            self._left -= 1
+            yield tile
+
+
+def test_five_kills_end_in_the_same_bits(segmentor, scene, tmp_path, monkeypatch):
+    monkeypatch.setattr(passes, 'TILE_TOKENS', 20)
+    monkeypatch.setattr(segmentation, 'MAX_TILE', 64)
+    expected = segmentor.predict_large(scene, with_scores=True)
+    options = LargeOptions(memory=0, store=tmp_path, with_scores=True)
+    state, finished = tmp_path / 'part_1_of_1/state.json', []
+    for tile in (7, 16, 21, 22, 8):  # of 13 passes with 5 tiles, and 3 rows of labels with 3
+        child = os.fork()
+        if not child:
+            torch.set_num_threads(1)
+            predict_large(segmentor, scene, options, Killing(tile))
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == signal.SIGKILL
+        finished.append(json.loads(state.read_text())['finished'])
+    assert finished == [1, 4, 8, 12, 14]  # each went on after the one before
+    result = predict_large(segmentor, scene, options)
+    assert np.array_equal(result.labels, expected.labels)
+    assert np.array_equal(result.scores, expected.scores)
+
+
+def test_the_store_of_something_else_is_refused(segmentor, weights, scene, image, tmp_path):
+    options = LargeOptions(memory=0, store=tmp_path)
+    child = os.fork()
+    if not child:
+        torch.set_num_threads(1)
+        predict_large(segmentor, scene, options, Killing(20))
+        os._exit(0)
+    os.waitpid(child, 0)
+    with pytest.raises(UserError, match='unfinished run with another image: repeat that run'):
+        segmentor.predict_large(image, memory=0, store=tmp_path)
+    with pytest.raises(UserError, match='with another settings'):
+        segmentor.predict_large(scene, memory=0, store=tmp_path, statistics_window=64)
+    other = load_model(SEGMENTOR, weights[SEGMENTOR], 'cpu')
+    next(other.module.parameters()).data += 1
+    with pytest.raises(UserError, match='with another checkpoint'):
+        other.predict_large(scene, memory=0, store=tmp_path)
+    store = max((tmp_path / 'part_1_of_1').glob('*.bin'))
+    store.write_bytes(store.read_bytes()[:100])
+    with pytest.raises(UserError, match='is missing or cut: remove'):
+        segmentor.predict_large(scene, memory=0, store=tmp_path)
+
+
+def test_torchrun(weights, scene, segmentor, tmp_path):
+    command = [sys.executable, '-m', 'torch.distributed.run', '--nproc_per_node', '2']
+    command += ['--master_port', '29611', 'tools/infer.py', SEGMENTOR, str(weights[SEGMENTOR])]
+    command += [str(scene), '--stream', '--out', str(tmp_path)]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count('images      1') == 1
+    with rasterio.open(tmp_path / 'labels/scene.tif') as file:
+        assert np.array_equal(file.read(1), segmentor.predict_large(scene).labels)
+
+
+def test_an_image_that_would_not_fit_is_streamed(run_tool, weights, scene, tmp_path, monkeypatch):
+    command = 'infer.py', SEGMENTOR, weights[SEGMENTOR], scene, '--full-size'
+    assert run_tool(*command, '--out', tmp_path / 'small').returncode == 0
+    assert (tmp_path / 'small/labels/scene.png').exists()
+    from xcit_mm.inference import infer
+
+    monkeypatch.setattr(infer, 'free_memory', lambda: 10**6)
+    done, problems = infer.infer(
+        SEGMENTOR, weights[SEGMENTOR], [str(scene)], tmp_path / 'large', full_size=True
+    )
+    assert (done, problems) == (1, [])
+    assert (tmp_path / 'large/labels/scene.tif').exists()
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [
+        (['--memory', 'much'], 'much: not a size such as 2GiB'),
+        (['--sliced', 64, '--overlap', 64], 'slices of 64 pixels with an overlap of 64'),
+        (['--sliced', 64, '--scores'], 'slices have no statistics window and no scores'),
+    ],
+)
+def test_arguments_that_are_refused(run_tool, weights, scene, tmp_path, arguments, message):
+    command = 'infer.py', SEGMENTOR, weights[SEGMENTOR], scene, '--stream', '--out', tmp_path
+    result = run_tool(*command, *arguments)
+    assert result.returncode == 2
+    assert message in result.stderr
