@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import os
 import sys
 
 import torch
@@ -16,7 +17,9 @@ def choose_device(name: str | None) -> torch.device:
         ArgumentError: If the device cannot be used.
     """
     if name is None:
-        return torch.device('cuda' if torch.cuda.is_available() else 'cpu')
+        if not torch.cuda.is_available():
+            return torch.device('cpu')
+        return torch.device('cuda', int(os.environ.get('LOCAL_RANK', '0')))  # of torchrun
     try:
         device = torch.device(name)
         torch.empty(1, device=device).cpu()

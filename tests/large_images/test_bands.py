@@ -10,11 +10,12 @@ from helpers import assert_same_gradients, randomize, relative_error
 from helpers.planted_detector import dot_detector, dots
 from helpers.processes import in_processes
 from helpers.random_weights import DETECTOR, SEGMENTOR
+from helpers.segmentors import build
 from helpers.small_xcit import small_xcit
 
 from xcit_mm import load_model
 from xcit_mm.errors import ArgumentError, UserError
-from xcit_mm.large_images import detection, stream
+from xcit_mm.large_images import detection, segmentation, stream
 from xcit_mm.large_images.backbone import Passes
 from xcit_mm.large_images.bands import Bands
 from xcit_mm.large_images.training import shared_images
@@ -83,6 +84,37 @@ def test_predictions_equal_those_of_one_process(count, weights, image, tmp_path,
     in_processes(count, compare, tmp_path)
 
 
+@pytest.mark.parametrize('patch_size', [16, 8])
+def test_pooled_maps_equal_those_of_one_process(patch_size, tmp_path):
+    model = build('upernet_xcit_t12_8_160k', patch_size=patch_size)
+    image = torch.randn(3, 217, 131)
+
+    def label() -> torch.Tensor:
+        passes = Passes(model.backbone, image, Workspace())
+        passes.run()
+        (labels,) = segmentation.label(model, passes, (217, 131), torch.uint8)
+        return torch.from_numpy(labels.array())
+
+    expected = label()
+
+    def compare(rank: int) -> None:
+        own = slice(217 * rank // 3, 217 * (rank + 1) // 3)
+        assert (label() != expected[own]).float().mean() < 1e-3
+
+    in_processes(3, compare, tmp_path)
+
+
+def test_fewer_tiles_than_processes(weights, image, tmp_path):
+    detector = load_model(DETECTOR, weights[DETECTOR], 'cpu', full_size=True)
+    objects = detector.predict_large(image, score_thr=0.3)
+
+    def compare(rank: int) -> None:
+        shared = detector.predict_large(image, score_thr=0.3)
+        assert shared is None if rank else len(shared) == len(objects)
+
+    in_processes(2, compare, tmp_path)
+
+
 def test_objects_between_processes_are_found_once(tmp_path, monkeypatch):
     monkeypatch.setattr(detection, 'TILE', 128)
     model, size = dot_detector(), (512, 256)
@@ -118,7 +150,8 @@ def test_a_process_that_ends_is_named(tmp_path):
 
 @pytest.mark.parametrize('patch_size', [16, 8])
 @pytest.mark.parametrize(
-    'options', [{}, dict(drop_path_rate=0.3), dict(with_cp=True), dict(frozen_stages=1)]
+    'options',
+    [{}, dict(drop_path_rate=0.3, with_cp=True), dict(with_cp=True), dict(frozen_stages=1)],
 )
 def test_a_training_step_equals_that_of_one_process(options, patch_size, tmp_path):
     heights = (64, 64, 62) if patch_size == 8 else (96, 94)

@@ -11,7 +11,6 @@ from xcit_mm.errors import UserError
 from xcit_mm.large_images import detection
 from xcit_mm.large_images.backbone import Passes
 from xcit_mm.large_images.sliced import Slices
-from xcit_mm.large_images.windows import Window
 from xcit_mm.large_images.workspace import Workspace
 
 
@@ -84,17 +83,18 @@ def test_boxes_scores_and_masks_equal_those_of_the_whole_image(
 
 
 def test_large_objects_reach_beyond_their_tile(without_limits, image, monkeypatch):
-    windows = []
-    read = detection.LazyMap.read
+    sizes = []
+    window_around = detection._window_around
 
-    def recorded(lazy_map, window: Window):
-        windows.append(window.size)
-        return read(lazy_map, window)
+    def recorded(layer, inputs):
+        window, rois = window_around(layer, inputs)
+        sizes.append(window.shape[2] / layer.spatial_scale)
+        return window, rois
 
     monkeypatch.setattr(detection, 'TILE', 64)
-    monkeypatch.setattr(detection.LazyMap, 'read', recorded)
+    monkeypatch.setattr(detection, '_window_around', recorded)
     without_limits.predict_large(image, score_thr=0.3)
-    assert max(windows)[0] > 64 // 4  # of the map at stride 4
+    assert max(sizes) == 130 // 32 * 32 + 32  # the height of the image at stride 32
 
 
 def test_slices_cover_an_image_and_drop_doubles(without_limits, image):

@@ -59,7 +59,7 @@ def test_windows_of_each_format(name, image, segmentor, tmp_path):
     assert source.shape == image.shape
     assert np.array_equal(source.read(WINDOW), image[tuple(WINDOW)])
     again = open_image(tmp_path / name, segmentor.read)
-    assert again.identity == source.identity
+    assert again.identity() == source.identity()
     assert source.georeference == {}
 
 

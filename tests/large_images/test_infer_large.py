@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from xcit_mm import load_model
 from xcit_mm.errors import UserError
 from xcit_mm.large_images import backbone as passes
 from xcit_mm.large_images import segmentation
+from xcit_mm.large_images.georeference import write_tiff
 from xcit_mm.large_images.predict import LargeOptions, predict_large
 from xcit_mm.large_images.progress import Progress
 
@@ -118,16 +120,16 @@ def test_the_store_of_something_else_is_refused(segmentor, weights, scene, image
     child = os.fork()
     if not child:
         torch.set_num_threads(1)
-        predict_large(segmentor, scene, options, Killing(20))
+        predict_large(segmentor, scene, options, Killing(8))
         os._exit(0)
-    os.waitpid(child, 0)
-    with pytest.raises(UserError, match='unfinished run with another image: repeat that run'):
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    with pytest.raises(UserError, match='unfinished run with a different image: repeat that run'):
         segmentor.predict_large(image, memory=0, store=tmp_path)
-    with pytest.raises(UserError, match='with another settings'):
+    with pytest.raises(UserError, match='with a different settings'):
         segmentor.predict_large(scene, memory=0, store=tmp_path, statistics_window=64)
     other = load_model(SEGMENTOR, weights[SEGMENTOR], 'cpu')
-    next(other.module.parameters()).data += 1
-    with pytest.raises(UserError, match='with another checkpoint'):
+    other.module.data_preprocessor.mean += 1  # which no checkpoint has
+    with pytest.raises(UserError, match='with a different model'):
         other.predict_large(scene, memory=0, store=tmp_path)
     store = max((tmp_path / 'part_1_of_1').glob('*.bin'))
     store.write_bytes(store.read_bytes()[:100])
@@ -135,9 +137,62 @@ def test_the_store_of_something_else_is_refused(segmentor, weights, scene, image
         segmentor.predict_large(scene, memory=0, store=tmp_path)
 
 
+def test_a_detector_continues(weights, scene, tmp_path):
+    detector = load_model(DETECTOR, weights[DETECTOR], 'cpu')
+    options = LargeOptions(memory=0, store=tmp_path, score_thr=0.3)
+    child = os.fork()
+    if not child:
+        torch.set_num_threads(1)
+        predict_large(detector, scene, options, Killing(14))  # 13 passes, and then the anchors
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    result = predict_large(detector, scene, options)
+    expected = detector.predict_large(scene, score_thr=0.3)
+    assert np.array_equal(result.boxes, expected.boxes)
+    assert (tmp_path / 'part_1_of_1').exists()
+    result.workspace.remove()
+    assert not (tmp_path / 'part_1_of_1').exists()
+
+
+def test_a_failed_pass_lets_another_call_use_the_store(segmentor, scene, tmp_path, monkeypatch):
+    def fail(*args) -> None:
+        raise UserError('planted')
+
+    with monkeypatch.context() as patch:
+        patch.setattr(passes, 'sums_of_products', fail)
+        with pytest.raises(UserError, match='planted') as caught:
+            segmentor.predict_large(scene, memory=0, store=tmp_path)
+    assert caught.value.__traceback__ is not None
+    segmentor.predict_large(scene, memory=0, store=tmp_path)
+
+
+def test_a_label_image_on_a_full_disk_is_not_left_behind(segmentor, scene, tmp_path):
+    labels = np.random.default_rng(0).integers(0, 4, (300, 400), np.uint8)
+
+    def fails() -> None:
+        limit = 10_000
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        with pytest.raises(UserError, match=r'a.tif cannot be written .*: make room'):
+            write_tiff(tmp_path / 'a.tif', labels, {})
+
+    child = os.fork()
+    if not child:
+        try:
+            fails()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert list(tmp_path.iterdir()) == []
+    write_tiff(tmp_path / 'a.tif', labels, {})
+    with rasterio.open(tmp_path / 'a.tif') as file:
+        assert np.array_equal(file.read(1), labels)
+
+
 def test_torchrun(weights, scene, segmentor, tmp_path):
-    command = [sys.executable, '-m', 'torch.distributed.run', '--nproc_per_node', '2']
-    command += ['--master_port', '29611', 'tools/infer.py', SEGMENTOR, str(weights[SEGMENTOR])]
+    command = [sys.executable, '-m', 'torch.distributed.run', '--standalone']
+    command += ['--nproc_per_node', '2', 'tools/infer.py', SEGMENTOR, str(weights[SEGMENTOR])]
     command += [str(scene), '--stream', '--out', str(tmp_path)]
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
@@ -166,6 +221,7 @@ def test_an_image_that_would_not_fit_is_streamed(run_tool, weights, scene, tmp_p
         (['--memory', 'much'], 'much: not a size such as 2GiB'),
         (['--sliced', 64, '--overlap', 64], 'slices of 64 pixels with an overlap of 64'),
         (['--sliced', 64, '--scores'], 'slices have no statistics window and no scores'),
+        (['--statistics-window', 0], '0: not a positive number'),
     ],
 )
 def test_arguments_that_are_refused(run_tool, weights, scene, tmp_path, arguments, message):

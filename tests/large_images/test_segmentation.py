@@ -3,40 +3,17 @@
 import numpy as np
 import pytest
 import torch
-from helpers import randomize, relative_error
+from helpers import relative_error
 from helpers.random_weights import SEGMENTOR
-from helpers.small_xcit import SMALL
-from mmengine.registry import MODELS, DefaultScope
+from helpers.segmentors import HEADS, build
 from torch.nn import functional as F
 
 from xcit_mm import load_model
-from xcit_mm.engine.config.load import load_config
-from xcit_mm.environment import require_framework
 from xcit_mm.errors import UserError
 from xcit_mm.large_images import segmentation
 from xcit_mm.large_images.backbone import Passes
 from xcit_mm.large_images.windows import tiles, whole
 from xcit_mm.large_images.workspace import Workspace
-
-NARROW = dict(arch=SMALL, out_indices=(0, 1, 2, 3), init_cfg=None)
-HEADS = {
-    'sem_fpn_xcit_t12_16_80k': dict(in_channels=[32] * 4),
-    'upernet_xcit_t12_8_160k': dict(in_channels=[32] * 4, channels=16),
-}
-
-
-def build(name: str) -> torch.nn.Module:
-    cfg = load_config(f'configs/{name}.py').model
-    cfg.backbone.update(NARROW)
-    cfg.decode_head.update(HEADS[name])
-    if 'neck' in cfg:
-        cfg.neck.update(in_channels=[32] * 4, out_channels=32)
-    cfg.pop('auxiliary_head', None)
-    require_framework('mmseg')
-    with DefaultScope.overwrite_default_scope('mmseg'):
-        model = MODELS.build(cfg).eval()
-    randomize(model)
-    return model
 
 
 @pytest.mark.parametrize('name', HEADS)
@@ -59,7 +36,9 @@ def test_logits_and_labels_equal_those_of_the_whole_image(name, monkeypatch):
                     logits = model.decode_head(model.neck(maps) if model.with_neck else maps)
                     parts = [logits.read(w) for w in tiles(whole(expected.shape[2:]), (999, 7))]
                 assert relative_error(torch.cat(parts, dim=3), expected) <= tolerance
-                labels, scores = segmentation.label(model, passes, size, with_scores=True)
+                labels, scores = segmentation.label(
+                    model, passes, size, torch.uint8, with_scores=True
+                )
                 labels, scores = (torch.from_numpy(s.array()[..., 0]) for s in (labels, scores))
                 is_tie = top.values[0] - top.values[1] <= 1e-4 * resized.abs().max()
                 assert (labels == top.indices[0])[~is_tie].all()

@@ -12,6 +12,7 @@ from xcit_mm import XCiT
 from xcit_mm.errors import ArgumentError, UserError
 from xcit_mm.large_images import backbone as passes
 from xcit_mm.large_images import stream
+from xcit_mm.large_images.workspace import Workspace
 
 ODD_SIZES = (161, 75), (66, 129), (97, 97)
 STRIPES = 1, 2, 5, None
@@ -95,12 +96,19 @@ def test_tokens_that_the_gram_form_cannot_multiply_are_multiplied_in_float64():
     assert largest_error(stream(backbone, image), exact) <= 2 * largest_error(whole, exact)
 
 
-def test_files_give_the_same_bits_as_memory(tmp_path):
+def test_files_give_the_same_bits_as_memory(tmp_path, monkeypatch):
     backbone = random_xcit(SMALL, 16, out_indices=(0, 1, 2, 3))
     np.save(tmp_path / 'image.npy', np.random.default_rng(0).normal(size=(3, 200, 331)))
     image = np.load(tmp_path / 'image.npy', mmap_mode='r')
     in_memory = stream(backbone, image, rows=3)
+    paths = []
+
+    def recorded(self, number, store, sums) -> None:
+        paths.append(store.path)
+
+    monkeypatch.setattr(Workspace, 'finish', recorded)
     in_files = stream(backbone, image, rows=3, memory=0, store=tmp_path / 'store')
+    assert None not in paths and len(set(paths)) >= 4
     for a, b in zip(in_memory, in_files, strict=True):
         assert isinstance(b, np.memmap)
         assert np.array_equal(a, b)
@@ -119,7 +127,12 @@ def test_layers_with_replaced_parts_are_refused():
     with pytest.raises(ArgumentError, match='in training'):
         stream(backbone.train(), image)
     backbone.eval().blocks[2].attn.qkv.register_forward_hook(lambda *args: None)
-    with pytest.raises(ArgumentError, match='layer 2 cannot be streamed'):
+    with pytest.raises(ArgumentError, match=r'blocks.2 of the backbone has hooks'):
+        stream(backbone, image)
+    backbone = random_xcit(SMALL, 16, out_indices=(0, 1, 2, 3))
+    wide = torch.nn.Conv2d(32, 32, 5, padding=2, groups=32)
+    backbone.blocks[1].local_mp.conv1 = wide
+    with pytest.raises(ArgumentError, match=r'blocks.1.local_mp of the backbone has hooks or repl'):
         stream(backbone, image)
     with pytest.raises(ArgumentError, match='a Linear cannot be streamed'):
         stream(torch.nn.Linear(1, 1), image)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ..environment import require
 from ..errors import ArgumentError, MissingOperatorError, UserError, reason
 from ..files import DISK_FULL
 from ..large_images.bands import connected
@@ -61,10 +62,13 @@ def infer(
     if model.task != 'detection' and score_thr is not None:
         raise UserError(f'score {score_thr}: {config} predicts labels, which have no scores')
     score_thr = SCORE_THR if score_thr is None else score_thr
-    large = LargeOptions(**large or {}, score_thr=score_thr)
+    given, large = large or {}, LargeOptions(**large or {}, score_thr=score_thr)
     if stream:
+        require('rasterio')  # which writes the result
         check_options(model, large)
         sources, streamed = {}, sources
+    elif given.get('with_scores') or given.get('statistics_window'):
+        raise ArgumentError('--scores and --statistics-window are for large images: add --stream')
     else:
         streamed = _too_large(model, sources) if full_size else {}
         sources = {name: source for name, source in sources.items() if name not in streamed}
@@ -86,6 +90,8 @@ def infer(
         if streamed:
             bar = Bar(problems)
             with bar.display:
+                for problem in [] if sources else problems:
+                    bar.report(problem)
                 for arguments in _predict_large(model, streamed, large, out, bar, are_many):
                     output.add_large(*arguments)
                     done += 1
@@ -100,7 +106,7 @@ def _too_large(model: Model, sources: Mapping[str, str]) -> dict[str, str]:
         check_options(model, LargeOptions())
     except UserError:
         return {}
-    channels = model.module.backbone.patch_embed.proj[-1][0].out_channels
+    (channels,) = model.module.backbone.blocks[0].norm1.normalized_shape
     limit = free_memory() // (channels * BYTES_OF_PIXEL)
     return {n: s for n, s in sources.items() if math.prod(image_size(s) or (0,)) > limit}
 
@@ -124,7 +130,7 @@ def _predict_large(
             progress.give_up(str(error))
             continue
         yield source, name, prediction
-        if isinstance(prediction, LargeSegmentation):
+        if prediction is not None:
             prediction.workspace.remove()
 
 

@@ -130,8 +130,8 @@ class Model:
             with_scores: Whether a segmentor returns the probabilities of the labels as well.
             statistics_window: Side of a window in pixels: the attention at a place sees this
                 window around it instead of the whole image.
-            sliced: Side of slices in pixels, which the model sees one by one; then nothing is
-                stored, and any model can be used.
+            sliced: Side of slices in pixels, which the model sees one by one: for any detector
+                and segmentor.
             overlap: Pixels that neighbouring slices share.
 
         Returns:

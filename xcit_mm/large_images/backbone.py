@@ -13,14 +13,15 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ..device import release_memory
 from ..errors import ArgumentError
 from ..models import XCiT
+from ..models.convolutions import flat_layers
 from ..models.layers import XCABlock
-from ..models.plain import is_plain
+from ..models.plain import PYTORCH_LAYERS, is_plain
 from ..ops.xca import MAX_AMPLIFICATION, mixing
 from .bands import Bands
 from .lazy_maps import LazyMap
@@ -30,6 +31,7 @@ from .store import TokenStore
 from .windows import Window, grown, tiles
 from .workspace import Workspace
 
+COARSEST = 32  # stride of the last map
 HALO = 2  # tokens that the local interaction reaches
 TILE_TOKENS = 2**14  # tokens of a tile
 TILE_TENSORS = 14  # tensors of that size that computing a tile takes, heads included, at most
@@ -93,7 +95,7 @@ class Passes:
                 raise ArgumentError(f'rows={rows!r} is not a positive number of rows of tokens')
             return rows, W
         if self.statistics_window is not None:
-            side = max(1, self.statistics_window // 2)
+            side = max(1, min(self.statistics_window // 2, math.isqrt(TILE_TOKENS)))
             return side, side
         columns = W if W <= MAX_COLUMNS else -(-W // -(-W // (MAX_COLUMNS // 2)))
         return max(1, TILE_TOKENS // columns), columns
@@ -122,6 +124,7 @@ class Passes:
     def run(self, progress: Progress = silent) -> None:
         """Make the passes that are not finished."""
         done = self.bands.lowest(min(self.workspace.finished, self.count))
+        self.workspace.finished = min(done, self.workspace.finished)
         progress.expect(self.count - done)
         sums = self.workspace.sums(done) if 0 < done < self.count else None
         for number in range(done, self.count):
@@ -256,9 +259,23 @@ class Passes:
             return 0.0
         return sums_of_products(self.backbone.blocks[number].norm1(tokens))
 
-    def levels(self) -> tuple[LazyMap, ...]:
-        """Return the maps of the backbone, computed from the stores when they are read."""
+    @property
+    def level_shapes(self) -> list[tuple[int, int, int]]:
+        """The shapes (C, H_i, W_i) of the maps."""
         b = self.backbone
+        strides = (4, 8, 16, 32)[b.start_level :]
+        return [(self._channels, *(n * b.patch_size // s for n in self.size)) for s in strides]
+
+    def levels(self) -> tuple[LazyMap, ...]:
+        """Return the maps of the backbone, computed from the stores when they are read.
+
+        Each process can read the rows of its band; :meth:`borrow` copies more. Collective.
+        """
+        b, own = self.backbone, self.bands.rows
+        for index in b.out_indices[b.start_level :]:
+            self._store(index + 1)
+        reach = COARSEST // b.patch_size  # a map at stride 32 pools several tokens
+        self.borrow(slice(own.start - reach, own.stop + reach))
         levels = (b.fpn1, b.fpn2, b.fpn3, b.fpn4)[b.start_level :]
         indices = b.out_indices[b.start_level :]
         strides = (4, 8, 16, 32)[b.start_level :]
@@ -318,7 +335,7 @@ def grid_size(backbone: XCiT, shape: Iterable[int]) -> tuple[int, int]:
     return tuple(-(-n // backbone.patch_size) for n in tuple(shape)[-2:])
 
 
-def require_streamable(backbone: XCiT) -> None:
+def require_streamable(backbone: nn.Module) -> None:
     """Refuse a backbone whose layers are more than their weights, or that is in training."""
     if getattr(type(backbone), 'forward', None) is not XCiT.forward:
         raise ArgumentError(f'a {type(backbone).__name__} cannot be streamed: it is not an XCiT')
@@ -326,7 +343,26 @@ def require_streamable(backbone: XCiT) -> None:
         raise ArgumentError('the backbone is in training: call backbone.eval() first')
     for i, block in enumerate(backbone.blocks[: backbone.out_indices[-1] + 1]):
         if not (block.can_infer_in_place() and is_plain(block, (XCABlock,))):
-            raise ArgumentError(
-                f'layer {i} cannot be streamed: it has hooks or replaced parts; merge them into '
-                'its weights first'
-            )
+            raise _not_plain(f'blocks.{i}')
+    require_known_reach(backbone)
+
+
+def require_known_reach(backbone: XCiT) -> None:
+    """Refuse convolutions that were replaced: they may reach further than those of XCiT."""
+    blocks = backbone.blocks[: backbone.out_indices[-1] + 1]
+    parts = {f'blocks.{i}.local_mp': [*b.local_mp.children()] for i, b in enumerate(blocks)}
+    for name in ('patch_embed.proj', 'fpn1', 'fpn2', 'fpn3', 'fpn4'):
+        parts[name] = list(flat_layers(backbone.get_submodule(name)))
+    for name, layers in parts.items():
+        for layer in layers:
+            convolves = isinstance(layer, nn.Conv2d)
+            is_known = is_plain(layer, (*PYTORCH_LAYERS, nn.Identity, nn.MaxPool2d))
+            if not is_known or (convolves and layer.kernel_size + layer.dilation != (3, 3, 1, 1)):
+                raise _not_plain(name)
+
+
+def _not_plain(name: str) -> ArgumentError:
+    return ArgumentError(
+        f'{name} of the backbone has hooks or replaced layers, whose reach is not known: merge '
+        'them into its weights first'
+    )

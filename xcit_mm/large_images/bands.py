@@ -3,6 +3,8 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
+from functools import cache
 
 import torch
 import torch.distributed as dist
@@ -13,6 +15,8 @@ from .store import TokenStore
 from .windows import Window, length, overlap, tiles
 
 ROWS = 256  # that are sent at a time
+# A process that ends is noticed at once; one that is slow, or writes the result, may take long.
+PATIENCE = timedelta(days=1)
 
 
 class Bands:
@@ -34,8 +38,7 @@ class Bands:
         self.rank, self.count, self._group = 0, 1, group
         if dist.is_available() and dist.is_initialized():
             if dist.get_backend(group) != 'gloo':
-                ranks = None if group is None else dist.get_process_group_ranks(group)
-                self._group = dist.new_group(ranks, backend='gloo')
+                self._group = _gloo_group(tuple(dist.get_process_group_ranks(group)))
             self.rank, self.count = dist.get_rank(self._group), dist.get_world_size(self._group)
         if self.count > height:
             raise ArgumentError(
@@ -146,6 +149,11 @@ class Bands:
         return rank if self._group is None else dist.get_global_rank(self._group, rank)
 
 
+@cache
+def _gloo_group(ranks: tuple[int, ...]) -> dist.ProcessGroup:
+    return dist.new_group(ranks, PATIENCE, 'gloo', use_local_synchronization=True)
+
+
 def _bytes(tokens: Tensor) -> Tensor:
     return tokens.view(torch.uint8)
 
@@ -155,7 +163,7 @@ def connected() -> Iterator[bool]:
     """Connect the processes that torchrun started, within a ``with`` block; yield if it did."""
     are_many = int(os.environ.get('WORLD_SIZE', '1')) > 1
     if are_many:
-        dist.init_process_group('gloo')
+        dist.init_process_group('gloo', timeout=PATIENCE)
     try:
         yield are_many
     finally:

@@ -169,7 +169,7 @@ def _on_anchors(
     own = passes.bands.rows
     reach = 0
     if passes.bands.count > 1:
-        needed = [passes.rows_read(lambda t=tile: read(t)) for tile in own_tiles]
+        needed = [own, *(passes.rows_read(lambda t=tile: read(t)) for tile in own_tiles)]
         needed = slice(min(n.start for n in needed), max(n.stop for n in needed))
         reach = passes.bands.highest(max(own.start - needed.start, needed.stop - own.stop))
         passes.borrow(needed)
@@ -205,7 +205,9 @@ def _clipped(instances: InstanceData, size: tuple[int, int], cfg: ConfigDict) ->
 def _merged(bands: Bands, found: list[InstanceData], cfg: ConfigDict) -> Objects | None:
     """Suppress the doubles among the boxes of all tiles; on the first process."""
     names = ('bboxes', 'scores', 'labels')
-    arrays = [torch.cat([instances[name] for instances in found]).cpu() for name in names]
+    arrays = [torch.zeros(0, 4), torch.zeros(0), torch.zeros(0, dtype=torch.long)]
+    if found:  # there may be fewer tiles than processes
+        arrays = [torch.cat([instances[name] for instances in found]).cpu() for name in names]
     everywhere = bands.gathered(arrays)
     if not everywhere:
         return None

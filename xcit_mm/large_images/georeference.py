@@ -2,13 +2,16 @@
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..environment import require
+from ..errors import UserError, reason
 from ..files import UNFINISHED, write_whole
 from .images import CACHE
 from .windows import tiles, whole
@@ -32,6 +35,7 @@ def write_tiff(
     """
     require('rasterio')
     import rasterio
+    from rasterio.errors import RasterioIOError
     from rasterio.windows import Window as RasterWindow
 
     unfinished = path.with_name(f'.{path.name}{UNFINISHED}')
@@ -39,6 +43,7 @@ def write_tiff(
     options |= dict(bigtiff='if_safer', height=values.shape[0], width=values.shape[1], count=1)
     try:
         with (
+            _without_warnings(),
             rasterio.Env(GDAL_CACHEMAX=CACHE),
             rasterio.open(
                 unfinished, 'w', 'GTiff', dtype=values.dtype.name, **options, **georeference
@@ -50,9 +55,28 @@ def write_tiff(
                 file.write(values[tuple(window)], 1, window=RasterWindow.from_slices(*window))
         with unfinished.open('rb') as file:
             os.fsync(file.fileno())
+        with (
+            _without_warnings(),
+            rasterio.open(unfinished) as file,
+        ):  # GDAL hides errors of its last write
+            for window in tiles(whole(values.shape), (BLOCK, STRIPE)):
+                written = file.read(1, window=RasterWindow.from_slices(*window))
+                if not np.array_equal(written, values[tuple(window)]):
+                    raise RasterioIOError('it is not what was written')
         unfinished.replace(path)
+    except RasterioIOError as error:
+        raise UserError(
+            f'{path} cannot be written ({reason(error)}): make room on its disk'
+        ) from None
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')  # of images without a georeference
+        yield
 
 
 def write_geojson(path: Path, objects: 'LargeDetections', georeference: Mapping[str, Any]) -> None:
@@ -80,6 +104,7 @@ def write_geojson(path: Path, objects: 'LargeDetections', georeference: Mapping[
 
 
 def _geometry(objects: 'LargeDetections', i: int, transform: Any) -> dict[str, Any]:
+    require('rasterio')
     from rasterio import Affine, features
 
     transform = transform or Affine.identity()

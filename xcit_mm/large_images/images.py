@@ -4,6 +4,7 @@ rasterio reads TIFF files (BigTIFF, tiled, pyramidal, GeoTIFF, COG) and JPEG 200
 formats of slide scanners, NumPy its own. docs/large_images.md compares them with others.
 """
 
+import hashlib
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from PIL import Image
 from ..environment import require
 from ..errors import ArgumentError, UserError, looked_in, reason
 from ..files import open_regular
+from ..weights.download import is_url
 from .windows import Window, tiles, whole
 
 SLIDES = ('.svs', '.ndpi', '.mrxs', '.scn', '.vms', '.vmu', '.bif', '.svslide', '.dcm')
@@ -24,6 +26,7 @@ ARRAYS = ('.npy',)
 # named .tif could name any other file or address.
 RASTERS = dict.fromkeys(('.tif', '.tiff', '.btf', '.tf8'), 'GTiff') | {'.jp2': 'JP2OpenJPEG'}
 CACHE = 2**25  # bytes of decoded blocks that GDAL keeps
+TILE_ROWS = 1100  # pixels that a row of tiles reads
 TILE = 2048, 2048  # pixels that are read at a time for a picture
 
 
@@ -35,11 +38,10 @@ class ImageSource:
         shape: (H, W, channels).
         dtype: NumPy's type of the values.
         max_value: The largest value that an integer type or the file's header allows.
-        identity: What says whether two sources are the same image.
         georeference: ``crs`` and ``transform`` of a GeoTIFF, or {}.
     """
 
-    def __init__(self, image: np.ndarray, name: str, identity: Any = None) -> None:
+    def __init__(self, image: np.ndarray, name: str, path: Path | None = None) -> None:
         if image.ndim == 2:
             image = image[..., None]
         if image.ndim != 3 or 0 in image.shape:
@@ -47,7 +49,7 @@ class ImageSource:
         self.name, self._image = name, image
         self.shape, self.dtype = image.shape, image.dtype
         self.max_value = np.iinfo(image.dtype).max if image.dtype.kind in 'iu' else None
-        self.identity = identity
+        self._path = path
         self.georeference: dict[str, Any] = {}
 
     def read(self, window: Window) -> np.ndarray:
@@ -64,6 +66,16 @@ class ImageSource:
                 f'{self.name}: rows {rows.start} to {rows.stop} and columns {columns.start} to '
                 f'{columns.stop} cannot be read ({reason(error)}): copy or repair the file'
             ) from None
+
+    def identity(self) -> list:
+        """Return what says whether two sources are the same image: a file, or all its values."""
+        if self._path is not None:
+            status = self._path.stat()
+            return [str(self._path.resolve()), status.st_size, status.st_mtime_ns]
+        digest = hashlib.sha256()
+        for window in tiles(whole(self.shape[:2]), TILE):
+            digest.update(self.read(window))
+        return [*self.shape, str(self.dtype), digest.hexdigest()]
 
     def _read(self, window: Window) -> np.ndarray:
         return np.array(self._image[tuple(window)])
@@ -84,11 +96,14 @@ class Raster(ImageSource):
             warnings.simplefilter('ignore')  # of files without a georeference
             self._file = rasterio.open(path.resolve(), driver=RASTERS[path.suffix.lower()])
         file = self._file
+        if file.block_shapes[0][1] == file.width:  # strips, which each column of tiles reads again
+            rows = TILE_ROWS * file.width * file.count * np.dtype(file.dtypes[0]).itemsize
+            self._settings.options['GDAL_CACHEMAX'] = max(CACHE, rows)
         if file.dtypes.count(file.dtypes[0]) != file.count:
             raise UserError(f'{path}: its bands have the types {", ".join(file.dtypes)}: use one')
         if file.colorinterp[0].name == 'palette':
             raise UserError(f'{path}: it has a palette; convert it with gdal_translate -expand rgb')
-        self.name, self.identity = str(path), file_identity(path)
+        self.name, self._path = str(path), path
         self.shape = file.height, file.width, file.count
         self.dtype = np.dtype(file.dtypes[0])
         bits = file.tags(1, ns='IMAGE_STRUCTURE').get('NBITS')
@@ -116,7 +131,7 @@ class Slide(ImageSource):
         import openslide
 
         self._file = openslide.OpenSlide(path)
-        self.name, self.identity = str(path), file_identity(path)
+        self.name, self._path = str(path), path
         self.shape = (*self._file.dimensions[::-1], 3)
         self.dtype, self.max_value, self.georeference = np.dtype(np.uint8), 255, {}
 
@@ -140,19 +155,19 @@ def open_image(image: str | Path | np.ndarray, read: Callable[[str], np.ndarray]
         UserError: If the file does not exist or is not such an image.
     """
     if isinstance(image, np.ndarray):
-        return ImageSource(image, 'the array', _sample(image))
+        return ImageSource(image, 'the array')
     path = Path(image).expanduser()
     suffix = path.suffix.lower()
     if suffix not in (*SLIDES, *RASTERS, *ARRAYS):
         pixels = read(str(image))
-        return ImageSource(pixels, str(image), _sample(pixels))
+        return ImageSource(pixels, str(image), None if is_url(str(image)) else path)
     try:
         open_regular(path).close()
         if suffix in SLIDES:
             return Slide(path)
         if suffix in RASTERS:
             return Raster(path)
-        return ImageSource(np.load(path, mmap_mode='r'), str(path), file_identity(path))
+        return ImageSource(np.load(path, mmap_mode='r'), str(path), path)
     except FileNotFoundError:
         raise UserError(f'{image} does not exist{looked_in(path)}') from None
     except UserError:
@@ -173,24 +188,13 @@ def image_size(path: str) -> tuple[int, int] | None:
         return None
 
 
-def file_identity(path: Path) -> list:
-    status = path.stat()
-    return [str(path.resolve()), status.st_size, status.st_mtime_ns]
-
-
-def _sample(image: np.ndarray) -> list:
-    """Return the shape of an array and about 1,000 of its values."""
-    sample = image[tuple(slice(None, None, 1 + n // 32) for n in image.shape[:2])]
-    return [*image.shape, str(image.dtype), sample.astype(float).ravel().tolist()]
-
-
 def overview(
     size: tuple[int, int], read: Callable[[Window], np.ndarray], max_side: int
 ) -> np.ndarray:
     """Return an image of (H, W) reduced by an integer factor, so that its sides fit.
 
-    ``read`` returns windows (h, w) or (h, w, channels), of which the mean is taken; of integers
-    other than uint8, such as labels, every n-th value.
+    ``read`` returns windows (h, w, channels), of which the mean is taken, or (h, w), such as
+    labels, of which every n-th value is taken.
     """
     factor = max(1, -(-max(size) // max_side))
     small = tuple(-(-n // factor) for n in size)

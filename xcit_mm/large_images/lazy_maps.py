@@ -55,6 +55,8 @@ class LazyMap:
 
     def read(self, window: Window) -> Tensor:
         """Compute a window, (1, C, h, w)."""
+        if 0 in window.size:
+            return self.new_zeros(1, self.shape[1], *window.size)
         known = _known.get()
         if known is None or self.uses < 2:
             return self._read(window)
@@ -81,6 +83,15 @@ class LazyMap:
     def __mul__(self, other: 'Tensor | LazyMap | float') -> 'LazyMap':
         return torch.mul(self, other)
 
+    def __sub__(self, other: 'Tensor | LazyMap | float') -> 'LazyMap':
+        return torch.sub(self, other)
+
+    def __truediv__(self, other: 'Tensor | LazyMap | float') -> 'LazyMap':
+        return torch.div(self, other)
+
+    def __getitem__(self, index: Any) -> 'LazyMap':
+        raise _unknown('indexing')
+
     __radd__, __rmul__ = __add__, __mul__
 
     def __getattr__(self, name: str) -> Any:
@@ -88,13 +99,15 @@ class LazyMap:
             return partial(_pointwise, getattr(Tensor, name), self)
         if name.startswith('__'):  # protocols of Python that a map does not have
             raise AttributeError(name)
-        raise _unknown(name)
+        raise _unknown(name)  # an AttributeError, too: some code asks whether there is one
 
     @classmethod
     def __torch_function__(
         cls, func: Callable, types: Sequence[type], args: tuple = (), kwargs: dict | None = None
     ) -> 'LazyMap':
         name = func.__name__
+        if not args:
+            raise _unknown(f'{name} with names')
         for arg in args[0] if name == 'cat' else args:
             if isinstance(arg, LazyMap):
                 arg.uses += 1
@@ -115,8 +128,12 @@ def reading_together() -> Iterator[None]:
         _known.reset(token)
 
 
-def _unknown(name: str) -> UserError:
-    return UserError(
+class UnknownReachError(UserError, AttributeError):
+    """A model computes something from a map, and it is not known from which windows."""
+
+
+def _unknown(name: str) -> UnknownReachError:
+    return UnknownReachError(
         f'the model cannot be streamed: it calls {name} of a map, and how far that reaches is not '
         'known; use --sliced'
     )

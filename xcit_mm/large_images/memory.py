@@ -22,7 +22,14 @@ def free_memory() -> int:
         free = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') // 2
     for limit, use in CGROUPS:
         try:
-            free = min(free, int(Path(limit).read_text()) - int(Path(use).read_text()))
+            used = int(Path(use).read_text()) - _reclaimable(Path(use).parent)
+            free = min(free, int(Path(limit).read_text()) - used)
         except (OSError, ValueError):  # none, or 'max'
             continue
     return max(0, free)
+
+
+def _reclaimable(cgroup: Path) -> int:
+    """Return the bytes of files that a container keeps in memory as long as nobody needs it."""
+    counts = dict(line.split() for line in (cgroup / 'memory.stat').read_text().splitlines())
+    return int(counts.get('total_inactive_file', counts.get('inactive_file', 0)))

@@ -64,9 +64,9 @@ class NormalisedImage:
         )
 
     def _check_values(self, source: ImageSource) -> None:
-        if source.dtype == np.uint8:
+        if source.dtype == np.uint8 and source.max_value == MAX_8_BITS:
             return
-        if source.dtype != np.uint16:
+        if source.dtype not in (np.uint8, np.uint16):
             raise UserError(
                 f'{source.name} has values of type {source.dtype}, but the model sees 8 bits: '
                 'convert it with gdal_translate -ot Byte -scale'

@@ -1,7 +1,7 @@
 """Predictions for an image that does not fit into memory."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,22 +28,22 @@ class LargeSegmentation:
     Attributes:
         size: (H, W).
         picture: The image, reduced to at most 4,096 pixels; RGB, uint8.
-        workspace: The store; ``workspace.remove()`` deletes the files of the labels.
         labels: (H, W), indices into ``classes``: an array, or a memory map of a file in the store.
         scores: (H, W) uint8, the probability of each label, 255 for 1; None unless asked for.
         classes: Names of the classes.
         palette: A colour for each class.
         georeference: ``crs`` and ``transform`` of a GeoTIFF, or {}.
+        workspace: The store; ``workspace.remove()`` deletes its files.
     """
 
     size: tuple[int, int]
     picture: np.ndarray
-    workspace: Workspace
     labels: np.ndarray
     scores: np.ndarray | None
     classes: tuple[str, ...]
     palette: tuple[Colour, ...]
     georeference: Mapping[str, Any]
+    workspace: Workspace
 
     def shares(self) -> dict[int, float]:
         """Return the share of the image, 0..1, for each class in it, the largest first."""
@@ -89,6 +89,7 @@ class LargeDetections:
         classes: Names of the classes.
         palette: A colour for each class.
         georeference: ``crs`` and ``transform`` of a GeoTIFF, or {}.
+        workspace: The store; ``workspace.remove()`` deletes its files.
     """
 
     size: tuple[int, int]
@@ -100,17 +101,10 @@ class LargeDetections:
     classes: tuple[str, ...]
     palette: tuple[Colour, ...]
     georeference: Mapping[str, Any]
+    workspace: Workspace
 
     def __len__(self) -> int:
         return len(self.scores)
-
-    def above(self, score_thr: float) -> 'LargeDetections':
-        """Return the objects with at least this score."""
-        n = int((self.scores >= score_thr).sum())
-        masks = self.masks and self.masks[:n]
-        return replace(
-            self, boxes=self.boxes[:n], scores=self.scores[:n], labels=self.labels[:n], masks=masks
-        )
 
     def draw(self) -> np.ndarray:
         """Draw boxes, masks, classes and scores over the reduced image; RGB."""

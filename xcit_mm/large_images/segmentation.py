@@ -31,11 +31,6 @@ def has_plain_head(model: nn.Module) -> bool:
     )
 
 
-def label_dtype(model: nn.Module) -> torch.dtype:
-    """Return the type of the labels of a segmentor."""
-    return torch.uint8 if model.decode_head.num_classes <= 256 else torch.int16
-
-
 def require_segmentor(model: nn.Module) -> None:
     """Refuse a segmentor whose labels do not follow from the maps of its head alone."""
     if not has_plain_head(model):
@@ -51,6 +46,7 @@ def label(
     model: nn.Module,
     passes: Passes,
     size: tuple[int, int],
+    dtype: torch.dtype,
     with_scores: bool = False,
     progress: Progress = silent,
 ) -> list[TokenStore]:
@@ -63,12 +59,13 @@ def label(
         model: A segmentor of mmseg that :func:`require_segmentor` accepts.
         passes: After its run.
         size: (H, W) of the image.
+        dtype: Of the labels: uint8 or int16.
         with_scores: Whether to return the probabilities of the labels as well.
         progress: Shows the tiles.
 
     Returns:
-        Stores with the rows of this process, ``bands.share(H)``: the labels (rows, W, 1), uint8 or
-        int16, and the scores, uint8.
+        Stores with the rows of this process, ``bands.share(H)``: the labels (rows, W, 1), and the
+        scores, uint8.
     """
     levels = passes.levels()
     maps = model.neck(levels) if model.with_neck else levels
@@ -77,7 +74,7 @@ def label(
     scores = F.interpolate(head(maps), size=size, **bilinear)
 
     bands, workspace = passes.bands, passes.workspace
-    rows, dtype = bands.share(size[0]), label_dtype(model)
+    rows = bands.share(size[0])
     made = {'labels': dtype} | ({'scores': torch.uint8} if with_scores else {})
     done = max(0, workspace.finished - passes.count)
     stores = [workspace.store(k, rows, (size[1], 1), v, done > 0) for k, v in made.items()]

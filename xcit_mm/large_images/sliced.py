@@ -48,9 +48,6 @@ class Slices:
             )
         self._axes = [_spans(n, side, overlap) for n in size]
 
-    def __len__(self) -> int:
-        return len(self.windows)
-
     @property
     def windows(self) -> list[tuple[Window, Window]]:
         """The slices, and the part of each that no other slice sees better: its middle."""
@@ -135,6 +132,11 @@ def _without_doubles(
     boxes: np.ndarray, scores: np.ndarray, labels: np.ndarray, sources: np.ndarray
 ) -> np.ndarray:
     """Return the numbers of the boxes that are kept, by decreasing score."""
+    if len(set(labels.tolist())) > 1:  # class by class, because all pairs are compared
+        parts = [np.flatnonzero(labels == i) for i in set(labels.tolist())]
+        kept = [p[_without_doubles(boxes[p], scores[p], labels[p], sources[p])] for p in parts]
+        kept = np.concatenate(kept)
+        return kept[np.argsort(-scores[kept], kind='stable')]
     left = np.argsort(-scores, kind='stable')
     areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
     kept = []
@@ -144,6 +146,5 @@ def _without_doubles(
         corners = np.maximum(boxes[left, :2], boxes[best, :2])
         sides = np.minimum(boxes[left, 2:], boxes[best, 2:]) - corners
         shared = sides.clip(0).prod(1) > MAX_SHARED * np.minimum(areas[left], areas[best])
-        is_double = shared & (labels[left] == labels[best]) & (sources[left] != sources[best])
-        left = left[~is_double]
+        left = left[~(shared & (sources[left] != sources[best]))]
     return np.array(kept, int)

@@ -1,5 +1,7 @@
 """The four maps of a backbone for an image of any size."""
 
+import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,7 @@ from .memory import free_memory
 from .windows import Window, tiles
 from .workspace import Workspace
 
-LEVEL_TILE = 256, 256  # pixels of a map that are written at a time
+LEVEL_TILE = 1024  # pixels of the image, of whose maps a tile is written at a time
 
 
 @torch.inference_mode()
@@ -58,8 +60,7 @@ def stream(
     bands = Bands(grid_size(backbone, image.shape)[0], group)
     passes = Passes(backbone, image, Workspace(), bands, rows)
     dtype = torch.float32 if passes.dtype == torch.bfloat16 else passes.dtype
-    levels = passes.levels()
-    needed = passes.bytes_needed + sum(m.numel() * dtype.itemsize for m in levels)
+    needed = passes.bytes_needed + sum(map(math.prod, passes.level_shapes)) * dtype.itemsize
     if bands.lowest(needed <= (free_memory() // 2 if memory is None else memory)):
         store = None
     elif store is None:
@@ -69,19 +70,19 @@ def stream(
         )
     else:
         store = Path(store, f'band_{bands.rank}_of_{bands.count}')
+        shutil.rmtree(store / 'tokens', ignore_errors=True)  # of a call that was killed
         passes.workspace = Workspace(store / 'tokens')
         passes.workspace.require_space(needed)
     passes.run()
-    reach = 32 // min(32, backbone.patch_size)  # a map at stride 32 pools several tokens
-    passes.borrow(slice(bands.rows.start - reach, bands.rows.stop + reach))
     maps = [
-        _written(level, dtype, store and store / f'map_{i}.npy') for i, level in enumerate(levels)
+        _written(level, 4 * 2**i, dtype, store and store / f'map_{i}.npy')
+        for i, level in enumerate(passes.levels(), start=backbone.start_level)
     ]
     passes.workspace.remove()
     return maps
 
 
-def _written(level: LazyMap, dtype: torch.dtype, path: Path | None) -> np.ndarray:
+def _written(level: LazyMap, stride: int, dtype: torch.dtype, path: Path | None) -> np.ndarray:
     _, C, H, W = level.shape
     own = Window(level.bands.share(H), slice(0, W))
     shape, kind = (C, *own.size), torch.empty(0, dtype=dtype).numpy().dtype
@@ -89,6 +90,7 @@ def _written(level: LazyMap, dtype: torch.dtype, path: Path | None) -> np.ndarra
         array = np.empty(shape, kind)
     else:
         array = np.lib.format.open_memmap(path, 'w+', kind, shape)
-    for window in tiles(own, LEVEL_TILE):
+    side = LEVEL_TILE // stride
+    for window in tiles(own, (side, side)):
         array[(slice(None), *window.within(own))] = level.read(window)[0].to(dtype).cpu().numpy()
     return array

@@ -22,6 +22,7 @@ from ..models.plain import has_plain_layers
 from ..ops.recompute import recompute
 from ..ops.tracing import computed_dtype, without_autocast
 from ..ops.xca import mixing, with_moments
+from .backbone import require_known_reach
 
 MULTIPLE = 32  # of whose pixels a band has to be, so that no pooling window crosses a border
 
@@ -41,9 +42,12 @@ def shared_images(backbone: XCiT, group: dist.ProcessGroup | None = None) -> Ite
         group: The processes that share an image. Default: all.
 
     Raises:
-        ArgumentError: In the forward pass, if a band has another number of rows, or a layer is
-            not plain.
+        ArgumentError: If the processes are not connected or a layer is not plain, and in the
+            forward pass, if a band has another number of rows.
     """
+    if not dist.is_initialized():
+        raise ArgumentError('images are shared by processes: call init_process_group first')
+    require_known_reach(backbone)
     backbone.image_group = group or dist.group.WORLD
     try:
         yield
@@ -71,7 +75,10 @@ def forward_band(backbone: XCiT, image: Tensor, group: dist.ProcessGroup) -> tup
     maps = []
     for i, block in enumerate(b.blocks[: b.out_indices[-1] + 1]):
         arguments = block, x, H, W, processes
-        x = recompute(_block, *arguments, within=block) if b.with_cp else _block(*arguments)
+        if b.with_cp:
+            x = recompute(_block, *arguments, within=block, random=True)
+        else:
+            x = _block(*arguments)
         if i in b.out_indices[b.start_level :]:
             maps.append(tokens_to_map(x, H, W))
     levels = (b.fpn1, b.fpn2, b.fpn3, b.fpn4)[b.start_level :]

@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 from torch import Tensor
 
 from ..errors import UserError, reason
-from ..files import require_writable, write_json, write_whole
+from ..files import require_no_links, require_writable, write_json, write_whole
 from .store import TokenStore
 from .windows import length
 
@@ -48,6 +48,7 @@ class Workspace:
         if folder is None:
             return
         require_writable(folder)
+        require_no_links(folder)
         self._lock = FileLock(folder / LOCK)
         try:
             self._lock.acquire(timeout=0)
@@ -59,10 +60,11 @@ class Workspace:
             return
         different = [k for k, v in self._identity.items() if state['identity'].get(k) != v]
         if different:
-            self._lock.release()
+            self.release()
             raise UserError(
-                f'--store {folder} holds an unfinished run with another {" and ".join(different)}: '
-                'repeat that run, name another folder, or remove this one'
+                f'--store {folder} holds an unfinished run with a different '
+                f'{" and ".join(different)}: repeat that run, name another folder, or remove this '
+                'one'
             )
         self.finished = state['finished']
 
@@ -124,10 +126,15 @@ class Workspace:
     def _sums_path(self, number: int) -> Path:
         return self.folder / f'sums_{number % 2}.npy'  # those of the pass before stay
 
-    def remove(self) -> None:
-        """Remove the folder of a run that is complete."""
+    def release(self) -> None:
+        """Let others use the folder, which stays."""
         if self.folder is not None:
             self._lock.release()
+
+    def remove(self) -> None:
+        """Remove the folder of a run that is complete."""
+        self.release()
+        if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
             with suppress(OSError):  # it holds other runs
                 self.folder.parent.rmdir()
