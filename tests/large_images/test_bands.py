@@ -111,6 +111,9 @@ def test_fewer_tiles_than_processes(weights, image, tmp_path):
     def compare(rank: int) -> None:
         shared = detector.predict_large(image, score_thr=0.3)
         assert shared is None if rank else len(shared) == len(objects)
+        detector.module.roi_head.mask_head = None
+        shared = detector.predict_large(image, score_thr=0.3)
+        assert shared is None if rank else shared.masks is None
 
     in_processes(2, compare, tmp_path)
 

@@ -113,14 +113,17 @@ def detect(
     without_nms = ConfigDict(cfg, nms=dict(type='nms', iou_threshold=1.0))
     maps = tuple(map(_RoISource, pyramid))
     with _reading_windows(model.roi_head):
-        _borrow_around(passes, [instances.bboxes for instances in found], reach)
+        cascade = model.roi_head.bbox_head
+        stages = len(cascade) if isinstance(cascade, nn.ModuleList) else 1
+        _borrow_around(passes, [instances.bboxes for instances in found], reach, stages)
         found = [
             model.roi_head.predict_bbox(maps, [meta], [proposals], without_nms)[0]
             for proposals in progress(found, 'boxes')
         ]
-        objects = passes.bands.from_first(_merged(passes.bands, found, cfg))
+        objects = _merged(passes.bands, found, cfg)
         if not model.roi_head.with_mask:
             return objects
+        objects = passes.bands.from_first(objects)
         groups = _groups_of(passes.bands, objects.boxes, size)
         boxes = [torch.from_numpy(objects.boxes[group]).to(passes.device) for group in groups]
         _borrow_around(passes, boxes, reach)
@@ -235,16 +238,18 @@ def _groups_of(bands: Bands, boxes: np.ndarray, size: tuple[int, int]) -> list[n
     return [group for group in np.split(numbers[order], starts) if len(group)]
 
 
-def _borrow_around(passes: Passes, boxes: list[Tensor], reach: int) -> None:
-    """Copy the rows of other processes that maps within some boxes are computed from."""
-    if passes.bands.count == 1:
-        return
-    rows = torch.cat([b[:, 1::2].flatten().cpu() for b in boxes]) if boxes else torch.zeros(0)
-    if not len(rows):
+def _borrow_around(passes: Passes, boxes: list[Tensor], reach: int, stages: int = 1) -> None:
+    """Copy the rows of other processes that maps within some boxes are computed from.
+
+    Each further stage of a cascade may move a box by its height.
+    """
+    rows = torch.cat([b[:, 1::2].cpu() for b in boxes]) if boxes else torch.zeros(0, 2)
+    if passes.bands.count == 1 or not len(rows):
         passes.borrow(passes.bands.rows)
         return
     patch = passes.backbone.patch_size
-    margin = reach + 4 * COARSEST // patch
+    tallest = int((rows[:, 1] - rows[:, 0]).max())
+    margin = reach + (4 * COARSEST + (stages - 1) * tallest) // patch
     passes.borrow(slice(int(rows.min()) // patch - margin, int(rows.max()) // patch + margin))
 
 
