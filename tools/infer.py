@@ -53,39 +53,39 @@ def main() -> None:
     large.add_argument(
         '--stream',
         action='store_true',
-        help='predict each image at its own size, tile by tile, by a model that sees all of it',
+        help='predict each image at its own size, tile by tile, with a model that sees all of it',
     )
     large.add_argument(
         '--memory',
         type=cli.size,
         metavar='SIZE',
-        help='memory that the tokens of an image may take, as in 2GiB; more go into files; '
-        'default: half of what is free',
+        help='the memory that the tokens of an image may take, such as 2GiB; if they need more, '
+        'they are stored in files; default: half of the free memory',
     )
     large.add_argument(
-        '--store', metavar='DIR', help='the folder of these files; default: OUT/unfinished'
+        '--store', metavar='DIR', help='the folder for these files; default: OUT/unfinished'
     )
     large.add_argument(
-        '--scores', action='store_true', help='write the probabilities of the labels as well'
+        '--scores', action='store_true', help='also write the probabilities of the labels'
     )
     large.add_argument(
         '--statistics-window',
         type=cli.positive,
         metavar='PIXELS',
-        help='let the attention see a window around each place instead of the whole image',
+        help='let the attention at each place see a window around it instead of the whole image',
     )
     large.add_argument(
         '--sliced',
         type=cli.positive,
         metavar='PIXELS',
-        help='predict slices of this side by themselves instead',
+        help='predict slices with sides of this length instead, each one by itself',
     )
     large.add_argument(
         '--overlap',
         type=int,
         default=128,
         metavar='PIXELS',
-        help='what neighbouring slices share; default: 128',
+        help='the number of pixels that neighbouring slices share; default: 128',
     )
     parser.add_argument('--device', help='cpu, cuda, cuda:1; default: the GPU if there is one')
     cli.add_options_argument(parser)

@@ -133,7 +133,7 @@ def test_the_store_of_something_else_is_refused(segmentor, weights, scene, image
         other.predict_large(scene, memory=0, store=tmp_path)
     store = max((tmp_path / 'part_1_of_1').glob('*.bin'))
     store.write_bytes(store.read_bytes()[:100])
-    with pytest.raises(UserError, match='is missing or cut: remove'):
+    with pytest.raises(UserError, match='is missing or truncated: remove'):
         segmentor.predict_large(scene, memory=0, store=tmp_path)
 
 

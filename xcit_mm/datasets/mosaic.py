@@ -1,4 +1,4 @@
-"""Draw one large image of the built-in shapes, to try what large images need."""
+"""Draw one large image of the built-in shapes, to try out the prediction of large images."""
 
 import json
 from pathlib import Path
@@ -12,16 +12,16 @@ from ..errors import UserError
 from ..files import require_writable, writing_to
 from .shapes import BACKGROUND_LABEL, CLASSES, annotation_of, draw_image, label_map
 
-SIZE = 160  # pixels of each drawing, as in the dataset that the models are trained on
+SIZE = 160  # pixels of the side of each drawing, as in the dataset for training
 IMAGE, INSTANCES, LABELS = 'mosaic.tif', 'instances.json', 'labels.tif'
 
 
 def make_mosaic(root: str | Path, columns: int, seed: int = 0) -> None:
-    """Draw ``columns`` x ``columns`` images of shapes side by side into a new folder.
+    """Draw an image of ``columns`` x ``columns`` drawings of shapes into a new folder.
 
-    The folder gets a tiled TIFF image, its objects in COCO's format, and a TIFF image of labels
-    (0 is the background, 1 to 3 are circles, squares and triangles). No image of the dataset is
-    part of it.
+    The folder contains a tiled TIFF image, its objects in the COCO format, and a TIFF image of the
+    labels (0 is the background, and 1 to 3 are circles, squares and triangles). The image contains
+    no image of the dataset.
     """
     root = Path(root).resolve()
     if root.exists():
@@ -44,7 +44,7 @@ def make_mosaic(root: str | Path, columns: int, seed: int = 0) -> None:
             rasterio.open(draft / LABELS, 'w', count=1, **options) as label_file,
         ):
             for number in track(range(columns**2), description='Drawing the mosaic'):
-                # The dataset is drawn from pairs (seed, number of the image).
+                # The seeds of the dataset are pairs (seed, number of the image).
                 image, shapes = draw_image(np.random.default_rng((seed, number, 1)), SIZE)
                 y, x = SIZE * (number // columns), SIZE * (number % columns)
                 window = Window(x, y, SIZE, SIZE)

@@ -116,30 +116,30 @@ class Model:
     ) -> LargeDetections | LargeSegmentation | None:
         """Predict an image that does not fit into memory, at its own size.
 
-        The model sees all of it at once: the labels equal those of mmseg's mode 'whole', and
+        The model sees the whole image at once. The labels equal those of mmseg's mode 'whole', and
         objects are found on maps that saw the whole image. If ``torch.distributed`` is
-        initialised, all processes have to call it, and share the image.
+        initialised, the processes share the image, and all of them have to call this method.
 
         Args:
-            image: A path of a TIFF file (BigTIFF, GeoTIFF, COG), a whole slide, a NumPy file or
+            image: The path of a TIFF file (BigTIFF, GeoTIFF, COG), a whole slide, a NumPy file or
                 any other image, or an array (H, W, channels) such as a memory map.
-            memory: Bytes that the tokens may take in memory; if they need more, they go into
-                files in ``store``. Default: half of the memory that is free.
-            store: A folder for these files. A call that was killed continues there.
+            memory: Bytes that the tokens may take in memory. If they need more, they are stored in
+                files in ``store``. Default: half of the free memory.
+            store: A folder for these files. If a call was killed, the next one continues there.
             score_thr: The lowest score of objects.
             with_scores: Whether a segmentor returns the probabilities of the labels as well.
-            statistics_window: Side of a window in pixels: the attention at a place sees this
-                window around it instead of the whole image.
-            sliced: Side of slices in pixels, which the model sees one by one: for any detector
-                and segmentor.
+            statistics_window: Side of a window in pixels. The attention at each place sees this
+                window around the place instead of the whole image.
+            sliced: Side of slices in pixels, which the model sees one by one. This works with any
+                detector and segmentor.
             overlap: Pixels that neighbouring slices share.
 
         Returns:
             The prediction on the first process, and None on the others.
 
         Raises:
-            UserError: If the image, the model or the store cannot be used, or the tokens do not
-                fit into ``memory`` and ``store`` is None.
+            UserError: If the image, the model or the store cannot be used, or if the tokens do
+                not fit into ``memory`` and ``store`` is None.
         """
         options = LargeOptions(
             memory, store, score_thr, with_scores, statistics_window, sliced, overlap

@@ -1,4 +1,4 @@
-"""Images that do not fit into memory: each pixel still attends to the whole image."""
+"""Process images that do not fit into memory, with each pixel attending to the whole image."""
 
 from .stream import stream
 

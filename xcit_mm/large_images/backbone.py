@@ -1,10 +1,11 @@
-"""XCiT over an image of any size, pass by pass over tiles of its tokens.
+"""Compute XCiT over an image of any size, in passes over tiles of its tokens.
 
-Attention sees an image only through two sums over its tokens. All else in a layer acts on single
-tokens, but for two depthwise 3x3 convolutions, which reach two tokens. So each layer is one pass
-over a store of tokens: a tile is read with a halo of two tokens, goes through the layer, and is
-written to another store; its share of the sums of the next layer is added on the way. The result
-is that of the whole image, up to rounding (XCiT, arXiv 2106.09681, sections 3.2 and 3.3).
+Attention sees an image only through two sums over its tokens. Everything else in a layer acts on
+single tokens, except for two depthwise 3x3 convolutions, which together reach two tokens away.
+Each layer is therefore one pass over a store of tokens: a tile is read with a halo of two tokens,
+goes through the layer, and is written to another store. Its share of the sums of the next layer is
+added in the same pass. The result is that of the whole image, up to rounding (XCiT, arXiv
+2106.09681, sections 3.2 and 3.3).
 """
 
 import math
@@ -32,15 +33,15 @@ from .windows import Window, grown, tiles
 from .workspace import Workspace
 
 COARSEST = 32  # stride of the last map
-HALO = 2  # tokens that the local interaction reaches
+HALO = 2  # tokens to each side that the local interaction reads
 TILE_TOKENS = 2**14  # tokens of a tile
-TILE_TENSORS = 14  # tensors of that size that computing a tile takes, heads included, at most
-PATCH_TILE = 64, 64  # tokens; the first convolutions have few channels, but many pixels
-MAX_COLUMNS = 256  # tokens; wider images are cut into columns, too
+TILE_TENSORS = 14  # tensors of that size that a tile needs at most, including the heads
+PATCH_TILE = 64, 64  # tokens; the first convolutions have few channels but many pixels
+MAX_COLUMNS = 256  # tokens; wider images are also cut into columns
 
 
 class Image(Protocol):
-    """A normalised image of shape (channels, H, W), such as an array, of which windows are read."""
+    """A normalised image (channels, H, W) that is read by windows, such as an array."""
 
     shape: tuple[int, int, int]
 
@@ -48,17 +49,17 @@ class Image(Protocol):
 
 
 class Passes:
-    """The passes of a backbone over an image: the patch embedding, and one for each layer.
+    """The passes of a backbone over an image: one for the patch embedding and one for each layer.
 
     Args:
-        backbone: In evaluation mode.
+        backbone: The backbone, in evaluation mode.
         image: The image, which only the first pass reads.
-        workspace: Where the tokens are kept.
-        bands: The rows of this process, in tokens. Default: all.
-        rows: Height of the tiles in tokens, which are then as wide as the image. Default: tiles
-            of about ``TILE_TOKENS`` tokens.
-        statistics_window: Side of the window around a tile, in pixels, over which its attention
-            takes the moments of the tokens. Default: the whole image.
+        workspace: The place where the tokens are kept.
+        bands: The rows of this process, in tokens. Default: all rows.
+        rows: Height of the tiles in tokens; the tiles are then as wide as the image. Default:
+            tiles of about ``TILE_TOKENS`` tokens.
+        statistics_window: Side, in pixels, of the window around a tile over which the attention
+            computes the moments of the tokens. Default: the whole image.
 
     Raises:
         ArgumentError: If the backbone or the image cannot be streamed.
@@ -105,14 +106,14 @@ class Passes:
 
     @property
     def bytes_needed(self) -> int:
-        """Bytes of the stores of all processes: of a pass, what it reads and writes, and maps."""
+        """Bytes of the stores of all processes: the input and output of a pass, and kept maps."""
         H, W = self.size
         kept = len(self.backbone.out_indices[self.backbone.start_level :])
         return (kept + 1) * H * W * self._channels * self.dtype.itemsize
 
     @property
     def bytes_of_tile(self) -> int:
-        """Bytes that computing a tile takes at most."""
+        """The most bytes that computing a tile takes."""
         tokens = max(TILE_TOKENS, math.prod(self.tile))
         return TILE_TENSORS * tokens * self._channels * self.dtype.itemsize
 
@@ -122,7 +123,7 @@ class Passes:
 
     @torch.inference_mode()
     def run(self, progress: Progress = silent) -> None:
-        """Make the passes that are not finished."""
+        """Run the passes that are not finished."""
         done = self.bands.lowest(min(self.workspace.finished, self.count))
         self.workspace.finished = min(done, self.workspace.finished)
         progress.expect(self.count - done)
@@ -138,14 +139,14 @@ class Passes:
                 sums = self._embed(store, progress)
             sums = self.bands.total(sums)
             self.workspace.finish(number + 1, store, sums)
-            self.bands.wait()  # nobody repeats this pass, which needs the store of the one before
+            self.bands.wait()  # no process repeats this pass, which needs the store before it
             name = self._name(number - 1)
             if number and name.startswith('tokens'):
                 self._stores.pop(name).free()
         release_memory()
 
     def _name(self, number: int) -> str:
-        """Return the name of the store that a pass writes: kept for the pyramid, or in turn."""
+        """Return the name of the store that a pass writes: one for the pyramid, or one of two."""
         indices = self.backbone.out_indices[self.backbone.start_level :]
         return f'layer_{number}' if number - 1 in indices else f'tokens_{number % 2}'
 
@@ -160,7 +161,7 @@ class Passes:
         return self._stores[name]
 
     def _embed(self, store: TokenStore, progress: Progress) -> Tensor:
-        """Embed the patches; a token sees 15 pixels (7 with patch size 8) above and left of it."""
+        """Embed the patches; a token reads 15 pixels (7 for patch size 8) above and left of it."""
         sums = self._no_sums()
         P, (_, height, width) = self.backbone.patch_size, self.image.shape
         tile = tuple(map(min, self.tile, PATCH_TILE))
@@ -216,14 +217,14 @@ class Passes:
         limit = MAX_AMPLIFICATION * torch.finfo(self.dtype).eps
         wide = torch.promote_types(self.dtype, torch.float32)
         matrices = mixing(*parameters, limit / torch.finfo(wide).eps)
-        if matrices is None:  # the products in the dtype of the tokens lose too many digits
+        if matrices is None:  # products in the dtype of the tokens lose too many digits
             G, s, N = covariance_and_mean(precise().to(self.device))
             matrices = mixing(G[None], s[None], N, *parameters[3:])
         M, m = matrices
         return M.mT.to(self.dtype), m.to(self.dtype)
 
     def _precise_sums(self, block: XCABlock, source: TokenStore) -> Tensor:
-        """Repeat the sums over all tokens with products in float64."""
+        """Compute the sums over all tokens again, with products in float64."""
         sums = self._no_sums()
         for window in self._own_tiles(self.tile):
             sums += sums_of_products(block.norm1(source.read(window).to(self.device)).double())
@@ -236,11 +237,11 @@ class Passes:
     def _local_mixing(
         self, block: XCABlock, source: TokenStore, window: Window
     ) -> tuple[Tensor, Tensor]:
-        """Return the attention over a window around a tile, moved into the image at its borders."""
+        """Return the attention over a window around a tile, shifted to lie within the image."""
         spans = []
         for span, n, tile in zip(window, self.size, self.tile, strict=True):
             side = min(n, self.statistics_window)
-            # Around the whole tile, of which this process may have only a part.
+            # The window surrounds the whole tile, of which this process may hold only a part.
             start = span.start // tile * tile + (tile - side) // 2
             start = max(0, min(start, n - side))
             spans.append(slice(start, start + side))
@@ -254,7 +255,7 @@ class Passes:
         return torch.zeros(C + 1, C + 1, dtype=torch.float64, device=self.device)
 
     def _sums_of(self, number: int, tokens: Tensor) -> Tensor | float:
-        """Return what a tile adds to the sums of a layer."""
+        """Return the share of a tile in the sums of a layer."""
         if self.statistics_window is not None:
             return 0.0
         return sums_of_products(self.backbone.blocks[number].norm1(tokens))
@@ -267,9 +268,10 @@ class Passes:
         return [(self._channels, *(n * b.patch_size // s for n in self.size)) for s in strides]
 
     def levels(self) -> tuple[LazyMap, ...]:
-        """Return the maps of the backbone, computed from the stores when they are read.
+        """Return the maps of the backbone, which are computed from the stores when they are read.
 
-        Each process can read the rows of its band; :meth:`borrow` copies more. Collective.
+        Each process can read the rows of its band, and :meth:`borrow` copies more rows. All
+        processes have to call this method.
         """
         b, own = self.backbone, self.bands.rows
         for index in b.out_indices[b.start_level :]:
@@ -309,7 +311,7 @@ class Passes:
         return LazyMap(self._channels, size, like, self.bands, read)
 
     def rows_read(self, read: Callable[[], object]) -> slice:
-        """Return the rows of tokens from which something is computed, without computing it."""
+        """Return the rows of tokens that a function reads, without computing its result."""
         self._rows_read = []
         with FakeTensorMode(allow_non_fake_inputs=True):
             read()
@@ -317,14 +319,14 @@ class Passes:
         return slice(min(span.start for span in rows), max(span.stop for span in rows))
 
     def borrow(self, needed: slice) -> None:
-        """Copy rows of tokens of other processes that maps are computed from; collective."""
+        """Copy the rows of tokens that maps need from other processes; all have to call it."""
         needed = grown(needed, 0, self.size[0])
         for store in self._stores.values():
             self.bands.borrow(store, needed)
 
 
 def _layer_on_tile(block: XCABlock, x: Tensor, M: Tensor, m: Tensor, inner: Window) -> Tensor:
-    """Compute a layer for tokens (h, w, C), of which the ``inner`` window is right."""
+    """Compute a layer for tokens (h, w, C), and return the ``inner`` window, which is exact."""
     h, w, C = x.shape
     y = block.attend(x.view(1, h * w, C), lambda tokens: torch.baddbmm(m, tokens, M), h, w)
     return block.mix_channels(y.view(h, w, C)[tuple(inner)].contiguous())
@@ -336,9 +338,9 @@ def grid_size(backbone: XCiT, shape: Iterable[int]) -> tuple[int, int]:
 
 
 def require_streamable(backbone: nn.Module) -> None:
-    """Refuse a backbone whose layers are more than their weights, or that is in training."""
+    """Refuse a backbone that is in training, or whose layers have hooks or were replaced."""
     if getattr(type(backbone), 'forward', None) is not XCiT.forward:
-        raise ArgumentError(f'a {type(backbone).__name__} cannot be streamed: it is not an XCiT')
+        raise ArgumentError(f'a {type(backbone).__name__} cannot be streamed: only an XCiT can')
     if backbone.training:
         raise ArgumentError('the backbone is in training: call backbone.eval() first')
     for i, block in enumerate(backbone.blocks[: backbone.out_indices[-1] + 1]):
@@ -348,7 +350,7 @@ def require_streamable(backbone: nn.Module) -> None:
 
 
 def require_known_reach(backbone: XCiT) -> None:
-    """Refuse convolutions that were replaced: they may reach further than those of XCiT."""
+    """Refuse replaced convolutions, which may reach further than those of XCiT."""
     blocks = backbone.blocks[: backbone.out_indices[-1] + 1]
     parts = {f'blocks.{i}.local_mp': [*b.local_mp.children()] for i, b in enumerate(blocks)}
     for name in ('patch_embed.proj', 'fpn1', 'fpn2', 'fpn3', 'fpn4'):

@@ -1,4 +1,4 @@
-"""The rows of an image that each of several processes holds, and what they exchange."""
+"""Divide the rows of an image among several processes, and exchange data between them."""
 
 import os
 from collections.abc import Iterator
@@ -14,20 +14,21 @@ from ..errors import ArgumentError, UserError, reason
 from .store import TokenStore
 from .windows import Window, length, overlap, tiles
 
-ROWS = 256  # that are sent at a time
-# A process that ends is noticed at once; one that is slow, or writes the result, may take long.
+ROWS = 256  # rows that are sent at a time
+# The end of a process is noticed at once, but a slow one, or one that writes, may take long.
 PATIENCE = timedelta(days=1)
 
 
 class Bands:
-    """Bands of rows, one for each process of a group; the whole image for a single process.
+    """Bands of rows, one for each process of a group; a single process holds the whole image.
 
-    Everything is exchanged in the memory of the CPU: the sums of a layer, C x C numbers, and the
-    rows that a process borrows from its neighbours. All methods but :meth:`share` are collective.
+    All data is exchanged in the memory of the CPU: the sums of a layer, which are C x C numbers,
+    and the rows that a process borrows from its neighbours. All processes have to call each
+    method, except for :meth:`share`.
 
     Args:
-        height: Rows of the image, in tokens.
-        group: The processes. Default: all of them, or this one if it is the only one.
+        height: Number of rows of the image, in tokens.
+        group: The group of processes. Default: all processes, or this one if it is the only one.
 
     Raises:
         ArgumentError: If there are more processes than rows.
@@ -52,7 +53,7 @@ class Bands:
         return self.share(self.height)
 
     def share(self, size: int, rank: int | None = None) -> slice:
-        """Return the part of ``size`` rows that this process or another one has."""
+        """Return the part of ``size`` rows that this process, or the one of ``rank``, holds."""
         rank = self.rank if rank is None else rank
         return slice(size * rank // self.count, size * (rank + 1) // self.count)
 
@@ -79,7 +80,7 @@ class Bands:
         return -self.lowest(-number)
 
     def gathered(self, content: object) -> list:
-        """Return what each process has, on the first process; [] on the others."""
+        """Return the contents of all processes on the first process, and [] on the others."""
         if self.count == 1:
             return [content]
         contents = [None] * self.count if self.rank == 0 else None
@@ -88,7 +89,7 @@ class Bands:
         return contents or []
 
     def from_first(self, content: object) -> object:
-        """Return what the first process has."""
+        """Return the content of the first process."""
         if self.count == 1:
             return content
         contents = [content]
@@ -97,11 +98,11 @@ class Bands:
         return contents[0]
 
     def wait(self) -> None:
-        """Wait until all processes are here."""
+        """Wait until all processes have called this method."""
         self.lowest(0)
 
     def borrow(self, store: TokenStore, needed: slice) -> None:
-        """Copy the rows from ``needed.start`` to ``needed.stop`` that other processes hold."""
+        """Copy the ``needed`` rows that other processes hold into ``store.borrowed``."""
         store.borrowed = []
         if self.count == 1:
             return
@@ -160,7 +161,7 @@ def _bytes(tokens: Tensor) -> Tensor:
 
 @contextmanager
 def connected() -> Iterator[bool]:
-    """Connect the processes that torchrun started, within a ``with`` block; yield if it did."""
+    """Connect the processes of torchrun within a ``with`` block; yield whether there are any."""
     are_many = int(os.environ.get('WORLD_SIZE', '1')) > 1
     if are_many:
         dist.init_process_group('gloo', timeout=PATIENCE)
@@ -177,6 +178,6 @@ def _dead_processes_named() -> Iterator[None]:
         yield
     except RuntimeError as error:
         raise UserError(
-            f'another process has ended ({reason(error)}): see its message, and start all again; '
-            'finished layers of a store on the disk are kept'
+            f'another process has ended ({reason(error)}): see its message, and start all '
+            'processes again; the finished layers in a store on the disk are kept'
         ) from None

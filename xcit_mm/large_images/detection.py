@@ -1,8 +1,9 @@
-"""Objects of an image of any size, found on maps that saw the whole image.
+"""Detect the objects of an image of any size on maps that saw the whole image.
 
-The tiles share out the anchors: each belongs to one tile, and its scores and deltas are those of
-the whole image. The proposals of a tile read the maps wherever they reach. The boxes of all tiles
-go through one non-maximum suppression, so no seam hides an object or shows it twice.
+The anchors are divided among the tiles. Each anchor belongs to one tile, and its scores and deltas
+are those of the whole image. The proposals of a tile may extend beyond it and read the maps there.
+The boxes of all tiles go through one non-maximum suppression, so that no seam hides an object or
+shows it twice.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,10 +23,10 @@ from .lazy_maps import LazyMap, reading_together
 from .progress import Progress, silent
 from .windows import Window, tiles
 
-TILE = 1024  # pixels; the numbers of proposals in configs are meant for images of about this size
-MAX_OBJECTS = 2**31  # of a tile, after its proposals
-CHUNK = 256  # objects whose masks are computed together
-MARGIN = 3  # pixels of a map beyond a box that its samples may read
+TILE = 1024  # pixels; configs limit the number of proposals for images of about this size
+MAX_OBJECTS = 2**31  # for each tile, after its proposals
+CHUNK = 256  # number of objects whose masks are computed together
+MARGIN = 3  # pixels of a map beyond a box that the samples of the box may read
 COARSEST = 32  # stride of the coarsest map that RoI extractors read
 
 
@@ -33,11 +34,11 @@ class Objects(NamedTuple):
     """The n objects of an image, by decreasing score.
 
     Attributes:
-        boxes: (n, 4), left, top, right and bottom in pixels.
+        boxes: (n, 4); left, top, right and bottom in pixels.
         scores: (n,).
         labels: (n,).
-        masks: Of each object the window of its mask, and the mask (h, w) in it; None for a model
-            without masks.
+        masks: For each object, the window of its mask and the mask (h, w) in that window; None
+            for a model without masks.
     """
 
     boxes: np.ndarray
@@ -47,7 +48,7 @@ class Objects(NamedTuple):
 
 
 def require_detector(model: nn.Module) -> None:
-    """Refuse a detector whose objects cannot be found on windows of its maps."""
+    """Refuse a detector that cannot find objects on windows of its maps."""
     from mmdet.models import SingleStageDetector, TwoStageDetector
     from mmdet.models.dense_heads.base_dense_head import BaseDenseHead
     from mmdet.models.roi_heads import CascadeRoIHead, StandardRoIHead
@@ -87,10 +88,10 @@ def detect(
 
     Args:
         model: A detector of mmdet that :func:`require_detector` accepts.
-        passes: After its run.
+        passes: The passes, after :meth:`.backbone.Passes.run`.
         size: (H, W) of the image without padding.
-        score_thr: Objects with lower scores are left out. The config may have a higher threshold.
-        progress: Shows the tiles.
+        score_thr: The lowest score of objects, unless the config has a higher threshold.
+        progress: The display of the progress.
 
     Returns:
         The objects on the first process, None on the others.
@@ -147,7 +148,7 @@ def _on_anchors(
     options: dict[str, Any],
     progress: Progress,
 ) -> tuple[list[InstanceData], int]:
-    """Return what the dense head finds on the anchors of each tile, and its reach in tokens."""
+    """Return the results of the dense head for each tile, and the reach of the head in tokens."""
     outputs = head(tuple(pyramid))  # lists of maps, one for each level
     strides = [max(stride) for stride in head.prior_generator.strides]
     side = -(-TILE // max(strides)) * max(strides)
@@ -178,7 +179,7 @@ def _on_anchors(
         passes.borrow(needed)
     found = []
     for tile in progress(own_tiles, 'anchors'):
-        metas = [dict(img_shape=None)]  # boxes are cut at the borders of the image, not of the tile
+        metas = [dict(img_shape=None)]  # boxes are clipped later, at the borders of the image
         instances = head.predict_by_feat(*read(tile), batch_img_metas=metas, cfg=cfg, **options)[0]
         corner = [tile.columns.start, tile.rows.start]
         instances.bboxes += instances.bboxes.new_tensor(corner * 2)
@@ -187,7 +188,7 @@ def _on_anchors(
 
 
 def _on_level(tile: Window, side: int, stride: int, level: LazyMap) -> Window:
-    """Return the window of a level that has the anchors of a tile."""
+    """Return the window of a level that holds the anchors of a tile."""
     return Window(
         *(
             slice(span.start // stride, min(n, (span.start + side) // stride))
@@ -197,7 +198,7 @@ def _on_level(tile: Window, side: int, stride: int, level: LazyMap) -> Window:
 
 
 def _clipped(instances: InstanceData, size: tuple[int, int], cfg: ConfigDict) -> InstanceData:
-    """Cut boxes at the borders of the image, and leave out those of which too little is left."""
+    """Clip boxes at the borders of the image, and drop those that become too small."""
     boxes = instances.bboxes
     boxes[:, 0::2].clamp_(0, size[1])
     boxes[:, 1::2].clamp_(0, size[0])
@@ -206,7 +207,7 @@ def _clipped(instances: InstanceData, size: tuple[int, int], cfg: ConfigDict) ->
 
 
 def _merged(bands: Bands, found: list[InstanceData], cfg: ConfigDict) -> Objects | None:
-    """Suppress the doubles among the boxes of all tiles; on the first process."""
+    """Suppress duplicates among the boxes of all tiles; None if this is not the first process."""
     names = ('bboxes', 'scores', 'labels')
     arrays = [torch.zeros(0, 4), torch.zeros(0), torch.zeros(0, dtype=torch.long)]
     if found:  # there may be fewer tiles than processes
@@ -230,7 +231,7 @@ def _groups_of(bands: Bands, boxes: np.ndarray, size: tuple[int, int]) -> list[n
     own = bands.share(size[0])
     is_own = (centres[:, 0] >= own.start) & (centres[:, 0] < own.stop)
     if bands.rank == bands.count - 1:
-        is_own |= centres[:, 0] >= own.stop  # on the lower border
+        is_own |= centres[:, 0] >= own.stop  # centres on the lower border
     numbers = np.flatnonzero(is_own)
     tile = (centres[numbers] // TILE).astype(int)
     order = np.lexsort(tile.T[::-1])
@@ -239,9 +240,9 @@ def _groups_of(bands: Bands, boxes: np.ndarray, size: tuple[int, int]) -> list[n
 
 
 def _borrow_around(passes: Passes, boxes: list[Tensor], reach: int, stages: int = 1) -> None:
-    """Copy the rows of other processes that maps within some boxes are computed from.
+    """Copy the rows of other processes that are needed to compute the maps within boxes.
 
-    Each further stage of a cascade may move a box by its height.
+    Each further stage of a cascade may move a box by the height of the box.
     """
     rows = torch.cat([b[:, 1::2].cpu() for b in boxes]) if boxes else torch.zeros(0, 2)
     if passes.bands.count == 1 or not len(rows):
@@ -260,7 +261,7 @@ def _masks(
     labels: Tensor,
     size: tuple[int, int],
 ) -> Iterator[tuple[Window, np.ndarray]]:
-    """Predict the masks of boxes, each in a window that is little larger than its box."""
+    """Predict the masks of boxes, each in a window that is slightly larger than its box."""
     from mmdet.structures.bbox import bbox2roi
 
     heads = roi_head.mask_head
@@ -272,7 +273,7 @@ def _masks(
             roi_head._mask_forward(*stage, maps, rois)['mask_preds'].float().sigmoid()
             for stage in stages
         ]
-        shares = torch.stack(shares).mean(0).cpu()  # the stages of a cascade
+        shares = torch.stack(shares).mean(0).cpu()  # over the stages of a cascade
         for i, (box, label) in enumerate(zip(chunk.cpu(), chunk_labels.cpu(), strict=True)):
             corners = [*(box[:2].floor() - 1).int().tolist(), *(box[2:].ceil() + 1).int().tolist()]
             left, top, right, bottom = corners
@@ -288,14 +289,14 @@ def _masks(
 
 
 class _RoISource:
-    """A map for a RoI extractor of mmdet, which only asks for tensors like those of the map."""
+    """A map for a RoI extractor of mmdet, which only creates tensors of the type of the map."""
 
     def __init__(self, level: LazyMap) -> None:
         self.level = level
         self.new_zeros = level.new_zeros
 
     def sum(self) -> float:
-        """Return 0: extractors add 0 times the sum of a map that no box reads."""
+        """Return 0, because extractors add 0 times the sum of a map that no box reads."""
         return 0.0
 
     @classmethod
@@ -306,7 +307,7 @@ class _RoISource:
 
 @contextmanager
 def _reading_windows(roi_head: nn.Module) -> Iterator[None]:
-    """Let the RoI layers of a head read only the windows of maps around their boxes."""
+    """Make the RoI layers of a head read only the windows of the maps around their boxes."""
     with ExitStack() as stack:
         for module in roi_head.modules():
             for layer in getattr(module, 'roi_layers', ()):

@@ -1,4 +1,4 @@
-"""Label images and objects in files that know where on Earth they are, if their image does."""
+"""Write label images and objects with the georeference of their image, if it has one."""
 
 import json
 import os
@@ -19,8 +19,8 @@ from .windows import tiles, whole
 if TYPE_CHECKING:
     from .results import LargeDetections
 
-BLOCK = 512  # pixels of a block of a label image
-STRIPE = 4096  # columns that are written at a time: whole blocks
+BLOCK = 512  # pixels of the side of a block of a label image
+STRIPE = 4096  # columns that are written at a time, a multiple of BLOCK
 
 
 def write_tiff(
@@ -31,7 +31,7 @@ def write_tiff(
 ) -> None:
     """Write an array (H, W) of integers as a tiled GeoTIFF, window by window.
 
-    The file is whole or absent. Values of 8 bits get the colours of ``palette``.
+    The file is either complete or absent. Values of 8 bits get the colours of ``palette``.
     """
     require('rasterio')
     import rasterio
@@ -58,11 +58,11 @@ def write_tiff(
         with (
             _without_warnings(),
             rasterio.open(unfinished) as file,
-        ):  # GDAL hides errors of its last write
+        ):  # GDAL hides the errors of its last write
             for window in tiles(whole(values.shape), (BLOCK, STRIPE)):
                 written = file.read(1, window=RasterWindow.from_slices(*window))
                 if not np.array_equal(written, values[tuple(window)]):
-                    raise RasterioIOError('it is not what was written')
+                    raise RasterioIOError('the file differs from what was written')
         unfinished.replace(path)
     except RasterioIOError as error:
         raise UserError(
@@ -75,15 +75,15 @@ def write_tiff(
 @contextmanager
 def _without_warnings() -> Iterator[None]:
     with warnings.catch_warnings():
-        warnings.simplefilter('ignore')  # of images without a georeference
+        warnings.simplefilter('ignore')  # about images without a georeference
         yield
 
 
 def write_geojson(path: Path, objects: 'LargeDetections', georeference: Mapping[str, Any]) -> None:
-    """Write objects as GeoJSON, in the coordinates of the image's map if it has one.
+    """Write objects as GeoJSON, in the map coordinates of the image if it has any.
 
-    Objects with masks are outlined by their pixels, others by their boxes. Like GDAL, the file
-    names the reference system in ``crs``. Without one, coordinates are pixels.
+    Objects with masks are outlined by their pixels, and other objects by their boxes. As in the
+    files of GDAL, ``crs`` names the reference system. Without one, the coordinates are pixels.
     """
     content: dict[str, Any] = dict(type='FeatureCollection')
     crs = georeference.get('crs')

@@ -1,7 +1,8 @@
-"""Images that are read by windows: TIFF files of any kind, whole slides and memory maps.
+"""Read images by windows: TIFF files of any kind, whole slides and memory maps.
 
-rasterio reads TIFF files (BigTIFF, tiled, pyramidal, GeoTIFF, COG) and JPEG 2000, openslide the
-formats of slide scanners, NumPy its own. docs/large_images.md compares them with others.
+rasterio reads TIFF files (BigTIFF, tiled, pyramidal, GeoTIFF, COG) and JPEG 2000, openslide reads
+the formats of slide scanners, and NumPy reads its own format. docs/large_images.md compares these
+libraries with others.
 """
 
 import hashlib
@@ -22,22 +23,22 @@ from .windows import Window, tiles, whole
 
 SLIDES = ('.svs', '.ndpi', '.mrxs', '.scn', '.vms', '.vmu', '.bif', '.svslide', '.dcm')
 ARRAYS = ('.npy',)
-# Suffixes and GDAL's drivers. Without a driver, GDAL looks at the content: a text file that is
-# named .tif could name any other file or address.
+# The drivers of GDAL by suffix. Without a driver, GDAL looks at the content, so a text file that
+# is named .tif could make it open any other file or address.
 RASTERS = dict.fromkeys(('.tif', '.tiff', '.btf', '.tf8'), 'GTiff') | {'.jp2': 'JP2OpenJPEG'}
 CACHE = 2**25  # bytes of decoded blocks that GDAL keeps
-TILE_ROWS = 1100  # pixels that a row of tiles reads
+TILE_ROWS = 1100  # rows of pixels that a row of tiles reads
 TILE = 2048, 2048  # pixels that are read at a time for a picture
 
 
 class ImageSource:
-    """An image (H, W, channels) in an array, of which windows are read.
+    """An image (H, W, channels) in an array that is read by windows.
 
     Attributes:
-        name: Of messages.
+        name: The name of the image in messages.
         shape: (H, W, channels).
-        dtype: NumPy's type of the values.
-        max_value: The largest value that an integer type or the file's header allows.
+        dtype: The NumPy type of the values.
+        max_value: The largest value that the integer type or the header of the file allows.
         georeference: ``crs`` and ``transform`` of a GeoTIFF, or {}.
     """
 
@@ -53,14 +54,14 @@ class ImageSource:
         self.georeference: dict[str, Any] = {}
 
     def read(self, window: Window) -> np.ndarray:
-        """Return a window, (h, w, channels).
+        """Return a window (h, w, channels).
 
         Raises:
-            UserError: If it cannot be read.
+            UserError: If the window cannot be read.
         """
         try:
             return self._read(window)
-        except Exception as error:  # the decoders raise many kinds
+        except Exception as error:  # the decoders raise many kinds of errors
             rows, columns = window
             raise UserError(
                 f'{self.name}: rows {rows.start} to {rows.stop} and columns {columns.start} to '
@@ -68,7 +69,7 @@ class ImageSource:
             ) from None
 
     def identity(self) -> list:
-        """Return what says whether two sources are the same image: a file, or all its values."""
+        """Return what identifies the image: the state of its file, or a digest of its values."""
         if self._path is not None:
             status = self._path.stat()
             return [str(self._path.resolve()), status.st_size, status.st_mtime_ns]
@@ -93,16 +94,16 @@ class Raster(ImageSource):
             GDAL_CACHEMAX=CACHE, GDAL_DISABLE_READDIR_ON_OPEN='EMPTY_DIR', GDAL_NUM_THREADS=1
         )
         with self._settings, warnings.catch_warnings():
-            warnings.simplefilter('ignore')  # of files without a georeference
+            warnings.simplefilter('ignore')  # about files without a georeference
             self._file = rasterio.open(path.resolve(), driver=RASTERS[path.suffix.lower()])
         file = self._file
-        if file.block_shapes[0][1] == file.width:  # strips, which each column of tiles reads again
+        if file.block_shapes[0][1] == file.width:  # each column of tiles reads these strips again
             rows = TILE_ROWS * file.width * file.count * np.dtype(file.dtypes[0]).itemsize
             self._settings.options['GDAL_CACHEMAX'] = max(CACHE, rows)
         if file.dtypes.count(file.dtypes[0]) != file.count:
             raise UserError(f'{path}: its bands have the types {", ".join(file.dtypes)}: use one')
         if file.colorinterp[0].name == 'palette':
-            raise UserError(f'{path}: it has a palette; convert it with gdal_translate -expand rgb')
+            raise UserError(f'{path} has a palette: convert it with gdal_translate -expand rgb')
         self.name, self._path = str(path), path
         self.shape = file.height, file.width, file.count
         self.dtype = np.dtype(file.dtypes[0])
@@ -139,20 +140,20 @@ class Slide(ImageSource):
         height, width = window.size
         corner = window.columns.start, window.rows.start
         pixels = np.asarray(self._file.read_region(corner, 0, (width, height)))
-        # What was not scanned is transparent: white, as on the glass.
+        # Areas that were not scanned are transparent; they become white, like the glass.
         opaque = pixels[..., 3:] == 255
         return np.where(opaque, pixels[..., :3], np.uint8(255))
 
 
 def open_image(image: str | Path | np.ndarray, read: Callable[[str], np.ndarray]) -> ImageSource:
-    """Open an image whose windows are read.
+    """Open an image that is read by windows.
 
     Args:
-        image: A path, or an array (H, W, channels), such as a memory map.
-        read: Reads the image of any other path or URL as a whole.
+        image: A path, or an array (H, W, channels) such as a memory map.
+        read: The function that reads any other path or URL as a whole image.
 
     Raises:
-        UserError: If the file does not exist or is not such an image.
+        UserError: If the file does not exist or cannot be opened as an image.
     """
     if isinstance(image, np.ndarray):
         return ImageSource(image, 'the array')
@@ -184,16 +185,16 @@ def image_size(path: str) -> tuple[int, int] | None:
             return open_image(path, str).shape[:2]
         with open_regular(Path(path)) as file, Image.open(file) as image:
             return image.size[::-1]
-    except Exception:  # whoever decodes it says what is wrong
+    except Exception:  # the decoder reports later what is wrong
         return None
 
 
 def overview(
     size: tuple[int, int], read: Callable[[Window], np.ndarray], max_side: int
 ) -> np.ndarray:
-    """Return an image of (H, W) reduced by an integer factor, so that its sides fit.
+    """Return an image of (H, W), reduced by an integer factor so that no side exceeds a limit.
 
-    ``read`` returns windows (h, w, channels), of which the mean is taken, or (h, w), such as
+    ``read`` returns windows (h, w, channels), which are averaged, or windows (h, w), such as
     labels, of which every n-th value is taken.
     """
     factor = max(1, -(-max(size) // max_side))

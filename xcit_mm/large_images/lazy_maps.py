@@ -1,9 +1,9 @@
-"""Feature maps that are computed window by window, when a window is read.
+"""Compute feature maps window by window, when a window is read.
 
-A neck or a head of mmdet or mmseg that is called with a :class:`LazyMap` returns lazy maps: each
+A neck or a head of mmdet or mmseg that is called with a :class:`LazyMap` returns lazy maps. Each
 PyTorch function that it calls is recorded as a function of windows, with the halo that it needs.
-A window of the result equals that window of the result for the whole image. A function whose reach
-is not known here raises a UserError with its name.
+Each window of the result equals the same window of the result for the whole image. A function
+whose reach is not known here raises a UserError that names the function.
 """
 
 import math
@@ -23,18 +23,18 @@ from .bands import Bands
 from .windows import Window, length, shifted, tiles
 
 Size = tuple[int, int]
-# What was read of the maps that several others read, by map and window.
+# Windows of the maps that several other maps read, by map and window.
 _known: ContextVar[dict | None] = ContextVar('known', default=None)
-TILE = 128, 128  # of a map that is read once as a whole
+TILE = 128, 128  # pixels of a map that is read once as a whole
 
 
 class LazyMap:
-    """A map (1, C, H, W) whose windows are computed when they are read.
+    """A map (1, C, H, W) that computes its windows when they are read.
 
     Attributes:
         shape: (1, C, H, W).
-        dtype, device: Of the windows.
-        bands: How the rows of the image are spread over processes.
+        dtype, device: The dtype and the device of the windows.
+        bands: The bands of rows that divide the image among the processes.
     """
 
     ndim = 4
@@ -50,11 +50,11 @@ class LazyMap:
         self.shape = torch.Size((1, channels, *size))
         self.dtype, self.device = like.dtype, like.device
         self.bands = bands
-        self.uses = 0  # by other maps
+        self.uses = 0  # number of uses by other maps
         self._read = read
 
     def read(self, window: Window) -> Tensor:
-        """Compute a window, (1, C, h, w)."""
+        """Compute a window (1, C, h, w)."""
         if 0 in window.size:
             return self.new_zeros(1, self.shape[1], *window.size)
         known = _known.get()
@@ -99,7 +99,7 @@ class LazyMap:
             return partial(_pointwise, getattr(Tensor, name), self)
         if name.startswith('__'):  # protocols of Python that a map does not have
             raise AttributeError(name)
-        raise _unknown(name)  # an AttributeError, too: some code asks whether there is one
+        raise _unknown(name)  # also an AttributeError, for code that tests whether it exists
 
     @classmethod
     def __torch_function__(
@@ -120,7 +120,7 @@ class LazyMap:
 
 @contextmanager
 def reading_together() -> Iterator[None]:
-    """Compute a window that several maps need only once, within a ``with`` block."""
+    """Compute each window that several maps need only once, within a ``with`` block."""
     token = _known.set({})
     try:
         yield
@@ -129,7 +129,7 @@ def reading_together() -> Iterator[None]:
 
 
 class UnknownReachError(UserError, AttributeError):
-    """A model computes something from a map, and it is not known from which windows."""
+    """A model calls a function of a map, and the windows that it reads are not known."""
 
 
 def _unknown(name: str) -> UnknownReachError:
@@ -144,10 +144,10 @@ def _derived(x: LazyMap, channels: int, size: Size, read: Callable[[Window], Ten
 
 
 def _pointwise(func: Callable, *args: Any, **kwargs: Any) -> LazyMap:
-    """Apply a function to each pixel of lazy maps of one size, and of tensors with one pixel."""
+    """Apply a function to each pixel of lazy maps of the same size and of one-pixel tensors."""
     maps = [arg for arg in args if isinstance(arg, LazyMap)]
     x = maps[0]
-    kwargs.pop('inplace', None)  # a window may be read by others, too
+    kwargs.pop('inplace', None)  # other maps may read the same window
     for arg in args:
         size = arg.shape[2:] if isinstance(arg, LazyMap) else (1, 1)
         if isinstance(arg, Tensor) and arg.ndim > 2 and tuple(arg.shape[-2:]) != (1, 1):
@@ -297,9 +297,9 @@ def _interpolate(
 def _sources(
     mode: str, align_corners: bool, n: int, size: int, factor: float | None, like: LazyMap
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return two of n pixels for each of ``size`` pixels, and the weight of the second one."""
+    """Return two source pixels for each of ``size`` pixels, and the weight of the second one."""
     dtype = torch.promote_types(like.dtype, torch.float32)
-    if mode == 'nearest':  # PyTorch rounds in ways of its own: ask it
+    if mode == 'nearest':  # take the indices from PyTorch, which rounds in its own way
         how = dict(size=size) if factor is None else dict(scale_factor=factor)
         lower = F.interpolate(torch.arange(n, dtype=dtype).view(1, 1, n), **how).long().flatten()
         return lower.numpy(), lower.numpy(), torch.zeros(size, dtype=dtype).numpy()
@@ -314,9 +314,9 @@ def _sources(
 
 
 def _weights(lower: np.ndarray, upper: np.ndarray, weight: np.ndarray) -> tuple[slice, Tensor]:
-    """Return the pixels that some pixels of a resized axis need, and a matrix of their weights.
+    """Return the pixels that a part of a resized axis needs, and a matrix of their weights.
 
-    Products with such a matrix take half the time of PyTorch's interpolation on a CPU.
+    A product with this matrix takes half the time of PyTorch's interpolation on a CPU.
     """
     pixels, rows = slice(int(lower[0]), int(upper[-1]) + 1), np.arange(len(weight))
     matrix = np.zeros((len(weight), length(pixels)), weight.dtype)
@@ -326,7 +326,7 @@ def _weights(lower: np.ndarray, upper: np.ndarray, weight: np.ndarray) -> tuple[
 
 
 def _adaptive_avg_pool2d(x: LazyMap, output_size: int | Size) -> LazyMap:
-    """Pool a map to a few pixels, which takes a pass over the whole map."""
+    """Pool a map to a few pixels, which requires a pass over the whole map."""
     outs = _pair(output_size)
     pools = [_pooling(n, out) for n, out in zip(x.shape[2:], outs, strict=True)]
     sums = torch.zeros(x.shape[1], *outs, dtype=torch.float64)
@@ -340,7 +340,7 @@ def _adaptive_avg_pool2d(x: LazyMap, output_size: int | Size) -> LazyMap:
 
 
 def _pooling(n: int, out: int) -> Tensor:
-    """Return which of n pixels belong to each of ``out`` pixels, (out, n) of 0 and 1."""
+    """Return a matrix (out, n) that is 1 where a pixel belongs to an output pixel, else 0."""
     pixel, bin = torch.arange(n), torch.arange(out)[:, None]
     starts, stops = bin * n // out, -(-(bin + 1) * n // out)
     return ((pixel >= starts) & (pixel < stops)).double()
@@ -350,7 +350,7 @@ def _pair(value: Any) -> tuple:
     return tuple(value) if isinstance(value, (tuple, list, torch.Size)) else (value, value)
 
 
-# By the names of PyTorch's functions. Those that act on each pixel alone need no halo.
+# The names of PyTorch's functions. Functions that act on each pixel by itself need no halo.
 POINTWISE = {
     *('add', 'sub', 'mul', 'div', 'exp', 'clamp', 'sigmoid', 'tanh', 'batch_norm'),
     *('relu', 'relu6', 'leaky_relu', 'gelu', 'silu', 'hardswish', 'hardsigmoid'),

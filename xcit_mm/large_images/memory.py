@@ -1,9 +1,9 @@
-"""How much memory a process may still take."""
+"""Find out how much memory a process may still use."""
 
 import os
 from pathlib import Path
 
-CGROUPS = (  # limit and use of a container: version 2 and version 1
+CGROUPS = (  # limit and usage of a container, in version 2 and in version 1
     ('/sys/fs/cgroup/memory.max', '/sys/fs/cgroup/memory.current'),
     (
         '/sys/fs/cgroup/memory/memory.limit_in_bytes',
@@ -13,7 +13,7 @@ CGROUPS = (  # limit and use of a container: version 2 and version 1
 
 
 def free_memory() -> int:
-    """Return the bytes of memory that are free, in the machine and in its container."""
+    """Return the bytes of memory that are free, both in the machine and in its container."""
     try:
         lines = Path('/proc/meminfo').read_text().splitlines()
         available = next(line for line in lines if line.startswith('MemAvailable'))
@@ -24,12 +24,12 @@ def free_memory() -> int:
         try:
             used = int(Path(use).read_text()) - _reclaimable(Path(use).parent)
             free = min(free, int(Path(limit).read_text()) - used)
-        except (OSError, ValueError):  # none, or 'max'
+        except (OSError, ValueError):  # no container, or the limit is 'max'
             continue
     return max(0, free)
 
 
 def _reclaimable(cgroup: Path) -> int:
-    """Return the bytes of files that a container keeps in memory as long as nobody needs it."""
+    """Return the bytes of cached files, which a container frees when memory is needed."""
     counts = dict(line.split() for line in (cgroup / 'memory.stat').read_text().splitlines())
     return int(counts.get('total_inactive_file', counts.get('inactive_file', 0)))

@@ -1,7 +1,8 @@
-"""The first and second moments of tokens, which add up over tiles and processes.
+"""Compute the first and second moments of tokens, which add up over tiles and processes.
 
-They are the sums of the products of (1, x) over the tokens x, a (C + 1) x (C + 1) matrix in
-float64: all that cross-covariance attention knows of an image (XCiT, section 3.2).
+The moments are the sums of the products of (1, x) over the tokens x, a matrix of
+(C + 1) x (C + 1) values in float64. Cross-covariance attention uses nothing else of an image
+(XCiT, section 3.2).
 """
 
 import torch
@@ -13,8 +14,8 @@ from ..ops.xca import moments
 def sums_of_products(tokens: Tensor) -> Tensor:
     """Return the sums of the products of (1, x) over tokens (..., C).
 
-    The tokens of a tile are centred before they are multiplied in their own dtype; only the
-    result is added in float64.
+    The tokens of a tile are centred and multiplied in their own dtype. The results are added in
+    float64.
     """
     x = tokens.flatten(0, -2)
     N, C = x.shape

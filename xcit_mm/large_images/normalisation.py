@@ -1,4 +1,4 @@
-"""From the values of a file to what a backbone sees, window by window."""
+"""Turn the values of a file into the input of a backbone, window by window."""
 
 from typing import TYPE_CHECKING
 
@@ -18,16 +18,16 @@ MAX_8_BITS = 255
 
 
 class NormalisedImage:
-    """An image as a model's preprocessor makes it, (channels, H, W), of which windows are read.
+    """An image (channels, H, W), normalised as by the preprocessor of a model, read by windows.
 
     Attributes:
         shape: (channels, H, W), with the padding of the preprocessor.
-        bands: The loader of the config, if it loads other channels than RGB.
-        notes: Sentences on what is done with its values.
+        bands: The loader of the config, if it loads channels other than RGB.
+        notes: Sentences that describe how the values are changed.
 
     Raises:
-        UserError: If the values or channels do not fit the model, or its pipeline or preprocessor
-            does more than normalise and pad.
+        UserError: If the values or channels do not fit the model, or if its pipeline or
+            preprocessor does more than normalise and pad.
     """
 
     def __init__(self, source: ImageSource, model: 'Model') -> None:
@@ -42,14 +42,16 @@ class NormalisedImage:
             if channels not in (1, 3):
                 self.notes.append(f'{source.name}: the first 3 of its {channels} channels are used')
                 if channels == 2:
-                    raise UserError(f'{source.name} has 2 channels, but the model sees RGB')
+                    raise UserError(
+                        f'{source.name} has 2 channels, but the model needs 3: convert it'
+                    )
         elif channels != self.bands.channels:
             raise UserError(
-                f'{source.name} has {channels} bands, but the model sees {self.bands.channels}'
+                f'{source.name} has {channels} bands, but the model needs {self.bands.channels}'
             )
         swaps = getattr(preprocessor, '_channel_conversion', None)
         swaps = getattr(preprocessor, 'channel_conversion', False) if swaps is None else swaps
-        self._is_bgr = self.bands is None and not swaps  # the loader of the config gives BGR
+        self._is_bgr = self.bands is None and not swaps  # the loader of the config returns BGR
         self._mean = self._std = None
         if preprocessor._enable_normalize:
             self._mean, self._std = preprocessor.mean.cpu(), preprocessor.std.cpu()
@@ -68,13 +70,13 @@ class NormalisedImage:
             return
         if source.dtype not in (np.uint8, np.uint16):
             raise UserError(
-                f'{source.name} has values of type {source.dtype}, but the model sees 8 bits: '
+                f'{source.name} has values of type {source.dtype}, but the model needs 8 bits: '
                 'convert it with gdal_translate -ot Byte -scale'
             )
         self._scale = MAX_8_BITS / source.max_value
         self.notes.append(
-            f'{source.name}: its values from 0 to {source.max_value} are scaled to 0 to '
-            f'{MAX_8_BITS}, for which the config has its mean'
+            f'{source.name}: its values from 0 to {source.max_value} are scaled to the range from '
+            f'0 to {MAX_8_BITS}, to which the mean in the config refers'
         )
 
     def pixels(self, window: Window) -> np.ndarray:
@@ -115,7 +117,7 @@ def _require_plain(model: 'Model', preprocessor: nn.Module) -> None:
         raise UserError(f'a model with a {kind} cannot be streamed: its effect is not known')
     if getattr(preprocessor, 'test_cfg', None):
         raise UserError(
-            'a model whose data_preprocessor has a test_cfg cannot be streamed: drop it'
+            'a model whose data_preprocessor has a test_cfg cannot be streamed: remove the test_cfg'
         )
     for transform in model.pipeline.transforms[1:]:
         name = type(transform).__name__

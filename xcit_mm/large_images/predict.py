@@ -1,4 +1,4 @@
-"""Predict an image that does not fit into memory, seen as a whole or in slices."""
+"""Predict an image that does not fit into memory, as a whole or in slices."""
 
 import hashlib
 import math
@@ -33,7 +33,7 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class LargeOptions:
-    """How a large image is predicted; see :meth:`xcit_mm.inference.model.Model.predict_large`."""
+    """The arguments of :meth:`xcit_mm.inference.model.Model.predict_large`."""
 
     memory: int | None = None
     store: str | Path | None = None
@@ -71,11 +71,11 @@ def predict_large(
 
 
 def check_options(model: 'Model', options: LargeOptions) -> None:
-    """Refuse options that a model cannot follow, before an image is opened."""
+    """Refuse options that do not fit the model, before an image is opened."""
     if model.task == 'panoptic':
         raise UserError('a panoptic model cannot predict large images: name another model')
     if options.with_scores and model.task == 'detection':
-        raise ArgumentError('scores of labels (--scores) come from a segmentor: leave them out')
+        raise ArgumentError('a detector has no scores of labels: leave out --scores (with_scores)')
     if options.sliced is None:
         require_streamable(model.module.backbone)
         require = require_detector if model.task == 'detection' else require_segmentor
@@ -95,7 +95,7 @@ def _streamed(
     options: LargeOptions,
     progress: Progress,
 ) -> tuple[Objects | tuple | None, Workspace]:
-    """Predict an image that the backbone sees as a whole; None if this is not the first process."""
+    """Predict an image that the backbone sees as a whole; None on all but the first process."""
     backbone, size = model.module.backbone, source.shape[:2]
     bands = Bands(grid_size(backbone, pixels.shape)[0])
     passes = Passes(
@@ -131,7 +131,7 @@ def _streamed(
 def _collected(
     bands: Bands, stores: list[TokenStore], size: tuple[int, int], workspace: Workspace
 ) -> list[np.ndarray] | None:
-    """Return arrays (H, W) with the rows of all processes, on the first process."""
+    """Return arrays (H, W) with the rows of all processes; None on all but the first process."""
     if bands.count > 1:
         complete = [
             workspace.store(f'all_{i}', slice(0, size[0]), store.shape[1:], store.dtype)
@@ -186,10 +186,10 @@ def _workspace(
     options: LargeOptions,
     progress: Progress,
 ) -> Workspace:
-    """Decide where the tokens are kept: in memory if they fit, else in the folder of the options.
+    """Return a workspace in memory if the tokens fit, otherwise in the folder of the options.
 
-    ``needed`` counts the bytes of the tokens of all processes, ``for_tile`` those of the tensors of
-    a tile, which are always in memory.
+    ``needed`` is the number of bytes of the tokens of all processes, and ``for_tile`` that of the
+    tensors of a tile, which are always in memory.
     """
     own = -(-needed // bands.count)
     limit = options.memory
@@ -200,20 +200,20 @@ def _workspace(
         return Workspace()
     if folder is None:
         raise ArgumentError(
-            f'the tokens need {own / GIB:.2f} GiB, and a tile {for_tile / GIB:.2f} GiB, but they '
-            f'may take {limit / GIB:.2f} GiB of memory: name a folder for the tokens with store=DIR'
+            f'the tokens need {own / GIB:.2f} GiB and a tile needs {for_tile / GIB:.2f} GiB, but '
+            f'the limit is {limit / GIB:.2f} GiB: name a folder for the tokens with store=DIR'
         )
     identity = dict(image=source.identity(), model=_fingerprint(model), settings=settings)
     workspace = Workspace(folder, identity)
     workspace.require_space(own)
     if bands.rank == 0:
         begun = f'; {workspace.finished} passes are finished' if workspace.finished else ''
-        progress.report(f'{own / GIB:.2f} GiB of tokens go into {folder}{begun}')
+        progress.report(f'{own / GIB:.2f} GiB of tokens are kept in {folder}{begun}')
     return workspace
 
 
 def _fingerprint(model: 'Model') -> str:
-    """Return a digest of what decides on a prediction: weights, buffers, layers and settings."""
+    """Return a digest of what determines a prediction: weights, buffers, layers and settings."""
     module = model.module
     digest = hashlib.sha256(repr(module).encode())
     settings = (

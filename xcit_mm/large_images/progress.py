@@ -1,4 +1,4 @@
-"""A bar that shows the pass, the tile and the time left."""
+"""Show the pass, the tile and the time left in a progress bar."""
 
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
@@ -12,29 +12,29 @@ Tile = TypeVar('Tile')
 
 
 class Progress:
-    """Shows nothing; see :class:`Bar`."""
+    """A display of the progress that shows nothing; see :class:`Bar`."""
 
     def expect(self, passes: int) -> None:
-        """Begin with a number of passes that take about the same time each."""
+        """Start a number of passes, each of which takes about the same time."""
 
     def __call__(self, tiles: Sequence[Tile], what: str) -> Iterable[Tile]:
         """Yield the tiles of a pass."""
         return tiles
 
     def report(self, sentence: str) -> None:
-        """Tell the user a sentence."""
+        """Show a sentence to the user."""
 
     def give_up(self, problem: str) -> None:
-        """Report why an image is not predicted."""
+        """Report why an image cannot be predicted."""
 
 
 silent = Progress()
 
 
 class Bar(Progress):
-    """A bar of a :class:`rich.progress.Progress`, which its caller starts and stops.
+    """A :class:`rich.progress.Progress` with one bar, which its caller starts and stops.
 
-    Collects the ``problems`` that are given up.
+    The list ``problems`` collects the problems that :meth:`give_up` reports.
     """
 
     def __init__(self, problems: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""Predictions for an image that does not fit into memory."""
+"""Hold the predictions for an image that does not fit into memory."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ from .windows import Window, tiles, whole
 from .workspace import Workspace
 
 PICTURE_SIDE = 4096  # pixels of the longer side of a picture
-STRIPE = 2048, 2**16  # pixels of labels that are counted at a time
-MAX_TEXTS = 300  # objects in a picture; more texts hide them
+STRIPE = 2048, 2**16  # pixels whose labels are counted at a time
+MAX_TEXTS = 300  # number of objects in a picture above which texts would hide them
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class LargeSegmentation:
     Attributes:
         size: (H, W).
         picture: The image, reduced to at most 4,096 pixels; RGB, uint8.
-        labels: (H, W), indices into ``classes``: an array, or a memory map of a file in the store.
-        scores: (H, W) uint8, the probability of each label, 255 for 1; None unless asked for.
+        labels: (H, W), indices into ``classes``; an array, or a memory map of a file in the store.
+        scores: (H, W) uint8, the probability of each label (255 is 1); None unless requested.
         classes: Names of the classes.
         palette: A colour for each class.
         georeference: ``crs`` and ``transform`` of a GeoTIFF, or {}.
@@ -46,7 +46,7 @@ class LargeSegmentation:
     workspace: Workspace
 
     def shares(self) -> dict[int, float]:
-        """Return the share of the image, 0..1, for each class in it, the largest first."""
+        """Return the share (0..1) of each class that occurs in the image, the largest first."""
         counts = np.zeros(len(self.classes), np.int64)
         for window in tiles(whole(self.size), STRIPE):
             counts += np.bincount(self.labels[tuple(window)].ravel(), minlength=len(counts))
@@ -54,16 +54,17 @@ class LargeSegmentation:
         return {int(i): counts[i] / counts.sum() for i in order if counts[i]}
 
     def draw(self, opacity: float = 0.5) -> np.ndarray:
-        """Draw the colours of the classes over the reduced image, and a legend below; RGB."""
+        """Draw the colours of the classes over the reduced image, with a legend below it; RGB."""
         shares = self.shares().items()
         legend = [(self.palette[i], f'{self.classes[i]} {share:.1%}') for i, share in shares]
         labels = overview(self.size, lambda window: self.labels[tuple(window)], PICTURE_SIDE)
         return draw_regions(self.picture, labels, self.palette, legend, opacity, None, None)
 
     def save(self, folder: Path, name: str) -> dict[str, str]:
-        """Write the labels, and the scores if there are any, as GeoTIFF files in a folder.
+        """Write the labels, and the scores if there are any, as GeoTIFF files into a folder.
 
-        Returns their paths in the folder.
+        Returns:
+            The paths of the files, relative to the folder.
         """
         written = {'labels': f'labels/{name}.tif'}
         palette = self.palette if self.labels.dtype == np.uint8 else ()
@@ -81,11 +82,11 @@ class LargeDetections:
     Attributes:
         size: (H, W).
         picture: The image, reduced to at most 4,096 pixels; RGB, uint8.
-        boxes: (n, 4), left, top, right and bottom in pixels of the image.
+        boxes: (n, 4); left, top, right and bottom in pixels of the image.
         scores: (n,), 0..1.
         labels: (n,), indices into ``classes``.
-        masks: Of each object a :class:`~.windows.Window` of the image and the mask in it, (h, w)
-            bool; None for a model without masks.
+        masks: For each object, a :class:`~.windows.Window` of the image and the mask (h, w) in
+            that window, bool; None for a model without masks.
         classes: Names of the classes.
         palette: A colour for each class.
         georeference: ``crs`` and ``transform`` of a GeoTIFF, or {}.
@@ -130,7 +131,7 @@ class LargeDetections:
         target[small[: target.shape[0], : target.shape[1]] > 0] = i + 1
 
     def to_coco(self, image_id: int) -> list[dict[str, Any]]:
-        """Return the objects as annotations in COCO's format, without ``id``."""
+        """Return the objects as annotations in the COCO format, without ``id``."""
         categories = category_ids(self.classes)
         annotations = []
         for i, (left, top, right, bottom) in enumerate(self.boxes.tolist()):
@@ -156,11 +157,11 @@ class LargeDetections:
 
 
 def run_lengths(window: Window, mask: np.ndarray, size: tuple[int, int]) -> dict[str, Any]:
-    """Return COCO's run lengths of a mask in a window of an image of (H, W), column by column."""
+    """Return the COCO run lengths of a mask in a window of an image (H, W), column by column."""
     height, width = size
     columns = np.zeros((mask.shape[1], mask.shape[0] + 2), np.int8)
     columns[:, 1:-1] = mask.T
-    column, row = np.nonzero(np.diff(columns, axis=1))  # starts and ends of runs in turn
+    column, row = np.nonzero(np.diff(columns, axis=1))  # the starts and ends of runs alternate
     places = (column + window.columns.start) * height + row + window.rows.start
     counts = np.diff(np.concatenate([[0], places, [height * width]]))
     rle = coco_mask.frPyObjects(dict(size=[height, width], counts=counts.tolist()), height, width)

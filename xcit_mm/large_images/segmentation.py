@@ -1,4 +1,4 @@
-"""The classes of the pixels of an image of any size, tile by tile, as if it were seen whole."""
+"""Label the pixels of an image of any size tile by tile, with the result for the whole image."""
 
 import math
 
@@ -13,11 +13,11 @@ from .store import TokenStore
 from .windows import Window, tiles
 
 MAX_TILE = 512  # pixels
-MAX_SCORES = 2**24  # numbers of a tile: 64 MiB
+MAX_SCORES = 2**24  # scores of a tile: 64 MiB
 
 
 def has_plain_head(model: nn.Module) -> bool:
-    """Return whether mmseg labels an image by the map of its head alone, resized."""
+    """Return whether mmseg computes the labels only from the resized map of the head."""
     from mmseg.models import EncoderDecoder
     from mmseg.models.decode_heads.decode_head import BaseDecodeHead
 
@@ -27,12 +27,12 @@ def has_plain_head(model: nn.Module) -> bool:
     return (
         head.predict is BaseDecodeHead.predict
         and head.predict_by_feat is BaseDecodeHead.predict_by_feat
-        and getattr(model.data_preprocessor, 'test_cfg', None) is None  # no padding
+        and getattr(model.data_preprocessor, 'test_cfg', None) is None  # it would pad
     )
 
 
 def require_segmentor(model: nn.Module) -> None:
-    """Refuse a segmentor whose labels do not follow from the maps of its head alone."""
+    """Refuse a segmentor whose labels depend on more than the maps of its head."""
     if not has_plain_head(model):
         kind = type(getattr(model, 'decode_head', model)).__name__
         raise UserError(
@@ -52,20 +52,20 @@ def label(
 ) -> list[TokenStore]:
     """Label the pixels of an image whose tokens are in the stores of ``passes``.
 
-    The labels are those of mmseg's mode 'whole'. A run that was killed goes on after the last
+    The labels are those of mmseg's mode 'whole'. A run that was killed continues after the last
     finished row of tiles.
 
     Args:
         model: A segmentor of mmseg that :func:`require_segmentor` accepts.
-        passes: After its run.
+        passes: The passes, after :meth:`.backbone.Passes.run`.
         size: (H, W) of the image.
-        dtype: Of the labels: uint8 or int16.
+        dtype: The dtype of the labels, uint8 or int16.
         with_scores: Whether to return the probabilities of the labels as well.
-        progress: Shows the tiles.
+        progress: The display of the progress.
 
     Returns:
-        Stores with the rows of this process, ``bands.share(H)``: the labels (rows, W, 1), and the
-        scores, uint8.
+        Stores with the rows of this process, ``bands.share(H)``: the labels (rows, W, 1) and, with
+        ``with_scores``, the scores in uint8.
     """
     levels = passes.levels()
     maps = model.neck(levels) if model.with_neck else levels

@@ -1,7 +1,7 @@
-"""Predict an image slice by slice, each by a model that sees nothing else.
+"""Predict an image slice by slice, with a model that sees only one slice at a time.
 
-This is what mmseg's mode 'slide' and SAHI (arXiv 2202.06934) do. It suits a model whose training
-images were much smaller than the image, and any model at all.
+This is also what mmseg's mode 'slide' and SAHI (arXiv 2202.06934) do. It works with any model, and
+suits those whose training images were much smaller than the image.
 """
 
 from dataclasses import replace
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..predictions import Detections
 
 # Of two objects of a class in two slices, the one with the lower score is dropped if they share
-# more than this of the smaller one, as in SAHI: a slice sees only part of an object that it cuts.
+# more than this part of the smaller one, as in SAHI. A slice sees only a part of a cut object.
 MAX_SHARED = 0.5
 
 
@@ -34,10 +34,10 @@ class Slices:
     Args:
         size: (H, W) of the image.
         side: Side of a slice in pixels.
-        overlap: Pixels that neighbours share; the last ones share more.
+        overlap: Pixels that neighbouring slices share; the last two may share more.
 
     Raises:
-        ArgumentError: If the overlap is not smaller than a slice.
+        ArgumentError: If a slice is too small, or the overlap is not smaller than a slice.
     """
 
     def __init__(self, size: tuple[int, int], side: int, overlap: int) -> None:
@@ -50,7 +50,7 @@ class Slices:
 
     @property
     def windows(self) -> list[tuple[Window, Window]]:
-        """The slices, and the part of each that no other slice sees better: its middle."""
+        """The slices, and the middle part of each, which no other slice sees better."""
         rows, columns = (list(zip(spans, _middles(spans), strict=True)) for spans in self._axes)
         return [(Window(r, c), Window(mr, mc)) for r, mr in rows for c, mc in columns]
 
@@ -62,7 +62,7 @@ def _spans(n: int, side: int, overlap: int) -> list[slice]:
 
 
 def _middles(spans: list[slice]) -> list[slice]:
-    """Cut the spans in the middle of what they share."""
+    """Cut each pair of neighbouring spans in the middle of the part that they share."""
     cuts = [(a.stop + b.start) // 2 for a, b in pairwise(spans)]
     return [
         slice(start, stop) for start, stop in zip([0, *cuts], [*cuts, spans[-1].stop], strict=True)
@@ -76,7 +76,7 @@ def label_slices(
     labels: TokenStore,
     progress: Progress,
 ) -> None:
-    """Label each slice by itself; a pixel gets its label from the slice whose middle it is in."""
+    """Label each slice by itself; the middle part of a slice determines the labels there."""
     at_own_size = _at_own_size(model)
     for window, middle in progress(slices.windows, 'slices'):
         predicted = at_own_size.predict(pixels.pixels(window)).labels
@@ -91,7 +91,7 @@ def detect_slices(
     score_thr: float,
     progress: Progress,
 ) -> Objects:
-    """Detect the objects of each slice by itself, and drop those that two slices found."""
+    """Detect the objects of each slice by itself, and drop the duplicates."""
     at_own_size = _at_own_size(model)
     boxes, scores, labels, sources, masks = [], [], [], [], []
     for number, (window, _) in enumerate(progress(slices.windows, 'slices')):
@@ -114,7 +114,7 @@ def _at_own_size(model: 'Model') -> 'Model':
 
 
 def _cut(found: 'Detections', window: Window) -> list[tuple[Window, np.ndarray]]:
-    """Return each mask in a window of the image that is little larger than its box."""
+    """Return each mask in a window of the image that is slightly larger than its box."""
     if found.masks is None:
         return []
     cut = []
@@ -131,7 +131,7 @@ def _cut(found: 'Detections', window: Window) -> list[tuple[Window, np.ndarray]]
 def _without_doubles(
     boxes: np.ndarray, scores: np.ndarray, labels: np.ndarray, sources: np.ndarray
 ) -> np.ndarray:
-    """Return the numbers of the boxes that are kept, by decreasing score."""
+    """Return the indices of the boxes that are kept, by decreasing score."""
     if len(set(labels.tolist())) > 1:  # class by class, because all pairs are compared
         parts = [np.flatnonzero(labels == i) for i in set(labels.tolist())]
         kept = [p[_without_doubles(boxes[p], scores[p], labels[p], sources[p])] for p in parts]

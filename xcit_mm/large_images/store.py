@@ -1,4 +1,4 @@
-"""Tokens of an image, in memory or in files, of which windows are read and written."""
+"""Keep the tokens of an image in memory or in files, and read and write windows of them."""
 
 import os
 from pathlib import Path
@@ -13,9 +13,9 @@ from .windows import Window, length, overlap, shifted
 class TokenStore:
     """Rows of tokens (H, W, C), in memory, or in a file if ``path`` is not None.
 
-    Only the windows that are read and written are mapped into memory, so a file does not count as
-    memory of the process. A process that holds a band of an image keeps rows of the neighbours
-    beside its own; see :class:`xcit_mm.large_images.bands.Bands`.
+    Only the windows that are read or written are mapped into memory, so a file does not count as
+    memory of the process. A process that holds a band of an image also keeps borrowed rows of its
+    neighbours; see :class:`xcit_mm.large_images.bands.Bands`.
 
     Args:
         rows: The rows of the image that this process holds.
@@ -35,14 +35,14 @@ class TokenStore:
             with path.open('r+b' if path.exists() else 'w+b') as file:
                 if os.fstat(file.fileno()).st_size != size:
                     file.truncate(0)
-                    os.posix_fallocate(file.fileno(), 0, size)  # a full disk shows here
+                    os.posix_fallocate(file.fileno(), 0, size)  # fails here if the disk is full
 
     @property
     def _bytes_of_row(self) -> int:
         return self.shape[1] * self.shape[2] * self.dtype.itemsize
 
     def read(self, window: Window) -> Tensor:
-        """Return a copy of a window, (h, w, C); its rows may be borrowed ones."""
+        """Return a copy of a window (h, w, C), whose rows may be borrowed."""
         parts = []
         own = overlap(window.rows, self.rows)
         if length(own):
@@ -60,21 +60,21 @@ class TokenStore:
         return torch.cat(tokens) if len(tokens) > 1 else tokens[0].clone()
 
     def write(self, window: Window, tokens: Tensor) -> None:
-        """Write tokens (h, w, C) to a window of own rows."""
+        """Write tokens (h, w, C) to a window of the rows of this process."""
         self._mapped(window.rows)[:, window.columns] = tokens
 
     def array(self) -> np.ndarray:
-        """Return all own rows, as an array or a memory map."""
+        """Return all rows of this process, as an array or a memory map."""
         return self._mapped(self.rows).numpy()
 
     def sync(self) -> None:
-        """Wait until the file is on the disk."""
+        """Wait until the file is written to the disk."""
         if self.path is not None:
             with self.path.open('r+b') as file:
                 os.fsync(file.fileno())
 
     def free(self) -> None:
-        """Give memory or disk space back."""
+        """Release the memory or the disk space."""
         self._tokens = None
         self.borrowed = []
         if self.path is not None:

@@ -1,4 +1,4 @@
-"""The four maps of a backbone for an image of any size."""
+"""Compute the four maps of a backbone for an image of any size."""
 
 import math
 import shutil
@@ -17,7 +17,7 @@ from .memory import free_memory
 from .windows import Window, tiles
 from .workspace import Workspace
 
-LEVEL_TILE = 1024  # pixels of the image, of whose maps a tile is written at a time
+LEVEL_TILE = 1024  # pixels of the image whose part of a map is written at a time
 
 
 @torch.inference_mode()
@@ -31,30 +31,30 @@ def stream(
 ) -> list[np.ndarray]:
     """Compute the maps of a backbone for an image that does not fit into memory as a whole.
 
-    They equal ``backbone(image[None])`` up to rounding. Each layer is computed tile by tile, and
-    its attention sees the whole image (see :class:`xcit_mm.large_images.backbone.Passes`). If
+    The maps equal ``backbone(image[None])`` up to rounding. Each layer is computed tile by tile,
+    and its attention sees the whole image (see :class:`xcit_mm.large_images.backbone.Passes`). If
     ``torch.distributed`` is initialised, each process computes a band of rows of the image.
 
     Args:
         backbone: An XCiT in evaluation mode, in float32, float64, bfloat16 or float16.
         image: The normalised image: an array, a memory map, a tensor, or any object with a
             ``shape`` whose windows ``image[:, top:bottom, left:right]`` are such arrays.
-        rows: Height of the tiles in tokens, which are then as wide as the image. Default: tiles
-            of about 16,000 tokens.
-        memory: Bytes that tokens and maps may take in memory. If they need more, they go into
-            files in ``store``. Default: half of the memory that is free.
-        store: A folder for these files. Afterwards, it holds the maps.
-        group: The processes that share the image. Default: all.
+        rows: Height of the tiles in tokens; the tiles are then as wide as the image. Default:
+            tiles of about 16,000 tokens.
+        memory: Bytes that tokens and maps may take in memory. If they need more, they are stored
+            in files in ``store``. Default: half of the free memory.
+        store: A folder for these files. At the end, it holds the maps.
+        group: The group of processes that share the image. Default: all processes.
 
     Returns:
         The maps at strides 4, 8, 16 and 32 (without those below ``start_level``), each (C, H_i,
-        W_i) in the dtype of the backbone (float32 for bfloat16, which NumPy lacks). Memory maps
-        of files if they do not fit. With several processes, the rows of this process: the share
-        ``H_i * rank // count`` to ``H_i * (rank + 1) // count``.
+        W_i) in the dtype of the backbone (float32 for bfloat16, which NumPy lacks). They are
+        memory maps of files if they do not fit into memory. If there are several processes, each
+        one gets its rows, from ``H_i * rank // count`` to ``H_i * (rank + 1) // count``.
 
     Raises:
         ValueError: If the backbone cannot be streamed, or an argument is invalid.
-        UserError: If the memory is too small and ``store`` is None, or the disk too small.
+        UserError: If ``memory`` is too small and ``store`` is None, or if the disk is too small.
     """
     require_streamable(backbone)
     bands = Bands(grid_size(backbone, image.shape)[0], group)
@@ -70,7 +70,7 @@ def stream(
         )
     else:
         store = Path(store, f'band_{bands.rank}_of_{bands.count}')
-        shutil.rmtree(store / 'tokens', ignore_errors=True)  # of a call that was killed
+        shutil.rmtree(store / 'tokens', ignore_errors=True)  # left by a call that was killed
         passes.workspace = Workspace(store / 'tokens')
         passes.workspace.require_space(needed)
     passes.run()

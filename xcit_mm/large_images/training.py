@@ -1,8 +1,9 @@
 """Train on images that several processes share, each with a band of rows.
 
-The attention of a layer adds up moments of all processes, a convolution borrows the rows of its
-neighbours, and a BatchNorm takes the statistics of all. Gradients flow back the same ways, so
-outputs are those of one process, and the gradients of all processes add up to its gradients.
+The attention of a layer adds up the moments of all processes, a convolution borrows rows from the
+neighbouring processes, and a BatchNorm uses the statistics of all processes. Gradients flow back
+along the same paths. The outputs are therefore those of a single process, and the gradients of all
+processes add up to the gradients of a single process.
 """
 
 from collections.abc import Iterator
@@ -24,29 +25,30 @@ from ..ops.tracing import computed_dtype, without_autocast
 from ..ops.xca import mixing, with_moments
 from .backbone import require_known_reach
 
-MULTIPLE = 32  # of whose pixels a band has to be, so that no pooling window crosses a border
+MULTIPLE = 32  # pixels; so that no pooling window crosses a border of a band
 
 
 @contextmanager
 def shared_images(backbone: XCiT, group: dist.ProcessGroup | None = None) -> Iterator[None]:
     """Let the processes of a group train on the same images, within a ``with`` block.
 
-    There, ``backbone`` takes a band of rows of each image, (B, channels, h, W), and returns these
-    rows of its maps. The bands follow each other in the order of the ranks; all but the last have
-    a multiple of 32 rows. The loss of the image is the sum of the losses of the processes, and the
-    gradient of a parameter is the sum of theirs: DistributedDataParallel, which takes the mean,
-    needs losses that are multiplied by the number of processes.
+    Within the block, ``backbone`` takes a band of rows of each image (B, channels, h, W), and
+    returns the same rows of its maps. The bands follow each other in the order of the ranks, and
+    all but the last have a multiple of 32 rows. The loss of the image is the sum of the losses of
+    the processes, and the gradient of a parameter is the sum of their gradients. Because
+    DistributedDataParallel takes the mean instead, multiply the losses by the number of processes
+    if you use it.
 
     Args:
         backbone: The XCiT, with the same weights in all processes.
-        group: The processes that share an image. Default: all.
+        group: The group of processes that share an image. Default: all processes.
 
     Raises:
-        ArgumentError: If the processes are not connected or a layer is not plain, and in the
-            forward pass, if a band has another number of rows.
+        ArgumentError: If the processes are not connected, if a layer has hooks or was replaced,
+            or, in the forward pass, if the number of rows of a band is not possible.
     """
     if not dist.is_initialized():
-        raise ArgumentError('images are shared by processes: call init_process_group first')
+        raise ArgumentError('the processes are not connected: call init_process_group first')
     require_known_reach(backbone)
     backbone.image_group = group or dist.group.WORLD
     try:
@@ -120,7 +122,7 @@ def _interaction(lpi: LPI, x: Tensor, H: int, W: int, processes: '_Processes') -
 
 
 def _stack(stack: nn.Module, x: Tensor, processes: '_Processes') -> Tensor:
-    """Compute the patch embedding or a level of the pyramid, whose other layers reach no row."""
+    """Compute the patch embedding or a level of the pyramid; only convolutions read other rows."""
     for layer in flat_layers(stack):
         if isinstance(layer, nn.Conv2d):
             x = _convolution(layer, x, processes)
@@ -132,7 +134,7 @@ def _stack(stack: nn.Module, x: Tensor, processes: '_Processes') -> Tensor:
 
 
 def _convolution(conv: nn.Conv2d, x: Tensor, processes: '_Processes') -> Tensor:
-    """Convolve with a 3x3 kernel, padding 1 and stride 1 or 2, and the rows of the neighbours."""
+    """Convolve with a 3x3 kernel, padding 1, stride 1 or 2, and rows of neighbouring processes."""
     below = 1 if conv.stride[0] == 1 or processes.is_last else 0
     x = _Halo.apply(x, below, processes)
     geometry = conv.stride, (0, 1), conv.dilation, conv.groups
@@ -140,7 +142,7 @@ def _convolution(conv: nn.Conv2d, x: Tensor, processes: '_Processes') -> Tensor:
 
 
 def _batch_norm(norm: nn.BatchNorm2d, x: Tensor, processes: '_Processes') -> Tensor:
-    """Normalise with the statistics of all processes, and update the running ones."""
+    """Normalise with the statistics of all processes, and update the running statistics."""
     if not norm.training:
         return norm(x)
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
@@ -172,7 +174,7 @@ def _require_plain(module: nn.Module) -> None:
 
 
 class _Processes:
-    """The processes that share an image, and what they exchange."""
+    """The processes that share an image, and the exchange of data between them."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.group = group
@@ -190,7 +192,7 @@ class _Processes:
         return _Sum.apply(x, self.group)
 
     def survivors(self, drop_path: nn.Module, x: Tensor):
-        """Return a function that draws the factor (B, 1, 1) of a branch, the same everywhere."""
+        """Return a function that draws the factor (B, 1, 1) of a branch, equal on all processes."""
         if not drop_path.training or not drop_path.p:
             return lambda: 1.0
         share = 1.0 - drop_path.p
@@ -205,9 +207,9 @@ class _Processes:
         return draw
 
     def swap(self, up: Tensor | None, down: Tensor | None, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Send rows to the process above and the one below, and return theirs, or zeros.
+        """Send rows to the processes above and below, and return their rows, or zeros.
 
-        None sends and expects nothing from there.
+        For None, no rows are sent in that direction.
         """
         above, below = (torch.zeros_like(like) for _ in range(2))
         transfers = []
@@ -224,7 +226,7 @@ class _Processes:
 
 
 class _Sum(Function):
-    """Add up the tensors of all processes; so do the gradients."""
+    """Add up the tensors of all processes, and in the backward pass, their gradients."""
 
     @staticmethod
     def forward(ctx, x: Tensor, group: dist.ProcessGroup) -> Tensor:
@@ -241,7 +243,7 @@ class _Sum(Function):
 
 
 class _Halo(Function):
-    """Add a row of the process above to a map, and ``below`` rows of the one below; else zeros."""
+    """Extend a map by one row of the process above and ``below`` rows of the next, or by zeros."""
 
     @staticmethod
     def forward(ctx, x: Tensor, below: int, processes: _Processes) -> Tensor:

@@ -1,4 +1,4 @@
-"""Windows of images and maps, and the tiles that cover them."""
+"""Define windows of images and maps, and the tiles that cover them."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -15,11 +15,11 @@ class Window(NamedTuple):
         return tuple(length(span) for span in self)
 
     def grown(self, margin: int, size: tuple[int, int]) -> 'Window':
-        """Return the window with a margin on each side, cut at the borders of a map."""
+        """Return the window with a margin on each side, clipped at the borders of a map."""
         return Window(*(grown(span, margin, n) for span, n in zip(self, size, strict=True)))
 
     def within(self, outer: 'Window') -> 'Window':
-        """Return the same window in coordinates of an outer one."""
+        """Return the same window in the coordinates of an outer window."""
         return Window(*(shifted(span, -o.start) for span, o in zip(self, outer, strict=True)))
 
 
@@ -36,7 +36,7 @@ def grown(span: slice, margin: int, size: int) -> slice:
 
 
 def overlap(a: slice, b: slice) -> slice:
-    """Return what two spans share; a span of length 0 if they share nothing."""
+    """Return the part that two spans share, or a span of length 0 if they share nothing."""
     start = max(a.start, b.start)
     return slice(start, max(start, min(a.stop, b.stop)))
 
@@ -46,7 +46,7 @@ def whole(size: tuple[int, int]) -> Window:
 
 
 def tiles(area: Window, tile: tuple[int, int]) -> Iterator[Window]:
-    """Cover an area row by row with tiles of (h, w) that begin at multiples of h and w."""
+    """Cut an area row by row into tiles (h, w) that begin at multiples of h and w."""
     for rows in _parts(area.rows, tile[0]):
         for columns in _parts(area.columns, tile[1]):
             yield Window(rows, columns)

@@ -1,4 +1,4 @@
-"""Where the tokens of an image and the progress of a run are kept."""
+"""Keep the tokens of an image and the progress of a run."""
 
 import json
 import math
@@ -22,25 +22,26 @@ STATE, LOCK, VERSION = 'state.json', 'store.lock', 1
 
 
 def is_begun(folder: Path) -> bool:
-    """Return whether a folder holds a run that can go on."""
+    """Return whether a folder holds a run that can continue."""
     return (folder / STATE).exists()
 
 
 class Workspace:
     """Token stores and the number of finished passes, in memory or in a folder.
 
-    A folder survives a kill: a run of the same image, model and settings goes on after the last
-    finished pass. A pass that was not finished has overwritten nothing that its repetition needs.
+    A folder outlives a run that is killed: a run with the same image, model and settings continues
+    after the last finished pass. An unfinished pass overwrites nothing that is needed to repeat it.
 
     Args:
-        folder: None to keep all in memory.
-        identity: What has to be the same for a run to go on, by a name for the message.
+        folder: The folder, or None to keep everything in memory.
+        identity: The values that have to be the same for a run to continue, by their names in
+            messages.
 
     Attributes:
         finished: The number of finished passes.
 
     Raises:
-        UserError: If the folder cannot be used, is in use, or belongs to something else.
+        UserError: If the folder cannot be used, is in use, or belongs to a different run.
     """
 
     def __init__(self, folder: Path | None = None, identity: Mapping[str, Any] = {}) -> None:
@@ -53,7 +54,9 @@ class Workspace:
         try:
             self._lock.acquire(timeout=0)
         except Timeout:
-            raise UserError(f'--store {folder}: another run uses it; name another folder') from None
+            raise UserError(
+                f'--store {folder} is used by another run: name another folder'
+            ) from None
         self._identity = json.loads(json.dumps(dict(identity, version=VERSION)))
         state = self._read_state()
         if state is None:
@@ -78,7 +81,7 @@ class Workspace:
             ) from None
 
     def require_space(self, size: int) -> None:
-        """Refuse a disk without room for ``size`` bytes, of which some may be there already."""
+        """Refuse a disk without space for ``size`` bytes, including the files of this folder."""
         there = sum(path.stat().st_size for path in self.folder.iterdir() if path.is_file())
         free = shutil.disk_usage(self.folder).free
         if size > there + free:
@@ -96,13 +99,15 @@ class Workspace:
         dtype: torch.dtype,
         has_to_exist: bool = False,
     ) -> TokenStore:
-        """Open or make a store; see :class:`TokenStore`."""
+        """Open or create a store; see :class:`TokenStore`."""
         if self.folder is None:
             return TokenStore(rows, shape, dtype)
         path = self.folder / f'{name}.bin'
         size = length(rows) * math.prod(shape) * dtype.itemsize
         if has_to_exist and not (path.exists() and path.stat().st_size == size):
-            raise UserError(f'{path} is missing or cut: remove {self.folder}, and start again')
+            raise UserError(
+                f'{path} is missing or truncated: remove {self.folder}, and start again'
+            )
         return TokenStore(rows, shape, dtype, path)
 
     def finish(
@@ -124,17 +129,17 @@ class Workspace:
         return torch.from_numpy(np.load(self._sums_path(number)))
 
     def _sums_path(self, number: int) -> Path:
-        return self.folder / f'sums_{number % 2}.npy'  # those of the pass before stay
+        return self.folder / f'sums_{number % 2}.npy'  # the sums of the previous pass are kept
 
     def release(self) -> None:
-        """Let others use the folder, which stays."""
+        """Let other runs use the folder, which is kept."""
         if self.folder is not None:
             self._lock.release()
 
     def remove(self) -> None:
-        """Remove the folder of a run that is complete."""
+        """Remove the folder of a completed run."""
         self.release()
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
-            with suppress(OSError):  # it holds other runs
+            with suppress(OSError):  # it holds other files
                 self.folder.parent.rmdir()
