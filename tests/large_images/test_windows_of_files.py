@@ -121,7 +121,7 @@ def test_what_cannot_be_read_is_named(image, segmentor, tmp_path):
     path = write(tmp_path / 'palette.tif', image[..., :1])
     with rasterio.open(path, 'r+') as file:
         file.write_colormap(1, colours)
-    refuses(path, 'has a palette; convert it')
+    refuses(path, 'has a palette: convert it')
 
 
 def test_a_reduced_picture_has_the_mean_of_its_pixels():
