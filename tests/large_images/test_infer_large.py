@@ -219,13 +219,14 @@ def test_an_image_that_would_not_fit_is_streamed(run_tool, weights, scene, tmp_p
     ('arguments', 'message'),
     [
         (['--memory', 'much'], 'much: not a size such as 2GiB'),
+        (['--scores'], '--scores and --statistics-window are for large images: add --stream'),
         (['--sliced', 64, '--overlap', 64], 'slices of 64 pixels with an overlap of 64'),
         (['--sliced', 64, '--scores'], 'slices have no statistics window and no scores'),
         (['--statistics-window', 0], '0: not a positive number'),
     ],
 )
 def test_arguments_that_are_refused(run_tool, weights, scene, tmp_path, arguments, message):
-    command = 'infer.py', SEGMENTOR, weights[SEGMENTOR], scene, '--stream', '--out', tmp_path
+    command = 'infer.py', SEGMENTOR, weights[SEGMENTOR], scene, '--out', tmp_path
     result = run_tool(*command, *arguments)
     assert result.returncode == 2
     assert message in result.stderr
