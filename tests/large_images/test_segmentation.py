@@ -40,7 +40,7 @@ def test_logits_and_labels_equal_those_of_the_whole_image(name, monkeypatch):
                     model, passes, size, torch.uint8, with_scores=True
                 )
                 labels, scores = (torch.from_numpy(s.array()[..., 0]) for s in (labels, scores))
-                is_tie = top.values[0] - top.values[1] <= 1e-4 * resized.abs().max()
+                is_tie = top.values[0] - top.values[1] <= 20 * tolerance * resized.abs().max()
                 assert (labels == top.indices[0])[~is_tie].all()
                 shares = resized[0].softmax(0).amax(0)
                 assert (scores / 255 - shares).abs().max() <= 0.51 / 255

@@ -80,7 +80,7 @@ def test_16_bits_lose_no_more_than_the_whole_image(dtype):
     assert {m.dtype for m in maps} == {
         np.dtype('float32' if dtype == torch.bfloat16 else 'float16')
     }
-    assert largest_error(maps, exact) <= 1.1 * largest_error(whole, exact)
+    assert largest_error(maps, exact) <= 1.02 * largest_error(whole, exact)
 
 
 def test_tokens_that_the_gram_form_cannot_multiply_are_multiplied_in_float64():

@@ -9,8 +9,8 @@ import cv2
 import numpy as np
 from pycocotools import mask as coco_mask
 
-from ..predictions.classes import category_ids
 from ..predictions.drawing import Colour, draw_objects, draw_regions
+from ..predictions.results import coco_annotations
 from .georeference import write_geojson, write_tiff
 from .images import overview
 from .windows import Window, tiles, whole
@@ -132,22 +132,8 @@ class LargeDetections:
 
     def to_coco(self, image_id: int) -> list[dict[str, Any]]:
         """Return the objects as annotations in the COCO format, without ``id``."""
-        categories = category_ids(self.classes)
-        annotations = []
-        for i, (left, top, right, bottom) in enumerate(self.boxes.tolist()):
-            annotation = dict(
-                image_id=image_id,
-                category_id=categories[self.labels[i]],
-                bbox=[left, top, right - left, bottom - top],
-                score=float(self.scores[i]),
-                area=(right - left) * (bottom - top),
-                iscrowd=0,
-            )
-            if self.masks is not None:
-                annotation['area'] = float(self.masks[i][1].sum())
-                annotation['segmentation'] = run_lengths(*self.masks[i], self.size)
-            annotations.append(annotation)
-        return annotations
+        masks = self.masks and (run_lengths(*mask, self.size) for mask in self.masks)
+        return coco_annotations(self, image_id, masks)
 
     def save(self, folder: Path, name: str) -> dict[str, str]:
         """Write the objects as GeoJSON into a folder; see :meth:`LargeSegmentation.save`."""
@@ -164,8 +150,8 @@ def run_lengths(window: Window, mask: np.ndarray, size: tuple[int, int]) -> dict
     column, row = np.nonzero(np.diff(columns, axis=1))  # the starts and ends of runs alternate
     places = (column + window.columns.start) * height + row + window.rows.start
     counts = np.diff(np.concatenate([[0], places, [height * width]]))
-    rle = coco_mask.frPyObjects(dict(size=[height, width], counts=counts.tolist()), height, width)
-    return {**rle, 'counts': rle['counts'].decode()}
+    rle = dict(size=[height, width], counts=counts.tolist())
+    return coco_mask.frPyObjects(rle, height, width)
 
 
 def _made(path: Path) -> Path:

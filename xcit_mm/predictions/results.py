@@ -1,5 +1,6 @@
 """Predictions for an image: objects, or the class of each pixel."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -85,23 +86,35 @@ class Detections:
 
         The categories of COCO's 80 classes have COCO's numbers, others the label plus one.
         """
-        categories = category_ids(self.classes)
-        annotations = []
-        for i, (left, top, right, bottom) in enumerate(self.boxes.tolist()):
-            annotation = dict(
-                image_id=image_id,
-                category_id=categories[self.labels[i]],
-                bbox=[left, top, right - left, bottom - top],
-                score=float(self.scores[i]),
-                area=(right - left) * (bottom - top),
-                iscrowd=0,
-            )
-            if self.masks is not None:
-                rle = coco_mask.encode(np.asfortranarray(self.masks[i], np.uint8))
-                annotation['area'] = float(coco_mask.area(rle))
-                annotation['segmentation'] = {**rle, 'counts': rle['counts'].decode()}
-            annotations.append(annotation)
-        return annotations
+        masks = None
+        if self.masks is not None:
+            masks = (coco_mask.encode(np.asfortranarray(m, np.uint8)) for m in self.masks)
+        return coco_annotations(self, image_id, masks)
+
+
+def coco_annotations(
+    objects: Any, image_id: int, masks: Iterable[dict[str, Any]] | None
+) -> list[dict[str, Any]]:
+    """Return objects as annotations in COCO's format, without ``id``.
+
+    ``objects`` have ``boxes``, ``scores``, ``labels`` and ``classes``; ``masks`` are run lengths.
+    """
+    categories = category_ids(objects.classes)
+    annotations = []
+    for i, (left, top, right, bottom) in enumerate(objects.boxes.tolist()):
+        annotation = dict(
+            image_id=image_id,
+            category_id=categories[objects.labels[i]],
+            bbox=[left, top, right - left, bottom - top],
+            score=float(objects.scores[i]),
+            area=(right - left) * (bottom - top),
+            iscrowd=0,
+        )
+        annotations.append(annotation)
+    for annotation, rle in zip(annotations, masks or ()):  # noqa: B905  none or one for each
+        annotation['area'] = float(coco_mask.area(rle))
+        annotation['segmentation'] = {**rle, 'counts': rle['counts'].decode()}
+    return annotations
 
 
 @dataclass(frozen=True)
