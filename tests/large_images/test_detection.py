@@ -1,17 +1,22 @@
 """Objects of large images: none is lost or found twice where tiles meet."""
 
+import dataclasses
+
 import numpy as np
 import pytest
+import torch
 from helpers.planted_detector import SIDE, dot_detector, dots
 from helpers.random_weights import DETECTOR
+from mmengine.config import ConfigDict
+from mmengine.structures import InstanceData
 from pycocotools import mask as coco_mask
 
 from xcit_mm import load_model
 from xcit_mm.errors import UserError
 from xcit_mm.large_images import detection
-from xcit_mm.large_images.backbone import Passes
-from xcit_mm.large_images.sliced import Slices
-from xcit_mm.large_images.workspace import Workspace
+from xcit_mm.large_images.bands import Bands
+from xcit_mm.large_images.passes import Passes
+from xcit_mm.large_images.sliced import _without_duplicates, slices_of
 
 
 def centres_on_seams(size: tuple[int, int], tile: int) -> np.ndarray:
@@ -31,7 +36,7 @@ def test_objects_on_seams_are_found_once(monkeypatch):
     assert len(centres) > 100  # more than max_per_img of any config
     assert on_seams.sum() > 50
     model = dot_detector()
-    passes = Passes(model.backbone, dots(size, centres), Workspace())
+    passes = Passes(model.backbone, dots(size, centres))
     passes.run()
     objects = detection.detect(model, passes, size, score_thr=0.5)
     found = (objects.boxes[:, 1::-1] + objects.boxes[:, :1:-1]) / 2
@@ -41,6 +46,16 @@ def test_objects_on_seams_are_found_once(monkeypatch):
     assert (distances.min(1) <= 8).all()
     assert np.allclose(objects.boxes[:, 2:] - objects.boxes[:, :2], SIDE)
     assert (objects.labels == 0).all()
+
+
+def test_boxes_far_from_the_corner_are_compared_exactly():
+    boxes = torch.tensor([[1e5, 0, 1e5 + 10, 10], [1e5 + 3.3, 0, 1e5 + 13.3, 10]])
+    found = InstanceData(
+        bboxes=boxes, scores=torch.tensor([0.9, 0.8]), labels=torch.tensor([79, 79])
+    )
+    cfg = ConfigDict(nms=dict(type='nms', iou_threshold=0.5))  # they share 0.504
+    objects = detection._merged(Bands(1), [found], cfg)
+    assert objects.labels.tolist() == [79]
 
 
 @pytest.fixture
@@ -79,6 +94,8 @@ def test_boxes_scores_and_masks_equal_those_of_the_whole_image(
     decoded = coco_mask.decode(annotation['segmentation'])
     assert np.array_equal(decoded[tuple(window)], part)
     assert decoded.sum() == part.sum() == annotation['area']
+    huge = dataclasses.replace(large, size=(2**16, 2**16))  # COCO counts its pixels in 32 bits
+    assert not huge.to_coco(1)[0].get('segmentation')
     assert large.draw().shape == expected.draw().shape
 
 
@@ -94,13 +111,12 @@ def test_large_objects_reach_beyond_their_tile(without_limits, image, monkeypatc
     monkeypatch.setattr(detection, 'TILE', 64)
     monkeypatch.setattr(detection, '_window_around', recorded)
     without_limits.predict_large(image, score_thr=0.3)
-    assert max(sizes) == 130 // 32 * 32 + 32  # the height of the image at stride 32
+    assert max(sizes) == 160  # the height of the image, 130 pixels, at stride 32
 
 
-def test_slices_cover_an_image_and_drop_doubles(without_limits, image):
-    slices = Slices((130, 160), 96, 32)
+def test_slices_cover_an_image(without_limits, image):
     covered = np.zeros((130, 160), int)
-    for window, middle in slices.windows:
+    for window, middle in slices_of((130, 160), 96, 32):
         assert window.size == (96, 96)
         covered[tuple(middle)] += 1
     assert (covered == 1).all()
@@ -112,8 +128,17 @@ def test_slices_cover_an_image_and_drop_doubles(without_limits, image):
         without_limits.predict_large(image, sliced=96, overlap=96)
 
 
+def test_duplicates_of_two_slices_are_dropped():
+    boxes = np.array([[0, 0, 9, 9], [1, 0, 10, 9], [0, 0, 9, 9], [0, 0, 9, 9], [20, 0, 29, 9]])
+    scores = np.array([0.5, 0.9, 0.4, 0.8, 0.7])
+    labels = np.array([0, 0, 0, 1, 0])
+    slices = np.array([0, 1, 1, 1, 1])  # a slice may hold two objects in one place
+    kept = _without_duplicates(boxes, scores, labels, slices)
+    assert kept.tolist() == [1, 3, 4, 2]
+
+
 def test_heads_that_are_not_known_are_named(without_limits, image):
     head = without_limits.module.roi_head
     head.__class__ = type('OtherHead', (type(head),), dict(predict_bbox=None))
-    with pytest.raises(UserError, match='what a OtherHead reads of its maps is not known'):
+    with pytest.raises(UserError, match='which pixels of its maps OtherHead reads is not known'):
         without_limits.predict_large(image)

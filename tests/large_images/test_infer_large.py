@@ -18,8 +18,7 @@ from rasterio.transform import from_origin
 
 from xcit_mm import load_model
 from xcit_mm.errors import UserError
-from xcit_mm.large_images import backbone as passes
-from xcit_mm.large_images import segmentation
+from xcit_mm.large_images import passes, segmentation
 from xcit_mm.large_images.georeference import write_tiff
 from xcit_mm.large_images.predict import LargeOptions, predict_large
 from xcit_mm.large_images.progress import Progress
@@ -81,18 +80,28 @@ def test_a_detector_writes_objects_in_coordinates(run_tool, weights, scene, imag
         assert rows.min() >= y - 2 and rows.max() <= y + height + 2
 
 
-class Killing(Progress):
-    """Kills its process before a tile."""
+class Counting(Progress):
+    """Counts the tiles, and may kill its process before one of them."""
 
-    def __init__(self, tile: int) -> None:
-        self._left = tile
+    def __init__(self, last: int | None = None) -> None:
+        self._last, self.count = last, 0
 
     def __call__(self, tiles, what):
         for tile in tiles:
-            if not self._left:
+            if self.count == self._last:
                 os.kill(os.getpid(), signal.SIGKILL)
-            self._left -= 1
+            self.count += 1
             yield tile
+
+
+def predict_and_die(model, image: Path, options: LargeOptions, last: int) -> None:
+    """Predict an image in another process, which is killed after a number of tiles."""
+    child = os.fork()
+    if not child:
+        torch.set_num_threads(1)
+        predict_large(model, image, options, Counting(last))
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
 
 
 def test_five_kills_end_in_the_same_bits(segmentor, scene, tmp_path, monkeypatch):
@@ -102,34 +111,28 @@ def test_five_kills_end_in_the_same_bits(segmentor, scene, tmp_path, monkeypatch
     options = LargeOptions(memory=0, store=tmp_path, with_scores=True)
     state, finished = tmp_path / 'part_1_of_1/state.json', []
     for tile in (7, 16, 21, 22, 8):  # of 13 passes with 5 tiles, and 3 rows of labels with 3
-        child = os.fork()
-        if not child:
-            torch.set_num_threads(1)
-            predict_large(segmentor, scene, options, Killing(tile))
-            os._exit(0)
-        assert os.waitpid(child, 0)[1] == signal.SIGKILL
+        predict_and_die(segmentor, scene, options, tile)
         finished.append(json.loads(state.read_text())['finished'])
     assert finished == [1, 4, 8, 12, 14]  # each went on after the one before
-    result = predict_large(segmentor, scene, options)
+    progress = Counting()
+    result = predict_large(segmentor, scene, options, progress)
+    assert progress.count == 6  # two of three rows of labels
     assert np.array_equal(result.labels, expected.labels)
     assert np.array_equal(result.scores, expected.scores)
 
 
 def test_the_store_of_something_else_is_refused(segmentor, weights, scene, image, tmp_path):
     options = LargeOptions(memory=0, store=tmp_path)
-    child = os.fork()
-    if not child:
-        torch.set_num_threads(1)
-        predict_large(segmentor, scene, options, Killing(8))
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == signal.SIGKILL
-    with pytest.raises(UserError, match='unfinished run with a different image: repeat that run'):
+    predict_and_die(segmentor, scene, options, 8)
+    with pytest.raises(
+        UserError, match='unfinished run that differs in its image: repeat that run'
+    ):
         segmentor.predict_large(image, memory=0, store=tmp_path)
-    with pytest.raises(UserError, match='with a different settings'):
+    with pytest.raises(UserError, match='differs in its settings'):
         segmentor.predict_large(scene, memory=0, store=tmp_path, statistics_window=64)
     other = load_model(SEGMENTOR, weights[SEGMENTOR], 'cpu')
     other.module.data_preprocessor.mean += 1  # which no checkpoint has
-    with pytest.raises(UserError, match='with a different model'):
+    with pytest.raises(UserError, match='differs in its model'):
         other.predict_large(scene, memory=0, store=tmp_path)
     store = max((tmp_path / 'part_1_of_1').glob('*.bin'))
     store.write_bytes(store.read_bytes()[:100])
@@ -140,13 +143,10 @@ def test_the_store_of_something_else_is_refused(segmentor, weights, scene, image
 def test_a_detector_continues(weights, scene, tmp_path):
     detector = load_model(DETECTOR, weights[DETECTOR], 'cpu')
     options = LargeOptions(memory=0, store=tmp_path, score_thr=0.3)
-    child = os.fork()
-    if not child:
-        torch.set_num_threads(1)
-        predict_large(detector, scene, options, Killing(14))  # 13 passes, and then the anchors
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == signal.SIGKILL
-    result = predict_large(detector, scene, options)
+    predict_and_die(detector, scene, options, 14)  # 13 passes, and then the anchors
+    progress = Counting()
+    result = predict_large(detector, scene, options, progress)
+    assert progress.count == 3  # the anchors, the boxes and the masks
     expected = detector.predict_large(scene, score_thr=0.3)
     assert np.array_equal(result.boxes, expected.boxes)
     assert (tmp_path / 'part_1_of_1').exists()
@@ -162,8 +162,8 @@ def test_a_failed_pass_lets_another_call_use_the_store(segmentor, scene, tmp_pat
         patch.setattr(passes, 'sums_of_products', fail)
         with pytest.raises(UserError, match='planted') as caught:
             segmentor.predict_large(scene, memory=0, store=tmp_path)
-    assert caught.value.__traceback__ is not None
     segmentor.predict_large(scene, memory=0, store=tmp_path)
+    del caught  # until here, its traceback kept the objects of the failed call
 
 
 def test_a_label_image_on_a_full_disk_is_not_left_behind(segmentor, scene, tmp_path):
@@ -221,7 +221,10 @@ def test_an_image_that_would_not_fit_is_streamed(run_tool, weights, scene, tmp_p
         (['--memory', 'much'], 'much: not a size such as 2GiB'),
         (['--scores'], '--scores and --statistics-window are for large images: add --stream'),
         (['--sliced', 64, '--overlap', 64], 'slices of 64 pixels with an overlap of 64'),
-        (['--sliced', 64, '--scores'], 'slices have no statistics window and no scores'),
+        (
+            ['--sliced', 64, '--scores'],
+            '--sliced cannot be combined with --statistics-window or --scores',
+        ),
         (['--statistics-window', 0], '0: not a positive number'),
     ],
 )

@@ -53,6 +53,7 @@ FUNCTIONS = {
     'bilinear, smaller': lambda x: F.interpolate(x, (11, 9), mode='bilinear'),
     'bilinear factor': lambda x: F.interpolate(x, scale_factor=2.5, mode='bilinear'),
     'bilinear corners': lambda x: F.interpolate(x, (41, 59), mode='bilinear', align_corners=True),
+    'differences': lambda x: torch.cat([1 - x, -x - 2, x / 3], dim=1),
     'sum of branches': lambda x: torch.cat([x + x.exp() * 2, 1 + F.relu(x, inplace=True)], dim=1),
     'tensors of a pixel': lambda x: x * torch.arange(1.0, 5).view(1, 4, 1, 1),
 }
@@ -100,6 +101,9 @@ def test_a_window_that_several_maps_need_is_read_once():
     ('function', 'name'),
     [
         (nn.GroupNorm(2, CHANNELS), 'group_norm'),
+        (nn.BatchNorm2d(CHANNELS), 'batch_norm in training'),
+        (nn.Conv2d(CHANNELS, 1, 2, padding='same'), 'conv2d with padding'),
+        (lambda x: x + torch.arange(26), 'add with a tensor'),
         (lambda x: x.flatten(2), 'flatten'),
         (lambda x: torch.cat([x, x], dim=2), 'cat along'),
         (lambda x: x + torch.ones(1, CHANNELS, 19, 26), 'add with a tensor'),

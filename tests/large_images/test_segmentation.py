@@ -11,9 +11,9 @@ from torch.nn import functional as F
 from xcit_mm import load_model
 from xcit_mm.errors import UserError
 from xcit_mm.large_images import segmentation
-from xcit_mm.large_images.backbone import Passes
+from xcit_mm.large_images.passes import Passes
+from xcit_mm.large_images.pyramid import Pyramid
 from xcit_mm.large_images.windows import tiles, whole
-from xcit_mm.large_images.workspace import Workspace
 
 
 @pytest.mark.parametrize('name', HEADS)
@@ -29,9 +29,9 @@ def test_logits_and_labels_equal_those_of_the_whole_image(name, monkeypatch):
                 resized = F.interpolate(expected, size, mode='bilinear', align_corners=False)
                 top = resized[0].topk(2, dim=0)
             for rows in (1, 2, 5, None):
-                passes = Passes(model.backbone, image, Workspace(), rows=rows)
+                passes = Passes(model.backbone, image, rows)
                 passes.run()
-                maps = passes.levels()
+                maps = Pyramid(passes).maps
                 with torch.inference_mode():
                     logits = model.decode_head(model.neck(maps) if model.with_neck else maps)
                     parts = [logits.read(w) for w in tiles(whole(expected.shape[2:]), (999, 7))]
@@ -76,5 +76,7 @@ def test_a_window_of_statistics_that_holds_the_image_is_the_whole_image(full_siz
 
 def test_heads_that_are_not_known_are_named(full_size, image, monkeypatch):
     monkeypatch.setattr(type(full_size.module.decode_head), 'predict', lambda *args: None)
-    with pytest.raises(UserError, match='what a FPNHead reads of its maps is not known; use --sl'):
+    with pytest.raises(
+        UserError, match='which pixels of its maps FPNHead reads is not known; use --sl'
+    ):
         full_size.predict_large(image)

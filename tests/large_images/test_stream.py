@@ -10,8 +10,7 @@ from helpers.small_xcit import SMALL, small_xcit
 
 from xcit_mm import XCiT
 from xcit_mm.errors import ArgumentError, UserError
-from xcit_mm.large_images import backbone as passes
-from xcit_mm.large_images import stream
+from xcit_mm.large_images import passes, stream
 from xcit_mm.large_images.workspace import Workspace
 
 ODD_SIZES = (161, 75), (66, 129), (97, 97)
@@ -106,18 +105,22 @@ def test_files_give_the_same_bits_as_memory(tmp_path, monkeypatch):
     def recorded(self, number, store, sums) -> None:
         paths.append(store.path)
 
+    (tmp_path / 'store/part_1_of_1/tokens').mkdir(parents=True)
+    (tmp_path / 'store/part_1_of_1/tokens/state.json').write_text('of something else')
     monkeypatch.setattr(Workspace, 'finish', recorded)
     in_files = stream(backbone, image, rows=3, memory=0, store=tmp_path / 'store')
     assert None not in paths and len(set(paths)) >= 4
     for a, b in zip(in_memory, in_files, strict=True):
         assert isinstance(b, np.memmap)
         assert np.array_equal(a, b)
-    assert not (tmp_path / 'store/band_0_of_1/tokens').exists()
-    with pytest.raises(ArgumentError, match=r'need .* GiB, more than memory=0: name a folder'):
+    assert not (tmp_path / 'store/part_1_of_1/tokens').exists()
+    with pytest.raises(
+        ArgumentError, match=r'need .* GiB, but the limit is 0.00 GiB: name a folder'
+    ):
         stream(backbone, image, memory=0)
 
 
-def test_layers_with_replaced_parts_are_refused():
+def test_what_cannot_be_streamed_is_refused():
     backbone = random_xcit(SMALL, 16, out_indices=(0, 1, 2, 3))
     image = torch.zeros(3, 64, 64)
     with pytest.raises(ArgumentError, match='rows=0 is not'):

@@ -63,6 +63,11 @@ def test_windows_of_each_format(name, image, segmentor, tmp_path):
     assert source.georeference == {}
 
 
+def test_an_address_is_downloaded(image):
+    source = open_image('https://example.org/a.tif', lambda address: image)
+    assert np.array_equal(source.read(WINDOW), image[tuple(WINDOW)])
+
+
 def test_a_pyramid_is_read_at_its_full_size(image, segmentor, tmp_path):
     path = write(tmp_path / 'a.tif', image)
     with rasterio.open(path, 'r+') as file:

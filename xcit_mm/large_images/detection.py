@@ -8,7 +8,7 @@ shows it twice.
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,17 +17,18 @@ from mmengine.structures import InstanceData
 from torch import Tensor, nn
 
 from ..errors import UserError
-from .backbone import Passes
+from ..models.xcit import STRIDES
 from .bands import Bands
 from .lazy_maps import LazyMap, reading_together
+from .passes import Passes
 from .progress import Progress, silent
+from .pyramid import Pyramid
 from .windows import Window, tiles
 
 TILE = 1024  # pixels; configs limit the number of proposals for images of about this size
 MAX_OBJECTS = 2**31  # for each tile, after its proposals
 CHUNK = 256  # number of objects whose masks are computed together
 MARGIN = 3  # pixels of a map beyond a box that the samples of the box may read
-COARSEST = 32  # stride of the coarsest map that RoI extractors read
 
 
 class Objects(NamedTuple):
@@ -53,27 +54,28 @@ def require_detector(model: nn.Module) -> None:
     from mmdet.models.dense_heads.base_dense_head import BaseDenseHead
     from mmdet.models.roi_heads import CascadeRoIHead, StandardRoIHead
 
-    kind = type(model)
-    part = kind
-    if kind.predict is TwoStageDetector.predict:
+    kind = part = type(model)
+    if _is(kind, TwoStageDetector, 'predict', 'extract_feat'):
         part = type(model.roi_head)
-        if any(
-            part.predict_bbox is known.predict_bbox and part.predict_mask is known.predict_mask
-            for known in (StandardRoIHead, CascadeRoIHead)
-        ):
-            return
-    elif kind.predict is SingleStageDetector.predict:
-        part = type(model.bbox_head)
-        predict = getattr(part, 'predict', None)
-        if predict is BaseDenseHead.predict and not model.with_mask:
-            by_feat = part.predict_by_feat, part._bbox_post_process
-            known = BaseDenseHead.predict_by_feat, BaseDenseHead._bbox_post_process
-            if by_feat == known:
+        known_heads = StandardRoIHead, CascadeRoIHead
+        if any(_is(part, known, 'predict_bbox', 'predict_mask') for known in known_heads):
+            part = type(getattr(model, 'rpn_head', model))
+            if _is(part, BaseDenseHead, 'predict_by_feat'):
                 return
+    elif _is(kind, SingleStageDetector, 'predict', 'extract_feat'):
+        part = type(model.bbox_head)
+        names = 'predict', 'predict_by_feat', '_bbox_post_process'
+        if _is(part, BaseDenseHead, *names) and not model.with_mask:
+            return
     raise UserError(
-        f'the model cannot be streamed: what a {part.__name__} reads of its maps is not known; '
-        'use --sliced'
+        f'the model cannot be streamed: which pixels of its maps {part.__name__} reads is not '
+        'known; use --sliced'
     )
+
+
+def _is(kind: type, base: type, *methods: str) -> bool:
+    """Return whether a class has these methods of a base class."""
+    return all(getattr(kind, name, None) is getattr(base, name) for name in methods)
 
 
 @torch.inference_mode()
@@ -88,7 +90,7 @@ def detect(
 
     Args:
         model: A detector of mmdet that :func:`require_detector` accepts.
-        passes: The passes, after :meth:`.backbone.Passes.run`.
+        passes: The passes, after :meth:`.Passes.run`.
         size: (H, W) of the image without padding.
         score_thr: The lowest score of objects, unless the config has a higher threshold.
         progress: The display of the progress.
@@ -96,27 +98,28 @@ def detect(
     Returns:
         The objects on the first process, None on the others.
     """
-    levels = passes.levels()
-    pyramid = model.neck(levels) if model.with_neck else levels
+    pyramid = Pyramid(passes)
+    maps = model.neck(pyramid.maps) if model.with_neck else pyramid.maps
     has_rois = hasattr(model, 'roi_head')
     cfg = model.test_cfg.rcnn if has_rois else model.test_cfg
     cfg = ConfigDict(cfg)
     cfg.update(score_thr=max(score_thr, cfg.get('score_thr', 0.0)), max_per_img=MAX_OBJECTS)
     head = model.rpn_head if has_rois else model.bbox_head
-    dense_cfg, options = (model.test_cfg.rpn, {}) if has_rois else (cfg, dict(with_nms=False))
+    dense_cfg = model.test_cfg.rpn if has_rois else cfg
     progress.expect(2 + model.roi_head.with_mask if has_rois else 1)
-    found, reach = _on_anchors(head, pyramid, passes, dense_cfg, options, progress)
+    # Without RoIs, the boxes of all tiles are suppressed together at the end.
+    found, reach = _on_anchors(head, maps, pyramid, passes.bands, dense_cfg, has_rois, progress)
     found = [_clipped(instances, size, dense_cfg) for instances in found]
     if not has_rois:
         return _merged(passes.bands, found, cfg)
 
     meta = dict(img_shape=size, ori_shape=size, scale_factor=(1.0, 1.0))
     without_nms = ConfigDict(cfg, nms=dict(type='nms', iou_threshold=1.0))
-    maps = tuple(map(_RoISource, pyramid))
+    maps = tuple(map(_RoISource, maps))
     with _reading_windows(model.roi_head):
         cascade = model.roi_head.bbox_head
         stages = len(cascade) if isinstance(cascade, nn.ModuleList) else 1
-        _borrow_around(passes, [instances.bboxes for instances in found], reach, stages)
+        _borrow_around(passes, pyramid, [i.bboxes for i in found], reach, stages)
         found = [
             model.roi_head.predict_bbox(maps, [meta], [proposals], without_nms)[0]
             for proposals in progress(found, 'boxes')
@@ -124,39 +127,40 @@ def detect(
         objects = _merged(passes.bands, found, cfg)
         if not model.roi_head.with_mask:
             return objects
-        objects = passes.bands.from_first(objects)
+        objects = passes.bands.broadcast(objects)
         groups = _groups_of(passes.bands, objects.boxes, size)
         boxes = [torch.from_numpy(objects.boxes[group]).to(passes.device) for group in groups]
-        _borrow_around(passes, boxes, reach)
+        _borrow_around(passes, pyramid, boxes, reach)
         masks = {}
         for group, group_boxes in progress(list(zip(groups, boxes, strict=True)), 'masks'):
             labels = torch.from_numpy(objects.labels[group]).to(passes.device)
             of_group = _masks(model.roi_head, maps, group_boxes, labels, size)
             masks.update(zip(group.tolist(), of_group, strict=True))
-    everywhere = passes.bands.gathered(masks)
-    if not everywhere:
+    parts = passes.bands.gather(masks)
+    if not parts:
         return None
-    masks = {number: mask for part in everywhere for number, mask in part.items()}
+    masks = {number: mask for part in parts for number, mask in part.items()}
     return objects._replace(masks=[masks[i] for i in range(len(objects.scores))])
 
 
 def _on_anchors(
     head: nn.Module,
-    pyramid: Sequence[LazyMap],
-    passes: Passes,
+    maps: Sequence[LazyMap],
+    pyramid: Pyramid,
+    bands: Bands,
     cfg: ConfigDict,
-    options: dict[str, Any],
+    with_nms: bool,
     progress: Progress,
 ) -> tuple[list[InstanceData], int]:
     """Return the results of the dense head for each tile, and the reach of the head in tokens."""
-    outputs = head(tuple(pyramid))  # lists of maps, one for each level
+    outputs = head(tuple(maps))  # lists of maps, one for each level
     strides = [max(stride) for stride in head.prior_generator.strides]
     side = -(-TILE // max(strides)) * max(strides)
     extent = [
         max(n * s for n, s in zip(sizes, strides, strict=True))
         for sizes in zip(*(m.shape[2:] for m in outputs[0]), strict=True)
     ]
-    rows = passes.bands.share(-(-extent[0] // side))
+    rows = bands.share(-(-extent[0] // side))
     area = Window(slice(rows.start * side, rows.stop * side), slice(0, extent[1]))
     own_tiles = list(tiles(area, (side, side)))
 
@@ -170,17 +174,12 @@ def _on_anchors(
                 for maps in outputs
             ]
 
-    own = passes.bands.rows
-    reach = 0
-    if passes.bands.count > 1:
-        needed = [own, *(passes.rows_read(lambda t=tile: read(t)) for tile in own_tiles)]
-        needed = slice(min(n.start for n in needed), max(n.stop for n in needed))
-        reach = passes.bands.highest(max(own.start - needed.start, needed.stop - own.stop))
-        passes.borrow(needed)
+    reach = pyramid.borrow_for(read, own_tiles)
     found = []
     for tile in progress(own_tiles, 'anchors'):
         metas = [dict(img_shape=None)]  # boxes are clipped later, at the borders of the image
-        instances = head.predict_by_feat(*read(tile), batch_img_metas=metas, cfg=cfg, **options)[0]
+        options = dict(batch_img_metas=metas, cfg=cfg, with_nms=with_nms)
+        instances = head.predict_by_feat(*read(tile), **options)[0]
         corner = [tile.columns.start, tile.rows.start]
         instances.bboxes += instances.bboxes.new_tensor(corner * 2)
         found.append(instances)
@@ -212,16 +211,25 @@ def _merged(bands: Bands, found: list[InstanceData], cfg: ConfigDict) -> Objects
     arrays = [torch.zeros(0, 4), torch.zeros(0), torch.zeros(0, dtype=torch.long)]
     if found:  # there may be fewer tiles than processes
         arrays = [torch.cat([instances[name] for instances in found]).cpu() for name in names]
-    everywhere = bands.gathered(arrays)
-    if not everywhere:
+    parts = bands.gather(arrays)
+    if not parts:
         return None
     from mmcv.ops import batched_nms
 
-    boxes, scores, labels = (torch.cat(parts) for parts in zip(*everywhere, strict=True))
-    boxes, scores = boxes.float(), scores.float()
+    boxes, scores, labels = (torch.cat(arrays) for arrays in zip(*parts, strict=True))
     if len(boxes):
-        detections, kept = batched_nms(boxes, scores, labels, cfg.nms)
-        boxes, scores, labels = detections[:, :4], detections[:, 4], labels[kept]
+        # For all classes at once, mmcv moves their boxes far apart, which costs digits.
+        is_agnostic = cfg.nms.get('class_agnostic', False)
+        classes = [labels >= 0] if is_agnostic else [labels == i for i in labels.unique()]
+        kept = []
+        for group in classes:
+            detections, indices = batched_nms(
+                boxes[group], scores[group], torch.zeros_like(labels[group]), cfg.nms
+            )
+            kept.append((detections[:, :4], detections[:, 4], labels[group][indices]))
+        boxes, scores, labels = (torch.cat(arrays) for arrays in zip(*kept, strict=True))
+        order = scores.argsort(descending=True, stable=True)
+        boxes, scores, labels = boxes[order], scores[order], labels[order]
     return Objects(boxes.numpy(), scores.numpy(), labels.numpy(), None)
 
 
@@ -239,19 +247,21 @@ def _groups_of(bands: Bands, boxes: np.ndarray, size: tuple[int, int]) -> list[n
     return [group for group in np.split(numbers[order], starts) if len(group)]
 
 
-def _borrow_around(passes: Passes, boxes: list[Tensor], reach: int, stages: int = 1) -> None:
+def _borrow_around(
+    passes: Passes, pyramid: Pyramid, boxes: list[Tensor], reach: int, stages: int = 1
+) -> None:
     """Copy the rows of other processes that are needed to compute the maps within boxes.
 
     Each further stage of a cascade may move a box by the height of the box.
     """
     rows = torch.cat([b[:, 1::2].cpu() for b in boxes]) if boxes else torch.zeros(0, 2)
     if passes.bands.count == 1 or not len(rows):
-        passes.borrow(passes.bands.rows)
+        pyramid.borrow(passes.bands.rows)
         return
     patch = passes.backbone.patch_size
     tallest = int((rows[:, 1] - rows[:, 0]).max())
-    margin = reach + (4 * COARSEST + (stages - 1) * tallest) // patch
-    passes.borrow(slice(int(rows.min()) // patch - margin, int(rows.max()) // patch + margin))
+    margin = reach + (4 * STRIDES[-1] + (stages - 1) * tallest) // patch
+    pyramid.borrow(slice(int(rows.min()) // patch - margin, int(rows.max()) // patch + margin))
 
 
 def _masks(
@@ -275,9 +285,7 @@ def _masks(
         ]
         shares = torch.stack(shares).mean(0).cpu()  # over the stages of a cascade
         for i, (box, label) in enumerate(zip(chunk.cpu(), chunk_labels.cpu(), strict=True)):
-            corners = [*(box[:2].floor() - 1).int().tolist(), *(box[2:].ceil() + 1).int().tolist()]
-            left, top, right, bottom = corners
-            window = Window(slice(top, bottom), slice(left, right)).grown(0, size)
+            window = Window.around(box.tolist(), size)
             corner = box.new_tensor([window.columns.start, window.rows.start])
             meta = dict(ori_shape=window.size, scale_factor=(1.0, 1.0))
             instances = InstanceData(bboxes=box[None] - corner.repeat(2), labels=label[None])

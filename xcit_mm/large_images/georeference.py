@@ -1,10 +1,8 @@
 """Write label images and objects with the georeference of their image, if it has one."""
 
 import json
-import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +10,7 @@ import numpy as np
 
 from ..environment import require
 from ..errors import UserError, reason
-from ..files import UNFINISHED, write_whole
+from ..files import write_whole
 from .images import CACHE
 from .windows import tiles, whole
 
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
     from .results import LargeDetections
 
 BLOCK = 512  # pixels of the side of a block of a label image
-STRIPE = 4096  # columns that are written at a time, a multiple of BLOCK
+WRITTEN = BLOCK, 4096  # pixels that are written at a time
 
 
 def write_tiff(
@@ -38,45 +36,30 @@ def write_tiff(
     from rasterio.errors import RasterioIOError
     from rasterio.windows import Window as RasterWindow
 
-    unfinished = path.with_name(f'.{path.name}{UNFINISHED}')
     options = dict(tiled=True, blockxsize=BLOCK, blockysize=BLOCK, compress='deflate')
     options |= dict(bigtiff='if_safer', height=values.shape[0], width=values.shape[1], count=1)
+    options |= dict(dtype=values.dtype.name, **georeference)
+    windows = [(w, RasterWindow.from_slices(*w)) for w in tiles(whole(values.shape), WRITTEN)]
     try:
         with (
-            _without_warnings(),
+            write_whole(path) as file,
+            warnings.catch_warnings(),
             rasterio.Env(GDAL_CACHEMAX=CACHE),
-            rasterio.open(
-                unfinished, 'w', 'GTiff', dtype=values.dtype.name, **options, **georeference
-            ) as file,
         ):
-            if len(palette):
-                file.write_colormap(1, {i: tuple(colour) for i, colour in enumerate(palette)})
-            for window in tiles(whole(values.shape), (BLOCK, STRIPE)):
-                file.write(values[tuple(window)], 1, window=RasterWindow.from_slices(*window))
-        with unfinished.open('rb') as file:
-            os.fsync(file.fileno())
-        with (
-            _without_warnings(),
-            rasterio.open(unfinished) as file,
-        ):  # GDAL hides the errors of its last write
-            for window in tiles(whole(values.shape), (BLOCK, STRIPE)):
-                written = file.read(1, window=RasterWindow.from_slices(*window))
-                if not np.array_equal(written, values[tuple(window)]):
-                    raise RasterioIOError('the file differs from what was written')
-        unfinished.replace(path)
+            warnings.simplefilter('ignore')  # about images without a georeference
+            with rasterio.open(file.name, 'w', 'GTiff', **options) as tiff:
+                if len(palette):
+                    tiff.write_colormap(1, {i: tuple(colour) for i, colour in enumerate(palette)})
+                for window, in_file in windows:
+                    tiff.write(values[tuple(window)], 1, window=in_file)
+            with rasterio.open(file.name) as tiff:  # GDAL hides the errors of its last write
+                for window, in_file in windows:
+                    if not np.array_equal(tiff.read(1, window=in_file), values[tuple(window)]):
+                        raise RasterioIOError('the file differs from what was written')
     except RasterioIOError as error:
         raise UserError(
             f'{path} cannot be written ({reason(error)}): make room on its disk'
         ) from None
-    finally:
-        unfinished.unlink(missing_ok=True)
-
-
-@contextmanager
-def _without_warnings() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter('ignore')  # about images without a georeference
-        yield
 
 
 def write_geojson(path: Path, objects: 'LargeDetections', georeference: Mapping[str, Any]) -> None:
@@ -106,23 +89,17 @@ def write_geojson(path: Path, objects: 'LargeDetections', georeference: Mapping[
 def _geometry(objects: 'LargeDetections', i: int, transform: Any) -> dict[str, Any]:
     require('rasterio')
     from rasterio import Affine, features
+    from rasterio.windows import Window as RasterWindow
+    from rasterio.windows import transform as transform_of_window
 
     transform = transform or Affine.identity()
     if objects.masks is None:
         left, top, right, bottom = map(float, objects.boxes[i])
         corners = (left, top), (right, top), (right, bottom), (left, bottom), (left, top)
-        return dict(
-            type='Polygon', coordinates=[[_moved(transform, *corner) for corner in corners]]
-        )
+        a, b, c, d, e, f, *_ = transform
+        ring = [(a * x + b * y + c, d * x + e * y + f) for x, y in corners]
+        return dict(type='Polygon', coordinates=[ring])
     window, mask = objects.masks[i]
-    x, y = _moved(transform, window.columns.start, window.rows.start)
-    in_window = Affine(transform.a, transform.b, x, transform.d, transform.e, y)
+    in_window = transform_of_window(RasterWindow.from_slices(*window), transform)
     outlines = features.shapes(mask.astype(np.uint8), mask, transform=in_window)
     return dict(type='MultiPolygon', coordinates=[shape['coordinates'] for shape, _ in outlines])
-
-
-def _moved(transform: Any, x: float, y: float) -> tuple[float, float]:
-    return (
-        transform.a * x + transform.b * y + transform.c,
-        transform.d * x + transform.e * y + transform.f,
-    )

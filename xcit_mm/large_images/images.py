@@ -159,7 +159,7 @@ def open_image(image: str | Path | np.ndarray, read: Callable[[str], np.ndarray]
         return ImageSource(image, 'the array')
     path = Path(image).expanduser()
     suffix = path.suffix.lower()
-    if suffix not in (*SLIDES, *RASTERS, *ARRAYS):
+    if is_url(str(image)) or suffix not in (*SLIDES, *RASTERS, *ARRAYS):
         pixels = read(str(image))
         return ImageSource(pixels, str(image), None if is_url(str(image)) else path)
     try:

@@ -37,8 +37,6 @@ class LazyMap:
         bands: The bands of rows that divide the image among the processes.
     """
 
-    ndim = 4
-
     def __init__(
         self,
         channels: int,
@@ -71,9 +69,6 @@ class LazyMap:
     def dim(self) -> int:
         return 4
 
-    def numel(self) -> int:
-        return self.shape.numel()
-
     def new_zeros(self, *size: int) -> Tensor:
         return torch.zeros(*size, dtype=self.dtype, device=self.device)
 
@@ -86,8 +81,14 @@ class LazyMap:
     def __sub__(self, other: 'Tensor | LazyMap | float') -> 'LazyMap':
         return torch.sub(self, other)
 
+    def __rsub__(self, other: 'Tensor | float') -> 'LazyMap':
+        return torch.rsub(self, other)
+
     def __truediv__(self, other: 'Tensor | LazyMap | float') -> 'LazyMap':
         return torch.div(self, other)
+
+    def __neg__(self) -> 'LazyMap':
+        return torch.neg(self)
 
     def __getitem__(self, index: Any) -> 'LazyMap':
         raise _unknown('indexing')
@@ -95,6 +96,8 @@ class LazyMap:
     __radd__, __rmul__ = __add__, __mul__
 
     def __getattr__(self, name: str) -> Any:
+        if name == 'float':
+            return partial(_float, self)
         if name in POINTWISE:
             return partial(_pointwise, getattr(Tensor, name), self)
         if name.startswith('__'):  # protocols of Python that a map does not have
@@ -143,6 +146,22 @@ def _derived(x: LazyMap, channels: int, size: Size, read: Callable[[Window], Ten
     return LazyMap(channels, size, x, x.bands, read)
 
 
+def _float(x: LazyMap) -> LazyMap:
+    like = torch.empty(0, dtype=torch.float32, device=x.device)
+    return LazyMap(x.shape[1], x.shape[2:], like, x.bands, lambda window: x.read(window).float())
+
+
+def _batch_norm(
+    x, running_mean, running_var, weight=None, bias=None, training=False, momentum=0.1, eps=1e-5
+) -> LazyMap:
+    if training:
+        raise _unknown('batch_norm in training')
+    parameters = running_mean, running_var, weight, bias, False, momentum, eps
+    return _derived(
+        x, x.shape[1], x.shape[2:], lambda window: F.batch_norm(x.read(window), *parameters)
+    )
+
+
 def _pointwise(func: Callable, *args: Any, **kwargs: Any) -> LazyMap:
     """Apply a function to each pixel of lazy maps of the same size and of one-pixel tensors."""
     maps = [arg for arg in args if isinstance(arg, LazyMap)]
@@ -150,7 +169,7 @@ def _pointwise(func: Callable, *args: Any, **kwargs: Any) -> LazyMap:
     kwargs.pop('inplace', None)  # other maps may read the same window
     for arg in args:
         size = arg.shape[2:] if isinstance(arg, LazyMap) else (1, 1)
-        if isinstance(arg, Tensor) and arg.ndim > 2 and tuple(arg.shape[-2:]) != (1, 1):
+        if isinstance(arg, Tensor) and arg.ndim and tuple(arg.shape[-2:]) != (1, 1):
             raise _unknown(f'{func.__name__} with a tensor of shape {tuple(arg.shape)}')
         if isinstance(arg, LazyMap) and size != x.shape[2:]:
             raise _unknown(f'{func.__name__} of two sizes')
@@ -174,6 +193,8 @@ def _cat(tensors: Sequence[LazyMap], dim: int = 0) -> LazyMap:
 
 def _conv2d(x, weight, bias=None, stride=1, padding=0, dilation=1, groups=1) -> LazyMap:
     if padding == 'same':
+        if any(k % 2 == 0 for k in weight.shape[2:]):
+            raise _unknown("conv2d with padding='same' and an even kernel")
         padding = [d * (k - 1) // 2 for d, k in zip(_pair(dilation), weight.shape[2:], strict=True)]
     geometry = weight.shape[2:], stride, padding, dilation
 
@@ -335,7 +356,7 @@ def _adaptive_avg_pool2d(x: LazyMap, output_size: int | Size) -> LazyMap:
         A, B = (pool[:, span] for pool, span in zip(pools, window, strict=True))
         sums += A @ x.read(window)[0].double().cpu() @ B.mT
     area = pools[0].sum(1)[:, None] * pools[1].sum(1)
-    means = (x.bands.total(sums) / area).to(x.dtype)[None].to(x.device)
+    means = (x.bands.sum(sums) / area).to(x.dtype)[None].to(x.device)
     return _derived(x, x.shape[1], outs, lambda window: means[(..., *window)].clone())
 
 
@@ -352,12 +373,13 @@ def _pair(value: Any) -> tuple:
 
 # The names of PyTorch's functions. Functions that act on each pixel by itself need no halo.
 POINTWISE = {
-    *('add', 'sub', 'mul', 'div', 'exp', 'clamp', 'sigmoid', 'tanh', 'batch_norm'),
+    *('add', 'sub', 'rsub', 'mul', 'div', 'neg', 'exp', 'clamp', 'sigmoid', 'tanh'),
     *('relu', 'relu6', 'leaky_relu', 'gelu', 'silu', 'hardswish', 'hardsigmoid'),
-    *('dropout', 'dropout2d', 'float'),
+    *('dropout', 'dropout2d'),
 }
 FUNCTIONS = {
     'adaptive_avg_pool2d': _adaptive_avg_pool2d,
+    'batch_norm': _batch_norm,
     'cat': _cat,
     'conv2d': _conv2d,
     'conv_transpose2d': _conv_transpose2d,

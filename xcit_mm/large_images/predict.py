@@ -2,33 +2,31 @@
 
 import hashlib
 import math
-import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from mmengine.dist import get_world_size
 
 from ..device import release_memory
 from ..errors import ArgumentError, UserError
-from .backbone import Passes, grid_size, require_streamable
 from .bands import Bands
 from .detection import Objects, detect, require_detector
-from .images import ImageSource, open_image, overview
-from .memory import free_memory
+from .images import open_image, overview
 from .normalisation import NormalisedImage
+from .passes import Passes
 from .progress import Progress, silent
 from .results import PICTURE_SIDE, LargeDetections, LargeSegmentation
 from .segmentation import label, require_segmentor
-from .sliced import Slices, detect_slices, label_slices
+from .sliced import detect_slices, label_slices, slices_of
 from .store import TokenStore
-from .workspace import Workspace, is_begun
+from .streamable import require_streamable
+from .workspace import GIB, Workspace, open_workspace
 
 if TYPE_CHECKING:
     from ..inference.model import Model
-
-GIB = 2**30
 
 
 @dataclass(frozen=True)
@@ -52,22 +50,19 @@ def predict_large(
 ) -> LargeSegmentation | LargeDetections | None:
     """Predict an image; see :meth:`xcit_mm.inference.model.Model.predict_large`."""
     check_options(model, options)
-    source = open_image(image, model.read)
-    pixels = NormalisedImage(source, model)
+    pixels = NormalisedImage(open_image(image, model.read), model)
     for note in pixels.notes:
         progress.report(note)
-    size = source.shape[:2]
     predict = _streamed if options.sliced is None else _sliced
-    result, workspace = predict(model, source, pixels, options, progress)
+    result, workspace = predict(model, pixels, options, progress)
     if result is None:
         return None
-    picture = overview(size, pixels.pixels, PICTURE_SIDE)
+    picture = overview(pixels.size, pixels.pixels, PICTURE_SIDE)
     if pixels.bands is not None:
         picture = pixels.bands.picture(picture)
-    about = model.classes, model.palette, source.georeference, workspace
-    if isinstance(result, Objects):
-        return LargeDetections(size, picture, *result, *about)
-    return LargeSegmentation(size, picture, *result, *about)
+    georeference = pixels.source.georeference
+    about = pixels.size, picture, model.classes, model.palette, georeference, workspace
+    return (LargeDetections if isinstance(result, Objects) else LargeSegmentation)(*about, *result)
 
 
 def check_options(model: 'Model', options: LargeOptions) -> None:
@@ -81,7 +76,9 @@ def check_options(model: 'Model', options: LargeOptions) -> None:
         require = require_detector if model.task == 'detection' else require_segmentor
         require(model.module)
     elif options.statistics_window is not None or options.with_scores:
-        raise ArgumentError('slices have no statistics window and no scores: leave out one of them')
+        raise ArgumentError('--sliced cannot be combined with --statistics-window or --scores')
+    elif get_world_size() > 1:
+        raise UserError('slices are predicted by a single process: leave out torchrun')
     if options.statistics_window is not None and options.statistics_window < 1:
         raise ArgumentError(
             f'statistics_window={options.statistics_window!r} is not a positive number of pixels'
@@ -89,25 +86,27 @@ def check_options(model: 'Model', options: LargeOptions) -> None:
 
 
 def _streamed(
-    model: 'Model',
-    source: ImageSource,
-    pixels: NormalisedImage,
-    options: LargeOptions,
-    progress: Progress,
+    model: 'Model', pixels: NormalisedImage, options: LargeOptions, progress: Progress
 ) -> tuple[Objects | tuple | None, Workspace]:
     """Predict an image that the backbone sees as a whole; None on all but the first process."""
-    backbone, size = model.module.backbone, source.shape[:2]
-    bands = Bands(grid_size(backbone, pixels.shape)[0])
-    passes = Passes(
-        backbone, pixels, Workspace(), bands, statistics_window=options.statistics_window
-    )
-    needed = passes.bytes_needed
+    size, dtype = pixels.size, _label_dtype(model)
+    passes = Passes(model.module.backbone, pixels, statistics_window=options.statistics_window)
+    bands, needed = passes.bands, passes.bytes_needed
     if model.task == 'segmentation':
-        needed += math.prod(size) * (_label_dtype(model).itemsize + options.with_scores)
-    settings = [passes.tile, str(passes.dtype), passes.statistics_window]
-    workspace = _workspace(
-        needed, passes.bytes_of_tile, bands, model, source, settings, options, progress
+        needed += math.prod(size) * (dtype.itemsize + options.with_scores)
+
+    def identity() -> dict[str, Any]:
+        settings = [passes.tile, str(passes.dtype), passes.statistics_window, options.with_scores]
+        described = dict(model=_fingerprint(model), settings=[*settings, pixels.is_bgr])
+        return dict(image=pixels.source.identity(), **described)
+
+    folder = options.store and Path(options.store, bands.part)
+    workspace = open_workspace(
+        needed, passes.bytes_of_tile, bands, options.memory, folder, identity
     )
+    if workspace.folder is not None and bands.rank == 0:
+        begun = f'; {workspace.finished} passes are finished' if workspace.finished else ''
+        progress.report(f'{needed / bands.count / GIB:.2f} GiB are kept in {folder}{begun}')
     passes.workspace = workspace
     release_memory()
     try:
@@ -115,14 +114,13 @@ def _streamed(
         if model.task == 'detection':
             result = detect(model.module, passes, size, options.score_thr, progress)
         else:
-            dtype = _label_dtype(model)
             stores = label(model.module, passes, size, dtype, options.with_scores, progress)
             arrays = _collected(bands, stores, size, workspace)
-            result = arrays and (arrays[0], arrays[1] if options.with_scores else None)
+            result = arrays and (*arrays, None)[:2]
     except BaseException:
         workspace.release()
         raise
-    bands.wait()
+    bands.barrier()
     if result is None:
         workspace.remove()
     return result, workspace
@@ -145,26 +143,19 @@ def _collected(
 
 
 def _sliced(
-    model: 'Model',
-    source: ImageSource,
-    pixels: NormalisedImage,
-    options: LargeOptions,
-    progress: Progress,
+    model: 'Model', pixels: NormalisedImage, options: LargeOptions, progress: Progress
 ) -> tuple[Objects | tuple, Workspace]:
     """Predict an image slice by slice."""
-    size = source.shape[:2]
-    slices = Slices(size, options.sliced, options.overlap)
-    bands = Bands(size[0])
-    if bands.count > 1:
-        raise UserError('slices are predicted by a single process: leave out torchrun')
+    slices = slices_of(pixels.size, options.sliced, options.overlap)
     progress.expect(1)
     if model.task == 'detection':
         return detect_slices(model, pixels, slices, options.score_thr, progress), Workspace()
-    dtype, settings = _label_dtype(model), [options.sliced, options.overlap]
-    needed = math.prod(size) * dtype.itemsize
-    workspace = _workspace(needed, 0, bands, model, source, settings, options, progress)
+    (height, width), dtype = pixels.size, _label_dtype(model)
+    bands, needed = Bands(height), height * width * dtype.itemsize
+    folder = options.store and Path(options.store, bands.part)
+    workspace = open_workspace(needed, 0, bands, options.memory, folder)
     try:
-        labels = workspace.store('labels', slice(0, size[0]), (size[1], 1), dtype)
+        labels = workspace.store('labels', slice(0, height), (width, 1), dtype)
         label_slices(model, pixels, slices, labels, progress)
     except BaseException:
         workspace.release()
@@ -176,42 +167,6 @@ def _label_dtype(model: 'Model') -> torch.dtype:
     return torch.uint8 if len(model.classes) <= 256 else torch.int16
 
 
-def _workspace(
-    needed: int,
-    for_tile: int,
-    bands: Bands,
-    model: 'Model',
-    source: ImageSource,
-    settings: list,
-    options: LargeOptions,
-    progress: Progress,
-) -> Workspace:
-    """Return a workspace in memory if the tokens fit, otherwise in the folder of the options.
-
-    ``needed`` is the number of bytes of the tokens of all processes, and ``for_tile`` that of the
-    tensors of a tile, which are always in memory.
-    """
-    own = -(-needed // bands.count)
-    limit = options.memory
-    if limit is None:
-        limit = free_memory() // 2 // int(os.environ.get('LOCAL_WORLD_SIZE', '1'))
-    folder = options.store and Path(options.store, f'part_{bands.rank + 1}_of_{bands.count}')
-    if bands.lowest(own + for_tile <= limit and not (folder and is_begun(folder))):
-        return Workspace()
-    if folder is None:
-        raise ArgumentError(
-            f'the tokens need {own / GIB:.2f} GiB and a tile needs {for_tile / GIB:.2f} GiB, but '
-            f'the limit is {limit / GIB:.2f} GiB: name a folder for the tokens with store=DIR'
-        )
-    identity = dict(image=source.identity(), model=_fingerprint(model), settings=settings)
-    workspace = Workspace(folder, identity)
-    workspace.require_space(own)
-    if bands.rank == 0:
-        begun = f'; {workspace.finished} passes are finished' if workspace.finished else ''
-        progress.report(f'{own / GIB:.2f} GiB of tokens are kept in {folder}{begun}')
-    return workspace
-
-
 def _fingerprint(model: 'Model') -> str:
     """Return a digest of what determines a prediction: weights, buffers, layers and settings."""
     module = model.module
@@ -221,6 +176,7 @@ def _fingerprint(model: 'Model') -> str:
         module.test_cfg,
         module.backbone.out_indices,
         getattr(module, 'align_corners', None),
+        getattr(getattr(module, 'decode_head', None), 'threshold', None),
         model.bands and vars(model.bands),
     )
     digest.update(repr(settings).encode())

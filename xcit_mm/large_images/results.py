@@ -1,5 +1,6 @@
 """Hold the predictions for an image that does not fit into memory."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,24 +13,21 @@ from pycocotools import mask as coco_mask
 from ..predictions.drawing import Colour, draw_objects, draw_regions
 from ..predictions.results import coco_annotations
 from .georeference import write_geojson, write_tiff
-from .images import overview
+from .images import TILE, overview
 from .windows import Window, tiles, whole
 from .workspace import Workspace
 
 PICTURE_SIDE = 4096  # pixels of the longer side of a picture
-STRIPE = 2048, 2**16  # pixels whose labels are counted at a time
 MAX_TEXTS = 300  # number of objects in a picture above which texts would hide them
 
 
 @dataclass(frozen=True)
-class LargeSegmentation:
-    """The class of each pixel of an image of H x W pixels.
+class LargePrediction:
+    """What is predicted for an image of H x W pixels.
 
     Attributes:
         size: (H, W).
         picture: The image, reduced to at most 4,096 pixels; RGB, uint8.
-        labels: (H, W), indices into ``classes``; an array, or a memory map of a file in the store.
-        scores: (H, W) uint8, the probability of each label (255 is 1); None unless requested.
         classes: Names of the classes.
         palette: A colour for each class.
         georeference: ``crs`` and ``transform`` of a GeoTIFF, or {}.
@@ -38,17 +36,28 @@ class LargeSegmentation:
 
     size: tuple[int, int]
     picture: np.ndarray
-    labels: np.ndarray
-    scores: np.ndarray | None
     classes: tuple[str, ...]
     palette: tuple[Colour, ...]
     georeference: Mapping[str, Any]
     workspace: Workspace
 
+
+@dataclass(frozen=True)
+class LargeSegmentation(LargePrediction):
+    """The class of each pixel of an image; see also :class:`LargePrediction`.
+
+    Attributes:
+        labels: (H, W), indices into ``classes``; an array, or a memory map of a file in the store.
+        scores: (H, W) uint8, the probability of each label (255 is 1); None unless requested.
+    """
+
+    labels: np.ndarray
+    scores: np.ndarray | None
+
     def shares(self) -> dict[int, float]:
         """Return the share (0..1) of each class that occurs in the image, the largest first."""
         counts = np.zeros(len(self.classes), np.int64)
-        for window in tiles(whole(self.size), STRIPE):
+        for window in tiles(whole(self.size), TILE):
             counts += np.bincount(self.labels[tuple(window)].ravel(), minlength=len(counts))
         order = np.argsort(-counts, kind='stable')
         return {int(i): counts[i] / counts.sum() for i in order if counts[i]}
@@ -76,33 +85,21 @@ class LargeSegmentation:
 
 
 @dataclass(frozen=True)
-class LargeDetections:
-    """The n objects of an image of H x W pixels, sorted by decreasing score.
+class LargeDetections(LargePrediction):
+    """The n objects of an image, sorted by decreasing score; see also :class:`LargePrediction`.
 
     Attributes:
-        size: (H, W).
-        picture: The image, reduced to at most 4,096 pixels; RGB, uint8.
         boxes: (n, 4); left, top, right and bottom in pixels of the image.
         scores: (n,), 0..1.
         labels: (n,), indices into ``classes``.
         masks: For each object, a :class:`~.windows.Window` of the image and the mask (h, w) in
             that window, bool; None for a model without masks.
-        classes: Names of the classes.
-        palette: A colour for each class.
-        georeference: ``crs`` and ``transform`` of a GeoTIFF, or {}.
-        workspace: The store; ``workspace.remove()`` deletes its files.
     """
 
-    size: tuple[int, int]
-    picture: np.ndarray
     boxes: np.ndarray
     scores: np.ndarray
     labels: np.ndarray
     masks: list[tuple[Window, np.ndarray]] | None
-    classes: tuple[str, ...]
-    palette: tuple[Colour, ...]
-    georeference: Mapping[str, Any]
-    workspace: Workspace
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -131,8 +128,14 @@ class LargeDetections:
         target[small[: target.shape[0], : target.shape[1]] > 0] = i + 1
 
     def to_coco(self, image_id: int) -> list[dict[str, Any]]:
-        """Return the objects as annotations in the COCO format, without ``id``."""
-        masks = self.masks and (run_lengths(*mask, self.size) for mask in self.masks)
+        """Return the objects as annotations in the COCO format, without ``id``.
+
+        Its masks count pixels in 32 bits. Objects of larger images have boxes only.
+        """
+        masks = self.masks
+        if masks is not None:
+            fits = math.prod(self.size) < 2**32
+            masks = (run_lengths(*mask, self.size) for mask in masks) if fits else None
         return coco_annotations(self, image_id, masks)
 
     def save(self, folder: Path, name: str) -> dict[str, str]:

@@ -7,8 +7,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from ..errors import UserError
-from .backbone import Passes
+from .passes import Passes
 from .progress import Progress, silent
+from .pyramid import Pyramid
 from .store import TokenStore
 from .windows import Window, tiles
 
@@ -36,8 +37,8 @@ def require_segmentor(model: nn.Module) -> None:
     if not has_plain_head(model):
         kind = type(getattr(model, 'decode_head', model)).__name__
         raise UserError(
-            f'the model cannot be streamed: what a {kind} reads of its maps is not known; use '
-            '--sliced'
+            f'the model cannot be streamed: which pixels of its maps {kind} reads is not known; '
+            'use --sliced'
         )
 
 
@@ -57,7 +58,7 @@ def label(
 
     Args:
         model: A segmentor of mmseg that :func:`require_segmentor` accepts.
-        passes: The passes, after :meth:`.backbone.Passes.run`.
+        passes: The passes, after :meth:`.Passes.run`.
         size: (H, W) of the image.
         dtype: The dtype of the labels, uint8 or int16.
         with_scores: Whether to return the probabilities of the labels as well.
@@ -67,8 +68,8 @@ def label(
         Stores with the rows of this process, ``bands.share(H)``: the labels (rows, W, 1) and, with
         ``with_scores``, the scores in uint8.
     """
-    levels = passes.levels()
-    maps = model.neck(levels) if model.with_neck else levels
+    pyramid = Pyramid(passes)
+    maps = model.neck(pyramid.maps) if model.with_neck else pyramid.maps
     head, classes = model.decode_head, model.out_channels
     bilinear = dict(mode='bilinear', align_corners=model.align_corners)
     scores = F.interpolate(head(maps), size=size, **bilinear)
@@ -80,9 +81,7 @@ def label(
     stores = [workspace.store(k, rows, (size[1], 1), v, done > 0) for k, v in made.items()]
     side = max(32, min(MAX_TILE, math.isqrt(MAX_SCORES // classes) // 32 * 32))
     of_rows = list(tiles(Window(rows, slice(0, size[1])), (side, size[1])))
-    if bands.count > 1:
-        read = [passes.rows_read(lambda w=w: scores.read(w)) for w in (of_rows[0], of_rows[-1])]
-        passes.borrow(slice(min(r.start for r in read), max(r.stop for r in read)))
+    pyramid.borrow_for(scores.read, of_rows)
     progress.expect(len(of_rows) - done)
     for number, row in enumerate(of_rows):
         if number < done:

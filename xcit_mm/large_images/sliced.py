@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 MAX_SHARED = 0.5
 
 
-class Slices:
-    """Windows of one size that cover an image.
+def slices_of(size: tuple[int, int], side: int, overlap: int) -> list[tuple[Window, Window]]:
+    """Return the slices of an image, and the middle of each, which no other slice sees better.
 
     Args:
         size: (H, W) of the image.
@@ -39,20 +39,14 @@ class Slices:
     Raises:
         ArgumentError: If a slice is too small, or the overlap is not smaller than a slice.
     """
-
-    def __init__(self, size: tuple[int, int], side: int, overlap: int) -> None:
-        if side < 32 or not 0 <= overlap < side:
-            raise ArgumentError(
-                f'slices of {side} pixels with an overlap of {overlap} are not possible: slices '
-                'need 32 pixels or more, and the overlap has to be smaller'
-            )
-        self._axes = [_spans(n, side, overlap) for n in size]
-
-    @property
-    def windows(self) -> list[tuple[Window, Window]]:
-        """The slices, and the middle part of each, which no other slice sees better."""
-        rows, columns = (list(zip(spans, _middles(spans), strict=True)) for spans in self._axes)
-        return [(Window(r, c), Window(mr, mc)) for r, mr in rows for c, mc in columns]
+    if side < 32 or not 0 <= overlap < side:
+        raise ArgumentError(
+            f'slices of {side} pixels with an overlap of {overlap} are not possible: slices '
+            'need 32 pixels or more, and the overlap has to be smaller'
+        )
+    axes = [_spans(n, side, overlap) for n in size]
+    rows, columns = (list(zip(spans, _middles(spans), strict=True)) for spans in axes)
+    return [(Window(r, c), Window(mr, mc)) for r, mr in rows for c, mc in columns]
 
 
 def _spans(n: int, side: int, overlap: int) -> list[slice]:
@@ -72,13 +66,13 @@ def _middles(spans: list[slice]) -> list[slice]:
 def label_slices(
     model: 'Model',
     pixels: NormalisedImage,
-    slices: Slices,
+    slices: list[tuple[Window, Window]],
     labels: TokenStore,
     progress: Progress,
 ) -> None:
     """Label each slice by itself; the middle part of a slice determines the labels there."""
     at_own_size = _at_own_size(model)
-    for window, middle in progress(slices.windows, 'slices'):
+    for window, middle in progress(slices, 'slices'):
         predicted = at_own_size.predict(pixels.pixels(window)).labels
         part = predicted[tuple(middle.within(window))]
         labels.write(middle, torch.from_numpy(np.ascontiguousarray(part))[..., None])
@@ -87,14 +81,14 @@ def label_slices(
 def detect_slices(
     model: 'Model',
     pixels: NormalisedImage,
-    slices: Slices,
+    slices: list[tuple[Window, Window]],
     score_thr: float,
     progress: Progress,
 ) -> Objects:
     """Detect the objects of each slice by itself, and drop the duplicates."""
     at_own_size = _at_own_size(model)
     boxes, scores, labels, sources, masks = [], [], [], [], []
-    for number, (window, _) in enumerate(progress(slices.windows, 'slices')):
+    for number, (window, _) in enumerate(progress(slices, 'slices')):
         found = at_own_size.predict(pixels.pixels(window)).above(score_thr)
         corner = window.columns.start, window.rows.start
         boxes.append(found.boxes + np.array(corner * 2, np.float32))
@@ -103,7 +97,7 @@ def detect_slices(
         sources.append(np.full(len(found), number))
         masks += _cut(found, window)
     arrays = [np.concatenate(parts) for parts in (boxes, scores, labels, sources)]
-    kept = _without_doubles(*arrays)
+    kept = _without_duplicates(*arrays)
     boxes, scores, labels, _ = (array[kept] for array in arrays)
     return Objects(boxes, scores, labels, [masks[i] for i in kept] if masks else None)
 
@@ -119,32 +113,26 @@ def _cut(found: 'Detections', window: Window) -> list[tuple[Window, np.ndarray]]
         return []
     cut = []
     for box, mask in zip(found.boxes, found.masks, strict=True):
-        left, top = np.floor(box[:2]).astype(int) - 1
-        right, bottom = np.ceil(box[2:]).astype(int) + 1
-        inner = Window(slice(int(top), int(bottom)), slice(int(left), int(right)))
-        inner = inner.grown(0, mask.shape)
+        inner = Window.around(box.tolist(), mask.shape)
         outer = Window(*(shifted(s, w.start) for s, w in zip(inner, window, strict=True)))
         cut.append((outer, mask[tuple(inner)].copy()))
     return cut
 
 
-def _without_doubles(
+def _without_duplicates(
     boxes: np.ndarray, scores: np.ndarray, labels: np.ndarray, sources: np.ndarray
 ) -> np.ndarray:
     """Return the indices of the boxes that are kept, by decreasing score."""
-    if len(set(labels.tolist())) > 1:  # class by class, because all pairs are compared
-        parts = [np.flatnonzero(labels == i) for i in set(labels.tolist())]
-        kept = [p[_without_doubles(boxes[p], scores[p], labels[p], sources[p])] for p in parts]
-        kept = np.concatenate(kept)
-        return kept[np.argsort(-scores[kept], kind='stable')]
-    left = np.argsort(-scores, kind='stable')
     areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
-    kept = []
-    while len(left):
-        best, left = left[0], left[1:]
-        kept.append(best)
-        corners = np.maximum(boxes[left, :2], boxes[best, :2])
-        sides = np.minimum(boxes[left, 2:], boxes[best, 2:]) - corners
-        shared = sides.clip(0).prod(1) > MAX_SHARED * np.minimum(areas[left], areas[best])
-        left = left[~(shared & (sources[left] != sources[best]))]
-    return np.array(kept, int)
+    order, kept = np.argsort(-scores, kind='stable'), []
+    for label in np.unique(labels):
+        left = order[labels[order] == label]
+        while len(left):
+            best, left = left[0], left[1:]
+            kept.append(best)
+            corners = np.maximum(boxes[left, :2], boxes[best, :2])
+            sides = np.minimum(boxes[left, 2:], boxes[best, 2:]) - corners
+            shared = sides.clip(0).prod(1) > MAX_SHARED * np.minimum(areas[left], areas[best])
+            left = left[~(shared & (sources[left] != sources[best]))]
+    kept = np.array(kept, int)
+    return kept[np.argsort(-scores[kept], kind='stable')]

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..errors import UserError
 from .windows import Window, length, overlap, shifted
 
 
@@ -56,7 +57,10 @@ class TokenStore:
         parts.sort(key=lambda part: part[0])
         tokens = [part for _, part in parts]
         if sum(map(len, tokens)) != length(window.rows):
-            raise IndexError(f'rows {window.rows} are not all in {self.rows} or borrowed')
+            raise UserError(
+                f'the model reads rows {window.rows.start} to {window.rows.stop} of the tokens, '
+                'which are too far from those of this process: start fewer processes'
+            )
         return torch.cat(tokens) if len(tokens) > 1 else tokens[0].clone()
 
     def write(self, window: Window, tokens: Tensor) -> None:

@@ -1,21 +1,17 @@
 """Compute the four maps of a backbone for an image of any size."""
 
 import math
-import shutil
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import distributed
 
-from ..errors import ArgumentError
 from ..models import XCiT
-from .backbone import Image, Passes, grid_size, require_streamable
-from .bands import Bands
 from .lazy_maps import LazyMap
-from .memory import free_memory
+from .passes import Image, Passes
+from .pyramid import Pyramid
 from .windows import Window, tiles
-from .workspace import Workspace
+from .workspace import open_workspace
 
 LEVEL_TILE = 1024  # pixels of the image whose part of a map is written at a time
 
@@ -27,12 +23,11 @@ def stream(
     rows: int | None = None,
     memory: int | None = None,
     store: str | Path | None = None,
-    group: distributed.ProcessGroup | None = None,
 ) -> list[np.ndarray]:
     """Compute the maps of a backbone for an image that does not fit into memory as a whole.
 
     The maps equal ``backbone(image[None])`` up to rounding. Each layer is computed tile by tile,
-    and its attention sees the whole image (see :class:`xcit_mm.large_images.backbone.Passes`). If
+    and its attention sees the whole image (see :class:`xcit_mm.large_images.passes.Passes`). If
     ``torch.distributed`` is initialised, each process computes a band of rows of the image.
 
     Args:
@@ -41,10 +36,9 @@ def stream(
             ``shape`` whose windows ``image[:, top:bottom, left:right]`` are such arrays.
         rows: Height of the tiles in tokens; the tiles are then as wide as the image. Default:
             tiles of about 16,000 tokens.
-        memory: Bytes that tokens and maps may take in memory. If they need more, they are stored
-            in files in ``store``. Default: half of the free memory.
+        memory: Bytes that the tokens, the maps and a tile may take in memory. If they need more,
+            tokens and maps are stored in files in ``store``. Default: half of the free memory.
         store: A folder for these files. At the end, it holds the maps.
-        group: The group of processes that share the image. Default: all processes.
 
     Returns:
         The maps at strides 4, 8, 16 and 32 (without those below ``start_level``), each (C, H_i,
@@ -56,29 +50,20 @@ def stream(
         ValueError: If the backbone cannot be streamed, or an argument is invalid.
         UserError: If ``memory`` is too small and ``store`` is None, or if the disk is too small.
     """
-    require_streamable(backbone)
-    bands = Bands(grid_size(backbone, image.shape)[0], group)
-    passes = Passes(backbone, image, Workspace(), bands, rows)
+    passes = Passes(backbone, image, rows)
     dtype = torch.float32 if passes.dtype == torch.bfloat16 else passes.dtype
-    needed = passes.bytes_needed + sum(map(math.prod, passes.level_shapes)) * dtype.itemsize
-    if bands.lowest(needed <= (free_memory() // 2 if memory is None else memory)):
-        store = None
-    elif store is None:
-        raise ArgumentError(
-            f'the tokens and maps need {needed / 2**30:.1f} GiB, more than memory={memory}: name a '
-            'folder for them with store=DIR'
-        )
-    else:
-        store = Path(store, f'band_{bands.rank}_of_{bands.count}')
-        shutil.rmtree(store / 'tokens', ignore_errors=True)  # left by a call that was killed
-        passes.workspace = Workspace(store / 'tokens')
-        passes.workspace.require_space(needed)
-    passes.run()
-    maps = [
-        _written(level, 4 * 2**i, dtype, store and store / f'map_{i}.npy')
-        for i, level in enumerate(passes.levels(), start=backbone.start_level)
-    ]
-    passes.workspace.remove()
+    needed = passes.bytes_needed + sum(map(math.prod, passes.map_shapes)) * dtype.itemsize
+    folder = store and Path(store, passes.bands.part)
+    tokens = folder and folder / 'tokens'
+    workspace = open_workspace(needed, passes.bytes_of_tile, passes.bands, memory, tokens)
+    passes.workspace, maps = workspace, []
+    try:
+        passes.run()
+        for level, (_, stride, *_) in zip(Pyramid(passes).maps, backbone.levels, strict=True):
+            path = folder / f'stride_{stride}.npy' if workspace.folder else None
+            maps.append(_written(level, stride, dtype, path))
+    finally:
+        workspace.remove()
     return maps
 
 

@@ -6,7 +6,7 @@ along the same paths. The outputs are therefore those of a single process, and t
 processes add up to the gradients of a single process.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -23,7 +23,8 @@ from ..models.plain import has_plain_layers
 from ..ops.recompute import recompute
 from ..ops.tracing import computed_dtype, without_autocast
 from ..ops.xca import mixing, with_moments
-from .backbone import require_known_reach
+from .moments import from_sums, to_sums
+from .streamable import require_known_reach
 
 MULTIPLE = 32  # pixels; so that no pooling window crosses a border of a band
 
@@ -60,15 +61,14 @@ def shared_images(backbone: XCiT, group: dist.ProcessGroup | None = None) -> Ite
 def forward_band(backbone: XCiT, image: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, ...]:
     """Compute the rows of the maps that belong to a band of images; see :func:`shared_images`."""
     b, processes = backbone, _Processes(group)
-    backbone.check_size(image.shape)
-    patch = b.patch_size
-    heights = processes.everyones(image.shape[2])
+    heights = processes.gather(image.shape[2])
+    b.check_size((*image.shape[:2], min(heights), image.shape[3]))  # of all: none may go on alone
     if any(height % MULTIPLE for height in heights[:-1]):
         raise ArgumentError(
             f'bands of {heights} rows cannot share an image: all but the last need a multiple of '
             f'{MULTIPLE} rows'
         )
-    rows = [-(-height // patch) for height in heights]
+    rows = [-(-height // b.patch_size) for height in heights]
     first = sum(rows[: processes.rank])
     x = _stack(b.patch_embed.proj, image.contiguous(memory_format=torch.channels_last), processes)
     H, W = x.shape[2:]
@@ -83,13 +83,12 @@ def forward_band(backbone: XCiT, image: Tensor, group: dist.ProcessGroup) -> tup
             x = _block(*arguments)
         if i in b.out_indices[b.start_level :]:
             maps.append(tokens_to_map(x, H, W))
-    levels = (b.fpn1, b.fpn2, b.fpn3, b.fpn4)[b.start_level :]
-    outputs = zip(levels, b.out_norms, maps, strict=True)
-    return tuple(norm(_stack(level, x, processes)) for level, norm, x in outputs)
+    levels = zip(b.levels, maps, strict=True)
+    return tuple(norm(_stack(resize, x, processes)) for (_, _, resize, norm), x in levels)
 
 
 def _block(block: XCABlock, x: Tensor, H: int, W: int, processes: '_Processes') -> Tensor:
-    keep = processes.survivors(block.drop_path, x)
+    keep = processes.drop_path_factors(block.drop_path, x)
     x = x + keep() * block.gamma1 * _attention(block.attn, block.norm1(x), processes)
     x = x + keep() * block.gamma3 * _interaction(block.local_mp, block.norm3(x), H, W, processes)
     return x + keep() * block.gamma2 * block.mlp(block.norm2(x))
@@ -101,16 +100,8 @@ def _attention(attn: nn.Module, x: Tensor, processes: '_Processes') -> Tensor:
     x = x.to(computed_dtype(x))
     with without_autocast(x):
         x, G, s = with_moments(x)
-        n, s = x.shape[1], s.double()[:, None]  # (B, 1, C)
-        products = n * (G.double() + s.mT @ s)
-        sums = torch.cat((products, n * s, torch.full_like(s, n)), dim=1)  # (B, C + 2, C)
-        sums = processes.total(sums)
-        N = sums[:, -1:].detach()
-        products, s = sums[:, :-2] / N, sums[:, -2:-1] / N
-        G = (products - s.mT @ s).to(G.dtype)
-        parameters = attn.qkv.weight, attn.qkv.bias, attn.temperature
-        parameters = *parameters, attn.proj.weight, attn.proj.bias
-        M, m = mixing(G, s.squeeze(1), int(N[0, 0, 0]), *parameters)
+        all_G, s, N = from_sums(processes.sum(to_sums(G, s, x.shape[1])))
+        M, m = mixing(all_G.to(G.dtype), s, N, *attn.weights)
         return torch.baddbmm(m.to(x.dtype), x, M.mT.to(x.dtype))
 
 
@@ -148,19 +139,16 @@ def _batch_norm(norm: nn.BatchNorm2d, x: Tensor, processes: '_Processes') -> Ten
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     sums = wide.sum((0, 2, 3))
     number = sums.new_tensor([x.numel() // x.shape[1]])
-    sums, count = processes.total(torch.cat((sums, number))).split((len(sums), 1))
+    sums, count = processes.sum(torch.cat((sums, number))).split((len(sums), 1))
     count = count.detach()
     mean = sums / count
     centred = wide - mean[:, None, None]
-    variance = processes.total(centred.square().sum((0, 2, 3))) / count
+    variance = processes.sum(centred.square().sum((0, 2, 3))) / count
     with torch.no_grad():
         norm.num_batches_tracked += 1
-        momentum = norm.momentum
-        if momentum is None:
-            momentum = 1 / float(norm.num_batches_tracked)
-        norm.running_mean.lerp_(mean.to(norm.running_mean.dtype), momentum)
+        norm.running_mean.lerp_(mean.to(norm.running_mean.dtype), norm.momentum)
         unbiased = variance * (count / (count - 1))
-        norm.running_var.lerp_(unbiased.to(norm.running_var.dtype), momentum)
+        norm.running_var.lerp_(unbiased.to(norm.running_var.dtype), norm.momentum)
     factor = norm.weight * (variance + norm.eps).rsqrt()
     return (centred * factor[:, None, None] + norm.bias[:, None, None]).to(x.dtype)
 
@@ -179,46 +167,39 @@ class _Processes:
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.group = group
         self.rank, self.count = dist.get_rank(group), dist.get_world_size(group)
-        self.is_first, self.is_last = self.rank == 0, self.rank == self.count - 1
+        self.is_last = self.rank == self.count - 1
 
-    def everyones(self, number: int) -> list[int]:
+    def gather(self, number: int) -> list[int]:
         """Return the numbers of all processes."""
         numbers: list = [None] * self.count
         dist.all_gather_object(numbers, number, group=self.group)
         return numbers
 
-    def total(self, x: Tensor) -> Tensor:
+    def sum(self, x: Tensor) -> Tensor:
         """Return the sum of the tensors of all processes."""
         return _Sum.apply(x, self.group)
 
-    def survivors(self, drop_path: nn.Module, x: Tensor):
+    def drop_path_factors(self, drop_path: nn.Module, x: Tensor) -> Callable[[], Tensor | float]:
         """Return a function that draws the factor (B, 1, 1) of a branch, equal on all processes."""
         if not drop_path.training or not drop_path.p:
             return lambda: 1.0
         share = 1.0 - drop_path.p
 
         def draw() -> Tensor:
-            factor = x.new_empty(x.shape[0], 1, 1).bernoulli_(share)
-            if share > 0:
-                factor.div_(share)
+            factor = x.new_empty(x.shape[0], 1, 1).bernoulli_(share).div_(share)
             dist.broadcast(factor, dist.get_global_rank(self.group, 0), group=self.group)
             return factor
 
         return draw
 
-    def swap(self, up: Tensor | None, down: Tensor | None, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Send rows to the processes above and below, and return their rows, or zeros.
-
-        For None, no rows are sent in that direction.
-        """
-        above, below = (torch.zeros_like(like) for _ in range(2))
+    def swap(self, up: Tensor, down: Tensor) -> tuple[Tensor, Tensor]:
+        """Send rows to the processes above and below, and return their rows, or zeros."""
+        above, below = (up.new_zeros(up.shape) for _ in range(2))
         transfers = []
         for rows, received, rank in ((up, above, self.rank - 1), (down, below, self.rank + 1)):
             if 0 <= rank < self.count:
                 peer = dist.get_global_rank(self.group, rank)
-                if rows is not None:
-                    send = dist.P2POp(dist.isend, rows.contiguous(), peer, self.group)
-                    transfers.append(send)
+                transfers.append(dist.P2POp(dist.isend, rows.contiguous(), peer, self.group))
                 transfers.append(dist.P2POp(dist.irecv, received, peer, self.group))
         for transfer in dist.batch_isend_irecv(transfers) if transfers else ():
             transfer.wait()
@@ -237,9 +218,7 @@ class _Sum(Function):
 
     @staticmethod
     def backward(ctx, dx: Tensor) -> tuple[Tensor, None]:
-        dx = dx.contiguous().clone()
-        dist.all_reduce(dx, group=ctx.group)
-        return dx, None
+        return _Sum.apply(dx, ctx.group), None
 
 
 class _Halo(Function):
@@ -249,7 +228,7 @@ class _Halo(Function):
     def forward(ctx, x: Tensor, below: int, processes: _Processes) -> Tensor:
         ctx.below, ctx.processes = below, processes
         first, last = x[:, :, :1], x[:, :, -1:]
-        above, under = processes.swap(first, last, last.contiguous())
+        above, under = processes.swap(first, last)
         return torch.cat([above, x, under][: 2 + below], dim=2)
 
     @staticmethod
@@ -257,7 +236,7 @@ class _Halo(Function):
         below, processes = ctx.below, ctx.processes
         of_above = dx[:, :, :1].contiguous()
         of_under = dx[:, :, -1:].contiguous() if below else torch.zeros_like(of_above)
-        to_first, to_last = processes.swap(of_above, of_under, of_above)
+        to_first, to_last = processes.swap(of_above, of_under)
         end = dx.shape[2] - below
         dx = dx[:, :, 1:end].clone()
         dx[:, :, :1] += to_first

@@ -1,6 +1,7 @@
 """Define windows of images and maps, and the tiles that cover them."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 
@@ -13,6 +14,14 @@ class Window(NamedTuple):
     @property
     def size(self) -> tuple[int, int]:
         return tuple(length(span) for span in self)
+
+    @classmethod
+    def around(cls, box: Sequence[float], size: tuple[int, int]) -> 'Window':
+        """Return the window of an image (H, W) that holds a box and a pixel on each side of it."""
+        left, top, right, bottom = box
+        rows = slice(math.floor(top) - 1, math.ceil(bottom) + 1)
+        columns = slice(math.floor(left) - 1, math.ceil(right) + 1)
+        return cls(rows, columns).grown(0, size)
 
     def grown(self, margin: int, size: tuple[int, int]) -> 'Window':
         """Return the window with a margin on each side, clipped at the borders of a map."""

@@ -2,8 +2,9 @@
 
 import json
 import math
+import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,17 +14,54 @@ import torch
 from filelock import FileLock, Timeout
 from torch import Tensor
 
-from ..errors import UserError, reason
+from ..errors import ArgumentError, UserError, reason
 from ..files import require_no_links, require_writable, write_json, write_whole
+from .bands import Bands
+from .memory import free_memory
 from .store import TokenStore
 from .windows import length
 
 STATE, LOCK, VERSION = 'state.json', 'store.lock', 1
+GIB = 2**30
 
 
-def is_begun(folder: Path) -> bool:
-    """Return whether a folder holds a run that can continue."""
-    return (folder / STATE).exists()
+def open_workspace(
+    needed: int,
+    for_tile: int,
+    bands: Bands,
+    memory: int | None,
+    folder: Path | None,
+    identity: Callable[[], Mapping[str, Any]] | None = None,
+) -> 'Workspace':
+    """Return a workspace in memory if the tokens fit, otherwise in a folder.
+
+    Args:
+        needed: Bytes of the tokens of all processes.
+        for_tile: Bytes of the tensors of a tile, which are always in memory.
+        bands: The processes that share the image.
+        memory: Bytes that both may take in this process. Default: half of the free memory, divided
+            by the number of processes on this machine.
+        folder: The folder of this process, or None.
+        identity: See :class:`Workspace`. A run that has begun in the folder continues there.
+
+    Raises:
+        UserError: If the tokens do not fit and there is no folder, or if the folder or the free
+            space of its disk cannot be used.
+    """
+    own = -(-needed // bands.count)
+    neighbours = int(os.environ.get('LOCAL_WORLD_SIZE', '1'))  # set by torchrun
+    limit = free_memory() // 2 // neighbours if memory is None else memory
+    has_begun = folder is not None and identity is not None and (folder / STATE).exists()
+    if bands.min(own + for_tile <= limit and not has_begun):
+        return Workspace()
+    if folder is None:
+        raise ArgumentError(
+            f'the tokens need {own / GIB:.2f} GiB and a tile needs {for_tile / GIB:.2f} GiB, but '
+            f'the limit is {limit / GIB:.2f} GiB: name a folder for the tokens with store=DIR'
+        )
+    workspace = Workspace(folder, identity and identity())
+    workspace.require_space(own, neighbours)
+    return workspace
 
 
 class Workspace:
@@ -35,7 +73,7 @@ class Workspace:
     Args:
         folder: The folder, or None to keep everything in memory.
         identity: The values that have to be the same for a run to continue, by their names in
-            messages.
+            messages. Default: no run continues in this folder.
 
     Attributes:
         finished: The number of finished passes.
@@ -44,8 +82,10 @@ class Workspace:
         UserError: If the folder cannot be used, is in use, or belongs to a different run.
     """
 
-    def __init__(self, folder: Path | None = None, identity: Mapping[str, Any] = {}) -> None:
-        self.folder, self.finished = folder, 0
+    def __init__(
+        self, folder: Path | None = None, identity: Mapping[str, Any] | None = None
+    ) -> None:
+        self.folder, self.finished, self._identity = folder, 0, None
         if folder is None:
             return
         require_writable(folder)
@@ -57,6 +97,8 @@ class Workspace:
             raise UserError(
                 f'--store {folder} is used by another run: name another folder'
             ) from None
+        if identity is None:
+            return
         self._identity = json.loads(json.dumps(dict(identity, version=VERSION)))
         state = self._read_state()
         if state is None:
@@ -65,7 +107,7 @@ class Workspace:
         if different:
             self.release()
             raise UserError(
-                f'--store {folder} holds an unfinished run with a different '
+                f'--store {folder} holds an unfinished run that differs in its '
                 f'{" and ".join(different)}: repeat that run, name another folder, or remove this '
                 'one'
             )
@@ -80,15 +122,15 @@ class Workspace:
                 f'{path} cannot be read ({reason(error)}): remove {self.folder}'
             ) from None
 
-    def require_space(self, size: int) -> None:
-        """Refuse a disk without space for ``size`` bytes, including the files of this folder."""
-        there = sum(path.stat().st_size for path in self.folder.iterdir() if path.is_file())
-        free = shutil.disk_usage(self.folder).free
-        if size > there + free:
+    def require_space(self, size: int, processes: int = 1) -> None:
+        """Refuse a disk without ``size`` bytes for each process, including those of its folder."""
+        free = shutil.disk_usage(self.folder).free // processes
+        free += sum(path.stat().st_size for path in self.folder.iterdir() if path.is_file())
+        if size > free:
+            self.release()
             raise UserError(
-                f'the tokens of the image need {size / 2**30:.1f} GiB in {self.folder}, where '
-                f'{(there + free) / 2**30:.1f} GiB are free: name a folder on another disk with '
-                '--store DIR'
+                f'the tokens of the image need {size / GIB:.1f} GiB in {self.folder}, where '
+                f'{free / GIB:.1f} GiB are free: name a folder on another disk with --store DIR'
             )
 
     def store(
@@ -115,7 +157,7 @@ class Workspace:
     ) -> None:
         """Record that a pass is finished, with the store that it wrote and its sums."""
         self.finished = number
-        if self.folder is None:
+        if self._identity is None:
             return
         if store is not None:
             store.sync()

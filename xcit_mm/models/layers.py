@@ -115,11 +115,15 @@ class XCA(nn.Module):
         self.qkv = nn.Linear(dim, 3 * dim)
         self.proj = nn.Linear(dim, dim)
 
+    @property
+    def weights(self) -> tuple[Tensor, ...]:
+        """The parameters, in the order in which :func:`xcit_mm.ops.xca` takes them."""
+        return self.qkv.weight, self.qkv.bias, self.temperature, self.proj.weight, self.proj.bias
+
     def forward(self, x: Tensor, scale: Tensor | None = None) -> Tensor:
         if not has_plain_layers(self):
             return _scaled(self.proj(cross_covariance(self.qkv(x), self.temperature)), scale)
-        parameters = self.qkv.weight, self.qkv.bias, self.temperature
-        return xca(x, *parameters, *_scaled_weights(self.proj, scale), self.form)
+        return xca(x, *self.weights[:3], *_scaled_weights(self.proj, scale), self.form)
 
 
 class LPI(nn.Module):

@@ -13,7 +13,8 @@ from .archs import PATCH_SIZES, resolve_arch
 from .layers import ConvPatchEmbed, FourierPosition, XCABlock, map_to_tokens, tokens_to_map
 from .pyramid import ChannelNorm, pyramid_levels
 
-NUM_LEVELS = 4
+STRIDES = 4, 8, 16, 32
+NUM_LEVELS = len(STRIDES)
 
 
 @MODELS.register_module()
@@ -137,9 +138,15 @@ class XCiT(BaseModule):
                 x = block(x, H, W)
             if i in self.out_indices[self.start_level :]:
                 maps.append(tokens_to_map(x, H, W))
-        levels = (self.fpn1, self.fpn2, self.fpn3, self.fpn4)[self.start_level :]
-        outputs = zip(levels, self.out_norms, maps, strict=True)
-        return tuple(norm(level(x)) for level, norm, x in outputs)
+        levels = zip(self.levels, maps, strict=True)
+        return tuple(norm(resize(x)) for (_, _, resize, norm), x in levels)
+
+    @property
+    def levels(self) -> list[tuple[int, int, nn.Module, nn.Module]]:
+        """For each map: the index of its block, its stride, its convolutions, and its norm."""
+        layers = self.fpn1, self.fpn2, self.fpn3, self.fpn4
+        returned = (group[self.start_level :] for group in (self.out_indices, STRIDES, layers))
+        return list(zip(*returned, self.out_norms, strict=True))
 
     def train(self, mode: bool = True) -> 'XCiT':
         """Switch to training or evaluation mode; frozen parts stay in evaluation mode."""

@@ -9,30 +9,26 @@ added in the same pass. The result is that of the whole image, up to rounding (X
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch import Tensor
 
 from ..device import release_memory
 from ..errors import ArgumentError
 from ..models import XCiT
-from ..models.convolutions import flat_layers
 from ..models.layers import XCABlock
-from ..models.plain import PYTORCH_LAYERS, is_plain
 from ..ops.xca import MAX_AMPLIFICATION, mixing
 from .bands import Bands
-from .lazy_maps import LazyMap
-from .moments import covariance_and_mean, sums_of_products
+from .moments import from_sums, sums_of_products
 from .progress import Progress, silent
 from .store import TokenStore
+from .streamable import require_streamable
 from .windows import Window, grown, tiles
 from .workspace import Workspace
 
-COARSEST = 32  # stride of the last map
 HALO = 2  # tokens to each side that the local interaction reads
 TILE_TOKENS = 2**14  # tokens of a tile
 TILE_TENSORS = 14  # tensors of that size that a tile needs at most, including the heads
@@ -51,15 +47,21 @@ class Image(Protocol):
 class Passes:
     """The passes of a backbone over an image: one for the patch embedding and one for each layer.
 
+    If ``torch.distributed`` is initialised, each process computes a band of rows of the image.
+
     Args:
         backbone: The backbone, in evaluation mode.
         image: The image, which only the first pass reads.
-        workspace: The place where the tokens are kept.
-        bands: The rows of this process, in tokens. Default: all rows.
         rows: Height of the tiles in tokens; the tiles are then as wide as the image. Default:
             tiles of about ``TILE_TOKENS`` tokens.
         statistics_window: Side, in pixels, of the window around a tile over which the attention
             computes the moments of the tokens. Default: the whole image.
+
+    Attributes:
+        size: (H, W) of the image in tokens.
+        bands: The rows of tokens of each process.
+        count: The number of passes.
+        workspace: The place where the tokens are kept, in memory unless it is replaced.
 
     Raises:
         ArgumentError: If the backbone or the image cannot be streamed.
@@ -69,16 +71,14 @@ class Passes:
         self,
         backbone: XCiT,
         image: Image,
-        workspace: Workspace,
-        bands: Bands | None = None,
         rows: int | None = None,
         statistics_window: int | None = None,
     ) -> None:
         require_streamable(backbone)
-        self.backbone, self.image, self.workspace = backbone, image, workspace
         backbone.check_size((1, *image.shape))
-        self.size = grid_size(backbone, image.shape)
-        self.bands = bands or Bands(self.size[0])
+        self.backbone, self.image, self.workspace = backbone, image, Workspace()
+        self.size = tuple(-(-n // backbone.patch_size) for n in image.shape[1:])
+        self.bands = Bands(self.size[0])
         weight = next(backbone.parameters())
         self.dtype, self.device = weight.dtype, weight.device
         self.statistics_window = None
@@ -87,7 +87,6 @@ class Passes:
         self.tile = self._tile(rows)
         self.count = backbone.out_indices[-1] + 2
         self._stores: dict[str, TokenStore] = {}
-        self._rows_read: list[slice] | None = None
 
     def _tile(self, rows: int | None) -> tuple[int, int]:
         W = self.size[1]
@@ -108,8 +107,7 @@ class Passes:
     def bytes_needed(self) -> int:
         """Bytes of the stores of all processes: the input and output of a pass, and kept maps."""
         H, W = self.size
-        kept = len(self.backbone.out_indices[self.backbone.start_level :])
-        return (kept + 1) * H * W * self._channels * self.dtype.itemsize
+        return (len(self.backbone.levels) + 1) * H * W * self._channels * self.dtype.itemsize
 
     @property
     def bytes_of_tile(self) -> int:
@@ -124,22 +122,23 @@ class Passes:
     @torch.inference_mode()
     def run(self, progress: Progress = silent) -> None:
         """Run the passes that are not finished."""
-        done = self.bands.lowest(min(self.workspace.finished, self.count))
-        self.workspace.finished = min(done, self.workspace.finished)
+        done = min(self.bands.min(self.workspace.finished), self.count)
+        if done < self.count:  # otherwise, the workspace may count more than the passes
+            self.workspace.finished = done
         progress.expect(self.count - done)
         sums = self.workspace.sums(done) if 0 < done < self.count else None
         for number in range(done, self.count):
-            store = self._store(number)
+            store = self.store(number)
             if number:
-                source = self._store(number - 1)
+                source = self.store(number - 1)
                 margin = HALO if self.statistics_window is None else self._reach
                 self.bands.borrow(source, grown(self.bands.rows, margin, self.size[0]))
                 sums = self._layer(number, source, store, sums, progress)
             else:
                 sums = self._embed(store, progress)
-            sums = self.bands.total(sums)
+            sums = self.bands.sum(sums)
             self.workspace.finish(number + 1, store, sums)
-            self.bands.wait()  # no process repeats this pass, which needs the store before it
+            self.bands.barrier()  # no process repeats this pass, which needs the store before it
             name = self._name(number - 1)
             if number and name.startswith('tokens'):
                 self._stores.pop(name).free()
@@ -147,10 +146,11 @@ class Passes:
 
     def _name(self, number: int) -> str:
         """Return the name of the store that a pass writes: one for the pyramid, or one of two."""
-        indices = self.backbone.out_indices[self.backbone.start_level :]
-        return f'layer_{number}' if number - 1 in indices else f'tokens_{number % 2}'
+        kept = [index + 1 for index, *_ in self.backbone.levels]
+        return f'layer_{number}' if number in kept else f'tokens_{number % 2}'
 
-    def _store(self, number: int) -> TokenStore:
+    def store(self, number: int) -> TokenStore:
+        """Return the store that a pass writes."""
         name = self._name(number)
         if name not in self._stores:
             shape = self.size[1], self._channels
@@ -210,16 +210,13 @@ class Passes:
         self, block: XCABlock, sums: Tensor, precise: Callable[[], Tensor]
     ) -> tuple[Tensor, Tensor]:
         """Return the attention of a layer as an affine map of its tokens."""
-        G, s, N = covariance_and_mean(sums.to(self.device))
-        attn = block.attn
-        parameters = attn.qkv.weight, attn.qkv.bias, attn.temperature
-        parameters = G[None], s[None], N, *parameters, attn.proj.weight, attn.proj.bias
+        weights = block.attn.weights
         limit = MAX_AMPLIFICATION * torch.finfo(self.dtype).eps
         wide = torch.promote_types(self.dtype, torch.float32)
-        matrices = mixing(*parameters, limit / torch.finfo(wide).eps)
+        limit /= torch.finfo(wide).eps
+        matrices = mixing(*from_sums(sums.to(self.device)), *weights, limit)
         if matrices is None:  # products in the dtype of the tokens lose too many digits
-            G, s, N = covariance_and_mean(precise().to(self.device))
-            matrices = mixing(G[None], s[None], N, *parameters[3:])
+            matrices = mixing(*from_sums(precise().to(self.device)), *weights)
         M, m = matrices
         return M.mT.to(self.dtype), m.to(self.dtype)
 
@@ -228,7 +225,7 @@ class Passes:
         sums = self._no_sums()
         for window in self._own_tiles(self.tile):
             sums += sums_of_products(block.norm1(source.read(window).to(self.device)).double())
-        return self.bands.total(sums)
+        return self.bands.sum(sums)
 
     @property
     def _reach(self) -> int:
@@ -252,7 +249,7 @@ class Passes:
 
     def _no_sums(self) -> Tensor:
         C = self._channels
-        return torch.zeros(C + 1, C + 1, dtype=torch.float64, device=self.device)
+        return torch.zeros(1, C + 1, C + 1, dtype=torch.float64, device=self.device)
 
     def _sums_of(self, number: int, tokens: Tensor) -> Tensor | float:
         """Return the share of a tile in the sums of a layer."""
@@ -261,68 +258,11 @@ class Passes:
         return sums_of_products(self.backbone.blocks[number].norm1(tokens))
 
     @property
-    def level_shapes(self) -> list[tuple[int, int, int]]:
+    def map_shapes(self) -> list[tuple[int, int, int]]:
         """The shapes (C, H_i, W_i) of the maps."""
         b = self.backbone
-        strides = (4, 8, 16, 32)[b.start_level :]
+        strides = [stride for _, stride, _, _ in b.levels]
         return [(self._channels, *(n * b.patch_size // s for n in self.size)) for s in strides]
-
-    def levels(self) -> tuple[LazyMap, ...]:
-        """Return the maps of the backbone, which are computed from the stores when they are read.
-
-        Each process can read the rows of its band, and :meth:`borrow` copies more rows. All
-        processes have to call this method.
-        """
-        b, own = self.backbone, self.bands.rows
-        for index in b.out_indices[b.start_level :]:
-            self._store(index + 1)
-        reach = COARSEST // b.patch_size  # a map at stride 32 pools several tokens
-        self.borrow(slice(own.start - reach, own.stop + reach))
-        levels = (b.fpn1, b.fpn2, b.fpn3, b.fpn4)[b.start_level :]
-        indices = b.out_indices[b.start_level :]
-        strides = (4, 8, 16, 32)[b.start_level :]
-        return tuple(
-            self._level(self._store(index + 1), level, norm, stride)
-            for index, level, norm, stride in zip(
-                indices, levels, b.out_norms, strides, strict=True
-            )
-        )
-
-    def _level(self, store: TokenStore, level, norm, stride: int) -> LazyMap:
-        patch = self.backbone.patch_size
-        size = tuple(n * patch // stride for n in self.size)
-
-        def read(window: Window) -> Tensor:
-            inner, crops = [], []
-            for span in window:
-                start, stop = span.start * stride // patch, -(-span.stop * stride // patch)
-                inner.append(slice(start, stop))
-                first = start * patch // stride
-                crops.append(slice(span.start - first, span.stop - first))
-            if self._rows_read is None:
-                x = store.read(Window(*inner)).to(self.device)
-            else:  # in FakeTensorMode
-                self._rows_read.append(inner[0])
-                x = torch.empty(*Window(*inner).size, self._channels, dtype=self.dtype)
-            x = x.permute(2, 0, 1)[None]
-            return norm(level(x))[(..., *crops)]
-
-        like = torch.empty(0, dtype=self.dtype, device=self.device)
-        return LazyMap(self._channels, size, like, self.bands, read)
-
-    def rows_read(self, read: Callable[[], object]) -> slice:
-        """Return the rows of tokens that a function reads, without computing its result."""
-        self._rows_read = []
-        with FakeTensorMode(allow_non_fake_inputs=True):
-            read()
-        rows, self._rows_read = self._rows_read, None
-        return slice(min(span.start for span in rows), max(span.stop for span in rows))
-
-    def borrow(self, needed: slice) -> None:
-        """Copy the rows of tokens that maps need from other processes; all have to call it."""
-        needed = grown(needed, 0, self.size[0])
-        for store in self._stores.values():
-            self.bands.borrow(store, needed)
 
 
 def _layer_on_tile(block: XCABlock, x: Tensor, M: Tensor, m: Tensor, inner: Window) -> Tensor:
@@ -330,41 +270,3 @@ def _layer_on_tile(block: XCABlock, x: Tensor, M: Tensor, m: Tensor, inner: Wind
     h, w, C = x.shape
     y = block.attend(x.view(1, h * w, C), lambda tokens: torch.baddbmm(m, tokens, M), h, w)
     return block.mix_channels(y.view(h, w, C)[tuple(inner)].contiguous())
-
-
-def grid_size(backbone: XCiT, shape: Iterable[int]) -> tuple[int, int]:
-    """Return the size in tokens of an image of shape (..., H, W)."""
-    return tuple(-(-n // backbone.patch_size) for n in tuple(shape)[-2:])
-
-
-def require_streamable(backbone: nn.Module) -> None:
-    """Refuse a backbone that is in training, or whose layers have hooks or were replaced."""
-    if getattr(type(backbone), 'forward', None) is not XCiT.forward:
-        raise ArgumentError(f'a {type(backbone).__name__} cannot be streamed: only an XCiT can')
-    if backbone.training:
-        raise ArgumentError('the backbone is in training: call backbone.eval() first')
-    for i, block in enumerate(backbone.blocks[: backbone.out_indices[-1] + 1]):
-        if not (block.can_infer_in_place() and is_plain(block, (XCABlock,))):
-            raise _not_plain(f'blocks.{i}')
-    require_known_reach(backbone)
-
-
-def require_known_reach(backbone: XCiT) -> None:
-    """Refuse replaced convolutions, which may reach further than those of XCiT."""
-    blocks = backbone.blocks[: backbone.out_indices[-1] + 1]
-    parts = {f'blocks.{i}.local_mp': [*b.local_mp.children()] for i, b in enumerate(blocks)}
-    for name in ('patch_embed.proj', 'fpn1', 'fpn2', 'fpn3', 'fpn4'):
-        parts[name] = list(flat_layers(backbone.get_submodule(name)))
-    for name, layers in parts.items():
-        for layer in layers:
-            convolves = isinstance(layer, nn.Conv2d)
-            is_known = is_plain(layer, (*PYTORCH_LAYERS, nn.Identity, nn.MaxPool2d))
-            if not is_known or (convolves and layer.kernel_size + layer.dilation != (3, 3, 1, 1)):
-                raise _not_plain(name)
-
-
-def _not_plain(name: str) -> ArgumentError:
-    return ArgumentError(
-        f'{name} of the backbone has hooks or replaced layers, whose reach is not known: merge '
-        'them into its weights first'
-    )
