@@ -7,6 +7,7 @@ libraries with others.
 
 import hashlib
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,8 @@ TILE_ROWS = 1100  # rows of pixels that a row of tiles reads
 TILE = 2048, 2048  # pixels that are read at a time for a picture
 
 
-class ImageSource:
-    """An image (H, W, channels) in an array that is read by windows.
+class ImageSource(ABC):
+    """An image that is read by windows.
 
     Attributes:
         name: The name of the image in messages.
@@ -42,15 +43,11 @@ class ImageSource:
         georeference: ``crs`` and ``transform`` of a GeoTIFF, or {}.
     """
 
-    def __init__(self, image: np.ndarray, name: str, path: Path | None = None) -> None:
-        if image.ndim == 2:
-            image = image[..., None]
-        if image.ndim != 3 or 0 in image.shape:
-            raise ArgumentError(f'{name}: an array of shape {image.shape} is not (H, W, channels)')
-        self.name, self._image = name, image
-        self.shape, self.dtype = image.shape, image.dtype
-        self.max_value = np.iinfo(image.dtype).max if image.dtype.kind in 'iu' else None
-        self._path = path
+    def __init__(
+        self, name: str, path: Path | None, shape: tuple[int, int, int], dtype: np.dtype
+    ) -> None:
+        self.name, self._path, self.shape, self.dtype = name, path, shape, dtype
+        self.max_value = np.iinfo(dtype).max if dtype.kind in 'iu' else None
         self.georeference: dict[str, Any] = {}
 
     def read(self, window: Window) -> np.ndarray:
@@ -78,6 +75,21 @@ class ImageSource:
             digest.update(self.read(window))
         return [*self.shape, str(self.dtype), digest.hexdigest()]
 
+    @abstractmethod
+    def _read(self, window: Window) -> np.ndarray: ...
+
+
+class Array(ImageSource):
+    """An image (H, W, channels) or (H, W) in an array, such as a memory map."""
+
+    def __init__(self, image: np.ndarray, name: str, path: Path | None = None) -> None:
+        if image.ndim == 2:
+            image = image[..., None]
+        if image.ndim != 3 or 0 in image.shape:
+            raise ArgumentError(f'{name}: an array of shape {image.shape} is not (H, W, channels)')
+        super().__init__(name, path, image.shape, image.dtype)
+        self._image = image
+
     def _read(self, window: Window) -> np.ndarray:
         return np.array(self._image[tuple(window)])
 
@@ -104,15 +116,11 @@ class Raster(ImageSource):
             raise UserError(f'{path}: its bands have the types {", ".join(file.dtypes)}: use one')
         if file.colorinterp[0].name == 'palette':
             raise UserError(f'{path} has a palette: convert it with gdal_translate -expand rgb')
-        self.name, self._path = str(path), path
-        self.shape = file.height, file.width, file.count
-        self.dtype = np.dtype(file.dtypes[0])
+        shape = file.height, file.width, file.count
+        super().__init__(str(path), path, shape, np.dtype(file.dtypes[0]))
         bits = file.tags(1, ns='IMAGE_STRUCTURE').get('NBITS')
-        is_integer = self.dtype.kind in 'iu'
-        self.max_value = np.iinfo(self.dtype).max if is_integer else None
-        if bits and is_integer:
+        if bits and self.max_value is not None:
             self.max_value = 2 ** int(bits) - 1
-        self.georeference = {}
         if file.crs is not None or not file.transform.is_identity:
             self.georeference = dict(crs=file.crs, transform=file.transform)
 
@@ -132,9 +140,8 @@ class Slide(ImageSource):
         import openslide
 
         self._file = openslide.OpenSlide(path)
-        self.name, self._path = str(path), path
-        self.shape = (*self._file.dimensions[::-1], 3)
-        self.dtype, self.max_value, self.georeference = np.dtype(np.uint8), 255, {}
+        width, height = self._file.dimensions
+        super().__init__(str(path), path, (height, width, 3), np.dtype(np.uint8))
 
     def _read(self, window: Window) -> np.ndarray:
         height, width = window.size
@@ -156,19 +163,19 @@ def open_image(image: str | Path | np.ndarray, read: Callable[[str], np.ndarray]
         UserError: If the file does not exist or cannot be opened as an image.
     """
     if isinstance(image, np.ndarray):
-        return ImageSource(image, 'the array')
+        return Array(image, 'the array')
     path = Path(image).expanduser()
     suffix = path.suffix.lower()
     if is_url(str(image)) or suffix not in (*SLIDES, *RASTERS, *ARRAYS):
         pixels = read(str(image))
-        return ImageSource(pixels, str(image), None if is_url(str(image)) else path)
+        return Array(pixels, str(image), None if is_url(str(image)) else path)
     try:
         open_regular(path).close()
         if suffix in SLIDES:
             return Slide(path)
         if suffix in RASTERS:
             return Raster(path)
-        return ImageSource(np.load(path, mmap_mode='r'), str(path), path)
+        return Array(np.load(path, mmap_mode='r'), str(path), path)
     except FileNotFoundError:
         raise UserError(f'{image} does not exist{looked_in(path)}') from None
     except UserError:
