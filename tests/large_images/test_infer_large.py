@@ -35,11 +35,6 @@ def scene(image, tmp_path_factory) -> Path:
     return path
 
 
-@pytest.fixture(scope='module')
-def segmentor(weights):
-    return load_model(SEGMENTOR, weights[SEGMENTOR], 'cpu')
-
-
 def test_a_segmentor_writes_a_geotiff(run_tool, weights, scene, segmentor, tmp_path):
     command = 'infer.py', SEGMENTOR, weights[SEGMENTOR], scene, '--stream', '--scores'
     result = run_tool(*command, '--memory', '1KiB', '--out', tmp_path / 'out')
@@ -49,6 +44,8 @@ def test_a_segmentor_writes_a_geotiff(run_tool, weights, scene, segmentor, tmp_p
     with rasterio.open(tmp_path / 'out/labels/scene.tif') as file:
         assert np.array_equal(file.read(1), expected.labels)
         assert file.crs.to_epsg() == 32633
+        assert file.transform == PLACE['transform']
+        assert file.colormap(1)[1][:3] == expected.palette[1]
     with rasterio.open(tmp_path / 'out/scores/scene.tif') as file:
         assert np.abs(file.read(1).astype(int) - expected.scores).max() <= 1
     content = json.loads((tmp_path / 'out/classes.json').read_text())
@@ -58,8 +55,10 @@ def test_a_segmentor_writes_a_geotiff(run_tool, weights, scene, segmentor, tmp_p
     assert not (tmp_path / 'out/unfinished').exists()
 
 
-def test_a_detector_writes_objects_in_coordinates(run_tool, weights, scene, image, tmp_path):
-    score_thr = load_model(DETECTOR, weights[DETECTOR], 'cpu').predict(image).scores[9]
+def test_a_detector_writes_objects_in_coordinates(
+    run_tool, weights, scene, image, detector, tmp_path
+):
+    score_thr = detector.predict(image).scores[9]
     command = 'infer.py', DETECTOR, weights[DETECTOR], scene, tmp_path / 'none.tif', '--stream'
     result = run_tool(*command, '--score-thr', score_thr, '--out', tmp_path)
     assert result.returncode == 1
@@ -140,8 +139,7 @@ def test_the_store_of_something_else_is_refused(segmentor, weights, scene, image
         segmentor.predict_large(scene, memory=0, store=tmp_path)
 
 
-def test_a_detector_continues(weights, scene, tmp_path):
-    detector = load_model(DETECTOR, weights[DETECTOR], 'cpu')
+def test_a_detector_continues(detector, scene, tmp_path):
     options = LargeOptions(memory=0, store=tmp_path, score_thr=0.3)
     predict_and_die(detector, scene, options, 14)  # 13 passes, and then the anchors
     progress = Counting()

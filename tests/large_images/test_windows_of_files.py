@@ -6,7 +6,6 @@ import rasterio
 import tifffile
 from helpers.random_weights import SEGMENTOR
 from PIL import Image
-from rasterio.transform import from_origin
 
 from xcit_mm import load_model
 from xcit_mm.errors import UserError
@@ -136,15 +135,3 @@ def test_a_reduced_picture_has_the_mean_of_its_pixels():
     assert np.abs(picture[3, 5] - image[6:8, 10:12].mean((0, 1))).max() <= 1
     labels = overview((130, 165), lambda window: image[..., 0][tuple(window)], 83)
     assert np.array_equal(labels, image[::2, ::2, 0])
-
-
-def test_a_georeference_is_kept(image, segmentor, tmp_path):
-    place = dict(crs='EPSG:32633', transform=from_origin(500000, 5400000, 0.5, 0.5))
-    path = write(tmp_path / 'a.tif', image, **place)
-    large = segmentor.predict_large(path)
-    written = large.save(tmp_path / 'out', 'a')
-    with rasterio.open(tmp_path / 'out' / written['labels']) as file:
-        assert file.crs.to_epsg() == 32633
-        assert file.transform == place['transform']
-        assert np.array_equal(file.read(1), large.labels)
-        assert file.colormap(1)[1][:3] == large.palette[1]
