@@ -6,6 +6,7 @@ import resource
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -97,9 +98,11 @@ def predict_and_die(model, image: Path, options: LargeOptions, last: int) -> Non
     """Predict an image in another process, which is killed after a number of tiles."""
     child = os.fork()
     if not child:
-        torch.set_num_threads(1)
-        predict_large(model, image, options, Counting(last))
-        os._exit(0)
+        try:
+            torch.set_num_threads(1)
+            predict_large(model, image, options, Counting(last))
+        finally:
+            os._exit(1)
     assert os.waitpid(child, 0)[1] == signal.SIGKILL
 
 
@@ -113,6 +116,10 @@ def test_five_kills_end_in_the_same_bits(segmentor, scene, tmp_path, monkeypatch
         predict_and_die(segmentor, scene, options, tile)
         finished.append(json.loads(state.read_text())['finished'])
     assert finished == [1, 4, 8, 12, 14]  # each went on after the one before
+    slices = predict_large(
+        segmentor, scene, replace(options, with_scores=False, sliced=64, overlap=0)
+    )
+    slices.workspace.remove()  # which does not touch the run that was killed
     progress = Counting()
     result = predict_large(segmentor, scene, options, progress)
     assert progress.count == 6  # two of three rows of labels

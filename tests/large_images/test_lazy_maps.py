@@ -73,6 +73,13 @@ def test_windows_of_results(name, dtype):
             torch.testing.assert_close(result.read(window), expected[(..., *window)], **close)
 
 
+def test_a_map_of_16_bits_can_be_widened():
+    x = torch.randn(1, CHANNELS, 19, 26, dtype=torch.bfloat16)
+    result = lazy(x).float() / 3
+    assert result.dtype == torch.float32
+    assert torch.equal(result.read(whole((19, 26))), x.float() / 3)
+
+
 def test_pooling_adds_up_tiles(monkeypatch):
     monkeypatch.setattr(lazy_maps, 'TILE', (5, 4))
     x = torch.randn(1, CHANNELS, 19, 26)

@@ -18,6 +18,8 @@ from xcit_mm.errors import ArgumentError, UserError
 from xcit_mm.large_images import detection, segmentation, stream
 from xcit_mm.large_images.bands import Bands
 from xcit_mm.large_images.passes import Passes
+from xcit_mm.large_images.predict import LargeOptions, predict_large
+from xcit_mm.large_images.progress import Progress
 from xcit_mm.large_images.training import shared_images
 
 SIZE = 184, 131  # of 23 rows of tokens for patch size 8, and bands of 5 or 6
@@ -100,6 +102,38 @@ def test_pooled_maps_equal_those_of_one_process(patch_size, tmp_path):
         assert (label() != expected[own]).float().mean() < 1e-3
 
     in_processes(3, compare, tmp_path)
+
+
+class Failing(Progress):
+    """Ends the process of one rank before the ninth pass."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank, self.passes = rank, 0
+
+    def __call__(self, tiles, what):
+        self.passes += 1
+        if self.rank == 1 and self.passes == 9:
+            raise RuntimeError('planted')
+        yield from tiles
+
+
+def test_several_processes_continue_together(segmentor, image, tmp_path):
+    options = LargeOptions(memory=0, store=tmp_path / 'store')
+    expected = segmentor.predict_large(image).labels
+
+    def fail(rank: int) -> None:
+        with pytest.raises((RuntimeError, UserError), match=r'planted|another process has ended'):
+            predict_large(segmentor, image, options, Failing(rank))
+
+    def finish(rank: int) -> None:
+        progress = Failing(0)
+        result = predict_large(segmentor, image, options, progress)
+        assert progress.passes < 8  # five layers and the rows of labels
+        assert rank or np.array_equal(result.labels, expected)
+
+    for i, function in enumerate((fail, finish)):
+        (tmp_path / str(i)).mkdir()
+        in_processes(2, function, tmp_path / str(i))
 
 
 def test_fewer_tiles_than_processes(weights, image, tmp_path):

@@ -10,7 +10,8 @@ from helpers.small_xcit import SMALL, small_xcit
 
 from xcit_mm import XCiT
 from xcit_mm.errors import ArgumentError, UserError
-from xcit_mm.large_images import passes, stream
+from xcit_mm.large_images import passes, stream, workspace
+from xcit_mm.large_images.bands import Bands
 from xcit_mm.large_images.workspace import Workspace
 
 ODD_SIZES = (161, 75), (66, 129), (97, 97)
@@ -105,15 +106,16 @@ def test_files_give_the_same_bits_as_memory(tmp_path, monkeypatch):
     def recorded(self, number, store, sums) -> None:
         paths.append(store.path)
 
-    (tmp_path / 'store/part_1_of_1/tokens').mkdir(parents=True)
-    (tmp_path / 'store/part_1_of_1/tokens/state.json').write_text('of something else')
+    left = tmp_path / 'store/maps_part_1_of_1/tokens'
+    left.mkdir(parents=True)
+    (left / 'tokens_1.bin').write_text('of a call that was killed')
     monkeypatch.setattr(Workspace, 'finish', recorded)
     in_files = stream(backbone, image, rows=3, memory=0, store=tmp_path / 'store')
     assert None not in paths and len(set(paths)) >= 4
     for a, b in zip(in_memory, in_files, strict=True):
         assert isinstance(b, np.memmap)
         assert np.array_equal(a, b)
-    assert not (tmp_path / 'store/part_1_of_1/tokens').exists()
+    assert not left.exists()
     with pytest.raises(
         ArgumentError, match=r'need .* GiB, but the limit is 0.00 GiB: name a folder'
     ):
@@ -139,6 +141,19 @@ def test_what_cannot_be_streamed_is_refused():
         stream(backbone, image)
     with pytest.raises(ArgumentError, match='a Linear cannot be streamed'):
         stream(torch.nn.Linear(1, 1), image)
+
+
+def test_processes_of_a_machine_divide_its_memory_and_its_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr(workspace, 'free_memory', lambda: 1200)
+    monkeypatch.setattr('shutil.disk_usage', lambda folder: SimpleNamespace(free=400))
+    arguments = 100, 200, Bands(1), None, tmp_path
+    monkeypatch.setenv('LOCAL_WORLD_SIZE', '2')
+    assert workspace.open_workspace(*arguments).folder is None
+    monkeypatch.setenv('LOCAL_WORLD_SIZE', '4')
+    assert workspace.open_workspace(*arguments).folder == tmp_path
+    monkeypatch.setenv('LOCAL_WORLD_SIZE', '5')
+    with pytest.raises(UserError, match=r'where 0.0 GiB are free: name a folder'):
+        workspace.open_workspace(*arguments)
 
 
 def test_a_store_on_a_full_disk_is_refused_before_the_first_pass(tmp_path, monkeypatch):

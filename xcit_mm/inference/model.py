@@ -123,8 +123,9 @@ class Model:
         Args:
             image: The path of a TIFF file (BigTIFF, GeoTIFF, COG), a whole slide, a NumPy file or
                 any other image, or an array (H, W, channels) such as a memory map.
-            memory: Bytes that the tokens may take in memory. If they need more, they are stored in
-                files in ``store``. Default: half of the free memory.
+            memory: Bytes that the tokens, the labels and a tile may take in memory. If they need
+                more, tokens and labels are stored in files in ``store``. Default: half of the free
+                memory, divided by the number of processes on this machine.
             store: A folder for these files. If a call was killed, the next one continues there.
             score_thr: The lowest score of objects.
             with_scores: Whether a segmentor returns the probabilities of the labels as well.

@@ -8,7 +8,7 @@ from functools import cache
 
 import torch
 import torch.distributed as dist
-from mmengine.dist import all_reduce, broadcast_object_list, gather_object
+from mmengine.dist import all_reduce, broadcast_object_list, gather_object, get_dist_info
 from torch import Tensor
 
 from ..errors import ArgumentError, UserError, reason
@@ -27,7 +27,7 @@ def _dead_processes_named() -> Iterator[None]:
     except RuntimeError as error:
         raise UserError(
             f'another process has ended ({reason(error)}): see its message, and start all '
-            'processes again; the finished layers in a store on the disk are kept'
+            'processes again; a prediction with a store on the disk continues there'
         ) from None
 
 
@@ -46,12 +46,10 @@ class Bands:
     """
 
     def __init__(self, height: int) -> None:
-        self.height = height
-        self.rank, self.count, self._group = 0, 1, None
-        if dist.is_available() and dist.is_initialized():
-            self.rank, self.count = dist.get_rank(), dist.get_world_size()
-            if dist.get_backend() != 'gloo':
-                self._group = _gloo_group(dist.group.WORLD)
+        self.height, self._group = height, None
+        self.rank, self.count = get_dist_info()
+        if self.count > 1 and dist.get_backend() != 'gloo':
+            self._group = _gloo_group(dist.group.WORLD)
         if self.count > height:
             raise ArgumentError(
                 f'{self.count} processes cannot share an image of {height} rows of tokens: start '
@@ -75,7 +73,7 @@ class Bands:
 
     @_dead_processes_named()
     def sum(self, tensor: Tensor) -> Tensor:
-        """Return the sum of the tensors of all processes."""
+        """Add up the tensors of all processes, in place, and return the sum."""
         all_reduce(tensor, 'sum', self._group)
         return tensor
 

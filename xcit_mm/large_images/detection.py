@@ -170,8 +170,8 @@ def _on_anchors(
         ]
         with reading_together():
             return [
-                [m.read(window) for m, window in zip(maps, windows, strict=True)]
-                for maps in outputs
+                [m.read(window) for m, window in zip(levels, windows, strict=True)]
+                for levels in outputs
             ]
 
     reach = pyramid.borrow_for(read, own_tiles)
@@ -180,8 +180,8 @@ def _on_anchors(
         metas = [dict(img_shape=None)]  # boxes are clipped later, at the borders of the image
         options = dict(batch_img_metas=metas, cfg=cfg, with_nms=with_nms)
         instances = head.predict_by_feat(*read(tile), **options)[0]
-        corner = [tile.columns.start, tile.rows.start]
-        instances.bboxes += instances.bboxes.new_tensor(corner * 2)
+        corner = torch.tensor([tile.columns.start, tile.rows.start] * 2)
+        instances.bboxes = instances.bboxes.float() + corner.to(instances.bboxes.device)
         found.append(instances)
     return found, reach
 
@@ -217,6 +217,7 @@ def _merged(bands: Bands, found: list[InstanceData], cfg: ConfigDict) -> Objects
     from mmcv.ops import batched_nms
 
     boxes, scores, labels = (torch.cat(arrays) for arrays in zip(*parts, strict=True))
+    boxes, scores = boxes.float(), scores.float()
     if len(boxes):
         # For all classes at once, mmcv moves their boxes far apart, which costs digits.
         is_agnostic = cfg.nms.get('class_agnostic', False)

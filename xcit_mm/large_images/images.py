@@ -29,7 +29,7 @@ ARRAYS = ('.npy',)
 RASTERS = dict.fromkeys(('.tif', '.tiff', '.btf', '.tf8'), 'GTiff') | {'.jp2': 'JP2OpenJPEG'}
 CACHE = 2**25  # bytes of decoded blocks that GDAL keeps
 TILE_ROWS = 1100  # rows of pixels that a row of tiles reads
-TILE = 2048, 2048  # pixels that are read at a time for a picture
+TILE = 2048, 2048  # pixels that are read at a time where any tile would do
 
 
 class ImageSource(ABC):

@@ -26,7 +26,7 @@ from .moments import from_sums, sums_of_products
 from .progress import Progress, silent
 from .store import TokenStore
 from .streamable import require_streamable
-from .windows import Window, grown, tiles
+from .windows import Window, grown, length, tiles
 from .workspace import Workspace
 
 HALO = 2  # tokens to each side that the local interaction reads
@@ -105,14 +105,14 @@ class Passes:
 
     @property
     def bytes_needed(self) -> int:
-        """Bytes of the stores of all processes: the input and output of a pass, and kept maps."""
-        H, W = self.size
-        return (len(self.backbone.levels) + 1) * H * W * self._channels * self.dtype.itemsize
+        """Bytes of the stores of this process: the input and output of a pass, and kept maps."""
+        tokens = length(self.bands.rows) * self.size[1]
+        return (len(self.backbone.levels) + 1) * tokens * self._channels * self.dtype.itemsize
 
     @property
     def bytes_of_tile(self) -> int:
         """The most bytes that computing a tile takes."""
-        tokens = max(TILE_TOKENS, math.prod(self.tile))
+        tokens = min(math.prod(self.size), max(TILE_TOKENS, math.prod(self.tile)))
         return TILE_TENSORS * tokens * self._channels * self.dtype.itemsize
 
     @property
@@ -260,9 +260,9 @@ class Passes:
     @property
     def map_shapes(self) -> list[tuple[int, int, int]]:
         """The shapes (C, H_i, W_i) of the maps."""
-        b = self.backbone
-        strides = [stride for _, stride, _, _ in b.levels]
-        return [(self._channels, *(n * b.patch_size // s for n in self.size)) for s in strides]
+        H, W = (n * self.backbone.patch_size for n in self.size)
+        strides = [stride for _, stride, _, _ in self.backbone.levels]
+        return [(self._channels, H // stride, W // stride) for stride in strides]
 
 
 def _layer_on_tile(block: XCABlock, x: Tensor, M: Tensor, m: Tensor, inner: Window) -> Tensor:

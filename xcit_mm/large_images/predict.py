@@ -93,20 +93,23 @@ def _streamed(
     passes = Passes(model.module.backbone, pixels, statistics_window=options.statistics_window)
     bands, needed = passes.bands, passes.bytes_needed
     if model.task == 'segmentation':
-        needed += math.prod(size) * (dtype.itemsize + options.with_scores)
+        of_pixels = math.prod(size) * (dtype.itemsize + options.with_scores)
+        needed += of_pixels // bands.count
+        if bands.count > 1 and bands.rank == 0:
+            needed += of_pixels  # the rows of all processes
 
     def identity() -> dict[str, Any]:
         settings = [passes.tile, str(passes.dtype), passes.statistics_window, options.with_scores]
         described = dict(model=_fingerprint(model), settings=[*settings, pixels.is_bgr])
         return dict(image=pixels.source.identity(), **described)
 
-    folder = options.store and Path(options.store, bands.part)
+    folder = Path(options.store, bands.part) if options.store else None
     workspace = open_workspace(
         needed, passes.bytes_of_tile, bands, options.memory, folder, identity
     )
     if workspace.folder is not None and bands.rank == 0:
         begun = f'; {workspace.finished} passes are finished' if workspace.finished else ''
-        progress.report(f'{needed / bands.count / GIB:.2f} GiB are kept in {folder}{begun}')
+        progress.report(f'{needed / GIB:.2f} GiB are kept in {folder}{begun}')
     passes.workspace = workspace
     release_memory()
     try:
@@ -152,7 +155,7 @@ def _sliced(
         return detect_slices(model, pixels, slices, options.score_thr, progress), Workspace()
     (height, width), dtype = pixels.size, _label_dtype(model)
     bands, needed = Bands(height), height * width * dtype.itemsize
-    folder = options.store and Path(options.store, bands.part)
+    folder = Path(options.store, 'sliced') if options.store else None
     workspace = open_workspace(needed, 0, bands, options.memory, folder)
     try:
         labels = workspace.store('labels', slice(0, height), (width, 1), dtype)

@@ -49,8 +49,8 @@ class Pyramid:
         """
         own, reach = self._bands.rows, 0
         if self._bands.count > 1:
-            # There may be fewer windows than processes.
-            spans = [own, *(self._rows_of(read, w) for w in (*windows[:1], *windows[-1:]))]
+            outermost = windows[:: max(1, len(windows) - 1)]  # none if there are too few windows
+            spans = [own, *(self._rows_of(read, window) for window in outermost)]
             rows = slice(min(s.start for s in spans), max(s.stop for s in spans))
             reach = self._bands.max(max(own.start - rows.start, rows.stop - own.stop))
             self.borrow(rows)

@@ -37,7 +37,8 @@ def stream(
         rows: Height of the tiles in tokens; the tiles are then as wide as the image. Default:
             tiles of about 16,000 tokens.
         memory: Bytes that the tokens, the maps and a tile may take in memory. If they need more,
-            tokens and maps are stored in files in ``store``. Default: half of the free memory.
+            tokens and maps are stored in files in ``store``. Default: half of the free memory,
+            divided by the number of processes on this machine.
         store: A folder for these files. At the end, it holds the maps.
 
     Returns:
@@ -52,10 +53,11 @@ def stream(
     """
     passes = Passes(backbone, image, rows)
     dtype = torch.float32 if passes.dtype == torch.bfloat16 else passes.dtype
-    needed = passes.bytes_needed + sum(map(math.prod, passes.map_shapes)) * dtype.itemsize
-    folder = store and Path(store, passes.bands.part)
-    tokens = folder and folder / 'tokens'
-    workspace = open_workspace(needed, passes.bytes_of_tile, passes.bands, memory, tokens)
+    bands, needed = passes.bands, passes.bytes_needed
+    needed += sum(map(math.prod, passes.map_shapes)) * dtype.itemsize // bands.count
+    folder = Path(store, f'maps_{bands.part}') if store else None
+    tokens = folder / 'tokens' if folder else None
+    workspace = open_workspace(needed, passes.bytes_of_tile, bands, memory, tokens)
     passes.workspace, maps = workspace, []
     try:
         passes.run()

@@ -61,8 +61,10 @@ def shared_images(backbone: XCiT, group: dist.ProcessGroup | None = None) -> Ite
 def forward_band(backbone: XCiT, image: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, ...]:
     """Compute the rows of the maps that belong to a band of images; see :func:`shared_images`."""
     b, processes = backbone, _Processes(group)
-    heights = processes.gather(image.shape[2])
-    b.check_size((*image.shape[:2], min(heights), image.shape[3]))  # of all: none may go on alone
+    shapes = processes.all_gather(tuple(image.shape))
+    for shape in shapes:  # of all bands, so that no process waits for one that has ended
+        b.check_size(shape)
+    heights = [shape[2] for shape in shapes]
     if any(height % MULTIPLE for height in heights[:-1]):
         raise ArgumentError(
             f'bands of {heights} rows cannot share an image: all but the last need a multiple of '
@@ -74,14 +76,14 @@ def forward_band(backbone: XCiT, image: Tensor, group: dist.ProcessGroup) -> tup
     H, W = x.shape[2:]
     position = b.pos_embeder(sum(rows), W, slice(first, first + H))
     x = map_to_tokens(x + position)
-    maps = []
+    maps, returned = [], [index for index, *_ in b.levels]
     for i, block in enumerate(b.blocks[: b.out_indices[-1] + 1]):
         arguments = block, x, H, W, processes
         if b.with_cp:
             x = recompute(_block, *arguments, within=block, random=True)
         else:
             x = _block(*arguments)
-        if i in b.out_indices[b.start_level :]:
+        if i in returned:
             maps.append(tokens_to_map(x, H, W))
     levels = zip(b.levels, maps, strict=True)
     return tuple(norm(_stack(resize, x, processes)) for (_, _, resize, norm), x in levels)
@@ -169,11 +171,11 @@ class _Processes:
         self.rank, self.count = dist.get_rank(group), dist.get_world_size(group)
         self.is_last = self.rank == self.count - 1
 
-    def gather(self, number: int) -> list[int]:
-        """Return the numbers of all processes."""
-        numbers: list = [None] * self.count
-        dist.all_gather_object(numbers, number, group=self.group)
-        return numbers
+    def all_gather(self, content: object) -> list:
+        """Return the contents of all processes."""
+        contents = [None] * self.count
+        dist.all_gather_object(contents, content, group=self.group)
+        return contents
 
     def sum(self, x: Tensor) -> Tensor:
         """Return the sum of the tensors of all processes."""

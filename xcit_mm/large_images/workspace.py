@@ -33,10 +33,12 @@ def open_workspace(
     folder: Path | None,
     identity: Callable[[], Mapping[str, Any]] | None = None,
 ) -> 'Workspace':
-    """Return a workspace in memory if the tokens fit, otherwise in a folder.
+    """Return a workspace in memory if the stores fit, otherwise in a folder.
+
+    All processes have to call this function.
 
     Args:
-        needed: Bytes of the tokens of all processes.
+        needed: Bytes of the stores of this process.
         for_tile: Bytes of the tensors of a tile, which are always in memory.
         bands: The processes that share the image.
         memory: Bytes that both may take in this process. Default: half of the free memory, divided
@@ -45,22 +47,30 @@ def open_workspace(
         identity: See :class:`Workspace`. A run that has begun in the folder continues there.
 
     Raises:
-        UserError: If the tokens do not fit and there is no folder, or if the folder or the free
+        UserError: If the stores do not fit and there is no folder, or if the folder or the free
             space of its disk cannot be used.
     """
-    own = -(-needed // bands.count)
     neighbours = int(os.environ.get('LOCAL_WORLD_SIZE', '1'))  # set by torchrun
     limit = free_memory() // 2 // neighbours if memory is None else memory
     has_begun = folder is not None and identity is not None and (folder / STATE).exists()
-    if bands.min(own + for_tile <= limit and not has_begun):
+    if bands.min(needed + for_tile <= limit and not has_begun):
         return Workspace()
     if folder is None:
         raise ArgumentError(
-            f'the tokens need {own / GIB:.2f} GiB and a tile needs {for_tile / GIB:.2f} GiB, but '
-            f'the limit is {limit / GIB:.2f} GiB: name a folder for the tokens with store=DIR'
+            f'the stores need {needed / GIB:.2f} GiB and a tile needs {for_tile / GIB:.2f} GiB, '
+            f'but the limit is {limit / GIB:.2f} GiB: name a folder for the stores with store=DIR'
         )
-    workspace = Workspace(folder, identity and identity())
-    workspace.require_space(own, neighbours)
+    problem = None
+    try:
+        workspace = Workspace(folder, identity and identity())
+        workspace.require_space(needed, neighbours)
+    except UserError as error:
+        problem = error
+    if not bands.min(problem is None):  # the others would wait for this process
+        if problem is None:
+            workspace.release()
+            problem = UserError('another process cannot use its folder: see its message')
+        raise problem
     return workspace
 
 
@@ -97,7 +107,17 @@ class Workspace:
             raise UserError(
                 f'--store {folder} is used by another run: name another folder'
             ) from None
+        try:
+            self._continue(identity)
+        except BaseException:
+            self.release()
+            raise
+
+    def _continue(self, identity: Mapping[str, Any] | None) -> None:
+        """Find out how much of the same run is finished in the folder."""
         if identity is None:
+            for path in self.folder.glob('*.bin'):  # of a run that was killed
+                path.unlink()
             return
         self._identity = json.loads(json.dumps(dict(identity, version=VERSION)))
         state = self._read_state()
@@ -105,9 +125,8 @@ class Workspace:
             return
         different = [k for k, v in self._identity.items() if state['identity'].get(k) != v]
         if different:
-            self.release()
             raise UserError(
-                f'--store {folder} holds an unfinished run that differs in its '
+                f'--store {self.folder} holds an unfinished run that differs in its '
                 f'{" and ".join(different)}: repeat that run, name another folder, or remove this '
                 'one'
             )
