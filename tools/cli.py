@@ -168,9 +168,12 @@ def size(text: str) -> int:
     unit = text[len(number) :].upper().rstrip('B')
     factor = 1024 if unit.endswith('I') else 1000
     try:
-        return int(float(number) * factor ** ' KMGT'.index(unit[:1] or ' '))
+        value = int(float(number) * factor ** ' KMGT'.index(unit[:1] or ' '))
     except (ValueError, OverflowError):
-        raise argparse.ArgumentTypeError(f'{text}: not a size such as 2GiB or 500MB') from None
+        value = 0
+    if value <= 0:
+        raise argparse.ArgumentTypeError(f'{text}: not a size such as 2GiB or 500MB')
+    return value
 
 
 class _Options(argparse.Action):

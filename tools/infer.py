@@ -50,7 +50,8 @@ def main() -> None:
         help='let the model see images at their own size instead of that of the config',
     )
     large = parser.add_argument_group('images that do not fit into memory')
-    large.add_argument(
+    how = large.add_mutually_exclusive_group()
+    how.add_argument(
         '--stream',
         action='store_true',
         help='predict each image at its own size, tile by tile, with a model that sees all of it',
@@ -59,8 +60,8 @@ def main() -> None:
         '--memory',
         type=cli.size,
         metavar='SIZE',
-        help='the memory that the tokens of an image may take, such as 2GiB; if they need more, '
-        'they are stored in files; default: half of the free memory',
+        help='the memory for the tokens of an image, such as 2GiB; if they need more, they are '
+        'stored in files; default: half of the free memory',
     )
     large.add_argument(
         '--store', metavar='DIR', help='the folder for these files; default: OUT/unfinished'
@@ -74,7 +75,7 @@ def main() -> None:
         metavar='PIXELS',
         help='let the attention at each place see a window around it instead of the whole image',
     )
-    large.add_argument(
+    how.add_argument(
         '--sliced',
         type=cli.positive,
         metavar='PIXELS',
@@ -83,7 +84,6 @@ def main() -> None:
     large.add_argument(
         '--overlap',
         type=int,
-        default=128,
         metavar='PIXELS',
         help='the number of pixels that neighbouring slices share; default: 128',
     )
@@ -91,6 +91,14 @@ def main() -> None:
     cli.add_options_argument(parser)
     cli.add_trust_argument(parser)
     args = parser.parse_args()
+    large = dict(
+        memory=args.memory,
+        store=args.store,
+        with_scores=args.scores or None,
+        statistics_window=args.statistics_window,
+        sliced=args.sliced,
+        overlap=args.overlap,
+    )
 
     with cli.imports():
         from xcit_mm.inference.infer import infer
@@ -106,14 +114,7 @@ def main() -> None:
         trust_checkpoint=args.trust_checkpoint,
         options=args.cfg_options,
         stream=args.stream or args.sliced is not None,
-        large=dict(
-            memory=args.memory,
-            store=args.store,
-            with_scores=args.scores,
-            statistics_window=args.statistics_window,
-            sliced=args.sliced,
-            overlap=args.overlap,
-        ),
+        large={name: value for name, value in large.items() if value is not None},
     )
     if not done:
         sys.exit(cli.WRONG_INPUT)

@@ -224,13 +224,16 @@ def test_an_image_that_would_not_fit_is_streamed(run_tool, weights, scene, tmp_p
     ('arguments', 'message'),
     [
         (['--memory', 'much'], 'much: not a size such as 2GiB'),
-        (['--scores'], '--scores and --statistics-window are for large images: add --stream'),
+        (['--scores'], '--scores: only for large images; add --stream'),
         (['--sliced', 64, '--overlap', 64], 'slices of 64 pixels with an overlap of 64'),
         (
             ['--sliced', 64, '--scores'],
             '--sliced cannot be combined with --statistics-window or --scores',
         ),
         (['--statistics-window', 0], '0: not a positive number'),
+        (['--stream', '--sliced', 64], 'not allowed with argument --stream'),
+        (['--stream', '--overlap', 64], '--overlap is for slices: add --sliced'),
+        (['--memory', '0GiB', '--stream'], '0GiB: not a size such as 2GiB'),
     ],
 )
 def test_arguments_that_are_refused(run_tool, weights, scene, tmp_path, arguments, message):

@@ -116,9 +116,7 @@ def test_files_give_the_same_bits_as_memory(tmp_path, monkeypatch):
         assert isinstance(b, np.memmap)
         assert np.array_equal(a, b)
     assert not left.exists()
-    with pytest.raises(
-        ArgumentError, match=r'need .* GiB, but the limit is 0.00 GiB: name a folder'
-    ):
+    with pytest.raises(ArgumentError, match=r'need .* GiB, but the limit is 0 GiB: name a folder'):
         stream(backbone, image, memory=0)
 
 
@@ -152,12 +150,12 @@ def test_processes_of_a_machine_divide_its_memory_and_its_disk(tmp_path, monkeyp
     monkeypatch.setenv('LOCAL_WORLD_SIZE', '4')
     assert workspace.open_workspace(*arguments).folder == tmp_path
     monkeypatch.setenv('LOCAL_WORLD_SIZE', '5')
-    with pytest.raises(UserError, match=r'where 0.0 GiB are free: name a folder'):
+    with pytest.raises(UserError, match=r'where .* GiB are free: name a folder'):
         workspace.open_workspace(*arguments)
 
 
 def test_a_store_on_a_full_disk_is_refused_before_the_first_pass(tmp_path, monkeypatch):
     monkeypatch.setattr('shutil.disk_usage', lambda folder: SimpleNamespace(free=1000))
     backbone = random_xcit(SMALL, 16, out_indices=(0, 1, 2, 3))
-    with pytest.raises(UserError, match=r'need .* GiB in .*, where 0.0 GiB are free: name a'):
+    with pytest.raises(UserError, match=r'need .* GiB in .*, where .* GiB are free: name a'):
         stream(backbone, torch.zeros(3, 64, 64), memory=0, store=tmp_path)

@@ -1,6 +1,7 @@
 """Draw one large image of the built-in shapes, to try out the prediction of large images."""
 
 import json
+import warnings
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -35,7 +36,8 @@ def make_mosaic(root: str | Path, columns: int, seed: int = 0) -> None:
     options = dict(driver='GTiff', height=side, width=side, dtype='uint8', tiled=True)
     options |= dict(blockxsize=SIZE, blockysize=SIZE, compress='deflate', bigtiff='if_safer')
     temporary = TemporaryDirectory(prefix=f'.{root.name}-', dir=root.parent)
-    with writing_to(root), temporary as folder:
+    with writing_to(root), temporary as folder, warnings.catch_warnings():
+        warnings.simplefilter('ignore')  # about images without a georeference
         draft = Path(folder, 'draft')
         draft.mkdir()
         annotations = []

@@ -63,12 +63,15 @@ def infer(
         raise UserError(f'score {score_thr}: {config} predicts labels, which have no scores')
     score_thr = SCORE_THR if score_thr is None else score_thr
     given, large = large or {}, LargeOptions(**large or {}, score_thr=score_thr)
+    if 'overlap' in given and large.sliced is None:
+        raise ArgumentError('--overlap is for slices: add --sliced, or leave it out')
     if stream:
         require('rasterio')  # which writes the result
         check_options(model, large)
         sources, streamed = {}, sources
-    elif given.get('with_scores') or given.get('statistics_window'):
-        raise ArgumentError('--scores and --statistics-window are for large images: add --stream')
+    elif ignored := sorted(given.keys() - (('memory', 'store') if full_size else ())):
+        names = [f'--{name.removeprefix("with_").replace("_", "-")}' for name in ignored]
+        raise ArgumentError(f'{" and ".join(names)}: only for large images; add --stream')
     else:
         streamed = _too_large(model, sources) if full_size else {}
         sources = {name: source for name, source in sources.items() if name not in streamed}

@@ -62,7 +62,8 @@ class ImageSource(ABC):
             rows, columns = window
             raise UserError(
                 f'{self.name}: rows {rows.start} to {rows.stop} and columns {columns.start} to '
-                f'{columns.stop} cannot be read ({reason(error)}): copy or repair the file'
+                f'{columns.stop} cannot be read ({reason(error.__cause__ or error)}): copy or '
+                'repair the file'
             ) from None
 
     def identity(self) -> list:

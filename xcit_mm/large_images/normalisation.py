@@ -71,13 +71,13 @@ class NormalisedImage:
             return
         if source.dtype not in (np.uint8, np.uint16):
             raise UserError(
-                f'{source.name} has values of type {source.dtype}, but the model needs 8 bits: '
-                'convert it with gdal_translate -ot Byte -scale'
+                f'{source.name} has values of type {source.dtype}, but the model needs uint8 or '
+                'uint16: convert the image'
             )
         self._scale = MAX_8_BITS / source.max_value
         self.notes.append(
-            f'{source.name}: its values from 0 to {source.max_value} are scaled to the range from '
-            f'0 to {MAX_8_BITS}, to which the mean in the config refers'
+            f'{source.name}: its values from 0 to {source.max_value} are scaled to 0 to '
+            f'{MAX_8_BITS}, the range of the training images'
         )
 
     def pixels(self, window: Window) -> np.ndarray:

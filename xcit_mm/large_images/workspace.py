@@ -57,8 +57,8 @@ def open_workspace(
         return Workspace()
     if folder is None:
         raise ArgumentError(
-            f'the stores need {needed / GIB:.2f} GiB and a tile needs {for_tile / GIB:.2f} GiB, '
-            f'but the limit is {limit / GIB:.2f} GiB: name a folder for the stores with store=DIR'
+            f'the stores need {needed / GIB:.3g} GiB and a tile needs {for_tile / GIB:.3g} GiB, '
+            f'but the limit is {limit / GIB:.3g} GiB: name a folder for the stores with store=DIR'
         )
     problem = None
     try:
@@ -105,7 +105,7 @@ class Workspace:
             self._lock.acquire(timeout=0)
         except Timeout:
             raise UserError(
-                f'--store {folder} is used by another run: name another folder'
+                f'{folder} is used by another run: name another folder with --store DIR'
             ) from None
         try:
             self._continue(identity)
@@ -126,7 +126,7 @@ class Workspace:
         different = [k for k, v in self._identity.items() if state['identity'].get(k) != v]
         if different:
             raise UserError(
-                f'--store {self.folder} holds an unfinished run that differs in its '
+                f'{self.folder} holds an unfinished run that differs in its '
                 f'{" and ".join(different)}: repeat that run, name another folder, or remove this '
                 'one'
             )
@@ -148,8 +148,8 @@ class Workspace:
         if size > free:
             self.release()
             raise UserError(
-                f'the tokens of the image need {size / GIB:.1f} GiB in {self.folder}, where '
-                f'{free / GIB:.1f} GiB are free: name a folder on another disk with --store DIR'
+                f'the tokens of the image need {size / GIB:.3g} GiB in {self.folder}, where '
+                f'{free / GIB:.3g} GiB are free: name a folder on another disk with --store DIR'
             )
 
     def store(
