@@ -13,7 +13,9 @@ from .pyramid import Pyramid
 from .windows import Window, tiles
 from .workspace import open_workspace
 
-LEVEL_TILE = 1024  # pixels of the image whose part of a map is written at a time
+# Pixels of the image whose part of a map is computed at a time: few enough for the cache of a CPU,
+# and wide, because each channel of a map is written row by row.
+LEVEL_TILE = 32, 1024
 
 
 @torch.inference_mode()
@@ -74,10 +76,11 @@ def _written(level: LazyMap, stride: int, dtype: torch.dtype, path: Path | None)
     own = Window(level.bands.share(H), slice(0, W))
     shape, kind = (C, *own.size), torch.empty(0, dtype=dtype).numpy().dtype
     if path is None:
-        array = np.empty(shape, kind)
+        # NumPy would ask the system for huge pages, which takes it longer than the copying.
+        array = torch.empty(shape, dtype=dtype).numpy()
     else:
         array = np.lib.format.open_memmap(path, 'w+', kind, shape)
-    side = LEVEL_TILE // stride
-    for window in tiles(own, (side, side)):
-        array[(slice(None), *window.within(own))] = level.read(window)[0].to(dtype).cpu().numpy()
+    values = torch.from_numpy(array)
+    for window in tiles(own, tuple(n // stride for n in LEVEL_TILE)):
+        values[(slice(None), *window.within(own))] = level.read(window)[0]
     return array
