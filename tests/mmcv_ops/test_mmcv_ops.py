@@ -62,6 +62,25 @@ def test_roi_align_forward_and_gradient(arrays, size, sampling_ratio, aligned):
     assert torch.equal(image.grad, arrays[f'{name}/grad'])
 
 
+@pytest.mark.parametrize('aligned', [True, False])
+@pytest.mark.parametrize('sampling_ratio', [0, 2])
+def test_roi_align_of_channels_last_maps(sampling_ratio, aligned):
+    maps = torch.randn(2, 6, 21, 34)
+    corners = torch.rand(200, 2) * 160 - 20  # some regions are outside of the map
+    extents = torch.rand(200, 2) ** 3 * 130  # up to those larger than the map
+    extents[::10, 1] = 0
+    image = torch.randint(0, 2, (200, 1)).float()
+    rois = torch.cat([image, corners, corners + extents], dim=1)
+    options = rois, (7, 5), 0.25, sampling_ratio, 'avg', aligned
+    expected = ops.roi_align(maps, *options)
+    in_rows = maps.to(memory_format=torch.channels_last)
+    torch.testing.assert_close(ops.roi_align(in_rows, *options), expected, rtol=0, atol=2e-6)
+    assert ops.roi_align(in_rows, rois[:0], *options[1:]).shape == (0, 6, 7, 5)
+    for dtype in (torch.float16, torch.bfloat16):
+        output = ops.roi_align(in_rows.to(dtype), *options).float()
+        torch.testing.assert_close(output, expected, rtol=0, atol=16 * torch.finfo(dtype).eps)
+
+
 @pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
 def test_roi_align_in_16_bit_is_that_of_the_rounded_map(arrays, dtype):
     rois = arrays['roi/rois'].to(dtype)

@@ -1,12 +1,19 @@
-"""RoIAlign (Mask R-CNN, He et al. 2017): average by torchvision, maximum in PyTorch."""
+"""RoIAlign (Mask R-CNN, He et al. 2017): average by torchvision, maximum in PyTorch.
+
+On a CPU, the pixels of a channels-last map are rows of memory. The average of a bin is a weighted
+sum of such rows, which ``F.embedding_bag`` computes with all threads; torchvision has one.
+"""
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from .gradients import at_least_float32, gradients
 from .sampling import bilinear, regions
 
 MAX = 0  # pool_mode; 1 is the average
+MAX_WEIGHTS = 2**22  # of the pixels that are summed at once
+MAX_REGIONS = 64  # that share the size of the largest of them
 
 
 def roi_align_forward(
@@ -28,16 +35,21 @@ def roi_align_forward(
     """
     import torchvision  # noqa: F401  registers torch.ops.torchvision
 
-    input, rois = at_least_float32(input, rois)
     size = aligned_height, aligned_width
+    options = spatial_scale, sampling_ratio, aligned
+    in_rows = input.is_contiguous(memory_format=torch.channels_last) and not input.is_contiguous()
+    if pool_mode != MAX and input.device.type == 'cpu' and in_rows:
+        _average_rows(output, input, rois, *options)
+        return
+    input, rois = at_least_float32(input, rois)
     if pool_mode != MAX:
-        options = spatial_scale, *size, sampling_ratio, aligned
-        output.copy_(torch.ops.torchvision.roi_align(input, rois, *options))
+        operator = torch.ops.torchvision.roi_align
+        output.copy_(operator(input, rois, spatial_scale, *size, *options[1:]))
         return
     output.zero_()
     argmax_y.fill_(-1)
     argmax_x.fill_(-1)
-    for region in regions(rois, input.shape[1], size, spatial_scale, sampling_ratio, aligned):
+    for region in regions(rois, input.shape[1], size, *options):
         values, point = region.sample(input).max(3)
         point = point.permute(0, 3, 1, 2)  # (n, C, height, width), in the grid of a bin
         columns = region.x.shape[2]
@@ -47,6 +59,75 @@ def roi_align_forward(
         output[region.index] = values.permute(0, 3, 1, 2).to(output.dtype)
         argmax_y[region.index] = y.gather(4, point[..., None] // columns)[..., 0].to(argmax_y.dtype)
         argmax_x[region.index] = x.gather(4, point[..., None] % columns)[..., 0].to(argmax_x.dtype)
+
+
+def _average_rows(
+    output: Tensor,
+    maps: Tensor,
+    rois: Tensor,
+    spatial_scale: float,
+    sampling_ratio: int,
+    aligned: bool,
+) -> None:
+    """Write the averages of regions (n, 5) of channels-last maps into ``output`` (n, C, h, w).
+
+    Bilinear samples on a grid are sums over rows of sums over columns: a bin has a weight for each
+    row and for each column of pixels that it touches.
+    """
+    H, W = maps.shape[2:]
+    bins = output.shape[2:]
+    pixels = maps.permute(0, 2, 3, 1).flatten(0, 2)  # (B * H * W, C)
+    (rois,) = at_least_float32(rois)
+    image = rois[:, 0].long()
+    corners = rois[:, 1:] * spatial_scale - (0.5 if aligned else 0.0)
+    starts, extents = corners[:, [1, 0]], (corners[:, 2:] - corners[:, :2])[:, [1, 0]]  # y, x
+    if not aligned:
+        extents = extents.clamp(min=1)
+    steps = extents / extents.new_tensor(bins)
+    points = steps.ceil() if sampling_ratio <= 0 else torch.full_like(steps, sampling_ratio)
+    order = points[:, 1].argsort()
+    order = order[points[order, 0].argsort(stable=True)]  # regions of one size together
+    while len(order):
+        largest = int((points[order[:MAX_REGIONS]].clamp(min=1).amax(0) + 2).prod())
+        number = max(1, min(MAX_REGIONS, MAX_WEIGHTS // (largest * bins.numel())))
+        index, order = order[:number], order[number:]
+        (y, wy), (x, wx) = (
+            _axis(starts[index, i], steps[index, i], points[index, i], bins[i], maps.shape[2 + i])
+            for i in range(2)
+        )
+        y = (image[index, None, None] * H + y) * W
+        places = y[:, :, None, :, None] + x[:, None, :, None, :]  # (n, h, w, rows, columns)
+        weights = wy[:, :, None, :, None] * wx[:, None, :, None, :]
+        average = F.embedding_bag(
+            places.flatten(3).flatten(0, 2),
+            pixels,
+            mode='sum',
+            per_sample_weights=weights.flatten(3).flatten(0, 2).to(pixels.dtype),
+        )
+        output[index] = average.unflatten(0, (-1, *bins)).permute(0, 3, 1, 2).to(output.dtype)
+
+
+def _axis(
+    start: Tensor, step: Tensor, points: Tensor, bins: int, length: int
+) -> tuple[Tensor, Tensor]:
+    """Return the pixels of bins of the length ``step`` and their weights, (n, bins, pixels) each.
+
+    A bin is the average of ``points`` samples. Those outside the map have the weight 0.
+    """
+    step, points = step[:, None, None], points[:, None, None]
+    i = torch.arange(max(1, int(points.amax())), device=start.device)
+    corner = torch.arange(bins, device=start.device)[:, None] * step
+    y = start[:, None, None] + corner + (i + 0.5) * step / points.clamp(min=1)
+    weight = ((y >= -1) & (y <= length) & (i < points)) / points.clamp(min=1)
+    y = y.clamp(0, length - 1)
+    low = y.long()
+    high = (low + 1).clamp(max=length - 1)
+    first = low[..., :1]  # the samples ascend
+    number = int((high - first).where(i < points, 0).amax()) + 1
+    weights = weight.new_zeros(*y.shape[:2], number)
+    for pixel, part in ((low, 1 - y + low), (high, y - low)):
+        weights.scatter_add_(2, (pixel - first).clamp(max=number - 1), part * weight)
+    return (first + torch.arange(number, device=y.device)).clamp(max=length - 1), weights
 
 
 def roi_align_backward(
