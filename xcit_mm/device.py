@@ -1,13 +1,16 @@
-"""Choose the device that a model runs on, and give memory back."""
+"""Choose the device that a model runs on and its dtype, and give memory back."""
 
 import ctypes
 import gc
 import os
 import sys
+from functools import cache
 
 import torch
 
 from .errors import ArgumentError, reason
+
+DTYPES = {'float32': torch.float32, 'bfloat16': torch.bfloat16, 'float16': torch.float16}
 
 
 def choose_device(name: str | None) -> torch.device:
@@ -26,6 +29,36 @@ def choose_device(name: str | None) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         raise ArgumentError(f'device={name!r} cannot be used ({reason(error)}); use cpu') from None
     return device
+
+
+def choose_dtype(name: str, device: torch.device) -> torch.dtype:
+    """Return the dtype 'float32', 'bfloat16' or 'float16'; for 'auto' the fastest on a device.
+
+    'auto' is a dtype of 16 bits if the device multiplies matrices in it, and float32 otherwise.
+
+    Raises:
+        ArgumentError: If the name is not one of these.
+    """
+    if name == 'auto':
+        return _fastest_dtype(device)
+    if name not in DTYPES:
+        raise ArgumentError(f'dtype={name!r} is not one of {(*DTYPES, "auto")}')
+    return DTYPES[name]
+
+
+def _fastest_dtype(device: torch.device) -> torch.dtype:
+    if device.type == 'cuda':
+        is_native = torch.cuda.is_bf16_supported(including_emulation=False)
+        return torch.bfloat16 if is_native else torch.float16
+    is_native = device.type == 'cpu' and multiplies_bfloat16()
+    return torch.bfloat16 if is_native else torch.float32
+
+
+@cache
+def multiplies_bfloat16() -> bool:
+    """Return whether the CPU has instructions for products of bfloat16 matrices."""
+    checks = '_is_avx512_bf16_supported', '_is_amx_tile_supported'
+    return any(getattr(torch.cpu, name, bool)() for name in checks)
 
 
 def release_memory() -> None:

@@ -13,6 +13,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from ..device import multiplies_bfloat16
 from ..errors import ArgumentError
 from .tracing import computed_dtype, is_captured, is_intercepted, without_autocast
 
@@ -20,6 +21,7 @@ from .tracing import computed_dtype, is_captured, is_intercepted, without_autoca
 BMM_HAS_OUT_DTYPE = 'dtype' in torch.ops.aten.bmm.overloads()
 SAMPLED_TOKENS = 256
 CPU_CHUNK = 2048  # tokens that are centred and multiplied while they are in the cache
+CPU_PART = 512  # 16-bit tokens whose products are added in 16 bits
 EPS = 1e-12  # smallest norm by which a query or key is divided, as in F.normalize
 
 # (slope, offset): the Gram form is faster from N = slope * C + offset tokens on, as measured on a
@@ -32,6 +34,8 @@ CROSSOVER_ELSEWHERE = (2.0, 0)
 # If relative errors are amplified 1e4 times, those in float32 are three times as large as those of
 # the direct form (docs/performance.md).
 MAX_AMPLIFICATION = 1e4
+# The same for tokens that are multiplied in bfloat16, whose errors are larger from 5e3 on.
+MAX_AMPLIFICATION_IN_PARTS = 2e3
 
 
 def xca(
@@ -76,7 +80,11 @@ def xca(
         form = 'direct' if exported else faster_form(*x.shape[1:], computed_dtype(x), x.device.type)
         # Whether x is in range depends on its values; a fake tensor, which is a subclass, has none.
         if form == 'gram' and type(x) is Tensor and x.device.type == 'cpu' and not is_intercepted():
-            y = _gram(*arguments, max_amplification=MAX_AMPLIFICATION)
+            y = None
+            if computed_dtype(x) == torch.bfloat16 and multiplies_bfloat16():
+                y = _gram(*arguments, MAX_AMPLIFICATION_IN_PARTS, in_parts=True)
+            if y is None:
+                y = _gram(*arguments, MAX_AMPLIFICATION)
             return _direct(*arguments) if y is None else y
     if form not in FORMS:
         raise ArgumentError(f'form={form!r} is not one of {tuple(FORMS)}')
@@ -108,7 +116,14 @@ def _direct(x, qkv_weight, qkv_bias, temperature, proj_weight, proj_bias) -> Ten
 
 
 def _gram(
-    x, qkv_weight, qkv_bias, temperature, proj_weight, proj_bias, max_amplification=None
+    x,
+    qkv_weight,
+    qkv_bias,
+    temperature,
+    proj_weight,
+    proj_bias,
+    max_amplification=None,
+    in_parts=False,
 ) -> Tensor | None:
     """Compute the Gram form, with about 2 N C^2 + 3 C^3 multiplications.
 
@@ -116,9 +131,9 @@ def _gram(
     """
     x = x.to(computed_dtype(x))
     with without_autocast(x):
-        x, G, s = with_moments(x)
+        x, G, s = with_moments(x, in_parts)
         parameters = qkv_weight, qkv_bias, temperature, proj_weight, proj_bias
-        if max_amplification is not None:
+        if max_amplification is not None and not in_parts:
             max_amplification *= torch.finfo(x.dtype).eps / torch.finfo(G.dtype).eps
         map_of_tokens = mixing(G, s, x.shape[1], *parameters, max_amplification)
         if map_of_tokens is None:
@@ -219,46 +234,49 @@ def _widened(t: Tensor) -> Tensor:
     return t.double() if t.device.type in ('cpu', 'cuda') else t
 
 
-def moments(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the covariance over the tokens, in at least float32, and the mean of x (B, N, C)."""
+def moments(x: Tensor, in_parts: bool = False) -> tuple[Tensor, Tensor]:
+    """Return the covariance over the tokens, in at least float32, and the mean of x (B, N, C).
+
+    With ``in_parts`` the CPU multiplies tokens in their dtype of 16 bits.
+    """
     N = x.shape[1]
     dtype = torch.promote_types(x.dtype, torch.float32)
     # Centring by the mean of a sample saves a pass over all tokens; G and the mean are corrected
     # afterwards. The centre is rounded to the dtype of x, so that both dtypes represent it.
     sample = x[:, :: (N - 1) // SAMPLED_TOKENS + 1]
     centre = sample.mean(1, keepdim=True, dtype=dtype).to(x.dtype).to(dtype)  # (B, 1, C)
-    products, sums = _centred_sums(x, centre)
+    products, sums = (_sums_of_parts if in_parts else _centred_sums)(x, centre)
     shift = sums / N  # (B, 1, C)
     G = torch.baddbmm(products, shift.mT, shift, beta=1 / N, alpha=-1)
     return G, (_widened(centre) + _widened(shift)).squeeze(1)
 
 
-def with_moments(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def with_moments(x: Tensor, in_parts: bool = False) -> tuple[Tensor, Tensor, Tensor]:
     """Return x (B, N, C), its covariance (B, C, C) and its mean (B, C), with one gradient of x."""
     if torch.is_grad_enabled() and not torch.jit.is_tracing():
-        return _Moments.apply(x)
-    return x, *moments(x)
+        return _Moments.apply(x, in_parts)
+    return x, *moments(x, in_parts)
 
 
 class _Moments(Function):
     """Map x to (x, *moments(x)), so that one backward function sums all gradients of x."""
 
     @staticmethod
-    def forward(ctx, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        G, s = moments(x)
+    def forward(ctx, x: Tensor, in_parts: bool) -> tuple[Tensor, Tensor, Tensor]:
+        G, s = moments(x, in_parts)
         ctx.save_for_backward(x, s)
         return x.view_as(x), G, s
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, dx: Tensor, dG: Tensor, ds: Tensor) -> Tensor:
+    def backward(ctx, dx: Tensor, dG: Tensor, ds: Tensor) -> tuple[Tensor, None]:
         x, s = ctx.saved_tensors
         N = x.shape[1]
         rounded = (dG + dG.mT).to(x.dtype)  # once: the same values multiply x and s
         # The factor 1 / N stays out of the matrix, where float16 would flush it to zero.
         dx = torch.baddbmm(dx, x, rounded, alpha=1 / N)
         of_mean = ds[:, None] - s[:, None] @ rounded.to(s.dtype)
-        return dx.add_((of_mean / N).to(x.dtype))
+        return dx.add_((of_mean / N).to(x.dtype)), None
 
 
 def _centred_sums(x: Tensor, centre: Tensor) -> tuple[Tensor, Tensor]:
@@ -281,4 +299,18 @@ def _centred_sums(x: Tensor, centre: Tensor) -> tuple[Tensor, Tensor]:
     for i in range(0, C, width):
         end = i + width
         products[:, end:, i:end] = products[:, i:end, end:].mT
+    return products, sums
+
+
+def _sums_of_parts(x: Tensor, centre: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what :func:`_centred_sums` does for tokens that are multiplied in 16 bits.
+
+    Each product of a matrix is rounded to 16 bits. The errors of short ones cancel out in the sum.
+    """
+    products, sums = 0.0, 0.0
+    for chunk in x.split(CPU_CHUNK, dim=1):
+        chunk = F.pad(chunk - centre.to(x.dtype), (0, 0, 0, -chunk.shape[1] % CPU_PART))
+        parts = chunk.unflatten(1, (-1, CPU_PART))
+        products = products + (parts.mT @ parts).sum(1, dtype=centre.dtype)
+        sums = sums + chunk.sum(1, keepdim=True, dtype=centre.dtype)
     return products, sums
