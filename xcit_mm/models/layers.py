@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from ..environment import require
 from ..errors import ArgumentError
+from ..ops.mlp import linear_gelu
 from ..ops.recompute import recompute
 from ..ops.tracing import computed_dtype, is_captured
 from ..ops.xca import cross_covariance, xca
@@ -177,9 +178,9 @@ class Mlp(nn.Module):
         if not has_plain_layers(self):
             return _scaled(self.fc2(F.gelu(self.fc1(x))), scale)
         weights = _scaled_weights(self.fc2, scale)
-        x = self.fc1(x)  # (..., 4 C)
         if not torch.is_grad_enabled():
-            return F.linear(gelu_(x), *weights)
+            return F.linear(linear_gelu(x, self.fc1.weight, self.fc1.bias), *weights)
+        x = self.fc1(x)  # (..., 4 C)
         return recompute(lambda x: F.linear(F.gelu(x), *weights), x, within=self)
 
 
