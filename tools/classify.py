@@ -47,6 +47,7 @@ def main() -> None:
         help='processes that read images; 0: only this one (default: %(default)s)',
     )
     parser.add_argument('--device', help='cpu, cuda or cuda:N (default: a GPU if there is one)')
+    cli.add_dtype_argument(parser)
     parser.add_argument('--out', type=Path, metavar='FILE', help='write the result as JSON')
     cli.add_trust_argument(parser)
     args = parser.parse_args()
@@ -56,6 +57,7 @@ def main() -> None:
     with cli.imports():
         from xcit_mm.classification import Classifier
         from xcit_mm.classification.report import report_folder, report_pictures
+        from xcit_mm.device import dtype_name
         from xcit_mm.errors import printable
         from xcit_mm.files import require_writable_file, write_json
     if args.out is not None:
@@ -67,11 +69,12 @@ def main() -> None:
         args.workers,
         args.device,
         args.trust_checkpoint,
+        args.dtype,
     )
     print(
         f'{classifier.checkpoint}: {classifier.architecture}, '
         f'{classifier.model.num_classes:,} classes, images of {classifier.size} pixels on '
-        f'{classifier.device}',
+        f'{classifier.device} in {dtype_name(classifier.dtype)}',
         flush=True,
     )
     if args.images:

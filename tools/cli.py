@@ -17,6 +17,7 @@ from types import FrameType
 from typing import Any
 
 WRONG_INPUT = 2  # the exit code, as argparse has it
+DTYPES = ('float32', 'bfloat16', 'float16', 'auto')
 SIGNALLED = 128  # plus the number of the signal, as shells have it
 
 
@@ -143,6 +144,16 @@ def add_options_argument(parser: argparse.ArgumentParser) -> None:
         help='replace values of the config, as in train_dataloader.batch_size=4; '
         'data_root=DIR changes all data paths, pretrained=FILE sets the backbone weights, '
         'lsj=SIZE trains with large-scale jitter and copy-paste',
+    )
+
+
+def add_dtype_argument(parser: argparse.ArgumentParser) -> None:
+    """Add ``--dtype`` of the tools that predict."""
+    parser.add_argument(
+        '--dtype',
+        choices=DTYPES,
+        help='what the model computes in; auto: the fastest that the device has instructions for; '
+        'default: auto on a GPU, float32 on a CPU',
     )
 
 

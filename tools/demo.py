@@ -52,6 +52,7 @@ def main() -> None:
         metavar='MB',
         help='the largest file to accept; default: %(default)s',
     )
+    cli.add_dtype_argument(parser)
     args = parser.parse_args()
     if args.config is not None and args.checkpoint is None:
         parser.error(f'{args.config}: also name a checkpoint')
@@ -67,11 +68,13 @@ def main() -> None:
         from xcit_mm.demo import OfferedModels, find_models, serve
         from xcit_mm.errors import UserError
     if args.config is not None:
-        models = OfferedModels(lambda: {args.config: [args.checkpoint]}, args.any_checkpoint)
+        models = OfferedModels(
+            lambda: {args.config: [args.checkpoint]}, args.any_checkpoint, args.dtype
+        )
         models.load(args.config, args.checkpoint)
     else:
         find = partial(find_models, Path(args.configs), Path(args.work_dirs))
-        models = OfferedModels(find, args.any_checkpoint)
+        models = OfferedModels(find, args.any_checkpoint, args.dtype)
         if not find():
             raise UserError(f'there is no config in {args.configs} or {args.work_dirs} to offer')
     serve(models, args.host, args.port, args.examples, args.max_upload)

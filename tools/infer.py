@@ -88,6 +88,7 @@ def main() -> None:
         help='the number of pixels that neighbouring slices share; default: 128',
     )
     parser.add_argument('--device', help='cpu, cuda, cuda:1; default: the GPU if there is one')
+    cli.add_dtype_argument(parser)
     cli.add_options_argument(parser)
     cli.add_trust_argument(parser)
     args = parser.parse_args()
@@ -111,6 +112,7 @@ def main() -> None:
         score_thr=args.score_thr,
         full_size=args.full_size,
         device=args.device,
+        dtype=args.dtype,
         trust_checkpoint=args.trust_checkpoint,
         options=args.cfg_options,
         stream=args.stream or args.sliced is not None,

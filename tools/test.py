@@ -23,6 +23,7 @@ def main() -> None:
         action='store_true',
         help='test-time augmentation: merge the predictions for several sizes, plain and mirrored',
     )
+    cli.add_dtype_argument(parser)
     args = parser.parse_args()
 
     with cli.imports():
@@ -37,6 +38,7 @@ def main() -> None:
         trust_checkpoint=args.trust_checkpoint,
         options=args.cfg_options,
         tta=args.tta,
+        dtype=args.dtype,
     )
 
 

@@ -31,14 +31,17 @@ def choose_device(name: str | None) -> torch.device:
     return device
 
 
-def choose_dtype(name: str, device: torch.device) -> torch.dtype:
+def choose_dtype(name: str | None, device: torch.device) -> torch.dtype:
     """Return the dtype 'float32', 'bfloat16' or 'float16'; for 'auto' the fastest on a device.
 
     'auto' is a dtype of 16 bits if the device multiplies matrices in it, and float32 otherwise.
+    None is 'auto' on a GPU and 'float32' on a CPU.
 
     Raises:
         ArgumentError: If the name is not one of these.
     """
+    if name is None:
+        name = 'float32' if device.type == 'cpu' else 'auto'
     if name == 'auto':
         return _fastest_dtype(device)
     if name not in DTYPES:
@@ -52,6 +55,11 @@ def _fastest_dtype(device: torch.device) -> torch.dtype:
         return torch.bfloat16 if is_native else torch.float16
     is_native = device.type == 'cpu' and multiplies_bfloat16()
     return torch.bfloat16 if is_native else torch.float32
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return the name of a dtype without ``torch.``"""
+    return str(dtype).removeprefix('torch.')
 
 
 @cache

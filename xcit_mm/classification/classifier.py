@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from ..device import choose_device
+from ..device import choose_device, choose_dtype
 from ..errors import UserError
 from ..inference.sources import ImageProgress, read_image
 from ..weights.states import architecture
@@ -42,13 +42,14 @@ class Classifier:
         workers: Processes that read images. 0: read them in this process.
         device: Name of a device. None: a GPU if there is one, otherwise the CPU.
         trusted: See :func:`xcit_mm.weights.read.read_checkpoint`.
+        dtype: See :func:`xcit_mm.load_model`.
 
     Attributes:
         model: timm's model, see :func:`load_classifier`.
         description: The checkpoint, its architecture, parameters and image size, for JSON.
 
     Raises:
-        UserError: If the checkpoint cannot be loaded or the device cannot be used.
+        UserError: If the checkpoint cannot be loaded, or the device or dtype cannot be used.
     """
 
     def __init__(
@@ -59,10 +60,12 @@ class Classifier:
         workers: int = 0,
         device: str | None = None,
         trusted: bool = False,
+        dtype: str | None = None,
     ) -> None:
         self.checkpoint = str(checkpoint)
         self.device = choose_device(device)
-        self.model = load_classifier(checkpoint, trusted=trusted).to(self.device)
+        self.dtype = choose_dtype(dtype, self.device)
+        self.model = load_classifier(checkpoint, trusted=trusted).to(self.device, self.dtype)
         self.architecture = architecture(self.model.state_dict(), self.checkpoint)
         self.released_name = name_in_release(self.checkpoint)
         self.size = size or training_size(self.released_name)
@@ -96,7 +99,7 @@ class Classifier:
         with ImageProgress() as progress:
             progress.expect(len(paths))
             for images, errors in loader:
-                scores = self.model(images.to(self.device)).softmax(-1)
+                scores = self.model(images.to(self.device, self.dtype)).float().softmax(-1)
                 top = (t.tolist() for t in scores.topk(min(5, len(self._names))))
                 for error, values, labels in zip(errors, *top, strict=True):
                     if error:

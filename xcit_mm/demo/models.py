@@ -17,11 +17,17 @@ class OfferedModels:
     """Configs and checkpoints that visitors can choose, with the chosen model in memory.
 
     ``find`` returns the checkpoints of each config. With ``any_checkpoint``, visitors can name
-    other weights for these configs, which are read without running their code.
+    other weights for these configs, which are read without running their code. ``dtype`` is that
+    of :func:`xcit_mm.load_model`.
     """
 
-    def __init__(self, find: Callable[[], dict[str, list[str]]], any_checkpoint: bool) -> None:
-        self.find, self.any_checkpoint = find, any_checkpoint
+    def __init__(
+        self,
+        find: Callable[[], dict[str, list[str]]],
+        any_checkpoint: bool,
+        dtype: str | None = None,
+    ) -> None:
+        self.find, self.any_checkpoint, self._dtype = find, any_checkpoint, dtype
         self._key: tuple | None = None
         self._model: Model | None = None
 
@@ -37,7 +43,7 @@ class OfferedModels:
         key = config, checkpoint, _written(Path(config)), _written(Path(checkpoint))
         if key != self._key:
             self._key = self._model = None  # before the next model needs the memory
-            self._model = load_model(config, checkpoint)
+            self._model = load_model(config, checkpoint, dtype=self._dtype)
             self._key = key
         return self._model
 

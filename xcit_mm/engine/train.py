@@ -68,6 +68,7 @@ def test(
     trust_checkpoint: bool = False,
     options: Mapping[str, Any] | None = None,
     tta: bool = False,
+    dtype: str | None = None,
 ) -> dict[str, float]:
     """Evaluate a checkpoint on the test set of a config.
 
@@ -81,6 +82,7 @@ def test(
         trust_checkpoint: Read a checkpoint that holds more than weights, which runs the code in it.
         options: Dotted names and values that replace those of the config.
         tta: Merge the predictions for several sizes of each image, plain and mirrored.
+        dtype: See :func:`xcit_mm.load_model`.
 
     Returns:
         The metrics by name: COCO's from 0 to 1, those of segmentation in percent.
@@ -89,7 +91,7 @@ def test(
         UserError: If the config, an option, the data or the checkpoint is wrong.
     """
     cfg = load_config(config, options, work_dir, launcher)
-    notes = adapt_for_test(cfg, checkpoint, show_dir, trust_checkpoint, tta)
+    notes = adapt_for_test(cfg, checkpoint, show_dir, trust_checkpoint, tta, dtype)
     check(cfg, 'test')
     if out is not None:
         require_writable_file(Path(out))

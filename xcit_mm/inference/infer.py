@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ..device import dtype_name
 from ..environment import require
 from ..errors import ArgumentError, MissingOperatorError, UserError, reason
 from ..files import DISK_FULL
@@ -43,6 +44,7 @@ def infer(
     options: Mapping[str, Any] | None = None,
     stream: bool = False,
     large: Mapping[str, Any] | None = None,
+    dtype: str | None = None,
 ) -> tuple[int, list[str]]:
     """Predict images and videos, and write the predictions and pictures of them to a folder.
 
@@ -58,7 +60,7 @@ def infer(
     sources, problems = find_inputs(inputs, partial(is_output, folder=out))
     if not sources:
         raise UserError('; '.join(problems))
-    model = load_model(config, checkpoint, device, options, trust_checkpoint, full_size)
+    model = load_model(config, checkpoint, device, options, trust_checkpoint, full_size, dtype)
     if model.task != 'detection' and score_thr is not None:
         raise UserError(f'score {score_thr}: {config} predicts labels, which have no scores')
     score_thr = SCORE_THR if score_thr is None else score_thr
@@ -66,6 +68,8 @@ def infer(
     if 'overlap' in given and large.sliced is None:
         raise ArgumentError('--overlap is for slices: add --sliced, or leave it out')
     if stream:
+        if dtype not in (None, 'float32'):
+            raise ArgumentError(f'dtype {dtype}: large images are predicted in float32')
         require('rasterio')  # which writes the result
         check_options(model, large)
         sources, streamed = {}, sources
@@ -75,7 +79,8 @@ def infer(
     else:
         streamed = _too_large(model, sources) if full_size else {}
         sources = {name: source for name, source in sources.items() if name not in streamed}
-    info = dict(config=str(config), checkpoint=str(checkpoint))
+    dtype = dtype_name(model.dtype)
+    info = dict(config=str(config), checkpoint=str(checkpoint), dtype=dtype)
     done = 0
     with ExitStack() as stack:
         are_many = stream and stack.enter_context(connected())

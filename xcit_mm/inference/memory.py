@@ -28,7 +28,7 @@ def free_backbone_maps(model: nn.Module) -> AbstractContextManager:
     A neck that is not an FPN may read a map twice.
     """
     neck = getattr(model, 'neck', None)
-    if type(neck).__name__ != 'FPN' or neck.add_extra_convs == 'on_input':
+    if type(neck).__name__ not in ('FPN', 'FusedFPN') or neck.add_extra_convs == 'on_input':
         return nullcontext()
     return model.backbone.register_forward_hook(lambda module, inputs, maps: SingleUseMaps(maps))
 

@@ -17,13 +17,14 @@ from torch import nn
 
 from ..datasets.check_config import leaf_datasets
 from ..datasets.multiband import LoadMultiband
-from ..device import choose_device
+from ..device import choose_device, choose_dtype
 from ..engine.config.check import require_parts
 from ..engine.config.errors import config_errors
 from ..engine.config.load import load_config
 from ..engine.model import build_model, weights_for
 from ..environment import quiet, require_framework
 from ..errors import UserError, reason
+from ..fusion import FusedCopy
 from ..large_images.predict import LargeOptions, predict_large
 from ..large_images.results import LargeDetections, LargeSegmentation
 from ..predictions import Detections, Segmentation
@@ -48,8 +49,9 @@ class Model:
         task: 'detection', 'segmentation' or 'panoptic'.
         classes: Names of the classes.
         palette: A colour for each class.
-        module: mmdet's or mmseg's model, in evaluation mode.
+        module: mmdet's or mmseg's model, in evaluation mode and in float32.
         pipeline: The transforms of the config's test dataset.
+        dtype: The dtype that predictions are computed in.
     """
 
     task: str
@@ -57,6 +59,10 @@ class Model:
     palette: tuple[Colour, ...]
     module: nn.Module
     pipeline: Compose
+    dtype: torch.dtype = torch.float32
+
+    def __post_init__(self) -> None:
+        self._fused = FusedCopy(self.dtype)
 
     def predict(self, image: ImageLike) -> Detections | Segmentation:
         """Detect the objects of an image, or classify its pixels.
@@ -98,8 +104,7 @@ class Model:
             data = {
                 key: [samples[i].pop(key) for i in indices] for key in ('inputs', 'data_samples')
             }
-            with free_backbone_maps(self.module):
-                results = self._predict(data, [self._picture(arrays[i]) for i in indices])
+            results = self._predict(data, [self._picture(arrays[i]) for i in indices])
             predictions.update(zip(indices, results, strict=True))
         return [predictions[i] for i in range(len(arrays))]
 
@@ -168,11 +173,13 @@ class Model:
         self, data: dict[str, Any], images: list[np.ndarray]
     ) -> list[Detections] | list[Segmentation]:
         names = self.classes, self.palette
-        if self.task == 'segmentation':
+        is_segmentation = self.task == 'segmentation'
+        with self._fused.of(self.module) as module, free_backbone_maps(module):
+            results = segment(module, data) if is_segmentation else module.test_step(data)
+        if is_segmentation:
             dtype = np.uint8 if len(self.classes) <= 256 else np.int16
-            labels = [x.cpu().numpy().astype(dtype) for x in segment(self.module, data)]
+            labels = [x.cpu().numpy().astype(dtype) for x in results]
             return [Segmentation(*pair, *names) for pair in zip(images, labels, strict=True)]
-        results = self.module.test_step(data)
         if self.task == 'panoptic':
             segments = [result.pred_panoptic_seg for result in results]
             pairs = zip(segments, images, strict=True)
@@ -193,6 +200,7 @@ def load_model(
     options: Mapping[str, Any] | None = None,
     trust_checkpoint: bool = False,
     full_size: bool = False,
+    dtype: str | None = None,
 ) -> Model:
     """Build the model of a config with the weights of a checkpoint, to predict with.
 
@@ -203,14 +211,18 @@ def load_model(
         options: Dotted names and values that replace those of the config.
         trust_checkpoint: Whether to read a file that holds more than weights, and run code in it.
         full_size: Whether the model sees images without the config's ``Resize``.
+        dtype: 'float32', 'bfloat16', 'float16', or 'auto' for the fastest of them that the device
+            has instructions for. Boxes and scores are computed in float32 in any case. None:
+            'auto' on a GPU, 'float32' on a CPU.
 
     Raises:
-        UserError: If the config, an option or the device is invalid, or the checkpoint cannot be
-            read or belongs to another model.
+        UserError: If the config, an option, the device or the dtype is invalid, or the checkpoint
+            cannot be read or belongs to another model.
     """
     cfg = load_config(config, options)
     require_parts(cfg, 'test')
     target = choose_device(device)
+    computed_dtype = choose_dtype(dtype, target)
     checkpoint = str(checkpoint)
     require_file(checkpoint)
     content = read_checkpoint(checkpoint, trusted=trust_checkpoint)
@@ -224,7 +236,7 @@ def load_model(
         classes, palette = classes_and_palette(cfg, content, module)
         pipeline = _test_pipeline(cfg, full_size)
     task = 'panoptic' if _is_panoptic(module) else TASKS[cfg.default_scope]
-    return Model(task, classes, palette, module.to(target), pipeline)
+    return Model(task, classes, palette, module.to(target), pipeline, computed_dtype)
 
 
 def _is_panoptic(module: nn.Module) -> bool:

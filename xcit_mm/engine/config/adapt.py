@@ -10,6 +10,7 @@ import torch
 from mmengine.config import Config
 from mmengine.device import get_device
 
+from ...device import choose_dtype, dtype_name
 from ...errors import UserError
 from ..distributed import was_restarted
 from ..resume import has_checkpoints
@@ -145,12 +146,14 @@ def adapt_for_test(
     show_dir: str | None = None,
     trust_checkpoint: bool = False,
     tta: bool = False,
+    dtype: str | None = None,
 ) -> list[str]:
     """Edit a config for the evaluation of a checkpoint, and return sentences for the log.
 
-    ``show_dir`` is a folder for a picture of every prediction, ``tta`` test-time augmentation.
+    ``show_dir`` is a folder for a picture of every prediction, ``tta`` test-time augmentation,
+    and ``dtype`` that of :func:`xcit_mm.device.choose_dtype`.
     """
-    notes = adapt(cfg) + _without_gpus(cfg)
+    notes = adapt(cfg) + _without_gpus(cfg) + _compute_in(cfg, dtype)
     if tta and cfg.get('test_dataloader') and cfg.get('model'):  # check refuses other configs
         notes += use_tta(cfg)
     cfg.load_from, cfg.resume = checkpoint, False
@@ -247,6 +250,21 @@ def _without_gpus(cfg: Config) -> list[str]:
     }
     cfg.pop('sync_bn', None)  # torch's SyncBatchNorm needs GPUs
     return ['No GPU: the processes communicate through gloo, BatchNorm is not synchronised.']
+
+
+def _compute_in(cfg: Config, dtype: str | None) -> list[str]:
+    """Let the test loop compute in a dtype, with fused layers."""
+    computed = dtype_name(choose_dtype(dtype, torch.device(get_device())))
+    loop = cfg.get('test_cfg') or {}
+    if loop.keys() - {'type'} or loop.get('type', 'TestLoop') != 'TestLoop':
+        if dtype is None:
+            return []
+        raise UserError(
+            f"dtype={dtype} needs mmengine's test loop, but the config has test_cfg={dict(loop)}: "
+            "set test_cfg to dict(type='TestLoop')"
+        )
+    cfg.test_cfg = dict(type='FusedTestLoop', dtype=computed)
+    return [f'The model computes in {computed}.']
 
 
 def _trust(cfg: Config, trusted: bool) -> list[str]:

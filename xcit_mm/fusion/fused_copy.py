@@ -1,0 +1,88 @@
+"""A copy of a model for inference that shares its weights where it can."""
+
+import copy
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from ..models.plain import CONVOLUTIONS, is_plain
+from .fpn import fuse_fpn
+from .heads import fold_batch_norms, fuse_roi_extractors, fuse_rpn
+from .precision import compute_in
+
+
+def fuse(model: nn.Module, dtype: torch.dtype = torch.float32) -> nn.Module:
+    """Return a copy of a detector or segmentor for inference, in evaluation mode.
+
+    The copy computes what the model computes, in float32 up to rounding:
+
+    - the last transposed convolution of a map of XCiT and the lateral convolution of an FPN that
+      follows it become one, and the maps of the FPN are added in place;
+    - BatchNorm of necks and heads is folded into the convolution before it;
+    - the scores and boxes of an RPN come from one convolution;
+    - convolutions and maps are in channels-last memory format.
+
+    In 16 bits, layers multiply in ``dtype`` and heads return float32: call the copy within
+    ``torch.autocast(device_type, dtype)``, as :class:`FusedCopy` does.
+
+    Layers that have hooks or are not of mmdet, mmseg or this package are called as they are. The
+    model itself stays as it is, and the copy does not follow later changes of its weights.
+
+    Args:
+        model: A detector of mmdet or a segmentor of mmseg, or a module that holds one.
+        dtype: float32, bfloat16 or float16.
+    """
+    fused = copy.deepcopy(model, _shared(model)).eval()
+    for part in [module for module in fused.modules() if hasattr(module, 'backbone')]:
+        fuse_fpn(part)
+        fold_batch_norms(part)
+        fuse_rpn(part)
+        fuse_roi_extractors(part)
+        if dtype != torch.float32:
+            compute_in(part, dtype)
+    for module in fused.modules():
+        if is_plain(module, CONVOLUTIONS):
+            module.to(memory_format=torch.channels_last)
+    return fused
+
+
+class FusedCopy:
+    """The fused copy of a model in a dtype, which is made again when the model has changed."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype = dtype
+        self._version: Hashable = None
+
+    @contextmanager
+    def of(self, model: nn.Module) -> Iterator[nn.Module]:
+        """Return the copy of a model, for use within the ``with`` block."""
+        current = _version(model)
+        if self._version != current:
+            self._copy, self._version = fuse(model, self.dtype), current
+        device = next(model.parameters()).device.type
+        with torch.autocast(device, self.dtype, enabled=self.dtype != torch.float32):
+            yield self._copy
+
+
+def _version(model: nn.Module) -> Hashable:
+    """Return a value that changes when weights or hooks of a model do."""
+    tensors = [(t.data_ptr(), t._version) for t in _tensors(model)]
+    return tuple(tensors), tuple(map(id, _hooks(model)))
+
+
+def _shared(model: nn.Module) -> dict[int, object]:
+    """Return what stands for tensors and hooks in a deep copy: their memory, and hooks themselves."""
+    parameters = {id(p): nn.Parameter(p.detach(), requires_grad=False) for p in model.parameters()}
+    buffers = {id(b): b.detach() for b in model.buffers()}
+    return parameters | buffers | {id(hook): hook for hook in _hooks(model)}
+
+
+def _tensors(model: nn.Module) -> list[torch.Tensor]:
+    return [*model.parameters(), *model.buffers()]
+
+
+def _hooks(model: nn.Module) -> list[object]:
+    kinds = '_forward_pre_hooks', '_forward_hooks'
+    return [hook for m in model.modules() for kind in kinds for hook in getattr(m, kind).values()]

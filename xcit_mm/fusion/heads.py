@@ -1,0 +1,66 @@
+"""Parts of mmdet's and mmseg's heads in fewer operations."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..models.plain import is_plain
+
+
+def fold_batch_norms(model: nn.Module) -> None:
+    """Fold BatchNorm into the convolution before it, in every ConvModule of the neck and heads."""
+    from mmcv.cnn import ConvModule
+    from mmcv.cnn.utils.fuse_conv_bn import fuse_conv_bn
+
+    for name, part in model.named_children():
+        for module in part.modules() if name != 'backbone' else ():
+            if not is_plain(module, (ConvModule,)) or not module.with_norm:
+                continue
+            order = [layer for layer in module.order if layer != 'act']
+            if order == ['conv', 'norm'] and is_plain(module.conv) and is_plain(module.norm):
+                fuse_conv_bn(module)
+
+
+def fuse_rpn(model: nn.Module) -> None:
+    """Let a region proposal network compute scores and boxes by one convolution."""
+    head = getattr(model, 'rpn_head', None)
+    if type(head).__name__ == 'RPNHead' and is_plain(head, (type(head),)):
+        if all(map(is_plain, (head.rpn_conv, head.rpn_cls, head.rpn_reg))):
+            head.__class__ = type('FusedRPNHead', (_FusedRPNHead, type(head)), {})
+
+
+class _FusedRPNHead:
+    def forward_single(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = F.relu_(self.rpn_conv(x))
+        layers = self.rpn_cls, self.rpn_reg
+        weight, bias = (torch.cat([getattr(m, n) for m in layers]) for n in ('weight', 'bias'))
+        return F.conv2d(x, weight, bias).split([m.out_channels for m in layers], dim=1)
+
+
+def fuse_roi_extractors(model: nn.Module) -> None:
+    """Let RoI extractors keep the regions in float32, whatever the dtype of the maps.
+
+    mmdet rounds them to the dtype of the maps: to multiples of 8 pixels from 1024 pixels on, if
+    that is bfloat16.
+    """
+    for module in model.modules():
+        if type(module).__name__ == 'SingleRoIExtractor' and is_plain(module, (type(module),)):
+            module.__class__ = type('FusedRoIExtractor', (_FusedRoIExtractor, type(module)), {})
+
+
+class _FusedRoIExtractor:
+    def forward(
+        self, feats: Sequence[Tensor], rois: Tensor, roi_scale_factor: float | None = None
+    ) -> Tensor:
+        levels = self.map_roi_levels(rois, len(feats))
+        if roi_scale_factor is not None:
+            rois = self.roi_rescale(rois, roi_scale_factor)
+        size = self.roi_layers[0].output_size
+        features = feats[0].new_empty(len(rois), self.out_channels, *size)
+        for level, (layer, x) in enumerate(zip(self.roi_layers, feats, strict=False)):
+            index = (levels == level).nonzero()[:, 0]
+            if len(index):
+                features[index] = layer(x, rois[index])
+        return features

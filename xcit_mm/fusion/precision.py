@@ -1,0 +1,34 @@
+"""Models of mmdet and mmseg in 16 bits, with boxes and scores in float32."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+
+from ..models.plain import CONVOLUTIONS, is_plain
+from .fpn import UpsamplingLateral
+
+
+def compute_in(model: nn.Module, dtype: torch.dtype) -> None:
+    """Store the weights of products in 16 bits, and widen what the heads predict to float32.
+
+    Tokens stay in float32 where branches are added to them, which halves the errors of the maps.
+    Anchors, decoded boxes and probabilities have the dtype of what a head predicts, and 16 bits
+    are too few for the coordinates of a large image.
+    """
+    for name, module in model.named_modules():
+        is_product = is_plain(module, (nn.Linear, *CONVOLUTIONS, UpsamplingLateral))
+        if is_product:
+            module.to(dtype)
+        # The heads of a cascade have numbers; mmseg does not call a head, but its last layer.
+        if name.rstrip('.0123456789').endswith(('_head', '.conv_seg')):
+            module.register_forward_hook(_widen)
+
+
+def _widen(module: nn.Module, inputs: Any, outputs: Any) -> Any:
+    return tree_map_only(Tensor, _at_least_float32, outputs)
+
+
+def _at_least_float32(x: Tensor) -> Tensor:
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
