@@ -58,7 +58,7 @@ def _fastest_dtype(device: torch.device) -> torch.dtype:
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """Return the name of a dtype without ``torch.``"""
+    """Return the name of a dtype without the prefix ``torch``."""
     return str(dtype).removeprefix('torch.')
 
 

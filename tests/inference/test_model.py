@@ -43,9 +43,11 @@ def test_detections_are_those_of_mmdet(detector, weights, image):
     detections = detector.predict(image)
     assert detector.task == 'detection' and detector.classes == detections.classes == SHAPES
     assert len(detections) == len(expected) > 10
-    assert np.array_equal(detections.boxes, expected.bboxes.numpy())
-    for name in ('scores', 'labels', 'masks'):
-        assert np.array_equal(getattr(detections, name), expected[name].numpy())
+    # Fused layers round in another way.
+    assert np.allclose(detections.boxes, expected.bboxes.numpy(), rtol=0, atol=1e-3)
+    assert np.allclose(detections.scores, expected.scores.numpy(), rtol=0, atol=1e-5)
+    assert np.array_equal(detections.labels, expected.labels.numpy())
+    assert np.mean(detections.masks != expected.masks.numpy()) < 1e-4
     assert detections.masks.any() and detections.masks.shape[1:] == image.shape[:2]
     assert (np.diff(detections.scores) <= 0).all()
     median = float(np.median(detections.scores))
@@ -61,7 +63,8 @@ def test_labels_are_those_of_mmseg(segmentor, weights, image):
     segmentation = segmentor.predict(image)
     assert segmentor.task == 'segmentation' and segmentation.classes == ('background', *SHAPES)
     assert len(np.unique(expected)) > 1
-    assert np.array_equal(segmentation.labels, expected) and segmentation.labels.dtype == np.uint8
+    assert np.mean(segmentation.labels != expected) < 1e-4  # fused layers round in another way
+    assert segmentation.labels.dtype == np.uint8
 
 
 def test_the_scores_of_many_classes_are_not_in_memory_together(tmp_path, image, monkeypatch):

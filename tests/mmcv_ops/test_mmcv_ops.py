@@ -75,6 +75,12 @@ def test_roi_align_of_channels_last_maps(sampling_ratio, aligned):
     expected = ops.roi_align(maps, *options)
     in_rows = maps.to(memory_format=torch.channels_last)
     torch.testing.assert_close(ops.roi_align(in_rows, *options), expected, rtol=0, atol=2e-6)
+    cotangent = torch.randn_like(expected)
+    gradients = []
+    for inputs in (maps, in_rows):
+        inputs = inputs.clone(memory_format=torch.preserve_format).requires_grad_()
+        gradients += torch.autograd.grad(ops.roi_align(inputs, *options), inputs, cotangent)
+    torch.testing.assert_close(*gradients, rtol=0, atol=1e-6 * float(gradients[0].abs().max()))
     assert ops.roi_align(in_rows, rois[:0], *options[1:]).shape == (0, 6, 7, 5)
     for dtype in (torch.float16, torch.bfloat16):
         output = ops.roi_align(in_rows.to(dtype), *options).float()

@@ -13,7 +13,7 @@ from .distributed import unwrapped
 
 @LOOPS.register_module()
 class FusedTestLoop(TestLoop):
-    """A ``TestLoop`` whose model computes in a dtype, with fused layers (see :mod:`xcit_mm.fusion`).
+    """A ``TestLoop`` that predicts in a dtype with fused layers (see :mod:`xcit_mm.fusion`).
 
     Args:
         dtype: 'float32', 'bfloat16' or 'float16'.

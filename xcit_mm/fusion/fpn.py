@@ -25,7 +25,7 @@ def fuse_fpn(model: nn.Module) -> None:
     if neck.upsample_cfg.get('mode') != 'nearest' or 'scale_factor' in neck.upsample_cfg:
         return
     neck.__class__ = type('FusedFPN', (_FusedFPN, type(neck)), {})
-    is_read_once = not neck.add_extra_convs == 'on_input'
+    is_read_once = neck.add_extra_convs != 'on_input'
     if type(backbone) is not XCiT or not is_read_once or not is_plain(backbone, (XCiT,)):
         return
     names = [f'fpn{i}' for i in range(1, 5)][backbone.start_level :]
@@ -116,7 +116,7 @@ class _FusedFPN:
 
 def from_blocks(x: Tensor, coarser: Tensor | None) -> Tensor:
     """Write blocks of pixels into a map (B, C, H, W), and add the map of half its resolution."""
-    B, H, W, *block, C = x.shape
+    B, H, W, C = *x.shape[:3], x.shape[-1]
     rows, columns = range(3, x.dim() - 1, 2), range(4, x.dim() - 1, 2)
     # (B, H, rows of a block, W, columns of a block, C)
     x = x.permute(0, 1, *rows, 2, *columns, x.dim() - 1)

@@ -73,7 +73,7 @@ def _version(model: nn.Module) -> Hashable:
 
 
 def _shared(model: nn.Module) -> dict[int, object]:
-    """Return what stands for tensors and hooks in a deep copy: their memory, and hooks themselves."""
+    """Return what a deep copy holds for tensors and hooks: their memory, and hooks themselves."""
     parameters = {id(p): nn.Parameter(p.detach(), requires_grad=False) for p in model.parameters()}
     buffers = {id(b): b.detach() for b in model.buffers()}
     return parameters | buffers | {id(hook): hook for hook in _hooks(model)}

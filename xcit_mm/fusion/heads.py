@@ -26,9 +26,10 @@ def fold_batch_norms(model: nn.Module) -> None:
 def fuse_rpn(model: nn.Module) -> None:
     """Let a region proposal network compute scores and boxes by one convolution."""
     head = getattr(model, 'rpn_head', None)
-    if type(head).__name__ == 'RPNHead' and is_plain(head, (type(head),)):
-        if all(map(is_plain, (head.rpn_conv, head.rpn_cls, head.rpn_reg))):
-            head.__class__ = type('FusedRPNHead', (_FusedRPNHead, type(head)), {})
+    if type(head).__name__ != 'RPNHead' or not is_plain(head, (type(head),)):
+        return
+    if all(map(is_plain, (head.rpn_conv, head.rpn_cls, head.rpn_reg))):
+        head.__class__ = type('FusedRPNHead', (_FusedRPNHead, type(head)), {})
 
 
 class _FusedRPNHead:

@@ -12,6 +12,9 @@ from .gradients import at_least_float32, gradients
 from .sampling import bilinear, regions
 
 MAX = 0  # pool_mode; 1 is the average
+# An average has no maxima: the length of ``argmax_y``, 0 or this, tells the backward function how it
+# was computed.
+IN_ROWS = 1
 MAX_WEIGHTS = 2**22  # of the pixels that are summed at once
 MAX_REGIONS = 64  # that share the size of the largest of them
 
@@ -40,6 +43,7 @@ def roi_align_forward(
     in_rows = input.is_contiguous(memory_format=torch.channels_last) and not input.is_contiguous()
     if pool_mode != MAX and input.device.type == 'cpu' and in_rows:
         _average_rows(output, input, rois, *options)
+        argmax_y.resize_(IN_ROWS)
         return
     input, rois = at_least_float32(input, rois)
     if pool_mode != MAX:
@@ -68,7 +72,7 @@ def _average_rows(
     spatial_scale: float,
     sampling_ratio: int,
     aligned: bool,
-) -> None:
+) -> Tensor:
     """Write the averages of regions (n, 5) of channels-last maps into ``output`` (n, C, h, w).
 
     Bilinear samples on a grid are sums over rows of sums over columns: a bin has a weight for each
@@ -105,6 +109,7 @@ def _average_rows(
             per_sample_weights=weights.flatten(3).flatten(0, 2).to(pixels.dtype),
         )
         output[index] = average.unflatten(0, (-1, *bins)).permute(0, 3, 1, 2).to(output.dtype)
+    return output
 
 
 def _axis(
@@ -155,6 +160,16 @@ def roi_align_backward(
             return bilinear(maps.view(B * C, 1, H, W), image.flatten(), *at_least_float32(y, x))
 
         grad_input.copy_(*gradients(sample, [grad_input], grads[..., None]))
+        return
+    if len(argmax_y) == IN_ROWS:
+        maps = grad_input.contiguous(memory_format=torch.channels_last)
+        grads, rois = at_least_float32(grad_output, rois)
+
+        def average(maps: Tensor) -> Tensor:
+            options = spatial_scale, sampling_ratio, aligned
+            return _average_rows(torch.zeros_like(grads), maps, rois, *options)
+
+        grad_input.copy_(*gradients(average, [maps], grads))
         return
     sizes = aligned_height, aligned_width, *grad_input.shape
     options = spatial_scale, *sizes, sampling_ratio, aligned
