@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measure time and memory of XCiT, timm's XCiT and other backbones over image sizes."""
+"""Measure time and memory of XCiT and other backbones, and of whole models, over image sizes."""
 
 import argparse
 import os
@@ -10,11 +10,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clon
 
 from tools import cli
 
-DTYPES = ('float32', 'bfloat16', 'float16')
-MODES = ('inference', 'training')
+TASKS = ('backbone', 'training', 'detector', 'segmentor')
 NAMES = (
     'xcit_mm_ARCH_PATCH, timm_ARCH_PATCH (as in xcit_mm_s12_16) or resnet50, deit_s, swin_t, '
-    'pvtv2_b2, convnext_t'
+    'pvtv2_b2, convnext_t; whole models: xcit_mm_ARCH_PATCH, resnet50, swin_t or a config file'
 )
 MODELS = ['xcit_mm_s12_16', 'timm_s12_16', 'resnet50', 'deit_s', 'swin_t', 'pvtv2_b2', 'convnext_t']
 
@@ -42,10 +41,20 @@ def main() -> None:
         metavar='SIZE',
         help='image sizes in pixels, such as 512 or 800x1344 (default: those of the paper)',
     )
-    parser.add_argument('--modes', nargs='+', choices=MODES, default=MODES)
+    parser.add_argument(
+        '--what',
+        nargs='+',
+        choices=TASKS,
+        default=TASKS[:2],
+        help='a forward pass of the backbone; a forward and a backward pass of it, or of the '
+        'detector of a config file; predictions of Mask R-CNN; of Semantic FPN '
+        '(default: %(default)s)',
+    )
     parser.add_argument('--batch-size', type=cli.positive, default=1)
     parser.add_argument('--device', default='cpu', help='cpu, cuda or cuda:N')
-    parser.add_argument('--dtype', choices=DTYPES, default='float32')
+    parser.add_argument(
+        '--dtypes', nargs='+', choices=cli.DTYPES[:-1], default=['float32'], metavar='DTYPE'
+    )
     parser.add_argument(
         '--repeats',
         type=cli.positive,
@@ -71,8 +80,8 @@ def main() -> None:
         measurements.append(measurement)  # written at once: an interruption loses nothing
         benchmark.write_json(measurements, settings, path)
         print(benchmark.describe(measurement), flush=True)
-    for mode in settings.modes:
-        print(f'\n{benchmark.table(measurements, mode)}')
+    for what in settings.what:
+        print(f'\n{benchmark.table(measurements, what)}')
     print(f'\nWritten: {path}')
 
 

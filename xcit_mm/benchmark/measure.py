@@ -1,4 +1,4 @@
-"""Measure the time and memory of models, interleaved in one process."""
+"""Measure the time and memory of models, which take turns in one process."""
 
 import re
 import statistics
@@ -7,19 +7,20 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, product
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from ..device import choose_device, release_memory
+from ..device import DTYPES, choose_device, release_memory
 from ..errors import ArgumentError
 from .models import build, check_name
+from .whole_models import build_whole
 
 COMPILED = '+compile'
-MODES = ('inference', 'training')  # a forward pass, a forward and a backward pass
-DTYPES = {'float32': torch.float32, 'bfloat16': torch.bfloat16, 'float16': torch.float16}
+# A forward pass of the backbone, a forward and a backward pass of it, predictions of an image.
+TASKS = ('backbone', 'training', 'detector', 'segmentor')
 FORMATS = {'NCHW': torch.contiguous_format, 'NHWC': torch.channels_last}
 # How PyTorch and oneDNN report that an allocation failed.
 OUT_OF_MEMORY = re.compile("can't allocate memory|out of memory|could not create a memory", re.I)
@@ -35,10 +36,11 @@ class Settings:
 
     models: tuple[str, ...]  # names of models.build; the suffix +compile compiles the model
     sizes: tuple[tuple[int, int], ...]  # (height, width) in pixels, multiples of 32
-    modes: tuple[str, ...] = MODES
+    what: tuple[str, ...] = ('backbone', 'training')  # some of TASKS
     batch_size: int = 1
     device: str = 'cpu'  # or 'cuda', 'cuda:N'
-    dtype: str = 'float32'  # of the weights in inference, of autocast in training
+    # Those of the weights of a backbone in inference, and of autocast otherwise.
+    dtypes: tuple[str, ...] = ('float32',)
     repeats: int = 5  # measurements of each model after the warm-up
     threads: int | None = None  # of the CPU; None: PyTorch's default
 
@@ -51,7 +53,7 @@ class Settings:
                 )
         choose_device(self.device)
         for name in self.models:
-            check_name(name.removesuffix(COMPILED))
+            check_name(name.removesuffix(COMPILED), self.what)
 
 
 @dataclass(frozen=True)
@@ -59,8 +61,9 @@ class Measurement:
     """One model at one image size (height, width)."""
 
     model: str
-    mode: str
+    what: str
     size: tuple[int, int]
+    dtype: str
     seconds: float | None = None  # median per image; None: it did not fit into the memory
     spread: tuple[float, float] | None = None  # shortest and longest time per image
     peak_bytes: int | None = None  # beyond the weights, for the whole batch
@@ -68,31 +71,32 @@ class Measurement:
 
 
 def measure(settings: Settings) -> Iterator[Measurement]:
-    """Yield a measurement for each mode, size and model; those of a size come together.
+    """Yield a measurement for each task, size, model and dtype; those of a size come together.
 
     The models take turns at every size, so that a machine that slows down slows all of them.
     """
     if settings.threads:
         torch.set_num_threads(settings.threads)
-    for mode in settings.modes:
+    for what in settings.what:
         for size in settings.sizes:
-            yield from _measure_size(settings, mode, size)
+            yield from _measure_size(settings, what, size)
 
 
-def _measure_size(settings: Settings, mode: str, size: tuple[int, int]) -> Iterator[Measurement]:
-    runs = {name: _unless_full(_prepare, settings, name, mode, size) for name in settings.models}
-    seconds: dict[str, list[float | None]] = {name: [] for name in runs}
+def _measure_size(settings: Settings, what: str, size: tuple[int, int]) -> Iterator[Measurement]:
+    kinds = list(product(settings.models, settings.dtypes))
+    runs = {kind: _unless_full(_prepare, settings, what, size, *kind) for kind in kinds}
+    seconds: dict[tuple[str, str], list[float | None]] = {kind: [] for kind in runs}
     for _ in range(settings.repeats):
-        for name, run in runs.items():
-            seconds[name].append(run and _unless_full(_seconds, run.step, settings.device))
-    for name, run in runs.items():
-        if None in seconds[name]:
-            yield Measurement(name, mode, size)
+        for kind, run in runs.items():
+            seconds[kind].append(run and _unless_full(_seconds, run.step, settings.device))
+    for (name, dtype), run in runs.items():
+        cell = partial(Measurement, name, what, size, dtype)
+        if None in seconds[name, dtype]:
+            yield cell()
             continue
-        times = sorted(s / settings.batch_size for s in seconds[name])
+        times = sorted(s / settings.batch_size for s in seconds[name, dtype])
         spread = times[0], times[-1]
-        median = statistics.median(times)
-        yield Measurement(name, mode, size, median, spread, run.peak_bytes, run.memory_format)
+        yield cell(statistics.median(times), spread, run.peak_bytes, run.memory_format)
 
 
 class _Run(NamedTuple):
@@ -101,20 +105,24 @@ class _Run(NamedTuple):
     peak_bytes: int
 
 
-def _prepare(settings: Settings, name: str, mode: str, size: tuple[int, int]) -> _Run:
+def _prepare(settings: Settings, what: str, size: tuple[int, int], name: str, dtype: str) -> _Run:
     """Build a model, warm it up in its faster memory format, and measure its peak memory."""
     torch.manual_seed(0)
-    dtype, device = DTYPES[settings.dtype], settings.device
-    model = build(name.removesuffix(COMPILED), size).to(device)
+    dtype, device = DTYPES[dtype], settings.device
+    plain_name = name.removesuffix(COMPILED)
     images = torch.randn(settings.batch_size, 3, *size, device=device)
-    if mode == 'inference':
+    if what in ('detector', 'segmentor') or plain_name.endswith('.py'):
+        model = build_whole(plain_name, what, dtype).to(device)
+    else:
+        model = build(plain_name, size).to(device)
+    if what == 'backbone':
         model, images = model.eval().to(dtype), images.to(dtype)
 
     def warm_up(memory_format: str) -> Callable[[], None]:
         kind = FORMATS[memory_format]
         model.to(memory_format=kind)
         run = torch.compile(model, dynamic=False) if name.endswith(COMPILED) else model
-        function = _infer if mode == 'inference' else partial(_train, dtype=dtype)
+        function = partial(_train, dtype=dtype) if what == 'training' else _infer
         step = partial(function, run, images.to(memory_format=kind))
         step()
         return step
@@ -132,8 +140,8 @@ def _infer(model: nn.Module, images: Tensor) -> None:
 def _train(model: nn.Module, images: Tensor, dtype: torch.dtype) -> None:
     mixed = dtype != torch.float32
     with torch.autocast(images.device.type, dtype) if mixed else nullcontext():
-        maps = model(images)
-    torch.autograd.backward(maps, [torch.ones_like(m) for m in maps])
+        outputs = model(images)
+    torch.autograd.backward(outputs, [torch.ones_like(output) for output in outputs])
     model.zero_grad(set_to_none=True)  # every step starts without gradients in memory
 
 

@@ -1,6 +1,7 @@
 """The backbones of the benchmark, with random weights."""
 
 import re
+from collections.abc import Sequence
 
 from torch import Tensor, nn
 
@@ -18,6 +19,7 @@ PEERS = {
     'pvtv2_b2': 'pvt_v2_b2',
     'convnext_t': 'convnext_tiny',
 }
+IN_MMDET = ('resnet50', 'swin_t')  # and in mmseg
 XCIT = re.compile(rf'(xcit_mm|timm)_({"|".join(ARCHS)})_({"|".join(map(str, PATCH_SIZES))})')
 NAMES = f'xcit_mm_ARCH_PATCH, timm_ARCH_PATCH (as in xcit_mm_s12_16) or {", ".join(PEERS)}'
 
@@ -40,10 +42,18 @@ def build(name: str, size: tuple[int, int]) -> nn.Module:
     return _create(PEERS[name], features_only=True, **arguments.get(name, {}))
 
 
-def check_name(name: str) -> None:
-    """Raise an ArgumentError if :func:`build` does not know a name."""
+def check_name(name: str, what: Sequence[str]) -> None:
+    """Raise an ArgumentError if there is no model of a name for the tasks ``what``."""
+    if name.endswith('.py') and 'backbone' not in what:
+        return
     if name not in PEERS and not XCIT.fullmatch(name):
         raise ArgumentError(f'{name!r} is not a model: choose {NAMES}')
+    tasks = {'detector', 'segmentor'} & set(what)
+    if tasks and name not in IN_MMDET and not name.startswith('xcit_mm'):
+        raise ArgumentError(
+            f'{name!r} has no {" and no ".join(sorted(tasks))}: choose xcit_mm_ARCH_PATCH, '
+            f'{", ".join(IN_MMDET)} or a config file'
+        )
 
 
 def _create(name: str, **arguments: object) -> nn.Module:

@@ -14,12 +14,12 @@ from .measure import Measurement, Settings
 MIB = 2**20
 
 
-def table(measurements: Sequence[Measurement], mode: str) -> str:
-    """Lay out the time per image and the peak memory of a mode as a Markdown table."""
-    cells = {(m.model, m.size): _cell(m) for m in measurements if m.mode == mode}
+def table(measurements: Sequence[Measurement], what: str) -> str:
+    """Lay out the time per image and the peak memory of a task as a Markdown table."""
+    cells = {(_name(m), m.size): _cell(m) for m in measurements if m.what == what}
     models, sizes = (list(dict.fromkeys(key)) for key in zip(*cells, strict=True))
     rows = [
-        [f'{mode}: ms per image / peak MiB beyond the weights', *(f'{h}x{w}' for h, w in sizes)]
+        [f'{what}: ms per image / peak MiB beyond the weights', *(f'{h}x{w}' for h, w in sizes)]
     ]
     rows += [[model, *(cells[model, size] for size in sizes)] for model in models]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -31,7 +31,11 @@ def table(measurements: Sequence[Measurement], mode: str) -> str:
 def describe(measurement: Measurement) -> str:
     """Describe a measurement in a line."""
     size = '{}x{}'.format(*measurement.size)
-    return f'{measurement.mode}, {size}, {measurement.model}: {_cell(measurement)}'
+    return f'{measurement.what}, {size}, {_name(measurement)}: {_cell(measurement)}'
+
+
+def _name(measurement: Measurement) -> str:
+    return f'{measurement.model}, {measurement.dtype}'
 
 
 def _cell(measurement: Measurement) -> str:

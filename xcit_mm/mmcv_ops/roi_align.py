@@ -12,8 +12,8 @@ from .gradients import at_least_float32, gradients
 from .sampling import bilinear, regions
 
 MAX = 0  # pool_mode; 1 is the average
-# An average has no maxima: the length of ``argmax_y``, 0 or this, tells the backward function how it
-# was computed.
+# An average has no maxima: the length of ``argmax_y``, 0 or this, tells the backward function which
+# code has computed it.
 IN_ROWS = 1
 MAX_WEIGHTS = 2**22  # of the pixels that are summed at once
 MAX_REGIONS = 64  # that share the size of the largest of them

@@ -10,7 +10,7 @@ import torch
 from mmengine.config import Config
 from mmengine.device import get_device
 
-from ...device import choose_dtype, dtype_name
+from ...device import choose_dtype, dtype_name, multiplies_bfloat16
 from ...errors import UserError
 from ..distributed import was_restarted
 from ..resume import has_checkpoints
@@ -234,6 +234,12 @@ def _without_amp(cfg: Config) -> list[str]:
         return []
     for argument in ('loss_scale', 'dtype', 'use_fsdp'):
         wrapper.pop(argument, None)
+    if device == 'cpu' and multiplies_bfloat16():
+        wrapper.type = 'CPUAmpOptimWrapper'
+        return [
+            'No GPU: training in bfloat16 on the CPU; optim_wrapper.type=OptimWrapper trains in '
+            'float32.'
+        ]
     wrapper.type = 'OptimWrapper'
     return [f'No GPU: training in float32 on the {device} instead of in mixed precision.']
 

@@ -1,0 +1,117 @@
+"""Models with fused layers against the models that they are copies of."""
+
+import pytest
+import torch
+from helpers import ROOT, randomize, relative_error
+from torch import nn
+
+from xcit_mm.engine.config.load import load_config
+from xcit_mm.engine.model import build_model
+from xcit_mm.fusion import FusedCopy, fuse
+
+DETECTOR = 'mask_rcnn_xcit_n12_16_shapes'
+# Both patch sizes; FPNs of mmdet and mmseg; extra maps; a norm before the FPN; no FPN.
+CONFIGS = (
+    DETECTOR,
+    'mask_rcnn_xcit_t12_8_3x',
+    'retinanet_xcit_t12_16_1x',
+    'sem_fpn_xcit_n12_16_shapes',
+    'upernet_xcit_t12_16_160k',
+)
+
+
+def built(name: str, **options) -> nn.Module:
+    model = build_model(load_config(ROOT / f'configs/{name}.py', options), 'cpu')
+    randomize(model)
+    return model.eval()
+
+
+def outputs(model: nn.Module, images: torch.Tensor) -> list[torch.Tensor]:
+    """Return the maps of the neck, and what the first head computes from them."""
+    maps = model.extract_feat(images)
+    heads = [getattr(model, name, None) for name in ('rpn_head', 'bbox_head', 'decode_head')]
+    predicted = next(head for head in heads if head is not None)(maps)
+    flat = torch.utils._pytree.tree_leaves(predicted)
+    return [*maps, *flat]
+
+
+@pytest.mark.parametrize('size', [(96, 128), (75, 101)])
+@pytest.mark.parametrize('name', CONFIGS)
+def test_a_fused_model_computes_the_same(name, size):
+    model = built(name)
+    images = torch.randn(2, 3, *size)
+    with torch.no_grad():
+        expected = outputs(model, images)
+        for value, wanted in zip(outputs(fuse(model), images), expected, strict=True):
+            assert value.shape == wanted.shape and relative_error(value, wanted) <= 1e-5
+
+
+def test_what_is_fused():
+    kinds = [type(m).__name__ for m in fuse(built(DETECTOR)).modules()]
+    for kind, number in dict(FusedFPN=1, UpsamplingLateral=2, FusedRPNHead=1).items():
+        assert kinds.count(kind) == number
+    segmentor = fuse(built('upernet_xcit_t12_16_160k'))
+    assert not any(isinstance(m, nn.BatchNorm2d) for m in segmentor.decode_head.modules())
+
+
+def test_layers_with_hooks_and_other_layers_are_called():
+    model = built(DETECTOR)
+    model.neck.fpn_convs[0].conv = nn.Sequential(model.neck.fpn_convs[0].conv)
+    seen = []
+    model.backbone.register_forward_hook(lambda module, inputs, maps: seen.append(maps[0].shape))
+    with torch.no_grad():
+        fuse(model).extract_feat(torch.randn(1, 3, 64, 64))
+    assert [tuple(shape) for shape in seen] == [(1, 128, 16, 16)]  # the map at stride 4
+
+
+def test_the_model_stays_as_it_is_and_can_be_trained():
+    model = built(DETECTOR)
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    for dtype in (torch.float32, torch.bfloat16):
+        fuse(model, dtype)
+    for name, value in model.state_dict().items():
+        assert value.dtype == state[name].dtype and torch.equal(value, state[name])
+    assert all(p.requires_grad for p in model.parameters())
+    assert type(model.neck).__name__ == 'FPN'
+
+
+def test_a_copy_follows_changes_of_the_model():
+    model, copy = built(DETECTOR), FusedCopy(torch.float32)
+    images = torch.randn(1, 3, 64, 64)
+    with torch.no_grad():
+        with copy.of(model) as first, copy.of(model) as again:
+            assert first is again
+        model.neck.lateral_convs[0].conv.weight.mul_(1.5)
+        with copy.of(model) as fused:
+            values = fused.extract_feat(images)
+        for value, wanted in zip(values, model.extract_feat(images), strict=True):
+            assert relative_error(value, wanted) <= 1e-5
+
+
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize('name', CONFIGS)
+def test_heads_return_float32_from_16_bits(name, dtype):
+    model = built(name)
+    images = torch.randn(1, 3, 64, 96)
+    with torch.no_grad():
+        expected = outputs(model, images)
+        with FusedCopy(dtype).of(model) as fused:
+            values = outputs(fused, images)
+    maps = len(model.extract_feat(images))
+    assert {value.dtype for value in values[:maps]} == {dtype} or name.startswith('upernet')
+    assert {value.dtype for value in values[maps:]} == {torch.float32}
+    for value, wanted in zip(values, expected, strict=True):
+        assert relative_error(value.float(), wanted) <= 16 * torch.finfo(dtype).eps
+
+
+def test_regions_keep_their_coordinates_in_16_bits():
+    """bfloat16 would round them to multiples of 8 pixels."""
+    model = built(DETECTOR)
+    maps = [torch.randn(1, 64, 1600 // s, 1600 // s) for s in (4, 8, 16, 32)]
+    maps = [m.to(memory_format=torch.channels_last) for m in maps]
+    rois = torch.tensor([[0, 1301.3, 1205.7, 1333.1, 1241.9], [0, 1100.2, 700.1, 1500.9, 1403.3]])
+    expected = model.roi_head.bbox_roi_extractor(maps, rois)
+    with FusedCopy(torch.bfloat16).of(model) as fused:
+        extract = fused.roi_head.bbox_roi_extractor
+        values = extract([m.bfloat16() for m in maps], rois)
+    assert relative_error(values.float(), expected) <= 2 * torch.finfo(torch.bfloat16).eps
