@@ -21,8 +21,8 @@ def test_measurements_are_printed_and_written(monkeypatch, capfd, tmp_path):
     result = json.loads((tmp_path / 'benchmark.json').read_text())
     assert result['environment']['torch'] == torch.__version__
     assert result['environment']['threads'] == torch.get_num_threads()
-    cells = {(m['mode'], m['model']): m for m in result['measurements']}
-    assert list(cells) == [(mode, model) for mode in ('inference', 'training') for model in models]
+    cells = {(m['what'], m['model']): m for m in result['measurements']}
+    assert list(cells) == [(what, model) for what in ('backbone', 'training') for model in models]
     for m in cells.values():
         assert m['size'] == [64, 96]
         assert 0 < m['spread'][0] <= m['seconds'] <= m['spread'][1]
@@ -30,14 +30,26 @@ def test_measurements_are_printed_and_written(monkeypatch, capfd, tmp_path):
         assert m['memory_format'] in ('NCHW', 'NHWC')
         assert f'{m["seconds"] * 1e3:.1f} / {m["peak_bytes"] / 2**20:.0f}' in printed
     for model in models:  # training keeps tensors for the backward pass
-        peaks = [cells[mode, model]['peak_bytes'] for mode in ('training', 'inference')]
+        peaks = [cells[what, model]['peak_bytes'] for what in ('training', 'backbone')]
         assert peaks[0] > 2 * peaks[1]
+
+
+def test_whole_models_in_two_dtypes(monkeypatch, capfd, tmp_path):
+    detector = 'configs/mask_rcnn_xcit_n12_16_shapes.py'
+    arguments = ['--models', detector, '--what', 'detector', 'training', '--sizes', '64x96']
+    arguments += ['--dtypes', 'float32', 'bfloat16', '--repeats', 1, '--out', tmp_path]
+    code, printed, _ = call_tool(monkeypatch, capfd, 'benchmark.py', *arguments)
+    assert code == 0
+    result = json.loads((tmp_path / 'benchmark.json').read_text())['measurements']
+    kinds = [(m['what'], m['dtype']) for m in result]
+    assert kinds == [(w, d) for w in ('detector', 'training') for d in ('float32', 'bfloat16')]
+    assert f'| {detector}, bfloat16 ' in printed
 
 
 @pytest.mark.slow
 def test_a_model_that_runs_out_of_memory_does_not_end_the_run(tmp_path):
     limited = ['bash', '-c', 'ulimit -d 2300000; exec "$@"', 'bash', sys.executable]
-    arguments = '--models timm_n12_8 xcit_mm_n12_16 --sizes 64 1024 --modes training --repeats 1'
+    arguments = '--models timm_n12_8 xcit_mm_n12_16 --sizes 64 1024 --what training --repeats 1'
     command = [*limited, 'tools/benchmark.py', *arguments.split(), '--threads', '1', '--out']
     run = subprocess.run([*command, tmp_path], cwd=ROOT, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
@@ -52,6 +64,10 @@ def test_a_model_that_runs_out_of_memory_does_not_end_the_run(tmp_path):
     'arguments, message',
     [
         (['--models', 'timm_s13_16'], "'timm_s13_16' is not a model: choose xcit_mm_ARCH_PATCH"),
+        (
+            ['--models', 'timm_s12_16', '--what', 'detector'],
+            "'timm_s12_16' has no detector: choose xcit_mm_ARCH_PATCH, resnet50, swin_t or a conf",
+        ),
         (['--sizes', '100'], '100x100 is not a multiple of 32'),
         (['--repeats', '0'], '0: not a positive number'),
         (['--device', 'cuda:99'], "device='cuda:99'"),

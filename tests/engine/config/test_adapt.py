@@ -111,14 +111,29 @@ def test_max_iters_of_an_iteration_recipe_only_replaces_the_number():
     assert cfg.default_hooks.logger.interval == 1  # or so short a run would log no loss
 
 
-@pytest.mark.parametrize(('device', 'wrapper'), [('cpu', ''), ('cuda', 'Amp')])
-def test_mixed_precision_stays_where_it_runs(monkeypatch, device, wrapper):
-    monkeypatch.setattr('xcit_mm.engine.config.adapt.get_device', lambda: device)
+@pytest.mark.parametrize(
+    ('device', 'multiplies_bfloat16', 'wrapper', 'note'),
+    [
+        ('cpu', False, 'OptimWrapper', 'training in float32 on the cpu'),
+        ('cpu', True, 'CPUAmpOptimWrapper', 'training in bfloat16 on the CPU'),
+        ('mps', True, 'OptimWrapper', 'training in float32 on the mps'),
+        ('cuda', False, 'AmpOptimWrapper', None),
+    ],
+)
+def test_mixed_precision_is_that_of_the_device(
+    monkeypatch, device, multiplies_bfloat16, wrapper, note
+):
+    adapt = 'xcit_mm.engine.config.adapt'
+    monkeypatch.setattr(f'{adapt}.get_device', lambda: device)
+    monkeypatch.setattr(f'{adapt}.multiplies_bfloat16', lambda: multiplies_bfloat16)
     cfg = load_config(REAL)
     notes = adapt_for_training(cfg)
-    assert cfg.optim_wrapper.type == f'{wrapper}OptimWrapper'
-    assert ('loss_scale' in cfg.optim_wrapper) == bool(wrapper)
-    assert any('float32 on the cpu' in note for note in notes) != bool(wrapper)
+    assert cfg.optim_wrapper.type == wrapper
+    assert ('loss_scale' in cfg.optim_wrapper) == (device == 'cuda')
+    assert note is None or any(note in line for line in notes)
+    cfg = load_config(REAL, {'optim_wrapper.type': 'OptimWrapper'})  # switches it off
+    adapt_for_training(cfg)
+    assert cfg.optim_wrapper.type == 'OptimWrapper'
 
 
 def test_the_weights_of_a_run_come_from_one_source():
