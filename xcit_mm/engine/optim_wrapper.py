@@ -13,8 +13,8 @@ from torch import nn
 class CPUAmpOptimWrapper(OptimWrapper):
     """An ``OptimWrapper`` that trains in bfloat16 on a CPU.
 
-    mmengine's AmpOptimWrapper needs a GPU. bfloat16 has the range of float32: gradients need no scale. The weights stay in float32. The
-    arguments are those of ``OptimWrapper``.
+    mmengine's AmpOptimWrapper needs a GPU. bfloat16 has the range of float32, so that gradients
+    need no scale. The weights stay in float32. The arguments are those of ``OptimWrapper``.
     """
 
     @contextmanager
