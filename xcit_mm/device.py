@@ -66,7 +66,8 @@ def dtype_name(dtype: torch.dtype) -> str:
 def multiplies_bfloat16() -> bool:
     """Return whether the CPU has instructions for products of bfloat16 matrices."""
     checks = '_is_avx512_bf16_supported', '_is_amx_tile_supported'
-    return any(getattr(torch.cpu, name, bool)() for name in checks)
+    has_instructions = any(getattr(torch.cpu, name, bool)() for name in checks)
+    return has_instructions and torch.backends.mkldnn.is_available()
 
 
 def release_memory() -> None:

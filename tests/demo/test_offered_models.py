@@ -44,7 +44,7 @@ def test_runs_are_offered_newest_first_and_configs_with_released_weights(tmp_pat
 
 def test_visitors_load_only_what_is_offered_and_one_model_is_kept(tmp_path, monkeypatch):
     loaded = []
-    monkeypatch.setattr(models, 'load_model', lambda *key: loaded.append(key) or key)
+    monkeypatch.setattr(models, 'load_model', lambda *key, dtype: loaded.append(key) or key)
     offered, hidden = (str(tmp_path / name) for name in ('1.pth', '2.pth'))
     write(Path(offered), 1)
     page = OfferedModels(lambda: {'a.py': [offered]}, any_checkpoint=False)

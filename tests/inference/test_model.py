@@ -192,6 +192,7 @@ def test_nothing_is_fetched_for_the_backbone_and_nothing_is_left_in_mmengine(wei
 
 
 def test_a_model_that_predicts_no_boxes_is_an_error(detector, image, monkeypatch):
-    monkeypatch.setattr(detector.module, 'test_step', lambda data: [BaseDataElement()])
+    kind = type(detector.module)
+    monkeypatch.setattr(kind, 'test_step', lambda model, data: [BaseDataElement()])
     with pytest.raises(UserError, match='a MaskRCNN predicts no boxes: name a detector'):
         detector.predict(image)

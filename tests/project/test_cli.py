@@ -45,15 +45,17 @@ def test_help_and_a_wrong_argument_need_no_import_of_what_takes_seconds(argument
 
 def test_arguments_have_the_choices_and_defaults_of_the_package():
     from xcit_mm.attention.draw import PANEL_SIDE
-    from xcit_mm.benchmark.measure import DTYPES, MODES
+    from xcit_mm.benchmark.measure import TASKS
     from xcit_mm.benchmark.models import NAMES
     from xcit_mm.datasets.download import DATASETS, SPLITS
+    from xcit_mm.device import DTYPES
     from xcit_mm.export.onnx_file import PARTS
     from xcit_mm.inference.infer import SCORE_THR
     from xcit_mm.models.archs import ARCHS, PATCH_SIZES
 
     values = {
-        'benchmark': dict(DTYPES=tuple(DTYPES), MODES=MODES, NAMES=NAMES),
+        'cli': dict(DTYPES=(*DTYPES, 'auto')),
+        'benchmark': dict(TASKS=TASKS, NAMES=NAMES),
         'export_onnx': dict(PARTS=PARTS),
         'get_flops': dict(ARCHS=tuple(ARCHS), PATCH_SIZES=PATCH_SIZES),
         'infer': dict(SCORE_THR=SCORE_THR),

@@ -39,7 +39,7 @@ def fuse_fpn(model: nn.Module) -> None:
 
 
 def _can_upsample(stack: nn.Module) -> bool:
-    layers = list(flat_layers(stack)) if type(stack) is ConvStack else []
+    layers = list(flat_layers(stack)) if is_plain(stack, (ConvStack,)) else []
     convolutions = [layer for layer in layers if isinstance(layer, nn.ConvTranspose2d)]
     return bool(layers) and all(map(is_plain, layers)) and layers[-1] is convolutions[-1]
 
