@@ -164,7 +164,8 @@ def test_an_interruption_keeps_what_was_done(weights, photos, tmp_path, monkeypa
     predict = Model.predict_batch
 
     def interrupt(model, images):
-        if 70 < images[0].mean() < 90 and images[0].shape[0] == 120:  # the third frame
+        image = images[0].image
+        if 70 < image.mean() < 90 and image.shape[0] == 120:  # the third frame
             raise KeyboardInterrupt
         return predict(model, images)
 
@@ -183,7 +184,7 @@ def test_an_image_that_does_not_fit_is_named_and_the_others_of_its_batch_are_pre
     predict = Model.predict_batch
 
     def full(model, images):
-        if len(images) > 1 or images[0].shape[0] == 120:
+        if len(images) > 1 or images[0].image.shape[0] == 120:
             raise MemoryError
         return predict(model, images)
 

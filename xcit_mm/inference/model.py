@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
@@ -38,6 +38,13 @@ from .sources import to_bands, to_rgb
 TASKS = {'mmdet': 'detection', 'mmseg': 'segmentation'}  # by the scope of the config
 
 ImageLike = str | Path | np.ndarray | Image.Image
+
+
+class Prepared(NamedTuple):
+    """An image that :meth:`Model.prepare` has read."""
+
+    image: np.ndarray  # as ``Model.read`` returns it
+    sample: dict[str, Any]  # the output of the pipeline
 
 
 @dataclass(eq=False, repr=False)
@@ -81,27 +88,36 @@ class Model:
         loader = self.pipeline.transforms[0]
         return loader if isinstance(loader, LoadMultiband) else None
 
+    def prepare(self, image: ImageLike) -> Prepared:
+        """Read and resize an image, for example in a thread, before :meth:`predict_batch`."""
+        array = self.read(image)
+        return Prepared(array, self._prepare(array))
+
     @torch.inference_mode()
-    def predict_batch(self, images: Sequence[ImageLike]) -> list[Detections | Segmentation]:
+    def predict_batch(
+        self, images: Sequence[ImageLike | Prepared]
+    ) -> list[Detections | Segmentation]:
         """Predict several images; see :meth:`predict`.
 
         Only images that the model sees at one size go through it together, because XCiT would
         attend to padding. So a prediction does not depend on the other images of the batch.
         """
-        arrays = [self.read(image) for image in images]
-        samples = [self._prepare(array) for array in arrays]
+        prepared = [im if isinstance(im, Prepared) else self.prepare(im) for im in images]
         indices_by_size = defaultdict(list)
-        for i, sample in enumerate(samples):
+        for i, (_, sample) in enumerate(prepared):
             indices_by_size[sample['inputs'].shape].append(i)
         predictions = {}
         for indices in indices_by_size.values():
-            data = {
-                key: [samples[i].pop(key) for i in indices] for key in ('inputs', 'data_samples')
-            }
+            samples = [prepared[i].sample for i in indices]
+            data = dict(
+                inputs=[sample['inputs'] for sample in samples],
+                # Copies: the model adds its predictions, whose masks can take gigabytes.
+                data_samples=[sample['data_samples'].clone() for sample in samples],
+            )
             with free_backbone_maps(self.module):
-                results = self._predict(data, [self._picture(arrays[i]) for i in indices])
+                results = self._predict(data, [self._picture(prepared[i].image) for i in indices])
             predictions.update(zip(indices, results, strict=True))
-        return [predictions[i] for i in range(len(arrays))]
+        return [predictions[i] for i in range(len(prepared))]
 
     def predict_large(
         self,
