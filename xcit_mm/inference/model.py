@@ -44,7 +44,7 @@ class Prepared(NamedTuple):
     """An image that :meth:`Model.prepare` has read."""
 
     image: np.ndarray  # as ``Model.read`` returns it
-    sample: dict[str, Any]  # the output of the pipeline
+    results: dict[str, Any]  # of the transforms, except for the last one, which makes tensors
 
 
 @dataclass(eq=False, repr=False)
@@ -89,9 +89,26 @@ class Model:
         return loader if isinstance(loader, LoadMultiband) else None
 
     def prepare(self, image: ImageLike) -> Prepared:
-        """Read and resize an image, for example in a thread, before :meth:`predict_batch`."""
-        array = self.read(image)
-        return Prepared(array, self._prepare(array))
+        """Read and resize an image, for example in a thread, before :meth:`predict_batch`.
+
+        PyTorch is not used. It would start CPU threads for each thread that calls it, and those of
+        the model would be slower.
+
+        Raises:
+            UserError: If the image cannot be read or resized.
+        """
+        image = self.read(image)
+        array = np.ascontiguousarray(image[..., ::-1]) if self.bands is None else image
+        # Some transforms that resize do not set scale_factor, and a pipeline may have none.
+        results = dict(img=array, img_path='', img_id=0, scale_factor=(1.0, 1.0))
+        try:
+            return Prepared(image, Compose(self.pipeline.transforms[:-1])(results))
+        except cv2.error as error:
+            height, width = image.shape[:2]
+            raise UserError(
+                f'an image of {width}x{height} pixels cannot be resized as the config says '
+                f'({reason(error)}); skip the resizing with --full-size'
+            ) from None
 
     @torch.inference_mode()
     def predict_batch(
@@ -104,16 +121,14 @@ class Model:
         """
         prepared = [im if isinstance(im, Prepared) else self.prepare(im) for im in images]
         indices_by_size = defaultdict(list)
-        for i, (_, sample) in enumerate(prepared):
+        samples = [self._pack(image) for image in prepared]
+        for i, sample in enumerate(samples):
             indices_by_size[sample['inputs'].shape].append(i)
         predictions = {}
         for indices in indices_by_size.values():
-            samples = [prepared[i].sample for i in indices]
-            data = dict(
-                inputs=[sample['inputs'] for sample in samples],
-                # Copies: the model adds its predictions, whose masks can take gigabytes.
-                data_samples=[sample['data_samples'].clone() for sample in samples],
-            )
+            data = {
+                key: [samples[i].pop(key) for i in indices] for key in ('inputs', 'data_samples')
+            }
             with free_backbone_maps(self.module):
                 results = self._predict(data, [self._picture(prepared[i].image) for i in indices])
             predictions.update(zip(indices, results, strict=True))
@@ -166,19 +181,8 @@ class Model:
     def _picture(self, image: np.ndarray) -> np.ndarray:
         return image if self.bands is None else self.bands.picture(image)
 
-    def _prepare(self, image: np.ndarray) -> dict[str, Any]:
-        if self.bands is None:
-            image = np.ascontiguousarray(image[..., ::-1])
-        # Some transforms that resize do not set scale_factor, and a pipeline may have none.
-        image_info = dict(img_path='', img_id=0, scale_factor=(1.0, 1.0))
-        try:
-            return self.pipeline(dict(img=image, **image_info))
-        except cv2.error as error:
-            height, width = image.shape[:2]
-            raise UserError(
-                f'an image of {width}x{height} pixels cannot be resized as the config says '
-                f'({reason(error)}); skip the resizing with --full-size'
-            ) from None
+    def _pack(self, prepared: Prepared) -> dict[str, Any]:
+        return self.pipeline.transforms[-1](prepared.results)
 
     def _predict(
         self, data: dict[str, Any], images: list[np.ndarray]
