@@ -47,9 +47,9 @@ def ahead(items: Iterable[Item]) -> Iterator[Item]:
 class Behind:
     """Calls of a function in one thread, in their order, within a ``with`` block.
 
-    The end of the block waits for all calls, also after an error or Ctrl-C; a second Ctrl-C drops
-    those that have not begun. An error of a call is raised by :meth:`wait`, at the latest at the
-    end of the block.
+    The end of the block waits for all calls, also after an error or Ctrl-C in the block. An error
+    of a call is raised by :meth:`wait`, at the latest at the end of the block. That error, or
+    Ctrl-C at the end of the block, drops the calls that have not begun.
     """
 
     def __init__(self, function: Callable[..., None]) -> None:

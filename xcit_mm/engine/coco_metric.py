@@ -1,5 +1,7 @@
 """mmdet's COCO metric, faster where faster-coco-eval is installed. Needs mmdet."""
 
+from collections.abc import Sequence
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -8,6 +10,9 @@ from mmdet.evaluation.metrics import coco_metric
 from mmengine.logging import MMLogger
 from mmengine.registry import METRICS
 from pycocotools.cocoeval import COCOeval
+from torch import Tensor
+
+from ..predictions.results import run_lengths
 
 try:
     from faster_coco_eval import COCOeval_faster
@@ -54,6 +59,17 @@ class CocoAPMetric(CocoMetric):
     of pycocotools. The arguments are those of ``CocoMetric``; with ``classwise`` or
     ``use_mp_eval``, pycocotools evaluates.
     """
+
+    def process(self, data_batch: Any, data_samples: Sequence[dict[str, Any]]) -> None:
+        """Encode the masks, several times as fast as mmdet does, and keep the predictions."""
+        encoded = []
+        for sample in data_samples:
+            predicted = sample['pred_instances']
+            if isinstance(predicted.get('masks'), Tensor):
+                masks = [run_lengths(mask) for mask in predicted['masks'].bool().cpu().numpy()]
+                sample = {**sample, 'pred_instances': {**predicted, 'masks': masks}}
+            encoded.append(sample)
+        super().process(data_batch, encoded)
 
     def compute_metrics(self, results: list) -> dict[str, float]:
         is_faster = COCOeval_faster is not None and not (self.classwise or self.use_mp_eval)
