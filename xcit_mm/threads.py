@@ -1,4 +1,4 @@
-"""Threads that work ahead of a loop and behind it: they read what it needs, and write its results."""
+"""Threads that read what a loop needs ahead of it, and write its results behind it."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
