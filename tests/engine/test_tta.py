@@ -1,7 +1,6 @@
 """Test-time augmentation as a user types it, and the views of other configs."""
 
 import json
-import re
 from pathlib import Path
 
 import numpy as np
@@ -55,7 +54,6 @@ def predict(run_tool, mirrored_root, tmp_path):
         assert done.returncode == 0, done.stderr[-3000:]
         assert len(list((tmp_path / 'shown').glob('*.png'))) == 2
         assert json.loads((tmp_path / 'out.json').read_text())['metrics']
-        assert re.search(r'2 images in [\d.]+ s, [\d.]+ images/s', done.stdout + done.stderr)
         return done.stdout + done.stderr
 
     return predict
