@@ -11,6 +11,7 @@ version = next(
 # What single tools need beyond training.
 tools = {
     'classify': ['timm>=1.0.9'],
+    'eval': ['faster-coco-eval>=1.6'],
     'vis': ['tensorboard>=2.14'],
     'export': ['onnx>=1.16', 'onnxruntime>=1.18', 'onnxscript>=0.3'],
     'demo': ['gradio>=6'],
@@ -18,7 +19,11 @@ tools = {
     'large': ['rasterio>=1.4', 'openslide-python>=1.4', 'openslide-bin>=4.0'],
     'mim': ['openmim>=0.3.9', 'setuptools<81'],  # mim imports pkg_resources, which 81 dropped
 }
-test = ['pytest>=8', 'pytest-xdist>=3.7', *tools['classify'], *tools['multiband'], *tools['large']]
+test = [
+    'pytest>=8',
+    'pytest-xdist>=3.7',
+    *chain.from_iterable(tools[name] for name in ('classify', 'eval', 'multiband', 'large')),
+]
 
 setup(
     name='xcit_mm',

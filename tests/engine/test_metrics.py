@@ -2,12 +2,14 @@
 
 import json
 import math
+from copy import deepcopy
 
 import numpy as np
 import pytest
 import torch
 from mmengine.evaluator import Evaluator
 from mmengine.registry import METRICS
+from pycocotools import mask as coco_mask
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
@@ -81,6 +83,127 @@ def test_average_precisions_are_those_of_pycocotools(coco, tmp_path):
             # mmdet rounds to three digits
             assert metrics[f'coco/{kind}_{name}'] == pytest.approx(expected, abs=5.001e-4)
         assert 0.2 < metrics[f'coco/{kind}_mAP'] < 0.9
+
+
+HEIGHT, WIDTH = 120, 160
+CATEGORIES = (7, 1, 4, 9)  # the last has no objects
+
+
+def run_lengths(mask: np.ndarray) -> dict:
+    encoded = coco_mask.encode(np.asfortranarray(mask, np.uint8))
+    return {**encoded, 'counts': encoded['counts'].decode()}
+
+
+def draw(rng: np.random.Generator) -> tuple[list[float], np.ndarray]:
+    """Return a box of any of COCO's three sizes, and a mask in it."""
+    size = np.exp(rng.uniform(np.log(3), np.log(115), 2))
+    left, top = rng.uniform(0, (WIDTH, HEIGHT) - size)
+    mask = np.zeros((HEIGHT, WIDTH), bool)
+    mask[int(top) : int(top + size[1]) + 1, int(left) : int(left + size[0]) + 1] = True
+    mask[int(top) : int(top + size[1] / 2), int(left) : int(left + size[0] / 2)] = False
+    return [float(np.float32(x)) for x in (left, top, *size)], mask
+
+
+def crowded_scenes(seed: int) -> tuple[dict, list[dict]]:
+    """Draw annotations with crowds and empty images, and predictions, up to 150 in an image.
+
+    Half of the scores are equal to others.
+    """
+    rng = np.random.default_rng(seed)
+    images, annotations, predictions = [], [], []
+
+    def predict(image: int, category: int, box: list[float], mask: np.ndarray) -> None:
+        score = float(rng.choice([rng.random(), rng.integers(1, 5) / 5]))
+        predicted = dict(image_id=image, category_id=category, bbox=box, score=score)
+        predictions.append({**predicted, 'segmentation': run_lengths(mask)})
+
+    for image in range(1, 16):
+        images.append(dict(id=image, height=HEIGHT, width=WIDTH, file_name=f'{image}.jpg'))
+        for _ in range(rng.integers(0, 10) if image % 4 else 0):
+            (box, mask), category = draw(rng), int(rng.choice(CATEGORIES[:3]))
+            is_crowd = bool(rng.random() < 0.2)
+            segmentation = run_lengths(mask)
+            if not is_crowd and rng.random() < 0.5:
+                x, y, w, h = box
+                segmentation = [[x, y, x + w, y, x + w, y + h, x, y + 0.8 * h]]
+            annotations.append(
+                dict(
+                    id=len(annotations) + 1,
+                    image_id=image,
+                    category_id=category,
+                    bbox=box,
+                    area=float(mask.sum()),
+                    iscrowd=int(is_crowd),
+                    segmentation=segmentation,
+                )
+            )
+            for shift in rng.integers(-5, 6, size=(rng.integers(0, 4), 2)):
+                moved = [float(v) for v in box + np.r_[shift, 0, 0]]
+                predict(image, category, moved, np.roll(mask, shift[::-1], (0, 1)))
+        for _ in range(150 if image % 5 == 0 else 3):
+            predict(image, int(rng.choice(CATEGORIES[:2])), *draw(rng))
+    categories = [dict(id=i, name=str(i)) for i in CATEGORIES]
+    return dict(images=images, annotations=annotations, categories=categories), predictions
+
+
+def run_evaluator(
+    evaluator: type[COCOeval], truth: dict, predictions: list[dict], kind: str, max_dets: list[int]
+) -> COCOeval:
+    content = COCO()
+    content.dataset = deepcopy(truth)
+    content.createIndex()
+    predictions = deepcopy(predictions)
+    for prediction in predictions if kind == 'segm' else ():
+        del prediction['bbox']  # as mmdet does; pycocotools would take the sizes of the boxes
+    evaluation = evaluator(content, content.loadRes(predictions), kind)
+    evaluation.params.catIds, evaluation.params.maxDets = list(CATEGORIES), max_dets
+    evaluation.evaluate()
+    evaluation.accumulate()
+    evaluation.summarize()
+    return evaluation
+
+
+@pytest.mark.parametrize('max_dets', [[1, 10, 100], [100, 300, 1000]])
+@pytest.mark.parametrize('kind', KINDS)
+def test_faster_coco_eval_gives_the_figures_of_pycocotools(kind, max_dets):
+    pytest.importorskip('faster_coco_eval')
+    environment.require('xcit_mm.engine.coco_metric')
+    from xcit_mm.engine.coco_metric import FasterCOCOeval
+
+    for seed in range(3):
+        scenes = crowded_scenes(seed)
+        expected = run_evaluator(COCOeval, *scenes, kind, max_dets)
+        actual = run_evaluator(FasterCOCOeval, *scenes, kind, max_dets)
+        assert np.array_equal(np.round(actual.stats, 3), np.round(expected.stats, 3))
+        assert len(set(np.round(expected.stats, 3))) > 6
+        assert np.array_equal(actual.eval['recall'], expected.eval['recall'])
+        assert np.array_equal(actual.eval['scores'], expected.eval['scores'])
+        difference = actual.eval['precision'] - expected.eval['precision']
+        assert np.abs(difference).max() <= 2**-52
+
+
+def test_pycocotools_evaluates_where_the_last_bit_could_change_a_digit(monkeypatch):
+    pytest.importorskip('faster_coco_eval')
+    environment.require('xcit_mm.engine.coco_metric')
+    from xcit_mm.engine import coco_metric
+
+    scenes = crowded_scenes(0)
+    monkeypatch.setattr(coco_metric, 'MARGIN', 1e-2)  # every figure is near a border
+    expected = run_evaluator(COCOeval, *scenes, 'segm', [1, 10, 100])
+    actual = run_evaluator(coco_metric.FasterCOCOeval, *scenes, 'segm', [1, 10, 100])
+    assert np.array_equal(actual.stats, expected.stats)
+    assert np.array_equal(actual.eval['precision'], expected.eval['precision'])
+
+
+def test_metrics_are_the_same_without_faster_coco_eval(coco, monkeypatch, log):
+    pytest.importorskip('faster_coco_eval')
+    from xcit_mm.engine import coco_metric
+
+    expected = evaluate(coco, near_the_truth)
+    assert 'faster-coco-eval evaluates the predictions' in log
+    monkeypatch.setattr(coco_metric, 'COCOeval_faster', None)
+    assert evaluate(coco, near_the_truth) == expected
+    assert 'pycocotools evaluates the predictions' in log
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,9 +14,10 @@ from helpers.random_weights import DETECTOR, SEGMENTOR
 from PIL import Image
 from pycocotools.coco import COCO
 
-from xcit_mm import UserError, mmcv_ops
+from xcit_mm import UserError, mmcv_ops, threads
 from xcit_mm.errors import MissingOperatorError
 from xcit_mm.inference import Detections, Segmentation
+from xcit_mm.inference import infer as infer_module
 from xcit_mm.inference.infer import infer
 from xcit_mm.inference.model import Model
 from xcit_mm.inference.output import Output
@@ -23,6 +25,7 @@ from xcit_mm.inference.sources import Frame
 from xcit_mm.inference.video import read_video, write_video
 
 NUM_FRAMES = 5
+LONG = 60  # seconds after which a thread that should have come is missed
 
 
 @pytest.fixture
@@ -49,7 +52,8 @@ def test_detections_are_written_as_pictures_and_coco(weights, detector, photos, 
     assert (done, problems) == (4 + NUM_FRAMES, [])
     names = ['a.jpg', 'a_2.jpg', 'b.jpg', 'below/a.jpg', 'clip.mp4']
     assert files(out) == [*(f'pictures/{name}' for name in names), 'predictions.json']
-    assert '9/9' in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert '9/9' in said and 'images/s' in said
 
     coco = COCO(out / 'predictions.json')
     assert [c['name'] for c in coco.loadCats(coco.getCatIds())] == ['circle', 'square', 'triangle']
@@ -164,7 +168,8 @@ def test_an_interruption_keeps_what_was_done(weights, photos, tmp_path, monkeypa
     predict = Model.predict_batch
 
     def interrupt(model, images):
-        if 70 < images[0].mean() < 90 and images[0].shape[0] == 120:  # the third frame
+        image = images[0].image
+        if 70 < image.mean() < 90 and image.shape[0] == 120:  # the third frame
             raise KeyboardInterrupt
         return predict(model, images)
 
@@ -177,13 +182,97 @@ def test_an_interruption_keeps_what_was_done(weights, photos, tmp_path, monkeypa
     assert [image.get('picture') for image in images] == [*pictures, None, None]
 
 
+def test_images_are_read_and_written_while_the_model_runs(weights, photos, tmp_path, monkeypatch):
+    read, predict, add = Model.read, Model.predict_batch, Output.add
+    is_read, is_predicted = threading.Event(), threading.Event()
+
+    def notice_read(model, image):
+        if str(image).endswith('b.jpg'):
+            is_read.set()
+        return read(model, image)
+
+    def notice_predict(model, images):
+        assert is_read.wait(LONG)  # b.jpg, while the model is at a.jpg
+        if len(predicted):
+            is_predicted.set()
+        predicted.append(images)
+        return predict(model, images)
+
+    def notice_add(output, frame, prediction):
+        assert is_predicted.wait(LONG)  # the model is at b.jpg, while a.jpg is written
+        add(output, frame, prediction)
+
+    predicted = []
+    monkeypatch.setattr(Model, 'read', notice_read)
+    monkeypatch.setattr(Model, 'predict_batch', notice_predict)
+    monkeypatch.setattr(Output, 'add', notice_add)
+    inputs = [str(photos / name) for name in ('a.jpg', 'b.jpg')]
+    assert infer(SEGMENTOR, weights[SEGMENTOR], inputs, tmp_path / 'out') == (2, [])
+
+
+def test_the_prediction_of_a_large_image_is_written_before_the_next_one_is_made(
+    weights, photos, tmp_path, monkeypatch
+):
+    predict, add = Model.predict_batch, Output.add
+    written, predicted = [], []
+
+    def notice_predict(model, images):
+        assert len(written) == len(predicted)
+        predicted.extend(images)
+        return predict(model, images)
+
+    def notice_add(output, frame, prediction):
+        add(output, frame, prediction)
+        written.append(frame)
+
+    monkeypatch.setattr(infer_module, 'MAX_PIXELS', 160 * 120)
+    monkeypatch.setattr(Model, 'predict_batch', notice_predict)
+    monkeypatch.setattr(Output, 'add', notice_add)
+    done, _ = infer(SEGMENTOR, weights[SEGMENTOR], [str(photos)], tmp_path / 'out')
+    assert done == len(written) == 4 + NUM_FRAMES
+
+
+def test_an_image_is_tried_again_once_those_before_it_have_left_the_memory(
+    weights, photos, tmp_path, monkeypatch
+):
+    predict, errors = Model.predict_batch, [MemoryError()]
+
+    def full(model, images):
+        if len(predicted) == 1 and errors:
+            raise errors.pop()
+        predicted.append(images)
+        return predict(model, images)
+
+    predicted = []
+    monkeypatch.setattr(Model, 'predict_batch', full)
+    inputs = [str(photos / name) for name in ('a.jpg', 'b.jpg')]
+    assert infer(SEGMENTOR, weights[SEGMENTOR], inputs, tmp_path / 'out') == (2, [])
+
+
+def test_an_interruption_does_not_wait_for_a_server(weights, photos, tmp_path, monkeypatch):
+    monkeypatch.setattr(threads, 'PATIENCE', 0.1)
+    with serving() as server:
+        server.files['/slow.jpg'] = (photos / 'b.jpg').read_bytes()
+        server.cuts, server.breaks_by = [100], 'silence'
+
+        def interrupt(model, images):
+            assert server.waiting.wait(LONG)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(Model, 'predict_batch', interrupt)
+        inputs = [str(photos / 'a.jpg'), server.url('/slow.jpg')]
+        with pytest.raises(KeyboardInterrupt):
+            infer(SEGMENTOR, weights[SEGMENTOR], inputs, tmp_path / 'out')
+        assert not server.stopped.is_set()
+
+
 def test_an_image_that_does_not_fit_is_named_and_the_others_of_its_batch_are_predicted(
     weights, photos, tmp_path, monkeypatch
 ):
     predict = Model.predict_batch
 
     def full(model, images):
-        if len(images) > 1 or images[0].shape[0] == 120:
+        if len(images) > 1 or images[0].image.shape[0] == 120:
             raise MemoryError
         return predict(model, images)
 

@@ -85,6 +85,7 @@ def test_testing_a_checkpoint_repeats_the_metrics_of_its_training(
     tested = evaluate(config, work_dir / 'iter_12.pth')
     rows = [line for line in output.splitlines() if line.startswith(('boxes', 'masks', 'mIoU'))]
     assert rows and all(row in tested for row in rows)
+    assert re.search(rf'{NUM_VAL} images in [\d.]+ s, [\d.]+ images/s', tested)
     assert len(list((tmp_path / 'pictures').glob('*.png'))) == NUM_VAL
     report = json.loads((tmp_path / 'out.json').read_text())
     assert report['config'] == config

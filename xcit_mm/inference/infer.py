@@ -1,8 +1,8 @@
 """Predict the inputs of a command line: what tools/infer.py calls."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,9 +21,10 @@ from ..large_images.predict import LargeOptions, check_options, predict_large
 from ..large_images.progress import Bar, Progress, silent
 from ..large_images.results import LargeDetections, LargeSegmentation
 from ..predictions import Detections, Segmentation
+from ..threads import Behind, ahead
 from .model import Model, load_model
 from .output import STORE, Output, is_output
-from .sources import Frame, ImageProgress, batches, find_inputs, read_frames
+from .sources import MAX_PIXELS, Frame, ImageProgress, batches, find_inputs, read_frames
 
 # Bytes of each pixel and channel of a backbone that a prediction takes: 6.5 to 8.6 GiB for 24
 # megapixels and 384 channels (docs/inference.md).
@@ -92,8 +93,9 @@ def infer(
                 for problem in problems:
                     progress.report(problem)
                 progress.expect(len(sources))
-                for batch in batches(read_frames(sources, progress, model.read), batch_size):
-                    _process(model, batch, score_thr, output, progress)
+                frames = _prepared(model, read_frames(sources, progress, model.read))
+                write = partial(_write, output, progress, score_thr)
+                _predict_all(model, batches(frames, batch_size), write, progress)
             done, problems = progress.done, progress.problems
         if streamed:
             bar = Bar(problems)
@@ -142,29 +144,56 @@ def _predict_large(
             prediction.workspace.remove()
 
 
-def _process(
-    model: Model, batch: list[Frame], score_thr: float, output: Output, progress: ImageProgress
+def _prepared(model: Model, frames: Iterable[Frame]) -> Iterator[Frame]:
+    """Prepare frames for the model, which will try again, and raise the error, where that fails."""
+    for frame in frames:
+        with suppress(Exception):
+            frame = frame._replace(prepared=model.prepare(frame.image))
+        yield frame
+
+
+def _predict_all(
+    model: Model,
+    batches: Iterable[list[Frame]],
+    write: Callable[[Frame, Detections | Segmentation], None],
+    progress: ImageProgress,
 ) -> None:
-    """Predict and write a batch; its masks, which can take gigabytes, are free on return."""
-    for frame, prediction in _predict(model, batch, progress):
+    """Predict a batch while the next one is read, and the predictions of the last are written."""
+    with closing(ahead(batches)) as read, Behind(write) as written:
+        for batch in read:
+            written.wait(len(batch), MAX_PIXELS - sum(frame.pixels for frame in batch))
+            for frame, prediction in _predict(model, batch, written, progress):
+                written(frame, prediction, size=frame.pixels)
+                del prediction  # its masks can take gigabytes
+
+
+def _write(
+    output: Output,
+    progress: ImageProgress,
+    score_thr: float,
+    frame: Frame,
+    prediction: Detections | Segmentation,
+) -> None:
+    """Write a prediction, or report why it cannot be written."""
+    try:
         if isinstance(prediction, Detections):
             prediction = prediction.above(score_thr)
-        try:
-            output.add(frame, prediction)
-            progress.count()
-        except (OSError, MemoryError, UserError) as error:
-            if getattr(error, 'errno', None) in DISK_FULL:  # the other images would fail as well
-                raise
-            why = str(error) if isinstance(error, UserError) else reason(error)
-            progress.give_up(f'{frame.source}: its prediction cannot be written ({why})')
+        output.add(frame, prediction)
+        progress.count()
+    except (OSError, MemoryError, UserError) as error:
+        if getattr(error, 'errno', None) in DISK_FULL:  # the other images would fail as well
+            raise
+        why = str(error) if isinstance(error, UserError) else reason(error)
+        progress.give_up(f'{frame.source}: its prediction cannot be written ({why})')
 
 
 def _predict(
-    model: Model, batch: list[Frame], progress: ImageProgress
+    model: Model, batch: list[Frame], written: Behind, progress: ImageProgress
 ) -> Iterator[tuple[Frame, Detections | Segmentation]]:
     """Predict a batch; if that fails, predict its images one by one."""
     try:
-        yield from zip(batch, model.predict_batch([frame.image for frame in batch]), strict=True)
+        images = [frame.prepared or frame.image for frame in batch]
+        yield from zip(batch, model.predict_batch(images), strict=True)
         return
     except MissingOperatorError:  # every image would fail
         raise
@@ -179,8 +208,9 @@ def _predict(
             f'{width}x{height} pixels do not fit into the memory; predict them tile by tile '
             '(--stream), or let the model see fewer pixels (no --full-size)'
         )
-    if len(batch) == 1:
+    # Once the predictions before it are written, there may be enough memory for an image.
+    if len(batch) == 1 and not written.wait():
         progress.give_up(f'{batch[0].source}: {problem}')
         return
     for frame in batch:
-        yield from _predict(model, [frame], progress)
+        yield from _predict(model, [frame], written, progress)

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
@@ -39,6 +39,13 @@ from .sources import to_bands, to_rgb
 TASKS = {'mmdet': 'detection', 'mmseg': 'segmentation'}  # by the scope of the config
 
 ImageLike = str | Path | np.ndarray | Image.Image
+
+
+class Prepared(NamedTuple):
+    """An image that :meth:`Model.prepare` has read."""
+
+    image: np.ndarray  # as ``Model.read`` returns it
+    results: dict[str, Any]  # of the transforms, except for the last one, which makes tensors
 
 
 @dataclass(eq=False, repr=False)
@@ -87,16 +94,40 @@ class Model:
         loader = self.pipeline.transforms[0]
         return loader if isinstance(loader, LoadMultiband) else None
 
+    def prepare(self, image: ImageLike) -> Prepared:
+        """Read and resize an image, for example in a thread, before :meth:`predict_batch`.
+
+        PyTorch is not used. It would start CPU threads for each thread that calls it, and those of
+        the model would be slower.
+
+        Raises:
+            UserError: If the image cannot be read or resized.
+        """
+        image = self.read(image)
+        array = np.ascontiguousarray(image[..., ::-1]) if self.bands is None else image
+        # Some transforms that resize do not set scale_factor, and a pipeline may have none.
+        results = dict(img=array, img_path='', img_id=0, scale_factor=(1.0, 1.0))
+        try:
+            return Prepared(image, Compose(self.pipeline.transforms[:-1])(results))
+        except cv2.error as error:
+            height, width = image.shape[:2]
+            raise UserError(
+                f'an image of {width}x{height} pixels cannot be resized as the config says '
+                f'({reason(error)}); skip the resizing with --full-size'
+            ) from None
+
     @torch.inference_mode()
-    def predict_batch(self, images: Sequence[ImageLike]) -> list[Detections | Segmentation]:
+    def predict_batch(
+        self, images: Sequence[ImageLike | Prepared]
+    ) -> list[Detections | Segmentation]:
         """Predict several images; see :meth:`predict`.
 
         Only images that the model sees at one size go through it together, because XCiT would
         attend to padding. So a prediction does not depend on the other images of the batch.
         """
-        arrays = [self.read(image) for image in images]
-        samples = [self._prepare(array) for array in arrays]
+        prepared = [im if isinstance(im, Prepared) else self.prepare(im) for im in images]
         indices_by_size = defaultdict(list)
+        samples = [self._pack(image) for image in prepared]
         for i, sample in enumerate(samples):
             indices_by_size[sample['inputs'].shape].append(i)
         predictions = {}
@@ -104,9 +135,9 @@ class Model:
             data = {
                 key: [samples[i].pop(key) for i in indices] for key in ('inputs', 'data_samples')
             }
-            results = self._predict(data, [self._picture(arrays[i]) for i in indices])
+            results = self._predict(data, [self._picture(prepared[i].image) for i in indices])
             predictions.update(zip(indices, results, strict=True))
-        return [predictions[i] for i in range(len(arrays))]
+        return [predictions[i] for i in range(len(prepared))]
 
     def predict_large(
         self,
@@ -155,19 +186,8 @@ class Model:
     def _picture(self, image: np.ndarray) -> np.ndarray:
         return image if self.bands is None else self.bands.picture(image)
 
-    def _prepare(self, image: np.ndarray) -> dict[str, Any]:
-        if self.bands is None:
-            image = np.ascontiguousarray(image[..., ::-1])
-        # Some transforms that resize do not set scale_factor, and a pipeline may have none.
-        image_info = dict(img_path='', img_id=0, scale_factor=(1.0, 1.0))
-        try:
-            return self.pipeline(dict(img=image, **image_info))
-        except cv2.error as error:
-            height, width = image.shape[:2]
-            raise UserError(
-                f'an image of {width}x{height} pixels cannot be resized as the config says '
-                f'({reason(error)}); skip the resizing with --full-size'
-            ) from None
+    def _pack(self, prepared: Prepared) -> dict[str, Any]:
+        return self.pipeline.transforms[-1](prepared.results)
 
     def _predict(
         self, data: dict[str, Any], images: list[np.ndarray]

@@ -4,13 +4,22 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from glob import glob, has_magic
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from threading import RLock
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import numpy as np
 from PIL import Image, ImageOps
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TimeRemainingColumn,
+)
+from rich.text import Text
 
 from ..datasets.images import MAX_BYTES as MAX_FILE_BYTES
 from ..datasets.images import BadImageError, decode
@@ -26,7 +35,8 @@ IMAGES = ('.bmp', '.gif', '.jp2', '.jpeg', '.jpg', '.pgm', '.png', '.ppm', '.tif
 VIDEOS = ('.avi', '.m4v', '.mkv', '.mov', '.mp4', '.mpeg', '.mpg', '.webm', '.wmv')
 MAX_DOWNLOAD = 2**29  # bytes of an image
 MAX_NAME = 150  # bytes; file systems take 255, including suffixes
-MAX_PIXELS = 2**25  # of the images of a batch: the masks of a large image take gigabytes
+# Of the images whose predictions are in memory: the masks of a large image take gigabytes.
+MAX_PIXELS = 2**25
 
 
 class Frame(NamedTuple):
@@ -37,15 +47,33 @@ class Frame(NamedTuple):
     image: np.ndarray  # as ``Model.read`` returns it
     index: int | None = None  # of a frame, from 0
     rate: float | None = None  # frames per second of a video
+    prepared: Any = None  # what ``Model.prepare`` returns for the image
+
+    @property
+    def pixels(self) -> int:
+        return self.image[..., 0].size
+
+
+class RateColumn(ProgressColumn):
+    """Images per second since the start."""
+
+    def render(self, task: Task) -> Text:
+        elapsed = task.finished_time or task.elapsed
+        return Text(f'{task.completed / elapsed:.1f} images/s' if elapsed else '')
 
 
 class ImageProgress(Progress):
-    """A progress bar on the standard error output, which collects ``problems``."""
+    """A progress bar on the standard error output, which collects ``problems``.
+
+    Several threads may use it.
+    """
 
     def __init__(self) -> None:
         time = TimeRemainingColumn(elapsed_when_finished=True)
-        super().__init__(BarColumn(), MofNCompleteColumn(), time, console=Console(stderr=True))
+        columns = BarColumn(), MofNCompleteColumn(), time, RateColumn()
+        super().__init__(*columns, console=Console(stderr=True))
         self.problems: list[str] = []
+        self._changes = RLock()
         self._images = self.add_task('images', total=0)
 
     @property
@@ -54,7 +82,8 @@ class ImageProgress(Progress):
 
     def expect(self, number: int) -> None:
         """Raise or lower the number of expected images."""
-        self.update(self._images, total=self.tasks[self._images].total + number)
+        with self._changes:
+            self.update(self._images, total=self.tasks[self._images].total + number)
 
     def count(self) -> None:
         self.advance(self._images)
@@ -132,7 +161,7 @@ def batches(frames: Iterable[Frame], batch_size: int) -> Iterator[list[Frame]]:
     batch: list[Frame] = []
     for frame in frames:
         batch.append(frame)
-        if len(batch) == batch_size or (len(batch) + 1) * frame.image[..., 0].size > MAX_PIXELS:
+        if len(batch) == batch_size or (len(batch) + 1) * frame.pixels > MAX_PIXELS:
             yield batch
             batch = []
     if batch:

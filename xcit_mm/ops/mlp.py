@@ -18,8 +18,8 @@ def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         x: (..., C), weight: (D, C), bias: (D,). Output: (..., D).
     """
     dtype = computed_dtype(x)
-    is_fused = x.device.type == 'cpu' and dtype == torch.bfloat16 and multiplies_bfloat16()
-    if is_fused and not is_intercepted():
+    can_fuse = x.device.type == 'cpu' and dtype == torch.bfloat16 and not is_intercepted()
+    if can_fuse and multiplies_bfloat16():
         x, weight, bias = (t.to(dtype) for t in (x, weight, bias))
         return torch.ops.mkldnn._linear_pointwise(x, weight, bias, 'gelu', [], 'none')
     return torch.ops.aten.gelu_(F.linear(x, weight, bias))

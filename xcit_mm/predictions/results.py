@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import cv2
 import numpy as np
 from mmengine.structures import InstanceData, PixelData
 from pycocotools import mask as coco_mask
@@ -86,10 +87,14 @@ class Detections:
 
         The categories of COCO's 80 classes have COCO's numbers, others the label plus one.
         """
-        masks = None
-        if self.masks is not None:
-            masks = (coco_mask.encode(np.asfortranarray(m, np.uint8)) for m in self.masks)
+        masks = None if self.masks is None else map(run_lengths, self.masks)
         return coco_annotations(self, image_id, masks)
+
+
+def run_lengths(mask: np.ndarray) -> dict[str, Any]:
+    """Return the run lengths of a mask (H, W) of bool, as pycocotools encodes it."""
+    # In the order of columns; OpenCV transposes several times as fast as NumPy copies.
+    return coco_mask.encode(cv2.transpose(mask.view(np.uint8)).T)
 
 
 def coco_annotations(

@@ -1,6 +1,8 @@
 """Pictures of predictions beside the ground truth."""
 
+import math
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +23,16 @@ from ...predictions import Detections, Segmentation
 from ...predictions.classes import valid_palette
 from ...predictions.drawing import Colour, draw_objects, topmost_masks
 from ...predictions.results import INSTANCE_OFFSET
+from ...threads import Behind
 from . import order
 
 FOLDER = 'pictures'  # in the work dir
 NUM_VAL = 16  # pictures of a validation
 SCORE_THR = 0.5  # detections with a lower score are not drawn
 LEGEND_ROWS = 2
+# Pixels of a batch of a test, from which on its pictures are drawn before the next batch is
+# predicted: the masks of a large image take gigabytes.
+MAX_PIXELS = 2**24
 
 
 @HOOKS.register_module()
@@ -34,7 +40,7 @@ class PictureHook(Hook):
     """Draw ground truth (left) and prediction (right) over the images, as PNG files.
 
     The first images of a validation go to ``<work_dir>/pictures``, where those of the next
-    validation replace them.
+    validation replace them. In a test, a thread draws while the model is at the next batch.
 
     Args:
         test_dir: Folder for every image of a test (of its first process); None: no pictures.
@@ -44,6 +50,7 @@ class PictureHook(Hook):
 
     def __init__(self, test_dir: str | None = None) -> None:
         self.test_dir = test_dir
+        self._pending = ExitStack()  # waits for the pictures of a test
 
     def before_train(self, runner: Runner) -> None:
         if is_main_process():
@@ -56,9 +63,17 @@ class PictureHook(Hook):
         _draw(runner.val_loop, outputs[: self._left], Path(runner.work_dir, FOLDER))
         self._left = max(0, self._left - len(outputs))
 
+    def before_test_epoch(self, runner: Runner) -> None:
+        self._draw = self._pending.enter_context(Behind(_draw))
+
     def after_test_iter(self, runner: Runner, outputs: Sequence[BaseDataElement], **_: Any) -> None:
         if self.test_dir is not None:
-            _draw(runner.test_loop, outputs, Path(self.test_dir))
+            size = sum(math.prod(sample.ori_shape) for sample in outputs)
+            self._draw(runner.test_loop, outputs, Path(self.test_dir), size=size)
+            self._draw.wait(calls=1, size=MAX_PIXELS)
+
+    def after_test_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
+        self._pending.close()
 
 
 def _draw(loop: BaseLoop, samples: Sequence[BaseDataElement], folder: Path) -> None:

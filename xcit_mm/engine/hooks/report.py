@@ -36,7 +36,10 @@ COCO_COLUMNS = dict(
 
 @HOOKS.register_module()
 class ReportHook(Hook):
-    """Log the last metrics as a table; for training, write ``run.json`` and ``report.html``."""
+    """Log the last metrics as a table; for training, write ``run.json`` and ``report.html``.
+
+    For a test, also log the images per second, without the time of the metrics.
+    """
 
     priority = order.REPORT
 
@@ -71,8 +74,18 @@ class ReportHook(Hook):
             lines.append(f'report      {report}')
         runner.logger.info('\n'.join(lines))
 
+    def before_test_epoch(self, runner: Runner) -> None:
+        self._begin = self._end = time.perf_counter()
+
+    def after_test_iter(self, runner: Runner, *args: Any, **kwargs: Any) -> None:
+        self._end = time.perf_counter()
+
     def after_test_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
         runner.logger.info('The test is finished.\n%s', metrics_table(metrics or {}))
+        number, seconds = len(runner.test_loop.dataloader.dataset), self._end - self._begin
+        runner.logger.info(
+            '%d images in %.1f s, %.1f images/s', number, seconds, number / max(seconds, 1e-9)
+        )
 
 
 def run_info(runner: Runner) -> dict[str, Any]:
