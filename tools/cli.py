@@ -157,6 +157,16 @@ def add_dtype_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_compile_argument(parser: argparse.ArgumentParser) -> None:
+    """Add ``--compile`` of the tools that predict many images."""
+    parser.add_argument(
+        '--compile',
+        action='store_true',
+        dest='compiled',
+        help='translate the backbone and the neck by torch.compile at the first image',
+    )
+
+
 def add_trust_argument(parser: argparse.ArgumentParser) -> None:
     """Add ``--trust-checkpoint`` of the tools that read a checkpoint."""
     parser.add_argument(

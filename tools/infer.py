@@ -89,6 +89,7 @@ def main() -> None:
     )
     parser.add_argument('--device', help='cpu, cuda, cuda:1; default: the GPU if there is one')
     cli.add_dtype_argument(parser)
+    cli.add_compile_argument(parser)
     cli.add_options_argument(parser)
     cli.add_trust_argument(parser)
     args = parser.parse_args()
@@ -113,6 +114,7 @@ def main() -> None:
         full_size=args.full_size,
         device=args.device,
         dtype=args.dtype,
+        compiled=args.compiled,
         trust_checkpoint=args.trust_checkpoint,
         options=args.cfg_options,
         stream=args.stream or args.sliced is not None,

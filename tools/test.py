@@ -24,6 +24,7 @@ def main() -> None:
         help='test-time augmentation: merge the predictions for several sizes, plain and mirrored',
     )
     cli.add_dtype_argument(parser)
+    cli.add_compile_argument(parser)
     args = parser.parse_args()
 
     with cli.imports():
@@ -39,6 +40,7 @@ def main() -> None:
         options=args.cfg_options,
         tta=args.tta,
         dtype=args.dtype,
+        compiled=args.compiled,
     )
 
 

@@ -17,12 +17,15 @@ class FusedTestLoop(TestLoop):
 
     Args:
         dtype: 'float32', 'bfloat16' or 'float16'.
+        compiled: Whether ``torch.compile`` translates the backbone and the neck.
         args, kwargs: Those of mmengine's loop.
     """
 
-    def __init__(self, *args: Any, dtype: str = 'float32', **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, dtype: str = 'float32', compiled: bool = False, **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
-        self._fused = FusedCopy(DTYPES[dtype])
+        self._fused = FusedCopy(DTYPES[dtype], compiled)
 
     @torch.no_grad()
     def run_iter(self, idx: int, data_batch: Any) -> None:

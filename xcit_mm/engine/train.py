@@ -69,6 +69,7 @@ def test(
     options: Mapping[str, Any] | None = None,
     tta: bool = False,
     dtype: str | None = None,
+    compiled: bool = False,
 ) -> dict[str, float]:
     """Evaluate a checkpoint on the test set of a config.
 
@@ -83,6 +84,7 @@ def test(
         options: Dotted names and values that replace those of the config.
         tta: Merge the predictions for several sizes of each image, plain and mirrored.
         dtype: See :func:`xcit_mm.load_model`.
+        compiled: See there.
 
     Returns:
         The metrics by name: COCO's from 0 to 1, those of segmentation in percent.
@@ -91,7 +93,7 @@ def test(
         UserError: If the config, an option, the data or the checkpoint is wrong.
     """
     cfg = load_config(config, options, work_dir, launcher)
-    notes = adapt_for_test(cfg, checkpoint, show_dir, trust_checkpoint, tta, dtype)
+    notes = adapt_for_test(cfg, checkpoint, show_dir, trust_checkpoint, tta, dtype, compiled)
     check(cfg, 'test')
     if out is not None:
         require_writable_file(Path(out))

@@ -15,6 +15,7 @@ from ..models import XCiT
 from ..models.convolutions import ConvStack, batch_norm_affine, flat_layers
 from ..models.plain import is_plain
 from ..ops.mlp import linear_gelu
+from ..ops.tracing import is_captured
 
 
 def fuse_fpn(model: nn.Module) -> None:
@@ -116,23 +117,17 @@ class _FusedFPN:
 
 def from_blocks(x: Tensor, coarser: Tensor | None) -> Tensor:
     """Write blocks of pixels into a map (B, C, H, W), and add the map of half its resolution."""
-    B, H, W, C = *x.shape[:3], x.shape[-1]
-    rows, columns = range(3, x.dim() - 1, 2), range(4, x.dim() - 1, 2)
+    last = x.dim() - 1
     # (B, H, rows of a block, W, columns of a block, C)
-    x = x.permute(0, 1, *rows, 2, *columns, x.dim() - 1)
-    side = 2 ** len(rows)
-    out = x.new_empty(B, H * side, W * side, C)
-    view = out.view(x.shape)
-    if coarser is None:
-        view.copy_(x)
-    elif coarser.shape[2:] == (H * side // 2, W * side // 2):
-        coarser = coarser.permute(0, 2, 3, 1).contiguous()
-        shape = [B, H, *[2] * (len(rows) - 1), 1, W, *[2] * (len(rows) - 1), 1, C]
-        torch.add(x, coarser.view(shape), out=view)
-    else:
-        view.copy_(x)
-        return add_coarser(out.permute(0, 3, 1, 2), coarser)
-    return out.permute(0, 3, 1, 2)
+    x = x.permute(0, 1, *range(3, last, 2), 2, *range(4, last, 2), last)
+    middle = last // 2  # between the dimensions of rows and of columns
+    if coarser is not None:
+        shape = list(x.shape)
+        shape[middle] = shape[last - 1] = 1  # of the last upsampling
+        coarser = coarser.permute(0, 2, 3, 1).reshape(shape)
+        # The sum would have the memory format of x, and take a copy to become a map.
+        x = x + coarser if is_captured() else torch.add(x, coarser, out=x.new_empty(x.shape))
+    return x.contiguous().flatten(middle + 1, last - 1).flatten(1, middle).permute(0, 3, 1, 2)
 
 
 def add_coarser(x: Tensor, coarser: Tensor | None) -> Tensor:

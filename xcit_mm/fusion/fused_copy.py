@@ -1,16 +1,20 @@
 """A copy of a model for inference that shares its weights where it can."""
 
 import copy
+import shutil
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import nn
 
+from ..errors import DependencyError
 from ..models.plain import CONVOLUTIONS, is_plain
 from .fpn import fuse_fpn
 from .heads import fold_batch_norms, fuse_roi_extractors, fuse_rpn
 from .precision import compute_in
+
+COMPILERS = 'g++', 'clang++'  # that torch.compile looks for
 
 
 def fuse(model: nn.Module, dtype: torch.dtype = torch.float32) -> nn.Module:
@@ -49,10 +53,14 @@ def fuse(model: nn.Module, dtype: torch.dtype = torch.float32) -> nn.Module:
 
 
 class FusedCopy:
-    """The fused copy of a model in a dtype, which is made again when the model has changed."""
+    """The fused copy of a model in a dtype, which is made again when the model has changed.
 
-    def __init__(self, dtype: torch.dtype) -> None:
-        self.dtype = dtype
+    With ``compiled``, ``torch.compile`` translates the backbone and the neck of the copy for any
+    size of images at the first prediction. On a CPU, this needs a C++ compiler.
+    """
+
+    def __init__(self, dtype: torch.dtype, compiled: bool = False) -> None:
+        self.dtype, self.compiled = dtype, compiled
         self._version: Hashable = None
 
     @contextmanager
@@ -61,9 +69,22 @@ class FusedCopy:
         current = _version(model)
         if self._version != current:
             self._copy, self._version = fuse(model, self.dtype), current
+            if self.compiled:
+                _compile(self._copy)
         device = next(model.parameters()).device.type
         with torch.autocast(device, self.dtype, enabled=self.dtype != torch.float32):
             yield self._copy
+
+
+def _compile(model: nn.Module) -> None:
+    if next(model.parameters()).device.type == 'cpu' and not any(map(shutil.which, COMPILERS)):
+        raise DependencyError(
+            f'torch.compile needs a C++ compiler, but neither {" nor ".join(COMPILERS)} is '
+            'installed: install one, or predict without --compile'
+        )
+    for part in [module for module in model.modules() if hasattr(module, 'backbone')]:
+        for module in filter(None, (part.backbone, getattr(part, 'neck', None))):
+            module.compile(dynamic=True)
 
 
 def _version(model: nn.Module) -> Hashable:

@@ -1,5 +1,7 @@
 """Models of mmdet and mmseg in 16 bits, with boxes and scores in float32."""
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -21,9 +23,23 @@ def compute_in(model: nn.Module, dtype: torch.dtype) -> None:
         is_product = is_plain(module, (nn.Linear, *CONVOLUTIONS, UpsamplingLateral))
         if is_product:
             module.to(dtype)
-        # The heads of a cascade have numbers; mmseg does not call a head, but its last layer.
-        if name.rstrip('.0123456789').endswith(('_head', '.conv_seg')):
-            module.register_forward_hook(_widen)
+    for layer in _last_layers(model):
+        layer.register_forward_hook(_widen)
+
+
+@contextmanager
+def widened_heads(model: nn.Module) -> Iterator[None]:
+    """Let the heads of a model return float32 within a ``with`` block, also under autocast."""
+    with ExitStack() as stack:
+        for layer in _last_layers(model):
+            stack.callback(layer.register_forward_hook(_widen).remove)
+        yield
+
+
+def _last_layers(model: nn.Module) -> list[nn.Module]:
+    # The heads of a cascade have numbers; mmseg does not call a head, but its last layer.
+    ends = '_head', '.conv_seg'
+    return [m for name, m in model.named_modules() if name.rstrip('.0123456789').endswith(ends)]
 
 
 def _widen(module: nn.Module, inputs: Any, outputs: Any) -> Any:

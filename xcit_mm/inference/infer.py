@@ -46,6 +46,7 @@ def infer(
     stream: bool = False,
     large: Mapping[str, Any] | None = None,
     dtype: str | None = None,
+    compiled: bool = False,
 ) -> tuple[int, list[str]]:
     """Predict images and videos, and write the predictions and pictures of them to a folder.
 
@@ -61,7 +62,9 @@ def infer(
     sources, problems = find_inputs(inputs, partial(is_output, folder=out))
     if not sources:
         raise UserError('; '.join(problems))
-    model = load_model(config, checkpoint, device, options, trust_checkpoint, full_size, dtype)
+    model = load_model(
+        config, checkpoint, device, options, trust_checkpoint, full_size, dtype, compiled
+    )
     if model.task != 'detection' and score_thr is not None:
         raise UserError(f'score {score_thr}: {config} predicts labels, which have no scores')
     score_thr = SCORE_THR if score_thr is None else score_thr

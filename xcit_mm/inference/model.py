@@ -59,6 +59,7 @@ class Model:
         module: mmdet's or mmseg's model, in evaluation mode and in float32.
         pipeline: The transforms of the config's test dataset.
         dtype: The dtype that predictions are computed in.
+        compiled: Whether ``torch.compile`` translates the backbone and the neck.
     """
 
     task: str
@@ -67,9 +68,10 @@ class Model:
     module: nn.Module
     pipeline: Compose
     dtype: torch.dtype = torch.float32
+    compiled: bool = False
 
     def __post_init__(self) -> None:
-        self._fused = FusedCopy(self.dtype)
+        self._fused = FusedCopy(self.dtype, self.compiled)
 
     def predict(self, image: ImageLike) -> Detections | Segmentation:
         """Detect the objects of an image, or classify its pixels.
@@ -221,6 +223,7 @@ def load_model(
     trust_checkpoint: bool = False,
     full_size: bool = False,
     dtype: str | None = None,
+    compiled: bool = False,
 ) -> Model:
     """Build the model of a config with the weights of a checkpoint, to predict with.
 
@@ -234,6 +237,8 @@ def load_model(
         dtype: 'float32', 'bfloat16', 'float16', or 'auto' for the fastest of them that the device
             has instructions for. Boxes and scores are computed in float32 in any case. None:
             'auto' on a GPU, 'float32' on a CPU.
+        compiled: Whether ``torch.compile`` translates the backbone and the neck at the first
+            prediction, which takes a minute. On a CPU, it needs a C++ compiler.
 
     Raises:
         UserError: If the config, an option, the device or the dtype is invalid, or the checkpoint
@@ -256,7 +261,7 @@ def load_model(
         classes, palette = classes_and_palette(cfg, content, module)
         pipeline = _test_pipeline(cfg, full_size)
     task = 'panoptic' if _is_panoptic(module) else TASKS[cfg.default_scope]
-    return Model(task, classes, palette, module.to(target), pipeline, computed_dtype)
+    return Model(task, classes, palette, module.to(target), pipeline, computed_dtype, compiled)
 
 
 def _is_panoptic(module: nn.Module) -> bool:

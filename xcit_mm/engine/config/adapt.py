@@ -147,13 +147,14 @@ def adapt_for_test(
     trust_checkpoint: bool = False,
     tta: bool = False,
     dtype: str | None = None,
+    compiled: bool = False,
 ) -> list[str]:
     """Edit a config for the evaluation of a checkpoint, and return sentences for the log.
 
     ``show_dir`` is a folder for a picture of every prediction, ``tta`` test-time augmentation,
-    and ``dtype`` that of :func:`xcit_mm.device.choose_dtype`.
+    ``dtype`` and ``compiled`` those of :func:`xcit_mm.load_model`.
     """
-    notes = adapt(cfg) + _without_gpus(cfg) + _compute_in(cfg, dtype)
+    notes = adapt(cfg) + _without_gpus(cfg) + _use_fused_layers(cfg, dtype, compiled)
     if tta and cfg.get('test_dataloader') and cfg.get('model'):  # check refuses other configs
         notes += use_tta(cfg)
     cfg.load_from, cfg.resume = checkpoint, False
@@ -258,18 +259,18 @@ def _without_gpus(cfg: Config) -> list[str]:
     return ['No GPU: the processes communicate through gloo, BatchNorm is not synchronised.']
 
 
-def _compute_in(cfg: Config, dtype: str | None) -> list[str]:
-    """Let the test loop compute in a dtype, with fused layers."""
+def _use_fused_layers(cfg: Config, dtype: str | None, compiled: bool) -> list[str]:
+    """Let the test loop predict with fused layers in a dtype."""
     computed = dtype_name(choose_dtype(dtype, torch.device(get_device())))
     loop = cfg.get('test_cfg') or {}
     if loop.keys() - {'type'} or loop.get('type', 'TestLoop') != 'TestLoop':
-        if dtype is None:
+        if dtype is None and not compiled:
             return []
         raise UserError(
-            f"dtype={dtype} needs mmengine's test loop, but the config has test_cfg={dict(loop)}: "
-            "set test_cfg to dict(type='TestLoop')"
+            f"--dtype and --compile need mmengine's test loop, but test_cfg={dict(loop)}: set it "
+            "to dict(type='TestLoop')"
         )
-    cfg.test_cfg = dict(type='FusedTestLoop', dtype=computed)
+    cfg.test_cfg = dict(type='FusedTestLoop', dtype=computed, compiled=compiled)
     return [f'The model computes in {computed}.']
 
 
