@@ -21,7 +21,10 @@ PEERS = {
 }
 IN_MMDET = ('resnet50', 'swin_t')  # and in mmseg
 XCIT = re.compile(rf'(xcit_mm|timm)_({"|".join(ARCHS)})_({"|".join(map(str, PATCH_SIZES))})')
-NAMES = f'xcit_mm_ARCH_PATCH, timm_ARCH_PATCH (as in xcit_mm_s12_16) or {", ".join(PEERS)}'
+NAMES = (
+    f'xcit_mm_ARCH_PATCH, timm_ARCH_PATCH (as in xcit_mm_s12_16) or {", ".join(PEERS)}; whole '
+    f'models: xcit_mm_ARCH_PATCH, {", ".join(IN_MMDET)} or a config file'
+)
 
 
 def build(name: str, size: tuple[int, int]) -> nn.Module:

@@ -19,9 +19,8 @@ def compute_in(model: nn.Module, dtype: torch.dtype) -> None:
     Anchors, decoded boxes and probabilities have the dtype of what a head predicts, and 16 bits
     are too few for the coordinates of a large image.
     """
-    for name, module in model.named_modules():
-        is_product = is_plain(module, (nn.Linear, *CONVOLUTIONS, UpsamplingLateral))
-        if is_product:
+    for module in model.modules():
+        if is_plain(module, (nn.Linear, *CONVOLUTIONS, UpsamplingLateral)):
             module.to(dtype)
     for layer in _last_layers(model):
         layer.register_forward_hook(_widen)
