@@ -10,7 +10,7 @@ from mmengine.runner import CheckpointLoader
 from mmengine.structures import BaseDataElement
 from PIL import Image
 
-from xcit_mm import UserError
+from xcit_mm import UserError, device
 from xcit_mm.errors import ArgumentError
 from xcit_mm.inference import load_model, memory
 
@@ -140,6 +140,35 @@ def test_the_maps_of_the_backbone_are_freed_once_the_pyramid_has_read_them(weigh
     )
     model.predict(image)
     assert alive == [False, False]
+
+
+@pytest.mark.parametrize('dtype', ['bfloat16', 'float16'])
+def test_predictions_in_16_bits(weights, image, dtype):
+    models = [load_model(DETECTOR, weights[DETECTOR], 'cpu', dtype=d) for d in ('float32', dtype)]
+    wide, narrow = (model.predict(image) for model in models)
+    assert models[1].dtype == getattr(torch, dtype)
+    assert narrow.boxes.dtype == narrow.scores.dtype == np.float32
+    assert len(narrow) == len(wide) > 10
+    assert abs(narrow.scores[0] - wide.scores[0]) < 0.05
+    assert {p.dtype for p in models[1].module.parameters()} == {torch.float32}
+    models = [load_model(SEGMENTOR, weights[SEGMENTOR], 'cpu', dtype=d) for d in ('float32', dtype)]
+    wide, narrow = (model.predict(image).labels for model in models)
+    assert np.mean(wide != narrow) < 0.2  # random weights give all classes similar scores
+
+
+def test_auto_is_the_fastest_dtype_of_the_device(monkeypatch):
+    cpu, cuda = torch.device('cpu'), torch.device('cuda')
+    for multiplies, dtype in ((False, torch.float32), (True, torch.bfloat16)):
+        monkeypatch.setattr(device, 'multiplies_bfloat16', lambda result=multiplies: result)
+        assert device.choose_dtype('auto', cpu) == dtype
+        assert device.choose_dtype(None, cpu) == torch.float32
+    for is_native, dtype in ((False, torch.float16), (True, torch.bfloat16)):
+        monkeypatch.setattr(
+            torch.cuda, 'is_bf16_supported', lambda including_emulation, result=is_native: result
+        )
+        assert device.choose_dtype(None, cuda) == device.choose_dtype('auto', cuda) == dtype
+    with pytest.raises(ArgumentError, match="dtype='half' is not one of"):
+        device.choose_dtype('half', cpu)
 
 
 def test_an_image_of_a_few_pixels_is_predicted_or_an_error(detector, segmentor):

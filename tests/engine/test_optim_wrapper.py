@@ -1,0 +1,31 @@
+"""Trainings in bfloat16 on a CPU."""
+
+import torch
+from mmengine.registry import OPTIM_WRAPPERS
+from torch import nn
+
+
+class Toy(nn.Module):
+    """A layer and a head, as models of mmdet have them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.neck, self.bbox_head = nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = self.neck(x)
+        return x, self.bbox_head(x)
+
+
+def test_layers_multiply_bfloat16_and_heads_return_float32():
+    model, x = Toy(), torch.randn(3, 4)
+    optimizer = torch.optim.AdamW(model.parameters())
+    wrapper = OPTIM_WRAPPERS.build(dict(type='CPUAmpOptimWrapper', optimizer=optimizer))
+    with wrapper.optim_context(model):
+        hidden, predicted = model(x)
+    assert hidden.dtype == torch.bfloat16 and predicted.dtype == torch.float32
+    before = model.neck.weight.detach().clone()
+    wrapper.update_params(predicted.square().sum())
+    assert not torch.equal(model.neck.weight, before)
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+    assert {p.dtype for p in model(x)} == {torch.float32}  # outside of a step
