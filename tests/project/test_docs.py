@@ -47,7 +47,7 @@ ONLY_PARSED = {
     'tools/prepare_data.py ade20k': 'as for coco',
     'tools/make_shapes.py data/shapes_13bands': 'stand_ins.py has drawn a few of these images',
     'tools/demo.py': 'it serves until it is stopped; test_demo.py opens the page in a browser',
-    'tools/export_onnx.py configs/sem_fpn': 'half a minute; test_export.py exports it',
+    'tools/export.py configs/sem_fpn': 'half a minute; test_export.py exports it',
     'tools/classify.py xcit_small_12_p8_384_dist.pth data/imagenet/val --sample': 'as without',
     'tools/classify.py xcit_small_12_p8_384_dist.pth --images': 'test_classify.py runs it',
     'tools/benchmark.py': 'it compares eight models; test_benchmark.py runs it',
