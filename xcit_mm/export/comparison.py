@@ -10,12 +10,12 @@ from torch import Tensor
 from ..datasets.shapes import draw_image, spread
 from ..errors import UserError
 from .graphs import Graph
+from .mask2former import INSTANCES
 from .runtime import Runtime
 
 # Batch, height and width: one has sides that no patch size divides, one has many tokens.
 SIZES = ((1, 256, 256), (2, 199, 277), (1, 384, 512))
 CANDIDATES = 300  # boxes to compare of a detector that finds no object
-INSTANCES = 1000  # the number of a segment in a panoptic label, times this, is added to its class
 
 
 class Tolerance(NamedTuple):

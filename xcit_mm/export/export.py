@@ -21,6 +21,7 @@ from .dynamic_sizes import for_any_size
 from .float16 import to_float16
 from .graphs import BackboneGraph, Graph, SegmentorGraph, ThresholdGraph
 from .images import load_images
+from .mask2former import Mask2FormerGraph, Mask2FormerSegmentorGraph
 from .one_stage import OneStageGraph
 from .onnx_file import write_onnx
 from .openvino_file import write_openvino
@@ -36,7 +37,7 @@ PACKAGES = {
     'onnx': ('onnx', 'onnxscript', 'onnxruntime'),
     'openvino': ('onnx', 'onnxscript', 'openvino'),
 }
-DETECTORS = (TwoStageGraph, OneStageGraph, DetrGraph)
+DETECTORS = (TwoStageGraph, OneStageGraph, DetrGraph, Mask2FormerGraph)
 CALIBRATION_IMAGES = 100
 
 
@@ -145,7 +146,8 @@ def build_graph(model: nn.Module, part: str) -> Graph:
     if part == 'backbone':
         return BackboneGraph(model)
     if hasattr(model, 'encode_decode'):
-        return SegmentorGraph(model)
+        has_queries = type(model.decode_head).__name__ == 'Mask2FormerHead'
+        return (Mask2FormerSegmentorGraph if has_queries else SegmentorGraph)(model)
     heads = {}
     for graph in DETECTORS:
         names = {name: type(getattr(model, name, None)).__name__ for name in graph.HEADS}

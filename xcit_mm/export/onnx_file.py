@@ -18,6 +18,8 @@ QUANTIZED = ('Conv', 'Gemm', 'MatMul')
 
 def onnx_model(graph: Graph, metadata: Mapping[str, str]) -> Any:
     """Return the ``onnx.ModelProto`` of a graph, with metadata."""
+    import onnxscript.optimizer
+
     with quiet():
         program = torch.onnx.export(
             capture(graph),
@@ -25,8 +27,10 @@ def onnx_model(graph: Graph, metadata: Mapping[str, str]) -> Any:
             input_names=['image'],
             output_names=list(graph.outputs),
             opset_version=OPSET,
+            optimize=False,  # its rules for clamp give two constants the same name
             verbose=False,
         )
+        onnxscript.optimizer.optimize(program.model)
     proto = program.model_proto
     if not graph.batched:
         for output in proto.graph.output:

@@ -83,7 +83,7 @@ class TwoStageGraph(ThresholdGraph):
         border = border_of(image)
         regions, real = self._propose(maps, border)
         roi_head = self.model.roi_head
-        stages = list(zip(_stages(roi_head.bbox_roi_extractor), _stages(roi_head.bbox_head)))
+        stages = _stages(roi_head.bbox_roi_extractor, roi_head.bbox_head)
         logits = 0.0
         for number, (extractor, head) in enumerate(stages, 1):
             stage_logits, deltas = head(_roi_align(extractor, maps, regions))
@@ -104,7 +104,7 @@ class TwoStageGraph(ThresholdGraph):
 
     def _masks(self, maps: tuple[Tensor, ...], boxes: Tensor, labels: Tensor) -> Tensor:
         roi_head = self.model.roi_head
-        stages = list(zip(_stages(roi_head.mask_roi_extractor), _stages(roi_head.mask_head)))
+        stages = _stages(roi_head.mask_roi_extractor, roi_head.mask_head)
         average = 0.0
         for extractor, head in stages:
             masks = head(_roi_align(extractor, maps, boxes))
@@ -115,9 +115,11 @@ class TwoStageGraph(ThresholdGraph):
         return average
 
 
-def _stages(modules: nn.Module) -> list[nn.Module]:
-    """Return what each stage of a cascade has, which is a single one without a cascade."""
-    return list(modules) if isinstance(modules, nn.ModuleList) else [modules]
+def _stages(extractor: nn.Module, head: nn.Module) -> list[tuple[nn.Module, nn.Module]]:
+    """Return the extractor and the head of each stage of a cascade, or of the only stage."""
+    if not isinstance(head, nn.ModuleList):
+        return [(extractor, head)]
+    return list(zip(extractor, head, strict=True))
 
 
 def _roi_align(extractor: nn.Module, maps: tuple[Tensor, ...], boxes: Tensor) -> Tensor:
