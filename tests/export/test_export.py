@@ -8,14 +8,12 @@ import pytest
 import torch
 from helpers import ROOT, randomize, relative_error
 from helpers.in_process import call_tool
-from torch import nn
 
 from xcit_mm import UserError, load_model
 from xcit_mm.engine.config.load import load_config
 from xcit_mm.engine.model import build_model
 from xcit_mm.export import export, load_runtime
 from xcit_mm.export.comparison import TOLERANCES, compare, drawn_images
-from xcit_mm.export.dynamic_sizes import MatrixPool
 from xcit_mm.export.export import build_graph
 from xcit_mm.export.two_stage import TwoStageGraph
 
@@ -218,14 +216,6 @@ def test_the_export_compares_three_sizes_and_refuses_another_model(segmentor, de
                 compare(graph, run, drawn_images(graph), TOLERANCES['float32'])
         finally:
             stem /= 1.5
-
-
-@pytest.mark.parametrize('size', [1, 2, 3, 6, (2, 5)])
-def test_pooling_by_matrices_is_adaptive_average_pooling(size):
-    pool = nn.AdaptiveAvgPool2d(size)
-    for height, width in ((1, 1), (2, 7), (6, 6), (13, 17), (25, 42)):
-        x = torch.randn(2, 3, height, width)
-        assert relative_error(MatrixPool(pool)(x), pool(x)) <= 1e-6
 
 
 @pytest.mark.parametrize('start', [0, pytest.param(1, marks=pytest.mark.slow)])

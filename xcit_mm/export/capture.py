@@ -17,7 +17,7 @@ def capture(graph: Graph) -> ExportedProgram:
         UserError: If the values of its tensors decide what it computes.
     """
     example = torch.zeros(2 if graph.batched else 1, graph.channels, 224, 288)
-    axes = {axis: Dim.DYNAMIC for axis in axes_of(graph)}
+    axes = dict.fromkeys(axes_of(graph), Dim.DYNAMIC)
     try:
         with torch.no_grad(), quiet():
             return torch.export.export(graph, (example,), dynamic_shapes=(axes,), strict=False)

@@ -24,7 +24,7 @@ class Tolerance(NamedTuple):
     error: float  # relative error of an output
     labels: float  # share of pixels
     overlap: float  # least IoU of the boxes of an object
-    score: float  # least score of an object that both must find
+    score: float  # both must find the objects above it
     lost: float  # share of these objects that only one of both finds
 
 
@@ -123,17 +123,19 @@ def _match(
     from torchvision.ops import box_iou
 
     sides = outputs, expected
-    overlap = box_iou(outputs['boxes'], expected['boxes'])
+    overlap = box_iou(outputs['boxes'], expected['boxes']).nan_to_num()  # NaN: of empty boxes
     overlap[outputs['labels'][:, None] != expected['labels']] = 0
-    pairs = torch.from_numpy(np.stack(linear_sum_assignment(overlap, maximize=True)))
+    # Of several objects in the same box, those with similar scores are the same.
+    similarity = overlap - 0.1 * (outputs['scores'][:, None] - expected['scores']).abs()
+    pairs = torch.from_numpy(np.stack(linear_sum_assignment(similarity, maximize=True)))
     pairs = pairs[:, overlap[tuple(pairs)] >= tolerance.overlap]
     total = lost = 0
     for side, matched in zip(sides, pairs, strict=True):
-        counts = side['scores'] >= tolerance.score
+        counts = side['scores'] > tolerance.score
         total += int(counts.sum())
         counts[matched] = False
         lost += int(counts.sum())
-    certain = expected['scores'][pairs[1]] >= tolerance.score
+    certain = expected['scores'][pairs[1]] > tolerance.score
     of_objects = {k for k, v in expected.items() if len(v) == len(expected['boxes'])} - {'panoptic'}
     chosen = [
         {k: v[i[certain]] if k in of_objects else v for k, v in side.items()}

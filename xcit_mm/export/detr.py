@@ -1,7 +1,7 @@
 """Deformable DETR and DINO as one graph."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from .boxes import border_of, clip

@@ -152,9 +152,7 @@ class PixelDecoder(nn.Module):
             layers.postional_encoding(mask).flatten(2).mT + level  # named so in mmdet
             for mask, level in zip(masks, layers.level_encoding.weight, strict=True)
         ]
-        tokens = [
-            conv(m).flatten(2).mT for conv, m in zip(layers.input_convs, small, strict=True)
-        ]
+        tokens = [conv(m).flatten(2).mT for conv, m in zip(layers.input_convs, small, strict=True)]
         points = [
             layers.point_generator.single_level_grid_priors(size, level, device=maps[0].device)
             / (sides * layers.strides[level])

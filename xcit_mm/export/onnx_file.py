@@ -27,10 +27,11 @@ def onnx_model(graph: Graph, metadata: Mapping[str, str]) -> Any:
             input_names=['image'],
             output_names=list(graph.outputs),
             opset_version=OPSET,
-            optimize=False,  # its rules for clamp give two constants the same name
+            optimize=False,  # its rule for clamp names two constants alike
             verbose=False,
         )
-        onnxscript.optimizer.optimize(program.model)
+        onnxscript.optimizer.fold_constants(program.model)
+        onnxscript.optimizer.remove_unused_nodes(program.model)
     proto = program.model_proto
     if not graph.batched:
         for output in proto.graph.output:
