@@ -26,20 +26,15 @@ def main() -> None:
     rows = evaluate(
         args.config, args.checkpoint, args.files, args.cfg_options, args.trust_checkpoint
     )
-    names = [name for name in rows[0].metrics if name.rpartition('/')[2] in SUMMARY]
+    metrics = {name.rpartition('/')[2]: name for name in rows[0].metrics}
+    columns = [column for column in SUMMARY if column in metrics]
     width = max(len(row.name) for row in rows)
-    print(
-        ' ' * width,
-        '      MB',
-        'ms an image',
-        ' speed',
-        *(name.rpartition('/')[2] for name in names),
-    )
+    print(f'{"":{width}} {"MB":>8} {"ms/image":>9} {"speed":>6}', *columns)
     for row in rows:
         size = '' if row.size is None else f'{row.size / 1e6:.1f}'
         speed = rows[0].milliseconds / row.milliseconds
-        metrics = (f'{row.metrics[name]:{len(name.rpartition("/")[2])}.4g}' for name in names)
-        print(f'{row.name:{width}} {size:>8} {row.milliseconds:11.1f} {speed:6.2f}', *metrics)
+        values = (f'{row.metrics[metrics[column]]:{len(column)}.4g}' for column in columns)
+        print(f'{row.name:{width}} {size:>8} {row.milliseconds:9.1f} {speed:6.2f}', *values)
 
 
 if __name__ == '__main__':

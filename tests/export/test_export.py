@@ -134,7 +134,7 @@ def as_loaded(images, sample):
 def test_a_segmentor_computes_the_logits_and_labels_of_mmseg(segmentor):
     from mmseg.structures import SegDataSample
 
-    exported, model, session = segmentor
+    _, model, session = segmentor
     for size in SIZES:
         images = pixels(3, *size)
         expected = model.test_step(as_loaded(images, SegDataSample))

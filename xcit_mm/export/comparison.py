@@ -116,8 +116,11 @@ def _error(name: str, output: Tensor, expected: Tensor) -> float:
 def _match(
     outputs: dict[str, Tensor], expected: dict[str, Tensor], tolerance: Tolerance
 ) -> tuple[int, int, dict[str, Tensor], dict[str, Tensor]]:
-    """Return the number of objects, and that of those without a counterpart; and the outputs with
-    only the objects that both have found, in the same order.
+    """Find the objects that both have found.
+
+    Returns:
+        The number of objects above the tolerance's score; that of those without a counterpart; and
+        the outputs and expected ones for the objects that have one, in the same order.
     """
     from scipy.optimize import linear_sum_assignment
     from torchvision.ops import box_iou

@@ -85,17 +85,9 @@ def export(
         DependencyError: If a package is missing or too old.
     """
     path = Path(path)
-    _check_arguments(path, format, precision, checkpoint, calibrate, verify)
+    _check_arguments(path, format, precision, part, checkpoint, calibrate, verify)
     require_writable_file(path)
-    for package in (
-        *PACKAGES.get(format, ()),
-        *(('nncf',) if _needs_nncf(format, precision) else ()),
-    ):
-        require(package)
-    if torch.__version__ < (2, 7):
-        raise DependencyError(
-            f'PyTorch {torch.__version__} is too old to export: install 2.7 or later'
-        )
+    _require_packages(format, precision)
     cfg = load_config(config, options)
     metadata = {'config': Path(config).name, 'precision': precision}
     if checkpoint is None:
@@ -123,7 +115,7 @@ def export(
         draft = Path(folder, path.name)
         differences = compared(draft)
         finds_nothing = all(difference.objects == 0 for difference in differences.values())
-        if finds_nothing and isinstance(graph, ThresholdGraph):
+        if finds_nothing and precision == 'float32' and isinstance(graph, ThresholdGraph):
             with torch.no_grad():
                 graph.lower_threshold(next(iter(images.values())), CANDIDATES)
             lowered = Path(folder, 'lowered', path.name)
@@ -161,13 +153,19 @@ def build_graph(model: nn.Module, part: str) -> Graph:
     )
 
 
-def _check_arguments(path, format, precision, checkpoint, calibrate, verify) -> None:
-    for name, value, choices in (
-        ('format', format, FORMATS),
-        ('precision', precision, PRECISIONS),
-    ):
-        if value not in choices:
-            raise ArgumentError(f'{name}={value!r} is not one of {", ".join(choices)}')
+def _check_arguments(
+    path: Path,
+    format: str,
+    precision: str,
+    part: str,
+    checkpoint: str | Path | None,
+    calibrate: Sequence[str],
+    verify: Sequence[str],
+) -> None:
+    choices = (format, FORMATS), (precision, PRECISIONS), (part, PARTS)
+    for value, known in choices:
+        if value not in known:
+            raise ArgumentError(f'{value!r} is not one of {", ".join(known)}')
     if path.suffix != SUFFIXES[format]:
         raise UserError(
             f'--out {path}: a file of the format {format} has the suffix {SUFFIXES[format]}'
@@ -177,20 +175,27 @@ def _check_arguments(path, format, precision, checkpoint, calibrate, verify) -> 
             f'the format {format} has no int8: use --format {" or ".join(PACKAGES)}, or '
             '--precision float16'
         )
-    if (precision == 'int8') != bool(calibrate):
+    if precision == 'int8' and not calibrate:
         raise UserError(
             'int8 needs some of your images to find the ranges of values: --calibrate FOLDER'
-            if precision == 'int8'
-            else f'--calibrate is for --precision int8, not {precision}: leave it out'
         )
+    if calibrate and precision != 'int8':
+        raise UserError(f'--calibrate is for --precision int8, not {precision}: leave it out')
     if checkpoint is None and (calibrate or verify):
         raise UserError(
             '--calibrate and --verify need a trained model: name its checkpoint after the config'
         )
 
 
-def _needs_nncf(format: str, precision: str) -> bool:
-    return (format, precision) == ('openvino', 'int8')
+def _require_packages(format: str, precision: str) -> None:
+    for package in PACKAGES.get(format, ()):
+        require(package)
+    if (format, precision) == ('openvino', 'int8'):
+        require('nncf')
+    if torch.__version__ < (2, 7):
+        raise DependencyError(
+            f'PyTorch {torch.__version__} is too old to export: install 2.7 or later'
+        )
 
 
 def _write(
