@@ -8,6 +8,7 @@ import pytest
 import torch
 from helpers import ROOT, randomize, relative_error
 from helpers.in_process import call_tool
+from helpers.random_weights import SEGMENTOR
 
 from xcit_mm import UserError, load_model
 from xcit_mm.engine.config.load import load_config
@@ -246,12 +247,11 @@ def test_the_tool_exports_a_backbone_without_a_checkpoint(monkeypatch, capfd, tm
              '--cfg-options', 'model.test_cfg.rcnn.nms.type=soft_nms'],
             'soft_nms cannot be exported: set its type in test_cfg to nms, or use --part backbone',
         ),
-        (
-            ['configs/mask2former_semantic_xcit_n12_16_shapes.py'],
-            'Mask2FormerHead cannot be exported as a whole: --part backbone exports the maps',
-        ),
         (['configs/nothing.py'], 'the config configs/nothing.py does not exist'),
-        (['configs/sem_fpn_xcit_n12_16_shapes.py', '--out', 'docs'], 'docs: a folder, not a file'),
+        ([SEGMENTOR, '--out', 'docs'], 'docs: a file of the format onnx has the suffix .onnx'),
+        ([SEGMENTOR, '--precision', 'int8'], 'int8 needs some of your images to find the ranges'),
+        ([SEGMENTOR, '--calibrate', 'docs'], '--calibrate is for --precision int8, not float32'),
+        ([SEGMENTOR, '--verify', 'docs'], '--calibrate and --verify need a trained model'),
     ],
 )  # fmt: skip
 def test_invalid_input_is_a_line_and_exit_code_2(monkeypatch, capfd, tmp_path, arguments, message):

@@ -7,6 +7,7 @@ from helpers.heads import HEADS, narrow
 from mmengine.config import ConfigDict
 from mmengine.registry import MODELS, DefaultScope
 
+from xcit_mm import UserError
 from xcit_mm.engine.config.load import load_config
 from xcit_mm.engine.model import build_model
 from xcit_mm.environment import require
@@ -69,6 +70,14 @@ def test_a_graph_computes_what_mmdet_and_mmseg_do(name):
     assert max(difference.error for difference in differences.values()) <= 1e-4
     objects = [difference.objects for difference in differences.values()]
     assert objects == [None] * 3 if graph.batched else min(objects) >= 2
+
+
+def test_a_detector_with_another_head_is_refused_and_its_backbone_is_not():
+    model = build('mask_rcnn_xcit_n12_16_shapes')
+    assert build_graph(model, 'backbone').outputs == ('stride4', 'stride8', 'stride16', 'stride32')
+    model.roi_head = torch.nn.Identity()
+    with pytest.raises(UserError, match='MaskRCNN cannot be exported as a whole: only detectors'):
+        build_graph(model, 'model')
 
 
 def test_float16_rounds_neither_pixels_nor_boxes():

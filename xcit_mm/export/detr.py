@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .boxes import border_of, clip
-from .dynamic_sizes import WholeSteps
+from .deformable_attention import WholeSteps
 from .graphs import DetectorGraph
 
 
@@ -34,7 +34,7 @@ class DetrGraph(DetectorGraph):
         """Return the inputs of the head, as mmdet's ``forward_transformer`` does.
 
         There the sizes of the maps are tensors, whose values a graph does not know. Here they are
-        numbers, also for :class:`.dynamic_sizes.DeformableAttention`.
+        numbers, also for :class:`.deformable_attention.DeformableAttention`.
         """
         model = self.model
         maps = model.extract_feat(self.pad(self.normalize(image)))
