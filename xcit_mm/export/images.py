@@ -30,6 +30,8 @@ def load_images(
     if problems:
         raise UserError(f'{problems[0]}: name images, or a folder of images')
     sources = [s for s in inputs.values() if not s.lower().endswith(VIDEOS)]
+    if not sources:
+        raise UserError(f'{arguments[0]} holds no image: name images, or a folder of images')
     count = len(sources) if number is None else min(number, len(sources))
     chosen = [sources[i * len(sources) // count] for i in range(count)]
     preprocessor = model.module.data_preprocessor

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..environment import quiet
+from ..errors import UserError, reason
 from .capture import axes_of, capture
 from .graphs import Graph
 
@@ -20,16 +21,23 @@ def onnx_model(graph: Graph, metadata: Mapping[str, str]) -> Any:
     """Return the ``onnx.ModelProto`` of a graph, with metadata."""
     import onnxscript.optimizer
 
+    captured = capture(graph)
     with quiet():
-        program = torch.onnx.export(
-            capture(graph),
-            dynamic_shapes=(axes_of(graph),),
-            input_names=['image'],
-            output_names=list(graph.outputs),
-            opset_version=OPSET,
-            optimize=False,  # its rule for clamp names two constants alike
-            verbose=False,
-        )
+        try:
+            program = torch.onnx.export(
+                captured,
+                dynamic_shapes=(axes_of(graph),),
+                input_names=['image'],
+                output_names=list(graph.outputs),
+                opset_version=OPSET,
+                optimize=False,  # its rule for clamp names two constants alike
+                verbose=False,
+            )
+        except torch.onnx.OnnxExporterError as error:
+            raise UserError(
+                f'{type(graph.model).__name__} has an operator that ONNX has not '
+                f'({reason(error.__cause__ or error)}): use --format torch'
+            ) from error
         onnxscript.optimizer.fold_constants(program.model)
         onnxscript.optimizer.remove_unused_nodes(program.model)
     proto = program.model_proto
