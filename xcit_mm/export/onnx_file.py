@@ -82,4 +82,5 @@ def _quantize(path: Path, images: Sequence[Tensor]) -> None:
             op_types_to_quantize=list(QUANTIZED),
             activation_type=QuantType.QUInt8,
             weight_type=QuantType.QInt8,
+            extra_options={'MatMulConstBOnly': True},  # the attention multiplies two activations
         )
