@@ -17,7 +17,16 @@ OPSET = 20  # the first with GELU
 QUANTIZED = ('Conv', 'Gemm', 'MatMul')
 # Parts of the names of weights that stay in float32: in int8 the last layers of a Mask R-CNN cost
 # 0.01 AP, and take little time.
-LAST_LAYERS = ('rpn_', 'fc_cls', 'fc_reg', 'conv_logits', 'conv_seg', 'retina_', 'rtm_')
+LAST_LAYERS = (
+    'rpn_cls',
+    'rpn_reg',
+    'fc_cls',
+    'fc_reg',
+    'conv_logits',
+    'conv_seg',
+    'retina_',
+    'rtm_',
+)
 
 
 def onnx_model(graph: Graph, metadata: Mapping[str, str]) -> Any:
