@@ -101,7 +101,8 @@ def test_float16_rounds_neither_pixels_nor_boxes():
     graph = build_graph(build('mask_rcnn_xcit_n12_16_shapes'), 'model')
     narrowed = for_any_size(graph)
     to_float16(narrowed)
-    assert {parameter.dtype for parameter in narrowed.parameters()} == {torch.float16}
+    wide = {name for name, p in narrowed.named_parameters() if p.dtype == torch.float32}
+    assert wide and all('.norm.' in name for name in wide)
     image = images(graph)['99x131']
     with torch.no_grad():
         assert {output.dtype for output in narrowed(image)} == {torch.float32, torch.int64}

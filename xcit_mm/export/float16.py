@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map_only
 
 from ..models.layers import XCA
@@ -36,11 +37,14 @@ def to_float16(graph: Graph) -> None:
 
 
 def _narrow(module: nn.Module) -> None:
-    module.half()
     for parent in list(module.modules()):
+        if not isinstance(parent, _BatchNorm):
+            parent._apply(lambda t: t.half() if t.is_floating_point() else t, recurse=False)
         for name, child in parent.named_children():
             if type(child) is XCA:
                 setattr(parent, name, WideXCA(child))
+            elif isinstance(child, _BatchNorm):
+                setattr(parent, name, WideNorm(child))
     module.register_forward_pre_hook(lambda _, args: _cast(args, torch.float16))
     module.register_forward_hook(lambda _, args, output: _cast(output, torch.float32))
 
@@ -64,3 +68,18 @@ class WideXCA(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         mixed = cross_covariance(self.qkv(x).float(), self.temperature.float())
         return self.proj(mixed.to(x.dtype))
+
+
+class WideNorm(nn.Module):
+    """A BatchNorm in float32 among layers in float16, in which a variance may be infinite.
+
+    Shape:
+        (B, C, H, W) to (B, C, H, W).
+    """
+
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.norm = norm
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(x.float()).to(x.dtype)
