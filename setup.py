@@ -8,12 +8,14 @@ version = next(
     for line in Path('xcit_mm/__init__.py').read_text().splitlines()
     if line.startswith('__version__')
 )
+onnx = ['onnx>=1.16', 'onnxruntime>=1.18', 'onnxscript>=0.5']
 # What single tools need beyond training.
 tools = {
     'classify': ['timm>=1.0.9'],
     'eval': ['faster-coco-eval>=1.6'],
     'vis': ['tensorboard>=2.14'],
-    'export': ['onnx>=1.16', 'onnxruntime>=1.18', 'onnxscript>=0.3'],
+    'export': onnx,
+    'openvino': [*onnx, 'openvino>=2025.2', 'nncf>=2.17'],
     'demo': ['gradio>=6'],
     'multiband': ['tifffile>=2023.7'],
     'large': ['rasterio>=1.4', 'openslide-python>=1.4', 'openslide-bin>=4.0'],

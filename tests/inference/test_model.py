@@ -76,7 +76,7 @@ def test_the_scores_of_many_classes_are_not_in_memory_together(tmp_path, image, 
     checkpoint = save_random_weights(SEGMENTOR, tmp_path / 'random.pth', **options)
     model = load_model(SEGMENTOR, checkpoint, 'cpu', options)
     with torch.inference_mode():
-        data = {key: [value] for key, value in model._pack(model.prepare(image)).items()}
+        data = {key: [value] for key, value in model.pack(model.prepare(image)).items()}
         [expected] = model.module.test_step(data)
     labels = expected.pred_sem_seg.data[0].numpy()
     best, second = expected.seg_logits.data.topk(2, dim=0).values

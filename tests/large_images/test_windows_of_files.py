@@ -76,7 +76,7 @@ def test_a_pyramid_is_read_at_its_full_size(image, segmentor, tmp_path):
 
 def test_the_normalised_image_is_that_of_the_preprocessor(image, segmentor):
     normalised = NormalisedImage(open_image(image, segmentor.read), segmentor)
-    sample = segmentor._pack(segmentor.prepare(image))
+    sample = segmentor.pack(segmentor.prepare(image))
     data = {key: [value] for key, value in sample.items()}
     expected = segmentor.module.data_preprocessor(data)['inputs'][0]
     assert normalised.shape == expected.shape

@@ -47,7 +47,6 @@ ONLY_PARSED = {
     'tools/prepare_data.py ade20k': 'as for coco',
     'tools/make_shapes.py data/shapes_13bands': 'stand_ins.py has drawn a few of these images',
     'tools/demo.py': 'it serves until it is stopped; test_demo.py opens the page in a browser',
-    'tools/export_onnx.py configs/sem_fpn': 'half a minute; test_export.py exports it',
     'tools/classify.py xcit_small_12_p8_384_dist.pth data/imagenet/val --sample': 'as without',
     'tools/classify.py xcit_small_12_p8_384_dist.pth --images': 'test_classify.py runs it',
     'tools/benchmark.py': 'it compares eight models; test_benchmark.py runs it',
@@ -68,8 +67,9 @@ SHORTER = {
     'tools/test.py configs/mask_rcnn_xcit_n12_16_shapes.py': 'test_dataloader.dataset.indices=4',
     'tools/test.py configs/sem_fpn_xcit_n12_16_shapes.py': 'test_dataloader.dataset.indices=2',
     'tools/test.py configs/mask_rcnn_xcit_t12_16_3x.py': 'test_dataloader.dataset.indices=1',
+    'tools/evaluate_export.py': 'test_dataloader.dataset.indices=4',
 }
-SLOW = {'docs/export.md'}  # half a minute
+SLOW = {'docs/export.md'}  # two minutes
 # The checkpoint of a training so shortened, and of the whole one, which the pages name.
 LAST_STEP, WHOLE = 'iter_2.pth', 'iter_450.pth'
 

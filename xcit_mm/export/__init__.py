@@ -1,5 +1,16 @@
-"""Models as ONNX files for images of any size."""
+"""Models as files for ONNX Runtime, OpenVINO and PyTorch, for images of any size."""
 
-from .onnx_file import PARTS, Exported, export_onnx
+from .evaluation import Evaluated, evaluate
+from .export import FORMATS, PARTS, PRECISIONS, Exported, export
+from .runtime import load_runtime
 
-__all__ = ['PARTS', 'Exported', 'export_onnx']
+__all__ = [
+    'FORMATS',
+    'PARTS',
+    'PRECISIONS',
+    'Evaluated',
+    'Exported',
+    'evaluate',
+    'export',
+    'load_runtime',
+]

@@ -1,9 +1,8 @@
-"""What an ONNX file computes: from pixels, which it normalises, to maps or labels."""
-
-import copy
+"""What an exported file computes: from pixels, which it normalises, to maps or labels."""
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ..errors import UserError
 from ..models import XCiT
@@ -32,19 +31,6 @@ class Graph(nn.Module):
         """Compute the outputs as mmdet or mmseg does."""
         return self(image)
 
-    def for_any_size(self) -> 'Graph':
-        """Return a copy without the modules that an ONNX file has only for fixed sizes."""
-        graph = copy.deepcopy(self)
-        for module in list(graph.modules()):
-            for name, child in module.named_children():
-                if type(child) is nn.AdaptiveAvgPool2d:
-                    setattr(module, name, MatrixPool(child))
-                elif type(child).__name__ == 'Upsample' and child.scale_factor is not None:
-                    # mmseg's computes a size in Python, which would be a constant of the graph.
-                    options = dict(mode=child.mode, align_corners=child.align_corners)
-                    setattr(module, name, nn.Upsample(scale_factor=child.scale_factor, **options))
-        return graph
-
 
 class BackboneGraph(Graph):
     """The maps of the backbone, (B, 3, H, W) to each (B, C, H_i, W_i)."""
@@ -69,37 +55,80 @@ class SegmentorGraph(Graph):
 
     outputs = ('logits', 'labels')
 
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__(model)
-        head = getattr(model, 'decode_head', None)
-        if hasattr(head, 'transformer_decoder'):
-            raise UserError(
-                f'{type(head).__name__} cannot be exported as a whole: --part backbone exports the '
-                'maps of its backbone'
-            )
-
     def forward(self, image: Tensor) -> tuple[Tensor, Tensor]:
-        size = dict(img_shape=(image.shape[2], image.shape[3]))
+        size = dict(img_shape=tuple(image.shape[2:]))
+        head = self.model.decode_head
+        maps = self.model.extract_feat(self.normalize(image))
+        logits = head.predict_by_feat(head(maps), [size])
+        return logits, logits.argmax(dim=1)
+
+    def reference(self, image: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute the logits with mmseg's own inference of whole images."""
+        size = dict(img_shape=tuple(image.shape[2:]))
         logits = self.model.encode_decode(self.normalize(image), [size])
         return logits, logits.argmax(dim=1)
 
 
-class MatrixPool(nn.Module):
-    """``nn.AdaptiveAvgPool2d``, which ONNX has for fixed sizes only, as a product of matrices."""
+class DetectorGraph(Graph):
+    """The objects of one image (1, 3, H, W) in the order of their scores.
 
-    def __init__(self, pool: nn.AdaptiveAvgPool2d) -> None:
-        super().__init__()
-        size = pool.output_size
-        self.height, self.width = (size, size) if isinstance(size, int) else size
+    They are boxes (n, 4) (left, top, right, bottom in pixels), scores (n,) and labels (n,).
+    """
 
-    def forward(self, x: Tensor) -> Tensor:
-        return _averages(self.height, x.shape[2], x) @ x @ _averages(self.width, x.shape[3], x).T
+    batched = False
+    outputs = ('boxes', 'scores', 'labels')
+
+    def reference(self, image: Tensor) -> tuple[Tensor, ...]:
+        """Compute the objects with mmdet."""
+        objects = self.predict(image).pred_instances
+        return objects.bboxes, objects.scores, objects.labels
+
+    def predict(self, image: Tensor):
+        """Return mmdet's ``DetDataSample`` of an image."""
+        from mmdet.structures import DetDataSample
+
+        x = self.pad(self.normalize(image))
+        sizes = dict.fromkeys(('img_shape', 'ori_shape'), tuple(image.shape[2:]))
+        sizes |= dict.fromkeys(('batch_input_shape', 'pad_shape'), tuple(x.shape[2:]))
+        sample = DetDataSample(metainfo=dict(**sizes, scale_factor=(1.0, 1.0)))
+        return self.model.predict(x, [sample], rescale=False)[0]
+
+    def pad(self, x: Tensor, value: float = 0.0) -> Tensor:
+        """Pad images (B, C, H, W) below and at the right as the config says."""
+        divisor = getattr(self.model.data_preprocessor, 'pad_size_divisor', 1)
+        H, W = x.shape[2:]
+        bottom = (H + divisor - 1) // divisor * divisor - H
+        right = (W + divisor - 1) // divisor * divisor - W
+        return F.pad(x, (0, right, 0, bottom), value=value)
 
 
-def _averages(number: int, length: int, like: Tensor) -> Tensor:
-    """(number, length): row i averages from i * length / number, rounded down, to the next bin."""
-    i = torch.arange(number, device=like.device)[:, None]
-    start, end = i * length // number, ((i + 1) * length + number - 1) // number
-    place = torch.arange(length, device=like.device)
-    inside = ((place >= start) & (place < end)).to(like.dtype)
-    return inside / (end - start).to(like.dtype)
+class ThresholdGraph(DetectorGraph):
+    """A detector that drops the boxes below a score, and those that overlap a better one."""
+
+    def __init__(self, model: nn.Module, test_cfg: dict) -> None:
+        super().__init__(model)
+        self.test_cfg = test_cfg  # of the last stage
+        require_nms(test_cfg)
+        self.register_buffer('score_thr', torch.tensor(float(test_cfg.score_thr)))
+
+    def reference(self, image: Tensor) -> tuple[Tensor, ...]:
+        self.test_cfg.score_thr = self.score_thr.item()
+        return super().reference(image)
+
+    def scores(self, image: Tensor) -> Tensor:
+        """Return the scores of all boxes before NMS (n,)."""
+        raise NotImplementedError
+
+    def lower_threshold(self, image: Tensor, number: int) -> None:
+        """Lower the threshold of scores until a number of boxes is above it, before NMS."""
+        scores = self.scores(image)
+        self.score_thr.copy_(scores.topk(min(number, len(scores) - 1) + 1).values[-1])
+
+
+def require_nms(test_cfg: dict) -> None:
+    """Refuse a kind of NMS that the graphs do not have."""
+    if test_cfg.nms.type != 'nms':
+        raise UserError(
+            f'{test_cfg.nms.type} cannot be exported: set its type in test_cfg to nms, or use '
+            '--part backbone'
+        )

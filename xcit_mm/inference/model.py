@@ -129,7 +129,7 @@ class Model:
         """
         prepared = [im if isinstance(im, Prepared) else self.prepare(im) for im in images]
         indices_by_size = defaultdict(list)
-        samples = [self._pack(image) for image in prepared]
+        samples = [self.pack(image) for image in prepared]
         for i, sample in enumerate(samples):
             indices_by_size[sample['inputs'].shape].append(i)
         predictions = {}
@@ -188,7 +188,8 @@ class Model:
     def _picture(self, image: np.ndarray) -> np.ndarray:
         return image if self.bands is None else self.bands.picture(image)
 
-    def _pack(self, prepared: Prepared) -> dict[str, Any]:
+    def pack(self, prepared: Prepared) -> dict[str, Any]:
+        """Return the ``inputs`` (C, H, W) and ``data_samples`` of a prepared image."""
         return self.pipeline.transforms[-1](prepared.results)
 
     def _predict(

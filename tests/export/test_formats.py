@@ -1,0 +1,131 @@
+"""Files of every format and precision compute what PyTorch does, and are measured beside it."""
+
+import shutil
+from functools import cache
+
+import pytest
+import torch
+from helpers import ROOT
+from helpers.in_process import call_tool
+from helpers.random_weights import SEGMENTOR, save_random_weights
+
+from xcit_mm import UserError
+from xcit_mm.export import evaluate, export, load_runtime
+
+pytest.importorskip('onnxruntime')
+
+CONFIG = f"""
+_base_ = {str(ROOT / SEGMENTOR)!r}
+model = dict(
+    backbone=dict(
+        arch=dict(_delete_=True, embed_dim=32, depth=4, num_heads=4, eta=1.0),
+        out_indices=(0, 1, 2, 3),
+    ),
+    neck=dict(in_channels=[32] * 4, out_channels=32),
+    decode_head=dict(in_channels=[32] * 4, channels=16),
+)
+"""
+SUFFIXES = dict(onnx='.onnx', openvino='.xml', torch='.pt2', aotinductor='.pt2')
+PACKAGES = dict(onnx='onnx', openvino='nncf', torch='torch', aotinductor='torch')
+
+
+@pytest.fixture(scope='module')
+def options(shapes_root):
+    return {'data_root': str(shapes_root), 'test_dataloader.dataset.indices': 4}
+
+
+@pytest.fixture(scope='module')
+def config(tmp_path_factory):
+    path = tmp_path_factory.mktemp('config') / 'small.py'
+    path.write_text(CONFIG)
+    return path
+
+
+@pytest.fixture(scope='module')
+def checkpoint(config, tmp_path_factory):
+    path = tmp_path_factory.mktemp('weights') / 'random.pth'
+    return save_random_weights(str(config), path)
+
+
+@pytest.fixture(scope='module')
+def exports(config, options, checkpoint, shapes_root, tmp_path_factory):
+    """Return what exports to a format and precision, once."""
+    folder = tmp_path_factory.mktemp('exported')
+
+    @cache
+    def export_once(format, precision):
+        pytest.importorskip(PACKAGES[format])
+        images = [str(shapes_root / 'ade/images/validation')]
+        return export(
+            config,
+            checkpoint,
+            folder / f'{format}_{precision}{SUFFIXES[format]}',
+            format,
+            precision,
+            calibrate=images if precision == 'int8' else (),
+            options=options,
+        )
+
+    return export_once
+
+
+@pytest.mark.parametrize('format, precision', [('torch', 'float32'), ('onnx', 'int8')])
+def test_a_file_is_written_after_it_was_compared(exports, format, precision):
+    exported = exports(format, precision)
+    assert exported.size == exported.path.stat().st_size
+    assert exported.outputs == ('logits', 'labels')
+    assert exported.differences
+    outputs = load_runtime(exported.path)(255 * torch.rand(1, 3, 99, 131))
+    assert {name: tuple(t.shape) for name, t in outputs.items()} == {
+        'logits': (1, 4, 99, 131),
+        'labels': (1, 99, 131),
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('format', ['onnx', 'openvino', 'torch', 'aotinductor'])
+@pytest.mark.parametrize('precision', ['float32', 'float16', 'int8'])
+def test_formats_and_precisions(exports, format, precision):
+    if format == 'aotinductor' and not shutil.which('g++'):
+        pytest.skip('no compiler')
+    if precision == 'int8' and format in ('torch', 'aotinductor'):
+        with pytest.raises(UserError, match=f'{format} has no int8: use --format onnx or openvino'):
+            exports(format, precision)
+        return
+    exported = exports(format, precision)
+    bound = dict(float32=1e-4, float16=0.1, int8=0.3)[precision]
+    errors = [difference.error for difference in exported.differences.values()]
+    assert sum(errors) / len(errors) <= bound
+    files = sorted(path.name for path in exported.path.parent.glob(f'{exported.path.stem}.*'))
+    assert files == [f'{exported.path.stem}{suffix}' for suffix in (
+        ('.bin', '.xml') if format == 'openvino' else (SUFFIXES[format],)
+    )]  # fmt: skip
+    if precision != 'float32' and format != 'aotinductor':
+        assert exported.size < exports(format, 'float32').size
+
+
+def test_files_are_evaluated_beside_pytorch(
+    exports, config, options, checkpoint, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)  # where the log goes
+    path = exports('torch', 'float32').path
+    rows = evaluate(str(config), str(checkpoint), [path], options)
+    assert [(row.name, row.size) for row in rows] == [
+        ('PyTorch', None),
+        (path.name, path.stat().st_size),
+    ]
+    assert rows[0].metrics['mIoU'] == pytest.approx(rows[1].metrics['mIoU'], abs=0.02)
+    assert min(row.milliseconds for row in rows) > 0
+
+
+def test_the_tool_verifies_on_images(config, checkpoint, shapes_root, monkeypatch, capfd, tmp_path):
+    images = sorted((shapes_root / 'ade/images/validation').iterdir())[:2]
+    file = tmp_path / 'x.pt2'
+    code, printed, _ = call_tool(
+        monkeypatch, capfd, 'export.py',
+        config, checkpoint, '--format', 'torch', '--out', file, '--verify', *images,
+    )  # fmt: skip
+    assert code == 0
+    for image in images:
+        assert f'{image}: differs from PyTorch by' in printed
+    assert [path.name for path in tmp_path.iterdir()] == ['x.pt2']

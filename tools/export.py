@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+"""Write a detector, a segmentor or a backbone as a file for ONNX Runtime, OpenVINO or PyTorch."""
+
+import argparse
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clone as it stands
+
+from tools import cli
+
+FORMATS = ('onnx', 'openvino', 'torch', 'aotinductor')
+PRECISIONS = ('float32', 'float16', 'int8')
+PARTS = ('model', 'backbone')
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        epilog='The file takes images of any size, and is written only if it computes what PyTorch '
+        'does: at three sizes, or in int8 for the images of --calibrate.',
+    )
+    parser.add_argument('config', help='config file')
+    parser.add_argument(
+        'checkpoint',
+        nargs='?',
+        help='file or URL of a released model or of a run of this config (default: random weights)',
+    )
+    parser.add_argument(
+        '--out', metavar='FILE', required=True, help='file to write: .onnx, .xml (OpenVINO) or .pt2'
+    )
+    parser.add_argument('--format', choices=FORMATS, default='onnx')
+    parser.add_argument('--precision', choices=PRECISIONS, default='float32')
+    parser.add_argument(
+        '--part',
+        choices=PARTS,
+        default='model',
+        help='the whole model, or only the maps of its backbone',
+    )
+    parser.add_argument(
+        '--calibrate',
+        nargs='+',
+        default=(),
+        metavar='IMAGES',
+        help='images or folders from which int8 takes the ranges of values; 100 images are enough',
+    )
+    parser.add_argument(
+        '--verify',
+        nargs='+',
+        default=(),
+        metavar='IMAGES',
+        help='images or folders for which the file must find what PyTorch does',
+    )
+    cli.add_options_argument(parser)
+    cli.add_trust_argument(parser)
+    args = parser.parse_args()
+
+    with cli.imports():
+        from xcit_mm.export import export
+    if args.checkpoint is None:
+        print('No checkpoint: the weights of the file are random.')
+    print('Exporting, which takes a minute or two ...', flush=True)
+    exported = export(
+        args.config,
+        args.checkpoint,
+        args.out,
+        args.format,
+        args.precision,
+        args.part,
+        args.calibrate,
+        args.verify,
+        args.cfg_options,
+        args.trust_checkpoint,
+    )
+    print('outputs:', *exported.outputs)
+    for name, difference in exported.differences.items():
+        objects = '' if difference.objects is None else f', {difference.objects} objects'
+        print(f'{name}: differs from PyTorch by {difference.error:.1e}{objects}')
+    print(f'Written: {exported.path}, {exported.size / 1e6:.1f} MB')
+
+
+if __name__ == '__main__':
+    cli.run_tool(main)

@@ -1,0 +1,51 @@
+"""Boxes in a graph, where blank boxes without a size and a score stand for missing objects."""
+
+import torch
+import torchvision  # noqa: F401  registers torch.ops.torchvision
+from torch import Tensor
+
+NO_SCORE = 0.0  # of a blank box
+
+
+def border_of(image: Tensor) -> Tensor:
+    """Return the largest coordinates (4,) of boxes in an image (1, C, H, W)."""
+    H, W = image.shape[2:]
+    return torch.cat([image.new_full((1,), side) for side in (W, H, W, H)])
+
+
+def clip(boxes: Tensor, border: Tensor) -> Tensor:
+    """Return boxes (n, 4) within the border (4,)."""
+    return boxes.clamp(min=0).minimum(border)
+
+
+def are_larger(boxes: Tensor, size: float) -> Tensor:
+    """Return which boxes (n, 4) have a width and a height above a size, (n,)."""
+    return (boxes[:, 2:] - boxes[:, :2] > size).all(1)
+
+
+def best(scores: Tensor, number: int, *values: Tensor) -> tuple[Tensor, ...]:
+    """Return the best scores (n,) and the values (n, ...) at their places, ``number`` of each.
+
+    Zeros fill up the rest.
+    """
+    scores, places = torch.cat([scores, scores.new_full((number,), NO_SCORE)]).topk(number)
+    filled = (torch.cat([t, t.new_zeros(number, *t.shape[1:])]) for t in values)
+    return scores, *(t[places] for t in filled)
+
+
+def nms(
+    boxes: Tensor, scores: Tensor, groups: Tensor, iou_threshold: float, number: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the best boxes of each group and blank boxes, ``number`` in all.
+
+    Shape:
+        Boxes (n, 4), scores (n,) and the groups (n,) within which a box removes others.
+    """
+    boxes, scores, groups = (
+        torch.cat([t, t.new_zeros(1, *t.shape[1:])]) for t in (boxes, scores, groups)
+    )
+    offsets = groups.to(boxes) * (boxes.max() + 1)
+    kept = torch.ops.torchvision.nms(boxes + offsets[:, None], scores, iou_threshold)
+    blanks = torch.full((number,), -1, device=kept.device) + scores.shape[0]
+    kept = torch.cat([kept, blanks])[:number]
+    return boxes[kept], scores[kept], groups[kept]

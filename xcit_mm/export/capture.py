@@ -1,0 +1,33 @@
+"""Record a graph with PyTorch, for images of any size."""
+
+import torch
+from torch.export import Dim, ExportedProgram
+
+from ..environment import quiet
+from ..errors import UserError, reason
+from .graphs import Graph
+
+AXES = {0: 'batch', 2: 'height', 3: 'width'}
+
+
+def capture(graph: Graph) -> ExportedProgram:
+    """Return the program of a graph.
+
+    Raises:
+        UserError: If the values of its tensors decide what it computes.
+    """
+    example = torch.zeros(2 if graph.batched else 1, graph.channels, 224, 288)
+    axes = dict.fromkeys(axes_of(graph), Dim.DYNAMIC)
+    try:
+        with torch.no_grad(), quiet():
+            return torch.export.export(graph, (example,), dynamic_shapes=(axes,), strict=False)
+    except (RuntimeError, ValueError, torch._dynamo.exc.UserError) as error:
+        raise UserError(
+            f'{type(graph.model).__name__} cannot be exported as a whole ({reason(error)}): '
+            '--part backbone exports its maps'
+        ) from error
+
+
+def axes_of(graph: Graph) -> dict[int, str]:
+    """Return the axes of the image that have any length, and their names."""
+    return {axis: name for axis, name in AXES.items() if axis > 0 or graph.batched}

@@ -1,0 +1,145 @@
+"""Evaluate exported files beside PyTorch on the test set of a config."""
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..engine.config.adapt import adapt_for_test
+from ..engine.config.check import check
+from ..engine.config.errors import config_errors
+from ..engine.config.load import load_config
+from ..engine.runner import build_runner
+from ..environment import quiet
+from ..errors import UserError
+from ..weights.pretrained import read_all_safely
+from .images import pixels
+from .runtime import Runtime, load_runtime
+
+Step = Callable[[dict[str, Any]], list]  # as ``test_step`` of a model of mmengine
+
+
+class Evaluated(NamedTuple):
+    """What an exported file, or PyTorch, reaches."""
+
+    name: str
+    size: int | None  # bytes; None for PyTorch
+    milliseconds: float  # median over the images, from the resized image to its prediction
+    metrics: dict[str, float]  # as ``tools/test.py`` returns them
+
+
+def evaluate(
+    config: str,
+    checkpoint: str,
+    paths: Sequence[str | Path],
+    options: Mapping[str, Any] | None = None,
+    trust_checkpoint: bool = False,
+) -> list[Evaluated]:
+    """Evaluate PyTorch and exported files in turn, image by image, on the CPU.
+
+    Args:
+        config: Path of a config file.
+        checkpoint: What the files were exported from.
+        paths: Files that :func:`xcit_mm.export.export` has written.
+        options: See :func:`xcit_mm.engine.config.load.load_config`.
+        trust_checkpoint: See :func:`xcit_mm.load_model`.
+
+    Returns:
+        PyTorch's result, then that of each file.
+
+    Raises:
+        UserError: If an input is wrong, or a file has only the maps of a backbone.
+    """
+    files = [Path(path) for path in paths]
+    runtimes = [load_runtime(path) for path in files]
+    cfg = load_config(config, options)
+    notes = adapt_for_test(cfg, checkpoint, trust_checkpoint=trust_checkpoint)
+    check(cfg, 'test')
+    with config_errors(cfg), read_all_safely(cfg.trust_checkpoint), quiet():
+        runner = build_runner(cfg, notes)
+        loader = runner.test_loop.dataloader
+        runner.load_or_resume()
+        model = runner.model.cpu().eval()
+        steps: list[Step] = [model.test_step, *(_step(model, run) for run in runtimes)]
+        evaluators = [runner.build_evaluator(cfg.test_evaluator) for _ in steps]
+        times: list[list[float]] = [[] for _ in steps]
+        for evaluator in evaluators:
+            evaluator.dataset_meta = loader.dataset.metainfo
+        for number, batch in enumerate(loader):
+            for step, evaluator, passed in zip(steps, evaluators, times, strict=True):
+                if number == 0:  # the first call of a runtime allocates memory
+                    step(copy.deepcopy(batch))
+                data = copy.deepcopy(batch)
+                start = perf_counter()
+                with torch.no_grad():
+                    samples = step(data)
+                passed.append((perf_counter() - start) * 1e3)
+                evaluator.process(data_samples=samples, data_batch=batch)
+        metrics = [evaluator.evaluate(len(loader.dataset)) for evaluator in evaluators]
+    sizes = [None, *(_size(path) for path in files)]
+    names = ['PyTorch', *(path.name for path in files)]
+    return [Evaluated(*row) for row in zip(names, sizes, map(median, times), metrics, strict=True)]
+
+
+def _size(path: Path) -> int:
+    parts = (path, path.with_suffix('.bin')) if path.suffix == '.xml' else (path,)
+    return sum(part.stat().st_size for part in parts)
+
+
+def _step(model: nn.Module, run: Runtime) -> Step:
+    """Return a function that predicts a batch with an exported file as a model does."""
+
+    def step(batch: dict[str, Any]) -> list:
+        samples = batch['data_samples']
+        for inputs, sample in zip(batch['inputs'], samples, strict=True):
+            outputs = run(pixels(inputs, model.data_preprocessor))
+            if 'logits' in outputs:
+                model.postprocess_result(outputs['logits'], [sample])
+            elif 'boxes' in outputs or 'panoptic' in outputs:
+                _add_objects(sample, outputs)
+            else:
+                raise UserError(
+                    'a file with the maps of a backbone cannot be evaluated: export the whole '
+                    'model, --part model'
+                )
+        return samples
+
+    return step
+
+
+def _add_objects(sample: Any, outputs: dict[str, Tensor]) -> None:
+    """Set the predictions of mmdet's sample, in the original size of the image."""
+    from mmengine.structures import InstanceData, PixelData
+
+    size = tuple(sample.ori_shape)
+    if 'panoptic' in outputs:
+        labels = outputs['panoptic'][None, None].double()  # whole numbers, exactly
+        labels = F.interpolate(labels, size, mode='nearest')[0].to(torch.int32)
+        sample.pred_panoptic_seg = PixelData(sem_seg=labels)
+    if 'boxes' in outputs:
+        scale = outputs['boxes'].new_tensor(sample.scale_factor).repeat(2)
+        boxes = outputs['boxes'] / scale
+        objects = dict(bboxes=boxes, scores=outputs['scores'], labels=outputs['labels'])
+        if 'masks' in outputs:
+            objects['masks'] = _masks(outputs['masks'], boxes, size)
+        sample.pred_instances = InstanceData(**objects)
+
+
+def _masks(masks: Tensor, boxes: Tensor, size: tuple[int, int]) -> Tensor:
+    """Return masks of the whole image (n, H, W), bool, from those of boxes or of the input."""
+    from mmdet.models.roi_heads.mask_heads.fcn_mask_head import _do_paste_mask
+
+    if masks.dtype == torch.bool:
+        resized = F.interpolate(masks[:, None].float(), size, mode='bilinear', align_corners=False)
+        return resized[:, 0] > 0.5
+    pasted = torch.zeros(len(masks), *size, dtype=torch.bool)
+    for i in range(len(masks)):
+        mask, place = _do_paste_mask(masks[i : i + 1, None], boxes[i : i + 1], *size)
+        pasted[(i, *place)] = mask[0] >= 0.5
+    return pasted
