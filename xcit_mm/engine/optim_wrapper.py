@@ -8,7 +8,7 @@ from mmengine.optim import OptimWrapper
 from mmengine.registry import OPTIM_WRAPPERS
 from torch import nn
 
-from ..fusion import widened_heads
+from ..fusion import widened_outputs
 
 
 @OPTIM_WRAPPERS.register_module()
@@ -16,12 +16,12 @@ class CPUAmpOptimWrapper(OptimWrapper):
     """An ``OptimWrapper`` that trains in bfloat16 on a CPU.
 
     mmengine's AmpOptimWrapper needs a GPU. bfloat16 has the range of float32, so that gradients
-    need no scale. Weights and losses stay in float32: autocast would compute losses in bfloat16 on
-    a CPU. The arguments are those of ``OptimWrapper``.
+    need no scale. Weights, regions and losses stay in float32; autocast would compute regions and losses
+    in bfloat16 on a CPU. The arguments are those of ``OptimWrapper``.
     """
 
     @contextmanager
     def optim_context(self, model: nn.Module) -> Iterator[None]:
         in_bfloat16 = torch.autocast('cpu', torch.bfloat16)
-        with super().optim_context(model), in_bfloat16, widened_heads(model):
+        with super().optim_context(model), in_bfloat16, widened_outputs(model):
             yield

@@ -27,11 +27,15 @@ def compute_in(model: nn.Module, dtype: torch.dtype) -> None:
 
 
 @contextmanager
-def widened_heads(model: nn.Module) -> Iterator[None]:
-    """Let the heads of a model return float32 within a ``with`` block, also under autocast."""
+def widened_outputs(model: nn.Module) -> Iterator[None]:
+    """Let the neck and the heads return float32 within a ``with`` block, also under autocast.
+
+    mmdet rounds the coordinates of regions to the dtype of the maps that the neck returns.
+    """
+    necks = [module for name, module in model.named_modules() if name.split('.')[-1] == 'neck']
     with ExitStack() as stack:
-        for layer in _last_layers(model):
-            stack.callback(layer.register_forward_hook(_widen).remove)
+        for module in (*necks, *_last_layers(model)):
+            stack.callback(module.register_forward_hook(_widen).remove)
         yield
 
 
