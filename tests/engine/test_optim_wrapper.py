@@ -10,10 +10,10 @@ class Toy(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.neck, self.bbox_head = nn.Linear(4, 4), nn.Linear(4, 2)
+        self.backbone, self.bbox_head = nn.Linear(4, 4), nn.Linear(4, 2)
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        x = self.neck(x)
+        x = self.backbone(x)
         return x, self.bbox_head(x)
 
 
@@ -24,8 +24,8 @@ def test_layers_multiply_bfloat16_and_heads_return_float32():
     with wrapper.optim_context(model):
         hidden, predicted = model(x)
     assert hidden.dtype == torch.bfloat16 and predicted.dtype == torch.float32
-    before = model.neck.weight.detach().clone()
+    before = model.backbone.weight.detach().clone()
     wrapper.update_params(predicted.square().sum())
-    assert not torch.equal(model.neck.weight, before)
+    assert not torch.equal(model.backbone.weight, before)
     assert {p.dtype for p in model.parameters()} == {torch.float32}
     assert {p.dtype for p in model(x)} == {torch.float32}  # outside of a step

@@ -16,8 +16,8 @@ class CPUAmpOptimWrapper(OptimWrapper):
     """An ``OptimWrapper`` that trains in bfloat16 on a CPU.
 
     mmengine's AmpOptimWrapper needs a GPU. bfloat16 has the range of float32, so that gradients
-    need no scale. Weights, regions and losses stay in float32; autocast would compute regions and losses
-    in bfloat16 on a CPU. The arguments are those of ``OptimWrapper``.
+    need no scale. Weights stay in float32, and so do regions and losses, which autocast would
+    compute in bfloat16 on a CPU. The arguments are those of ``OptimWrapper``.
     """
 
     @contextmanager
