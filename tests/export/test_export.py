@@ -205,7 +205,7 @@ def test_a_detector_finds_nothing_in_an_image_without_objects(detector):
 def test_the_export_compares_three_sizes_and_refuses_another_model(segmentor, detector):
     for (exported, model, _), message in (
         (segmentor, r'the output \w+ of the exported file differs from that of PyTorch by'),
-        (detector, r'\d+ of the \d+ objects that the exported file and PyTorch find in 3 images'),
+        (detector, 'the exported file'),  # finds other objects, or the same with other boxes
     ):
         assert len(exported.differences) == 3
         assert 0 < max(difference.error for difference in exported.differences.values()) <= 1e-4
