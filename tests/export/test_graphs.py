@@ -11,7 +11,7 @@ from xcit_mm import UserError
 from xcit_mm.engine.config.load import load_config
 from xcit_mm.engine.model import build_model
 from xcit_mm.environment import require
-from xcit_mm.export.capture import capture
+from xcit_mm.export.capture import capture, module_of
 from xcit_mm.export.comparison import TOLERANCES, compare
 from xcit_mm.export.dynamic_sizes import MatrixPool, for_any_size
 from xcit_mm.export.export import build_graph
@@ -56,7 +56,7 @@ def in_pytorch(graph):
 
 def recorded(graph):
     """Return what a runtime would compute from a file of a graph that PyTorch records."""
-    return named(graph, capture(for_any_size(graph)).module())
+    return named(graph, module_of(capture(for_any_size(graph))))
 
 
 def named(graph, model):
@@ -67,15 +67,16 @@ def named(graph, model):
     return run
 
 
-def assert_computes_the_same(graph, run):
+def assert_computes_the_same(graph, run, smallest=1):
     inputs = images(graph, batch=2)
+    inputs = {name: image for name, image in inputs.items() if min(image.shape[2:]) >= smallest}
     if isinstance(graph, ThresholdGraph):
         with torch.no_grad():
             graph.lower_threshold(inputs['160x160'], 100)
     differences = compare(graph, run(graph), inputs, TOLERANCES['float32'])
     assert max(difference.error for difference in differences.values()) <= 1e-4
     objects = [difference.objects for difference in differences.values()]
-    assert objects == [None] * 3 if graph.batched else min(objects) >= 2
+    assert objects == [None] * len(inputs) if graph.batched else min(objects) >= 2
 
 
 @pytest.mark.parametrize('name', [*CONFIGS, *HEADS])
@@ -86,7 +87,8 @@ def test_a_graph_computes_what_mmdet_and_mmseg_do(name):
 @pytest.mark.slow
 @pytest.mark.parametrize('name', [*CONFIGS, *HEADS])
 def test_a_recorded_graph_takes_other_sizes(name):
-    assert_computes_the_same(build_graph(build(name), 'model'), recorded)
+    smallest = 129 if name.startswith('retinanet') else 65  # its map at stride 128 has 2 rows then
+    assert_computes_the_same(build_graph(build(name), 'model'), recorded, smallest)
 
 
 def test_a_detector_with_another_head_is_refused_and_its_backbone_is_not():

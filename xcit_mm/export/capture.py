@@ -1,6 +1,9 @@
 """Record a graph with PyTorch, for images of any size."""
 
+import inspect
+
 import torch
+from torch import nn
 from torch.export import Dim, ExportedProgram
 
 from ..environment import quiet
@@ -26,6 +29,16 @@ def capture(graph: Graph) -> ExportedProgram:
             f'{type(graph.model).__name__} cannot be exported as a whole ({reason(error)}): '
             '--part backbone exports its maps'
         ) from error
+
+
+def module_of(program: ExportedProgram) -> nn.Module:
+    """Return the module of a program without the guards that PyTorch 2.9 and later add.
+
+    They hold for images whose padding does not change the memory format of a tensor, although the
+    program computes the same for others.
+    """
+    has_guards = 'check_guards' in inspect.signature(program.module).parameters
+    return program.module(**(dict(check_guards=False) if has_guards else {}))
 
 
 def axes_of(graph: Graph) -> dict[int, str]:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..environment import quiet, require
 from ..errors import UserError, looked_in
+from .capture import module_of
 from .openvino_file import SECTION
 
 # Images (B, channels, H, W), float32 with values from 0 to 255, to the outputs by name.
@@ -80,7 +81,7 @@ def _load_torch(path: Path) -> Runtime:
     else:
         files = {'metadata.json': ''}
         with quiet():
-            model = torch.export.load(path, extra_files=files).module()
+            model = module_of(torch.export.load(path, extra_files=files))
         names = json.loads(json.loads(files['metadata.json'])['outputs'])
 
     def run(image: Tensor) -> dict[str, Tensor]:

@@ -31,5 +31,5 @@ def write_aotinductor(graph: Graph, path: Path, metadata: Mapping[str, str]) -> 
     options = {'aot_inductor.metadata': dict(metadata)}
     with quiet():
         torch._inductor.aoti_compile_and_package(
-            capture(graph), package_path=path, inductor_configs=options
+            capture(graph), package_path=str(path), inductor_configs=options
         )
