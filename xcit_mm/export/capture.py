@@ -32,7 +32,7 @@ def capture(graph: Graph) -> ExportedProgram:
 
 
 def module_of(program: ExportedProgram) -> nn.Module:
-    """Return the module of a program without the guards that PyTorch 2.9 and later add.
+    """Return the module of a program without the guards that recent versions of PyTorch add.
 
     They hold for images whose padding does not change the memory format of a tensor, although the
     program computes the same for others.

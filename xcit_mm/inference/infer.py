@@ -1,6 +1,7 @@
 """Predict the inputs of a command line: what tools/infer.py calls."""
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
@@ -62,6 +63,10 @@ def infer(
     sources, problems = find_inputs(inputs, partial(is_output, folder=out))
     if not sources:
         raise UserError('; '.join(problems))
+    if stream and (compiled or dtype not in (None, 'float32')):
+        option = '--compile' if compiled else f'--dtype {dtype}'
+        raise ArgumentError(f'{option}: large images are predicted in float32, and not compiled')
+    dtype = 'float32' if stream else dtype
     model = load_model(
         config, checkpoint, device, options, trust_checkpoint, full_size, dtype, compiled
     )
@@ -72,8 +77,6 @@ def infer(
     if 'overlap' in given and large.sliced is None:
         raise ArgumentError('--overlap is for slices: add --sliced, or leave it out')
     if stream:
-        if dtype not in (None, 'float32'):
-            raise ArgumentError(f'dtype {dtype}: large images are predicted in float32')
         require('rasterio')  # which writes the result
         check_options(model, large)
         sources, streamed = {}, sources
@@ -84,6 +87,7 @@ def infer(
         streamed = _too_large(model, sources) if full_size else {}
         sources = {name: source for name, source in sources.items() if name not in streamed}
     dtype = dtype_name(model.dtype)
+    print(f'The model computes in {dtype}.', file=sys.stderr, flush=True)
     info = dict(config=str(config), checkpoint=str(checkpoint), dtype=dtype)
     done = 0
     with ExitStack() as stack:
