@@ -7,7 +7,7 @@ val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')
 optim_wrapper = dict(
     type='AmpOptimWrapper',  # float32 on a CPU that cannot multiply bfloat16
-    optimizer=dict(type='AdamW', lr=2e-3, betas=(0.9, 0.999), weight_decay=0.05),
+    optimizer=dict(type='AdamW', lr=2e-3, betas=(0.9, 0.999), weight_decay=0.05, fused=True),
     clip_grad=dict(max_norm=5),  # without it, this learning rate diverges
     paramwise_cfg=dict(custom_keys={'norm': dict(decay_mult=0.0)}),
 )

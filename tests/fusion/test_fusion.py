@@ -8,6 +8,7 @@ from torch import nn
 from xcit_mm.engine.config.load import load_config
 from xcit_mm.engine.model import build_model
 from xcit_mm.fusion import FusedCopy, fuse
+from xcit_mm.fusion.convolutions import WinogradConv2d
 
 DETECTOR = 'mask_rcnn_xcit_n12_16_shapes'
 # Both patch sizes; FPNs of mmdet and mmseg; extra maps; a norm before the FPN; no FPN.
@@ -52,6 +53,8 @@ def test_what_is_fused():
         assert kinds.count(kind) == number
     segmentor = fuse(built('upernet_xcit_t12_16_160k'))
     assert not any(isinstance(m, nn.BatchNorm2d) for m in segmentor.decode_head.modules())
+    wide = [name for name, m in segmentor.named_modules() if isinstance(m, WinogradConv2d)]
+    assert 'decode_head.fpn_bottleneck.conv' in wide
 
 
 def test_layers_with_hooks_and_other_layers_are_called():

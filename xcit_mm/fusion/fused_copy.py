@@ -10,6 +10,7 @@ from torch import nn
 
 from ..errors import DependencyError
 from ..models.plain import CONVOLUTIONS, is_plain
+from .convolutions import use_winograd
 from .fpn import fuse_fpn
 from .heads import fold_batch_norms, fuse_roi_extractors, fuse_rpn
 from .precision import compute_in
@@ -26,7 +27,8 @@ def fuse(model: nn.Module, dtype: torch.dtype = torch.float32) -> nn.Module:
       follows it become one, and the maps of the FPN are added in place;
     - BatchNorm of necks and heads is folded into the convolution before it;
     - the scores and boxes of an RPN come from one convolution;
-    - convolutions and maps are in channels-last memory format.
+    - convolutions and maps are in channels-last memory format;
+    - on a CPU, wide convolutions of 3x3 pixels take a quarter of the products.
 
     In 16 bits, layers multiply in ``dtype`` and heads return float32: call the copy within
     ``torch.autocast(device_type, dtype)``, as :class:`FusedCopy` does.
@@ -49,6 +51,8 @@ def fuse(model: nn.Module, dtype: torch.dtype = torch.float32) -> nn.Module:
     for module in fused.modules():
         if is_plain(module, CONVOLUTIONS):
             module.to(memory_format=torch.channels_last)
+    if dtype == torch.float32:
+        use_winograd(fused)
     return fused
 
 

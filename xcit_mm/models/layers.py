@@ -78,7 +78,7 @@ class FourierPosition(nn.Module):
         y = _encode(H, weight.device).to(weight.dtype)[rows, None]  # (H, 1, 32)
         x = _encode(W, weight.device).to(weight.dtype)[columns]  # (W, 32)
         if not is_plain(self.token_projection):
-            size = len(y), len(x), -1
+            size = y.shape[0], x.shape[0], -1  # len() would fix the size in an exported graph
             grid = torch.cat((y.expand(size), x.expand(size)), dim=-1).permute(2, 0, 1)
             return self.token_projection(grid[None]).to(weight.dtype)
         y_weight, x_weight = weight.flatten(1).chunk(2, dim=1)  # (C, 32) each
