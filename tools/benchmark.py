@@ -46,9 +46,9 @@ def main() -> None:
         nargs='+',
         choices=TASKS,
         default=TASKS[:2],
-        help='a forward pass of the backbone; a forward and a backward pass of it, or of the '
-        'detector of a config file; predictions of Mask R-CNN; of Semantic FPN '
-        '(default: %(default)s)',
+        help='backbone: a forward pass; training: a forward and a backward pass of a backbone, or '
+        'of the detector of a config file; detector: predictions of Mask R-CNN; segmentor: '
+        'predictions of Semantic FPN (default: %(default)s)',
     )
     parser.add_argument('--batch-size', type=cli.positive, default=1)
     parser.add_argument('--device', default='cpu', help='cpu, cuda or cuda:N')

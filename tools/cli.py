@@ -152,8 +152,8 @@ def add_dtype_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--dtype',
         choices=DTYPES,
-        help='what the model computes in; auto: the fastest that the device has instructions for; '
-        'default: auto on a GPU, float32 on a CPU',
+        help='dtype that the model computes in; auto: the fastest that the device has instructions '
+        'for; default: auto on a GPU, float32 on a CPU',
     )
 
 
@@ -163,7 +163,7 @@ def add_compile_argument(parser: argparse.ArgumentParser) -> None:
         '--compile',
         action='store_true',
         dest='compiled',
-        help='translate the backbone and the neck by torch.compile at the first image',
+        help='compile the backbone and the neck with torch.compile at the first image',
     )
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Evaluate exported files beside PyTorch: AP or IoU on the test set of a config, size and time."""
+"""Compare exported files with PyTorch: AP or IoU on the test set of a config, size and time."""
 
 import argparse
 import sys
@@ -14,9 +14,9 @@ SUMMARY = ('bbox_mAP', 'segm_mAP', 'PQ', 'mIoU')  # the metrics of the table
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument('config', help='a file of configs/')
-    parser.add_argument('checkpoint', help='what the files were exported from')
-    parser.add_argument('files', nargs='+', help='what tools/export.py wrote: .onnx, .xml or .pt2')
+    parser.add_argument('config', help='config file')
+    parser.add_argument('checkpoint', help='checkpoint that the files were exported from')
+    parser.add_argument('files', nargs='+', help='files of tools/export.py: .onnx, .xml or .pt2')
     cli.add_options_argument(parser)
     cli.add_trust_argument(parser)
     args = parser.parse_args()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write a detector, a segmentor or a backbone as a file for ONNX Runtime, OpenVINO or PyTorch."""
+"""Export a detector, a segmentor or a backbone to a file for ONNX Runtime, OpenVINO or PyTorch."""
 
 import argparse
 import sys
@@ -17,8 +17,8 @@ PARTS = ('model', 'backbone')
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__,
-        epilog='The file takes images of any size, and is written only if it computes what PyTorch '
-        'does: at three sizes, or in int8 for the images of --calibrate.',
+        epilog='The file takes images of any size. It is written only if its results match those '
+        'of PyTorch: for drawn images of three sizes, or in int8 for the images of --calibrate.',
     )
     parser.add_argument('config', help='config file')
     parser.add_argument(
@@ -42,14 +42,14 @@ def main() -> None:
         nargs='+',
         default=(),
         metavar='IMAGES',
-        help='images or folders from which int8 takes the ranges of values; 100 images are enough',
+        help='images or folders that calibrate int8; 100 images are enough',
     )
     parser.add_argument(
         '--verify',
         nargs='+',
         default=(),
         metavar='IMAGES',
-        help='images or folders for which the file must find what PyTorch does',
+        help='images or folders for which the results must match as well',
     )
     cli.add_options_argument(parser)
     cli.add_trust_argument(parser)

@@ -13,11 +13,11 @@ PATIENCE = 2.0  # seconds that a loop which ends early waits for the item that i
 
 
 def ahead(items: Iterable[Item]) -> Iterator[Item]:
-    """Yield items, and compute the next one in a thread while the caller works on the last.
+    """Yield items, and compute the next one in a thread while the caller works on the current one.
 
     Errors of the items are raised here. Close the iterator (``contextlib.closing``) if the loop may
     end early: then no further item is begun. If the thread waits for something, such as a server,
-    it is left alone after ``PATIENCE`` seconds, and does not keep the process from exiting.
+    it is abandoned after ``PATIENCE`` seconds, and does not keep the process from exiting.
     """
     iterator, end = iter(items), object()
     requests: SimpleQueue[Future | None] = SimpleQueue()
@@ -71,7 +71,7 @@ class Behind:
         self._calls.append((self._thread.submit(self._function, *args), size))
 
     def wait(self, calls: int = 0, size: int = 0) -> bool:
-        """Wait until this many calls, and calls of this total size, are left at most.
+        """Wait until at most ``calls`` calls, with a total size of at most ``size``, are left.
 
         Returns:
             Whether there was a call to wait for.

@@ -19,7 +19,7 @@ from .models import build, check_name
 from .whole_models import build_whole
 
 COMPILED = '+compile'
-# A forward pass of the backbone, a forward and a backward pass of it, predictions of an image.
+# A forward pass of the backbone, a forward and a backward pass of it, predictions for an image.
 TASKS = ('backbone', 'training', 'detector', 'segmentor')
 FORMATS = {'NCHW': torch.contiguous_format, 'NHWC': torch.channels_last}
 # How PyTorch and oneDNN report that an allocation failed.
@@ -39,7 +39,7 @@ class Settings:
     what: tuple[str, ...] = ('backbone', 'training')  # some of TASKS
     batch_size: int = 1
     device: str = 'cpu'  # or 'cuda', 'cuda:N'
-    # Those of the weights of a backbone in inference, and of autocast otherwise.
+    # Of a backbone's weights in inference, of autocast otherwise.
     dtypes: tuple[str, ...] = ('float32',)
     repeats: int = 5  # measurements of each model after the warm-up
     threads: int | None = None  # of the CPU; None: PyTorch's default

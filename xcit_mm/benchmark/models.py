@@ -46,7 +46,7 @@ def build(name: str, size: tuple[int, int]) -> nn.Module:
 
 
 def check_name(name: str, what: Sequence[str]) -> None:
-    """Raise an ArgumentError if there is no model of a name for the tasks ``what``."""
+    """Raise an ArgumentError if no model of this name can do the tasks ``what``."""
     if name.endswith('.py') and 'backbone' not in what:
         return
     if name not in PEERS and not XCIT.fullmatch(name):

@@ -30,7 +30,7 @@ def build_whole(name: str, what: str, dtype: torch.dtype) -> nn.Module:
 
     ``xcit_mm_s12_16`` is Mask R-CNN or Semantic FPN as :func:`xcit_mm.load_model` runs it, with
     fused layers. ``resnet50`` and ``swin_t`` are the same models with a backbone of mmdet or mmseg,
-    as these run them. A path is that of a config.
+    as these packages run them. A path names a config.
     """
     cfg = _config(name, what)
     model = build_model(cfg, 'cpu')
@@ -71,7 +71,7 @@ class _Losses(nn.Module):
         self.model = model
         if not hasattr(model, 'roi_head'):
             raise UserError(
-                f'{type(model).__name__}: only detectors with boxes and masks can train'
+                f'{type(model).__name__}: only detectors with boxes and masks can be trained'
             )
 
     def forward(self, images: Tensor) -> tuple[Tensor]:

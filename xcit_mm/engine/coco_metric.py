@@ -21,17 +21,17 @@ except ImportError:
 
 KINDS = ('bbox', 'segm')
 ITEMS = ('mAP', 'mAP_50', 'mAP_75', 'mAP_s', 'mAP_m', 'mAP_l')
-DIGITS = 3  # of the figures of mmdet
-# More than the two evaluators differ by. pycocotools adds 2**-52 to the numbers of detections by
-# which it divides, so that a precision of 1 after a single detection becomes 1 - 2**-52.
+DIGITS = 3  # of the figures that mmdet reports
+# The two evaluators differ by less. pycocotools adds 2**-52 to the numbers of detections by which
+# it divides, so a precision of 1 after a single detection becomes 1 - 2**-52.
 MARGIN = 1e-12
 
 
 class FasterCOCOeval(COCOeval):
-    """pycocotools' evaluation, in which faster-coco-eval matches and counts.
+    """The evaluation of pycocotools, with matching and counting done by faster-coco-eval.
 
-    The recalls are those of pycocotools to the last bit, the precisions are within 2**-52. Where
-    that could change a digit of a figure of mmdet, pycocotools evaluates instead.
+    Recalls equal those of pycocotools to the last bit, precisions to within 2**-52. Where that
+    could change a digit that mmdet reports, pycocotools evaluates instead.
     """
 
     def evaluate(self) -> None:
@@ -55,9 +55,9 @@ class FasterCOCOeval(COCOeval):
 class CocoAPMetric(CocoMetric):
     """mmdet's ``CocoMetric``, which gives 0 instead of nothing where no object was detected.
 
-    faster-coco-eval matches predictions and objects if it is installed, and the figures are those
-    of pycocotools. The arguments are those of ``CocoMetric``; with ``classwise`` or
-    ``use_mp_eval``, pycocotools evaluates.
+    If faster-coco-eval is installed, it matches predictions and objects, with the same figures as
+    pycocotools. The arguments are those of ``CocoMetric``; with ``classwise`` or ``use_mp_eval``,
+    pycocotools evaluates.
     """
 
     def process(self, data_batch: Any, data_samples: Sequence[dict[str, Any]]) -> None:

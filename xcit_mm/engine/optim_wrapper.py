@@ -1,4 +1,4 @@
-"""Mixed precision for trainings on a CPU."""
+"""Mixed precision for training on a CPU."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,8 +15,8 @@ from ..fusion import widened_outputs
 class CPUAmpOptimWrapper(OptimWrapper):
     """An ``OptimWrapper`` that trains in bfloat16 on a CPU.
 
-    mmengine's AmpOptimWrapper needs a GPU. bfloat16 has the range of float32, so that gradients
-    need no scale. Weights stay in float32, and so do regions and losses, which autocast would
+    mmengine's AmpOptimWrapper needs a GPU. bfloat16 has the range of float32, so gradients need no
+    scaling. Weights stay in float32, and so do regions and losses, which autocast would
     compute in bfloat16 on a CPU. The arguments are those of ``OptimWrapper``.
     """
 

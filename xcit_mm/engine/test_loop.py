@@ -17,7 +17,7 @@ class FusedTestLoop(TestLoop):
 
     Args:
         dtype: 'float32', 'bfloat16' or 'float16'.
-        compiled: Whether ``torch.compile`` translates the backbone and the neck.
+        compiled: Whether to compile the backbone and the neck with ``torch.compile``.
         args, kwargs: Those of mmengine's loop.
     """
 

@@ -84,7 +84,7 @@ def test(
         options: Dotted names and values that replace those of the config.
         tta: Merge the predictions for several sizes of each image, plain and mirrored.
         dtype: See :func:`xcit_mm.load_model`.
-        compiled: See there.
+        compiled: See :func:`xcit_mm.load_model`.
 
     Returns:
         The metrics by name: COCO's from 0 to 1, those of segmentation in percent.

@@ -1,4 +1,4 @@
-"""Models as files for ONNX Runtime, OpenVINO and PyTorch, for images of any size."""
+"""Export models for images of any size to files for ONNX Runtime, OpenVINO and PyTorch."""
 
 from .evaluation import Evaluated, evaluate
 from .export import FORMATS, PARTS, PRECISIONS, Exported, export

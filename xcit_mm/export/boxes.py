@@ -1,4 +1,4 @@
-"""Boxes in a graph, where blank boxes without a size and a score stand for missing objects."""
+"""Boxes in a graph, in which blank boxes of size and score 0 stand for missing objects."""
 
 import torch
 import torchvision  # noqa: F401  registers torch.ops.torchvision
@@ -26,7 +26,7 @@ def are_larger(boxes: Tensor, size: float) -> Tensor:
 def best(scores: Tensor, number: int, *values: Tensor) -> tuple[Tensor, ...]:
     """Return the best scores (n,) and the values (n, ...) at their places, ``number`` of each.
 
-    Zeros fill up the rest.
+    If there are fewer, zeros fill up the rest.
     """
     scores, places = torch.cat([scores, scores.new_full((number,), NO_SCORE)]).topk(number)
     filled = (torch.cat([t, t.new_zeros(number, *t.shape[1:])]) for t in values)
@@ -36,7 +36,7 @@ def best(scores: Tensor, number: int, *values: Tensor) -> tuple[Tensor, ...]:
 def nms(
     boxes: Tensor, scores: Tensor, groups: Tensor, iou_threshold: float, number: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the best boxes of each group and blank boxes, ``number`` in all.
+    """Return the boxes that NMS keeps, filled up with blank boxes to ``number``.
 
     Shape:
         Boxes (n, 4), scores (n,) and the groups (n,) within which a box removes others.

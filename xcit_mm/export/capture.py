@@ -1,4 +1,4 @@
-"""Record a graph with PyTorch, for images of any size."""
+"""Capture a graph with ``torch.export``, for images of any size."""
 
 import inspect
 
@@ -17,7 +17,7 @@ def capture(graph: Graph) -> ExportedProgram:
     """Return the program of a graph.
 
     Raises:
-        UserError: If the values of its tensors decide what it computes.
+        UserError: If the operations of the graph depend on the values of its tensors.
     """
     example = torch.zeros(2 if graph.batched else 1, graph.channels, 224, 288)
     axes = dict.fromkeys(axes_of(graph), Dim.DYNAMIC)
@@ -34,13 +34,13 @@ def capture(graph: Graph) -> ExportedProgram:
 def module_of(program: ExportedProgram) -> nn.Module:
     """Return the module of a program without the guards that recent versions of PyTorch add.
 
-    They hold for images whose padding does not change the memory format of a tensor, although the
-    program computes the same for others.
+    The guards refuse images whose padding changes the memory format of a tensor, although the
+    program is right for them, too.
     """
     has_guards = 'check_guards' in inspect.signature(program.module).parameters
     return program.module(**(dict(check_guards=False) if has_guards else {}))
 
 
 def axes_of(graph: Graph) -> dict[int, str]:
-    """Return the axes of the image that have any length, and their names."""
+    """Return the axes of the image whose length is dynamic, and their names."""
     return {axis: name for axis, name in AXES.items() if axis > 0 or graph.batched}

@@ -24,12 +24,12 @@ class Tolerance(NamedTuple):
     error: float  # relative error of an output
     labels: float  # share of pixels
     overlap: float  # least IoU of the boxes of an object
-    score: float  # both must find the objects above it
-    lost: float  # share of these objects that only one of both finds
+    score: float  # only objects above it are counted
+    lost: float  # share of these objects that only one of the two finds
 
 
-# Where boxes overlap as much as NMS allows, or have the same score, the last bit decides, and an
-# object in fifty may be lost in float32. OpenVINO computes files in float16 in bfloat16 on a CPU.
+# Where boxes overlap as much as NMS allows, or have the same score, the last bit decides, so one
+# object in fifty may differ even in float32. On a CPU, OpenVINO computes float16 files in bfloat16.
 TOLERANCES = {
     'float32': Tolerance(error=1e-4, labels=1e-4, overlap=0.99, score=0.0, lost=0.02),
     'float16': Tolerance(error=0.1, labels=0.01, overlap=0.9, score=0.3, lost=0.05),
@@ -41,11 +41,11 @@ class Difference(NamedTuple):
     """How much the outputs for an image differ from those of PyTorch."""
 
     error: float  # largest relative error of an output, or share of labels that differ
-    objects: int | None  # number of objects that both find; None unless the model detects
+    objects: int | None  # number of objects that both find; None if the file has no boxes
 
 
 def drawn_images(graph: Graph) -> dict[str, Tensor]:
-    """Draw images of several sizes, (B, channels, H, W) by a name that has the size."""
+    """Draw images (B, channels, H, W) of several sizes, by names that contain the size."""
     images = {}
     for batch, height, width in SIZES:
         rng = np.random.default_rng(0)
@@ -61,7 +61,7 @@ def drawn_images(graph: Graph) -> dict[str, Tensor]:
 def compare(
     graph: Graph, run: Runtime, images: Mapping[str, Tensor], tolerance: Tolerance
 ) -> dict[str, Difference]:
-    """Compute images with a graph in PyTorch and with a file of it.
+    """Compare the outputs of a graph in PyTorch with those of its exported file.
 
     Args:
         graph: What was exported.
@@ -92,8 +92,8 @@ def compare(
             worst = max(differences, key=lambda name: differences[name].error)
             raise UserError(
                 f'nothing is written: the output {key} of the exported file differs from that of '
-                f'PyTorch by {error:.1e}, {allowed:.0e} is allowed (mean of {len(images)} images, '
-                f'the worst is {worst})'
+                f'PyTorch by {error:.1e}, but at most {allowed:.0e} is allowed (mean of '
+                f'{len(images)} images; the worst is {worst})'
             )
     if lost > tolerance.lost * total:
         raise UserError(
@@ -116,17 +116,18 @@ def _error(name: str, output: Tensor, expected: Tensor) -> float:
 def _match(
     outputs: dict[str, Tensor], expected: dict[str, Tensor], tolerance: Tolerance
 ) -> tuple[int, int, dict[str, Tensor], dict[str, Tensor]]:
-    """Find the objects that both have found.
+    """Match the objects that both have found.
 
     Returns:
-        The number of objects above the tolerance's score; that of those without a counterpart; and
-        the outputs and expected ones for the objects that have one, in the same order.
+        The number of objects above the score of the tolerance; how many of them have no
+        counterpart; and the outputs and the expected outputs for those that have one, in the same
+        order.
     """
     from scipy.optimize import linear_sum_assignment
     from torchvision.ops import box_iou
 
     sides = outputs, expected
-    overlap = box_iou(outputs['boxes'], expected['boxes']).nan_to_num()  # NaN: of empty boxes
+    overlap = box_iou(outputs['boxes'], expected['boxes']).nan_to_num()  # NaN for empty boxes
     overlap[outputs['labels'][:, None] != expected['labels']] = 0
     # Of several objects in the same box, those with similar scores are the same.
     similarity = overlap - 0.1 * (outputs['scores'][:, None] - expected['scores']).abs()

@@ -84,7 +84,7 @@ class PixelDecoder(nn.Module):
         sizes = [tuple(m.shape[2:]) for m in small]
         masks = [torch.zeros_like(m[:, 0], dtype=torch.bool) for m in small]
         positions = [
-            layers.postional_encoding(mask).flatten(2).mT + level  # named so in mmdet
+            layers.postional_encoding(mask).flatten(2).mT + level  # spelled so in mmdet
             for mask, level in zip(masks, layers.level_encoding.weight, strict=True)
         ]
         tokens = [conv(m).flatten(2).mT for conv, m in zip(layers.input_convs, small, strict=True)]
@@ -118,9 +118,9 @@ class PixelDecoder(nn.Module):
 
 
 class WholeSteps(TorchFunctionMode):
-    """``torch.linspace`` for places that are one apart, in a ``with`` block.
+    """Replace ``torch.linspace`` with steps of 1 by ``torch.arange`` in a ``with`` block.
 
-    With a size that is not fixed, its form in ONNX rounds the step, and may lack the last place.
+    For a dynamic size, its ONNX form rounds the step, and may lose the last place.
     """
 
     def __torch_function__(self, func, types, args=(), kwargs=None):

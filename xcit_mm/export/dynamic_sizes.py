@@ -1,4 +1,4 @@
-"""Replace modules whose sizes a graph would fix at those of the example."""
+"""Replace modules whose sizes a graph would fix to those of the example image."""
 
 import copy
 
@@ -25,10 +25,10 @@ def for_any_size(graph: nn.Module) -> nn.Module:
 
 
 def _separate(module: nn.Module, seen: set[nn.Module]) -> None:
-    """Copy modules that are at several places, without their weights.
+    """Copy modules that are in several places of the graph, but not their weights.
 
-    While it records such a module, torch.export replaces the classes of all modules by its own.
-    Layers of XCiT that look for the class of a module would then choose a form of fixed size.
+    While torch.export captures such a module, it replaces the classes of all modules with its own.
+    Layers of XCiT that check the class of a module would then choose a form of fixed size.
     """
     for name, child in module._modules.items():
         if child in seen:

@@ -1,4 +1,4 @@
-"""Evaluate exported files beside PyTorch on the test set of a config."""
+"""Compare exported files with PyTorch on the test set of a config."""
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,7 @@ Step = Callable[[dict[str, Any]], list]  # as ``test_step`` of a model of mmengi
 
 
 class Evaluated(NamedTuple):
-    """What an exported file, or PyTorch, reaches."""
+    """The result of an exported file, or of PyTorch."""
 
     name: str
     size: int | None  # bytes; None for PyTorch
@@ -45,7 +45,7 @@ def evaluate(
 
     Args:
         config: Path of a config file.
-        checkpoint: What the files were exported from.
+        checkpoint: The checkpoint that the files were exported from.
         paths: Files that :func:`xcit_mm.export.export` has written.
         options: See :func:`xcit_mm.engine.config.load.load_config`.
         trust_checkpoint: See :func:`xcit_mm.load_model`.
@@ -119,7 +119,7 @@ def _add_objects(sample: Any, outputs: dict[str, Tensor]) -> None:
 
     size = tuple(sample.ori_shape)
     if 'panoptic' in outputs:
-        labels = outputs['panoptic'][None, None].double()  # whole numbers, exactly
+        labels = outputs['panoptic'][None, None].double()  # holds whole numbers exactly
         labels = F.interpolate(labels, size, mode='nearest')[0].to(torch.int32)
         sample.pred_panoptic_seg = PixelData(sem_seg=labels)
     if 'boxes' in outputs:

@@ -45,7 +45,7 @@ class Exported(NamedTuple):
     """A file that was written."""
 
     path: Path
-    size: int  # bytes, with those of the file .bin of OpenVINO
+    size: int  # bytes, including OpenVINO's .bin file
     outputs: tuple[str, ...]  # names
     differences: dict[str, Difference]  # from PyTorch, for each image that was compared
 
@@ -74,8 +74,7 @@ def export(
         format: One of ``FORMATS``.
         precision: 'float32', 'float16' or 'int8'.
         part: 'model', or 'backbone' for its maps alone.
-        calibrate: Images and folders, of which int8 takes up to 100 images to find the ranges of
-            values.
+        calibrate: Images and folders that calibrate int8, of which up to 100 images are used.
         verify: Images and folders to compare on.
         options: See :func:`xcit_mm.engine.config.load.load_config`.
         trust_checkpoint: See :func:`xcit_mm.load_model`.
@@ -130,7 +129,7 @@ def export(
 
 
 def build_graph(model: nn.Module, part: str) -> Graph:
-    """Return what a file of a model, or of its backbone, computes.
+    """Return the graph of a model, or of its backbone.
 
     Raises:
         UserError: If the model cannot be exported as a whole.

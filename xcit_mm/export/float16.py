@@ -11,16 +11,16 @@ from ..models.layers import XCA
 from ..ops.xca import cross_covariance
 from .graphs import Graph
 
-# Heads of convolutions and linear layers. Those of transformers compute coordinates, which float16
-# would round to whole pixels.
+# Heads of convolutions and linear layers. Heads with transformers compute coordinates, which
+# float16 would round to whole pixels.
 PARTS = ('backbone', 'neck', 'decode_head', 'rpn_head', 'bbox_head', 'roi_head')
-TRANSFORMERS = ('decoder', 'transformer_decoder')  # what such a head, or its model, has
+TRANSFORMERS = ('decoder', 'transformer_decoder')  # attributes of such a head, or of its model
 
 
 def to_float16(graph: Graph) -> None:
     """Let the parts of a graph's model compute in float16, in place.
 
-    Each takes and returns float32, so that pixels, boxes and scores are not rounded.
+    Each part takes and returns float32, so that pixels, boxes and scores are not rounded.
     """
     model = graph.model
     for name in PARTS:
@@ -71,7 +71,7 @@ class WideXCA(nn.Module):
 
 
 class WideNorm(nn.Module):
-    """A BatchNorm in float32 among layers in float16, in which a variance may be infinite.
+    """A BatchNorm in float32 among layers in float16, where its variance could be infinite.
 
     Shape:
         (B, C, H, W) to (B, C, H, W).

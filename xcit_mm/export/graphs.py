@@ -94,7 +94,7 @@ class DetectorGraph(Graph):
         return self.model.predict(x, [sample], rescale=False)[0]
 
     def pad(self, x: Tensor, value: float = 0.0) -> Tensor:
-        """Pad images (B, C, H, W) below and at the right as the config says."""
+        """Pad images (B, C, H, W) at the bottom and at the right as the config says."""
         divisor = getattr(self.model.data_preprocessor, 'pad_size_divisor', 1)
         H, W = x.shape[2:]
         bottom = (H + divisor - 1) // divisor * divisor - H

@@ -1,4 +1,4 @@
-"""The user's images as an exported file takes them."""
+"""Read the user's images in the form that an exported file takes."""
 
 from collections.abc import Sequence
 
@@ -16,9 +16,9 @@ def load_images(
     """Read images, and resize them as the test pipeline of the config does.
 
     Args:
-        model: What will see them.
+        model: The model that was exported.
         arguments: Paths of images and folders, patterns, and URLs.
-        number: Largest number of images, which are taken evenly from all. None: all of them.
+        number: Largest number of images, spread evenly over all of them. None: all of them.
 
     Returns:
         Pixels (1, channels, H, W) float32 by path.

@@ -6,14 +6,15 @@ from torch.nn import functional as F
 
 from .graphs import DetectorGraph, SegmentorGraph
 
-INSTANCES = 1000  # times the number of a thing, is added to its class in a panoptic label
+INSTANCES = 1000  # a panoptic label is the class plus this times the number of the thing
 
 
 class Mask2FormerGraph(DetectorGraph):
     """The objects of an image (1, 3, H, W), and with ``panoptic_on`` the segment of every pixel.
 
-    Masks (n, H, W) are bool. A panoptic label (H, W) is the class of a stuff, or the class of a
-    thing plus 1000 times its number, from 1. The number of classes stands for no segment.
+    Masks (n, H, W) are bool. Panoptic labels (H, W) are the class for stuff, and the class plus
+    1000 times the number of the object, from 1, for things. The number of classes stands for no
+    segment.
     """
 
     HEADS = {'panoptic_head': ('Mask2FormerHead',)}
@@ -69,7 +70,7 @@ class Mask2FormerGraph(DetectorGraph):
         queries = torch.arange(masks.shape[0], device=masks.device)
         area = (winner == queries[:, None, None]).flatten(1).sum(1)
         whole_area = (masks >= 0.5).flatten(1).sum(1)
-        # As mmdet divides whole numbers in Python, so does this in float64.
+        # In float64, because mmdet divides whole numbers in Python.
         share = area.double() / whole_area.clamp(min=1).double()
         kept = kept & (area > 0) & (whole_area > 0) & (share >= cfg.get('iou_thr', 0.8))
         are_things = kept & (classes < fusion.num_things_classes)
@@ -81,7 +82,7 @@ class Mask2FormerGraph(DetectorGraph):
 
 
 class Mask2FormerSegmentorGraph(SegmentorGraph):
-    """The class of every pixel, as a segmentor has it; see :class:`SegmentorGraph`."""
+    """The class of every pixel, as a segmentor of mmseg; see :class:`SegmentorGraph`."""
 
     def forward(self, image: Tensor) -> tuple[Tensor, Tensor]:
         maps = self.model.extract_feat(self.normalize(image))

@@ -8,7 +8,7 @@ from .graphs import ThresholdGraph
 
 
 class OneStageGraph(ThresholdGraph):
-    """The objects of an image that a head finds on every place of the maps."""
+    """The objects of an image that a head finds in all places of the maps."""
 
     HEADS = {'bbox_head': ('RetinaHead', 'RetinaSepBNHead', 'RTMDetHead', 'RTMDetSepBNHead')}
 

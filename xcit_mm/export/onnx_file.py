@@ -13,10 +13,10 @@ from .capture import axes_of, capture
 from .graphs import Graph
 
 OPSET = 20  # the first with GELU
-# Layers that ONNX Runtime computes in int8. Others take longer to convert to than they save.
+# Layers that ONNX Runtime computes in int8. For others, conversion takes longer than int8 saves.
 QUANTIZED = ('Conv', 'Gemm', 'MatMul')
-# Parts of the names of weights that stay in float32: in int8 the last layers of a Mask R-CNN cost
-# 0.01 AP, and take little time.
+# Parts of the names of weights that stay in float32: in int8, the last layers of Mask R-CNN would
+# lose 0.01 AP, and they take little time.
 LAST_LAYERS = (
     'rpn_cls',
     'rpn_reg',
@@ -42,12 +42,12 @@ def onnx_model(graph: Graph, metadata: Mapping[str, str]) -> Any:
                 input_names=['image'],
                 output_names=list(graph.outputs),
                 opset_version=OPSET,
-                optimize=False,  # its rule for clamp names two constants alike
+                optimize=False,  # its rule for clamp gives two constants one name
                 verbose=False,
             )
         except torch.onnx.OnnxExporterError as error:
             raise UserError(
-                f'{type(graph.model).__name__} has an operator that ONNX has not '
+                f'{type(graph.model).__name__} has an operator that ONNX lacks '
                 f'({reason(error.__cause__ or error)}): use --format torch'
             ) from error
         onnxscript.optimizer.fold_constants(program.model)
@@ -74,7 +74,7 @@ def write_onnx(
 
 
 def _quantize(path: Path, images: Sequence[Tensor]) -> None:
-    """Replace a file by its int8 form, whose ranges of values are those of images (1, C, H, W)."""
+    """Replace a file with its int8 form, calibrated on images (1, C, H, W)."""
     import onnx
     from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
 

@@ -21,8 +21,8 @@ def write_openvino(
 ) -> None:
     """Write a graph in OpenVINO's format, in int8 if there are images to calibrate with.
 
-    Unless ``in_float32``, weights that are not int8 are stored in float16. In what the rest is
-    computed is then left to the device.
+    Unless ``in_float32``, weights that are not int8 are stored in float16, and the device chooses
+    the dtype that it computes in.
     """
     import onnx
     import openvino

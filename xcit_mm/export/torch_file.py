@@ -25,7 +25,7 @@ def write_aotinductor(graph: Graph, path: Path, metadata: Mapping[str, str]) -> 
     """Write a graph that AOTInductor compiles for the processor of this machine."""
     if not any(map(shutil.which, ('c++', 'g++', 'clang++'))):
         raise DependencyError(
-            'AOTInductor needs a C++ compiler, and there is none: apt-get install g++, or use '
+            'AOTInductor needs a C++ compiler, but none is installed: apt-get install g++, or use '
             '--format torch'
         )
     options = {'aot_inductor.metadata': dict(metadata)}

@@ -40,12 +40,12 @@ class TwoStageGraph(ThresholdGraph):
         objects = boxes[real], scores[real], labels[real]
         if not self.with_mask:
             return objects
-        # Not every runtime takes convolutions of nothing: the mask head gets at least one box.
+        # Not every runtime can convolve an empty batch, so the mask head gets at least one box.
         kept = torch.cat([torch.ones_like(real[:1]), real[1:]])
         return *objects, self._masks(maps, boxes[kept], labels[kept])[real[kept]]
 
     def reference(self, image: Tensor) -> tuple[Tensor, ...]:
-        """Compute the objects with mmdet, and the masks of its boxes, which it only pastes."""
+        """Compute objects with mmdet, and the masks of their boxes, which mmdet only pastes."""
         outputs = super().reference(image)
         if not self.with_mask:
             return outputs

@@ -52,8 +52,8 @@ def _is_pointwise(conv: nn.Module) -> bool:
 class UpsamplingLateral(nn.Module):
     """Transposed convolutions with kernel and stride 2, and a 1x1 convolution after the last.
 
-    A token becomes a block of pixels by matrix products. The blocks stay apart until
-    :func:`add_coarser` or :func:`from_blocks` writes them into a map.
+    Matrix products turn a token into a block of pixels. The blocks stay apart until
+    :func:`from_blocks` writes them into a map.
 
     Shape:
         (B, C, H, W) to (B, H, W, 2, 2, C') for one transposed convolution, (B, H, W, 2, 2, 2, 2,
@@ -125,7 +125,7 @@ def from_blocks(x: Tensor, coarser: Tensor | None) -> Tensor:
         shape = list(x.shape)
         shape[middle] = shape[last - 1] = 1  # of the last upsampling
         coarser = coarser.permute(0, 2, 3, 1).reshape(shape)
-        # The sum would have the memory format of x, and take a copy to become a map.
+        # A plain sum would have the memory format of x, and need a copy to become a map.
         x = x + coarser if is_captured() else torch.add(x, coarser, out=x.new_empty(x.shape))
     return x.contiguous().flatten(middle + 1, last - 1).flatten(1, middle).permute(0, 3, 1, 2)
 

@@ -1,4 +1,4 @@
-"""A copy of a model for inference that shares its weights where it can."""
+"""A copy of a model for inference, which shares the weights of the model where it can."""
 
 import copy
 import shutil
@@ -21,7 +21,7 @@ COMPILERS = 'g++', 'clang++'  # that torch.compile looks for
 def fuse(model: nn.Module, dtype: torch.dtype = torch.float32) -> nn.Module:
     """Return a copy of a detector or segmentor for inference, in evaluation mode.
 
-    The copy computes what the model computes, in float32 up to rounding:
+    The copy computes the same as the model, in float32 up to rounding:
 
     - the last transposed convolution of a map of XCiT and the lateral convolution of an FPN that
       follows it become one, and the maps of the FPN are added in place;
@@ -33,8 +33,8 @@ def fuse(model: nn.Module, dtype: torch.dtype = torch.float32) -> nn.Module:
     In 16 bits, layers multiply in ``dtype`` and heads return float32: call the copy within
     ``torch.autocast(device_type, dtype)``, as :class:`FusedCopy` does.
 
-    Layers that have hooks or are not of mmdet, mmseg or this package are called as they are. The
-    model itself stays as it is, and the copy does not follow later changes of its weights.
+    Layers that have hooks or do not come from mmdet, mmseg or this package are called unchanged.
+    The model itself stays as it is, and the copy does not follow later changes of its weights.
 
     Args:
         model: A detector of mmdet or a segmentor of mmseg, or a module that holds one.
@@ -57,10 +57,10 @@ def fuse(model: nn.Module, dtype: torch.dtype = torch.float32) -> nn.Module:
 
 
 class FusedCopy:
-    """The fused copy of a model in a dtype, which is made again when the model has changed.
+    """The fused copy of a model in a dtype, which is rebuilt when the model has changed.
 
-    With ``compiled``, ``torch.compile`` translates the backbone and the neck of the copy for any
-    size of images at the first prediction. On a CPU, this needs a C++ compiler.
+    With ``compiled``, ``torch.compile`` compiles the backbone and the neck of the copy for images
+    of any size at the first prediction. On a CPU, this needs a C++ compiler.
     """
 
     def __init__(self, dtype: torch.dtype, compiled: bool = False) -> None:
@@ -98,7 +98,7 @@ def _version(model: nn.Module) -> Hashable:
 
 
 def _shared(model: nn.Module) -> dict[int, object]:
-    """Return what a deep copy holds for tensors and hooks: their memory, and hooks themselves."""
+    """Return what a deep copy shares with a model: the memory of its tensors, and its hooks."""
     parameters = {id(p): nn.Parameter(p.detach(), requires_grad=False) for p in model.parameters()}
     buffers = {id(b): b.detach() for b in model.buffers()}
     return parameters | buffers | {id(hook): hook for hook in _hooks(model)}

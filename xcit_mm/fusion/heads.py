@@ -24,7 +24,7 @@ def fold_batch_norms(model: nn.Module) -> None:
 
 
 def fuse_rpn(model: nn.Module) -> None:
-    """Let a region proposal network compute scores and boxes by one convolution."""
+    """Let a region proposal network compute scores and boxes with one convolution."""
     head = getattr(model, 'rpn_head', None)
     if type(head).__name__ != 'RPNHead' or not is_plain(head, (type(head),)):
         return
@@ -43,8 +43,8 @@ class _FusedRPNHead:
 def fuse_roi_extractors(model: nn.Module) -> None:
     """Let RoI extractors keep the regions in float32, whatever the dtype of the maps.
 
-    mmdet rounds them to the dtype of the maps: to multiples of 8 pixels from 1024 pixels on, if
-    that is bfloat16.
+    mmdet rounds them to the dtype of the maps: in bfloat16, coordinates from 1024 on become
+    multiples of 8 pixels.
     """
     for module in model.modules():
         if type(module).__name__ == 'SingleRoIExtractor' and is_plain(module, (type(module),)):

@@ -16,7 +16,7 @@ def compute_in(model: nn.Module, dtype: torch.dtype) -> None:
     """Store the weights of products in 16 bits, and widen what the heads predict to float32.
 
     Tokens stay in float32 where branches are added to them, which halves the errors of the maps.
-    Anchors, decoded boxes and probabilities have the dtype of what a head predicts, and 16 bits
+    Anchors, decoded boxes and probabilities take the dtype of what a head predicts, and 16 bits
     are too few for the coordinates of a large image.
     """
     for module in model.modules():
@@ -40,7 +40,7 @@ def widened_outputs(model: nn.Module) -> Iterator[None]:
 
 
 def _last_layers(model: nn.Module) -> list[nn.Module]:
-    # The heads of a cascade have numbers; mmseg does not call a head, but its last layer.
+    # The heads of a cascade have numbers; mmseg does not call the head itself, but its last layer.
     ends = '_head', '.conv_seg'
     return [m for name, m in model.named_modules() if name.rstrip('.0123456789').endswith(ends)]
 

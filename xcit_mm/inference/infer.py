@@ -65,7 +65,7 @@ def infer(
         raise UserError('; '.join(problems))
     if stream and (compiled or dtype not in (None, 'float32')):
         option = '--compile' if compiled else f'--dtype {dtype}'
-        raise ArgumentError(f'{option}: large images are predicted in float32, and not compiled')
+        raise ArgumentError(f'{option}: large images are predicted in float32, uncompiled')
     dtype = 'float32' if stream else dtype
     model = load_model(
         config, checkpoint, device, options, trust_checkpoint, full_size, dtype, compiled
@@ -152,7 +152,7 @@ def _predict_large(
 
 
 def _prepared(model: Model, frames: Iterable[Frame]) -> Iterator[Frame]:
-    """Prepare frames for the model, which will try again, and raise the error, where that fails."""
+    """Prepare frames. Where that fails, the model tries again later, and raises the error."""
     for frame in frames:
         with suppress(Exception):
             frame = frame._replace(prepared=model.prepare(frame.image))
@@ -165,7 +165,7 @@ def _predict_all(
     write: Callable[[Frame, Detections | Segmentation], None],
     progress: ImageProgress,
 ) -> None:
-    """Predict a batch while the next one is read, and the predictions of the last are written."""
+    """Predict each batch while the next one is read and the previous predictions are written."""
     with closing(ahead(batches)) as read, Behind(write) as written:
         for batch in read:
             written.wait(len(batch), MAX_PIXELS - sum(frame.pixels for frame in batch))
@@ -215,7 +215,7 @@ def _predict(
             f'{width}x{height} pixels do not fit into the memory; predict them tile by tile '
             '(--stream), or let the model see fewer pixels (no --full-size)'
         )
-    # Once the predictions before it are written, there may be enough memory for an image.
+    # Once the previous predictions are written, there may be enough memory for the image.
     if len(batch) == 1 and not written.wait():
         progress.give_up(f'{batch[0].source}: {problem}')
         return

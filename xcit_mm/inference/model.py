@@ -59,7 +59,7 @@ class Model:
         module: mmdet's or mmseg's model, in evaluation mode and in float32.
         pipeline: The transforms of the config's test dataset.
         dtype: The dtype that predictions are computed in.
-        compiled: Whether ``torch.compile`` translates the backbone and the neck.
+        compiled: Whether to compile the backbone and the neck with ``torch.compile``.
     """
 
     task: str
@@ -99,8 +99,8 @@ class Model:
     def prepare(self, image: ImageLike) -> Prepared:
         """Read and resize an image, for example in a thread, before :meth:`predict_batch`.
 
-        PyTorch is not used. It would start CPU threads for each thread that calls it, and those of
-        the model would be slower.
+        PyTorch is not used: it would start CPU threads for each thread that calls it, and these
+        would slow down those of the model.
 
         Raises:
             UserError: If the image cannot be read or resized.
@@ -238,8 +238,8 @@ def load_model(
         dtype: 'float32', 'bfloat16', 'float16', or 'auto' for the fastest of them that the device
             has instructions for. Boxes and scores are computed in float32 in any case. None:
             'auto' on a GPU, 'float32' on a CPU.
-        compiled: Whether ``torch.compile`` translates the backbone and the neck at the first
-            prediction, which takes a minute. On a CPU, it needs a C++ compiler.
+        compiled: Whether to compile the backbone and the neck with ``torch.compile`` at the first
+            prediction, which takes a minute. On a CPU, this needs a C++ compiler.
 
     Raises:
         UserError: If the config, an option, the device or the dtype is invalid, or the checkpoint

@@ -35,7 +35,7 @@ IMAGES = ('.bmp', '.gif', '.jp2', '.jpeg', '.jpg', '.pgm', '.png', '.ppm', '.tif
 VIDEOS = ('.avi', '.m4v', '.mkv', '.mov', '.mp4', '.mpeg', '.mpg', '.webm', '.wmv')
 MAX_DOWNLOAD = 2**29  # bytes of an image
 MAX_NAME = 150  # bytes; file systems take 255, including suffixes
-# Of the images whose predictions are in memory: the masks of a large image take gigabytes.
+# Of all images whose predictions are in memory: the masks of a large image take gigabytes.
 MAX_PIXELS = 2**25
 
 

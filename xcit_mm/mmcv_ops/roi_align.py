@@ -1,7 +1,7 @@
 """RoIAlign (Mask R-CNN, He et al. 2017): average by torchvision, maximum in PyTorch.
 
-On a CPU, the pixels of a channels-last map are rows of memory. The average of a bin is a weighted
-sum of such rows, which ``F.embedding_bag`` computes with all threads; torchvision has one.
+In a channels-last map, each pixel is a row of memory. On a CPU, the average of a bin is a weighted
+sum of such rows, which ``F.embedding_bag`` computes with all threads; torchvision uses one.
 """
 
 import torch
@@ -12,11 +12,11 @@ from .gradients import at_least_float32, gradients
 from .sampling import bilinear, regions
 
 MAX = 0  # pool_mode; 1 is the average
-# An average has no maxima: the length of ``argmax_y``, 0 or this, tells the backward function which
-# code has computed it.
+# An average does not need ``argmax_y``: its length, 0 or this, tells the backward function which
+# code has computed the average.
 IN_ROWS = 1
 MAX_WEIGHTS = 2**22  # of the pixels that are summed at once
-MAX_REGIONS = 64  # that share the size of the largest of them
+MAX_REGIONS = 64  # computed at once, each padded to the size of the largest
 
 
 def roi_align_forward(

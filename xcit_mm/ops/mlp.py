@@ -11,8 +11,8 @@ from .tracing import computed_dtype, is_intercepted
 def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Compute GELU of a linear layer, without a graph for gradients.
 
-    A CPU that multiplies bfloat16 takes as long for GELU as for the product. oneDNN applies it to
-    the float32 sums before they are rounded and stored.
+    On a CPU that multiplies bfloat16, GELU alone takes as long as the product. oneDNN applies it
+    to the float32 sums before they are rounded and stored.
 
     Shape:
         x: (..., C), weight: (D, C), bias: (D,). Output: (..., D).

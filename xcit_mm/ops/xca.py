@@ -21,7 +21,7 @@ from .tracing import computed_dtype, is_captured, is_intercepted, without_autoca
 BMM_HAS_OUT_DTYPE = 'dtype' in torch.ops.aten.bmm.overloads()
 SAMPLED_TOKENS = 256
 CPU_CHUNK = 2048  # tokens that are centred and multiplied while they are in the cache
-CPU_PART = 512  # 16-bit tokens whose products are added in 16 bits
+CPU_PART = 512  # 16-bit tokens whose sum of products is rounded to 16 bits
 EPS = 1e-12  # smallest norm by which a query or key is divided, as in F.normalize
 
 # (slope, offset): the Gram form is faster from N = slope * C + offset tokens on, as measured on a
@@ -237,7 +237,7 @@ def _widened(t: Tensor) -> Tensor:
 def moments(x: Tensor, in_parts: bool = False) -> tuple[Tensor, Tensor]:
     """Return the covariance over the tokens, in at least float32, and the mean of x (B, N, C).
 
-    With ``in_parts`` the CPU multiplies tokens in their dtype of 16 bits.
+    With ``in_parts``, the CPU multiplies the tokens in their 16-bit dtype.
     """
     N = x.shape[1]
     dtype = torch.promote_types(x.dtype, torch.float32)
@@ -305,7 +305,7 @@ def _centred_sums(x: Tensor, centre: Tensor) -> tuple[Tensor, Tensor]:
 def _sums_of_parts(x: Tensor, centre: Tensor) -> tuple[Tensor, Tensor]:
     """Return what :func:`_centred_sums` does for tokens that are multiplied in 16 bits.
 
-    Each product of a matrix is rounded to 16 bits. The errors of short ones cancel out in the sum.
+    The product of each part is rounded to 16 bits. If parts are short, their errors cancel out.
     """
     products, sums = 0.0, 0.0
     for chunk in x.split(CPU_CHUNK, dim=1):

@@ -93,7 +93,7 @@ class Detections:
 
 def run_lengths(mask: np.ndarray) -> dict[str, Any]:
     """Return the run lengths of a mask (H, W) of bool, as pycocotools encodes it."""
-    # In the order of columns; OpenCV transposes several times as fast as NumPy copies.
+    # pycocotools reads columns; OpenCV transposes several times as fast as NumPy copies.
     return coco_mask.encode(cv2.transpose(mask.view(np.uint8)).T)
 
 

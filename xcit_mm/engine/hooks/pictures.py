@@ -30,7 +30,7 @@ FOLDER = 'pictures'  # in the work dir
 NUM_VAL = 16  # pictures of a validation
 SCORE_THR = 0.5  # detections with a lower score are not drawn
 LEGEND_ROWS = 2
-# Pixels of a batch of a test, from which on its pictures are drawn before the next batch is
+# The pictures of a test batch with more pixels than this are drawn before the next batch is
 # predicted: the masks of a large image take gigabytes.
 MAX_PIXELS = 2**24
 
@@ -40,7 +40,7 @@ class PictureHook(Hook):
     """Draw ground truth (left) and prediction (right) over the images, as PNG files.
 
     The first images of a validation go to ``<work_dir>/pictures``, where those of the next
-    validation replace them. In a test, a thread draws while the model is at the next batch.
+    validation replace them. In a test, a thread draws while the model predicts the next batch.
 
     Args:
         test_dir: Folder for every image of a test (of its first process); None: no pictures.

@@ -38,7 +38,7 @@ COCO_COLUMNS = dict(
 class ReportHook(Hook):
     """Log the last metrics as a table; for training, write ``run.json`` and ``report.html``.
 
-    For a test, also log the images per second, without the time of the metrics.
+    For a test, also log the images per second, not counting the time of the metrics.
     """
 
     priority = order.REPORT
