@@ -38,15 +38,8 @@ model = dict(
         ),
     ),
     train_cfg=dict(
-        rpn_proposal=dict(nms_pre=500, max_per_img=200),
+        rpn_proposal=dict(nms_pre=200, max_per_img=200),
         rcnn=[{**stage, 'sampler': {**stage.sampler, 'num': 32}} for stage in stages],
     ),
-    test_cfg=dict(rpn=dict(nms_pre=500, max_per_img=200)),
+    test_cfg=dict(rpn=dict(nms_pre=200, max_per_img=200)),
 )
-
-max_iters = 300
-train_cfg = dict(max_iters=max_iters, val_interval=max_iters)
-param_scheduler = [
-    dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=50),
-    dict(type='CosineAnnealingLR', by_epoch=False, begin=50, end=max_iters, eta_min=1e-6),
-]

@@ -27,6 +27,7 @@ max_iters = 2000
 train_cfg = dict(max_iters=max_iters, val_interval=500)
 optim_wrapper = dict(  # from scratch the backbone learns faster than the head, not slower
     optimizer=dict(lr=5e-4),
+    clip_grad=dict(max_norm=5),
     paramwise_cfg=dict(custom_keys={'backbone': dict(lr_mult=4)}),
 )
 param_scheduler = [

@@ -35,11 +35,3 @@ model = dict(
     ),
     test_cfg=dict(rpn=dict(nms_pre=200, max_per_img=200)),
 )
-
-max_iters = 600
-train_cfg = dict(max_iters=max_iters, val_interval=max_iters)
-optim_wrapper = dict(optimizer=dict(lr=1e-3), clip_grad=dict(max_norm=1))
-param_scheduler = [
-    dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=50),
-    dict(type='CosineAnnealingLR', by_epoch=False, begin=50, end=max_iters, eta_min=1e-6),
-]

@@ -3,7 +3,6 @@
 _base_ = ['schedule_shapes.py']
 
 train_cfg = dict(max_iters=2500, val_interval=500)
-optim_wrapper = dict(optimizer=dict(lr=1e-3), clip_grad=dict(max_norm=1))
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=100),
     dict(type='CosineAnnealingLR', by_epoch=False, begin=100, end=2500, eta_min=1e-6),

@@ -61,7 +61,7 @@ def test_a_run_accepts_the_config_and_objects_equal_the_original(shapes_root, tm
     cfg = load_config(root / f'{name}.py')
     assert cfg.work_dir == f'work_dirs/{name}'
     assert cfg.model.roi_head.bbox_head.num_classes == 3
-    assert (cfg.scale, cfg.max_iters, cfg.train_cfg.max_iters) == ((160, 160), 450, 450)
+    assert (cfg.scale, cfg.max_iters, cfg.train_cfg.max_iters) == ((160, 160), 600, 600)
     report = check_dataset(cfg, workers=1)
     assert report.images == dict(train=24, val=4) and not report.findings + report.failures
 

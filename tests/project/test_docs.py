@@ -71,7 +71,7 @@ SHORTER = {
 }
 SLOW = {'docs/export.md'}  # two minutes
 # The checkpoint of a training so shortened, and of the whole one, which the pages name.
-LAST_STEP, WHOLE = 'iter_2.pth', 'iter_450.pth'
+LAST_STEP, WHOLE = 'iter_2.pth', 'iter_600.pth'
 
 
 def blocks(page: str) -> list[tuple[str, str]]:

@@ -34,7 +34,7 @@ MAX_CUT = 0.1  # if a larger fraction of the objects is cut, the labels have ano
 # The recipe of the config.
 IMAGES_PER_STEP = 8
 EPOCHS = 10
-VALIDATION_INTERVAL = 450  # steps
+VALIDATION_INTERVAL = 600  # steps
 MAX_SCALE = 640  # pixels
 CONFIG = '''\
 """Written by tools/prepare_data.py together with the annotation files. Edit it as you like."""
