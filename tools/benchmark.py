@@ -53,7 +53,12 @@ def main() -> None:
     parser.add_argument('--batch-size', type=cli.positive, default=1)
     parser.add_argument('--device', default='cpu', help='cpu, cuda or cuda:N')
     parser.add_argument(
-        '--dtypes', nargs='+', choices=cli.DTYPES[:-1], default=['float32'], metavar='DTYPE'
+        '--dtypes',
+        nargs='+',
+        choices=cli.DTYPES[:-1],
+        default=['float32'],
+        metavar='DTYPE',
+        help='float32, bfloat16, float16 (default: float32)',
     )
     parser.add_argument(
         '--repeats',
