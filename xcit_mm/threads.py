@@ -60,9 +60,12 @@ class Behind:
     def __enter__(self) -> 'Behind':
         return self
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
         try:
             self.wait()
+        except Exception:
+            if kind is None or issubclass(kind, Exception):
+                raise  # else Ctrl-C or the exit that ends the block goes on
         finally:
             self._thread.shutdown(cancel_futures=True)
 

@@ -1,5 +1,7 @@
 """Models with fused layers against the models that they are copies of."""
 
+import pickle
+
 import pytest
 import torch
 from helpers import ROOT, randomize, relative_error
@@ -67,6 +69,33 @@ def test_layers_with_hooks_and_other_layers_are_called():
     assert [tuple(shape) for shape in seen] == [(1, 128, 16, 16)]  # the map at stride 4
 
 
+@pytest.mark.parametrize(
+    'share_conv, options',
+    [
+        (True, dict()),  # one convolution for all levels, with a norm for each
+        (False, dict(affine=False)),
+        (False, dict(track_running_stats=False)),
+    ],
+)
+def test_batch_norms_that_cannot_be_folded(share_conv, options):
+    head = dict(share_conv=share_conv, norm_cfg=dict(_delete_=True, type='BN', **options))
+    model = built('rtmdet_xcit_t12_16_3x', **{'model.bbox_head': head})
+    images = torch.randn(1, 3, 64, 96)
+    with torch.no_grad():
+        for value, wanted in zip(outputs(fuse(model), images), outputs(model, images), strict=True):
+            assert relative_error(value, wanted) <= 1e-5
+
+
+def test_hooks_on_lateral_convolutions_are_called_and_their_outputs_stay():
+    model = built(DETECTOR)
+    kept = []
+    for lateral in model.neck.lateral_convs:
+        lateral.register_forward_hook(lambda *args: kept.append((args[2], args[2].clone())))
+    with torch.no_grad():
+        fuse(model).extract_feat(torch.randn(1, 3, 64, 64))
+    assert len(kept) == 4 and all(torch.equal(*pair) for pair in kept)
+
+
 def test_the_model_stays_as_it_is_and_can_be_trained():
     model = built(DETECTOR)
     state = {name: value.clone() for name, value in model.state_dict().items()}
@@ -89,6 +118,32 @@ def test_a_copy_follows_changes_of_the_model():
             values = fused.extract_feat(images)
         for value, wanted in zip(values, model.extract_feat(images), strict=True):
             assert relative_error(value, wanted) <= 1e-5
+
+
+def test_a_copy_follows_test_cfg():
+    model, copy = built(DETECTOR), FusedCopy(torch.float32)
+    with copy.of(model) as first:
+        model.rpn_head.test_cfg.max_per_img = 3
+        assert first.rpn_head.test_cfg.max_per_img == 3
+    model.test_cfg = model.test_cfg.copy()
+    with copy.of(model) as second:
+        assert second is not first
+
+
+def test_a_model_that_was_made_in_inference_mode_is_fused():
+    with torch.inference_mode():
+        model = built(DETECTOR)
+        with FusedCopy(torch.float32).of(model) as fused:
+            fused.extract_feat(torch.randn(1, 3, 64, 64))
+
+
+def test_a_copy_is_made_again_after_pickling():
+    model, copy = built(DETECTOR), FusedCopy(torch.bfloat16)
+    with copy.of(model):
+        pass
+    model, copy = pickle.loads(pickle.dumps((model, copy)))
+    with copy.of(model) as fused:
+        assert fused.neck.fpn_convs[0].conv.weight.dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])

@@ -151,6 +151,8 @@ def test_predictions_in_16_bits(weights, image, dtype):
     assert len(narrow) == len(wide) > 10
     assert abs(narrow.scores[0] - wide.scores[0]) < 0.05
     assert {p.dtype for p in models[1].module.parameters()} == {torch.float32}
+    with models[1]._fused.of(models[1].module) as fused:
+        assert fused.neck.fpn_convs[0].conv.weight.dtype == getattr(torch, dtype)
     models = [load_model(SEGMENTOR, weights[SEGMENTOR], 'cpu', dtype=d) for d in ('float32', dtype)]
     wide, narrow = (model.predict(image).labels for model in models)
     assert np.mean(wide != narrow) < 0.2  # random weights give all classes similar scores

@@ -13,6 +13,7 @@ from mmcv.utils import collect_env
 
 import xcit_mm  # noqa: F401  installs the stand-in before mmcv.ops is imported
 from xcit_mm import environment, mmcv_ops
+from xcit_mm.mmcv_ops import roi_align
 from xcit_mm.mmcv_ops.__main__ import main as list_operators
 from xcit_mm.mmcv_ops.families import FAMILIES
 
@@ -64,7 +65,11 @@ def test_roi_align_forward_and_gradient(arrays, size, sampling_ratio, aligned):
 
 @pytest.mark.parametrize('aligned', [True, False])
 @pytest.mark.parametrize('sampling_ratio', [0, 2])
-def test_roi_align_of_channels_last_maps(sampling_ratio, aligned):
+def test_roi_align_of_channels_last_maps(sampling_ratio, aligned, monkeypatch):
+    shapes = []
+    compute = roi_align._bins
+    monkeypatch.setattr(roi_align, '_bins', lambda *a: shapes.append(tuple(a[0])) or compute(*a))
+    monkeypatch.setattr(roi_align, 'MAX_PARTS', 2)  # of four
     maps = torch.randn(2, 6, 21, 34)
     corners = torch.rand(200, 2) * 160 - 20  # some regions are outside of the map
     extents = torch.rand(200, 2) ** 3 * 130  # up to those larger than the map
@@ -81,6 +86,7 @@ def test_roi_align_of_channels_last_maps(sampling_ratio, aligned):
         inputs = inputs.clone(memory_format=torch.preserve_format).requires_grad_()
         gradients += torch.autograd.grad(ops.roi_align(inputs, *options), inputs, cotangent)
     torch.testing.assert_close(*gradients, rtol=0, atol=1e-6 * float(gradients[0].abs().max()))
+    assert shapes == 3 * [maps.shape]  # a prediction, and both passes of a training
     assert ops.roi_align(in_rows, rois[:0], *options[1:]).shape == (0, 6, 7, 5)
     for dtype in (torch.float16, torch.bfloat16):
         output = ops.roi_align(in_rows.to(dtype), *options).float()

@@ -47,7 +47,11 @@ def build(name: str, size: tuple[int, int]) -> nn.Module:
 
 def check_name(name: str, what: Sequence[str]) -> None:
     """Raise an ArgumentError if no model of this name can do the tasks ``what``."""
-    if name.endswith('.py') and 'backbone' not in what:
+    if name.endswith('.py'):
+        if 'backbone' in what:
+            raise ArgumentError(
+                f'{name} is a config: choose --what training, detector or segmentor'
+            )
         return
     if name not in PEERS and not XCIT.fullmatch(name):
         raise ArgumentError(f'{name!r} is not a model: choose {NAMES}')

@@ -25,6 +25,9 @@ def fuse_fpn(model: nn.Module) -> None:
         return
     if neck.upsample_cfg.get('mode') != 'nearest' or 'scale_factor' in neck.upsample_cfg:
         return
+    # A hook may keep the output of a lateral convolution, to which the fused FPN adds in place.
+    if not all(is_plain(m, (type(m),)) for m in neck.lateral_convs.modules()):
+        return
     neck.__class__ = type('FusedFPN', (_FusedFPN, type(neck)), {})
     is_read_once = neck.add_extra_convs != 'on_input'
     if type(backbone) is not XCiT or not is_read_once or not is_plain(backbone, (XCiT,)):
@@ -67,13 +70,13 @@ class UpsamplingLateral(nn.Module):
         for i, layer in enumerate(layers):
             if not isinstance(layer, nn.ConvTranspose2d):
                 continue
-            weight, bias = layer.weight.double(), layer.bias.double()  # (C, C', 2, 2), (C',)
+            weight, bias = _wide(layer.weight), _wide(layer.bias)  # (C, C', 2, 2), (C',)
             if layer is layers[-1]:
-                last = lateral.weight.double().flatten(1)  # (C'', C')
+                last = _wide(lateral.weight).flatten(1)  # (C'', C')
                 weight = torch.einsum('cdyx,ed->ceyx', weight, last)
-                bias = last @ bias if lateral.bias is None else last @ bias + lateral.bias
+                bias = last @ bias if lateral.bias is None else last @ bias + _wide(lateral.bias)
             else:
-                factor, shift = (t.double() for t in batch_norm_affine(layers[i + 1]))
+                factor, shift = map(_wide, batch_norm_affine(layers[i + 1]))
                 weight, bias = weight * factor.view(1, -1, 1, 1), bias * factor + shift
             self.weights.append(weight.permute(2, 3, 1, 0).flatten(0, 2).to(layer.weight))
             self.weights.append(bias.repeat(4).to(layer.weight))
@@ -85,6 +88,10 @@ class UpsamplingLateral(nn.Module):
         for weight, bias in inner:
             x = linear_gelu(x, weight, bias).unflatten(-1, (2, 2, -1))
         return F.linear(x, *last).unflatten(-1, (2, 2, -1))
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x.cpu().double()  # not every GPU has float64
 
 
 class _FusedFPN:

@@ -41,7 +41,7 @@ def fuse(model: nn.Module, dtype: torch.dtype = torch.float32) -> nn.Module:
         dtype: float32, bfloat16 or float16.
     """
     fused = copy.deepcopy(model, _shared(model)).eval()
-    for part in [module for module in fused.modules() if hasattr(module, 'backbone')]:
+    for part in _with_backbone(fused):
         fuse_fpn(part)
         fold_batch_norms(part)
         fuse_rpn(part)
@@ -67,6 +67,9 @@ class FusedCopy:
         self.dtype, self.compiled = dtype, compiled
         self._version: Hashable = None
 
+    def __getstate__(self) -> dict[str, object]:
+        return dict(dtype=self.dtype, compiled=self.compiled, _version=None)  # without the copy
+
     @contextmanager
     def of(self, model: nn.Module) -> Iterator[nn.Module]:
         """Return the copy of a model, for use within the ``with`` block."""
@@ -86,28 +89,32 @@ def _compile(model: nn.Module) -> None:
             f'torch.compile needs a C++ compiler, but neither {" nor ".join(COMPILERS)} is '
             'installed: install one, or predict without --compile'
         )
-    for part in [module for module in model.modules() if hasattr(module, 'backbone')]:
+    for part in _with_backbone(model):
         for module in filter(None, (part.backbone, getattr(part, 'neck', None))):
             module.compile(dynamic=True)
 
 
+def _with_backbone(model: nn.Module) -> list[nn.Module]:
+    return [module for module in model.modules() if hasattr(module, 'backbone')]
+
+
 def _version(model: nn.Module) -> Hashable:
-    """Return a value that changes when weights or hooks of a model do."""
-    tensors = [(t.data_ptr(), t._version) for t in _tensors(model)]
-    return tuple(tensors), tuple(map(id, _hooks(model)))
+    """Return a value that changes when weights, hooks or the ``test_cfg`` of a model do."""
+    tensors = [*model.parameters(), *model.buffers()]
+    # Tensors that were made in inference mode do not count their changes.
+    counts = [(t.data_ptr(), 0 if t.is_inference() else t._version) for t in tensors]
+    return tuple(counts), tuple(map(id, _references(model)))
 
 
 def _shared(model: nn.Module) -> dict[int, object]:
-    """Return what a deep copy shares with a model: the memory of its tensors, and its hooks."""
+    """Return what a deep copy shares with a model: the memory of its tensors, and references."""
     parameters = {id(p): nn.Parameter(p.detach(), requires_grad=False) for p in model.parameters()}
     buffers = {id(b): b.detach() for b in model.buffers()}
-    return parameters | buffers | {id(hook): hook for hook in _hooks(model)}
+    return parameters | buffers | {id(shared): shared for shared in _references(model)}
 
 
-def _tensors(model: nn.Module) -> list[torch.Tensor]:
-    return [*model.parameters(), *model.buffers()]
-
-
-def _hooks(model: nn.Module) -> list[object]:
-    kinds = '_forward_pre_hooks', '_forward_hooks'
-    return [hook for m in model.modules() for kind in kinds for hook in getattr(m, kind).values()]
+def _references(model: nn.Module) -> list[object]:
+    """Return the hooks and the ``test_cfg`` of all modules."""
+    kinds, modules = ('_forward_pre_hooks', '_forward_hooks'), list(model.modules())
+    hooks = [hook for m in modules for kind in kinds for hook in getattr(m, kind).values()]
+    return hooks + [m.test_cfg for m in modules if getattr(m, 'test_cfg', None) is not None]

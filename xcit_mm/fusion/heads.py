@@ -1,11 +1,13 @@
 """Parts of mmdet's and mmseg's heads in fewer operations."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .. import mmcv_ops
 from ..models.plain import is_plain
 
 
@@ -14,13 +16,17 @@ def fold_batch_norms(model: nn.Module) -> None:
     from mmcv.cnn import ConvModule
     from mmcv.cnn.utils.fuse_conv_bn import fuse_conv_bn
 
-    for name, part in model.named_children():
-        for module in part.modules() if name != 'backbone' else ():
-            if not is_plain(module, (ConvModule,)) or not module.with_norm:
-                continue
-            order = [layer for layer in module.order if layer != 'act']
-            if order == ['conv', 'norm'] and is_plain(module.conv) and is_plain(module.norm):
-                fuse_conv_bn(module)
+    parts = [part for name, part in model.named_children() if name != 'backbone']
+    modules = [m for part in parts for m in part.modules() if is_plain(m, (ConvModule,))]
+    uses = Counter(id(module.conv) for module in modules)  # levels with norms of their own share it
+    for module in modules:
+        order = [layer for layer in module.order if layer != 'act']
+        if not module.with_norm or order != ['conv', 'norm'] or uses[id(module.conv)] > 1:
+            continue
+        values = [getattr(module.norm, name, None) for name in ('weight', 'running_mean')]
+        has_values = all(value is not None for value in values)
+        if has_values and is_plain(module.norm) and is_plain(module.conv):
+            fuse_conv_bn(module)
 
 
 def fuse_rpn(model: nn.Module) -> None:
@@ -59,9 +65,11 @@ class _FusedRoIExtractor:
         if roi_scale_factor is not None:
             rois = self.roi_rescale(rois, roi_scale_factor)
         size = self.roi_layers[0].output_size
-        features = feats[0].new_empty(len(rois), self.out_channels, *size)
+        features = feats[0].new_zeros(len(rois), self.out_channels, *size)
         for level, (layer, x) in enumerate(zip(self.roi_layers, feats, strict=False)):
             index = (levels == level).nonzero()[:, 0]
             if len(index):
-                features[index] = layer(x, rois[index])
+                # Compiled mmcv needs maps and regions of one dtype.
+                x = x if mmcv_ops.is_active() else x.to(rois.dtype)
+                features[index] = layer(x, rois[index]).to(features.dtype)
         return features

@@ -1,5 +1,6 @@
 """Models of mmdet and mmseg in 16 bits, with boxes and scores in float32."""
 
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -10,6 +11,10 @@ from torch.utils._pytree import tree_map_only
 
 from ..models.plain import CONVOLUTIONS, is_plain
 from .fpn import UpsamplingLateral
+
+# The heads of a cascade and the branches of DINO have numbers. mmseg does not call the head itself
+# but its last layer, and DINO's encoder calls the branches.
+LAST_LAYER = re.compile(r'(_head|\.conv_seg|\.(cls|reg)_branches)(\.\d+)?$')
 
 
 def compute_in(model: nn.Module, dtype: torch.dtype) -> None:
@@ -40,9 +45,7 @@ def widened_outputs(model: nn.Module) -> Iterator[None]:
 
 
 def _last_layers(model: nn.Module) -> list[nn.Module]:
-    # The heads of a cascade have numbers; mmseg does not call the head itself, but its last layer.
-    ends = '_head', '.conv_seg'
-    return [m for name, m in model.named_modules() if name.rstrip('.0123456789').endswith(ends)]
+    return [module for name, module in model.named_modules() if LAST_LAYER.search(name)]
 
 
 def _widen(module: nn.Module, inputs: Any, outputs: Any) -> Any:

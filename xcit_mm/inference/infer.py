@@ -87,13 +87,14 @@ def infer(
         streamed = _too_large(model, sources) if full_size else {}
         sources = {name: source for name, source in sources.items() if name not in streamed}
     dtype = dtype_name(model.dtype)
-    print(f'The model computes in {dtype}.', file=sys.stderr, flush=True)
     info = dict(config=str(config), checkpoint=str(checkpoint), dtype=dtype)
     done = 0
     with ExitStack() as stack:
         are_many = stream and stack.enter_context(connected())
         if are_many and torch.distributed.get_rank():  # the first process writes for all
             return len([*_predict_large(model, streamed, large, out, silent, are_many)]), []
+        also = ', and in float32 for streamed images' if streamed and dtype != 'float32' else ''
+        print(f'The model computes in {dtype}{also}.', file=sys.stderr, flush=True)
         output = stack.enter_context(Output(out, model, info))
         if sources or not streamed:
             with ImageProgress() as progress:

@@ -118,6 +118,10 @@ class Model:
                 f'({reason(error)}); skip the resizing with --full-size'
             ) from None
 
+    def pack(self, prepared: Prepared) -> dict[str, Any]:
+        """Return the ``inputs`` (C, H, W) and ``data_samples`` of a prepared image."""
+        return self.pipeline.transforms[-1](prepared.results)
+
     @torch.inference_mode()
     def predict_batch(
         self, images: Sequence[ImageLike | Prepared]
@@ -187,10 +191,6 @@ class Model:
 
     def _picture(self, image: np.ndarray) -> np.ndarray:
         return image if self.bands is None else self.bands.picture(image)
-
-    def pack(self, prepared: Prepared) -> dict[str, Any]:
-        """Return the ``inputs`` (C, H, W) and ``data_samples`` of a prepared image."""
-        return self.pipeline.transforms[-1](prepared.results)
 
     def _predict(
         self, data: dict[str, Any], images: list[np.ndarray]

@@ -4,6 +4,11 @@ In a channels-last map, each pixel is a row of memory. On a CPU, the average of 
 sum of such rows, which ``F.embedding_bag`` computes with all threads; torchvision uses one.
 """
 
+import math
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import islice
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -16,7 +21,8 @@ MAX = 0  # pool_mode; 1 is the average
 # code has computed the average.
 IN_ROWS = 1
 MAX_WEIGHTS = 2**22  # of the pixels that are summed at once
-MAX_REGIONS = 64  # computed at once, each padded to the size of the largest
+MAX_REGIONS = 64  # whose bins have as many pixels as those of the largest of them
+MAX_PARTS = 8  # such groups of regions that share one gradient of the whole map
 
 
 def roi_align_forward(
@@ -42,7 +48,11 @@ def roi_align_forward(
     options = spatial_scale, sampling_ratio, aligned
     in_rows = input.is_contiguous(memory_format=torch.channels_last) and not input.is_contiguous()
     if pool_mode != MAX and input.device.type == 'cpu' and in_rows:
-        _average_rows(output, input, rois, *options)
+        pixels = input.permute(0, 2, 3, 1).flatten(0, 2)
+        for index, places, weights in _bins(input.shape, rois, size, *options):
+            weights = weights.to(pixels.dtype)
+            average = F.embedding_bag(places, pixels, mode='sum', per_sample_weights=weights)
+            output[index] = average.unflatten(0, (-1, *size)).permute(0, 3, 1, 2).to(output.dtype)
         argmax_y.resize_(IN_ROWS)
         return
     input, rois = at_least_float32(input, rois)
@@ -65,22 +75,24 @@ def roi_align_forward(
         argmax_x[region.index] = x.gather(4, point[..., None] % columns)[..., 0].to(argmax_x.dtype)
 
 
-def _average_rows(
-    output: Tensor,
-    maps: Tensor,
+def _bins(
+    shape: Sequence[int],
     rois: Tensor,
+    bins: tuple[int, int],
     spatial_scale: float,
     sampling_ratio: int,
     aligned: bool,
-) -> Tensor:
-    """Write the averages of regions (n, 5) of channels-last maps into ``output`` (n, C, h, w).
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Yield the pixels of maps of a shape (B, C, H, W) that regions (n, 5) average.
 
     Bilinear samples on a grid are sums over rows of sums over columns: a bin has a weight for each
     row and for each column of pixels that it touches.
+
+    Yields:
+        The indices of some of the regions; the pixels of each of their bins, as rows of the maps
+        (B * H * W, C); and the weights of these pixels, (bins, pixels) both.
     """
-    H, W = maps.shape[2:]
-    bins = output.shape[2:]
-    pixels = maps.permute(0, 2, 3, 1).flatten(0, 2)  # (B * H * W, C)
+    H, W = shape[2:]
     (rois,) = at_least_float32(rois)
     image = rois[:, 0].long()
     corners = rois[:, 1:] * spatial_scale - (0.5 if aligned else 0.0)
@@ -93,23 +105,16 @@ def _average_rows(
     order = order[points[order, 0].argsort(stable=True)]  # regions of one size together
     while len(order):
         largest = int((points[order[:MAX_REGIONS]].clamp(min=1).amax(0) + 2).prod())
-        number = max(1, min(MAX_REGIONS, MAX_WEIGHTS // (largest * bins.numel())))
+        number = max(1, min(MAX_REGIONS, MAX_WEIGHTS // (largest * math.prod(bins))))
         index, order = order[:number], order[number:]
         (y, wy), (x, wx) = (
-            _axis(starts[index, i], steps[index, i], points[index, i], bins[i], maps.shape[2 + i])
+            _axis(starts[index, i], steps[index, i], points[index, i], bins[i], shape[2 + i])
             for i in range(2)
         )
         y = (image[index, None, None] * H + y) * W
         places = y[:, :, None, :, None] + x[:, None, :, None, :]  # (n, h, w, rows, columns)
         weights = wy[:, :, None, :, None] * wx[:, None, :, None, :]
-        average = F.embedding_bag(
-            places.flatten(3).flatten(0, 2),
-            pixels,
-            mode='sum',
-            per_sample_weights=weights.flatten(3).flatten(0, 2).to(pixels.dtype),
-        )
-        output[index] = average.unflatten(0, (-1, *bins)).permute(0, 3, 1, 2).to(output.dtype)
-    return output
+        yield index, *(t.flatten(3).flatten(0, 2) for t in (places, weights))
 
 
 def _axis(
@@ -162,14 +167,24 @@ def roi_align_backward(
         grad_input.copy_(*gradients(sample, [grad_input], grads[..., None]))
         return
     if len(argmax_y) == IN_ROWS:
-        maps = grad_input.contiguous(memory_format=torch.channels_last)
-        grads, rois = at_least_float32(grad_output, rois)
-
-        def average(maps: Tensor) -> Tensor:
-            options = spatial_scale, sampling_ratio, aligned
-            return _average_rows(torch.zeros_like(grads), maps, rois, *options)
-
-        grad_input.copy_(*gradients(average, [maps], grads))
+        size, options = (aligned_height, aligned_width), (spatial_scale, sampling_ratio, aligned)
+        rows = grad_input.permute(0, 2, 3, 1)  # (B, H, W, C)
+        pixels, grads = at_least_float32(rows.flatten(0, 2), grad_output.permute(0, 2, 3, 1))
+        total = torch.zeros_like(pixels)
+        parts = _bins(grad_input.shape, rois, size, *options)
+        while some := list(islice(parts, MAX_PARTS)):
+            index, places, weights = zip(*some, strict=True)
+            numbers = torch.cat([p.new_full(p.shape[:1], p.shape[1]) for p in places])
+            places, weights = (torch.cat([t.flatten() for t in ts]) for ts in (places, weights))
+            average = partial(
+                F.embedding_bag,
+                places,
+                offsets=numbers.cumsum(0) - numbers,
+                mode='sum',
+                per_sample_weights=weights.to(pixels.dtype),
+            )
+            total += gradients(average, [pixels], grads[torch.cat(index)].flatten(0, 2))[0]
+        rows.copy_(total.view(rows.shape))
         return
     sizes = aligned_height, aligned_width, *grad_input.shape
     options = spatial_scale, *sizes, sampling_ratio, aligned

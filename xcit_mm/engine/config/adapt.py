@@ -265,7 +265,7 @@ def _use_fused_layers(cfg: Config, dtype: str | None, compiled: bool) -> list[st
     loop = cfg.get('test_cfg') or {}
     if loop.keys() - {'type'} or loop.get('type', 'TestLoop') != 'TestLoop':
         if dtype is None and not compiled:
-            return []
+            return [f'Layers are not fused, because test_cfg is {dict(loop)}.']
         raise UserError(
             f"--dtype and --compile need mmengine's test loop, but test_cfg={dict(loop)}: set it "
             "to dict(type='TestLoop')"

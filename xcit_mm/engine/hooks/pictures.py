@@ -64,13 +64,13 @@ class PictureHook(Hook):
         self._left = max(0, self._left - len(outputs))
 
     def before_test_epoch(self, runner: Runner) -> None:
-        self._draw = self._pending.enter_context(Behind(_draw))
+        self._pictures = self._pending.enter_context(Behind(_draw))
 
     def after_test_iter(self, runner: Runner, outputs: Sequence[BaseDataElement], **_: Any) -> None:
         if self.test_dir is not None:
             size = sum(math.prod(sample.ori_shape) for sample in outputs)
-            self._draw(runner.test_loop, outputs, Path(self.test_dir), size=size)
-            self._draw.wait(calls=1, size=MAX_PIXELS)
+            self._pictures(runner.test_loop, outputs, Path(self.test_dir), size=size)
+            self._pictures.wait(calls=1, size=MAX_PIXELS)
 
     def after_test_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
         self._pending.close()
