@@ -1,8 +1,13 @@
 """Trainings in bfloat16 on a CPU."""
 
+import pytest
 import torch
+from helpers import ROOT
 from mmengine.registry import OPTIM_WRAPPERS
 from torch import nn
+
+from xcit_mm.engine.config.load import load_config
+from xcit_mm.engine.model import build_model
 
 
 class Toy(nn.Module):
@@ -29,3 +34,20 @@ def test_layers_multiply_bfloat16_and_heads_return_float32():
     assert not torch.equal(model.backbone.weight, before)
     assert {p.dtype for p in model.parameters()} == {torch.float32}
     assert {p.dtype for p in model(x)} == {torch.float32}  # outside of a step
+
+
+@pytest.mark.parametrize('name', ['cascade_mask_rcnn', 'dino'])
+def test_the_losses_of_detectors_are_float32(name):
+    cfg = load_config(ROOT / f'configs/{name}_xcit_n12_16_shapes.py')
+    model = build_model(cfg, 'cpu').train()
+    model.init_weights()
+    from mmdet.testing import demo_mm_inputs
+
+    batch = demo_mm_inputs(1, (3, 96, 96), [3], num_classes=3, with_mask=True)
+    optimizer = torch.optim.AdamW(model.parameters())
+    wrapper = OPTIM_WRAPPERS.build(dict(type='CPUAmpOptimWrapper', optimizer=optimizer))
+    with wrapper.optim_context(model):
+        losses = model(**model.data_preprocessor(batch, training=True), mode='loss')
+    losses = {key: value for key, value in losses.items() if 'loss' in key}
+    values = torch.utils._pytree.tree_leaves(losses)
+    assert len(values) > 8 and {value.dtype for value in values} == {torch.float32}
