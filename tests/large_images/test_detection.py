@@ -114,6 +114,28 @@ def test_large_objects_reach_beyond_their_tile(without_limits, image, monkeypatc
     assert max(sizes) == 160  # the height of the image, 130 pixels, at stride 32
 
 
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
+def test_objects_in_16_bits(without_limits, image, monkeypatch, dtype):
+    rois = []
+    window_around = detection._window_around
+
+    def recorded(layer, inputs):
+        assert inputs[0].level.dtype == dtype
+        rois.append(inputs[1])
+        return window_around(layer, inputs)
+
+    expected = without_limits.predict_large(image, score_thr=0.3)
+    monkeypatch.setattr(detection, '_window_around', recorded)
+    narrow = dataclasses.replace(without_limits, dtype=dtype)
+    objects = narrow.predict_large(image, score_thr=0.3)
+    assert abs(len(objects) - len(expected)) <= 0.1 * len(expected)
+    assert objects.scores[0] == pytest.approx(expected.scores[0], abs=0.05)
+    places = torch.cat(rois)[:, 1:]
+    assert places.dtype == torch.float32
+    assert not torch.equal(places, places.to(dtype).float())  # would be rounded
+    assert {p.dtype for p in narrow.module.parameters()} == {torch.float32}
+
+
 def test_slices_cover_an_image(without_limits, image):
     covered = np.zeros((130, 160), int)
     for window, middle in slices_of((130, 160), 96, 32):

@@ -1,5 +1,7 @@
 """Labels and scores of large images against those of mmseg's mode 'whole'."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -58,6 +60,14 @@ def test_a_prediction_equals_that_of_the_whole_image(full_size, image):
     assert np.array_equal(large.picture, image)
     assert np.array_equal(large.draw(), whole_image.draw())
     assert large.scores is None
+
+
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
+def test_labels_in_16_bits(full_size, image, dtype):
+    narrow = dataclasses.replace(full_size, dtype=dtype)
+    labels = narrow.predict_large(image).labels
+    different = (labels != full_size.predict_large(image).labels).mean()
+    assert 0 < different < 0.1  # random weights give all classes similar scores
 
 
 def test_slices_keep_the_middle_of_what_they_share(full_size, image):

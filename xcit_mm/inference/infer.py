@@ -63,10 +63,8 @@ def infer(
     sources, problems = find_inputs(inputs, partial(is_output, folder=out))
     if not sources:
         raise UserError('; '.join(problems))
-    if stream and (compiled or dtype not in (None, 'float32')):
-        option = '--compile' if compiled else f'--dtype {dtype}'
-        raise ArgumentError(f'{option}: large images are predicted in float32, uncompiled')
-    dtype = 'float32' if stream else dtype
+    if stream and compiled:
+        raise ArgumentError('--compile: no model that streams images is compiled; leave it out')
     model = load_model(
         config, checkpoint, device, options, trust_checkpoint, full_size, dtype, compiled
     )
@@ -93,8 +91,7 @@ def infer(
         are_many = stream and stack.enter_context(connected())
         if are_many and torch.distributed.get_rank():  # the first process writes for all
             return len([*_predict_large(model, streamed, large, out, silent, are_many)]), []
-        also = ', and in float32 for streamed images' if streamed and dtype != 'float32' else ''
-        print(f'The model computes in {dtype}{also}.', file=sys.stderr, flush=True)
+        print(f'The model computes in {dtype}.', file=sys.stderr, flush=True)
         output = stack.enter_context(Output(out, model, info))
         if sources or not streamed:
             with ImageProgress() as progress:

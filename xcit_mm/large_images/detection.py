@@ -116,7 +116,7 @@ def detect(
     meta = dict(img_shape=size, ori_shape=size, scale_factor=(1.0, 1.0))
     without_nms = ConfigDict(cfg, nms=dict(type='nms', iou_threshold=1.0))
     maps = tuple(map(_RoISource, maps))
-    with _reading_windows(model.roi_head):
+    with _reading_windows(model.roi_head, passes.dtype):
         cascade = model.roi_head.bbox_head
         stages = len(cascade) if isinstance(cascade, nn.ModuleList) else 1
         _borrow_around(passes, pyramid, [i.bboxes for i in found], reach, stages)
@@ -310,17 +310,22 @@ class _RoISource:
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None) -> Tensor:
-        tensor, source = args  # tensor.type_as(map)
-        return tensor.to(source.level.device, source.level.dtype)
+        boxes, source = args  # boxes.type_as(map), but 16 bits are too few for coordinates
+        return boxes.to(source.level.device, torch.promote_types(boxes.dtype, source.level.dtype))
 
 
 @contextmanager
-def _reading_windows(roi_head: nn.Module) -> Iterator[None]:
-    """Make the RoI layers of a head read only the windows of the maps around their boxes."""
+def _reading_windows(roi_head: nn.Module, dtype: torch.dtype) -> Iterator[None]:
+    """Make the RoI layers of a head read only the windows of the maps around their boxes.
+
+    They compute in the dtype of the boxes, and return the ``dtype`` of the maps.
+    """
     with ExitStack() as stack:
         for module in roi_head.modules():
             for layer in getattr(module, 'roi_layers', ()):
                 stack.enter_context(layer.register_forward_pre_hook(_window_around))
+                narrow = layer.register_forward_hook(lambda *args: args[2].to(dtype))
+                stack.enter_context(narrow)
         yield
 
 
@@ -336,4 +341,4 @@ def _window_around(layer: nn.Module, inputs: tuple[_RoISource, Tensor]) -> tuple
         for a, b, n in zip(start, stop, (width, height), strict=True)
     )
     corner = rois.new_tensor([0, *[columns.start, rows.start] * 2]) / layer.spatial_scale
-    return source.level.read(Window(rows, columns)), rois - corner
+    return source.level.read(Window(rows, columns)).to(rois.dtype), rois - corner

@@ -12,6 +12,7 @@ from mmengine.dist import get_world_size
 
 from ..device import release_memory
 from ..errors import ArgumentError, UserError
+from ..fusion import in_dtype
 from .bands import Bands
 from .detection import Objects, detect, require_detector
 from .images import open_image, overview
@@ -90,7 +91,8 @@ def _streamed(
 ) -> tuple[Objects | tuple | None, Workspace]:
     """Predict an image that the backbone sees as a whole; None on all but the first process."""
     size, dtype = pixels.size, _label_dtype(model)
-    passes = Passes(model.module.backbone, pixels, statistics_window=options.statistics_window)
+    module = in_dtype(model.module, model.dtype)
+    passes = Passes(module.backbone, pixels, statistics_window=options.statistics_window)
     bands, needed = passes.bands, passes.bytes_needed
     if model.task == 'segmentation':
         of_pixels = math.prod(size) * (dtype.itemsize + options.with_scores)
@@ -115,9 +117,9 @@ def _streamed(
     try:
         passes.run(progress)
         if model.task == 'detection':
-            result = detect(model.module, passes, size, options.score_thr, progress)
+            result = detect(module, passes, size, options.score_thr, progress)
         else:
-            stores = label(model.module, passes, size, dtype, options.with_scores, progress)
+            stores = label(module, passes, size, dtype, options.with_scores, progress)
             arrays = _collected(bands, stores, size, workspace)
             result = arrays and (*arrays, None)[:2]
     except BaseException:
