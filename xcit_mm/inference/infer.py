@@ -65,6 +65,8 @@ def infer(
         raise UserError('; '.join(problems))
     if stream and compiled:
         raise ArgumentError('--compile: no model that streams images is compiled; leave it out')
+    if stream and dtype is None:
+        dtype = 'float32'  # in which the tokens lose no accuracy
     model = load_model(
         config, checkpoint, device, options, trust_checkpoint, full_size, dtype, compiled
     )
