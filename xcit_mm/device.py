@@ -31,8 +31,8 @@ def choose_device(name: str | None) -> torch.device:
     return device
 
 
-def choose_dtype(name: str | None, device: torch.device) -> torch.dtype:
-    """Return the dtype 'float32', 'bfloat16' or 'float16'; for 'auto' the fastest on a device.
+def choose_dtype(name: str | torch.dtype | None, device: torch.device) -> torch.dtype:
+    """Return one of ``DTYPES``, by its name or itself; for 'auto' the fastest on a device.
 
     'auto' is a dtype of 16 bits if the device multiplies matrices in it, and float32 otherwise.
     None is 'auto' on a GPU and 'float32' on a CPU.
@@ -40,6 +40,8 @@ def choose_dtype(name: str | None, device: torch.device) -> torch.dtype:
     Raises:
         ArgumentError: If the name is not one of these.
     """
+    if isinstance(name, torch.dtype):
+        name = dtype_name(name)
     if name is None:
         name = 'float32' if device.type == 'cpu' else 'auto'
     if name == 'auto':

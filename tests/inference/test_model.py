@@ -164,6 +164,7 @@ def test_auto_is_the_fastest_dtype_of_the_device(monkeypatch):
         monkeypatch.setattr(device, 'multiplies_bfloat16', lambda result=multiplies: result)
         assert device.choose_dtype('auto', cpu) == dtype
         assert device.choose_dtype(None, cpu) == torch.float32
+        assert device.choose_dtype(torch.bfloat16, cpu) == torch.bfloat16
     for is_native, dtype in ((False, torch.float16), (True, torch.bfloat16)):
         monkeypatch.setattr(
             torch.cuda, 'is_bf16_supported', lambda including_emulation, result=is_native: result

@@ -93,7 +93,8 @@ def infer(
         are_many = stream and stack.enter_context(connected())
         if are_many and torch.distributed.get_rank():  # the first process writes for all
             return len([*_predict_large(model, streamed, large, out, silent, are_many)]), []
-        print(f'The model computes in {dtype}.', file=sys.stderr, flush=True)
+        wait = ' torch.compile takes a minute or two at the first image.' if compiled else ''
+        print(f'The model computes in {dtype}.{wait}', file=sys.stderr, flush=True)
         output = stack.enter_context(Output(out, model, info))
         if sources or not streamed:
             with ImageProgress() as progress:

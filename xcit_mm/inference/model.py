@@ -223,7 +223,7 @@ def load_model(
     options: Mapping[str, Any] | None = None,
     trust_checkpoint: bool = False,
     full_size: bool = False,
-    dtype: str | None = None,
+    dtype: str | torch.dtype | None = None,
     compiled: bool = False,
 ) -> Model:
     """Build the model of a config with the weights of a checkpoint, to predict with.
@@ -235,9 +235,9 @@ def load_model(
         options: Dotted names and values that replace those of the config.
         trust_checkpoint: Whether to read a file that holds more than weights, and run code in it.
         full_size: Whether the model sees images without the config's ``Resize``.
-        dtype: 'float32', 'bfloat16', 'float16', or 'auto' for the fastest of them that the device
-            has instructions for. Boxes and scores are computed in float32 in any case. None:
-            'auto' on a GPU, 'float32' on a CPU.
+        dtype: 'float32', 'bfloat16' or 'float16', also as a ``torch.dtype``, or 'auto' for the
+            fastest of them that the device has instructions for. Boxes and scores are computed in
+            float32 in any case. None: 'auto' on a GPU, 'float32' on a CPU.
         compiled: Whether to compile the backbone and the neck with ``torch.compile`` at the first
             prediction, which takes a minute. On a CPU, this needs a C++ compiler.
 

@@ -210,7 +210,7 @@ def _limit_iterations(cfg: Config, options: Mapping[str, Any]) -> list[str]:
     if type(max_iters) is not int or not is_limited:  # check refuses other types
         return []
     trial, notes = {}, []
-    if cfg.default_hooks.logger is not None:
+    if cfg.default_hooks.logger is not None and 'default_hooks.logger.interval' not in options:
         interval = min(cfg.default_hooks.logger.get('interval', 10), max_iters // 20 + 1)
         trial['default_hooks.logger.interval'] = trial['log_processor.window_size'] = interval
         notes.append(f'default_hooks.logger.interval={interval}: the run is short.')
@@ -238,8 +238,8 @@ def _without_amp(cfg: Config) -> list[str]:
     if device == 'cpu' and multiplies_bfloat16():
         wrapper.type = 'CPUAmpOptimWrapper'
         return [
-            'No GPU: training in bfloat16 on the CPU; optim_wrapper.type=OptimWrapper trains in '
-            'float32.'
+            'No GPU: training in bfloat16 on the CPU; --cfg-options '
+            'optim_wrapper.type=OptimWrapper trains in float32.'
         ]
     wrapper.type = 'OptimWrapper'
     return [f'No GPU: training in float32 on the {device} instead of in mixed precision.']
