@@ -90,7 +90,7 @@ class Mask2FormerSegmentorGraph(SegmentorGraph):
         masks = F.interpolate(masks[-1], image.shape[2:], mode='bilinear', align_corners=False)
         classes = classes[-1].softmax(-1)[..., :-1]
         logits = torch.einsum('bqc,bqhw->bchw', classes, masks.sigmoid())
-        return logits, logits.argmax(dim=1)
+        return logits, self.labels(logits)
 
 
 def _boxes(masks: Tensor) -> Tensor:
