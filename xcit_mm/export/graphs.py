@@ -139,6 +139,7 @@ class ThresholdGraph(DetectorGraph):
         """Return the scores of all boxes before NMS (n,)."""
         raise NotImplementedError
 
+    @torch.no_grad()
     def lower_threshold(self, image: Tensor, number: int) -> None:
         """Lower the threshold of scores until a number of boxes is above it, before NMS."""
         scores = self.scores(image)
