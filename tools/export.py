@@ -59,7 +59,8 @@ def main() -> None:
 
     with cli.imports():
         from xcit_mm.export import export
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # which removes unfinished files
+    # An exit removes unfinished files on its way.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(cli.SIGNALLED + number))
     if args.checkpoint is None:
         print('No checkpoint: the weights of the file are random.')
     wait = 'several minutes' if args.precision == 'int8' else 'a minute or two'

@@ -13,6 +13,9 @@ class Graph(nn.Module):
 
     outputs: tuple[str, ...]  # names
     batched = True  # takes several images at once
+    # Parts of the model that may compute in float16. Heads with transformers compute coordinates,
+    # which it would round to whole pixels.
+    NARROW: tuple[str, ...] = ('backbone', 'neck')
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -54,6 +57,7 @@ class SegmentorGraph(Graph):
     """The class of every pixel: (B, 3, H, W) to logits (B, K, H, W) and labels (B, H, W)."""
 
     outputs = ('logits', 'labels')
+    NARROW = ('backbone', 'neck', 'decode_head')
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model)

@@ -84,6 +84,8 @@ class Mask2FormerGraph(DetectorGraph):
 class Mask2FormerSegmentorGraph(SegmentorGraph):
     """The class of every pixel, as a segmentor of mmseg; see :class:`SegmentorGraph`."""
 
+    NARROW = ('backbone', 'neck')
+
     def forward(self, image: Tensor) -> tuple[Tensor, Tensor]:
         maps = self.model.extract_feat(self.normalize(image))
         classes, masks = self.model.decode_head(maps, None)

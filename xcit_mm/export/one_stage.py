@@ -10,6 +10,7 @@ from .graphs import ThresholdGraph
 class OneStageGraph(ThresholdGraph):
     """The objects of an image that a head finds in all places of the maps."""
 
+    NARROW = ('backbone', 'neck', 'bbox_head')
     HEADS = {'bbox_head': ('RetinaHead', 'RetinaSepBNHead', 'RTMDetHead', 'RTMDetSepBNHead')}
 
     def __init__(self, model: nn.Module) -> None:

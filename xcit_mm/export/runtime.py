@@ -74,10 +74,9 @@ def _load_onnx(path: Path) -> Runtime:
     options = SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     session = InferenceSession(path, options, providers=['CPUExecutionProvider'])
-    metadata = session.get_modelmeta().custom_metadata_map
-    names = json.loads(metadata['outputs'])
     return Runtime(
-        lambda image: map(torch.from_numpy, session.run(names, {'image': image.numpy()})), metadata
+        lambda image: map(torch.from_numpy, session.run(None, {'image': image.numpy()})),
+        session.get_modelmeta().custom_metadata_map,
     )
 
 

@@ -20,6 +20,7 @@ class TwoStageGraph(ThresholdGraph):
     refine the boxes one after the other, and average their logits and masks.
     """
 
+    NARROW = ('backbone', 'neck', 'rpn_head', 'roi_head.bbox_head', 'roi_head.mask_head')
     HEADS = {'rpn_head': ('RPNHead',), 'roi_head': ('StandardRoIHead', 'CascadeRoIHead')}
 
     def __init__(self, model: nn.Module) -> None:
