@@ -222,11 +222,13 @@ def test_the_export_compares_three_sizes_and_refuses_another_model(segmentor, de
 @pytest.mark.slow
 @pytest.mark.parametrize('format, precision', [('onnx', 'float16'), ('openvino', 'int8')])
 def test_narrow_files_of_a_detector_forget_the_image_before(
-    detector, shapes_root, tmp_path, format, precision
+    detector, shapes_root, tmp_path, monkeypatch, format, precision
 ):
     pytest.importorskip('nncf' if format == 'openvino' else 'onnx')
+    # The objects of random weights overlap, so that rounding decides which of them NMS keeps.
+    monkeypatch.setitem(TOLERANCES, precision, TOLERANCES[precision]._replace(lost=0.3))
     folder = detector[0].path.parent
-    photos = sorted((shapes_root / 'coco/val2017').iterdir())
+    photos = sorted(map(str, (shapes_root / 'coco/val2017').iterdir()))
     exported = export(
         folder / 'detector.py',
         folder / 'random.pth',
