@@ -43,7 +43,7 @@ def _exit_at_once(number: int, frame: FrameType | None) -> None:
     os._exit(SIGNALLED + number)
 
 
-def run_tool(main: Callable[[], object]) -> None:
+def run_tool(main: Callable[[], object], retry: str = 'call it again') -> None:
     """Call the main function of a tool, and turn errors into a sentence on stderr and an exit code.
 
     A UserError and a full disk exit with 2, an interruption with 128 and the number of its signal
@@ -53,6 +53,7 @@ def run_tool(main: Callable[[], object]) -> None:
 
     Args:
         main: Parses the arguments and does the work.
+        retry: How to continue once a full disk has room again.
     """
     logging.raiseExceptions = False  # a log on a full disk would bury the reason in tracebacks
     sys.stdout, sys.stderr = map(_tolerant, (sys.stdout, sys.stderr))
@@ -66,13 +67,13 @@ def run_tool(main: Callable[[], object]) -> None:
         _complain('interrupted; what was written stays')
         raise SystemExit(SIGNALLED + signal.SIGINT) from None
     except Exception as error:
-        code = _exit_code(error)
+        code = _exit_code(error, retry)
         if code is None:
             raise
         raise SystemExit(code) from None
 
 
-def _exit_code(error: Exception) -> int | None:
+def _exit_code(error: Exception, retry: str) -> int | None:
     """Print an error that the user can do something about; None for others."""
     from xcit_mm.errors import Interrupted, UserError, reason
     from xcit_mm.files import DISK_FULL
@@ -83,8 +84,7 @@ def _exit_code(error: Exception) -> int | None:
         if error.errno == errno.EFBIG:
             what, remedy = 'a file is larger than allowed', 'raise the limit (ulimit -f)'
         message = (
-            f'{what} ({reason(error)}); files written before are intact: '
-            f'{remedy}, and resume training with --resume'
+            f'{what} ({reason(error)}); files written before are intact: {remedy}, and {retry}'
         )
     elif not isinstance(error, (Interrupted, UserError)):
         return None

@@ -2,6 +2,7 @@
 """Export a detector, a segmentor or a backbone to a file for ONNX Runtime, OpenVINO or PyTorch."""
 
 import argparse
+import signal
 import sys
 from pathlib import Path
 
@@ -42,14 +43,15 @@ def main() -> None:
         nargs='+',
         default=(),
         metavar='IMAGES',
-        help='images or folders that calibrate int8; 100 images are enough',
+        help='images or folders that calibrate int8; at most 100 images, evenly spread, are used',
     )
     parser.add_argument(
         '--verify',
         nargs='+',
         default=(),
         metavar='IMAGES',
-        help='images or folders for which the results must match as well',
+        help='images or folders for which the results must match as well; at most 100 images, '
+        'evenly spread, are used',
     )
     cli.add_options_argument(parser)
     cli.add_trust_argument(parser)
@@ -57,9 +59,12 @@ def main() -> None:
 
     with cli.imports():
         from xcit_mm.export import export
+    # An exit removes unfinished files on its way.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(cli.SIGNALLED + number))
     if args.checkpoint is None:
         print('No checkpoint: the weights of the file are random.')
-    print('Exporting, which takes a minute or two ...', flush=True)
+    wait = 'several minutes' if args.precision == 'int8' else 'a minute or two'
+    print(f'Exporting, which takes {wait} ...', flush=True)
     exported = export(
         args.config,
         args.checkpoint,

@@ -37,4 +37,4 @@ def main() -> None:
 
 
 if __name__ == '__main__':
-    cli.run_tool(main)
+    cli.run_tool(main, retry='resume training with --resume')

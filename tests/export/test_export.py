@@ -219,6 +219,44 @@ def test_the_export_compares_three_sizes_and_refuses_another_model(segmentor, de
             stem /= 1.5
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize('format, precision', [('onnx', 'float16'), ('openvino', 'int8')])
+def test_narrow_files_of_a_detector_forget_the_image_before(
+    detector, shapes_root, tmp_path, monkeypatch, format, precision
+):
+    pytest.importorskip('nncf' if format == 'openvino' else 'onnx')
+    # The objects of random weights overlap, so that rounding decides which of them NMS keeps.
+    monkeypatch.setitem(TOLERANCES, precision, TOLERANCES[precision]._replace(lost=0.3))
+    folder = detector[0].path.parent
+    photos = sorted(map(str, (shapes_root / 'coco/val2017').iterdir()))
+    exported = export(
+        folder / 'detector.py',
+        folder / 'random.pth',
+        tmp_path / ('x.onnx' if format == 'onnx' else 'x.xml'),
+        format,
+        precision,
+        calibrate=photos[:2] if precision == 'int8' else (),
+        verify=photos[:2],
+    )
+    assert sum(difference.objects for difference in exported.differences.values()) >= 5
+    run = load_runtime(exported.path)
+    image, other = (torch.from_numpy(pixels(1, *size)).float() for size in SIZES[::2])
+    first = run(image)
+    assert len(first['boxes'])
+    run(other)
+    run(torch.full_like(other, 114.0))
+    again = run(image)
+    assert all(torch.equal(again[name], first[name]) for name in first)
+
+
+@pytest.mark.parametrize('suffix', ['.onnx', '.xml', '.pt2'])
+def test_a_file_that_cannot_be_read_is_named(tmp_path, suffix):
+    path = tmp_path / f'x{suffix}'
+    path.write_text('junk')
+    with pytest.raises(UserError, match=r'cannot be read \(.*\): export it again'):
+        load_runtime(path)
+
+
 @pytest.mark.parametrize('start', [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_the_tool_exports_a_backbone_without_a_checkpoint(monkeypatch, capfd, tmp_path, start):
     file = tmp_path / 'made' / 'backbone.onnx'
@@ -246,6 +284,11 @@ def test_the_tool_exports_a_backbone_without_a_checkpoint(monkeypatch, capfd, tm
             ['configs/mask_rcnn_xcit_n12_16_shapes.py',
              '--cfg-options', 'model.test_cfg.rcnn.nms.type=soft_nms'],
             'soft_nms cannot be exported: set its type in test_cfg to nms, or use --part backbone',
+        ),
+        (
+            [SEGMENTOR, '--cfg-options', 'model.test_cfg.mode=slide'],
+            "test_cfg.mode='slide' cannot be exported, because a file sees the whole image: "
+            '--cfg-options model.test_cfg.mode=whole',
         ),
         (['configs/nothing.py'], 'the config configs/nothing.py does not exist'),
         ([SEGMENTOR, '--out', 'docs'], 'docs: a file of the format onnx has the suffix .onnx'),

@@ -1,5 +1,8 @@
 """Boxes in a graph, in which blank boxes of size and score 0 stand for missing objects."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 import torchvision  # noqa: F401  registers torch.ops.torchvision
 from torch import Tensor
@@ -34,18 +37,20 @@ def best(scores: Tensor, number: int, *values: Tensor) -> tuple[Tensor, ...]:
 
 
 def nms(
-    boxes: Tensor, scores: Tensor, groups: Tensor, iou_threshold: float, number: int
+    boxes: Tensor, scores: Tensor, groups: Tensor, test_cfg: Mapping[str, Any]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the boxes that NMS keeps, filled up with blank boxes to ``number``.
+    """Return the boxes that NMS keeps, filled up with blank boxes to ``max_per_img``.
 
     Shape:
-        Boxes (n, 4), scores (n,) and the groups (n,) within which a box removes others.
+        Boxes (n, 4), scores (n,) and the groups (n,) within which a box removes others, unless
+        ``class_agnostic`` is set.
     """
+    cfg, number = test_cfg['nms'], test_cfg['max_per_img']
     boxes, scores, groups = (
         torch.cat([t, t.new_zeros(1, *t.shape[1:])]) for t in (boxes, scores, groups)
     )
-    offsets = groups.to(boxes) * (boxes.max() + 1)
-    kept = torch.ops.torchvision.nms(boxes + offsets[:, None], scores, iou_threshold)
+    offsets = 0.0 if cfg.get('class_agnostic') else groups[:, None].to(boxes) * (boxes.max() + 1)
+    kept = torch.ops.torchvision.nms(boxes + offsets, scores, cfg['iou_threshold'])
     blanks = torch.full((number,), -1, device=kept.device) + scores.shape[0]
     kept = torch.cat([kept, blanks])[:number]
     return boxes[kept], scores[kept], groups[kept]

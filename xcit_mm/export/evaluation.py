@@ -1,9 +1,11 @@
 """Compare exported files with PyTorch on the test set of a config."""
 
 import copy
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -19,6 +21,7 @@ from ..engine.runner import build_runner
 from ..environment import quiet
 from ..errors import UserError
 from ..weights.pretrained import read_all_safely
+from .export import build_graph
 from .images import pixels
 from .runtime import Runtime, load_runtime
 
@@ -61,11 +64,15 @@ def evaluate(
     cfg = load_config(config, options)
     notes = adapt_for_test(cfg, checkpoint, trust_checkpoint=trust_checkpoint)
     check(cfg, 'test')
-    with config_errors(cfg), read_all_safely(cfg.trust_checkpoint), quiet():
+    trust = read_all_safely(cfg.trust_checkpoint)
+    with config_errors(cfg), trust, quiet(), TemporaryDirectory() as cfg.work_dir:
         runner = build_runner(cfg, notes)
         loader = runner.test_loop.dataloader
         runner.load_or_resume()
         model = runner.model.cpu().eval()
+        outputs, classes = build_graph(model, 'model').outputs, loader.dataset.metainfo['classes']
+        for path, run in zip(files, runtimes, strict=True):
+            _require_same_model(path, run, outputs, json.dumps(classes))
         steps: list[Step] = [model.test_step, *(_step(model, run) for run in runtimes)]
         evaluators = [runner.build_evaluator(cfg.test_evaluator) for _ in steps]
         times: list[list[float]] = [[] for _ in steps]
@@ -87,6 +94,15 @@ def evaluate(
     return [Evaluated(*row) for row in zip(names, sizes, map(median, times), metrics, strict=True)]
 
 
+def _require_same_model(path: Path, run: Runtime, outputs: Sequence[str], classes: str) -> None:
+    known = run.metadata.get('classes', 'no classes')
+    if run.outputs != outputs or known != classes:
+        raise UserError(
+            f'{path} computes {", ".join(run.outputs)} of {known}, but the model '
+            f'of the config {", ".join(outputs)} of {classes}: name a file of this checkpoint'
+        )
+
+
 def _size(path: Path) -> int:
     parts = (path, path.with_suffix('.bin')) if path.suffix == '.xml' else (path,)
     return sum(part.stat().st_size for part in parts)
@@ -101,13 +117,8 @@ def _step(model: nn.Module, run: Runtime) -> Step:
             outputs = run(pixels(inputs, model.data_preprocessor))
             if 'logits' in outputs:
                 model.postprocess_result(outputs['logits'], [sample])
-            elif 'boxes' in outputs or 'panoptic' in outputs:
-                _add_objects(sample, outputs)
             else:
-                raise UserError(
-                    'a file with the maps of a backbone cannot be evaluated: export the whole '
-                    'model, --part model'
-                )
+                _add_objects(sample, outputs)
         return samples
 
     return step

@@ -1,7 +1,7 @@
 """Export a config and a checkpoint to a file that computes what PyTorch does."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -11,21 +11,21 @@ from torch import Tensor, nn
 
 from ..engine.config.load import load_config
 from ..engine.model import build_model
-from ..environment import require
-from ..errors import ArgumentError, DependencyError, UserError
+from ..environment import quiet, require
+from ..errors import ArgumentError, DependencyError, UserError, reason
 from ..files import require_writable_file
 from ..inference import load_model
-from .comparison import CANDIDATES, TOLERANCES, Difference, compare, drawn_images
+from .comparison import TOLERANCES, Difference, compare, drawn_images
 from .detr import DetrGraph
 from .dynamic_sizes import for_any_size
 from .float16 import to_float16
 from .graphs import BackboneGraph, Graph, SegmentorGraph, ThresholdGraph
-from .images import load_images
+from .images import find_images
 from .mask2former import Mask2FormerGraph, Mask2FormerSegmentorGraph
 from .one_stage import OneStageGraph
 from .onnx_file import write_onnx
 from .openvino_file import write_openvino
-from .runtime import load_runtime
+from .runtime import LOADERS
 from .torch_file import write_aotinductor, write_torch
 from .two_stage import TwoStageGraph
 
@@ -38,7 +38,7 @@ PACKAGES = {
     'openvino': ('onnx', 'onnxscript', 'openvino'),
 }
 DETECTORS = (TwoStageGraph, OneStageGraph, DetrGraph, Mask2FormerGraph)
-CALIBRATION_IMAGES = 100
+CANDIDATES = 300  # boxes to compare of a detector that finds no object
 
 
 class Exported(NamedTuple):
@@ -75,7 +75,7 @@ def export(
         precision: 'float32', 'float16' or 'int8'.
         part: 'model', or 'backbone' for its maps alone.
         calibrate: Images and folders that calibrate int8, of which up to 100 images are used.
-        verify: Images and folders to compare on.
+        verify: Images and folders to compare on, of which up to 100 images are used.
         options: See :func:`xcit_mm.engine.config.load.load_config`.
         trust_checkpoint: See :func:`xcit_mm.load_model`.
 
@@ -98,28 +98,41 @@ def export(
     converts = (cfg.model.get('data_preprocessor') or {}).get('bgr_to_rgb')
     metadata['channels'] = 'bands' if graph.channels != 3 else 'RGB' if converts else 'BGR'
     metadata['outputs'] = json.dumps(graph.outputs)
-    images, calibration = drawn_images(graph), None
-    if precision == 'int8':
-        images = load_images(model, calibrate, CALIBRATION_IMAGES)
-        calibration = list(images.values())
+    calibration = find_images(model, calibrate) if calibrate else {}
+    images = calibration or drawn_images(graph)
     if verify:
-        images = {**images, **load_images(model, verify)}
+        images = {**images, **find_images(model, verify)}
+    tolerance = TOLERANCES[precision]
 
-    with TemporaryDirectory(dir=path.parent, prefix=f'.{path.name}.') as folder:
+    with TemporaryDirectory(dir=path.parent, prefix=f'.{path.name}.') as folder, quiet():
 
         def compared(draft: Path) -> dict[str, Difference]:
-            _write(graph, draft, format, precision, metadata, calibration)
-            return compare(graph, load_runtime(draft), images, TOLERANCES[precision])
+            try:
+                _write(graph, draft, format, precision, metadata, list(calibration.values()))
+                run = LOADERS[draft.suffix](draft)
+            except (OSError, UserError):
+                raise
+            except Exception as error:  # each package has its own
+                raise UserError(
+                    f'{type(graph.model).__name__} cannot be exported to {format} in {precision} '
+                    f'({reason(error)}): use another --format or --precision'
+                ) from error
+            return compare(graph, run, images, tolerance)
 
         draft = Path(folder, path.name)
         differences = compared(draft)
         finds_nothing = all(difference.objects == 0 for difference in differences.values())
         if finds_nothing and precision == 'float32' and isinstance(graph, ThresholdGraph):
-            with torch.no_grad():
-                graph.lower_threshold(next(iter(images.values())), CANDIDATES)
+            graph.lower_threshold(next(iter(images.values()))(), CANDIDATES)
             lowered = Path(folder, 'lowered', path.name)
             lowered.parent.mkdir()
             differences = compared(lowered)
+        elif finds_nothing and checkpoint is not None:
+            raise UserError(
+                f'nothing is written: PyTorch finds no object with a score above {tolerance.score} '
+                f'in {len(images)} images, so that there is nothing to compare: name images with '
+                'objects by --verify'
+            )
         files = sorted(f for f in Path(folder).iterdir() if f.is_file())  # .bin before .xml
         size = sum(file.stat().st_size for file in files)
         for file in files:
@@ -203,7 +216,7 @@ def _write(
     format: str,
     precision: str,
     metadata: Mapping[str, str],
-    calibration: Sequence[Tensor] | None,
+    calibration: Sequence[Callable[[], Tensor]],
 ) -> None:
     copied = for_any_size(graph)
     if precision == 'float16' and format != 'openvino':  # which converts the weights itself
@@ -211,7 +224,7 @@ def _write(
     if format == 'onnx':
         write_onnx(copied, path, metadata, calibration)
     elif format == 'openvino':
-        write_openvino(copied, path, metadata, calibration, precision == 'float32')
+        write_openvino(copied, path, metadata, calibration, precision)
     elif format == 'torch':
         write_torch(copied, path, metadata)
     else:

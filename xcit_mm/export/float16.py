@@ -11,28 +11,18 @@ from ..models.layers import XCA
 from ..ops.xca import cross_covariance
 from .graphs import Graph
 
-# Heads of convolutions and linear layers. Heads with transformers compute coordinates, which
-# float16 would round to whole pixels.
-PARTS = ('backbone', 'neck', 'decode_head', 'rpn_head', 'bbox_head', 'roi_head')
-TRANSFORMERS = ('decoder', 'transformer_decoder')  # attributes of such a head, or of its model
-
 
 def to_float16(graph: Graph) -> None:
-    """Let the parts of a graph's model compute in float16, in place.
+    """Let the narrow parts of a graph's model compute in float16, in place.
 
     Each part takes and returns float32, so that pixels, boxes and scores are not rounded.
     """
-    model = graph.model
-    for name in PARTS:
-        part = getattr(model, name, None)
-        has_transformer = any(hasattr(owner, t) for owner in (model, part) for t in TRANSFORMERS)
-        if part is None or (has_transformer and name not in ('backbone', 'neck')):
-            continue
-        heads = ('bbox_head', 'mask_head') if name == 'roi_head' else ('',)
-        for head in heads:
-            module = getattr(part, head, None) if head else part
-            stages = module if isinstance(module, nn.ModuleList) else [module]
-            for stage in filter(None, stages):
+    for path in graph.NARROW:
+        part = graph.model
+        for name in path.split('.'):
+            part = getattr(part, name, None)
+        for stage in part if isinstance(part, nn.ModuleList) else [part]:
+            if stage is not None:
                 _narrow(stage)
 
 

@@ -13,6 +13,9 @@ class Graph(nn.Module):
 
     outputs: tuple[str, ...]  # names
     batched = True  # takes several images at once
+    # Parts of the model that may compute in float16. Heads with transformers compute coordinates,
+    # which it would round to whole pixels.
+    NARROW: tuple[str, ...] = ('backbone', 'neck')
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -54,19 +57,36 @@ class SegmentorGraph(Graph):
     """The class of every pixel: (B, 3, H, W) to logits (B, K, H, W) and labels (B, H, W)."""
 
     outputs = ('logits', 'labels')
+    NARROW = ('backbone', 'neck', 'decode_head')
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model)
+        mode = model.test_cfg.get('mode', 'whole')
+        if mode != 'whole':
+            raise UserError(
+                f'test_cfg.mode={mode!r} cannot be exported, because a file sees the whole image: '
+                '--cfg-options model.test_cfg.mode=whole'
+            )
 
     def forward(self, image: Tensor) -> tuple[Tensor, Tensor]:
         size = dict(img_shape=tuple(image.shape[2:]))
         head = self.model.decode_head
         maps = self.model.extract_feat(self.normalize(image))
         logits = head.predict_by_feat(head(maps), [size])
-        return logits, logits.argmax(dim=1)
+        return logits, self.labels(logits)
+
+    def labels(self, logits: Tensor) -> Tensor:
+        """Return the labels (B, H, W) of logits (B, K, H, W); K is 1 for a foreground alone."""
+        if logits.shape[1] > 1:
+            return logits.argmax(dim=1)
+        return (logits[:, 0].sigmoid() > self.model.decode_head.threshold).long()
 
     def reference(self, image: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute the logits with mmseg's own inference of whole images."""
+        """Compute the logits and labels with mmseg's own inference of whole images."""
         size = dict(img_shape=tuple(image.shape[2:]))
         logits = self.model.encode_decode(self.normalize(image), [size])
-        return logits, logits.argmax(dim=1)
+        samples = self.model.postprocess_result(logits)
+        return logits, torch.cat([sample.pred_sem_seg.data.long() for sample in samples])
 
 
 class DetectorGraph(Graph):
@@ -112,13 +132,18 @@ class ThresholdGraph(DetectorGraph):
         self.register_buffer('score_thr', torch.tensor(float(test_cfg.score_thr)))
 
     def reference(self, image: Tensor) -> tuple[Tensor, ...]:
+        configured = self.test_cfg.score_thr
         self.test_cfg.score_thr = self.score_thr.item()
-        return super().reference(image)
+        try:
+            return super().reference(image)
+        finally:
+            self.test_cfg.score_thr = configured
 
     def scores(self, image: Tensor) -> Tensor:
         """Return the scores of all boxes before NMS (n,)."""
         raise NotImplementedError
 
+    @torch.no_grad()
     def lower_threshold(self, image: Tensor, number: int) -> None:
         """Lower the threshold of scores until a number of boxes is above it, before NMS."""
         scores = self.scores(image)

@@ -1,6 +1,7 @@
 """Read the user's images in the form that an exported file takes."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -8,23 +9,24 @@ from torch import Tensor, nn
 from ..errors import UserError
 from ..inference import Model
 from ..inference.sources import VIDEOS, find_inputs
+from .comparison import Images
+
+MOST_IMAGES = 100
 
 
-def load_images(
-    model: Model, arguments: Sequence[str], number: int | None = None
-) -> dict[str, Tensor]:
-    """Read images, and resize them as the test pipeline of the config does.
+def find_images(model: Model, arguments: Sequence[str]) -> Images:
+    """Find images, which are loaded and resized as the test pipeline of the config does.
 
     Args:
         model: The model that was exported.
         arguments: Paths of images and folders, patterns, and URLs.
-        number: Largest number of images, spread evenly over all of them. None: all of them.
 
     Returns:
-        Pixels (1, channels, H, W) float32 by path.
+        Functions that load pixels (1, channels, H, W) float32, by path: up to 100, spread evenly
+        over all images.
 
     Raises:
-        UserError: If an argument is no image, or an image cannot be read.
+        UserError: If an argument is no image; from the functions, if an image cannot be read.
     """
     inputs, problems = find_inputs(arguments, lambda path: False)
     if problems:
@@ -32,10 +34,14 @@ def load_images(
     sources = [s for s in inputs.values() if not s.lower().endswith(VIDEOS)]
     if not sources:
         raise UserError(f'{arguments[0]} holds no image: name images, or a folder of images')
-    count = len(sources) if number is None else min(number, len(sources))
+    count = min(MOST_IMAGES, len(sources))
     chosen = [sources[i * len(sources) // count] for i in range(count)]
-    preprocessor = model.module.data_preprocessor
-    return {s: pixels(model.pack(model.prepare(s))['inputs'], preprocessor) for s in chosen}
+    return {source: partial(_load, model, source) for source in chosen}
+
+
+def _load(model: Model, source: str) -> Tensor:
+    inputs = model.pack(model.prepare(source))['inputs']
+    return pixels(inputs, model.module.data_preprocessor)
 
 
 def pixels(inputs: Tensor, preprocessor: nn.Module) -> Tensor:

@@ -84,13 +84,15 @@ class Mask2FormerGraph(DetectorGraph):
 class Mask2FormerSegmentorGraph(SegmentorGraph):
     """The class of every pixel, as a segmentor of mmseg; see :class:`SegmentorGraph`."""
 
+    NARROW = ('backbone', 'neck')
+
     def forward(self, image: Tensor) -> tuple[Tensor, Tensor]:
         maps = self.model.extract_feat(self.normalize(image))
         classes, masks = self.model.decode_head(maps, None)
         masks = F.interpolate(masks[-1], image.shape[2:], mode='bilinear', align_corners=False)
         classes = classes[-1].softmax(-1)[..., :-1]
         logits = torch.einsum('bqc,bqhw->bchw', classes, masks.sigmoid())
-        return logits, logits.argmax(dim=1)
+        return logits, self.labels(logits)
 
 
 def _boxes(masks: Tensor) -> Tensor:

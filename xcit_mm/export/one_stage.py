@@ -10,6 +10,7 @@ from .graphs import ThresholdGraph
 class OneStageGraph(ThresholdGraph):
     """The objects of an image that a head finds in all places of the maps."""
 
+    NARROW = ('backbone', 'neck', 'bbox_head')
     HEADS = {'bbox_head': ('RetinaHead', 'RetinaSepBNHead', 'RTMDetHead', 'RTMDetSepBNHead')}
 
     def __init__(self, model: nn.Module) -> None:
@@ -28,9 +29,7 @@ class OneStageGraph(ThresholdGraph):
         scores, labels, deltas, priors = (torch.cat(t) for t in zip(*levels, strict=True))
         boxes = clip(head.bbox_coder.decode(priors, deltas), border_of(image))
         real = (scores > NO_SCORE) & are_larger(boxes, cfg.get('min_bbox_size', -1))
-        boxes, scores, labels = nms(
-            boxes[real], scores[real], labels[real], cfg.nms.iou_threshold, cfg.max_per_img
-        )
+        boxes, scores, labels = nms(boxes[real], scores[real], labels[real], cfg)
         real = scores > NO_SCORE
         return boxes[real], scores[real], labels[real]
 

@@ -1,6 +1,6 @@
 """Write a graph as an ONNX file."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,17 +63,20 @@ def onnx_model(graph: Graph, metadata: Mapping[str, str]) -> Any:
 
 
 def write_onnx(
-    graph: Graph, path: Path, metadata: Mapping[str, str], images: Sequence[Tensor] | None
+    graph: Graph,
+    path: Path,
+    metadata: Mapping[str, str],
+    images: Sequence[Callable[[], Tensor]],
 ) -> None:
-    """Write a graph as an ONNX file, in int8 if there are images to calibrate with."""
+    """Write a graph as an ONNX file, in int8 if there are images to load for the calibration."""
     import onnx
 
     onnx.save(onnx_model(graph, metadata), path)
-    if images is not None:
+    if images:
         _quantize(path, images)
 
 
-def _quantize(path: Path, images: Sequence[Tensor]) -> None:
+def _quantize(path: Path, images: Sequence[Callable[[], Tensor]]) -> None:
     """Replace a file with its int8 form, calibrated on images (1, C, H, W)."""
     import onnx
     from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
@@ -83,8 +86,8 @@ def _quantize(path: Path, images: Sequence[Tensor]) -> None:
             self.images = iter(images)
 
         def get_next(self) -> dict[str, Any] | None:
-            image = next(self.images, None)
-            return None if image is None else {'image': image.numpy()}
+            load = next(self.images, None)
+            return None if load is None else {'image': load().numpy()}
 
     last_layers = [
         node.name

@@ -2,23 +2,46 @@
 
 import json
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from ..environment import quiet, require
-from ..errors import UserError, looked_in
+from ..errors import DependencyError, UserError, looked_in, reason
 from .capture import module_of
 from .openvino_file import SECTION
+from .torch_file import METADATA
 
-# Images (B, channels, H, W), float32 with values from 0 to 255, to the outputs by name.
-Runtime = Callable[[Tensor], dict[str, Tensor]]
+Compute = Callable[[Tensor], Iterable[Tensor]]
+
+
+class Runtime:
+    """An exported file, which is called as a function.
+
+    Attributes:
+        outputs: The names of the outputs.
+        metadata: What the file says about itself.
+    """
+
+    def __init__(self, compute: Compute, metadata: Mapping[str, str]) -> None:
+        self.outputs = tuple(json.loads(metadata['outputs']))
+        self.metadata = metadata
+        self._compute = compute
+
+    def __call__(self, image: Tensor) -> dict[str, Tensor]:
+        """Compute the outputs by name.
+
+        Args:
+            image: (B, channels, H, W), float32 with values from 0 to 255.
+        """
+        with torch.no_grad():
+            return dict(zip(self.outputs, self._compute(image), strict=True))
 
 
 def load_runtime(path: str | Path) -> Runtime:
-    """Load an exported file, and return a function that computes its outputs.
+    """Load an exported file.
 
     It computes on the CPU, with as many threads as PyTorch has (``torch.get_num_threads``).
 
@@ -26,7 +49,8 @@ def load_runtime(path: str | Path) -> Runtime:
         path: A file that :func:`xcit_mm.export.export` has written.
 
     Raises:
-        UserError: If the file does not exist, or has another suffix than .onnx, .xml or .pt2.
+        UserError: If the file does not exist, has another suffix than .onnx, .xml or .pt2, or
+            cannot be read.
         DependencyError: If the package that runs it is missing.
     """
     path = Path(path)
@@ -34,7 +58,13 @@ def load_runtime(path: str | Path) -> Runtime:
         raise UserError(f'{path} does not exist{looked_in(path)}')
     if path.suffix not in LOADERS:
         raise UserError(f'{path}: the suffix of an exported file is one of {", ".join(LOADERS)}')
-    return LOADERS[path.suffix](path)
+    try:
+        with quiet():
+            return LOADERS[path.suffix](path)
+    except DependencyError:
+        raise
+    except Exception as error:  # each runtime has its own
+        raise UserError(f'{path} cannot be read ({reason(error)}): export it again') from error
 
 
 def _load_onnx(path: Path) -> Runtime:
@@ -44,13 +74,10 @@ def _load_onnx(path: Path) -> Runtime:
     options = SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     session = InferenceSession(path, options, providers=['CPUExecutionProvider'])
-    names = [output.name for output in session.get_outputs()]
-
-    def run(image: Tensor) -> dict[str, Tensor]:
-        outputs = session.run(names, {'image': image.numpy()})
-        return dict(zip(names, map(torch.from_numpy, outputs), strict=True))
-
-    return run
+    return Runtime(
+        lambda image: map(torch.from_numpy, session.run(None, {'image': image.numpy()})),
+        session.get_modelmeta().custom_metadata_map,
+    )
 
 
 def _load_openvino(path: Path) -> Runtime:
@@ -59,16 +86,15 @@ def _load_openvino(path: Path) -> Runtime:
 
     core = openvino.Core()
     model = core.read_model(path)
+    metadata = model.get_rt_info([SECTION]).value
     settings = {'INFERENCE_NUM_THREADS': torch.get_num_threads()}
-    if model.get_rt_info([SECTION, 'precision']).astype(str) == 'float32':
+    if metadata['precision'] == 'float32':
         settings['INFERENCE_PRECISION_HINT'] = 'f32'  # the default is bfloat16 on CPUs with AMX
     compiled = core.compile_model(model, 'CPU', settings)
-
-    def run(image: Tensor) -> dict[str, Tensor]:
-        outputs = compiled(image.numpy())
-        return {k.any_name: torch.from_numpy(v.copy()) for k, v in outputs.items()}
-
-    return run
+    return Runtime(
+        lambda image: [torch.from_numpy(v.copy()) for v in compiled(image.numpy()).values()],
+        metadata,
+    )
 
 
 def _load_torch(path: Path) -> Runtime:
@@ -77,18 +103,10 @@ def _load_torch(path: Path) -> Runtime:
         is_compiled = any('/aotinductor/' in name for name in archive.namelist())
     if is_compiled:
         model = torch._inductor.aoti_load_package(path)
-        names = json.loads(model.get_metadata()['outputs'])
-    else:
-        files = {'metadata.json': ''}
-        with quiet():
-            model = module_of(torch.export.load(path, extra_files=files))
-        names = json.loads(json.loads(files['metadata.json'])['outputs'])
-
-    def run(image: Tensor) -> dict[str, Tensor]:
-        with torch.no_grad():
-            return dict(zip(names, model(image), strict=True))
-
-    return run
+        return Runtime(model, model.get_metadata())
+    files = {METADATA: ''}
+    model = module_of(torch.export.load(path, extra_files=files))
+    return Runtime(model, json.loads(files[METADATA]))
 
 
 LOADERS = {'.onnx': _load_onnx, '.xml': _load_openvino, '.pt2': _load_torch}

@@ -20,6 +20,7 @@ class TwoStageGraph(ThresholdGraph):
     refine the boxes one after the other, and average their logits and masks.
     """
 
+    NARROW = ('backbone', 'neck', 'rpn_head', 'roi_head.bbox_head', 'roi_head.mask_head')
     HEADS = {'rpn_head': ('RPNHead',), 'roi_head': ('StandardRoIHead', 'CascadeRoIHead')}
 
     def __init__(self, model: nn.Module) -> None:
@@ -32,10 +33,7 @@ class TwoStageGraph(ThresholdGraph):
     def forward(self, image: Tensor) -> tuple[Tensor, ...]:
         maps, boxes, scores, labels = self._candidates(image)
         above = scores > self.score_thr
-        cfg = self.test_cfg
-        boxes, scores, labels = nms(
-            boxes[above], scores[above], labels[above], cfg.nms.iou_threshold, cfg.max_per_img
-        )
+        boxes, scores, labels = nms(boxes[above], scores[above], labels[above], self.test_cfg)
         real = scores > NO_SCORE
         objects = boxes[real], scores[real], labels[real]
         if not self.with_mask:
@@ -74,7 +72,7 @@ class TwoStageGraph(ThresholdGraph):
         boxes = clip(head.bbox_coder.decode(anchor, delta), border)
         large = are_larger(boxes, max(cfg.get('min_bbox_size', 0), 0))
         boxes, score, level = boxes[large], score[large], level[large]
-        boxes, score, _ = nms(boxes, score, level, cfg.nms.iou_threshold, cfg.max_per_img)
+        boxes, score, _ = nms(boxes, score, level, cfg)
         return boxes, score > NO_SCORE
 
     def _candidates(self, image: Tensor) -> tuple[tuple[Tensor, ...], Tensor, Tensor, Tensor]:
