@@ -46,8 +46,8 @@ def nms(
         ``class_agnostic`` is set.
     """
     cfg, number = test_cfg['nms'], test_cfg['max_per_img']
-    boxes, scores, groups = (
-        torch.cat([t, t.new_zeros(1, *t.shape[1:])]) for t in (boxes, scores, groups)
+    boxes, scores, groups = (  # a program of torch.export needs at least two kept boxes
+        torch.cat([t, t.new_zeros(2, *t.shape[1:])]) for t in (boxes, scores, groups)
     )
     offsets = 0.0 if cfg.get('class_agnostic') else groups[:, None].to(boxes) * (boxes.max() + 1)
     kept = torch.ops.torchvision.nms(boxes + offsets, scores, cfg['iou_threshold'])
