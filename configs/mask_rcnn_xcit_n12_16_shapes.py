@@ -1,6 +1,6 @@
 """Mask R-CNN, XCiT-N12/16 with narrow heads, on the built-in shapes: for a CPU, from scratch.
 
-About seven minutes on two cores:
+Minutes on two cores:
 
     tools/make_shapes.py data/shapes
     tools/train.py configs/mask_rcnn_xcit_n12_16_shapes.py
