@@ -95,5 +95,9 @@ def plant(path, place: str, value) -> None:
 def test_a_checkpoint_of_another_optimizer_is_an_error(tmp_path):
     interrupted(tmp_path, 2)
     other = {'optim_wrapper.paramwise_cfg': dict(custom_keys=dict(norm=dict(lr_mult=0.1)))}
+    configs = {path: path.read_text() for path in tmp_path.glob('*.py')}
     with pytest.raises(UserError, match=r'iter_2\.pth is not of a run like this one'):
         resumed(tmp_path, **other)
+    assert {path: path.read_text() for path in tmp_path.glob('*.py')} == configs != {}
+    resumed(tmp_path)
+    assert any('resume = True' in path.read_text() for path in tmp_path.glob('*.py'))

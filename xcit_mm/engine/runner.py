@@ -52,6 +52,8 @@ class CheckedRunner(Runner):
     that cannot be read is an error that names it. The arguments are those of mmengine's runner.
     """
 
+    _is_resumed = False
+
     def build_logger(self, *args, **kwargs) -> MMLogger:
         logger = super().build_logger(*args, **kwargs)
         keep_readable(logger)
@@ -59,7 +61,12 @@ class CheckedRunner(Runner):
 
     @master_only
     def dump_config(self) -> None:
-        """Write the config to the work dir, whole, also where a link has its name."""
+        """Write the config to the work dir, whole, also where a link has its name.
+
+        A run that resumes writes it when its checkpoint is accepted: it may have another config.
+        """
+        if self._resume and not self._is_resumed:
+            return
         name = Path(self.cfg.filename or f'{self.timestamp}.py').name
         with write_whole(Path(self.work_dir, name), 'w') as file:
             file.write(self.cfg.dump())
@@ -97,6 +104,9 @@ class CheckedRunner(Runner):
                     self.logger.warning(warning)
             self._load_from = str(all_gather_object(path, cpu_group(self))[0])
         super().load_or_resume()
+        if self._resume:
+            self._is_resumed = True
+            self.dump_config()
 
     def resume(self, filename: str, **kwargs) -> None:
         """Resume from a checkpoint of this run (see mmengine's ``Runner.resume``)."""

@@ -1,4 +1,4 @@
-"""Convolutions of necks and heads by Winograd's algorithm."""
+"""Wide convolutions of 3x3 pixels by Winograd's algorithm."""
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +31,8 @@ class WinogradConv2d(nn.Conv2d):
     """A convolution by :func:`xcit_mm.ops.winograd.winograd_conv2d` where that is faster."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if is_intercepted() or (torch.is_grad_enabled() and x.requires_grad):
+        with_graph = torch.is_grad_enabled() and x.requires_grad
+        if is_intercepted() or with_graph or x.dim() != 4:
             return super().forward(x)
         B, _, H, W = x.shape
         is_small = B * (H // TILE) * (W // TILE) < MIN_TILES
