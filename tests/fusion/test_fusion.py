@@ -1,5 +1,6 @@
 """Models with fused layers against the models that they are copies of."""
 
+import copy
 import pickle
 
 import pytest
@@ -9,7 +10,8 @@ from torch import nn
 
 from xcit_mm.engine.config.load import load_config
 from xcit_mm.engine.model import build_model
-from xcit_mm.fusion import FusedCopy, fuse
+from xcit_mm.errors import UserError
+from xcit_mm.fusion import FusedCopy, fuse, in_dtype
 from xcit_mm.fusion.convolutions import WinogradConv2d
 
 DETECTOR = 'mask_rcnn_xcit_n12_16_shapes'
@@ -86,6 +88,33 @@ def test_batch_norms_that_cannot_be_folded(share_conv, options):
             assert relative_error(value, wanted) <= 1e-5
 
 
+def test_a_shared_convolution_with_hooks_is_not_changed():
+    head = dict(share_conv=True, norm_cfg=dict(_delete_=True, type='BN'))
+    model = built('rtmdet_xcit_t12_16_3x', **{'model.bbox_head': head})
+    for layers in model.bbox_head.cls_convs[1:]:
+        layers[0].register_forward_hook(lambda *args: None)
+    images = torch.randn(1, 3, 64, 96)
+    with torch.no_grad():
+        for value, wanted in zip(outputs(fuse(model), images), outputs(model, images), strict=True):
+            assert relative_error(value, wanted) <= 1e-5
+
+
+def test_a_fused_model_can_be_copied_and_called_without_no_grad():
+    model = built('sem_fpn_xcit_t12_16_80k')
+    fused = copy.deepcopy(fuse(model))
+    assert any(isinstance(m, WinogradConv2d) for m in fused.modules())
+    images = torch.randn(1, 3, 96, 96)
+    for value, wanted in zip(outputs(fused, images), outputs(model, images), strict=True):
+        assert relative_error(value, wanted) <= 1e-5
+
+
+def test_variances_beyond_float16_are_refused():
+    model = built(DETECTOR)
+    model.backbone.patch_embed.proj[0][1].running_var.fill_(1e6)
+    with pytest.raises(UserError, match=r'running_var exceeds the range of float16: use bfloat16'):
+        in_dtype(model, torch.float16)
+
+
 def test_hooks_on_lateral_convolutions_are_called_and_their_outputs_stay():
     model = built(DETECTOR)
     kept = []
@@ -108,25 +137,25 @@ def test_the_model_stays_as_it_is_and_can_be_trained():
 
 
 def test_a_copy_follows_changes_of_the_model():
-    model, copy = built(DETECTOR), FusedCopy(torch.float32)
+    model, fused_copy = built(DETECTOR), FusedCopy(torch.float32)
     images = torch.randn(1, 3, 64, 64)
     with torch.no_grad():
-        with copy.of(model) as first, copy.of(model) as again:
+        with fused_copy.of(model) as first, fused_copy.of(model) as again:
             assert first is again
         model.neck.lateral_convs[0].conv.weight.mul_(1.5)
-        with copy.of(model) as fused:
+        with fused_copy.of(model) as fused:
             values = fused.extract_feat(images)
         for value, wanted in zip(values, model.extract_feat(images), strict=True):
             assert relative_error(value, wanted) <= 1e-5
 
 
 def test_a_copy_follows_test_cfg():
-    model, copy = built(DETECTOR), FusedCopy(torch.float32)
-    with copy.of(model) as first:
+    model, fused_copy = built(DETECTOR), FusedCopy(torch.float32)
+    with fused_copy.of(model) as first:
         model.rpn_head.test_cfg.max_per_img = 3
         assert first.rpn_head.test_cfg.max_per_img == 3
     model.test_cfg = model.test_cfg.copy()
-    with copy.of(model) as second:
+    with fused_copy.of(model) as second:
         assert second is not first
 
 
@@ -138,11 +167,11 @@ def test_a_model_that_was_made_in_inference_mode_is_fused():
 
 
 def test_a_copy_is_made_again_after_pickling():
-    model, copy = built(DETECTOR), FusedCopy(torch.bfloat16)
-    with copy.of(model):
+    model, fused_copy = built(DETECTOR), FusedCopy(torch.bfloat16)
+    with fused_copy.of(model):
         pass
-    model, copy = pickle.loads(pickle.dumps((model, copy)))
-    with copy.of(model) as fused:
+    model, fused_copy = pickle.loads(pickle.dumps((model, fused_copy)))
+    with fused_copy.of(model) as fused:
         assert fused.neck.fpn_convs[0].conv.weight.dtype == torch.bfloat16
 
 

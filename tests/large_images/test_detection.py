@@ -126,7 +126,7 @@ def test_objects_in_16_bits(without_limits, image, monkeypatch, dtype):
 
     expected = without_limits.predict_large(image, score_thr=0.3)
     monkeypatch.setattr(detection, '_window_around', recorded)
-    narrow = dataclasses.replace(without_limits, dtype=dtype)
+    narrow = dataclasses.replace(without_limits, streamed_dtype=dtype)
     objects = narrow.predict_large(image, score_thr=0.3)
     assert abs(len(objects) - len(expected)) <= 0.1 * len(expected)
     assert objects.scores[0] == pytest.approx(expected.scores[0], abs=0.05)

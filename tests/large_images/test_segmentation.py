@@ -64,7 +64,7 @@ def test_a_prediction_equals_that_of_the_whole_image(full_size, image):
 
 @pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
 def test_labels_in_16_bits(full_size, image, dtype):
-    narrow = dataclasses.replace(full_size, dtype=dtype)
+    narrow = dataclasses.replace(full_size, streamed_dtype=dtype)
     labels = narrow.predict_large(image).labels
     different = (labels != full_size.predict_large(image).labels).mean()
     assert 0 < different < 0.1  # random weights give all classes similar scores

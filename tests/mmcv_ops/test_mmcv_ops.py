@@ -69,7 +69,8 @@ def test_roi_align_of_channels_last_maps(sampling_ratio, aligned, monkeypatch):
     shapes = []
     compute = roi_align._bins
     monkeypatch.setattr(roi_align, '_bins', lambda *a: shapes.append(tuple(a[0])) or compute(*a))
-    monkeypatch.setattr(roi_align, 'MAX_PARTS', 2)  # of four
+    monkeypatch.setattr(roi_align, 'MAX_REGIONS', 16)
+    monkeypatch.setattr(roi_align, 'MAX_WEIGHTS', 100_000)  # several parts, and groups of them
     maps = torch.randn(2, 6, 21, 34)
     corners = torch.rand(200, 2) * 160 - 20  # some regions are outside of the map
     extents = torch.rand(200, 2) ** 3 * 130  # up to those larger than the map

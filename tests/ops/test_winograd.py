@@ -7,6 +7,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from xcit_mm.fusion.convolutions import WinogradConv2d, use_winograd
+from xcit_mm.ops import winograd
 from xcit_mm.ops.winograd import winograd_conv2d, winograd_weight
 
 SIZES = [(2, 5, 4, 1, 1), (1, 3, 8, 4, 9), (3, 16, 8, 37, 30), (1, 4, 4, 300, 3), (200, 8, 3, 7, 7)]
@@ -15,7 +16,8 @@ SIZES = [(2, 5, 4, 1, 1), (1, 3, 8, 4, 9), (3, 16, 8, 37, 30), (1, 4, 4, 300, 3)
 @pytest.mark.parametrize('B, C, D, H, W', SIZES)
 @pytest.mark.parametrize('has_bias', [True, False])
 @pytest.mark.parametrize('memory_format', [torch.channels_last, torch.contiguous_format])
-def test_float64(B, C, D, H, W, has_bias, memory_format):
+def test_float64(B, C, D, H, W, has_bias, memory_format, monkeypatch):
+    monkeypatch.setattr(winograd, 'TILES_PER_THREAD', 1)
     x = torch.randn(B, C, H, W).double().contiguous(memory_format=memory_format)
     weight = torch.randn(D, C, 3, 3).double()
     bias = torch.randn(D).double() if has_bias else None

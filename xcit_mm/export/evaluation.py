@@ -20,7 +20,9 @@ from ..engine.config.load import load_config
 from ..engine.runner import build_runner
 from ..environment import quiet
 from ..errors import UserError
+from ..predictions.classes import classes_and_palette
 from ..weights.pretrained import read_all_safely
+from ..weights.read import read_checkpoint
 from .export import build_graph
 from .images import pixels
 from .runtime import Runtime, load_runtime
@@ -70,7 +72,10 @@ def evaluate(
         loader = runner.test_loop.dataloader
         runner.load_or_resume()
         model = runner.model.cpu().eval()
-        outputs, classes = build_graph(model, 'model').outputs, loader.dataset.metainfo['classes']
+        outputs = build_graph(model, 'model').outputs
+        classes, _ = classes_and_palette(
+            cfg, read_checkpoint(checkpoint, trusted=trust_checkpoint), model
+        )
         for path, run in zip(files, runtimes, strict=True):
             _require_same_model(path, run, outputs, json.dumps(classes))
         steps: list[Step] = [model.test_step, *(_step(model, run) for run in runtimes)]

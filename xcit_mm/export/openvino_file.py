@@ -1,5 +1,6 @@
 """Write a graph as OpenVINO's two files, .xml and .bin."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -60,4 +61,4 @@ def _decoder(proto: Any) -> list[str]:
     nodes = list(proto.graph.node)
     weighted = (i for i, node in enumerate(nodes) if any(DECODER in name for name in node.input))
     first = next(weighted, len(nodes))
-    return [f'{node.name}(/.*)?' for node in nodes[first:]]  # a slash: parts of a node
+    return [f'{re.escape(node.name)}(/.*)?$' for node in nodes[first:]]  # a slash: parts of a node

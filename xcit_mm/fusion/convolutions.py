@@ -8,7 +8,7 @@ from ..ops.tracing import computed_dtype, is_intercepted
 from ..ops.winograd import TILE, winograd_conv2d, winograd_weight
 
 MIN_CHANNELS = 128  # with 64, it is not faster
-MIN_TILES = 16  # its weights are four times as large, and would be read for little
+MIN_TILES = 20  # its weights are four times as large, and would be read for little
 
 
 def use_winograd(model: nn.Module) -> None:
@@ -16,7 +16,7 @@ def use_winograd(model: nn.Module) -> None:
     for conv in model.modules():
         if is_plain(conv, (nn.Conv2d,)) and _fits(conv):
             conv.__class__ = WinogradConv2d
-            conv.register_buffer('points', winograd_weight(conv.weight), persistent=False)
+            conv.register_buffer('points', winograd_weight(conv.weight.detach()), persistent=False)
 
 
 def _fits(conv: nn.Conv2d) -> bool:
@@ -28,14 +28,18 @@ def _fits(conv: nn.Conv2d) -> bool:
 
 
 class WinogradConv2d(nn.Conv2d):
-    """A convolution by :func:`xcit_mm.ops.winograd.winograd_conv2d` where that is faster."""
+    """A convolution by :func:`xcit_mm.ops.winograd.winograd_conv2d` where that is faster.
+
+    A pixel that is not finite makes the 4x4 pixels of a tile so, not only its neighbours.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         with_graph = torch.is_grad_enabled() and x.requires_grad
         if is_intercepted() or with_graph or x.dim() != 4:
             return super().forward(x)
         B, _, H, W = x.shape
-        is_small = B * (H // TILE) * (W // TILE) < MIN_TILES
+        tiles = B * -(-H // TILE) * -(-W // TILE)
+        is_small = tiles < MIN_TILES or tiles * TILE**2 > 2 * B * H * W  # mostly padding
         if is_small or x.device.type != 'cpu' or computed_dtype(x) != torch.float32:
             return super().forward(x)
         return winograd_conv2d(x, self.points, self.bias)

@@ -8,12 +8,13 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from ..errors import DependencyError
+from ..device import dtype_name
+from ..errors import DependencyError, UserError
 from ..models.plain import CONVOLUTIONS, is_plain
 from .convolutions import use_winograd
 from .fpn import fuse_fpn
 from .heads import fold_batch_norms, fuse_roi_extractors, fuse_rpn
-from .precision import compute_in
+from .precision import compute_in, widen_heads
 
 COMPILERS = 'g++', 'clang++'  # that torch.compile looks for
 
@@ -53,7 +54,28 @@ def fuse(model: nn.Module, dtype: torch.dtype = torch.float32) -> nn.Module:
             module.to(memory_format=torch.channels_last)
     if dtype == torch.float32:
         use_winograd(fused)
-    return fused
+    return fused.requires_grad_(False)
+
+
+def in_dtype(model: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """Return a copy of a model that computes in 16 bits, or the model itself for float32.
+
+    All weights, tokens and maps are in ``dtype``. The heads return float32.
+
+    Raises:
+        UserError: If a BatchNorm has a variance that is too large for float16.
+    """
+    if dtype == torch.float32:
+        return model
+    narrow = copy.deepcopy(model, _shared(model))
+    for part in _with_backbone(narrow):
+        fold_batch_norms(part)
+    narrow.to(dtype)
+    for name, values in narrow.named_buffers():
+        if not values.isfinite().all():
+            raise UserError(f'{name} exceeds the range of {dtype_name(dtype)}: use bfloat16')
+    widen_heads(narrow)
+    return narrow
 
 
 class FusedCopy:

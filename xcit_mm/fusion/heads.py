@@ -17,11 +17,12 @@ def fold_batch_norms(model: nn.Module) -> None:
     from mmcv.cnn.utils.fuse_conv_bn import fuse_conv_bn
 
     parts = [part for name, part in model.named_children() if name != 'backbone']
-    modules = [m for part in parts for m in part.modules() if is_plain(m, (ConvModule,))]
+    modules = [m for part in parts for m in part.modules() if isinstance(m, ConvModule)]
     uses = Counter(id(module.conv) for module in modules)  # levels with norms of their own share it
     for module in modules:
-        order = [layer for layer in module.order if layer != 'act']
-        if not module.with_norm or order != ['conv', 'norm'] or uses[id(module.conv)] > 1:
+        if not is_plain(module, (ConvModule,)) or not module.with_norm or uses[id(module.conv)] > 1:
+            continue
+        if [layer for layer in module.order if layer != 'act'] != ['conv', 'norm']:
             continue
         values = [getattr(module.norm, name, None) for name in ('weight', 'running_mean')]
         has_values = all(value is not None for value in values)

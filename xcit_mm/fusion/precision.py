@@ -1,6 +1,5 @@
 """Models of mmdet and mmseg in 16 bits, with boxes and scores in float32."""
 
-import copy
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -12,7 +11,6 @@ from torch.utils._pytree import tree_map_only
 
 from ..models.plain import CONVOLUTIONS, is_plain
 from .fpn import UpsamplingLateral
-from .heads import fold_batch_norms
 
 # The heads of a cascade and the branches of DINO have numbers. mmseg does not call the head itself
 # but its last layer, and DINO's encoder calls the branches.
@@ -29,23 +27,13 @@ def compute_in(model: nn.Module, dtype: torch.dtype) -> None:
     for module in model.modules():
         if is_plain(module, (nn.Linear, *CONVOLUTIONS, UpsamplingLateral)):
             module.to(dtype)
+    widen_heads(model)
+
+
+def widen_heads(model: nn.Module) -> None:
+    """Let the heads of a model return float32."""
     for layer in _last_layers(model):
         layer.register_forward_hook(_widen)
-
-
-def in_dtype(model: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """Return a copy of a model that computes in 16 bits, or the model itself for float32.
-
-    All weights, tokens and maps are in ``dtype``. The heads return float32.
-    """
-    if dtype == torch.float32:
-        return model
-    narrow = copy.deepcopy(model)
-    fold_batch_norms(narrow)  # whose variances may exceed the range of float16
-    narrow.to(dtype)
-    for layer in _last_layers(narrow):
-        layer.register_forward_hook(_widen)
-    return narrow
 
 
 @contextmanager

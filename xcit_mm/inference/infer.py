@@ -65,8 +65,6 @@ def infer(
         raise UserError('; '.join(problems))
     if stream and compiled:
         raise ArgumentError('--compile: no model that streams images is compiled; leave it out')
-    if stream and dtype is None:
-        dtype = 'float32'  # in which the tokens lose no accuracy
     model = load_model(
         config, checkpoint, device, options, trust_checkpoint, full_size, dtype, compiled
     )
@@ -86,7 +84,7 @@ def infer(
     else:
         streamed = _too_large(model, sources) if full_size else {}
         sources = {name: source for name, source in sources.items() if name not in streamed}
-    dtype = dtype_name(model.dtype)
+    dtype = dtype_name(model.streamed_dtype if stream else model.dtype)
     info = dict(config=str(config), checkpoint=str(checkpoint), dtype=dtype)
     done = 0
     with ExitStack() as stack:

@@ -60,6 +60,7 @@ class Model:
         pipeline: The transforms of the config's test dataset.
         dtype: The dtype that predictions are computed in.
         compiled: Whether to compile the backbone and the neck with ``torch.compile``.
+        streamed_dtype: The dtype of large images, in which the tokens are, too.
     """
 
     task: str
@@ -69,6 +70,7 @@ class Model:
     pipeline: Compose
     dtype: torch.dtype = torch.float32
     compiled: bool = False
+    streamed_dtype: torch.dtype = torch.float32
 
     def __post_init__(self) -> None:
         self._fused = FusedCopy(self.dtype, self.compiled)
@@ -237,7 +239,8 @@ def load_model(
         full_size: Whether the model sees images without the config's ``Resize``.
         dtype: 'float32', 'bfloat16' or 'float16', also as a ``torch.dtype``, or 'auto' for the
             fastest of them that the device has instructions for. Boxes and scores are computed in
-            float32 in any case. None: 'auto' on a GPU, 'float32' on a CPU.
+            float32 in any case. None: 'auto' on a GPU, 'float32' on a CPU and for
+            :meth:`Model.predict_large`.
         compiled: Whether to compile the backbone and the neck with ``torch.compile`` at the first
             prediction, which takes a minute. On a CPU, this needs a C++ compiler.
 
@@ -262,7 +265,8 @@ def load_model(
         classes, palette = classes_and_palette(cfg, content, module)
         pipeline = _test_pipeline(cfg, full_size)
     task = 'panoptic' if _is_panoptic(module) else TASKS[cfg.default_scope]
-    return Model(task, classes, palette, module.to(target), pipeline, computed_dtype, compiled)
+    dtypes = dict(dtype=computed_dtype, streamed_dtype=choose_dtype(dtype or 'float32', target))
+    return Model(task, classes, palette, module.to(target), pipeline, compiled=compiled, **dtypes)
 
 
 def _is_panoptic(module: nn.Module) -> bool:

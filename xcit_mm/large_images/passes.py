@@ -113,7 +113,7 @@ class Passes:
     def bytes_of_tile(self) -> int:
         """The most bytes that computing a tile takes."""
         tokens = min(math.prod(self.size), max(TILE_TOKENS, math.prod(self.tile)))
-        return TILE_TENSORS * tokens * self._channels * self.dtype.itemsize
+        return TILE_TENSORS * tokens * self._channels * max(4, self.dtype.itemsize)
 
     @property
     def _channels(self) -> int:

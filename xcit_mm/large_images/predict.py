@@ -91,7 +91,7 @@ def _streamed(
 ) -> tuple[Objects | tuple | None, Workspace]:
     """Predict an image that the backbone sees as a whole; None on all but the first process."""
     size, dtype = pixels.size, _label_dtype(model)
-    module = in_dtype(model.module, model.dtype)
+    module = in_dtype(model.module, model.streamed_dtype)
     passes = Passes(module.backbone, pixels, statistics_window=options.statistics_window)
     bands, needed = passes.bands, passes.bytes_needed
     if model.task == 'segmentation':

@@ -7,7 +7,6 @@ sum of such rows, which ``F.embedding_bag`` computes with all threads; torchvisi
 import math
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import islice
 
 import torch
 from torch import Tensor
@@ -22,7 +21,6 @@ MAX = 0  # pool_mode; 1 is the average
 IN_ROWS = 1
 MAX_WEIGHTS = 2**22  # of the pixels that are summed at once
 MAX_REGIONS = 64  # whose bins have as many pixels as those of the largest of them
-MAX_PARTS = 8  # such groups of regions that share one gradient of the whole map
 
 
 def roi_align_forward(
@@ -117,6 +115,18 @@ def _bins(
         yield index, *(t.flatten(3).flatten(0, 2) for t in (places, weights))
 
 
+def _joined(parts: Iterator[tuple[Tensor, ...]]) -> Iterator[list[tuple[Tensor, ...]]]:
+    """Yield lists of parts, with up to ``MAX_WEIGHTS`` weights if there is more than one."""
+    some = []
+    for part in parts:
+        if some and sum(weights.numel() for *_, weights in (*some, part)) > MAX_WEIGHTS:
+            yield some
+            some = []
+        some.append(part)
+    if some:
+        yield some
+
+
 def _axis(
     start: Tensor, step: Tensor, points: Tensor, bins: int, length: int
 ) -> tuple[Tensor, Tensor]:
@@ -171,9 +181,8 @@ def roi_align_backward(
         rows = grad_input.permute(0, 2, 3, 1)  # (B, H, W, C)
         pixels, grads = at_least_float32(rows.flatten(0, 2), grad_output.permute(0, 2, 3, 1))
         total = torch.zeros_like(pixels)
-        parts = _bins(grad_input.shape, rois, size, *options)
-        while some := list(islice(parts, MAX_PARTS)):
-            index, places, weights = zip(*some, strict=True)
+        for parts in _joined(_bins(grad_input.shape, rois, size, *options)):
+            index, places, weights = zip(*parts, strict=True)
             numbers = torch.cat([p.new_full(p.shape[:1], p.shape[1]) for p in places])
             places, weights = (torch.cat([t.flatten() for t in ts]) for ts in (places, weights))
             average = partial(
