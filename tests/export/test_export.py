@@ -1,6 +1,7 @@
 """Exported files compute what mmdet and mmseg do in PyTorch, at any size."""
 
 import json
+import shutil
 from functools import cache
 
 import numpy as np
@@ -15,7 +16,7 @@ from xcit_mm.engine.config.load import load_config
 from xcit_mm.engine.model import build_model
 from xcit_mm.export import export, load_runtime
 from xcit_mm.export.comparison import TOLERANCES, compare, drawn_images
-from xcit_mm.export.export import build_graph
+from xcit_mm.export.export import SUFFIXES, build_graph
 from xcit_mm.export.two_stage import TwoStageGraph
 
 onnx = pytest.importorskip('onnx')
@@ -220,11 +221,16 @@ def test_the_export_compares_three_sizes_and_refuses_another_model(segmentor, de
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('format, precision', [('onnx', 'float16'), ('openvino', 'int8')])
-def test_narrow_files_of_a_detector_forget_the_image_before(
+@pytest.mark.parametrize(
+    'format, precision',
+    [('aotinductor', 'float32'), ('onnx', 'float16'), ('openvino', 'int8')],
+)
+def test_files_of_a_detector_forget_the_image_before(
     detector, shapes_root, tmp_path, monkeypatch, format, precision
 ):
     pytest.importorskip('nncf' if format == 'openvino' else 'onnx')
+    if format == 'aotinductor' and not shutil.which('g++'):
+        pytest.skip('no compiler')
     # The objects of random weights overlap, so that rounding decides which of them NMS keeps.
     monkeypatch.setitem(TOLERANCES, precision, TOLERANCES[precision]._replace(lost=0.3))
     folder = detector[0].path.parent
@@ -232,7 +238,7 @@ def test_narrow_files_of_a_detector_forget_the_image_before(
     exported = export(
         folder / 'detector.py',
         folder / 'random.pth',
-        tmp_path / ('x.onnx' if format == 'onnx' else 'x.xml'),
+        tmp_path / f'x{SUFFIXES[format]}',
         format,
         precision,
         calibrate=photos[:2] if precision == 'int8' else (),
@@ -247,6 +253,23 @@ def test_narrow_files_of_a_detector_forget_the_image_before(
     run(torch.full_like(other, 114.0))
     again = run(image)
     assert all(torch.equal(again[name], first[name]) for name in first)
+
+
+@pytest.mark.slow
+def test_a_narrow_file_is_refused_if_there_are_no_objects_to_compare(
+    detector, tmp_path, monkeypatch
+):
+    monkeypatch.setitem(TOLERANCES, 'float16', TOLERANCES['float16']._replace(score=1.0))
+    folder = detector[0].path.parent
+    with pytest.raises(UserError, match=r'above 1.0 in 3 images, so that there is nothing to comp'):
+        export(
+            folder / 'detector.py',
+            folder / 'random.pth',
+            tmp_path / 'x.pt2',
+            format='torch',
+            precision='float16',
+        )
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize('suffix', ['.onnx', '.xml', '.pt2'])

@@ -15,8 +15,8 @@ from .graphs import Graph
 OPSET = 20  # the first with GELU
 # Layers that ONNX Runtime computes in int8. For others, conversion takes longer than int8 saves.
 QUANTIZED = ('Conv', 'Gemm', 'MatMul')
-# Parts of the names of weights that stay in float32: in int8, the last layers of Mask R-CNN would
-# lose 0.01 AP, and they take little time.
+# Parts of the names of weights that stay in float: in int8, they would lose 0.01 AP, and they take
+# little time.
 LAST_LAYERS = (
     'rpn_cls',
     'rpn_reg',
@@ -27,6 +27,7 @@ LAST_LAYERS = (
     'retina_',
     'rtm_',
 )
+MASK2FORMER = 'pixel_decoder'  # with which its head starts
 
 
 def onnx_model(graph: Graph, metadata: Mapping[str, str]) -> Any:
@@ -89,11 +90,6 @@ def _quantize(path: Path, images: Sequence[Callable[[], Tensor]]) -> None:
             load = next(self.images, None)
             return None if load is None else {'image': load().numpy()}
 
-    last_layers = [
-        node.name
-        for node in onnx.load(path).graph.node
-        if any(part in name for name in node.input for part in LAST_LAYERS)
-    ]
     with quiet():
         quantize_static(
             path,
@@ -103,5 +99,15 @@ def _quantize(path: Path, images: Sequence[Callable[[], Tensor]]) -> None:
             op_types_to_quantize=list(QUANTIZED),
             activation_type=QuantType.QUInt8,
             weight_type=QuantType.QInt8,
-            nodes_to_exclude=last_layers,
+            nodes_to_exclude=float_nodes(onnx.load(path)),
         )
+
+
+def float_nodes(proto: Any) -> list[str]:
+    """Return the names of nodes that int8 leaves alone: last layers, and Mask2Former's head."""
+    names, in_head = [], False
+    for node in proto.graph.node:
+        in_head |= any(MASK2FORMER in name for name in node.input)
+        if in_head or any(part in name for name in node.input for part in LAST_LAYERS):
+            names.append(node.name)
+    return names

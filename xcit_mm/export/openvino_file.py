@@ -3,19 +3,17 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
 from ..environment import quiet
 from .graphs import Graph
-from .onnx_file import onnx_model
+from .onnx_file import float_nodes, onnx_model
 
 SECTION = 'xcit_mm'  # of the metadata
 # What int8 leaves alone. With depthwise convolutions in int8, a file that has found no object in an
 # image goes on to return those of the image before.
 DEPTHWISE = 'GroupConvolution'
-DECODER = 'transformer_decoder'  # of Mask2Former, which OpenVINO cannot load in int8
 
 
 def write_openvino(
@@ -41,24 +39,15 @@ def write_openvino(
     if precision == 'int8':
         import nncf
 
+        kept = [f'{re.escape(name)}(/.*)?$' for name in float_nodes(proto)]  # and their parts
         with quiet():
             model = nncf.quantize(
                 model,
                 nncf.Dataset(images, lambda load: load().numpy()),
                 subset_size=len(images),
                 model_type=nncf.ModelType.TRANSFORMER,
-                ignored_scope=nncf.IgnoredScope(
-                    types=[DEPTHWISE], patterns=_decoder(proto), validate=False
-                ),
+                ignored_scope=nncf.IgnoredScope(types=[DEPTHWISE], patterns=kept, validate=False),
             )
     for name, value in metadata.items():
         model.set_rt_info(value, [SECTION, name])
     openvino.save_model(model, path, compress_to_fp16=precision != 'float32')
-
-
-def _decoder(proto: Any) -> list[str]:
-    """Return patterns of the names of all nodes from the first one of the decoder on."""
-    nodes = list(proto.graph.node)
-    weighted = (i for i, node in enumerate(nodes) if any(DECODER in name for name in node.input))
-    first = next(weighted, len(nodes))
-    return [f'{re.escape(node.name)}(/.*)?$' for node in nodes[first:]]  # a slash: parts of a node
