@@ -80,6 +80,8 @@ def test_a_file_is_written_after_it_was_compared(exports, format, precision):
         'logits': (1, 4, 99, 131),
         'labels': (1, 99, 131),
     }
+    with pytest.raises(UserError, match=r'an image of the shape \(1, 5, 99, 131\) \(.*\): '):
+        load_runtime(exported.path)(torch.rand(1, 5, 99, 131))
 
 
 @pytest.mark.slow

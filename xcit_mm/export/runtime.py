@@ -35,9 +35,19 @@ class Runtime:
 
         Args:
             image: (B, channels, H, W), float32 with values from 0 to 255.
+
+        Raises:
+            UserError: If the file cannot compute an image of this shape.
         """
-        with torch.no_grad():
-            return dict(zip(self.outputs, self._compute(image), strict=True))
+        try:
+            with torch.no_grad():
+                values = list(self._compute(image))
+        except Exception as error:  # each runtime has its own
+            raise UserError(
+                f'the exported file cannot compute an image of the shape {tuple(image.shape)} '
+                f'({reason(error)}): docs/export.md names the shapes that a format takes'
+            ) from error
+        return dict(zip(self.outputs, values, strict=True))
 
 
 def load_runtime(path: str | Path) -> Runtime:
