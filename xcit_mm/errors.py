@@ -45,8 +45,10 @@ def looked_in(path: str | Path) -> str:
 
 def reason(error: Exception) -> str:
     """Return the type and the first line of another package's error, as part of a sentence."""
-    first_line = str(error).partition('\n')[0]
-    return printable(f'{type(error).__name__}: {first_line}')
+    lines = str(error).strip().splitlines() or ['']
+    # OpenVINO names places in its source first, and the cause last.
+    line = lines[-1 if lines[0].startswith('Exception from') else 0]
+    return printable(f'{type(error).__name__}: {line}')
 
 
 class UserError(Exception):

@@ -25,6 +25,13 @@ class Visit:
         self.hosts: set[str] = set()
         page.on('request', lambda request: self.hosts.add(request.url.split('/')[2]))
         page.goto(address)
+        self.wait_for_models()
+
+    def reload(self) -> None:
+        self.page.reload()
+        self.wait_for_models()
+
+    def wait_for_models(self) -> None:
         expect(self.field('Config')).to_have_value(re.compile('.'), timeout=TIMEOUT)
 
     def drop(self, path: Path) -> None:
@@ -134,7 +141,7 @@ def test_an_invalid_picture_or_model_is_named_and_the_page_goes_on(
     visit.drop(notes)
     visit.wait_for(r'^notes\.jpg cannot be used: it is not a readable image; take another')
     monkeypatch.setitem(models, 'later.py', ['later.pth'])
-    visit.page.reload()
+    visit.reload()
     visit.wait_for(r'at most 0\.25 MB')
     notes.write_bytes(bytes(2**18 + 1))
     visit.drop(notes)

@@ -1,5 +1,6 @@
 """Files of every format and precision compute what PyTorch does, and are measured beside it."""
 
+import shutil
 from functools import cache
 
 import pytest
@@ -69,18 +70,36 @@ def exports(config, options, checkpoint, shapes_root, tmp_path_factory):
     return export_once
 
 
+def inputs_of_convolutions(path):
+    """Return the operators that compute the inputs, by the names of all inputs."""
+    import onnx
+
+    nodes = onnx.load(path).graph.node
+    sources = {output: node for node in nodes for output in node.output}
+    return {
+        ' '.join(node.input): [sources[name].op_type for name in node.input if name in sources]
+        for node in nodes
+        if node.op_type == 'Conv'
+    }
+
+
 @pytest.mark.parametrize('format, precision', [('torch', 'float32'), ('onnx', 'int8')])
 def test_a_file_is_written_after_it_was_compared(exports, format, precision):
     exported = exports(format, precision)
     assert exported.size == exported.path.stat().st_size
     assert exported.outputs == ('logits', 'labels')
     assert exported.differences
+    if precision == 'int8':  # but for the last layer
+        narrow = inputs_of_convolutions(exported.path)
+        assert ['DequantizeLinear'] * 3 in narrow.values()
+        (last,) = (inputs for name, inputs in narrow.items() if 'conv_seg' in name)
+        assert 'DequantizeLinear' not in last
     outputs = load_runtime(exported.path)(255 * torch.rand(1, 3, 99, 131))
     assert {name: tuple(t.shape) for name, t in outputs.items()} == {
         'logits': (1, 4, 99, 131),
         'labels': (1, 99, 131),
     }
-    with pytest.raises(UserError, match=r'an image of the shape \(1, 5, 99, 131\) \(.*\): '):
+    with pytest.raises(UserError, match=r'not take this image, \(1, 5, 99, 131\) torch.float32 \('):
         load_runtime(exported.path)(torch.rand(1, 5, 99, 131))
 
 
@@ -113,6 +132,20 @@ def test_formats_and_precisions(exports, config, checkpoint, options, format, pr
     )]  # fmt: skip
     if precision != 'float32':
         assert exported.size < exports(format, 'float32').size
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_aotinductor_in_float16(config, checkpoint, options, tmp_path):
+    if not shutil.which('g++'):
+        pytest.skip('no compiler')
+    path = tmp_path / 'x.pt2'
+    export(config, checkpoint, path, 'aotinductor', 'float16', 'backbone', options=options)
+    graph = build_graph(load_model(config, checkpoint, 'cpu', options).module, 'backbone')
+    images = 255 * torch.rand(2, 3, 99, 131)
+    maps = load_runtime(path)(images).values()
+    for computed, expected in zip(maps, graph.reference(images), strict=True):
+        assert relative_error(computed, expected) <= 0.05
 
 
 def test_files_are_evaluated_beside_pytorch(

@@ -37,15 +37,15 @@ class Runtime:
             image: (B, channels, H, W), float32 with values from 0 to 255.
 
         Raises:
-            UserError: If the file cannot compute an image of this shape.
+            UserError: If the file does not take this image. AOTInductor does not check the shape.
         """
         try:
             with torch.no_grad():
-                values = list(self._compute(image))
+                values = list(self._compute(image.contiguous()))
         except Exception as error:  # each runtime has its own
             raise UserError(
-                f'the exported file cannot compute an image of the shape {tuple(image.shape)} '
-                f'({reason(error)}): docs/export.md names the shapes that a format takes'
+                f'the exported file does not take this image, {tuple(image.shape)} {image.dtype} '
+                f'({reason(error)}): docs/export.md says which images it takes'
             ) from error
         return dict(zip(self.outputs, values, strict=True))
 
