@@ -18,7 +18,10 @@ from xcit_mm.large_images.pyramid import Pyramid
 from xcit_mm.large_images.windows import tiles, whole
 
 
-@pytest.mark.parametrize('name', HEADS)
+@pytest.mark.parametrize(
+    'name',
+    [pytest.param(n, marks=pytest.mark.slow) if n.startswith('upernet') else n for n in HEADS],
+)
 def test_logits_and_labels_equal_those_of_the_whole_image(name, monkeypatch):
     monkeypatch.setattr(segmentation, 'MAX_TILE', 64)
     model = build(name)

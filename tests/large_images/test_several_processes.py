@@ -45,7 +45,7 @@ def test_maps_equal_those_of_one_process(count, patch_size, tmp_path):
     in_processes(count, compare, tmp_path)
 
 
-@pytest.mark.parametrize('count', [2, 3])
+@pytest.mark.parametrize('count', [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_predictions_equal_those_of_one_process(count, weights, image, tmp_path, monkeypatch):
     monkeypatch.setattr(detection, 'TILE', 64)
     segmentor = load_model(SEGMENTOR, weights[SEGMENTOR], 'cpu', full_size=True)

@@ -35,7 +35,7 @@ def largest_error(maps: list[np.ndarray], expected: tuple[torch.Tensor, ...]) ->
     return max(relative_error(torch.from_numpy(m).double(), e[0].double()) for m, e in pairs)
 
 
-@pytest.mark.parametrize('patch_size', [16, 8])
+@pytest.mark.parametrize('patch_size', [16, pytest.param(8, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     'arch', ['n12', *(pytest.param(arch, marks=pytest.mark.slow) for arch in ('s12', 'm24'))]
 )
