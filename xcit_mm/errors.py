@@ -44,7 +44,7 @@ def looked_in(path: str | Path) -> str:
 
 
 def reason(error: Exception) -> str:
-    """Return the type and the first line of another package's error, as part of a sentence."""
+    """Return the type and a line of another package's error, as part of a sentence."""
     lines = str(error).strip().splitlines() or ['']
     # OpenVINO names places in its source first, and the cause last.
     line = lines[-1 if lines[0].startswith('Exception from') else 0]

@@ -13,6 +13,7 @@ from xcit_mm import UserError, load_model
 from xcit_mm.export import FORMATS, PRECISIONS, evaluate, export, load_runtime
 from xcit_mm.export.comparison import TOLERANCES
 from xcit_mm.export.export import SUFFIXES, build_graph
+from xcit_mm.export.onnx_file import float_nodes
 
 pytest.importorskip('onnxruntime')
 
@@ -132,6 +133,14 @@ def test_formats_and_precisions(exports, config, checkpoint, options, format, pr
     )]  # fmt: skip
     if precision != 'float32':
         assert exported.size < exports(format, 'float32').size
+
+
+def test_last_layers_and_the_head_of_mask2former_stay_in_float():
+    helper = pytest.importorskip('onnx').helper
+    weights = 'neck.weight', 'conv_seg.weight', 'mlp.weight', 'pixel_decoder.bias', 'val_7'
+    nodes = [helper.make_node('Conv', ['x', w], ['y'], name=f'node_{w}') for w in weights]
+    proto = helper.make_model(helper.make_graph(nodes, 'graph', [], []))
+    assert float_nodes(proto) == [f'node_{weights[i]}' for i in (1, 3, 4)]
 
 
 @pytest.mark.slow

@@ -46,7 +46,7 @@ def test_streamed_maps_equal_those_of_the_whole_image(arch, patch_size):
         for size in ODD_SIZES:
             image = torch.randn(3, *size, dtype=dtype)
             expected = whole_maps(backbone, image)
-            for rows in STRIPES[1::2] if arch == 'm24' else STRIPES:
+            for rows in STRIPES:
                 maps = stream(backbone, image, rows=rows)
                 assert [m.shape for m in maps] == [e.shape[1:] for e in expected]
                 assert largest_error(maps, expected) <= tolerance, (dtype, size, rows)
