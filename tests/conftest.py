@@ -1,3 +1,4 @@
+import gc
 import logging
 import os
 import shutil
@@ -21,10 +22,29 @@ from torch import Tensor
 from xcit_mm.datasets.shapes import ShapesSpec, make_shapes
 from xcit_mm.inference import load_model
 
+# The files that take longest come first, so that processes which share the tests end together.
+LONGEST = (
+    'project/test_docs.py',
+    'large_images/test_several_processes.py',
+    'engine/test_interruptions.py',
+    'export/test_formats.py',
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not str(item.path).endswith(LONGEST))
+
 
 @pytest.fixture(autouse=True)
 def _fixed_randomness():
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _quick_garbage_collection():
+    """Leave what is imported out of later collections: streaming an image starts two of them."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope='session')
