@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..environment import require
 from ..errors import ArgumentError
 from ..ops.mlp import linear_gelu
 from ..ops.recompute import recompute
@@ -207,6 +206,26 @@ def map_to_tokens(x: Tensor) -> Tensor:
     return x.permute(0, 2, 3, 1).flatten(1, 2)
 
 
+class DropPath(nn.Module):
+    """Stochastic depth (Huang et al. 2016): in training, samples are dropped with probability p.
+
+    torchvision's layer does the same, but vmap cannot draw each sample on its own in it.
+
+    Shape:
+        (B, N, C) to (B, N, C).
+    """
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not (self.training and self.p):
+            return x
+        share = 1 - self.p
+        return x * x.new_empty(x.shape[0], 1, 1).bernoulli_(share).div_(share)
+
+
 class XCABlock(nn.Module):
     """Attention, local interaction and MLP, each normed, scaled and added (figure 1).
 
@@ -222,9 +241,6 @@ class XCABlock(nn.Module):
 
     def __init__(self, dim: int, num_heads: int, eta: float, drop_path: float) -> None:
         super().__init__()
-        require('torchvision')  # takes seconds to import
-        from torchvision.ops import StochasticDepth
-
         self.norm1 = nn.LayerNorm(dim, eps=1e-6)
         self.attn = XCA(dim, num_heads)
         self.norm3 = nn.LayerNorm(dim, eps=1e-6)
@@ -234,7 +250,7 @@ class XCABlock(nn.Module):
         self.gamma1 = nn.Parameter(torch.full((dim,), eta))
         self.gamma2 = nn.Parameter(torch.full((dim,), eta))
         self.gamma3 = nn.Parameter(torch.full((dim,), eta))
-        self.drop_path = StochasticDepth(drop_path, mode='row')
+        self.drop_path = DropPath(drop_path)
 
     def forward(self, x: Tensor, H: int, W: int) -> Tensor:
         if self._infers_in_place():
