@@ -35,10 +35,11 @@ def is_transformed() -> bool:
     Layers then compute their plain form: transforms do not support results that are written in
     place, autograd functions of our own, or recomputation in the backward pass.
     """
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return True
     if torch.compiler.is_compiling():  # a compiler cannot trace what follows
         return False
-    is_forward_mode = forward_ad._current_level >= 0 and torch._C._is_fwd_grad_enabled()
-    return is_forward_mode or torch._C._are_functorch_transforms_active()
+    return forward_ad._current_level >= 0 and torch._C._is_fwd_grad_enabled()
 
 
 def is_intercepted() -> bool:

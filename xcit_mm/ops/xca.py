@@ -261,7 +261,7 @@ def moments(x: Tensor, in_parts: bool = False) -> tuple[Tensor, Tensor]:
 
 def with_moments(x: Tensor, in_parts: bool = False) -> tuple[Tensor, Tensor, Tensor]:
     """Return x (B, N, C), its covariance (B, C, C) and its mean (B, C), with one gradient of x."""
-    if torch.is_grad_enabled() and not torch.jit.is_tracing() and not is_transformed():
+    if torch.is_grad_enabled() and not (is_captured() or is_transformed()):
         return _Moments.apply(x, in_parts)
     return x, *moments(x, in_parts)
 
