@@ -55,7 +55,7 @@ class _SecondPass(AbstractContextManager):
             stack.enter_context(temporarily_clear_interpreter_stack())
             stack.enter_context(_set_fwd_grad_enabled(False))
             now = _tensors(self._module)
-            other = {k: t for k, t in self._tensors.items() if _is_other(t, now[k])}
+            other = {k: t for k, t in self._tensors.items() if _is_other(t, now.get(k))}
             stack.enter_context(_reparametrize_module(self._module, other))
             for norm in self._module.modules():
                 if isinstance(norm, _BatchNorm) and norm.training and norm.track_running_stats:
@@ -69,7 +69,7 @@ class _SecondPass(AbstractContextManager):
         self._stack.__exit__(*error)
 
 
-def _is_other(then: Tensor, now: Tensor) -> bool:
+def _is_other(then: Tensor, now: Tensor | None) -> bool:
     """Return whether a tensor is not what it was, but for a parameter that FSDP has gathered."""
     is_gathered = isinstance(then, nn.Parameter) and type(then) is not type(now)
     return then is not now and not is_gathered

@@ -261,7 +261,10 @@ def moments(x: Tensor, in_parts: bool = False) -> tuple[Tensor, Tensor]:
 
 def with_moments(x: Tensor, in_parts: bool = False) -> tuple[Tensor, Tensor, Tensor]:
     """Return x (B, N, C), its covariance (B, C, C) and its mean (B, C), with one gradient of x."""
-    if torch.is_grad_enabled() and not (is_captured() or is_transformed()):
+    # A compiler's debugging backend would differentiate the function only once, and silently. Where
+    # its sums have no derivative, the function stays: other backends refuse second derivatives.
+    is_composed = is_captured() and not (_has_wide_bmm(x) and torch.compiler.is_compiling())
+    if torch.is_grad_enabled() and not (is_composed or is_transformed()):
         return _Moments.apply(x, in_parts)
     return x, *moments(x, in_parts)
 
@@ -290,11 +293,17 @@ class _Moments(Function):
         return dx.add_((of_mean / N).to(x.dtype)), None
 
 
+def _has_wide_bmm(x: Tensor) -> bool:
+    """Return whether a product of such matrices of 16 bits can be returned in float32."""
+    return x.is_cuda and x.dtype in (torch.bfloat16, torch.float16) and BMM_HAS_OUT_DTYPE
+
+
 def _centred_sums(x: Tensor, centre: Tensor) -> tuple[Tensor, Tensor]:
     """Return (x - centre)^T (x - centre), (B, C, C), and the sum of x - centre, (B, 1, C)."""
     B, _, C = x.shape
     if x.device.type not in ('cpu', 'meta') or is_captured() or is_transformed():
-        widen = x.is_cuda and x.dtype != centre.dtype and BMM_HAS_OUT_DTYPE
+        # This product has no derivative.
+        widen = _has_wide_bmm(x) and not (torch.is_grad_enabled() or is_transformed())
         x = x - centre.to(x.dtype) if widen else x - centre
         products = torch.bmm(x.mT, x, out_dtype=centre.dtype) if widen else x.mT @ x
         return products, x.sum(1, keepdim=True, dtype=centre.dtype)
