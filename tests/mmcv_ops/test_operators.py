@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 import xcit_mm  # noqa: F401  installs the stand-in before mmcv.ops is imported
 from xcit_mm import mmcv_ops
+from xcit_mm.errors import UserError
 
 pytestmark = pytest.mark.skipif(not mmcv_ops.is_active(), reason='mmcv is compiled')
 
@@ -274,6 +275,20 @@ def test_sigmoid_focal_loss():
     foreground = target < 4
     torch.testing.assert_close(loss(logits)[foreground], expected[foreground])
     assert gradcheck(loss, logits)
+
+
+@pytest.mark.parametrize(
+    'function, shapes',
+    [
+        (lambda x: ops.softmax_focal_loss(x, torch.tensor([0, 2]), 2.0, 0.25), [(2, 3)]),
+        (lambda x, masks: ops.carafe(x, masks, 5, 1, 2), [(1, 2, 3, 3), (1, 25, 6, 6)]),
+    ],
+)
+def test_second_derivatives_are_refused(function, shapes):
+    inputs = [torch.rand(shape, requires_grad=True) for shape in shapes]
+    value = function(*inputs).square().sum()
+    with pytest.raises(UserError, match='of mmcv has no second derivative: compute'):
+        torch.autograd.grad(value, inputs, create_graph=True)
 
 
 def test_nms_of_lanes():

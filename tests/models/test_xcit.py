@@ -11,11 +11,10 @@ from helpers.small_xcit import SMALL, assert_same_maps, small_xcit
 from torch import nn
 from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.nn import functional as F
-from torchvision.ops import StochasticDepth
 
 from xcit_mm import XCiT
 from xcit_mm.models.archs import ARCHS, released_name
-from xcit_mm.models.layers import XCABlock
+from xcit_mm.models.layers import DropPath, XCABlock
 
 TOLERANCE = 1e-5
 MOMENTUM = 0.1  # of the authors' BatchNorm
@@ -147,7 +146,7 @@ def test_out_indices_layer_scale_and_drop_path_have_the_published_values_and_are
         assert XCiT('n12', 16).out_indices == (3, 5, 7, 11)
         model = XCiT('l24', 8)
     assert model.out_indices == (7, 11, 15, 23)
-    assert {m.p for m in model.modules() if isinstance(m, StochasticDepth)} == {0.3}
+    assert {m.p for m in model.modules() if isinstance(m, DropPath)} == {0.3}
     for block in XCiT(SMALL | dict(eta=1e-5), 16, out_indices=(0, 1, 2, 3)).blocks:
         assert all((gamma == 1e-5).all() for gamma in (block.gamma1, block.gamma2, block.gamma3))
     model, image = small_xcit(drop_path_rate=0.5), torch.randn(8, 3, 64, 64)

@@ -4,9 +4,11 @@ import copy
 
 import pytest
 import torch
+import torch.distributed as dist
 from helpers import assert_same_gradients, randomize
 from helpers.small_xcit import small_xcit
 from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
 
 from xcit_mm.models import convolutions, layers, xcit
 from xcit_mm.ops.recompute import recompute
@@ -61,3 +63,20 @@ def test_random_numbers_are_the_same_in_every_pass():
     y = recompute(layer, x, within=layer, random=True)
     first, second = (torch.autograd.grad(y.sum(), x, retain_graph=True)[0] for _ in range(2))
     assert torch.equal(first, second)
+
+
+def test_blocks_whose_parameters_are_sharded_are_recomputed_with_the_gathered_ones():
+    image = torch.randn(1, 3, 64, 64)
+    model = small_xcit(with_cp=True, drop_path_rate=0.0).eval()
+    sum(y.square().mean() for y in model(image)).backward()
+    names, wanted = zip(*((n, p.grad) for n, p in model.named_parameters()), strict=True)
+    model.zero_grad()
+    dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        for module in (*model.blocks, model):
+            fully_shard(module, mesh=dist.init_device_mesh('cpu', (1,)))
+        sum(y.square().mean() for y in model(image)).backward()
+        gradients = [p.grad.full_tensor() for p in model.parameters()]
+    finally:
+        dist.destroy_process_group()
+    assert_same_gradients(names, gradients, wanted, TOLERANCE)

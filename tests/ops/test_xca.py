@@ -1,5 +1,7 @@
 """The attention operator: its two forms against each other and against float64."""
 
+from functools import partial
+
 import pytest
 import torch
 from helpers import held_bytes, relative_error
@@ -77,10 +79,49 @@ def test_biases_may_be_missing():
         assert relative_error(none, zero) <= 1e-6
 
 
-def test_gradients_of_the_gram_form_are_those_of_its_values():
+@pytest.mark.parametrize('form', ['direct', 'gram'])
+def test_derivatives_of_both_forms_are_those_of_their_values(form):
     x, params = tokens(1, 6, 4, 'plain'), parameters(4, 2, torch.float64)
     inputs = [t.requires_grad_() for t in (x, *params)]
-    assert torch.autograd.gradcheck(lambda *args: xca(*args, form='gram'), inputs)
+    function = partial(xca, form=form)
+    batched = dict(check_batched_grad=True, fast_mode=True)
+    forward = dict(check_forward_ad=True, check_batched_forward_grad=True)
+    assert torch.autograd.gradcheck(function, inputs, **batched, **forward)
+    assert torch.autograd.gradgradcheck(function, inputs, **batched, check_fwd_over_rev=True)
+
+
+@pytest.mark.parametrize('kind', ['plain', 'large mean', 'outliers'])
+def test_second_derivatives_are_no_less_exact_than_the_direct_forms(kind):
+    x, params = tokens(1, 1000, 64, kind).float().double(), parameters(64, 4)
+    directions = [torch.randn_like(t) for t in (x, *params)]
+    errors = {}
+    exact = second_derivatives(x, params, directions, 'direct', torch.float64)
+    for form in ('direct', None):
+        values = second_derivatives(x, params, directions, form, torch.float32)
+        errors[form] = [relative_error(a, b) for a, b in zip(values, exact, strict=True)]
+    for name, direct, chosen in zip(NAMES[1:], errors['direct'], errors[None], strict=False):
+        assert chosen <= 2 * direct, name
+
+
+def second_derivatives(
+    x: Tensor, params: list[Tensor], directions: list[Tensor], form: str | None, dtype: torch.dtype
+) -> list[Tensor]:
+    """The gradient of the slope along directions."""
+    inputs = [t.to(dtype).requires_grad_() for t in (x, *params)]
+    y = xca(*inputs, form=form)
+    gradients = torch.autograd.grad(y.square().mean(), inputs, create_graph=True)
+    slope = sum((a * b).sum() for a, b in zip(gradients, directions, strict=True))
+    return [t.double() for t in torch.autograd.grad(slope, inputs)]
+
+
+def test_second_derivatives_keep_less_than_the_direct_form():
+    x = torch.randn(1, 4000, 64, requires_grad=True)
+    params, held = [p.requires_grad_() for p in parameters(64, 4)], {}
+    for form in ('direct', 'gram'):
+        y = xca(x, *params, form=form)
+        penalty = partial(torch.autograd.grad, y.square().sum(), x, create_graph=True)
+        held[form] = held_bytes(penalty)
+    assert held['gram'] <= held['direct'] / 3
 
 
 @pytest.mark.parametrize('kind', ['plain', 'large mean', 'outliers'])
@@ -193,6 +234,19 @@ def test_it_compiles_without_graph_breaks(form, dynamic, backend):
             assert relative_error(a, b) <= 1e-5
     with torch.no_grad(), torch.autocast('cpu', torch.bfloat16):
         assert compiled(x).dtype == torch.bfloat16
+
+
+def test_a_compiled_attention_can_be_differentiated_twice():
+    params = [p.requires_grad_() for p in parameters(16, 4)]
+    x = torch.randn(2, 300, 16, requires_grad=True)
+    torch.compiler.reset()
+    compiled = torch.compile(lambda x: xca(x, *params), fullgraph=True, backend='eager')
+    penalties = []
+    for function in (compiled, lambda x: xca(x, *params)):
+        (gradient,) = torch.autograd.grad(function(x).square().sum(), x, create_graph=True)
+        penalties.append(torch.autograd.grad(gradient.square().sum(), [x, *params[:4]]))
+    for a, b in zip(*penalties, strict=True):
+        assert relative_error(a, b) <= 1e-5
 
 
 def test_the_compilers_code_gives_the_same():

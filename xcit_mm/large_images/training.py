@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from ..errors import ArgumentError
@@ -234,6 +235,7 @@ class _Halo(Function):
         return torch.cat([above, x, under][: 2 + below], dim=2)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, dx: Tensor) -> tuple[Tensor, None, None]:
         below, processes = ctx.below, ctx.processes
         of_above = dx[:, :, :1].contiguous()

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from .gradients import once_differentiable
+
 
 def carafe_forward(
     features: Tensor,
@@ -23,6 +25,7 @@ def carafe_forward(
     carafe_naive_forward(features, masks, output, kernel_size, group_size, scale_factor)
 
 
+@once_differentiable
 def carafe_backward(
     grad_output: Tensor,
     rfeatures: Tensor,
@@ -63,6 +66,7 @@ def carafe_naive_forward(
     summed.copy_(total)
 
 
+@once_differentiable
 def carafe_naive_backward(
     grad_output: Tensor,
     features: Tensor,

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .gradients import at_least_float32, gradients
+from .gradients import at_least_float32, gradients, once_differentiable
 
 SMALLEST = torch.finfo(torch.float32).tiny
 
@@ -47,6 +47,7 @@ def softmax_focal_loss_forward(
     output.copy_(-factor * (1 - p) ** gamma * p.log())
 
 
+@once_differentiable
 def softmax_focal_loss_backward(
     input: Tensor,
     target: Tensor,

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..ops.recompute import recompute
+from ..ops.tracing import is_transformed
 from .plain import CONVOLUTIONS, is_plain
 
 
@@ -24,7 +25,7 @@ class ConvStack(nn.Sequential):
 
     def forward(self, x: Tensor) -> Tensor:
         layers = list(flat_layers(self))
-        if not all(map(is_plain, layers)):
+        if not all(map(is_plain, layers)) or is_transformed():
             return super().forward(x)
         starts = [i for i, layer in enumerate(layers) if isinstance(layer, CONVOLUTIONS)]
         if torch.is_grad_enabled() or any(layer.training for layer in layers):

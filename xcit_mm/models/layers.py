@@ -17,11 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..environment import require
 from ..errors import ArgumentError
 from ..ops.mlp import linear_gelu
 from ..ops.recompute import recompute
-from ..ops.tracing import computed_dtype, is_captured
+from ..ops.tracing import computed_dtype, is_captured, is_transformed
 from ..ops.xca import cross_covariance, xca
 from .convolutions import ConvStack, batch_norm_affine, convolve, gelu_
 from .plain import has_plain_layers, is_plain
@@ -53,7 +52,9 @@ class ConvPatchEmbed(nn.Module):
         self.proj = ConvStack(*layers[:-1])
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.proj(x.contiguous(memory_format=torch.channels_last))
+        if not is_transformed():  # vmap has no memory formats
+            x = x.contiguous(memory_format=torch.channels_last)
+        return self.proj(x)
 
 
 class FourierPosition(nn.Module):
@@ -122,7 +123,7 @@ class XCA(nn.Module):
         return self.qkv.weight, self.qkv.bias, self.temperature, self.proj.weight, self.proj.bias
 
     def forward(self, x: Tensor, scale: Tensor | None = None) -> Tensor:
-        if not has_plain_layers(self):
+        if not has_plain_layers(self) or is_transformed():
             return _scaled(self.proj(cross_covariance(self.qkv(x), self.temperature)), scale)
         return xca(x, *self.weights[:3], *_scaled_weights(self.proj, scale), self.form)
 
@@ -145,7 +146,7 @@ class LPI(nn.Module):
 
     def forward(self, x: Tensor, H: int, W: int, scale: Tensor | None = None) -> Tensor:
         x = self.conv1(tokens_to_map(x, H, W))  # (B, C, H, W)
-        if not has_plain_layers(self):
+        if not has_plain_layers(self) or is_transformed():
             return _scaled(map_to_tokens(self.conv2(self.bn(self.act(x)))), scale)
         weights = _scaled_weights(self.conv2, scale)
         if torch.is_grad_enabled() or self.bn.training:
@@ -175,7 +176,7 @@ class Mlp(nn.Module):
         self.fc2 = nn.Linear(4 * dim, dim)
 
     def forward(self, x: Tensor, scale: Tensor | None = None) -> Tensor:
-        if not has_plain_layers(self):
+        if not has_plain_layers(self) or is_transformed():
             return _scaled(self.fc2(F.gelu(self.fc1(x))), scale)
         weights = _scaled_weights(self.fc2, scale)
         if not torch.is_grad_enabled():
@@ -205,6 +206,26 @@ def map_to_tokens(x: Tensor) -> Tensor:
     return x.permute(0, 2, 3, 1).flatten(1, 2)
 
 
+class DropPath(nn.Module):
+    """Stochastic depth (Huang et al. 2016): in training, samples are dropped with probability p.
+
+    torchvision's layer does the same, but vmap cannot draw each sample on its own in it.
+
+    Shape:
+        (B, N, C) to (B, N, C).
+    """
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not (self.training and self.p):
+            return x
+        share = 1 - self.p
+        return x * x.new_empty(x.shape[0], 1, 1).bernoulli_(share).div_(share)
+
+
 class XCABlock(nn.Module):
     """Attention, local interaction and MLP, each normed, scaled and added (figure 1).
 
@@ -220,9 +241,6 @@ class XCABlock(nn.Module):
 
     def __init__(self, dim: int, num_heads: int, eta: float, drop_path: float) -> None:
         super().__init__()
-        require('torchvision')  # takes seconds to import
-        from torchvision.ops import StochasticDepth
-
         self.norm1 = nn.LayerNorm(dim, eps=1e-6)
         self.attn = XCA(dim, num_heads)
         self.norm3 = nn.LayerNorm(dim, eps=1e-6)
@@ -232,10 +250,10 @@ class XCABlock(nn.Module):
         self.gamma1 = nn.Parameter(torch.full((dim,), eta))
         self.gamma2 = nn.Parameter(torch.full((dim,), eta))
         self.gamma3 = nn.Parameter(torch.full((dim,), eta))
-        self.drop_path = StochasticDepth(drop_path, mode='row')
+        self.drop_path = DropPath(drop_path)
 
     def forward(self, x: Tensor, H: int, W: int) -> Tensor:
-        if not torch.is_grad_enabled() and not self.training and self.can_infer_in_place():
+        if self._infers_in_place():
             return self.mix_channels(self.attend(x, self.attn, H, W))
         x = x + self._branch(self.gamma1, self.attn, self.norm1(x))
         x = x + self._branch(self.gamma3, self.local_mp, self.norm3(x), H, W)
@@ -248,6 +266,10 @@ class XCABlock(nn.Module):
         if computed_dtype(x) == torch.float16 or not is_plain(branch, self.BRANCHES):
             return self.drop_path(gamma * branch(x, *size))
         return self.drop_path(branch(x, *size, scale=gamma))
+
+    def _infers_in_place(self) -> bool:
+        is_inference = not (torch.is_grad_enabled() or self.training or is_transformed())
+        return is_inference and self.can_infer_in_place()
 
     def can_infer_in_place(self) -> bool:
         """Return whether no hook sees a tensor that is overwritten, or tokens in chunks."""

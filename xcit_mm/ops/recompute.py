@@ -1,15 +1,19 @@
 """Recomputation in the backward pass instead of memory."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch.autograd.forward_ad import _set_fwd_grad_enabled
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils.checkpoint import checkpoint
 
-from .tracing import is_captured
+from .tracing import is_captured, is_transformed
 
 
 def recompute(
@@ -19,33 +23,57 @@ def recompute(
 
     The backward pass calls ``function`` again, up to the inputs of its last operation. It updates
     the statistics of the BatchNorm layers in ``within`` only once, and draws the same random
-    numbers again if ``random``.
+    numbers again if ``random``. Under a transform, which does not support this, nothing is
+    recomputed.
     """
-    if not torch.is_grad_enabled() or is_captured():
+    if not torch.is_grad_enabled() or is_captured() or is_transformed():
         return function(*args)
+    second = _SecondPass(within)
     return checkpoint(
         function,
         *args,
         use_reentrant=False,
         preserve_rng_state=random,
-        context_fn=lambda: (nullcontext(), _FrozenStatistics(within)),
+        context_fn=lambda: (nullcontext(), second),
     )
 
 
-class _FrozenStatistics(AbstractContextManager):
-    """Context, for several uses, in which BatchNorm does not update its running statistics."""
+class _SecondPass(AbstractContextManager):
+    """Context, for several uses, in which a module computes what it did when this was created.
+
+    It has the same parameters, which ``torch.func.functional_call`` replaces for the forward pass
+    alone. No transform is active: there was none in the forward pass, but there may be one around
+    the backward pass. BatchNorm does not update its running statistics.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
+        self._tensors = _tensors(module)
 
     def __enter__(self) -> None:
-        norms = [m for m in self._module.modules() if isinstance(m, _BatchNorm)]
-        norms = [norm for norm in norms if norm.training and norm.track_running_stats]
-        self._saved = [(norm, norm.momentum, norm.num_batches_tracked.clone()) for norm in norms]
-        for norm in norms:
-            norm.momentum = 0.0
+        with ExitStack() as stack:
+            stack.enter_context(temporarily_clear_interpreter_stack())
+            stack.enter_context(_set_fwd_grad_enabled(False))
+            now = _tensors(self._module)
+            other = {k: t for k, t in self._tensors.items() if _is_other(t, now.get(k))}
+            stack.enter_context(_reparametrize_module(self._module, other))
+            for norm in self._module.modules():
+                if isinstance(norm, _BatchNorm) and norm.training and norm.track_running_stats:
+                    stack.callback(setattr, norm, 'momentum', norm.momentum)
+                    count = norm.num_batches_tracked
+                    stack.callback(count.copy_, count.clone())
+                    norm.momentum = 0.0
+            self._stack = stack.pop_all()
 
     def __exit__(self, *error: object) -> None:
-        for norm, momentum, num_batches in self._saved:
-            norm.momentum = momentum
-            norm.num_batches_tracked.copy_(num_batches)
+        self._stack.__exit__(*error)
+
+
+def _is_other(then: Tensor, now: Tensor | None) -> bool:
+    """Return whether a tensor is not what it was, but for a parameter that FSDP has gathered."""
+    is_gathered = isinstance(then, nn.Parameter) and type(then) is not type(now)
+    return then is not now and not is_gathered
+
+
+def _tensors(module: nn.Module) -> dict[str, Tensor]:
+    return dict(chain(module.named_parameters(), module.named_buffers()))

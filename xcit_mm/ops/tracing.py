@@ -4,6 +4,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 
@@ -28,10 +29,22 @@ def is_captured() -> bool:
     return torch.compiler.is_compiling() or torch.jit.is_tracing()
 
 
+def is_transformed() -> bool:
+    """Return whether a transform of ``torch.func`` or forward-mode differentiation is active.
+
+    Layers then compute their plain form: transforms do not support results that are written in
+    place, autograd functions of our own, or recomputation in the backward pass.
+    """
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return True
+    if torch.compiler.is_compiling():  # a compiler cannot trace what follows
+        return False
+    return forward_ad._current_level >= 0 and torch._C._is_fwd_grad_enabled()
+
+
 def is_intercepted() -> bool:
-    """Return whether a tracer, vmap or a counter intercepts operations; values may be missing."""
-    return (
-        is_captured()  # first: a compiler cannot trace the other two
-        or _get_current_dispatch_mode() is not None
-        or torch._C._are_functorch_transforms_active()
-    )
+    """Return whether a tracer, a transform or a counter intercepts operations.
+
+    Values may be missing.
+    """
+    return is_captured() or is_transformed() or _get_current_dispatch_mode() is not None

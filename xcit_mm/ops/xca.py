@@ -10,12 +10,17 @@ Letters in shapes: B images, N tokens, C channels, h heads of d = C / h channels
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from ..device import multiplies_bfloat16
 from ..errors import ArgumentError
-from .tracing import computed_dtype, is_captured, is_intercepted, without_autocast
+from .tracing import (
+    computed_dtype,
+    is_captured,
+    is_intercepted,
+    is_transformed,
+    without_autocast,
+)
 
 # On CUDA, products of 16-bit matrices can be returned in float32: PyTorch 2.8 and later.
 BMM_HAS_OUT_DTYPE = 'dtype' in torch.ops.aten.bmm.overloads()
@@ -64,8 +69,9 @@ def xca(
         temperature: Factor of each head.
         proj_weight: Weight of the output projection.
         proj_bias: Bias of the output projection, or None.
-        form: 'direct' or 'gram'. Default: the faster form, or the direct form in an exported
-            graph, which must hold for any number of tokens.
+        form: 'direct' or 'gram'. Default: the faster form, but the direct form in an exported
+            graph, which must hold for any number of tokens, and under a transform of
+            ``torch.func`` or forward-mode differentiation, which may hide the values of tokens.
 
     Shape:
         x: (B, N, C); qkv_weight: (3 C, C); qkv_bias: (3 C,); temperature: (h, 1, 1);
@@ -77,7 +83,9 @@ def xca(
     arguments = x, qkv_weight, qkv_bias, temperature, proj_weight, proj_bias
     if form is None:
         exported = hasattr(torch.compiler, 'is_exporting') and torch.compiler.is_exporting()
-        form = 'direct' if exported else faster_form(*x.shape[1:], computed_dtype(x), x.device.type)
+        form = 'direct'
+        if not (exported or is_transformed()):
+            form = faster_form(*x.shape[1:], computed_dtype(x), x.device.type)
         # Whether x is in range depends on its values; a fake tensor, which is a subclass, has none.
         if form == 'gram' and type(x) is Tensor and x.device.type == 'cpu' and not is_intercepted():
             y = None
@@ -253,13 +261,20 @@ def moments(x: Tensor, in_parts: bool = False) -> tuple[Tensor, Tensor]:
 
 def with_moments(x: Tensor, in_parts: bool = False) -> tuple[Tensor, Tensor, Tensor]:
     """Return x (B, N, C), its covariance (B, C, C) and its mean (B, C), with one gradient of x."""
-    if torch.is_grad_enabled() and not torch.jit.is_tracing():
+    # A compiler's debugging backend would differentiate the function only once, and silently. Where
+    # its sums have no derivative, the function stays: other backends refuse second derivatives.
+    is_composed = is_captured() and not (_has_wide_bmm(x) and torch.compiler.is_compiling())
+    if torch.is_grad_enabled() and not (is_composed or is_transformed()):
         return _Moments.apply(x, in_parts)
     return x, *moments(x, in_parts)
 
 
 class _Moments(Function):
-    """Map x to (x, *moments(x)), so that one backward function sums all gradients of x."""
+    """Map x to (x, *moments(x)), so that one backward function sums all gradients of x.
+
+    The backward function is differentiable: it consists of differentiable operations on x and on
+    the mean, which is an output of this function.
+    """
 
     @staticmethod
     def forward(ctx, x: Tensor, in_parts: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -268,7 +283,6 @@ class _Moments(Function):
         return x.view_as(x), G, s
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, dx: Tensor, dG: Tensor, ds: Tensor) -> tuple[Tensor, None]:
         x, s = ctx.saved_tensors
         N = x.shape[1]
@@ -279,11 +293,17 @@ class _Moments(Function):
         return dx.add_((of_mean / N).to(x.dtype)), None
 
 
+def _has_wide_bmm(x: Tensor) -> bool:
+    """Return whether a product of such matrices of 16 bits can be returned in float32."""
+    return x.is_cuda and x.dtype in (torch.bfloat16, torch.float16) and BMM_HAS_OUT_DTYPE
+
+
 def _centred_sums(x: Tensor, centre: Tensor) -> tuple[Tensor, Tensor]:
     """Return (x - centre)^T (x - centre), (B, C, C), and the sum of x - centre, (B, 1, C)."""
     B, _, C = x.shape
-    if x.device.type not in ('cpu', 'meta') or is_captured():
-        widen = x.is_cuda and x.dtype != centre.dtype and BMM_HAS_OUT_DTYPE
+    if x.device.type not in ('cpu', 'meta') or is_captured() or is_transformed():
+        # This product has no derivative.
+        widen = _has_wide_bmm(x) and not (torch.is_grad_enabled() or is_transformed())
         x = x - centre.to(x.dtype) if widen else x - centre
         products = torch.bmm(x.mT, x, out_dtype=centre.dtype) if widen else x.mT @ x
         return products, x.sum(1, keepdim=True, dtype=centre.dtype)
