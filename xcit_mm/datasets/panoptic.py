@@ -16,7 +16,7 @@ from mmengine import fileio
 
 from ..errors import UserError
 from . import annotations as problems
-from .coco import require_classes
+from .coco import indexed, log_remark, require_classes
 from .images import BadImageError, opened
 
 IGNORED = 255  # mmdet's label of a pixel of no segment
@@ -40,10 +40,11 @@ class CheckedPanopticDataset(CocoPanopticDataset):
             no image is left.
     """
 
+    remark: str  # as of a CheckedCocoDataset
+
     def COCOAPI(self, path: str) -> COCOPanoptic:  # noqa: N802  mmdet calls it to read the file
-        coco = COCOPanoptic()
-        coco.dataset = problems.read_panoptic_annotations(path)
-        categories = coco.dataset['categories']
+        content, self.remark = problems.read_panoptic_annotations(path)
+        categories = content['categories']
         require_classes(self, categories)
         things = [category['name'] for category in categories if category['isthing']]
         if things != list(self.metainfo['thing_classes']) or things != [
@@ -54,11 +55,14 @@ class CheckedPanopticDataset(CocoPanopticDataset):
                 f'({", ".join(self.metainfo["thing_classes"])}): set thing_classes and '
                 "stuff_classes of metainfo to the file's, and list the things first in both"
             )
-        coco.createIndex()
-        coco.img_ann_map, coco.cat_img_map = coco.imgToAnns, coco.catToImgs
-        annotations = coco.dataset.get('annotations', ())
+        annotations = content.get('annotations', ())
         self._png_names = {entry['image_id']: entry['file_name'] for entry in annotations}
-        return coco
+        return indexed(COCOPanoptic(), content)
+
+    def full_init(self) -> None:
+        if not self._fully_initialized:
+            super().full_init()
+            log_remark(self)
 
     def parse_data_info(self, raw_data_info: dict) -> dict:
         info = super().parse_data_info(raw_data_info)

@@ -44,7 +44,7 @@ class PanopticQualityMetric(BaseMetric):
     ) -> None:
         super().__init__(collect_device, prefix)
         with fileio.get_local_path(ann_file, backend_args=backend_args) as path:
-            content = read_panoptic_annotations(path)
+            content = read_panoptic_annotations(path).content
         self._annotations = {entry['image_id']: entry for entry in content['annotations']}
         self._labels = {category['id']: i for i, category in enumerate(content['categories'])}
         self._is_thing = np.array([category['isthing'] for category in content['categories']], bool)

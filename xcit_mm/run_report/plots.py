@@ -10,6 +10,7 @@ import numpy as np
 from ..errors import one_line
 from ..files import write_whole
 from .reading import Run
+from .titles import title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -64,7 +65,7 @@ def draw(plots: Sequence[tuple[str, str]], runs: Sequence[Run], file: IO[bytes],
                 style = dict(color=f'C{number % 10}', linestyle='-' if number < 10 else '--')
                 is_noisy = source == 'losses' and name != 'lr'
                 _draw_curve(axes, np.array(points), is_noisy, label=_literal(run.name), **style)
-        axes.set_title(_literal(TITLES.get(name, name)), fontsize=11)
+        axes.set_title(_literal(TITLES.get(name) or title(name)), fontsize=11)
         axes.set_xlim(left=0)
         axes.set_xlabel('iteration')
         axes.grid(alpha=0.3)
