@@ -41,6 +41,7 @@ BROKEN_PART = _problem('mask has a broken part', 'kept without the part', KEPT)
 NO_AREA = _problem('area is missing or not a finite number', KEPT, STOPS)
 NO_CROWD_FLAG = _problem('iscrowd is neither 0 nor 1', IGNORED, STOPS)
 NO_OBJECTS = _problem('image without objects', LEFT_OUT, KEPT)
+NO_ANNOTATION = _problem('image without an annotation', LEFT_OUT, STOPS)
 TOO_SMALL = _problem('image smaller than filter_cfg.min_size', LEFT_OUT, KEPT)
 
 # If a larger share of the annotations has one of these problems, the format is probably wrong.
@@ -109,9 +110,12 @@ def read_panoptic_annotations(path: str | Path) -> Annotations:
     """
     content, converted = _read(path, PANOPTIC_FIELDS, 'a panoptic COCO annotation file')
     category_ids = {category['id'] for category in content['categories']}
-    with_category = []
+    with_category, image_ids = [], set()
     for annotation in content.get('annotations', ()):
-        segments = annotation[SEGMENTS]
+        segments, image_id = annotation[SEGMENTS], annotation['image_id']
+        if image_id in image_ids:  # mmdet would train on its objects twice
+            raise UserError(f'{path}: two annotations have the image_id {image_id!r}')
+        image_ids.add(image_id)
         try:
             converted |= _check_entries(segments, SEGMENTS, SEGMENT_FIELDS)
             for segment in segments:
@@ -121,8 +125,7 @@ def read_panoptic_annotations(path: str | Path) -> Annotations:
                 if segment['category_id'] not in category_ids:
                     raise ValueError(f'{segment["id"]} has an unknown category_id')
         except ValueError as error:
-            place = f'{path}: image_id={annotation["image_id"]!r}: {SEGMENTS}'
-            raise UserError(f'{place}: {error}') from None
+            raise UserError(f'{path}: image_id={image_id!r}: {SEGMENTS}: {error}') from None
         with_category += segments
     return Annotations(content, _number_texts(path, content, with_category, converted))
 

@@ -60,13 +60,7 @@ class CheckedCocoDataset(CocoDataset):
             return
         self.problems, self._num_annotations, self._num_no_corners = [], 0, 0
         super().full_init()
-        log_remark(self)
-        counts = Counter(problem.kind for problem in self.problems)
-        if counts:
-            listed = ', '.join(f'{n} x {k} ({self.consequence(k)})' for k, n in counts.items())
-            is_usual = counts.keys() <= {problems.NO_OBJECTS, problems.TOO_SMALL, problems.BEYOND}
-            level = logging.INFO if is_usual else logging.WARNING
-            print_log(printable(f'{self.ann_file}: {listed}; {REMEDY}'), 'current', level)
+        log_problems(self)
         stopping = [p for p in self.problems if self.consequence(p.kind) == problems.STOPS]
         if stopping:
             named = (f'{p.annotation_id} ({p.image}): {p.kind}' for p in stopping[:3])
@@ -164,9 +158,16 @@ def indexed(coco: COCO, content: dict[str, Any]) -> COCO:
     return coco
 
 
-def log_remark(dataset: CocoDataset) -> None:
+def log_problems(dataset: CocoDataset) -> None:
+    """Log what was converted in an annotation file, and the numbers of its problems."""
     if dataset.remark:
         print_log(printable(dataset.remark), 'current')
+    counts = Counter(problem.kind for problem in dataset.problems)
+    if counts:
+        listed = ', '.join(f'{n} x {k} ({dataset.consequence(k)})' for k, n in counts.items())
+        is_usual = counts.keys() <= {problems.NO_OBJECTS, problems.TOO_SMALL, problems.BEYOND}
+        level = logging.INFO if is_usual else logging.WARNING
+        print_log(printable(f'{dataset.ann_file}: {listed}; {REMEDY}'), 'current', level)
 
 
 def require_classes(dataset: CocoDataset, categories: list[dict]) -> None:

@@ -39,7 +39,7 @@ def write_page(runs: Sequence[Run], path: Path) -> None:
         plots[TITLES.get(name) or title(name)] = _data_uri(file, 'svg+xml')
     page = template.render(
         text=_format,
-        title=title,
+        metric_title=title,
         drawn=time.strftime('%Y-%m-%d %H:%M'),
         runs=[(run, _pictures(run)) for run in runs],
         overview=[_overview(run) for run in runs],
