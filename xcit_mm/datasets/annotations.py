@@ -81,7 +81,7 @@ class Problem(NamedTuple):
 
     kind: str
     image: str  # path
-    annotation_id: int | None
+    annotation_id: int | float | str | None  # as in the file
 
 
 class Annotations(NamedTuple):

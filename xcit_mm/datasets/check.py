@@ -35,7 +35,7 @@ class Finding:
     kind: str
     consequence: str  # what a run does about it
     file: str
-    annotation_id: int | None = None
+    annotation_id: int | float | str | None = None  # as in the file
     detail: str = ''
     is_bad: bool = False  # whether the image cannot be used
 
