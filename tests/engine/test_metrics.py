@@ -159,13 +159,13 @@ def test_the_final_table_says_what_its_figures_are():
     metrics |= {'coco/bbox_AR@100': 0.7, 'mIoU': 44.0, 'text': 'no number'}
     metrics |= {f'coco_panoptic/{name}': 12.345 for name in ('PQ', 'SQ', 'PQ_th')}
     assert [line.split('  ')[0] for line in metrics_table(metrics).splitlines()] == [
-        *('', 'boxes', 'masks'),
         *('', 'all', 'things'),
+        *('', 'boxes', 'masks'),
         *('AP of', 'red apple', 'Box AR@100', 'mIoU'),
     ]
     assert [line.split() for line in metrics_table(metrics).splitlines()[:8]] == [
-        *(['AP', 'small'], ['boxes', '0.500', '-'], ['masks', '0.400', '-']),
         *(['PQ', 'SQ'], ['all', '12.35', '12.35'], ['things', '12.35', '-']),
+        *(['AP', 'small'], ['boxes', '0.500', '-'], ['masks', '0.400', '-']),
         *(['AP', 'of', 'boxes', 'masks'], ['red', 'apple', '0.250', '-']),
     ]
     assert metrics_table({}) == 'No metrics were computed.'

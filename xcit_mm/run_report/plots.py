@@ -10,19 +10,19 @@ import numpy as np
 from ..errors import one_line
 from ..files import write_whole
 from .reading import Run
-from .titles import title
+from .titles import PANOPTIC, title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MAIN_METRICS = {
+    'coco_panoptic/PQ': 'Panoptic quality, percent',
     'coco/bbox_mAP': 'Box AP',
     'coco/segm_mAP': 'Mask AP',
     'mIoU': 'Mean IoU, percent',
-    'coco_panoptic/PQ': 'Panoptic quality, percent',
 }
 TITLES = MAIN_METRICS | dict(loss='Loss', lr='Learning rate', grad_norm='Norm of the gradient')
-IN_TABLE_ONLY = *MAIN_METRICS, 'mAcc', 'aAcc', 'iter'  # how names begin: AP50 and so on
+IN_TABLE_ONLY = *MAIN_METRICS, PANOPTIC, 'mAcc', 'aAcc', 'iter'  # how names begin: AP50 and so on
 MAX_PLOTS = 12  # of other metrics, and of parts of the loss; an evaluation by class has hundreds
 MAX_POINTS = 1000  # of a curve; a longer one is drawn as means of neighbours
 MAX_MARKERS = 30

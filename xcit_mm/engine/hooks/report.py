@@ -36,8 +36,8 @@ PRECISIONS = dict(
     mAP='AP', mAP_50='AP50', mAP_75='AP75', mAP_s='small', mAP_m='medium', mAP_l='large'
 )
 TABLES = (
-    (BOXES_AND_MASKS, PRECISIONS, '.3f'),
     (SEGMENTS, dict(PQ='PQ', SQ='SQ', RQ='RQ'), '.2f'),
+    (BOXES_AND_MASKS, PRECISIONS, '.3f'),
 )
 
 
