@@ -34,7 +34,7 @@ def main() -> None:
         from xcit_mm.datasets.mosaic import make_mosaic
         from xcit_mm.datasets.shapes import ShapesSpec, make_shapes
     if args.mosaic:
-        make_mosaic(args.root, args.mosaic, args.seed)
+        make_mosaic(args.root, args.mosaic, args.seed, args.bands)
         print(f'{args.root}: drawn')
         return
     drawn = make_shapes(args.root, ShapesSpec(seed=args.seed, bands=args.bands))

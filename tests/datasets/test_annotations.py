@@ -282,9 +282,17 @@ def changed(part: str, **fields) -> dict:
     [
         (changed('annotations', id=1), r'annotations\[2\] has the id 1 of an earlier entry'),
         (changed('annotations', image_id=None), r'annotations\[2\] has the image_id None'),
-        (changed('images', id=2**60), r'images\[2\] has the id 1152921504606846976'),
+        (changed('images', id=1.5), r'images\[2\] has the id 1\.5'),
+        (changed('images', id=True), r'images\[2\] has the id True'),
+        (
+            changed('images', id='01'),
+            r"images\[2\] has the id '01', as a number 1, of an earlier entry",
+        ),
+        (changed('annotations', category_id=NAN), r'annotations\[2\] has the category_id nan'),
+        (changed('images', width=9.5), r'images\[2\] has the width 9\.5'),
+        (changed('images', width=1e300), r'images\[2\] has the width 1000000000'),
         (changed('categories', name=3), r'categories\[0\] has the name 3'),
-        (changed('images', width='160'), r"images\[2\] has the width '160'"),
+        (changed('images', width='wide'), r"images\[2\] has the width 'wide'"),
         (changed('images', width=0), r'images\[2\] has the size 0x9'),
         (changed('images') | dict(annotations=[3]), 'annotations is not a list of objects'),
         (dict(images=[], annotations=[]), 'categories is not a list of objects'),
@@ -301,6 +309,57 @@ def test_what_mmdet_or_pycocotools_would_misread_is_refused(tmp_path, content, m
 
     with pytest.raises(UserError, match=r'/dev/zero is not a COCO annotation .*Not a regular'):
         kinds.read_annotations('/dev/zero')
+
+
+NAMES = ['5eb3', 'f00d', '7-b']
+CONVERTED = 'are texts or floats and are converted to integers'
+NUMBERED = 'are numbered from 1 in the order of the file'
+
+
+@pytest.mark.parametrize(
+    ('written', 'read', 'remark'),
+    [
+        ({'images.width': [9.0, '9', 9]}, {'images.width': [9, 9, 9]}, f'images.width {CONVERTED}'),
+        (
+            {'images.id': ['00', 1.0, '2.0'], 'annotations.image_id': [0, '1', '02']},
+            {'images.id': [0, 1, 2], 'annotations.image_id': [0, 1, 2]},
+            f'images.id, annotations.image_id {CONVERTED}',
+        ),
+        (
+            {'images.id': NAMES, 'annotations.image_id': ['f00d', '5eb3', 3]},
+            {'images.id': [1, 2, 3], 'annotations.image_id': [2, 1, '3']},  # no image
+            f'images.id, annotations.image_id {CONVERTED}; images {NUMBERED}',
+        ),
+        (
+            {'images.id': [2**60, 2**60 + 1, 3], 'annotations.image_id': [2**60 + 1, 3, 1]},
+            {'images.id': [1, 2, 3], 'annotations.image_id': [2, 3, '1']},
+            f'images {NUMBERED}',
+        ),
+        ({'annotations.image_id': ['none', 1, 2]}, {'annotations.image_id': ['none', 1, 2]}, ''),
+        (
+            {'categories.id': ['pear'], 'annotations.category_id': ['pear', 'plum', 'pear']},
+            {'categories.id': [1], 'annotations.category_id': [1, 'plum', 1]},
+            f'categories {NUMBERED}',
+        ),
+        ({'annotations.id': [5.0, '6', 7]}, {'annotations.id': [5, 6, 7]}, CONVERTED),
+        ({'annotations.id': NAMES}, {'annotations.id': NAMES}, CONVERTED),
+        ({}, {'images.id': [0, 1, 2], 'annotations.image_id': [0, 1, 2]}, None),
+    ],
+)
+def test_sizes_and_ids_in_other_forms_become_integers(tmp_path, written, read, remark):
+    content = changed('annotations')
+    for name, values in written.items():
+        part, field = name.split('.')
+        for entry, value in zip(content[part], values, strict=True):
+            entry[field] = value
+    path = tmp_path / 'own.json'
+    path.write_text(json.dumps(content), 'utf-8-sig')
+    content, said = kinds.read_annotations(path)
+    assert said == '' if remark is None else said.startswith(f'{path}: ') and remark in said
+    for name, values in read.items():
+        part, field = name.split('.')
+        actual = [entry[field] for entry in content[part]]
+        assert actual == values and list(map(type, actual)) == list(map(type, values))
 
 
 @pytest.mark.parametrize('names', [[*SHAPES, 'star'], SHAPES[:2], ['square', 'circle', 'triangle']])
@@ -322,17 +381,22 @@ def test_different_classes_in_the_annotations_are_refused_with_both_lists(datase
     [
         (lambda x, y, w, h: dict(bbox=[x, y, x + w, y + h]), 'are the boxes two corners instead'),
         (lambda *box: dict(bbox=[4 * n for n in box]), 'or of images of another size'),
+        (lambda x, y, w, h: dict(bbox=[x - 99, y, w + 99, h]), None),  # beyond the image
         (lambda *box: dict(segmentation=[]), 'train a model without masks'),
         (lambda *box: dict(bbox=[n / 160 for n in box]), 'if the coordinates are relative'),
     ],
 )
-def test_annotations_of_another_format_are_named_with_the_likely_cause(dataset, change, cause):
+def test_annotations_of_another_format_are_named_with_the_likely_cause(dataset, log, change, cause):
     def change_all(content):
         for entry in content['annotations']:
             entry |= change(*entry['bbox'])
 
     built = dataset(change_all)
     built.full_init()
+    if cause is None:
+        assert built.misplaced(max_share=0) is None
+        assert any(f'{kinds.BEYOND} (clipped to the image)' in line for line in log)
+        return
     assert cause in built.misplaced(max_share=0.1)
     if 'relative' in cause:
         with pytest.raises(UserError, match=r'none of its 24 images is left: .*are relative'):

@@ -49,7 +49,24 @@ def test_good_data_has_no_findings(call):
     code, output, report = call(DETECTOR)
     assert code == 0
     assert 'Images read: 24 of train, 4 of val.\nA run would not stop at this data.' in output
-    assert report == dict(images=dict(train=24, val=4), failures=[], findings=[])
+    assert report == dict(images=dict(train=24, val=4), remarks=[], failures=[], findings=[])
+
+
+def test_what_was_converted_is_said_and_does_not_stop_a_run(call, root):
+    path = root / 'coco/annotations/instances_train2017.json'
+    content = json.loads(path.read_text())
+    for image in content['images']:
+        image |= dict(width=float(image['width']), id=f'id {image["id"]}')
+    for annotation in content['annotations']:
+        annotation['image_id'] = f'id {annotation["image_id"]}'
+    x, y, *_ = content['annotations'][0]['bbox']
+    content['annotations'][0]['bbox'] = [x - 50, y - 50, 160, 160]
+    path.write_text(json.dumps(content))
+    code, output, report = call(DETECTOR)
+    assert code == 0 and f'train: {path}: images.id, images.width, annotations.image_id' in output
+    assert len(report['remarks']) == 1 and 'images are numbered from 1' in report['remarks'][0]
+    assert f'train: 1 x {kinds.BEYOND} (clipped to the image), such as' in output
+    assert report['failures'] == [] and report['images'] == dict(train=24, val=4)
 
 
 @pytest.mark.parametrize(

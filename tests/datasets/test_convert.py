@@ -240,18 +240,66 @@ def test_image_sizes_follow_exif_as_in_training(tmp_path, kind):
             assert image_size(tmp_path / 'image', annotated) == expected
 
 
+LABELS = [
+    '1 0.5 0.5 0.5 0.5\n0 0.2 0.2 0.1 0.1\n',
+    '\ufeff1 0.5 0.5 0.5 0.5\r\n0 0.2 0.2 0.1 0.1\r\n',
+    '1 0.5 0.5 0.5 0.5\r0 0.2 0.2 0.1 0.1\r',
+    ' 1.0\t5e-1\t0.5\t0.5\t0.5 \n\n \t\n0\t0.2 0.2 0.1 0.1',
+]
+
+
+@pytest.mark.parametrize('text', LABELS)
+def test_labels_of_yolo_are_read_in_any_form_of_text(yolo, tmp_path, text):
+    (yolo / 'labels/train/a.txt').write_bytes(text.encode())
+    (yolo / 'labels/train/b.txt').write_text('')  # no objects
+    convert(YoloDataset(yolo), tmp_path / 'out', BASE)
+    pear, apple = read(tmp_path / 'out', 'train')['annotations']
+    assert (pear['category_id'], pear['bbox']) == (2, [10, 7.5, 20, 15])
+    assert (apple['category_id'], apple['bbox']) == (1, [6, 4.5, 4, 3])
+
+
+def test_an_outline_that_crosses_itself_has_an_area(yolo, tmp_path):
+    (yolo / 'labels/train/a.txt').write_text('1 0.1 0.1 0.9 0.9 0.9 0.1 0.1 0.9')
+    convert(YoloDataset(yolo), tmp_path / 'out', BASE)
+    assert read(tmp_path / 'out', 'train')['annotations'][0]['area'] == 32 * 24 / 2
+
+
+@pytest.mark.parametrize(
+    ('box', 'expected'),
+    [
+        ([0, 0, 40, 30], [0, 0, 40, 30]),
+        ([-1, -1, 40, 30], [0, 0, 39, 29]),  # counted from 0
+        (['9.5', ' 4.25\n', '21.25', '15.75'], None),
+        ([9, 9, 1, 1], [9, 9, 1, 1]),  # one pixel
+    ],
+)
+def test_boxes_of_voc_are_read(voc, tmp_path, box, expected):
+    xml = voc_object('pear', [float(n) for n in box], more='<difficult>True</difficult>')
+    path = write_xml(voc, 'a', '40.0', '30.0', xml)
+    path.rename(path.with_suffix('.XML'))
+    convert(VocDataset(voc), tmp_path / 'out', BASE)
+    (annotation,) = read(tmp_path / 'out', 'train')['annotations']
+    assert annotation['bbox'] == (expected or [9.5, 4.25, 21.25, 15.75])
+    assert annotation['iscrowd'] == 1
+
+
 BOMB = '<?xml version="1.0"?><!DOCTYPE a [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><a>&b;</a>'
 OTHER_SIZE = b'<annotation><size><width>30</width><height>30</height></size></annotation>'
 PEAR = voc_object('pear', [10, 5, 20, 15])
 BAD_LINES = {
-    '2 0.5 0.5 0.5 0.5': r'class 2 is not between 0 and 1, the classes in data\.yaml',
+    '2 0.5 0.5 0.5 0.5': r'class 2 is not .* 1, the classes in data\.yaml; are .* counted from 1',
+    '3 0.5 0.5 0.5 0.5': r'class 3 is not between 0 and 1, the classes in data\.yaml$',
     'pear 0.5 0.5 0.5 0.5': 'not finite numbers: pear',
     '1 0.5 1e999 0.5 0.5': 'not finite numbers: 1 0.5 1e999',
-    '1 0.5 0.5 0.5 0.5 0.9': '5 numbers after the class',
+    '1 0,5 0,5 0,5 0,5': 'not finite numbers: 1 0,5',
+    '1 0.5 0.5 0.5 0.5 0.9': '5 numbers after the class .*keypoints and scores are not supported',
     '1 0.1 0.1 0.5 0.5 0.9 0.9 0.1': '7 numbers after the class',
     '1 0.5 0.5 -0.5 0.5': 'box of no size',
     '1 0.1 0.1 0.5 0.1 0.9 0.1': 'box of no size',
-    '1 20 15 10 10': 'box outside the image',
+    '1 0.1 0.1 0.2 0.2 0.3 0.3': 'the outline encloses no area',
+    '1 20 15 10 10': '20 looks like pixels: divide x and widths by the width',
+    '1 4 4 20 4 20 20': '20 looks like pixels',
+    '1 1.5 0.5 0.5 0.5': 'box outside the image',
 }
 BAD_OBJECTS = {
     voc_object(' ', [10, 5, 20, 15]): 'the name is missing',
@@ -259,6 +307,12 @@ BAD_OBJECTS = {
     '<object><name>pear</name></object>': 'not finite numbers: None',
     PEAR.replace('11', 'inf'): 'not finite numbers: inf',
     PEAR.replace('11', '99'): 'box of no size',
+    voc_object(
+        'pear', [-0.8, -0.9, 0.5, 0.4]
+    ): 'no corner exceeds 1, .* relative: multiply them by',
+    voc_object('pear', [100, 5, 20, 15]): 'box outside the image',
+    PEAR.replace('11', '1,1'): 'not finite numbers: 1,1',
+    PEAR.replace('xmin', 'x'): 'not finite numbers: None',
 }
 
 
@@ -298,7 +352,18 @@ def fifo(path: Path) -> None:
         ('Annotations/a.xml', b'<annotation>', 'invalid XML .*line 1'),
         ('Annotations/a.xml', b'<foo/>', 'the root element is <foo>'),
         ('Annotations/a.xml', OTHER_SIZE, r'size \(30, 30\), but .*a\.png has \(40, 30\) pixels'),
+        ('Annotations/a.xml', OTHER_SIZE.replace(b'30', b'-30'), r'size \(-30, -30\), but'),
+        ('Annotations/a.xml', OTHER_SIZE.replace(b'30', b'wide'), 'size: not finite numbers'),
+        (
+            'Annotations/a.xml',
+            b'<?xml version="1.0" encoding="gbk"?><a/>',
+            'invalid XML .multi-byte',
+        ),
+        ('Annotations/a.xml', fifo, 'Not a regular file'),
+        ('JPEGImages/a.png', fifo, 'size of the image .*Not a regular file'),
+        ('JPEGImages/a.bmp', b'', r'is the image .*a\.bmp or .*a\.png\?'),
         ('ImageSets/Main/train.txt', b'a\nb\nc', 'no image c in'),
+        ('ImageSets/Main/train.txt', b'a\nb\n../JPEGImages/a', 'no image ../JPEGImages/a in'),
     ],
 )
 def test_a_bad_file_is_named(prepare, voc, yolo, name, content, message):
@@ -310,7 +375,8 @@ def test_a_bad_file_is_named(prepare, voc, yolo, name, content, message):
     content(path) if callable(content) else path.write_bytes(content)
     code, output, error = prepare(root)
     assert code == 2 and '1 images or labels cannot be used' in error
-    assert re.search(f'{path}.*: .*{message}', output), output
+    named = path.with_name('a.xml') if name.endswith('bmp') else path
+    assert re.search(f'{named.name}.*: .*{message}', output), output
 
 
 @pytest.mark.parametrize(

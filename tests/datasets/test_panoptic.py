@@ -12,6 +12,7 @@ from mmengine.registry import DATASETS, init_default_scope
 from PIL import Image
 
 from xcit_mm import UserError, environment
+from xcit_mm.datasets import annotations as kinds
 from xcit_mm.datasets import check
 from xcit_mm.datasets.check_config import check_classes, check_data
 from xcit_mm.datasets.images import BadImageError
@@ -32,14 +33,14 @@ def root(shapes_root, tmp_path) -> Path:
     return shutil.copytree(shapes_root, tmp_path / 'shapes')
 
 
-def build(root: Path, change=None):
+def build(root: Path, change=None, split='train'):
     cfg = load_config(CONFIG, {'data_root': root})
-    path = root / 'coco/annotations/panoptic_train2017.json'
+    path = root / f'coco/annotations/panoptic_{split}2017.json'
     if change:
         content = json.loads(path.read_text())
         change(content)
         path.write_text(json.dumps(content))
-    return DATASETS.build(cfg.train_dataloader.dataset)
+    return DATASETS.build(cfg[f'{split}_dataloader'].dataset)
 
 
 def test_masks_and_labels_are_those_of_the_other_layouts(shapes_root):
@@ -69,12 +70,72 @@ def test_masks_and_labels_are_those_of_the_other_layouts(shapes_root):
         (lambda c: c['categories'][3].update(isthing=1), r'has the things \(circle.*background\)'),
         (lambda c: c['annotations'][0].pop('segments_info'), r'annotations\[0\] has the segments_'),
         (lambda c: c['images'].clear(), 'none of its 0 images is left'),
+        (lambda c: c['categories'][0].pop('isthing'), r'categories\[0\] has the isthing None'),
+        (lambda c: first_segment(c).update(category_id=9), '1 has an unknown category_id'),
+        (lambda c: first_segment(c).update(iscrowd='1'), '1 needs a numeric .* iscrowd'),
+        (lambda c: first_segment(c).update(area=float('nan')), '1 needs a numeric bbox'),
+        (lambda c: first_segment(c).update(id='red'), r"segments_info\[0\] has the id 'red'"),
+        (lambda c: first_segment(c).update(id=2), r'segments_info\[1\] has the id 2 of an'),
+        (lambda c: c['annotations'].append(c['annotations'][0]), 'two annotations have the image_'),
     ],
-    ids=['order', 'things', 'no segments', 'no images'],
 )
 def test_an_annotation_file_that_mmdet_would_misread_is_refused(root, change, message):
     with pytest.raises(UserError, match=message):
         build(root, change)
+
+
+def first_segment(content: dict) -> dict:
+    return content['annotations'][0]['segments_info'][0]
+
+
+def test_an_image_without_an_annotation_cannot_be_evaluated(root):
+    assert len(build(root, lambda c: c['annotations'].pop())) == 23  # left out in training
+    for number, change in (
+        (1, lambda c: c['annotations'].pop(0)),
+        (4, lambda c: c.pop('annotations')),
+    ):
+        message = rf'{number} images, such as 0+25\.jpg, have no annotation'
+        with pytest.raises(UserError, match=message):
+            build(root, change, 'val')
+
+
+def test_numbers_in_other_forms_and_dropped_segments_are_said(root, log):
+    def change(content: dict) -> None:
+        for image in content['images']:
+            image |= dict(id=f'id {image["id"]}', width=160.0)
+        for category in content['categories']:
+            category |= dict(id=str(category['id']), isthing=bool(category['isthing']))
+        for annotation in content['annotations']:
+            annotation['image_id'] = f'id {annotation["image_id"]}'
+            for segment in annotation['segments_info']:
+                segment |= dict(id=float(segment['id']), category_id=str(segment['category_id']))
+        first_segment(content)['area'] = 0
+
+    original = build(root)
+    expected = [original.get_data_info(i)['segments_info'] for i in range(24)]
+    dataset = build(root, change)
+    assert [dataset.get_data_info(i)['segments_info'] for i in range(24)] == [
+        expected[0][1:],
+        *expected[1:],
+    ]
+    assert any('segments_info.category_id are texts or floats' in line for line in log)
+    assert any(f'1 x {kinds.NO_SIZE} (dropped); tools/check' in line for line in log)
+
+
+def test_segments_of_other_images_with_the_same_ids_are_not_read(root, monkeypatch):
+    """mmdet reads them and drops them, which takes quadratic time."""
+
+    from xcit_mm.datasets.panoptic import CheckedPanopticDataset  # needs mmdet
+
+    def count(self, raw_data_info: dict) -> dict:
+        counts.append(len(raw_data_info['raw_ann_info']))
+        return parse(self, raw_data_info)
+
+    counts, parse = [], CheckedPanopticDataset.parse_data_info
+    monkeypatch.setattr(CheckedPanopticDataset, 'parse_data_info', count)
+    build(root)
+    content = json.loads((root / 'coco/annotations/panoptic_train2017.json').read_text())
+    assert counts == [len(entry['segments_info']) for entry in content['annotations']]
 
 
 def test_a_png_with_class_numbers_is_a_bad_image(root):

@@ -137,8 +137,37 @@ def test_the_tool_draws_once(monkeypatch, capfd, tmp_path):
     for state in ('drawn', 'already there'):
         code, output, _ = call_tool(monkeypatch, capfd, 'make_shapes.py', tmp_path / 'shapes')
         assert code == 0 and state in output
-    code, _, error = call_tool(monkeypatch, capfd, 'make_shapes.py', tmp_path, '--seed', -1)
-    assert code == 2 and 'seed=-1 is negative' in error
+
+
+def test_a_mosaic_has_the_colours_of_as_many_bands(monkeypatch, capfd, tmp_path):
+    rasterio = pytest.importorskip('rasterio')
+    for bands in (3, 4, 6):
+        arguments = ['make_shapes.py', tmp_path / str(bands), '--mosaic', 2, '--bands', bands]
+        code, _, error = call_tool(monkeypatch, capfd, *arguments)
+        assert code == 0, error
+    with rasterio.open(tmp_path / '3/mosaic.tif') as rgb:
+        red, _, blue = rgb.read()
+    for bands in (4, 6):
+        with rasterio.open(tmp_path / f'{bands}/mosaic.tif') as image:
+            drawn = image.read()
+            assert 'alpha' not in {colour.name for colour in image.colorinterp}
+        assert drawn.shape == (bands, 320, 320)
+        assert (drawn[0] == red).all() and (drawn[-1] == blue).all()
+        for name in ('instances.json', 'labels.tif'):
+            assert (
+                contents(tmp_path / '3')[tmp_path / '3' / name]
+                == (tmp_path / f'{bands}/{name}').read_bytes()
+            )
+
+
+@pytest.mark.parametrize('more', [[], ['--mosaic', 1]])
+@pytest.mark.parametrize(
+    ('option', 'message'), [(['--seed', -1], 'seed=-1 is'), (['--bands', 2**16], 'at most 65535')]
+)
+def test_what_cannot_be_drawn_is_refused(monkeypatch, capfd, tmp_path, option, message, more):
+    arguments = ['make_shapes.py', tmp_path / 'shapes', *option, *more]
+    code, _, error = call_tool(monkeypatch, capfd, *arguments)
+    assert code == 2 and message in error and not (tmp_path / 'shapes').exists()
 
 
 def test_colours_are_spread_over_bands(tmp_path):

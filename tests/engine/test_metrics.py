@@ -3,6 +3,7 @@
 import json
 import math
 from copy import deepcopy
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from pycocotools.cocoeval import COCOeval
 
 import xcit_mm  # noqa: F401  registers the metrics
 from xcit_mm import environment
-from xcit_mm.engine.hooks.report import write_metrics
+from xcit_mm.engine.hooks.report import metrics_table, write_metrics
 
 NAMES = ('mAP', 'mAP_50', 'mAP_75', 'mAP_s', 'mAP_m', 'mAP_l')
 KINDS = ('bbox', 'segm')
@@ -30,11 +31,13 @@ def coco(shapes_root) -> COCO:
     return content
 
 
-def evaluate(coco: COCO, predict, **kwargs) -> dict[str, float]:
+def evaluate(
+    coco: COCO, predict, classes: tuple = ('circle', 'square', 'triangle'), **kwargs
+) -> dict[str, float]:
     """Evaluate what ``predict(coco, image_id, shape)`` returns for each image."""
     cfg = dict(type='CocoAPMetric', ann_file=str(coco.path), metric=list(KINDS), **kwargs)
     metric = METRICS.build(cfg)
-    metric.dataset_meta = dict(classes=('circle', 'square', 'triangle'))
+    metric.dataset_meta = dict(classes=classes)
     for image in coco.loadImgs(coco.getImgIds()):
         shape = image['height'], image['width']
         boxes, masks, labels, scores = predict(coco, image['id'])
@@ -83,6 +86,89 @@ def test_average_precisions_are_those_of_pycocotools(coco, tmp_path):
             # mmdet rounds to three digits
             assert metrics[f'coco/{kind}_{name}'] == pytest.approx(expected, abs=5.001e-4)
         assert 0.2 < metrics[f'coco/{kind}_mAP'] < 0.9
+
+
+UUIDS = dict(images='5eb3-{}', categories='{}-b', annotations='a{}')
+
+
+@pytest.mark.parametrize(
+    'forms',
+    [
+        dict(images='{:012d}', categories='{}.0', annotations='{}'),
+        UUIDS,
+        dict(annotations=''),  # from 0, which pycocotools takes for none
+    ],
+    ids=['numbers', 'names', 'zero'],
+)
+def test_ids_in_other_forms_give_the_same_figures(coco, tmp_path, forms):
+    expected = evaluate(coco, near_the_truth)
+    content = json.loads(Path(coco.path).read_text())
+    for kind, form in forms.items():
+        for number, entry in enumerate(content[kind]):
+            entry['id'] = form.format(entry['id']) if form else number
+    for entry in content['annotations']:
+        for kind, field in (('images', 'image_id'), ('categories', 'category_id')):
+            entry[field] = forms[kind].format(entry[field]) if kind in forms else entry[field]
+    changed = deepcopy(coco)
+    changed.path = tmp_path / 'own.json'
+    changed.path.write_text(json.dumps(content))
+    prefix = tmp_path / 'predictions'
+    assert evaluate(changed, near_the_truth, outfile_prefix=str(prefix)) == expected
+    truth = tmp_path / 'predictions.gt.json'
+    assert truth.is_file() == ('images' in forms)
+    if truth.is_file():  # anybody can evaluate the predictions with it, and find their images
+        written = COCO(str(truth))
+        assert len(written.loadRes(str(tmp_path / 'predictions.bbox.json')).anns)
+        assert [image['file_name'] for image in written.imgs.values()] == [
+            image['file_name'] for image in coco.imgs.values()
+        ]
+
+
+@pytest.mark.parametrize('has_faster', [True, False])
+def test_classes_have_a_figure_for_boxes_and_one_for_masks(coco, tmp_path, monkeypatch, has_faster):
+    """Also where the ids of the categories do not ascend, and for a class without objects."""
+    from xcit_mm.engine import coco_metric
+
+    if not has_faster:
+        monkeypatch.setattr(coco_metric, 'COCOeval_faster', None)
+    content = json.loads(Path(coco.path).read_text())
+    content['categories'].append(dict(id=0, name='star'))
+    changed = deepcopy(coco)
+    changed.path = tmp_path / 'own.json'
+    changed.path.write_text(json.dumps(content))
+    names = ('circle', 'square', 'triangle', 'star')
+    prefix = str(tmp_path / 'predictions')
+    metrics = evaluate(changed, near_the_truth, names, classwise=True, outfile_prefix=prefix)
+    for kind in KINDS:
+        predictions = json.loads((tmp_path / f'predictions.{kind}.json').read_text())
+        for id_, name in enumerate(names[:3], 1):
+            evaluation = COCOeval(coco, coco.loadRes(predictions), kind)
+            evaluation.params.catIds = [id_]
+            evaluation.evaluate()
+            evaluation.accumulate()
+            evaluation.summarize()
+            actual = metrics[f'coco/{kind}_AP_{name}']
+            assert actual == pytest.approx(evaluation.stats[0], abs=5.001e-4)
+        assert metrics[f'coco/{kind}_AP_star'] == -1
+    assert metrics['coco/bbox_AP_circle'] != metrics['coco/segm_AP_circle']
+
+
+def test_the_final_table_says_what_its_figures_are():
+    metrics = {'coco/bbox_mAP': 0.5, 'coco/bbox_mAP_s': -1.0, 'coco/segm_mAP': 0.4}
+    metrics |= {'coco/bbox_AP_red apple': 0.25, 'coco/segm_AP_red apple': -1.0}
+    metrics |= {'coco/bbox_AR@100': 0.7, 'mIoU': 44.0, 'text': 'no number'}
+    metrics |= {f'coco_panoptic/{name}': 12.345 for name in ('PQ', 'SQ', 'PQ_th')}
+    assert [line.split('  ')[0] for line in metrics_table(metrics).splitlines()] == [
+        *('', 'all', 'things'),
+        *('', 'boxes', 'masks'),
+        *('AP of', 'red apple', 'Box AR@100', 'mIoU'),
+    ]
+    assert [line.split() for line in metrics_table(metrics).splitlines()[:8]] == [
+        *(['PQ', 'SQ'], ['all', '12.35', '12.35'], ['things', '12.35', '-']),
+        *(['AP', 'small'], ['boxes', '0.500', '-'], ['masks', '0.400', '-']),
+        *(['AP', 'of', 'boxes', 'masks'], ['red', 'apple', '0.250', '-']),
+    ]
+    assert metrics_table({}) == 'No metrics were computed.'
 
 
 HEIGHT, WIDTH = 120, 160
@@ -211,6 +297,10 @@ def test_metrics_are_the_same_without_faster_coco_eval(coco, monkeypatch, log):
     [
         ({}, NAMES),
         (dict(metric_items=['mAP_50', 'AR@100']), ('mAP_50', 'AR@100')),
+        (
+            dict(classwise=True, metric_items=['mAP']),
+            ('mAP', 'AP_circle', 'AP_square', 'AP_triangle'),
+        ),
         (dict(format_only=True, outfile_prefix='predictions'), ()),
     ],
 )

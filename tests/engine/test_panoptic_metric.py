@@ -1,10 +1,12 @@
 """Panoptic quality, against values computed by hand."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from helpers.planted import encoded
 from mmengine.registry import METRICS
 from PIL import Image
 
@@ -103,11 +105,33 @@ def test_predictions_in_a_crowd_of_their_class_do_not_count(evaluate):
     assert evaluate((annotated, cats | {DOG + FIRST: range(15, 20)}))['PQ'] == 50
 
 
+def test_a_png_that_cannot_be_read_is_named(evaluate, tmp_path, monkeypatch):
+    from xcit_mm.engine import panoptic_metric
+
+    content = {(1, 7, 0): range(10)}, {CAT + FIRST: range(5)}
+    read = panoptic_metric.segment_ids
+    for data, message in (
+        (None, 'is missing or cannot be opened: Not a regular file'),
+        (b'no image', 'label file cannot be read'),
+        (encoded(np.zeros((3, 3, 3), np.uint8), 'PNG'), 'not of the size of its labels'),
+    ):
+
+        def replace(path, *args, data=data):
+            Path(path).unlink()
+            Path(path).symlink_to('/dev/zero') if data is None else Path(path).write_bytes(data)
+            return read(path, *args)
+
+        monkeypatch.setattr(panoptic_metric, 'segment_ids', replace)
+        with pytest.raises(UserError, match=rf'1\.png: it.*{message}'):
+            evaluate(content)
+        (tmp_path / '1.png').unlink()
+
+
 @pytest.mark.parametrize(
     ('change', 'message'),
     [
         (dict(category_id=8), '5 has an unknown category_id'),
-        (dict(id='5'), r"segments_info\[0\] has the id '5'"),
+        (dict(id='5.5'), r"segments_info\[0\] has the id '5\.5'"),
         (dict(bbox=None), '5 needs a numeric bbox, area and iscrowd'),
         (dict(area=None), '5 needs a numeric bbox, area and iscrowd'),
     ],

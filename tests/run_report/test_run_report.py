@@ -22,6 +22,7 @@ from xcit_mm.engine.hooks.loss_log import TensorBoardHook, remove_lines_after
 from xcit_mm.engine.resume import newest_checkpoint
 from xcit_mm.errors import DependencyError
 from xcit_mm.run_report import draw_png, plots, read_run, read_runs, reading, write_page
+from xcit_mm.run_report.titles import title
 
 DAMAGED_LINES = (
     *(json.dumps(dict(iter=i)) for i in ('7', 7.5, True, -1, None, 2**60, '\x1b[2J' * 10**5)),
@@ -164,9 +165,27 @@ def test_of_many_metrics_the_first_are_plotted_and_all_are_in_a_table(tmp_path, 
     assert plotted == ['coco/bbox_mAP', *(f'class {i}' for i in range(12))]
     monkeypatch.setattr(plots, 'MAX_PLOTS', 1)  # which saves seconds
     _, rows = page_of(folders, tmp_path / 'out.html')
-    assert ['class 14', '0.5', '-'] in rows and ['coco/bbox_mAP_50', '0.6', '0.6'] in rows
+    assert ['class 14', '0.5', '-'] in rows and ['Box AP50', '0.6', '0.6'] in rows
     assert sum(row[0].startswith('class') for row in rows if row) == 1203
-    assert 'coco/bbox_mAP_s' not in str(rows)  # no object has that size
+    assert 'small' not in str(rows)  # no object has that size
+
+
+@pytest.mark.parametrize(
+    ('name', 'expected'),
+    [
+        ('coco/segm_mAP', 'Mask AP'),
+        ('coco/segm_mAP_l', 'Mask AP large'),
+        ('coco/bbox_AP_red apple', 'Box AP of red apple'),
+        ('coco/bbox_AR@100', 'Box AR@100'),
+        ('coco_panoptic/PQ', 'PQ'),
+        ('coco_panoptic/SQ_th', 'SQ of things'),
+        ('coco_panoptic/RQ_st', 'RQ of stuff'),
+        ('mIoU', 'mIoU'),
+        ('mine_th', 'mine_th'),
+    ],
+)
+def test_metrics_have_titles(name, expected):
+    assert title(name) == expected
 
 
 def test_losses_that_are_not_finite_are_marked_and_long_curves_are_drawn_as_means(tmp_path):
@@ -221,9 +240,9 @@ def test_the_page_of_several_runs_compares_validations_and_configs(tmp_path):
         ['a', '3', '-', '1,234', '1'],
         ['b', '1', '-', '1,234', '0'],
         ['', 'a, last', 'a, best'],
-        ['coco/bbox_mAP', '0.3', '0.4'],
+        ['Box AP', '0.3', '0.4'],
         ['iter', '3', '2'],
-        ['coco/bbox_mAP_50', '-', '0.6'],
+        ['Box AP50', '-', '0.6'],
         ['', 'a', 'b'],
         ['lr = 0.1', 'x', ''],
         ['lr = 0.2', '', 'x'],

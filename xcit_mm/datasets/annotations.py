@@ -17,6 +17,7 @@ from ..files import read_regular
 DROPPED = 'dropped'
 LEFT_OUT = 'left out'
 KEPT = 'kept'
+CLIPPED = 'clipped to the image'
 IGNORED = 'ignored'  # the object is neither a target nor background
 STOPS = 'stops the run'
 CONSEQUENCES: dict[str, tuple[str, str]] = {}  # of each problem, in training and in evaluation
@@ -31,7 +32,7 @@ NO_BOX = _problem('box is missing or not four finite numbers', DROPPED, STOPS)
 NO_SIZE = _problem('box of no size', DROPPED, KEPT)
 OUTSIDE = _problem('box outside the image', DROPPED, KEPT)
 FAR_BEYOND = _problem('box reaches far beyond the image', DROPPED, KEPT)
-BEYOND = _problem('box reaches beyond the image', KEPT, KEPT)
+BEYOND = _problem('box reaches beyond the image', CLIPPED, KEPT)
 UNKNOWN_CATEGORY = _problem('unknown category', DROPPED, DROPPED)
 NO_IMAGE = _problem('annotation of an image that is not listed', DROPPED, DROPPED)
 NO_MASK = _problem('mask is missing', IGNORED, STOPS)
@@ -40,13 +41,17 @@ BROKEN_PART = _problem('mask has a broken part', 'kept without the part', KEPT)
 NO_AREA = _problem('area is missing or not a finite number', KEPT, STOPS)
 NO_CROWD_FLAG = _problem('iscrowd is neither 0 nor 1', IGNORED, STOPS)
 NO_OBJECTS = _problem('image without objects', LEFT_OUT, KEPT)
+NO_ANNOTATION = _problem('image without an annotation', LEFT_OUT, STOPS)
 TOO_SMALL = _problem('image smaller than filter_cfg.min_size', LEFT_OUT, KEPT)
 
 # If a larger share of the annotations has one of these problems, the format is probably wrong.
 LOST_SHARE = 0.1
-LOST = (NO_BOX, NO_SIZE, OUTSIDE, FAR_BEYOND, BEYOND, UNKNOWN_CATEGORY, NO_MASK, BROKEN_MASK)
+LOST = (NO_BOX, NO_SIZE, OUTSIDE, FAR_BEYOND, UNKNOWN_CATEGORY, NO_MASK, BROKEN_MASK)
 
 REMEDY = 'tools/check_dataset.py CONFIG lists them all'
+
+# If a larger share of the boxes cannot be two corners, boxes that reach beyond the image are meant.
+NO_CORNERS_SHARE = 0.01
 
 # The limits of pycocotools, which computes with 32 bits and does not check its input.
 MAX_ID = 2**53  # stored as float64
@@ -55,17 +60,20 @@ MAX_PIXELS = 2**29  # of an image; larger run lengths overflow a buffer
 MAX_OUTLINE = 2**20  # pixels; five points of each are kept in memory
 COMPRESSED = re.compile('[0-o]*[0-O]')  # run lengths; pycocotools reads beyond any other end
 
+ID = (int, str)  # texts become integers, which pycocotools needs
 FIELDS = {
-    'images': {'id': (int, str), 'file_name': (str,), 'width': (int,), 'height': (int,)},
-    'annotations': {'id': (int,), 'image_id': (int, str), 'category_id': (int, str)},
-    'categories': {'id': (int, str), 'name': (str,)},
+    'images': {'id': ID, 'file_name': (str,), 'width': (int,), 'height': (int,)},
+    'annotations': {'id': ID, 'image_id': ID, 'category_id': ID},
+    'categories': {'id': ID, 'name': (str,)},
 }
+SEGMENTS = 'segments_info'
 PANOPTIC_FIELDS = {
     'images': FIELDS['images'],
-    'annotations': {'image_id': (int, str), 'file_name': (str,), 'segments_info': (list,)},
-    'categories': FIELDS['categories'] | {'isthing': (int,)},
+    'annotations': {'image_id': ID, 'file_name': (str,), SEGMENTS: (list,)},
+    'categories': FIELDS['categories'] | {'isthing': (int, bool)},
 }
-SEGMENT_FIELDS = {'id': (int,), 'category_id': (int, str)}
+SEGMENT_FIELDS = {'id': (int,), 'category_id': ID}
+WHOLE_NUMBER = re.compile(r'([+-]?[0-9]{1,18})(\.0*)?')
 
 
 class Problem(NamedTuple):
@@ -73,45 +81,67 @@ class Problem(NamedTuple):
 
     kind: str
     image: str  # path
-    annotation_id: int | None
+    annotation_id: int | float | str | None  # as in the file
 
 
-def read_annotations(path: str | Path) -> dict[str, Any]:
-    """Read an annotation file, and require what pycocotools and mmdet rely on."""
-    return _read(path, FIELDS, 'a COCO annotation file')
+class Annotations(NamedTuple):
+    """The content of an annotation file, and a sentence on what was converted ('' if nothing)."""
+
+    content: dict[str, Any]
+    remark: str
 
 
-def read_panoptic_annotations(path: str | Path) -> dict[str, Any]:
-    """Read a panoptic annotation file, and require what mmdet relies on."""
-    content = _read(path, PANOPTIC_FIELDS, 'a panoptic COCO annotation file')
+def read_annotations(path: str | Path) -> Annotations:
+    """Read an annotation file, and require what pycocotools and mmdet rely on.
+
+    Whole numbers in another form, such as 640.0 or '000640', become integers. If the id of an image
+    is another text, the images are numbered from 1 in the order of the file; likewise categories.
+    Such ids of annotations stay texts.
+    """
+    content, converted = _read(path, FIELDS, 'a COCO annotation file')
+    annotations = content.get('annotations', [])
+    return Annotations(content, _number_texts(path, content, annotations, converted))
+
+
+def read_panoptic_annotations(path: str | Path) -> Annotations:
+    """Read a panoptic annotation file, and require what mmdet relies on.
+
+    Numbers are converted as by :func:`read_annotations`.
+    """
+    content, converted = _read(path, PANOPTIC_FIELDS, 'a panoptic COCO annotation file')
     category_ids = {category['id'] for category in content['categories']}
+    with_category, image_ids = [], set()
     for annotation in content.get('annotations', ()):
-        place = f'{path}: image_id={annotation["image_id"]!r}: segments_info'
+        segments, image_id = annotation[SEGMENTS], annotation['image_id']
+        if image_id in image_ids:  # mmdet would train on its objects twice
+            raise UserError(f'{path}: two annotations have the image_id {image_id!r}')
+        image_ids.add(image_id)
         try:
-            _check_entries(annotation['segments_info'], 'segments_info', SEGMENT_FIELDS)
-            for segment in annotation['segments_info']:
-                box, values = segment.get('bbox'), (segment.get('area'), segment.get('iscrowd', 0))
-                is_complete = isinstance(box, list) and len(box) == 4
-                if not is_complete or not all(map(is_number, (*box, *values))):
+            converted |= _check_entries(segments, SEGMENTS, SEGMENT_FIELDS)
+            for segment in segments:
+                values = segment.get('area'), segment.get('iscrowd', 0)
+                if not _is_box(segment.get('bbox')) or not all(map(is_number, values)):
                     raise ValueError(f'{segment["id"]} needs a numeric bbox, area and iscrowd')
                 if segment['category_id'] not in category_ids:
                     raise ValueError(f'{segment["id"]} has an unknown category_id')
         except ValueError as error:
-            raise UserError(f'{place}: {error}') from None
-    return content
+            raise UserError(f'{path}: image_id={image_id!r}: {SEGMENTS}: {error}') from None
+        with_category += segments
+    return Annotations(content, _number_texts(path, content, with_category, converted))
 
 
-def _read(path: str | Path, fields: dict[str, dict], kind: str) -> dict[str, Any]:
+def _read(path: str | Path, fields: dict[str, dict], kind: str) -> tuple[dict, dict[str, None]]:
+    converted: dict[str, None] = {}
     try:
-        content = json.loads(read_regular(Path(path)).decode())
+        content = json.loads(read_regular(Path(path)).decode('utf-8-sig'))
         if not isinstance(content, dict):
             raise ValueError(f'a {type(content).__name__}, not an object')
         for name in fields:
             if name in content or name != 'annotations':  # which the file of a test set lacks
-                _check_entries(content.get(name), name, fields[name])
+                converted |= _check_entries(content.get(name), name, fields[name])
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f'{path} is not {kind} ({reason(error)})') from None
-    return content
+    return content, converted
 
 
 def find_problem(
@@ -124,7 +154,7 @@ def find_problem(
     box, mask, crowd = (annotation.get(name) for name in ('bbox', 'segmentation', 'iscrowd'))
     if annotation['category_id'] not in category_ids:
         return UNKNOWN_CATEGORY
-    if not isinstance(box, list) or len(box) != 4 or not all(map(is_number, box)):
+    if not _is_box(box):
         return NO_BOX
     box_problem = _find_box_problem(annotation, image)
     if box_problem and not in_evaluation:
@@ -139,6 +169,18 @@ def find_problem(
     if box_problem or usable != mask:
         return box_problem or BROKEN_PART
     return BEYOND if _reaches_beyond(box, image, share=0.1) else None
+
+
+def may_be_corners(annotation: dict, image: dict) -> bool:
+    """Return whether a box, read as x1, y1, x2, y2, lies within the image, or there is no box."""
+    if not _is_box(annotation.get('bbox')):
+        return True
+    x1, y1, x2, y2 = annotation['bbox']
+    return -1 <= x1 < x2 <= image['width'] + 1 and -1 <= y1 < y2 <= image['height'] + 1
+
+
+def _is_box(box: Any) -> bool:
+    return isinstance(box, list) and len(box) == 4 and all(map(is_number, box))
 
 
 def _find_box_problem(annotation: dict, image: dict) -> str | None:
@@ -177,15 +219,21 @@ def is_number(value: Any) -> bool:
         return False
 
 
-def _check_entries(entries: Any, name: str, fields: dict[str, tuple[type, ...]]) -> None:
+def _check_entries(entries: Any, name: str, fields: dict[str, tuple[type, ...]]) -> dict[str, None]:
+    """Check and convert the fields of a list of objects, and return which are no integers."""
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise ValueError(f'{name} is not a list of objects')
     by_id: dict[int | str, dict] = {}
+    converted: dict[str, None] = {}
     for index, entry in enumerate(entries):
+        own_id = entry.get('id')
         for field, types in fields.items():
             value = entry.get(field)
-            is_of_type = type(value) in types and type(value) is type(entries[0].get(field))
-            if not is_of_type or (type(value) is int and abs(value) > MAX_ID):
+            if int in types and type(value) in (float, str):
+                entry[field] = value = _whole_number(value)
+                converted[f'{name}.{field}'] = None
+            is_too_large = type(value) is int and abs(value) > MAX_ID and types is not ID
+            if type(value) not in types or is_too_large:
                 raise ValueError(f'{name}[{index}] has the {field} {value!r}')
         if name == 'images':
             width, height = entry['width'], entry['height']
@@ -194,7 +242,45 @@ def _check_entries(entries: Any, name: str, fields: dict[str, tuple[type, ...]])
                 raise ValueError(f'{name}[{index}] has the size {width}x{height}')
         first = by_id.setdefault(entry['id'], entry) if 'id' in fields else entry
         if first is not entry and (name != 'images' or first != entry):
-            raise ValueError(f'{name}[{index}] has the id {entry["id"]!r} of an earlier entry')
+            as_number = '' if own_id == entry['id'] else f', as a number {entry["id"]},'
+            raise ValueError(
+                f'{name}[{index}] has the id {own_id!r}{as_number} of an earlier entry'
+            )
+    return converted
+
+
+def _whole_number(value: float | str) -> int | float | str:
+    """Return the integer that a number or a text stands for, or the value itself."""
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else value
+    match = WHOLE_NUMBER.fullmatch(value)
+    return int(match[1]) if match else value
+
+
+def _number_texts(
+    path: str | Path, content: dict, with_category: list[dict], converted: dict[str, None]
+) -> str:
+    """Number images and categories whose ids are no integers of MAX_ID, and return the remark."""
+    numbered = []
+    for name, field, users in (
+        ('images', 'image_id', content.get('annotations', [])),
+        ('categories', 'category_id', with_category),
+    ):
+        ids = [entry['id'] for entry in content[name]]
+        if all(type(id_) is int and abs(id_) <= MAX_ID for id_ in ids):
+            continue
+        numbers = {id_: number for number, id_ in enumerate(dict.fromkeys(ids), 1)}
+        for entry in content[name]:
+            entry['id'] = numbers[entry['id']]
+        for user in users:  # an id that is not listed becomes a text, which is no number
+            user[field] = numbers.get(user[field], str(user[field]))
+        numbered.append(name)
+    names = ', '.join(converted)
+    remark = names and f'{names} are texts or floats and are converted to integers'
+    if numbered:
+        order = f'{" and ".join(numbered)} are numbered from 1 in the order of the file'
+        remark = f'{remark}; {order}' if remark else order
+    return f'{path}: {remark}' if remark else ''
 
 
 def _reaches_beyond(box: list, image: dict, share: float) -> bool:

@@ -35,16 +35,24 @@ class Finding:
     kind: str
     consequence: str  # what a run does about it
     file: str
-    annotation_id: int | None = None
+    annotation_id: int | float | str | None = None  # as in the file
     detail: str = ''
     is_bad: bool = False  # whether the image cannot be used
 
 
 @dataclass
 class Report:
-    """The number of images of each split, the findings, and the reasons why a run would stop."""
+    """What a run would do with a dataset.
+
+    Attributes:
+        images: The number of images of each split.
+        remarks: What was converted in the annotation files.
+        findings: The problems of images and annotations.
+        failures: The reasons why a run would stop.
+    """
 
     images: dict[str, int]
+    remarks: list[str] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
 
@@ -92,6 +100,8 @@ def print_report(report: Report) -> None:
     """Print why a run would stop, and each kind of finding with its count and first example."""
     for failure in report.failures:
         print(f'A run would stop: {printable(failure)}.')
+    for remark in report.remarks:
+        print(printable(remark))
     by_kind = attrgetter('split', 'kind', 'consequence')
     for (split, kind, consequence), group in groupby(report.findings, by_kind):
         first, *others = group
@@ -115,6 +125,8 @@ def _check_annotations_and_images(
             dataset.full_init()
         except UserError as error:
             unusable = error
+    if getattr(dataset, 'remark', ''):
+        report.remarks.append(f'{split}: {dataset.remark}')
     report.findings += [
         Finding(split, kind, dataset.consequence(kind), image, annotation_id)
         for kind, image, annotation_id in getattr(dataset, 'problems', [])

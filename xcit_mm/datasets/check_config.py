@@ -161,7 +161,7 @@ def _is_unchecked_coco(kind: type | None) -> bool:
 def _check_as_coco(dataset: dict, classes: Sequence[str], is_test: bool) -> None:
     from .coco import CheckedCocoDataset  # needs mmdet
 
-    CheckedCocoDataset(
+    checked = CheckedCocoDataset(
         data_root=dataset.get('data_root'),
         ann_file=dataset.get('ann_file', ''),
         data_prefix=dict(img=''),
@@ -169,6 +169,11 @@ def _check_as_coco(dataset: dict, classes: Sequence[str], is_test: bool) -> None
         pipeline=[dict(type='mmdet.LoadAnnotations', with_mask=loads_masks(dataset['pipeline']))],
         test_mode=is_test,
     )
+    if checked.remark:
+        raise UserError(
+            f"{checked.remark}, which {dataset['type']} does not do: use type='{COCO_DATASET}', or "
+            'write integers into the file'
+        )
 
 
 def _heads(node: Any, name: str) -> Iterator[tuple[str, str, int]]:

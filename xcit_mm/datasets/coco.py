@@ -41,6 +41,7 @@ class CheckedCocoDataset(CocoDataset):
 
     Attributes:
         problems: The problems of the annotation file.
+        remark: A sentence on numbers that were converted when it was read, or ''.
 
     Raises:
         UserError: If the annotation file is invalid or has different classes, if no image is left,
@@ -48,6 +49,7 @@ class CheckedCocoDataset(CocoDataset):
     """
 
     problems: list[Problem]
+    remark: str
 
     def __init__(self, *args: Any, pipeline: Sequence[dict] = (), **kwargs: Any) -> None:
         self._with_masks = loads_masks(pipeline)
@@ -56,14 +58,9 @@ class CheckedCocoDataset(CocoDataset):
     def full_init(self) -> None:
         if self._fully_initialized:
             return
-        self.problems, self._num_annotations = [], 0
+        self.problems, self._num_annotations, self._num_no_corners = [], 0, 0
         super().full_init()
-        counts = Counter(problem.kind for problem in self.problems)
-        if counts:
-            listed = ', '.join(f'{n} x {k} ({self.consequence(k)})' for k, n in counts.items())
-            is_usual = counts.keys() <= {problems.NO_OBJECTS, problems.TOO_SMALL}
-            level = logging.INFO if is_usual else logging.WARNING
-            print_log(printable(f'{self.ann_file}: {listed}; {REMEDY}'), 'current', level)
+        log_problems(self)
         stopping = [p for p in self.problems if self.consequence(p.kind) == problems.STOPS]
         if stopping:
             named = (f'{p.annotation_id} ({p.image}): {p.kind}' for p in stopping[:3])
@@ -73,11 +70,9 @@ class CheckedCocoDataset(CocoDataset):
             )
 
     def COCOAPI(self, path: str) -> COCO:  # noqa: N802  mmdet calls it to read the file
-        coco = COCO()
-        coco.dataset = problems.read_annotations(path)
-        require_classes(self, coco.dataset['categories'])
-        coco.createIndex()
-        coco.img_ann_map, coco.cat_img_map = coco.imgToAnns, coco.catToImgs
+        content, self.remark = problems.read_annotations(path)
+        require_classes(self, content['categories'])
+        coco = indexed(COCO(), content)
         for annotation in coco.dataset.get('annotations', ()):
             if annotation['image_id'] not in coco.imgs:
                 image = f'image {annotation["image_id"]}'
@@ -94,6 +89,7 @@ class CheckedCocoDataset(CocoDataset):
             kind = problems.find_problem(
                 annotation, image, self.cat2label, self._with_masks, self.test_mode
             )
+            self._num_no_corners += not problems.may_be_corners(annotation, image)
             if kind is not None:
                 kinds[annotation['id']] = kind
             if kind is None or problems.CONSEQUENCES[kind][0] != problems.DROPPED:
@@ -139,7 +135,9 @@ class CheckedCocoDataset(CocoDataset):
 
         Annotations that stop the run by themselves do not count.
         """
-        kinds = [kind for kind in problems.LOST if self.consequence(kind) != problems.STOPS]
+        are_corners = self._num_no_corners <= problems.NO_CORNERS_SHARE * self._num_annotations
+        lost = problems.LOST + (problems.BEYOND,) * are_corners
+        kinds = [kind for kind in lost if self.consequence(kind) != problems.STOPS]
         lost = Counter(p.kind for p in self.problems if p.kind in kinds)
         if lost.total() <= max_share * self._num_annotations:
             return None
@@ -150,6 +148,26 @@ class CheckedCocoDataset(CocoDataset):
     def consequence(self, kind: str) -> str:
         """Return what this dataset does about a problem."""
         return problems.CONSEQUENCES[kind][self.test_mode]
+
+
+def indexed(coco: COCO, content: dict[str, Any]) -> COCO:
+    """Give an empty COCO the content of an annotation file."""
+    coco.dataset = content
+    coco.createIndex()
+    coco.img_ann_map, coco.cat_img_map = coco.imgToAnns, coco.catToImgs
+    return coco
+
+
+def log_problems(dataset: CocoDataset) -> None:
+    """Log what was converted in an annotation file, and the numbers of its problems."""
+    if dataset.remark:
+        print_log(printable(dataset.remark), 'current')
+    counts = Counter(problem.kind for problem in dataset.problems)
+    if counts:
+        listed = ', '.join(f'{n} x {k} ({dataset.consequence(k)})' for k, n in counts.items())
+        is_usual = counts.keys() <= {problems.NO_OBJECTS, problems.TOO_SMALL, problems.BEYOND}
+        level = logging.INFO if is_usual else logging.WARNING
+        print_log(printable(f'{dataset.ann_file}: {listed}; {REMEDY}'), 'current', level)
 
 
 def require_classes(dataset: CocoDataset, categories: list[dict]) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 from PIL import Image
 from rich.console import Console
 from rich.progress import track
+from shapely import make_valid
 from shapely.geometry import Polygon
 
 from ..errors import UserError, looked_in, printable, reason
@@ -127,9 +128,10 @@ def read_bytes(path: Path) -> bytes:
 def read_lines(path: Path) -> list[tuple[str, str]]:
     """Return the lines of a text that are not empty, each with its place as path:number."""
     try:
-        lines = read_bytes(path).decode('utf-8-sig').split('\n')
+        text = read_bytes(path).decode('utf-8-sig')
     except UnicodeDecodeError as error:
         raise LabelError(f'{path}: not a text in UTF-8 ({error.reason})') from None
+    lines = text.replace('\r\n', '\n').replace('\r', '\n').split('\n')
     return [(f'{path}:{i}', line.strip()) for i, line in enumerate(lines, 1) if line.strip()]
 
 
@@ -248,7 +250,10 @@ def _annotation_fields(
     bbox = [float(value) for value in (x1, y1, width, height)]
     if is_box:
         return dict(bbox=bbox, area=round(bbox[2] * bbox[3], 4))
-    return dict(bbox=bbox, area=round(Polygon(cut).area, 4), segmentation=[cut.ravel().tolist()])
+    area = make_valid(Polygon(cut)).area  # also of an outline that crosses itself
+    if area <= 0:
+        raise LabelError(f'{place}: the outline encloses no area')
+    return dict(bbox=bbox, area=round(area, 4), segmentation=[cut.ravel().tolist()])
 
 
 def _require_good(dataset: LabelledDataset) -> None:

@@ -23,6 +23,7 @@ from .convert import (
 )
 
 IMAGES, LABELS = f'{os.sep}images{os.sep}', f'{os.sep}labels{os.sep}'  # folders with equal trees
+MAX_RELATIVE = 2  # larger coordinates of YOLO are no inaccuracy at the border, but pixels
 EMPTY = (None, '', '~', 'null')  # values in YAML, which is read as text
 
 
@@ -50,19 +51,27 @@ class VocDataset(LabelledDataset):
 
     def _find_images(self, year: Path) -> None:
         folder = year / 'JPEGImages'
-        images = {file.stem: file for file in image_files(folder)}
+        images: dict[str, list[Path]] = {}
+        for file in image_files(folder):
+            images.setdefault(file.stem, []).append(file)
+        files = sorted((year / 'Annotations').glob('*'))
+        labels = {file.stem: file for file in files if file.suffix.lower() == '.xml'}
         lists = {split: year / 'ImageSets' / 'Main' / f'{split}.txt' for split in SPLITS}
         listed = {split: read_lines(file) for split, file in lists.items() if file.exists()}
         if not listed:
-            labels = sorted((year / 'Annotations').glob('*.xml'))
-            listed = {'train': [(str(file), file.stem) for file in labels]}
+            listed = {'train': [(str(file), stem) for stem, file in labels.items()]}
         for split, entries in listed.items():
             for place, name in entries:
-                if name in images:
-                    self.splits.setdefault(split, []).append(images[name])
-                    self.labels[images[name]] = year / 'Annotations' / f'{name}.xml'
-                else:
+                found = images.get(name)
+                if found is None:
                     self.problems.append(LabelError(f'{place}: no image {name} in {folder}'))
+                elif len(found) > 1:
+                    listed = ' or '.join(map(str, found))
+                    self.problems.append(LabelError(f'{place}: is the image {listed}?'))
+                else:
+                    self.splits.setdefault(split, []).extend(found)
+                    label = labels.get(name, year / 'Annotations' / f'{name}.xml')
+                    self.labels[found[0]] = label
 
     def read_labels(self, file: Path) -> tuple[list[tuple[str, Element]], Size | None]:
         data = read_bytes(file)
@@ -87,8 +96,13 @@ class VocDataset(LabelledDataset):
         if self.classes and name not in self.classes:
             raise LabelError(f'{place}: {name} is not a class in classes.txt')
         corners = [label.findtext(f'bndbox/{key}') for key in ('xmin', 'ymin', 'xmax', 'ymax')]
-        x1, y1, x2, y2 = read_numbers(corners, place)
-        is_difficult = label.findtext('difficult', '0').strip() == '1'
+        x1, y1, x2, y2 = numbers = read_numbers(corners, place)
+        if max(numbers) <= 1 and not all(number.is_integer() for number in numbers):
+            raise LabelError(
+                f'{place}: no corner exceeds 1, so the coordinates look relative: multiply them by '
+                'the width and height of the image'
+            )
+        is_difficult = label.findtext('difficult', '0').strip().lower() in ('1', 'true')
         return name, [x1 - 1, y1 - 1, x2, y2], is_difficult  # VOC counts from 1 to the last pixel
 
 
@@ -176,9 +190,16 @@ class YoloDataset(LabelledDataset):
     def parse_label(self, label: str, size: Size, place: str) -> tuple[str, list[float], bool]:
         number, *values = read_numbers(label.split(), place)
         if number not in range(len(self.classes)):
+            is_next = number == len(self.classes)
             raise LabelError(
                 f'{place}: class {number:g} is not between 0 and {len(self.classes) - 1}, the '
                 f'classes in {self._file.name}'
+                f'{"; are the classes counted from 1 instead of 0?" if is_next else ""}'
+            )
+        if max(values, default=0) > MAX_RELATIVE:
+            raise LabelError(
+                f'{place}: {max(values):g} looks like pixels: divide x and widths by the width of '
+                'the image, and y and heights by its height'
             )
         if len(values) == 4:
             x, y, width, height = values
@@ -186,7 +207,7 @@ class YoloDataset(LabelledDataset):
         elif len(values) < 6 or len(values) % 2:
             raise LabelError(
                 f'{place}: {len(values)} numbers after the class instead of the 4 of a box or an '
-                'even number of at least 6 for a polygon'
+                'even number of at least 6 for a polygon (keypoints and scores are not supported)'
             )
         pixels = [value * side for value, side in zip(values, cycle(size))]
         return self.classes[int(number)], pixels, False

@@ -16,17 +16,41 @@ from mmengine import fileio
 
 from ..errors import UserError
 from . import annotations as problems
-from .coco import require_classes
-from .images import BadImageError, opened
+from .annotations import Problem
+from .coco import indexed, log_problems, require_classes
+from .images import LABELS_MISSING, LABELS_UNREADABLE, BadImageError, LoadImage, opened
 
 IGNORED = 255  # mmdet's label of a pixel of no segment
 WITHOUT_SEGMENT = 'its label file lacks a segment of the annotation file'
 
 
 def segment_ids(path: str, backend_args: dict | None = None) -> np.ndarray:
-    """Read the PNG of an image: (H, W) int32, the id red + 256 green + 65536 blue."""
-    with opened(fileio.get(path, backend_args=backend_args)) as image:
-        return np.asarray(image.convert('RGB')) @ np.array((1, 2**8, 2**16), np.int32)
+    """Read the PNG of an image: (H, W) int32, the id red + 256 green + 65536 blue.
+
+    Raises:
+        BadImageError: If it is missing or damaged.
+    """
+    try:
+        with opened(LoadImage(backend_args=backend_args).read(path, LABELS_MISSING)) as image:
+            return np.asarray(image.convert('RGB')) @ np.array((1, 2**8, 2**16), np.int32)
+    except BadImageError:
+        raise
+    except Exception:  # the decoders of Pillow raise many kinds
+        raise BadImageError(LABELS_UNREADABLE) from None
+
+
+class _SegmentsOfImages(COCOPanoptic):
+    """mmdet's COCOPanoptic, whose ids of segments count for one image only.
+
+    mmdet reads every segment with the id of a segment of the image, which takes quadratic time if
+    each image numbers its segments from 1.
+    """
+
+    def get_ann_ids(self, img_ids: list[int]) -> list[tuple[int, int]]:
+        return [(id_, i) for id_ in img_ids for i in range(len(self.imgToAnns.get(id_, ())))]
+
+    def load_anns(self, ids: list[tuple[int, int]]) -> list[dict]:
+        return [self.imgToAnns[image_id][i] for image_id, i in ids]
 
 
 @DATASETS.register_module()
@@ -35,15 +59,21 @@ class CheckedPanopticDataset(CocoPanopticDataset):
 
     The arguments are those of ``CocoPanopticDataset``. The heads of mmdet number the things first.
 
+    Attributes:
+        problems: The segments and images that a training leaves out.
+        remark: As of a ``CheckedCocoDataset``.
+
     Raises:
-        UserError: If the annotation file is invalid, has different classes, things or stuff, or if
-            no image is left.
+        UserError: If the annotation file is invalid, has different classes, things or stuff, if
+            no image is left, or in ``test_mode`` if an image has no annotation.
     """
 
+    problems: list[Problem]
+    remark: str
+
     def COCOAPI(self, path: str) -> COCOPanoptic:  # noqa: N802  mmdet calls it to read the file
-        coco = COCOPanoptic()
-        coco.dataset = problems.read_panoptic_annotations(path)
-        categories = coco.dataset['categories']
+        content, self.remark = problems.read_panoptic_annotations(path)
+        categories = content['categories']
         require_classes(self, categories)
         things = [category['name'] for category in categories if category['isthing']]
         if things != list(self.metainfo['thing_classes']) or things != [
@@ -54,14 +84,30 @@ class CheckedPanopticDataset(CocoPanopticDataset):
                 f'({", ".join(self.metainfo["thing_classes"])}): set thing_classes and '
                 "stuff_classes of metainfo to the file's, and list the things first in both"
             )
-        coco.createIndex()
-        coco.img_ann_map, coco.cat_img_map = coco.imgToAnns, coco.catToImgs
-        annotations = coco.dataset.get('annotations', ())
+        annotations = content.get('annotations', ())
         self._png_names = {entry['image_id']: entry['file_name'] for entry in annotations}
-        return coco
+        missing = [i['file_name'] for i in content['images'] if i['id'] not in self._png_names]
+        if missing and self.test_mode:
+            raise UserError(
+                f'{path}: {len(missing)} images, such as {missing[0]}, have no annotation, so they '
+                'cannot be evaluated: annotate them, or remove them from the file'
+            )
+        return indexed(_SegmentsOfImages(), content)
+
+    def full_init(self) -> None:
+        if not self._fully_initialized:
+            self.problems = []
+            super().full_init()
+            log_problems(self)
 
     def parse_data_info(self, raw_data_info: dict) -> dict:
         info = super().parse_data_info(raw_data_info)
+        kept = {segment['id'] for segment in info['segments_info']}
+        self.problems += [
+            Problem(problems.NO_SIZE, info['img_path'], segment['id'])
+            for segment in raw_data_info['raw_ann_info']
+            if segment['id'] not in kept
+        ]
         name = self._png_names.get(info['img_id'])
         if info['seg_map_path'] is not None and name is not None:
             # mmdet takes the name of the image, with .png.
@@ -69,13 +115,22 @@ class CheckedPanopticDataset(CocoPanopticDataset):
         return info
 
     def filter_data(self) -> list[dict]:
-        kept = super().filter_data()
+        kept = []
+        for info in super().filter_data():
+            if info['img_id'] in self._png_names:
+                kept.append(info)
+            else:
+                self.problems.append(Problem(problems.NO_ANNOTATION, info['img_path'], None))
         if not kept:
             raise UserError(
                 f'{self.ann_file}: none of its {len(self.data_list)} images is left: they have no '
-                'things, or are smaller than filter_cfg.min_size'
+                'annotation or no things, or are smaller than filter_cfg.min_size'
             )
         return kept
+
+    def consequence(self, kind: str) -> str:
+        """Return what this dataset does about a problem."""
+        return problems.CONSEQUENCES[kind][self.test_mode]
 
 
 @TRANSFORMS.register_module()

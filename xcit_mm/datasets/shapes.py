@@ -30,6 +30,7 @@ UPRIGHT = (0.0, np.pi / 4, -np.pi / 2)  # angle of a corner of each class
 STUFF = 'background'  # the last category of the panoptic files
 BACKGROUND_LABEL = 1  # in ADE20k's layout; class i has the label i + 2
 RGB = 3
+MAX_BANDS = 2**16 - 1  # of a TIFF file
 SPLITS = {'train2017': 'training', 'val2017': 'validation'}  # COCO's name: ADE20k's name
 MANIFEST = 'shapes.json'
 
@@ -64,8 +65,7 @@ class Shape:
 def make_shapes(root: str | Path, spec: ShapesSpec | None = None) -> bool:
     """Draw the dataset into a new or empty folder, and return False if it was already there."""
     root, spec = Path(root).resolve(), spec or ShapesSpec()
-    if spec.seed < 0:
-        raise UserError(f'shapes: seed={spec.seed} is negative')
+    require_drawable(spec.seed, spec.bands)
     if spec.bands != RGB:
         require('tifffile')
     if _is_drawn(root, spec):
@@ -87,6 +87,13 @@ def make_shapes(root: str | Path, spec: ShapesSpec | None = None) -> bool:
                 raise
             return False
     return True
+
+
+def require_drawable(seed: int, bands: int) -> None:
+    if seed < 0:
+        raise UserError(f'shapes: seed={seed} is negative')
+    if bands > MAX_BANDS:
+        raise UserError(f'shapes: bands={bands}, but a TIFF image has at most {MAX_BANDS}')
 
 
 def draw_image(rng: np.random.Generator, size: int) -> tuple[np.ndarray, list[Shape]]:

@@ -1,17 +1,21 @@
-"""mmdet's COCO metric, faster where faster-coco-eval is installed. Needs mmdet."""
+"""mmdet's COCO metric: any ids, classes by name, and faster with faster-coco-eval. Needs mmdet."""
 
 from collections.abc import Sequence
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+from mmdet.datasets.api_wrappers import COCO
 from mmdet.evaluation import CocoMetric
 from mmdet.evaluation.metrics import coco_metric
+from mmengine import fileio
 from mmengine.logging import MMLogger
 from mmengine.registry import METRICS
 from pycocotools.cocoeval import COCOeval
 from torch import Tensor
 
+from ..datasets.annotations import read_annotations
+from ..datasets.coco import indexed
 from ..predictions.results import run_lengths
 
 try:
@@ -45,7 +49,8 @@ class FasterCOCOeval(COCOeval):
 
     def summarize(self) -> None:
         super().summarize()
-        if np.any(np.round(self.stats - MARGIN, DIGITS) != np.round(self.stats + MARGIN, DIGITS)):
+        figures = np.append(self.stats, _precisions_by_class(self))
+        if np.any(np.round(figures - MARGIN, DIGITS) != np.round(figures + MARGIN, DIGITS)):
             super().evaluate()
             super().accumulate()
             super().summarize()
@@ -55,10 +60,37 @@ class FasterCOCOeval(COCOeval):
 class CocoAPMetric(CocoMetric):
     """mmdet's ``CocoMetric``, which gives 0 instead of nothing where no object was detected.
 
-    If faster-coco-eval is installed, it matches predictions and objects, with the same figures as
-    pycocotools. The arguments are those of ``CocoMetric``; with ``classwise`` or ``use_mp_eval``,
-    pycocotools evaluates.
+    It reads the annotation file as ``CheckedCocoDataset`` does. If ids of the file were converted
+    and there is an ``outfile_prefix``, ``PREFIX.gt.json`` holds the annotations with the ids of the
+    predictions. If faster-coco-eval is installed, it matches predictions and objects, with the same
+    figures as pycocotools, except with ``use_mp_eval``.
+
+    With ``classwise``, the metrics contain ``bbox_AP_NAME`` and ``segm_AP_NAME`` for each class: -1
+    if it has no objects. mmdet itself has one figure for both, ``NAME_precision``, and confuses the
+    classes if the ids of the categories do not ascend.
+
+    Args:
+        *args: Arguments of ``CocoMetric``.
+        **kwargs: Arguments of ``CocoMetric``.
+
+    Raises:
+        UserError: If the annotation file is invalid.
     """
+
+    _remark = ''  # on ids that were converted
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        # mmdet has no argument for the class that reads the file, nor for the one that evaluates.
+        with patch.object(coco_metric, 'COCO', self._read):
+            super().__init__(*args, **kwargs)
+        self._by_class, self.classwise = self.classwise, False
+
+    def _read(self, path: str) -> COCO:
+        content, self._remark = read_annotations(path)
+        # pycocotools marks predictions with the ids of their objects, and takes 0 for none.
+        for number, annotation in enumerate(content.get('annotations', ()), 1):
+            annotation['id'] = number
+        return indexed(COCO(), content)
 
     def process(self, data_batch: Any, data_samples: Sequence[dict[str, Any]]) -> None:
         """Encode the masks, several times as fast as mmdet does, and keep the predictions."""
@@ -72,16 +104,46 @@ class CocoAPMetric(CocoMetric):
         super().process(data_batch, encoded)
 
     def compute_metrics(self, results: list) -> dict[str, float]:
-        is_faster = COCOeval_faster is not None and not (self.classwise or self.use_mp_eval)
-        evaluator = FasterCOCOeval if is_faster else COCOeval
-        name = 'faster-coco-eval' if is_faster else 'pycocotools'
+        evaluator, name = COCOeval, 'pycocotools'
+        if self.use_mp_eval:
+            evaluator = coco_metric.COCOevalMP
+        elif COCOeval_faster is not None:
+            evaluator, name = FasterCOCOeval, 'faster-coco-eval'
+        evaluations: list[COCOeval] = []
+
+        def evaluation(*args: Any) -> COCOeval:
+            evaluations.append(evaluator(*args))
+            return evaluations[-1]
+
+        if self._remark and self.outfile_prefix is not None:
+            fileio.dump(self._coco_api.dataset, f'{self.outfile_prefix}.gt.json')
         if not self.format_only:
             MMLogger.get_current_instance().info('%s evaluates the predictions', name)
-        with patch.object(coco_metric, 'COCOeval', evaluator):  # mmdet has no argument for it
+        with patch.multiple(coco_metric, COCOeval=evaluation, COCOevalMP=evaluation):
             metrics = super().compute_metrics(results)
         if self.format_only:
             return metrics
         for kind in self.metrics:
             if kind in KINDS and not any(name.startswith(kind) for name in metrics):
                 metrics |= {f'{kind}_{item}': 0.0 for item in self.metric_items or ITEMS}
+        return metrics | self._metrics_by_class(evaluations)
+
+    def _metrics_by_class(self, evaluations: Sequence[COCOeval]) -> dict[str, float]:
+        if not self._by_class:
+            return {}
+        kinds = [kind for kind in self.metrics if kind in KINDS]
+        metrics = {f'{k}_AP_{name}': 0.0 for k in kinds for name in self.dataset_meta['classes']}
+        for evaluation in evaluations:
+            ids, kind = evaluation.params.catIds, evaluation.params.iouType
+            if evaluation.params.useCats:  # not of proposals
+                names = [category['name'] for category in self._coco_api.loadCats(ids)]
+                values = np.round(_precisions_by_class(evaluation), DIGITS).tolist()
+                metrics |= {f'{kind}_AP_{n}': v for n, v in zip(names, values, strict=True)}
         return metrics
+
+
+def _precisions_by_class(evaluation: COCOeval) -> np.ndarray:
+    """Return the average precision of each category of an evaluation, -1 without objects."""
+    precision = evaluation.eval['precision'][..., 0, -1]  # of all sizes and the most detections
+    # The precision of a class without objects is -1 everywhere, that of another nowhere.
+    return precision.mean(axis=(0, 1))

@@ -10,7 +10,9 @@ from mmengine.evaluator import BaseMetric
 from mmengine.registry import METRICS
 
 from ..datasets.annotations import read_panoptic_annotations
+from ..datasets.images import LABELS_OF_OTHER_SIZE, BadImageError
 from ..datasets.panoptic import segment_ids
+from ..errors import UserError
 from ..predictions.results import INSTANCE_OFFSET
 
 PAIR = 2**32  # more than the largest id
@@ -44,8 +46,9 @@ class PanopticQualityMetric(BaseMetric):
     ) -> None:
         super().__init__(collect_device, prefix)
         with fileio.get_local_path(ann_file, backend_args=backend_args) as path:
-            content = read_panoptic_annotations(path)
-        self._annotations = {entry['image_id']: entry for entry in content['annotations']}
+            content = read_panoptic_annotations(path).content
+        annotations = content.get('annotations', ())
+        self._annotations = {entry['image_id']: entry for entry in annotations}
         self._labels = {category['id']: i for i, category in enumerate(content['categories'])}
         self._is_thing = np.array([category['isthing'] for category in content['categories']], bool)
         self._seg_prefix, self._backend_args = seg_prefix, backend_args
@@ -55,15 +58,18 @@ class PanopticQualityMetric(BaseMetric):
             annotation = self._annotations[sample['img_id']]
             path = fileio.join_path(self._seg_prefix, annotation['file_name'])
             segments = annotation['segments_info']
-            self.results.append(
-                _count_matches(
-                    segment_ids(path, self._backend_args),
-                    {s['id']: self._labels[s['category_id']] for s in segments},
-                    {s['id'] for s in segments if s.get('iscrowd')},
-                    sample['pred_panoptic_seg']['sem_seg'][0].cpu().numpy(),
-                    len(self._labels),
-                )
-            )
+            predicted = sample['pred_panoptic_seg']['sem_seg'][0].cpu().numpy()
+            try:
+                ids = segment_ids(path, self._backend_args)
+                if ids.shape != predicted.shape:
+                    raise BadImageError(LABELS_OF_OTHER_SIZE)
+            except BadImageError as error:
+                raise UserError(
+                    f'{sample.get("img_path", "an image")} and {path}: {error}'
+                ) from None
+            labels = {s['id']: self._labels[s['category_id']] for s in segments}
+            crowds = {s['id'] for s in segments if s.get('iscrowd')}
+            self.results.append(_count_matches(ids, labels, crowds, predicted, len(self._labels)))
 
     def compute_metrics(self, results: list[np.ndarray]) -> dict[str, float]:
         iou, matched, predicted, annotated = sum(results)

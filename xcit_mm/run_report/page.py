@@ -14,6 +14,7 @@ from ..errors import one_line
 from ..files import write_whole
 from .plots import MAIN_METRICS, TITLES, choose_plots, draw
 from .reading import Line, Run
+from .titles import title
 
 PICTURE_SIZE = 960, 960  # pixels at most
 
@@ -35,9 +36,10 @@ def write_page(runs: Sequence[Run], path: Path) -> None:
     for name, source in choose_plots(runs):
         file = io.BytesIO()
         draw([(name, source)], runs, file, 'svg')
-        plots[TITLES.get(name, name)] = _data_uri(file, 'svg+xml')
+        plots[TITLES.get(name) or title(name)] = _data_uri(file, 'svg+xml')
     page = template.render(
         text=_format,
+        metric_title=title,
         drawn=time.strftime('%Y-%m-%d %H:%M'),
         runs=[(run, _pictures(run)) for run in runs],
         overview=[_overview(run) for run in runs],

@@ -10,18 +10,19 @@ import numpy as np
 from ..errors import one_line
 from ..files import write_whole
 from .reading import Run
+from .titles import PANOPTIC, title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MAIN_METRICS = {
+    'coco_panoptic/PQ': 'Panoptic quality, percent',
     'coco/bbox_mAP': 'Box AP',
     'coco/segm_mAP': 'Mask AP',
     'mIoU': 'Mean IoU, percent',
-    'coco_panoptic/PQ': 'Panoptic quality, percent',
 }
 TITLES = MAIN_METRICS | dict(loss='Loss', lr='Learning rate', grad_norm='Norm of the gradient')
-IN_TABLE_ONLY = *MAIN_METRICS, 'mAcc', 'aAcc', 'iter'  # how names begin: AP50 and so on
+IN_TABLE_ONLY = *MAIN_METRICS, PANOPTIC, 'mAcc', 'aAcc', 'iter'  # how names begin: AP50 and so on
 MAX_PLOTS = 12  # of other metrics, and of parts of the loss; an evaluation by class has hundreds
 MAX_POINTS = 1000  # of a curve; a longer one is drawn as means of neighbours
 MAX_MARKERS = 30
@@ -64,7 +65,7 @@ def draw(plots: Sequence[tuple[str, str]], runs: Sequence[Run], file: IO[bytes],
                 style = dict(color=f'C{number % 10}', linestyle='-' if number < 10 else '--')
                 is_noisy = source == 'losses' and name != 'lr'
                 _draw_curve(axes, np.array(points), is_noisy, label=_literal(run.name), **style)
-        axes.set_title(_literal(TITLES.get(name, name)), fontsize=11)
+        axes.set_title(_literal(TITLES.get(name) or title(name)), fontsize=11)
         axes.set_xlim(left=0)
         axes.set_xlabel('iteration')
         axes.grid(alpha=0.3)

@@ -18,7 +18,8 @@ from .load import replace_nodes
 from .tta import use_tta
 
 # Our classes do the same, and survive an interruption, a bad sample or a full disk; those for
-# panoptic data need no panopticapi, and InstanceTTAModel merges masks as well.
+# panoptic data need no panopticapi, InstanceTTAModel merges masks as well, and CocoAPMetric reads
+# the same ids as CheckedCocoDataset.
 REPLACEMENTS = {
     'EpochBasedTrainLoop': 'ResumableEpochLoop',
     'IterBasedTrainLoop': 'ResumableIterLoop',
@@ -27,6 +28,7 @@ REPLACEMENTS = {
     'CocoPanopticDataset': 'CheckedPanopticDataset',
     'LoadPanopticAnnotations': 'LoadPanoptic',
     'CocoPanopticMetric': 'PanopticQualityMetric',
+    'CocoMetric': 'CocoAPMetric',
     'LoadImageFromFile': 'LoadImage',
     'DetTTAModel': 'InstanceTTAModel',
 }

@@ -21,6 +21,7 @@ from ...errors import reason
 from ...files import write_json
 from ...run_report import read_run, write_page
 from ...run_report.reading import RUN_INFO
+from ...run_report.titles import OF_CLASS, title
 from ..console import log_file
 from ..distributed import unwrapped
 from ..resume import POINTER
@@ -28,9 +29,15 @@ from . import order
 from .pictures import FOLDER as PICTURES
 
 PACKAGES = 'torch', 'torchvision', 'numpy', *STACKS['onedl'], *STACKS['openmmlab']
-COCO_ROWS = dict(bbox='boxes', segm='masks')
-COCO_COLUMNS = dict(
+# The rows of a table with the names of their metrics, its columns, and the format of its figures.
+BOXES_AND_MASKS = dict(boxes='coco/bbox_{}', masks='coco/segm_{}')
+SEGMENTS = dict(all='coco_panoptic/{}', things='coco_panoptic/{}_th', stuff='coco_panoptic/{}_st')
+PRECISIONS = dict(
     mAP='AP', mAP_50='AP50', mAP_75='AP75', mAP_s='small', mAP_m='medium', mAP_l='large'
+)
+TABLES = (
+    (SEGMENTS, dict(PQ='PQ', SQ='SQ', RQ='RQ'), '.2f'),
+    (BOXES_AND_MASKS, PRECISIONS, '.3f'),
 )
 
 
@@ -117,18 +124,45 @@ def run_info(runner: Runner) -> dict[str, Any]:
 
 
 def metrics_table(metrics: Mapping[str, float]) -> str:
-    """Lay out COCO's average precisions as a table, and other metrics one to a line."""
+    """Lay out the metrics of COCO as tables, and others one to a line."""
     rest = {name: value for name, value in metrics.items() if isinstance(value, Real)}
-    rows = [['', *COCO_COLUMNS.values()]]
-    for kind, row in COCO_ROWS.items():
-        values = [rest.pop(f'coco/{kind}_{column}', None) for column in COCO_COLUMNS]
-        if None not in values:
-            # COCO's -1 stands for a size that no object has.
-            rows.append([row, *('-' if value < 0 else f'{value:.3f}' for value in values)])
-    rows = rows if len(rows) > 1 else []
-    rows += [[name, f'{value:.2f}'] for name, value in rest.items()]
-    lines = (f'{name:<8}' + ''.join(f'{cell:>8}' for cell in cells) for name, *cells in rows)
+    rows = []
+    for names, columns, form in TABLES:
+        values = {
+            row: {column: rest.pop(name.format(item), None) for item, column in columns.items()}
+            for row, name in names.items()
+        }
+        rows += _table(values, form)
+    by_class: dict[str, dict[str, float]] = {}
+    for row, name in BOXES_AND_MASKS.items():
+        prefix = name.format(OF_CLASS)
+        for metric in [metric for metric in rest if metric.startswith(prefix)]:
+            by_class.setdefault(metric.removeprefix(prefix), {})[row] = rest.pop(metric)
+    rows += _table(by_class, '.3f', 'AP of')
+    rows += [[title(name), f'{value:.2f}'] for name, value in rest.items()]
+    width = max((len(name) for name, *_ in rows), default=0)
+    lines = (
+        f'{name:<{max(width, 8)}}' + ''.join(f'{cell:>8}' for cell in cells)
+        for name, *cells in rows
+    )
     return '\n'.join(lines) or 'No metrics were computed.'
+
+
+def _table(
+    values: dict[str, dict[str, float | None]], form: str, corner: str = ''
+) -> list[list[str]]:
+    """Return the rows of a table with a header, without rows and columns that have no value."""
+    values = {
+        row: {c: v for c, v in cells.items() if v is not None} for row, cells in values.items()
+    }
+    columns = dict.fromkeys(column for cells in values.values() for column in cells)
+    rows = [
+        # COCO's -1 stands for a size or a class that no object has.
+        [row, *(f'{cells[c]:{form}}' if cells.get(c, -1) >= 0 else '-' for c in columns)]
+        for row, cells in values.items()
+        if cells
+    ]
+    return [[corner, *columns], *rows] if rows else []
 
 
 def write_metrics(

@@ -1,0 +1,24 @@
+"""The names of metrics as tables and plots show them."""
+
+KINDS = {'coco/bbox_': 'Box', 'coco/segm_': 'Mask'}
+PRECISIONS = dict(
+    mAP='AP', mAP_50='AP50', mAP_75='AP75', mAP_s='AP small', mAP_m='AP medium', mAP_l='AP large'
+)
+PANOPTIC = 'coco_panoptic/'
+SEGMENTS = {'_th': 'things', '_st': 'stuff'}
+OF_CLASS = 'AP_'  # followed by the name of the class
+
+
+def title(name: str) -> str:
+    """Return a short title of a metric of COCO, or the name of another metric."""
+    for prefix, kind in KINDS.items():
+        if name.startswith(prefix):
+            item = name.removeprefix(prefix)
+            if item.startswith(OF_CLASS):
+                return f'{kind} AP of {item.removeprefix(OF_CLASS)}'
+            return f'{kind} {PRECISIONS.get(item, item)}'
+    quality = name.removeprefix(PANOPTIC)
+    for suffix, segments in SEGMENTS.items():
+        if quality != name and quality.endswith(suffix):
+            return f'{quality.removesuffix(suffix)} of {segments}'
+    return quality
