@@ -293,6 +293,99 @@ def test_a_detector_continues(detector, scene, tmp_path):
     assert not (tmp_path / PART).exists()
 
 
+def test_the_tool_names_a_damaged_store(weights, scene, killed, tmp_path, monkeypatch, capfd):
+    shutil.copytree(killed['layers'] / PART, tmp_path / 'scene' / PART)
+    bit(tmp_path / 'scene' / PART / 'layer_6.bin')
+    typed = SEGMENTOR, weights[SEGMENTOR], scene, '--stream', '--memory', '1KiB'
+    typed += '--store', tmp_path, '--device', 'cpu', '--out', tmp_path / 'out'
+    code, _, said = call_tool(monkeypatch, capfd, 'infer.py', *typed)
+    assert (code, 'Traceback' in said) == (2, False)
+    assert f'layer_6.bin {CHANGED}: remove {tmp_path}/scene/{PART}, and start again' in said
+
+
+def test_a_finished_layer_that_is_not_counted_is_computed_again(segmentor, scene, killed, tmp_path):
+    shutil.copytree(killed['layers'], tmp_path / 'store')
+    finished(-1)(tmp_path / 'store' / PART / 'state.json')  # layer 6 is kept, 7 starts again
+    labels = segmentor.predict_large(scene, memory=0, store=tmp_path / 'store').labels
+    assert np.array_equal(labels, segmentor.predict_large(scene).labels)
+
+
+@pytest.mark.parametrize('name', ['segmentor', 'detector'])
+def test_slices_continue_after_the_last_finished_row(name, request, scene, tmp_path, monkeypatch):
+    model, fuse, copies = request.getfixturevalue(name), fused_copy.fuse, []
+    monkeypatch.setattr(fused_copy, 'fuse', lambda *args: copies.append(args) or fuse(*args))
+    options = LargeOptions(sliced=64, overlap=16, store=tmp_path)
+    for last in (4, 2):  # of three rows with three slices
+        predict_and_die(model, scene, options, last)
+    assert json.loads((tmp_path / 'sliced/state.json').read_text())['finished'] == {
+        'rows of slices': 1
+    }
+    with pytest.raises(UserError, match='differs in its settings'):
+        predict_large(model, scene, replace(options, overlap=32))
+    progress = Counting()
+    result = predict_large(model, scene, options, progress)
+    assert progress.count == 6
+    expected = predict_large(model, scene, replace(options, store=None))
+    if name == 'segmentor':
+        assert np.array_equal(result.labels, expected.labels)
+    else:
+        assert np.array_equal(result.boxes, expected.boxes)
+        assert np.array_equal(result.scores, expected.scores)
+        for (window, mask), (other_window, other) in zip(result.masks, expected.masks, strict=True):
+            assert window == other_window and np.array_equal(mask, other)
+    assert len(copies) <= 1  # one fused copy for all images
+    (tmp_path / 'sliced/notes.txt').write_text('of somebody else')
+    result.workspace.remove()
+    assert [path.name for path in (tmp_path / 'sliced').iterdir()] == ['notes.txt']
+
+
+def test_two_runs_cannot_use_one_store(segmentor, scene, tmp_path):
+    other = Workspace(tmp_path / PART, dict(image='another'))
+    with pytest.raises(UserError, match='is used by another run: name another folder'):
+        segmentor.predict_large(scene, memory=0, store=tmp_path)
+    other.remove()
+    assert not (tmp_path / PART).exists()
+
+
+def test_a_disk_that_becomes_full_during_a_run_loses_nothing(segmentor, scene, tmp_path):
+    options = LargeOptions(memory=0, store=tmp_path)
+
+    def fill() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+
+    def fail() -> None:
+        with pytest.raises(OSError, match='File too large'):
+            predict_large(segmentor, scene, options, Counting(6, fill))
+
+    assert in_child(fail) == 0
+    progress = Counting()
+    result = predict_large(segmentor, scene, options, progress)
+    assert progress.count == 13 - 7 + 1  # the disk was full after the seventh pass
+    assert np.array_equal(result.labels, segmentor.predict_large(scene).labels)
+
+
+@pytest.mark.parametrize(
+    ('damage', 'sentence'), [(bit, CHANGED), (resized(0.5), GONE), (Path.unlink, GONE)]
+)
+def test_a_store_that_changes_during_a_run_is_refused(segmentor, scene, tmp_path, damage, sentence):
+    progress = Counting(5, lambda: damage(tmp_path / PART / 'layer_4.bin'))
+    with pytest.raises(UserError, match=f'layer_4.bin {sentence}'):
+        predict_large(segmentor, scene, LargeOptions(memory=0, store=tmp_path), progress)
+
+
+def test_an_image_that_changes_during_a_run_or_after_a_kill_is_refused(segmentor, scene, tmp_path):
+    copy = Path(shutil.copy(scene, tmp_path))
+    options = LargeOptions(memory=0, store=tmp_path / 'store')
+    progress = Counting(3, lambda: os.utime(copy, (1, 1)))
+    with pytest.raises(UserError, match='has changed while it was predicted: predict it'):
+        predict_large(segmentor, copy, options, progress)
+    assert not (tmp_path / 'store').exists()  # it would belong to no image
+    predict_and_die(segmentor, copy, options, 2)
+    os.utime(copy, (2, 2))
+    with pytest.raises(UserError, match='differs in its image'):
+        predict_large(segmentor, copy, options)
+
+
 def test_a_failed_pass_lets_another_call_use_the_store(segmentor, scene, tmp_path, monkeypatch):
     def fail(*args) -> None:
         raise UserError('planted')

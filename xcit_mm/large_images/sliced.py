@@ -122,10 +122,10 @@ def detect_slices(
         parts.append({name: np.concatenate([part[name] for part in found]) for name in found[0]})
         workspace.save(f'objects_{number}', parts[-1])
         workspace.finish(SLICES, number)
-    boxes, scores, labels, corners, *masks = (
+    boxes, scores, labels, sources, *masks = (
         np.concatenate([part[name] for part in parts]) for name in parts[0]
     )
-    kept = _without_duplicates(boxes, scores, labels, corners)
+    kept = _without_duplicates(boxes, scores, labels, sources)
     masks = _unpacked(*masks) if masks else None
     return Objects(boxes[kept], scores[kept], labels[kept], masks and [masks[i] for i in kept])
 
@@ -161,7 +161,7 @@ def _detected(found: 'Detections', window: Window) -> dict[str, np.ndarray]:
         boxes=found.boxes + np.array(corner * 2, np.float32),
         scores=found.scores,
         labels=found.labels,
-        corners=np.tile(corner, (len(found), 1)),
+        sources=np.tile(corner, (len(found), 1)),
     )
     if found.masks is None:
         return arrays
@@ -200,11 +200,11 @@ def _cut(found: 'Detections', window: Window) -> list[tuple[Window, np.ndarray]]
 
 
 def _without_duplicates(
-    boxes: np.ndarray, scores: np.ndarray, labels: np.ndarray, corners: np.ndarray
+    boxes: np.ndarray, scores: np.ndarray, labels: np.ndarray, sources: np.ndarray
 ) -> np.ndarray:
     """Return the indices of the boxes that are kept, by decreasing score.
 
-    ``corners`` (n, 2) tell the slices of the boxes apart.
+    ``sources`` (n, 2) are the corners of the slices, which tell them apart.
     """
     areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
     order, kept = np.argsort(-scores, kind='stable'), []
@@ -216,6 +216,6 @@ def _without_duplicates(
             corners = np.maximum(boxes[left, :2], boxes[best, :2])
             sides = np.minimum(boxes[left, 2:], boxes[best, 2:]) - corners
             shared = sides.clip(0).prod(1) > MAX_SHARED * np.minimum(areas[left], areas[best])
-            left = left[~(shared & (corners[left] != corners[best]).any(1))]
+            left = left[~(shared & (sources[left] != sources[best]).any(1))]
     kept = np.array(kept, int)
     return kept[np.argsort(-scores[kept], kind='stable')]
