@@ -20,7 +20,7 @@ from xcit_mm.inference import Detections, Segmentation
 from xcit_mm.inference import infer as infer_module
 from xcit_mm.inference.infer import infer
 from xcit_mm.inference.model import Model
-from xcit_mm.inference.output import Output
+from xcit_mm.inference.output import Output, only_writer
 from xcit_mm.inference.sources import Frame
 from xcit_mm.inference.video import read_video, write_video
 
@@ -140,6 +140,36 @@ def test_earlier_predictions_are_moved_and_not_predicted(weights, photos):
     assert {path.name for path in earlier.iterdir()} == {'classes.json', 'labels', 'pictures'}
     assert {'notes.txt', 'pictures', 'predictions.json'} < {p.name for p in photos.iterdir()}
     assert not (photos / 'labels').exists()
+
+
+@pytest.mark.parametrize('large', [{}, dict(stream=True), dict(stream=True, large={'sliced': 64})])
+def test_a_run_that_predicts_nothing_leaves_earlier_predictions_where_they_were(
+    weights, photos, tmp_path, large
+):
+    out, bad = tmp_path / 'out', tmp_path / 'bad.png'
+    infer(SEGMENTOR, weights[SEGMENTOR], [str(photos / 'a.jpg')], out)
+    before = {name: (out / name).read_bytes() for name in files(out)}
+    bad.write_text('no image')
+    done, (problem,) = infer(SEGMENTOR, weights[SEGMENTOR], [str(bad)], out, **large)
+    assert done == 0 and 'bad.png: it is not a readable image' in problem
+    assert {name: (out / name).read_bytes() for name in files(out)} == before
+
+
+def test_two_runs_do_not_write_to_one_folder(weights, photos, tmp_path):
+    arguments = SEGMENTOR, weights[SEGMENTOR], [str(photos / 'a.jpg')], tmp_path
+    with only_writer(tmp_path), pytest.raises(UserError, match='another run writes its predict'):
+        infer(*arguments)
+    assert infer(*arguments)[0] == 1
+
+
+def test_inputs_that_would_be_moved_are_refused(weights, photos):
+    (photos / 'pictures').mkdir()
+    (photos / 'a.jpg').rename(photos / 'pictures/a.jpg')
+    for named in (photos / 'pictures/a.jpg', photos / 'pictures'):
+        with pytest.raises(UserError, match=r'pictures/a.jpg is an earlier prediction in .*: name'):
+            infer(SEGMENTOR, weights[SEGMENTOR], [str(named)], photos)
+    (photos / 'pictures').rename(photos / 'earlier_1')  # which no run moves
+    assert infer(SEGMENTOR, weights[SEGMENTOR], [str(photos / 'earlier_1')], photos)[0] == 1
 
 
 def test_a_prediction_that_cannot_be_written_is_named_unless_the_disk_is_full(
