@@ -2,6 +2,7 @@
 
 import errno
 import json
+import shutil
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -153,6 +154,15 @@ def test_a_run_that_predicts_nothing_leaves_earlier_predictions_where_they_were(
     done, (problem,) = infer(SEGMENTOR, weights[SEGMENTOR], [str(bad)], out, **large)
     assert done == 0 and 'bad.png: it is not a readable image' in problem
     assert {name: (out / name).read_bytes() for name in files(out)} == before
+
+
+def test_slices_of_an_image_in_a_folder_leave_no_folders(weights, photos, tmp_path):
+    shutil.copytree(photos / 'below', tmp_path / 'in/below')
+    arguments = dict(stream=True, large=dict(sliced=96, overlap=32))
+    out = tmp_path / 'out'
+    assert infer(SEGMENTOR, weights[SEGMENTOR], [str(tmp_path / 'in')], out, **arguments)[0] == 1
+    assert files(out) == ['classes.json', 'labels/below/a.tif', 'pictures/below/a.jpg']
+    assert not (out / 'unfinished').exists()
 
 
 def test_two_runs_do_not_write_to_one_folder(weights, photos, tmp_path):

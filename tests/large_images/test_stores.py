@@ -365,11 +365,23 @@ def test_a_disk_that_becomes_full_during_a_run_loses_nothing(segmentor, scene, t
 
 
 @pytest.mark.parametrize(
-    ('damage', 'sentence'), [(bit, CHANGED), (resized(0.5), GONE), (Path.unlink, GONE)]
+    ('tile', 'name', 'damage', 'sentence'),
+    [
+        (5, 'layer_4.bin', bit, CHANGED),  # while the next layer reads it
+        (8, 'layer_4.bin', bit, CHANGED),  # before the labels read it
+        (14, 'labels.bin', bit, CHANGED),  # in the second row of labels
+        (5, 'layer_4.bin', resized(0.5), GONE),
+        (5, 'layer_4.bin', Path.unlink, GONE),
+        (5, 'layer_4.bin', lambda path: shutil.rmtree(path.parent), GONE),
+        (5, 'layer_6.bin', Path.mkdir, f'{PART} cannot be written to'),
+    ],
 )
-def test_a_store_that_changes_during_a_run_is_refused(segmentor, scene, tmp_path, damage, sentence):
-    progress = Counting(5, lambda: damage(tmp_path / PART / 'layer_4.bin'))
-    with pytest.raises(UserError, match=f'layer_4.bin {sentence}'):
+def test_a_store_that_changes_during_a_run_is_refused(
+    segmentor, scene, tmp_path, monkeypatch, tile, name, damage, sentence
+):
+    monkeypatch.setattr(segmentation, 'MAX_TILE', 80)
+    progress = Counting(tile, lambda: damage(tmp_path / PART / name))
+    with pytest.raises(UserError, match=sentence):
         predict_large(segmentor, scene, LargeOptions(memory=0, store=tmp_path), progress)
 
 

@@ -1,6 +1,7 @@
 """Predict the inputs of a command line: what tools/infer.py calls."""
 
 import math
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
@@ -113,8 +114,9 @@ def infer(
                 for arguments in _predict_large(model, streamed, large, out, bar, are_many):
                     output.add_large(*arguments)
                     done += 1
-        with suppress(OSError):  # it is missing, or holds unfinished images
-            (out / STORE).rmdir()
+        for folder, _, _ in os.walk(out / STORE, topdown=False):
+            with suppress(OSError):  # it holds unfinished images
+                Path(folder).rmdir()
     return done, problems
 
 

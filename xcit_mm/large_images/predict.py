@@ -147,6 +147,8 @@ def _collected(
         for i, store in enumerate(stores):
             bands.collect(store, complete[i] if complete else None)
         stores = complete
+    for store in stores:
+        store.verify()
     return [store.array()[..., 0] for store in stores] or None
 
 

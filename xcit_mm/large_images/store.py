@@ -7,12 +7,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import UserError, reason
+from ..errors import UserError
 from .windows import Window, length, overlap, shifted, tiles
 
 WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by their bytes
 MULTIPLIER = 6364136223846793005  # of the generator MMIX (Knuth); any large odd number will do
-CHECKED = 2**24  # bytes that are compared with their checksum at a time
+CHECKED = 2**24  # bytes, also of the sums of words, that are compared at a time
 
 
 class TokenStore:
@@ -90,19 +90,17 @@ class TokenStore:
     def sum_of(self, window: Window, tokens: Tensor) -> int:
         """Return the share of a window (h, w, C) in the checksum; 0 for a store in memory.
 
-        Each token adds one and the sum of its words, times an odd number that depends on its place.
-        So the windows can have any size and order, a single number that changes or is not written
-        changes the checksum, and it takes a tenth of the time of a CRC.
+        Each token adds one and the sum of its words, times two odd numbers that depend on its row
+        and its column. So the windows can have any size and order, a single number that changes or
+        is not written changes the checksum, and it takes a tenth of the time of a CRC.
         """
         if self.path is None:
             return 0
         item = self.dtype.itemsize
         word = WORDS[8 if self.shape[2] * item % 8 == 0 else item]
         words = tokens.view(word).sum(2, dtype=torch.int64)
-        places = [torch.arange(span.start, span.stop, device=words.device) for span in window]
-        factors = (places[0][:, None] * self.shape[1] + places[1] + 1) * MULTIPLIER
-        factors = (factors ^ (factors >> 29)) * MULTIPLIER | 1  # neighbours have nothing in common
-        return int(((words + 1) * factors).sum())
+        rows, columns = (_odd_numbers(span, words.device) for span in window)
+        return int((((words + 1) * columns).sum(1) * rows).sum())
 
     def verify(self, rows: slice | None = None) -> None:
         """Compare the tokens of the file, or of its finished ``rows``, with the checksum.
@@ -110,7 +108,7 @@ class TokenStore:
         Raises:
             UserError: If they differ.
         """
-        step = max(1, CHECKED // self._bytes_of_row)
+        step = max(1, CHECKED // max(8 * self.shape[1], self._bytes_of_row))
         area = Window(rows or self.rows, slice(0, self.shape[1]))
         self.require_sum(
             sum(
@@ -146,14 +144,11 @@ class TokenStore:
 
     def _require_size(self) -> None:
         """Refuse a file of another size, which a memory map would silently extend with zeros."""
-        try:
-            size = self.path.stat().st_size
-        except OSError as error:
-            size = reason(error)
+        size = self.path.stat().st_size if self.path.exists() else 0
         if size != self._size:
             raise UserError(
-                f'{self.path} is missing or truncated ({size} instead of {self._size} bytes): '
-                f'remove {self.path.parent}, and start again'
+                f'{self.path} is missing or truncated ({size} of {self._size} bytes): remove '
+                f'{self.path.parent}, and start again'
             )
 
     def _mapped(self, rows: slice) -> Tensor:
@@ -164,3 +159,9 @@ class TokenStore:
         size = length(rows) * self._bytes_of_row
         mapped = np.memmap(self.path, np.uint8, 'r+', rows.start * self._bytes_of_row, (size,))
         return torch.from_numpy(mapped).view(self.dtype).view(length(rows), *self.shape[1:])
+
+
+def _odd_numbers(span: slice, device: torch.device) -> Tensor:
+    """Return a number for each index, which has nothing in common with those beside it."""
+    numbers = torch.arange(span.start + 1, span.stop + 1, device=device) * MULTIPLIER
+    return (numbers ^ (numbers >> 29)) * MULTIPLIER | 1

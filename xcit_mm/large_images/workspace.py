@@ -8,7 +8,7 @@ import shutil
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from filelock import FileLock, Timeout
 
 from ..errors import ArgumentError, UserError, reason
 from ..files import (
+    DISK_FULL,
     read_regular,
     remove_unfinished,
     require_no_links,
@@ -191,18 +192,20 @@ class Workspace:
             return TokenStore(rows, shape, dtype)
         path = self.folder / f'{name}.bin'
         checksum = self._recorded(path) if is_finished else None
-        return TokenStore(rows, shape, dtype, path, checksum)
+        with self._writing():
+            return TokenStore(rows, shape, dtype, path, checksum)
 
     def finish(self, stage: str, number: int, *stores: TokenStore) -> None:
         """Record how much of a stage is finished, with the stores that it wrote."""
         self.finished[stage] = number
         if self._identity is None:
             return
-        for store in stores:
-            store.sync()
-            self._checksums[store.path.name] = store.checksum
-        state = dict(identity=self._identity, finished=self.finished, checksums=self._checksums)
-        write_json(self.folder / STATE, state)
+        with self._writing():
+            for store in stores:
+                store.sync()
+                self._checksums[store.path.name] = store.checksum
+            state = dict(identity=self._identity, finished=self.finished, checksums=self._checksums)
+            write_json(self.folder / STATE, state)
 
     def save(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
         """Write arrays that :meth:`load` returns once the next :meth:`finish` has recorded them."""
@@ -210,7 +213,7 @@ class Workspace:
             return
         path, content = self.folder / f'{name}.npz', io.BytesIO()
         np.savez(content, **arrays)
-        with write_whole(path) as file:
+        with self._writing(), write_whole(path) as file:
             file.write(content.getbuffer())
         self._checksums[path.name] = zlib.crc32(content.getbuffer())
 
@@ -227,6 +230,19 @@ class Workspace:
                     return dict(arrays)
             problem = 'does not hold what was written to it'
         raise UserError(f'{path} {problem}: remove {self.folder}, and start again')
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Explain why a file cannot be written, unless the disk is full, as the tools know."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno in DISK_FULL:
+                raise
+            raise UserError(
+                f'{self.folder} cannot be written to ({reason(error)}): start again, with another '
+                'folder if this one is gone'
+            ) from None
 
     def _recorded(self, path: Path) -> int:
         if path.name not in self._checksums:
@@ -253,6 +269,7 @@ class Workspace:
         self.release()
 
     def _remove_files(self) -> None:
+        (self.folder / STATE).unlink(missing_ok=True)  # first: nobody continues with the rest
         for path in self._files():
             if path.name != LOCK:
                 path.unlink()
