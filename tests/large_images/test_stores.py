@@ -369,7 +369,7 @@ def test_a_disk_that_becomes_full_during_a_run_loses_nothing(segmentor, scene, t
     [
         (5, 'layer_4.bin', bit, CHANGED),  # while the next layer reads it
         (8, 'layer_4.bin', bit, CHANGED),  # before the labels read it
-        (14, 'labels.bin', bit, CHANGED),  # in the second row of labels
+        (14, 'labels.bin', bit, CHANGED),  # before they are returned
         (5, 'layer_4.bin', resized(0.5), GONE),
         (5, 'layer_4.bin', Path.unlink, GONE),
         (5, 'layer_4.bin', lambda path: shutil.rmtree(path.parent), GONE),

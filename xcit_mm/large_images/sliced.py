@@ -96,6 +96,7 @@ def label_slices(
             part = predicted[tuple(middle.within(window))]
             labels.write(middle, torch.from_numpy(np.ascontiguousarray(part))[..., None])
         workspace.finish(SLICES, number, labels)
+    labels.verify()
     return labels
 
 
