@@ -242,6 +242,7 @@ DAMAGE = [
     ('layers', 'layer_8.bin', folder, NOT_A_FILE),
     ('layers', 'store.lock', pipe, NOT_A_FILE),
     ('layers', 'store.lock', link, 'store.lock is a link'),
+    ('layers', '', link, 'part_1_of_1 is a link'),
     ('labels', 'state.json', finished(1), 'has no checksum of layer_13.bin'),
     ('labels', 'state.json', finished(1, 'rows of labels'), CHANGED),
     ('labels', 'state.json', finished(99, 'rows of labels'), CHANGED),
