@@ -2,6 +2,7 @@
 
 import errno
 import json
+import shutil
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +21,7 @@ from xcit_mm.inference import Detections, Segmentation
 from xcit_mm.inference import infer as infer_module
 from xcit_mm.inference.infer import infer
 from xcit_mm.inference.model import Model
-from xcit_mm.inference.output import Output
+from xcit_mm.inference.output import Output, only_writer
 from xcit_mm.inference.sources import Frame
 from xcit_mm.inference.video import read_video, write_video
 
@@ -140,6 +141,45 @@ def test_earlier_predictions_are_moved_and_not_predicted(weights, photos):
     assert {path.name for path in earlier.iterdir()} == {'classes.json', 'labels', 'pictures'}
     assert {'notes.txt', 'pictures', 'predictions.json'} < {p.name for p in photos.iterdir()}
     assert not (photos / 'labels').exists()
+
+
+@pytest.mark.parametrize('large', [{}, dict(stream=True), dict(stream=True, large={'sliced': 64})])
+def test_a_run_that_predicts_nothing_leaves_earlier_predictions_where_they_were(
+    weights, photos, tmp_path, large
+):
+    out, bad = tmp_path / 'out', tmp_path / 'bad.png'
+    infer(SEGMENTOR, weights[SEGMENTOR], [str(photos / 'a.jpg')], out)
+    before = {name: (out / name).read_bytes() for name in files(out)}
+    bad.write_text('no image')
+    done, (problem,) = infer(SEGMENTOR, weights[SEGMENTOR], [str(bad)], out, **large)
+    assert done == 0 and 'bad.png: it is not a readable image' in problem
+    assert {name: (out / name).read_bytes() for name in files(out)} == before
+
+
+def test_slices_of_an_image_in_a_folder_leave_no_folders(weights, photos, tmp_path):
+    shutil.copytree(photos / 'below', tmp_path / 'in/below')
+    arguments = dict(stream=True, large=dict(sliced=96, overlap=32))
+    out = tmp_path / 'out'
+    assert infer(SEGMENTOR, weights[SEGMENTOR], [str(tmp_path / 'in')], out, **arguments)[0] == 1
+    assert files(out) == ['classes.json', 'labels/below/a.tif', 'pictures/below/a.jpg']
+    assert not (out / 'unfinished').exists()
+
+
+def test_two_runs_do_not_write_to_one_folder(weights, photos, tmp_path):
+    arguments = SEGMENTOR, weights[SEGMENTOR], [str(photos / 'a.jpg')], tmp_path
+    with only_writer(tmp_path), pytest.raises(UserError, match='another run writes its predict'):
+        infer(*arguments)
+    assert infer(*arguments)[0] == 1
+
+
+def test_inputs_that_would_be_moved_are_refused(weights, photos):
+    (photos / 'pictures').mkdir()
+    (photos / 'a.jpg').rename(photos / 'pictures/a.jpg')
+    for named in (photos / 'pictures/a.jpg', photos / 'pictures'):
+        with pytest.raises(UserError, match=r'pictures/a.jpg is an earlier prediction in .*: name'):
+            infer(SEGMENTOR, weights[SEGMENTOR], [str(named)], photos)
+    (photos / 'pictures').rename(photos / 'earlier_1')  # which no run moves
+    assert infer(SEGMENTOR, weights[SEGMENTOR], [str(photos / 'earlier_1')], photos)[0] == 1
 
 
 def test_a_prediction_that_cannot_be_written_is_named_unless_the_disk_is_full(

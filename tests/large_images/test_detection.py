@@ -156,7 +156,7 @@ def test_duplicates_of_two_slices_are_dropped():
     scores = np.array([0.5, 0.9, 0.4, 0.8, 0.7])
     labels = np.array([0, 0, 0, 1, 0])
     slices = np.array([0, 1, 1, 1, 1])  # a slice may hold two objects in one place
-    kept = _without_duplicates(boxes, scores, labels, slices)
+    kept = _without_duplicates(boxes, scores, labels, slices[:, None])
     assert kept.tolist() == [1, 3, 4, 2]
 
 

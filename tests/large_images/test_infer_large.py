@@ -6,23 +6,17 @@ import resource
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import rasterio
-import torch
 from helpers.random_weights import DETECTOR, SEGMENTOR
 from pycocotools.coco import COCO
 from rasterio.transform import from_origin
 
-from xcit_mm import load_model
 from xcit_mm.errors import UserError
-from xcit_mm.large_images import passes, segmentation
 from xcit_mm.large_images.georeference import write_tiff
-from xcit_mm.large_images.predict import LargeOptions, predict_large
-from xcit_mm.large_images.progress import Progress
 
 PLACE = dict(crs='EPSG:32633', transform=from_origin(500000, 5400000, 0.5, 0.5))
 
@@ -78,97 +72,6 @@ def test_a_detector_writes_objects_in_coordinates(
         x, y, width, height = annotation['bbox']
         assert columns.min() >= x - 2 and columns.max() <= x + width + 2
         assert rows.min() >= y - 2 and rows.max() <= y + height + 2
-
-
-class Counting(Progress):
-    """Counts the tiles, and may kill its process before one of them."""
-
-    def __init__(self, last: int | None = None) -> None:
-        self._last, self.count = last, 0
-
-    def __call__(self, tiles, what):
-        for tile in tiles:
-            if self.count == self._last:
-                os.kill(os.getpid(), signal.SIGKILL)
-            self.count += 1
-            yield tile
-
-
-def predict_and_die(model, image: Path, options: LargeOptions, last: int) -> None:
-    """Predict an image in another process, which is killed after a number of tiles."""
-    child = os.fork()
-    if not child:
-        try:
-            torch.set_num_threads(1)
-            predict_large(model, image, options, Counting(last))
-        finally:
-            os._exit(1)
-    assert os.waitpid(child, 0)[1] == signal.SIGKILL
-
-
-def test_five_kills_end_in_the_same_bits(segmentor, scene, tmp_path, monkeypatch):
-    monkeypatch.setattr(passes, 'TILE_TOKENS', 20)
-    monkeypatch.setattr(segmentation, 'MAX_TILE', 64)
-    expected = segmentor.predict_large(scene, with_scores=True)
-    options = LargeOptions(memory=0, store=tmp_path, with_scores=True)
-    state, finished = tmp_path / 'part_1_of_1/state.json', []
-    for tile in (7, 16, 21, 22, 8):  # of 13 passes with 5 tiles, and 3 rows of labels with 3
-        predict_and_die(segmentor, scene, options, tile)
-        finished.append(json.loads(state.read_text())['finished'])
-    assert finished == [1, 4, 8, 12, 14]  # each went on after the one before
-    slices = predict_large(
-        segmentor, scene, replace(options, with_scores=False, sliced=64, overlap=0)
-    )
-    slices.workspace.remove()  # which does not touch the run that was killed
-    progress = Counting()
-    result = predict_large(segmentor, scene, options, progress)
-    assert progress.count == 6  # two of three rows of labels
-    assert np.array_equal(result.labels, expected.labels)
-    assert np.array_equal(result.scores, expected.scores)
-
-
-def test_the_store_of_something_else_is_refused(segmentor, weights, scene, image, tmp_path):
-    options = LargeOptions(memory=0, store=tmp_path)
-    predict_and_die(segmentor, scene, options, 8)
-    with pytest.raises(
-        UserError, match='unfinished run that differs in its image: repeat that run'
-    ):
-        segmentor.predict_large(image, memory=0, store=tmp_path)
-    with pytest.raises(UserError, match='differs in its settings'):
-        segmentor.predict_large(scene, memory=0, store=tmp_path, statistics_window=64)
-    other = load_model(SEGMENTOR, weights[SEGMENTOR], 'cpu')
-    other.module.data_preprocessor.mean += 1  # which no checkpoint has
-    with pytest.raises(UserError, match='differs in its model'):
-        other.predict_large(scene, memory=0, store=tmp_path)
-    store = max((tmp_path / 'part_1_of_1').glob('*.bin'))
-    store.write_bytes(store.read_bytes()[:100])
-    with pytest.raises(UserError, match='is missing or truncated: remove'):
-        segmentor.predict_large(scene, memory=0, store=tmp_path)
-
-
-def test_a_detector_continues(detector, scene, tmp_path):
-    options = LargeOptions(memory=0, store=tmp_path, score_thr=0.3)
-    predict_and_die(detector, scene, options, 14)  # 13 passes, and then the anchors
-    progress = Counting()
-    result = predict_large(detector, scene, options, progress)
-    assert progress.count == 3  # the anchors, the boxes and the masks
-    expected = detector.predict_large(scene, score_thr=0.3)
-    assert np.array_equal(result.boxes, expected.boxes)
-    assert (tmp_path / 'part_1_of_1').exists()
-    result.workspace.remove()
-    assert not (tmp_path / 'part_1_of_1').exists()
-
-
-def test_a_failed_pass_lets_another_call_use_the_store(segmentor, scene, tmp_path, monkeypatch):
-    def fail(*args) -> None:
-        raise UserError('planted')
-
-    with monkeypatch.context() as patch:
-        patch.setattr(passes, 'sums_of_products', fail)
-        with pytest.raises(UserError, match='planted') as caught:
-            segmentor.predict_large(scene, memory=0, store=tmp_path)
-    segmentor.predict_large(scene, memory=0, store=tmp_path)
-    del caught  # until here, its traceback kept the objects of the failed call
 
 
 def test_a_label_image_on_a_full_disk_is_not_left_behind(segmentor, scene, tmp_path):

@@ -103,12 +103,12 @@ def test_files_give_the_same_bits_as_memory(tmp_path, monkeypatch):
     in_memory = stream(backbone, image, rows=3)
     paths = []
 
-    def recorded(self, number, store, sums) -> None:
+    def recorded(self, stage, number, store) -> None:
         paths.append(store.path)
 
     left = tmp_path / 'store/maps_part_1_of_1/tokens'
     left.mkdir(parents=True)
-    (left / 'tokens_1.bin').write_text('of a call that was killed')
+    (left / 'layer_9.bin').write_text('of a call that was killed')
     monkeypatch.setattr(Workspace, 'finish', recorded)
     in_files = stream(backbone, image, rows=3, memory=0, store=tmp_path / 'store')
     assert None not in paths and len(set(paths)) >= 4
@@ -118,6 +118,22 @@ def test_files_give_the_same_bits_as_memory(tmp_path, monkeypatch):
     assert not left.exists()
     with pytest.raises(ArgumentError, match=r'need .* GiB, but the limit is 0 GiB: name a folder'):
         stream(backbone, image, memory=0)
+
+
+@pytest.mark.parametrize(
+    ('name', 'dtype', 'sentence'),
+    [
+        ('patch_embed.proj.0.0.weight', torch.float32, 'the patch embedding of the backbone .*t$'),
+        ('blocks.1.mlp.fc2.weight', torch.float32, 'layer 2 of the backbone .* in float32'),
+        ('blocks.3.mlp.fc2.weight', torch.float16, 'layer 4 of the .* in float16: .* larger'),
+    ],
+)
+def test_values_that_are_not_finite_are_an_error(name, dtype, sentence):
+    backbone = random_xcit(SMALL, 16, out_indices=(0, 1, 2, 3)).to(dtype)
+    with torch.no_grad():
+        backbone.get_parameter(name).fill_(torch.inf)
+    with pytest.raises(UserError, match=sentence):
+        stream(backbone, torch.randn(3, 64, 64).to(dtype))
 
 
 def test_what_cannot_be_streamed_is_refused():

@@ -1,6 +1,7 @@
 """Predict the inputs of a command line: what tools/infer.py calls."""
 
 import math
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
@@ -24,7 +25,7 @@ from ..large_images.results import LargeDetections, LargeSegmentation
 from ..predictions import Detections, Segmentation
 from ..threads import Behind, ahead
 from .model import Model, load_model
-from .output import STORE, Output, is_output
+from .output import STORE, Output, is_output, only_writer, require_kept
 from .sources import MAX_PIXELS, Frame, ImageProgress, batches, find_inputs, read_frames
 
 # Bytes of each pixel and channel of a backbone that a prediction takes: 6.5 to 8.6 GiB for 24
@@ -63,6 +64,7 @@ def infer(
     sources, problems = find_inputs(inputs, partial(is_output, folder=out))
     if not sources:
         raise UserError('; '.join(problems))
+    require_kept(sources.values(), out)
     if stream and compiled:
         raise ArgumentError('--compile: no model that streams images is compiled; leave it out')
     model = load_model(
@@ -93,6 +95,7 @@ def infer(
             return len([*_predict_large(model, streamed, large, out, silent, are_many)]), []
         wait = ' torch.compile takes a minute or two at the first image.' if compiled else ''
         print(f'The model computes in {dtype}.{wait}', file=sys.stderr, flush=True)
+        stack.enter_context(only_writer(out))
         output = stack.enter_context(Output(out, model, info))
         if sources or not streamed:
             with ImageProgress() as progress:
@@ -111,8 +114,9 @@ def infer(
                 for arguments in _predict_large(model, streamed, large, out, bar, are_many):
                     output.add_large(*arguments)
                     done += 1
-        with suppress(OSError):  # it is missing, or holds unfinished images
-            (out / STORE).rmdir()
+        for folder, _, _ in os.walk(out / STORE, topdown=False):
+            with suppress(OSError):  # it holds unfinished images
+                Path(folder).rmdir()
     return done, problems
 
 

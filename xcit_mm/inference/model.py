@@ -170,7 +170,8 @@ class Model:
             memory: Bytes that the tokens, the labels and a tile may take in memory. If they need
                 more, tokens and labels are stored in files in ``store``. Default: half of the free
                 memory, divided by the number of processes on this machine.
-            store: A folder for these files. If a call was killed, the next one continues there.
+            store: A folder for these files, and for what is finished of ``sliced`` predictions.
+                If a call was killed, the next one continues there.
             score_thr: The lowest score of objects.
             with_scores: Whether a segmentor returns the probabilities of the labels as well.
             statistics_window: Side of a window in pixels. The attention at each place sees this

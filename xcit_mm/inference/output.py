@@ -1,18 +1,22 @@
 """The folder of predictions: pictures, and COCO's JSON or label images."""
 
 import json
-from contextlib import ExitStack
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
+from ..errors import UserError
 from ..files import EARLIER, require_writable, set_aside, write_whole
 from ..large_images.results import LargeDetections, LargeSegmentation
 from ..predictions import Detections, Segmentation
 from ..predictions.classes import category_ids
 from ..predictions.drawing import BLACK
+from ..weights.download import is_url
 from .model import Model
 from .sources import Frame
 from .video import write_video
@@ -27,27 +31,66 @@ MAX_JPEG_SIDE = 65500  # pixels; a longer picture becomes a PNG
 LEGEND_ROWS = 3  # in a video, whose pictures have one size
 
 
+@contextmanager
+def only_writer(folder: Path) -> Iterator[None]:
+    """Keep other runs from writing predictions to a folder within a ``with`` block.
+
+    Raises:
+        UserError: If the folder cannot be written to, or another run writes there.
+    """
+    import fcntl  # not on Windows
+
+    require_writable(folder)
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(
+                f'another run writes its predictions to {folder}: wait for its end, or name '
+                'another --out'
+            ) from None
+        except OSError:  # some network disks cannot lock a folder
+            pass
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def is_output(path: Path, folder: Path) -> bool:
     """Return whether a path is the folder of predictions, or holds predictions in it."""
+    name = _part_of(folder, path)
+    return name in ('.', *WRITTEN, STORE) or name.startswith(EARLIER)
+
+
+def require_kept(sources: Iterable[str], folder: Path) -> None:
+    """Refuse inputs that are earlier predictions in a folder, where new ones take their place."""
+    for source in sources:
+        if not is_url(source) and _part_of(folder, Path(source)) in WRITTEN:
+            raise UserError(
+                f'{source} is an earlier prediction in {folder}, which would be moved before it is '
+                'read: name another --out'
+            )
+
+
+def _part_of(folder: Path, path: Path) -> str:
+    """Return the name in a folder under which a path lies, '.' for the folder itself, or ''."""
     path, folder = path.resolve(), folder.resolve()
-    if path == folder or not path.is_relative_to(folder):
-        return path == folder
-    name = path.relative_to(folder).parts[0]
-    return name in (*WRITTEN, STORE) or name.startswith(EARLIER)
+    if not path.is_relative_to(folder):
+        return ''
+    return (*path.relative_to(folder).parts, '.')[0]
 
 
 class Output:
     """The folder of a model's predictions, within a ``with`` block.
 
     The JSON file, with ``info``, is written at the end of the block, also after an error or
-    Ctrl-C. What an earlier call left is moved into ``earlier_*`` at its beginning.
+    Ctrl-C. What an earlier call left is moved into ``earlier_*`` when the first prediction is
+    written, so a call that predicts nothing changes nothing.
     """
 
     def __init__(self, folder: Path, model: Model, info: dict[str, str]) -> None:
-        require_writable(folder)
-        earlier = [path for name in WRITTEN if (path := folder / name).exists()]
-        set_aside(folder, earlier, 'name another --out')
-        self._folder, self._palette = folder, model.palette
+        self._folder, self._palette, self._has_room = folder, model.palette, False
         self._images: list[dict[str, Any]] = []
         self._annotations: list[dict[str, Any]] = []
         self._video = ExitStack()  # closes the video that is written
@@ -107,11 +150,19 @@ class Output:
     ) -> None:
         """Write the prediction for an image that does not fit into memory."""
         image = self._described(source, prediction.size)
+        self._set_earlier_aside()
         image |= prediction.save(self._folder, name)
         self._write_picture(image, name, prediction.draw())
         if isinstance(prediction, LargeDetections):
             self._add_objects(image, prediction)
         self._images.append(image)
+
+    def _set_earlier_aside(self) -> None:
+        """Move what an earlier call left, before the first file is written."""
+        if not self._has_room:
+            earlier = [path for name in WRITTEN if (path := self._folder / name).exists()]
+            set_aside(self._folder, earlier, 'name another --out')
+            self._has_room = True
 
     def _described(self, source: str, size: tuple[int, int]) -> dict[str, Any]:
         return dict(id=len(self._images) + 1, file_name=source, width=size[1], height=size[0])
@@ -127,6 +178,7 @@ class Output:
         self._write_image(image['picture'], picture)
 
     def _write_image(self, name: str, image: Image.Image) -> None:
+        self._set_earlier_aside()
         path = self._folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         with write_whole(path) as file:
@@ -135,6 +187,7 @@ class Output:
     def _append_picture(self, name: str, rate: float, picture: np.ndarray) -> None:
         path = self._folder / name
         if path != self._video_path:
+            self._set_earlier_aside()
             self._video.close()
             path.parent.mkdir(parents=True, exist_ok=True)
             video = write_video(path, rate, picture.shape[1::-1])

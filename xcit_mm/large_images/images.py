@@ -49,6 +49,7 @@ class ImageSource(ABC):
         self.name, self._path, self.shape, self.dtype = name, path, shape, dtype
         self.max_value = np.iinfo(dtype).max if dtype.kind in 'iu' else None
         self.georeference: dict[str, Any] = {}
+        self._state = self._file_state()
 
     def read(self, window: Window) -> np.ndarray:
         """Return a window (h, w, channels).
@@ -68,13 +69,29 @@ class ImageSource(ABC):
 
     def identity(self) -> list:
         """Return what identifies the image: the state of its file, or a digest of its values."""
-        if self._path is not None:
-            status = self._path.stat()
-            return [str(self._path.resolve()), status.st_size, status.st_mtime_ns]
+        if self._state is not None:
+            return self._state
         digest = hashlib.sha256()
         for window in tiles(whole(self.shape[:2]), TILE):
             digest.update(self.read(window))
         return [*self.shape, str(self.dtype), digest.hexdigest()]
+
+    def require_unchanged(self) -> None:
+        """Raise a UserError if the file has changed since it was opened."""
+        if self._file_state() != self._state:
+            raise UserError(
+                f'{self.name} has changed while it was predicted: predict it again when it is '
+                'complete'
+            )
+
+    def _file_state(self) -> list | None:
+        if self._path is None:
+            return None
+        try:
+            status = self._path.stat()
+        except OSError:  # it was removed
+            return []
+        return [str(self._path.resolve()), status.st_size, status.st_mtime_ns]
 
     @abstractmethod
     def _read(self, window: Window) -> np.ndarray: ...

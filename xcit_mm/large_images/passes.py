@@ -9,6 +9,7 @@ added in the same pass. The result is that of the whole image, up to rounding (X
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
@@ -16,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..device import release_memory
-from ..errors import ArgumentError
+from ..device import dtype_name, release_memory
+from ..errors import ArgumentError, UserError
 from ..models import XCiT
 from ..models.layers import XCABlock
 from ..ops.xca import MAX_AMPLIFICATION, mixing
@@ -34,6 +35,7 @@ TILE_TOKENS = 2**14  # tokens of a tile
 TILE_TENSORS = 14  # tensors of that size that a tile needs at most, including the heads
 PATCH_TILE = 64, 64  # tokens; the first convolutions have few channels but many pixels
 MAX_COLUMNS = 256  # tokens; wider images are also cut into columns
+PASSES = 'passes'  # the stage of a workspace
 
 
 class Image(Protocol):
@@ -86,7 +88,7 @@ class Passes:
             self.statistics_window = max(1, statistics_window // backbone.patch_size)
         self.tile = self._tile(rows)
         self.count = backbone.out_indices[-1] + 2
-        self._stores: dict[str, TokenStore] = {}
+        self._stores: dict[int, TokenStore] = {}
 
     def _tile(self, rows: int | None) -> tuple[int, int]:
         W = self.size[1]
@@ -122,11 +124,13 @@ class Passes:
     @torch.inference_mode()
     def run(self, progress: Progress = silent) -> None:
         """Run the passes that are not finished."""
-        done = min(self.bands.min(self.workspace.finished), self.count)
-        if done < self.count:  # otherwise, the workspace may count more than the passes
-            self.workspace.finished = done
+        done = self.bands.min(self.workspace.finished[PASSES])
+        if done < self.count:  # other processes may have finished fewer passes than this one
+            self.workspace.finished = Counter({PASSES: done})
+        for number in sorted(n for n in {*self._kept, done - 1} if 0 <= n < done):
+            self.store(number).verify()
         progress.expect(self.count - done)
-        sums = self.workspace.sums(done) if 0 < done < self.count else None
+        sums = self._sums_of_store(done - 1) if 0 < done < self.count else None
         for number in range(done, self.count):
             store = self.store(number)
             if number:
@@ -136,36 +140,60 @@ class Passes:
                 sums = self._layer(number, source, store, sums, progress)
             else:
                 sums = self._embed(store, progress)
-            sums = self.bands.sum(sums)
-            self.workspace.finish(number + 1, store, sums)
+            sums = self._summed(number, sums)
+            self.workspace.finish(PASSES, number + 1, store)
             self.bands.barrier()  # no process repeats this pass, which needs the store before it
-            name = self._name(number - 1)
-            if number and name.startswith('tokens'):
-                self._stores.pop(name).free()
+            if number and number - 1 not in self._kept:
+                self._stores.pop(number - 1).free()
         release_memory()
 
-    def _name(self, number: int) -> str:
-        """Return the name of the store that a pass writes: one for the pyramid, or one of two."""
-        kept = [index + 1 for index, *_ in self.backbone.levels]
-        return f'layer_{number}' if number in kept else f'tokens_{number % 2}'
+    @property
+    def _kept(self) -> list[int]:
+        """The passes whose stores the pyramid needs."""
+        return [index + 1 for index, *_ in self.backbone.levels]
 
     def store(self, number: int) -> TokenStore:
         """Return the store that a pass writes."""
-        name = self._name(number)
-        if name not in self._stores:
+        if number not in self._stores:
             shape = self.size[1], self._channels
-            has_to_exist = number < self.workspace.finished
-            self._stores[name] = self.workspace.store(
-                name, self.bands.rows, shape, self.dtype, has_to_exist
+            is_finished = number < self.workspace.finished[PASSES]
+            self._stores[number] = self.workspace.store(
+                f'layer_{number}', self.bands.rows, shape, self.dtype, is_finished
             )
-        return self._stores[name]
+        return self._stores[number]
+
+    def _summed(self, number: int, sums: Tensor) -> Tensor:
+        """Add up the sums of all processes after a pass.
+
+        Raises:
+            UserError: If a token is not finite, on all processes.
+        """
+        sums = self.bands.sum(sums)
+        if not sums.isfinite().all():
+            what = f'layer {number}' if number else 'the patch embedding'
+            remedy = '' if self.dtype == torch.float32 else '; in float32, values can be larger'
+            raise UserError(
+                f'{what} of the backbone computes values that are not finite in '
+                f'{dtype_name(self.dtype)}: check the image and the checkpoint{remedy}'
+            )
+        return sums
+
+    def _sums_of_store(self, number: int) -> Tensor:
+        """Compute the sums of a finished pass again, bit for bit, from the tokens that it wrote."""
+        store, sums = self.store(number), self._no_sums()
+        for window in self._own_tiles(self.tile if number else self._patch_tile):
+            sums += self._sums_of(number, store.read(window).to(self.device))
+        return self._summed(number, sums)
+
+    @property
+    def _patch_tile(self) -> tuple[int, int]:
+        return tuple(map(min, self.tile, PATCH_TILE))
 
     def _embed(self, store: TokenStore, progress: Progress) -> Tensor:
         """Embed the patches; a token reads 15 pixels (7 for patch size 8) above and left of it."""
         sums = self._no_sums()
         P, (_, height, width) = self.backbone.patch_size, self.image.shape
-        tile = tuple(map(min, self.tile, PATCH_TILE))
-        for window in progress(self._own_tiles(tile), 'patches'):
+        for window in progress(self._own_tiles(self._patch_tile), 'patches'):
             outer = Window(*(slice(max(0, span.start - 1), span.stop) for span in window))
             rows = slice(outer.rows.start * P, min(height, outer.rows.stop * P))
             columns = slice(outer.columns.start * P, min(width, outer.columns.stop * P))
@@ -192,18 +220,19 @@ class Passes:
         matrices = None
         if self.statistics_window is None:
             matrices = self._mixing(block, sums, lambda: self._precise_sums(block, source))
-        sums = self._no_sums()
+        sums, total = self._no_sums(), 0
         for window in progress(self._own_tiles(self.tile), f'layer {number} of {self.count - 1}'):
             if self.statistics_window is None:
                 M, m = matrices
             else:
                 M, m = self._local_mixing(block, source, window)
             outer = window.grown(HALO, self.size)
-            x = source.read(outer).to(self.device)
-            tokens = _layer_on_tile(block, x, M, m, window.within(outer))
+            inner, x = window.within(outer), source.read(outer)
+            total += source.sum_of(window, x[tuple(inner)])
+            tokens = _layer_on_tile(block, x.to(self.device), M, m, inner)
             store.write(window, tokens)
-            if number < self.count - 1:
-                sums += self._sums_of(number, tokens)
+            sums += self._sums_of(number, tokens)
+        source.require_sum(total)  # somebody may have changed the file since it was written
         return sums
 
     def _mixing(
@@ -251,10 +280,13 @@ class Passes:
         C = self._channels
         return torch.zeros(1, C + 1, C + 1, dtype=torch.float64, device=self.device)
 
-    def _sums_of(self, number: int, tokens: Tensor) -> Tensor | float:
-        """Return the share of a tile in the sums of a layer."""
-        if self.statistics_window is not None:
-            return 0.0
+    def _sums_of(self, number: int, tokens: Tensor) -> Tensor:
+        """Return the share of a tile that a pass writes in the sums of the layer after it.
+
+        They are zero if that layer needs none, and not finite if a token is not.
+        """
+        if self.statistics_window is not None or number == self.count - 1:
+            return 0 * tokens.sum(dtype=torch.promote_types(self.dtype, torch.float32))
         return sums_of_products(self.backbone.blocks[number].norm1(tokens))
 
     @property

@@ -56,6 +56,11 @@ def predict_large(
         progress.report(note)
     predict = _streamed if options.sliced is None else _sliced
     result, workspace = predict(model, pixels, options, progress)
+    try:
+        pixels.source.require_unchanged()
+    except UserError:
+        workspace.remove()  # it could not be continued
+        raise
     if result is None:
         return None
     picture = overview(pixels.size, pixels.pixels, PICTURE_SIDE)
@@ -102,16 +107,14 @@ def _streamed(
 
     def identity() -> dict[str, Any]:
         settings = [passes.tile, str(passes.dtype), passes.statistics_window, options.with_scores]
-        described = dict(model=_fingerprint(model), settings=[*settings, pixels.is_bgr])
-        return dict(image=pixels.source.identity(), **described)
+        return _identity(model, pixels, settings)
 
     folder = Path(options.store, bands.part) if options.store else None
     workspace = open_workspace(
         needed, passes.bytes_of_tile, bands, options.memory, folder, identity
     )
-    if workspace.folder is not None and bands.rank == 0:
-        begun = f'; {workspace.finished} passes are finished' if workspace.finished else ''
-        progress.report(f'{needed / GIB:.2f} GiB are kept in {folder}{begun}')
+    if bands.rank == 0:
+        _report(workspace, needed, progress)
     passes.workspace = workspace
     release_memory()
     try:
@@ -144,6 +147,8 @@ def _collected(
         for i, store in enumerate(stores):
             bands.collect(store, complete[i] if complete else None)
         stores = complete
+    for store in stores:
+        store.verify()
     return [store.array()[..., 0] for store in stores] or None
 
 
@@ -152,24 +157,43 @@ def _sliced(
 ) -> tuple[Objects | tuple, Workspace]:
     """Predict an image slice by slice."""
     slices = slices_of(pixels.size, options.sliced, options.overlap)
-    progress.expect(1)
-    if model.task == 'detection':
-        return detect_slices(model, pixels, slices, options.score_thr, progress), Workspace()
-    (height, width), dtype = pixels.size, _label_dtype(model)
-    bands, needed = Bands(height), height * width * dtype.itemsize
-    folder = Path(options.store, 'sliced') if options.store else None
-    workspace = open_workspace(needed, 0, bands, options.memory, folder)
+    dtype, needed = _label_dtype(model), 0
+    if model.task == 'segmentation':
+        needed = math.prod(pixels.size) * dtype.itemsize
+    if options.store:
+        settings = [options.sliced, options.overlap, options.score_thr, str(model.dtype)]
+        workspace = Workspace(Path(options.store, 'sliced'), _identity(model, pixels, settings))
+        workspace.require_space(needed)
+        _report(workspace, needed, progress)
+    else:
+        workspace = open_workspace(needed, 0, Bands(pixels.size[0]), options.memory, None)
     try:
-        labels = workspace.store('labels', slice(0, height), (width, 1), dtype)
-        label_slices(model, pixels, slices, labels, progress)
+        if model.task == 'detection':
+            arguments = slices, options.score_thr, workspace, progress
+            return detect_slices(model, pixels, *arguments), workspace
+        labels = label_slices(model, pixels, slices, dtype, workspace, progress)
     except BaseException:
         workspace.release()
         raise
     return (labels.array()[..., 0], None), workspace
 
 
+def _report(workspace: Workspace, needed: int, progress: Progress) -> None:
+    """Tell where the stores are, and how much of a run that was killed is finished."""
+    if workspace.folder is not None:
+        done = [f'{number} {stage} are finished' for stage, number in workspace.finished.items()]
+        kept = f'{needed / GIB:.2f} GiB are kept in {workspace.folder}'
+        progress.report('; '.join([kept, *done]))
+
+
 def _label_dtype(model: 'Model') -> torch.dtype:
     return torch.uint8 if len(model.classes) <= 256 else torch.int16
+
+
+def _identity(model: 'Model', pixels: NormalisedImage, settings: list) -> dict[str, Any]:
+    """Return what has to be the same for a run to continue; see :class:`.Workspace`."""
+    settings = [*settings, pixels.is_bgr]
+    return dict(image=pixels.source.identity(), model=_fingerprint(model), settings=settings)
 
 
 def _fingerprint(model: 'Model') -> str:
@@ -178,8 +202,8 @@ def _fingerprint(model: 'Model') -> str:
     digest = hashlib.sha256(repr(module).encode())
     settings = (
         model.task,
-        module.test_cfg,
-        module.backbone.out_indices,
+        getattr(module, 'test_cfg', None),
+        getattr(getattr(module, 'backbone', None), 'out_indices', None),
         getattr(module, 'align_corners', None),
         getattr(getattr(module, 'decode_head', None), 'threshold', None),
         model.bands and vars(model.bands),

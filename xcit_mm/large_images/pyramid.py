@@ -26,6 +26,8 @@ class Pyramid:
         self._height, self._bands = passes.size[0], passes.bands
         self._patch, self._device = passes.backbone.patch_size, passes.device
         self._stores = [passes.store(index + 1) for index, *_ in passes.backbone.levels]
+        for store in self._stores:
+            store.verify()  # hours may have passed since it was written
         self._rows_read: list[slice] | None = None
         # A band of a map is rounded to its own rows, each of which pools several tokens.
         rows, reach = passes.bands.rows, 2 * STRIDES[-1] // self._patch

@@ -15,6 +15,7 @@ from .windows import Window, tiles
 
 MAX_TILE = 512  # pixels
 MAX_SCORES = 2**24  # scores of a tile: 64 MiB
+LABELS = 'rows of labels'  # the stage of a workspace
 
 
 def has_plain_head(model: nn.Module) -> bool:
@@ -77,10 +78,13 @@ def label(
     bands, workspace = passes.bands, passes.workspace
     rows = bands.share(size[0])
     made = {'labels': dtype} | ({'scores': torch.uint8} if with_scores else {})
-    done = max(0, workspace.finished - passes.count)
-    stores = [workspace.store(k, rows, (size[1], 1), v, done > 0) for k, v in made.items()]
     side = max(32, min(MAX_TILE, math.isqrt(MAX_SCORES // classes) // 32 * 32))
     of_rows = list(tiles(Window(rows, slice(0, size[1])), (side, size[1])))
+    done = min(workspace.finished[LABELS], len(of_rows))
+    stores = [workspace.store(k, rows, (size[1], 1), v, done > 0) for k, v in made.items()]
+    if done:
+        for store in stores:
+            store.verify(slice(rows.start, of_rows[done - 1].rows.stop))
     pyramid.borrow_for(scores.read, of_rows)
     progress.expect(len(of_rows) - done)
     for number, row in enumerate(of_rows):
@@ -99,7 +103,5 @@ def label(
             stores[0].write(window, labels.to(dtype)[..., None].cpu())
             if with_scores:
                 stores[1].write(window, (best * 255).round().to(torch.uint8)[..., None].cpu())
-        for store in stores:
-            store.sync()
-        workspace.finish(passes.count + number + 1)
+        workspace.finish(LABELS, number + 1, *stores)
     return stores

@@ -4,8 +4,10 @@ This is also what mmseg's mode 'slide' and SAHI (arXiv 2202.06934) do. It works 
 suits those whose training images were much smaller than the image.
 """
 
-from dataclasses import replace
-from itertools import pairwise
+import math
+from collections.abc import Iterable, Iterator
+from copy import copy
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +20,7 @@ from .normalisation import NormalisedImage
 from .progress import Progress
 from .store import TokenStore
 from .windows import Window, shifted
+from .workspace import Workspace
 
 if TYPE_CHECKING:
     from ..inference.model import Model
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 # Of two objects of a class in two slices, the one with the lower score is dropped if they share
 # more than this part of the smaller one, as in SAHI. A slice sees only a part of a cut object.
 MAX_SHARED = 0.5
+SLICES = 'rows of slices'  # the stage of a workspace
 
 
 def slices_of(size: tuple[int, int], side: int, overlap: int) -> list[tuple[Window, Window]]:
@@ -67,15 +71,33 @@ def label_slices(
     model: 'Model',
     pixels: NormalisedImage,
     slices: list[tuple[Window, Window]],
-    labels: TokenStore,
+    dtype: torch.dtype,
+    workspace: Workspace,
     progress: Progress,
-) -> None:
-    """Label each slice by itself; the middle part of a slice determines the labels there."""
+) -> TokenStore:
+    """Label each slice by itself; the middle part of a slice determines the labels there.
+
+    A run that was killed continues after the last finished row of slices.
+
+    Returns:
+        A store with the labels (H, W, 1).
+    """
+    height, width = pixels.size
+    done = workspace.finished[SLICES]
+    labels = workspace.store('labels', slice(0, height), (width, 1), dtype, done > 0)
+    rows = _rows_of(slices)
+    if done:
+        _, middle = rows[:done][-1][-1]
+        labels.verify(slice(0, middle.rows.stop))
     at_own_size = _at_own_size(model)
-    for window, middle in progress(slices, 'slices'):
-        predicted = at_own_size.predict(pixels.pixels(window)).labels
-        part = predicted[tuple(middle.within(window))]
-        labels.write(middle, torch.from_numpy(np.ascontiguousarray(part))[..., None])
+    for number, row in _unfinished(rows, done, progress):
+        for window, middle in row:
+            predicted = at_own_size.predict(pixels.pixels(window)).labels
+            part = predicted[tuple(middle.within(window))]
+            labels.write(middle, torch.from_numpy(np.ascontiguousarray(part))[..., None])
+        workspace.finish(SLICES, number, labels)
+    labels.verify()
+    return labels
 
 
 def detect_slices(
@@ -83,28 +105,87 @@ def detect_slices(
     pixels: NormalisedImage,
     slices: list[tuple[Window, Window]],
     score_thr: float,
+    workspace: Workspace,
     progress: Progress,
 ) -> Objects:
-    """Detect the objects of each slice by itself, and drop the duplicates."""
+    """Detect the objects of each slice by itself, and drop the duplicates.
+
+    A run that was killed continues after the last finished row of slices.
+    """
     at_own_size = _at_own_size(model)
-    boxes, scores, labels, sources, masks = [], [], [], [], []
-    for number, (window, _) in enumerate(progress(slices, 'slices')):
-        found = at_own_size.predict(pixels.pixels(window)).above(score_thr)
-        corner = window.columns.start, window.rows.start
-        boxes.append(found.boxes + np.array(corner * 2, np.float32))
-        scores.append(found.scores)
-        labels.append(found.labels)
-        sources.append(np.full(len(found), number))
-        masks += _cut(found, window)
-    arrays = [np.concatenate(parts) for parts in (boxes, scores, labels, sources)]
-    kept = _without_duplicates(*arrays)
-    boxes, scores, labels, _ = (array[kept] for array in arrays)
-    return Objects(boxes, scores, labels, [masks[i] for i in kept] if masks else None)
+    rows, done = _rows_of(slices), workspace.finished[SLICES]
+    parts = [workspace.load(f'objects_{number}') for number in range(1, done + 1)]
+    for number, row in _unfinished(rows, done, progress):
+        found = [
+            _detected(at_own_size.predict(pixels.pixels(window)).above(score_thr), window)
+            for window, _ in row
+        ]
+        parts.append({name: np.concatenate([part[name] for part in found]) for name in found[0]})
+        workspace.save(f'objects_{number}', parts[-1])
+        workspace.finish(SLICES, number)
+    boxes, scores, labels, sources, *masks = (
+        np.concatenate([part[name] for part in parts]) for name in parts[0]
+    )
+    kept = _without_duplicates(boxes, scores, labels, sources)
+    masks = _unpacked(*masks) if masks else None
+    return Objects(boxes[kept], scores[kept], labels[kept], masks and [masks[i] for i in kept])
+
+
+def _rows_of(slices: list[tuple[Window, Window]]) -> list[list[tuple[Window, Window]]]:
+    return [list(row) for _, row in groupby(slices, lambda pair: pair[0].rows.start)]
+
+
+def _unfinished(
+    rows: list[list[tuple[Window, Window]]], done: int, progress: Progress
+) -> Iterator[tuple[int, Iterable[tuple[Window, Window]]]]:
+    """Yield the number and the slices of each row that is not finished."""
+    progress.expect(len(rows) - done)
+    for number, row in enumerate(rows[done:], done + 1):
+        yield number, progress(row, f'slices, row {number} of {len(rows)}')
 
 
 def _at_own_size(model: 'Model') -> 'Model':
+    """Return the model without resizing, and with the same fused copy."""
+    at_own_size = copy(model)
     kept = [t for t in model.pipeline.transforms if 'Resize' not in type(t).__name__]
-    return replace(model, pipeline=Compose(kept))
+    at_own_size.pipeline = Compose(kept)
+    return at_own_size
+
+
+def _detected(found: 'Detections', window: Window) -> dict[str, np.ndarray]:
+    """Return arrays of the objects of a slice, with the corner of the slice for each object.
+
+    The boxes and the masks are in the coordinates of the image.
+    """
+    corner = window.columns.start, window.rows.start
+    arrays = dict(
+        boxes=found.boxes + np.array(corner * 2, np.float32),
+        scores=found.scores,
+        labels=found.labels,
+        sources=np.tile(corner, (len(found), 1)),
+    )
+    if found.masks is None:
+        return arrays
+    masks = _cut(found, window)
+    spans = [[span.start, span.stop] for window, _ in masks for span in window]
+    pixels = [np.packbits(mask) for _, mask in masks]
+    return arrays | dict(
+        windows=np.array(spans, np.int64).reshape(-1, 4),
+        masks=np.concatenate([np.zeros(0, np.uint8), *pixels]),
+    )
+
+
+def _unpacked(windows: np.ndarray, masks: np.ndarray) -> list[tuple[Window, np.ndarray]]:
+    """Return the masks that :func:`_detected` has packed."""
+    unpacked, start = [], 0
+    for top, bottom, left, right in windows.tolist():
+        window = Window(slice(top, bottom), slice(left, right))
+        size = math.prod(window.size)
+        stop = start + -(-size // 8)
+        pixels = np.unpackbits(masks[start:stop], count=size).reshape(window.size)
+        unpacked.append((window, pixels.astype(bool)))
+        start = stop
+    return unpacked
 
 
 def _cut(found: 'Detections', window: Window) -> list[tuple[Window, np.ndarray]]:
@@ -122,7 +203,10 @@ def _cut(found: 'Detections', window: Window) -> list[tuple[Window, np.ndarray]]
 def _without_duplicates(
     boxes: np.ndarray, scores: np.ndarray, labels: np.ndarray, sources: np.ndarray
 ) -> np.ndarray:
-    """Return the indices of the boxes that are kept, by decreasing score."""
+    """Return the indices of the boxes that are kept, by decreasing score.
+
+    ``sources`` (n, 2) are the corners of the slices, which tell them apart.
+    """
     areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
     order, kept = np.argsort(-scores, kind='stable'), []
     for label in np.unique(labels):
@@ -133,6 +217,6 @@ def _without_duplicates(
             corners = np.maximum(boxes[left, :2], boxes[best, :2])
             sides = np.minimum(boxes[left, 2:], boxes[best, 2:]) - corners
             shared = sides.clip(0).prod(1) > MAX_SHARED * np.minimum(areas[left], areas[best])
-            left = left[~(shared & (sources[left] != sources[best]))]
+            left = left[~(shared & (sources[left] != sources[best]).any(1))]
     kept = np.array(kept, int)
     return kept[np.argsort(-scores[kept], kind='stable')]

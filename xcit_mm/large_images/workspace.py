@@ -1,27 +1,39 @@
 """Keep the tokens of an image and the progress of a run."""
 
+import io
 import json
-import math
 import os
+import re
 import shutil
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from filelock import FileLock, Timeout
-from torch import Tensor
 
 from ..errors import ArgumentError, UserError, reason
-from ..files import require_no_links, require_writable, write_json, write_whole
+from ..files import (
+    DISK_FULL,
+    read_regular,
+    remove_unfinished,
+    require_no_links,
+    require_writable,
+    write_json,
+    write_whole,
+)
 from .bands import Bands
 from .memory import free_memory
 from .store import TokenStore
-from .windows import length
 
-STATE, LOCK, VERSION = 'state.json', 'store.lock', 1
+STATE, LOCK, VERSION = 'state.json', 'store.lock', 2
+MAX_STATE = 2**20  # bytes
+# The files of a workspace. All other files in its folder are left alone.
+FILES = re.compile(r'state\.json|store\.lock|((layer|all)_\d+|labels|scores)\.bin|objects_\d+\.npz')
 GIB = 2**30
 
 
@@ -52,7 +64,7 @@ def open_workspace(
     """
     neighbours = int(os.environ.get('LOCAL_WORLD_SIZE', '1'))  # set by torchrun
     limit = free_memory() // 2 // neighbours if memory is None else memory
-    has_begun = folder is not None and identity is not None and (folder / STATE).exists()
+    has_begun = folder is not None and identity is not None and os.path.lexists(folder / STATE)
     if bands.min(needed + for_tile <= limit and not has_begun):
         return Workspace()
     if folder is None:
@@ -75,10 +87,11 @@ def open_workspace(
 
 
 class Workspace:
-    """Token stores and the number of finished passes, in memory or in a folder.
+    """Token stores and the progress of a run in its stages, in memory or in a folder.
 
     A folder outlives a run that is killed: a run with the same image, model and settings continues
-    after the last finished pass. An unfinished pass overwrites nothing that is needed to repeat it.
+    after what is finished. What is not finished overwrites nothing that is needed to repeat it.
+    The state of the run holds a checksum for each file that is needed to continue.
 
     Args:
         folder: The folder, or None to keep everything in memory.
@@ -86,20 +99,25 @@ class Workspace:
             messages. Default: no run continues in this folder.
 
     Attributes:
-        finished: The number of finished passes.
+        finished: How much of each stage is finished, such as the number of passes.
 
     Raises:
-        UserError: If the folder cannot be used, is in use, or belongs to a different run.
+        UserError: If the folder cannot be used, is in use, is damaged, or belongs to a different
+            run.
     """
 
     def __init__(
         self, folder: Path | None = None, identity: Mapping[str, Any] | None = None
     ) -> None:
-        self.folder, self.finished, self._identity = folder, 0, None
+        self.folder, self.finished = folder, Counter()
+        self._identity, self._checksums = None, {}
         if folder is None:
             return
         require_writable(folder)
         require_no_links(folder)
+        for path in self._files():
+            if not path.is_file():
+                raise UserError(f'{path} is not a regular file: remove it')
         self._lock = FileLock(folder / LOCK)
         try:
             self._lock.acquire(timeout=0)
@@ -108,21 +126,24 @@ class Workspace:
                 f'{folder} is used by another run: name another folder with --store DIR'
             ) from None
         try:
+            remove_unfinished(folder)
             self._continue(identity)
         except BaseException:
             self.release()
             raise
 
+    def _files(self) -> Iterator[Path]:
+        return (path for path in self.folder.iterdir() if FILES.fullmatch(path.name))
+
     def _continue(self, identity: Mapping[str, Any] | None) -> None:
         """Find out how much of the same run is finished in the folder."""
         if identity is None:
-            for path in self.folder.glob('*.bin'):  # of a run that was killed
-                path.unlink()
+            self._remove_files()  # of a run that was killed
             return
         self._identity = json.loads(json.dumps(dict(identity, version=VERSION)))
-        state = self._read_state()
-        if state is None:
+        if not (self.folder / STATE).exists():
             return
+        state = self._read_state()
         different = [k for k, v in self._identity.items() if state['identity'].get(k) != v]
         if different:
             raise UserError(
@@ -130,21 +151,24 @@ class Workspace:
                 f'{" and ".join(different)}: repeat that run, name another folder, or remove this '
                 'one'
             )
-        self.finished = state['finished']
+        self.finished, self._checksums = Counter(state['finished']), state['checksums']
 
-    def _read_state(self) -> dict[str, Any] | None:
+    def _read_state(self) -> dict[str, dict[str, Any]]:
         path = self.folder / STATE
         try:
-            return json.loads(path.read_text()) if path.exists() else None
-        except (OSError, ValueError) as error:
-            raise UserError(
-                f'{path} cannot be read ({reason(error)}): remove {self.folder}'
-            ) from None
+            state = json.loads(read_regular(path, MAX_STATE))
+        except (OSError, ValueError, RecursionError) as error:
+            problem = f'cannot be read ({reason(error)})'
+        else:
+            if _is_state(state):
+                return state
+            problem = 'is not the state of a run as this version writes it'
+        raise UserError(f'{path} {problem}: remove {self.folder}, and start again')
 
     def require_space(self, size: int, processes: int = 1) -> None:
         """Refuse a disk without ``size`` bytes for each process, including those of its folder."""
         free = shutil.disk_usage(self.folder).free // processes
-        free += sum(path.stat().st_size for path in self.folder.iterdir() if path.is_file())
+        free += sum(path.stat().st_size for path in self._files())
         if size > free:
             self.release()
             raise UserError(
@@ -158,39 +182,75 @@ class Workspace:
         rows: slice,
         shape: tuple[int, int],
         dtype: torch.dtype,
-        has_to_exist: bool = False,
+        is_finished: bool = False,
     ) -> TokenStore:
-        """Open or create a store; see :class:`TokenStore`."""
+        """Create a store, or open one that :meth:`finish` has recorded; see :class:`TokenStore`.
+
+        The content of a file is not read; :meth:`.TokenStore.verify` compares its checksum.
+        """
         if self.folder is None:
             return TokenStore(rows, shape, dtype)
         path = self.folder / f'{name}.bin'
-        size = length(rows) * math.prod(shape) * dtype.itemsize
-        if has_to_exist and not (path.exists() and path.stat().st_size == size):
-            raise UserError(
-                f'{path} is missing or truncated: remove {self.folder}, and start again'
-            )
-        return TokenStore(rows, shape, dtype, path)
+        checksum = self._recorded(path) if is_finished else None
+        with self._writing():
+            return TokenStore(rows, shape, dtype, path, checksum)
 
-    def finish(
-        self, number: int, store: TokenStore | None = None, sums: Tensor | None = None
-    ) -> None:
-        """Record that a pass is finished, with the store that it wrote and its sums."""
-        self.finished = number
+    def finish(self, stage: str, number: int, *stores: TokenStore) -> None:
+        """Record how much of a stage is finished, with the stores that it wrote."""
+        self.finished[stage] = number
         if self._identity is None:
             return
-        if store is not None:
-            store.sync()
-        if sums is not None:
-            with write_whole(self._sums_path(number)) as file:
-                np.save(file, sums.cpu().numpy())
-        write_json(self.folder / STATE, dict(identity=self._identity, finished=number))
+        with self._writing():
+            for store in stores:
+                store.sync()
+                self._checksums[store.path.name] = store.checksum
+            state = dict(identity=self._identity, finished=self.finished, checksums=self._checksums)
+            write_json(self.folder / STATE, state)
 
-    def sums(self, number: int) -> Tensor:
-        """Return the sums of a finished pass."""
-        return torch.from_numpy(np.load(self._sums_path(number)))
+    def save(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
+        """Write arrays that :meth:`load` returns once the next :meth:`finish` has recorded them."""
+        if self._identity is None:
+            return
+        path, content = self.folder / f'{name}.npz', io.BytesIO()
+        np.savez(content, **arrays)
+        with self._writing(), write_whole(path) as file:
+            file.write(content.getbuffer())
+        self._checksums[path.name] = zlib.crc32(content.getbuffer())
 
-    def _sums_path(self, number: int) -> Path:
-        return self.folder / f'sums_{number % 2}.npy'  # the sums of the previous pass are kept
+    def load(self, name: str) -> dict[str, np.ndarray]:
+        """Return the arrays of :meth:`save`, if their checksum is right."""
+        path = self.folder / f'{name}.npz'
+        try:
+            content = read_regular(path)
+        except OSError as error:
+            problem = f'cannot be read ({reason(error)})'
+        else:
+            if zlib.crc32(content) == self._recorded(path):
+                with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+                    return dict(arrays)
+            problem = 'does not hold what was written to it'
+        raise UserError(f'{path} {problem}: remove {self.folder}, and start again')
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Explain why a file cannot be written, unless the disk is full, as the tools know."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno in DISK_FULL:
+                raise
+            raise UserError(
+                f'{self.folder} cannot be written to ({reason(error)}): start again, with another '
+                'folder if this one is gone'
+            ) from None
+
+    def _recorded(self, path: Path) -> int:
+        if path.name not in self._checksums:
+            raise UserError(
+                f'{self.folder / STATE} has no checksum of {path.name}: remove {self.folder}, and '
+                'start again'
+            )
+        return self._checksums[path.name]
 
     def release(self) -> None:
         """Let other runs use the folder, which is kept."""
@@ -198,9 +258,32 @@ class Workspace:
             self._lock.release()
 
     def remove(self) -> None:
-        """Remove the folder of a completed run."""
+        """Remove the files of a completed run, and the folder and its parent if they are empty."""
+        if self.folder is None:
+            return
+        with suppress(OSError):  # the folders hold other files, or are gone
+            self._remove_files()
+            (self.folder / LOCK).unlink()
+            self.folder.rmdir()
+            self.folder.parent.rmdir()
         self.release()
-        if self.folder is not None:
-            shutil.rmtree(self.folder, ignore_errors=True)
-            with suppress(OSError):  # it holds other files
-                self.folder.parent.rmdir()
+
+    def _remove_files(self) -> None:
+        (self.folder / STATE).unlink(missing_ok=True)  # first: nobody continues with the rest
+        for path in self._files():
+            if path.name != LOCK:
+                path.unlink()
+
+
+def _is_state(content: object) -> bool:
+    """Return whether the content of a file has the types of a state."""
+    return (
+        isinstance(content, dict)
+        and content.keys() == {'identity', 'finished', 'checksums'}
+        and all(isinstance(part, dict) for part in content.values())
+        and all(
+            type(number) is int and 0 <= number < limit
+            for part, limit in (('finished', 2**63), ('checksums', 2**64))
+            for number in content[part].values()
+        )
+    )
