@@ -37,7 +37,10 @@ MAX_COLUMNS = 256  # tokens; wider images are also cut into columns
 
 
 class Image(Protocol):
-    """A normalised image (channels, H, W) that is read by windows, such as an array."""
+    """A normalised image (channels, H, W) that is read by windows, such as an array.
+
+    It may have the attribute ``max_rows`` of an :class:`.ImageSource`.
+    """
 
     shape: tuple[int, int, int]
 
@@ -165,6 +168,9 @@ class Passes:
         sums = self._no_sums()
         P, (_, height, width) = self.backbone.patch_size, self.image.shape
         tile = tuple(map(min, self.tile, PATCH_TILE))
+        max_rows = getattr(self.image, 'max_rows', None)
+        if max_rows is not None:  # which include the row above the tile
+            tile = max(1, min(tile[0], max_rows // P - 1)), tile[1]
         for window in progress(self._own_tiles(tile), 'patches'):
             outer = Window(*(slice(max(0, span.start - 1), span.stop) for span in window))
             rows = slice(outer.rows.start * P, min(height, outer.rows.stop * P))
