@@ -22,7 +22,7 @@ from ..errors import ArgumentError, UserError, looked_in, reason
 from ..files import open_regular
 from ..weights.download import is_url
 from .file_headers import require_modest_header, require_own_files
-from .windows import Window, length, tiles, whole
+from .windows import Window, tiles, whole
 
 SLIDES = ('.svs', '.ndpi', '.mrxs', '.scn', '.vms', '.vmu', '.bif', '.svslide', '.dcm')
 ARRAYS = ('.npy',)
@@ -33,8 +33,9 @@ CACHE = 2**25  # bytes of decoded blocks that GDAL keeps
 # Bytes of a block, which GDAL decodes as a whole and with all bands if they are interleaved.
 MAX_BLOCK = 2**28
 MAX_CHANNELS = 2**12  # GDAL looks at each band whenever it reads a few of them
-WIDE = 1024  # pixels; of a wider block, such as a strip, each window holds a small part
-KEPT = 2**28  # bytes of the rows that are kept of an image with wide blocks
+# Of an image in strips, GDAL keeps what a row of tiles reads: as many rows, but no more bytes.
+STRIP_ROWS, STRIP_BYTES = 1100, 2**28
+GDAL_CACHED_BANDS = 127  # if no more bands are interleaved, GDAL keeps them all
 TILE = 2048, 2048  # pixels that are read at a time where any tile would do
 MAPPED = 256, 256  # pixels of a memory map, with all channels, that are in memory at a time
 
@@ -46,8 +47,8 @@ class ImageSource(ABC):
         name: The name of the image in messages.
         shape: (H, W, channels) of the file.
         channels: The number of channels, from the first, that are read.
-        max_rows: The largest height of a window whose rows are not decoded again for the windows
-            on its left and right, or None if it does not matter.
+        max_rows: The largest height of windows if the file is decoded once for a row of windows,
+            or None for any height.
         dtype: The NumPy type of the values.
         max_value: The largest value that the integer type or the header of the file allows.
         georeference: ``crs`` and ``transform`` of a GeoTIFF, or {}.
@@ -158,9 +159,15 @@ class Raster(ImageSource):
         is_interleaved = file.interleaving == rasterio.enums.Interleaving.pixel
         of_pixel = dtype.itemsize * (file.count if is_interleaved else 1)
         _require_small_blocks(path, (rows, columns), of_pixel)
-        if columns > WIDE:
-            self.max_rows = KEPT // (file.width * self.channels * dtype.itemsize)
-        self._kept: tuple[slice, np.ndarray] | None = None
+        kept_bands = self.channels
+        if is_interleaved and file.count <= GDAL_CACHED_BANDS:
+            kept_bands = file.count
+        of_row = columns * dtype.itemsize * kept_bands
+        cache = min(2 * STRIP_BYTES, 4 * rows * of_row)  # the blocks around a corner
+        if columns == file.width:  # all tiles of a row read the same strips
+            self.max_rows = max(1, min(STRIP_ROWS, STRIP_BYTES // of_row))
+            cache = (self.max_rows + 2 * rows) * of_row
+        self._settings.options['GDAL_CACHEMAX'] = max(CACHE, cache)
         bits = file.tags(1, ns='IMAGE_STRUCTURE').get('NBITS')
         if bits and self.max_value is not None:
             self.max_value = 2 ** int(bits) - 1
@@ -168,15 +175,6 @@ class Raster(ImageSource):
             self.georeference = dict(crs=file.crs, transform=file.transform)
 
     def _read(self, window: Window) -> np.ndarray:
-        if self.max_rows is None or length(window.rows) > self.max_rows:
-            return self._decode(window)
-        rows = window.rows
-        if self._kept is None or self._kept[0] != rows:
-            self._kept = None  # its memory is needed for the next rows
-            self._kept = rows, self._decode(Window(rows, slice(0, self.shape[1])))
-        return self._kept[1][:, window.columns].copy()
-
-    def _decode(self, window: Window) -> np.ndarray:
         from rasterio.windows import Window as RasterWindow
 
         with self._settings:
@@ -215,7 +213,7 @@ def _require_small_blocks(path: Path, size: Sequence[int], bytes_of_pixel: int) 
     needed = rows * columns * bytes_of_pixel
     if needed > MAX_BLOCK:
         raise UserError(
-            f'{path} consists of blocks of {columns}x{rows} pixels, which take {needed} bytes each, '
+            f'{path} consists of blocks of {columns}x{rows} pixels that take {needed} bytes each, '
             f'but at most {MAX_BLOCK} are possible: convert it with gdal_translate -co TILED=YES '
             '-co INTERLEAVE=BAND'
         )
