@@ -98,9 +98,8 @@ class LoadMultiband(LoadImage):
                 if series.size > MAX_VALUES:
                     raise BadImageError(TOO_LARGE, str(series.shape))
                 shape = series.shape if len(series.shape) > 2 else (*series.shape, 1)
-                # An array (H, W, bands) that tifffile.imwrite has saved without saying so has H
-                # pages.
                 is_last = len(series.shape) == 2 or series.axes[-1] == 'S'
+                # If tifffile.imwrite was not told the meaning of (H, W, bands), there are H pages.
                 is_last |= self.channels == shape[-1] != shape[0]
                 self._require_bands(shape if is_last else (*shape[1:], shape[0]))
                 image = series.asarray().reshape(shape)

@@ -44,8 +44,8 @@ def require_modest_header(path: Path) -> None:
                 code_blocks = _code_blocks(file.read(MAX_MARKERS))
             else:
                 metadata = _tiff_metadata(file)
-    except (OSError, ValueError, struct.error):  # GDAL says what is wrong with such a file
-        return
+    except (OSError, ValueError, LookupError, struct.error):
+        return  # GDAL says what is wrong with such a file
     if metadata > MAX_METADATA:
         raise UserError(
             f'{path} has more than {MAX_METADATA} bytes of metadata, which take too long to read: '
@@ -151,14 +151,12 @@ def require_own_files(path: Path) -> Path:
             f'{path} is a slide of the format {vendor}, which can name other files, and its suffix '
             'is not one of this format: rename it if you trust it'
         )
-    folder = real.parent
-    if vendor == 'mirax':
-        folder = real.with_suffix('')
-        _require_regular_files(path, folder)
+    is_mirax = vendor == 'mirax'
+    folder = real.with_suffix('') if is_mirax else real.parent
+    _require_regular_files(path, folder)
+    if is_mirax:
         with open_regular(folder / 'Slidedat.ini') as file:
             text = file.read(MAX_TEXT)
-    else:
-        _require_regular_files(path, folder)
     if outside := IN_OTHER_FOLDER.search(text):
         name = one_line(outside[1].strip().decode(errors='replace'))
         raise UserError(
