@@ -91,6 +91,7 @@ WHOLE = tiff(pixels(), **INTERLEAVED)
         (WHOLE[: len(WHOLE) // 2], im.UNREADABLE, 'failed to read'),
         (tiff(pixels(), **INTERLEAVED, compression='zlib')[:-500], im.UNREADABLE, 'decompress'),
         (tiff(pixels(bands=4), **INTERLEAVED), mb.OTHER_BANDS, '4 instead of channels=13'),
+        (tiff(pixels(bands=4), **INTERLEAVED)[:-9], mb.OTHER_BANDS, '4 instead of'),
         (tiff(pixels()[..., 0]), mb.OTHER_BANDS, '1 instead of channels=13'),
         (with_value(np.nan), mb.NOT_FINITE, 'nan=NUMBER of LoadMultiband replaces NaN'),
         (with_value(np.inf), mb.NOT_FINITE, None),

@@ -65,10 +65,7 @@ class LoadMultiband(LoadImage):
 
     def bands(self, image: np.ndarray) -> np.ndarray:
         """Return an image (H, W, ``channels``) of any real type as float32, or refuse it."""
-        if image.ndim != 3 or image.shape[2] != self.channels:
-            bands = image.shape[2] if image.ndim == 3 else f'shape {image.shape}'
-            expected = f'channels={self.channels}, in the last place of (H, W, bands)'
-            raise BadImageError(OTHER_BANDS, f'{bands} instead of {expected}')
+        self._require_bands(image.shape)
         if image.dtype.kind not in 'biuf':
             raise BadImageError(NOT_REAL, f'{image.dtype}')
         image = np.ascontiguousarray(image, np.float32)
@@ -86,6 +83,12 @@ class LoadMultiband(LoadImage):
         shares = (image - low) / np.maximum(high - low, np.finfo(np.float32).tiny)
         return (255 * shares.clip(0, 1)).astype(np.uint8)
 
+    def _require_bands(self, shape: tuple[int, ...]) -> None:
+        if len(shape) != 3 or shape[2] != self.channels:
+            bands = shape[2] if len(shape) == 3 else f'shape {shape}'
+            expected = f'channels={self.channels}, in the last place of (H, W, bands)'
+            raise BadImageError(OTHER_BANDS, f'{bands} instead of {expected}')
+
     def _read_bands(self, data: bytes) -> np.ndarray:
         import tifffile
 
@@ -94,13 +97,14 @@ class LoadMultiband(LoadImage):
                 series = file.series[0]
                 if series.size > MAX_VALUES:
                     raise BadImageError(TOO_LARGE, str(series.shape))
-                image, axes = series.asarray(), series.axes
+                shape = series.shape if len(series.shape) > 2 else (*series.shape, 1)
+                is_last = len(series.shape) == 2 or series.axes[-1] == 'S'
+                # If tifffile.imwrite was not told the meaning of (H, W, bands), there are H pages.
+                is_last |= self.channels == shape[-1] != shape[0]
+                self._require_bands(shape if is_last else (*shape[1:], shape[0]))
+                image = series.asarray().reshape(shape)
         except BadImageError:
             raise
         except Exception as error:  # its decoders raise many kinds
             raise BadImageError(UNREADABLE, one_line(str(error))) from None
-        if image.ndim == 2:
-            return image[..., None]
-        # An array (H, W, bands) that tifffile.imwrite has saved without saying so has H pages.
-        is_last = axes[-1] == 'S' or self.channels == image.shape[-1] != image.shape[0]
         return image if is_last else np.moveaxis(image, 0, -1)

@@ -24,6 +24,7 @@ class NormalisedImage:
         source: The image.
         size: (H, W) of the image.
         shape: (channels, H, W), with the padding of the preprocessor.
+        max_rows: See :class:`.ImageSource`.
         bands: The loader of the config, if it loads channels other than RGB.
         is_bgr: Whether the model gets the channels of an RGB image in the order BGR.
         notes: Sentences that describe how the values are changed.
@@ -35,7 +36,7 @@ class NormalisedImage:
 
     def __init__(self, source: ImageSource, model: 'Model') -> None:
         preprocessor = model.module.data_preprocessor
-        self.source, self.bands = source, model.bands
+        self.source, self.bands, self.max_rows = source, model.bands, source.max_rows
         self.notes: list[str] = []
         _require_plain(model, preprocessor)
         height, width, channels = source.shape
@@ -69,7 +70,7 @@ class NormalisedImage:
     def _check_values(self, source: ImageSource) -> None:
         if source.dtype == np.uint8 and source.max_value == MAX_8_BITS:
             return
-        if source.dtype not in (np.uint8, np.uint16):
+        if source.dtype.newbyteorder('=') not in (np.uint8, np.uint16):
             raise UserError(
                 f'{source.name} has values of type {source.dtype}, but the model needs uint8 or '
                 'uint16: convert the image'

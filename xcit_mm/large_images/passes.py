@@ -39,7 +39,10 @@ PASSES = 'passes'  # the stage of a workspace
 
 
 class Image(Protocol):
-    """A normalised image (channels, H, W) that is read by windows, such as an array."""
+    """A normalised image (channels, H, W) that is read by windows, such as an array.
+
+    It may have the attribute ``max_rows`` of an :class:`.ImageSource`.
+    """
 
     shape: tuple[int, int, int]
 
@@ -187,7 +190,11 @@ class Passes:
 
     @property
     def _patch_tile(self) -> tuple[int, int]:
-        return tuple(map(min, self.tile, PATCH_TILE))
+        rows, columns = map(min, self.tile, PATCH_TILE)
+        max_rows = getattr(self.image, 'max_rows', None)
+        if max_rows is not None:  # which include the row above the tile
+            rows = max(1, min(rows, max_rows // self.backbone.patch_size - 1))
+        return rows, columns
 
     def _embed(self, store: TokenStore, progress: Progress) -> Tensor:
         """Embed the patches; a token reads 15 pixels (7 for patch size 8) above and left of it."""

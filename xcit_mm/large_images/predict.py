@@ -51,7 +51,8 @@ def predict_large(
 ) -> LargeSegmentation | LargeDetections | None:
     """Predict an image; see :meth:`xcit_mm.inference.model.Model.predict_large`."""
     check_options(model, options)
-    pixels = NormalisedImage(open_image(image, model.read), model)
+    used = 3 if model.bands is None else None  # of an RGB image
+    pixels = NormalisedImage(open_image(image, model.read, used), model)
     for note in pixels.notes:
         progress.report(note)
     predict = _streamed if options.sliced is None else _sliced
@@ -63,7 +64,7 @@ def predict_large(
         raise
     if result is None:
         return None
-    picture = overview(pixels.size, pixels.pixels, PICTURE_SIDE)
+    picture = overview(pixels.size, pixels.pixels, PICTURE_SIDE, pixels.max_rows)
     if pixels.bands is not None:
         picture = pixels.bands.picture(picture)
     georeference = pixels.source.georeference

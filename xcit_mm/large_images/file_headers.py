@@ -1,0 +1,176 @@
+"""Look at an image file before GDAL or openslide opens it.
+
+GDAL takes minutes to open some files of a megabyte, and openslide opens any other file that a slide
+names. Neither library can be asked about a file before.
+"""
+
+import os
+import re
+import struct
+from pathlib import Path
+from typing import BinaryIO
+
+from ..errors import UserError, one_line
+from ..files import open_regular
+
+TIFF, SQLITE = (b'II', b'MM'), b'SQLite format 3\x00'
+WRITE_AHEAD = 2  # a format of SQLite that makes files beside the database, also to read it
+GDAL_METADATA = 42112  # the TIFF tag of the XML text in which GDAL keeps names and values
+# Bytes of such texts. GDAL compares each name with all names before it.
+MAX_METADATA = 2**18
+MAX_TAGS = 2**12  # of a directory, as in libtiff
+# Markers of JPEG 2000 (ISO/IEC 15444-1, annex A), and the bytes in which they are searched for.
+SIZE, CODING, CODING_OF_COMPONENT, DATA, MAX_MARKERS = 0xFF51, 0xFF52, 0xFF53, 0xFF93, 2**17
+MAX_CODE_BLOCKS = 2**20
+# The formats of openslide that consist of one file, and those that consist of several.
+SINGLE_FILES = ('aperio', 'generic-tiff', 'leica', 'philips', 'sakura', 'ventana', 'zeiss')
+SEVERAL_FILES = {'.mrxs': 'mirax', '.vms': 'hamamatsu', '.vmu': 'hamamatsu', '.dcm': 'dicom'}
+# The name of a file in another folder, in a .vms or .vmu file or in the Slidedat.ini of MIRAX.
+IN_OTHER_FOLDER = re.compile(
+    rb'(?m)^\s*(?:ImageFile|MapFile|MacroImage|OptimisationFile|INDEXFILE|FILE_)[^=\n]*='
+    rb'(.*[/\\].*)$'
+)
+MAX_TEXT = 2**20  # bytes; openslide refuses longer texts
+
+
+def require_modest_header(path: Path) -> None:
+    """Refuse a TIFF or JPEG 2000 file that GDAL takes minutes or tens of GiB to open or to read."""
+    metadata, code_blocks = 0, 0
+    try:
+        with open_regular(path) as file:
+            if path.suffix.lower() == '.jp2':
+                metadata, start = _jpeg2000_boxes(file)
+                file.seek(start)
+                code_blocks = _code_blocks(file.read(MAX_MARKERS))
+            else:
+                metadata = _tiff_metadata(file)
+    except (OSError, ValueError, LookupError, struct.error):
+        return  # GDAL says what is wrong with such a file
+    if metadata > MAX_METADATA:
+        raise UserError(
+            f'{path} has more than {MAX_METADATA} bytes of metadata, which take too long to read: '
+            'copy it with gdal_translate -nomd'
+        )
+    if code_blocks > MAX_CODE_BLOCKS:
+        raise UserError(
+            f'{path} has a tile of {code_blocks} code blocks, but at most {MAX_CODE_BLOCKS} can be '
+            'read at a time: write it with smaller tiles, or as a TIFF file'
+        )
+
+
+def _tiff_metadata(file: BinaryIO) -> int:
+    """Return the length of GDAL's metadata in the first directory of a TIFF or BigTIFF file."""
+    order = '<' if file.read(2) == TIFF[0] else '>'
+
+    def read(layout: str) -> int:
+        return struct.unpack(order + layout, file.read(struct.calcsize(order + layout)))[0]
+
+    is_big = read('H') == 43
+    if is_big:
+        file.seek(8)
+    file.seek(read('Q' if is_big else 'I'))
+    entry = order + ('HHQ8x' if is_big else 'HHI4x')  # the tag, its type and number of values
+    size = struct.calcsize(entry)
+    entries = file.read(min(MAX_TAGS, read('Q' if is_big else 'H')) * size)
+    entries = struct.iter_unpack(entry, entries[: len(entries) // size * size])
+    return sum(count for tag, _, count in entries if tag == GDAL_METADATA)
+
+
+def _jpeg2000_boxes(file: BinaryIO) -> tuple[int, int]:
+    """Return the length of the boxes of a JPEG 2000 file with XML, and where its image begins.
+
+    Each other box counts as 8 bytes.
+    """
+    metadata, image, start, end = 0, 0, 0, os.fstat(file.fileno()).st_size
+    while start < end and metadata <= MAX_METADATA:
+        file.seek(start)
+        size, kind = struct.unpack('>I4s', file.read(8))
+        if size == 1:
+            size = struct.unpack('>Q', file.read(8))[0]
+        if size < 8:  # the last box, which ends with the file
+            size = end - start
+        metadata += size if kind in (b'xml ', b'asoc') else 8
+        if kind == b'jp2c' and not image:
+            image = file.tell()
+        start += size
+    return metadata, image
+
+
+def _code_blocks(header: bytes) -> int:
+    """Return the most code blocks of a tile of a JPEG 2000 image, from its markers.
+
+    OpenJPEG keeps about 400 bytes for each code block of a tile, of which it reads a part.
+    """
+    samples, of_block, start = 0, 2**12, 2
+    while start + 4 <= len(header):
+        marker, size = struct.unpack_from('>HH', header, start)
+        content = header[start + 4 : start + 2 + size]
+        if marker == SIZE:
+            width, height, left, top, *tile, _, _, count = struct.unpack_from('>8IH', content, 2)
+            samples = min(width - left, tile[0]) * min(height - top, tile[1]) * count
+        elif marker in (CODING, CODING_OF_COMPONENT):
+            at = 6 if marker == CODING else 2 + (count > 256) + 1
+            exponents = [content[at] + content[at + 1] + 4]
+            exponents += [(byte & 15) + (byte >> 4) for byte in content[at + 4 :]]  # precincts
+            of_block = min(of_block, *(2**exponent for exponent in exponents))
+        elif marker == DATA:
+            break
+        start += 2 + size
+    return samples // of_block
+
+
+def require_own_files(path: Path) -> Path:
+    """Return the real path of a slide of which openslide opens only regular files of its folder.
+
+    openslide decides by the content which format a file has. Slides of Aperio, Leica, Philips,
+    Sakura, Ventana and Zeiss, Hamamatsu's NDPI and tiled TIFF files are single files. A VMS or VMU
+    file of Hamamatsu names other files, MIRAX has a folder of its own with a text that names
+    files, and of a DICOM slide openslide opens all files beside it. A slide of Trestle is a .tif.
+
+    Raises:
+        UserError: If no such slide is there, if the format is not that of the suffix and consists
+            of several files, if a name in it leads to another folder, or if there is a link, a
+            pipe or a device where openslide looks for files.
+    """
+    import openslide
+
+    real = path.resolve()
+    with open_regular(real) as file:
+        text = file.read(MAX_TEXT)
+    if text.startswith(SQLITE):
+        journals = [f'{real}{suffix}' for suffix in ('-journal', '-wal')]
+        if WRITE_AHEAD in text[18:20] or any(map(os.path.lexists, journals)):
+            raise UserError(f'{path} is an unfinished database: copy it with sqlite3 "VACUUM INTO"')
+    vendor = openslide.OpenSlide.detect_format(real)
+    if vendor is None:
+        raise UserError(f'{path} cannot be opened: openslide knows no slides of this kind')
+    if vendor in SINGLE_FILES or (vendor == 'hamamatsu' and text.startswith(TIFF)):
+        return real
+    if SEVERAL_FILES.get(real.suffix.lower()) != vendor:
+        raise UserError(
+            f'{path} is a slide of the format {vendor}, which can name other files, and its suffix '
+            'is not one of this format: rename it if you trust it'
+        )
+    is_mirax = vendor == 'mirax'
+    folder = real.with_suffix('') if is_mirax else real.parent
+    _require_regular_files(path, folder)
+    if is_mirax:
+        with open_regular(folder / 'Slidedat.ini') as file:
+            text = file.read(MAX_TEXT)
+    if outside := IN_OTHER_FOLDER.search(text):
+        name = one_line(outside[1].strip().decode(errors='replace'))
+        raise UserError(
+            f'{path} names the file {name}, but the files of a slide have to be in its folder: '
+            'remove the folder from the name'
+        )
+    return real
+
+
+def _require_regular_files(slide: Path, folder: Path) -> None:
+    """Refuse a folder that is a link, or that holds anything but folders and regular files."""
+    for path in (folder, *folder.iterdir()):
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+            raise UserError(
+                f'{slide}: {path} is a link, a pipe or a device, and openslide may read it as a '
+                'part of the slide: move it away'
+            )
