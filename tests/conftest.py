@@ -35,6 +35,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not str(item.path).endswith(LONGEST))
 
 
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # nanobind reports what is left at the end of the process
+
+
 @pytest.fixture(autouse=True)
 def _fixed_randomness():
     torch.manual_seed(0)
