@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers import relative_error
 from helpers.in_process import call_tool
 from helpers.pickles import records, saved, zipped
 from torch import nn
@@ -478,7 +479,9 @@ OPENVINO = {
 
 
 @pytest.mark.parametrize('case', OPENVINO)
-def test_openvinos_files_must_fit_each_other(openvino_files, case, tmp_path, monkeypatch, capfd):
+def test_openvinos_files_must_fit_each_other(
+    openvino_files, tiny, case, tmp_path, monkeypatch, capfd
+):
     change, message = OPENVINO[case]
     text, weights = change(*openvino_files)
     file = tmp_path / 'x.xml'
@@ -486,3 +489,7 @@ def test_openvinos_files_must_fit_each_other(openvino_files, case, tmp_path, mon
     if weights is not None:
         file.with_suffix('.bin').write_bytes(weights)
     says(monkeypatch, capfd, file, message)
+    if message == LOADED:  # in float32, also on a CPU that has bfloat16
+        image = 255 * torch.rand(2, 3, 9, 11)
+        with torch.no_grad():
+            assert relative_error(load_runtime(file)(image)['logits'], tiny(image)[0]) <= 1e-5

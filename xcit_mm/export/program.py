@@ -52,12 +52,12 @@ ATEN = """
     addcdiv addcmul addmm alias all amax amin any arange argmax argmin argsort avg_pool2d baddbmm
     batch_norm bitwise_and bitwise_not bitwise_or bmm cat ceil chunk clamp clamp_max clamp_min
     clone contiguous conv2d conv_transpose2d cos cumsum detach div dropout einsum elu embedding eq
-    erf exp expand expand_as flatten flip floor floor_divide full full_like gather ge gelu
-    grid_sampler group_norm gt hardsigmoid hardswish hardtanh index index_put index_select item
-    layer_norm le leaky_relu lift_fresh_copy linalg_vector_norm linear linspace log log2
-    log_softmax logical_and logical_not logical_or logsumexp lt masked_fill masked_select matmul
-    max max_pool2d maximum mean meshgrid min minimum mish mm movedim mT mul narrow ne neg new_full
-    new_ones new_zeros nonzero norm ones ones_like pad permute pixel_shuffle pow prod
+    erf exp expand expand_as feature_dropout flatten flip floor floor_divide full full_like gather
+    ge gelu grid_sampler group_norm gt hardsigmoid hardswish hardtanh index index_put index_select
+    instance_norm item layer_norm le leaky_relu lift_fresh_copy linalg_vector_norm linear linspace
+    log log2 log_softmax logical_and logical_not logical_or logsumexp lt masked_fill masked_select
+    matmul max max_pool2d maximum mean meshgrid min minimum mish mm movedim mT mul narrow ne neg
+    new_full new_ones new_zeros nonzero norm ones ones_like pad permute pixel_shuffle pow prod
     promote_types reciprocal relu relu6 remainder repeat repeat_interleave reshape roll round
     rsqrt rsub scalar_tensor scaled_dot_product_attention select sigmoid sign silu sin slice
     softmax softplus sort split split_with_sizes sqrt square squeeze stack std sub sum
