@@ -22,7 +22,7 @@ from ..weights.pickles import UnreadableError
 from ..weights.read import read_records
 from .torch_file import METADATA
 
-COMPILED = '/data/aotinductor/'
+COMPILED = '/aotinductor/'
 ENTRIES = 'data/{0}/model_{0}_config.json'  # what the records of weights or of constants hold
 # What the codes of torch._export.serde.schema mean.
 DTYPES = {
@@ -110,7 +110,7 @@ def read_program(path: Path) -> tuple[Callable[[Tensor], Sequence[Tensor]], dict
 
     def compute(image: Tensor) -> Sequence[Tensor]:
         _require_sizes(image.shape, axes)
-        return module(image)
+        return module.forward(image)  # a call prints the graph if it fails
 
     return compute, json.loads(records[f'extra/{METADATA}'])
 
