@@ -172,7 +172,7 @@ def add_trust_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--trust-checkpoint',
         action='store_true',
-        help='read a checkpoint that holds more than weights, and run the code in it',
+        help='read a checkpoint or an exported file that holds more than weights, and run its code',
     )
 
 

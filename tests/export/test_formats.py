@@ -1,5 +1,6 @@
 """Files of every format and precision compute what PyTorch does, and are measured beside it."""
 
+import json
 import shutil
 from functools import cache
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 from helpers import ROOT, relative_error
 from helpers.in_process import call_tool
+from helpers.pickles import records, zipped
 from helpers.random_weights import SEGMENTOR, save_random_weights
 
 from xcit_mm import UserError, load_model
@@ -152,9 +154,22 @@ def test_aotinductor_in_float16(config, checkpoint, options, tmp_path):
     export(config, checkpoint, path, 'aotinductor', 'float16', 'backbone', options=options)
     graph = build_graph(load_model(config, checkpoint, 'cpu', options).module, 'backbone')
     images = 255 * torch.rand(2, 3, 99, 131)
-    maps = load_runtime(path)(images).values()
+    with pytest.raises(
+        UserError, match='it has native code that AOTInductor compiled, which could'
+    ):
+        load_runtime(path)
+    maps = load_runtime(path, trusted=True)(images).values()
     for computed, expected in zip(maps, graph.reference(images), strict=True):
         assert relative_error(computed, expected) <= 0.05
+
+
+def swap_outputs(source, target):
+    """Write a .pt2 file whose outputs have each other's names."""
+    parts = records(source.read_bytes())
+    (name,) = (name for name in parts if name.endswith('models/model.json'))
+    program = json.loads(parts[name])
+    program['graph_module']['graph']['outputs'].reverse()
+    target.write_bytes(zipped({**parts, name: json.dumps(program).encode()}))
 
 
 def test_files_are_evaluated_beside_pytorch(
@@ -170,6 +185,12 @@ def test_files_are_evaluated_beside_pytorch(
     assert rows[0].metrics['mIoU'] == pytest.approx(rows[1].metrics['mIoU'], abs=0.02)
     assert min(row.milliseconds for row in rows) > 0
     assert list(tmp_path.iterdir()) == []
+    mixed_up = tmp_path / 'x.pt2'
+    swap_outputs(path, mixed_up)
+    with pytest.raises(
+        UserError, match=r'x.pt2 computes outputs that do not fit the model \(\w+: '
+    ):
+        evaluate(str(config), str(checkpoint), [mixed_up], options)
     classes = {'test_dataloader.dataset.metainfo': dict(classes=['a', 'b', 'c', 'd'])}
     with pytest.raises(UserError, match=f'{path.name} computes logits, labels of .*circle.*, but'):
         evaluate(str(config), str(checkpoint), [path], options | classes)

@@ -2,7 +2,9 @@
 
 import copy
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -19,7 +21,7 @@ from ..engine.config.errors import config_errors
 from ..engine.config.load import load_config
 from ..engine.runner import build_runner
 from ..environment import quiet
-from ..errors import UserError
+from ..errors import UserError, reason
 from ..predictions.classes import classes_and_palette
 from ..weights.pretrained import read_all_safely
 from ..weights.read import read_checkpoint
@@ -53,7 +55,8 @@ def evaluate(
         checkpoint: The checkpoint that the files were exported from.
         paths: Files that :func:`xcit_mm.export.export` has written.
         options: See :func:`xcit_mm.engine.config.load.load_config`.
-        trust_checkpoint: See :func:`xcit_mm.load_model`.
+        trust_checkpoint: Run the code in the checkpoint and in the files; see
+            :func:`xcit_mm.load_model` and :func:`xcit_mm.export.load_runtime`.
 
     Returns:
         PyTorch's result, then that of each file.
@@ -62,7 +65,7 @@ def evaluate(
         UserError: If an input is wrong, or a file has only the maps of a backbone.
     """
     files = [Path(path) for path in paths]
-    runtimes = [load_runtime(path) for path in files]
+    runtimes = [load_runtime(path, trust_checkpoint) for path in files]
     cfg = load_config(config, options)
     notes = adapt_for_test(cfg, checkpoint, trust_checkpoint=trust_checkpoint)
     check(cfg, 'test')
@@ -79,21 +82,27 @@ def evaluate(
         for path, run in zip(files, runtimes, strict=True):
             _require_same_model(path, run, outputs, json.dumps(classes))
         steps: list[Step] = [model.test_step, *(_step(model, run) for run in runtimes)]
+        contexts = [nullcontext, *(partial(_named, path) for path in files)]
         evaluators = [runner.build_evaluator(cfg.test_evaluator) for _ in steps]
         times: list[list[float]] = [[] for _ in steps]
         for evaluator in evaluators:
             evaluator.dataset_meta = loader.dataset.metainfo
         for number, batch in enumerate(loader):
-            for step, evaluator, passed in zip(steps, evaluators, times, strict=True):
-                if number == 0:  # the first call of a runtime allocates memory
-                    step(copy.deepcopy(batch))
-                data = copy.deepcopy(batch)
-                start = perf_counter()
-                with torch.no_grad():
-                    samples = step(data)
-                passed.append((perf_counter() - start) * 1e3)
-                evaluator.process(data_samples=samples, data_batch=batch)
-        metrics = [evaluator.evaluate(len(loader.dataset)) for evaluator in evaluators]
+            rows = zip(contexts, steps, evaluators, times, strict=True)
+            for context, step, evaluator, passed in rows:
+                with context():
+                    if number == 0:  # the first call of a runtime allocates memory
+                        step(copy.deepcopy(batch))
+                    data = copy.deepcopy(batch)
+                    start = perf_counter()
+                    with torch.no_grad():
+                        samples = step(data)
+                    passed.append((perf_counter() - start) * 1e3)
+                    evaluator.process(data_samples=samples, data_batch=batch)
+        metrics = []
+        for context, evaluator in zip(contexts, evaluators, strict=True):
+            with context():
+                metrics.append(evaluator.evaluate(len(loader.dataset)))
     sizes = [None, *(_size(path) for path in files)]
     names = ['PyTorch', *(path.name for path in files)]
     return [Evaluated(*row) for row in zip(names, sizes, map(median, times), metrics, strict=True)]
@@ -106,6 +115,19 @@ def _require_same_model(path: Path, run: Runtime, outputs: Sequence[str], classe
             f'{path} computes {", ".join(run.outputs)} of {known}, but the model '
             f'of the config {", ".join(outputs)} of {classes}: name a file of this checkpoint'
         )
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Name the file whose outputs fail where those of PyTorch did not."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f'{path}: {error}') from error
+    except Exception as error:  # of mmdet, mmseg and their metrics
+        raise UserError(
+            f'{path} computes outputs that do not fit the model ({reason(error)}): export it again'
+        ) from error
 
 
 def _size(path: Path) -> int:

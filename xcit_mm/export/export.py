@@ -25,7 +25,7 @@ from .mask2former import Mask2FormerGraph, Mask2FormerSegmentorGraph
 from .one_stage import OneStageGraph
 from .onnx_file import write_onnx
 from .openvino_file import write_openvino
-from .runtime import LOADERS
+from .runtime import TRUSTED_LOADERS
 from .torch_file import write_aotinductor, write_torch
 from .two_stage import TwoStageGraph
 
@@ -109,7 +109,7 @@ def export(
         def compared(draft: Path) -> dict[str, Difference]:
             try:
                 _write(graph, draft, format, precision, metadata, list(calibration.values()))
-                run = LOADERS[draft.suffix](draft)
+                run = TRUSTED_LOADERS[draft.suffix](draft)
             except (OSError, UserError):
                 raise
             except Exception as error:  # each package has its own

@@ -1,6 +1,6 @@
 """Write a graph as an ONNX file."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..environment import quiet
-from ..errors import UserError, reason
+from ..errors import UserError, one_line, reason
 from .capture import axes_of, capture
 from .graphs import Graph
 
@@ -114,3 +114,35 @@ def float_nodes(proto: Any) -> list[str]:
         if in_head or any(part in name for name in node.input for part in LAST_LAYERS):
             names.append(node.name)
     return names
+
+
+def read_onnx(path: Path) -> bytes:
+    """Return the content of an ONNX file for ONNX Runtime.
+
+    Raises:
+        UserError: If a tensor is in another file, which could be any file of this machine.
+    """
+    import onnx
+
+    proto = onnx.load_model(path, load_external_data=False)
+    proto.DiscardUnknownFields()  # which ONNX Runtime may know
+    for tensor in _messages(proto, onnx.TensorProto):
+        if tensor.data_location == onnx.TensorProto.EXTERNAL or tensor.external_data:
+            places = [entry.value for entry in tensor.external_data if entry.key == 'location']
+            raise UserError(
+                f'{path} takes the tensor {one_line(tensor.name)} from another file '
+                f'({one_line(", ".join(places))}), as no file of tools/export.py does: store all '
+                'tensors in the file itself'
+            )
+    return proto.SerializeToString()
+
+
+def _messages(message: Any, kind: type) -> Iterator[Any]:
+    """Yield the messages of a kind within a message of protobuf, at any depth."""
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            for part in value if isinstance(value, Sequence) else [value]:
+                if isinstance(part, kind):
+                    yield part
+                else:
+                    yield from _messages(part, kind)

@@ -1,12 +1,18 @@
-"""Write a graph as OpenVINO's two files, .xml and .bin."""
+"""Write a graph as OpenVINO's two files, .xml and .bin, and read them."""
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
 
+import numpy as np
 from torch import Tensor
 
 from ..environment import quiet
+from ..errors import UserError, looked_in
+from ..files import read_regular
 from .graphs import Graph
 from .onnx_file import float_nodes, onnx_model
 
@@ -51,3 +57,39 @@ def write_openvino(
     for name, value in metadata.items():
         model.set_rt_info(value, [SECTION, name])
     openvino.save_model(model, path, compress_to_fp16=precision != 'float32')
+
+
+def read_openvino(path: Path) -> Any:
+    """Return the ``openvino.Model`` of a file and of the .bin file beside it.
+
+    OpenVINO gets copies in memory: from a path, it reads whatever format the content has, some of
+    which name other files, and it maps the .bin file, which may change.
+
+    Raises:
+        UserError: If there is no .bin file, or it belongs to another file.
+    """
+    import openvino
+
+    net = ElementTree.fromstring(read_regular(path))
+    if net.tag != 'net':
+        raise ValueError(f'it has the root {net.tag} instead of net')
+    needed = 0
+    for data in net.iter('data'):
+        if {'offset', 'size'} <= data.attrib.keys():
+            offset, size = int(data.attrib['offset']), int(data.attrib['size'])
+            shape = [int(length) for length in re.findall(r'-?\d+', data.get('shape', ''))]
+            if min(offset, size, *shape) < 0 or math.prod(shape) > 8 * size:  # of a bit each
+                raise ValueError(f'a constant of the shape {shape} has {size} bytes')
+            data.attrib.update(offset=str(offset), size=str(size))  # as OpenVINO reads them
+            needed = max(needed, offset + size)
+    binary = path.with_suffix('.bin')
+    if not binary.is_file():
+        raise UserError(f'{binary} does not exist{looked_in(binary)}: copy it beside {path.name}')
+    weights = read_regular(binary)
+    if len(weights) != needed:
+        raise UserError(
+            f'{binary} has {len(weights)} bytes, but {path.name} needs {needed}: copy both files '
+            'of one export'
+        )
+    text = ElementTree.tostring(net, encoding='unicode')  # what was checked is what is read
+    return openvino.Core().read_model(text, openvino.Tensor(np.frombuffer(weights, np.uint8)))

@@ -78,7 +78,7 @@ def _read_file(file: Path, map_location: Any, trusted: bool) -> Any:
         if trusted:
             return torch.load(file, map_location=map_location, weights_only=False)
         raise UnreadableError(OLD_FORMAT)
-    records = _read_records(file)
+    records = read_records(file)
     if not trusted:
         sizes = {name: len(content) for name, content in records.items()}
         records['data.pkl'] = checked_pickle(records['data.pkl'], sizes)
@@ -93,7 +93,7 @@ def _read_file(file: Path, map_location: Any, trusted: bool) -> Any:
         return torch.load(copy, map_location=map_location, weights_only=not trusted)
 
 
-def _read_records(file: Path) -> dict[str, bytes]:
+def read_records(file: Path) -> dict[str, bytes]:
     """Read the records of an archive, by name, and compare them with their checksums."""
     with ZipFile(file) as archive:
         entries = archive.infolist()
@@ -105,7 +105,7 @@ def _read_records(file: Path) -> dict[str, bytes]:
             or sum(entry.file_size for entry in entries) > file.stat().st_size
             or any(entry.is_dir() or entry.compress_type != ZIP_STORED for entry in entries)
         ):
-            raise BadZipFile('its records are not laid out as torch.save does')
+            raise BadZipFile('its records are not laid out as PyTorch does it')
         return {name: archive.read(entry) for name, entry in records.items()}
 
 
