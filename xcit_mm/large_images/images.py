@@ -19,6 +19,7 @@ from PIL import Image
 from ..environment import require
 from ..errors import ArgumentError, UserError, looked_in, reason
 from ..files import open_regular
+from ..processes import digest_of_file, shortened
 from ..weights.download import is_url
 from .windows import Window, tiles, whole
 
@@ -67,14 +68,20 @@ class ImageSource(ABC):
             ) from None
 
     def identity(self) -> list:
-        """Return what identifies the image: the state of its file, or a digest of its values."""
+        """Return what identifies the image: the state of its file, or its values."""
         if self._path is not None:
             status = self._path.stat()
             return [str(self._path.resolve()), status.st_size, status.st_mtime_ns]
+        return [*self.shape, str(self.dtype), self.content()]
+
+    def content(self) -> str:
+        """Return a digest of the file, which is equal on other machines, or of the values."""
+        if self._path is not None:
+            return digest_of_file(self._path)
         digest = hashlib.sha256()
         for window in tiles(whole(self.shape[:2]), TILE):
             digest.update(self.read(window))
-        return [*self.shape, str(self.dtype), digest.hexdigest()]
+        return shortened(digest)
 
     @abstractmethod
     def _read(self, window: Window) -> np.ndarray: ...
@@ -143,6 +150,10 @@ class Slide(ImageSource):
         self._file = openslide.OpenSlide(path)
         width, height = self._file.dimensions
         super().__init__(str(path), path, (height, width, 3), np.dtype(np.uint8))
+
+    def content(self) -> str:
+        """Return a digest of the file, and openslide's of the files beside it."""
+        return f'{super().content()} {self._file.properties.get("openslide.quickhash-1")}'
 
     def _read(self, window: Window) -> np.ndarray:
         height, width = window.size
