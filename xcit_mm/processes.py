@@ -161,16 +161,18 @@ class _Shared(Exception):  # noqa: N818  only inside of :func:`together`
 
 
 @lost_processes_named()
-def agree(error: UserError | None = None, group: dist.ProcessGroup | None = None) -> None:
-    """Stop all processes at the ``error`` of any of them; all have to call this function.
+def agree(
+    error: UserError | None = None, group: dist.ProcessGroup | None = None, number: int = 0
+) -> int:
+    """Return the largest ``number`` of all processes, or stop all of them at an ``error`` of any.
 
     This precedes every exchange of data inside :func:`together`, where a process that cannot go on
     calls it instead of the exchange. So no process waits for one that has left.
     """
-    has_failed = torch.tensor(int(error is not None))
-    all_reduce(has_failed, 'max', group)
-    if not has_failed:
-        return
+    largest = torch.tensor([error is not None, number], dtype=torch.long)
+    all_reduce(largest, 'max', group)
+    if not largest[0]:
+        return int(largest[1])
     problem = None if error is None else str(error)
     place = f'process {get_rank(group) + 1} on {gethostname()}'
     problems = all_gather_object((place, problem), group)

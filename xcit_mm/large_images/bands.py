@@ -61,17 +61,13 @@ class Bands:
         all_reduce(tensor, 'sum', self._group)
         return tensor
 
-    @lost_processes_named()
     def min(self, number: int) -> int:
         """Return the smallest of the numbers of all processes."""
-        agree(None, self._group)
-        tensor = torch.tensor(number)
-        all_reduce(tensor, 'min', self._group)
-        return int(tensor)
+        return -self.max(-number)
 
     def max(self, number: int) -> int:
         """Return the largest of the numbers of all processes."""
-        return -self.min(-number)
+        return agree(None, self._group, number)
 
     @lost_processes_named()
     def gather(self, content: object) -> list:
@@ -89,7 +85,7 @@ class Bands:
 
     def barrier(self) -> None:
         """Wait until all processes have called this method."""
-        self.min(0)
+        agree(None, self._group)
 
     def borrow(self, store: TokenStore, needed: slice) -> None:
         """Copy the ``needed`` rows that other processes hold into ``store.borrowed``."""
