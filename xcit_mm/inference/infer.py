@@ -18,7 +18,7 @@ from ..files import DISK_FULL
 from ..large_images.images import image_size
 from ..large_images.memory import free_memory
 from ..large_images.predict import LargeOptions, check_options, described, predict_large
-from ..large_images.progress import Bar, Progress, silent
+from ..large_images.progress import Bar, Progress
 from ..large_images.results import LargeDetections, LargeSegmentation
 from ..predictions import Detections, Segmentation
 from ..processes import connected, require_same
@@ -93,7 +93,8 @@ def infer(
             names = {f'input {number}': name for number, name in enumerate(streamed, 1)}
             require_same(described(model, large) | names)
         if are_many and torch.distributed.get_rank():  # the first process writes for all
-            return len([*_predict_large(model, streamed, large, out, silent)]), []
+            bar = Bar([])  # which is not shown, but names what cannot be predicted
+            return len([*_predict_large(model, streamed, large, out, bar)]), []
         wait = ' torch.compile takes a minute or two at the first image.' if compiled else ''
         print(f'The model computes in {dtype}.{wait}', file=sys.stderr, flush=True)
         output = stack.enter_context(Output(out, model, info))
