@@ -138,7 +138,7 @@ def _gloo_group(world: dist.ProcessGroup) -> dist.ProcessGroup:
 def lost_processes_named() -> Iterator[None]:
     """Turn the error of an exchange with a process that has ended into a :class:`ProcessesError`.
 
-    The text of gloo or NCCL is a part of the sentence, and their error is its cause.
+    The error of gloo or NCCL is its cause.
     """
     try:
         yield
@@ -146,9 +146,8 @@ def lost_processes_named() -> Iterator[None]:
         if not isinstance(error, dist.DistError) and 'gloo' not in str(error).lower():
             raise
         raise ProcessesError(
-            f'another process has ended ({reason(error)}): see its message, and start all '
-            'processes again; a training continues with --resume, and a prediction with a store on '
-            'the disk continues there'
+            'another process has ended: see its message, and start all processes again; a training '
+            'continues with --resume, and a prediction with a store on the disk continues there'
         ) from error
 
 

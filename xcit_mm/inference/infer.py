@@ -90,6 +90,7 @@ def infer(
     with ExitStack() as stack:
         are_many = stream and stack.enter_context(connected())
         if are_many:
+            check_options(model, large)
             names = {f'input {number}': name for number, name in enumerate(streamed, 1)}
             require_same(described(model, large) | names)
         if are_many and torch.distributed.get_rank():  # the first process writes for all
