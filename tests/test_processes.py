@@ -1,5 +1,6 @@
 """The connection of the processes of a run."""
 
+import re
 import socket
 from datetime import timedelta
 
@@ -16,8 +17,10 @@ def test_a_process_that_ends_before_it_connects_is_named(monkeypatch, capsys):
     with torchrun(3) as env:
         for name, value in (env | {'RANK': '1'}).items():
             monkeypatch.setenv(name, value)
-        problem = f'process 1, 3 of 3 is missing: 1 have arrived at 127.0.0.1:{env["MASTER_PORT"]}'
-        with pytest.raises(UserError, match=f'{problem}, after 0.01 minutes: see the messages'):
+        address = f'127.0.0.1:{env["MASTER_PORT"]}'
+        problem = f'only 1 of 3 processes have arrived at {address} (missing: 1, 3)'
+        sentence = re.escape(f'{problem}, after 0.01 minutes: see the messages')
+        with pytest.raises(UserError, match=sentence):
             connect(timedelta(minutes=0.01))
     assert capsys.readouterr().err == f'{problem}; waiting 0.01 minutes\n'
 

@@ -56,8 +56,8 @@ def connect(within: timedelta = TO_CONNECT) -> None:
             problem = _who_is_missing(store, count, address, error)
         if patience == within:
             raise UserError(
-                f'{problem}, after {minutes}: see the messages of that process, and start all '
-                'processes again, on machines that reach this address'
+                f'{problem}, after {minutes}: see the messages of the others, and start all of '
+                'them again, on machines that reach this address'
             )
         print(f'{problem}; waiting {minutes}', file=sys.stderr, flush=True)
         patience = within
@@ -102,9 +102,8 @@ def _who_is_missing(
     if not missing:
         return f'the first of {count} processes does not answer at {address} ({reason(error)})'
     numbers = ', '.join(map(str, missing))
-    return (
-        f'process {numbers} of {count} is missing: {count - len(missing)} have arrived at {address}'
-    )
+    arrived = count - len(missing)
+    return f'only {arrived} of {count} processes have arrived at {address} (missing: {numbers})'
 
 
 @contextmanager
@@ -243,9 +242,12 @@ def require_same(
 def digest_of_file(path: Path) -> str:
     """Return a short digest of the bytes of a file, which costs as much as reading it."""
     digest = hashlib.sha256()
-    with open_regular(path) as file:
-        while block := file.read(BLOCK):
-            digest.update(block)
+    try:
+        with open_regular(path) as file:
+            while block := file.read(BLOCK):
+                digest.update(block)
+    except OSError as error:
+        raise UserError(f'{path} cannot be read ({reason(error)}): copy or repair it') from None
     return shortened(digest)
 
 

@@ -48,7 +48,7 @@ CASES = {
     'another dtype': (dict(options=['--dtype', 'bfloat16']), 'dtype is torch.float32 in', (2, 2)),
     'more images': (dict(images=[GOOD, OTHER]), 'input 2 is missing in process 1 on', (2, 2)),
     'unreadable for one': (dict(images=[UNREADABLE]), 'image.npy cannot be opened', (2, 2)),
-    'a process that ends': (None, 'process 2 of 2 is missing: 1 have arrived at 127.0.', (2, None)),
+    'a process that ends': (None, 'only 1 of 2 processes have arrived at 127.0.', (2, None)),
 }
 BOTH = 'images that nobody can predict'
 

@@ -111,8 +111,9 @@ class CheckedRunner(Runner):
                     self.logger.warning(warning)
             self._load_from = str(all_gather_object(path, cpu_group())[0])
             if self.distributed:
-                values = {self._load_from: digest_of_file(Path(self._load_from))}
-                require_same(values, cpu_group())
+                path = Path(self._load_from)  # which may be missing on another machine
+                digest = digest_of_file(path) if path.is_file() else 'missing'
+                require_same({self._load_from: digest}, cpu_group())
         super().load_or_resume()
         if self._resume:
             self._is_resumed = True

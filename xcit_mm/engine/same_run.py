@@ -62,7 +62,7 @@ def _leaves(node: Any, place: str = '') -> Iterator[tuple[str, str]]:
     """Yield the dotted places and the texts of the values that have to be the same."""
     if isinstance(node, (dict, list, tuple)):
         for name, child in node.items() if isinstance(node, dict) else enumerate(node):
-            if name not in OWN:
+            if name not in OWN or isinstance(child, dict):  # such as default_hooks.checkpoint
                 yield from _leaves(child, f'{place}.{name}'.lstrip('.'))
     elif isinstance(node, str):
         if '/' not in node or is_url(node):  # otherwise, it is a path
