@@ -12,12 +12,12 @@ from mmengine.logging import MMLogger
 from mmengine.optim import OptimWrapper
 from mmengine.registry import RUNNERS
 from mmengine.runner import Runner
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from ..errors import UserError, reason
 from ..files import require_writable, write_whole
-from ..processes import cpu_group, digest_of_file, require_same
+from ..processes import cpu_group, digest_of_file, lost_processes_named, require_same
 from ..weights.read import read_checkpoint
 from ..weights.states import HEAD, modules_of, require_same_tensors
 from .config.check import SPLITS
@@ -34,6 +34,7 @@ AVERAGED = 'module.'  # the prefix of the averaged weights of mmengine's EMAHook
 MISMATCH_ERRORS = (AssertionError, AttributeError, KeyError, TypeError, ValueError)
 
 
+@lost_processes_named()
 def build_runner(cfg: Config, notes: list[str], task: str) -> 'CheckedRunner':
     """Build the runner of a config that is checked for a ``task``, and log how it was adapted.
 
@@ -65,6 +66,16 @@ class CheckedRunner(Runner):
         logger = super().build_logger(*args, **kwargs)
         keep_readable(logger)
         return logger
+
+    @lost_processes_named()
+    def train(self) -> nn.Module:
+        """Train; see mmengine's ``Runner.train``."""
+        return super().train()
+
+    @lost_processes_named()
+    def test(self) -> dict[str, float]:
+        """Evaluate; see mmengine's ``Runner.test``."""
+        return super().test()
 
     @master_only
     def dump_config(self) -> None:

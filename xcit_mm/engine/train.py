@@ -7,7 +7,6 @@ from typing import Any
 from mmengine.dist import is_main_process
 
 from ..files import require_writable_file
-from ..processes import lost_processes_named
 from ..weights.pretrained import download_pretrained, read_all_safely
 from .config.adapt import adapt_for_test, adapt_for_training
 from .config.check import check
@@ -52,12 +51,7 @@ def train(
     cfg = load_config(config, options, work_dir, launcher)
     notes = adapt_for_training(cfg, options, resume, trust_checkpoint, tensorboard)
     check(cfg, 'train')
-    with (
-        run_lock(cfg) as warnings,
-        config_errors(cfg),
-        read_all_safely(cfg.trust_checkpoint),
-        lost_processes_named(),
-    ):
+    with run_lock(cfg) as warnings, config_errors(cfg), read_all_safely(cfg.trust_checkpoint):
         if not (cfg.get('resume') or cfg.get('load_from')):
             notes += download_pretrained(cfg)
         build_runner(cfg, notes + warnings, 'train').train()
@@ -104,7 +98,7 @@ def test(
     check(cfg, 'test')
     if out is not None:
         require_writable_file(Path(out))
-    with config_errors(cfg), read_all_safely(cfg.trust_checkpoint), lost_processes_named():
+    with config_errors(cfg), read_all_safely(cfg.trust_checkpoint):
         runner = build_runner(cfg, notes, 'test')
         metrics = runner.test()
     if show_dir is not None:
