@@ -17,6 +17,7 @@ from xcit_mm.engine.config.load import load_config
 from xcit_mm.engine.same_run import described
 from xcit_mm.errors import ProcessesError
 
+PATHS = ('data_root', 'load_from')  # options
 # What the second process does differently, and what all processes say.
 CASES = {
     'an option': (
@@ -88,9 +89,6 @@ def outcomes(weights, roots, tmp_path_factory) -> dict[str, list[str]]:
         name: [(folder / f'{number}_{rank}.txt').read_text() for rank in (0, 1)]
         for number, name in enumerate(CASES)
     }
-
-
-PATHS = ('data_root', 'load_from')
 
 
 @pytest.mark.parametrize('case', CASES)

@@ -70,7 +70,7 @@ def outcomes(weights, image, tmp_path_factory) -> dict[str, list[tuple[int, str]
     next(iter(state['state_dict'].values())).add_(1e-3)
     torch.save(state, folder / 'other.pth')
 
-    def run(rank: int, number: int, name: str, images, checkpoint=None, options=()) -> None:
+    def run(rank: int, number: int, images, checkpoint=None, options=()) -> None:
         os.environ.update(env, RANK=str(rank), TORCHELASTIC_RESTART_COUNT=str(number))
         checkpoint = folder / checkpoint if checkpoint else weights[DETECTOR]
         inputs = [folder / image for image in images]
@@ -90,13 +90,13 @@ def outcomes(weights, image, tmp_path_factory) -> dict[str, list[tuple[int, str]
                     (folder / copy.parent).mkdir()
                     (folder / copy).symlink_to(source)
                     arguments['images'] = [copy]
-                run(rank, number, name, **arguments)
+                run(rank, number, **arguments)
             elif rank == 0:
                 connect = processes.connect
                 processes.connect = partial(connect, timedelta(seconds=1))
-                run(rank, number, name, [GOOD])
+                run(rank, number, [GOOD])
                 processes.connect = connect
-        run(rank, len(CASES), BOTH, [UNREADABLE, DAMAGED, GOOD])
+        run(rank, len(CASES), [UNREADABLE, DAMAGED, GOOD])
 
     with torchrun(2) as env:
         forked(2, run_all)
