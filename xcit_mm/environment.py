@@ -17,6 +17,8 @@ STACKS = {
     'openmmlab': ('mmengine', 'mmcv', 'mmcv-lite', 'mmdet', 'mmsegmentation'),
 }
 OPTIONAL = ('timm', 'safetensors')  # packages for weights in their formats
+# The packages whose versions determine the result of a run.
+PACKAGES = 'torch', 'torchvision', 'numpy', *STACKS['onedl'], *STACKS['openmmlab']
 FRAMEWORK_PARTS = ('models', 'datasets', 'evaluation', 'visualization')
 BUILT_ON = {
     'mmdet': (
@@ -93,6 +95,14 @@ def installed(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of xcit_mm and of the packages that determine the result of a run."""
+    from . import __version__  # not defined before the package is imported
+
+    packages = {name: version for name in PACKAGES if (version := installed(name))}
+    return {'xcit_mm': __version__, **packages}
 
 
 def remedy(error: ImportError | AssertionError) -> str:

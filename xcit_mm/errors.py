@@ -66,6 +66,10 @@ class ArgumentError(UserError, ValueError):
     """An invalid value of an argument. The message names the value and the choices."""
 
 
+class ProcessesError(UserError):
+    """The processes of a run cannot go on together: one has ended, or they do different things."""
+
+
 class MissingOperatorError(UserError, NotImplementedError):
     """A model needs an operator that only compiled mmcv has."""
 

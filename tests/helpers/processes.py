@@ -1,14 +1,32 @@
 """Processes that communicate by gloo."""
 
 import os
+import runpy
+import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
+
+from . import ROOT
 
 
 def in_processes(count: int, function: Callable[[int], None], folder: Path) -> None:
+    """Call a function with its rank in connected forks of this process, which have to succeed."""
+
+    def connect_and_call(rank: int) -> None:
+        address = f'file://{folder}/store_of_{count}'
+        dist.init_process_group('gloo', address, rank=rank, world_size=count)
+        function(rank)
+
+    forked(count, connect_and_call)
+
+
+def forked(count: int, function: Callable[[int], None]) -> None:
     """Call a function with its rank in forks of this process, which all have to succeed."""
     children = []
     for rank in range(count):
@@ -19,8 +37,6 @@ def in_processes(count: int, function: Callable[[int], None], folder: Path) -> N
         try:
             os.environ['LOCAL_RANK'] = str(rank)
             torch.set_num_threads(1)  # a fork would wait for OpenMP's threads, which it lacks
-            address = f'file://{folder}/store_of_{count}'
-            torch.distributed.init_process_group('gloo', address, rank=rank, world_size=count)
             function(rank)
             code = 0
         except BaseException:
@@ -29,3 +45,28 @@ def in_processes(count: int, function: Callable[[int], None], folder: Path) -> N
             os._exit(code)
     codes = [os.waitpid(child, 0)[1] for child in children]
     assert codes == [0] * count
+
+
+@contextmanager
+def torchrun(count: int) -> Iterator[dict[str, str]]:
+    """Hold the store where processes meet, and yield the environment of torchrun's processes."""
+    store = dist.TCPStore('127.0.0.1', 0, is_master=True, wait_for_workers=False)
+    yield dict(
+        MASTER_ADDR='127.0.0.1',
+        MASTER_PORT=str(store.port),
+        TORCHELASTIC_USE_AGENT_STORE='True',
+        WORLD_SIZE=str(count),
+    )
+    del store
+
+
+def run_in_fork(tool: str, *arguments: object) -> tuple[int, str]:
+    """Run a tool in a fork, and return its exit code and what it prints."""
+    sys.argv = [f'tools/{tool}', *map(str, arguments)]
+    printed, code = StringIO(), 0
+    with redirect_stdout(printed), redirect_stderr(printed):
+        try:
+            runpy.run_path(str(ROOT / 'tools' / tool), run_name='__main__')
+        except SystemExit as end:
+            code = end.code or 0
+    return code, printed.getvalue()

@@ -63,6 +63,8 @@ def test_predictions_equal_those_of_one_process(count, weights, image, tmp_path,
             detector.predict_large(image, score_thr=score_thr - 1e-5),
             segmentor.predict_large(image, statistics_window=64),
         ]
+        with pytest.raises(UserError, match='slices are predicted by a single process'):
+            segmentor.predict_large(image, sliced=64, overlap=0)
         if rank:
             assert shared == [None] * 4
             return
@@ -78,8 +80,6 @@ def test_predictions_equal_those_of_one_process(count, weights, image, tmp_path,
             assert window == other_window
             assert (mask != other).mean() < 1e-2
         assert np.array_equal(shared[3].labels, local.labels)
-        with pytest.raises(UserError, match='slices are predicted by a single process'):
-            segmentor.predict_large(image, sliced=64, overlap=0)
 
     in_processes(count, compare, tmp_path)
 

@@ -1,12 +1,17 @@
-"""The processes of a run: what started them, and how they exchange small messages."""
+"""The processes of a run: what started them, and how they connect."""
 
 import os
 
-import torch.distributed
+import torch
+from mmengine.config import Config
+from mmengine.dist import init_dist
 from mmengine.model import is_model_wrapper
-from mmengine.runner import Runner
+from mmengine.utils.dl_utils import set_multi_processing
+from torch import distributed as dist
 from torch import nn
-from torch.distributed import ProcessGroup
+
+from ..errors import UserError, reason
+from ..processes import connect
 
 # For each launcher: the variable with the rank of the process, and the command that starts it.
 LAUNCHERS = {
@@ -28,16 +33,25 @@ def was_restarted() -> bool:
     return any(count.isdecimal() and int(count) > 0 for count in counts)
 
 
-def cpu_group(runner: Runner) -> ProcessGroup | None:
-    """Return a gloo group for small messages, or None for a run of one process.
+def connect_run(cfg: Config) -> None:
+    """Connect the processes of a launcher, as mmengine's runner would.
 
-    A message through a GPU would wait until the GPU has finished its work. The first call creates
-    the group, so all processes must make it at the same point.
+    Raises:
+        UserError: If a process has not arrived after ten minutes.
     """
-    if not hasattr(runner, '_cpu_group'):
-        is_distributed = torch.distributed.is_initialized()
-        runner._cpu_group = torch.distributed.new_group(backend='gloo') if is_distributed else None
-    return runner._cpu_group
+    if not torch.cuda.is_available():
+        connect()  # mmengine's start needs CUDA devices
+        return
+    settings = cfg.get('env_cfg') or {}
+    set_multi_processing(**settings.get('mp_cfg', {}), distributed=True)
+    try:
+        init_dist(cfg.launcher, **settings.get('dist_cfg', {}))  # NCCL waits for ten minutes
+    except dist.DistError as error:
+        address = f'{os.environ.get("MASTER_ADDR")}:{os.environ.get("MASTER_PORT")}'
+        raise UserError(
+            f'not all processes have arrived at {address} ({reason(error)}): see the messages of '
+            'the others, and start all of them again'
+        ) from error
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

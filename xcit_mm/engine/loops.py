@@ -9,9 +9,9 @@ from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 from torch import nn
 
 from ..errors import UserError
+from ..processes import cpu_group
 from .data.loader import training_loader
 from .data.sampler import seed_all
-from .distributed import cpu_group
 from .resume import set_run_aside
 from .training_state import STEP_LAYOUT
 
@@ -30,7 +30,7 @@ class _Resumable:
 
     def _begin(self) -> None:
         """Compare a resumed run with the run before the interruption."""
-        group = cpu_group(self.runner)
+        group = cpu_group()
         positions = all_gather_object((self._epoch, self._iter), group)
         if len(set(positions)) > 1:
             raise UserError(

@@ -12,18 +12,21 @@ from mmengine.logging import MMLogger
 from mmengine.optim import OptimWrapper
 from mmengine.registry import RUNNERS
 from mmengine.runner import Runner
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from ..errors import UserError, reason
 from ..files import require_writable, write_whole
+from ..processes import cpu_group, digest_of_file, lost_processes_named, require_same
 from ..weights.read import read_checkpoint
 from ..weights.states import HEAD, modules_of, require_same_tensors
+from .config.check import SPLITS
 from .console import keep_readable
 from .data.loader import evaluation_loader
-from .distributed import cpu_group, unwrapped
+from .distributed import connect_run, unwrapped
 from .model import weights_for
 from .resume import has_checkpoints, newest_checkpoint
+from .same_run import described
 from .training_state import require_same_run, require_training_state
 
 AVERAGED = 'module.'  # the prefix of the averaged weights of mmengine's EMAHook
@@ -31,13 +34,18 @@ AVERAGED = 'module.'  # the prefix of the averaged weights of mmengine's EMAHook
 MISMATCH_ERRORS = (AssertionError, AttributeError, KeyError, TypeError, ValueError)
 
 
-def build_runner(cfg: Config, notes: list[str]) -> 'CheckedRunner':
-    """Build the runner of a checked config, and log the sentences about how it was adapted."""
+@lost_processes_named()
+def build_runner(cfg: Config, notes: list[str], task: str) -> 'CheckedRunner':
+    """Build the runner of a config that is checked for a ``task``, and log how it was adapted.
+
+    The processes of a launcher are connected, and compare what they are about to do.
+    """
     for folder in (cfg.work_dir, cfg.default_hooks.get('pictures', {}).get('test_dir')):
         if folder is not None:
             require_writable(folder)
-    if cfg.launcher != 'none' and not torch.cuda.is_available():
-        torch.distributed.init_process_group('gloo')  # mmengine's start needs CUDA devices
+    if cfg.launcher != 'none':
+        connect_run(cfg)
+        require_same(described(cfg, SPLITS[task]), cpu_group(), str(cfg.filename))
     runner = CheckedRunner.from_cfg(cfg)
     for note in notes:
         runner.logger.warning(note)
@@ -58,6 +66,16 @@ class CheckedRunner(Runner):
         logger = super().build_logger(*args, **kwargs)
         keep_readable(logger)
         return logger
+
+    @lost_processes_named()
+    def train(self) -> nn.Module:
+        """Train; see mmengine's ``Runner.train``."""
+        return super().train()
+
+    @lost_processes_named()
+    def test(self) -> dict[str, float]:
+        """Evaluate; see mmengine's ``Runner.test``."""
+        return super().test()
 
     @master_only
     def dump_config(self) -> None:
@@ -102,7 +120,11 @@ class CheckedRunner(Runner):
                 self._content[str(path)] = content
                 for warning in warnings:
                     self.logger.warning(warning)
-            self._load_from = str(all_gather_object(path, cpu_group(self))[0])
+            self._load_from = str(all_gather_object(path, cpu_group())[0])
+            if self.distributed:
+                path = Path(self._load_from)  # which may be missing on another machine
+                digest = digest_of_file(path) if path.is_file() else 'missing'
+                require_same({self._load_from: digest}, cpu_group())
         super().load_or_resume()
         if self._resume:
             self._is_resumed = True

@@ -45,7 +45,7 @@ def train(
     Raises:
         UserError: If the config, an option, the data or a checkpoint is wrong; if another training
             runs in ``work_dir``; if the losses are not finite, too much of the data is bad, or
-            the disk is full.
+            the disk is full; if the processes of a launcher do not do the same, or one is missing.
         Interrupted: At SIGTERM and SIGINT, with the place where the run stopped.
     """
     cfg = load_config(config, options, work_dir, launcher)
@@ -54,7 +54,7 @@ def train(
     with run_lock(cfg) as warnings, config_errors(cfg), read_all_safely(cfg.trust_checkpoint):
         if not (cfg.get('resume') or cfg.get('load_from')):
             notes += download_pretrained(cfg)
-        build_runner(cfg, notes + warnings).train()
+        build_runner(cfg, notes + warnings, 'train').train()
 
 
 def test(
@@ -90,7 +90,8 @@ def test(
         The metrics by name: COCO's from 0 to 1, those of segmentation in percent.
 
     Raises:
-        UserError: If the config, an option, the data or the checkpoint is wrong.
+        UserError: If the config, an option, the data or the checkpoint is wrong, or if the
+            processes of a launcher do not do the same, or one is missing.
     """
     cfg = load_config(config, options, work_dir, launcher)
     notes = adapt_for_test(cfg, checkpoint, show_dir, trust_checkpoint, tta, dtype, compiled)
@@ -98,7 +99,7 @@ def test(
     if out is not None:
         require_writable_file(Path(out))
     with config_errors(cfg), read_all_safely(cfg.trust_checkpoint):
-        runner = build_runner(cfg, notes)
+        runner = build_runner(cfg, notes, 'test')
         metrics = runner.test()
     if show_dir is not None:
         runner.logger.info('pictures    %s', show_dir)

@@ -71,7 +71,7 @@ def evaluate(
     check(cfg, 'test')
     trust = read_all_safely(cfg.trust_checkpoint)
     with config_errors(cfg), trust, quiet(), TemporaryDirectory() as cfg.work_dir:
-        runner = build_runner(cfg, notes)
+        runner = build_runner(cfg, notes, 'test')
         loader = runner.test_loop.dataloader
         runner.load_or_resume()
         model = runner.model.cpu().eval()

@@ -14,15 +14,15 @@ import torch
 
 from ..device import dtype_name
 from ..environment import require
-from ..errors import ArgumentError, MissingOperatorError, UserError, reason
+from ..errors import ArgumentError, MissingOperatorError, ProcessesError, UserError, reason
 from ..files import DISK_FULL
-from ..large_images.bands import connected
 from ..large_images.images import image_size
 from ..large_images.memory import free_memory
-from ..large_images.predict import LargeOptions, check_options, predict_large
-from ..large_images.progress import Bar, Progress, silent
+from ..large_images.predict import LargeOptions, check_options, described, predict_large
+from ..large_images.progress import Bar, Progress
 from ..large_images.results import LargeDetections, LargeSegmentation
 from ..predictions import Detections, Segmentation
+from ..processes import connected, require_same
 from ..threads import Behind, ahead
 from .model import Model, load_model
 from .output import STORE, Output, is_output, only_writer, require_kept
@@ -91,8 +91,13 @@ def infer(
     done = 0
     with ExitStack() as stack:
         are_many = stream and stack.enter_context(connected())
+        if are_many:
+            check_options(model, large)
+            names = {f'input {number}': name for number, name in enumerate(streamed, 1)}
+            require_same(described(model, large) | names)
         if are_many and torch.distributed.get_rank():  # the first process writes for all
-            return len([*_predict_large(model, streamed, large, out, silent, are_many)]), []
+            bar = Bar([])  # which is not shown, but names what cannot be predicted
+            return len([*_predict_large(model, streamed, large, out, bar)]), []
         wait = ' torch.compile takes a minute or two at the first image.' if compiled else ''
         print(f'The model computes in {dtype}.{wait}', file=sys.stderr, flush=True)
         stack.enter_context(only_writer(out))
@@ -111,7 +116,7 @@ def infer(
             with bar.display:
                 for problem in [] if sources else problems:
                     bar.report(problem)
-                for arguments in _predict_large(model, streamed, large, out, bar, are_many):
+                for arguments in _predict_large(model, streamed, large, out, bar):
                     output.add_large(*arguments)
                     done += 1
         for folder, _, _ in os.walk(out / STORE, topdown=False):
@@ -137,17 +142,17 @@ def _predict_large(
     options: LargeOptions,
     out: Path,
     progress: Progress,
-    are_many: bool,
 ) -> Iterator[tuple[str, str, LargeDetections | LargeSegmentation | None]]:
     """Predict images tile by tile, and report those that cannot be."""
     for name, source in sources.items():
         store = Path(options.store or out / STORE, name)
         try:
             prediction = predict_large(model, source, replace(options, store=store), progress)
-        except UserError as error:
-            if are_many:  # the other processes would wait for this one
-                raise
-            progress.give_up(str(error))
+        except ProcessesError:
+            raise
+        except UserError as error:  # which all processes raise
+            problem = str(error)
+            progress.give_up(problem if source in problem else f'{source}: {problem}')
             continue
         yield source, name, prediction
         if prediction is not None:

@@ -162,7 +162,8 @@ class Model:
 
         The model sees the whole image at once. The labels equal those of mmseg's mode 'whole', and
         objects are found on maps that saw the whole image. If ``torch.distributed`` is
-        initialised, the processes share the image, and all of them have to call this method.
+        initialised, the processes share the image, and all of them have to call this method. An
+        error of one of them is raised in all.
 
         Args:
             image: The path of a TIFF file (BigTIFF, GeoTIFF, COG), a whole slide, a NumPy file or
@@ -186,6 +187,8 @@ class Model:
         Raises:
             UserError: If the image, the model or the store cannot be used, or if the tokens do
                 not fit into ``memory`` and ``store`` is None.
+            ProcessesError: If the processes do not share the image, the model, the options and
+                the versions of the packages, or if one of them has ended.
         """
         options = LargeOptions(
             memory, store, score_thr, with_scores, statistics_window, sliced, overlap

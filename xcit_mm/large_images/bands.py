@@ -1,34 +1,18 @@
 """Divide the rows of an image among several processes, and exchange data between them."""
 
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from datetime import timedelta
-from functools import cache
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
 from mmengine.dist import all_reduce, broadcast_object_list, gather_object, get_dist_info
 from torch import Tensor
 
-from ..errors import ArgumentError, UserError, reason
+from ..errors import ArgumentError
+from ..processes import agree, cpu_group, lost_processes_named
 from .store import TokenStore
 from .windows import Window, length, overlap, tiles
 
 ROWS = 256  # rows that are sent at a time
-# A crashed process is noticed at once, but one that is writing its result may take hours.
-PATIENCE = timedelta(days=1)
-
-
-@contextmanager
-def _dead_processes_named() -> Iterator[None]:
-    try:
-        yield
-    except RuntimeError as error:
-        raise UserError(
-            f'another process has ended ({reason(error)}): see its message, and start all '
-            'processes again; a prediction with a store on the disk continues there'
-        ) from None
 
 
 class Bands:
@@ -36,7 +20,8 @@ class Bands:
 
     All data is exchanged in the memory of the CPU: the sums of a layer, which are C x C numbers,
     and the rows that a process borrows from its neighbours. All processes have to call each
-    method, except for :meth:`share`.
+    method, except for :meth:`share`. Within :func:`~xcit_mm.processes.together`, an error of one
+    process is raised in all of them at the next exchange.
 
     Args:
         height: Number of rows of the image, in tokens.
@@ -46,10 +31,8 @@ class Bands:
     """
 
     def __init__(self, height: int) -> None:
-        self.height, self._group = height, None
+        self.height, self._group = height, cpu_group()
         self.rank, self.count = get_dist_info()
-        if self.count > 1 and dist.get_backend() != 'gloo':
-            self._group = _gloo_group(dist.group.WORLD)
         if self.count > height:
             raise ArgumentError(
                 f'{self.count} processes cannot share an image of {height} rows of tokens: start '
@@ -71,38 +54,38 @@ class Bands:
         rank = self.rank if rank is None else rank
         return slice(size * rank // self.count, size * (rank + 1) // self.count)
 
-    @_dead_processes_named()
+    @lost_processes_named()
     def sum(self, tensor: Tensor) -> Tensor:
         """Add up the tensors of all processes, in place, and return the sum."""
+        agree(None, self._group)
         all_reduce(tensor, 'sum', self._group)
         return tensor
 
-    @_dead_processes_named()
     def min(self, number: int) -> int:
         """Return the smallest of the numbers of all processes."""
-        tensor = torch.tensor(number)
-        all_reduce(tensor, 'min', self._group)
-        return int(tensor)
+        return -self.max(-number)
 
     def max(self, number: int) -> int:
         """Return the largest of the numbers of all processes."""
-        return -self.min(-number)
+        return agree(None, self._group, number)
 
-    @_dead_processes_named()
+    @lost_processes_named()
     def gather(self, content: object) -> list:
         """Return the contents of all processes on the first process, and [] on the others."""
+        agree(None, self._group)
         return gather_object(content, group=self._group) or []
 
-    @_dead_processes_named()
+    @lost_processes_named()
     def broadcast(self, content: object) -> object:
         """Return the content of the first process."""
+        agree(None, self._group)
         contents = [content]
         broadcast_object_list(contents, group=self._group)
         return contents[0]
 
     def barrier(self) -> None:
         """Wait until all processes have called this method."""
-        self.min(0)
+        agree(None, self._group)
 
     def borrow(self, store: TokenStore, needed: slice) -> None:
         """Copy the ``needed`` rows that other processes hold into ``store.borrowed``."""
@@ -125,27 +108,27 @@ class Bands:
                 tokens = torch.empty(length(rows), *store.shape[1:], dtype=store.dtype)
                 store.borrowed.append((rows, tokens))
                 transfers.append((dist.irecv, tokens, rank))
+        agree(None, self._group)
         self._transfer(transfers)
 
-    def collect(self, store: TokenStore, complete: TokenStore | None) -> None:
-        """Copy the rows of all processes into a store of the first process."""
+    def collect(self, store: TokenStore, complete: TokenStore | None, height: int) -> None:
+        """Copy the rows of all processes into a store (``height``, W, C) of the first process."""
         columns = slice(0, store.shape[1])
         for rank in range(self.count):
-            if self.rank not in (0, rank):
-                continue
-            rows = self.share(complete.rows.stop, rank) if complete else store.rows
-            for window in tiles(Window(rows, columns), (ROWS, store.shape[1])):
+            for window in tiles(Window(self.share(height, rank), columns), (ROWS, store.shape[1])):
                 if self.rank == rank:
                     tokens = store.read(window)
-                else:
+                elif complete:
                     tokens = torch.empty(*window.size, store.shape[2], dtype=store.dtype)
+                agree(None, self._group)
+                if rank and self.rank == rank:
+                    self._transfer([(dist.isend, tokens, 0)])
+                elif rank and complete:
                     self._transfer([(dist.irecv, tokens, rank)])
                 if complete:
                     complete.write(window, tokens)
-                else:
-                    self._transfer([(dist.isend, tokens, 0)])
 
-    @_dead_processes_named()
+    @lost_processes_named()
     def _transfer(self, transfers: list[tuple[Callable, Tensor, int]]) -> None:
         works = [
             transfer(tokens.view(torch.uint8), rank, self._group)
@@ -153,21 +136,3 @@ class Bands:
         ]
         for work in works:
             work.wait()
-
-
-@cache
-def _gloo_group(world: dist.ProcessGroup) -> dist.ProcessGroup:
-    return dist.new_group(timeout=PATIENCE, backend='gloo')
-
-
-@contextmanager
-def connected() -> Iterator[bool]:
-    """Connect the processes of torchrun within a ``with`` block; yield whether there are any."""
-    are_many = int(os.environ.get('WORLD_SIZE', '1')) > 1
-    if are_many:
-        dist.init_process_group('gloo', timeout=PATIENCE)
-    try:
-        yield are_many
-    finally:
-        if are_many:
-            dist.destroy_process_group()

@@ -20,6 +20,7 @@ from PIL import Image
 from ..environment import require
 from ..errors import ArgumentError, UserError, looked_in, reason
 from ..files import open_regular
+from ..processes import digest_of_file, shortened
 from ..weights.download import is_url
 from .file_headers import require_modest_header, require_own_files
 from .windows import Window, tiles, whole
@@ -92,13 +93,19 @@ class ImageSource(ABC):
             ) from None
 
     def identity(self) -> list:
-        """Return what identifies the image: the state of its file, or a digest of its values."""
+        """Return what identifies the image: the state of its file, or its values."""
         if self._state is not None:
             return self._state
+        return [*self.shape, str(self.dtype), self.content()]
+
+    def content(self) -> str:
+        """Return a digest of the file, which is equal on other machines, or of the values."""
+        if self._path is not None:
+            return digest_of_file(self._path)
         digest = hashlib.sha256()
         for window in tiles(whole(self.shape[:2]), TILE):
             digest.update(self.read(window))
-        return [*self.shape, str(self.dtype), digest.hexdigest()]
+        return shortened(digest)
 
     def require_unchanged(self) -> None:
         """Raise a UserError if the file has changed since it was opened."""
@@ -214,6 +221,10 @@ class Slide(ImageSource):
         block = [int(self._file.properties.get(level + side, 1)) for side in ('height', 'width')]
         _require_small_blocks(path, block, 4)
         super().__init__(str(path), path, (height, width, 3), np.dtype(np.uint8))
+
+    def content(self) -> str:
+        """Return a digest of the file, and openslide's of the files beside it."""
+        return f'{super().content()} {self._file.properties.get("openslide.quickhash-1")}'
 
     def _read(self, window: Window) -> np.ndarray:
         height, width = window.size

@@ -1,6 +1,5 @@
 """Predict an image that does not fit into memory, as a whole or in slices."""
 
-import hashlib
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +10,10 @@ import torch
 from mmengine.dist import get_world_size
 
 from ..device import release_memory
+from ..environment import versions
 from ..errors import ArgumentError, UserError
 from ..fusion import in_dtype
+from ..processes import cpu_group, digest_of_module, require_same, together
 from .bands import Bands
 from .detection import Objects, detect, require_detector
 from .images import open_image, overview
@@ -50,26 +51,43 @@ def predict_large(
     progress: Progress = silent,
 ) -> LargeSegmentation | LargeDetections | None:
     """Predict an image; see :meth:`xcit_mm.inference.model.Model.predict_large`."""
-    check_options(model, options)
-    used = 3 if model.bands is None else None  # of an RGB image
-    pixels = NormalisedImage(open_image(image, model.read, used), model)
-    for note in pixels.notes:
-        progress.report(note)
-    predict = _streamed if options.sliced is None else _sliced
-    result, workspace = predict(model, pixels, options, progress)
-    try:
-        pixels.source.require_unchanged()
-    except UserError:
-        workspace.remove()  # it could not be continued
-        raise
-    if result is None:
-        return None
-    picture = overview(pixels.size, pixels.pixels, PICTURE_SIDE, pixels.max_rows)
+    group = cpu_group()
+    with together(group):
+        check_options(model, options)
+        used = 3 if model.bands is None else None  # of an RGB image
+        pixels = NormalisedImage(open_image(image, model.read, used), model)
+        if group is not None:
+            content = dict(size=pixels.source.shape, content=pixels.source.content())
+            values = {f'the {name} of the image': value for name, value in content.items()}
+            require_same(described(model, options) | values, group, pixels.source.name)
+        for note in pixels.notes:
+            progress.report(note)
+        predict = _streamed if options.sliced is None else _sliced
+        result, workspace = predict(model, pixels, options, progress)
+        try:
+            pixels.source.require_unchanged()
+        except UserError:
+            workspace.remove()  # it could not be continued
+            raise
+        if result is None:
+            return None
+        picture = overview(pixels.size, pixels.pixels, PICTURE_SIDE, pixels.max_rows)
     if pixels.bands is not None:
         picture = pixels.bands.picture(picture)
     georeference = pixels.source.georeference
     about = pixels.size, picture, model.classes, model.palette, georeference, workspace
     return (LargeDetections if isinstance(result, Objects) else LargeSegmentation)(*about, *result)
+
+
+def described(model: 'Model', options: LargeOptions) -> dict[str, Any]:
+    """Return what determines the prediction of an image, for :func:`.require_same`."""
+    names = 'score_thr', 'with_scores', 'statistics_window'
+    return {
+        'the model (config and checkpoint)': _fingerprint(model),
+        'dtype': model.streamed_dtype,
+        **{name: getattr(options, name) for name in names},
+        **versions(),
+    }
 
 
 def check_options(model: 'Model', options: LargeOptions) -> None:
@@ -146,7 +164,7 @@ def _collected(
             if bands.rank == 0
         ]
         for i, store in enumerate(stores):
-            bands.collect(store, complete[i] if complete else None)
+            bands.collect(store, complete[i] if complete else None, size[0])
         stores = complete
     for store in stores:
         store.verify()
@@ -200,7 +218,6 @@ def _identity(model: 'Model', pixels: NormalisedImage, settings: list) -> dict[s
 def _fingerprint(model: 'Model') -> str:
     """Return a digest of what determines a prediction: weights, buffers, layers and settings."""
     module = model.module
-    digest = hashlib.sha256(repr(module).encode())
     settings = (
         model.task,
         getattr(module, 'test_cfg', None),
@@ -209,8 +226,4 @@ def _fingerprint(model: 'Model') -> str:
         getattr(getattr(module, 'decode_head', None), 'threshold', None),
         model.bands and vars(model.bands),
     )
-    digest.update(repr(settings).encode())
-    for name, tensor in (*module.state_dict().items(), *module.named_buffers()):
-        digest.update(name.encode())
-        digest.update(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy())
-    return digest.hexdigest()
+    return digest_of_module(module, repr(settings))

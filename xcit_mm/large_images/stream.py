@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from ..models import XCiT
+from ..processes import cpu_group, digest_of_module, require_same, together
 from .lazy_maps import LazyMap
 from .passes import Image, Passes
 from .pyramid import Pyramid
@@ -47,27 +48,41 @@ def stream(
         The maps at strides 4, 8, 16 and 32 (without those below ``start_level``), each (C, H_i,
         W_i) in the dtype of the backbone (float32 for bfloat16, which NumPy lacks). They are
         memory maps of files if they do not fit into memory. If there are several processes, each
-        one gets its rows, from ``H_i * rank // count`` to ``H_i * (rank + 1) // count``.
+        one gets its rows, from ``H_i * rank // count`` to ``H_i * (rank + 1) // count``. They must
+        pass the same image: its shape is compared before the first pass, but not its values.
 
     Raises:
         ValueError: If the backbone cannot be streamed, or an argument is invalid.
-        UserError: If ``memory`` is too small and ``store`` is None, or if the disk is too small.
+        UserError: If ``memory`` is too small and ``store`` is None, if the disk is too small, or
+            if the backbones or images of several processes differ. All of them raise it.
     """
-    passes = Passes(backbone, image, rows)
-    dtype = torch.float32 if passes.dtype == torch.bfloat16 else passes.dtype
-    bands, needed = passes.bands, passes.bytes_needed
-    needed += sum(map(math.prod, passes.map_shapes)) * dtype.itemsize // bands.count
-    folder = Path(store, f'maps_{bands.part}') if store else None
-    tokens = folder / 'tokens' if folder else None
-    workspace = open_workspace(needed, passes.bytes_of_tile, bands, memory, tokens)
-    passes.workspace, maps = workspace, []
-    try:
-        passes.run()
-        for level, (_, stride, *_) in zip(Pyramid(passes).maps, backbone.levels, strict=True):
-            path = folder / f'stride_{stride}.npy' if workspace.folder else None
-            maps.append(_written(level, stride, dtype, path))
-    finally:
-        workspace.remove()
+    group = cpu_group()
+    with together(group):
+        passes = Passes(backbone, image, rows)
+        if group is not None:
+            require_same(
+                {
+                    'the shape of the image': tuple(image.shape),
+                    'the backbone': digest_of_module(backbone),
+                    'the dtype': passes.dtype,
+                    'the size of the tiles': passes.tile,
+                },
+                group,
+            )
+        dtype = torch.float32 if passes.dtype == torch.bfloat16 else passes.dtype
+        bands, needed = passes.bands, passes.bytes_needed
+        needed += sum(map(math.prod, passes.map_shapes)) * dtype.itemsize // bands.count
+        folder = Path(store, f'maps_{bands.part}') if store else None
+        tokens = folder / 'tokens' if folder else None
+        workspace = open_workspace(needed, passes.bytes_of_tile, bands, memory, tokens)
+        passes.workspace, maps = workspace, []
+        try:
+            passes.run()
+            for level, (_, stride, *_) in zip(Pyramid(passes).maps, backbone.levels, strict=True):
+                path = folder / f'stride_{stride}.npy' if workspace.folder else None
+                maps.append(_written(level, stride, dtype, path))
+        finally:
+            workspace.remove()
     return maps
 
 

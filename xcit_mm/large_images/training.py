@@ -24,6 +24,7 @@ from ..models.plain import has_plain_layers
 from ..ops.recompute import recompute
 from ..ops.tracing import computed_dtype, without_autocast
 from ..ops.xca import mixing, with_moments
+from ..processes import require_same
 from .moments import from_sums, to_sums
 from .streamable import require_known_reach
 
@@ -48,10 +49,13 @@ def shared_images(backbone: XCiT, group: dist.ProcessGroup | None = None) -> Ite
     Raises:
         ArgumentError: If the processes are not connected, if a layer has hooks or was replaced,
             or, in the forward pass, if the number of rows of a band is not possible.
+        ProcessesError: If the layers of the backbones differ, or, in the forward pass, the batch,
+            the channels, the width or the dtype of the bands. The weights are not compared.
     """
     if not dist.is_initialized():
         raise ArgumentError('the processes are not connected: call init_process_group first')
     require_known_reach(backbone)
+    require_same({'the backbone': f'{backbone!r} in training mode: {backbone.training}'}, group)
     backbone.image_group = group or dist.group.WORLD
     try:
         yield
@@ -62,6 +66,9 @@ def shared_images(backbone: XCiT, group: dist.ProcessGroup | None = None) -> Ite
 def forward_band(backbone: XCiT, image: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, ...]:
     """Compute the rows of the maps that belong to a band of images; see :func:`shared_images`."""
     b, processes = backbone, _Processes(group)
+    batch, channels, _, width = image.shape
+    values = dict(batch=batch, channels=channels, width=width, dtype=image.dtype)
+    require_same({f'the {name} of the image': value for name, value in values.items()}, group)
     shapes = processes.all_gather(tuple(image.shape))
     for shape in shapes:  # of all bands, so that no process waits for one that has ended
         b.check_size(shape)

@@ -72,17 +72,13 @@ def open_workspace(
             f'the stores need {needed / GIB:.3g} GiB and a tile needs {for_tile / GIB:.3g} GiB, '
             f'but the limit is {limit / GIB:.3g} GiB: name a folder for the stores with store=DIR'
         )
-    problem = None
+    workspace = Workspace(folder, identity and identity())
     try:
-        workspace = Workspace(folder, identity and identity())
         workspace.require_space(needed, neighbours)
-    except UserError as error:
-        problem = error
-    if not bands.min(problem is None):  # the others would wait for this process
-        if problem is None:
-            workspace.release()
-            problem = UserError('another process cannot use its folder: see its message')
-        raise problem
+        bands.barrier()  # which raises the error of another process that cannot use its folder
+    except BaseException:
+        workspace.release()
+        raise
     return workspace
 
 

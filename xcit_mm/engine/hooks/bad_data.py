@@ -9,8 +9,8 @@ from mmengine.runner import BaseLoop, Runner
 
 from ...datasets.annotations import LOST_SHARE, REMEDY
 from ...errors import UserError
+from ...processes import cpu_group
 from ..data.loader import BadSample
-from ..distributed import cpu_group
 from ..training_state import BAD_DATA
 from . import order
 
@@ -38,7 +38,7 @@ class BadDataHook(Hook):
         runner.message_hub.update_info(BAD_DATA, self._bad)
         self._num_logged = len(self._bad)
         self._size = len(runner.train_dataloader.dataset)
-        self._group = cpu_group(runner)
+        self._group = cpu_group()
         runner.train_dataloader.report = self._add
 
     def after_train_iter(self, runner: Runner, **_: Any) -> None:

@@ -17,7 +17,7 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
 from ...errors import Interrupted
-from ..distributed import cpu_group
+from ...processes import cpu_group
 from . import order
 from .checkpoint import WholeCheckpointHook
 
@@ -46,7 +46,7 @@ class InterruptHook(Hook):
 
     def before_train(self, runner: Runner) -> None:
         self._signal = 0
-        self._group = cpu_group(runner)
+        self._group = cpu_group()
         self._checkpoints = [h for h in runner.hooks if isinstance(h, WholeCheckpointHook)]
         self._handlers: dict[signal.Signals, object] = {}
         if threading.current_thread() is threading.main_thread():  # the only one that may

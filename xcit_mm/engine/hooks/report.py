@@ -16,7 +16,7 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
 from ... import mmcv_ops
-from ...environment import STACKS, installed
+from ...environment import versions
 from ...errors import reason
 from ...files import write_json
 from ...run_report import read_run, write_page
@@ -28,7 +28,6 @@ from ..resume import POINTER
 from . import order
 from .pictures import FOLDER as PICTURES
 
-PACKAGES = 'torch', 'torchvision', 'numpy', *STACKS['onedl'], *STACKS['openmmlab']
 # The rows of a table with the names of their metrics, its columns, and the format of its figures.
 BOXES_AND_MASKS = dict(boxes='coco/bbox_{}', masks='coco/segm_{}')
 SEGMENTS = dict(all='coco_panoptic/{}', things='coco_panoptic/{}_th', stuff='coco_panoptic/{}_st')
@@ -97,8 +96,6 @@ class ReportHook(Hook):
 
 def run_info(runner: Runner) -> dict[str, Any]:
     """Describe a training for ``run.json``."""
-    from ... import __version__  # not defined before the package is imported
-
     model = unwrapped(runner.model)
     parts = {'all': model, **dict(model.named_children())}
     parameters = {name: sum(p.numel() for p in part.parameters()) for name, part in parts.items()}
@@ -114,9 +111,8 @@ def run_info(runner: Runner) -> dict[str, Any]:
         hardware=', '.join(gpus) or f'CPU, {torch.get_num_threads()} threads per process',
         parameters={name: number for name, number in parameters.items() if number},
         versions={
-            'xcit_mm': __version__,
+            **versions(),
             'Python': platform.python_version(),
-            **{name: version for name in PACKAGES if (version := installed(name))},
             'system': platform.platform(),
         },
         config_text=runner.cfg.pretty_text,

@@ -1,0 +1,166 @@
+"""Processes of ``tools/infer.py --stream`` that do not do the same, or cannot read an image."""
+
+import json
+import os
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import rasterio
+import torch
+from helpers.processes import forked, in_processes, run_in_fork, torchrun
+from helpers.random_weights import DETECTOR
+from helpers.small_xcit import small_xcit
+
+from xcit_mm import processes
+from xcit_mm.errors import ProcessesError
+from xcit_mm.large_images import stream
+from xcit_mm.large_images.training import shared_images
+
+GOOD, OTHER, LARGER = 'good.npy', 'other.npy', 'larger.npy'
+UNREADABLE, DAMAGED = 'unreadable.npy', 'damaged.tif'  # the second only in its last rows
+# What the second process does differently: its images (each is good.npy for the first), its
+# checkpoint or an option; what all processes say; and their exit codes.
+CASES = {
+    'another image': (dict(images=[OTHER]), 'the content of the image is', (2, 2)),
+    'another size': (
+        dict(images=[LARGER]),
+        'the size of the image is (130, 160, 3) in process 1 on',
+        (2, 2),
+    ),
+    'another checkpoint': (
+        dict(checkpoint='other.pth'),
+        'the model (config and checkpoint) is',
+        (2, 2),
+    ),
+    'another score': (
+        dict(options=['--score-thr', '0.6']),
+        'the processes do not do the same: score_thr is 0.3 in process 1 on',
+        (2, 2),
+    ),
+    'another window': (
+        dict(options=['--statistics-window', '64']),
+        'statistics_window is None in process 1 on',
+        (2, 2),
+    ),
+    'another dtype': (dict(options=['--dtype', 'bfloat16']), 'dtype is torch.float32 in', (2, 2)),
+    'more images': (dict(images=[GOOD, OTHER]), 'input 2 is missing in process 1 on', (2, 2)),
+    'unreadable for one': (dict(images=[UNREADABLE]), 'image.npy cannot be opened', (2, 2)),
+    'a process that ends': (None, 'only 1 of 2 processes have arrived at 127.0.', (2, None)),
+}
+BOTH = 'images that nobody can predict'
+
+
+@pytest.fixture(scope='module')
+def outcomes(weights, image, tmp_path_factory) -> dict[str, list[tuple[int, str]]]:
+    """The exit code and the output of each of two processes, for every case."""
+    folder = tmp_path_factory.mktemp('different')
+    images = {
+        GOOD: image,
+        OTHER: np.where(np.arange(len(image))[:, None, None] == 99, 0, image),
+        LARGER: np.pad(image, [(0, 9), (0, 0), (0, 0)]),
+    }
+    for name, values in images.items():
+        np.save(folder / name, values)
+    (folder / UNREADABLE).write_bytes(b'\x93NUMPY\x01\x00')
+    damage(folder / DAMAGED, image)
+    state = torch.load(weights[DETECTOR], weights_only=False)
+    next(iter(state['state_dict'].values())).add_(1e-3)
+    torch.save(state, folder / 'other.pth')
+
+    def run(rank: int, number: int, images, checkpoint=None, options=()) -> None:
+        os.environ.update(env, RANK=str(rank), TORCHELASTIC_RESTART_COUNT=str(number))
+        checkpoint = folder / checkpoint if checkpoint else weights[DETECTOR]
+        inputs = [folder / image for image in images]
+        out = folder / f'out_{number}'
+        arguments = (DETECTOR, checkpoint, *inputs, '--stream', '--out', out, '--device', 'cpu')
+        outcome = run_in_fork('infer.py', *arguments, *options)
+        (folder / f'{number}_{rank}.json').write_text(json.dumps(outcome))
+
+    def run_all(rank: int) -> None:
+        for number, (name, (second, *_)) in enumerate(CASES.items()):
+            if second is not None:
+                # A link, because the names of the inputs are compared as well.
+                arguments = {'images': [GOOD]} | (second if rank else {})
+                if len(arguments['images']) == 1:
+                    source = folder / arguments['images'][0]
+                    copy = Path(f'{name.replace(" ", "_")}_{rank}', f'image{source.suffix}')
+                    (folder / copy.parent).mkdir()
+                    (folder / copy).symlink_to(source)
+                    arguments['images'] = [copy]
+                run(rank, number, **arguments)
+            elif rank == 0:
+                connect = processes.connect
+                processes.connect = partial(connect, timedelta(seconds=1))
+                run(rank, number, [GOOD])
+                processes.connect = connect
+        run(rank, len(CASES), [UNREADABLE, DAMAGED, GOOD])
+
+    with torchrun(2) as env:
+        forked(2, run_all)
+    names = enumerate([*CASES, BOTH])
+    files = {name: [folder / f'{i}_{rank}.json' for rank in (0, 1)] for i, name in names}
+    outcomes = {
+        name: [json.loads(file.read_text()) if file.exists() else (None, '') for file in pair]
+        for name, pair in files.items()
+    }
+    outcomes['folder'] = folder / f'out_{len(CASES)}'
+    return outcomes
+
+
+def damage(path: Path, image: np.ndarray) -> None:
+    """Write a TIFF whose last rows cannot be read."""
+    height, width, _ = image.shape
+    shape = dict(height=height, width=width, count=3, dtype='uint8')
+    with rasterio.open(path, 'w', 'GTiff', compress='deflate', blockysize=16, **shape) as file:
+        file.write(np.moveaxis(image, -1, 0))
+    with rasterio.open(path) as file:
+        offset = int(file.get_tag_item('BLOCK_OFFSET_0_7', 'TIFF', bidx=1))
+    content = bytearray(path.read_bytes())
+    content[offset : offset + 40] = bytes(40)
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize('case', CASES)
+def test_all_processes_say_what_differs(case, outcomes):
+    _, sentence, codes = CASES[case]
+    for (code, printed), expected in zip(outcomes[case], codes, strict=True):
+        assert code == expected, printed
+        if expected is not None:
+            assert sentence in printed
+            assert 'Traceback' not in printed
+
+
+def test_other_images_go_on(outcomes, weights, image, detector):
+    (code, printed), (other_code, other_printed) = outcomes[BOTH]
+    assert (code, other_code) == (1, 0), printed + other_printed
+    for name in (UNREADABLE, DAMAGED):
+        assert name in printed
+        assert name in other_printed
+    assert 'process 2 on' in printed  # only its rows are damaged
+    assert '2 of the inputs could not be predicted' in printed
+    predictions = json.loads((outcomes['folder'] / 'predictions.json').read_text())
+    expected = detector.predict_large(image, score_thr=0.3)
+    assert len(predictions['annotations']) == len(expected)
+
+
+def test_a_library_refuses_different_images(tmp_path):
+    backbone = small_xcit(16).eval()
+
+    def compare(rank: int) -> None:
+        with pytest.raises(ProcessesError, match=r'image is \(3, 64, 64\) in process 1 on'):
+            stream(backbone, torch.zeros(3, 64, 64 + 32 * rank))
+        with (
+            shared_images(backbone),
+            pytest.raises(ProcessesError, match='width of the image is 64 in process 1 on'),
+        ):
+            backbone(torch.zeros(1, 3, 64, 64 + 32 * rank))
+        with (
+            pytest.raises(ProcessesError, match='the backbone is XCiT'),
+            shared_images(backbone.train(rank == 0)),
+        ):
+            pass
+
+    in_processes(2, compare, tmp_path)

@@ -1,0 +1,265 @@
+"""Connect the processes of a run, compare what they are about to do, and share their errors.
+
+Processes that do different things would exchange numbers that do not belong together, and a process
+that stops alone would leave the others waiting.
+"""
+
+import hashlib
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import cache
+from pathlib import Path
+from socket import gethostname
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from mmengine.dist import all_gather_object, all_reduce, get_rank, get_world_size
+from torch import nn
+
+from .errors import ProcessesError, UserError, one_line, reason
+from .files import open_regular
+
+TO_CONNECT = timedelta(minutes=10)
+NOTICE = timedelta(seconds=20)  # of waiting, after which a process says for whom it waits
+# A crashed process is noticed at once, but one that is writing its result may take hours.
+PATIENCE = timedelta(days=1)
+MAX_NAMED = 3  # differences in one sentence
+BLOCK = 2**20  # bytes of a file that are read at a time
+
+
+def connect(within: timedelta = TO_CONNECT) -> None:
+    """Connect the processes that torchrun started, by gloo.
+
+    Later exchanges may take a day. A process that has waited for a while says for whom it waits.
+
+    Args:
+        within: How long the other processes may take to start.
+
+    Raises:
+        UserError: If processes are missing by then, or cannot be reached.
+    """
+    rank, count = int(os.environ['RANK']), int(os.environ['WORLD_SIZE'])
+    address = f'{os.environ["MASTER_ADDR"]}:{os.environ["MASTER_PORT"]}'
+    store, patience = None, min(NOTICE, within)
+    minutes = f'{within.total_seconds() / 60:g} minutes'
+    while True:
+        try:
+            store = store or _store(rank, patience)
+            store.set(f'arrived_{rank}', '')
+            store.wait([f'arrived_{i}' for i in range(count)], patience)
+            break
+        except dist.DistError as error:
+            problem = _who_is_missing(store, count, address, error)
+        if patience == within:
+            raise UserError(
+                f'{problem}, after {minutes}: see the messages of the others, and start all of '
+                'them again, on machines that reach this address'
+            )
+        print(f'{problem}; waiting {minutes}', file=sys.stderr, flush=True)
+        patience = within
+    try:
+        # The second connection is the one to use. The first one has only ten minutes, and shows
+        # that all processes reach each other.
+        for name, patience in (('test', within), ('run', PATIENCE)):
+            if dist.is_initialized():
+                dist.destroy_process_group()
+            settings = dict(store=dist.PrefixStore(name, store), rank=rank, world_size=count)
+            dist.init_process_group('gloo', timeout=patience, **settings)
+    except RuntimeError as error:
+        raise UserError(
+            f'all processes have arrived at {address}, but this one cannot connect to the others '
+            f'({reason(error)}): open all ports between the machines, and name the network with '
+            'GLOO_SOCKET_IFNAME if there are several'
+        ) from error
+
+
+def _store(rank: int, patience: timedelta) -> dist.Store:
+    """Return the store of the first process, or of torchrun, which all processes reach."""
+    is_server = rank == 0 and os.environ.get('TORCHELASTIC_USE_AGENT_STORE') != 'True'
+    store = dist.TCPStore(
+        os.environ['MASTER_ADDR'],
+        int(os.environ['MASTER_PORT']),
+        is_master=is_server,
+        timeout=patience,
+        wait_for_workers=False,
+    )
+    restarts = os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')
+    return dist.PrefixStore(f'xcit_mm_{restarts}', store)
+
+
+def _who_is_missing(
+    store: dist.Store | None, count: int, address: str, error: dist.DistError
+) -> str:
+    """Return how many processes have arrived, and which have not."""
+    try:
+        missing = [i + 1 for i in range(count) if store and not store.check([f'arrived_{i}'])]
+    except dist.DistError:
+        missing = []
+    if not missing:
+        return f'the first of {count} processes does not answer at {address} ({reason(error)})'
+    numbers = ', '.join(map(str, missing))
+    arrived = count - len(missing)
+    return f'only {arrived} of {count} processes have arrived at {address} (missing: {numbers})'
+
+
+@contextmanager
+def connected() -> Iterator[bool]:
+    """Connect the processes of torchrun within a ``with`` block; yield whether there are any."""
+    are_many = int(os.environ.get('WORLD_SIZE', '1')) > 1
+    if are_many:
+        connect()
+    try:
+        yield are_many
+    finally:
+        if are_many:
+            dist.destroy_process_group()
+
+
+def cpu_group() -> dist.ProcessGroup | None:
+    """Return a gloo group for small messages, or None for a run of one process.
+
+    A message through a GPU would wait until the GPU has finished its work. The first call creates
+    the group, so all processes must make it at the same point.
+    """
+    return _gloo_group(dist.group.WORLD) if get_world_size() > 1 else None
+
+
+@cache
+def _gloo_group(world: dist.ProcessGroup) -> dist.ProcessGroup:
+    return dist.new_group(timeout=PATIENCE, backend='gloo')
+
+
+@contextmanager
+def lost_processes_named() -> Iterator[None]:
+    """Turn the error of an exchange with a process that has ended into a :class:`ProcessesError`.
+
+    The error of gloo or NCCL is its cause.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if not isinstance(error, dist.DistError) and 'gloo' not in str(error).lower():
+            raise
+        raise ProcessesError(
+            'another process has ended: see its message, and start all processes again; a training '
+            'continues with --resume, and a prediction with a store on the disk continues there'
+        ) from error
+
+
+class _Shared(Exception):  # noqa: N818  only inside of :func:`together`
+    """Carries an error that is the same in all processes."""
+
+    def __init__(self, error: UserError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+@lost_processes_named()
+def agree(
+    error: UserError | None = None, group: dist.ProcessGroup | None = None, number: int = 0
+) -> int:
+    """Return the largest ``number`` of all processes, or stop all of them at an ``error`` of any.
+
+    This precedes every exchange of data inside :func:`together`, where a process that cannot go on
+    calls it instead of the exchange. So no process waits for one that has left.
+    """
+    largest = torch.tensor([error is not None, number], dtype=torch.long)
+    all_reduce(largest, 'max', group)
+    if not largest[0]:
+        return int(largest[1])
+    problem = None if error is None else str(error)
+    place = f'process {get_rank(group) + 1} on {gethostname()}'
+    problems = all_gather_object((place, problem), group)
+    if error is None or any(other != problem for _, other in problems):
+        place, problem = next(pair for pair in problems if pair[1] is not None)
+        error = UserError(f'{place}: {problem}')
+    raise _Shared(error)
+
+
+@contextmanager
+def together(group: dist.ProcessGroup | None = None) -> Iterator[None]:
+    """Raise a UserError that a process meets in the ``with`` block in all processes.
+
+    All processes leave the block together. Inside it they have to make the same exchanges, each
+    after :func:`agree`. Other errors end a process, which the others notice.
+    """
+    try:
+        problem = None
+        try:
+            yield
+        except ProcessesError:  # the others raise it as well, or have ended
+            raise
+        except UserError as error:
+            problem = error
+        agree(problem, group)
+    except _Shared as shared:
+        raise shared.error from None
+
+
+def require_same(
+    values: Mapping[str, Any], group: dist.ProcessGroup | None = None, about: str = ''
+) -> None:
+    """Compare values in all processes, and raise the same sentence in all if some differ.
+
+    Args:
+        values: Names for the sentence, and texts, numbers or short digests. A value that only some
+            processes have differs as well.
+        group: The processes, which all have to call this function. Default: all processes.
+        about: What they are about to do, as the start of the sentence.
+
+    Raises:
+        ProcessesError: If a value differs.
+    """
+    own = {name: str(value) for name, value in values.items()}
+    agree(None, group)
+    with lost_processes_named():
+        everyone = all_gather_object((gethostname(), own), group)
+    host, first = everyone[0]
+    differences = []
+    for name in dict.fromkeys(name for _, other in everyone for name in other):
+        for number, (other_host, other) in enumerate(everyone, 1):
+            if other.get(name) != first.get(name):
+                pair = (one_line(one.get(name, 'missing'), 80) for one in (first, other))
+                differences.append(
+                    f'{name} is {next(pair)} in process 1 on {host} and {next(pair)} in process '
+                    f'{number} on {other_host}'
+                )
+                break
+    if not differences:
+        return
+    more = len(differences) - MAX_NAMED
+    named = '; '.join(differences[:MAX_NAMED]) + (f'; and {more} more' if more > 0 else '')
+    raise ProcessesError(
+        f'{about}{": " if about else ""}the processes do not do the same: {named}: start all of '
+        'them with the same command, files and versions'
+    )
+
+
+def digest_of_file(path: Path) -> str:
+    """Return a short digest of the bytes of a file, which costs as much as reading it."""
+    digest = hashlib.sha256()
+    try:
+        with open_regular(path) as file:
+            while block := file.read(BLOCK):
+                digest.update(block)
+    except OSError as error:
+        raise UserError(f'{path} cannot be read ({reason(error)}): copy or repair it') from None
+    return shortened(digest)
+
+
+def digest_of_module(module: nn.Module, settings: str = '') -> str:
+    """Return a short digest of the weights, buffers and layers of a module, and of ``settings``."""
+    digest = hashlib.sha256(f'{module!r}{settings}'.encode())
+    for name, tensor in (*module.state_dict().items(), *module.named_buffers()):
+        digest.update(name.encode())
+        digest.update(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return shortened(digest)
+
+
+def shortened(digest: Any) -> str:
+    """Return enough of a digest of hashlib to compare it and to show it."""
+    return digest.hexdigest()[:16]
