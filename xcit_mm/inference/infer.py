@@ -12,8 +12,10 @@ from typing import Any
 import torch
 
 from ..device import dtype_name
+from ..engine.config.errors import config_errors
+from ..engine.config.load import load_config
 from ..environment import require
-from ..errors import ArgumentError, MissingOperatorError, UserError, reason
+from ..errors import ArgumentError, MissingOperatorError, UserError, is_out_of_memory, reason
 from ..files import DISK_FULL
 from ..large_images.bands import connected
 from ..large_images.images import image_size
@@ -88,6 +90,8 @@ def infer(
     info = dict(config=str(config), checkpoint=str(checkpoint), dtype=dtype)
     done = 0
     with ExitStack() as stack:
+        # Wrong values of heads and of test_cfg show in the first image.
+        stack.enter_context(config_errors(load_config(config, options), options))
         are_many = stream and stack.enter_context(connected())
         if are_many and torch.distributed.get_rank():  # the first process writes for all
             return len([*_predict_large(model, streamed, large, out, silent, are_many)]), []
@@ -206,8 +210,7 @@ def _predict(
     except UserError as error:
         problem = str(error)
     except (MemoryError, RuntimeError) as error:
-        is_out_of_memory = isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError))
-        if not is_out_of_memory and 'DefaultCPUAllocator' not in str(error):
+        if not is_out_of_memory(error):
             raise
         height, width = batch[0].image.shape[:2]
         problem = (
