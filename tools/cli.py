@@ -11,10 +11,15 @@ import logging
 import os
 import signal
 import sys
+import tempfile
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from xcit_mm.errors import ConfigError
 
 WRONG_INPUT = 2  # the exit code, as argparse has it
 DTYPES = ('float32', 'bfloat16', 'float16', 'auto')
@@ -75,7 +80,7 @@ def run_tool(main: Callable[[], object], retry: str = 'call it again') -> None:
 
 def _exit_code(error: Exception, retry: str) -> int | None:
     """Print an error that the user can do something about; None for others."""
-    from xcit_mm.errors import Interrupted, UserError, reason
+    from xcit_mm.errors import ConfigError, Interrupted, UserError, reason
     from xcit_mm.files import DISK_FULL
 
     message = error
@@ -86,10 +91,27 @@ def _exit_code(error: Exception, retry: str) -> int | None:
         message = (
             f'{what} ({reason(error)}); files written before are intact: {remedy}, and {retry}'
         )
+    elif isinstance(error, ConfigError):
+        message = f'{error}; the traceback is in {_write_traceback(error)}'
     elif not isinstance(error, (Interrupted, UserError)):
         return None
     _complain(message)
     return SIGNALLED + error.signum if isinstance(error, Interrupted) else WRONG_INPUT
+
+
+def _write_traceback(error: 'ConfigError') -> str:
+    """Write the traceback of an error to the log of its run, or else to a temporary file."""
+    from xcit_mm.errors import printable
+
+    text = printable(''.join(traceback.format_exception(error)), sys.maxsize)
+    if error.log is not None and error.log.is_file():
+        with error.log.open('a', errors='backslashreplace') as file:
+            file.write(text)
+        return str(error.log)
+    kind = dict(mode='w', errors='backslashreplace', delete=False)
+    with tempfile.NamedTemporaryFile(**kind, prefix='xcit_mm_', suffix='.log') as file:
+        file.write(text)
+    return file.name
 
 
 def _complain(message: object) -> None:

@@ -1,12 +1,18 @@
 """Errors of the user's input, each in one sentence."""
 
 import difflib
+import re
 import signal
 from collections.abc import Iterable
 from pathlib import Path
 
 MAX_LINE = 2000  # characters of a line of a message
 MAX_QUOTED = 200  # characters of what it quotes from a file
+# How PyTorch and oneDNN report that an allocation failed.
+OUT_OF_MEMORY = re.compile(
+    "can't allocate memory|out of memory|could not create a memory|DefaultCPUAllocator|bad_alloc",
+    re.I,
+)
 
 
 def printable(text: str, max_line: int = MAX_LINE) -> str:
@@ -51,6 +57,13 @@ def reason(error: Exception) -> str:
     return printable(f'{type(error).__name__}: {line}')
 
 
+def is_out_of_memory(error: Exception) -> bool:
+    """Return whether an allocation of Python or PyTorch has failed, on a CPU or a GPU."""
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and OUT_OF_MEMORY.search(str(error)) is not None
+    )
+
+
 class UserError(Exception):
     """A wrong input. The message names the value, the place and the remedy in one sentence.
 
@@ -68,6 +81,17 @@ class ArgumentError(UserError, ValueError):
 
 class ProcessesError(UserError):
     """The processes of a run cannot go on together: one has ended, or they do different things."""
+
+
+class ConfigError(UserError):
+    """Another package has failed at a value of a config; its error is the ``__cause__``.
+
+    The tools write the traceback to ``log``, the log of the run. None: there is no run.
+    """
+
+    def __init__(self, message: str, log: Path | None = None) -> None:
+        super().__init__(message)
+        self.log = log
 
 
 class MissingOperatorError(UserError, NotImplementedError):

@@ -376,6 +376,14 @@ def test_different_classes_in_the_annotations_are_refused_with_both_lists(datase
         dataset(rename).full_init()
 
 
+def test_a_misspelt_class_gets_a_suggestion(dataset):
+    def rename(content):
+        content['categories'][0]['name'] = 'cirkle'
+
+    with pytest.raises(UserError, match=r'in the heads; did you mean cirkle\?$'):
+        dataset(rename).full_init()
+
+
 @pytest.mark.parametrize(
     ('change', 'cause'),
     [

@@ -6,6 +6,7 @@ import shutil
 import pytest
 from helpers import ROOT
 from mmengine.config import Config
+from mmengine.registry import Registry
 
 from xcit_mm import UserError, environment
 from xcit_mm.datasets.check_config import check_classes, check_data
@@ -142,3 +143,12 @@ def test_classes_are_a_tuple_or_a_file(shapes_root, tmp_path):
     (tmp_path / 'classes.txt').write_text('circle\nsquare\n')
     with pytest.raises(UserError, match=r'dataset has 2 classes'):
         check_classes(cfg, ('train',))
+
+
+def test_the_classes_of_a_segmentor_are_checked_without_mmdet(monkeypatch):
+    """Its import takes seconds, and prints what it cannot import."""
+    get, names = Registry.get, []
+    monkeypatch.setattr(Registry, 'get', lambda self, key: names.append(key) or get(self, key))
+    environment.require_framework('mmseg')
+    check_classes(load_config(SEGMENTOR), ALL)
+    assert names and not [name for name in names if name.startswith('mmdet.')]

@@ -384,6 +384,9 @@ def test_a_bad_file_is_named(prepare, voc, yolo, name, content, message):
     [
         ('path: .\nnames: [a', 'invalid YAML (while parsing a flow sequence'),
         ('[' * 1000, 'invalid YAML'),
+        ('names: [!!python/name:os.system x]', 'remove the tag tag:yaml.org,2002:python/name:os.s'),
+        ('names: [a, !foo bar]', 'remove the tag !foo, which is not a plain value'),
+        ('!!set {names, train}', 'remove the tag tag:yaml.org,2002:set'),
         ('[a]', 'not a dataset with boxes or polygons'),
         ('names: [a]\nkpt_shape: [17, 3]', 'keypoints, as in kpt_shape, are not supported'),
         ('names: [a, [b]]', 'the class names are not a list'),

@@ -3,12 +3,20 @@
 import numpy as np
 import pytest
 import torch
+from helpers import ROOT
 from helpers.resumed_runs import hooks, interrupted, resumed
 from helpers.toy import toy_runner
 from mmengine.logging import HistoryBuffer
 
 from xcit_mm import UserError
-from xcit_mm.engine.training_state import STEP_LAYOUT, require_training_state
+from xcit_mm.engine.config.load import load_config
+from xcit_mm.engine.training_state import (
+    RECIPE,
+    STEP_LAYOUT,
+    compare_recipes,
+    recipe_of,
+    require_training_state,
+)
 
 
 @pytest.mark.parametrize('content', [None, 3, [], 'a', {'a': torch.zeros(1)}])
@@ -35,6 +43,7 @@ WRONG = {
     'message_hub.runtime_info': [None, 1],
     f'{INFO}bad_data': [None, 3, ['a'], {'a': 1}],
     f'{INFO}{STEP_LAYOUT}': [3, {'images a step': np.zeros(3)}],
+    f'{INFO}{RECIPE}': [3, {'model.type': 3}],
     f'{INFO}best_score': [None, 'a', float('nan'), torch.zeros(3)],
     f'{INFO}eta': ['a', float('inf')],
     'meta': [None, 3, [], {}],
@@ -96,8 +105,67 @@ def test_a_checkpoint_of_another_optimizer_is_an_error(tmp_path):
     interrupted(tmp_path, 2)
     other = {'optim_wrapper.paramwise_cfg': dict(custom_keys=dict(norm=dict(lr_mult=0.1)))}
     configs = {path: path.read_text() for path in tmp_path.glob('*.py')}
-    with pytest.raises(UserError, match=r'iter_2\.pth is not of a run like this one'):
+    changed = r'changed since: optim_wrapper\.paramwise_cfg\.custom_keys\.norm\.lr_mult=0\.1 \(be'
+    with pytest.raises(UserError, match=rf'iter_2\.pth is not of a run like this one .*{changed}'):
         resumed(tmp_path, **other)
     assert {path: path.read_text() for path in tmp_path.glob('*.py')} == configs != {}
     resumed(tmp_path)
     assert any('resume = True' in path.read_text() for path in tmp_path.glob('*.py'))
+
+
+LOW_RATE = {'optim_wrapper.optimizer.lr': 0.01}
+
+
+@pytest.mark.parametrize(
+    ('options', 'sentence'),
+    [
+        (LOW_RATE, 'optim_wrapper.optimizer.lr=0.01 (before: 0.1): this has no effect, because'),
+        (
+            {'optim_wrapper.accumulative_counts': 2},
+            'optim_wrapper.accumulative_counts=2 (before: None): the steps from here on differ',
+        ),
+        (
+            {'optim_wrapper.type': 'CPUAmpOptimWrapper'},
+            "optim_wrapper.type='CPUAmpOptimWrapper' (before: None): the steps from here on differ",
+        ),
+    ],
+)
+def test_a_resumed_run_says_what_has_changed(tmp_path, capsys, options, sentence):
+    interrupted(tmp_path, 2)
+    runner = resumed(tmp_path, **options)
+    assert sentence in capsys.readouterr().out
+    assert runner.optim_wrapper.get_lr()['lr'] == [0.1]
+    if options is LOW_RATE:  # what it continues with is remembered, not what has no effect
+        runner = resumed(tmp_path, **options)
+        assert sentence in capsys.readouterr().out
+
+
+def test_a_resumed_run_without_changes_says_nothing(tmp_path, capsys):
+    interrupted(tmp_path, 2)
+    resumed(tmp_path, **{'train_dataloader.pin_memory': True})
+    assert 'before:' not in capsys.readouterr().out
+
+
+DETECTOR = ROOT / 'configs/mask_rcnn_xcit_n12_16_shapes.py'
+
+
+@pytest.mark.parametrize(
+    ('options', 'sentence'),
+    [
+        ({'lsj': 512}, "train_dataloader.dataset.type='MultiImageMixDataset' (before: 'CheckedC"),
+        (
+            {
+                'optim_wrapper.constructor': 'LayerDecayConstructor',
+                'optim_wrapper.paramwise_cfg.layer_decay': 0.7,
+            },
+            'optim_wrapper.paramwise_cfg.layer_decay=0.7 (before: None): this has no effect',
+        ),
+        ({'model.backbone.drop_path_rate': 0.2}, 'model.backbone.drop_path_rate=0.2 (before: '),
+        ({'pretrained': 'other.pth', 'train_dataloader.num_workers': 7}, None),
+    ],
+)
+def test_recipes_differ_in_what_decides_the_steps(options, sentence):
+    before, now = (recipe_of(load_config(DETECTOR, given)) for given in ({}, options))
+    sentences, continued = compare_recipes(before, now)
+    assert [sentence in text for text in sentences] == ([True] if sentence else [])
+    assert continued == (before if sentence is None or 'no effect' in sentence else now)

@@ -138,3 +138,13 @@ def test_invalid_input_is_a_sentence_and_exit_code_2(monkeypatch, capfd, argumen
     monkeypatch.chdir(ROOT)
     code, _, errors = call_tool(monkeypatch, capfd, 'get_flops.py', *arguments.split())
     assert code == 2 and message in errors.splitlines()[-1]
+
+
+def test_an_image_of_any_size_that_pytorch_can_address_is_counted(monkeypatch, capfd):
+    small, large = (flops.count_backbone('n12', 16, (n, n)).total for n in (2**11, 2**22))
+    assert large.multiply_adds == pytest.approx(2**22 * small.multiply_adds, rel=1e-3)
+    arguments = '--arch', 'n12', '--size', 99999999, 99999999
+    code, _, error = call_tool(monkeypatch, capfd, 'get_flops.py', *arguments)
+    assert code == 2
+    assert 'an image of 99999999x99999999 pixels cannot be counted' in error
+    assert len(error.splitlines()) == 1

@@ -10,7 +10,7 @@ import pytest
 from xcit_mm import UserError
 from xcit_mm.inference import sources
 from xcit_mm.inference.output import is_output
-from xcit_mm.inference.sources import Frame, batches, find_inputs
+from xcit_mm.inference.sources import Frame, ImageProgress, batches, find_inputs
 from xcit_mm.inference.video import read_video, write_video
 
 
@@ -154,3 +154,10 @@ def test_videos_that_cannot_be_read_or_written_are_errors_and_leave_nothing(tmp_
     with pytest.raises(OSError, match='cannot write a video of 20000x10 pixels'):
         write_video(tmp_path / 'a.mp4', 10, (20000, 10)).__enter__()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_no_bar_counts_images_where_none_is_left(capsys):
+    with ImageProgress() as progress:
+        progress.expect(1)
+        progress.give_up('broken.png: not an image')
+    assert '0/0' not in capsys.readouterr().err

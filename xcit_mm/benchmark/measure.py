@@ -1,6 +1,5 @@
 """Measure the time and memory of models, which take turns in one process."""
 
-import re
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from ..device import DTYPES, choose_device, release_memory
-from ..errors import ArgumentError
+from ..engine.config.errors import config_errors
+from ..engine.config.load import load_config
+from ..errors import ArgumentError, ConfigError, is_out_of_memory
 from .models import build, check_name
 from .whole_models import build_whole
 
@@ -22,8 +23,6 @@ COMPILED = '+compile'
 # A forward pass of the backbone, a forward and a backward pass of it, predictions for an image.
 TASKS = ('backbone', 'training', 'detector', 'segmentor')
 FORMATS = {'NCHW': torch.contiguous_format, 'NHWC': torch.channels_last}
-# How PyTorch and oneDNN report that an allocation failed.
-OUT_OF_MEMORY = re.compile("can't allocate memory|out of memory|could not create a memory", re.I)
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ def measure(settings: Settings) -> Iterator[Measurement]:
 
 def _measure_size(settings: Settings, what: str, size: tuple[int, int]) -> Iterator[Measurement]:
     kinds = list(product(settings.models, settings.dtypes))
-    runs = {kind: _unless_full(_prepare, settings, what, size, *kind) for kind in kinds}
+    runs = {kind: _unless_full(_try, settings, what, size, *kind) for kind in kinds}
     seconds: dict[tuple[str, str], list[float | None]] = {kind: [] for kind in runs}
     for _ in range(settings.repeats):
         for kind, run in runs.items():
@@ -103,6 +102,14 @@ class _Run(NamedTuple):
     step: Callable[[], None]
     memory_format: str
     peak_bytes: int
+
+
+def _try(settings: Settings, what: str, size: tuple[int, int], name: str, dtype: str) -> _Run:
+    """Prepare a model; an error of the model of a config names the part of the config."""
+    path = name.removesuffix(COMPILED)
+    is_config = path.endswith('.py')
+    with config_errors(load_config(path)) if is_config else nullcontext():
+        return _prepare(settings, what, size, name, dtype)
 
 
 def _prepare(settings: Settings, what: str, size: tuple[int, int], name: str, dtype: str) -> _Run:
@@ -173,7 +180,7 @@ def _unless_full(function: Callable[..., Any], *args: object) -> Any:
     """Return the result of a function, or None if it runs out of memory."""
     try:
         return function(*args)
-    except (MemoryError, RuntimeError) as error:  # torch's OutOfMemoryError is a RuntimeError
-        if not isinstance(error, MemoryError) and not OUT_OF_MEMORY.search(str(error)):
+    except (ConfigError, MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error.__cause__ or error):
             raise
         return None

@@ -10,7 +10,7 @@ from mmdet.datasets.api_wrappers import COCO
 from mmdet.registry import DATASETS
 from mmengine.logging import print_log
 
-from ..errors import UserError, printable
+from ..errors import UserError, did_you_mean, printable
 from . import annotations as problems
 from .annotations import REMEDY, Problem
 from .check_config import loads_masks
@@ -176,9 +176,11 @@ def require_classes(dataset: CocoDataset, categories: list[dict]) -> None:
     classes = dataset.metainfo['classes']
     if annotated != list(classes):  # mmdet would drop some, or number them as in the file
         order = ', in another order' if sorted(annotated) == sorted(classes) else ''
+        unknown = [name for name in classes if name not in annotated]
+        hint = did_you_mean(unknown[0], set(annotated) - {*classes}) if unknown else ''
         raise UserError(
             f'{dataset.ann_file} has the {len(annotated)} classes ({", ".join(annotated)}), '
             f'the config the {len(classes)} classes ({", ".join(classes)}){order}: set '
             "metainfo=dict(classes=...) of the datasets to the file's, in its order, and "
-            f'num_classes={len(annotated)} in the heads'
+            f'num_classes={len(annotated)} in the heads{hint}'
         )

@@ -3,6 +3,7 @@
 import os
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
@@ -24,7 +25,18 @@ from .convert import (
 
 IMAGES, LABELS = f'{os.sep}images{os.sep}', f'{os.sep}labels{os.sep}'  # folders with equal trees
 MAX_RELATIVE = 2  # larger coordinates of YOLO are no inaccuracy at the border, but pixels
+TAGS = ('str', 'int', 'float', 'bool', 'null', 'seq', 'map')  # of YAML, for plain values
 EMPTY = (None, '', '~', 'null')  # values in YAML, which is read as text
+
+
+class _Texts(yaml.BaseLoader):
+    """Read the values of a YAML file as texts, and refuse tags, which it would ignore."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        if node.tag.removeprefix('tag:yaml.org,2002:') not in TAGS:
+            problem = f'remove the tag {node.tag}, which is not a plain value'
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+        return super().construct_object(node, deep)
 
 
 class VocDataset(LabelledDataset):
@@ -141,7 +153,7 @@ class YoloDataset(LabelledDataset):
     def _read_description(self) -> dict:
         try:
             data = read_bytes(self._file)
-            content = yaml.load(data, Loader=yaml.BaseLoader)  # texts only
+            content = yaml.load(data, Loader=_Texts)
         except (yaml.YAMLError, ValueError, RecursionError) as error:
             raise UserError(f'{self._file}: invalid YAML ({one_line(str(error))})') from None
         if not isinstance(content, dict) or 'kpt_shape' in content:

@@ -13,13 +13,14 @@ from ..processes import cpu_group
 from .data.loader import training_loader
 from .data.sampler import seed_all
 from .resume import set_run_aside
-from .training_state import STEP_LAYOUT
+from .training_state import RECIPE, STEP_LAYOUT, compare_recipes, recipe_of
 
 
 class _Resumable:
     """What both loops do at the start, before a step, and for a validation."""
 
     endless: bool
+    has_run = False
 
     def __init__(self, runner: Runner, dataloader: dict, **kwargs) -> None:
         seed = runner.seed
@@ -49,6 +50,11 @@ class _Resumable:
                 'those of an uninterrupted run, and an epoch that was interrupted starts again'
             )
         hub.update_info(STEP_LAYOUT, now)
+        recipe = recipe_of(self.runner.cfg)
+        changes, recipe = compare_recipes(hub.runtime_info.get(RECIPE, recipe), recipe)
+        for change in changes:
+            self.runner.logger.warning(change)
+        hub.update_info(RECIPE, recipe)
         if not self.runner._resume and is_main_process():
             folder = set_run_aside(self.runner.work_dir)  # now that nothing can fail any more
             if folder is not None:
@@ -61,6 +67,8 @@ class _Resumable:
     def run_iter(self, *args) -> None:
         seed_all(self.runner.seed, get_rank(), self._iter)
         super().run_iter(*args)
+        # Later errors are not about the config; the first steps may only add up gradients.
+        self.has_run = self.has_run or self.runner.optim_wrapper.should_update()
 
     def _batches(self) -> Iterator[Any]:
         self.dataloader.batch_sampler.start = self._iter
@@ -87,6 +95,7 @@ class _Resumable:
             for buffer in self.runner.model.buffers():
                 broadcast(buffer)
             self.runner.val_loop.run()
+            self.runner.val_loop.has_run = True
 
 
 @LOOPS.register_module()

@@ -3,6 +3,7 @@
 The runner of a training or a test builds its own.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -22,10 +23,11 @@ from .config.errors import config_errors
 FRAMEWORKS = ('mmdet', 'mmseg')
 
 
-def build_model(cfg: Config, device: str) -> nn.Module:
+def build_model(cfg: Config, device: str, options: Mapping[str, Any] | None = None) -> nn.Module:
     """Build the detector or segmentor of a config in evaluation mode, without reading any weights.
 
-    ``device`` is 'cpu', or 'meta' for shapes that take no memory.
+    ``device`` is 'cpu', or 'meta' for shapes that take no memory. An error names the ``options`` of
+    the command line, which are in ``cfg`` already.
     """
     framework = cfg.get('default_scope')
     if cfg.get('model') is None:
@@ -33,13 +35,15 @@ def build_model(cfg: Config, device: str) -> nn.Module:
     if framework not in FRAMEWORKS:
         choices = ', '.join(FRAMEWORKS)
         raise UserError(f'{cfg.filename}: default_scope={framework!r} is not one of {choices}')
-    check_bands(cfg, ('test',))
+    with config_errors(cfg, options):
+        check_bands(cfg, ('test',))
     require_one_stack()
     require('mmcv')
     require(f'{framework}.models')
     scope = DefaultScope.overwrite_default_scope(framework)
     # Some detectors of mmdet load a teacher when they are built.
-    with torch.device(device), config_errors(cfg), scope, quiet(), read_all_safely(trusted=False):
+    trust = read_all_safely(trusted=False)
+    with config_errors(cfg, options), torch.device(device), scope, quiet(), trust:
         return revert_sync_batchnorm(MODELS.build(cfg.model)).eval()
 
 

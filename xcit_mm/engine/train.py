@@ -49,12 +49,13 @@ def train(
         Interrupted: At SIGTERM and SIGINT, with the place where the run stopped.
     """
     cfg = load_config(config, options, work_dir, launcher)
-    notes = adapt_for_training(cfg, options, resume, trust_checkpoint, tensorboard)
-    check(cfg, 'train')
-    with run_lock(cfg) as warnings, config_errors(cfg), read_all_safely(cfg.trust_checkpoint):
-        if not (cfg.get('resume') or cfg.get('load_from')):
-            notes += download_pretrained(cfg)
-        build_runner(cfg, notes + warnings, 'train').train()
+    with config_errors(cfg, options):
+        notes = adapt_for_training(cfg, options, resume, trust_checkpoint, tensorboard)
+        check(cfg, 'train')
+        with run_lock(cfg) as warnings, read_all_safely(cfg.trust_checkpoint):
+            if not (cfg.get('resume') or cfg.get('load_from')):
+                notes += download_pretrained(cfg)
+            build_runner(cfg, notes + warnings, 'train').train()
 
 
 def test(
@@ -94,13 +95,14 @@ def test(
             processes of a launcher do not do the same, or one is missing.
     """
     cfg = load_config(config, options, work_dir, launcher)
-    notes = adapt_for_test(cfg, checkpoint, show_dir, trust_checkpoint, tta, dtype, compiled)
-    check(cfg, 'test')
-    if out is not None:
-        require_writable_file(Path(out))
-    with config_errors(cfg), read_all_safely(cfg.trust_checkpoint):
-        runner = build_runner(cfg, notes, 'test')
-        metrics = runner.test()
+    with config_errors(cfg, options):
+        notes = adapt_for_test(cfg, checkpoint, show_dir, trust_checkpoint, tta, dtype, compiled)
+        check(cfg, 'test')
+        if out is not None:
+            require_writable_file(Path(out))
+        with read_all_safely(cfg.trust_checkpoint):
+            runner = build_runner(cfg, notes, 'test')
+            metrics = runner.test()
     if show_dir is not None:
         runner.logger.info('pictures    %s', show_dir)
     if out is not None and is_main_process():

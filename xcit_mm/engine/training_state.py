@@ -1,12 +1,14 @@
 """Check the state of a training before a run resumes from it; PyTorch and mmengine accept any."""
 
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
 from typing import Any
 
 import torch
+from mmengine.config import Config
 from mmengine.logging import HistoryBuffer
 from mmengine.runner import Runner
 from torch import Tensor
@@ -16,10 +18,25 @@ from ..errors import UserError, one_line
 # Keys of the message hub, which is a part of a checkpoint.
 BAD_DATA = 'bad_data'  # file to reason
 STEP_LAYOUT = 'step_layout'  # images a step, steps an epoch
+RECIPE = 'recipe'  # values of the config by their places, as texts
 HUB = ('log_scalars', 'runtime_info', 'resumed_keys')  # the parts of mmengine's message hub
 # Parts of an optimizer's state with the shape of the parameter, and those that Adam requires.
 MOMENTS = ('exp_avg', 'exp_avg_sq', 'max_exp_avg_sq', 'momentum_buffer')
 OF_ADAM = ('step', 'exp_avg', 'exp_avg_sq')
+# Parts of a config that decide what a training computes.
+RECIPE_PARTS = (
+    *('model', 'optim_wrapper', 'param_scheduler', 'auto_scale_lr', 'train_cfg'),
+    'train_dataloader',
+)
+# Names in them that do not: init_cfg is unset in a resumed run.
+NOT_OF_RECIPE = (
+    *('init_cfg', 'num_workers', 'persistent_workers', 'prefetch_factor', 'pin_memory', 'timeout'),
+)
+# Places whose values a resumed run reads from its checkpoint.
+OF_CHECKPOINT = re.compile(
+    r'optim_wrapper\.(optimizer|paramwise_cfg|constructor)\b|param_scheduler\b|auto_scale_lr\b'
+)
+MAX_CHANGES = 8  # that a sentence names
 # Options of optimizers that change their speed, not their result.
 SPEED_OPTIONS = ('fused', 'foreach', 'capturable', 'differentiable')
 
@@ -66,11 +83,73 @@ def require_training_state(checkpoint: Any, path: str | Path) -> None:
         )
 
 
+def recipe_of(cfg: Config) -> dict[str, str]:
+    """Return the values of a config that decide what a training computes, by their places."""
+    return dict(_leaves({part: cfg.get(part) for part in RECIPE_PARTS}))
+
+
+def compare_recipes(
+    before: Mapping[str, str], now: Mapping[str, str]
+) -> tuple[list[str], dict[str, str]]:
+    """Compare the recipes of a run before an interruption and after it.
+
+    Returns sentences about what has changed, and the recipe that the run continues with.
+    """
+    changed = {name for name in before.keys() | now.keys() if before.get(name) != now.get(name)}
+    kept = {name for name in changed if OF_CHECKPOINT.match(name)}
+    sentences = []
+    if kept:
+        sentences.append(
+            f'{_changes(before, now, kept)}: this has no effect, because a resumed run keeps the '
+            'learning rate, the schedule and the other options of its optimizer; to change them, '
+            'start a run from the weights: --cfg-options load_from=FILE'
+        )
+    if changed - kept:
+        sentences.append(
+            f'{_changes(before, now, changed - kept)}: the steps from here on differ from those '
+            'of an uninterrupted run'
+        )
+    continued = {name: before.get(name) if name in kept else now.get(name) for name in changed}
+    return sentences, {k: v for k, v in {**now, **continued}.items() if v is not None}
+
+
+def _leaves(node: Any, place: str = '') -> Iterator[tuple[str, str]]:
+    if isinstance(node, (dict, list, tuple)) and node:
+        for name, child in node.items() if isinstance(node, dict) else enumerate(node):
+            if name not in NOT_OF_RECIPE:
+                yield from _leaves(child, f'{place}.{name}'.lstrip('.'))
+    elif node is not None:
+        yield place, one_line(repr(node))
+
+
+def _changes(before: Mapping[str, str], now: Mapping[str, str], changed: set[str]) -> str:
+    """List changes. Where a type has changed, the other values of the part belong to it."""
+    retyped = tuple(name.removesuffix('type') for name in changed if name.endswith('.type'))
+    changes = [
+        f'{name}={one_line(now.get(name, "None"))} (before: {one_line(before.get(name, "None"))})'
+        for name in sorted(changed)
+        if not any(name.startswith(part) and name != f'{part}type' for part in retyped)
+    ]
+    more = f' and {len(changes) - MAX_CHANGES} more' if len(changes) > MAX_CHANGES else ''
+    return f'{", ".join(changes[:MAX_CHANGES])}{more}'
+
+
 def require_same_run(checkpoint: Mapping[str, Any], runner: Runner) -> None:
     """Raise a ValueError with the place where optimizer or schedulers do not fit those of a run.
 
     Types and shapes are compared. The run must be at its start.
     """
+    try:
+        _require_same_state(checkpoint, runner)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        now = recipe_of(runner.cfg)
+        before = checkpoint['message_hub']['runtime_info'].get(RECIPE, now)
+        changed = {k for k in before.keys() | now.keys() if before.get(k) != now.get(k)}
+        what = f'; changed since: {_changes(before, now, changed)}' if changed else ''
+        raise ValueError(f'{error}{what}') from error
+
+
+def _require_same_state(checkpoint: Mapping[str, Any], runner: Runner) -> None:
     loaded = checkpoint['optimizer']
     initial = runner.optim_wrapper.state_dict()
     for name in ('base_param_settings', 'loss_scaler'):
@@ -172,6 +251,7 @@ def _is_mapping(values: Any, of_keys: type, of_values: type = object) -> bool:
 
 # What a run reads of the hub's runtime_info, by how the names start.
 RUNTIME_INFOS = {
+    RECIPE: lambda value: _is_mapping(value, str, str),
     BAD_DATA: lambda value: _is_mapping(value, str, str),
     STEP_LAYOUT: lambda value: _is_mapping(value, str, int),
     'best_score': _is_number,

@@ -90,7 +90,7 @@ def export(
     cfg = load_config(config, options)
     metadata = {'config': Path(config).name, 'precision': precision}
     if checkpoint is None:
-        module = build_model(cfg, 'cpu')
+        module = build_model(cfg, 'cpu', options)
     else:
         model = load_model(config, checkpoint, 'cpu', options, trust_checkpoint)
         module, metadata['classes'] = model.module, json.dumps(model.classes)

@@ -4,18 +4,21 @@ Matrix products and convolutions are counted, including those of the attention. 
 softmax, resizing, RoIAlign and NMS are not, as in most tools.
 """
 
+import math
 import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from .. import files
+from ..errors import UserError
 from ..models.layers import XCA
 
+MAX_PIXELS = 2**48  # tensors have fewer than 2**63 bytes, and up to 2**10 for each pixel
 # Modules and parameters by their names, in this package and in timm.
 XCIT_PARTS = {
     'stem': r'patch_embed',
@@ -73,6 +76,18 @@ def write_json(path: Path, count: Count) -> None:
     files.write_json(path, {**asdict(count), 'total': asdict(count.total)})
 
 
+def empty_image(channels: int, size: tuple[int, int]) -> Tensor:
+    """Return an image (1, channels, H, W) without values, or refuse an impossible size."""
+    if size[0] * size[1] > MAX_PIXELS:
+        height, width = size
+        raise UserError(
+            f'an image of {height}x{width} pixels cannot be counted, because PyTorch cannot '
+            f'address its maps: name a size of up to {math.isqrt(MAX_PIXELS)}x'
+            f'{math.isqrt(MAX_PIXELS)}'
+        )
+    return torch.empty(1, channels, *size, device='meta')
+
+
 def count_part(name: str, module: nn.Module, *inputs: Any) -> tuple[Any, Part]:
     """Return the output of a module without XCA, and its counts."""
     output, counts = _run(module, *inputs)
@@ -82,7 +97,7 @@ def count_part(name: str, module: nn.Module, *inputs: Any) -> tuple[Any, Part]:
 
 def count_xcit(xcit: nn.Module, size: tuple[int, int]) -> tuple[Any, list[Part]]:
     """Return the output and the parts of an XCiT of this package, or an accelerated one of timm."""
-    image = torch.empty(1, getattr(xcit, 'in_channels', 3), *size, device='meta')
+    image = empty_image(getattr(xcit, 'in_channels', 3), size)
     counts = []
     for form in ('direct', None):
         for module in xcit.modules():

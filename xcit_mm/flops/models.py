@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..engine.config.errors import config_errors
 from ..engine.config.load import load_config
 from ..engine.model import build_model
 from ..environment import require
@@ -15,7 +16,7 @@ from ..errors import UserError
 from ..models.archs import released_name
 from ..models.timm import accelerate
 from ..models.xcit import XCiT
-from .counting import Count, Part, count_part, count_xcit, num_parameters
+from .counting import Count, Part, count_part, count_xcit, empty_image, num_parameters
 
 
 def count_backbone(arch: str, patch_size: int, size: tuple[int, int]) -> Count:
@@ -68,7 +69,12 @@ def count_config(
         UserError: If the config is invalid, its model cannot be counted, or the image is too
             small.
     """
-    model = build_model(load_config(config, options), 'meta')
+    cfg = load_config(config, options)
+    with config_errors(cfg, options):
+        return _count_model(Path(config).stem, build_model(cfg, 'meta', options), size)
+
+
+def _count_model(name: str, model: nn.Module, size: tuple[int, int]) -> Count:
     divisor = getattr(model.data_preprocessor, 'pad_size_divisor', 1)
     padded = tuple(-(-side // divisor) * divisor for side in size)
     notes = [] if padded == size else ['The image is padded to {}x{}.'.format(*padded)]
@@ -76,7 +82,7 @@ def count_config(
         maps, parts = count_xcit(model.backbone, padded)
         parts = [replace(p, name=f'backbone, {p.name}') for p in parts]
     else:
-        image = torch.empty(1, 3, *padded, device='meta')
+        image = empty_image(3, padded)
         maps, backbone = count_part('backbone', model.backbone, image)
         parts = [backbone]
     if model.with_neck:
@@ -91,7 +97,7 @@ def count_config(
             'convolutions, and detectors with one stage, or with an RPN and one RoI head, can; '
             'count its backbone with --arch'
         ) from error
-    return Count(f'{Path(config).stem}, {type(model).__name__}', size, tuple(parts), tuple(notes))
+    return Count(f'{name}, {type(model).__name__}', size, tuple(parts), tuple(notes))
 
 
 def _count_heads(model: nn.Module, maps: tuple[Tensor, ...], notes: list[str]) -> list[Part]:

@@ -13,8 +13,17 @@ from typing import Any
 import torch
 
 from ..device import dtype_name
+from ..engine.config.errors import config_errors
+from ..engine.config.load import load_config
 from ..environment import require
-from ..errors import ArgumentError, MissingOperatorError, ProcessesError, UserError, reason
+from ..errors import (
+    ArgumentError,
+    MissingOperatorError,
+    ProcessesError,
+    UserError,
+    is_out_of_memory,
+    reason,
+)
 from ..files import DISK_FULL
 from ..large_images.images import image_size
 from ..large_images.memory import free_memory
@@ -90,6 +99,8 @@ def infer(
     info = dict(config=str(config), checkpoint=str(checkpoint), dtype=dtype)
     done = 0
     with ExitStack() as stack:
+        # Wrong values of heads and of test_cfg show in the first image.
+        stack.enter_context(config_errors(load_config(config, options), options))
         are_many = stream and stack.enter_context(connected())
         if are_many:
             check_options(model, large)
@@ -215,8 +226,7 @@ def _predict(
     except UserError as error:
         problem = str(error)
     except (MemoryError, RuntimeError) as error:
-        is_out_of_memory = isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError))
-        if not is_out_of_memory and 'DefaultCPUAllocator' not in str(error):
+        if not is_out_of_memory(error):
             raise
         height, width = batch[0].image.shape[:2]
         problem = (

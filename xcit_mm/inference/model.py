@@ -259,13 +259,13 @@ def load_model(
     checkpoint = str(checkpoint)
     require_file(checkpoint)
     content = read_checkpoint(checkpoint, trusted=trust_checkpoint)
-    module = build_model(cfg, 'cpu')
+    module = build_model(cfg, 'cpu', options)
     state = weights_for(module, content, checkpoint)
     require_same_tensors(state, module.state_dict(), checkpoint)
     module.load_state_dict(state, strict=False)
     require_framework(cfg.default_scope)
     scope = DefaultScope.overwrite_default_scope(cfg.default_scope)
-    with config_errors(cfg), scope, quiet():
+    with config_errors(cfg, options), scope, quiet():
         classes, palette = classes_and_palette(cfg, content, module)
         pipeline = _test_pipeline(cfg, full_size)
     task = 'panoptic' if _is_panoptic(module) else TASKS[cfg.default_scope]

@@ -74,7 +74,7 @@ class ImageProgress(Progress):
         super().__init__(*columns, console=Console(stderr=True))
         self.problems: list[str] = []
         self._changes = RLock()
-        self._images = self.add_task('images', total=0)
+        self._images = self.add_task('images', total=0, visible=False)
 
     @property
     def done(self) -> int:
@@ -83,7 +83,8 @@ class ImageProgress(Progress):
     def expect(self, number: int) -> None:
         """Raise or lower the number of expected images."""
         with self._changes:
-            self.update(self._images, total=self.tasks[self._images].total + number)
+            total = self.tasks[self._images].total + number
+            self.update(self._images, total=total, visible=total > 0)  # not 0/0
 
     def count(self) -> None:
         self.advance(self._images)

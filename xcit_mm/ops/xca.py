@@ -311,7 +311,7 @@ def _centred_sums(x: Tensor, centre: Tensor) -> tuple[Tensor, Tensor]:
     # multiplications and are then mirrored.
     products, sums = centre.new_zeros(B, C, C), torch.zeros_like(centre)
     width = -(-C // 4)
-    for chunk in x.split(CPU_CHUNK, dim=1):
+    for chunk in x.split(CPU_CHUNK, dim=1) if x.is_cpu else (x,):
         chunk = chunk - centre
         sums += chunk.sum(1, keepdim=True)
         for i in range(0, C, width):

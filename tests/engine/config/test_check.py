@@ -2,9 +2,6 @@
 
 import pytest
 from helpers import ROOT
-from helpers.in_process import call_tool
-from mmengine.config import Config
-from mmengine.registry import MODELS
 
 from xcit_mm import UserError
 from xcit_mm.engine.config.check import (
@@ -16,7 +13,6 @@ from xcit_mm.engine.config.check import (
     check_single_images,
     require_parts,
 )
-from xcit_mm.engine.config.errors import config_errors
 from xcit_mm.engine.config.load import load_config
 
 REAL = ROOT / 'configs/mask_rcnn_xcit_s12_8_3x.py'
@@ -99,58 +95,6 @@ def test_parts_that_do_not_fit_each_other_are_refused(path, options, message):
     cfg = load_config(path, options)
     with pytest.raises(UserError, match=message):
         check_channels(cfg), check_class_weights(cfg), check_recipe(cfg)
-
-
-@pytest.mark.parametrize(
-    ('part', 'message'),
-    [
-        (dict(type='XCiTT'), r"config own.py: part has type='XCiTT', which no package registers"),
-        (dict(type='XCiT', patchsize=8), r'config own.py: part: XCiT has no argument patchsize'),
-        (dict(type='mmdet.FPN', num_outs=4, out_channels=8), r'mmdet.FPN needs the arg.* in_chan'),
-        (
-            dict(type='MultibandPreprocessor', base='ImgDataPreprocessor', mean=[0.0]),
-            'part: MultibandPreprocessor needs the argument std',
-        ),
-        (
-            dict(type='MultibandPreprocessor', base='ImgDataPreprocessor', mean=[], std=[], a=1),
-            'part: MultibandPreprocessor has no argument a',
-        ),
-    ],
-)
-def test_a_part_that_cannot_be_built_is_refused_with_its_place(part, message):
-    import mmdet.models  # noqa: F401  registers FPN
-
-    cfg = Config(dict(part=part), cfg_text='read already', filename='own.py')
-    with pytest.raises(UserError, match=message), config_errors(cfg):
-        MODELS.build(cfg.part)
-
-
-UNKNOWN = TypeError("SGD.__init__() got an unexpected keyword argument 'momentun'")
-
-
-@pytest.mark.parametrize('error', [KeyError('weight'), TypeError('f() takes 1'), KeyError, UNKNOWN])
-def test_an_error_that_is_not_about_the_config_passes(error):
-    cfg = Config(dict(part=dict(type='SGD', lr=0.1)))
-    with pytest.raises((KeyError, TypeError)), config_errors(cfg):
-        raise error
-
-
-def test_a_tool_prints_the_error_alone_and_the_rest_into_the_log(
-    monkeypatch, capfd, shapes_root, tmp_path
-):
-    config = ROOT / 'configs/mask_rcnn_xcit_n12_16_shapes.py'
-    options = f'data_root={shapes_root}', 'default_hooks.checkpoint.intervall_of=3'
-    code, output, error = call_tool(
-        monkeypatch, capfd, 'train.py', config, '--work-dir', tmp_path, '--cfg-options', *options
-    )
-    assert code == 2
-    assert 'default_hooks.checkpoint has no argument intervall_of' in error.splitlines()[-1]
-    assert 'Traceback' not in error
-    assert 'Config:' not in output + error
-    log = next(tmp_path.glob('*/*.log'))
-    assert f'The environment, the config and the hooks are in {log}' in output + error
-    assert 'System environment' in log.read_text()
-    assert "type='XCiT'" in log.read_text()
 
 
 BANDS = ROOT / 'configs/sem_fpn_xcit_n12_16_13bands_shapes.py'

@@ -44,6 +44,9 @@ def test_pretrained_is_what_the_backbone_starts_from():
         ('train_cfg.max_iter', 'max_iters'),
         ('model.backbone.patchsize', 'patch_size'),
         ('auto_scale_lr.enabled', 'enable'),
+        ('param_scheduler.0.start_facto', 'start_factor'),
+        ('train_dataloader.dataset.pipeline.1.with_mas', 'with_mask'),
+        ('model.backbone.drop_path_rat', 'drop_path_rate'),  # of the class, not in the config
     ],
 )
 def test_a_misspelt_option_is_refused_with_the_right_name(option, right):
@@ -57,10 +60,22 @@ def test_a_name_that_only_the_config_itself_reads_is_refused(name):
         load_config(REAL, {name: 1})
 
 
+def test_the_size_of_a_prepared_config_is_refused_with_what_reads_it(tmp_path):
+    path = tmp_path / 'own.py'
+    path.write_text(
+        f"_base_ = '{SHAPES.with_name('mask_rcnn_xcit_n12_16_shapes.py')}'\nscale = (96, 96)\n"
+        "pipeline = [dict(type='LoadImage'), dict(type='Resize', scale=scale)]\n"
+        'train_dataloader = dict(dataset=dict(pipeline=pipeline))\n'
+    )
+    with pytest.raises(UserError, match=r'those: train_dataloader\.dataset\.pipeline\.1\.scale$'):
+        load_config(path, {'scale': (128, 128)})
+
+
 def test_names_that_the_config_does_not_show_may_be_added():
     """But not to a list."""
     names = 'find_unused_parameters', 'custom_hooks', 'compile', 'experiment_name', 'sync_bn'
-    cfg = load_config(REAL, {'optim_wrapper.dtype': 'bfloat16', **dict.fromkeys(names, 'value')})
+    options = {'optim_wrapper.dtype': 'bfloat16', 'model.roi_head.bbox_head.conv_out_channels': 8}
+    cfg = load_config(REAL, {**options, **dict.fromkeys(names, 'value')})
     assert cfg.optim_wrapper.dtype == 'bfloat16'
     assert {cfg[name] for name in names} == {'value'}
     with pytest.raises(UserError, match=r'param_scheduler\.7\.end'):

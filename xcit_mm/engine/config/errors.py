@@ -1,62 +1,255 @@
-"""Turn what mmengine says of a wrong class or argument in a config into one sentence."""
+"""Turn what other packages raise for a config into one sentence with the part of the config.
 
+mmengine builds the parts of a run when it needs them, and mmdet, mmseg and PyTorch check few of
+their arguments: a wrong value appears as any error, often in another part. The traceback tells
+which part was built, or computed, when it was raised.
+"""
+
+import inspect
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+import traceback
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
-from mmengine.config import Config
+from mmengine.config import Config, ConfigDict
+from mmengine.registry import OPTIMIZERS, Registry, root
+from mmengine.runner import BaseLoop, Runner
 
-from ...errors import UserError
+from ...errors import (
+    ConfigError,
+    Interrupted,
+    UserError,
+    did_you_mean,
+    is_out_of_memory,
+    one_line,
+    reason,
+)
+from ...files import DISK_FULL
+from ..console import log_file
 
-UNKNOWN_TYPE = re.compile(r'(?P<type>\S+) is not in the .* registry')
 WRONG_ARGUMENT = re.compile(
     r'(?P<type>\w+)(?:\.__init__)?\(\) (?P<unknown>got an unexpected)?(missing \d+ required)? '
     r"[\w-]+ arguments?:? '(?P<argument>\w+)'"
 )
+MAX_REASON = 400  # characters of an error of another package
+MAX_NAMED = 3  # values of a config that a sentence names
+MIN_TELLING = 16  # smaller numbers are in any message
 
 
 @contextmanager
-def config_errors(cfg: Config) -> Iterator[None]:
-    """Turn an error about a wrong type or argument in a config into a UserError with the place.
+def config_errors(cfg: Config, options: Mapping[str, Any] | None = None) -> Iterator[None]:
+    """Turn an error while parts of a config are built, or first used, into a UserError.
 
-    mmengine builds the parts of a run when it needs them, and raises KeyError or TypeError. Such
-    errors that have nothing to do with the config pass unchanged.
+    It names the part, its values, and the ``options`` of the command line that changed it. Errors
+    of later steps of a training, and of a full disk, pass unchanged.
     """
     try:
         yield
-    except (KeyError, TypeError) as error:
-        message = str(error.args[0]) if error.args else ''
-        sentences = (_sentence(message, *pair) for pair in typed_nodes(cfg.to_dict()))
-        sentence = next(filter(None, sentences), None)
-        if sentence is None:
+    except (UserError, Interrupted):
+        raise
+    except Exception as error:
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+        owners = [frame.f_locals.get('self') for frame in frames]
+        loops = [owner for owner in owners if isinstance(owner, BaseLoop)]
+        if getattr(error, 'errno', None) in DISK_FULL or (loops and has_run(loops[-1])):
             raise
-        raise UserError(f'the config {cfg.filename}: {sentence}') from error
+        parts = dict(_dicts(cfg.to_dict()))
+        place = _responsible(parts, frames)
+        sentence = _misspelt(error, parts, place, frames)
+        if sentence is not None:
+            raise UserError(f'the config {cfg.filename}: {sentence}') from error
+        loggers = [vars(o).get('logger') for o in owners if isinstance(o, Runner)]
+        log = next(map(log_file, filter(None, loggers)), None)
+        message = _message(error, parts, place, options or {})
+        raise ConfigError(f'the config {cfg.filename}: {message}', log and Path(log)) from error
 
 
-def _sentence(message: str, place: str, node: dict[str, Any]) -> str | None:
-    """Return what an error says of a part of a config, or None if it is about another."""
-    match = UNKNOWN_TYPE.search(message)
-    if match and node['type'] == match['type']:
-        return (
-            f"{place} has type='{match['type']}', which no package registers: check custom_imports"
-        )
-    match = WRONG_ARGUMENT.search(message)
-    names = str(node['type']).rpartition('.')[2], node.get('base')  # of MultibandPreprocessor
-    if not match or match['type'] not in names:
-        return None
-    if (match['argument'] in node) != bool(match['unknown']):
-        return None
-    argument = f'argument {match["argument"]}'
-    problem = f'has no {argument}: remove it' if match['unknown'] else f'needs the {argument}'
-    return f'{place}: {node["type"]} {problem}'
+def has_run(loop: BaseLoop) -> bool:
+    """Return whether a training has taken a step, or an evaluation in it has ended, before."""
+    return getattr(loop, 'has_run', False)
 
 
 def typed_nodes(node: Any, place: str = '') -> Iterator[tuple[str, dict]]:
     """Yield all dicts with a ``type`` in a part of a config, with their dotted places."""
-    if isinstance(node, dict) and 'type' in node:
+    return (pair for pair in _dicts(node, place) if 'type' in pair[1])
+
+
+def class_name(kind: Any) -> str:
+    """Return the name of a class in a config, which may be the class, without its scope."""
+    return str(getattr(kind, '__name__', kind)).rpartition('.')[2]
+
+
+def _dicts(node: Any, place: str = '') -> Iterator[tuple[str, dict]]:
+    if isinstance(node, dict):
         yield place, node
-    children = node.items() if isinstance(node, dict) else enumerate(node)
-    for name, child in children:
+    for name, child in _children(node):
         if isinstance(child, (dict, list, tuple)):
-            yield from typed_nodes(child, f'{place}.{name}'.lstrip('.'))
+            yield from _dicts(child, f'{place}.{name}'.lstrip('.'))
+
+
+def _children(node: Any) -> Iterable[tuple[Any, Any]]:
+    return node.items() if isinstance(node, dict) else enumerate(node)
+
+
+def _responsible(parts: Mapping[str, dict], frames: Iterable[FrameType]) -> str:
+    """Return the place of the innermost part of a config in a traceback, or ''."""
+    place = ''
+    for frame in frames:
+        places = _places(parts, frame)
+        below = [p for p in places if f'{p}.'.startswith(f'{place}.' if place else '')]
+        place = _common_place(below or places) or place
+    return place
+
+
+def _places(parts: Mapping[str, dict], frame: FrameType) -> list[str]:
+    """Return the parts of a config that a frame builds or computes, or that are its arguments."""
+    values = frame.f_locals
+    built = values.get('cfg')
+    if 'build' in frame.f_code.co_name and isinstance(built, dict) and 'type' in built:
+        name = class_name(built['type'])
+        equal = {p: _num_equal(built, part) for p, part in parts.items() if _name(part) == name}
+        if equal:
+            return [p for p, number in equal.items() if number == max(equal.values())]
+    name = type(values.get('self')).__name__
+    places = [p for p, part in parts.items() if p and _name(part) == name]
+    arguments = map(values.get, inspect.getargs(frame.f_code).args)
+    given = [value for value in arguments if isinstance(value, ConfigDict) and value]
+    return places or [p for p, part in parts.items() if p and any(value == part for value in given)]
+
+
+def _name(part: Mapping[str, Any]) -> str | None:
+    return class_name(part['type']) if 'type' in part else None
+
+
+def _num_equal(a: Mapping[str, Any], b: Mapping[str, Any]) -> int:
+    number = 0
+    for name in a.keys() & b.keys():
+        with suppress(Exception):  # arrays have no truth value
+            number += bool(a[name] == b[name])
+    return number
+
+
+def _common_place(places: list[str]) -> str:
+    """Return the place that holds all places."""
+    names = [place.split('.') for place in places]
+    shared = []
+    for level in zip(*names, strict=False):
+        if len(set(level)) > 1:
+            break
+        shared.append(level[0])
+    return '.'.join(shared)
+
+
+def _misspelt(
+    error: Exception, parts: Mapping[str, dict], place: str, frames: list[FrameType]
+) -> str | None:
+    """Return a sentence about a type or an argument that does not exist, or None."""
+    held = frames[-1].f_locals.values()
+    looked_up = [(place, value) for value in held if isinstance(value, Registry)]
+    if place.startswith('optim_wrapper'):  # whose optimizer mmengine calls without a check
+        looked_up.append(('optim_wrapper.optimizer', OPTIMIZERS))
+    for where, registry in looked_up:
+        kind = parts.get(where, {}).get('type')
+        if isinstance(kind, str) and registry.get(kind) is None:
+            hint = did_you_mean(kind, _registered(registry)) or ': check custom_imports'
+            return f'{where} has type={kind!r}, which no package registers{hint}'
+    match = WRONG_ARGUMENT.search(str(error)) if isinstance(error, TypeError) else None
+    if match is None:
+        return None
+    typed = [(p, part) for p, part in ((place, parts[place]), *parts.items()) if 'type' in part]
+    for where, part in typed:
+        # The base is that of MultibandPreprocessor.
+        is_meant = match['type'] in (class_name(part['type']), part.get('base'))
+        if not is_meant or (match['argument'] in part) != bool(match['unknown']):
+            continue
+        argument = f'argument {match["argument"]}'
+        if not match['unknown']:
+            return f'{where}: {part["type"]} needs the {argument}'
+        built = next((f.f_locals['obj_cls'] for f in frames[::-1] if 'obj_cls' in f.f_locals), None)
+        hint = did_you_mean(match['argument'], arguments_of(built))
+        return f'{where}: {part["type"]} has no {argument}: remove it{hint}'
+    return None
+
+
+def _registered(registry: Registry) -> list[str]:
+    """Return the names of the classes of a registry, and of those of other packages."""
+    names = [*registry.module_dict, *registry.root.module_dict]
+    for scope, child in registry.root.children.items():
+        names += [f'{scope}.{name}' for name in child.module_dict if child is not registry]
+    return names
+
+
+def registered_class(kind: Any, scope: str) -> Any:
+    """Return the class or function with a name in any registry, or None."""
+    registries = [value for value in vars(root).values() if isinstance(value, Registry)]
+    for registry in registries if isinstance(kind, str) else ():
+        with registry.switch_scope_and_registry(scope) as of_scope:
+            if (found := of_scope.get(kind)) is not None:
+                return found
+    return kind
+
+
+def arguments_of(kind: Any) -> set[str]:
+    """Return the names of the arguments of a class, with those that it passes on to its bases."""
+    names: set[str] = set()
+    for cls in inspect.getmro(kind) if inspect.isclass(kind) else ():
+        if '__init__' not in vars(cls) or cls is object:
+            continue
+        parameters = inspect.signature(cls.__init__).parameters.values()
+        names |= {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+            break
+    return names - {'self'}
+
+
+def _message(
+    error: Exception, parts: Mapping[str, dict], place: str, options: Mapping[str, Any]
+) -> str:
+    """Return the part, what was raised, and the values that may be the cause."""
+    text = one_line(reason(error), MAX_REASON)
+    if not str(error):  # as of an assertion
+        text += one_line(traceback.extract_tb(error.__traceback__)[-1].line or '')
+    kind = parts[place].get('type')
+    part = f'{place}{f" ({class_name(kind)})" if kind else ""}' if place else 'a part'
+    top = place.split('.')[0]
+    own = {name: value for name, value in options.items() if name != 'data_root'}
+    changed = {k: v for k, v in own.items() if k.split('.')[0] == top} or own
+    sentence = f'{part} fails ({text})'
+    if changed:
+        quoted = {name: v for name, v in changed.items() if _is_quoted(name, v, text)} or changed
+        nearest = sorted(quoted, key=lambda name: not name.startswith(place))
+        named = ' '.join(f'{name}={quoted[name]}' for name in nearest)
+        sentence += f'; the cause may be --cfg-options {one_line(named, MAX_REASON)}'
+    else:
+        values = list(_telling(parts[''].get(top), top, text)) if place else []
+        values = values[:MAX_NAMED] or [
+            f'{place}.{name}={value!r}'
+            for name, value in (parts[place].items() if place else ())
+            if name != 'type' and not isinstance(value, dict)
+        ]
+        if values:
+            sentence += f'; the config has {one_line(", ".join(values))}'
+    if is_out_of_memory(error):
+        sentence += '; use fewer images at a time (batch_size), smaller ones, or a smaller model'
+    return sentence
+
+
+def _telling(node: Any, place: str, text: str) -> Iterator[str]:
+    """Yield the values of a part of a config that a message quotes."""
+    if isinstance(node, (dict, list, tuple)):
+        for name, child in _children(node):
+            yield from _telling(child, f'{place}.{name}', text)
+    elif not place.endswith('.type') and _is_quoted(place, node, text):
+        yield f'{place}={node!r}'
+
+
+def _is_quoted(place: str, value: Any, text: str) -> bool:
+    """Return whether a message contains the name of a value, or the value if that is rare."""
+    words = [place.rpartition('.')[2]]
+    is_number = isinstance(value, (int, float))
+    if value not in ('', None) and (not is_number or abs(value) >= MIN_TELLING):
+        words.append(str(value))
+    return any(re.search(rf'(?<![\w.]){re.escape(word)}(?![\w.])', text) for word in words)

@@ -1,15 +1,16 @@
 """Read a config file and apply the command line's options to it."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config, ConfigDict
 from mmengine.runner import Runner
 
-from ...environment import quiet, remedy, require
+from ...environment import BUILT_ON, quiet, remedy, require, require_framework
 from ...errors import DependencyError, UserError, did_you_mean, looked_in, reason
+from .errors import arguments_of, registered_class
 from .jitter import use_jitter
 
 # Names that a config may leave out although they are read.
@@ -71,7 +72,7 @@ def load_config(
         )
     try:
         cfg.merge_from_dict(options)
-    except (KeyError, IndexError, TypeError) as error:
+    except Exception as error:  # mmengine raises KeyError, IndexError, TypeError, AttributeError
         raise UserError(f'--cfg-options {options} does not fit {path}: {error}') from None
     if data_root is not None:
         _move_data(cfg, data_root, path)
@@ -120,21 +121,54 @@ def _check_names(cfg: Config, options: Mapping[str, Any], path: Path) -> None:
     for option in options:
         top = option.split('.')[0]
         if top in cfg and top not in READ:
+            read = {name: cfg[name] for name in READ if name in cfg}
+            places = sorted(_places_of(cfg[top], read)) if _is_telling(cfg[top]) else []
+            listed = f': {", ".join(places)}' if places else ', such as train_cfg.max_iters'
             raise UserError(
                 f'--cfg-options {option} would change nothing: {path} reads {top} to compute other '
-                'values; name those, such as model.backbone or train_cfg.max_iters'
+                f'values; name those{listed}'
             )
         node, known = cfg, {*cfg.keys(), *READ}
-        for name in option.split('.'):
+        names = option.split('.')
+        while names:
+            name = names.pop(0)
             choices = known - {'type'}  # which is not meant by dtype
+            if name not in known and node is not cfg:
+                choices |= _arguments(node, cfg)
             hint = did_you_mean(name, choices, cutoff=0.6 if node is cfg else 0.85)
-            if name not in known and (node is cfg or hint):
+            if name not in choices | known and (node is cfg or hint):
                 raise UserError(f'--cfg-options {option}: {path} has no {name}{hint}')
             is_loop = node is cfg and name == 'train_cfg'  # models have a train_cfg as well
             node = node.get(name)
+            while isinstance(node, (list, tuple)) and names and names[0].isdecimal():
+                node = dict(enumerate(node)).get(int(names.pop(0)))
             if not isinstance(node, dict):
                 break
             known = {*node.keys(), *(LIMITS if is_loop else ())}
+
+
+def _arguments(node: dict, cfg: Config) -> set[str]:
+    """Return the names of the arguments of a part's class, which the config may leave out."""
+    if 'type' not in node or cfg.get('default_scope') not in BUILT_ON:
+        return set()
+    require_framework(cfg.default_scope)
+    return arguments_of(registered_class(node['type'], cfg.default_scope))
+
+
+def _is_telling(value: Any) -> bool:
+    """Return whether a value is so rare that an equal one in a config was computed from it."""
+    return (
+        bool(value) if isinstance(value, (dict, list, tuple, str)) else value not in range(-1, 16)
+    )
+
+
+def _places_of(value: Any, node: Any, place: str = '') -> Iterator[str]:
+    """Yield the outermost places of a part of a config where it has a value."""
+    if place and node == value:
+        yield place
+    elif isinstance(node, (dict, list, tuple)):
+        for name, child in node.items() if isinstance(node, dict) else enumerate(node):
+            yield from _places_of(value, child, f'{place}.{name}'.lstrip('.'))
 
 
 def _move_data(cfg: Config, new_root: str, path: Path) -> None:

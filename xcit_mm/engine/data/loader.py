@@ -2,15 +2,17 @@
 
 import logging
 import os
+import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+from mmcv.transforms import BaseTransform
 from mmengine.logging import print_log
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from ...errors import UserError, reason
+from ...errors import UserError, one_line, reason
 from .sampler import ResumableBatches, SampleRequest, seed_all
 from .workers import Batches, init_worker, start_fork_server
 
@@ -65,7 +67,7 @@ class Samples(Dataset):
             return self.dataset[index], []
         except Exception as error:  # decoders and transforms may raise anything
             file = getattr(error, 'img_path', None) or self._file(index)
-            return None, [BadSample(file, reason(error))]
+            return None, [BadSample(file, reason(error) + _of_transform(error))]
 
     def _file(self, index: int) -> str:
         try:
@@ -161,6 +163,15 @@ def training_loader(loader: DataLoader, seed: int, endless: bool) -> CheckedLoad
 def evaluation_loader(loader: DataLoader) -> CheckedLoader:
     """Return a loader whose bad samples are errors, in place of mmengine's."""
     return CheckedLoader(loader, Samples(loader.dataset), loader.batch_sampler)
+
+
+def _of_transform(error: Exception) -> str:
+    """Return the transform that raised an error, with its arguments, or '' without one."""
+    if isinstance(error, UserError):  # about the file
+        return ''
+    owners = (frame.f_locals.get('self') for frame, _ in traceback.walk_tb(error.__traceback__))
+    transforms = [owner for owner in owners if isinstance(owner, BaseTransform)]
+    return f' in {one_line(repr(transforms[-1]))}' if transforms else ''
 
 
 def _log(samples: list[BadSample]) -> None:
