@@ -35,6 +35,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not str(item.path).endswith(LONGEST))
 
 
+def pytest_sessionstart() -> None:
+    # PyTorch starts its threads for gradients at the first backward pass. After an export it takes
+    # this machine for one with GPUs, starts more of them, and forks can compute no gradients.
+    torch.ones((), requires_grad=True).backward()
+
+
 def pytest_unconfigure() -> None:
     gc.unfreeze()  # nanobind reports what is left at the end of the process
 

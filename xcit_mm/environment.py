@@ -4,6 +4,7 @@ import importlib
 import io
 import logging
 import os
+import sys
 import threading
 import warnings
 from collections.abc import Iterator, Mapping
@@ -139,13 +140,21 @@ def quiet() -> Iterator[None]:
     """
     with _quiet_lock:
         previous = logging.root.manager.disable
-        logging.disable(logging.WARNING)
+        _disable_logging(logging.WARNING)
         try:
             with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
                 warnings.simplefilter('ignore')
                 yield
         finally:
-            logging.disable(previous)
+            _disable_logging(previous)
+
+
+def _disable_logging(level: int) -> None:
+    logging.disable(level)
+    # mmengine's loggers remember which levels are disabled, and Python does not know of them.
+    if 'mmengine.logging' in sys.modules:
+        for logger in sys.modules['mmengine.logging'].MMLogger._instance_dict.values():
+            logger._cache.clear()
 
 
 @contextmanager

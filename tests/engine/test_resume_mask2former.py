@@ -5,6 +5,7 @@ from helpers import ROOT
 from helpers.resumed_runs import StopHook, assert_same_checkpoint
 
 from xcit_mm.engine import train
+from xcit_mm.errors import ConfigError
 
 SMALL = """
 _base_ = '{root}/configs/mask2former_panoptic_xcit_n12_16_shapes.py'
@@ -37,7 +38,7 @@ def test_a_resumed_run_ends_like_an_uninterrupted_one(shapes_root, tmp_path):
         train(str(config), str(tmp_path / name), resume=resume, options=options)
 
     run('whole')
-    with pytest.raises(RuntimeError, match='planted'):
+    with pytest.raises(ConfigError, match='planted'):
         run('cut', stop=1)
     assert not (tmp_path / 'cut/iter_2.pth').exists()
     run('cut', resume=True)

@@ -24,10 +24,7 @@ HUB = ('log_scalars', 'runtime_info', 'resumed_keys')  # the parts of mmengine's
 MOMENTS = ('exp_avg', 'exp_avg_sq', 'max_exp_avg_sq', 'momentum_buffer')
 OF_ADAM = ('step', 'exp_avg', 'exp_avg_sq')
 # Parts of a config that decide what a training computes.
-RECIPE_PARTS = (
-    *('model', 'optim_wrapper', 'param_scheduler', 'auto_scale_lr', 'train_cfg'),
-    'train_dataloader',
-)
+RECIPE_PARTS = ('model', 'optim_wrapper', 'param_scheduler', 'auto_scale_lr', 'train_dataloader')
 # Names in them that do not: init_cfg is unset in a resumed run.
 NOT_OF_RECIPE = (
     *('init_cfg', 'num_workers', 'persistent_workers', 'prefetch_factor', 'pin_memory', 'timeout'),
