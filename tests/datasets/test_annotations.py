@@ -335,6 +335,11 @@ NUMBERED = 'are numbered from 1 in the order of the file'
             {'images.id': [1, 2, 3], 'annotations.image_id': [2, 3, '1']},
             f'images {NUMBERED}',
         ),
+        (
+            {'images.id': [-3, 0, 5], 'annotations.image_id': [0, -3, 5]},
+            {'images.id': [1, 2, 3], 'annotations.image_id': [2, 1, 3]},
+            f'images {NUMBERED}',
+        ),
         ({'annotations.image_id': ['none', 1, 2]}, {'annotations.image_id': ['none', 1, 2]}, ''),
         (
             {'categories.id': ['pear'], 'annotations.category_id': ['pear', 'plum', 'pear']},

@@ -393,6 +393,9 @@ def test_a_bad_file_is_named(prepare, voc, yolo, name, content, message):
         ('names: {1: a, 2: b}', 'numbered from 0'),
         ('names: [a, b, a]', 'not a list of unique texts'),
         ('names: [a]\ntrain: no', 'train: no does not exist'),
+        ('names: [a]\ntrain: {b: c}', 'train a path or a list of paths'),
+        ('names: [a]\nval: [[images]]', 'val a path or a list of paths'),
+        ('names: [a]\npath: [.]\ntrain: images/train', 'path must be a folder'),
         ('names: [a]', 'too few images to train on'),
     ],
 )

@@ -97,8 +97,9 @@ UUIDS = dict(images='5eb3-{}', categories='{}-b', annotations='a{}')
         dict(images='{:012d}', categories='{}.0', annotations='{}'),
         UUIDS,
         dict(annotations=''),  # from 0, which pycocotools takes for none
+        dict(images='-{}'),  # which faster-coco-eval refuses
     ],
-    ids=['numbers', 'names', 'zero'],
+    ids=['numbers', 'names', 'zero', 'negative'],
 )
 def test_ids_in_other_forms_give_the_same_figures(coco, tmp_path, forms):
     expected = evaluate(coco, near_the_truth)

@@ -95,8 +95,8 @@ def read_annotations(path: str | Path) -> Annotations:
     """Read an annotation file, and require what pycocotools and mmdet rely on.
 
     Whole numbers in another form, such as 640.0 or '000640', become integers. If the id of an image
-    is another text, the images are numbered from 1 in the order of the file; likewise categories.
-    Such ids of annotations stay texts.
+    is negative, above MAX_ID or another text, the images are numbered from 1 in the order of the
+    file; likewise categories. Such ids of annotations stay as they are.
     """
     content, converted = _read(path, FIELDS, 'a COCO annotation file')
     annotations = content.get('annotations', [])
@@ -260,14 +260,17 @@ def _whole_number(value: float | str) -> int | float | str:
 def _number_texts(
     path: str | Path, content: dict, with_category: list[dict], converted: dict[str, None]
 ) -> str:
-    """Number images and categories whose ids are no integers of MAX_ID, and return the remark."""
+    """Number images and categories whose ids are not 0 to MAX_ID, and return the remark.
+
+    faster-coco-eval requires ids of images that are not negative.
+    """
     numbered = []
     for name, field, users in (
         ('images', 'image_id', content.get('annotations', [])),
         ('categories', 'category_id', with_category),
     ):
         ids = [entry['id'] for entry in content[name]]
-        if all(type(id_) is int and abs(id_) <= MAX_ID for id_ in ids):
+        if all(type(id_) is int and 0 <= id_ <= MAX_ID for id_ in ids):
             continue
         numbers = {id_: number for number, id_ in enumerate(dict.fromkeys(ids), 1)}
         for entry in content[name]:

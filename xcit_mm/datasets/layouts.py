@@ -168,10 +168,17 @@ class YoloDataset(LabelledDataset):
         entries = content.get(split)
         if entries in EMPTY:
             return []
+        path, entries = content.get('path', ''), [entries] if isinstance(entries, str) else entries
+        # A list of lists may stand for gigabytes of text: YAML's aliases repeat them.
+        if not (isinstance(entries, list) and all(isinstance(e, str) for e in (path, *entries))):
+            raise UserError(
+                f'{self._file}: path must be a folder, and {split} a path or a list of paths: '
+                'correct them or remove them'
+            )
         # ``path`` may be a folder on another machine; Roboflow writes one '../' too many.
-        roots = self.folder / str(content.get('path', '')), self.folder
+        roots = self.folder / path, self.folder
         places = []
-        for entry in map(str, [entries] if isinstance(entries, str) else entries):
+        for entry in entries:
             names = entry, entry.removeprefix('../')
             candidates = [absolute(root / name) for root in roots for name in names]
             place = next(filter(os.path.exists, candidates), None)
