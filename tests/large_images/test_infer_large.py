@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import rasterio
 from helpers.random_weights import DETECTOR, SEGMENTOR
+from PIL import Image
 from pycocotools.coco import COCO
 from rasterio.transform import from_origin
 
@@ -121,6 +122,23 @@ def test_an_image_that_would_not_fit_is_streamed(run_tool, weights, scene, tmp_p
     )
     assert (done, problems) == (1, [])
     assert (tmp_path / 'large/labels/scene.tif').exists()
+
+
+def test_an_image_that_cannot_be_written_is_named_and_the_others_go_on(
+    weights, scene, image, tmp_path, monkeypatch
+):
+    from xcit_mm.inference import infer
+
+    monkeypatch.chdir(tmp_path)
+    folder = Path('images', os.fsdecode(b'\xff'))  # no text, as GDAL needs it
+    folder.mkdir(parents=True)
+    Image.fromarray(image).save(folder / 'first.png')
+    Image.fromarray(image).save('images/second.png')
+    options = dict(stream=True, large=dict(memory=1024))
+    done, problems = infer.infer(SEGMENTOR, weights[SEGMENTOR], ['images'], 'out', **options)
+    assert done == 1 and 'its prediction cannot be written (UnicodeEncodeError' in problems[0]
+    assert [path.name for path in Path('out/labels').glob('*.tif')] == ['second.tif']
+    assert len(list(Path('out/unfinished').rglob('state.json'))) == 1  # of the first image
 
 
 @pytest.mark.parametrize(

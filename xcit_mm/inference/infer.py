@@ -31,6 +31,7 @@ from .sources import MAX_PIXELS, Frame, ImageProgress, batches, find_inputs, rea
 # Bytes of each pixel and channel of a backbone that a prediction takes: 6.5 to 8.6 GiB for 24
 # megapixels and 384 channels (docs/inference.md).
 BYTES_OF_PIXEL = 1
+NOT_WRITTEN = '{}: its prediction cannot be written ({}): check the folder --out'
 SCORE_THR = 0.3  # detections with a lower score are neither drawn nor written
 
 
@@ -111,9 +112,18 @@ def infer(
             with bar.display:
                 for problem in [] if sources else problems:
                     bar.report(problem)
-                for arguments in _predict_large(model, streamed, large, out, bar, are_many):
-                    output.add_large(*arguments)
-                    done += 1
+                for predicted in _predict_large(model, streamed, large, out, bar, are_many):
+                    source, _, prediction = predicted
+                    try:
+                        output.add_large(*predicted)
+                    except (OSError, UnicodeError) as error:
+                        if getattr(error, 'errno', None) in DISK_FULL:
+                            raise
+                        prediction.workspace.release()  # another run continues there
+                        bar.give_up(NOT_WRITTEN.format(source, reason(error)))
+                    else:
+                        prediction.workspace.remove()
+                        done += 1
         for folder, _, _ in os.walk(out / STORE, topdown=False):
             with suppress(OSError):  # it holds unfinished images
                 Path(folder).rmdir()
@@ -144,14 +154,15 @@ def _predict_large(
         store = Path(options.store or out / STORE, name)
         try:
             prediction = predict_large(model, source, replace(options, store=store), progress)
-        except UserError as error:
-            if are_many:  # the other processes would wait for this one
+        except (OSError, UserError) as error:
+            # The other processes would wait for this one, and other images need the disk as well.
+            if are_many or getattr(error, 'errno', None) in DISK_FULL:
                 raise
-            progress.give_up(str(error))
+            is_sentence = isinstance(error, UserError)
+            why = str(error) if is_sentence else f'{source} cannot be predicted ({reason(error)})'
+            progress.give_up(why)
             continue
         yield source, name, prediction
-        if prediction is not None:
-            prediction.workspace.remove()
 
 
 def _prepared(model: Model, frames: Iterable[Frame]) -> Iterator[Frame]:
@@ -194,7 +205,7 @@ def _write(
         if getattr(error, 'errno', None) in DISK_FULL:  # the other images would fail as well
             raise
         why = str(error) if isinstance(error, UserError) else reason(error)
-        progress.give_up(f'{frame.source}: its prediction cannot be written ({why})')
+        progress.give_up(NOT_WRITTEN.format(frame.source, why))
 
 
 def _predict(
