@@ -158,9 +158,8 @@ def _predict_large(
             # The other processes would wait for this one, and other images need the disk as well.
             if are_many or getattr(error, 'errno', None) in DISK_FULL:
                 raise
-            is_sentence = isinstance(error, UserError)
-            why = str(error) if is_sentence else f'{source} cannot be predicted ({reason(error)})'
-            progress.give_up(why)
+            why = str(error) if isinstance(error, UserError) else reason(error)
+            progress.give_up(why if source in why else f'{source}: {why}')
             continue
         yield source, name, prediction
 
