@@ -1,6 +1,7 @@
 """Objects of large images: none is lost or found twice where tiles meet."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
@@ -16,7 +17,9 @@ from xcit_mm.errors import UserError
 from xcit_mm.large_images import detection
 from xcit_mm.large_images.bands import Bands
 from xcit_mm.large_images.passes import Passes
+from xcit_mm.large_images.results import LargeDetections
 from xcit_mm.large_images.sliced import _without_duplicates, slices_of
+from xcit_mm.large_images.workspace import Workspace
 
 
 def centres_on_seams(size: tuple[int, int], tile: int) -> np.ndarray:
@@ -158,6 +161,25 @@ def test_duplicates_of_two_slices_are_dropped():
     slices = np.array([0, 1, 1, 1, 1])  # a slice may hold two objects in one place
     kept = _without_duplicates(boxes, scores, labels, slices[:, None])
     assert kept.tolist() == [1, 3, 4, 2]
+
+
+def test_many_objects_are_compared_with_their_neighbours_only(tmp_path):
+    """Each of 20,000 with all others would take minutes, also to place texts in the picture."""
+    n = 20_000
+    corners = np.stack(np.divmod(np.arange(n), 200), 1) * 20.0
+    boxes = np.concatenate([corners, corners + 15], 1).repeat(2, 0)  # seen by two slices
+    scores, labels = np.linspace(1, 0, 2 * n), np.zeros(2 * n, int)
+    slices = (corners // 400).repeat(2, 0) * 2
+    slices[1::2] += 1
+    kept = _without_duplicates(boxes, scores, labels, slices)
+    assert np.array_equal(kept, np.arange(0, 2 * n, 2))
+    picture = np.zeros((400, 400, 3), np.uint8)
+    about = (2000, 4000), picture, ('a',), ((1, 2, 3),), {}, Workspace()
+    objects = LargeDetections(*about, boxes[kept], scores[kept], labels[kept], None)
+    assert objects.draw().any()
+    objects.save(tmp_path, 'many')
+    content = json.loads((tmp_path / 'objects/many.geojson').read_text())
+    assert len(content['features']) == n
 
 
 def test_heads_that_are_not_known_are_named(without_limits, image):

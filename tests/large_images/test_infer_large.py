@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import rasterio
 from helpers.random_weights import DETECTOR, SEGMENTOR
+from PIL import Image
 from pycocotools.coco import COCO
 from rasterio.transform import from_origin
 
@@ -121,6 +122,23 @@ def test_an_image_that_would_not_fit_is_streamed(run_tool, weights, scene, tmp_p
     )
     assert (done, problems) == (1, [])
     assert (tmp_path / 'large/labels/scene.tif').exists()
+
+
+def test_an_image_that_fails_is_named_and_the_others_go_on(weights, image, tmp_path):
+    from xcit_mm.inference import infer
+
+    folder = Path(tmp_path, 'images', os.fsdecode(b'\xff'))  # no text, as GDAL needs it
+    folder.mkdir(parents=True)
+    Image.fromarray(image).save(folder / 'first.png')
+    Image.fromarray(image).save(tmp_path / 'images/second.png')
+    Image.fromarray(image[:9, :9]).save(tmp_path / 'images/small.png')
+    arguments = SEGMENTOR, weights[SEGMENTOR], [str(tmp_path / 'images')], tmp_path / 'out'
+    done, problems = infer.infer(*arguments, stream=True, large=dict(memory=1024))
+    assert done == 1
+    assert 'small.png: an image of 9x9 pixels' in problems[0]
+    assert 'first.png: its prediction cannot be written (UnicodeEncodeError' in problems[1]
+    assert [path.name for path in (tmp_path / 'out/labels').glob('*.tif')] == ['second.tif']
+    assert len(list((tmp_path / 'out/unfinished').rglob('state.json'))) == 1  # of the first
 
 
 @pytest.mark.parametrize(

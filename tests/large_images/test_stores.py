@@ -96,6 +96,13 @@ def test_five_kills_end_in_the_same_bits(segmentor, scene, tmp_path, monkeypatch
     assert np.array_equal(result.scores, expected.scores)
 
 
+def test_tiles_of_a_single_token_are_stored(segmentor, image, tmp_path, monkeypatch):
+    monkeypatch.setattr(passes, 'PATCH_TILE', (4, 4))  # of 5 x 5 tokens
+    pixels = image[:70, :70]
+    stored = segmentor.predict_large(pixels, memory=0, store=tmp_path)
+    assert np.array_equal(stored.labels, segmentor.predict_large(pixels).labels)
+
+
 def test_the_store_of_something_else_is_refused(segmentor, weights, scene, image, tmp_path):
     options = LargeOptions(memory=0, store=tmp_path)
     predict_and_die(segmentor, scene, options, 8)
@@ -375,6 +382,7 @@ def test_a_disk_that_becomes_full_during_a_run_loses_nothing(segmentor, scene, t
         (5, 'layer_4.bin', Path.unlink, GONE),
         (5, 'layer_4.bin', lambda path: shutil.rmtree(path.parent), GONE),
         (5, 'layer_6.bin', Path.mkdir, f'{PART} cannot be written to'),
+        (5, 'layer_5.bin', lambda path: path.unlink() or path.mkdir(), 'layer_5.bin'),
     ],
 )
 def test_a_store_that_changes_during_a_run_is_refused(

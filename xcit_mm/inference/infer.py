@@ -40,6 +40,7 @@ from .sources import MAX_PIXELS, Frame, ImageProgress, batches, find_inputs, rea
 # Bytes of each pixel and channel of a backbone that a prediction takes: 6.5 to 8.6 GiB for 24
 # megapixels and 384 channels (docs/inference.md).
 BYTES_OF_PIXEL = 1
+NOT_WRITTEN = '{}: its prediction cannot be written ({}): check the folder --out'
 SCORE_THR = 0.3  # detections with a lower score are neither drawn nor written
 
 
@@ -127,9 +128,18 @@ def infer(
             with bar.display:
                 for problem in [] if sources else problems:
                     bar.report(problem)
-                for arguments in _predict_large(model, streamed, large, out, bar):
-                    output.add_large(*arguments)
-                    done += 1
+                for predicted in _predict_large(model, streamed, large, out, bar):
+                    source, _, prediction = predicted
+                    try:
+                        output.add_large(*predicted)
+                    except (OSError, UnicodeError) as error:
+                        if getattr(error, 'errno', None) in DISK_FULL:
+                            raise
+                        prediction.workspace.release()  # another run continues there
+                        bar.give_up(NOT_WRITTEN.format(source, reason(error)))
+                    else:
+                        prediction.workspace.remove()
+                        done += 1
         for folder, _, _ in os.walk(out / STORE, topdown=False):
             with suppress(OSError):  # it holds unfinished images
                 Path(folder).rmdir()
@@ -161,13 +171,15 @@ def _predict_large(
             prediction = predict_large(model, source, replace(options, store=store), progress)
         except ProcessesError:
             raise
-        except UserError as error:  # which all processes raise
-            problem = str(error)
-            progress.give_up(problem if source in problem else f'{source}: {problem}')
+        except (OSError, UserError) as error:  # all processes raise the same UserError
+            is_shared = isinstance(error, UserError)
+            are_many = torch.distributed.is_initialized()
+            if not is_shared and (are_many or getattr(error, 'errno', None) in DISK_FULL):
+                raise
+            why = str(error) if is_shared else reason(error)
+            progress.give_up(why if source in why else f'{source}: {why}')
             continue
         yield source, name, prediction
-        if prediction is not None:
-            prediction.workspace.remove()
 
 
 def _prepared(model: Model, frames: Iterable[Frame]) -> Iterator[Frame]:
@@ -210,7 +222,7 @@ def _write(
         if getattr(error, 'errno', None) in DISK_FULL:  # the other images would fail as well
             raise
         why = str(error) if isinstance(error, UserError) else reason(error)
-        progress.give_up(f'{frame.source}: its prediction cannot be written ({why})')
+        progress.give_up(NOT_WRITTEN.format(frame.source, why))
 
 
 def _predict(

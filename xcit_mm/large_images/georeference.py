@@ -74,16 +74,17 @@ def write_geojson(path: Path, objects: 'LargeDetections', georeference: Mapping[
         code = crs.to_epsg()
         name = crs.to_wkt() if code is None else f'urn:ogc:def:crs:EPSG::{code}'
         content['crs'] = dict(type='name', properties=dict(name=name))
-    content['features'] = [
-        dict(
-            type='Feature',
-            properties={'class': objects.classes[label], 'score': round(float(score), 4)},
-            geometry=_geometry(objects, i, georeference.get('transform')),
-        )
-        for i, (label, score) in enumerate(zip(objects.labels, objects.scores, strict=True))
-    ]
     with write_whole(path, 'w') as file:
-        json.dump(content, file)
+        # One by one: the outlines of many objects take gigabytes as lists of numbers.
+        file.write(f'{json.dumps(content)[:-1]}, "features": [')
+        for i, (label, score) in enumerate(zip(objects.labels, objects.scores, strict=True)):
+            feature = dict(
+                type='Feature',
+                properties={'class': objects.classes[label], 'score': round(float(score), 4)},
+                geometry=_geometry(objects, i, georeference.get('transform')),
+            )
+            file.write((',\n' if i else '') + json.dumps(feature))
+        file.write(']}')
 
 
 def _geometry(objects: 'LargeDetections', i: int, transform: Any) -> dict[str, Any]:

@@ -205,18 +205,29 @@ def _without_duplicates(
 ) -> np.ndarray:
     """Return the indices of the boxes that are kept, by decreasing score.
 
-    ``sources`` (n, 2) are the corners of the slices, which tell them apart.
+    ``sources`` (n, 2) are the corners of the slices, which tell them apart. A box is compared only
+    with those of slices that it may overlap, so the time is not quadratic in the number of slices.
     """
-    areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
-    order, kept = np.argsort(-scores, kind='stable'), []
-    for label in np.unique(labels):
-        left = order[labels[order] == label]
-        while len(left):
-            best, left = left[0], left[1:]
-            kept.append(best)
-            corners = np.maximum(boxes[left, :2], boxes[best, :2])
-            sides = np.minimum(boxes[left, 2:], boxes[best, 2:]) - corners
-            shared = sides.clip(0).prod(1) > MAX_SHARED * np.minimum(areas[left], areas[best])
-            left = left[~(shared & (sources[left] != sources[best]).any(1))]
-    kept = np.array(kept, int)
-    return kept[np.argsort(-scores[kept], kind='stable')]
+    corners, slice_of = np.unique(sources, axis=0, return_inverse=True)
+    slice_of = slice_of.ravel()
+    groups = [np.flatnonzero(slice_of == i) for i in range(len(corners))]
+    starts = np.array([boxes[group, :2].min(0) for group in groups])
+    stops = np.array([boxes[group, 2:].max(0) for group in groups])
+    others = []  # for each slice, the boxes of the slices that it may share something with
+    for i in range(len(corners)):
+        meet = ((starts < stops[i]) & (stops > starts[i])).all(1)
+        meet[i] = False
+        others.append(np.concatenate([groups[j] for j in np.flatnonzero(meet)] or [groups[i][:0]]))
+    areas = (boxes[:, 2:] - boxes[:, :2]).prod(1)
+    kept, is_left = [], np.ones(len(boxes), bool)
+    for best in np.argsort(-scores, kind='stable'):
+        if not is_left[best]:
+            continue
+        kept.append(best)
+        near = others[slice_of[best]]
+        first = np.maximum(boxes[near, :2], boxes[best, :2])
+        sides = np.minimum(boxes[near, 2:], boxes[best, 2:]) - first
+        shared = sides.clip(0).prod(1) > MAX_SHARED * np.minimum(areas[near], areas[best])
+        # A box with a higher score that shares as much would have dropped this one.
+        is_left[near[shared & (labels[near] == labels[best])]] = False
+    return np.array(kept, int)

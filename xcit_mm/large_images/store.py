@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import UserError
+from ..errors import UserError, reason
 from .windows import Window, length, overlap, shifted, tiles
 
 WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by their bytes
@@ -98,6 +98,7 @@ class TokenStore:
             return 0
         item = self.dtype.itemsize
         word = WORDS[8 if self.shape[2] * item % 8 == 0 else item]
+        tokens = tokens.view(tokens.shape)  # the strides of a single token can be anything
         words = tokens.view(word).sum(2, dtype=torch.int64)
         rows, columns = (_odd_numbers(span, words.device) for span in window)
         return int((((words + 1) * columns).sum(1) * rows).sum())
@@ -157,7 +158,13 @@ class TokenStore:
             return self._tokens[rows]
         self._require_size()
         size = length(rows) * self._bytes_of_row
-        mapped = np.memmap(self.path, np.uint8, 'r+', rows.start * self._bytes_of_row, (size,))
+        try:
+            mapped = np.memmap(self.path, np.uint8, 'r+', rows.start * self._bytes_of_row, (size,))
+        except (OSError, ValueError) as error:  # it has just been removed, truncated or protected
+            raise UserError(
+                f'{self.path} cannot be read and written ({reason(error)}): start again when its '
+                'folder can be used'
+            ) from None
         return torch.from_numpy(mapped).view(self.dtype).view(length(rows), *self.shape[1:])
 
 

@@ -124,15 +124,16 @@ def _draw_texts(
     picture_width, picture_height = draw.im.size
     height = round(1.3 * font.size)
     labels: list[tuple[int, int, int]] = []  # left, right, top
-    for (left, top, _, bottom), text in zip(boxes, texts, strict=True):
+    shown = [i for i, text in enumerate(texts) if text]
+    for (left, top, _, bottom), text in ((boxes[i], texts[i]) for i in shown):
         width = round(font.getlength(text) + 0.6 * font.size)
         left = max(0, min(left, picture_width - width))
         taken = [y for start, end, y in labels if start < left + width and left < end]
         tops = [max(0, min(y, picture_height - height)) for y in (top - height, bottom, top)]
         free = (y for y in tops if all(abs(y - taken_y) >= height for taken_y in taken))
         labels.append((left, left + width, next(free, tops[0])))
-    for i in (i for i in reversed(range(len(labels))) if texts[i]):
-        (left, right, top), text, colour = labels[i], texts[i], colours[i]
+    for i, (left, right, top) in reversed([*zip(shown, labels, strict=True)]):
+        text, colour = texts[i], colours[i]
         draw.rectangle((left, top, right - 1, top + height - 1), fill=colour)
         text_colour = BLACK if np.dot(LUMINANCE, colour) > 140 else WHITE
         middle = (left + right) // 2, top + height // 2
