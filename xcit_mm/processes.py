@@ -6,6 +6,7 @@ that stops alone would leave the others waiting.
 
 import hashlib
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ NOTICE = timedelta(seconds=20)  # of waiting, after which a process says for who
 PATIENCE = timedelta(days=1)
 MAX_NAMED = 3  # differences in one sentence
 BLOCK = 2**20  # bytes of a file that are read at a time
+GLOO = re.compile(r'\bgloo\b', re.I)  # in gloo's errors, which are plain RuntimeErrors
 
 
 def connect(within: timedelta = TO_CONNECT) -> None:
@@ -142,7 +144,7 @@ def lost_processes_named() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if not isinstance(error, dist.DistError) and 'gloo' not in str(error).lower():
+        if not isinstance(error, dist.DistError) and not GLOO.search(str(error)):
             raise
         raise ProcessesError(
             'another process has ended: see its message, and start all processes again; a training '

@@ -100,7 +100,7 @@ def _responsible(parts: Mapping[str, dict], frames: Iterable[FrameType]) -> str:
     for frame in frames:
         places = _places(parts, frame)
         below = [p for p in places if f'{p}.'.startswith(f'{place}.' if place else '')]
-        place = _common_place(below or places) or place
+        place = _common_place(parts, below or places) or place
     return place
 
 
@@ -132,14 +132,16 @@ def _num_equal(a: Mapping[str, Any], b: Mapping[str, Any]) -> int:
     return number
 
 
-def _common_place(places: list[str]) -> str:
-    """Return the place that holds all places."""
+def _common_place(parts: Mapping[str, dict], places: list[str]) -> str:
+    """Return the innermost part that holds all places, such as the parent of a list of heads."""
     names = [place.split('.') for place in places]
     shared = []
     for level in zip(*names, strict=False):
         if len(set(level)) > 1:
             break
         shared.append(level[0])
+    while '.'.join(shared) not in parts:
+        shared.pop()
     return '.'.join(shared)
 
 
