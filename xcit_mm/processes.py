@@ -25,7 +25,7 @@ from .errors import ProcessesError, UserError, one_line, reason
 from .files import open_regular
 
 TO_CONNECT = timedelta(minutes=10)
-NOTICE = timedelta(seconds=20)  # of waiting, after which a process says for whom it waits
+NOTICE = timedelta(seconds=20)  # of waiting, after which a process says which others are missing
 # A crashed process is noticed at once, but one that is writing its result may take hours.
 PATIENCE = timedelta(days=1)
 MAX_NAMED = 3  # differences in one sentence
@@ -36,7 +36,8 @@ GLOO = re.compile(r'\bgloo\b', re.I)  # in gloo's errors, which are plain Runtim
 def connect(within: timedelta = TO_CONNECT) -> None:
     """Connect the processes that torchrun started, by gloo.
 
-    Later exchanges may take a day. A process that has waited for a while says for whom it waits.
+    Later exchanges may take a day. A process that has waited for a while prints which others are
+    missing.
 
     Args:
         within: How long the other processes may take to start.
@@ -64,8 +65,8 @@ def connect(within: timedelta = TO_CONNECT) -> None:
         print(f'{problem}; waiting {minutes}', file=sys.stderr, flush=True)
         patience = within
     try:
-        # The second connection is the one to use. The first one has only ten minutes, and shows
-        # that all processes reach each other.
+        # The first connection, with a timeout of ten minutes, only tests that all processes reach
+        # each other. The second one is used.
         for name, patience in (('test', within), ('run', PATIENCE)):
             if dist.is_initialized():
                 dist.destroy_process_group()
@@ -80,7 +81,7 @@ def connect(within: timedelta = TO_CONNECT) -> None:
 
 
 def _store(rank: int, patience: timedelta) -> dist.Store:
-    """Return the store of the first process, or of torchrun, which all processes reach."""
+    """Return the store of the first process or of torchrun, which all processes share."""
     is_server = rank == 0 and os.environ.get('TORCHELASTIC_USE_AGENT_STORE') != 'True'
     store = dist.TCPStore(
         os.environ['MASTER_ADDR'],
@@ -166,8 +167,8 @@ def agree(
 ) -> int:
     """Return the largest ``number`` of all processes, or stop all of them at an ``error`` of any.
 
-    This precedes every exchange of data inside :func:`together`, where a process that cannot go on
-    calls it instead of the exchange. So no process waits for one that has left.
+    All processes call it before every exchange of data inside :func:`together`. A process that
+    cannot continue calls it instead of the exchange, so no process waits for one that has left.
     """
     largest = torch.tensor([error is not None, number], dtype=torch.long)
     all_reduce(largest, 'max', group)
@@ -184,10 +185,10 @@ def agree(
 
 @contextmanager
 def together(group: dist.ProcessGroup | None = None) -> Iterator[None]:
-    """Raise a UserError that a process meets in the ``with`` block in all processes.
+    """Raise a UserError of one process in the ``with`` block in all processes.
 
     All processes leave the block together. Inside it they have to make the same exchanges, each
-    after :func:`agree`. Other errors end a process, which the others notice.
+    after :func:`agree`. An error of another type ends the process, and the others notice its end.
     """
     try:
         problem = None
@@ -236,13 +237,13 @@ def require_same(
     more = len(differences) - MAX_NAMED
     named = '; '.join(differences[:MAX_NAMED]) + (f'; and {more} more' if more > 0 else '')
     raise ProcessesError(
-        f'{about}{": " if about else ""}the processes do not do the same: {named}: start all of '
-        'them with the same command, files and versions'
+        f'{about}{": " if about else ""}the processes differ: {named}: start all of them with '
+        'the same command, files and versions'
     )
 
 
 def digest_of_file(path: Path) -> str:
-    """Return a short digest of the bytes of a file, which costs as much as reading it."""
+    """Return a short digest of the bytes of a file. The whole file is read."""
     digest = hashlib.sha256()
     try:
         with open_regular(path) as file:
