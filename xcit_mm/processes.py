@@ -83,13 +83,17 @@ def connect(within: timedelta = TO_CONNECT) -> None:
 def _store(rank: int, patience: timedelta) -> dist.Store:
     """Return the store of the first process or of torchrun, which all processes share."""
     is_server = rank == 0 and os.environ.get('TORCHELASTIC_USE_AGENT_STORE') != 'True'
-    store = dist.TCPStore(
-        os.environ['MASTER_ADDR'],
-        int(os.environ['MASTER_PORT']),
-        is_master=is_server,
-        timeout=patience,
-        wait_for_workers=False,
-    )
+    port = int(os.environ['MASTER_PORT'])
+    settings = dict(is_master=is_server, timeout=patience, wait_for_workers=False)
+    try:
+        store = dist.TCPStore(os.environ['MASTER_ADDR'], port, **settings)
+    except dist.DistNetworkError as error:
+        if not is_server:  # the first process may not have started yet
+            raise
+        raise UserError(
+            f'the first process cannot listen at port {port} ({reason(error)}): set MASTER_PORT '
+            'to a free port of its machine (--master_port of torchrun)'
+        ) from error
     restarts = os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')
     return dist.PrefixStore(f'xcit_mm_{restarts}', store)
 
