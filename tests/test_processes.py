@@ -36,3 +36,16 @@ def test_a_first_process_that_ends_before_it_connects_is_named(monkeypatch):
             UserError, match=f'the first of 2 .* at 127.0.0.1:{port} .*, after 0.01 m'
         ):
             connect(timedelta(minutes=0.01))
+
+
+def test_a_first_process_whose_port_is_in_use_is_refused_at_once(monkeypatch):
+    with socket.socket() as other:
+        other.bind(('0.0.0.0', 0))
+        other.listen()
+        port = other.getsockname()[1]
+        env = dict(MASTER_ADDR='127.0.0.1', MASTER_PORT=str(port), RANK='0', WORLD_SIZE='2')
+        for name, value in env.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.delenv('TORCHELASTIC_USE_AGENT_STORE', raising=False)
+        with pytest.raises(UserError, match=f'cannot listen at port {port} .*set MASTER_PORT'):
+            connect()

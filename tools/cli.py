@@ -108,8 +108,9 @@ def _write_traceback(error: 'ConfigError') -> str:
         with error.log.open('a', errors='backslashreplace') as file:
             file.write(text)
         return str(error.log)
-    kind = dict(mode='w', errors='backslashreplace', delete=False)
-    with tempfile.NamedTemporaryFile(**kind, prefix='xcit_mm_', suffix='.log') as file:
+    with tempfile.NamedTemporaryFile(
+        'w', errors='backslashreplace', prefix='xcit_mm_', suffix='.log', delete=False
+    ) as file:
         file.write(text)
     return file.name
 

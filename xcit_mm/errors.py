@@ -80,7 +80,7 @@ class ArgumentError(UserError, ValueError):
 
 
 class ProcessesError(UserError):
-    """The processes of a run cannot go on together: one has ended, or they do different things."""
+    """The processes of a run cannot continue together: one has ended, or they differ."""
 
 
 class ConfigError(UserError):

@@ -6,6 +6,7 @@ that stops alone would leave the others waiting.
 
 import hashlib
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -24,17 +25,19 @@ from .errors import ProcessesError, UserError, one_line, reason
 from .files import open_regular
 
 TO_CONNECT = timedelta(minutes=10)
-NOTICE = timedelta(seconds=20)  # of waiting, after which a process says for whom it waits
+NOTICE = timedelta(seconds=20)  # of waiting, after which a process says which others are missing
 # A crashed process is noticed at once, but one that is writing its result may take hours.
 PATIENCE = timedelta(days=1)
 MAX_NAMED = 3  # differences in one sentence
 BLOCK = 2**20  # bytes of a file that are read at a time
+GLOO = re.compile(r'\bgloo\b', re.I)  # in gloo's errors, which are plain RuntimeErrors
 
 
 def connect(within: timedelta = TO_CONNECT) -> None:
     """Connect the processes that torchrun started, by gloo.
 
-    Later exchanges may take a day. A process that has waited for a while says for whom it waits.
+    Later exchanges may take a day. A process that has waited for a while prints which others are
+    missing.
 
     Args:
         within: How long the other processes may take to start.
@@ -62,8 +65,8 @@ def connect(within: timedelta = TO_CONNECT) -> None:
         print(f'{problem}; waiting {minutes}', file=sys.stderr, flush=True)
         patience = within
     try:
-        # The second connection is the one to use. The first one has only ten minutes, and shows
-        # that all processes reach each other.
+        # The first connection, with a timeout of ten minutes, only tests that all processes reach
+        # each other. The second one is used.
         for name, patience in (('test', within), ('run', PATIENCE)):
             if dist.is_initialized():
                 dist.destroy_process_group()
@@ -78,15 +81,19 @@ def connect(within: timedelta = TO_CONNECT) -> None:
 
 
 def _store(rank: int, patience: timedelta) -> dist.Store:
-    """Return the store of the first process, or of torchrun, which all processes reach."""
+    """Return the store of the first process or of torchrun, which all processes share."""
     is_server = rank == 0 and os.environ.get('TORCHELASTIC_USE_AGENT_STORE') != 'True'
-    store = dist.TCPStore(
-        os.environ['MASTER_ADDR'],
-        int(os.environ['MASTER_PORT']),
-        is_master=is_server,
-        timeout=patience,
-        wait_for_workers=False,
-    )
+    port = int(os.environ['MASTER_PORT'])
+    settings = dict(is_master=is_server, timeout=patience, wait_for_workers=False)
+    try:
+        store = dist.TCPStore(os.environ['MASTER_ADDR'], port, **settings)
+    except dist.DistNetworkError as error:
+        if not is_server:  # the first process may not have started yet
+            raise
+        raise UserError(
+            f'the first process cannot listen at port {port} ({reason(error)}): set MASTER_PORT '
+            'to a free port of its machine (--master_port of torchrun)'
+        ) from error
     restarts = os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')
     return dist.PrefixStore(f'xcit_mm_{restarts}', store)
 
@@ -142,7 +149,7 @@ def lost_processes_named() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if not isinstance(error, dist.DistError) and 'gloo' not in str(error).lower():
+        if not isinstance(error, dist.DistError) and not GLOO.search(str(error)):
             raise
         raise ProcessesError(
             'another process has ended: see its message, and start all processes again; a training '
@@ -164,8 +171,8 @@ def agree(
 ) -> int:
     """Return the largest ``number`` of all processes, or stop all of them at an ``error`` of any.
 
-    This precedes every exchange of data inside :func:`together`, where a process that cannot go on
-    calls it instead of the exchange. So no process waits for one that has left.
+    All processes call it before every exchange of data inside :func:`together`. A process that
+    cannot continue calls it instead of the exchange, so no process waits for one that has left.
     """
     largest = torch.tensor([error is not None, number], dtype=torch.long)
     all_reduce(largest, 'max', group)
@@ -182,10 +189,10 @@ def agree(
 
 @contextmanager
 def together(group: dist.ProcessGroup | None = None) -> Iterator[None]:
-    """Raise a UserError that a process meets in the ``with`` block in all processes.
+    """Raise a UserError of one process in the ``with`` block in all processes.
 
     All processes leave the block together. Inside it they have to make the same exchanges, each
-    after :func:`agree`. Other errors end a process, which the others notice.
+    after :func:`agree`. An error of another type ends the process, and the others notice its end.
     """
     try:
         problem = None
@@ -234,13 +241,13 @@ def require_same(
     more = len(differences) - MAX_NAMED
     named = '; '.join(differences[:MAX_NAMED]) + (f'; and {more} more' if more > 0 else '')
     raise ProcessesError(
-        f'{about}{": " if about else ""}the processes do not do the same: {named}: start all of '
-        'them with the same command, files and versions'
+        f'{about}{": " if about else ""}the processes differ: {named}: start all of them with '
+        'the same command, files and versions'
     )
 
 
 def digest_of_file(path: Path) -> str:
-    """Return a short digest of the bytes of a file, which costs as much as reading it."""
+    """Return a short digest of the bytes of a file. The whole file is read."""
     digest = hashlib.sha256()
     try:
         with open_regular(path) as file:

@@ -1,4 +1,4 @@
-"""Processes of a training or a test that do not do the same."""
+"""Processes of a training or a test that differ in what they do."""
 
 import json
 import os

@@ -296,15 +296,15 @@ BEFORE = {
 }
 # Of each archive what makes it of the records, and what the tool says.
 ARCHIVES = {
-    'a record twice': (stored_twice, 'its records are not laid out as PyTorch does it'),
+    'a record twice': (stored_twice, 'its records are not laid out as PyTorch writes them'),
     'names alike': (lambda p: packed({**p, GRAPH.upper(): b'{}'}), 'records are not laid out'),
     'another folder': (lambda p: packed(p) and zipped({**{f'a/{n}': d for n, d in p.items()},
                                                        f'b/{GRAPH}': b'{}'}), 'not laid out'),
     'compressed': (lambda p: zipped({f'a/{n}': d for n, d in p.items()}, zipfile.ZIP_DEFLATED),
-                   'its records are not laid out as PyTorch does it'),
+                   'its records are not laid out as PyTorch writes them'),
     'PyTorch 2.7': (lambda p: zipped(BEFORE), OLD),
     'PyTorch 2.7 as well': (lambda p: zipped({**{f'a/{n}': d for n, d in p.items()}, **BEFORE}),
-                            'its records are not laid out as PyTorch does it'),
+                            'its records are not laid out as PyTorch writes them'),
     'a checkpoint': (lambda p: saved(Payload()), OLD),
     'a pickle': (lambda p: pickle.dumps(Payload()), 'cannot be read (BadZipFile: '),
     'cut off': (lambda p: packed(p)[:-9], 'cannot be read (BadZipFile: '),

@@ -1,4 +1,4 @@
-"""Processes of ``tools/infer.py --stream`` that do not do the same, or cannot read an image."""
+"""Processes of ``tools/infer.py --stream`` that differ in what they do, or cannot read an image."""
 
 import json
 import os
@@ -37,7 +37,7 @@ CASES = {
     ),
     'another score': (
         dict(options=['--score-thr', '0.6']),
-        'the processes do not do the same: score_thr is 0.3 in process 1 on',
+        'the processes differ: score_thr is 0.3 in process 1 on',
         (2, 2),
     ),
     'another window': (

@@ -50,7 +50,7 @@ LOST = (NO_BOX, NO_SIZE, OUTSIDE, FAR_BEYOND, UNKNOWN_CATEGORY, NO_MASK, BROKEN_
 
 REMEDY = 'tools/check_dataset.py CONFIG lists them all'
 
-# If a larger share of the boxes cannot be two corners, boxes that reach beyond the image are meant.
+# If a larger share of the boxes cannot be two corners, boxes may reach beyond the image.
 NO_CORNERS_SHARE = 0.01
 
 # The limits of pycocotools, which computes with 32 bits and does not check its input.
@@ -220,7 +220,7 @@ def is_number(value: Any) -> bool:
 
 
 def _check_entries(entries: Any, name: str, fields: dict[str, tuple[type, ...]]) -> dict[str, None]:
-    """Check and convert the fields of a list of objects, and return which are no integers."""
+    """Check and convert the fields of a list of objects, and return those converted."""
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise ValueError(f'{name} is not a list of objects')
     by_id: dict[int | str, dict] = {}
@@ -275,7 +275,7 @@ def _number_texts(
         numbers = {id_: number for number, id_ in enumerate(dict.fromkeys(ids), 1)}
         for entry in content[name]:
             entry['id'] = numbers[entry['id']]
-        for user in users:  # an id that is not listed becomes a text, which is no number
+        for user in users:  # an id that is not listed becomes a text, which equals no number
             user[field] = numbers.get(user[field], str(user[field]))
         numbered.append(name)
     names = ', '.join(converted)

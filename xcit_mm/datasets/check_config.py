@@ -154,8 +154,9 @@ def _is_unchecked_coco(kind: type | None) -> bool:
     """Return whether a class reads annotations as mmdet's CocoDataset does, without checks."""
     bases = getattr(kind, '__mro__', ())  # by name: to import mmdet for mmseg takes seconds
     coco = next((base for base in bases if base.__name__ == 'CocoDataset'), None)
-    is_checked = coco is None or kind.__name__ == COCO_DATASET
-    return not is_checked and kind.load_data_list is coco.load_data_list
+    if coco is None or kind.__name__ == COCO_DATASET:
+        return False
+    return kind.load_data_list is coco.load_data_list
 
 
 def _check_as_coco(dataset: dict, classes: Sequence[str], is_test: bool) -> None:

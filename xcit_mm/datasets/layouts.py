@@ -24,7 +24,7 @@ from .convert import (
 )
 
 IMAGES, LABELS = f'{os.sep}images{os.sep}', f'{os.sep}labels{os.sep}'  # folders with equal trees
-MAX_RELATIVE = 2  # larger coordinates of YOLO are no inaccuracy at the border, but pixels
+MAX_RELATIVE = 2  # larger coordinates of YOLO are in pixels, not slightly beyond the border
 TAGS = ('str', 'int', 'float', 'bool', 'null', 'seq', 'map')  # of YAML, for plain values
 EMPTY = (None, '', '~', 'null')  # values in YAML, which is read as text
 

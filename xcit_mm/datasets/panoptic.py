@@ -40,10 +40,10 @@ def segment_ids(path: str, backend_args: dict | None = None) -> np.ndarray:
 
 
 class _SegmentsOfImages(COCOPanoptic):
-    """mmdet's COCOPanoptic, whose ids of segments count for one image only.
+    """mmdet's COCOPanoptic, in which an id of a segment is unique only within its image.
 
-    mmdet reads every segment with the id of a segment of the image, which takes quadratic time if
-    each image numbers its segments from 1.
+    mmdet searches all images for each id of a segment. If each image numbers its segments from 1,
+    this takes quadratic time.
     """
 
     def get_ann_ids(self, img_ids: list[int]) -> list[tuple[int, int]]:
@@ -61,7 +61,7 @@ class CheckedPanopticDataset(CocoPanopticDataset):
 
     Attributes:
         problems: The segments and images that a training leaves out.
-        remark: As of a ``CheckedCocoDataset``.
+        remark: See ``CheckedCocoDataset``.
 
     Raises:
         UserError: If the annotation file is invalid, has different classes, things or stuff, if

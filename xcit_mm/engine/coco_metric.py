@@ -87,7 +87,7 @@ class CocoAPMetric(CocoMetric):
 
     def _read(self, path: str) -> COCO:
         content, self._remark = read_annotations(path)
-        # pycocotools marks predictions with the ids of their objects, and takes 0 for none.
+        # pycocotools marks predictions with the ids of their objects, and 0 means no object.
         for number, annotation in enumerate(content.get('annotations', ()), 1):
             annotation['id'] = number
         return indexed(COCO(), content)
@@ -145,5 +145,5 @@ class CocoAPMetric(CocoMetric):
 def _precisions_by_class(evaluation: COCOeval) -> np.ndarray:
     """Return the average precision of each category of an evaluation, -1 without objects."""
     precision = evaluation.eval['precision'][..., 0, -1]  # of all sizes and the most detections
-    # The precision of a class without objects is -1 everywhere, that of another nowhere.
+    # If a class has no objects, its precision is -1 everywhere; otherwise it is -1 nowhere.
     return precision.mean(axis=(0, 1))

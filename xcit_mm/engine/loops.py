@@ -67,7 +67,7 @@ class _Resumable:
     def run_iter(self, *args) -> None:
         seed_all(self.runner.seed, get_rank(), self._iter)
         super().run_iter(*args)
-        # Later errors are not about the config; the first steps may only add up gradients.
+        # Errors after this are not about the config. The first steps may only add up gradients.
         self.has_run = self.has_run or self.runner.optim_wrapper.should_update()
 
     def _batches(self) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""What the processes of a training or a test have to have in common."""
+"""What the processes of a training or a test must have in common."""
 
 import hashlib
 from collections.abc import Iterator
@@ -12,8 +12,8 @@ from ..environment import versions
 from ..processes import digest_of_file, shortened
 from ..weights.download import is_url
 
-# Values that may differ between machines without changing a result, beside paths: how the data is
-# loaded, and where files are.
+# Values, in addition to paths, that may differ between machines without changing a result: how the
+# data is loaded, and where files are.
 OWN = {
     *('num_workers', 'persistent_workers', 'prefetch_factor', 'pin_memory', 'timeout'),
     *('work_dir', 'data_root', 'load_from', 'checkpoint', 'ann_file', 'test_dir', 'out_dir'),

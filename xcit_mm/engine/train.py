@@ -45,7 +45,7 @@ def train(
     Raises:
         UserError: If the config, an option, the data or a checkpoint is wrong; if another training
             runs in ``work_dir``; if the losses are not finite, too much of the data is bad, or
-            the disk is full; if the processes of a launcher do not do the same, or one is missing.
+            the disk is full; if the processes of a launcher differ, or one is missing.
         Interrupted: At SIGTERM and SIGINT, with the place where the run stopped.
     """
     cfg = load_config(config, options, work_dir, launcher)
@@ -92,7 +92,7 @@ def test(
 
     Raises:
         UserError: If the config, an option, the data or the checkpoint is wrong, or if the
-            processes of a launcher do not do the same, or one is missing.
+            processes of a launcher differ, or one is missing.
     """
     cfg = load_config(config, options, work_dir, launcher)
     with config_errors(cfg, options):

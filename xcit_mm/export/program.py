@@ -45,8 +45,8 @@ SYMBOL = re.compile(r"(?:Symbol\(')?(\w+)(?:'(?:, \w+=True)*\))?")  # sympy's re
 # A dynamic axis is assumed to be no shorter, but programs take axes of 0 and 1, too.
 ASSUMED_LENGTH = 2
 # Operators that compute tensors and numbers from others, and do nothing else. Others in their
-# namespaces write files, print, or take numbers for addresses. Those that write to their first
-# argument have an underscore behind these names.
+# namespaces write files, print, or use numbers as addresses. Variants that write to their first
+# argument have a trailing underscore.
 ATEN = """
     __and__ __or__ _assert_scalar _assert_tensor_metadata _to_copy abs adaptive_avg_pool2d add
     addcdiv addcmul addmm alias all amax amin any arange argmax argmin argsort avg_pool2d baddbmm
@@ -92,7 +92,7 @@ def read_program(path: Path) -> tuple[Callable[[Tensor], Sequence[Tensor]], dict
     """Return the function of a file, from an image to outputs, and the metadata of the file.
 
     Raises:
-        UnreadableError: If the file has more than weights and a graph of known operators.
+        UnreadableError: If the file holds more than weights and a graph of known operators.
         Exception: Of many types, if the file is damaged.
     """
     with ZipFile(path) as archive:

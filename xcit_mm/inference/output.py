@@ -90,7 +90,7 @@ class Output:
     """
 
     def __init__(self, folder: Path, model: Model, info: dict[str, str]) -> None:
-        self._folder, self._palette, self._has_room = folder, model.palette, False
+        self._folder, self._palette, self._is_set_aside = folder, model.palette, False
         self._images: list[dict[str, Any]] = []
         self._annotations: list[dict[str, Any]] = []
         self._video = ExitStack()  # closes the video that is written
@@ -159,10 +159,10 @@ class Output:
 
     def _set_earlier_aside(self) -> None:
         """Move what an earlier call left, before the first file is written."""
-        if not self._has_room:
+        if not self._is_set_aside:
             earlier = [path for name in WRITTEN if (path := self._folder / name).exists()]
             set_aside(self._folder, earlier, 'name another --out')
-            self._has_room = True
+            self._is_set_aside = True
 
     def _described(self, source: str, size: tuple[int, int]) -> dict[str, Any]:
         return dict(id=len(self._images) + 1, file_name=source, width=size[1], height=size[0])

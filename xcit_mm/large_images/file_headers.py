@@ -1,7 +1,7 @@
-"""Look at an image file before GDAL or openslide opens it.
+"""Checks of an image file before GDAL or openslide opens it.
 
 GDAL takes minutes to open some files of a megabyte, and openslide opens any other file that a slide
-names. Neither library can be asked about a file before.
+names. Neither library can check a file without opening it.
 """
 
 import os
@@ -14,7 +14,7 @@ from ..errors import UserError, one_line
 from ..files import open_regular
 
 TIFF, SQLITE = (b'II', b'MM'), b'SQLite format 3\x00'
-WRITE_AHEAD = 2  # a format of SQLite that makes files beside the database, also to read it
+WRITE_AHEAD = 2  # a format of SQLite that creates files next to the database, even to read it
 GDAL_METADATA = 42112  # the TIFF tag of the XML text in which GDAL keeps names and values
 # Bytes of such texts. GDAL compares each name with all names before it.
 MAX_METADATA = 2**18
@@ -120,12 +120,13 @@ def _code_blocks(header: bytes) -> int:
 
 
 def require_own_files(path: Path) -> Path:
-    """Return the real path of a slide of which openslide opens only regular files of its folder.
+    """Return the real path of a slide for which openslide opens only regular files in its folder.
 
     openslide decides by the content which format a file has. Slides of Aperio, Leica, Philips,
     Sakura, Ventana and Zeiss, Hamamatsu's NDPI and tiled TIFF files are single files. A VMS or VMU
     file of Hamamatsu names other files, MIRAX has a folder of its own with a text that names
-    files, and of a DICOM slide openslide opens all files beside it. A slide of Trestle is a .tif.
+    files, and for a DICOM slide, openslide opens all files in its folder. Slides of Trestle are
+    .tif files, so rasterio reads them.
 
     Raises:
         UserError: If no such slide is there, if the format is not that of the suffix and consists

@@ -34,7 +34,7 @@ CACHE = 2**25  # bytes of decoded blocks that GDAL keeps
 # Bytes of a block, which GDAL decodes as a whole and with all bands if they are interleaved.
 MAX_BLOCK = 2**28
 MAX_CHANNELS = 2**12  # GDAL looks at each band whenever it reads a few of them
-# Of an image in strips, GDAL keeps what a row of tiles reads: as many rows, but no more bytes.
+# For an image in strips, GDAL keeps what a row of tiles reads, up to so many rows and bytes.
 STRIP_ROWS, STRIP_BYTES = 1100, 2**28
 GDAL_CACHED_BANDS = 127  # if no more bands are interleaved, GDAL keeps them all
 TILE = 2048, 2048  # pixels that are read at a time where any tile would do
@@ -151,8 +151,8 @@ class Array(ImageSource):
         pixels = np.empty((*window.size, self.channels), self.dtype)
         for part in tiles(window, MAPPED):
             pixels[tuple(part.within(window))] = self._image[tuple(part)]
-            # The pages that hold the part count as memory of this process, and those of the
-            # channels that are not read can be many more. They remain in the cache of the system.
+            # Pages that were read count as memory of this process, with the channels that are not
+            # used. The operating system still keeps them in its cache.
             self._image._mmap.madvise(mmap.MADV_DONTNEED)
         return pixels
 
@@ -223,7 +223,7 @@ class Slide(ImageSource):
         super().__init__(str(path), path, (height, width, 3), np.dtype(np.uint8))
 
     def content(self) -> str:
-        """Return a digest of the file, and openslide's of the files beside it."""
+        """Return a digest of the file, and openslide's digest of the files that belong to it."""
         return f'{super().content()} {self._file.properties.get("openslide.quickhash-1")}'
 
     def _read(self, window: Window) -> np.ndarray:

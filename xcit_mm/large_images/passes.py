@@ -239,7 +239,7 @@ class Passes:
             tokens = _layer_on_tile(block, x.to(self.device), M, m, inner)
             store.write(window, tokens)
             sums += self._sums_of(number, tokens)
-        source.require_sum(total)  # somebody may have changed the file since it was written
+        source.require_sum(total)  # the file may have been changed since it was written
         return sums
 
     def _mixing(

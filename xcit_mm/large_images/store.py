@@ -91,8 +91,8 @@ class TokenStore:
         """Return the share of a window (h, w, C) in the checksum; 0 for a store in memory.
 
         Each token adds one and the sum of its words, times two odd numbers that depend on its row
-        and its column. So the windows can have any size and order, a single number that changes or
-        is not written changes the checksum, and it takes a tenth of the time of a CRC.
+        and its column. So the windows can have any size and order, and a single number that changes
+        or is not written changes the checksum. A CRC would take ten times as long.
         """
         if self.path is None:
             return 0
@@ -169,6 +169,6 @@ class TokenStore:
 
 
 def _odd_numbers(span: slice, device: torch.device) -> Tensor:
-    """Return a number for each index, which has nothing in common with those beside it."""
+    """Return a number for each index, unrelated to the numbers of neighboring indices."""
     numbers = torch.arange(span.start + 1, span.stop + 1, device=device) * MULTIPLIER
     return (numbers ^ (numbers >> 29)) * MULTIPLIER | 1

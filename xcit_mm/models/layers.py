@@ -209,7 +209,7 @@ def map_to_tokens(x: Tensor) -> Tensor:
 class DropPath(nn.Module):
     """Stochastic depth (Huang et al. 2016): in training, samples are dropped with probability p.
 
-    torchvision's layer does the same, but vmap cannot draw each sample on its own in it.
+    torchvision has the same layer, but under vmap it cannot draw each sample independently.
 
     Shape:
         (B, N, C) to (B, N, C).

@@ -41,8 +41,8 @@ def recompute(
 class _SecondPass(AbstractContextManager):
     """Context, for several uses, in which a module computes what it did when this was created.
 
-    It has the same parameters, which ``torch.func.functional_call`` replaces for the forward pass
-    alone. No transform is active: there was none in the forward pass, but there may be one around
+    It uses the parameters of the forward pass: ``torch.func.functional_call`` replaces them only
+    there. No transform is active: there was none in the forward pass, but there may be one around
     the backward pass. BatchNorm does not update its running statistics.
     """
 
@@ -70,7 +70,7 @@ class _SecondPass(AbstractContextManager):
 
 
 def _is_other(then: Tensor, now: Tensor | None) -> bool:
-    """Return whether a tensor is not what it was, but for a parameter that FSDP has gathered."""
+    """Return whether a tensor was replaced, except for a parameter that FSDP has gathered."""
     is_gathered = isinstance(then, nn.Parameter) and type(then) is not type(now)
     return then is not now and not is_gathered
 

@@ -32,8 +32,8 @@ def is_captured() -> bool:
 def is_transformed() -> bool:
     """Return whether a transform of ``torch.func`` or forward-mode differentiation is active.
 
-    Layers then compute their plain form: transforms do not support results that are written in
-    place, autograd functions of our own, or recomputation in the backward pass.
+    Layers then compute their plain form, because transforms support neither in-place results, nor
+    our own autograd functions, nor recomputation in the backward pass.
     """
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return True

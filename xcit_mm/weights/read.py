@@ -105,7 +105,7 @@ def read_records(file: Path) -> dict[str, bytes]:
             or sum(entry.file_size for entry in entries) > file.stat().st_size
             or any(entry.is_dir() or entry.compress_type != ZIP_STORED for entry in entries)
         ):
-            raise BadZipFile('its records are not laid out as PyTorch does it')
+            raise BadZipFile('its records are not laid out as PyTorch writes them')
         return {name: archive.read(entry) for name, entry in records.items()}
 
 

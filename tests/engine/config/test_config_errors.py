@@ -217,6 +217,19 @@ def test_a_part_that_cannot_be_built_is_refused_with_its_place(part, message):
         MODELS.build(cfg.part)
 
 
+class _Head:
+    def loss(self) -> None:
+        raise ValueError('planted')
+
+
+def test_one_of_several_equal_parts_is_named_by_the_part_that_holds_them():
+    heads = [dict(type='_Head', number=1), dict(type='_Head', number=2)]  # as in Cascade R-CNN
+    cfg = Config(dict(model=dict(roi_head=dict(bbox_head=heads))))
+    message = r'model\.roi_head fails .*planted'
+    with pytest.raises(ConfigError, match=message), config_errors(cfg):
+        _Head().loss()
+
+
 def test_a_tool_prints_the_error_alone_and_the_rest_into_the_log(
     monkeypatch, capfd, shapes_root, tmp_path
 ):

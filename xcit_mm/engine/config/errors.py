@@ -1,8 +1,8 @@
 """Turn what other packages raise for a config into one sentence with the part of the config.
 
 mmengine builds the parts of a run when it needs them, and mmdet, mmseg and PyTorch check few of
-their arguments: a wrong value appears as any error, often in another part. The traceback tells
-which part was built, or computed, when it was raised.
+their arguments. A wrong value can cause any error, often in another part. The traceback shows
+which part was built or run when the error was raised.
 """
 
 import inspect
@@ -44,7 +44,7 @@ def config_errors(cfg: Config, options: Mapping[str, Any] | None = None) -> Iter
     """Turn an error while parts of a config are built, or first used, into a UserError.
 
     It names the part, its values, and the ``options`` of the command line that changed it. Errors
-    of later steps of a training, and of a full disk, pass unchanged.
+    after the first step of a training, and errors of a full disk, pass unchanged.
     """
     try:
         yield
@@ -68,7 +68,7 @@ def config_errors(cfg: Config, options: Mapping[str, Any] | None = None) -> Iter
 
 
 def has_run(loop: BaseLoop) -> bool:
-    """Return whether a training has taken a step, or an evaluation in it has ended, before."""
+    """Return whether the training has taken a step, or an evaluation in it has ended."""
     return getattr(loop, 'has_run', False)
 
 
@@ -100,7 +100,7 @@ def _responsible(parts: Mapping[str, dict], frames: Iterable[FrameType]) -> str:
     for frame in frames:
         places = _places(parts, frame)
         below = [p for p in places if f'{p}.'.startswith(f'{place}.' if place else '')]
-        place = _common_place(below or places) or place
+        place = _common_place(parts, below or places) or place
     return place
 
 
@@ -132,14 +132,16 @@ def _num_equal(a: Mapping[str, Any], b: Mapping[str, Any]) -> int:
     return number
 
 
-def _common_place(places: list[str]) -> str:
-    """Return the place that holds all places."""
+def _common_place(parts: Mapping[str, dict], places: list[str]) -> str:
+    """Return the innermost part that holds all places, such as the parent of a list of heads."""
     names = [place.split('.') for place in places]
     shared = []
     for level in zip(*names, strict=False):
         if len(set(level)) > 1:
             break
         shared.append(level[0])
+    while '.'.join(shared) not in parts:
+        shared.pop()
     return '.'.join(shared)
 
 
@@ -161,7 +163,7 @@ def _misspelt(
         return None
     typed = [(p, part) for p, part in ((place, parts[place]), *parts.items()) if 'type' in part]
     for where, part in typed:
-        # The base is that of MultibandPreprocessor.
+        # MultibandPreprocessor passes its arguments on to its base.
         is_meant = match['type'] in (class_name(part['type']), part.get('base'))
         if not is_meant or (match['argument'] in part) != bool(match['unknown']):
             continue
@@ -175,7 +177,7 @@ def _misspelt(
 
 
 def _registered(registry: Registry) -> list[str]:
-    """Return the names of the classes of a registry, and of those of other packages."""
+    """Return the names of the classes in a registry and in the registries of other packages."""
     names = [*registry.module_dict, *registry.root.module_dict]
     for scope, child in registry.root.children.items():
         names += [f'{scope}.{name}' for name in child.module_dict if child is not registry]

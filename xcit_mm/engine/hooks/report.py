@@ -21,7 +21,7 @@ from ...errors import reason
 from ...files import write_json
 from ...run_report import read_run, write_page
 from ...run_report.reading import RUN_INFO
-from ...run_report.titles import OF_CLASS, title
+from ...run_report.titles import OF_CLASS, PRECISIONS, title
 from ..console import log_file
 from ..distributed import unwrapped
 from ..resume import POINTER
@@ -31,12 +31,10 @@ from .pictures import FOLDER as PICTURES
 # The rows of a table with the names of their metrics, its columns, and the format of its figures.
 BOXES_AND_MASKS = dict(boxes='coco/bbox_{}', masks='coco/segm_{}')
 SEGMENTS = dict(all='coco_panoptic/{}', things='coco_panoptic/{}_th', stuff='coco_panoptic/{}_st')
-PRECISIONS = dict(
-    mAP='AP', mAP_50='AP50', mAP_75='AP75', mAP_s='small', mAP_m='medium', mAP_l='large'
-)
+COLUMNS = {item: name.removeprefix('AP ') for item, name in PRECISIONS.items()}
 TABLES = (
     (SEGMENTS, dict(PQ='PQ', SQ='SQ', RQ='RQ'), '.2f'),
-    (BOXES_AND_MASKS, PRECISIONS, '.3f'),
+    (BOXES_AND_MASKS, COLUMNS, '.3f'),
 )
 
 
