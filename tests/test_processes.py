@@ -1,15 +1,18 @@
 """The connection of the processes of a run."""
 
+import os
 import re
 import socket
+import time
 from datetime import timedelta
 
 import pytest
-from helpers.processes import torchrun
+import torch.distributed as dist
+from helpers.processes import forked, torchrun
 
 from xcit_mm import processes
 from xcit_mm.errors import UserError
-from xcit_mm.processes import connect
+from xcit_mm.processes import connect, cpu_group
 
 
 def test_a_process_that_ends_before_it_connects_is_named(monkeypatch, capsys):
@@ -23,6 +26,28 @@ def test_a_process_that_ends_before_it_connects_is_named(monkeypatch, capsys):
         with pytest.raises(UserError, match=sentence):
             connect(timedelta(minutes=0.01))
     assert capsys.readouterr().err == f'{problem}; waiting 0.01 minutes\n'
+
+
+def test_no_process_closes_a_connection_that_another_one_is_making(tmp_path):
+    def run(rank: int) -> None:
+        os.environ.update(env, RANK=str(rank))
+        connect_group, close = dist.init_process_group, dist.destroy_process_group
+
+        def connect_late(*args, **kwargs) -> None:
+            connect_group(*args, **kwargs)
+            time.sleep(0.3 * rank)
+            (tmp_path / f'connected_{rank}').touch()
+
+        def close_checked(*args) -> None:
+            assert (tmp_path / 'connected_1').exists()
+            close(*args)
+
+        dist.init_process_group, dist.destroy_process_group = connect_late, close_checked
+        connect()
+        assert cpu_group() is not None
+
+    with torchrun(2) as env:
+        forked(2, run)
 
 
 def test_a_first_process_that_ends_before_it_connects_is_named(monkeypatch):

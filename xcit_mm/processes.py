@@ -49,8 +49,7 @@ def connect(within: timedelta = TO_CONNECT) -> None:
     while True:
         try:
             store = store or _store(rank, patience)
-            store.set(f'arrived_{rank}', '')
-            store.wait([f'arrived_{i}' for i in range(count)], patience)
+            _wait_for_all(store, 'arrived', rank, count, patience)
             break
         except dist.DistError as error:
             problem = _who_is_missing(store, count, address, error)
@@ -63,18 +62,27 @@ def connect(within: timedelta = TO_CONNECT) -> None:
         patience = within
     try:
         # The second connection is the one to use. The first one has only ten minutes, and shows
-        # that all processes reach each other.
-        for name, patience in (('test', within), ('run', PATIENCE)):
-            if dist.is_initialized():
-                dist.destroy_process_group()
-            settings = dict(store=dist.PrefixStore(name, store), rank=rank, world_size=count)
-            dist.init_process_group('gloo', timeout=patience, **settings)
+        # that all processes reach each other. It is closed once it is complete in all of them.
+        settings = dict(rank=rank, world_size=count)
+        test, run = (dist.PrefixStore(name, store) for name in ('test', 'run'))
+        dist.init_process_group('gloo', store=test, timeout=within, **settings)
+        _wait_for_all(store, 'connected', rank, count, within)
+        dist.destroy_process_group()
+        dist.init_process_group('gloo', store=run, timeout=PATIENCE, **settings)
+        cpu_group()  # now, because later a process may have ended, which only a connection shows
     except RuntimeError as error:
         raise UserError(
             f'all processes have arrived at {address}, but this one cannot connect to the others '
             f'({reason(error)}): open all ports between the machines, and name the network with '
             'GLOO_SOCKET_IFNAME if there are several'
         ) from error
+
+
+def _wait_for_all(
+    store: dist.Store, stage: str, rank: int, count: int, patience: timedelta
+) -> None:
+    store.set(f'{stage}_{rank}', '')
+    store.wait([f'{stage}_{i}' for i in range(count)], patience)
 
 
 def _store(rank: int, patience: timedelta) -> dist.Store:
