@@ -61,3 +61,16 @@ def test_a_first_process_that_ends_before_it_connects_is_named(monkeypatch):
             UserError, match=f'the first of 2 .* at 127.0.0.1:{port} .*, after 0.01 m'
         ):
             connect(timedelta(minutes=0.01))
+
+
+def test_a_first_process_names_a_port_that_is_in_use(monkeypatch):
+    with socket.socket() as other:
+        other.bind(('127.0.0.1', 0))
+        other.listen()
+        port = other.getsockname()[1]
+        env = dict(MASTER_ADDR='127.0.0.1', MASTER_PORT=str(port), RANK='0', WORLD_SIZE='2')
+        monkeypatch.delenv('TORCHELASTIC_USE_AGENT_STORE', raising=False)
+        for name, value in env.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(UserError, match=f'cannot listen at 127.0.0.1:{port} .*MASTER_PORT'):
+            connect()

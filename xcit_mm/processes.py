@@ -88,13 +88,17 @@ def _wait_for_all(
 def _store(rank: int, patience: timedelta) -> dist.Store:
     """Return the store of the first process, or of torchrun, which all processes reach."""
     is_server = rank == 0 and os.environ.get('TORCHELASTIC_USE_AGENT_STORE') != 'True'
-    store = dist.TCPStore(
-        os.environ['MASTER_ADDR'],
-        int(os.environ['MASTER_PORT']),
-        is_master=is_server,
-        timeout=patience,
-        wait_for_workers=False,
-    )
+    host, port = os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT'])
+    settings = dict(is_master=is_server, timeout=patience, wait_for_workers=False)
+    try:
+        store = dist.TCPStore(host, port, **settings)
+    except dist.DistNetworkError as error:
+        if not is_server:
+            raise
+        raise UserError(
+            f'the first process cannot listen at {host}:{port} ({reason(error)}): name an address '
+            'of its machine with MASTER_ADDR, and a free port with MASTER_PORT'
+        ) from error
     restarts = os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')
     return dist.PrefixStore(f'xcit_mm_{restarts}', store)
 

@@ -28,9 +28,12 @@ RECIPE_PARTS = (
     *('model', 'optim_wrapper', 'param_scheduler', 'auto_scale_lr', 'train_cfg'),
     'train_dataloader',
 )
-# Names in them that do not: init_cfg is unset in a resumed run.
+# Names in them that do not: init_cfg is unset in a resumed run, and the schedule is not a part of
+# train_cfg.
 NOT_OF_RECIPE = (
     *('init_cfg', 'num_workers', 'persistent_workers', 'prefetch_factor', 'pin_memory', 'timeout'),
+    *('max_iters', 'max_epochs', 'val_interval', 'val_begin', 'dynamic_intervals', 'test_cfg'),
+    'with_cp',
 )
 # Places whose values a resumed run reads from its checkpoint.
 OF_CHECKPOINT = re.compile(
