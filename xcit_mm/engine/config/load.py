@@ -159,7 +159,8 @@ def _check_types(cfg: Config, path: Path) -> None:
         elif dict in kinds:
             parts = {name: value}
         elif list in kinds and value is not None:
-            raise UserError(f'the config {path}: {name}={one_line(repr(value))} is not a list')
+            given = one_line(repr(value))
+            raise UserError(f'the config {path}: {name}={given} is not a list of dicts')
         else:
             continue
         if name == 'default_hooks' and isinstance(value, dict):
