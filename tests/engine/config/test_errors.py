@@ -3,6 +3,7 @@
 import errno
 import re
 import signal
+from multiprocessing.util import get_temp_dir
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,7 @@ MORE = [
 @pytest.fixture(autouse=True)
 def _signals():
     """InterruptHook gives them back at the end of a training."""
+    get_temp_dir()  # that data workers of later tests use: not in the folder of one test
     before = {number: signal.getsignal(number) for number in SIGNALS}
     yield
     for number, handler in before.items():
