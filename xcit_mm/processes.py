@@ -52,8 +52,7 @@ def connect(within: timedelta = TO_CONNECT) -> None:
     while True:
         try:
             store = store or _store(rank, patience)
-            store.set(f'arrived_{rank}', '')
-            store.wait([f'arrived_{i}' for i in range(count)], patience)
+            _wait_for_all(store, 'arrived', rank, count, patience)
             break
         except dist.DistError as error:
             problem = _who_is_missing(store, count, address, error)
@@ -66,12 +65,14 @@ def connect(within: timedelta = TO_CONNECT) -> None:
         patience = within
     try:
         # The first connection, with a timeout of ten minutes, only tests that all processes reach
-        # each other. The second one is used.
-        for name, patience in (('test', within), ('run', PATIENCE)):
-            if dist.is_initialized():
-                dist.destroy_process_group()
-            settings = dict(store=dist.PrefixStore(name, store), rank=rank, world_size=count)
-            dist.init_process_group('gloo', timeout=patience, **settings)
+        # each other. It is closed once all processes have it. The second one is used.
+        settings = dict(rank=rank, world_size=count)
+        test, run = (dist.PrefixStore(name, store) for name in ('test', 'run'))
+        dist.init_process_group('gloo', store=test, timeout=within, **settings)
+        _wait_for_all(store, 'connected', rank, count, within)
+        dist.destroy_process_group()
+        dist.init_process_group('gloo', store=run, timeout=PATIENCE, **settings)
+        cpu_group()  # now, because later a process may have ended, which only a connection shows
     except RuntimeError as error:
         raise UserError(
             f'all processes have arrived at {address}, but this one cannot connect to the others '
@@ -80,19 +81,26 @@ def connect(within: timedelta = TO_CONNECT) -> None:
         ) from error
 
 
+def _wait_for_all(
+    store: dist.Store, stage: str, rank: int, count: int, patience: timedelta
+) -> None:
+    store.set(f'{stage}_{rank}', '')
+    store.wait([f'{stage}_{i}' for i in range(count)], patience)
+
+
 def _store(rank: int, patience: timedelta) -> dist.Store:
     """Return the store of the first process or of torchrun, which all processes share."""
     is_server = rank == 0 and os.environ.get('TORCHELASTIC_USE_AGENT_STORE') != 'True'
-    port = int(os.environ['MASTER_PORT'])
+    host, port = os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT'])
     settings = dict(is_master=is_server, timeout=patience, wait_for_workers=False)
     try:
-        store = dist.TCPStore(os.environ['MASTER_ADDR'], port, **settings)
+        store = dist.TCPStore(host, port, **settings)
     except dist.DistNetworkError as error:
-        if not is_server:  # the first process may not have started yet
+        if not is_server:
             raise
         raise UserError(
-            f'the first process cannot listen at port {port} ({reason(error)}): set MASTER_PORT '
-            'to a free port of its machine (--master_port of torchrun)'
+            f'the first process cannot listen at {host}:{port} ({reason(error)}): name an address '
+            'of its machine with MASTER_ADDR, and a free port with MASTER_PORT'
         ) from error
     restarts = os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')
     return dist.PrefixStore(f'xcit_mm_{restarts}', store)

@@ -162,6 +162,8 @@ DETECTOR = ROOT / 'configs/mask_rcnn_xcit_n12_16_shapes.py'
         ),
         ({'model.backbone.drop_path_rate': 0.2}, 'model.backbone.drop_path_rate=0.2 (before: '),
         ({'pretrained': 'other.pth', 'train_dataloader.num_workers': 7}, None),
+        ({'train_cfg.max_iters': 900, 'train_cfg.val_interval': 300}, None),
+        ({'model.test_cfg.rcnn.score_thr': 0.1, 'model.backbone.with_cp': True}, None),
     ],
 )
 def test_recipes_differ_in_what_decides_the_steps(options, sentence):

@@ -51,6 +51,7 @@ CASES = {
     'a process that ends': (None, 'only 1 of 2 processes have arrived at 127.0.', (2, None)),
 }
 BOTH = 'images that nobody can predict'
+NO_FOLDER = 'a folder that the first process cannot write to'
 
 
 @pytest.fixture(scope='module')
@@ -97,10 +98,11 @@ def outcomes(weights, image, tmp_path_factory) -> dict[str, list[tuple[int, str]
                 run(rank, number, [GOOD])
                 processes.connect = connect
         run(rank, len(CASES), [UNREADABLE, DAMAGED, GOOD])
+        run(rank, len(CASES) + 1, [GOOD], options=['--out', folder / UNREADABLE / 'out'])
 
     with torchrun(2) as env:
         forked(2, run_all)
-    names = enumerate([*CASES, BOTH])
+    names = enumerate([*CASES, BOTH, NO_FOLDER])
     files = {name: [folder / f'{i}_{rank}.json' for rank in (0, 1)] for i, name in names}
     outcomes = {
         name: [json.loads(file.read_text()) if file.exists() else (None, '') for file in pair]
@@ -131,6 +133,13 @@ def test_all_processes_say_what_differs(case, outcomes):
         if expected is not None:
             assert sentence in printed
             assert 'Traceback' not in printed
+
+
+def test_no_process_waits_for_one_that_cannot_write(outcomes):
+    (code, printed), (other_code, other_printed) = outcomes[NO_FOLDER]
+    assert (code, other_code) == (2, 2), printed + other_printed
+    assert 'cannot be written to' in printed
+    assert 'another process has ended: see its message' in other_printed
 
 
 def test_other_images_go_on(outcomes, weights, image, detector):

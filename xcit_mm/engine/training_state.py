@@ -28,6 +28,7 @@ RECIPE_PARTS = ('model', 'optim_wrapper', 'param_scheduler', 'auto_scale_lr', 't
 # Names in them that do not: init_cfg is unset in a resumed run.
 NOT_OF_RECIPE = (
     *('init_cfg', 'num_workers', 'persistent_workers', 'prefetch_factor', 'pin_memory', 'timeout'),
+    *('test_cfg', 'with_cp'),
 )
 # Places whose values a resumed run reads from its checkpoint.
 OF_CHECKPOINT = re.compile(

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ..engine.config.errors import config_errors
 from ..engine.config.load import load_config
 from ..engine.model import build_model
 from ..environment import quiet, require
@@ -94,7 +95,8 @@ def export(
     else:
         model = load_model(config, checkpoint, 'cpu', options, trust_checkpoint)
         module, metadata['classes'] = model.module, json.dumps(model.classes)
-    graph = build_graph(module, part)
+    with config_errors(cfg, options):
+        graph = build_graph(module, part)
     converts = (cfg.model.get('data_preprocessor') or {}).get('bgr_to_rgb')
     metadata['channels'] = 'bands' if graph.channels != 3 else 'RGB' if converts else 'BGR'
     metadata['outputs'] = json.dumps(graph.outputs)
@@ -104,7 +106,8 @@ def export(
         images = {**images, **find_images(model, verify)}
     tolerance = TOLERANCES[precision]
 
-    with TemporaryDirectory(dir=path.parent, prefix=f'.{path.name}.') as folder, quiet():
+    drafts = TemporaryDirectory(dir=path.parent, prefix=f'.{path.name}.')
+    with config_errors(cfg, options), drafts as folder, quiet():
 
         def compared(draft: Path) -> dict[str, Difference]:
             try:
@@ -113,6 +116,8 @@ def export(
             except (OSError, UserError):
                 raise
             except Exception as error:  # each package has its own
+                with torch.no_grad():  # which raises the error if a value of the config is wrong
+                    graph.reference(next(iter(images.values()))())
                 raise UserError(
                     f'{type(graph.model).__name__} cannot be exported to {format} in {precision} '
                     f'({reason(error)}): use another --format or --precision'

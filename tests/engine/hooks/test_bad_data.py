@@ -9,6 +9,7 @@ import pytest
 from helpers.planted import BAD_SHARE, PIPELINE_FAILS, plant_ade, plant_coco, plant_coco_evaluation
 from helpers.random_weights import save_random_weights
 from helpers.runs import DETECTOR, SEGMENTOR, options, run_script
+from helpers.toy import SIZE, toy_runner
 
 from xcit_mm import UserError
 from xcit_mm.datasets import annotations, images
@@ -77,6 +78,12 @@ def test_a_training_stops_at_too_much_bad_data(root, run_arguments):
     message = r'samples cannot be read, more than the share of 0\.01 .*:\n .*\.jpg: BadImageError: '
     with pytest.raises(UserError, match=message):
         train(SEGMENTOR, **run_arguments)
+
+
+def test_samples_that_are_bad_alike_hint_at_a_transform(tmp_path):
+    runner = toy_runner(tmp_path, **{'train_dataloader.dataset.bad': tuple(range(SIZE))})
+    with pytest.raises(UserError, match='or mend the transform that fails alike for all of them'):
+        runner.train()
 
 
 def test_an_evaluation_stops_at_bad_data(root, run_arguments, tmp_path):

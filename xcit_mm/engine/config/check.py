@@ -1,14 +1,15 @@
 """Refuse a config that a run would fail with, before the runner is built. Nothing is edited."""
 
 import os
+from importlib.util import find_spec
 
 import torch
 from mmengine.config import Config
 from mmengine.utils import is_seq_of
 
 from ...datasets.check_config import check_classes, check_data
-from ...environment import require, require_framework
-from ...errors import UserError
+from ...environment import BUILT_ON, require, require_framework
+from ...errors import UserError, did_you_mean
 from ...models.archs import ARCHS
 from ...models.xcit import NUM_LEVELS
 from ...weights.pretrained import require_file
@@ -36,6 +37,7 @@ FOR_RGB = {
 def check(cfg: Config, task: str) -> None:
     """Check what a run ('train' or 'test') needs, from the quickest check to the slowest."""
     require_parts(cfg, task)
+    check_scope(cfg)
     _check_launcher(cfg.launcher)
     if type(cfg.max_bad_share) not in (int, float) or not 0 <= cfg.max_bad_share <= 1:
         raise UserError(f'max_bad_share={cfg.max_bad_share!r} is not a number from 0 to 1')
@@ -62,6 +64,16 @@ def require_parts(cfg: Config, task: str) -> None:
     for part in REQUIRED[task]:
         if cfg.get(part) is None:
             raise UserError(f'the config {cfg.filename} has no {part}, which a {task} run needs')
+
+
+def check_scope(cfg: Config) -> None:
+    """Refuse a framework that is not installed, because of its name rather than as a package."""
+    scope = cfg.get('default_scope')
+    if not isinstance(scope, str) or (scope not in BUILT_ON and find_spec(scope) is None):
+        raise UserError(
+            f'the config {cfg.filename}: default_scope={scope!r} is not one of '
+            f'{", ".join(BUILT_ON)}{did_you_mean(str(scope), BUILT_ON)}'
+        )
 
 
 def check_counts(cfg: Config) -> None:

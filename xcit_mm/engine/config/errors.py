@@ -57,7 +57,7 @@ def config_errors(cfg: Config, options: Mapping[str, Any] | None = None) -> Iter
         if getattr(error, 'errno', None) in DISK_FULL or (loops and has_run(loops[-1])):
             raise
         parts = dict(_dicts(cfg.to_dict()))
-        place = _responsible(parts, frames)
+        place = _responsible(parts, [*frames, *_replaced_frames(error)])
         sentence = _misspelt(error, parts, place, frames)
         if sentence is not None:
             raise UserError(f'the config {cfg.filename}: {sentence}') from error
@@ -92,6 +92,12 @@ def _dicts(node: Any, place: str = '') -> Iterator[tuple[str, dict]]:
 
 def _children(node: Any) -> Iterable[tuple[Any, Any]]:
     return node.items() if isinstance(node, dict) else enumerate(node)
+
+
+def _replaced_frames(error: BaseException) -> Iterator[FrameType]:
+    """Yield the frames of the error that another one replaces, as mmengine does with a hook's."""
+    while error := error.__context__:
+        yield from (frame for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def _responsible(parts: Mapping[str, dict], frames: Iterable[FrameType]) -> str:
@@ -161,7 +167,8 @@ def _misspelt(
     match = WRONG_ARGUMENT.search(str(error)) if isinstance(error, TypeError) else None
     if match is None:
         return None
-    typed = [(p, part) for p, part in ((place, parts[place]), *parts.items()) if 'type' in part]
+    nearest_first = (place, parts.get(place, {})), *parts.items()
+    typed = [(p, part) for p, part in nearest_first if 'type' in part]
     for where, part in typed:
         # MultibandPreprocessor passes its arguments on to its base.
         is_meant = match['type'] in (class_name(part['type']), part.get('base'))
@@ -214,7 +221,8 @@ def _message(
     text = one_line(reason(error), MAX_REASON)
     if not str(error):  # as of an assertion
         text += one_line(traceback.extract_tb(error.__traceback__)[-1].line or '')
-    kind = parts[place].get('type')
+    own_part = parts.get(place, {})  # a list, such as a pipeline, is none
+    kind = own_part.get('type')
     part = f'{place}{f" ({class_name(kind)})" if kind else ""}' if place else 'a part'
     top = place.split('.')[0]
     own = {name: value for name, value in options.items() if name != 'data_root'}
@@ -229,7 +237,7 @@ def _message(
         values = list(_telling(parts[''].get(top), top, text)) if place else []
         values = values[:MAX_NAMED] or [
             f'{place}.{name}={value!r}'
-            for name, value in (parts[place].items() if place else ())
+            for name, value in (own_part.items() if place else ())
             if name != 'type' and not isinstance(value, dict)
         ]
         if values:

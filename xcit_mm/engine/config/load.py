@@ -3,13 +3,13 @@
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 from mmengine.config import Config, ConfigDict
 from mmengine.runner import Runner
 
 from ...environment import BUILT_ON, quiet, remedy, require, require_framework
-from ...errors import DependencyError, UserError, did_you_mean, looked_in, reason
+from ...errors import DependencyError, UserError, did_you_mean, looked_in, one_line, reason
 from .errors import arguments_of, registered_class
 from .jitter import use_jitter
 
@@ -74,6 +74,8 @@ def load_config(
         cfg.merge_from_dict(options)
     except Exception as error:  # mmengine raises KeyError, IndexError, TypeError, AttributeError
         raise UserError(f'--cfg-options {options} does not fit {path}: {error}') from None
+    _check_types(cfg, path)
+    _check_types(cfg, path)
     if data_root is not None:
         _move_data(cfg, data_root, path)
     cfg.launcher = launcher
@@ -145,6 +147,30 @@ def _check_names(cfg: Config, options: Mapping[str, Any], path: Path) -> None:
             if not isinstance(node, dict):
                 break
             known = {*node.keys(), *(LIMITS if is_loop else ())}
+
+
+def _check_types(cfg: Config, path: Path) -> None:
+    """Refuse a part that is neither a dict nor None, by the types of the runner's arguments."""
+    for name, hint in get_type_hints(Runner.__init__).items():
+        kinds = {get_origin(kind) for kind in (hint, *get_args(hint))}
+        value = cfg.get(name)
+        if list in kinds and isinstance(value, (list, tuple)):
+            parts = {f'{name}.{i}': item for i, item in enumerate(value)}
+        elif dict in kinds:
+            parts = {name: value}
+        elif list in kinds and value is not None:
+            given = one_line(repr(value))
+            raise UserError(f'the config {path}: {name}={given} is not a list of dicts')
+        else:
+            continue
+        if name == 'default_hooks' and isinstance(value, dict):
+            parts |= {f'{name}.{key}': hook for key, hook in value.items()}
+        for place, part in parts.items():
+            if part is not None and not isinstance(part, dict):
+                raise UserError(
+                    f'the config {path}: {place}={one_line(repr(part))} is not a dict with the '
+                    'arguments of this part'
+                )
 
 
 def _arguments(node: dict, cfg: Config) -> set[str]:
