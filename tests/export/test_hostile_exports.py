@@ -414,6 +414,10 @@ def of_another_domain(proto, domain):
     proto.graph.node[0].domain = domain
 
 
+def of_size(proto, length):
+    next(t for t in proto.graph.initializer if len(t.dims) == 4).dims[0] = int(length)
+
+
 OUTSIDE = (
     'from another file ({}), as no file of tools/export.py does: store all tensors in the file'
 )
@@ -427,6 +431,7 @@ ONNX = {
     'in a function': (in_a_function, '/etc/passwd', OUTSIDE),
     'operators of others': (of_another_domain, 'com.example', 'cannot be read (Fail: '),
     'operators in Python': (of_another_domain, 'ai.onnx.contrib', 'cannot be read (Fail: '),
+    'many numbers': (of_size, str(2**62), 'cannot be read (Fail: '),  # in one line, without a log
     'no operator': (lambda proto, name: setattr(proto.graph.node[0], 'op_type', name),
                     'EPContext', 'cannot be read ('),
     'no outputs': (lambda proto, _: proto.ClearField('metadata_props'), '', 'cannot be read ('),

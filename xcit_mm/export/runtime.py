@@ -102,6 +102,7 @@ def _load_onnx(path: Path) -> Runtime:
 
     options = SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
+    options.log_severity_level = 4  # its log repeats names from the file as they are
     options.add_session_config_entry('session.load_model_format', 'ONNX')  # as it was checked
     session = InferenceSession(read_onnx(path), options, providers=['CPUExecutionProvider'])
     return Runtime(
