@@ -59,8 +59,8 @@ ATEN = """
     log log2 log_softmax logical_and logical_not logical_or logsumexp lt masked_fill masked_select
     matmul max max_pool2d maximum mean meshgrid min minimum mish mm movedim mT mul narrow ne neg
     new_full new_ones new_zeros nonzero norm numpy_T ones ones_like pad permute pixel_shuffle pow
-    prod reciprocal relu relu6 remainder repeat repeat_interleave reshape roll round rsqrt rsub
-    scalar_tensor scaled_dot_product_attention select sigmoid sign silu sin slice
+    prod promote_types reciprocal relu relu6 remainder repeat repeat_interleave reshape roll round
+    rsqrt rsub scalar_tensor scaled_dot_product_attention select sigmoid sign silu sin slice
     softmax softplus sort split split_with_sizes sqrt square squeeze stack std sub sum
     sym_constrain_range sym_constrain_range_for_size sym_numel sym_size t tan tanh tile to topk
     transpose tril triu trunc type_as unbind unflatten unsqueeze upsample_bicubic2d
@@ -78,6 +78,8 @@ FUNCTIONS: dict[str, Callable] = {
 CODED = {
     'dtype': torch.dtype,
     'out_dtype': torch.dtype,
+    'type1': torch.dtype,
+    'type2': torch.dtype,
     'layout': torch.layout,
     'device': torch.device,
     'memory_format': torch.memory_format,
