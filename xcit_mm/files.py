@@ -11,6 +11,8 @@ from itertools import chain, count
 from pathlib import Path
 from tempfile import NamedTemporaryFile, TemporaryFile
 from typing import IO, Any, BinaryIO
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
 
 from .errors import UserError, reason
 
@@ -73,6 +75,13 @@ def open_regular(path: Path) -> BinaryIO:
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # open refuses a folder
         raise OSError(errno.EINVAL, 'Not a regular file', str(path))
     return path.open('rb')
+
+
+def parse_xml(data: bytes) -> Element:
+    """Parse XML, or raise ValueError if it declares an entity, or ParseError if it is invalid."""
+    if b'<!ENTITY' in data.replace(b'\0', b''):  # in UTF-16, too
+        raise ValueError('XML entities are refused, because they can fill the memory')
+    return ElementTree.fromstring(data)
 
 
 def require_no_links(folder: Path) -> None:

@@ -198,3 +198,10 @@ def test_pooling_by_matrices_is_adaptive_average_pooling(size):
     for height, width in ((1, 1), (2, 7), (6, 6), (13, 17), (25, 42)):
         x = torch.randn(2, 3, height, width)
         assert relative_error(MatrixPool(pool)(x), pool(x)) <= 1e-6
+
+
+def test_a_recorded_graph_pools_by_matrices():
+    pool = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(2))
+    pool.batched, pool.channels, pool.outputs = True, 3, ('maps',)
+    x = torch.rand(2, 3, 7, 13)
+    assert relative_error(recorded(pool)(x)['maps'], pool(x)) <= 1e-6

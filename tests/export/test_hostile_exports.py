@@ -182,6 +182,7 @@ def metadata(**values):
     return lambda parts: parts.update({METADATA: json.dumps({**OUTPUTS, **values}).encode()})
 
 
+IMAGE = {'as_tensor': {'name': 'image'}}
 # Of each file what is changed in it, and what the tool says.
 PROGRAMS = {
     'nothing else': (both(), LOADED),
@@ -208,6 +209,10 @@ PROGRAMS = {
                                    'it has an argument of the kind as_operator' + TRUST),
     'another device': (node('torch.ops.aten.to.device', {'as_device': {'type': 'x:y'}}),
                        'it has an argument of the kind as_device' + TRUST),
+    'a number as a dtype': (node('torch.ops.aten.view.dtype', IMAGE, {'as_int': 1000}),
+                            'its torch.ops.aten.view.dtype has an invalid dtype): export it again'),
+    'a text as a device': (node('torch.ops.aten.to.device', IMAGE, 'meta', {'as_scalar_type': 7}),
+                           'its torch.ops.aten.to.device has an invalid device'),
     'changed weights': (edited(GRAPH, mutation), 'it changes its own weights'),
     **{
         target: (node(target, MARKER), f'it has the operator {target[:20]}')
@@ -235,10 +240,12 @@ PROGRAMS = {
     'outputs that are no JSON': (metadata(outputs='['), 'cannot be read (JSONDecodeError: '),
     'deep metadata': (lambda parts: parts.update({METADATA: b'[' * 10**6}), 'RecursionError'),
     'a deep graph': (lambda parts: parts.update({GRAPH: b'{"a":' * 10**6}), 'RecursionError'),
-    'another dtype': (shape(dtype=8), 'it is damaged: model.0.weight is larger than its record'),
+    'another dtype': (shape(dtype=8),
+                      'its model.0.weight is larger than its record): export it again'),
     'no dtype': (shape(dtype=99), 'cannot be read (KeyError: 99): export it again'),
     'a size': (shape({'sizes': [9, 9, 9], 'strides': [81, 9, 1]}), 'is larger than its record'),
     'repeated numbers': (shape({'sizes': [10**6, 10**6], 'strides': [0, 0]}), 'is larger than its'),
+    'many sizes': (shape({'sizes': [2**60] * 10**5, 'strides': [0] * 10**5}), 'larger than its'),
     'a large stride': (shape({'sizes': [4], 'strides': [2**61]}), 'cannot be read (RuntimeError: '),
     'a stride': (shape({'sizes': [4], 'strides': [-1]}), 'cannot be read (RuntimeError: '),
     'an offset': (shape(storage_offset={'as_int': -8}), 'cannot be read (RuntimeError: '),
@@ -247,6 +254,8 @@ PROGRAMS = {
     'a record that is cut': (lambda parts: parts.update({'data/weights/weight_0': bytes(7)}),
                              'cannot be read (ValueError: '),
     'no record': (without('data/weights/weight_0'), 'cannot be read (KeyError: '),
+    'another version': (edited(GRAPH, lambda c: c['schema_version'].update(major=9)),
+                        'it has version 9 of the format of torch.export, of which only version 8 '),
     'no graph': (without(GRAPH), "cannot be read (KeyError: 'models/model.json'): export it again"),
     'an unknown value': (graph(lambda g: g['outputs'].append({'as_tensor': {'name': 'z'}})),
                          "cannot be read (KeyError: 'z'): export it again"),
@@ -334,6 +343,30 @@ def test_a_file_that_names_other_outputs_than_it_computes_says_so(pt2, names, tm
             load_runtime(file, trusted)(torch.zeros(2, 3, 9, 11))
 
 
+@pytest.mark.parametrize('corner', ['Infinity', 'NaN', 3e38])
+def test_regions_that_are_not_finite_are_refused(pt2, corner, tmp_path):
+    regions, output = ([{'as_tensor': {'name': name}}] for name in ('regions', 'output'))
+    sizes, number = {'as_ints': [1, 5]}, {'as_float': corner}
+    options = [{'as_float': 1.0}, *[{'as_int': 2}] * 3, {'as_bool': True}]
+    parts = dict(pt2)
+    node('torch.ops.aten.full.default', sizes, number, outputs=regions)(parts)
+    node('torch.ops.torchvision.roi_align.default', IMAGE, *regions, *options, outputs=output)(
+        parts
+    )
+    file = tmp_path / 'x.pt2'
+    file.write_bytes(packed(parts))
+    with pytest.raises(UserError, match='it has empty maps or regions without finite corners'):
+        load_runtime(file)(torch.zeros(2, 3, 9, 11))
+
+
+def test_what_is_not_a_file_is_named(tmp_path):
+    os.mkfifo(tmp_path / 'x.pt2')
+    (tmp_path / 'x.onnx').mkdir()
+    for name in ('x.pt2', 'x.onnx'):
+        with pytest.raises(UserError, match=f'{name} is not a file: name a file of tools/export.'):
+            load_runtime(tmp_path / name)
+
+
 def test_code_in_a_file_that_is_trusted_runs(pt2, tmp_path):
     file = tmp_path / 'x.pt2'
     file.write_bytes(packed({**pt2, **PICKLED}))
@@ -381,6 +414,10 @@ def of_another_domain(proto, domain):
     proto.graph.node[0].domain = domain
 
 
+def of_size(proto, length):
+    next(t for t in proto.graph.initializer if len(t.dims) == 4).dims[0] = int(length)
+
+
 OUTSIDE = (
     'from another file ({}), as no file of tools/export.py does: store all tensors in the file'
 )
@@ -394,6 +431,7 @@ ONNX = {
     'in a function': (in_a_function, '/etc/passwd', OUTSIDE),
     'operators of others': (of_another_domain, 'com.example', 'cannot be read (Fail: '),
     'operators in Python': (of_another_domain, 'ai.onnx.contrib', 'cannot be read (Fail: '),
+    'many numbers': (of_size, str(2**62), 'cannot be read (Fail: '),  # in one line, without a log
     'no operator': (lambda proto, name: setattr(proto.graph.node[0], 'op_type', name),
                     'EPContext', 'cannot be read ('),
     'no outputs': (lambda proto, _: proto.ClearField('metadata_props'), '', 'cannot be read ('),
@@ -469,7 +507,9 @@ OPENVINO = {
                          'cannot be read (ValueError: a constant of the shape [4294967296, '),
     'other numbers': (of_text('shape="4, 3, 3, 3"', 'shape="4, 3, 3, 4"'), 'cannot be read ('),
     'an entity': (lambda text, weights: (text.replace('<net name="', ENTITY + '&e;'), weights),
-                  'cannot be read (ParseError: '),
+                  'cannot be read (ValueError: XML entities are refused'),
+    'many axes': (of_text('shape="4, ', f'shape="{"4294967296, " * 10**5}'),
+                  'cannot be read (ValueError: a constant of the shape 4294967296, '),
     'a layer of an extension': (of_text('type="Convolution"', 'type="Mine"'), 'cannot be read ('),
     'no outputs': (of_text('<outputs value', '<other value'), 'cannot be read ('),
     'a program': (lambda text, weights: ('\x08\x0a', weights), 'cannot be read (ParseError: '),

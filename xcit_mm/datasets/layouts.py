@@ -10,6 +10,7 @@ from xml.etree.ElementTree import Element
 import yaml
 
 from ..errors import UserError, one_line
+from ..files import parse_xml
 from .convert import (
     SPLITS,
     LabelError,
@@ -87,10 +88,8 @@ class VocDataset(LabelledDataset):
 
     def read_labels(self, file: Path) -> tuple[list[tuple[str, Element]], Size | None]:
         data = read_bytes(file)
-        if b'<!ENTITY' in data.replace(b'\0', b''):  # in UTF-16, too
-            raise LabelError(f'{file}: XML entities are refused, because they can fill the memory')
         try:
-            root = ElementTree.fromstring(data)
+            root = parse_xml(data)
         except (ElementTree.ParseError, ValueError, LookupError) as error:
             raise LabelError(f'{file}: invalid XML ({error})') from None
         if root.tag != 'annotation':

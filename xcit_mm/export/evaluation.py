@@ -21,7 +21,7 @@ from ..engine.config.errors import config_errors
 from ..engine.config.load import load_config
 from ..engine.runner import build_runner
 from ..environment import quiet
-from ..errors import UserError, reason
+from ..errors import UserError, one_line, reason
 from ..predictions.classes import classes_and_palette
 from ..weights.pretrained import read_all_safely
 from ..weights.read import read_checkpoint
@@ -111,9 +111,10 @@ def evaluate(
 def _require_same_model(path: Path, run: Runtime, outputs: Sequence[str], classes: str) -> None:
     known = run.metadata.get('classes', 'no classes')
     if run.outputs != outputs or known != classes:
+        computed = f'{one_line(", ".join(run.outputs))} of {one_line(str(known))}'
         raise UserError(
-            f'{path} computes {", ".join(run.outputs)} of {known}, but the model '
-            f'of the config {", ".join(outputs)} of {classes}: name a file of this checkpoint'
+            f'{path} computes {computed}, but the model of the config {", ".join(outputs)} of '
+            f'{classes}: name a file of this checkpoint'
         )
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..environment import quiet
 from ..errors import UserError, one_line, reason
+from ..files import read_regular
 from .capture import axes_of, capture
 from .graphs import Graph
 
@@ -124,7 +125,7 @@ def read_onnx(path: Path) -> bytes:
     """
     import onnx
 
-    proto = onnx.load_model(path, load_external_data=False)
+    proto = onnx.load_model_from_string(read_regular(path))
     proto.DiscardUnknownFields()  # which ONNX Runtime may know
     for tensor in _messages(proto, onnx.TensorProto):
         if tensor.data_location == onnx.TensorProto.EXTERNAL or tensor.external_data:

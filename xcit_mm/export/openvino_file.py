@@ -11,8 +11,8 @@ import numpy as np
 from torch import Tensor
 
 from ..environment import quiet
-from ..errors import UserError, looked_in
-from ..files import read_regular
+from ..errors import UserError, looked_in, one_line
+from ..files import parse_xml, read_regular
 from .graphs import Graph
 from .onnx_file import float_nodes, onnx_model
 
@@ -70,7 +70,7 @@ def read_openvino(path: Path) -> Any:
     """
     import openvino
 
-    net = ElementTree.fromstring(read_regular(path))
+    net = parse_xml(read_regular(path))
     if net.tag != 'net':
         raise ValueError(f'it has the root {net.tag} instead of net')
     needed = 0
@@ -78,8 +78,10 @@ def read_openvino(path: Path) -> Any:
         if {'offset', 'size'} <= data.attrib.keys():
             offset, size = int(data.attrib['offset']), int(data.attrib['size'])
             shape = [int(length) for length in re.findall(r'-?\d+', data.get('shape', ''))]
-            if min(offset, size, *shape) < 0 or math.prod(shape) > 8 * size:  # of a bit each
-                raise ValueError(f'a constant of the shape {shape} has {size} bytes')
+            # Numbers have at least a bit. The product of many integers would take hours.
+            if min(offset, size, *shape) < 0 or not math.prod(map(float, shape)) <= 8 * size:
+                place = one_line(data.get('shape', ''))
+                raise ValueError(f'a constant of the shape {place} has {size} bytes')
             data.attrib.update(offset=str(offset), size=str(size))  # as OpenVINO reads them
             needed = max(needed, offset + size)
     binary = path.with_suffix('.bin')

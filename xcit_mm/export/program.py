@@ -23,6 +23,7 @@ from ..weights.read import read_records
 from .torch_file import METADATA
 
 COMPILED = '/aotinductor/'
+FORMAT = 8  # major version of torch._export.serde.schema
 ENTRIES = 'data/{0}/model_{0}_config.json'  # what the records of weights or of constants hold
 # What the codes of torch._export.serde.schema mean.
 DTYPES = {
@@ -57,8 +58,8 @@ ATEN = """
     instance_norm item layer_norm le leaky_relu lift_fresh_copy linalg_vector_norm linear linspace
     log log2 log_softmax logical_and logical_not logical_or logsumexp lt masked_fill masked_select
     matmul max max_pool2d maximum mean meshgrid min minimum mish mm movedim mT mul narrow ne neg
-    new_full new_ones new_zeros nonzero norm ones ones_like pad permute pixel_shuffle pow prod
-    promote_types reciprocal relu relu6 remainder repeat repeat_interleave reshape roll round
+    new_full new_ones new_zeros nonzero norm numpy_T ones ones_like pad permute pixel_shuffle pow
+    prod promote_types reciprocal relu relu6 remainder repeat repeat_interleave reshape roll round
     rsqrt rsub scalar_tensor scaled_dot_product_attention select sigmoid sign silu sin slice
     softmax softplus sort split split_with_sizes sqrt square squeeze stack std sub sum
     sym_constrain_range sym_constrain_range_for_size sym_numel sym_size t tan tanh tile to topk
@@ -71,6 +72,17 @@ FUNCTIONS: dict[str, Callable] = {
     **{f'_operator.{name}': getattr(operator, name) for name in ON_SIZES.split()},
     **{f'torch.sym_{n}': getattr(torch, f'sym_{n}') for n in ('float', 'int', 'max', 'min', 'not')},
     'math.trunc': math.trunc,
+}
+# What arguments of these names are. An operator would take a number instead, and read beyond its
+# table of dtypes for a number that is none of them.
+CODED = {
+    'dtype': torch.dtype,
+    'out_dtype': torch.dtype,
+    'type1': torch.dtype,
+    'type2': torch.dtype,
+    'layout': torch.layout,
+    'device': torch.device,
+    'memory_format': torch.memory_format,
 }
 # The length of an axis or a symbol for it, which several axes may share, and its limits.
 Axis = tuple[int | str, float, float]
@@ -92,7 +104,8 @@ def read_program(path: Path) -> tuple[Callable[[Tensor], Sequence[Tensor]], dict
     """Return the function of a file, from an image to outputs, and the metadata of the file.
 
     Raises:
-        UnreadableError: If the file holds more than weights and a graph of known operators.
+        UnreadableError: If the file holds more than weights and a graph of known operators, or has
+            another version.
         Exception: Of many types, if the file is damaged.
     """
     with ZipFile(path) as archive:
@@ -103,6 +116,13 @@ def read_program(path: Path) -> tuple[Callable[[Tensor], Sequence[Tensor]], dict
         raise UnsafeProgramError('weights in a pickle, as PyTorch writes them before 2.9')
     records = read_records(path)
     program = json.loads(records['models/model.json'])
+    version = program['schema_version']['major']
+    if version != FORMAT:
+        raise UnreadableError(
+            f'it has version {one_line(str(version))} of the format of torch.export, of which only '
+            f'version {FORMAT} is read without running code: use another --format, or if you trust '
+            'its source, pass --trust-checkpoint (trusted=True in load_runtime)'
+        )
     tensors = _tensors(records, 'weights') | _tensors(records, 'constants')
     graph = _Graph()
     axes = _axes(graph.build(program['graph_module'], tensors), program['range_constraints'])
@@ -130,8 +150,9 @@ def _tensors(records: Mapping[str, bytes], kind: str) -> dict[str, Tensor]:
                 torch.frombuffer(content, dtype=key[1]) if content else torch.empty(0, dtype=key[1])
             )
         size, stride = ([axis['as_int'] for axis in meta[axes]] for axes in ('sizes', 'strides'))
-        if math.prod(size) > len(storages[key]):  # with strides of 0
-            raise UnreadableError(f'it is damaged: {one_line(name)} is larger than its record')
+        # Strides of 0 repeat numbers. The product of many integers would take hours.
+        if not math.prod(map(float, size)) <= len(storages[key]):
+            raise ValueError(f'its {one_line(name)} is larger than its record')
         tensors[name] = storages[key].as_strided(size, stride, meta['storage_offset']['as_int'])
     return tensors
 
@@ -162,21 +183,27 @@ class _Graph:
         for node in graph['nodes']:
             self._add(node)
         if any([*spec] != ['user_output'] for spec in signature['output_specs']):
-            raise UnreadableError('it changes its own weights')
+            raise ValueError('it changes its own weights')
         self._graph.output(tuple(self._nodes[o['as_tensor']['name']] for o in graph['outputs']))
         return graph['tensor_values'][image]['sizes']
 
     def _add(self, content: Mapping[str, Any]) -> None:
         function = _function(content['target'])
         args, kwargs = [], {}
+        schema = getattr(function, '_schema', None)  # of operators
+        names = [known.name for known in schema.arguments] if schema else []
         for argument in content['inputs']:
-            value = self._value(argument['arg'])
+            value, name = self._value(argument['arg']), argument['name']
             if argument['kind'] == POSITIONAL:
+                name = next(iter(names[len(args) :]), None)
                 args.append(value)
-            elif argument['name'] in [known.name for known in function._schema.arguments]:
-                kwargs[argument['name']] = value
+            elif name in names:
+                kwargs[name] = value
             else:
-                raise UnreadableError(f'its {one_line(content["target"])} has an unknown argument')
+                raise ValueError(f'its {one_line(content["target"])} has an unknown argument')
+            if value is not None and not isinstance(value, CODED.get(name, object)):
+                raise ValueError(f'its {one_line(content["target"])} has an invalid {name}')
+        function = GUARDED.get(content['target'], function)
         node = self._graph.call_function(function, tuple(args), kwargs)
         outputs = content['outputs']
         if len(outputs) == 1 and 'as_tensors' not in outputs[0]:
@@ -236,6 +263,17 @@ def _function(name: str) -> Callable:
         case _ if name in FUNCTIONS:
             return FUNCTIONS[name]
     raise UnsafeProgramError(f'the operator {name}')
+
+
+def _roi_align(maps: Tensor, regions: Tensor, scale: float, *rest: Any) -> Tensor:
+    """Call torchvision's, which reads beyond maps that are empty, and for infinite regions."""
+    largest = torch.finfo(regions.dtype).max / 4  # for the difference of two to be finite, too
+    if 0 in maps.shape or not (regions * scale).abs().le(largest).all():
+        raise ValueError('it has empty maps or regions without finite corners')
+    return torch.ops.torchvision.roi_align(maps, regions, scale, *rest)
+
+
+GUARDED = {'torch.ops.torchvision.roi_align.default': _roi_align}
 
 
 def _axes(sizes: Sequence[Any], ranges: Mapping[str, Any]) -> list[Axis]:

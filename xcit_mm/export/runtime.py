@@ -79,7 +79,8 @@ def load_runtime(path: str | Path, trusted: bool = False) -> Runtime:
     """
     path = Path(path)
     if not path.is_file():
-        raise UserError(f'{path} does not exist{looked_in(path)}')
+        why = 'is not a file' if path.exists() else f'does not exist{looked_in(path)}'
+        raise UserError(f'{path} {why}: name a file of tools/export.py')
     if path.suffix not in LOADERS:
         raise UserError(f'{path}: the suffix of an exported file is one of {", ".join(LOADERS)}')
     loader = (TRUSTED_LOADERS if trusted else LOADERS)[path.suffix]
@@ -101,6 +102,7 @@ def _load_onnx(path: Path) -> Runtime:
 
     options = SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
+    options.log_severity_level = 4  # its log repeats names from the file as they are
     options.add_session_config_entry('session.load_model_format', 'ONNX')  # as it was checked
     session = InferenceSession(read_onnx(path), options, providers=['CPUExecutionProvider'])
     return Runtime(
