@@ -326,9 +326,10 @@ NUMBERED = 'are numbered from 1 in the order of the file'
             f'images.id, annotations.image_id {CONVERTED}',
         ),
         (
-            {'images.id': NAMES, 'annotations.image_id': ['f00d', '5eb3', 3]},
+            {'images.id': NAMES, 'annotations.image_id': ['f00d', '5eb3', 3]}
+            | {'images.width': [9.0, 9, 9]},
             {'images.id': [1, 2, 3], 'annotations.image_id': [2, 1, '3']},  # no image
-            f'images.id, annotations.image_id {CONVERTED}; images {NUMBERED}',
+            f': images.width {CONVERTED}; images {NUMBERED}',
         ),
         (
             {'images.id': [2**60, 2**60 + 1, 3], 'annotations.image_id': [2**60 + 1, 3, 1]},

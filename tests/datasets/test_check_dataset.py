@@ -63,7 +63,7 @@ def test_what_was_converted_is_said_and_does_not_stop_a_run(call, root):
     content['annotations'][0]['bbox'] = [x - 50, y - 50, 160, 160]
     path.write_text(json.dumps(content))
     code, output, report = call(DETECTOR)
-    assert code == 0 and f'train: {path}: images.id, images.width, annotations.image_id' in output
+    assert code == 0 and f'train: {path}: images.width are texts or floats' in output
     assert len(report['remarks']) == 1 and 'images are numbered from 1' in report['remarks'][0]
     assert f'train: 1 x {kinds.BEYOND} (clipped to the image), such as' in output
     assert report['failures'] == [] and report['images'] == dict(train=24, val=4)

@@ -278,12 +278,13 @@ def _number_texts(
         for user in users:  # an id that is not listed becomes a text, which equals no number
             user[field] = numbers.get(user[field], str(user[field]))
         numbered.append(name)
-    names = ', '.join(converted)
-    remark = names and f'{names} are texts or floats and are converted to integers'
+        converted = {k: None for k in converted if k != f'{name}.id' and not k.endswith(field)}
+    remarks = []
+    if converted:
+        remarks.append(f'{", ".join(converted)} are texts or floats and are converted to integers')
     if numbered:
-        order = f'{" and ".join(numbered)} are numbered from 1 in the order of the file'
-        remark = f'{remark}; {order}' if remark else order
-    return f'{path}: {remark}' if remark else ''
+        remarks.append(f'{" and ".join(numbered)} are numbered from 1 in the order of the file')
+    return f'{path}: {"; ".join(remarks)}' if remarks else ''
 
 
 def _reaches_beyond(box: list, image: dict, share: float) -> bool:

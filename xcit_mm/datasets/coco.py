@@ -18,6 +18,7 @@ from .check_config import loads_masks
 # The likely causes if many annotations have the same problem.
 NO_MASKS = 'train a model without masks, or add the masks'
 CAUSES = {
+    problems.NO_BOX: 'bbox has to be a list of four numbers, not of texts',
     problems.NO_SIZE: 'if the coordinates are relative, multiply them by the size of the image',
     problems.UNKNOWN_CATEGORY: 'are their category_id those of categories?',
     problems.NO_MASK: NO_MASKS,

@@ -30,6 +30,7 @@ IMAGE_SUFFIXES = ('.bmp', '.jpeg', '.jpg', '.png', '.tif', '.tiff', '.webp')
 HELD_OUT = 10  # every tenth image is for validation if the dataset has no split for it
 TOLERANCE = 1.0  # pixels that a box may exceed the image: coordinates may start at 0 or 1
 CUT = 'Objects that extend beyond the image, and are cut at its border'
+MAX_PRINTED = 50  # problems of labels
 MAX_CUT = 0.1  # if a larger fraction of the objects is cut, the labels have another format
 
 # The recipe of the config.
@@ -178,8 +179,10 @@ def convert(dataset: LabelledDataset, root: str | Path, base: Path, skip_bad: bo
     root = Path(root)
     require_writable(root)
     _read_images(dataset)
-    for problem in dataset.problems:
+    for problem in dataset.problems[:MAX_PRINTED]:
         print(problem)
+    if len(dataset.problems) > MAX_PRINTED:
+        print(f'... and {len(dataset.problems) - MAX_PRINTED} more')
     if not skip_bad:
         _require_good(dataset)
     splits = _usable_splits(dataset)

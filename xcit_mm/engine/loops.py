@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from mmengine.dist import all_gather_object, broadcast, get_rank, get_world_size, is_main_process
+from mmengine.optim import OptimWrapper
 from mmengine.registry import LOOPS
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 from torch import nn
@@ -68,7 +69,8 @@ class _Resumable:
         seed_all(self.runner.seed, get_rank(), self._iter)
         super().run_iter(*args)
         # Errors after this are not about the config. The first steps may only add up gradients.
-        self.has_run = self.has_run or self.runner.optim_wrapper.should_update()
+        wrapper = self.runner.optim_wrapper
+        self.has_run |= not isinstance(wrapper, OptimWrapper) or wrapper.should_update()
 
     def _batches(self) -> Iterator[Any]:
         self.dataloader.batch_sampler.start = self._iter

@@ -100,8 +100,10 @@ def infer(
     info = dict(config=str(config), checkpoint=str(checkpoint), dtype=dtype)
     done = 0
     with ExitStack() as stack:
+        output = Output(out, model, info)
         # Wrong values of heads and of test_cfg show in the first image.
-        stack.enter_context(config_errors(load_config(config, options), options))
+        cfg = load_config(config, options)
+        stack.enter_context(config_errors(cfg, options, lambda: output.has_written))
         are_many = stream and stack.enter_context(connected())
         if are_many:
             check_options(model, large)
@@ -113,7 +115,7 @@ def infer(
         wait = ' torch.compile takes a minute or two at the first image.' if compiled else ''
         print(f'The model computes in {dtype}.{wait}', file=sys.stderr, flush=True)
         stack.enter_context(only_writer(out))
-        output = stack.enter_context(Output(out, model, info))
+        stack.enter_context(output)
         if sources or not streamed:
             with ImageProgress() as progress:
                 for problem in problems:

@@ -87,10 +87,13 @@ class Output:
     The JSON file, with ``info``, is written at the end of the block, also after an error or
     Ctrl-C. What an earlier call left is moved into ``earlier_*`` when the first prediction is
     written, so a call that predicts nothing changes nothing.
+
+    Attributes:
+        has_written: Whether a file has been written.
     """
 
     def __init__(self, folder: Path, model: Model, info: dict[str, str]) -> None:
-        self._folder, self._palette, self._is_set_aside = folder, model.palette, False
+        self._folder, self._palette, self.has_written = folder, model.palette, False
         self._images: list[dict[str, Any]] = []
         self._annotations: list[dict[str, Any]] = []
         self._video = ExitStack()  # closes the video that is written
@@ -159,10 +162,10 @@ class Output:
 
     def _set_earlier_aside(self) -> None:
         """Move what an earlier call left, before the first file is written."""
-        if not self._is_set_aside:
+        if not self.has_written:
             earlier = [path for name in WRITTEN if (path := self._folder / name).exists()]
             set_aside(self._folder, earlier, 'name another --out')
-            self._is_set_aside = True
+            self.has_written = True
 
     def _described(self, source: str, size: tuple[int, int]) -> dict[str, Any]:
         return dict(id=len(self._images) + 1, file_name=source, width=size[1], height=size[0])

@@ -65,13 +65,14 @@ def predict_large(
         predict = _streamed if options.sliced is None else _sliced
         result, workspace = predict(model, pixels, options, progress)
         try:
+            if result is not None:
+                picture = overview(pixels.size, pixels.pixels, PICTURE_SIDE, pixels.max_rows)
             pixels.source.require_unchanged()
         except UserError:
             workspace.remove()  # it could not be continued
             raise
         if result is None:
             return None
-        picture = overview(pixels.size, pixels.pixels, PICTURE_SIDE, pixels.max_rows)
     if pixels.bands is not None:
         picture = pixels.bands.picture(picture)
     georeference = pixels.source.georeference

@@ -8,7 +8,7 @@ which part was built or run when the error was raised.
 import inspect
 import re
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -40,11 +40,16 @@ MIN_TELLING = 16  # smaller numbers are in any message
 
 
 @contextmanager
-def config_errors(cfg: Config, options: Mapping[str, Any] | None = None) -> Iterator[None]:
+def config_errors(
+    cfg: Config,
+    options: Mapping[str, Any] | None = None,
+    has_predicted: Callable[[], bool] = bool,
+) -> Iterator[None]:
     """Turn an error while parts of a config are built, or first used, into a UserError.
 
     It names the part, its values, and the ``options`` of the command line that changed it. Errors
-    after the first step of a training, and errors of a full disk, pass unchanged.
+    after the first step of a training or after ``has_predicted`` returns true, and errors of a full
+    disk, pass unchanged.
     """
     try:
         yield
@@ -54,7 +59,8 @@ def config_errors(cfg: Config, options: Mapping[str, Any] | None = None) -> Iter
         frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
         owners = [frame.f_locals.get('self') for frame in frames]
         loops = [owner for owner in owners if isinstance(owner, BaseLoop)]
-        if getattr(error, 'errno', None) in DISK_FULL or (loops and has_run(loops[-1])):
+        is_later = has_predicted() or (loops and has_run(loops[-1]))
+        if is_later or getattr(error, 'errno', None) in DISK_FULL:
             raise
         parts = dict(_dicts(cfg.to_dict()))
         place = _responsible(parts, [*frames, *_replaced_frames(error)])

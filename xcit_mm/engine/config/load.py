@@ -73,8 +73,9 @@ def load_config(
     try:
         cfg.merge_from_dict(options)
     except Exception as error:  # mmengine raises KeyError, IndexError, TypeError, AttributeError
-        raise UserError(f'--cfg-options {options} does not fit {path}: {error}') from None
-    _check_types(cfg, path)
+        named = ' '.join(f'{name}={value}' for name, value in options.items())
+        text = one_line(str(error.args[0] if error.args else error))
+        raise UserError(f'--cfg-options {named} does not fit {path}: {text}') from None
     _check_types(cfg, path)
     if data_root is not None:
         _move_data(cfg, data_root, path)
