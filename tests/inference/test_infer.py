@@ -199,8 +199,8 @@ def test_a_prediction_that_cannot_be_written_is_named_unless_the_disk_is_full(
         infer(DETECTOR, weights[DETECTOR], inputs, out)
     errors.append(OSError('encoder error -2'))
     done, problems = infer(DETECTOR, weights[DETECTOR], inputs, out)
-    problem = f'{inputs[0]}: its prediction cannot be written (OSError: encoder error -2): check the folder --out'
-    assert (done, problems) == (1, [problem])
+    problem = 'its prediction cannot be written (OSError: encoder error -2): check the folder --out'
+    assert (done, problems) == (1, [f'{inputs[0]}: {problem}'])
     assert files(out) == ['pictures/b.jpg', 'predictions.json']
 
 
