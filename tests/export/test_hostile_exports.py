@@ -504,7 +504,7 @@ OPENVINO = {
     'around the address space': (of_text('offset="0"', f'offset="{2**64 - 8}"'),
                                  ' but x.xml needs 18446744073'),
     'too many numbers': (of_text('shape="4, 3, 3, 3"', f'shape="{2**32}, {2**32}"'),
-                         'cannot be read (ValueError: a constant of the shape [4294967296, '),
+                         'cannot be read (ValueError: a constant of the shape 4294967296, '),
     'other numbers': (of_text('shape="4, 3, 3, 3"', 'shape="4, 3, 3, 4"'), 'cannot be read ('),
     'an entity': (lambda text, weights: (text.replace('<net name="', ENTITY + '&e;'), weights),
                   'cannot be read (ValueError: XML entities are refused'),
