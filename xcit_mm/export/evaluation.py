@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from logging import FileHandler
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -71,7 +72,13 @@ def evaluate(
     check(cfg, 'test')
     trust = read_all_safely(cfg.trust_checkpoint)
     with config_errors(cfg, options), trust, quiet(), TemporaryDirectory() as cfg.work_dir:
+        # mmengine shares loggers and folders between runs of one name and second.
+        cfg.experiment_name = Path(cfg.work_dir).name
         runner = build_runner(cfg, notes, 'test')
+        for handler in list(runner.logger.handlers):
+            if isinstance(handler, FileHandler):  # in the temporary folder
+                runner.logger.removeHandler(handler)
+                handler.close()
         loader = runner.test_loop.dataloader
         runner.load_or_resume()
         model = runner.model.cpu().eval()

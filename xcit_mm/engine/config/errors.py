@@ -18,6 +18,7 @@ from mmengine.config import Config, ConfigDict
 from mmengine.registry import OPTIMIZERS, Registry, root
 from mmengine.runner import BaseLoop, Runner
 
+from ...environment import quiet
 from ...errors import (
     ConfigError,
     Interrupted,
@@ -201,7 +202,8 @@ def registered_class(kind: Any, scope: str) -> Any:
     """Return the class or function with a name in any registry, or None."""
     registries = [value for value in vars(root).values() if isinstance(value, Registry)]
     for registry in registries if isinstance(kind, str) else ():
-        with registry.switch_scope_and_registry(scope) as of_scope:
+        # mmengine warns about registries that a package does not have.
+        with quiet(), registry.switch_scope_and_registry(scope) as of_scope:
             if (found := of_scope.get(kind)) is not None:
                 return found
     return kind
