@@ -5,7 +5,7 @@ from setuptools import find_packages, setup
 
 version = next(
     line.split("'")[1]
-    for line in Path('xcit_mm/__init__.py').read_text().splitlines()
+    for line in Path('xcit_mm/version.py').read_text().splitlines()
     if line.startswith('__version__')
 )
 onnx = ['onnx>=1.16', 'onnxruntime>=1.18', 'onnxscript>=0.5']

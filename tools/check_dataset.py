@@ -26,9 +26,9 @@ def main() -> None:
     args = parser.parse_args()
 
     with cli.imports():
-        from xcit_mm.datasets.check import check_dataset, print_report
-        from xcit_mm.engine.config.adapt import adapt
-        from xcit_mm.engine.config.load import load_config
+        from xcit_mm.config.adapt import adapt
+        from xcit_mm.config.load import load_config
+        from xcit_mm.datasets.audit import check_dataset, print_report
         from xcit_mm.files import require_writable_file, write_json
     if args.out is not None:
         require_writable_file(args.out)

@@ -103,7 +103,7 @@ def main() -> None:
     )
 
     with cli.imports():
-        from xcit_mm.inference.infer import infer
+        from xcit_mm.infer.run import infer
     done, problems = infer(
         args.config,
         args.checkpoint,

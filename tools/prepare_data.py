@@ -50,7 +50,7 @@ def main() -> None:
     args = parse_arguments()
     with cli.imports():
         from xcit_mm.datasets.convert import convert
-        from xcit_mm.datasets.download import DATASETS, prepare
+        from xcit_mm.datasets.fetch import DATASETS, prepare
         from xcit_mm.datasets.layouts import VocDataset, YoloDataset
     if args.dataset in LAYOUTS:
         layout = VocDataset if args.dataset == 'voc' else YoloDataset

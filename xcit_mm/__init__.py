@@ -8,9 +8,12 @@ Most programs need only the names that this package exports:
 - :func:`xcit_mm.ops.xca() <xcit_mm.ops.xca.xca>` is the attention as a function.
 - :class:`~xcit_mm.errors.UserError` is the error for a wrong input.
 
-Importing this package registers the backbone and the hooks of our configs with mmengine, and
-replaces the compiled operators of mmcv if they are missing.
+Importing this package registers the backbone with mmengine, and replaces the compiled operators of
+mmcv if they are missing. Importing :mod:`xcit_mm.engine` registers the runner, loops and hooks of
+our configs.
 """
+
+from importlib import import_module
 
 from . import environment
 
@@ -22,12 +25,26 @@ from . import mmcv_ops  # noqa: E402  needs what was just checked
 
 mmcv_ops.install()
 
-from . import engine  # noqa: E402, F401  registers the loops and hooks of our configs
-from .datasets import multiband  # noqa: E402, F401  registers their image loaders
 from .errors import UserError  # noqa: E402
-from .inference import load_model  # noqa: E402
 from .models import XCiT  # noqa: E402
-from .models.timm import accelerate  # noqa: E402
+from .version import __version__  # noqa: E402
 
-__version__ = '0.1.0'
+environment.BUILT_ON.update(
+    mmdet=(
+        'xcit_mm.datasets.coco',
+        'xcit_mm.datasets.panoptic',
+        'xcit_mm.engine.coco_metric',
+        'xcit_mm.engine.instance_tta',
+        'xcit_mm.engine.panoptic_metric',
+    ),
+    mmseg=('xcit_mm.engine.iou_metric',),
+)
+_LOADED_LATER = {'accelerate': 'xcit_mm.models.timm', 'load_model': 'xcit_mm.inference'}
+
 __all__ = ['UserError', 'XCiT', '__version__', 'accelerate', 'load_model']
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LOADED_LATER:
+        raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+    return getattr(import_module(_LOADED_LATER[name]), name)

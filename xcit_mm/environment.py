@@ -12,6 +12,7 @@ from contextlib import contextmanager, redirect_stdout
 from importlib.metadata import PackageNotFoundError, version
 
 from .errors import DependencyError
+from .version import __version__
 
 STACKS = {
     'onedl': ('onedl-mmengine', 'onedl-mmcv', 'onedl-mmdetection', 'onedl-mmsegmentation'),
@@ -21,16 +22,8 @@ OPTIONAL = ('timm', 'safetensors')  # packages for weights in their formats
 # The packages whose versions determine the result of a run.
 PACKAGES = 'torch', 'torchvision', 'numpy', *STACKS['onedl'], *STACKS['openmmlab']
 FRAMEWORK_PARTS = ('models', 'datasets', 'evaluation', 'visualization')
-BUILT_ON = {
-    'mmdet': (
-        'xcit_mm.datasets.coco',
-        'xcit_mm.datasets.panoptic',
-        'xcit_mm.engine.coco_metric',
-        'xcit_mm.engine.instance_tta',
-        'xcit_mm.engine.panoptic_metric',
-    ),
-    'mmseg': ('xcit_mm.engine.iou_metric',),
-}
+# For each framework, the modules with our classes that are built on it; the package fills it.
+BUILT_ON: dict[str, tuple[str, ...]] = {'mmdet': (), 'mmseg': ()}
 # For each package that only some tools need, the extra of setup.py that installs it.
 EXTRAS = dict.fromkeys(('onnx', 'onnxruntime', 'onnxscript'), 'export')
 EXTRAS |= dict.fromkeys(('openvino', 'nncf'), 'openvino')
@@ -100,8 +93,6 @@ def installed(package: str) -> str | None:
 
 def versions() -> dict[str, str]:
     """Return the versions of xcit_mm and of the packages that determine the result of a run."""
-    from . import __version__  # not defined before the package is imported
-
     packages = {name: version for name in PACKAGES if (version := installed(name))}
     return {'xcit_mm': __version__, **packages}
 

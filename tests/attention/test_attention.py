@@ -17,7 +17,7 @@ from xcit_mm.attention import maps as maps_module
 from xcit_mm.attention.draw import overlay
 from xcit_mm.attention.maps import AttentionProbe, scaled
 from xcit_mm.models.layers import ConvPatchEmbed
-from xcit_mm.weights.states import CLASSIFIER
+from xcit_mm.weights.names import CLASSIFIER
 
 
 @pytest.fixture(scope='module')

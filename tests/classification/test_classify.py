@@ -28,7 +28,7 @@ from xcit_mm.classification.published import (
 )
 from xcit_mm.classification.report import labelled_images, report_folder
 from xcit_mm.models.layers import XCA
-from xcit_mm.weights.states import Architecture
+from xcit_mm.weights.names import Architecture
 
 NAME = 'xcit_nano_12_p16_224_dist.pth'
 N12_16 = Architecture(128, 12, 4, 16)

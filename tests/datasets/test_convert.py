@@ -16,11 +16,11 @@ from helpers.planted import rotated
 from PIL import Image
 
 from xcit_mm import UserError
-from xcit_mm.datasets.check import check_dataset
+from xcit_mm.config.load import load_config
+from xcit_mm.datasets.audit import check_dataset
 from xcit_mm.datasets.convert import convert, image_size
-from xcit_mm.datasets.images import decode
+from xcit_mm.datasets.decode import decode
 from xcit_mm.datasets.layouts import VocDataset, YoloDataset
-from xcit_mm.engine.config.load import load_config
 
 BASE = ROOT / 'configs/faster_rcnn_xcit_n12_16_small.py'
 MAKERS = {

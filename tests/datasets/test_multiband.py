@@ -8,9 +8,9 @@ import pytest
 import tifffile
 from helpers.planted import encoded
 
-from xcit_mm.datasets import images as im
+from xcit_mm.datasets import decode as im
 from xcit_mm.datasets import multiband as mb
-from xcit_mm.datasets.images import BadImageError, LoadImage, image_loader
+from xcit_mm.datasets.decode import BadImageError, LoadImage, image_loader
 from xcit_mm.datasets.multiband import LoadMultiband
 from xcit_mm.errors import ArgumentError, DependencyError
 

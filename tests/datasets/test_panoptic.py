@@ -12,11 +12,11 @@ from mmengine.registry import DATASETS, init_default_scope
 from PIL import Image
 
 from xcit_mm import UserError, environment
+from xcit_mm.config.data_rules import check_classes, check_data
+from xcit_mm.config.load import load_config
 from xcit_mm.datasets import annotations as kinds
-from xcit_mm.datasets import check
-from xcit_mm.datasets.check_config import check_classes, check_data
-from xcit_mm.datasets.images import BadImageError
-from xcit_mm.engine.config.load import load_config
+from xcit_mm.datasets import audit as check
+from xcit_mm.datasets.decode import BadImageError
 
 CONFIG = ROOT / 'configs/mask2former_panoptic_xcit_n12_16_shapes.py'
 BACKGROUND = 3  # the class after three things

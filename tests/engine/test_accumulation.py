@@ -16,8 +16,8 @@ from helpers.toy import toy_runner
 from mmengine.optim import OptimWrapper
 
 from xcit_mm import UserError
-from xcit_mm.engine.config.check import check_recipe
-from xcit_mm.engine.config.load import load_config
+from xcit_mm.config.load import load_config
+from xcit_mm.config.rules import check_recipe
 
 EMA = {'default_hooks.ema': dict(type='EMAHook', momentum=0.1)}
 ACCUMULATED = {

@@ -8,8 +8,8 @@ from mmengine.optim import build_optim_wrapper
 from torch import nn
 
 from xcit_mm import UserError, XCiT
-from xcit_mm.engine.config.check import check_recipe
-from xcit_mm.engine.config.load import load_config
+from xcit_mm.config.load import load_config
+from xcit_mm.config.rules import check_recipe
 from xcit_mm.models.archs import ARCHS
 
 RATE, DECAY, WEIGHT_DECAY = 1e-3, 0.8, 0.05

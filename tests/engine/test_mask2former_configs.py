@@ -10,8 +10,8 @@ from mmengine.optim import build_optim_wrapper
 from mmengine.structures import InstanceData, PixelData
 from torch import nn
 
-from xcit_mm.engine.config.load import load_config
-from xcit_mm.engine.model import build_model
+from xcit_mm.config.load import load_config
+from xcit_mm.engine.build_model import build_model
 from xcit_mm.environment import require_framework
 
 LENGTHS = dict(instance='50e', panoptic='50e', semantic='160k')

@@ -6,8 +6,8 @@ from helpers import ROOT
 from mmengine.registry import OPTIM_WRAPPERS
 from torch import nn
 
-from xcit_mm.engine.config.load import load_config
-from xcit_mm.engine.model import build_model
+from xcit_mm.config.load import load_config
+from xcit_mm.engine.build_model import build_model
 
 
 class Toy(nn.Module):

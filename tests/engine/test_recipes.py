@@ -5,8 +5,8 @@ import torch
 from helpers.resumed_runs import assert_same_checkpoint  # registers StopHook, too
 from helpers.runs import DETECTOR, SEGMENTOR
 
-from xcit_mm.engine.train import test as evaluate
-from xcit_mm.engine.train import train
+from xcit_mm.engine.run import test as evaluate
+from xcit_mm.engine.run import train
 
 LAST = 4  # iterations, which are two updates
 RECIPE = {

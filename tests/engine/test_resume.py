@@ -19,9 +19,10 @@ from mmengine.registry import DATASETS, HOOKS, MODELS, DefaultScope
 
 from xcit_mm import UserError, environment
 from xcit_mm.engine.hooks import interrupt
-from xcit_mm.engine.resume import has_checkpoints, newest_checkpoint, require_checkpoints
+from xcit_mm.engine.resume import newest_checkpoint
 from xcit_mm.engine.runner import without_other_heads
 from xcit_mm.errors import Interrupted
+from xcit_mm.run_files import has_checkpoints, require_checkpoints
 
 
 @pytest.mark.parametrize('kwargs', [dict(), dict(by_epoch=True)], ids=['iterations', 'epochs'])

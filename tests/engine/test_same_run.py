@@ -11,9 +11,9 @@ from helpers.processes import forked, torchrun
 from helpers.runs import DETECTOR
 
 from xcit_mm import environment
+from xcit_mm.config.load import load_config
 from xcit_mm.engine import test as run_test
 from xcit_mm.engine import train
-from xcit_mm.engine.config.load import load_config
 from xcit_mm.engine.same_run import described
 from xcit_mm.errors import ProcessesError
 

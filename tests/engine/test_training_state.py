@@ -9,7 +9,7 @@ from helpers.toy import toy_runner
 from mmengine.logging import HistoryBuffer
 
 from xcit_mm import UserError
-from xcit_mm.engine.config.load import load_config
+from xcit_mm.config.load import load_config
 from xcit_mm.engine.training_state import (
     RECIPE,
     STEP_LAYOUT,

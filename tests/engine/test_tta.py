@@ -12,8 +12,8 @@ from PIL import Image
 from pycocotools import mask as rle
 
 from xcit_mm import UserError
-from xcit_mm.engine.config.adapt import adapt_for_test
-from xcit_mm.engine.config.load import load_config
+from xcit_mm.config.adapt import adapt_for_test
+from xcit_mm.config.load import load_config
 
 
 @pytest.fixture

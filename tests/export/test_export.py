@@ -12,8 +12,8 @@ from helpers.in_process import call_tool
 from helpers.random_weights import SEGMENTOR
 
 from xcit_mm import UserError, load_model
-from xcit_mm.engine.config.load import load_config
-from xcit_mm.engine.model import build_model
+from xcit_mm.config.load import load_config
+from xcit_mm.engine.build_model import build_model
 from xcit_mm.export import export, load_runtime
 from xcit_mm.export.comparison import TOLERANCES, compare, drawn_images
 from xcit_mm.export.export import SUFFIXES, build_graph

@@ -8,7 +8,7 @@ from helpers import ROOT
 from helpers.in_process import call_tool
 
 from xcit_mm import UserError, flops
-from xcit_mm.engine.config.load import load_config
+from xcit_mm.config.load import load_config
 from xcit_mm.models.archs import ARCHS
 
 # GFLOPs of the paper: patch 16 at 224 and patch 8 at 384 (table 1), patch 8 at 224 (table D.1),

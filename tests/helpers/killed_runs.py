@@ -17,7 +17,7 @@ import traceback
 from pathlib import Path
 
 from xcit_mm.engine import train
-from xcit_mm.engine.resume import has_checkpoints
+from xcit_mm.run_files import has_checkpoints
 
 OPTIONS = {
     'default_hooks.checkpoint.interval': 1,

@@ -7,7 +7,7 @@ from mmengine.registry import MODELS, DefaultScope
 
 from helpers import randomize
 from xcit_mm import environment
-from xcit_mm.engine.config.load import load_config
+from xcit_mm.config.load import load_config
 
 DETECTOR = 'configs/mask_rcnn_xcit_n12_16_shapes.py'
 SEGMENTOR = 'configs/sem_fpn_xcit_n12_16_shapes.py'

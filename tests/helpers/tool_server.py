@@ -278,7 +278,7 @@ parse_args = ArgumentParser.parse_args
 
 
 def stop_after_parsing(parser: ArgumentParser, *args: object) -> NoReturn:
-    from xcit_mm.engine.config.load import load_config
+    from xcit_mm.config.load import load_config
 
     parsed = vars(parse_args(parser, *args))
     if 'config' in parsed and 'cfg_options' in parsed:

@@ -13,14 +13,14 @@ from helpers.small_xcit import SMALL
 from PIL import Image
 
 from xcit_mm import UserError, load_model
+from xcit_mm.config.load import load_config
 from xcit_mm.datasets import multiband
-from xcit_mm.datasets.check import check_dataset
+from xcit_mm.datasets.audit import check_dataset
 from xcit_mm.datasets.multiband import LoadMultiband
 from xcit_mm.datasets.shapes import ShapesSpec, make_shapes, spread
-from xcit_mm.engine.config.load import load_config
-from xcit_mm.inference.infer import infer
+from xcit_mm.infer.run import infer
 from xcit_mm.inference.video import write_video
-from xcit_mm.weights.states import convert
+from xcit_mm.weights.names import convert
 
 CONFIG = 'configs/sem_fpn_xcit_n12_16_13bands_shapes.py'
 BANDS, SIZE, STEPS = 13, 96, 12

@@ -12,7 +12,8 @@ from PIL import Image
 
 from xcit_mm import UserError, device
 from xcit_mm.errors import ArgumentError
-from xcit_mm.inference import load_model, memory
+from xcit_mm.inference import chunked as memory
+from xcit_mm.inference import load_model
 
 SHAPES = ('circle', 'square', 'triangle')
 

@@ -14,11 +14,11 @@ from pycocotools import mask as coco_mask
 
 from xcit_mm import load_model
 from xcit_mm.errors import UserError
-from xcit_mm.large_images import detection
-from xcit_mm.large_images.bands import Bands
+from xcit_mm.large_images import detect as detection
 from xcit_mm.large_images.passes import Passes
 from xcit_mm.large_images.results import LargeDetections
-from xcit_mm.large_images.sliced import _without_duplicates, slices_of
+from xcit_mm.large_images.shards import Bands
+from xcit_mm.large_images.slices import _without_duplicates, slices_of
 from xcit_mm.large_images.workspace import Workspace
 
 

@@ -14,10 +14,10 @@ import tifffile
 from helpers.random_weights import SEGMENTOR
 from PIL import Image
 
-from xcit_mm.large_images import images
-from xcit_mm.large_images.images import open_image
-from xcit_mm.large_images.normalisation import NormalisedImage
-from xcit_mm.large_images.windows import Window
+from xcit_mm.large_images import window_files as images
+from xcit_mm.large_images.geometry import Window
+from xcit_mm.large_images.normalized import NormalisedImage
+from xcit_mm.large_images.window_files import open_image
 
 PIXELS = np.random.default_rng(0).integers(0, 255, (128, 160, 3), np.uint8)
 VMS = '[Virtual Microscope Specimen]\nNoLayers=1\nNoJpegColumns=1\nNoJpegRows=1\n'

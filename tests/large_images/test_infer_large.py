@@ -17,7 +17,7 @@ from pycocotools.coco import COCO
 from rasterio.transform import from_origin
 
 from xcit_mm.errors import UserError
-from xcit_mm.large_images.georeference import write_tiff
+from xcit_mm.large_images.geotiff import write_tiff
 
 PLACE = dict(crs='EPSG:32633', transform=from_origin(500000, 5400000, 0.5, 0.5))
 
@@ -114,7 +114,7 @@ def test_an_image_that_would_not_fit_is_streamed(run_tool, weights, scene, tmp_p
     command = 'infer.py', SEGMENTOR, weights[SEGMENTOR], scene, '--full-size'
     assert run_tool(*command, '--out', tmp_path / 'small').returncode == 0
     assert (tmp_path / 'small/labels/scene.png').exists()
-    from xcit_mm.inference import infer
+    from xcit_mm.infer import run as infer
 
     monkeypatch.setattr(infer, 'free_memory', lambda: 10**6)
     done, problems = infer.infer(
@@ -125,7 +125,7 @@ def test_an_image_that_would_not_fit_is_streamed(run_tool, weights, scene, tmp_p
 
 
 def test_an_image_that_fails_is_named_and_the_others_go_on(weights, image, tmp_path):
-    from xcit_mm.inference import infer
+    from xcit_mm.infer import run as infer
 
     folder = Path(tmp_path, 'images', os.fsdecode(b'\xff'))  # no text, as GDAL needs it
     folder.mkdir(parents=True)

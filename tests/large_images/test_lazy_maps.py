@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from xcit_mm.errors import UserError
-from xcit_mm.large_images import lazy_maps
-from xcit_mm.large_images.bands import Bands
-from xcit_mm.large_images.lazy_maps import LazyMap, reading_together
-from xcit_mm.large_images.windows import Window, whole
+from xcit_mm.large_images import lazy as lazy_maps
+from xcit_mm.large_images.geometry import Window, whole
+from xcit_mm.large_images.lazy import LazyMap, reading_together
+from xcit_mm.large_images.shards import Bands
 
 CHANNELS = 4
 

@@ -12,10 +12,10 @@ from torch.nn import functional as F
 
 from xcit_mm import load_model
 from xcit_mm.errors import UserError
-from xcit_mm.large_images import segmentation
+from xcit_mm.large_images import segment as segmentation
+from xcit_mm.large_images.geometry import tiles, whole
 from xcit_mm.large_images.passes import Passes
-from xcit_mm.large_images.pyramid import Pyramid
-from xcit_mm.large_images.windows import tiles, whole
+from xcit_mm.large_images.streamed_maps import Pyramid
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,13 @@ from helpers.small_xcit import small_xcit
 
 from xcit_mm import load_model
 from xcit_mm.errors import ArgumentError, UserError
-from xcit_mm.large_images import detection, segmentation, stream
-from xcit_mm.large_images.bands import Bands
+from xcit_mm.large_images import detect as detection
+from xcit_mm.large_images import segment as segmentation
+from xcit_mm.large_images import stream
 from xcit_mm.large_images.passes import Passes
-from xcit_mm.large_images.predict import LargeOptions, predict_large
+from xcit_mm.large_images.predict_large import LargeOptions, predict_large
 from xcit_mm.large_images.progress import Progress
+from xcit_mm.large_images.shards import Bands
 from xcit_mm.large_images.training import shared_images
 
 SIZE = 184, 131  # of 23 rows of tokens for patch size 8, and bands of 5 or 6

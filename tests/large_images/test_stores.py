@@ -20,8 +20,9 @@ from PIL import Image
 from xcit_mm import load_model
 from xcit_mm.errors import UserError
 from xcit_mm.fusion import fused_copy
-from xcit_mm.large_images import passes, segmentation
-from xcit_mm.large_images.predict import LargeOptions, predict_large
+from xcit_mm.large_images import passes
+from xcit_mm.large_images import segment as segmentation
+from xcit_mm.large_images.predict_large import LargeOptions, predict_large
 from xcit_mm.large_images.progress import Progress
 from xcit_mm.large_images.workspace import Workspace
 

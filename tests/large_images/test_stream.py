@@ -11,7 +11,7 @@ from helpers.small_xcit import SMALL, small_xcit
 from xcit_mm import XCiT
 from xcit_mm.errors import ArgumentError, UserError
 from xcit_mm.large_images import passes, stream, workspace
-from xcit_mm.large_images.bands import Bands
+from xcit_mm.large_images.shards import Bands
 from xcit_mm.large_images.workspace import Workspace
 
 ODD_SIZES = (161, 75), (66, 129), (97, 97)

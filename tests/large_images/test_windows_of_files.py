@@ -9,9 +9,9 @@ from PIL import Image
 
 from xcit_mm import load_model
 from xcit_mm.errors import UserError
-from xcit_mm.large_images.images import open_image, overview
-from xcit_mm.large_images.normalisation import NormalisedImage
-from xcit_mm.large_images.windows import Window
+from xcit_mm.large_images.geometry import Window
+from xcit_mm.large_images.normalized import NormalisedImage
+from xcit_mm.large_images.window_files import open_image, overview
 
 WINDOW = Window(slice(33, 90), slice(17, 140))
 

@@ -11,10 +11,10 @@ from mmengine.registry import DefaultScope
 from mmengine.structures import BaseDataElement, InstanceData, PixelData
 
 from xcit_mm import UserError, environment
-from xcit_mm.engine.config.load import load_config
+from xcit_mm.config.load import load_config
 from xcit_mm.engine.hooks.pictures import PictureHook
 from xcit_mm.inference import Detections, Segmentation
-from xcit_mm.predictions.classes import category_ids, classes_and_palette, distinct_colours
+from xcit_mm.predictions.class_names import category_ids, classes_and_palette, distinct_colours
 
 COCO = 'configs/mask_rcnn_xcit_n12_16_3x.py'
 SHAPES = ('circle', 'square', 'triangle')

@@ -47,10 +47,10 @@ def test_arguments_have_the_choices_and_defaults_of_the_package():
     from xcit_mm.attention.draw import PANEL_SIDE
     from xcit_mm.benchmark.measure import TASKS
     from xcit_mm.benchmark.models import NAMES
-    from xcit_mm.datasets.download import DATASETS, SPLITS
+    from xcit_mm.datasets.fetch import DATASETS, SPLITS
     from xcit_mm.device import DTYPES
     from xcit_mm.export import FORMATS, PARTS, PRECISIONS
-    from xcit_mm.inference.infer import SCORE_THR
+    from xcit_mm.infer.run import SCORE_THR
     from xcit_mm.models.archs import ARCHS, PATCH_SIZES
 
     values = {

@@ -19,14 +19,8 @@ from ..device import choose_device
 from ..errors import ArgumentError
 from ..models.layers import XCA, ConvPatchEmbed, FourierPosition, XCABlock, map_to_tokens
 from ..ops.xca import EPS
+from ..weights.names import PYRAMID, architecture, backbone_state, model_state, require_same_tensors
 from ..weights.read import read_checkpoint
-from ..weights.states import (
-    PYRAMID,
-    architecture,
-    backbone_state,
-    model_state,
-    require_same_tensors,
-)
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, for RGB in 0..1
 CHUNK = 8192  # tokens whose queries and keys are in memory at a time
@@ -56,7 +50,7 @@ class AttentionProbe(nn.Module):
         trusted: See :func:`~xcit_mm.weights.read.read_checkpoint`.
 
     Attributes:
-        architecture: :class:`~xcit_mm.weights.states.Architecture` of the weights.
+        architecture: :class:`~xcit_mm.weights.names.Architecture` of the weights.
 
     Raises:
         UserError: If the file cannot be read, is not one of these models, or the device cannot

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ..config.config_errors import config_errors
+from ..config.load import load_config
 from ..device import DTYPES, choose_device, release_memory
-from ..engine.config.errors import config_errors
-from ..engine.config.load import load_config
 from ..errors import ArgumentError, ConfigError, is_out_of_memory
 from .models import build, check_name
 from .whole_models import build_whole

@@ -7,8 +7,8 @@ import torch
 from mmengine.config import Config
 from torch import Tensor, nn
 
-from ..engine.config.load import load_config
-from ..engine.model import build_model
+from ..config.load import load_config
+from ..engine.build_model import build_model
 from ..errors import UserError
 from ..fusion import fuse
 

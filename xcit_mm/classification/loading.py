@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from ..environment import require
 from ..errors import UserError, reason
 from ..models.timm import accelerate
+from ..weights.names import BACKBONE, architecture, model_state, require_same_tensors
 from ..weights.read import read_checkpoint
-from ..weights.states import BACKBONE, architecture, model_state, require_same_tensors
 
 
 def load_classifier(path: str | Path, trusted: bool = False) -> nn.Module:

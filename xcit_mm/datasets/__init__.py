@@ -1,1 +1,3 @@
-"""Draw, download, convert, read and check datasets."""
+"""Datasets: drawing, downloading, converting, reading and checking them."""
+
+from . import decode, multiband  # noqa: F401  registers the image loaders of our configs

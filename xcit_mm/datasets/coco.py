@@ -10,10 +10,10 @@ from mmdet.datasets.api_wrappers import COCO
 from mmdet.registry import DATASETS
 from mmengine.logging import print_log
 
+from ..config.tree import loads_masks
 from ..errors import UserError, did_you_mean, printable
 from . import annotations as problems
 from .annotations import REMEDY, Problem
-from .check_config import loads_masks
 
 # The likely causes if many annotations have the same problem.
 NO_MASKS = 'train a model without masks, or add the masks'

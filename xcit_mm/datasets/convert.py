@@ -23,7 +23,7 @@ from shapely.geometry import Polygon
 
 from ..errors import UserError, looked_in, printable, reason
 from ..files import open_regular, read_regular, require_writable, set_aside, write_whole
-from .images import EXIF_ORIENTATION, decode
+from .decode import EXIF_ORIENTATION, decode
 
 SPLITS = ('train', 'val', 'trainval', 'test')
 IMAGE_SUFFIXES = ('.bmp', '.jpeg', '.jpg', '.png', '.tif', '.tiff', '.webp')

@@ -7,7 +7,7 @@ from mmengine.registry import TRANSFORMS
 
 from ..environment import quiet, require
 from ..errors import ArgumentError, one_line
-from .images import EMPTY, UNREADABLE, BadImageError, LoadImage, Size
+from .decode import EMPTY, UNREADABLE, BadImageError, LoadImage, Size
 
 OTHER_BANDS = 'its number of bands differs from the config'
 NOT_REAL = 'its pixels are not real numbers'

@@ -18,7 +18,7 @@ from ..errors import UserError
 from . import annotations as problems
 from .annotations import Problem
 from .coco import indexed, log_problems, require_classes
-from .images import LABELS_MISSING, LABELS_UNREADABLE, BadImageError, LoadImage, opened
+from .decode import LABELS_MISSING, LABELS_UNREADABLE, BadImageError, LoadImage, opened
 
 IGNORED = 255  # mmdet's label of a pixel of no segment
 WITHOUT_SEGMENT = 'its label file lacks a segment of the annotation file'

@@ -6,9 +6,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..engine.resume import NON_FINITE
 from ..errors import UserError
 from ..inference import Model, load_model
+from ..run_files import NON_FINITE
 
 RELEASED = re.compile(r'^Weights: (\S+)$', re.MULTILINE)  # in the docstring of a config
 

@@ -14,10 +14,10 @@ from gradio.utils import get_upload_folder
 from gradio_client.utils import is_http_url_like, traverse
 from PIL import Image
 
-from ..datasets.images import UNREADABLE, opened
+from ..datasets.decode import UNREADABLE, opened
 from ..errors import UserError, reason
+from ..infer.run import SCORE_THR
 from ..inference import Detections, Segmentation
-from ..inference.infer import SCORE_THR
 from ..inference.sources import to_rgb
 from .models import OfferedModels
 

@@ -2,6 +2,6 @@
 
 # Registered with mmengine.
 from . import hooks, layer_decay, loops, optim_wrapper, runner, test_loop
-from .train import test, train
+from .run import test, train
 
 __all__ = ['hooks', 'layer_decay', 'loops', 'optim_wrapper', 'runner', 'test', 'test_loop', 'train']

@@ -1,4 +1,4 @@
-"""The processes of a run: what started them, and how they connect."""
+"""Connection of the processes of a run."""
 
 import os
 
@@ -12,25 +12,6 @@ from torch import nn
 
 from ..errors import UserError, reason
 from ..processes import connect
-
-# For each launcher: the variable with the rank of the process, and the command that starts it.
-LAUNCHERS = {
-    'pytorch': ('RANK', 'tools/dist_train.sh or torchrun'),
-    'slurm': ('SLURM_PROCID', 'tools/slurm_train.sh or srun'),
-    'mpi': ('OMPI_COMM_WORLD_RANK', 'mpirun'),
-}
-RESTART_COUNTS = ('TORCHELASTIC_RESTART_COUNT', 'SLURM_RESTART_COUNT')
-
-
-def is_first_process(launcher: str) -> bool:
-    """Return whether this process writes files, before the processes are connected."""
-    return launcher == 'none' or os.environ[LAUNCHERS[launcher][0]] == '0'
-
-
-def was_restarted() -> bool:
-    """Return whether torchrun (``--max-restarts``) or Slurm (``--requeue``) restarted the job."""
-    counts = (os.environ.get(name, '') for name in RESTART_COUNTS)
-    return any(count.isdecimal() and int(count) > 0 for count in counts)
 
 
 def connect_run(cfg: Config) -> None:

@@ -11,9 +11,9 @@ from torch import nn
 
 from ..errors import UserError
 from ..processes import cpu_group
+from ..run_files import set_run_aside
 from .data.loader import training_loader
 from .data.sampler import seed_all
-from .resume import set_run_aside
 from .training_state import RECIPE, STEP_LAYOUT, compare_recipes, recipe_of
 
 

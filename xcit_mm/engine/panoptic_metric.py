@@ -10,7 +10,7 @@ from mmengine.evaluator import BaseMetric
 from mmengine.registry import METRICS
 
 from ..datasets.annotations import read_panoptic_annotations
-from ..datasets.images import LABELS_OF_OTHER_SIZE, BadImageError
+from ..datasets.decode import LABELS_OF_OTHER_SIZE, BadImageError
 from ..datasets.panoptic import segment_ids
 from ..errors import UserError
 from ..predictions.results import INSTANCE_OFFSET

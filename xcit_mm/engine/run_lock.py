@@ -12,7 +12,7 @@ from mmengine.config import Config
 
 from ..errors import UserError, reason
 from ..files import require_writable, writing_to
-from .distributed import is_first_process, was_restarted
+from ..launchers import is_first_process, was_restarted
 
 LOCK = 'run.lock'
 # Seconds that a restarted job waits for the lock of a lost machine: NFS needs 90 to release it.

@@ -15,17 +15,18 @@ from mmengine.runner import Runner
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from ..config.rules import SPLITS
+from ..console import keep_readable
 from ..errors import UserError, reason
 from ..files import require_writable, write_whole
 from ..processes import cpu_group, digest_of_file, lost_processes_named, require_same
+from ..run_files import has_checkpoints
+from ..weights.names import HEAD, modules_of, require_same_tensors
 from ..weights.read import read_checkpoint
-from ..weights.states import HEAD, modules_of, require_same_tensors
-from .config.check import SPLITS
-from .console import keep_readable
+from .build_model import weights_for
 from .data.loader import evaluation_loader
 from .distributed import connect_run, unwrapped
-from .model import weights_for
-from .resume import has_checkpoints, newest_checkpoint
+from .resume import newest_checkpoint
 from .same_run import described
 from .training_state import require_same_run, require_training_state
 

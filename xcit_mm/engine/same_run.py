@@ -7,10 +7,10 @@ from typing import Any
 
 from mmengine.config import Config
 
-from ..datasets.check_config import leaf_datasets
+from ..config.tree import leaf_datasets
 from ..environment import versions
 from ..processes import digest_of_file, shortened
-from ..weights.download import is_url
+from ..weights.cache import is_url
 
 # Values, in addition to paths, that may differ between machines without changing a result: how the
 # data is loaded, and where files are.

@@ -16,14 +16,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..engine.config.adapt import adapt_for_test
-from ..engine.config.check import check
-from ..engine.config.errors import config_errors
-from ..engine.config.load import load_config
+from ..config.adapt import adapt_for_test
+from ..config.config_errors import config_errors
+from ..config.load import load_config
+from ..config.rules import check
 from ..engine.runner import build_runner
 from ..environment import quiet
 from ..errors import UserError, one_line, reason
-from ..predictions.classes import classes_and_palette
+from ..predictions.class_names import classes_and_palette
 from ..weights.pretrained import read_all_safely
 from ..weights.read import read_checkpoint
 from .export import build_graph
@@ -55,7 +55,7 @@ def evaluate(
         config: Path of a config file.
         checkpoint: The checkpoint that the files were exported from.
         paths: Files that :func:`xcit_mm.export.export` has written.
-        options: See :func:`xcit_mm.engine.config.load.load_config`.
+        options: See :func:`xcit_mm.config.load.load_config`.
         trust_checkpoint: Run the code in the checkpoint and in the files; see
             :func:`xcit_mm.load_model` and :func:`xcit_mm.export.load_runtime`.
 

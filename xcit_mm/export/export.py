@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..engine.config.errors import config_errors
-from ..engine.config.load import load_config
-from ..engine.model import build_model
+from ..config.config_errors import config_errors
+from ..config.load import load_config
+from ..engine.build_model import build_model
 from ..environment import quiet, require
 from ..errors import ArgumentError, DependencyError, UserError, reason
 from ..files import require_writable_file
@@ -77,7 +77,7 @@ def export(
         part: 'model', or 'backbone' for its maps alone.
         calibrate: Images and folders that calibrate int8, of which up to 100 images are used.
         verify: Images and folders to compare on, of which up to 100 images are used.
-        options: See :func:`xcit_mm.engine.config.load.load_config`.
+        options: See :func:`xcit_mm.config.load.load_config`.
         trust_checkpoint: See :func:`xcit_mm.load_model`.
 
     Raises:

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..engine.config.errors import config_errors
-from ..engine.config.load import load_config
-from ..engine.model import build_model
+from ..config.config_errors import config_errors
+from ..config.load import load_config
+from ..engine.build_model import build_model
 from ..environment import require
 from ..errors import UserError
 from ..models.archs import released_name
@@ -63,7 +63,7 @@ def count_config(
     Args:
         config: Path of a config file.
         size: Size (height, width) in pixels of the image after resizing.
-        options: See :func:`xcit_mm.engine.config.load.load_config`.
+        options: See :func:`xcit_mm.config.load.load_config`.
 
     Raises:
         UserError: If the config is invalid, its model cannot be counted, or the image is too

@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor, nn
 
-from ..models.plain import is_plain
+from ..models.unmodified import is_plain
 from ..ops.tracing import computed_dtype, is_intercepted
-from ..ops.winograd import TILE, winograd_conv2d, winograd_weight
+from .winograd import TILE, winograd_conv2d, winograd_weight
 
 MIN_CHANNELS = 128  # with 64, it is not faster
 MIN_TILES = 20  # its weights are four times as large, and would be read for little
@@ -28,7 +28,7 @@ def _fits(conv: nn.Conv2d) -> bool:
 
 
 class WinogradConv2d(nn.Conv2d):
-    """A convolution by :func:`xcit_mm.ops.winograd.winograd_conv2d` where that is faster.
+    """A convolution by :func:`xcit_mm.fusion.winograd.winograd_conv2d` where that is faster.
 
     A pixel that is not finite makes the 4x4 pixels of a tile so, not only its neighbours.
     """

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from ..models import XCiT
 from ..models.convolutions import ConvStack, batch_norm_affine, flat_layers
-from ..models.plain import is_plain
+from ..models.unmodified import is_plain
 from ..ops.mlp import linear_gelu
 from ..ops.tracing import is_captured
 

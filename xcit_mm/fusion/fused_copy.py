@@ -10,7 +10,7 @@ from torch import nn
 
 from ..device import dtype_name
 from ..errors import DependencyError, UserError
-from ..models.plain import CONVOLUTIONS, is_plain
+from ..models.unmodified import CONVOLUTIONS, is_plain
 from .convolutions import use_winograd
 from .fpn import fuse_fpn
 from .heads import fold_batch_norms, fuse_roi_extractors, fuse_rpn

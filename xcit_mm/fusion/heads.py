@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .. import mmcv_ops
-from ..models.plain import is_plain
+from ..models.unmodified import is_plain
 
 
 def fold_batch_norms(model: nn.Module) -> None:

@@ -15,25 +15,25 @@ from mmengine.registry import DefaultScope
 from PIL import Image
 from torch import nn
 
-from ..datasets.check_config import leaf_datasets
+from ..config.config_errors import config_errors
+from ..config.load import load_config
+from ..config.rules import require_parts
+from ..config.tree import leaf_datasets
 from ..datasets.multiband import LoadMultiband
 from ..device import choose_device, choose_dtype
-from ..engine.config.check import require_parts
-from ..engine.config.errors import config_errors
-from ..engine.config.load import load_config
-from ..engine.model import build_model, weights_for
+from ..engine.build_model import build_model, weights_for
 from ..environment import quiet, require_framework
 from ..errors import UserError, reason
 from ..fusion import FusedCopy
-from ..large_images.predict import LargeOptions, predict_large
+from ..large_images.predict_large import LargeOptions, predict_large
 from ..large_images.results import LargeDetections, LargeSegmentation
 from ..predictions import Detections, Segmentation
-from ..predictions.classes import classes_and_palette
+from ..predictions.class_names import classes_and_palette
 from ..predictions.drawing import Colour
+from ..weights.names import require_same_tensors
 from ..weights.pretrained import require_file
 from ..weights.read import read_checkpoint
-from ..weights.states import require_same_tensors
-from .memory import free_backbone_maps, segment
+from .chunked import free_backbone_maps, segment
 from .sources import to_bands, to_rgb
 
 TASKS = {'mmdet': 'detection', 'mmseg': 'segmentation'}  # by the scope of the config

@@ -21,13 +21,13 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from ..datasets.images import MAX_BYTES as MAX_FILE_BYTES
-from ..datasets.images import BadImageError, decode
+from ..datasets.decode import MAX_BYTES as MAX_FILE_BYTES
+from ..datasets.decode import BadImageError, decode
 from ..datasets.multiband import LoadMultiband
 from ..errors import ArgumentError, UserError, looked_in, printable, reason
 from ..files import read_regular
 from ..http import read_url
-from ..weights.download import is_url
+from ..weights.cache import is_url
 from .video import read_video
 
 # Suffixes of what is taken from a folder. A file that is named itself may have any suffix.

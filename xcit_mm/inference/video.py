@@ -9,7 +9,7 @@ import numpy as np
 
 from ..environment import variables
 from ..errors import UserError, looked_in
-from ..weights.download import is_url
+from ..weights.cache import is_url
 
 # The containers that FFmpeg may open. FFmpeg looks at the content, not at the name: a playlist that
 # is called .mp4 would make it read any other file of this machine.

@@ -22,12 +22,12 @@ from ..errors import ArgumentError, UserError
 from ..models import XCiT
 from ..models.layers import XCABlock
 from ..ops.xca import MAX_AMPLIFICATION, mixing
-from .bands import Bands
+from .geometry import Window, grown, length, tiles
 from .moments import from_sums, sums_of_products
 from .progress import Progress, silent
-from .store import TokenStore
+from .shards import Bands
 from .streamable import require_streamable
-from .windows import Window, grown, length, tiles
+from .token_files import TokenStore
 from .workspace import Workspace
 
 HALO = 2  # tokens to each side that the local interaction reads

@@ -12,9 +12,9 @@ from pycocotools import mask as coco_mask
 
 from ..predictions.drawing import Colour, draw_objects, draw_regions
 from ..predictions.results import coco_annotations
-from .georeference import write_geojson, write_tiff
-from .images import TILE, overview
-from .windows import Window, tiles, whole
+from .geometry import Window, tiles, whole
+from .geotiff import write_geojson, write_tiff
+from .window_files import TILE, overview
 from .workspace import Workspace
 
 PICTURE_SIDE = 4096  # pixels of the longer side of a picture

@@ -8,10 +8,10 @@ import torch
 
 from ..models import XCiT
 from ..processes import cpu_group, digest_of_module, require_same, together
-from .lazy_maps import LazyMap
+from .geometry import Window, tiles
+from .lazy import LazyMap
 from .passes import Image, Passes
-from .pyramid import Pyramid
-from .windows import Window, tiles
+from .streamed_maps import Pyramid
 from .workspace import open_workspace
 
 # Pixels of the image whose part of a map is computed at a time: few enough for the cache of a CPU,

@@ -6,7 +6,7 @@ from ..errors import ArgumentError
 from ..models import XCiT
 from ..models.convolutions import flat_layers
 from ..models.layers import XCABlock
-from ..models.plain import PYTORCH_LAYERS, is_plain
+from ..models.unmodified import PYTORCH_LAYERS, is_plain
 
 
 def require_streamable(backbone: nn.Module) -> None:

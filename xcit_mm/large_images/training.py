@@ -20,7 +20,7 @@ from ..errors import ArgumentError
 from ..models import XCiT
 from ..models.convolutions import flat_layers
 from ..models.layers import LPI, XCABlock, map_to_tokens, tokens_to_map
-from ..models.plain import has_plain_layers
+from ..models.unmodified import has_plain_layers
 from ..ops.recompute import recompute
 from ..ops.tracing import computed_dtype, without_autocast
 from ..ops.xca import mixing, with_moments

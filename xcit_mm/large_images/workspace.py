@@ -26,9 +26,9 @@ from ..files import (
     write_json,
     write_whole,
 )
-from .bands import Bands
-from .memory import free_memory
-from .store import TokenStore
+from .free_memory import free_memory
+from .shards import Bands
+from .token_files import TokenStore
 
 STATE, LOCK, VERSION = 'state.json', 'store.lock', 2
 MAX_STATE = 2**20  # bytes

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from ..ops.recompute import recompute
 from ..ops.tracing import is_transformed
-from .plain import CONVOLUTIONS, is_plain
+from .unmodified import CONVOLUTIONS, is_plain
 
 
 class ConvStack(nn.Sequential):
@@ -17,7 +17,7 @@ class ConvStack(nn.Sequential):
 
     Layers may be grouped in Sequentials. The backward pass recomputes BatchNorm and GELU, and
     inference folds BatchNorm into the preceding convolution. If a layer is not plain (see
-    :func:`xcit_mm.models.plain.is_plain`), all layers are called in turn.
+    :func:`xcit_mm.models.unmodified.is_plain`), all layers are called in turn.
 
     Shape:
         (B, C, H, W) to (B, C', H', W').

@@ -2,7 +2,7 @@
 
 Parameter names match the authors' release. XCA, LPI and Mlp compute with the weights of their
 layers, which is faster and keeps less for the backward pass. If a layer is not plain (see
-:func:`xcit_mm.models.plain.is_plain`), they call their layers instead. Their ``scale`` (C,)
+:func:`xcit_mm.models.unmodified.is_plain`), they call their layers instead. Their ``scale`` (C,)
 multiplies the channels of the output (LayerScale).
 
 Letters in shapes: B images, N tokens (N = H * W), C channels, h heads of d = C / h channels.
@@ -23,7 +23,7 @@ from ..ops.recompute import recompute
 from ..ops.tracing import computed_dtype, is_captured, is_transformed
 from ..ops.xca import cross_covariance, xca
 from .convolutions import ConvStack, batch_norm_affine, convolve, gelu_
-from .plain import has_plain_layers, is_plain
+from .unmodified import has_plain_layers, is_plain
 
 POSITION_DIM = 32  # for each of y and x
 

@@ -5,7 +5,7 @@ from torch import nn
 from ..environment import require
 from ..errors import ArgumentError
 from .layers import XCA
-from .plain import is_plain
+from .unmodified import is_plain
 
 
 def accelerate(model: nn.Module) -> nn.Module:

@@ -9,7 +9,7 @@ import numpy as np
 from mmengine.structures import InstanceData, PixelData
 from pycocotools import mask as coco_mask
 
-from .classes import category_ids
+from .class_names import category_ids
 from .drawing import Colour, draw_objects, draw_regions, topmost_masks
 
 INSTANCE_OFFSET = 1000  # mmdet's; a panoptic model numbers its objects in steps of it

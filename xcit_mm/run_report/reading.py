@@ -10,10 +10,8 @@ from typing import Any
 
 from ..errors import UserError, reason
 from ..files import open_regular, read_regular
+from ..run_files import LOSSES, METRICS, RUN_INFO
 
-LOSSES = 'losses.jsonl'
-METRICS = 'metrics.jsonl'
-RUN_INFO = 'run.json'
 NUM_PICTURES = 16
 TIMES = 'time', 'data_time'
 NOT_SHOWN = 'epoch', 'base_lr', 'memory', *TIMES

@@ -11,10 +11,10 @@ from mmengine.runner import CheckpointLoader
 from torch import nn
 
 from ..errors import UserError, did_you_mean, looked_in
-from .download import download, is_url
+from .cache import download, is_url
 from .inflation import inflate
+from .names import PYRAMID, backbone_state, model_state, modules_of, require_same_tensors
 from .read import TIMM, read_checkpoint
-from .states import PYRAMID, backbone_state, model_state, modules_of, require_same_tensors
 
 # What to do if the weights that the backbone starts from cannot be downloaded.
 RANDOM = ' (--cfg-options pretrained=FILE; for random weights: --cfg-options pretrained=None)'

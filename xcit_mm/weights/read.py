@@ -13,7 +13,7 @@ from torch import Tensor
 from ..environment import require
 from ..errors import DependencyError, UserError, looked_in, reason
 from ..files import open_regular
-from .download import PICKLE_START, START, download, is_safetensors, is_url
+from .cache import PICKLE_START, START, download, is_safetensors, is_url
 from .pickles import ALIAS, VALIDATED, UnreadableError, checked_pickle
 
 TIMM = 'timm://'

@@ -15,8 +15,8 @@ from mmengine.registry import MODELS, DefaultScope
 from torch import distributed as dist
 from torch import nn
 
-from ..engine.config.load import replace_nodes
-from ..engine.model import FRAMEWORKS
+from ..config.tree import replace_nodes
+from ..engine.build_model import FRAMEWORKS
 from ..environment import quiet
 from ..errors import UserError, did_you_mean, reason
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ..engine.model import FRAMEWORKS
+from ..engine.build_model import FRAMEWORKS
 from ..environment import require_framework
 from ..errors import reason
 from ..mmcv_ops import OPERATORS

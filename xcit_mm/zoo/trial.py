@@ -9,7 +9,7 @@ from mmengine.logging import MessageHub
 from mmengine.registry import DefaultScope
 from torch import nn
 
-from ..engine.config.load import replace_nodes
+from ..config.tree import replace_nodes
 from ..environment import quiet
 from ..errors import MissingOperatorError, UserError, reason
 from .configs import ZooConfig

@@ -12,9 +12,10 @@ from helpers.runs import DETECTOR, SEGMENTOR, options, run_script
 from helpers.toy import SIZE, toy_runner
 
 from xcit_mm import UserError
-from xcit_mm.datasets import annotations, images
-from xcit_mm.engine.train import test as evaluate
-from xcit_mm.engine.train import train
+from xcit_mm.datasets import annotations
+from xcit_mm.datasets import decode as images
+from xcit_mm.engine.run import test as evaluate
+from xcit_mm.engine.run import train
 
 NUM_ITERS = 6  # of 4 images each: all of the data once
 FLIP = 'train_dataloader.dataset.pipeline.2.prob=1.0'  # an image of one pixel then fails

@@ -13,8 +13,9 @@ from helpers.toy import toy_runner
 
 from xcit_mm import UserError
 from xcit_mm.engine.hooks.pictures import PictureHook
-from xcit_mm.engine.resume import newest_checkpoint, require_checkpoints
+from xcit_mm.engine.resume import newest_checkpoint
 from xcit_mm.engine.runner import CheckedRunner
+from xcit_mm.run_files import require_checkpoints
 
 KEPT = 2
 

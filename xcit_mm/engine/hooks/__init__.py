@@ -6,8 +6,8 @@ from . import (  # noqa: F401  registered when they are imported
     interrupt,
     label_check,
     loss_log,
+    merged_views,
     non_finite,
     pictures,
     report,
-    tta,
 )

@@ -12,7 +12,7 @@ from mmengine.runner import Runner
 
 from ...errors import UserError, did_you_mean
 from ...files import remove_unfinished, write_whole
-from ..resume import POINTER
+from ...run_files import POINTER
 
 UNSCHEDULED = 'iter_{}.pth'  # the name of a checkpoint that the config does not ask for
 

@@ -14,7 +14,8 @@ from mmengine.runner import Runner
 
 from ...environment import require
 from ...files import require_no_links, write_whole
-from ...run_report.reading import LOSSES, METRICS, TIMES, read_lines
+from ...run_files import LOSSES, METRICS
+from ...run_report.reading import TIMES, read_lines
 from . import order
 
 TENSORBOARD_PREFIXES = {LOSSES: 'train', METRICS: 'val'}

@@ -14,8 +14,8 @@ from torch.optim import Optimizer
 
 from ...errors import UserError
 from ...files import write_whole
+from ...run_files import NON_FINITE
 from ..distributed import unwrapped
-from ..resume import NON_FINITE
 from . import order
 
 

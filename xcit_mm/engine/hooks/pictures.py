@@ -17,16 +17,16 @@ from mmengine.runner.base_loop import BaseLoop
 from mmengine.structures import BaseDataElement, PixelData
 from PIL import Image
 
-from ...datasets.images import BadImageError, image_loader
+from ...datasets.decode import BadImageError, image_loader
 from ...files import require_no_links
 from ...predictions import Detections, Segmentation
-from ...predictions.classes import valid_palette
+from ...predictions.class_names import valid_palette
 from ...predictions.drawing import Colour, draw_objects, topmost_masks
 from ...predictions.results import INSTANCE_OFFSET
+from ...run_files import PICTURES
 from ...threads import Behind
 from . import order
 
-FOLDER = 'pictures'  # in the work dir
 NUM_VAL = 16  # pictures of a validation
 SCORE_THR = 0.5  # detections with a lower score are not drawn
 LEGEND_ROWS = 2
@@ -54,13 +54,13 @@ class PictureHook(Hook):
 
     def before_train(self, runner: Runner) -> None:
         if is_main_process():
-            require_no_links(Path(runner.work_dir, FOLDER))
+            require_no_links(Path(runner.work_dir, PICTURES))
 
     def before_val_epoch(self, runner: Runner) -> None:
         self._left = NUM_VAL
 
     def after_val_iter(self, runner: Runner, outputs: Sequence[BaseDataElement], **_: Any) -> None:
-        _draw(runner.val_loop, outputs[: self._left], Path(runner.work_dir, FOLDER))
+        _draw(runner.val_loop, outputs[: self._left], Path(runner.work_dir, PICTURES))
         self._left = max(0, self._left - len(outputs))
 
     def before_test_epoch(self, runner: Runner) -> None:

@@ -16,17 +16,15 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
 from ... import mmcv_ops
+from ...console import log_file
 from ...environment import versions
 from ...errors import reason
 from ...files import write_json
+from ...run_files import PICTURES, POINTER, RUN_INFO
 from ...run_report import read_run, write_page
-from ...run_report.reading import RUN_INFO
 from ...run_report.titles import OF_CLASS, PRECISIONS, title
-from ..console import log_file
 from ..distributed import unwrapped
-from ..resume import POINTER
 from . import order
-from .pictures import FOLDER as PICTURES
 
 # The rows of a table with the names of their metrics, its columns, and the format of its figures.
 BOXES_AND_MASKS = dict(boxes='coco/bbox_{}', masks='coco/segm_{}')

@@ -1,0 +1,255 @@
+"""Wrong values that only the packages below notice: one sentence names the part and the value."""
+
+import errno
+import re
+import signal
+from multiprocessing.util import get_temp_dir
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import ROOT
+from helpers.in_process import call_tool
+from helpers.random_weights import DETECTOR as WEIGHTS
+from helpers.toy import toy_runner
+from mmengine.config import Config
+from mmengine.hooks import Hook
+from mmengine.registry import MODELS
+
+from xcit_mm.config.config_errors import config_errors
+from xcit_mm.engine.hooks.interrupt import SIGNALS
+from xcit_mm.errors import ConfigError, UserError
+from xcit_mm.flops import count_config
+
+DETECTOR, SEGMENTOR, DINO, MASK2FORMER = (
+    ROOT / f'configs/{name}_xcit_n12_16_shapes.py'
+    for name in ('mask_rcnn', 'sem_fpn', 'dino', 'mask2former_instance')
+)
+QUICK = ('train_cfg.max_iters=1', 'train_dataloader.batch_size=1')
+QUICK += tuple(f'{split}_dataloader.num_workers=0' for split in ('train', 'val'))
+PIPELINE = 'train_dataloader.dataset.pipeline'
+HEAD, BOXES = 'model.decode_head', 'model.roi_head.bbox_head'
+
+# The option, what fails, and, where it is found while the model is built, what is the matter.
+BUILT = [
+    (DETECTOR, 'model.neck.type=FPNN', r"model\.neck has type='FPNN', .*; did you mean FPN\?"),
+    (DETECTOR, 'model.backbone.type=XCIT', 'did you mean XCiT\\?'),
+    (DETECTOR, 'model.backb.arch=t12', r'MaskRCNN has no argument backb: .* did you mean backbone'),
+    (DETECTOR, 'model.neck.num_outs=2', r'model\.neck \(FPN\) fails \(AssertionError: assert num'),
+    (DETECTOR, 'model.neck=abc', r'model \(MaskRCNN\) fails'),
+    (DETECTOR, f'{BOXES}.loss_bbox.type=L1Los', 'bbox_head.loss_bbox has .* did you mean L1Loss'),
+    (DETECTOR, 'model.data_preprocessor.mean=[1,a,3]', r'data_preprocessor \(DetDataPre.* fails'),
+    (DETECTOR, 'optim_wrapper=abc', "optim_wrapper='abc' is not a dict"),
+    (DETECTOR, 'custom_hooks=abc', "custom_hooks='abc' is not a list of dicts"),
+    (DETECTOR, 'custom_hooks=[abc]', r"custom_hooks\.0='abc' is not a dict"),
+    (DETECTOR, 'default_scope=mmdett', "default_scope='mmdett' is not one of .*mean mmdet"),
+    (DETECTOR, 'optim_wrapper.optimizer.lr=abc', 'optim_wrapper.* fails'),
+    (DETECTOR, 'optim_wrapper.optimizer.type=AdamWW', r'did you mean AdamW\?'),
+    (DETECTOR, 'train_dataloader.num_workers=-1', 'train_dataloader fails .*non-negative'),
+    (DETECTOR, 'train_dataloader.dataset.type=CocoDatset', r'did you mean CocoDataset\?'),
+    (DETECTOR, f'{PIPELINE}.2.type=Resizee', rf'{PIPELINE}\.2 .*; did you mean Resize\?'),
+    (DETECTOR, f'{PIPELINE}.2.chance=0.5', r'pipeline\.2: RandomFlip has no argument chance'),
+    (DETECTOR, 'default_hooks.logger.interval=abc', r'default_hooks\.logger \(LoggerHook\) fails'),
+    (DETECTOR, 'randomness.seed=abc', 'a part fails'),
+    (DETECTOR, 'default_hooks.checkpoint.max_keep_ckpts=abc', r'default_hooks\.checkpoint \(Whole'),
+    (SEGMENTOR, f'{PIPELINE}.1.type=RandomFlip', r'dataset .* fails .*; the cause may be --cfg-op'),
+    (SEGMENTOR, f'{HEAD}.feature_strides=[4,8]', r'decode_head \(FPNHead\) fails \(AssertionError'),
+    (DINO, 'model.encoder.layer_cfg.self_attn_cfg.embed_dims=100', 'layer_cfg fails'),
+    (MASK2FORMER, 'model.panoptic_head.feat_channels=100', 'pixel_decoder.* fails'),
+]
+# What fails in the first step, or in the evaluation after it.
+RUN = [
+    (DETECTOR, 'model.neck.out_channels=100', r'model\.rpn_head \(RPNHead\) fails \(RuntimeError'),
+    (DETECTOR, 'model.train_cfg.rpn.assigner.pos_iou_thr=abc', r'model\.train_cfg.* fails'),
+    (DETECTOR, 'model.test_cfg.rcnn.score_thr=abc', r'model\.test_cfg\.rcnn.* fails'),
+    (DETECTOR, 'val_dataloader.dataset.pipeline.1.scale=[a,3]', r'TypeError: .* in Resize\(scale'),
+    (SEGMENTOR, 'optim_wrapper.clip_grad.max_norm=abc', r'optim_wrapper \(.*\) fails'),
+    (SEGMENTOR, f'{HEAD}.loss_decode.loss_weight=abc', r'loss_decode \(CrossEntropyLoss\) fails'),
+]
+# The same mechanisms at other parts.
+MORE = [
+    (DETECTOR, 'param_scheduler.0.start_factor=7', r'param_scheduler\.0 \(LinearLR\) fails'),
+    (DETECTOR, 'log_processor.window_size=abc', r'log_processor \(LogProcessor\) fails'),
+    (DINO, 'model.num_queries=-3', r'model \(DINO\) fails'),
+    (DINO, 'model.train_cfg.assigner.type=HungarianAsigner', 'did you mean HungarianAssigner'),
+    (DETECTOR, f'{BOXES}.fc_out_channels=ab', r'bbox_head \(Shared2FCBBoxHead\) fails'),
+    (DETECTOR, 'model.rpn_head.anchor_generator.scales=abc', r'anchor_generator \(AnchorG.* fails'),
+    (DETECTOR, 'optim_wrapper.optimizer.betas=3', r'optim_wrapper\.optimizer \(AdamW\) fails'),
+    (DETECTOR, 'optim_wrapper.type=OptimWraper', r'did you mean OptimWrapper\?'),
+    (DETECTOR, 'param_scheduler.0.type=LinearLRR', r'did you mean LinearLR\?'),
+    (DETECTOR, 'train_dataloader.sampler.type=InfiniteSamplr', 'did you mean InfiniteSampler'),
+    (SEGMENTOR, f'{HEAD}.norm_cfg.type=BNN', r'norm_cfg has type=.*; did you mean BN\?'),
+    (SEGMENTOR, f'{HEAD}.dropout_ratio=abc', r'decode_head \(FPNHead\) fails'),
+    (MASK2FORMER, 'model.panoptic_head.num_queries=abc', r'\(Mask2FormerHead\) fails'),
+    (SEGMENTOR, 'val_evaluator.iou_metrics=[mIOU]', 'fails .*mIOU'),
+    (DINO, 'model.dn_cfg.label_noise_scale=abc', r'model \(DINO\) fails'),
+]
+
+
+@pytest.fixture(autouse=True)
+def _signals():
+    """InterruptHook gives them back at the end of a training."""
+    get_temp_dir()  # that data workers of later tests use: not in the folder of one test
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize(
+    ('config', 'option', 'message'),
+    [*BUILT, *RUN, *(pytest.param(*row, marks=pytest.mark.slow) for row in MORE)],
+)
+def test_a_wrong_value_is_one_sentence_that_names_it(
+    monkeypatch, capfd, shapes_root, tmp_path, config, option, message
+):
+    monkeypatch.setattr('tempfile.tempdir', str(tmp_path))
+    # mmengine shares the log between runs of one name and second.
+    options = f'data_root={shapes_root}', *QUICK, f'experiment_name={tmp_path.name}', option
+    arguments = '--work-dir', tmp_path / 'run', '--cfg-options', *options
+    code, _, error = call_tool(monkeypatch, capfd, 'train.py', config, *arguments)
+    sentence = error.splitlines()[-1]
+    assert code == 2
+    assert re.search(message, sentence), sentence
+    assert 'Traceback' not in error
+    name, _, value = option.partition('=')
+    assert name.rpartition('.')[2] in sentence or ' argument ' in sentence
+    assert value.strip('[]').split(',')[0] in sentence or ' argument ' in sentence
+    if 'the traceback is in ' in sentence:
+        log = Path(sentence.rpartition('the traceback is in ')[2])
+        assert log.read_text().count('Traceback (most recent call last)') >= 2
+        assert log.is_relative_to(tmp_path / 'run') or option.startswith('randomness')
+
+
+@pytest.mark.parametrize(
+    ('model', 'message'),
+    [
+        (dict(neck=dict(num_outs=2)), r'neck \(FPN\) .* the config has model\.neck\.num_outs=2'),
+        (dict(rpn_head=dict(feat_channels='a')), r"rpn_head .* has .*feat_channels='a'"),
+    ],
+)
+def test_values_of_the_file_are_named_without_options(tmp_path, model, message):
+    path = tmp_path / 'own.py'
+    path.write_text(f"_base_ = '{DETECTOR}'\nmodel = {model!r}")
+    with pytest.raises(ConfigError, match=message):
+        count_config(path, (64, 64))
+
+
+SCORE, LEVELS = 'model.test_cfg.rcnn.score_thr=abc', 'model.neck.num_outs=2'
+
+
+@pytest.mark.parametrize(
+    ('tool', 'option', 'arguments'),
+    [
+        ('test.py', SCORE, 'CONFIG WEIGHTS --work-dir OUT --cfg-options data_root=DATA'),
+        ('infer.py', SCORE, 'CONFIG WEIGHTS DATA/coco/val2017 --out OUT --cfg-options'),
+        ('export.py', LEVELS, 'CONFIG --out OUT.onnx --cfg-options'),
+        ('export.py', SCORE, 'CONFIG --out OUT.onnx --cfg-options'),
+        ('get_flops.py', LEVELS, 'CONFIG --size 64 64 --cfg-options'),
+        ('benchmark.py', LEVELS, '--models OWN --what detector --sizes 64x64 --out OUT'),
+    ],
+)
+def test_other_tools_name_the_value_and_write_the_traceback_to_a_file(
+    monkeypatch, capfd, shapes_root, tmp_path, weights, tool, option, arguments
+):
+    if tool == 'export.py':
+        pytest.importorskip('onnx')
+    monkeypatch.setattr('tempfile.tempdir', str(tmp_path))
+    own = tmp_path / 'own.py'
+    own.write_text(f"_base_ = '{DETECTOR}'\nmodel = dict(neck=dict(num_outs=2))")
+    paths = dict(CONFIG=DETECTOR, WEIGHTS=weights[WEIGHTS], DATA=shapes_root, OWN=own)
+    for name, path in (paths | dict(OUT=tmp_path / 'out')).items():
+        arguments = arguments.replace(name, str(path))
+    words = [*arguments.split(), *([option] if 'cfg-options' in arguments else [])]
+    code, _, error = call_tool(monkeypatch, capfd, tool, *words)
+    sentence = error.splitlines()[-1]
+    assert code == 2
+    assert option in sentence and 'Traceback' not in error
+    log = Path(sentence.rpartition('; the traceback is in ')[2])
+    assert log.is_relative_to(tmp_path)
+    assert 'Traceback (most recent call last)' in log.read_text()
+
+
+class Failing(Hook):
+    """Raise an error in an iteration."""
+
+    def __init__(self, error: Exception, iteration: int) -> None:
+        self.error, self.iteration = error, iteration
+
+    def before_train_iter(self, runner, **_) -> None:
+        if runner.iter == self.iteration:
+            raise type(self.error)(*self.error.args)  # without the frames of another test
+
+
+@pytest.mark.parametrize(
+    ('error', 'iteration', 'raised'),
+    [
+        (ValueError('planted'), 0, ConfigError),
+        (ValueError('planted'), 2, ValueError),  # with a gradient of three steps
+        (OSError(errno.ENOSPC, 'No space left on device'), 0, OSError),
+        (torch.cuda.OutOfMemoryError('CUDA out of memory.'), 0, ConfigError),
+    ],
+)
+@pytest.mark.parametrize('steps', [1, 3])
+def test_errors_after_the_first_step_pass_unchanged(tmp_path, error, iteration, raised, steps):
+    runner = toy_runner(tmp_path, **{'optim_wrapper.accumulative_counts': steps})
+    runner.register_hook(Failing(error, iteration))
+    raised = ConfigError if steps == 3 and iteration else raised
+    with pytest.raises(raised) as caught, config_errors(runner.cfg):
+        runner.train()
+    assert isinstance(error, RuntimeError) == ('use fewer images at a time' in str(caught.value))
+
+
+@pytest.mark.parametrize(
+    ('part', 'message'),
+    [
+        (dict(type='XCiTT'), r"config own.py: part has type='XCiTT', .*; did you mean XCiT\?"),
+        (dict(type='Nowhere'), 'which no package registers: check custom_imports'),
+        (dict(type='XCiT', patchsize=8), r'config own.py: part: XCiT has no argument patchsize'),
+        (dict(type='mmdet.FPN', num_outs=4, out_channels=8), r'mmdet.FPN needs the arg.* in_chan'),
+        (
+            dict(type='MultibandPreprocessor', base='ImgDataPreprocessor', mean=[0.0]),
+            'part: MultibandPreprocessor needs the argument std',
+        ),
+        (
+            dict(type='MultibandPreprocessor', base='ImgDataPreprocessor', mean=[], std=[], a=1),
+            'part: MultibandPreprocessor has no argument a',
+        ),
+    ],
+)
+def test_a_part_that_cannot_be_built_is_refused_with_its_place(part, message):
+    import mmdet.models  # noqa: F401  registers FPN
+
+    cfg = Config(dict(part=part), cfg_text='read already', filename='own.py')
+    with pytest.raises(UserError, match=message), config_errors(cfg):
+        MODELS.build(cfg.part)
+
+
+class _Head:
+    def loss(self) -> None:
+        raise ValueError('planted')
+
+
+def test_one_of_several_equal_parts_is_named_by_the_part_that_holds_them():
+    heads = [dict(type='_Head', number=1), dict(type='_Head', number=2)]  # as in Cascade R-CNN
+    cfg = Config(dict(model=dict(roi_head=dict(bbox_head=heads))))
+    message = r'model\.roi_head fails .*planted'
+    with pytest.raises(ConfigError, match=message), config_errors(cfg):
+        _Head().loss()
+
+
+def test_a_tool_prints_the_error_alone_and_the_rest_into_the_log(
+    monkeypatch, capfd, shapes_root, tmp_path
+):
+    options = f'data_root={shapes_root}', 'default_hooks.checkpoint.intervall_of=3'
+    code, output, error = call_tool(
+        monkeypatch, capfd, 'train.py', DETECTOR, '--work-dir', tmp_path, '--cfg-options', *options
+    )
+    assert code == 2
+    assert 'default_hooks.checkpoint has no argument intervall_of' in error.splitlines()[-1]
+    assert 'Traceback' not in error
+    assert 'Config:' not in output + error
+    log = next(tmp_path.glob('*/*.log'))
+    assert f'The environment, the config and the hooks are in {log}' in output + error
+    assert 'System environment' in log.read_text()
+    assert "type='XCiT'" in log.read_text()

@@ -1,0 +1,109 @@
+"""Large-scale jitter with copy-paste: its config, its images, and the checks around it."""
+
+import numpy as np
+import pytest
+from helpers import ROOT
+from helpers.runs import DETECTOR, SEGMENTOR
+from mmengine.registry import DATASETS, init_default_scope
+
+from xcit_mm import UserError, environment
+from xcit_mm.config.data_rules import check_data
+from xcit_mm.config.load import load_config
+from xcit_mm.engine.data.loader import Samples, TrainingSamples
+from xcit_mm.engine.data.sampler import SampleRequest, seed_all
+from xcit_mm.engine.hooks.bad_data import _check_annotations
+
+SIZE = 160
+RATIOS = 'train_dataloader.dataset.dataset.pipeline.2.ratio_range'
+
+
+def test_the_option_makes_of_a_config_what_the_file_says():
+    jittered = load_config(ROOT / 'configs/mask_rcnn_xcit_s12_16_lsj_3x.py')
+    plain = load_config(ROOT / 'configs/mask_rcnn_xcit_s12_16_3x.py', {'lsj': 1024})
+    for name in plain.keys() - {'train_pipeline', 'work_dir'}:
+        assert plain[name] == jittered[name], name
+    again = load_config(ROOT / 'configs/mask_rcnn_xcit_s12_16_lsj_3x.py', {'lsj': 1024})
+    assert again.train_dataloader == jittered.train_dataloader
+
+
+@pytest.mark.parametrize(
+    ('config', 'size', 'message'),
+    [
+        (DETECTOR, '1024x1024', r"lsj='1024x1024' is not a size in pixels, such as 1024"),
+        (DETECTOR, 0, r'lsj=0 is not a size'),
+        (SEGMENTOR, 160, r'sem_fpn_\w+\.py is not a single dataset that loads boxes'),
+        ('configs/retinanet_xcit_t12_16_1x.py', 800, r'is not a single dataset that loads boxes'),
+    ],
+)
+def test_it_is_refused_where_it_cannot_be_used(config, size, message):
+    with pytest.raises(UserError, match=message):
+        load_config(config, {'lsj': size})
+
+
+@pytest.fixture
+def config(shapes_root):
+    return load_config(DETECTOR, {'data_root': str(shapes_root), 'lsj': SIZE, RATIOS: (0.5, 1.5)})
+
+
+@pytest.fixture
+def dataset(config):
+    environment.require_framework('mmdet')
+    init_default_scope('mmdet')
+    return DATASETS.build(config.train_dataloader.dataset)
+
+
+def pixels(sample: dict) -> np.ndarray:
+    return sample['inputs'].numpy().transpose(1, 2, 0)
+
+
+def test_objects_of_another_image_are_pasted_with_their_boxes_and_masks(dataset):
+    num_pasted = []
+    for i in range(12):
+        seed_all(i)
+        sample = dataset[i]
+        seed_all(i)  # the same image, and the same as source of what is pasted
+        target = dataset.dataset[i]
+        source = dataset.dataset[np.random.randint(0, len(dataset))]
+        objects = sample['data_samples'].gt_instances
+        boxes, masks = objects.bboxes.tensor.numpy(), objects.masks.masks
+        is_pasted = [
+            any((mask == other).all() for other in source['gt_masks'].masks) for mask in masks
+        ]
+        num_pasted.append(sum(is_pasted))
+        area = masks[is_pasted].any(axis=0) if any(is_pasted) else np.zeros((SIZE, SIZE), bool)
+        assert (pixels(sample) == np.where(area[..., None], source['img'], target['img'])).all()
+        kept = masks[np.invert(is_pasted)]
+        assert not (kept & area).any()  # what is hidden is in no mask
+        for box, mask in zip(boxes, masks, strict=True):
+            ys, xs = np.nonzero(mask)
+            assert box == pytest.approx([xs.min(), ys.min(), xs.max() + 1, ys.max() + 1])
+    assert 0 in num_pasted and max(num_pasted) > 1
+
+
+def test_an_image_follows_from_its_position_in_the_run(dataset):
+    samples = TrainingSamples(dataset)
+    requests = [SampleRequest(3, (0, 0, iteration)) for iteration in (7, 8, 7)]
+    (first, _), (second, _), (again, _) = (samples[request] for request in requests)
+    assert (pixels(first) == pixels(again)).all()
+    assert (pixels(first) != pixels(second)).any()
+
+
+def test_a_bad_image_is_named_also_if_it_is_the_one_to_paste_from(dataset):
+    leaf, name = dataset.dataset, 'gone.jpg'
+    get_data_info = leaf.get_data_info
+    leaf.get_data_info = lambda i: get_data_info(i) | ({'img_path': name} if i == 5 else {})
+    dataset.pipeline[0].get_indexes = lambda dataset: 5
+    for index in (3, 5):
+        _, (bad,) = Samples(dataset)[index]
+        assert (bad.file, bad.reason.split(':')[0]) == (name, 'BadImageError')
+
+
+def test_the_checks_see_through_the_wrapper(config, dataset):
+    check_data(config, ('train',))
+    config.train_dataloader.dataset.dataset.ann_file = 'gone.json'
+    with pytest.raises(UserError, match=r'train data: annotation file .*gone\.json is missing'):
+        check_data(config, ('train',))
+    _check_annotations(dataset, 0.0)
+    dataset.dataset.misplaced = lambda max_share: f'more than {max_share:g} is lost'
+    with pytest.raises(UserError, match=r'train2017\.json: more than 0\.1 is lost'):
+        _check_annotations(Samples(dataset), 0.0)

@@ -1,0 +1,155 @@
+"""tools/check_dataset.py names everything that is planted, with its count, and nothing else."""
+
+import json
+import os
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.in_process import call_tool
+from helpers.planted import PIPELINE_FAILS, plant_ade, plant_coco, plant_coco_evaluation
+from PIL import Image
+
+from xcit_mm import UserError
+from xcit_mm.config.load import load_config
+from xcit_mm.datasets import annotations as kinds
+from xcit_mm.datasets import audit as check
+from xcit_mm.datasets import decode as im
+
+DETECTOR = 'configs/mask_rcnn_xcit_n12_16_shapes.py'
+SEGMENTOR = 'configs/sem_fpn_xcit_n12_16_shapes.py'
+LABELS = 'ade/annotations/training/000000000001.png'
+
+
+@pytest.fixture
+def root(tmp_path, shapes_root) -> Path:
+    return shutil.copytree(shapes_root, tmp_path / 'shapes')
+
+
+@pytest.fixture
+def call(monkeypatch, capfd, root, tmp_path):
+    """Run the tool on the copy, and return its exit code, output and JSON file."""
+
+    def run(config):
+        arguments = ['--out', tmp_path / 'out.json', '--cfg-options', f'data_root={root}']
+        code, output, _ = call_tool(monkeypatch, capfd, 'check_dataset.py', config, *arguments)
+        return code, output, json.loads((tmp_path / 'out.json').read_text())
+
+    return run
+
+
+def check_copy(config, root, splits=('train', 'val'), **options) -> check.Report:
+    cfg = load_config(config, {'data_root': str(root)} | options)
+    return check.check_dataset(cfg, splits, workers=2)
+
+
+def test_good_data_has_no_findings(call):
+    code, output, report = call(DETECTOR)
+    assert code == 0
+    assert 'Images read: 24 of train, 4 of val.\nA run would not stop at this data.' in output
+    assert report == dict(images=dict(train=24, val=4), remarks=[], failures=[], findings=[])
+
+
+def test_what_was_converted_is_said_and_does_not_stop_a_run(call, root):
+    path = root / 'coco/annotations/instances_train2017.json'
+    content = json.loads(path.read_text())
+    for image in content['images']:
+        image |= dict(width=float(image['width']), id=f'id {image["id"]}')
+    for annotation in content['annotations']:
+        annotation['image_id'] = f'id {annotation["image_id"]}'
+    x, y, *_ = content['annotations'][0]['bbox']
+    content['annotations'][0]['bbox'] = [x - 50, y - 50, 160, 160]
+    path.write_text(json.dumps(content))
+    code, output, report = call(DETECTOR)
+    assert code == 0 and f'train: {path}: images.width are texts or floats' in output
+    assert len(report['remarks']) == 1 and 'images are numbered from 1' in report['remarks'][0]
+    assert f'train: 1 x {kinds.BEYOND} (clipped to the image), such as' in output
+    assert report['failures'] == [] and report['images'] == dict(train=24, val=4)
+
+
+@pytest.mark.parametrize(
+    ('config', 'plant', 'bad'), [(DETECTOR, plant_coco, 6), (SEGMENTOR, plant_ade, 7)]
+)
+def test_all_that_is_planted_is_found(call, root, config, plant, bad):
+    planted = plant(root)
+    del planted[PIPELINE_FAILS]
+    code, output, report = call(config)
+    assert code == 1
+    assert Counter(f['kind'] for f in report['findings'] if f['split'] == 'train') == planted
+    assert len(report['findings']) == sum(planted.values())
+    *lost, failure = report['failures']
+    assert failure.startswith(f'train: {bad} of 24 images are bad, more than the share of 0.01')
+    assert all(f'A run would stop: {line}' in output for line in report['failures'])
+    if config == DETECTOR:
+        assert len(lost) == 1 and f'{planted[kinds.BROKEN_MASK]} x {kinds.BROKEN_MASK}' in lost[0]
+        assert output.startswith(f'A run would stop: {lost[0][:60]}')  # it is said first
+
+    for finding in report['findings']:
+        kind = finding['kind']
+        expected = kinds.CONSEQUENCES[kind][0] if kind in kinds.CONSEQUENCES else 'skipped'
+        assert finding['consequence'] == expected
+        assert f'{planted[kind]} x {kind} ({expected})' in output.replace('image: ', '')
+        assert (finding['annotation_id'] is not None) == (kind in kinds.CONSEQUENCES)
+        assert str(root) in finding['file'] or kind == kinds.NO_IMAGE
+    assert check_copy(config, root, ['train'], max_bad_share=bad / 24).failures == []
+
+
+def test_what_stops_an_evaluation_is_a_failure(root):
+    planted = plant_coco_evaluation(root)
+    report = check_copy(DETECTOR, root)
+    assert Counter((f.split, f.kind) for f in report.findings) == {
+        ('val', kind): count for kind, count in planted.items()
+    }
+    stopping = {kind for kind in planted if kind != kinds.OUTSIDE}
+    assert set(report.failures) == {f'val: 1 x {kind}' for kind in stopping}
+
+
+def test_labels_of_no_class_stop_a_run(root):
+    labels = np.array(Image.open(root / LABELS))
+    labels[0, :2] = 0, 255  # unlabelled, and ignored
+    Image.fromarray(labels).save(root / LABELS)
+    assert check_copy(SEGMENTOR, root, ['train']) == check.Report(images=dict(train=24))
+    labels[0, :3] = 5, 254, 44
+    Image.fromarray(labels).save(root / LABELS)
+    report = check_copy(SEGMENTOR, root, ['train'])
+    assert report.failures == [f'train: 1 x {check.NO_CLASS}']
+    assert report.findings[0].detail == f'{root / LABELS} has 5, 44, 254'
+    Image.fromarray(labels).convert('RGB').save(root / LABELS)
+    [finding] = check_copy(SEGMENTOR, root, ['train']).findings
+    assert finding.kind == check.NO_CLASS and finding.detail.endswith('has 3 channels')
+
+
+def test_labels_are_those_that_the_pipeline_loads(root):
+    labels = np.array(Image.open(root / LABELS)).astype(np.uint16)
+    Image.fromarray(labels + 256).save(root / LABELS)
+    cfg = load_config(SEGMENTOR, {'data_root': str(root)})
+    cfg.train_dataloader.dataset.reduce_zero_label = False
+    cfg.train_dataloader.dataset.pipeline[1].reduce_zero_label = False
+    findings = check.check_dataset(cfg, ['train'], workers=2).findings
+    assert {(f.kind, f.detail.split(' has ')[-1]) for f in findings} == {
+        (im.LABELS_TOO_LARGE, str(labels.max() + 256)),
+        (check.NO_CLASS, '4'),  # zero is the first class, and so 3 the last one
+    }
+
+
+def test_an_annotation_file_that_cannot_be_used_is_a_failure_beside_the_others(root):
+    path = root / 'coco/annotations/instances_train2017.json'
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content | dict(annotations=content['annotations'][:1] * 2)))
+    min((root / 'coco/val2017').iterdir()).unlink()
+    report = check_copy(DETECTOR, root)
+    assert report.images == dict(train=0, val=4)
+    assert [(f.split, f.kind) for f in report.findings] == [('val', im.MISSING)]
+    assert 'has the id 1 of an earlier entry' in report.failures[0]
+
+
+def test_an_image_that_crashes_a_process_is_named(monkeypatch, root):
+    def read(self, path, *args):
+        return os._exit(1) if path.endswith('05.jpg') else original(self, path, *args)
+
+    original = im.LoadImage.read
+    monkeypatch.setattr(im.LoadImage, 'read', read)
+    with pytest.raises(UserError, match=r'train: a process crashed .*train2017/000000000005\.jpg'):
+        check_copy(DETECTOR, root, ['train'])

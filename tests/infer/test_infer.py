@@ -1,0 +1,359 @@
+"""tools/infer.py predicts every readable input, names the others, and loses nothing."""
+
+import errno
+import json
+import shutil
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from helpers.file_server import serving
+from helpers.in_process import call_tool
+from helpers.random_weights import DETECTOR, SEGMENTOR
+from PIL import Image
+from pycocotools.coco import COCO
+
+from xcit_mm import UserError, mmcv_ops, threads
+from xcit_mm.errors import MissingOperatorError
+from xcit_mm.infer import run as infer_module
+from xcit_mm.infer.run import infer
+from xcit_mm.inference import Detections, Segmentation
+from xcit_mm.inference.model import Model
+from xcit_mm.inference.sources import Frame
+from xcit_mm.inference.video import read_video, write_video
+from xcit_mm.inference.written import Output, only_writer
+
+NUM_FRAMES = 5
+LONG = 60  # seconds after which a thread that should have come is missed
+
+
+@pytest.fixture
+def photos(tmp_path, shapes_root) -> Path:
+    """Four images, two with the same name, and a video."""
+    folder = tmp_path / 'photos'
+    images = sorted((shapes_root / 'coco/val2017').iterdir())
+    (folder / 'below').mkdir(parents=True)
+    for path, name in zip(images, ('a.jpg', 'a.png', 'b.jpg', 'below/a.jpg'), strict=True):
+        Image.open(path).save(folder / name)
+    with write_video(folder / 'clip.mp4', 8, (160, 120)) as add:
+        for i in range(NUM_FRAMES):
+            add(np.full((120, 160, 3), 40 * i, np.uint8))
+    return folder
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob('*') if p.is_file())
+
+
+def test_detections_are_written_as_pictures_and_coco(weights, detector, photos, tmp_path, capsys):
+    out = tmp_path / 'out'
+    done, problems = infer(DETECTOR, weights[DETECTOR], [str(photos)], out, 3, score_thr=0.3)
+    assert (done, problems) == (4 + NUM_FRAMES, [])
+    names = ['a.jpg', 'a_2.jpg', 'b.jpg', 'below/a.jpg', 'clip.mp4']
+    assert files(out) == [*(f'pictures/{name}' for name in names), 'predictions.json']
+    said = capsys.readouterr().err
+    assert '9/9' in said and 'images/s' in said
+
+    coco = COCO(out / 'predictions.json')
+    assert [c['name'] for c in coco.loadCats(coco.getCatIds())] == ['circle', 'square', 'triangle']
+    assert len(coco.imgs) == 9 < len(coco.anns)
+    for image in (image for image in coco.imgs.values() if 'frame' not in image):
+        expected = detector.predict(image['file_name']).above(0.3)
+        annotations = coco.loadAnns(coco.getAnnIds(image['id']))
+        np.testing.assert_allclose([a['score'] for a in annotations], expected.scores, atol=1e-4)
+        assert [a['category_id'] for a in annotations] == [i + 1 for i in expected.labels]
+        assert (image['height'], image['width']) == expected.image.shape[:2]
+        picture = np.array(Image.open(out / image['picture']), int)
+        assert np.abs(picture - expected.draw()).mean() < 8
+        boxes = [[*a['bbox'][:2], *np.add(a['bbox'][:2], a['bbox'][2:])] for a in annotations]
+        np.testing.assert_allclose(boxes, expected.boxes, atol=0.1)
+        for annotation, mask in zip(annotations, expected.masks, strict=True):
+            assert (coco.annToMask(annotation) != mask).mean() < 1e-3
+    assert [i['frame'] for i in coco.imgs.values() if 'frame' in i] == list(range(NUM_FRAMES))
+    assert read_video(str(out / 'pictures/clip.mp4'))[:2] == (NUM_FRAMES, 8)
+
+
+def test_segmentations_are_written_as_pictures_and_labels(weights, segmentor, photos, tmp_path):
+    out = tmp_path / 'out'
+    done, _ = infer(SEGMENTOR, weights[SEGMENTOR], [str(photos)], out, 2)
+    assert done == 4 + NUM_FRAMES
+    labels = ['a', 'a_2', 'b', 'below/a', *(f'clip/{i:06d}' for i in range(NUM_FRAMES))]
+    assert [f for f in files(out) if 'labels' in f] == [f'labels/{name}.png' for name in labels]
+    content = json.loads((out / 'classes.json').read_text())
+    assert content['classes'][1] == dict(label=1, name='circle', colour=[220, 60, 60])
+    for image in (image for image in content['images'] if 'frame' not in image):
+        written = Image.open(out / image['labels'])
+        expected = segmentor.predict(image['file_name'])
+        assert (np.array(written) != expected.labels).mean() < 1e-3
+        assert written.getpalette()[3:6] == [220, 60, 60]
+        assert Image.open(out / image['picture']).width == 2 * image['width']
+    assert read_video(str(out / 'pictures/clip.mp4'))[0] == NUM_FRAMES
+
+
+def test_bad_inputs_are_named_and_the_others_predicted(
+    weights, photos, tmp_path, monkeypatch, capfd
+):
+    bad = tmp_path / 'bad'
+    (bad / 'empty').mkdir(parents=True)
+    (bad / 'text.jpg').write_text('hello')
+    (bad / 'empty.png').touch()
+    (bad / 'cut.jpg').write_bytes((photos / 'a.jpg').read_bytes()[:1500])
+    (bad / 'none.mp4').touch()
+    out = tmp_path / 'out'
+    with serving() as server:
+        server.files['/web.jpg'] = (photos / 'b.jpg').read_bytes()
+        urls = [server.url('/web.jpg'), server.url('/no.jpg')]
+        inputs = [bad, photos / 'a.jpg', bad / 'empty', bad / 'gone.jpg', *urls]
+        code, printed, said = call_tool(
+            monkeypatch, capfd, 'infer.py', SEGMENTOR, weights[SEGMENTOR], *inputs, '--out', out
+        )
+    assert code == 1 and printed.splitlines()[:2] == ['images      2', f'output      {out}']
+    assert [p.name for p in sorted((out / 'labels').iterdir())] == ['a.png', 'web.png']
+    problems = (
+        'empty holds no image or video',
+        'text.jpg: it is not a readable image',
+        'empty.png: it is empty',
+        'cut.jpg: it is cut off',
+        'none.mp4: it is not a readable video',
+        'gone.jpg does not exist',
+        '/no.jpg: the server answers 404',
+    )
+    assert all(problem in said for problem in problems) and '2/2' in said
+    assert '7 of the inputs could not be predicted' in printed
+    typed = SEGMENTOR, weights[SEGMENTOR], bad, '--out', out
+    assert call_tool(monkeypatch, capfd, 'infer.py', *typed)[:2] == (2, '')
+
+
+def test_earlier_predictions_are_moved_and_not_predicted(weights, photos):
+    (photos / 'clip.mp4').unlink()
+    (photos / 'notes.txt').write_text('stays')
+    infer(SEGMENTOR, weights[SEGMENTOR], [str(photos)], photos)
+    first = (photos / 'labels/below/a.png').read_bytes()
+    with pytest.raises(UserError):
+        infer(SEGMENTOR, weights[SEGMENTOR], ['gone?.jpg'], photos)
+    assert not list(photos.glob('earlier_*'))
+    done, problems = infer(DETECTOR, weights[DETECTOR], [str(photos)], photos)
+    assert (done, problems) == (4, [])
+    [earlier] = photos.glob('earlier_*')
+    assert (earlier / 'labels/below/a.png').read_bytes() == first
+    assert {path.name for path in earlier.iterdir()} == {'classes.json', 'labels', 'pictures'}
+    assert {'notes.txt', 'pictures', 'predictions.json'} < {p.name for p in photos.iterdir()}
+    assert not (photos / 'labels').exists()
+
+
+@pytest.mark.parametrize('large', [{}, dict(stream=True), dict(stream=True, large={'sliced': 64})])
+def test_a_run_that_predicts_nothing_leaves_earlier_predictions_where_they_were(
+    weights, photos, tmp_path, large
+):
+    out, bad = tmp_path / 'out', tmp_path / 'bad.png'
+    infer(SEGMENTOR, weights[SEGMENTOR], [str(photos / 'a.jpg')], out)
+    before = {name: (out / name).read_bytes() for name in files(out)}
+    bad.write_text('no image')
+    done, (problem,) = infer(SEGMENTOR, weights[SEGMENTOR], [str(bad)], out, **large)
+    assert done == 0 and 'bad.png: it is not a readable image' in problem
+    assert {name: (out / name).read_bytes() for name in files(out)} == before
+
+
+def test_slices_of_an_image_in_a_folder_leave_no_folders(weights, photos, tmp_path):
+    shutil.copytree(photos / 'below', tmp_path / 'in/below')
+    arguments = dict(stream=True, large=dict(sliced=96, overlap=32))
+    out = tmp_path / 'out'
+    assert infer(SEGMENTOR, weights[SEGMENTOR], [str(tmp_path / 'in')], out, **arguments)[0] == 1
+    assert files(out) == ['classes.json', 'labels/below/a.tif', 'pictures/below/a.jpg']
+    assert not (out / 'unfinished').exists()
+
+
+def test_two_runs_do_not_write_to_one_folder(weights, photos, tmp_path):
+    arguments = SEGMENTOR, weights[SEGMENTOR], [str(photos / 'a.jpg')], tmp_path
+    with only_writer(tmp_path), pytest.raises(UserError, match='another run writes its predict'):
+        infer(*arguments)
+    assert infer(*arguments)[0] == 1
+
+
+def test_inputs_that_would_be_moved_are_refused(weights, photos):
+    (photos / 'pictures').mkdir()
+    (photos / 'a.jpg').rename(photos / 'pictures/a.jpg')
+    for named in (photos / 'pictures/a.jpg', photos / 'pictures'):
+        with pytest.raises(UserError, match=r'pictures/a.jpg is an earlier prediction in .*: name'):
+            infer(SEGMENTOR, weights[SEGMENTOR], [str(named)], photos)
+    (photos / 'pictures').rename(photos / 'earlier_1')  # which no run moves
+    assert infer(SEGMENTOR, weights[SEGMENTOR], [str(photos / 'earlier_1')], photos)[0] == 1
+
+
+def test_a_prediction_that_cannot_be_written_is_named_unless_the_disk_is_full(
+    weights, photos, tmp_path, monkeypatch
+):
+    draw = Detections.draw
+    errors = [OSError(errno.ENOSPC, 'No space left on device'), MemoryError('Unable to allocate')]
+
+    def fail(prediction):
+        if errors:
+            raise errors.pop()
+        return draw(prediction)
+
+    monkeypatch.setattr(Detections, 'draw', fail)
+    inputs, out = [str(photos / name) for name in ('a.jpg', 'b.jpg')], tmp_path / 'out'
+    with pytest.raises(OSError, match='No space left'):
+        infer(DETECTOR, weights[DETECTOR], inputs, out)
+    errors.append(OSError('encoder error -2'))
+    done, problems = infer(DETECTOR, weights[DETECTOR], inputs, out)
+    problem = 'its prediction cannot be written (OSError: encoder error -2): check the folder --out'
+    assert (done, problems) == (1, [f'{inputs[0]}: {problem}'])
+    assert files(out) == ['pictures/b.jpg', 'predictions.json']
+
+
+def test_an_interruption_keeps_what_was_done(weights, photos, tmp_path, monkeypatch):
+    predict = Model.predict_batch
+
+    def interrupt(model, images):
+        image = images[0].image
+        if 70 < image.mean() < 90 and image.shape[0] == 120:  # the third frame
+            raise KeyboardInterrupt
+        return predict(model, images)
+
+    monkeypatch.setattr(Model, 'predict_batch', interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        infer(DETECTOR, weights[DETECTOR], [str(photos)], tmp_path / 'out', score_thr=0)
+    pictures = [f'pictures/{name}.jpg' for name in ('a', 'a_2', 'b')]
+    assert files(tmp_path / 'out') == [*pictures, 'predictions.json']
+    images = COCO(tmp_path / 'out/predictions.json').imgs.values()
+    assert [image.get('picture') for image in images] == [*pictures, None, None]
+
+
+def test_images_are_read_and_written_while_the_model_runs(weights, photos, tmp_path, monkeypatch):
+    read, predict, add = Model.read, Model.predict_batch, Output.add
+    is_read, is_predicted = threading.Event(), threading.Event()
+
+    def notice_read(model, image):
+        if str(image).endswith('b.jpg'):
+            is_read.set()
+        return read(model, image)
+
+    def notice_predict(model, images):
+        assert is_read.wait(LONG)  # b.jpg, while the model is at a.jpg
+        if len(predicted):
+            is_predicted.set()
+        predicted.append(images)
+        return predict(model, images)
+
+    def notice_add(output, frame, prediction):
+        assert is_predicted.wait(LONG)  # the model is at b.jpg, while a.jpg is written
+        add(output, frame, prediction)
+
+    predicted = []
+    monkeypatch.setattr(Model, 'read', notice_read)
+    monkeypatch.setattr(Model, 'predict_batch', notice_predict)
+    monkeypatch.setattr(Output, 'add', notice_add)
+    inputs = [str(photos / name) for name in ('a.jpg', 'b.jpg')]
+    assert infer(SEGMENTOR, weights[SEGMENTOR], inputs, tmp_path / 'out') == (2, [])
+
+
+def test_the_prediction_of_a_large_image_is_written_before_the_next_one_is_made(
+    weights, photos, tmp_path, monkeypatch
+):
+    predict, add = Model.predict_batch, Output.add
+    written, predicted = [], []
+
+    def notice_predict(model, images):
+        assert len(written) == len(predicted)
+        predicted.extend(images)
+        return predict(model, images)
+
+    def notice_add(output, frame, prediction):
+        add(output, frame, prediction)
+        written.append(frame)
+
+    monkeypatch.setattr(infer_module, 'MAX_PIXELS', 160 * 120)
+    monkeypatch.setattr(Model, 'predict_batch', notice_predict)
+    monkeypatch.setattr(Output, 'add', notice_add)
+    done, _ = infer(SEGMENTOR, weights[SEGMENTOR], [str(photos)], tmp_path / 'out')
+    assert done == len(written) == 4 + NUM_FRAMES
+
+
+def test_an_image_is_tried_again_once_those_before_it_have_left_the_memory(
+    weights, photos, tmp_path, monkeypatch
+):
+    predict, errors = Model.predict_batch, [MemoryError()]
+
+    def full(model, images):
+        if len(predicted) == 1 and errors:
+            raise errors.pop()
+        predicted.append(images)
+        return predict(model, images)
+
+    predicted = []
+    monkeypatch.setattr(Model, 'predict_batch', full)
+    inputs = [str(photos / name) for name in ('a.jpg', 'b.jpg')]
+    assert infer(SEGMENTOR, weights[SEGMENTOR], inputs, tmp_path / 'out') == (2, [])
+
+
+def test_an_interruption_does_not_wait_for_a_server(weights, photos, tmp_path, monkeypatch):
+    monkeypatch.setattr(threads, 'PATIENCE', 0.1)
+    with serving() as server:
+        server.files['/slow.jpg'] = (photos / 'b.jpg').read_bytes()
+        server.cuts, server.breaks_by = [100], 'silence'
+
+        def interrupt(model, images):
+            assert server.waiting.wait(LONG)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(Model, 'predict_batch', interrupt)
+        inputs = [str(photos / 'a.jpg'), server.url('/slow.jpg')]
+        with pytest.raises(KeyboardInterrupt):
+            infer(SEGMENTOR, weights[SEGMENTOR], inputs, tmp_path / 'out')
+        assert not server.stopped.is_set()
+
+
+def test_an_image_that_does_not_fit_is_named_and_the_others_of_its_batch_are_predicted(
+    weights, photos, tmp_path, monkeypatch
+):
+    predict = Model.predict_batch
+
+    def full(model, images):
+        if len(images) > 1 or images[0].image.shape[0] == 120:
+            raise MemoryError
+        return predict(model, images)
+
+    monkeypatch.setattr(Model, 'predict_batch', full)
+    Image.new('RGB', (160, 120)).save(photos / 'below/big.png')
+    done, problems = infer(
+        DETECTOR, weights[DETECTOR], [str(photos / 'below')], tmp_path / 'out', 2
+    )
+    assert done == 1 and 'big.png: 160x120 pixels do not fit into the memory' in problems[0]
+
+
+@pytest.mark.parametrize(
+    ('change', 'message'),
+    [
+        (dict(batch_size=0), 'batch size 0: not a positive number'),
+        (dict(score_thr=1.5), 'score 1.5: not between 0 and 1'),
+        (dict(score_thr=0.5), 'predicts labels, which have no scores'),
+        (dict(inputs=['nowhere/*.jpg']), r'nowhere/\*\.jpg matches no file'),
+        (dict(out='/proc/nowhere'), 'cannot be written to'),
+    ],
+)
+def test_wrong_input_as_a_whole_is_an_error(weights, photos, tmp_path, change, message):
+    arguments = dict(config=SEGMENTOR, inputs=[str(photos)], out=tmp_path / 'out')
+    with pytest.raises(UserError, match=message):
+        infer(checkpoint=weights[SEGMENTOR], **{**arguments, **change})
+    assert not (tmp_path / 'out').exists()
+
+
+@pytest.mark.skipif(not mmcv_ops.is_active(), reason='mmcv is compiled')
+def test_an_operator_that_is_missing_is_an_error_and_not_a_bad_image(weights, photos, tmp_path):
+    options = {'model.test_cfg.rpn.nms.type': 'nms_rotated'}
+    with pytest.raises(MissingOperatorError, match='nms_rotated needs compiled mmcv'):
+        infer(DETECTOR, weights[DETECTOR], [str(photos)], tmp_path / 'out', options=options)
+
+
+def test_labels_of_more_than_256_classes_have_16_bits_and_a_wide_picture_is_a_png(tmp_path):
+    names, palette = ('name',) * 300, ((1, 2, 3),) * 300
+    model = SimpleNamespace(task='segmentation', classes=names, palette=palette)
+    labels = (np.arange(40 * 65501) % 300).astype(np.int16).reshape(40, 65501)
+    image = np.zeros((40, 65501, 3), np.uint8)
+    with Output(tmp_path, model, {}) as output:
+        output.add(Frame('a.jpg', 'a', image), Segmentation(image, labels, names, palette))
+    assert files(tmp_path) == ['classes.json', 'labels/a.png', 'pictures/a.png']
+    assert np.array_equal(np.array(Image.open(tmp_path / 'labels/a.png')), labels)

@@ -1,0 +1,89 @@
+"""Imports go down from floor to floor, and no two files have one name."""
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+APPS = ['attention', 'benchmark', 'classification', 'demo', 'flops', 'infer', 'zoo']
+# From the ground up; what stands in one line may import nothing else in it.
+FLOORS = [
+    'errors version',
+    'console environment files launchers threads',
+    'device http processes run_files',
+    'mmcv_ops ops',
+    'models',
+    'weights',
+    'config',
+    'datasets',
+    'predictions fusion run_report',
+    'engine',
+    'large_images',
+    'inference',
+    'export',
+    ' '.join(APPS),
+    '__init__',
+]
+# mmengine's protocol of models wants it: BaseModule.init_weights loads the pretrained weights.
+UPWARDS = [('xcit_mm.models.xcit', 'xcit_mm.weights.pretrained')]
+FLOOR = {room: number for number, floor in enumerate(FLOORS) for room in floor.split()}
+MODULES = {
+    '.'.join(path.relative_to(ROOT).with_suffix('').parts).removesuffix('.__init__'): path
+    for path in (ROOT / 'xcit_mm').rglob('*.py')
+}
+
+
+def imports(module: str) -> Iterator[str]:
+    """Yield the modules of the package that a module imports, lazily, for types or by name."""
+    path = MODULES[module]
+    package = module.split('.') if path.name == '__init__.py' else module.split('.')[:-1]
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) + 1 - node.level] if node.level else []
+            base = '.'.join([*base, *filter(None, [node.module])])
+            names = [f'{base}.{alias.name}' for alias in node.names]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            names = [node.value] if re.fullmatch(r'xcit_mm(\.\w+)+', node.value) else []
+        for name in names:
+            while name and name not in MODULES:
+                name = name.rpartition('.')[0]
+            if name and name != module:
+                yield name
+
+
+def room(module: str) -> str:
+    return [*module.split('.'), '__init__'][1]
+
+
+IMPORTS = {module: {*imports(module)} for module in MODULES}
+
+
+def test_imports_go_down():
+    up = [
+        (module, name)
+        for module in MODULES
+        for name in IMPORTS[module]
+        if room(name) != room(module) and FLOOR[room(name)] >= FLOOR[room(module)]
+    ]
+    assert up == UPWARDS
+
+
+def test_files_import_each_other_in_no_circle():
+    # Importing a file of a folder runs the __init__.py of the folder, which is not counted.
+    graph = {m: {n for n in IMPORTS[m] if (m, n) not in UPWARDS} for m in MODULES}
+    assert [*TopologicalSorter(graph).static_order()]
+
+
+def test_file_names_occur_once():
+    names = Counter(
+        path.name
+        for module, path in MODULES.items()
+        if room(module) not in APPS and not path.name.startswith('__')
+    )
+    assert [name for name, count in names.items() if count > 1] == []

@@ -1,0 +1,211 @@
+"""The layouts of other releases: every tensor is loaded, or nothing and the error says why."""
+
+import argparse
+
+import pytest
+import torch
+from helpers import randomize, relative_error
+from safetensors.torch import save_file
+from torch import Tensor
+
+from xcit_mm import UserError, XCiT
+from xcit_mm.weights.names import convert, detector_state, model_state, require_same_tensors
+
+
+@pytest.fixture(scope='module')
+def source() -> XCiT:
+    model = XCiT('n12', 16)
+    randomize(model)
+    return model
+
+
+def starting_from(path, arch='n12', patch_size=16, **kwargs) -> XCiT:
+    return XCiT(arch, patch_size, init_cfg=dict(type='Pretrained', checkpoint=path), **kwargs)
+
+
+def trunk(model: XCiT) -> dict[str, Tensor]:
+    return {k: v for k, v in model.state_dict().items() if not k.startswith('fpn')}
+
+
+def classifier() -> dict[str, Tensor]:
+    """The tensors of a released classifier beside the trunk."""
+    return {
+        'cls_token': torch.zeros(1, 1, 128),
+        'cls_attn_blocks.0.attn.qkv.weight': torch.zeros(384, 128),
+        'cls_attn_blocks.0.gamma1': torch.zeros(128),
+        'norm.weight': torch.ones(128),
+        'head.weight': torch.zeros(1000, 128),
+    }
+
+
+def prefixed(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {prefix + name: value for name, value in state.items()}
+
+
+def layouts(model: XCiT) -> dict[str, dict]:
+    """The files in which a model is published, all but the last two without its pyramid."""
+    released = trunk(model) | classifier()
+    dino = {k: v for k, v in released.items() if not k.startswith('head')}
+    head = {'head.mlp.0.weight': torch.zeros(2), 'head.last_layer.weight_g': torch.zeros(2)}
+    student = {k: v + 1 for k, v in dino.items()}  # differs from the teacher
+    return {
+        'imagenet': {'model': released, 'args': argparse.Namespace(lr=1)},
+        'dino': dino,
+        'dino training': {
+            'student': prefixed(prefixed(student, 'backbone.') | head, 'module.'),
+            'teacher': prefixed(dino, 'backbone.') | head,
+            'optimizer': {'state': {}},
+            'args': argparse.Namespace(arch='xcit'),
+        },
+        'dino student': {'student': prefixed(dino, 'module.backbone.')},
+        'timm': {k.replace('pos_embeder.', 'pos_embed.'): v for k, v in released.items()},
+        'mmdet 2': {
+            'meta': {'mmdet_version': '2.11.0', 'CLASSES': ('person',), 'epoch': 36, 'lr': [1e-4]},
+            'state_dict': prefixed(model.state_dict(), 'backbone.')
+            | {'rpn_head.rpn_conv.weight': torch.zeros(3)},
+            'optimizer': {'state': {0: {'step': 1, 'exp_avg': torch.zeros(3)}}, 'param_groups': []},
+        },
+        'whole backbone': model.state_dict(),
+    }
+
+
+LAYOUTS = ('imagenet', 'dino', 'dino training', 'dino student', 'timm', 'mmdet 2', 'whole backbone')
+WITH_PYRAMID = LAYOUTS[-2:]
+
+
+def assert_same(a: dict, b: dict) -> None:
+    assert a.keys() == b.keys()
+    for name in a:
+        assert torch.equal(a[name], b[name]), name
+
+
+@pytest.mark.parametrize('layout', LAYOUTS)
+def test_every_layout_gives_the_maps_of_its_source(source, tmp_path, layout):
+    torch.save(layouts(source)[layout], tmp_path / 'weights')  # the name has no ending
+    loaded = starting_from(tmp_path / 'weights')
+    loaded.init_weights()
+    if layout not in WITH_PYRAMID:
+        for level in ('fpn1', 'fpn2'):  # not in the file
+            getattr(loaded, level).load_state_dict(getattr(source, level).state_dict())
+        assert 'XCiT-N12/16' in convert(tmp_path / 'weights', tmp_path / 'converted.pth')
+        assert_same(torch.load(tmp_path / 'converted.pth')['state_dict'], trunk(source))
+    image = torch.randn(1, 3, 64, 96)
+    with torch.no_grad():
+        for a, b in zip(loaded.eval()(image), source.eval()(image), strict=True):
+            assert relative_error(a, b) < 1e-5
+
+
+def test_the_log_says_how_much_is_loaded_and_what_starts_at_random(source, tmp_path, log):
+    save_file(layouts(source)['timm'], tmp_path / 'imagenet.pth')  # safetensors under any name
+    loaded = starting_from(tmp_path / 'imagenet.pth', out_norm=True)
+    loaded.init_weights()
+    assert trunk(loaded)['blocks.11.gamma1'].equal(trunk(source)['blocks.11.gamma1'])
+    output = '\n'.join(log)
+    num_loaded, num_model = len(trunk(source)), len(source.state_dict()) + 8
+    assert f'Loaded {num_loaded} of the {num_model} tensors of XCiT' in output
+    assert 'initialised at random: fpn1.0, fpn1.1, fpn1.3, fpn2.0, out_norms.0' in output
+
+
+@pytest.mark.parametrize(
+    ('kwargs', 'changed', 'message'),
+    [
+        (
+            dict(arch='t12'),
+            {},
+            r'XCiT-N12/16 \(patch_embed\.proj\.0\.0\.weight \(16, 3, 3, 3\), .*; the model has '
+            r'XCiT-T12/16 \(patch_embed\.proj\.0\.0\.weight \(24, 3, 3, 3\)',
+        ),
+        (dict(patch_size=8), {}, 'XCiT-N12/16 .* XCiT-N12/8'),
+        (
+            dict(arch=dict(embed_dim=128, depth=12, num_heads=8, eta=1.0)),
+            {},
+            'N12/16.*an XCiT of 12 layers, 128 channels, 8 heads and patch size 16',
+        ),
+        (
+            {},
+            {'blocks.12.gamma1': torch.zeros(128)},
+            r'1 tensors differ.*blocks\.12.gamma1 \(128,\)',
+        ),
+        ({}, {'blocks.11.gamma1': None}, r'1 tensors differ.*blocks\.11.gamma1 \(128,\)'),
+    ],
+)
+def test_other_weights_are_refused_with_both_sides_and_nothing_is_loaded(
+    source, tmp_path, kwargs, changed, message
+):
+    state = {k: v for k, v in (trunk(source) | changed).items() if v is not None}
+    torch.save({'model': state}, tmp_path / 'n12_16.pth')
+    model = starting_from(tmp_path / 'n12_16.pth', **kwargs)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    with pytest.raises(UserError, match=rf'n12_16\.pth does not hold .*{message}'):
+        model.init_weights()
+    assert_same(model.state_dict(), before)
+
+
+def test_a_file_without_an_xcit_is_refused_with_both_sides(tmp_path):
+    torch.save({'model': {'conv1.weight': torch.zeros(64, 3, 7, 7)}}, tmp_path / 'resnet.pth')
+    message = r'the file has no XCiT \(conv1\.weight \(64, 3, 7, 7\)\); the model has XCiT-N12/16 '
+    with pytest.raises(UserError, match=message):
+        starting_from(tmp_path / 'resnet.pth').init_weights()
+    with pytest.raises(UserError, match=r'holds no XCiT \(conv1\.weight \(64, 3, 7, 7\)\)'):
+        convert(tmp_path / 'resnet.pth', tmp_path / 'new.pth')
+    assert not (tmp_path / 'new.pth').exists()
+
+
+@pytest.mark.parametrize(
+    ('content', 'message'),
+    [
+        ([torch.zeros(2)], 'no state dict'),
+        ({'model': 'xcit'}, 'no state dict'),
+        ({'state_dict': {}}, 'no state dict'),
+        ({'a': torch.zeros(1), 'module.a': torch.ones(1)}, r'module\.a twice among its weights'),
+        ({'a': torch.zeros(1), 'b': 3}, 'b as a int among its weights'),
+        ({'a': torch.zeros(1), 'b\n\x1b[2J': None}, r'b \?\[2J as a NoneType'),
+    ],
+)
+def test_weights_are_tensors_with_different_names(content, message):
+    with pytest.raises(UserError, match=rf'file\.pth holds {message}'):
+        model_state(content, 'file.pth')
+
+
+@pytest.mark.parametrize(
+    'init_cfg', [dict(type='Pretrained'), [dict(type='Pretrained')], dict(checkpoint='a.pth')]
+)
+def test_an_init_cfg_that_would_load_nothing_is_refused(init_cfg):
+    with pytest.raises(UserError, match='init_cfg'):
+        XCiT('n12', 16, init_cfg=init_cfg).init_weights()
+
+
+def test_a_converted_detector_is_whole_and_overwrites_nothing(source, tmp_path):
+    torch.save(layouts(source)['mmdet 2'], tmp_path / 'source.pth')
+    convert(tmp_path / 'source.pth', tmp_path / 'target.pth')
+    state = layouts(source)['mmdet 2']['state_dict']
+    assert_same(torch.load(tmp_path / 'target.pth')['state_dict'], state)
+    assert_same(detector_state(state | prefixed(classifier(), 'backbone.')), state)
+    with pytest.raises(UserError, match='already exists'):
+        convert(tmp_path / 'source.pth', tmp_path / 'target.pth')
+    with pytest.raises(UserError, match='cannot be written'):
+        convert(tmp_path / 'source.pth', tmp_path / 'nowhere' / 'target.pth')
+    assert {p.name for p in tmp_path.iterdir()} == {'source.pth', 'target.pth'}
+
+
+@pytest.mark.parametrize(
+    ('weight', 'message'),
+    [
+        (torch.ones(2, dtype=torch.int64), r'the file has .*a \(2,\) of torch\.int64.*; the model'),
+        (torch.ones(2).to_sparse(), r'a \(2,\), not stored number by number'),
+        (torch.ones(2, device='meta'), r'a \(2,\), not stored number by number'),
+        (torch.ones(2, dtype=torch.complex64), r'a \(2,\) of complex numbers'),
+        (torch.tensor([1.0, float('nan')]), 'holds infinite numbers or NaN in a: take'),
+        (torch.tensor([1.0, float('inf')], dtype=torch.float16), 'infinite numbers'),
+        (torch.tensor([1e300, 1.0], dtype=torch.float64), 'infinite numbers'),
+    ],
+)
+def test_a_tensor_that_would_be_loaded_as_another_is_refused(weight, message):
+    with pytest.raises(UserError, match=message):
+        require_same_tensors({'a': weight}, {'a': torch.zeros(2)}, 'file.pth')
+
+
+def test_floats_of_another_size_are_loaded():
+    for dtype, large in ((torch.float16, 65504), (torch.bfloat16, 3e38), (torch.float64, 3e38)):
+        weights = {'a': torch.full((9,), large, dtype=dtype)}  # their sum is infinite
+        require_same_tensors(weights, {'a': torch.zeros(9)}, 'file.pth')

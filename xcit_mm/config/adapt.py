@@ -1,0 +1,286 @@
+"""Every edit that a tool makes to a config.
+
+Each edit that the command line does not ask for has a sentence for the log.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from mmengine.config import Config
+from mmengine.device import get_device
+
+from ..device import choose_dtype, dtype_name, multiplies_bfloat16
+from ..errors import UserError
+from ..launchers import was_restarted
+from ..run_files import has_checkpoints
+from .tree import replace_nodes
+from .tta import use_tta
+
+# Our classes do the same, and survive an interruption, a bad sample or a full disk; those for
+# panoptic data need no panopticapi, InstanceTTAModel merges masks as well, and CocoAPMetric reads
+# the same ids as CheckedCocoDataset.
+REPLACEMENTS = {
+    'EpochBasedTrainLoop': 'ResumableEpochLoop',
+    'IterBasedTrainLoop': 'ResumableIterLoop',
+    'CheckpointHook': 'WholeCheckpointHook',
+    'CocoDataset': 'CheckedCocoDataset',
+    'CocoPanopticDataset': 'CheckedPanopticDataset',
+    'LoadPanopticAnnotations': 'LoadPanoptic',
+    'CocoPanopticMetric': 'PanopticQualityMetric',
+    'CocoMetric': 'CocoAPMetric',
+    'LoadImageFromFile': 'LoadImage',
+    'DetTTAModel': 'InstanceTTAModel',
+}
+LOAD_IMAGE_ARGUMENTS = {'type', 'to_float32', 'backend_args'}
+RUNNER = 'CheckedRunner'
+# The hooks of configs/_base_/default_runtime.py, for configs that do not inherit from it.
+DEFAULT_HOOKS = dict(
+    logger=dict(type='LoggerHook'),
+    checkpoint=dict(type='WholeCheckpointHook'),
+    pictures=dict(type='PictureHook'),
+    report=dict(type='ReportHook'),
+    labels=dict(type='LabelCheckHook'),
+    non_finite=dict(type='NonFiniteHook'),
+    losses=dict(type='LossLogHook'),
+    bad_data=dict(type='BadDataHook'),
+    interrupts=dict(type='InterruptHook'),
+)
+# What mmengine adds to the default hooks, and drops where a config has None.
+HOOKS_OF_MMENGINE = {
+    'runtime_info',
+    'timer',
+    'sampler_seed',
+    'logger',
+    'param_scheduler',
+    'checkpoint',
+}
+MAX_BAD_SHARE = 0.01  # the largest share of unreadable training samples
+DATALOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
+TIMEOUT = 600  # seconds without a batch after which a run ends
+WORKER_ARGUMENTS = ('persistent_workers', 'prefetch_factor', 'timeout')
+DEVICES_WITHOUT_AMP = ('cpu', 'mps')  # where mmengine's AmpOptimWrapper does not run
+
+
+def adapt(cfg: Config) -> list[str]:
+    """Name our classes, hooks and settings in a config that was written for mmdet or mmseg.
+
+    Edits ``cfg`` and returns sentences for the log. A config of ``configs/`` needs no edit.
+    """
+    notes = []
+    train_cfg = cfg.get('train_cfg')
+    if isinstance(train_cfg, dict) and 'type' not in train_cfg:  # mmengine allows that
+        by_epoch = train_cfg.pop('by_epoch', True)
+        train_cfg.type = 'EpochBasedTrainLoop' if by_epoch else 'IterBasedTrainLoop'
+    replaced: set[str] = set()
+
+    def replace_type(node: Any) -> Any:
+        if isinstance(node, dict) and isinstance(node.get('type'), str):
+            name = node.type.rpartition('.')[2]  # mmdet.CocoDataset, too
+            # With other arguments, such as color_type, mmcv's class decodes differently.
+            is_same = name != 'LoadImageFromFile' or node.keys() <= LOAD_IMAGE_ARGUMENTS
+            if name in REPLACEMENTS and is_same:
+                replaced.add(name)
+                node.type = REPLACEMENTS[name]
+        return node
+
+    for name in cfg:
+        cfg[name] = replace_nodes(cfg[name], replace_type)
+    if replaced:
+        pairs = ', '.join(f'{REPLACEMENTS[name]} for {name}' for name in sorted(replaced))
+        notes.append(f'The config uses the classes of xcit_mm: {pairs}.')
+
+    if cfg.get('runner_type') != RUNNER:
+        cfg.runner_type = RUNNER
+        notes.append(f'The runner is {RUNNER}.')
+    hooks = cfg.get('default_hooks') or {}
+    added = [name for name in DEFAULT_HOOKS if name not in hooks]
+    cfg.default_hooks = {
+        name: hook
+        for name, hook in {**DEFAULT_HOOKS, **hooks}.items()
+        if hook is not None or name in HOOKS_OF_MMENGINE
+    }
+    if added:
+        notes.append(f'The default hooks of xcit_mm are added: {", ".join(added)}.')
+    if 'max_bad_share' not in cfg:
+        cfg.max_bad_share = MAX_BAD_SHARE
+        notes.append(f'max_bad_share={MAX_BAD_SHARE} is added.')
+    return notes + _without_panoptic_quality(cfg) + _adapt_workers(cfg)
+
+
+def adapt_for_training(
+    cfg: Config,
+    options: Mapping[str, Any] | None = None,
+    resume: bool = False,
+    trust_checkpoint: bool = False,
+    tensorboard: bool = False,
+) -> list[str]:
+    """Edit a config for a training on this machine, and return sentences for the log.
+
+    The ``options`` of the command line are in ``cfg`` already, and no edit overrides them.
+    """
+    options = options or {}
+    notes = adapt(cfg)
+    if tensorboard:
+        cfg.default_hooks.tensorboard = dict(type='TensorBoardHook')
+    notes += _limit_iterations(cfg, options) + _without_amp(cfg) + _without_gpus(cfg)
+    if not resume and was_restarted() and has_checkpoints(cfg.work_dir):
+        resume = True
+        notes.append('This process was restarted: it resumes from the newest checkpoint.')
+    if resume:
+        cfg.resume, cfg.load_from = True, None
+    elif cfg.get('load_from') and options.get('pretrained') is not None:
+        raise UserError(
+            f'pretrained={options["pretrained"]} and load_from={cfg.load_from} both hold the '
+            'weights of the backbone: drop one of them (load_from=None)'
+        )
+    backbone = (cfg.get('model') or {}).get('backbone') or {}
+    if cfg.get('resume') or cfg.get('load_from'):
+        if backbone.get('init_cfg'):
+            notes.append('All weights come from the checkpoint: init_cfg of the backbone is unset.')
+        backbone['init_cfg'] = None
+    return notes + _trust(cfg, trust_checkpoint)
+
+
+def adapt_for_test(
+    cfg: Config,
+    checkpoint: str,
+    show_dir: str | None = None,
+    trust_checkpoint: bool = False,
+    tta: bool = False,
+    dtype: str | None = None,
+    compiled: bool = False,
+) -> list[str]:
+    """Edit a config for the evaluation of a checkpoint, and return sentences for the log.
+
+    ``show_dir`` is a folder for a picture of every prediction, ``tta`` test-time augmentation,
+    ``dtype`` and ``compiled`` those of :func:`xcit_mm.load_model`.
+    """
+    notes = adapt(cfg) + _without_gpus(cfg) + _use_fused_layers(cfg, dtype, compiled)
+    if tta and cfg.get('test_dataloader') and cfg.get('model'):  # check refuses other configs
+        notes += use_tta(cfg)
+    cfg.load_from, cfg.resume = checkpoint, False
+    if show_dir is not None:
+        pictures = cfg.default_hooks.get('pictures', dict(type='PictureHook'))
+        cfg.default_hooks.pictures = {**pictures, 'test_dir': show_dir}
+    return notes + _trust(cfg, trust_checkpoint)
+
+
+def _without_panoptic_quality(cfg: Config) -> list[str]:
+    """Do not ask a panoptic model that only detects objects for the quality of its segments."""
+    test_cfg = (cfg.get('model') or {}).get('test_cfg') or {}
+    notes = []
+    for name in ('val_evaluator', 'test_evaluator'):
+        metrics = cfg.get(name)
+        if not test_cfg.get('panoptic_on', True) and isinstance(metrics, list):
+            cfg[name] = [metric for metric in metrics if metric.type != 'PanopticQualityMetric']
+            if len(cfg[name]) < len(metrics):
+                notes.append(f'{name} has no PanopticQualityMetric: panoptic_on=False.')
+    return notes
+
+
+def _adapt_workers(cfg: Config) -> list[str]:
+    """Start data workers from a process without threads, and limit the wait for them."""
+    notes = []
+    processes = (cfg.get('env_cfg') or {}).get('mp_cfg') or {}
+    if processes.get('mp_start_method', 'fork') == 'fork':
+        cfg.merge_from_dict({'env_cfg.mp_cfg.mp_start_method': 'forkserver'})
+        notes.append('A fork server starts the data workers: a fork with threads may hang.')
+    for name in DATALOADERS:
+        loader = cfg.get(name)
+        if not isinstance(loader, dict):
+            continue
+        if loader.get('num_workers', 0) != 0:
+            if 'timeout' not in loader:
+                loader.timeout = TIMEOUT
+                notes.append(f'{name}.timeout={TIMEOUT} is added.')
+            continue
+        unused = [argument for argument in WORKER_ARGUMENTS if loader.pop(argument, None)]
+        if unused:  # PyTorch refuses them
+            notes.append(f'{name} has no workers: {", ".join(unused)} unset.')
+    return notes
+
+
+def _limit_iterations(cfg: Config, options: Mapping[str, Any]) -> list[str]:
+    """Let ``train_cfg.max_iters`` end a recipe early, which keeps its schedule.
+
+    The trial ends with a checkpoint and an evaluation, and logs the losses about twenty times.
+    """
+    train_cfg = cfg.get('train_cfg') or {}
+    max_iters, max_epochs = (train_cfg.get(name) for name in ('max_iters', 'max_epochs'))
+    is_limited = max_epochs is not None or 'train_cfg.max_iters' in options
+    if type(max_iters) is not int or not is_limited:  # check refuses other types
+        return []
+    trial, notes = {}, []
+    if cfg.default_hooks.logger is not None and 'default_hooks.logger.interval' not in options:
+        interval = min(cfg.default_hooks.logger.get('interval', 10), max_iters // 20 + 1)
+        trial['default_hooks.logger.interval'] = trial['log_processor.window_size'] = interval
+        notes.append(f'default_hooks.logger.interval={interval}: the run is short.')
+    if max_epochs is not None:
+        trial['log_processor.by_epoch'] = False
+        if cfg.default_hooks.checkpoint is not None:
+            trial['default_hooks.checkpoint.by_epoch'] = False
+            trial['default_hooks.checkpoint.interval'] = max_iters
+        cfg.train_cfg = dict(
+            type='ResumableIterLoop',
+            max_iters=max_iters,
+            val_interval=options.get('train_cfg.val_interval', max_iters),
+        )
+        notes.append(f'This is a trial of {max_iters} iterations, not the {max_epochs} epochs.')
+    cfg.merge_from_dict({name: trial[name] for name in trial if name not in options})
+    return notes
+
+
+def _without_amp(cfg: Config) -> list[str]:
+    device, wrapper = get_device(), cfg.get('optim_wrapper') or {}
+    if device not in DEVICES_WITHOUT_AMP or wrapper.get('type') != 'AmpOptimWrapper':
+        return []
+    for argument in ('loss_scale', 'dtype', 'use_fsdp'):
+        wrapper.pop(argument, None)
+    if device == 'cpu' and multiplies_bfloat16():
+        wrapper.type = 'CPUAmpOptimWrapper'
+        return [
+            'No GPU: training in bfloat16 on the CPU; --cfg-options '
+            'optim_wrapper.type=OptimWrapper trains in float32.'
+        ]
+    wrapper.type = 'OptimWrapper'
+    return [f'No GPU: training in float32 on the {device} instead of in mixed precision.']
+
+
+def _without_gpus(cfg: Config) -> list[str]:
+    """Let mmengine wrap the model for a distributed run without CUDA devices."""
+    if cfg.launcher == 'none' or torch.cuda.is_available():
+        return []
+    cfg.model_wrapper_cfg = {
+        'type': 'MMDistributedDataParallel',
+        'find_unused_parameters': cfg.get('find_unused_parameters', False),
+        **(cfg.get('model_wrapper_cfg') or {}),
+        'device_ids': None,
+    }
+    cfg.pop('sync_bn', None)  # torch's SyncBatchNorm needs GPUs
+    return ['No GPU: the processes communicate through gloo, BatchNorm is not synchronised.']
+
+
+def _use_fused_layers(cfg: Config, dtype: str | None, compiled: bool) -> list[str]:
+    """Let the test loop predict with fused layers in a dtype."""
+    computed = dtype_name(choose_dtype(dtype, torch.device(get_device())))
+    loop = cfg.get('test_cfg') or {}
+    if loop.keys() - {'type'} or loop.get('type', 'TestLoop') != 'TestLoop':
+        if dtype is None and not compiled:
+            return [f'Layers are not fused, because test_cfg is {dict(loop)}.']
+        raise UserError(
+            f"--dtype and --compile need mmengine's test loop, but test_cfg={dict(loop)}: set it "
+            "to dict(type='TestLoop')"
+        )
+    cfg.test_cfg = dict(type='FusedTestLoop', dtype=computed, compiled=compiled)
+    return [f'The model computes in {computed}.']
+
+
+def _trust(cfg: Config, trusted: bool) -> list[str]:
+    cfg.trust_checkpoint = trusted
+    if not trusted:
+        return []
+    backbone = (cfg.get('model') or {}).get('backbone') or {}
+    if backbone.get('type') == 'XCiT' and backbone.get('init_cfg'):
+        backbone.init_cfg.trusted = True
+    return ['Checkpoints are trusted: code that they hold is run.']

@@ -1,0 +1,227 @@
+"""Turn what other packages raise for a config into one sentence with the part of the config.
+
+mmengine builds the parts of a run when it needs them, and mmdet, mmseg and PyTorch check few of
+their arguments. A wrong value can cause any error, often in another part. The traceback shows
+which part was built or run when the error was raised.
+"""
+
+import inspect
+import re
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from mmengine.config import Config, ConfigDict
+from mmengine.registry import OPTIMIZERS, Registry
+from mmengine.runner import BaseLoop, Runner
+
+from ..console import log_file
+from ..errors import (
+    ConfigError,
+    Interrupted,
+    UserError,
+    did_you_mean,
+    is_out_of_memory,
+    one_line,
+    reason,
+)
+from ..files import DISK_FULL
+from .tree import arguments_of, children, class_name, dicts
+
+WRONG_ARGUMENT = re.compile(
+    r'(?P<type>\w+)(?:\.__init__)?\(\) (?P<unknown>got an unexpected)?(missing \d+ required)? '
+    r"[\w-]+ arguments?:? '(?P<argument>\w+)'"
+)
+MAX_REASON = 400  # characters of an error of another package
+MAX_NAMED = 3  # values of a config that a sentence names
+MIN_TELLING = 16  # smaller numbers are in any message
+
+
+@contextmanager
+def config_errors(
+    cfg: Config,
+    options: Mapping[str, Any] | None = None,
+    has_predicted: Callable[[], bool] = bool,
+) -> Iterator[None]:
+    """Turn an error while parts of a config are built, or first used, into a UserError.
+
+    It names the part, its values, and the ``options`` of the command line that changed it. Errors
+    after the first step of a training or after ``has_predicted`` returns true, and errors of a full
+    disk, pass unchanged.
+    """
+    try:
+        yield
+    except (UserError, Interrupted):
+        raise
+    except Exception as error:
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+        owners = [frame.f_locals.get('self') for frame in frames]
+        loops = [owner for owner in owners if isinstance(owner, BaseLoop)]
+        is_later = has_predicted() or (loops and has_run(loops[-1]))
+        if is_later or getattr(error, 'errno', None) in DISK_FULL:
+            raise
+        parts = dict(dicts(cfg.to_dict()))
+        place = _responsible(parts, [*frames, *_replaced_frames(error)])
+        sentence = _misspelt(error, parts, place, frames)
+        if sentence is not None:
+            raise UserError(f'the config {cfg.filename}: {sentence}') from error
+        loggers = [vars(o).get('logger') for o in owners if isinstance(o, Runner)]
+        log = next(map(log_file, filter(None, loggers)), None)
+        message = _message(error, parts, place, options or {})
+        raise ConfigError(f'the config {cfg.filename}: {message}', log and Path(log)) from error
+
+
+def has_run(loop: BaseLoop) -> bool:
+    """Return whether the training has taken a step, or an evaluation in it has ended."""
+    return getattr(loop, 'has_run', False)
+
+
+def _replaced_frames(error: BaseException) -> Iterator[FrameType]:
+    """Yield the frames of the error that another one replaces, as mmengine does with a hook's."""
+    while error := error.__context__:
+        yield from (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
+def _responsible(parts: Mapping[str, dict], frames: Iterable[FrameType]) -> str:
+    """Return the place of the innermost part of a config in a traceback, or ''."""
+    place = ''
+    for frame in frames:
+        places = _places(parts, frame)
+        below = [p for p in places if f'{p}.'.startswith(f'{place}.' if place else '')]
+        place = _common_place(parts, below or places) or place
+    return place
+
+
+def _places(parts: Mapping[str, dict], frame: FrameType) -> list[str]:
+    """Return the parts of a config that a frame builds or computes, or that are its arguments."""
+    values = frame.f_locals
+    built = values.get('cfg')
+    if 'build' in frame.f_code.co_name and isinstance(built, dict) and 'type' in built:
+        name = class_name(built['type'])
+        equal = {p: _num_equal(built, part) for p, part in parts.items() if _name(part) == name}
+        if equal:
+            return [p for p, number in equal.items() if number == max(equal.values())]
+    name = type(values.get('self')).__name__
+    places = [p for p, part in parts.items() if p and _name(part) == name]
+    arguments = map(values.get, inspect.getargs(frame.f_code).args)
+    given = [value for value in arguments if isinstance(value, ConfigDict) and value]
+    return places or [p for p, part in parts.items() if p and any(value == part for value in given)]
+
+
+def _name(part: Mapping[str, Any]) -> str | None:
+    return class_name(part['type']) if 'type' in part else None
+
+
+def _num_equal(a: Mapping[str, Any], b: Mapping[str, Any]) -> int:
+    number = 0
+    for name in a.keys() & b.keys():
+        with suppress(Exception):  # arrays have no truth value
+            number += bool(a[name] == b[name])
+    return number
+
+
+def _common_place(parts: Mapping[str, dict], places: list[str]) -> str:
+    """Return the innermost part that holds all places, such as the parent of a list of heads."""
+    names = [place.split('.') for place in places]
+    shared = []
+    for level in zip(*names, strict=False):
+        if len(set(level)) > 1:
+            break
+        shared.append(level[0])
+    while '.'.join(shared) not in parts:
+        shared.pop()
+    return '.'.join(shared)
+
+
+def _misspelt(
+    error: Exception, parts: Mapping[str, dict], place: str, frames: list[FrameType]
+) -> str | None:
+    """Return a sentence about a type or an argument that does not exist, or None."""
+    held = frames[-1].f_locals.values()
+    looked_up = [(place, value) for value in held if isinstance(value, Registry)]
+    if place.startswith('optim_wrapper'):  # whose optimizer mmengine calls without a check
+        looked_up.append(('optim_wrapper.optimizer', OPTIMIZERS))
+    for where, registry in looked_up:
+        kind = parts.get(where, {}).get('type')
+        if isinstance(kind, str) and registry.get(kind) is None:
+            hint = did_you_mean(kind, _registered(registry)) or ': check custom_imports'
+            return f'{where} has type={kind!r}, which no package registers{hint}'
+    match = WRONG_ARGUMENT.search(str(error)) if isinstance(error, TypeError) else None
+    if match is None:
+        return None
+    nearest_first = (place, parts.get(place, {})), *parts.items()
+    typed = [(p, part) for p, part in nearest_first if 'type' in part]
+    for where, part in typed:
+        # MultibandPreprocessor passes its arguments on to its base.
+        is_meant = match['type'] in (class_name(part['type']), part.get('base'))
+        if not is_meant or (match['argument'] in part) != bool(match['unknown']):
+            continue
+        argument = f'argument {match["argument"]}'
+        if not match['unknown']:
+            return f'{where}: {part["type"]} needs the {argument}'
+        built = next((f.f_locals['obj_cls'] for f in frames[::-1] if 'obj_cls' in f.f_locals), None)
+        hint = did_you_mean(match['argument'], arguments_of(built))
+        return f'{where}: {part["type"]} has no {argument}: remove it{hint}'
+    return None
+
+
+def _registered(registry: Registry) -> list[str]:
+    """Return the names of the classes in a registry and in the registries of other packages."""
+    names = [*registry.module_dict, *registry.root.module_dict]
+    for scope, child in registry.root.children.items():
+        names += [f'{scope}.{name}' for name in child.module_dict if child is not registry]
+    return names
+
+
+def _message(
+    error: Exception, parts: Mapping[str, dict], place: str, options: Mapping[str, Any]
+) -> str:
+    """Return the part, what was raised, and the values that may be the cause."""
+    text = one_line(reason(error), MAX_REASON)
+    if not str(error):  # as of an assertion
+        text += one_line(traceback.extract_tb(error.__traceback__)[-1].line or '')
+    own_part = parts.get(place, {})  # a list, such as a pipeline, is none
+    kind = own_part.get('type')
+    part = f'{place}{f" ({class_name(kind)})" if kind else ""}' if place else 'a part'
+    top = place.split('.')[0]
+    own = {name: value for name, value in options.items() if name != 'data_root'}
+    changed = {k: v for k, v in own.items() if k.split('.')[0] == top} or own
+    sentence = f'{part} fails ({text})'
+    if changed:
+        quoted = {name: v for name, v in changed.items() if _is_quoted(name, v, text)} or changed
+        nearest = sorted(quoted, key=lambda name: not name.startswith(place))
+        named = ' '.join(f'{name}={quoted[name]}' for name in nearest)
+        sentence += f'; the cause may be --cfg-options {one_line(named, MAX_REASON)}'
+    else:
+        values = list(_telling(parts[''].get(top), top, text)) if place else []
+        values = values[:MAX_NAMED] or [
+            f'{place}.{name}={value!r}'
+            for name, value in (own_part.items() if place else ())
+            if name != 'type' and not isinstance(value, dict)
+        ]
+        if values:
+            sentence += f'; the config has {one_line(", ".join(values))}'
+    if is_out_of_memory(error):
+        sentence += '; use fewer images at a time (batch_size), smaller ones, or a smaller model'
+    return sentence
+
+
+def _telling(node: Any, place: str, text: str) -> Iterator[str]:
+    """Yield the values of a part of a config that a message quotes."""
+    if isinstance(node, (dict, list, tuple)):
+        for name, child in children(node):
+            yield from _telling(child, f'{place}.{name}', text)
+    elif not place.endswith('.type') and _is_quoted(place, node, text):
+        yield f'{place}={node!r}'
+
+
+def _is_quoted(place: str, value: Any, text: str) -> bool:
+    """Return whether a message contains the name of a value, or the value if that is rare."""
+    words = [place.rpartition('.')[2]]
+    is_number = isinstance(value, (int, float))
+    if value not in ('', None) and (not is_number or abs(value) >= MIN_TELLING):
+        words.append(str(value))
+    return any(re.search(rf'(?<![\w.]){re.escape(word)}(?![\w.])', text) for word in words)

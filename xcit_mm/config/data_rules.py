@@ -1,0 +1,162 @@
+"""Check that the data is where a config says, and fits its heads, before a model is built."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from mmengine.config import Config
+
+from ..environment import require_framework
+from ..errors import UserError
+from .tree import class_name, dataset_class, leaf_datasets, loads_masks, registered_class
+
+# Other heads may predict something else than the classes of the dataset: words, stuff, edges.
+HEADS = (
+    *('Shared2FCBBoxHead', 'ConvFCBBoxHead', 'FCNMaskHead', 'RetinaHead', 'RTMDetSepBNHead'),
+    *('DeformableDETRHead', 'DINOHead', 'Mask2FormerHead', 'FPNHead', 'UPerHead', 'FCNHead'),
+)
+# The datasets that check their annotation file, and the metrics that read the same file.
+COCO_DATASET = 'CheckedCocoDataset'
+METRICS_OF = {
+    COCO_DATASET: ('CocoMetric', 'CocoAPMetric'),
+    'CheckedPanopticDataset': ('PanopticQualityMetric',),
+}
+FOLDER, ANNOTATIONS = 'folder', 'annotation file'
+GENERIC_HELP = "point to it with --cfg-options data_root=DIR or in the config's dataloaders"
+
+
+def check_data(cfg: Config, splits: tuple[str, ...]) -> None:
+    """Require the data of the dataloaders, and evaluators that read what their dataset checks.
+
+    If the config has a ``data_help``, its ``text`` says how to get the data below its ``root``
+    (which replaces ``{root}``).
+    """
+    for split in splits:
+        datasets = _datasets(cfg, split)
+        evaluators = cfg.get(f'{split}_evaluator') or []
+        metrics = [evaluators] if isinstance(evaluators, dict) else evaluators
+        metrics = [metric for metric in metrics if metric.get('ann_file')]
+        paths = [entry for dataset in datasets for entry in _paths(dataset)]
+        paths += [(ANNOTATIONS, Path(metric['ann_file'])) for metric in metrics]
+        for kind, path in paths:
+            if not (path.is_dir() if kind == FOLDER else path.is_file()):
+                known = cfg.get('data_help')
+                is_known = isinstance(known, dict) and path.is_relative_to(known['root'])
+                remedy = known['text'].format(root=known['root']) if is_known else GENERIC_HELP
+                problem = f'is not the expected {kind}' if path.exists() else 'is missing'
+                raise UserError(
+                    f'{split} data: {kind} {path} {problem} (looked for at {path.absolute()}); '
+                    f'{remedy}'
+                )
+        if len(datasets) == 1:
+            for metric in metrics:
+                if class_name(metric.get('type')) in METRICS_OF.get(
+                    class_name(datasets[0].get('type')), ()
+                ):
+                    _check_evaluator(metric, datasets[0], split)
+
+
+def check_classes(cfg: Config, splits: tuple[str, ...]) -> None:
+    """Compare the numbers of classes of the heads with the classes of the registered datasets.
+
+    A ``CheckedCocoDataset`` itself compares its classes with those of its annotation file.
+    """
+    for split in splits:
+        for dataset in _datasets(cfg, split):
+            kind = dataset_class(dataset, cfg.default_scope)
+            known = getattr(kind, 'METAINFO', {})
+            classes = (dataset.get('metainfo') or {}).get('classes') or known.get('classes')
+            if isinstance(classes, str):  # a file with one class a line, as in mmengine
+                if not Path(classes).is_file():
+                    raise UserError(
+                        f'{split} data: classes={classes!r} is neither a tuple of names, as in '
+                        f'({classes!r},), nor a file with one name a line'
+                    )
+                classes = Path(classes).read_text().splitlines()
+            if classes is None:
+                continue
+            info = {**known, **(dataset.get('metainfo') or {})}
+            is_panoptic = 'thing_classes' in info
+            if _is_unchecked_coco(kind) and not is_panoptic:
+                _check_as_coco(dataset, classes, is_test=split != 'train')
+            expected = dict(
+                num_classes=classes,
+                num_things_classes=info['thing_classes'] if is_panoptic else classes,
+                num_stuff_classes=info['stuff_classes'] if is_panoptic else (),
+            )
+            for head, name, number in _heads(cfg.model, 'model'):
+                names = expected[name]
+                if is_panoptic and name == 'num_classes':  # the heads share the classes
+                    continue
+                if number != len(names):
+                    raise UserError(
+                        f'{head}.{name}={number}, but the {split} dataset has {len(names)} '
+                        f'classes ({", ".join(names)}): set {name}={len(names)} there'
+                    )
+
+
+def _datasets(cfg: Config, split: str) -> list[dict]:
+    return [*leaf_datasets((cfg.get(f'{split}_dataloader') or {}).get('dataset') or {})]
+
+
+def _paths(dataset: dict) -> Iterator[tuple[str, Path]]:
+    root = dataset.get('data_root') or ''
+    if root:
+        yield FOLDER, Path(root)
+    if dataset.get('ann_file'):
+        yield ANNOTATIONS, Path(root, dataset['ann_file'])
+    for prefix in filter(None, (dataset.get('data_prefix') or {}).values()):
+        yield FOLDER, Path(root, prefix)
+
+
+def _check_evaluator(metric: dict, dataset: dict, split: str) -> None:
+    ann_file = Path(dataset.get('data_root') or '', dataset.get('ann_file', ''))
+    if not ann_file.samefile(metric['ann_file']):
+        raise UserError(
+            f'{split}_evaluator: ann_file={metric["ann_file"]} is not the annotation file of the '
+            f'{split} dataset, {ann_file}: name the same file in both'
+        )
+    if 'segm' in metric.get('metric', ()) and not loads_masks(dataset.get('pipeline')):
+        raise UserError(
+            f'{split}_evaluator: metric={metric["metric"]} needs masks, but the pipeline of the '
+            f"{split} dataset does not load them: add dict(type='LoadAnnotations', "
+            'with_bbox=True, with_mask=True)'
+        )
+
+
+def _is_unchecked_coco(kind: type | None) -> bool:
+    """Return whether a class reads annotations as mmdet's CocoDataset does, without checks."""
+    bases = getattr(kind, '__mro__', ())  # by name: to import mmdet for mmseg takes seconds
+    coco = next((base for base in bases if base.__name__ == 'CocoDataset'), None)
+    if coco is None or kind.__name__ == COCO_DATASET:
+        return False
+    return kind.load_data_list is coco.load_data_list
+
+
+def _check_as_coco(dataset: dict, classes: Sequence[str], is_test: bool) -> None:
+    require_framework('mmdet')  # which the config of a segmentor does not import
+    checked = registered_class(COCO_DATASET, 'mmdet')(
+        data_root=dataset.get('data_root'),
+        ann_file=dataset.get('ann_file', ''),
+        data_prefix=dict(img=''),
+        metainfo=dict(classes=tuple(classes)),
+        pipeline=[dict(type='mmdet.LoadAnnotations', with_mask=loads_masks(dataset['pipeline']))],
+        test_mode=is_test,
+    )
+    if checked.remark:
+        raise UserError(
+            f"{checked.remark}, which {dataset['type']} does not do: use type='{COCO_DATASET}', or "
+            'write integers into the file'
+        )
+
+
+def _heads(node: Any, name: str) -> Iterator[tuple[str, str, int]]:
+    """Yield the heads that predict the classes of the dataset, and their numbers of classes."""
+    if isinstance(node, dict):
+        counts = ('num_things_classes', 'num_stuff_classes')
+        counts += ('num_classes',) if node.get('type') in HEADS else ()
+        yield from ((name, count, node[count]) for count in counts if count in node)
+    children = node.items() if isinstance(node, dict) else enumerate(node)
+    for key, child in children:
+        if key != 'rpn_head' and isinstance(child, (dict, list, tuple)):  # it has one class
+            yield from _heads(child, f'{name}.{key}')

@@ -1,0 +1,207 @@
+"""Read a config file and apply the command line's options to it."""
+
+import inspect
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
+
+from mmengine.config import Config
+from mmengine.runner import Runner
+
+from ..environment import BUILT_ON, quiet, remedy, require, require_framework
+from ..errors import DependencyError, UserError, did_you_mean, looked_in, one_line, reason
+from .jitter import use_jitter
+from .tree import arguments_of, registered_class, replace_nodes
+
+# Names that a config may leave out although they are read.
+RUNNER_ARGUMENTS = {
+    *inspect.signature(Runner.__init__).parameters,
+    'activation_checkpointing',
+    'compile',
+    'efficient_conv_bn_eval',
+    'find_unused_parameters',
+    'model_wrapper_cfg',
+    'sync_bn',
+} - {'self', 'cfg'}
+# Names that xcit_mm reads; the others in a config have done their part when it is read.
+READ = RUNNER_ARGUMENTS | {
+    *('custom_imports', 'data_help', 'data_root', 'max_bad_share', 'pretrained', 'runner_type'),
+    *('trust_checkpoint', 'tta_model', 'tta_pipeline'),
+}
+LIMITS = ('max_iters', 'max_epochs')  # of train_cfg; a recipe has one of them
+
+
+def load_config(
+    path: str | Path,
+    options: Mapping[str, Any] | None = None,
+    work_dir: str | None = None,
+    launcher: str = 'none',
+) -> Config:
+    """Read a config file and apply the options of the command line.
+
+    Three options do more than replace a value, because the value alone would leave the config
+    contradicting itself: ``data_root=DIR`` moves every path that starts with the config's
+    ``data_root``, ``pretrained=WEIGHTS`` sets the weights that the backbone starts from
+    (None: random weights), and ``lsj=SIZE`` augments by large-scale jitter with copy-paste.
+
+    Args:
+        path: Path of the config file.
+        options: Dotted names and values, as from ``--cfg-options``.
+        work_dir: Folder that the run writes to. Default: ``work_dirs/<name of the config>``.
+        launcher: 'none', 'pytorch', 'slurm' or 'mpi'.
+
+    Raises:
+        UserError: If the file does not exist or cannot be read, or if an option names a value
+            that nothing reads.
+        DependencyError: If the file needs a package that is missing.
+    """
+    path = Path(path)
+    if not path.is_file():
+        hint = did_you_mean(path.name, [p.name for p in path.parent.glob('*.py')])
+        raise UserError(f'the config {path} does not exist{looked_in(path)}{hint}')
+    cfg = _read(path)
+    options = dict(options or {})
+    if 'lsj' in options:  # first: other options may name a transform of it
+        use_jitter(cfg, options.pop('lsj'), path)
+    _check_names(cfg, options, path)
+    data_root = options.pop('data_root', None)
+    if 'pretrained' in options:
+        weights = options['pretrained']
+        options['model.backbone.init_cfg'] = (
+            None if weights is None else dict(type='Pretrained', checkpoint=weights)
+        )
+    try:
+        cfg.merge_from_dict(options)
+    except Exception as error:  # mmengine raises KeyError, IndexError, TypeError, AttributeError
+        named = ' '.join(f'{name}={value}' for name, value in options.items())
+        text = one_line(str(error.args[0] if error.args else error))
+        raise UserError(f'--cfg-options {named} does not fit {path}: {text}') from None
+    _check_types(cfg, path)
+    if data_root is not None:
+        _move_data(cfg, data_root, path)
+    cfg.launcher = launcher
+    cfg.work_dir = work_dir or cfg.get('work_dir') or str(Path('work_dirs') / path.stem)
+    return cfg
+
+
+def _read(path: Path) -> Config:
+    try:
+        with quiet():  # custom_imports import mmdet or mmseg
+            return Config.fromfile(path)
+    except (ImportError, AssertionError) as error:  # mmdet and mmseg assert versions
+        cause: BaseException | None = error
+        while cause is not None:  # mmengine hides the cause
+            if isinstance(cause, DependencyError):
+                raise cause from None
+            package = (getattr(cause, 'name', None) or '').partition('.')[0]
+            if package in ('mmcv', 'mmdet', 'mmseg'):
+                require(package)
+            cause = cause.__cause__ or cause.__context__
+        # Without mmengine's "please install mmsegmentation manually": onedl renames the package.
+        missing = str(error.__cause__ or error).split(', please')[0]
+        raise DependencyError(
+            f'the config {path} cannot be read: {missing}. {remedy(error)}'
+        ) from None
+    except Exception as error:  # a config is code: it can raise anything
+        raise UserError(f'the config {path} cannot be read ({reason(error)})') from None
+
+
+def _check_names(cfg: Config, options: Mapping[str, Any], path: Path) -> None:
+    """Refuse a misspelt option, which mmengine would add as a new value that nothing reads.
+
+    Below the top level a new name may be an argument that the config leaves out, so it is an error
+    only if it resembles a name that is there.
+    """
+    for option in options:
+        top = option.split('.')[0]
+        if top in cfg and top not in READ:
+            read = {name: cfg[name] for name in READ if name in cfg}
+            places = sorted(_places_of(cfg[top], read)) if _is_telling(cfg[top]) else []
+            listed = f': {", ".join(places)}' if places else ', such as train_cfg.max_iters'
+            raise UserError(
+                f'--cfg-options {option} would change nothing: {path} reads {top} to compute other '
+                f'values; name those{listed}'
+            )
+        node, known = cfg, {*cfg.keys(), *READ}
+        names = option.split('.')
+        while names:
+            name = names.pop(0)
+            choices = known - {'type'}  # which is not meant by dtype
+            if name not in known and node is not cfg:
+                choices |= _arguments(node, cfg)
+            hint = did_you_mean(name, choices, cutoff=0.6 if node is cfg else 0.85)
+            if name not in choices | known and (node is cfg or hint):
+                raise UserError(f'--cfg-options {option}: {path} has no {name}{hint}')
+            is_loop = node is cfg and name == 'train_cfg'  # models have a train_cfg as well
+            node = node.get(name)
+            while isinstance(node, (list, tuple)) and names and names[0].isdecimal():
+                node = dict(enumerate(node)).get(int(names.pop(0)))
+            if not isinstance(node, dict):
+                break
+            known = {*node.keys(), *(LIMITS if is_loop else ())}
+
+
+def _check_types(cfg: Config, path: Path) -> None:
+    """Refuse a part that is neither a dict nor None, by the types of the runner's arguments."""
+    for name, hint in get_type_hints(Runner.__init__).items():
+        kinds = {get_origin(kind) for kind in (hint, *get_args(hint))}
+        value = cfg.get(name)
+        if list in kinds and isinstance(value, (list, tuple)):
+            parts = {f'{name}.{i}': item for i, item in enumerate(value)}
+        elif dict in kinds:
+            parts = {name: value}
+        elif list in kinds and value is not None:
+            given = one_line(repr(value))
+            raise UserError(f'the config {path}: {name}={given} is not a list of dicts')
+        else:
+            continue
+        if name == 'default_hooks' and isinstance(value, dict):
+            parts |= {f'{name}.{key}': hook for key, hook in value.items()}
+        for place, part in parts.items():
+            if part is not None and not isinstance(part, dict):
+                raise UserError(
+                    f'the config {path}: {place}={one_line(repr(part))} is not a dict with the '
+                    'arguments of this part'
+                )
+
+
+def _arguments(node: dict, cfg: Config) -> set[str]:
+    """Return the names of the arguments of a part's class, which the config may leave out."""
+    if 'type' not in node or cfg.get('default_scope') not in BUILT_ON:
+        return set()
+    require_framework(cfg.default_scope)
+    return arguments_of(registered_class(node['type'], cfg.default_scope))
+
+
+def _is_telling(value: Any) -> bool:
+    """Return whether a value is so rare that an equal one in a config was computed from it."""
+    return (
+        bool(value) if isinstance(value, (dict, list, tuple, str)) else value not in range(-1, 16)
+    )
+
+
+def _places_of(value: Any, node: Any, place: str = '') -> Iterator[str]:
+    """Yield the outermost places of a part of a config where it has a value."""
+    if place and node == value:
+        yield place
+    elif isinstance(node, (dict, list, tuple)):
+        for name, child in node.items() if isinstance(node, dict) else enumerate(node):
+            yield from _places_of(value, child, f'{place}.{name}'.lstrip('.'))
+
+
+def _move_data(cfg: Config, new_root: str, path: Path) -> None:
+    if 'data_root' not in cfg:
+        raise UserError(f'--cfg-options data_root: {path} has no data_root to replace')
+    old_root = cfg.pop('data_root')
+    new_root = str(new_root).rstrip('/') + '/'
+    before = cfg.to_dict()
+
+    def move(value: Any) -> Any:
+        is_below = isinstance(value, str) and value.startswith(old_root)
+        return new_root + value[len(old_root) :] if is_below else value
+
+    for name in cfg:
+        cfg[name] = replace_nodes(cfg[name], move)
+    if cfg.to_dict() == before:
+        raise UserError(f'--cfg-options data_root: no path of {path} starts with its {old_root}')
+    cfg.data_root = new_root

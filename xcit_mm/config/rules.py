@@ -1,0 +1,227 @@
+"""Refuse a config that a run would fail with, before the runner is built. Nothing is edited."""
+
+import os
+from importlib.util import find_spec
+
+import torch
+from mmengine.config import Config
+from mmengine.utils import is_seq_of
+
+from ..environment import BUILT_ON, require, require_framework
+from ..errors import UserError, did_you_mean
+from ..launchers import LAUNCHERS
+from ..models.archs import ARCHS
+from ..models.xcit import NUM_LEVELS
+from ..run_files import require_checkpoints
+from ..weights.pretrained import require_file
+from .data_rules import check_classes, check_data
+from .tree import typed_nodes
+
+REQUIRED = {
+    'train': ('model', 'train_dataloader', 'train_cfg', 'optim_wrapper'),
+    'test': ('model', 'test_dataloader', 'test_cfg', 'test_evaluator'),
+}
+SPLITS = {'train': ('train', 'val'), 'test': ('test',)}
+RGB = 3
+MAX_PAD = 4  # channels that OpenCV pads
+# Transforms of mmcv, mmdet and mmseg that need three channels, or cut their values to 8 bits.
+FOR_RGB = {
+    *('AdjustGamma', 'AutoAugment', 'AutoContrast', 'Brightness', 'CachedMixUp', 'CLAHE', 'Color'),
+    *('ColorTransform', 'Contrast', 'CutOut', 'Equalize', 'Expand', 'Invert', 'MixUp', 'Mosaic'),
+    *('Normalize', 'PhotoMetricDistortion', 'Posterize', 'RandAugment', 'RandomCutOut'),
+    *('RandomGrayscale', 'RandomMosaic', 'RGB2Gray', 'Sharpness', 'ShearX', 'ShearY', 'Solarize'),
+    *('SolarizeAdd', 'TranslateX', 'TranslateY', 'YOLOXHSVRandomAug'),
+}
+
+
+def check(cfg: Config, task: str) -> None:
+    """Check what a run ('train' or 'test') needs, from the quickest check to the slowest."""
+    require_parts(cfg, task)
+    check_scope(cfg)
+    _check_launcher(cfg.launcher)
+    if type(cfg.max_bad_share) not in (int, float) or not 0 <= cfg.max_bad_share <= 1:
+        raise UserError(f'max_bad_share={cfg.max_bad_share!r} is not a number from 0 to 1')
+    if task == 'train':
+        check_counts(cfg)
+        check_recipe(cfg)
+        check_single_images(cfg)
+    check_channels(cfg)
+    check_class_weights(cfg)
+    check_bands(cfg, SPLITS[task])
+    if 'tensorboard' in cfg.default_hooks:
+        require('tensorboard')
+    if cfg.get('resume') and not cfg.get('load_from'):
+        require_checkpoints(cfg.work_dir)
+    check_data(cfg, SPLITS[task])
+    require_framework(cfg.default_scope)
+    check_classes(cfg, SPLITS[task])
+    if cfg.get('load_from'):
+        require_file(cfg.load_from)  # it may have to be downloaded
+
+
+def require_parts(cfg: Config, task: str) -> None:
+    """Refuse a config that is only a part of one, such as a file of ``configs/_base_``."""
+    for part in REQUIRED[task]:
+        if cfg.get(part) is None:
+            raise UserError(f'the config {cfg.filename} has no {part}, which a {task} run needs')
+
+
+def check_scope(cfg: Config) -> None:
+    """Refuse a framework that is not installed, because of its name rather than as a package."""
+    scope = cfg.get('default_scope')
+    if not isinstance(scope, str) or (scope not in BUILT_ON and find_spec(scope) is None):
+        raise UserError(
+            f'the config {cfg.filename}: default_scope={scope!r} is not one of '
+            f'{", ".join(BUILT_ON)}{did_you_mean(str(scope), BUILT_ON)}'
+        )
+
+
+def check_counts(cfg: Config) -> None:
+    """Refuse a length of a training or of a batch that is not a positive integer."""
+    counts = {
+        'optim_wrapper.accumulative_counts': cfg.optim_wrapper.get('accumulative_counts'),
+        'train_cfg.max_iters': cfg.train_cfg.get('max_iters'),
+        'train_cfg.max_epochs': cfg.train_cfg.get('max_epochs'),
+        'train_dataloader.batch_size': cfg.train_dataloader.get('batch_size'),
+    }
+    for name, count in counts.items():
+        if count is not None and (type(count) is not int or count < 1):
+            raise UserError(f'{name}={count!r} is not a positive integer')
+
+
+def check_recipe(cfg: Config) -> None:
+    """Refuse recipe options that mmengine would ignore, or fail on once the model is built."""
+    wrapper = cfg.optim_wrapper
+    decay = (wrapper.get('paramwise_cfg') or {}).get('layer_decay')
+    constructor = str(wrapper.get('constructor')).rpartition('.')[2]
+    if decay is not None and constructor != 'LayerDecayConstructor':
+        raise UserError(
+            f'optim_wrapper.paramwise_cfg.layer_decay={decay!r} needs '
+            'optim_wrapper.constructor=LayerDecayConstructor'
+        )
+    for name, hook in cfg.default_hooks.items():
+        if hook and 'type' not in hook:
+            raise UserError(
+                f'default_hooks.{name} has no type: add one, as in default_hooks.ema.type=EMAHook'
+            )
+    for place, hook in (
+        *typed_nodes(cfg.default_hooks, 'default_hooks'),
+        *typed_nodes(cfg.get('custom_hooks') or [], 'custom_hooks'),
+    ):
+        momentum = hook.get('momentum', 0.0002)
+        is_share = type(momentum) in (int, float) and 0 < momentum < 1
+        if 'EMAHook' in str(hook['type']) and not is_share:
+            raise UserError(
+                f'{place}.momentum={momentum!r} is not between 0 and 1; it is the weight of the '
+                'newest parameters, such as 0.0002'
+            )
+
+
+def check_single_images(cfg: Config) -> None:
+    """Refuse batches of one image for the BatchNorm of a head that pools to 1x1, as UperNet's."""
+    head = cfg.model.get('decode_head')
+    if not isinstance(head, dict) or 1 not in head.get('pool_scales', ()):
+        return
+    norm = (head.get('norm_cfg') or {}).get('type')
+    on_gpus = cfg.launcher != 'none' and torch.cuda.is_available()
+    is_synchronised = on_gpus and (norm == 'SyncBN' or cfg.get('sync_bn'))
+    is_single = cfg.train_dataloader.get('batch_size', 1) == 1
+    if norm in ('BN', 'SyncBN') and is_single and not is_synchronised:
+        raise UserError(
+            f'train_dataloader.batch_size=1: the BatchNorm of {head.type} behind its 1x1 pooling '
+            'needs 2 images'
+        )
+
+
+def check_channels(cfg: Config) -> None:
+    """Refuse a neck or a head with other input channels than the backbone's maps have."""
+    backbone = cfg.model.get('backbone') or {}
+    arch = backbone.get('arch', 's12')
+    if backbone.get('type') != 'XCiT' or not isinstance(arch, str) or arch not in ARCHS:
+        return  # the backbone itself refuses an invalid arch
+    dim = ARCHS[arch].embed_dim
+    heads = 'decode_head', 'auxiliary_head', 'panoptic_head'
+    for name in ('neck',) if cfg.model.get('neck') else heads:
+        part = cfg.model.get(name)
+        channels = part.get('in_channels') if isinstance(part, dict) else None
+        fitting = type(channels)([dim] * len(channels)) if is_seq_of(channels, int) else dim
+        if channels is not None and channels != fitting:
+            raise UserError(
+                f'model.{name}.in_channels={channels}: the maps of XCiT {arch} have {dim} '
+                f'channels; write in_channels={fitting}'
+            )
+    start = backbone.get('start_level', 0)
+    number = NUM_LEVELS - start if start in range(NUM_LEVELS) else None
+    neck = cfg.model.get('neck')
+    channels = neck.get('in_channels') if isinstance(neck, dict) else None
+    if number and is_seq_of(channels, int) and len(channels) != number:
+        raise UserError(
+            f'model.neck.in_channels={channels} is for {len(channels)} maps, but the backbone with '
+            f'start_level={start} gives {number}: write in_channels={[dim] * number}'
+        )
+
+
+def check_class_weights(cfg: Config) -> None:
+    """Refuse a Mask2Former whose weights of classes are not one for each, and one for no object."""
+    for name in ('decode_head', 'panoptic_head'):
+        head = cfg.model.get(name)
+        if not isinstance(head, dict) or 'num_things_classes' not in head:
+            continue
+        number = head.num_things_classes + head.get('num_stuff_classes', 0)
+        weights = (head.get('loss_cls') or {}).get('class_weight') or [1.0] * (number + 1)
+        if len(weights) != number + 1:
+            raise UserError(
+                f'model.{name}.loss_cls.class_weight has {len(weights)} numbers: write '
+                f'{number + 1}, one for each of the {number} classes and one for no object'
+            )
+
+
+def check_bands(cfg: Config, splits: tuple[str, ...]) -> None:
+    """Refuse loaders, transforms and means that do not fit the input channels of the backbone."""
+    backbone = cfg.model.get('backbone') or {}
+    if backbone.get('type') != 'XCiT':
+        return
+    channels = backbone.get('in_channels', RGB)
+    expected = f'model.backbone.in_channels={channels}'
+    names = [f'{split}_dataloader' for split in splits]
+    nodes = [pair for name in names for pair in typed_nodes(cfg.get(name) or {}, name)]
+    kinds = [str(node['type']).rpartition('.')[2] for _, node in nodes]
+    is_multiband = channels != RGB or 'LoadMultiband' in kinds
+    for (place, node), kind in zip(nodes, kinds, strict=True):
+        loaded = {'LoadImage': RGB, 'LoadMultiband': node.get('channels')}.get(kind, channels)
+        if loaded != channels:
+            raise UserError(
+                f'{place}: {kind} loads {loaded} channels, but {expected}: write the number of '
+                "bands of your images there and in dict(type='LoadMultiband', channels=...)"
+            )
+        if (kind in FOR_RGB and is_multiband) or (kind == 'Pad' and channels > MAX_PAD):
+            raise UserError(
+                f'{place}: {kind} does not take {channels} channels of any type: remove it'
+            )
+    preprocessor = cfg.model.get('data_preprocessor') or {}
+    kind = preprocessor.get('type')
+    allowed = {1, channels} if kind == 'MultibandPreprocessor' else {1, channels} & {1, RGB}
+    for name in ('mean', 'std'):
+        numbers = preprocessor.get(name)
+        if numbers is not None and len(numbers) not in allowed:
+            raise UserError(
+                f'model.data_preprocessor: the {name} of {kind} has {len(numbers)} numbers, but '
+                f"{expected}: write {channels} numbers and type='MultibandPreprocessor', "
+                f'base={preprocessor.get("base", kind)!r}'
+            )
+    for name in ('bgr_to_rgb', 'rgb_to_bgr'):
+        if is_multiband and preprocessor.get(name):
+            raise UserError(
+                f'model.data_preprocessor.{name}=True would change the order of the bands, which '
+                f'LoadMultiband keeps: set {name}=False'
+            )
+
+
+def _check_launcher(launcher: str) -> None:
+    if launcher == 'none':
+        return
+    variable, command = LAUNCHERS[launcher]
+    if variable not in os.environ:
+        raise UserError(f'--launcher {launcher}: no process group; start it with {command}')
+    if launcher != 'pytorch' and not torch.cuda.is_available():
+        raise UserError(f'--launcher {launcher} needs GPUs; without them use pytorch')

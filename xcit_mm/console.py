@@ -1,0 +1,51 @@
+"""Keep the console readable; the log file gets everything except control characters."""
+
+import logging
+import sys
+from logging import FileHandler, Logger, LogRecord
+
+from .errors import printable
+
+# The start of mmengine's messages of a hundred lines: the environment, the config, the hooks.
+LONG = ('\n' + '-' * 60 + '\nSystem environment', 'Config:\n', 'Hooks will be executed')
+# Four lines for each of hundreds of parameters with options, mmengine's notes on its own code, and
+# its warning about accumulated gradients that a resume loses: our loops lose none.
+NOISE = (
+    'paramwise_options',
+    '"FileClient" will be deprecated',
+    '"HardDiskBackend" is the alias',
+    'Resumed iteration number is not divisible',
+)
+
+
+def keep_readable(logger: Logger) -> None:
+    """Drop long messages from the console, and control characters from all messages.
+
+    The names of images, classes and losses come from files, so that a control character in them
+    could reach the terminal of anyone who looks at the log.
+    """
+    logger.addFilter(lambda record: not str(record.msg).startswith(NOISE))
+    logger.addFilter(_make_printable)
+    for handler in logger.handlers:
+        if isinstance(handler, FileHandler):  # it has the encoding of the locale
+            handler.stream.reconfigure(errors='backslashreplace')
+        else:
+            handler.addFilter(lambda r: r.levelno > logging.INFO or not str(r.msg).startswith(LONG))
+    file = log_file(logger)
+    if file is not None:
+        logger.info('The environment, the config and the hooks are in %s', file)
+
+
+def log_file(logger: Logger) -> str | None:
+    """Return the path of the file that a logger writes to, or None."""
+    handlers = (handler for handler in logger.handlers if isinstance(handler, FileHandler))
+    return next((handler.baseFilename for handler in handlers), None)
+
+
+def _make_printable(record: LogRecord) -> bool:
+    try:
+        message = record.getMessage()
+    except (TypeError, ValueError):  # logging itself reports arguments that do not fit
+        return True
+    record.msg, record.args = printable(message.expandtabs(), sys.maxsize), ()
+    return True

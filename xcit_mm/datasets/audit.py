@@ -1,0 +1,211 @@
+"""Read a whole dataset before a run, and report what the run would drop or stop at."""
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from operator import attrgetter
+from typing import Any
+
+import cv2
+import numpy as np
+from mmengine.config import Config
+from mmengine.registry import DATASETS, init_default_scope
+from rich.console import Console
+from rich.progress import track
+from torch.utils.data import DataLoader, Dataset
+
+from ..config.data_rules import check_classes, check_data
+from ..config.tree import leaf_datasets
+from ..environment import quiet, require_framework
+from ..errors import UserError, printable, reason
+from .annotations import LOST_SHARE, STOPS
+from .decode import UNREADABLE, BadImageError, image_loader
+
+SPLITS = ('train', 'val', 'test')
+NO_CLASS = 'labels of no class'
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A problem of an image, or of an annotation if it has an ``annotation_id``."""
+
+    split: str
+    kind: str
+    consequence: str  # what a run does about it
+    file: str
+    annotation_id: int | float | str | None = None  # as in the file
+    detail: str = ''
+    is_bad: bool = False  # whether the image cannot be used
+
+
+@dataclass
+class Report:
+    """What a run would do with a dataset.
+
+    Attributes:
+        images: The number of images of each split.
+        remarks: What was converted in the annotation files.
+        findings: The problems of images and annotations.
+        failures: The reasons why a run would stop.
+    """
+
+    images: dict[str, int]
+    remarks: list[str] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+
+def check_dataset(
+    cfg: Config, splits: Sequence[str] = SPLITS, workers: int | None = None
+) -> Report:
+    """Read every image and annotation of an adapted config as a run would.
+
+    A test set that is the validation set is checked once. Without ``workers``, one process per core
+    reads.
+    """
+    datasets = {}
+    for split in splits:
+        dataset = (cfg.get(f'{split}_dataloader') or {}).get('dataset')
+        if dataset and dataset != datasets.get('val'):
+            datasets[split] = dataset
+
+    check_data(cfg, tuple(datasets))
+    require_framework(cfg.default_scope)
+    check_classes(cfg, tuple(datasets))
+    init_default_scope(cfg.default_scope)
+
+    if workers is None:
+        has_affinity = hasattr(os, 'sched_getaffinity')
+        workers = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count()
+    report = Report(images=dict.fromkeys(datasets, 0))
+    for split, dataset in datasets.items():
+        for leaf in leaf_datasets(dataset):
+            _check_annotations_and_images(cfg, split, leaf, workers, report)
+    report.findings.sort(key=lambda f: (SPLITS.index(f.split), f.kind, f.consequence, f.file))
+
+    stopping = Counter((f.split, f.kind) for f in report.findings if f.consequence == STOPS)
+    report.failures += [f'{split}: {count} x {kind}' for (split, kind), count in stopping.items()]
+    bad = len({f.file for f in report.findings if f.split == 'train' and f.is_bad})
+    if bad > cfg.max_bad_share * report.images.get('train', 0):
+        report.failures.append(
+            f'train: {bad} of {report.images["train"]} images are bad, more than the share of '
+            f'{cfg.max_bad_share:g} that max_bad_share allows'
+        )
+    return report
+
+
+def print_report(report: Report) -> None:
+    """Print why a run would stop, and each kind of finding with its count and first example."""
+    for failure in report.failures:
+        print(f'A run would stop: {printable(failure)}.')
+    for remark in report.remarks:
+        print(printable(remark))
+    by_kind = attrgetter('split', 'kind', 'consequence')
+    for (split, kind, consequence), group in groupby(report.findings, by_kind):
+        first, *others = group
+        subject = 'image: ' if first.is_bad else ''
+        annotation = '' if first.annotation_id is None else f' (annotation {first.annotation_id})'
+        example = f'{first.file}{annotation}{first.detail and f": {first.detail}"}'
+        print(f'{split}: {1 + len(others)} x {subject}{kind} ({consequence}), such as:')
+        print(f'    {printable(example)}')
+    if report.findings:
+        print('--out FILE writes all of them.')
+    print(f'Images read: {", ".join(f"{n} of {split}" for split, n in report.images.items())}.')
+    print(f'A run would {"" if report.failures else "not "}stop at this data.')
+
+
+def _check_annotations_and_images(
+    cfg: Config, split: str, dataset_config: dict, workers: int, report: Report
+) -> None:
+    with quiet():  # pycocotools prints, and the log repeats what is reported here
+        dataset = DATASETS.build({**dataset_config, 'lazy_init': True})
+        try:
+            dataset.full_init()
+        except UserError as error:
+            unusable = error
+    if getattr(dataset, 'remark', ''):
+        report.remarks.append(f'{split}: {dataset.remark}')
+    report.findings += [
+        Finding(split, kind, dataset.consequence(kind), image, annotation_id)
+        for kind, image, annotation_id in getattr(dataset, 'problems', [])
+    ]
+    if not dataset._fully_initialized:
+        report.failures.append(f'{split}: {unusable}')
+        return
+    if hasattr(dataset, 'misplaced'):
+        why = dataset.misplaced(max(LOST_SHARE, cfg.max_bad_share))
+        report.failures += [f'{split}: {dataset.ann_file}: {why}'] if why else []
+
+    loader = DataLoader(
+        _CheckedImages(cfg, split, dataset),
+        batch_size=None,
+        num_workers=workers,
+        prefetch_factor=1,
+        multiprocessing_context='fork' if sys.platform == 'linux' else None,
+    )
+    done = 0
+    try:
+        for findings in track(loader, f'Reading {split}', console=Console(stderr=True)):
+            report.findings += findings
+            done += 1
+    except RuntimeError as error:  # a worker has at most one image
+        infos = map(dataset.get_data_info, range(len(dataset))[done : done + workers])
+        files = ', '.join(str(info['img_path']) for info in infos)
+        raise UserError(
+            f'{split}: a process crashed ({reason(error)}) on one of {files}: remove that '
+            'image; --workers 1 shows which it is'
+        ) from None
+    report.images[split] += done
+
+
+class _CheckedImages(Dataset):
+    """The findings of each image of a dataset."""
+
+    def __init__(self, cfg: Config, split: str, dataset: Any) -> None:
+        self.split = split
+        self.dataset = dataset
+        transforms = dataset.pipeline.transforms
+        self.load = image_loader(dataset)
+        self.load_labels = [t for t in transforms if type(t).__name__ == 'LoadAnnotations']
+        self.load_segments = [t for t in transforms if type(t).__name__ == 'LoadPanoptic']
+        head = cfg.get('model', {}).get('decode_head')
+        self.head = head[-1] if isinstance(head, (list, tuple)) else head
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> list[Finding]:
+        cv2.setNumThreads(0)  # the workers share the cores
+        info = self.dataset.get_data_info(index)
+        file = str(info['img_path'])
+        try:
+            info = self.load(info)
+            for load in self.load_segments:
+                load(info)
+            detail = self._wrong_labels(info) if self.head else ''
+            return [Finding(self.split, NO_CLASS, STOPS, file, None, detail)] if detail else []
+        except Exception as error:  # decoders and transforms raise many kinds
+            is_known = isinstance(error, BadImageError)
+            kind, detail = error.args if is_known else (UNREADABLE, reason(error))
+            consequence = 'skipped' if self.split == 'train' else STOPS
+            return [Finding(self.split, kind, consequence, file, None, detail, True)]
+
+    def _wrong_labels(self, info: dict) -> str:
+        """Describe the labels at which ``LabelCheckHook`` would stop the run."""
+        for load in self.load_labels:
+            info = load(info)
+        labels = info.get('gt_seg_map', np.zeros(0))
+        if labels.ndim > 2:
+            return f'{info["seg_map_path"]} has {labels.shape[-1]} channels'
+        num_classes = self.head.get('num_classes', len(self.dataset.metainfo['classes']))
+        if self.head.get('out_channels') == 1:  # one probability tells two classes apart
+            num_classes = max(num_classes, 2)
+        is_class = (labels >= 0) & (labels < num_classes)
+        is_ignored = labels == self.head.get('ignore_index', 255)
+        wrong = np.unique(labels[~(is_class | is_ignored)])[:5]
+        shift = bool(info.get('reduce_zero_label'))
+        listed = ', '.join(str(label + shift) for label in wrong.tolist())
+        return listed and f'{info["seg_map_path"]} has {listed}'

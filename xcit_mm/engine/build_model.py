@@ -1,0 +1,54 @@
+"""Build the model of a config to predict, export or count with, and find its weights in a file.
+
+The runner of a training or a test builds its own.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from mmengine.config import Config
+from mmengine.model.utils import revert_sync_batchnorm
+from mmengine.registry import MODELS, DefaultScope
+from torch import Tensor, nn
+
+from ..config.config_errors import config_errors
+from ..config.rules import check_bands
+from ..environment import quiet, require, require_one_stack
+from ..errors import UserError
+from ..models import XCiT
+from ..weights.names import detector_state, model_state
+from ..weights.pretrained import read_all_safely
+
+FRAMEWORKS = ('mmdet', 'mmseg')
+
+
+def build_model(cfg: Config, device: str, options: Mapping[str, Any] | None = None) -> nn.Module:
+    """Build the detector or segmentor of a config in evaluation mode, without reading any weights.
+
+    ``device`` is 'cpu', or 'meta' for shapes that take no memory. An error names the ``options`` of
+    the command line, which are in ``cfg`` already.
+    """
+    framework = cfg.get('default_scope')
+    if cfg.get('model') is None:
+        raise UserError(f'the config {cfg.filename} has no model')
+    if framework not in FRAMEWORKS:
+        choices = ', '.join(FRAMEWORKS)
+        raise UserError(f'{cfg.filename}: default_scope={framework!r} is not one of {choices}')
+    with config_errors(cfg, options):
+        check_bands(cfg, ('test',))
+    require_one_stack()
+    require('mmcv')
+    require(f'{framework}.models')
+    scope = DefaultScope.overwrite_default_scope(framework)
+    # Some detectors of mmdet load a teacher when they are built.
+    trust = read_all_safely(trusted=False)
+    with config_errors(cfg, options), torch.device(device), scope, quiet(), trust:
+        return revert_sync_batchnorm(MODELS.build(cfg.model)).eval()
+
+
+def weights_for(model: nn.Module, checkpoint: Any, path: str) -> dict[str, Tensor]:
+    """Return the weights of a detector or segmentor in what a file holds, under our names."""
+    state = model_state(checkpoint, path)
+    has_xcit = isinstance(getattr(model, 'backbone', None), XCiT)
+    return detector_state(state) if has_xcit else state

@@ -1,0 +1,1 @@
+"""Prediction of the inputs of a command line: what tools/infer.py calls."""

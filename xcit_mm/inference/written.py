@@ -1,0 +1,199 @@
+"""The folder of predictions: pictures, and COCO's JSON or label images."""
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from ..errors import UserError
+from ..files import EARLIER, require_writable, set_aside, write_whole
+from ..large_images.results import LargeDetections, LargeSegmentation
+from ..predictions import Detections, Segmentation
+from ..predictions.class_names import category_ids
+from ..predictions.drawing import BLACK
+from ..weights.cache import is_url
+from .model import Model
+from .sources import Frame
+from .video import write_video
+
+PICTURES, LABELS = 'pictures', 'labels'
+PREDICTIONS, CLASSES = 'predictions.json', 'classes.json'
+SCORES, OBJECTS = 'scores', 'objects'  # of large images
+STORE = 'unfinished'  # the folder of the tokens of large images
+WRITTEN = (PICTURES, PREDICTIONS, LABELS, CLASSES, SCORES, OBJECTS)
+JPEG_QUALITY = 92
+MAX_JPEG_SIDE = 65500  # pixels; a longer picture becomes a PNG
+LEGEND_ROWS = 3  # in a video, whose pictures have one size
+
+
+@contextmanager
+def only_writer(folder: Path) -> Iterator[None]:
+    """Keep other runs from writing predictions to a folder within a ``with`` block.
+
+    Raises:
+        UserError: If the folder cannot be written to, or another run writes there.
+    """
+    import fcntl  # not on Windows
+
+    require_writable(folder)
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(
+                f'another run writes its predictions to {folder}: wait for its end, or name '
+                'another --out'
+            ) from None
+        except OSError:  # some network disks cannot lock a folder
+            pass
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def is_output(path: Path, folder: Path) -> bool:
+    """Return whether a path is the folder of predictions, or holds predictions in it."""
+    name = _part_of(folder, path)
+    return name in ('.', *WRITTEN, STORE) or name.startswith(EARLIER)
+
+
+def require_kept(sources: Iterable[str], folder: Path) -> None:
+    """Refuse inputs that are earlier predictions in a folder, where new ones take their place."""
+    for source in sources:
+        if not is_url(source) and _part_of(folder, Path(source)) in WRITTEN:
+            raise UserError(
+                f'{source} is an earlier prediction in {folder}, which would be moved before it is '
+                'read: name another --out'
+            )
+
+
+def _part_of(folder: Path, path: Path) -> str:
+    """Return the name in a folder under which a path lies, '.' for the folder itself, or ''."""
+    path, folder = path.resolve(), folder.resolve()
+    if not path.is_relative_to(folder):
+        return ''
+    return (*path.relative_to(folder).parts, '.')[0]
+
+
+class Output:
+    """The folder of a model's predictions, within a ``with`` block.
+
+    The JSON file, with ``info``, is written at the end of the block, also after an error or
+    Ctrl-C. What an earlier call left is moved into ``earlier_*`` when the first prediction is
+    written, so a call that predicts nothing changes nothing.
+
+    Attributes:
+        has_written: Whether a file has been written.
+    """
+
+    def __init__(self, folder: Path, model: Model, info: dict[str, str]) -> None:
+        self._folder, self._palette, self.has_written = folder, model.palette, False
+        self._images: list[dict[str, Any]] = []
+        self._annotations: list[dict[str, Any]] = []
+        self._video = ExitStack()  # closes the video that is written
+        self._video_path: Path | None = None
+        ids_and_names = zip(category_ids(model.classes), model.classes, strict=True)
+        if model.task == 'detection':
+            self._json = folder / PREDICTIONS
+            categories = [dict(id=i, name=name) for i, name in ids_and_names]
+            content = dict(categories=categories, annotations=self._annotations)
+        else:
+            self._json = folder / CLASSES
+            labels = enumerate(zip(model.classes, model.palette, strict=True))
+            content = dict(classes=[dict(label=i, name=n, colour=c) for i, (n, c) in labels])
+        self._content = dict(info=info, images=self._images, **content)
+
+    def __enter__(self) -> 'Output':
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        try:
+            self._video.__exit__(*error)
+        finally:
+            for image in self._images:
+                if not (self._folder / image['picture']).exists():  # of a video that was discarded
+                    del image['picture']
+            if self._images:
+                with write_whole(self._json, 'w') as file:
+                    file.write(json.dumps(self._content))  # json.dump takes ten times as long
+
+    def add(self, frame: Frame, prediction: Detections | Segmentation) -> None:
+        """Write the prediction for an image, or for the next frame of a video."""
+        image = self._described(frame.source, frame.image.shape[:2])
+        name = frame.name
+        if frame.index is None:
+            self._write_picture(image, name, prediction.draw())
+        else:
+            image['frame'], image['picture'] = frame.index, f'{PICTURES}/{name}.mp4'
+            rows = {'legend_rows': LEGEND_ROWS} if isinstance(prediction, Segmentation) else {}
+            self._append_picture(image['picture'], frame.rate, prediction.draw(**rows))
+            name = f'{name}/{frame.index:06d}'
+        if isinstance(prediction, Segmentation):
+            image['labels'] = f'{LABELS}/{name}.png'
+            if prediction.labels.dtype == np.uint8:
+                labels = Image.fromarray(prediction.labels)
+                # Pillow cuts labels beyond the palette; the last is that of no class.
+                colours = [*self._palette, BLACK][:256]
+                labels.putpalette(np.array(colours, np.uint8).tobytes())
+            else:  # PNG has no palette of more than 256 colours
+                labels = Image.fromarray(prediction.labels.astype(np.uint16))
+            self._write_image(image['labels'], labels)
+        else:
+            self._add_objects(image, prediction)
+        self._images.append(image)
+
+    def add_large(
+        self, source: str, name: str, prediction: LargeDetections | LargeSegmentation
+    ) -> None:
+        """Write the prediction for an image that does not fit into memory."""
+        image = self._described(source, prediction.size)
+        self._set_earlier_aside()
+        image |= prediction.save(self._folder, name)
+        self._write_picture(image, name, prediction.draw())
+        if isinstance(prediction, LargeDetections):
+            self._add_objects(image, prediction)
+        self._images.append(image)
+
+    def _set_earlier_aside(self) -> None:
+        """Move what an earlier call left, before the first file is written."""
+        if not self.has_written:
+            earlier = [path for name in WRITTEN if (path := self._folder / name).exists()]
+            set_aside(self._folder, earlier, 'name another --out')
+            self.has_written = True
+
+    def _described(self, source: str, size: tuple[int, int]) -> dict[str, Any]:
+        return dict(id=len(self._images) + 1, file_name=source, width=size[1], height=size[0])
+
+    def _add_objects(self, image: dict, prediction: Detections | LargeDetections) -> None:
+        for annotation in prediction.to_coco(image['id']):
+            self._annotations.append({'id': len(self._annotations) + 1, **annotation})
+
+    def _write_picture(self, image: dict, name: str, pixels: np.ndarray) -> None:
+        picture = Image.fromarray(pixels)
+        suffix = 'jpg' if max(picture.size) <= MAX_JPEG_SIDE else 'png'
+        image['picture'] = f'{PICTURES}/{name}.{suffix}'
+        self._write_image(image['picture'], picture)
+
+    def _write_image(self, name: str, image: Image.Image) -> None:
+        self._set_earlier_aside()
+        path = self._folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with write_whole(path) as file:
+            image.save(file, 'JPEG' if path.suffix == '.jpg' else 'PNG', quality=JPEG_QUALITY)
+
+    def _append_picture(self, name: str, rate: float, picture: np.ndarray) -> None:
+        path = self._folder / name
+        if path != self._video_path:
+            self._set_earlier_aside()
+            self._video.close()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            video = write_video(path, rate, picture.shape[1::-1])
+            self._add_to_video = self._video.enter_context(video)
+            self._video_path = path
+        self._add_to_video(picture)

@@ -1,0 +1,107 @@
+"""Label the pixels of an image of any size tile by tile, with the result for the whole image."""
+
+import math
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from ..errors import UserError
+from .geometry import Window, tiles
+from .passes import Passes
+from .progress import Progress, silent
+from .streamed_maps import Pyramid
+from .token_files import TokenStore
+
+MAX_TILE = 512  # pixels
+MAX_SCORES = 2**24  # scores of a tile: 64 MiB
+LABELS = 'rows of labels'  # the stage of a workspace
+
+
+def has_plain_head(model: nn.Module) -> bool:
+    """Return whether mmseg computes the labels only from the resized map of the head."""
+    from mmseg.models import EncoderDecoder
+    from mmseg.models.decode_heads.decode_head import BaseDecodeHead
+
+    if type(model) is not EncoderDecoder:
+        return False
+    head = type(model.decode_head)
+    return (
+        head.predict is BaseDecodeHead.predict
+        and head.predict_by_feat is BaseDecodeHead.predict_by_feat
+        and getattr(model.data_preprocessor, 'test_cfg', None) is None  # it would pad
+    )
+
+
+def require_segmentor(model: nn.Module) -> None:
+    """Refuse a segmentor whose labels depend on more than the maps of its head."""
+    if not has_plain_head(model):
+        kind = type(getattr(model, 'decode_head', model)).__name__
+        raise UserError(
+            f'the model cannot be streamed: which pixels of its maps {kind} reads is not known; '
+            'use --sliced'
+        )
+
+
+@torch.inference_mode()
+def label(
+    model: nn.Module,
+    passes: Passes,
+    size: tuple[int, int],
+    dtype: torch.dtype,
+    with_scores: bool = False,
+    progress: Progress = silent,
+) -> list[TokenStore]:
+    """Label the pixels of an image whose tokens are in the stores of ``passes``.
+
+    The labels are those of mmseg's mode 'whole'. A run that was killed continues after the last
+    finished row of tiles.
+
+    Args:
+        model: A segmentor of mmseg that :func:`require_segmentor` accepts.
+        passes: The passes, after :meth:`.Passes.run`.
+        size: (H, W) of the image.
+        dtype: The dtype of the labels, uint8 or int16.
+        with_scores: Whether to return the probabilities of the labels as well.
+        progress: The display of the progress.
+
+    Returns:
+        Stores with the rows of this process, ``bands.share(H)``: the labels (rows, W, 1) and, with
+        ``with_scores``, the scores in uint8.
+    """
+    pyramid = Pyramid(passes)
+    maps = model.neck(pyramid.maps) if model.with_neck else pyramid.maps
+    head, classes = model.decode_head, model.out_channels
+    bilinear = dict(mode='bilinear', align_corners=model.align_corners)
+    scores = F.interpolate(head(maps), size=size, **bilinear)
+
+    bands, workspace = passes.bands, passes.workspace
+    rows = bands.share(size[0])
+    made = {'labels': dtype} | ({'scores': torch.uint8} if with_scores else {})
+    side = max(32, min(MAX_TILE, math.isqrt(MAX_SCORES // classes) // 32 * 32))
+    of_rows = list(tiles(Window(rows, slice(0, size[1])), (side, size[1])))
+    done = min(workspace.finished[LABELS], len(of_rows))
+    stores = [workspace.store(k, rows, (size[1], 1), v, done > 0) for k, v in made.items()]
+    if done:
+        for store in stores:
+            store.verify(slice(rows.start, of_rows[done - 1].rows.stop))
+    pyramid.borrow_for(scores.read, of_rows)
+    progress.expect(len(of_rows) - done)
+    for number, row in enumerate(of_rows):
+        if number < done:
+            continue
+        what = f'labels, row {number + 1} of {len(of_rows)}'
+        for window in progress(list(tiles(row, (side, side))), what):
+            values = scores.read(window)[0].float()
+            if classes == 1:  # a threshold instead of classes
+                share = values[0].sigmoid()
+                labels = share > head.threshold
+                best = torch.where(labels, share, 1 - share)
+            else:
+                labels = values.argmax(0)
+                best = values.softmax(0).amax(0) if with_scores else None
+            stores[0].write(window, labels.to(dtype)[..., None].cpu())
+            if with_scores:
+                stores[1].write(window, (best * 255).round().to(torch.uint8)[..., None].cpu())
+        workspace.finish(LABELS, number + 1, *stores)
+    return stores

@@ -1,0 +1,138 @@
+"""Divide the rows of an image among several processes, and exchange data between them."""
+
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from mmengine.dist import all_reduce, broadcast_object_list, gather_object, get_dist_info
+from torch import Tensor
+
+from ..errors import ArgumentError
+from ..processes import agree, cpu_group, lost_processes_named
+from .geometry import Window, length, overlap, tiles
+from .token_files import TokenStore
+
+ROWS = 256  # rows that are sent at a time
+
+
+class Bands:
+    """Bands of rows, one for each process; a single process holds the whole image.
+
+    All data is exchanged in the memory of the CPU: the sums of a layer, which are C x C numbers,
+    and the rows that a process borrows from its neighbours. All processes have to call each
+    method, except for :meth:`share`. Within :func:`~xcit_mm.processes.together`, an error of one
+    process is raised in all of them at the next exchange.
+
+    Args:
+        height: Number of rows of the image, in tokens.
+
+    Raises:
+        ArgumentError: If there are more processes than rows.
+    """
+
+    def __init__(self, height: int) -> None:
+        self.height, self._group = height, cpu_group()
+        self.rank, self.count = get_dist_info()
+        if self.count > height:
+            raise ArgumentError(
+                f'{self.count} processes cannot share an image of {height} rows of tokens: start '
+                f'at most {height}'
+            )
+
+    @property
+    def rows(self) -> slice:
+        """The rows of this process."""
+        return self.share(self.height)
+
+    @property
+    def part(self) -> str:
+        """The name of the folder of this process."""
+        return f'part_{self.rank + 1}_of_{self.count}'
+
+    def share(self, size: int, rank: int | None = None) -> slice:
+        """Return the part of ``size`` rows that this process, or the one of ``rank``, holds."""
+        rank = self.rank if rank is None else rank
+        return slice(size * rank // self.count, size * (rank + 1) // self.count)
+
+    @lost_processes_named()
+    def sum(self, tensor: Tensor) -> Tensor:
+        """Add up the tensors of all processes, in place, and return the sum."""
+        agree(None, self._group)
+        all_reduce(tensor, 'sum', self._group)
+        return tensor
+
+    def min(self, number: int) -> int:
+        """Return the smallest of the numbers of all processes."""
+        return -self.max(-number)
+
+    def max(self, number: int) -> int:
+        """Return the largest of the numbers of all processes."""
+        return agree(None, self._group, number)
+
+    @lost_processes_named()
+    def gather(self, content: object) -> list:
+        """Return the contents of all processes on the first process, and [] on the others."""
+        agree(None, self._group)
+        return gather_object(content, group=self._group) or []
+
+    @lost_processes_named()
+    def broadcast(self, content: object) -> object:
+        """Return the content of the first process."""
+        agree(None, self._group)
+        contents = [content]
+        broadcast_object_list(contents, group=self._group)
+        return contents[0]
+
+    def barrier(self) -> None:
+        """Wait until all processes have called this method."""
+        agree(None, self._group)
+
+    def borrow(self, store: TokenStore, needed: slice) -> None:
+        """Copy the ``needed`` rows that other processes hold into ``store.borrowed``."""
+        store.borrowed = []
+        if self.count == 1:
+            return
+        needs = torch.zeros(self.count, 2, dtype=torch.long)
+        needs[self.rank] = torch.tensor([needed.start, needed.stop])
+        needs = self.sum(needs).tolist()
+        transfers = []
+        for rank in range(self.count):
+            if rank == self.rank:
+                continue
+            lent = overlap(self.rows, slice(*needs[rank]))
+            if length(lent):
+                tokens = store.read(Window(lent, slice(0, store.shape[1])))
+                transfers.append((dist.isend, tokens, rank))
+            rows = overlap(needed, self.share(self.height, rank))
+            if length(rows):
+                tokens = torch.empty(length(rows), *store.shape[1:], dtype=store.dtype)
+                store.borrowed.append((rows, tokens))
+                transfers.append((dist.irecv, tokens, rank))
+        agree(None, self._group)
+        self._transfer(transfers)
+
+    def collect(self, store: TokenStore, complete: TokenStore | None, height: int) -> None:
+        """Copy the rows of all processes into a store (``height``, W, C) of the first process."""
+        columns = slice(0, store.shape[1])
+        for rank in range(self.count):
+            for window in tiles(Window(self.share(height, rank), columns), (ROWS, store.shape[1])):
+                if self.rank == rank:
+                    tokens = store.read(window)
+                elif complete:
+                    tokens = torch.empty(*window.size, store.shape[2], dtype=store.dtype)
+                agree(None, self._group)
+                if rank and self.rank == rank:
+                    self._transfer([(dist.isend, tokens, 0)])
+                elif rank and complete:
+                    self._transfer([(dist.irecv, tokens, rank)])
+                if complete:
+                    complete.write(window, tokens)
+
+    @lost_processes_named()
+    def _transfer(self, transfers: list[tuple[Callable, Tensor, int]]) -> None:
+        works = [
+            transfer(tokens.view(torch.uint8), rank, self._group)
+            for transfer, tokens, rank in transfers
+        ]
+        for work in works:
+            work.wait()

@@ -1,0 +1,100 @@
+"""Names, colours and category numbers of a model's classes."""
+
+import colorsys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mmengine.config import Config
+from torch import nn
+
+from ..config.tree import dataset_class, leaf_datasets
+from ..errors import UserError, one_line
+from .drawing import Colour
+
+GOLDEN_RATIO = 0.618033988749895  # steps of it on the circle of hues stay far from each other
+MAX_NAME_LENGTH = 100  # characters of a class name, which a checkpoint may bring
+COCO = (80, 'person', 'toothbrush')  # the number of classes, the first and the last
+UNUSED_COCO_IDS = {12, 26, 29, 30, 45, 66, 68, 69, 71, 83}
+
+
+def classes_and_palette(
+    cfg: Config, checkpoint: Any, model: nn.Module
+) -> tuple[tuple[str, ...], tuple[Colour, ...]]:
+    """Return the names of a model's classes and a colour for each.
+
+    The names come from ``metainfo`` of the config's test dataset, else from the checkpoint, else
+    from the class of the dataset. The data is not read. Without any names, classes are numbered.
+    """
+    num_classes = _num_classes(cfg, model)
+    named = [info for info in _metainfos(cfg, checkpoint) if _are_names(info.get('classes'))]
+    info = next((info for info in named if len(info['classes']) == num_classes), {})
+    if named and not info:
+        names = named[0]['classes']
+        raise UserError(
+            f'{cfg.filename}: the heads have {num_classes} classes, but {len(names)} are named '
+            f'({one_line(", ".join(names))}): set metainfo.classes of the test dataset'
+        )
+    names = info.get('classes') or [f'class {i}' for i in range(num_classes)]
+    names = tuple(one_line(name, MAX_NAME_LENGTH) for name in names)
+    return names, valid_palette(info.get('palette'), num_classes)
+
+
+def valid_palette(palette: Any, num_classes: int) -> tuple[Colour, ...]:
+    """Return the palette of a dataset or checkpoint, or distinct colours if it is invalid."""
+    try:
+        colours = np.array(palette, float)
+    except (TypeError, ValueError, RuntimeError):
+        colours = np.empty(0)
+    if colours.shape == (num_classes, 3) and ((colours >= 0) & (colours < 256)).all():
+        return tuple(map(tuple, colours.astype(int).tolist()))
+    return distinct_colours(num_classes)
+
+
+def distinct_colours(number: int) -> tuple[Colour, ...]:
+    """Return colours that can be told apart, the first ones best; always the same."""
+    colours = (colorsys.hsv_to_rgb(i * GOLDEN_RATIO % 1, 0.8, 0.9) for i in range(number))
+    return tuple(tuple(round(255 * value) for value in colour) for colour in colours)
+
+
+def category_ids(classes: tuple[str, ...]) -> list[int]:
+    """Return numbers for an annotation file: COCO's for its 80 classes, else 1, 2, ..."""
+    if (len(classes), classes[0], classes[-1]) == COCO:
+        return [i for i in range(1, 91) if i not in UNUSED_COCO_IDS]
+    return list(range(1, len(classes) + 1))
+
+
+def _num_classes(cfg: Config, model: nn.Module) -> int:
+    box_head = getattr(getattr(model, 'roi_head', None), 'bbox_head', None)
+    names = 'panoptic_fusion_head', 'decode_head', 'bbox_head'
+    fusion, decode, dense = (getattr(model, name, None) for name in names)
+    for head in (fusion, decode, box_head, dense):
+        last = head[-1] if isinstance(head, nn.ModuleList) else head
+        if hasattr(last, 'num_classes'):
+            return last.num_classes
+    raise UserError(
+        f'{cfg.filename}: a {type(model).__name__} has neither a box head nor a decode head: '
+        'name a detector with boxes, or a segmentor'
+    )
+
+
+def _metainfos(cfg: Config, checkpoint: Any) -> list[Mapping]:
+    """Return what may name the classes, in order of priority."""
+    dataset = next(leaf_datasets(cfg.test_dataloader.dataset))
+    in_config = dataset.get('metainfo') or {}
+    known = getattr(dataset_class(dataset, cfg.default_scope), 'METAINFO', {})
+    of_dataset = {**known, **in_config}
+    names = of_dataset.get('classes')
+    if isinstance(names, str) and Path(names).is_file():  # one class a line, as in mmengine
+        of_dataset['classes'] = Path(names).read_text().splitlines()
+    meta = checkpoint.get('meta') if isinstance(checkpoint, Mapping) else None
+    meta = meta if isinstance(meta, Mapping) else {}
+    # mmdet 2 and mmseg 0 write CLASSES and PALETTE into ``meta`` itself.
+    meta = meta['dataset_meta'] if isinstance(meta.get('dataset_meta'), Mapping) else meta
+    of_checkpoint = {str(key).lower(): value for key, value in meta.items()}
+    return [of_dataset, of_checkpoint] if in_config.get('classes') else [of_checkpoint, of_dataset]
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and all(isinstance(name, str) for name in value)
