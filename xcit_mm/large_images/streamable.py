@@ -1,11 +1,11 @@
-"""Refuse backbones whose layers may read more of an image than those of XCiT."""
+"""Checks that the layers of a backbone read no more of an image than those of XCiT."""
 
 from torch import nn
 
 from ..errors import ArgumentError
 from ..models import XCiT
 from ..models.convolutions import flat_layers
-from ..models.layers import XCABlock
+from ..models.layers import LPI, XCA, XCABlock
 from ..models.plain import PYTORCH_LAYERS, is_plain
 
 
@@ -22,11 +22,14 @@ def require_streamable(backbone: nn.Module) -> None:
 
 
 def require_known_reach(backbone: XCiT) -> None:
-    """Refuse replaced convolutions, which may reach further than those of XCiT."""
-    blocks = backbone.blocks[: backbone.out_indices[-1] + 1]
-    parts = {f'blocks.{i}.local_mp': [*b.local_mp.children()] for i, b in enumerate(blocks)}
-    for name in ('patch_embed.proj', 'fpn1', 'fpn2', 'fpn3', 'fpn4'):
-        parts[name] = list(flat_layers(backbone.get_submodule(name)))
+    """Refuse replaced layers, which may read more rows than those of XCiT."""
+    stacks = ('patch_embed.proj', 'fpn1', 'fpn2', 'fpn3', 'fpn4')
+    parts = {name: list(flat_layers(backbone.get_submodule(name))) for name in stacks}
+    for i, block in enumerate(backbone.blocks[: backbone.out_indices[-1] + 1]):
+        for name, kind in {'attn': XCA, 'local_mp': LPI}.items():
+            branch = getattr(block, name)
+            is_known = isinstance(branch, kind)
+            parts[f'blocks.{i}.{name}'] = [*branch.children()] if is_known else [branch]
     for name, layers in parts.items():
         for layer in layers:
             convolves = isinstance(layer, nn.Conv2d)
