@@ -1,11 +1,11 @@
 """XCiT over an image of any size, in passes over tiles of its tokens.
 
-Attention depends on an image only through two sums over its tokens. Everything else in a layer acts on
-single tokens, except for two depthwise 3x3 convolutions, which together reach two tokens away.
-Each layer is therefore one pass over a store of tokens: a tile is read with a halo of two tokens,
-goes through the layer, and is written to another store. Its share of the sums of the next layer is
-added in the same pass. The result is that of the whole image, up to rounding (XCiT, arXiv
-2106.09681, sections 3.2 and 3.3).
+The attention depends on an image only through two sums over its tokens. Everything else in a layer
+acts on single tokens, except for two depthwise 3x3 convolutions, which together reach two tokens
+away. Each layer is therefore one pass over a store of tokens: a tile is read with a halo of two
+tokens, goes through the layer, and is written to another store. Its share of the sums of the next
+layer is added in the same pass. The tokens equal those of the whole image, up to rounding (XCiT,
+arXiv 2106.09681, sections 3.2 and 3.3).
 """
 
 import math
@@ -21,6 +21,7 @@ from torch import Tensor
 from ..device import dtype_name, release_memory
 from ..errors import ArgumentError, UserError
 from ..models import XCiT
+from ..models.in_place import add_attention_and_interaction, add_mlp_
 from ..models.layers import XCABlock
 from ..ops.gram import affine_map, largest_amplification, map_tokens
 from ..ops.moments import from_sums, sums_of_products
@@ -310,5 +311,5 @@ def _layer_on_tile(
 ) -> Tensor:
     """Compute a layer for tokens (h, w, C), and return the ``inner`` window, which is exact."""
     h, w, C = x.shape
-    y = block.add_attention_and_interaction(x.view(1, h * w, C), h, w, attention)
-    return block.add_mlp_(y.view(h, w, C)[tuple(inner)].contiguous())
+    y = add_attention_and_interaction(block, x.view(1, h * w, C), h, w, attention)
+    return add_mlp_(block, y.view(h, w, C)[tuple(inner)].contiguous())

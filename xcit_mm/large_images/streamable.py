@@ -5,6 +5,7 @@ from torch import nn
 from ..errors import ArgumentError
 from ..models import XCiT
 from ..models.convolutions import flat_layers
+from ..models.in_place import can_be_in_place
 from ..models.layers import LPI, XCA, XCABlock
 from ..models.plain import PYTORCH_LAYERS, is_plain
 
@@ -16,7 +17,7 @@ def require_streamable(backbone: nn.Module) -> None:
     if backbone.training:
         raise ArgumentError('the backbone is in training: call backbone.eval() first')
     for i, block in enumerate(backbone.blocks[: backbone.out_indices[-1] + 1]):
-        if not (block.can_infer_in_place() and is_plain(block, (XCABlock,))):
+        if not (is_plain(block, (XCABlock,)) and can_be_in_place(block)):
             raise _not_plain(f'blocks.{i}')
     require_known_reach(backbone)
 

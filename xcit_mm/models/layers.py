@@ -11,7 +11,6 @@ Sections are those of the paper (XCiT, arXiv 2106.09681).
 """
 
 import math
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -23,17 +22,14 @@ from ..errors import ArgumentError
 from ..ops.gram import gram
 from ..ops.mlp import linear_gelu
 from ..ops.recompute import recompute
-from ..ops.tracing import computed_dtype, is_captured, is_transformed
+from ..ops.tracing import computed_dtype, is_transformed
 from ..ops.xca import cross_covariance, xca
-from .convolutions import ConvStack, batch_norm_affine, convolve, gelu_
+from .convolutions import ConvStack, gelu_norm_conv
+from .in_place import add_attention_and_interaction, add_mlp_, is_in_place
 from .plain import has_plain_layers, is_plain
 from .rows import ALONE, Rows, RowsModule
 
 POSITION_DIM = 32  # for each of y and x
-
-# Tokens whose values inside the MLP fit the cache of a CPU, so that their memory is reused. Larger
-# blocks come from the system as new pages every time, which costs more than GELU itself.
-CPU_CHUNK = 1024
 
 
 class ConvPatchEmbed(RowsModule):
@@ -154,30 +150,16 @@ class LPI(RowsModule):
     ) -> Tensor:
         x = rows.call(self.conv1, tokens_to_map(x, H, W))  # (B, C, H, W)
         if not rows.are_shared and has_plain_layers(self) and not is_transformed():
-            return map_to_tokens(self._fast_rest(x, *_scaled_weights(self.conv2, scale)))
+            weights = _scaled_weights(self.conv2, scale)
+            return map_to_tokens(gelu_norm_conv(x, self.bn, self.conv2, *weights, within=self))
         x = rows.call(self.conv2, rows.call(self.bn, self.act(x)))
         return _scaled(map_to_tokens(x), scale)
 
-    def _fast_rest(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        if torch.is_grad_enabled() or self.bn.training:
-
-            def rest(x: Tensor) -> Tensor:
-                return convolve(self.conv2, self.bn(self.act(x)), weight, bias)
-
-            return recompute(rest, x, within=self)
-        # BatchNorm is not folded into the second convolution, which pads with zeros, not shifts.
-        factor, shift = (t.to(x.dtype)[:, None, None] for t in batch_norm_affine(self.bn))
-        x = torch.addcmul(shift, gelu_(x), factor, out=x)
-        return convolve(self.conv2, x, weight, bias)
-
 
 class Mlp(nn.Module):
-    """Two linear layers with GELU between them and four times the channels inside.
+    """Two linear layers with GELU between them, (..., C) to (..., 4 C) to (..., C).
 
     The backward pass recomputes GELU, whose output is as large as its input.
-
-    Shape:
-        (..., C) to (..., C).
     """
 
     def __init__(self, dim: int) -> None:
@@ -217,12 +199,9 @@ def map_to_tokens(x: Tensor) -> Tensor:
 
 
 class DropPath(RowsModule):
-    """Stochastic depth (Huang et al. 2016): in training, samples are dropped with probability p.
+    """Stochastic depth (Huang et al. 2016): in training, samples of (B, N, C) are 0 at the rate p.
 
     torchvision has the same layer, but under vmap it cannot draw each sample independently.
-
-    Shape:
-        (B, N, C) to (B, N, C).
     """
 
     def __init__(self, p: float) -> None:
@@ -263,8 +242,8 @@ class XCABlock(RowsModule):
         self.drop_path = DropPath(drop_path)
 
     def forward(self, x: Tensor, H: int, W: int, rows: Rows = ALONE) -> Tensor:
-        if not rows.are_shared and self._infers_in_place():
-            return self.add_mlp_(self.add_attention_and_interaction(x, H, W, self.attn))
+        if not rows.are_shared and is_in_place(self):
+            return add_mlp_(self, add_attention_and_interaction(self, x, H, W, self.attn))
         x = x + self._branch(rows, self.gamma1, self.attn, self.norm1(x))
         x = x + self._branch(rows, self.gamma3, self.local_mp, self.norm3(x), H, W)
         return x + self._branch(rows, self.gamma2, self.mlp, self.norm2(x))
@@ -277,33 +256,3 @@ class XCABlock(RowsModule):
         else:
             y = rows.call(branch, *args, scale=gamma)
         return rows.call(self.drop_path, y)
-
-    def _infers_in_place(self) -> bool:
-        is_inference = not (torch.is_grad_enabled() or self.training or is_transformed())
-        return is_inference and self.can_infer_in_place()
-
-    def can_infer_in_place(self) -> bool:
-        """Return whether no hook sees a tensor that is overwritten, or tokens in chunks."""
-        branches = self.attn, self.mlp
-        are_plain = all(is_plain(b, self.BRANCHES) and has_plain_layers(b) for b in branches)
-        return are_plain and is_plain(self.norm3) and is_plain(self.norm2)
-
-    def add_attention_and_interaction(
-        self, x: Tensor, H: int, W: int, attention: Callable[[Tensor], Tensor]
-    ) -> Tensor:
-        """Add the first two branches in evaluation, with ``attention`` of the normed tokens.
-
-        One new tensor collects the branches. LayerScale is a factor of these additions.
-        """
-        y = attention(self.norm1(x)).to(x.dtype)
-        y = torch.addcmul(x, self.gamma1, y, out=y)
-        return y.addcmul_(self.gamma3, self.local_mp(self.norm3(y), H, W).to(y.dtype))
-
-    def add_mlp_(self, x: Tensor) -> Tensor:
-        """Add the third branch in evaluation to contiguous tokens (..., C), in place."""
-        tokens = x.flatten(0, -2)
-        is_wide = computed_dtype(x) in (torch.float32, torch.float64)
-        in_chunks = x.device.type == 'cpu' and is_wide and not is_captured()
-        for chunk in tokens.split(CPU_CHUNK) if in_chunks else (tokens,):
-            chunk.addcmul_(self.gamma2, self.mlp(self.norm2(chunk)).to(x.dtype))
-        return x
