@@ -22,7 +22,7 @@ from xcit_mm.weights.names import CLASSIFIER
 
 @pytest.fixture(scope='module')
 def model() -> nn.Module:
-    model = Xcit(patch_size=16, embed_dim=64, depth=3, num_heads=4, num_classes=7, tokens_norm=True)
+    model = Xcit(patch_size=16, embed_dim=64, depth=4, num_heads=4, num_classes=7, tokens_norm=True)
     randomize(model)
     return model.eval()
 
@@ -71,7 +71,7 @@ def test_maps_equal_a_plain_computation_with_timms_model(
     monkeypatch.setattr(maps_module, 'CHUNK', 7)  # tokens: all images have more
     image = picture(*size)
     maps = AttentionProbe(checkpoint, device='cpu')(image, layer, class_layer)
-    assert maps.layer == (2 if layer is None else layer)
+    assert maps.layer == (3 if layer is None else layer)
     assert maps.class_layer == (1 if class_layer is None else class_layer)
     assert maps.queries.shape == (4, -(-size[0] // 16), -(-size[1] // 16))
     # Norms of the rows of q and k, whose columns are normalized (paper, equations 2 and D.5).
@@ -171,7 +171,7 @@ def test_invalid_input_is_a_sentence(visualize, checkpoint, detector, tmp_path):
         ((text, checkpoint), str(text)),
         ((tmp_path / 'no.png', checkpoint), 'no.png does not exist'),
         ((image, text), f'the checkpoint {text} cannot be read'),
-        ((image, checkpoint, '--layer', 3), 'layer 3 does not exist: the model has 3'),
+        ((image, checkpoint, '--layer', 4), 'layer 4 does not exist: the model has 4'),
         ((image, checkpoint, '--class-layer', -1), 'class-attention layer -1 does not exist'),
         ((image, checkpoint, '--heads', 7), 'head 7 does not exist: the model has 4'),
         ((image, detector, '--class-layer', 0), 'does not exist: the model has 0'),

@@ -92,7 +92,8 @@ def test_peers_take_any_size_and_drop_no_paths(name):
 def test_timms_backbone_computes_the_same_as_that_of_xcit_mm(patch_size):
     timms = build(f'timm_n12_{patch_size}', (64, 64))
     randomize(timms)
-    state = {k.replace('pos_embed.', 'pos_embeder.'): v for k, v in timms.state_dict().items()}
+    state = {k.removeprefix('model.'): v for k, v in timms.state_dict().items()}
+    state = {k.replace('pos_embed.', 'pos_embeder.'): v for k, v in state.items()}
     for level in range(4):
         state = {k.replace(f'levels.{level}', f'fpn{level + 1}'): v for k, v in state.items()}
     backbone = build(f'xcit_mm_n12_{patch_size}', (64, 64))

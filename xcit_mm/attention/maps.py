@@ -4,6 +4,7 @@ Figures and sections are those of the paper (XCiT, arXiv 2106.09681). Letters in
 d = C / h channels, N = H * W tokens.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,9 +18,17 @@ from torchvision.transforms.functional import normalize, to_tensor
 from ..classification.loading import build_classifier, has_class_attention
 from ..device import choose_device
 from ..errors import ArgumentError
-from ..models.layers import XCA, ConvPatchEmbed, FourierPosition, XCABlock, map_to_tokens
-from ..ops.xca import EPS
-from ..weights.names import PYRAMID, architecture, backbone_state, model_state, require_same_tensors
+from ..models import XCiT
+from ..models.layers import XCA, map_to_tokens
+from ..ops.gram import EPS
+from ..weights.names import (
+    PYRAMID,
+    Architecture,
+    architecture,
+    backbone_state,
+    model_state,
+    require_same_tensors,
+)
 from ..weights.read import read_checkpoint
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, for RGB in 0..1
@@ -29,7 +38,7 @@ CHUNK = 8192  # tokens whose queries and keys are in memory at a time
 class AttentionMaps(NamedTuple):
     """The maps of an image, one for each head, on the CPU."""
 
-    queries: Tensor  # (h, H, W), magnitude of each token in the normalised queries
+    queries: Tensor  # (h, H, W), magnitude of each token in the normalized queries
     keys: Tensor  # (h, H, W), the same for the keys
     class_attention: Tensor | None  # (h, H, W), None without class-attention layers (figure 4)
     layer: int
@@ -39,9 +48,9 @@ class AttentionMaps(NamedTuple):
 class AttentionProbe(nn.Module):
     """An XCiT that returns maps of what it attends to.
 
-    The layers of :class:`xcit_mm.XCiT` never compute queries and keys of many tokens. Those of one
-    layer are computed here, a few tokens at a time, so that large images need no more memory than
-    in inference.
+    The layers of :class:`xcit_mm.XCiT` never compute queries and keys of many tokens. A hook
+    computes them for one layer, a few tokens at a time, so that large images need no more memory
+    than in inference.
 
     Args:
         path: File, URL or ``timm://NAME`` of a classifier or DINO model, which have
@@ -62,15 +71,10 @@ class AttentionProbe(nn.Module):
         path, self.device = str(path), choose_device(device)
         state = model_state(read_checkpoint(path, trusted=trusted), path)
         self.architecture = architecture(state, path)
-        dim, depth, num_heads, patch_size = self.architecture
-        self.patch_embed = ConvPatchEmbed(dim, patch_size)
-        self.pos_embeder = FourierPosition(dim)
-        self.blocks = nn.ModuleList(
-            XCABlock(dim, num_heads, eta=1.0, drop_path=0.0) for _ in range(depth)
-        )
+        self.backbone = _Trunk(self.architecture)
         trunk = {k: v for k, v in backbone_state(state).items() if not k.startswith(PYRAMID)}
-        require_same_tensors(trunk, self.state_dict(), path)
-        self.load_state_dict(trunk)
+        require_same_tensors(trunk, self.backbone.state_dict(), path)
+        self.backbone.load_state_dict(trunk)
         classifier = build_classifier(state, path) if has_class_attention(state) else None
         self.cls_token = None if classifier is None else classifier.cls_token
         self.cls_attn_blocks = nn.ModuleList(classifier.cls_attn_blocks if classifier else [])
@@ -82,34 +86,41 @@ class AttentionProbe(nn.Module):
     ) -> AttentionMaps:
         """Compute the maps of an RGB image of any size, (H, W, 3) uint8.
 
-        ``layer`` is that of the queries and keys, and ``class_layer`` a class-attention layer; both
-        count from 0 and are the last ones by default. Raises an ArgumentError if there is no such
-        layer.
+        ``layer`` is the layer of the queries and keys, and ``class_layer`` a class-attention layer;
+        both count from 0 and are the last ones by default. Raises an ArgumentError if there is no
+        such layer.
         """
-        layer = len(self.blocks) - 1 if layer is None else layer
-        require_index('layer', layer, len(self.blocks))
-        if class_layer is None and len(self.cls_attn_blocks):
-            class_layer = len(self.cls_attn_blocks) - 1
+        blocks, class_blocks, found = self.backbone.blocks, self.cls_attn_blocks, []
+        layer = _index_or_last('layer', layer, len(blocks))
+        class_layer = _index_or_last('class-attention layer', class_layer, len(class_blocks))
+        attn = blocks[layer].attn
+        pixels = normalize(to_tensor(image.copy()), MEAN, STD)[None].to(self.device)
+        with blocks[layer].norm1.register_forward_hook(
+            lambda *call: found.extend(token_magnitudes(attn, call[-1])[0])
+        ):
+            (x,) = self.backbone(pixels)
+        size = x.shape[2:]
         if class_layer is not None:
-            require_index('class-attention layer', class_layer, len(self.cls_attn_blocks))
-        x = self.patch_embed(normalize(to_tensor(image.copy()), MEAN, STD)[None].to(self.device))
-        H, W = x.shape[2:]
-        x = map_to_tokens(x + self.pos_embeder(H, W))  # (1, N, C)
-        for i, block in enumerate(self.blocks):
-            if i == layer:
-                queries, keys = token_magnitudes(block.attn, block.norm1(x))[0]
-                if class_layer is None:
-                    break
-            x = block(x, H, W)
-        attention = None
-        if class_layer is not None:
-            x = torch.cat((self.cls_token, x), dim=1)
-            for block in self.cls_attn_blocks[:class_layer]:
+            x = torch.cat((self.cls_token, map_to_tokens(x)), dim=1)  # (1, 1 + N, C)
+            for block in class_blocks[:class_layer]:
                 x = block(x)
-            block = self.cls_attn_blocks[class_layer]
-            attention = class_attention(block.attn, block.norm1(x))[0].unflatten(1, (H, W)).cpu()
-        queries, keys = (m.unflatten(1, (H, W)).cpu() for m in (queries, keys))
-        return AttentionMaps(queries, keys, attention, layer, class_layer)
+            block = class_blocks[class_layer]
+            found.append(class_attention(block.attn, block.norm1(x))[0])
+        queries, keys, *attention = (m.unflatten(1, size).cpu() for m in found)
+        return AttentionMaps(queries, keys, *(attention or [None]), layer, class_layer)
+
+
+class _Trunk(XCiT):
+    """An XCiT for images of any size, whose only map is the tokens of its last layer."""
+
+    def __init__(self, shape: Architecture) -> None:
+        dim, depth, num_heads, patch_size = shape
+        arch = dict(embed_dim=dim, depth=depth, num_heads=num_heads, eta=1.0)
+        super().__init__(arch, patch_size, tuple(range(depth - 4, depth)), start_level=3)
+        self.fpn4 = nn.Identity()  # instead of pooling, which small images are refused for
+
+    def check_size(self, shape: Sequence[int]) -> None:
+        pass
 
 
 def scaled(image: np.ndarray, factor: float) -> np.ndarray:
@@ -120,9 +131,9 @@ def scaled(image: np.ndarray, factor: float) -> np.ndarray:
 
 
 def token_magnitudes(attn: XCA, x: Tensor) -> Tensor:
-    """Compute how large each token is in the normalised queries and keys of an attention.
+    """Compute how large each token is in the normalized queries and keys of an attention.
 
-    XCA normalises every channel of q and k over the tokens (equation 2). The magnitude of a token
+    XCA normalizes every channel of q and k over the tokens (equation 2). The magnitude of a token
     is the norm of its row in them (section D.5 and figure D.2), taken for each head here.
 
     Shape:
@@ -153,6 +164,13 @@ def class_attention(attn: nn.Module, x: Tensor) -> Tensor:
     q = attn.q(x[:, :1]).unflatten(-1, (h, -1)).transpose(1, 2)  # (1, h, 1, d)
     k = attn.k(x).unflatten(-1, (h, -1)).transpose(1, 2)  # (1, h, 1 + N, d)
     return (q * attn.scale @ k.mT).softmax(dim=-1)[:, :, 0, 1:]
+
+
+def _index_or_last(name: str, index: int | None, count: int) -> int | None:
+    if index is None:
+        return count - 1 if count else None
+    require_index(name, index, count)
+    return index
 
 
 def require_index(name: str, index: int, count: int) -> None:

@@ -9,7 +9,6 @@ from ..environment import require
 from ..errors import ArgumentError
 from ..models import XCiT
 from ..models.archs import ARCHS, PATCH_SIZES, released_name
-from ..models.layers import tokens_to_map
 
 # The models of the paper's table D.5 and figure D.1, and their names in timm.
 PEERS = {
@@ -71,22 +70,14 @@ def _create(name: str, **arguments: object) -> nn.Module:
 
 
 class _TimmXCiT(nn.Module):
-    """timm's patch embedding, position and layers with the pyramid of ``xcit``."""
+    """timm's XCiT without its classifier, with the pyramid of ``xcit``."""
 
     def __init__(self, model: nn.Module, xcit: XCiT) -> None:
         super().__init__()
-        self.patch_embed, self.pos_embed = model.patch_embed, model.pos_embed
-        self.blocks = model.blocks
+        model.cls_token = model.cls_attn_blocks = model.norm = model.head = None
+        self.model, self.indices = model, list(xcit.out_indices)
         self.levels = nn.ModuleList((xcit.fpn1, xcit.fpn2, xcit.fpn3, xcit.fpn4))
-        self.out_indices = xcit.out_indices
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        B = x.shape[0]
-        x, (H, W) = self.patch_embed(x)  # (B, N, C)
-        x = x + self.pos_embed(B, H, W).reshape(B, -1, x.shape[1]).permute(0, 2, 1)
-        maps = []
-        for i, block in enumerate(self.blocks):
-            x = block(x, H, W)
-            if i in self.out_indices:
-                maps.append(tokens_to_map(x, H, W))
+        maps = self.model.forward_intermediates(x, self.indices, intermediates_only=True)
         return tuple(level(m) for level, m in zip(self.levels, maps, strict=True))

@@ -1,16 +1,17 @@
-"""Compute XCiT over an image of any size, in passes over tiles of its tokens.
+"""XCiT over an image of any size, in passes over tiles of its tokens.
 
-Attention sees an image only through two sums over its tokens. Everything else in a layer acts on
-single tokens, except for two depthwise 3x3 convolutions, which together reach two tokens away.
-Each layer is therefore one pass over a store of tokens: a tile is read with a halo of two tokens,
-goes through the layer, and is written to another store. Its share of the sums of the next layer is
-added in the same pass. The result is that of the whole image, up to rounding (XCiT, arXiv
-2106.09681, sections 3.2 and 3.3).
+The attention depends on an image only through two sums over its tokens. Everything else in a layer
+acts on single tokens, except for two depthwise 3x3 convolutions, which together reach two tokens
+away. Each layer is therefore one pass over a store of tokens: a tile is read with a halo of two
+tokens, goes through the layer, and is written to another store. Its share of the sums of the next
+layer is added in the same pass. The tokens equal those of the whole image, up to rounding (XCiT,
+arXiv 2106.09681, sections 3.2 and 3.3).
 """
 
 import math
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -20,12 +21,13 @@ from torch import Tensor
 from ..device import dtype_name, release_memory
 from ..errors import ArgumentError, UserError
 from ..models import XCiT
+from ..models.in_place import add_attention_and_interaction, add_mlp_
 from ..models.layers import XCABlock
-from ..ops.xca import MAX_AMPLIFICATION, mixing
+from ..ops.gram import affine_map, largest_amplification, map_tokens
+from ..ops.moments import from_sums, sums_of_products
 from .geometry import Window, grown, length, tiles
-from .moments import from_sums, sums_of_products
 from .progress import Progress, silent
-from .shards import Bands
+from .shards import Bands, Borrowed
 from .streamable import require_streamable
 from .token_files import TokenStore
 from .workspace import Workspace
@@ -139,8 +141,9 @@ class Passes:
             if number:
                 source = self.store(number - 1)
                 margin = HALO if self.statistics_window is None else self._reach
-                self.bands.borrow(source, grown(self.bands.rows, margin, self.size[0]))
-                sums = self._layer(number, source, store, sums, progress)
+                needed = grown(self.bands.rows, margin, self.size[0])
+                borrowed = self.bands.borrow(source, needed)
+                sums = self._layer(number, source, borrowed, store, sums, progress)
             else:
                 sums = self._embed(store, progress)
             sums = self._summed(number, sums)
@@ -209,7 +212,7 @@ class Passes:
                 pixels = torch.from_numpy(np.array(pixels))  # memory maps may be read-only
             x = self.backbone.patch_embed(pixels[None].to(self.device, self.dtype))
             x = x[(..., *window.within(outer))]
-            x = x + self.backbone.pos_embeder(*self.size, *window)
+            x = x + self.backbone.pos_embeder(*self.size, window)
             tokens = x[0].permute(1, 2, 0).contiguous()
             store.write(window, tokens)
             sums += self._sums_of(0, tokens)
@@ -219,42 +222,39 @@ class Passes:
         self,
         number: int,
         source: TokenStore,
+        borrowed: Borrowed,
         store: TokenStore,
         sums: Tensor,
         progress: Progress,
     ) -> Tensor:
         block = self.backbone.blocks[number - 1]
-        matrices = None
+        attention = None
         if self.statistics_window is None:
-            matrices = self._mixing(block, sums, lambda: self._precise_sums(block, source))
+            attention = self._attention(block, sums, lambda: self._precise_sums(block, source))
         sums, total = self._no_sums(), 0
         for window in progress(self._own_tiles(self.tile), f'layer {number} of {self.count - 1}'):
-            if self.statistics_window is None:
-                M, m = matrices
-            else:
-                M, m = self._local_mixing(block, source, window)
+            if self.statistics_window is not None:
+                around = source.read(self._window_around(window), borrowed).to(self.device)
+                attention = self._local_attention(block, around)
             outer = window.grown(HALO, self.size)
-            inner, x = window.within(outer), source.read(outer)
+            inner, x = window.within(outer), source.read(outer, borrowed)
             total += source.sum_of(window, x[tuple(inner)])
-            tokens = _layer_on_tile(block, x.to(self.device), M, m, inner)
+            tokens = _layer_on_tile(block, x.to(self.device), attention, inner)
             store.write(window, tokens)
             sums += self._sums_of(number, tokens)
         source.require_sum(total)  # the file may have been changed since it was written
         return sums
 
-    def _mixing(
+    def _attention(
         self, block: XCABlock, sums: Tensor, precise: Callable[[], Tensor]
-    ) -> tuple[Tensor, Tensor]:
-        """Return the attention of a layer as an affine map of its tokens."""
-        weights = block.attn.weights
-        limit = MAX_AMPLIFICATION * torch.finfo(self.dtype).eps
-        wide = torch.promote_types(self.dtype, torch.float32)
-        limit /= torch.finfo(wide).eps
-        matrices = mixing(*from_sums(sums.to(self.device)), *weights, limit)
+    ) -> Callable[[Tensor], Tensor]:
+        """Return the attention of a layer as a function of some of its tokens."""
+        weights, limit = block.attn.weights(), largest_amplification(self.dtype)
+        matrices = affine_map(*from_sums(sums.to(self.device)), *weights, limit)
         if matrices is None:  # products in the dtype of the tokens lose too many digits
-            matrices = mixing(*from_sums(precise().to(self.device)), *weights)
-        M, m = matrices
-        return M.mT.to(self.dtype), m.to(self.dtype)
+            matrices = affine_map(*from_sums(precise().to(self.device)), *weights)
+        M, m = (matrix.to(self.dtype) for matrix in matrices)
+        return partial(map_tokens, M=M, m=m)
 
     def _precise_sums(self, block: XCABlock, source: TokenStore) -> Tensor:
         """Compute the sums over all tokens again, with products in float64."""
@@ -267,10 +267,15 @@ class Passes:
     def _reach(self) -> int:
         return max(HALO, self.statistics_window)
 
-    def _local_mixing(
-        self, block: XCABlock, source: TokenStore, window: Window
-    ) -> tuple[Tensor, Tensor]:
-        """Return the attention over a window around a tile, shifted to lie within the image."""
+    def _local_attention(self, block: XCABlock, around: Tensor) -> Callable[[Tensor], Tensor]:
+        """Return the attention of a layer over the tokens around a tile."""
+        tokens = block.norm1(around)
+        return self._attention(
+            block, sums_of_products(tokens), lambda: sums_of_products(tokens.double())
+        )
+
+    def _window_around(self, window: Window) -> Window:
+        """Return the window of the statistics of a tile, shifted to lie within the image."""
         spans = []
         for span, n, tile in zip(window, self.size, self.tile, strict=True):
             side = min(n, self.statistics_window)
@@ -278,10 +283,7 @@ class Passes:
             start = span.start // tile * tile + (tile - side) // 2
             start = max(0, min(start, n - side))
             spans.append(slice(start, start + side))
-        tokens = block.norm1(source.read(Window(*spans)).to(self.device))
-        return self._mixing(
-            block, sums_of_products(tokens), lambda: sums_of_products(tokens.double())
-        )
+        return Window(*spans)
 
     def _no_sums(self) -> Tensor:
         C = self._channels
@@ -304,8 +306,10 @@ class Passes:
         return [(self._channels, H // stride, W // stride) for stride in strides]
 
 
-def _layer_on_tile(block: XCABlock, x: Tensor, M: Tensor, m: Tensor, inner: Window) -> Tensor:
+def _layer_on_tile(
+    block: XCABlock, x: Tensor, attention: Callable[[Tensor], Tensor], inner: Window
+) -> Tensor:
     """Compute a layer for tokens (h, w, C), and return the ``inner`` window, which is exact."""
     h, w, C = x.shape
-    y = block.attend(x.view(1, h * w, C), lambda tokens: torch.baddbmm(m, tokens, M), h, w)
-    return block.mix_channels(y.view(h, w, C)[tuple(inner)].contiguous())
+    y = add_attention_and_interaction(block, x.view(1, h * w, C), h, w, attention)
+    return add_mlp_(block, y.view(h, w, C)[tuple(inner)].contiguous())

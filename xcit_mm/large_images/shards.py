@@ -1,4 +1,4 @@
-"""Divide the rows of an image among several processes, and exchange data between them."""
+"""The rows of an image that each process holds, and the exchange of data between them."""
 
 from collections.abc import Callable
 
@@ -13,6 +13,8 @@ from .geometry import Window, length, overlap, tiles
 from .token_files import TokenStore
 
 ROWS = 256  # rows that are sent at a time
+
+Borrowed = list[tuple[slice, Tensor]]  # rows of other processes, and their tokens
 
 
 class Bands:
@@ -87,11 +89,11 @@ class Bands:
         """Wait until all processes have called this method."""
         agree(None, self._group)
 
-    def borrow(self, store: TokenStore, needed: slice) -> None:
-        """Copy the ``needed`` rows that other processes hold into ``store.borrowed``."""
-        store.borrowed = []
+    def borrow(self, store: TokenStore, needed: slice) -> Borrowed:
+        """Return the ``needed`` rows that other processes hold, for :meth:`.TokenStore.read`."""
+        borrowed: Borrowed = []
         if self.count == 1:
-            return
+            return borrowed
         needs = torch.zeros(self.count, 2, dtype=torch.long)
         needs[self.rank] = torch.tensor([needed.start, needed.stop])
         needs = self.sum(needs).tolist()
@@ -106,10 +108,11 @@ class Bands:
             rows = overlap(needed, self.share(self.height, rank))
             if length(rows):
                 tokens = torch.empty(length(rows), *store.shape[1:], dtype=store.dtype)
-                store.borrowed.append((rows, tokens))
+                borrowed.append((rows, tokens))
                 transfers.append((dist.irecv, tokens, rank))
         agree(None, self._group)
         self._transfer(transfers)
+        return borrowed
 
     def collect(self, store: TokenStore, complete: TokenStore | None, height: int) -> None:
         """Copy the rows of all processes into a store (``height``, W, C) of the first process."""

@@ -1,11 +1,12 @@
-"""Refuse backbones whose layers may read more of an image than those of XCiT."""
+"""Checks that the layers of a backbone read no more of an image than those of XCiT."""
 
 from torch import nn
 
 from ..errors import ArgumentError
 from ..models import XCiT
 from ..models.convolutions import flat_layers
-from ..models.layers import XCABlock
+from ..models.in_place import can_be_in_place
+from ..models.layers import LPI, XCA, XCABlock
 from ..models.unmodified import PYTORCH_LAYERS, is_plain
 
 
@@ -16,17 +17,20 @@ def require_streamable(backbone: nn.Module) -> None:
     if backbone.training:
         raise ArgumentError('the backbone is in training: call backbone.eval() first')
     for i, block in enumerate(backbone.blocks[: backbone.out_indices[-1] + 1]):
-        if not (block.can_infer_in_place() and is_plain(block, (XCABlock,))):
+        if not (is_plain(block, (XCABlock,)) and can_be_in_place(block)):
             raise _not_plain(f'blocks.{i}')
     require_known_reach(backbone)
 
 
 def require_known_reach(backbone: XCiT) -> None:
-    """Refuse replaced convolutions, which may reach further than those of XCiT."""
-    blocks = backbone.blocks[: backbone.out_indices[-1] + 1]
-    parts = {f'blocks.{i}.local_mp': [*b.local_mp.children()] for i, b in enumerate(blocks)}
-    for name in ('patch_embed.proj', 'fpn1', 'fpn2', 'fpn3', 'fpn4'):
-        parts[name] = list(flat_layers(backbone.get_submodule(name)))
+    """Refuse replaced layers, which may read more rows than those of XCiT."""
+    stacks = ('patch_embed.proj', 'fpn1', 'fpn2', 'fpn3', 'fpn4')
+    parts = {name: list(flat_layers(backbone.get_submodule(name))) for name in stacks}
+    for i, block in enumerate(backbone.blocks[: backbone.out_indices[-1] + 1]):
+        for name, kind in {'attn': XCA, 'local_mp': LPI}.items():
+            branch = getattr(block, name)
+            is_known = isinstance(branch, kind)
+            parts[f'blocks.{i}.{name}'] = [*branch.children()] if is_known else [branch]
     for name, layers in parts.items():
         for layer in layers:
             convolves = isinstance(layer, nn.Conv2d)

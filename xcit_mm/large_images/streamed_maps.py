@@ -10,7 +10,7 @@ from ..models.xcit import STRIDES
 from .geometry import Window, grown
 from .lazy import LazyMap
 from .passes import Passes
-from .token_files import TokenStore
+from .shards import Borrowed
 
 
 class Pyramid:
@@ -28,20 +28,22 @@ class Pyramid:
         self._stores = [passes.store(index + 1) for index, *_ in passes.backbone.levels]
         for store in self._stores:
             store.verify()  # hours may have passed since it was written
+        self._borrowed: list[Borrowed] = []
         self._rows_read: list[slice] | None = None
         # A band of a map is rounded to its own rows, each of which pools several tokens.
         rows, reach = passes.bands.rows, 2 * STRIDES[-1] // self._patch
         self.borrow(slice(rows.start - reach, rows.stop + reach))
-        parts = zip(self._stores, passes.backbone.levels, passes.map_shapes, strict=True)
+        parts = enumerate(zip(passes.backbone.levels, passes.map_shapes, strict=True))
         self.maps = tuple(
-            self._map(store, stride, resize, norm, shape)
-            for store, (_, stride, resize, norm), shape in parts
+            self._map(number, stride, resize, norm, shape)
+            for number, ((_, stride, resize, norm), shape) in parts
         )
 
     def borrow(self, rows: slice) -> None:
         """Copy rows of tokens from other processes; all of them have to call this method."""
-        for store in self._stores:
-            self._bands.borrow(store, grown(rows, 0, self._height))
+        needed = grown(rows, 0, self._height)
+        self._borrowed.clear()
+        self._borrowed.extend(self._bands.borrow(store, needed) for store in self._stores)
 
     def borrow_for(self, read: Callable[[Window], object], windows: Sequence[Window]) -> int:
         """Copy the rows of tokens that reading windows, from top to bottom, requires.
@@ -68,14 +70,14 @@ class Pyramid:
 
     def _map(
         self,
-        store: TokenStore,
+        number: int,
         stride: int,
         resize: nn.Module,
         norm: nn.Module,
         shape: tuple[int, int, int],
     ) -> LazyMap:
         C, *size = shape
-        patch = self._patch
+        patch, store = self._patch, self._stores[number]
 
         def read(window: Window) -> Tensor:
             inner, crops = [], []
@@ -85,7 +87,7 @@ class Pyramid:
                 first = start * patch // stride
                 crops.append(slice(span.start - first, span.stop - first))
             if self._rows_read is None:
-                x = store.read(Window(*inner)).to(self._device)
+                x = store.read(Window(*inner), self._borrowed[number]).to(self._device)
             else:  # in FakeTensorMode
                 self._rows_read.append(inner[0])
                 x = torch.empty(*Window(*inner).size, C, dtype=store.dtype, device=self._device)

@@ -1,6 +1,7 @@
 """Keep the tokens of an image in memory or in files, and read and write windows of them."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +20,7 @@ class TokenStore:
     """Rows of tokens (H, W, C), in memory, or in a file if ``path`` is not None.
 
     Only the windows that are read or written are mapped into memory, so a file does not count as
-    memory of the process. A process that holds a band of an image also keeps borrowed rows of its
-    neighbours; see :class:`xcit_mm.large_images.shards.Bands`.
+    memory of the process.
 
     Args:
         rows: The rows of the image that this process holds.
@@ -44,7 +44,6 @@ class TokenStore:
     ) -> None:
         self.rows, self.path, self.dtype = rows, path, dtype
         self.shape = (length(rows), *shape)
-        self.borrowed: list[tuple[slice, Tensor]] = []  # rows of other processes
         self.checksum = checksum or 0
         self._size = self.shape[0] * self._bytes_of_row
         if path is None:
@@ -60,14 +59,14 @@ class TokenStore:
     def _bytes_of_row(self) -> int:
         return self.shape[1] * self.shape[2] * self.dtype.itemsize
 
-    def read(self, window: Window) -> Tensor:
-        """Return a copy of a window (h, w, C), whose rows may be borrowed."""
+    def read(self, window: Window, borrowed: Sequence[tuple[slice, Tensor]] = ()) -> Tensor:
+        """Return a copy of a window (h, w, C), whose rows are here or among those borrowed."""
         parts = []
         own = overlap(window.rows, self.rows)
         if length(own):
             with_own = self._mapped(own)[:, window.columns]
             parts.append((own.start, with_own))
-        for rows, tokens in self.borrowed:
+        for rows, tokens in borrowed:
             shared = overlap(window.rows, rows)
             if length(shared):
                 part = tokens[shared.start - rows.start : shared.stop - rows.start]
@@ -139,7 +138,6 @@ class TokenStore:
     def free(self) -> None:
         """Release the memory or the disk space."""
         self._tokens = None
-        self.borrowed = []
         if self.path is not None:
             self.path.unlink(missing_ok=True)
 

@@ -3,36 +3,36 @@
 Parameter names match the authors' release. XCA, LPI and Mlp compute with the weights of their
 layers, which is faster and keeps less for the backward pass. If a layer is not plain (see
 :func:`xcit_mm.models.unmodified.is_plain`), they call their layers instead. Their ``scale`` (C,)
-multiplies the channels of the output (LayerScale).
+multiplies the channels of the output (LayerScale). ``rows`` are asked for what a layer needs of
+other rows of the images (:mod:`xcit_mm.models.rows`).
 
 Letters in shapes: B images, N tokens (N = H * W), C channels, h heads of d = C / h channels.
 Sections are those of the paper (XCiT, arXiv 2106.09681).
 """
 
 import math
-from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..errors import ArgumentError
+from ..ops.gram import gram
 from ..ops.mlp import linear_gelu
 from ..ops.recompute import recompute
-from ..ops.tracing import computed_dtype, is_captured, is_transformed
+from ..ops.tracing import computed_dtype, is_transformed
 from ..ops.xca import cross_covariance, xca
-from .convolutions import ConvStack, batch_norm_affine, convolve, gelu_
+from .convolutions import ConvStack, gelu_norm_conv
+from .in_place import add_attention_and_interaction, add_mlp_, is_in_place
+from .rows import ALONE, Rows, RowsModule
 from .unmodified import has_plain_layers, is_plain
 
 POSITION_DIM = 32  # for each of y and x
 
-# Tokens whose values inside the MLP fit the cache of a CPU, so that their memory is reused. Larger
-# blocks come from the system as new pages every time, which costs more than GELU itself.
-CPU_CHUNK = 1024
 
-
-class ConvPatchEmbed(nn.Module):
+class ConvPatchEmbed(RowsModule):
     """Patch embedding: stride-2 convolutions with BatchNorm, and GELU between them (section 3.3).
 
     Each convolution but the first doubles the channels, up to ``dim``, a multiple of 8.
@@ -51,10 +51,10 @@ class ConvPatchEmbed(nn.Module):
             layers += [nn.Sequential(conv, nn.BatchNorm2d(c_out)), nn.GELU()]
         self.proj = ConvStack(*layers[:-1])
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, rows: Rows = ALONE) -> Tensor:
         if not is_transformed():  # vmap has no memory formats
             x = x.contiguous(memory_format=torch.channels_last)
-        return self.proj(x)
+        return rows.call(self.proj, x)
 
 
 class FourierPosition(nn.Module):
@@ -64,8 +64,8 @@ class FourierPosition(nn.Module):
     every resolution. y and x are projected separately and added: H + W projections, not H * W.
 
     Shape:
-        Size (H, W) in tokens to (1, C, H, W), the same for every image of a batch; or only those
-        ``rows`` and ``columns`` of it.
+        Size (H, W) in tokens to (1, C, H, W), the same for every image of a batch; or only a
+        ``window`` of it, the slices of its rows and columns.
     """
 
     def __init__(self, dim: int) -> None:
@@ -73,11 +73,11 @@ class FourierPosition(nn.Module):
         self.token_projection = nn.Conv2d(2 * POSITION_DIM, dim, kernel_size=1)
 
     def forward(
-        self, H: int, W: int, rows: slice = slice(None), columns: slice = slice(None)
+        self, H: int, W: int, window: tuple[slice, slice] = (slice(None), slice(None))
     ) -> Tensor:
         weight = next(self.token_projection.parameters())  # (C, 64, 1, 1)
-        y = _encode(H, weight.device).to(weight.dtype)[rows, None]  # (H, 1, 32)
-        x = _encode(W, weight.device).to(weight.dtype)[columns]  # (W, 32)
+        y = _encode(H, weight.device).to(weight.dtype)[window[0], None]  # (H, 1, 32)
+        x = _encode(W, weight.device).to(weight.dtype)[window[1]]  # (W, 32)
         if not is_plain(self.token_projection):
             size = y.shape[0], x.shape[0], -1  # len() would fix the size in an exported graph
             grid = torch.cat((y.expand(size), x.expand(size)), dim=-1).permute(2, 0, 1)
@@ -96,7 +96,7 @@ def _encode(length: int, device: torch.device) -> Tensor:
     return torch.stack((phase.sin(), phase.cos()), dim=-1).flatten(1)
 
 
-class XCA(nn.Module):
+class XCA(RowsModule):
     """Cross-covariance attention: channels attend to channels instead of tokens (section 3.2).
 
     The cost is linear in the number of tokens. Each of the h heads has a learned temperature.
@@ -117,19 +117,20 @@ class XCA(nn.Module):
         self.qkv = nn.Linear(dim, 3 * dim)
         self.proj = nn.Linear(dim, dim)
 
-    @property
-    def weights(self) -> tuple[Tensor, ...]:
-        """The parameters, in the order in which :func:`xcit_mm.ops.xca` takes them."""
-        return self.qkv.weight, self.qkv.bias, self.temperature, self.proj.weight, self.proj.bias
+    def weights(self, scale: Tensor | None = None) -> tuple[Tensor, ...]:
+        """Return the parameters, as :func:`xcit_mm.ops.xca` takes them after the tokens."""
+        return self.qkv.weight, self.qkv.bias, self.temperature, *_scaled_weights(self.proj, scale)
 
-    def forward(self, x: Tensor, scale: Tensor | None = None) -> Tensor:
-        if not has_plain_layers(self) or is_transformed():
-            return _scaled(self.proj(cross_covariance(self.qkv(x), self.temperature)), scale)
-        return xca(x, *self.weights[:3], *_scaled_weights(self.proj, scale), self.form)
+    def forward(self, x: Tensor, scale: Tensor | None = None, rows: Rows = ALONE) -> Tensor:
+        if rows.are_shared:  # all that the attention reads of other rows are sums
+            return gram(x, *self.weights(scale), total=rows.sum)
+        if has_plain_layers(self) and not is_transformed():
+            return xca(x, *self.weights(scale), self.form)
+        return _scaled(self.proj(cross_covariance(self.qkv(x), self.temperature)), scale)
 
 
-class LPI(nn.Module):
-    """Local patch interaction of neighbouring tokens: two depthwise convolutions (section 3.3).
+class LPI(RowsModule):
+    """Local patch interaction of neighboring tokens: two depthwise convolutions (section 3.3).
 
     The backward pass recomputes GELU and BatchNorm.
 
@@ -144,30 +145,21 @@ class LPI(nn.Module):
         self.bn = nn.BatchNorm2d(dim)
         self.conv2 = nn.Conv2d(dim, dim, 3, padding=1, groups=dim)
 
-    def forward(self, x: Tensor, H: int, W: int, scale: Tensor | None = None) -> Tensor:
-        x = self.conv1(tokens_to_map(x, H, W))  # (B, C, H, W)
-        if not has_plain_layers(self) or is_transformed():
-            return _scaled(map_to_tokens(self.conv2(self.bn(self.act(x)))), scale)
-        weights = _scaled_weights(self.conv2, scale)
-        if torch.is_grad_enabled() or self.bn.training:
-
-            def remaining_layers(x: Tensor) -> Tensor:
-                return convolve(self.conv2, self.bn(self.act(x)), *weights)
-
-            return map_to_tokens(recompute(remaining_layers, x, within=self))
-        # BatchNorm is not folded into the second convolution, which pads with zeros, not shifts.
-        factor, shift = (t.to(x.dtype)[:, None, None] for t in batch_norm_affine(self.bn))
-        x = torch.addcmul(shift, gelu_(x), factor, out=x)
-        return map_to_tokens(convolve(self.conv2, x, *weights))
+    def forward(
+        self, x: Tensor, H: int, W: int, scale: Tensor | None = None, rows: Rows = ALONE
+    ) -> Tensor:
+        x = rows.call(self.conv1, tokens_to_map(x, H, W))  # (B, C, H, W)
+        if not rows.are_shared and has_plain_layers(self) and not is_transformed():
+            weights = _scaled_weights(self.conv2, scale)
+            return map_to_tokens(gelu_norm_conv(x, self.bn, self.conv2, *weights, within=self))
+        x = rows.call(self.conv2, rows.call(self.bn, self.act(x)))
+        return _scaled(map_to_tokens(x), scale)
 
 
 class Mlp(nn.Module):
-    """Two linear layers with GELU between them and four times the channels inside.
+    """Two linear layers with GELU between them, (..., C) to (..., 4 C) to (..., C).
 
-    The backward pass recomputes GELU, whose output is as large as that of the first layer.
-
-    Shape:
-        (..., C) to (..., C).
+    The backward pass recomputes GELU, whose output is as large as its input.
     """
 
     def __init__(self, dim: int) -> None:
@@ -206,27 +198,24 @@ def map_to_tokens(x: Tensor) -> Tensor:
     return x.permute(0, 2, 3, 1).flatten(1, 2)
 
 
-class DropPath(nn.Module):
-    """Stochastic depth (Huang et al. 2016): in training, samples are dropped with probability p.
+class DropPath(RowsModule):
+    """Stochastic depth (Huang et al. 2016): in training, samples of (B, N, C) are 0 at the rate p.
 
     torchvision has the same layer, but under vmap it cannot draw each sample independently.
-
-    Shape:
-        (B, N, C) to (B, N, C).
     """
 
     def __init__(self, p: float) -> None:
         super().__init__()
         self.p = p
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, rows: Rows = ALONE) -> Tensor:
         if not (self.training and self.p):
             return x
         share = 1 - self.p
-        return x * x.new_empty(x.shape[0], 1, 1).bernoulli_(share).div_(share)
+        return x * rows.agreed(x.new_empty(x.shape[0], 1, 1).bernoulli_(share).div_(share))
 
 
-class XCABlock(nn.Module):
+class XCABlock(RowsModule):
     """Attention, local interaction and MLP, each normed, scaled and added (figure 1).
 
     The numbers in the names follow the release, in which the local interaction, the second branch,
@@ -252,45 +241,18 @@ class XCABlock(nn.Module):
         self.gamma3 = nn.Parameter(torch.full((dim,), eta))
         self.drop_path = DropPath(drop_path)
 
-    def forward(self, x: Tensor, H: int, W: int) -> Tensor:
-        if self._infers_in_place():
-            return self.mix_channels(self.attend(x, self.attn, H, W))
-        x = x + self._branch(self.gamma1, self.attn, self.norm1(x))
-        x = x + self._branch(self.gamma3, self.local_mp, self.norm3(x), H, W)
-        x = x + self._branch(self.gamma2, self.mlp, self.norm2(x))
-        return x
+    def forward(self, x: Tensor, H: int, W: int, rows: Rows = ALONE) -> Tensor:
+        if not rows.are_shared and is_in_place(self):
+            return add_mlp_(self, add_attention_and_interaction(self, x, H, W, self.attn))
+        x = x + self._branch(rows, self.gamma1, self.attn, self.norm1(x))
+        x = x + self._branch(rows, self.gamma3, self.local_mp, self.norm3(x), H, W)
+        return x + self._branch(rows, self.gamma2, self.mlp, self.norm2(x))
 
-    def _branch(self, gamma: Tensor, branch: nn.Module, x: Tensor, *size: int) -> Tensor:
+    def _branch(self, rows: Rows, gamma: Tensor, branch: nn.Module, *args: Any) -> Tensor:
         # Scaling the last projection of the branch keeps one tensor less for the backward pass.
         # In float16 the initial gamma of 1e-5 times a weight would vanish.
-        if computed_dtype(x) == torch.float16 or not is_plain(branch, self.BRANCHES):
-            return self.drop_path(gamma * branch(x, *size))
-        return self.drop_path(branch(x, *size, scale=gamma))
-
-    def _infers_in_place(self) -> bool:
-        is_inference = not (torch.is_grad_enabled() or self.training or is_transformed())
-        return is_inference and self.can_infer_in_place()
-
-    def can_infer_in_place(self) -> bool:
-        """Return whether no hook sees a tensor that is overwritten, or tokens in chunks."""
-        branches = self.attn, self.mlp
-        are_plain = all(is_plain(b, self.BRANCHES) and has_plain_layers(b) for b in branches)
-        return are_plain and is_plain(self.norm3) and is_plain(self.norm2)
-
-    def attend(self, x: Tensor, attention: Callable[[Tensor], Tensor], H: int, W: int) -> Tensor:
-        """Add the first two branches in evaluation, with ``attention`` of the normed tokens.
-
-        One new tensor collects the branches. LayerScale is a factor of these additions.
-        """
-        y = attention(self.norm1(x)).to(x.dtype)
-        y = torch.addcmul(x, self.gamma1, y, out=y)
-        return y.addcmul_(self.gamma3, self.local_mp(self.norm3(y), H, W).to(y.dtype))
-
-    def mix_channels(self, x: Tensor) -> Tensor:
-        """Add the third branch in evaluation to contiguous tokens (..., C), in place."""
-        tokens = x.flatten(0, -2)
-        is_wide = computed_dtype(x) in (torch.float32, torch.float64)
-        in_chunks = x.device.type == 'cpu' and is_wide and not is_captured()
-        for chunk in tokens.split(CPU_CHUNK) if in_chunks else (tokens,):
-            chunk.addcmul_(self.gamma2, self.mlp(self.norm2(chunk)).to(x.dtype))
-        return x
+        if computed_dtype(args[0]) == torch.float16 or not is_plain(branch, self.BRANCHES):
+            y = gamma * rows.call(branch, *args)
+        else:
+            y = rows.call(branch, *args, scale=gamma)
+        return rows.call(self.drop_path, y)

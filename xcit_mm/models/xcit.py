@@ -12,6 +12,7 @@ from ..ops import recompute
 from .archs import PATCH_SIZES, resolve_arch
 from .layers import ConvPatchEmbed, FourierPosition, XCABlock, map_to_tokens, tokens_to_map
 from .pyramid import ChannelNorm, pyramid_levels
+from .rows import ALONE, Rows
 
 STRIDES = 4, 8, 16, 32
 NUM_LEVELS = len(STRIDES)
@@ -39,7 +40,7 @@ class XCiT(BaseModule):
             n > 0 the first n blocks as well. Frozen parts stay in evaluation mode.
         start_level: Number of maps to leave out, from stride 4 on: 0 to 3. Their layers are not
             built. With 1, as for DINO and RTMDet, the maps have strides 8, 16 and 32.
-        out_norm: Whether a LayerNorm normalises the channels of each map, as in ResT's RetinaNet
+        out_norm: Whether a LayerNorm normalizes the channels of each map, as in ResT's RetinaNet
             (arXiv 2105.13677, appendix).
         in_channels: Channels of the images. Weights of RGB images are adapted to them when they
             are loaded (see :func:`xcit_mm.weights.inflation.inflate`).
@@ -55,6 +56,8 @@ class XCiT(BaseModule):
         ValueError: If an argument is invalid, and in ``forward`` if an image has another number of
             channels or is too small for stride 32.
     """
+
+    rows: Rows = ALONE  # replaced by large_images.training.shared_images for a while
 
     def __init__(
         self,
@@ -92,7 +95,6 @@ class XCiT(BaseModule):
         self.with_cp = with_cp
         self.frozen_stages = frozen_stages
         self.start_level = start_level
-        self.image_group = None  # the processes that share an image: large_images/training.py
 
         self.patch_embed = ConvPatchEmbed(dim, patch_size, in_channels)
         self.pos_embeder = FourierPosition(dim)  # sic: the name in the released weights
@@ -121,25 +123,23 @@ class XCiT(BaseModule):
             super().init_weights()
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        if self.image_group is not None:
-            from ..large_images.training import forward_band
-
-            return forward_band(self, x, self.image_group)
-        self.check_size(x.shape)
-        x = self.patch_embed(x)  # (B, C, H, W)
+        rows = self.rows
+        rows.check(x, self.check_size)
+        x = rows.call(self.patch_embed, x)  # (B, C, H, W)
         H, W = x.shape[2:]
-        x = map_to_tokens(x + self.pos_embeder(H, W))  # (B, N, C)
+        height, own = rows.place(H)
+        x = map_to_tokens(x + self.pos_embeder(height, W, (own, slice(None))))  # (B, N, C)
 
         maps = []
         for i, block in enumerate(self.blocks[: self.out_indices[-1] + 1]):
             if self.with_cp:
-                x = recompute(block, x, H, W, within=block, random=True)
+                x = recompute(rows.call, block, x, H, W, within=block, random=True)
             else:
-                x = block(x, H, W)
+                x = rows.call(block, x, H, W)
             if i in self.out_indices[self.start_level :]:
                 maps.append(tokens_to_map(x, H, W))
         levels = zip(self.levels, maps, strict=True)
-        return tuple(norm(resize(x)) for (_, _, resize, norm), x in levels)
+        return tuple(norm(rows.call(resize, x)) for (_, _, resize, norm), x in levels)
 
     @property
     def levels(self) -> list[tuple[int, int, nn.Module, nn.Module]]:
@@ -185,7 +185,7 @@ def _resolve_out_indices(out_indices: Sequence[int] | None, depth: int) -> tuple
 
 
 def _init_linear(module: nn.Module) -> None:
-    """Initialise linear layers as the authors do; other layers keep PyTorch's initialisation."""
+    """Initialize linear layers as the authors do; other layers keep PyTorch's initialization."""
     if isinstance(module, nn.Linear):
         nn.init.trunc_normal_(module.weight, std=0.02)
         nn.init.zeros_(module.bias)

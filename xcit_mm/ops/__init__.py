@@ -1,4 +1,4 @@
-"""Operators with the values of the layers they replace, at less arithmetic and memory."""
+"""Drop-in replacements for layers: the same values, fewer operations, less memory."""
 
 from .recompute import recompute
 from .xca import xca

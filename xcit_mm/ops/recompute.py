@@ -7,13 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
-from torch.autograd.forward_ad import _set_fwd_grad_enabled
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils.checkpoint import checkpoint
 
-from .tracing import is_captured, is_transformed
+from .tracing import is_captured, is_transformed, replaced_tensors, without_transforms
 
 
 def recompute(
@@ -52,11 +49,10 @@ class _SecondPass(AbstractContextManager):
 
     def __enter__(self) -> None:
         with ExitStack() as stack:
-            stack.enter_context(temporarily_clear_interpreter_stack())
-            stack.enter_context(_set_fwd_grad_enabled(False))
+            stack.enter_context(without_transforms())
             now = _tensors(self._module)
             other = {k: t for k, t in self._tensors.items() if _is_other(t, now.get(k))}
-            stack.enter_context(_reparametrize_module(self._module, other))
+            stack.enter_context(replaced_tensors(self._module, other))
             for norm in self._module.modules():
                 if isinstance(norm, _BatchNorm) and norm.training and norm.track_running_stats:
                     stack.callback(setattr, norm, 'momentum', norm.momentum)

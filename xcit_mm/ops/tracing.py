@@ -1,15 +1,25 @@
-"""The context an operator runs in: autocast, compilers, tracers and transforms."""
+"""The context an operator runs in: autocast, compilers, tracers and transforms.
 
-from contextlib import AbstractContextManager, nullcontext
+All private functions of PyTorch that the network needs are imported here: nothing public tells
+whether a transform is active, suspends it, or replaces the parameters of a module for a while.
+"""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.autograd import forward_ad
+from torch.autograd.forward_ad import _set_fwd_grad_enabled
+from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+replaced_tensors = _reparametrize_module  # a context in which a module has other tensors
 
 
 def computed_dtype(x: Tensor) -> torch.dtype:
-    """Return the dtype in which autocast computes with ``x``, or that of ``x`` without autocast."""
+    """Return the dtype in which autocast computes with ``x``; without autocast, its own."""
     device = x.device.type
     if x.dtype == torch.float64 or x.is_meta:  # autocast leaves both as they are
         return x.dtype
@@ -29,6 +39,11 @@ def is_captured() -> bool:
     return torch.compiler.is_compiling() or torch.jit.is_tracing()
 
 
+def is_exported() -> bool:
+    """Return whether the operations are recorded as a graph for inputs of any size."""
+    return hasattr(torch.compiler, 'is_exporting') and torch.compiler.is_exporting()
+
+
 def is_transformed() -> bool:
     """Return whether a transform of ``torch.func`` or forward-mode differentiation is active.
 
@@ -40,6 +55,13 @@ def is_transformed() -> bool:
     if torch.compiler.is_compiling():  # a compiler cannot trace what follows
         return False
     return forward_ad._current_level >= 0 and torch._C._is_fwd_grad_enabled()
+
+
+@contextmanager
+def without_transforms() -> Iterator[None]:
+    """Suspend what :func:`is_transformed` detects."""
+    with temporarily_clear_interpreter_stack(), _set_fwd_grad_enabled(False):
+        yield
 
 
 def is_intercepted() -> bool:

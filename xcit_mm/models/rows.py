@@ -1,0 +1,182 @@
+"""The rows of an image that a process holds, and what layers need of the other rows.
+
+XCiT reads other rows in four places: a convolution reads the rows above and below, BatchNorm and
+the attention add up sums over all tokens, and the position encoding counts the rows. These places
+ask a :class:`Rows`. Everything else acts on each token by itself.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from mmengine.dist import all_gather_object
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from ..errors import ArgumentError
+from ..processes import require_same
+
+MULTIPLE = 32  # pixels; so that no pooling window crosses the border between two processes
+
+
+class Rows:
+    """All rows of the images are in this process: layers are called as they are."""
+
+    are_shared = False
+
+    def check(self, images: Tensor, check_size: Callable[[Sequence[int]], None]) -> None:
+        """Refuse images whose size ``check_size`` refuses."""
+        check_size(images.shape)
+
+    def place(self, H: int) -> tuple[int, slice]:
+        """Return the rows of the whole map, and which of them are the H rows of this process."""
+        return H, slice(None)
+
+    def call(self, layer: nn.Module, *args: Any, **options: Any) -> Tensor:
+        """Return what the layer returns for these rows, if it is called with all rows."""
+        return layer(*args, **options)
+
+    def agreed(self, x: Tensor) -> Tensor:
+        """Return a tensor of random numbers that all rows have in common."""
+        return x
+
+
+ALONE = Rows()
+
+
+class RowsModule(nn.Module):
+    """A module whose ``forward`` takes ``rows``, because it or a layer in it reads other rows."""
+
+
+class SharedRows(Rows):
+    """The rows of the images are divided among the processes of a group, in their order.
+
+    Sums and the rows of neighbors are exchanged in the forward pass, and their gradients in the
+    backward pass.
+    """
+
+    are_shared = True
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self.group = group
+        self.rank, self.count = dist.get_rank(group), dist.get_world_size(group)
+
+    def check(self, images: Tensor, check_size: Callable[[Sequence[int]], None]) -> None:
+        batch, channels, _, width = images.shape
+        values = dict(batch=batch, channels=channels, width=width, dtype=images.dtype)
+        require_same({f'the {name} of the image': v for name, v in values.items()}, self.group)
+        shapes = all_gather_object(tuple(images.shape), self.group)
+        for shape in shapes:  # of all processes, so that none waits for one that has ended
+            check_size(shape)
+        heights = [shape[2] for shape in shapes]
+        if any(height % MULTIPLE for height in heights[:-1]):
+            raise ArgumentError(
+                f'bands of {heights} rows cannot share an image: all but the last need a multiple '
+                f'of {MULTIPLE} rows'
+            )
+
+    def place(self, H: int) -> tuple[int, slice]:
+        heights = all_gather_object(H, self.group)
+        first = sum(heights[: self.rank])
+        return sum(heights), slice(first, first + H)
+
+    def call(self, layer: nn.Module, *args: Any, **options: Any) -> Tensor:
+        if isinstance(layer, RowsModule):
+            return layer(*args, rows=self, **options)
+        if isinstance(layer, nn.Sequential):
+            (x,) = args
+            for child in layer:
+                x = self.call(child, x)
+            return x
+        if isinstance(layer, nn.Conv2d):
+            return self._convolve(layer, *args)
+        if isinstance(layer, nn.BatchNorm2d) and layer.training:
+            return self._normalize(layer, *args)
+        return layer(*args, **options)
+
+    def agreed(self, x: Tensor) -> Tensor:
+        dist.broadcast(x, dist.get_global_rank(self.group, 0), group=self.group)
+        return x
+
+    def sum(self, x: Tensor) -> Tensor:
+        """Return the sum of the tensors of all processes."""
+        return _Sum.apply(x, self.group)
+
+    def swap(self, up: Tensor, down: Tensor) -> tuple[Tensor, Tensor]:
+        """Send rows to the processes above and below, and return their rows, or zeros."""
+        above, below = (up.new_zeros(up.shape) for _ in range(2))
+        transfers = []
+        for rows, received, rank in ((up, above, self.rank - 1), (down, below, self.rank + 1)):
+            if 0 <= rank < self.count:
+                peer = dist.get_global_rank(self.group, rank)
+                transfers.append(dist.P2POp(dist.isend, rows.contiguous(), peer, self.group))
+                transfers.append(dist.P2POp(dist.irecv, received, peer, self.group))
+        for transfer in dist.batch_isend_irecv(transfers) if transfers else ():
+            transfer.wait()
+        return above, below
+
+    def _convolve(self, conv: nn.Conv2d, x: Tensor) -> Tensor:
+        """Convolve with a 3x3 kernel, padding 1 and stride 1 or 2."""
+        below = 1 if conv.stride[0] == 1 or self.rank == self.count - 1 else 0
+        x = _Halo.apply(x, below, self)
+        geometry = conv.stride, (0, 1), conv.dilation, conv.groups
+        return F.conv2d(x, conv.weight, conv.bias, *geometry)
+
+    def _normalize(self, norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
+        """Normalize with the statistics of all processes, and update the running statistics."""
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        sums = wide.sum((0, 2, 3))
+        number = sums.new_tensor([x.numel() // x.shape[1]])
+        sums, count = self.sum(torch.cat((sums, number))).split((len(sums), 1))
+        count = count.detach()
+        mean = sums / count
+        centered = wide - mean[:, None, None]
+        variance = self.sum(centered.square().sum((0, 2, 3))) / count
+        with torch.no_grad():
+            norm.num_batches_tracked += 1
+            norm.running_mean.lerp_(mean.to(norm.running_mean.dtype), norm.momentum)
+            unbiased = variance * (count / (count - 1))
+            norm.running_var.lerp_(unbiased.to(norm.running_var.dtype), norm.momentum)
+        factor = norm.weight * (variance + norm.eps).rsqrt()
+        return (centered * factor[:, None, None] + norm.bias[:, None, None]).to(x.dtype)
+
+
+class _Sum(Function):
+    """Add up the tensors of all processes, and in the backward pass, their gradients."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, group: dist.ProcessGroup) -> Tensor:
+        ctx.group = group
+        x = x.contiguous().clone()
+        dist.all_reduce(x, group=group)
+        return x
+
+    @staticmethod
+    def backward(ctx, dx: Tensor) -> tuple[Tensor, None]:
+        return _Sum.apply(dx, ctx.group), None
+
+
+class _Halo(Function):
+    """Extend a map by one row of the process above and ``below`` rows of the next, or by zeros."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, below: int, rows: SharedRows) -> Tensor:
+        ctx.below, ctx.rows = below, rows
+        above, under = rows.swap(x[:, :, :1], x[:, :, -1:])
+        return torch.cat([above, x, under][: 2 + below], dim=2)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dx: Tensor) -> tuple[Tensor, None, None]:
+        below, rows = ctx.below, ctx.rows
+        of_above = dx[:, :, :1].contiguous()
+        of_under = dx[:, :, -1:].contiguous() if below else torch.zeros_like(of_above)
+        to_first, to_last = rows.swap(of_above, of_under)
+        end = dx.shape[2] - below
+        dx = dx[:, :, 1:end].clone()
+        dx[:, :, :1] += to_first
+        dx[:, :, -1:] += to_last
+        return dx, None, None
