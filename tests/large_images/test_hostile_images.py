@@ -16,7 +16,7 @@ from PIL import Image
 
 from xcit_mm.large_images import window_files as images
 from xcit_mm.large_images.geometry import Window
-from xcit_mm.large_images.normalized import NormalisedImage
+from xcit_mm.large_images.normalized import NormalizedImage
 from xcit_mm.large_images.window_files import open_image
 
 PIXELS = np.random.default_rng(0).integers(0, 255, (128, 160, 3), np.uint8)
@@ -237,7 +237,7 @@ def test_bands_that_a_model_does_not_need_take_no_memory(segmentor, tmp_path, na
     if not child:
         try:
             before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            image = NormalisedImage(open_image(path, segmentor.read, 3), segmentor)
+            image = NormalizedImage(open_image(path, segmentor.read, 3), segmentor)
             assert image[:, slice(0, 1024), slice(0, 1024)].shape == (3, 1024, 1024)
             taken = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
             os._exit(int(taken > 2**19))  # KiB; all bands take twice as much
@@ -250,7 +250,7 @@ def test_bands_that_a_model_does_not_need_take_no_memory(segmentor, tmp_path, na
 def test_an_array_of_any_byte_order_and_axes_is_read(segmentor, tmp_path, order):
     wide = PIXELS.astype('>u2' if order == 'C' else '<u2') * 257
     np.save(tmp_path / 'a.npy', np.asarray(wide, order=order))
-    image = NormalisedImage(open_image(tmp_path / 'a.npy', segmentor.read, 3), segmentor)
+    image = NormalizedImage(open_image(tmp_path / 'a.npy', segmentor.read, 3), segmentor)
     window = Window(slice(3, 120), slice(5, 150))
     assert np.array_equal(image.pixels(window), PIXELS[tuple(window)])
 

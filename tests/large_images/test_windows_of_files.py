@@ -10,7 +10,7 @@ from PIL import Image
 from xcit_mm import load_model
 from xcit_mm.errors import UserError
 from xcit_mm.large_images.geometry import Window
-from xcit_mm.large_images.normalized import NormalisedImage
+from xcit_mm.large_images.normalized import NormalizedImage
 from xcit_mm.large_images.window_files import open_image, overview
 
 WINDOW = Window(slice(33, 90), slice(17, 140))
@@ -75,7 +75,7 @@ def test_a_pyramid_is_read_at_its_full_size(image, segmentor, tmp_path):
 
 
 def test_the_normalised_image_is_that_of_the_preprocessor(image, segmentor):
-    normalised = NormalisedImage(open_image(image, segmentor.read), segmentor)
+    normalised = NormalizedImage(open_image(image, segmentor.read), segmentor)
     sample = segmentor.pack(segmentor.prepare(image))
     data = {key: [value] for key, value in sample.items()}
     expected = segmentor.module.data_preprocessor(data)['inputs'][0]
@@ -87,7 +87,7 @@ def test_the_normalised_image_is_that_of_the_preprocessor(image, segmentor):
 def test_16_bits_grey_and_more_channels(image, segmentor, tmp_path):
     def labels(name: str, pixels: np.ndarray, note: str | None, **options) -> np.ndarray:
         path = write(tmp_path / name, pixels, **options)
-        notes = NormalisedImage(open_image(path, segmentor.read), segmentor).notes
+        notes = NormalizedImage(open_image(path, segmentor.read), segmentor).notes
         assert bool(note) == bool(notes) and all(note in n for n in notes)
         return segmentor.predict_large(path).labels
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 MAX_8_BITS = 255
 
 
-class NormalisedImage:
+class NormalizedImage:
     """An image (channels, H, W), normalised as by the preprocessor of a model, read by windows.
 
     Attributes:

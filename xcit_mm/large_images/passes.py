@@ -27,7 +27,7 @@ from .moments import from_sums, sums_of_products
 from .progress import Progress, silent
 from .shards import Bands
 from .streamable import require_streamable
-from .token_files import TokenStore
+from .token_files import TokenFile
 from .workspace import Workspace
 
 HALO = 2  # tokens to each side that the local interaction reads
@@ -91,7 +91,7 @@ class Passes:
             self.statistics_window = max(1, statistics_window // backbone.patch_size)
         self.tile = self._tile(rows)
         self.count = backbone.out_indices[-1] + 2
-        self._stores: dict[int, TokenStore] = {}
+        self._stores: dict[int, TokenFile] = {}
 
     def _tile(self, rows: int | None) -> tuple[int, int]:
         W = self.size[1]
@@ -155,12 +155,12 @@ class Passes:
         """The passes whose stores the pyramid needs."""
         return [index + 1 for index, *_ in self.backbone.levels]
 
-    def store(self, number: int) -> TokenStore:
+    def store(self, number: int) -> TokenFile:
         """Return the store that a pass writes."""
         if number not in self._stores:
             shape = self.size[1], self._channels
             is_finished = number < self.workspace.finished[PASSES]
-            self._stores[number] = self.workspace.store(
+            self._stores[number] = self.workspace.open(
                 f'layer_{number}', self.bands.rows, shape, self.dtype, is_finished
             )
         return self._stores[number]
@@ -196,7 +196,7 @@ class Passes:
             rows = max(1, min(rows, max_rows // self.backbone.patch_size - 1))
         return rows, columns
 
-    def _embed(self, store: TokenStore, progress: Progress) -> Tensor:
+    def _embed(self, store: TokenFile, progress: Progress) -> Tensor:
         """Embed the patches; a token reads 15 pixels (7 for patch size 8) above and left of it."""
         sums = self._no_sums()
         P, (_, height, width) = self.backbone.patch_size, self.image.shape
@@ -218,8 +218,8 @@ class Passes:
     def _layer(
         self,
         number: int,
-        source: TokenStore,
-        store: TokenStore,
+        source: TokenFile,
+        store: TokenFile,
         sums: Tensor,
         progress: Progress,
     ) -> Tensor:
@@ -256,7 +256,7 @@ class Passes:
         M, m = matrices
         return M.mT.to(self.dtype), m.to(self.dtype)
 
-    def _precise_sums(self, block: XCABlock, source: TokenStore) -> Tensor:
+    def _precise_sums(self, block: XCABlock, source: TokenFile) -> Tensor:
         """Compute the sums over all tokens again, with products in float64."""
         sums = self._no_sums()
         for window in self._own_tiles(self.tile):
@@ -268,7 +268,7 @@ class Passes:
         return max(HALO, self.statistics_window)
 
     def _local_mixing(
-        self, block: XCABlock, source: TokenStore, window: Window
+        self, block: XCABlock, source: TokenFile, window: Window
     ) -> tuple[Tensor, Tensor]:
         """Return the attention over a window around a tile, shifted to lie within the image."""
         spans = []

@@ -15,7 +15,7 @@ from ..errors import ArgumentError, UserError
 from ..fusion import in_dtype
 from ..processes import cpu_group, digest_of_module, require_same, together
 from .detect import Objects, detect, require_detector
-from .normalized import NormalisedImage
+from .normalized import NormalizedImage
 from .passes import Passes
 from .progress import Progress, silent
 from .results import PICTURE_SIDE, LargeDetections, LargeSegmentation
@@ -23,7 +23,7 @@ from .segment import label, require_segmentor
 from .shards import Bands
 from .slices import detect_slices, label_slices, slices_of
 from .streamable import require_streamable
-from .token_files import TokenStore
+from .token_files import TokenFile
 from .window_files import open_image, overview
 from .workspace import GIB, Workspace, open_workspace
 
@@ -55,7 +55,7 @@ def predict_large(
     with together(group):
         check_options(model, options)
         used = 3 if model.bands is None else None  # of an RGB image
-        pixels = NormalisedImage(open_image(image, model.read, used), model)
+        pixels = NormalizedImage(open_image(image, model.read, used), model)
         if group is not None:
             content = dict(size=pixels.source.shape, content=pixels.source.content())
             values = {f'the {name} of the image': value for name, value in content.items()}
@@ -112,7 +112,7 @@ def check_options(model: 'Model', options: LargeOptions) -> None:
 
 
 def _streamed(
-    model: 'Model', pixels: NormalisedImage, options: LargeOptions, progress: Progress
+    model: 'Model', pixels: NormalizedImage, options: LargeOptions, progress: Progress
 ) -> tuple[Objects | tuple | None, Workspace]:
     """Predict an image that the backbone sees as a whole; None on all but the first process."""
     size, dtype = pixels.size, _label_dtype(model)
@@ -155,12 +155,12 @@ def _streamed(
 
 
 def _collected(
-    bands: Bands, stores: list[TokenStore], size: tuple[int, int], workspace: Workspace
+    bands: Bands, stores: list[TokenFile], size: tuple[int, int], workspace: Workspace
 ) -> list[np.ndarray] | None:
     """Return arrays (H, W) with the rows of all processes; None on all but the first process."""
     if bands.count > 1:
         complete = [
-            workspace.store(f'all_{i}', slice(0, size[0]), store.shape[1:], store.dtype)
+            workspace.open(f'all_{i}', slice(0, size[0]), store.shape[1:], store.dtype)
             for i, store in enumerate(stores)
             if bands.rank == 0
         ]
@@ -173,7 +173,7 @@ def _collected(
 
 
 def _sliced(
-    model: 'Model', pixels: NormalisedImage, options: LargeOptions, progress: Progress
+    model: 'Model', pixels: NormalizedImage, options: LargeOptions, progress: Progress
 ) -> tuple[Objects | tuple, Workspace]:
     """Predict an image slice by slice."""
     slices = slices_of(pixels.size, options.sliced, options.overlap)
@@ -210,7 +210,7 @@ def _label_dtype(model: 'Model') -> torch.dtype:
     return torch.uint8 if len(model.classes) <= 256 else torch.int16
 
 
-def _identity(model: 'Model', pixels: NormalisedImage, settings: list) -> dict[str, Any]:
+def _identity(model: 'Model', pixels: NormalizedImage, settings: list) -> dict[str, Any]:
     """Return what has to be the same for a run to continue; see :class:`.Workspace`."""
     settings = [*settings, pixels.is_bgr]
     return dict(image=pixels.source.identity(), model=_fingerprint(model), settings=settings)

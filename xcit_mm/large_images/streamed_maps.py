@@ -10,7 +10,7 @@ from ..models.xcit import STRIDES
 from .geometry import Window, grown
 from .lazy import LazyMap
 from .passes import Passes
-from .token_files import TokenStore
+from .token_files import TokenFile
 
 
 class Pyramid:
@@ -68,7 +68,7 @@ class Pyramid:
 
     def _map(
         self,
-        store: TokenStore,
+        store: TokenFile,
         stride: int,
         resize: nn.Module,
         norm: nn.Module,

@@ -15,7 +15,7 @@ MULTIPLIER = 6364136223846793005  # of the generator MMIX (Knuth); any large odd
 CHECKED = 2**24  # bytes, also of the sums of words, that are compared at a time
 
 
-class TokenStore:
+class TokenFile:
     """Rows of tokens (H, W, C), in memory, or in a file if ``path`` is not None.
 
     Only the windows that are read or written are mapped into memory, so a file does not count as

@@ -28,7 +28,7 @@ from ..files import (
 )
 from .free_memory import free_memory
 from .shards import Bands
-from .token_files import TokenStore
+from .token_files import TokenFile
 
 STATE, LOCK, VERSION = 'state.json', 'store.lock', 2
 MAX_STATE = 2**20  # bytes
@@ -172,26 +172,26 @@ class Workspace:
                 f'{free / GIB:.3g} GiB are free: name a folder on another disk with --store DIR'
             )
 
-    def store(
+    def open(
         self,
         name: str,
         rows: slice,
         shape: tuple[int, int],
         dtype: torch.dtype,
         is_finished: bool = False,
-    ) -> TokenStore:
-        """Create a store, or open one that :meth:`finish` has recorded; see :class:`TokenStore`.
+    ) -> TokenFile:
+        """Create a file of tokens, or open one that :meth:`finish` has recorded; see :class:`TokenFile`.
 
-        The content of a file is not read; :meth:`.TokenStore.verify` compares its checksum.
+        The content of a file is not read; :meth:`.TokenFile.verify` compares its checksum.
         """
         if self.folder is None:
-            return TokenStore(rows, shape, dtype)
+            return TokenFile(rows, shape, dtype)
         path = self.folder / f'{name}.bin'
         checksum = self._recorded(path) if is_finished else None
         with self._writing():
-            return TokenStore(rows, shape, dtype, path, checksum)
+            return TokenFile(rows, shape, dtype, path, checksum)
 
-    def finish(self, stage: str, number: int, *stores: TokenStore) -> None:
+    def finish(self, stage: str, number: int, *stores: TokenFile) -> None:
         """Record how much of a stage is finished, with the stores that it wrote."""
         self.finished[stage] = number
         if self._identity is None:
