@@ -85,7 +85,7 @@ def label(
     if done:
         for store in stores:
             store.verify(slice(rows.start, of_rows[done - 1].rows.stop))
-    pyramid.borrow_for(scores.read, of_rows)
+    pyramid.borrow_for([[(scores, row)] for row in of_rows])
     progress.expect(len(of_rows) - done)
     for number, row in enumerate(of_rows):
         if number < done:
