@@ -9,7 +9,6 @@ added in the same pass. The result is that of the whole image, up to rounding (X
 """
 
 import math
-from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
@@ -129,7 +128,7 @@ class Passes:
         """Run the passes that are not finished."""
         done = self.bands.min(self.workspace.finished[PASSES])
         if done < self.count:  # other processes may have finished fewer passes than this one
-            self.workspace.finished = Counter({PASSES: done})
+            self.workspace.rewind(PASSES, done)
         for number in sorted(n for n in {*self._kept, done - 1} if 0 <= n < done):
             self.store(number).verify()
         progress.expect(self.count - done)

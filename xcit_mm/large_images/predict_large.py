@@ -25,7 +25,7 @@ from .slices import detect_slices, label_slices, slices_of
 from .streamable import require_streamable
 from .token_files import TokenFile
 from .window_files import open_image, overview
-from .workspace import GIB, Workspace, open_workspace
+from .workspace import GIB, Demand, Workspace, open_workspace
 
 if TYPE_CHECKING:
     from ..inference.model import Model
@@ -130,9 +130,8 @@ def _streamed(
         return _identity(model, pixels, settings)
 
     folder = Path(options.store, bands.part) if options.store else None
-    workspace = open_workspace(
-        needed, passes.bytes_of_tile, bands, options.memory, folder, identity
-    )
+    demand = Demand(needed, passes.bytes_of_tile)
+    workspace = open_workspace(demand, bands, options.memory, folder, identity)
     if bands.rank == 0:
         _report(workspace, needed, progress)
     passes.workspace = workspace
@@ -182,11 +181,11 @@ def _sliced(
         needed = math.prod(pixels.size) * dtype.itemsize
     if options.store:
         settings = [options.sliced, options.overlap, options.score_thr, str(model.dtype)]
-        workspace = Workspace(Path(options.store, 'sliced'), _identity(model, pixels, settings))
-        workspace.require_space(needed)
+        identity = _identity(model, pixels, settings)
+        workspace = Workspace(Path(options.store, 'sliced'), identity, needed)
         _report(workspace, needed, progress)
     else:
-        workspace = open_workspace(needed, 0, Bands(pixels.size[0]), options.memory, None)
+        workspace = open_workspace(Demand(needed), Bands(pixels.size[0]), options.memory, None)
     try:
         if model.task == 'detection':
             arguments = slices, options.score_thr, workspace, progress
