@@ -55,7 +55,9 @@ def predict_large(
     with together(group):
         check_options(model, options)
         used = 3 if model.bands is None else None  # of an RGB image
-        pixels = NormalizedImage(open_image(image, model.read, used), model)
+        source = open_image(image, model.read, used)
+        preprocessor, transforms = model.module.data_preprocessor, model.pipeline.transforms[1:]
+        pixels = NormalizedImage(source, preprocessor, transforms, model.bands)
         if group is not None:
             content = dict(size=pixels.source.shape, content=pixels.source.content())
             values = {f'the {name} of the image': value for name, value in content.items()}
