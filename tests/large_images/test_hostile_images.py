@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import rasterio
 import tifffile
+from helpers.large_images import normalized
 from helpers.random_weights import SEGMENTOR
 from PIL import Image
 
 from xcit_mm.large_images import window_files as images
 from xcit_mm.large_images.geometry import Window
-from xcit_mm.large_images.normalized import NormalisedImage
 from xcit_mm.large_images.window_files import open_image
 
 PIXELS = np.random.default_rng(0).integers(0, 255, (128, 160, 3), np.uint8)
@@ -26,31 +26,15 @@ MIRAX = '[HIERARCHICAL]\nINDEXFILE={}\n[DATAFILE]\nFILE_COUNT=1\nFILE_0={}\n'
 DEVICE = '../' * 20 + 'dev/zero'
 
 
+tiff = tifffile.imwrite
+
+
 def sparse(path: Path, side: int, bands: int, **options) -> None:
     """Write a TIFF file without pixels, of which GDAL reads zeros."""
     options = dict(driver='GTiff', sparse_ok=True, compress='deflate', bigtiff='yes') | options
     options |= dict(width=side, height=side, count=bands, dtype='uint8')
     with rasterio.open(path, 'w', **options):
         pass
-
-
-def many_bands(path: Path) -> None:
-    options = dict(planarconfig='contig', photometric='minisblack', compression='zlib')
-    tifffile.imwrite(path, np.zeros((8, 8, 65000), np.uint8), **options)
-
-
-def much_metadata(path: Path) -> None:
-    names = ''.join(f'<Item name="{i}">v</Item>' for i in range(20000))
-    text = f'<GDALMetadata>{names}</GDALMetadata>'
-    tifffile.imwrite(path, PIXELS, extratags=[(42112, 's', 0, text, True)])
-
-
-def wide_tile(path: Path) -> None:
-    sparse(path, 2**20, 3, tiled=True, blockxsize=2**14, blockysize=2**14)
-
-
-def slide_of_wide_tiles(path: Path) -> None:
-    sparse(path, 2**14, 3, tiled=True, blockxsize=2**14, blockysize=2**14)
 
 
 def jpeg2000(path: Path, change=lambda content: content) -> None:
@@ -83,10 +67,10 @@ def npy(path: Path, shape: str, descr: str = '|u1', fortran: bool = False) -> No
     path.write_bytes(b'\x93NUMPY\x01\x00' + struct.pack('<H', len(header)) + header + bytes(1000))
 
 
-def text(path: Path, content: str, beside=lambda folder: None) -> None:
-    """Write a text into a folder of its own, in which ``beside`` may write more."""
+def text(path: Path, content: str, more=lambda folder: None) -> None:
+    """Write a text into a folder of its own, in which ``more`` may write other files."""
     path.write_text(content)
-    beside(path.parent)
+    more(path.parent)
 
 
 def pipe(name: str):
@@ -97,23 +81,23 @@ def link(name: str, target: str):
     return lambda folder: (folder / name).symlink_to(target)
 
 
-def mirax(path: Path, content: str | None, beside=lambda folder: None) -> None:
+def mirax(path: Path, content: str | None, more=lambda folder: None) -> None:
     path.write_text('')
     path.with_suffix('').mkdir()
     if content is not None:
         (path.with_suffix('') / 'Slidedat.ini').write_text(content)
-    beside(path.with_suffix(''))
+    more(path.with_suffix(''))
 
 
-def sakura(path: Path, beside=lambda folder: None, mode: str = 'delete') -> None:
+def sakura(path: Path, more=lambda folder: None, mode: str = 'delete') -> None:
     connection = sqlite3.connect(path)
     connection.execute(f'PRAGMA journal_mode={mode}')
     connection.execute('CREATE TABLE slide(a)')
     connection.close()
-    beside(path.parent)
+    more(path.parent)
 
 
-def dicom(path: Path, beside=lambda folder: None) -> None:
+def dicom(path: Path, more=lambda folder: None) -> None:
     """Write the beginning of a DICOM slide, which openslide takes for one."""
 
     def element(group: int, number: int, kind: bytes, value: bytes) -> bytes:
@@ -126,34 +110,59 @@ def dicom(path: Path, beside=lambda folder: None) -> None:
     meta = element(2, 0, b'UL', struct.pack('<I', len(meta))) + meta
     series = element(8, 0x16, b'UI', slide) + element(0x20, 0xE, b'UI', b'1.2.9')
     path.write_bytes(bytes(128) + b'DICM' + meta + series)
-    beside(path.parent)
+    more(path.parent)
 
 
+METADATA = ''.join(f'<Item name="{i}">v</Item>' for i in range(20000))
+METADATA = f'<GDALMetadata>{METADATA}</GDALMetadata>'
+GRAY = dict(photometric='minisblack', planarconfig='contig')  # any number of channels
+WIDE_TILES = dict(tiled=True, blockxsize=2**14, blockysize=2**14)
+UNKNOWN, DAMAGED = 'cannot be opened', 'copy or repair the file'
 TOO_LARGE, OTHER_FOLDER = 'are possible: convert it with gdal_translate', 'have to be in its folder'
 NOT_REGULAR, OTHER_SUFFIX = 'is a link, a pipe or a device', 'its suffix is not one of this format'
 CASES = {  # what writes the file, and a part of the sentence about it
-    'bands.tif': (many_bands, 'has 65000 channels, but at most 4096 can be read'),
-    'metadata.tif': (much_metadata, 'bytes of metadata, which take too long to read'),
-    'tile.tif': (wide_tile, TOO_LARGE),
-    'tile.svs': (slide_of_wide_tiles, TOO_LARGE),
-    'no_tag.tif': (lambda p: p.write_bytes(b'II*\0\x08\0\0\0'), 'cannot be opened'),
-    'offset.tif': (lambda p: p.write_bytes(b'II+\0\x08\0\0\0' + b'\xff' * 8), 'cannot be opened'),
-    'empty.jp2': (lambda p: p.write_bytes(b''), 'cannot be opened'),
-    'header.jp2': (lambda p: jpeg2000(p, lambda c: c[:200]), 'cannot be opened'),
-    'cut.jp2': (lambda p: jpeg2000(p, lambda c: c[: len(c) // 2]), 'copy or repair the file'),
+    'none.tif': (lambda p: None, 'none.tif does not exist'),
+    'text.tif': (lambda p: text(p, '<VRTDataset rasterXSize="9"><SRS/></VRTDataset>'), UNKNOWN),
+    'text.svs': (lambda p: text(p, 'no slide'), UNKNOWN),
+    'text.npy': (lambda p: text(p, 'no array'), UNKNOWN),
+    'cut.tif': (lambda p: tiff(p, PIXELS) or os.truncate(p, 2**14), DAMAGED),
+    '2.tif': (lambda p: tiff(p, PIXELS[..., :2], **GRAY), 'has 2 channels'),
+    'palette.tif': (
+        lambda p: tiff(p, PIXELS[..., 0], photometric='palette', colormap=np.zeros((3, 256), 'u2')),
+        'has a palette: convert it',
+    ),
+    'nan.tif': (
+        lambda p: tiff(p, PIXELS * np.float32('nan')),
+        'values of type float32, but the model needs uint8 or uint16',
+    ),
+    'bands.tif': (
+        lambda p: tiff(p, np.zeros((8, 8, 65000), np.uint8), compression='zlib', **GRAY),
+        'has 65000 channels, but at most 4096 can be read',
+    ),
+    'metadata.tif': (
+        lambda p: tiff(p, PIXELS, extratags=[(42112, 's', 0, METADATA, True)]),
+        'bytes of metadata, too many to read',
+    ),
+    'tile.tif': (lambda p: sparse(p, 2**20, 3, **WIDE_TILES), TOO_LARGE),
+    'tile.svs': (lambda p: sparse(p, 2**14, 3, **WIDE_TILES), TOO_LARGE),
+    'no_tag.tif': (lambda p: p.write_bytes(b'II*\0\x08\0\0\0'), UNKNOWN),
+    'offset.tif': (lambda p: p.write_bytes(b'II+\0\x08\0\0\0' + b'\xff' * 8), UNKNOWN),
+    'empty.jp2': (lambda p: p.write_bytes(b''), UNKNOWN),
+    'header.jp2': (lambda p: jpeg2000(p, lambda c: c[:200]), UNKNOWN),
+    'cut.jp2': (lambda p: jpeg2000(p, lambda c: c[: len(c) // 2]), DAMAGED),
     'large.jp2': (lambda p: jpeg2000(p, of_size(2**31 - 1, 2**31 - 1)), 'code blocks, but at most'),
     'wide.jp2': (lambda p: jpeg2000(p, of_size(2**31 - 1, 3)), 'code blocks, but at most'),
     'metadata.jp2': (lambda p: jpeg2000(p, with_metadata), 'bytes of metadata'),
-    'object.npy': (lambda p: np.save(p, np.array([[1, 'a']], object)), 'cannot be opened'),
-    'archive.npy': (lambda p: np.savez(p.open('wb'), a=PIXELS), 'cannot be opened'),
-    'negative.npy': (lambda p: npy(p, '(-5, 20, 3)'), 'cannot be opened'),
-    'huge.npy': (lambda p: npy(p, '(4294967296, 4294967296, 3)'), 'cannot be opened'),
-    'longer.npy': (lambda p: npy(p, '(2000, 2000, 3)', fortran=True), 'cannot be opened'),
-    'bands.npy': (lambda p: npy(p, '(1, 1, 65000)'), 'cannot be opened'),
+    'object.npy': (lambda p: np.save(p, np.array([[1, 'a']], object)), UNKNOWN),
+    'archive.npy': (lambda p: np.savez(p.open('wb'), a=PIXELS), UNKNOWN),
+    'negative.npy': (lambda p: npy(p, '(-5, 20, 3)'), UNKNOWN),
+    'huge.npy': (lambda p: npy(p, '(4294967296, 4294967296, 3)'), UNKNOWN),
+    'longer.npy': (lambda p: npy(p, '(2000, 2000, 3)', fortran=True), UNKNOWN),
+    'bands.npy': (lambda p: npy(p, '(1, 1, 65000)'), UNKNOWN),
+    '4.npy': (lambda p: np.save(p, PIXELS[None]), 'shape (1, 128, 160, 3) is not (H, W, channels)'),
     'scalar.npy': (lambda p: np.save(p, np.uint8(1)), 'shape () is not (H, W, channels)'),
     'bool.npy': (lambda p: np.save(p, PIXELS > 9), 'values of type bool'),
     'fields.npy': (lambda p: np.save(p, np.zeros((9, 9), 'u1,u1')), "values of type [('f0'"),
-    'nan.tif': (lambda p: tifffile.imwrite(p, PIXELS * np.float32('nan')), 'of type float32'),
     'pipe.vms': (lambda p: text(p, VMS + 'ImageFile=p\nMapFile=p', pipe('p')), NOT_REGULAR),
     'pipe.svs': (lambda p: text(p, VMS + 'ImageFile=p\nMapFile=p', pipe('p')), OTHER_SUFFIX),
     'pipe.ndpi': (lambda p: text(p, VMS + 'ImageFile=p\nMapFile=p', pipe('p')), OTHER_SUFFIX),
@@ -164,25 +173,19 @@ CASES = {  # what writes the file, and a part of the sentence about it
     'windows.vms': (lambda p: text(p, VMS + 'MacroImage=..\\x\n'), r'names the file ..\x'),
     'link.vms': (lambda p: text(p, VMS + 'MapFile=x', link('x', '/dev/zero')), NOT_REGULAR),
     'other.vms': (lambda p: text(p, VMS + 'MapFile=x', link('x', __file__)), NOT_REGULAR),
-    'missing.vms': (lambda p: text(p, VMS + 'ImageFile=x\nMapFile=x'), 'cannot be opened'),
+    'missing.vms': (lambda p: text(p, VMS + 'ImageFile=x\nMapFile=x'), UNKNOWN),
     'device.mrxs': (lambda p: mirax(p, MIRAX.format('i', DEVICE)), OTHER_FOLDER),
     'index.mrxs': (lambda p: mirax(p, MIRAX.format('../i', 'd')), OTHER_FOLDER),
     'pipe.mrxs': (lambda p: mirax(p, MIRAX.format('p', 'p'), pipe('p')), NOT_REGULAR),
     'text.mrxs': (lambda p: mirax(p, None, pipe('Slidedat.ini')), NOT_REGULAR),
-    'folder.mrxs': (lambda p: text(p, '', link('folder', p.parent.parent)), 'cannot be opened'),
+    'folder.mrxs': (lambda p: text(p, '', link('folder', p.parent.parent)), UNKNOWN),
     'own.mrxs': (lambda p: mirax(p, MIRAX.format('i', 'd')), 'cannot be opened (OpenSlideError'),
     'pipe.dcm': (lambda p: dicom(p, pipe('p')), NOT_REGULAR),
     'dicom.svs': (lambda p: dicom(p, pipe('p')), OTHER_SUFFIX),
     'own.dcm': (dicom, 'cannot be opened (OpenSlideError'),
-    'journal.svslide': (
-        lambda p: sakura(p, pipe('journal.svslide-journal')),
-        'unfinished database',
-    ),
+    'a.svslide': (lambda p: sakura(p, pipe('a.svslide-journal')), 'unfinished database'),
     'log.svslide': (lambda p: sakura(p, mode='wal'), 'unfinished database'),
-    'trestle.svs': (
-        lambda p: tifffile.imwrite(p, PIXELS, tile=(64, 64), software='MedScan'),
-        OTHER_SUFFIX,
-    ),
+    'trestle.svs': (lambda p: tiff(p, PIXELS, tile=(64, 64), software='MedScan'), OTHER_SUFFIX),
 }
 
 
@@ -237,7 +240,7 @@ def test_bands_that_a_model_does_not_need_take_no_memory(segmentor, tmp_path, na
     if not child:
         try:
             before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            image = NormalisedImage(open_image(path, segmentor.read, 3), segmentor)
+            image = normalized(path, segmentor, 3)
             assert image[:, slice(0, 1024), slice(0, 1024)].shape == (3, 1024, 1024)
             taken = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
             os._exit(int(taken > 2**19))  # KiB; all bands take twice as much
@@ -250,7 +253,7 @@ def test_bands_that_a_model_does_not_need_take_no_memory(segmentor, tmp_path, na
 def test_an_array_of_any_byte_order_and_axes_is_read(segmentor, tmp_path, order):
     wide = PIXELS.astype('>u2' if order == 'C' else '<u2') * 257
     np.save(tmp_path / 'a.npy', np.asarray(wide, order=order))
-    image = NormalisedImage(open_image(tmp_path / 'a.npy', segmentor.read, 3), segmentor)
+    image = normalized(tmp_path / 'a.npy', segmentor, 3)
     window = Window(slice(3, 120), slice(5, 150))
     assert np.array_equal(image.pixels(window), PIXELS[tuple(window)])
 

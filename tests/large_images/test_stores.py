@@ -135,51 +135,41 @@ def killed(segmentor, detector, scene, tmp_path_factory) -> dict[str, Path]:
     return {stage: folder / stage for stage in options}
 
 
-def text(content: str | bytes) -> Callable[[Path], None]:
-    """Replace a file."""
+Damage = Callable[[Path], None]  # changes a file of a store
+
+
+def text(content: str | bytes) -> Damage:
     data = content if isinstance(content, bytes) else content.encode()
     return lambda path: path.write_bytes(data)
 
 
-def state(**changes: object) -> Callable[[Path], None]:
+def state(**changes: object) -> Damage:
     """Replace members of a state; Infinity and NaN are valid in Python's JSON."""
-
-    def change(path: Path) -> None:
-        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-
-    return change
+    return lambda path: path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-def finished(by: int, stage: str = 'passes') -> Callable[[Path], None]:
+def finished(by: int, stage: str = 'passes') -> Damage:
     """Count more or less of a stage as finished."""
 
     def change(path: Path) -> None:
-        content = json.loads(path.read_text())
-        content['finished'][stage] += by
-        path.write_text(json.dumps(content))
+        counts = json.loads(path.read_text())['finished']
+        state(finished=counts | {stage: counts[stage] + by})(path)
 
     return change
 
 
-def array(dtype: str, change: Callable[[np.ndarray], None]) -> Callable[[Path], None]:
-    """Change some values of a file."""
+def values(dtype: str, index: object, new: object) -> Damage:
+    """Replace some numbers in a file by others, or by a function of them."""
 
-    def apply(path: Path) -> None:
-        values = np.fromfile(path, dtype)
-        change(values)
-        values.tofile(path)
+    def change(path: Path) -> None:
+        numbers = np.fromfile(path, dtype)
+        numbers[index] = new(numbers[index]) if callable(new) else new
+        numbers.tofile(path)
 
-    return apply
-
-
-def bit(path: Path) -> None:
-    """Flip a bit in the middle of a file."""
-    array(
-        'uint8', lambda values: values.__setitem__(len(values) // 2, values[len(values) // 2] ^ 4)
-    )(path)
+    return change
 
 
-def resized(factor: float) -> Callable[[Path], None]:
+def resized(factor: float) -> Damage:
     return lambda path: os.truncate(path, int(path.stat().st_size * factor))
 
 
@@ -197,82 +187,59 @@ def link(path: Path) -> None:
     path.symlink_to(path.rename(path.parent.parent / 'elsewhere'))
 
 
+bit = values('u1', 99, lambda byte: byte ^ 4)
 UNREADABLE, NO_STATE = 'state.json cannot be read', 'state.json is not the state of a run'
 CHANGED, GONE = 'does not hold what was written to it', 'is missing or truncated'
 NOT_A_FILE, DIFFERENT = 'is not a regular file: remove it', 'an unfinished run that differs in its'
+NO_JSON = '', b'\xff\xfe', '{"identity": {', '[' * 10**5, '1' * 10**5, ' ' * 2**21
+OTHER_JSON = '[]', '{}', 'null', '7', '{"identity": {"version": 1}, "finished": 8}'
+NO_COUNTS = '8', 7.5, True, [8], -1, 2**63, float('inf'), float('nan')
+COUNTS = [dict(passes=count) for count in NO_COUNTS]
+OTHER_STATES = dict(more=1), dict(identity=[]), dict(finished=8), dict(checksums={'layer_4': 2**64})
+ROWS = 'rows of labels'
 DAMAGE = [
-    ('layers', 'state.json', text(''), UNREADABLE),
-    ('layers', 'state.json', text(b'\xff\xfe'), UNREADABLE),
-    ('layers', 'state.json', text('{"identity": {'), UNREADABLE),
-    ('layers', 'state.json', text('[' * 10**5), UNREADABLE),
-    ('layers', 'state.json', text('1' * 10**5), UNREADABLE),
-    ('layers', 'state.json', text(' ' * 2**21), UNREADABLE),
-    ('layers', 'state.json', pipe, NOT_A_FILE),
-    ('layers', 'state.json', folder, NOT_A_FILE),
-    ('layers', 'state.json', link, 'state.json is a link'),
-    ('layers', 'state.json', text('[]'), NO_STATE),
-    ('layers', 'state.json', text('{}'), NO_STATE),
-    ('layers', 'state.json', text('null'), NO_STATE),
-    ('layers', 'state.json', text('7'), NO_STATE),
-    ('layers', 'state.json', text('{"identity": {"version": 1}, "finished": 8}'), NO_STATE),
-    ('layers', 'state.json', state(more=1), NO_STATE),
-    ('layers', 'state.json', state(identity=[]), NO_STATE),
-    ('layers', 'state.json', state(identity={}), DIFFERENT),
-    ('layers', 'state.json', state(finished=8), NO_STATE),
-    ('layers', 'state.json', state(finished=dict(passes='8')), NO_STATE),
-    ('layers', 'state.json', state(finished=dict(passes=7.5)), NO_STATE),
-    ('layers', 'state.json', state(finished=dict(passes=True)), NO_STATE),
-    ('layers', 'state.json', state(finished=dict(passes=[8])), NO_STATE),
-    ('layers', 'state.json', state(finished=dict(passes=-1)), NO_STATE),
-    ('layers', 'state.json', state(finished=dict(passes=2**63)), NO_STATE),
-    ('layers', 'state.json', state(finished=dict(passes=float('inf'))), NO_STATE),
-    ('layers', 'state.json', state(finished=dict(passes=float('nan'))), NO_STATE),
-    ('layers', 'state.json', state(finished=dict(passes=2**63 - 1)), 'has no checksum of layer_'),
-    ('layers', 'state.json', state(checksums={}), 'has no checksum of layer_4.bin'),
-    ('layers', 'state.json', state(checksums={'layer_4.bin': 2**64}), NO_STATE),
-    ('layers', 'state.json', state(checksums={'layer_4.bin': 1}), CHANGED),
-    ('layers', 'state.json', finished(1), 'has no checksum of layer_8.bin'),
-    ('layers', 'state.json', finished(99), 'has no checksum of layer_8.bin'),
-    ('layers', 'layer_7.bin', Path.unlink, GONE),
-    ('layers', 'layer_7.bin', resized(0), GONE),
-    ('layers', 'layer_7.bin', resized(0.5), GONE),
-    ('layers', 'layer_7.bin', resized(2), GONE),
-    ('layers', 'layer_7.bin', pipe, NOT_A_FILE),
-    ('layers', 'layer_7.bin', folder, NOT_A_FILE),
-    ('layers', 'layer_7.bin', link, 'layer_7.bin is a link'),
-    ('layers', 'layer_7.bin', bit, CHANGED),
-    ('layers', 'layer_4.bin', bit, CHANGED),
-    ('layers', 'layer_6.bin', array('f4', lambda v: v.__setitem__(5, np.nan)), CHANGED),
-    ('layers', 'layer_6.bin', array('f4', lambda v: v.__setitem__(slice(512), 0)), CHANGED),
-    ('layers', 'layer_7.bin', array('f4', lambda v: np.negative(v, v)), CHANGED),
-    ('layers', 'layer_7.bin', array('f4', lambda v: v.__imul__(2)), CHANGED),
-    ('layers', 'layer_7.bin', array('f4', lambda v: v[:256].sort()), CHANGED),
-    ('layers', 'layer_8.bin', folder, NOT_A_FILE),
-    ('layers', 'store.lock', pipe, NOT_A_FILE),
-    ('layers', 'store.lock', link, 'store.lock is a link'),
-    ('layers', '', link, 'part_1_of_1 is a link'),
-    ('labels', 'state.json', finished(1), 'has no checksum of layer_13.bin'),
-    ('labels', 'state.json', finished(1, 'rows of labels'), CHANGED),
-    ('labels', 'state.json', finished(99, 'rows of labels'), CHANGED),
-    ('labels', 'state.json', state(finished={'passes': 13, 'rows of labels': 2**62}), CHANGED),
-    ('labels', 'layer_12.bin', bit, CHANGED),
-    ('labels', 'labels.bin', array('u1', lambda v: v.__setitem__(9, 200)), CHANGED),
-    ('labels', 'labels.bin', array('u1', lambda v: v.__setitem__(9, v[9] ^ 1)), CHANGED),
-    ('labels', 'labels.bin', resized(0.9), GONE),
-    ('labels', 'scores.bin', array('u1', lambda v: v.__setitem__(0, v[0] ^ 1)), CHANGED),
-    ('labels', 'scores.bin', Path.unlink, GONE),
-    ('slices', 'objects_1.npz', bit, CHANGED),
-    ('slices', 'objects_1.npz', resized(0.5), CHANGED),
-    ('slices', 'objects_1.npz', Path.unlink, 'objects_1.npz cannot be read'),
-    ('slices', 'objects_1.npz', pipe, NOT_A_FILE),
-    ('slices', 'state.json', finished(1, 'rows of slices'), 'objects_2.npz cannot be read'),
-    ('slices', 'state.json', state(checksums={}), 'has no checksum of objects_1.npz'),
+    ('layers', 'state.json', UNREADABLE, [text(content) for content in NO_JSON]),
+    ('layers', 'state.json', NO_STATE, [text(content) for content in OTHER_JSON]),
+    ('layers', 'state.json', NO_STATE, [state(finished=counts) for counts in COUNTS]),
+    ('layers', 'state.json', NO_STATE, [state(**changes) for changes in OTHER_STATES]),
+    ('layers', 'state.json', NOT_A_FILE, [pipe, folder]),
+    ('layers', 'state.json', 'state.json is a link', [link]),
+    ('layers', 'state.json', DIFFERENT, [state(identity={})]),
+    ('layers', 'state.json', CHANGED, [state(checksums={'layer_4.bin': 1})]),
+    ('layers', 'state.json', 'no checksum of layer_', [state(finished=dict(passes=2**63 - 1))]),
+    ('layers', 'state.json', 'no checksum of layer_4.bin', [state(checksums={})]),
+    ('layers', 'state.json', 'no checksum of layer_8.bin', [finished(1), finished(99)]),
+    ('layers', 'layer_7.bin', GONE, [Path.unlink, resized(0), resized(0.5), resized(2)]),
+    ('layers', 'layer_7.bin', NOT_A_FILE, [pipe, folder]),
+    ('layers', 'layer_7.bin', 'layer_7.bin is a link', [link]),
+    ('layers', 'layer_7.bin', CHANGED, [bit, values('f4', slice(256), np.sort)]),
+    ('layers', 'layer_7.bin', CHANGED, [values('f4', ..., np.negative)]),
+    ('layers', 'layer_7.bin', CHANGED, [values('f4', ..., lambda numbers: 2 * numbers)]),
+    ('layers', 'layer_6.bin', CHANGED, [values('f4', 5, np.nan), values('f4', slice(512), 0)]),
+    ('layers', 'layer_4.bin', CHANGED, [bit]),
+    ('layers', 'layer_8.bin', NOT_A_FILE, [folder]),
+    ('layers', 'store.lock', NOT_A_FILE, [pipe]),
+    ('layers', 'store.lock', 'store.lock is a link', [link]),
+    ('layers', '', f'{PART} is a link', [link]),
+    ('labels', 'state.json', 'no checksum of layer_13.bin', [finished(1)]),
+    ('labels', 'state.json', CHANGED, [finished(n, ROWS) for n in (1, 99, 2**62)]),
+    ('labels', 'layer_12.bin', CHANGED, [bit]),
+    ('labels', 'labels.bin', CHANGED, [bit, values('u1', 9, 200)]),
+    ('labels', 'labels.bin', GONE, [resized(0.9)]),
+    ('labels', 'scores.bin', CHANGED, [bit]),
+    ('labels', 'scores.bin', GONE, [Path.unlink]),
+    ('slices', 'objects_1.npz', CHANGED, [bit, resized(0.5)]),
+    ('slices', 'objects_1.npz', 'objects_1.npz cannot be read', [Path.unlink]),
+    ('slices', 'objects_1.npz', NOT_A_FILE, [pipe]),
+    ('slices', 'state.json', 'objects_2.npz cannot be read', [finished(1, 'rows of slices')]),
+    ('slices', 'state.json', 'no checksum of objects_1.npz', [state(checksums={})]),
 ]
+CASES = [(*of_file, damage) for *of_file, damages in DAMAGE for damage in damages]
 
 
-@pytest.mark.parametrize(('stage', 'name', 'damage', 'sentence'), DAMAGE)
+@pytest.mark.parametrize(('stage', 'name', 'sentence', 'damage'), CASES)
 def test_a_store_that_is_not_as_it_was_left_is_refused(
-    segmentor, detector, scene, killed, tmp_path, monkeypatch, stage, name, damage, sentence
+    segmentor, detector, scene, killed, tmp_path, monkeypatch, stage, name, sentence, damage
 ):
     monkeypatch.setattr(segmentation, 'MAX_TILE', 80)
     shutil.copytree(killed[stage], tmp_path / 'store')

@@ -8,6 +8,7 @@ shows it twice.
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 from ..errors import UserError
 from ..models.xcit import STRIDES
 from .geometry import Window, tiles
-from .lazy import LazyMap, reading_together
+from .lazy import LazyMap
 from .passes import Passes
 from .progress import Progress, silent
 from .shards import Bands
@@ -163,23 +164,21 @@ def _on_anchors(
     rows = bands.share(-(-extent[0] // side))
     area = Window(slice(rows.start * side, rows.stop * side), slice(0, extent[1]))
     own_tiles = list(tiles(area, (side, side)))
-
-    def read(tile: Window) -> list[list[Tensor]]:
-        windows = [
-            _on_level(tile, side, stride, m) for stride, m in zip(strides, outputs[0], strict=True)
+    reads = [  # of each tile, the windows of the levels of each output
+        [
+            [(m, _on_level(tile, side, s, m)) for m, s in zip(o, strides, strict=True)]
+            for o in outputs
         ]
-        with reading_together():
-            return [
-                [m.read(window) for m, window in zip(levels, windows, strict=True)]
-                for levels in outputs
-            ]
-
-    reach = pyramid.borrow_for(read, own_tiles)
+        for tile in own_tiles
+    ]
+    reach = pyramid.borrow_for([list(chain(*of_tile)) for of_tile in reads])
     found = []
-    for tile in progress(own_tiles, 'anchors'):
+    for tile, of_tile in progress(list(zip(own_tiles, reads, strict=True)), 'anchors'):
+        known: dict[tuple, Tensor] = {}
+        values = [[m.read(window, known) for m, window in levels] for levels in of_tile]
         metas = [dict(img_shape=None)]  # boxes are clipped later, at the borders of the image
         options = dict(batch_img_metas=metas, cfg=cfg, with_nms=with_nms)
-        instances = head.predict_by_feat(*read(tile), **options)[0]
+        instances = head.predict_by_feat(*values, **options)[0]
         corner = torch.tensor([tile.columns.start, tile.rows.start] * 2)
         instances.bboxes = instances.bboxes.float() + corner.to(instances.bboxes.device)
         found.append(instances)

@@ -48,8 +48,8 @@ def require_modest_header(path: Path) -> None:
         return  # GDAL says what is wrong with such a file
     if metadata > MAX_METADATA:
         raise UserError(
-            f'{path} has more than {MAX_METADATA} bytes of metadata, which take too long to read: '
-            'copy it with gdal_translate -nomd'
+            f'{path} has more than {MAX_METADATA} bytes of metadata, too many to read: copy it '
+            'with gdal_translate -nomd'
         )
     if code_blocks > MAX_CODE_BLOCKS:
         raise UserError(
@@ -129,8 +129,8 @@ def require_own_files(path: Path) -> Path:
     .tif files, so rasterio reads them.
 
     Raises:
-        UserError: If no such slide is there, if the format is not that of the suffix and consists
-            of several files, if a name in it leads to another folder, or if there is a link, a
+        UserError: If no such slide is there, if the suffix belongs to another format and the
+            slide consists of several files, if a name in it leads to another folder, or if there is a link, a
             pipe or a device where openslide looks for files.
     """
     import openslide

@@ -1,17 +1,16 @@
-"""Compute feature maps window by window, when a window is read.
+"""Feature maps whose windows are computed when they are read.
 
 A neck or a head of mmdet or mmseg that is called with a :class:`LazyMap` returns lazy maps. Each
-PyTorch function that it calls is recorded as a function of windows, with the halo that it needs.
-Each window of the result equals the same window of the result for the whole image. A function
-whose reach is not known here raises a UserError that names the function.
+PyTorch function that it calls is recorded, with an :class:`Axis` for rows and one for columns that
+tell which part of its input a part of its output is computed from. Each window of the result equals
+the same window of the result for the whole image. A function whose reach is not known here raises a
+UserError that names the function.
 """
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
-from functools import partial
-from typing import Any
+from functools import partial, partialmethod
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,49 +18,111 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..errors import UserError
-from .geometry import Window, length, shifted, tiles
+from .geometry import Span, Window, length, shifted, tiles
 from .shards import Bands
 
-Size = tuple[int, int]
-# Windows of the maps that several other maps read, by map and window.
-_known: ContextVar[dict | None] = ContextVar('known', default=None)
 TILE = 128, 128  # pixels of a map that is read once as a whole
+
+
+class Axis(NamedTuple):
+    """The rows or the columns of a map.
+
+    Attributes:
+        size: The number of rows or columns.
+        reach: Returns the span of a source that a span of the map is computed from. It may extend
+            beyond the borders of the source.
+    """
+
+    size: int
+    reach: Callable[[Span], Span]
+
+    @classmethod
+    def pointwise(cls, size: int) -> 'Axis':
+        return cls(size, lambda span: span)
 
 
 class LazyMap:
     """A map (1, C, H, W) that computes its windows when they are read.
 
+    Args:
+        channels: C.
+        axes: The rows and the columns.
+        like: A tensor or a map with the dtype and the device of the windows.
+        bands: The rows of the image that each process holds.
+        compute: Computes a window. Its arguments are the window and, for each source, the window of
+            the source that the axes reach.
+        sources: The maps that this map is computed from. Default: the tokens of an image.
+        fill: The values of the sources beyond their borders.
+
     Attributes:
         shape: (1, C, H, W).
         dtype, device: The dtype and the device of the windows.
-        bands: The bands of rows that divide the image among the processes.
     """
 
     def __init__(
         self,
         channels: int,
-        size: Size,
+        axes: Sequence[Axis],
         like: 'Tensor | LazyMap',
         bands: Bands,
-        read: Callable[[Window], Tensor],
+        compute: Callable[..., Tensor],
+        sources: 'Sequence[LazyMap]' = (),
+        fill: float = 0.0,
     ) -> None:
-        self.shape = torch.Size((1, channels, *size))
-        self.dtype, self.device = like.dtype, like.device
-        self.bands = bands
-        self.uses = 0  # number of uses by other maps
-        self._read = read
+        self.shape = torch.Size((1, channels, *(axis.size for axis in axes)))
+        self.dtype, self.device, self.bands = like.dtype, like.device, bands
+        self._axes, self._compute, self._sources, self._fill = axes, compute, sources, fill
+        self._uses = 0  # by other maps
+        for source in sources:
+            source._uses += 1
 
-    def read(self, window: Window) -> Tensor:
-        """Compute a window (1, C, h, w)."""
-        if 0 in window.size:
-            return self.new_zeros(1, self.shape[1], *window.size)
-        known = _known.get()
-        if known is None or self.uses < 2:
-            return self._read(window)
+    def read(
+        self, window: Window, known: dict[tuple, Tensor] | None = None, fill: float = 0.0
+    ) -> Tensor:
+        """Compute a window (1, C, h, w).
+
+        Args:
+            window: The window, which may extend beyond the borders of the map.
+            known: Windows that several maps are computed from. Calls with the same dict compute
+                them only once.
+            fill: The value beyond the borders.
+        """
+        inside = window.clipped(self.shape[2:])
+        if 0 in inside.size:
+            return self.new_zeros(1, self.shape[1], *window.size).fill_(fill)
+        values = self._read(inside, known)
+        if inside == window:
+            return values
+        rows, columns = (
+            (part.start - span.start, span.stop - part.stop)
+            for part, span in zip(inside, window, strict=True)
+        )
+        return F.pad(values, (*columns, *rows), value=fill)
+
+    def _read(self, window: Window, known: dict[tuple, Tensor] | None) -> Tensor:
         key = id(self), *((span.start, span.stop) for span in window)
-        if key not in known:
-            known[key] = self._read(window)
-        return known[key]
+        if known is not None and key in known:
+            return known[key]
+        reach = self._reach(window)
+        inputs = (source.read(reach, known, self._fill) for source in self._sources)
+        values = self._compute(window, *inputs)
+        if known is not None and self._uses > 1:
+            known[key] = values
+        return values
+
+    def _reach(self, window: Window) -> Window:
+        return Window(*(axis.reach(span) for axis, span in zip(self._axes, window, strict=True)))
+
+    def tokens_read(self, window: Window) -> Iterator[Window]:
+        """Yield the windows of the tokens that a window is computed from, without computing it."""
+        inside = window.clipped(self.shape[2:])
+        if 0 in inside.size:
+            return
+        reach = self._reach(inside)
+        for source in self._sources:
+            yield from source.tokens_read(reach)
+        if not self._sources and 0 not in reach.size:
+            yield reach
 
     def size(self, dim: int | None = None) -> Any:
         return self.shape if dim is None else self.shape[dim]
@@ -72,28 +133,13 @@ class LazyMap:
     def new_zeros(self, *size: int) -> Tensor:
         return torch.zeros(*size, dtype=self.dtype, device=self.device)
 
-    def __add__(self, other: 'Tensor | LazyMap | float') -> 'LazyMap':
-        return torch.add(self, other)
-
-    def __mul__(self, other: 'Tensor | LazyMap | float') -> 'LazyMap':
-        return torch.mul(self, other)
-
-    def __sub__(self, other: 'Tensor | LazyMap | float') -> 'LazyMap':
-        return torch.sub(self, other)
-
-    def __rsub__(self, other: 'Tensor | float') -> 'LazyMap':
-        return torch.rsub(self, other)
-
-    def __truediv__(self, other: 'Tensor | LazyMap | float') -> 'LazyMap':
-        return torch.div(self, other)
-
-    def __neg__(self) -> 'LazyMap':
-        return torch.neg(self)
+    __add__ = __radd__ = partialmethod(torch.add)
+    __mul__ = __rmul__ = partialmethod(torch.mul)
+    __sub__, __rsub__ = partialmethod(torch.sub), partialmethod(torch.rsub)
+    __truediv__, __neg__ = partialmethod(torch.div), partialmethod(torch.neg)
 
     def __getitem__(self, index: Any) -> 'LazyMap':
         raise _unknown('indexing')
-
-    __radd__, __rmul__ = __add__, __mul__
 
     def __getattr__(self, name: str) -> Any:
         if name == 'float':
@@ -111,24 +157,11 @@ class LazyMap:
         name = func.__name__
         if not args:
             raise _unknown(f'{name} with names')
-        for arg in args[0] if name == 'cat' else args:
-            if isinstance(arg, LazyMap):
-                arg.uses += 1
         if name in POINTWISE:
             return _pointwise(func, *args, **kwargs or {})
         if name not in FUNCTIONS:
             raise _unknown(name)
         return FUNCTIONS[name](*args, **kwargs or {})
-
-
-@contextmanager
-def reading_together() -> Iterator[None]:
-    """Compute each window that several maps need only once, within a ``with`` block."""
-    token = _known.set({})
-    try:
-        yield
-    finally:
-        _known.reset(token)
 
 
 class UnknownReachError(UserError, AttributeError):
@@ -142,13 +175,23 @@ def _unknown(name: str) -> UnknownReachError:
     )
 
 
-def _derived(x: LazyMap, channels: int, size: Size, read: Callable[[Window], Tensor]) -> LazyMap:
-    return LazyMap(channels, size, x, x.bands, read)
+def _derived(
+    sources: Sequence[LazyMap],
+    compute: Callable[..., Tensor],
+    channels: int | None = None,
+    axes: Sequence[Axis] | None = None,
+    fill: float = 0.0,
+) -> LazyMap:
+    """Return a map that is computed from others. Default: each pixel from the same pixel."""
+    x = sources[0]
+    axes = axes or [Axis.pointwise(n) for n in x.shape[2:]]
+    return LazyMap(channels or x.shape[1], axes, x, x.bands, compute, sources, fill)
 
 
 def _float(x: LazyMap) -> LazyMap:
-    like = torch.empty(0, dtype=torch.float32, device=x.device)
-    return LazyMap(x.shape[1], x.shape[2:], like, x.bands, lambda window: x.read(window).float())
+    result = _derived([x], lambda window, values: values.float())
+    result.dtype = torch.float32
+    return result
 
 
 def _batch_norm(
@@ -157,51 +200,45 @@ def _batch_norm(
     if training:
         raise _unknown('batch_norm in training')
     parameters = running_mean, running_var, weight, bias, False, momentum, eps
-    return _derived(
-        x, x.shape[1], x.shape[2:], lambda window: F.batch_norm(x.read(window), *parameters)
-    )
+    return _derived([x], lambda window, values: F.batch_norm(values, *parameters))
 
 
 def _pointwise(func: Callable, *args: Any, **kwargs: Any) -> LazyMap:
     """Apply a function to each pixel of lazy maps of the same size and of one-pixel tensors."""
     maps = [arg for arg in args if isinstance(arg, LazyMap)]
-    x = maps[0]
-    kwargs.pop('inplace', None)  # other maps may read the same window
+    if any(x.shape[2:] != maps[0].shape[2:] for x in maps):
+        raise _unknown(f'{func.__name__} of two sizes')
     for arg in args:
-        size = arg.shape[2:] if isinstance(arg, LazyMap) else (1, 1)
         if isinstance(arg, Tensor) and arg.ndim and tuple(arg.shape[-2:]) != (1, 1):
             raise _unknown(f'{func.__name__} with a tensor of shape {tuple(arg.shape)}')
-        if isinstance(arg, LazyMap) and size != x.shape[2:]:
-            raise _unknown(f'{func.__name__} of two sizes')
+    kwargs.pop('inplace', None)  # other maps may read the same window
 
-    def read(window: Window) -> Tensor:
-        values = [a.read(window) if isinstance(a, LazyMap) else a for a in args]
-        return func(*values, **kwargs)
+    def compute(window: Window, *values: Tensor) -> Tensor:
+        of_maps = iter(values)
+        return func(*(next(of_maps) if isinstance(a, LazyMap) else a for a in args), **kwargs)
 
-    return _derived(x, max(m.shape[1] for m in maps), x.shape[2:], read)
+    return _derived(maps, compute, max(x.shape[1] for x in maps))
 
 
 def _cat(tensors: Sequence[LazyMap], dim: int = 0) -> LazyMap:
-    x = tensors[0]
-    if dim not in (1, -3) or any(t.shape[2:] != x.shape[2:] for t in tensors):
+    if dim not in (1, -3) or any(t.shape[2:] != tensors[0].shape[2:] for t in tensors):
         raise _unknown('cat along other dimensions than the channels')
     channels = sum(t.shape[1] for t in tensors)
-    return _derived(
-        x, channels, x.shape[2:], lambda window: torch.cat([t.read(window) for t in tensors], 1)
-    )
+    return _derived(tensors, lambda window, *values: torch.cat(values, 1), channels)
 
 
 def _conv2d(x, weight, bias=None, stride=1, padding=0, dilation=1, groups=1) -> LazyMap:
+    kernel = weight.shape[2:]
     if padding == 'same':
-        if any(k % 2 == 0 for k in weight.shape[2:]):
+        if any(k % 2 == 0 for k in kernel):
             raise _unknown("conv2d with padding='same' and an even kernel")
-        padding = [d * (k - 1) // 2 for d, k in zip(_pair(dilation), weight.shape[2:], strict=True)]
-    geometry = weight.shape[2:], stride, padding, dilation
+        padding = [d * (k - 1) // 2 for d, k in zip(_pair(dilation), kernel, strict=True)]
+    axes = _for_both(_sliding, x.shape[2:], kernel, stride, padding, dilation)
 
-    def compute(x: Tensor) -> Tensor:
-        return F.conv2d(x, weight, bias, stride, 0, dilation, groups)
+    def compute(window: Window, values: Tensor) -> Tensor:
+        return F.conv2d(values, weight, bias, stride, 0, dilation, groups)
 
-    return _sliding(x, weight.shape[0], geometry, 0.0, compute)
+    return _derived([x], compute, weight.shape[0], axes)
 
 
 def _max_pool2d(
@@ -210,76 +247,58 @@ def _max_pool2d(
     if ceil_mode or return_indices:
         raise _unknown('max_pool2d with ceil_mode or indices')
     stride = stride or kernel_size
-    geometry = kernel_size, stride, padding, dilation
+    axes = _for_both(_sliding, x.shape[2:], kernel_size, stride, padding, dilation)
 
-    def compute(x: Tensor) -> Tensor:
-        return F.max_pool2d(x, kernel_size, stride, 0, dilation)
+    def compute(window: Window, values: Tensor) -> Tensor:
+        return F.max_pool2d(values, kernel_size, stride, 0, dilation)
 
-    return _sliding(x, x.shape[1], geometry, -math.inf, compute)
-
-
-def _sliding(
-    x: LazyMap, channels: int, geometry: tuple, fill: float, compute: Callable[[Tensor], Tensor]
-) -> LazyMap:
-    """Slide a kernel over a map that is padded with ``fill`` beyond its borders."""
-    axes = list(zip(*map(_pair, geometry), strict=True))  # (kernel, stride, padding, dilation)
-    size = tuple(
-        (n + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
-        for n, (kernel, stride, padding, dilation) in zip(x.shape[2:], axes, strict=True)
-    )
-
-    def read(window: Window) -> Tensor:
-        spans, pads = [], []
-        for span, n, (kernel, stride, padding, dilation) in zip(
-            window, x.shape[2:], axes, strict=True
-        ):
-            start = span.start * stride - padding
-            stop = (span.stop - 1) * stride - padding + dilation * (kernel - 1) + 1
-            spans.append(slice(max(0, start), min(n, stop)))
-            pads.append((max(0, -start), max(0, stop - n)))
-        values = x.read(Window(*spans))
-        if any(map(any, pads)):
-            values = F.pad(values, (*pads[1], *pads[0]), value=fill)
-        return compute(values)
-
-    return _derived(x, channels, size, read)
+    return _derived([x], compute, axes=axes, fill=-math.inf)
 
 
 def _conv_transpose2d(
     x, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1
 ) -> LazyMap:
-    geometry = weight.shape[2:], stride, padding, dilation, output_padding
-    axes = list(zip(*map(_pair, geometry), strict=True))
-    size = tuple(
-        (n - 1) * stride - 2 * padding + dilation * (kernel - 1) + extra + 1
-        for n, (kernel, stride, padding, dilation, extra) in zip(x.shape[2:], axes, strict=True)
-    )
+    of_axes = weight.shape[2:], stride, padding, dilation
+    axes = _for_both(_transposed, x.shape[2:], *of_axes, output_padding)
 
-    def read(window: Window) -> Tensor:
-        spans, crops, missing = [], [], []
-        for span, n, (kernel, stride, padding, dilation, _) in zip(
-            window, x.shape[2:], axes, strict=True
-        ):
-            # Output i gets input j if i = j * stride - padding + dilation * k for a k < kernel.
-            first = -(-(span.start + padding - dilation * (kernel - 1)) // stride)
-            start, stop = max(0, first), min(n, (span.stop - 1 + padding) // stride + 1)
-            spans.append(slice(start, stop))
-            crop = shifted(span, padding - start * stride)
-            crops.append(crop)
-            missing.append(crop.stop - ((stop - start - 1) * stride + dilation * (kernel - 1) + 1))
-        y = F.conv_transpose2d(
-            x.read(Window(*spans)),
-            weight,
-            bias,
-            stride,
-            0,
-            [max(0, m) for m in missing],
-            groups,
-            dilation,
-        )
+    def compute(window: Window, values: Tensor) -> Tensor:
+        y = F.conv_transpose2d(values, weight, bias, stride, 0, 0, groups, dilation)
+        steps = zip(axes, window, _pair(stride), _pair(padding), strict=True)
+        crops = (shifted(span, p - axis.reach(span).start * step) for axis, span, step, p in steps)
         return y[(..., *crops)]
 
-    return _derived(x, weight.shape[1] * groups, size, read)
+    return _derived([x], compute, weight.shape[1] * groups, axes)
+
+
+def _for_both(axis: Callable[..., Axis], *arguments: Any) -> list[Axis]:
+    """Return the axes of rows and columns; an argument is a number for both or a pair."""
+    return [axis(*of_axis) for of_axis in zip(*map(_pair, arguments), strict=True)]
+
+
+def _sliding(n: int, kernel: int, stride: int, padding: int, dilation: int) -> Axis:
+    """Return the axis of a kernel that slides over n pixels, as in a convolution or a pooling."""
+    extent = dilation * (kernel - 1) + 1
+
+    def reach(span: Span) -> Span:
+        return slice(span.start * stride - padding, (span.stop - 1) * stride - padding + extent)
+
+    return Axis((n + 2 * padding - extent) // stride + 1, reach)
+
+
+def _transposed(
+    n: int, kernel: int, stride: int, padding: int, dilation: int, output_padding: int
+) -> Axis:
+    """Return the axis of a transposed convolution, which adds up a kernel for each of n pixels."""
+    extent = dilation * (kernel - 1) + 1
+
+    def reach(span: Span) -> Span:
+        # The kernel of pixel j begins at j * stride - padding. The first kernel begins at the start
+        # of the span or before it, and the last one at its last pixel or after it.
+        first = (span.start + padding - extent + 1) // stride
+        last = -(-(span.stop - 1 + padding) // stride)
+        return slice(first, last + 1)
+
+    return Axis((n - 1) * stride - 2 * padding + extent + output_padding, reach)
 
 
 def _interpolate(
@@ -293,60 +312,68 @@ def _interpolate(
 ) -> LazyMap:
     if mode not in ('nearest', 'bilinear') or antialias:
         raise _unknown(f'interpolate with mode={mode!r}, antialias={antialias}')
-    ins = tuple(x.shape[2:])
-    factors = (None, None) if scale_factor is None else _pair(scale_factor)
+    factors = _pair(scale_factor)
     if size is None:
-        size = tuple(math.floor(n * f) for n, f in zip(ins, factors, strict=True))
-    outs = tuple(map(int, _pair(size)))
+        size = [math.floor(n * f) for n, f in zip(x.shape[2:], factors, strict=True)]
     if recompute_scale_factor:
         factors = None, None
-    axes = [
-        _sources(mode, bool(align_corners), *axis, x)
-        for axis in zip(ins, outs, factors, strict=True)
-    ]
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    resized = partial(_Resized, mode, bool(align_corners), dtype)
+    sizes = map(int, _pair(size))
+    resizes = [resized(*axis) for axis in zip(x.shape[2:], sizes, factors, strict=True)]
 
-    def read(window: Window) -> Tensor:
-        (rows, A), (columns, B) = (
-            _weights(*(t[span] for t in axis)) for axis, span in zip(axes, window, strict=True)
-        )
-        values = x.read(Window(rows, columns)).to(A.dtype)
-        return (A.to(x.device) @ values @ B.mT.to(x.device)).to(x.dtype)
+    def compute(window: Window, values: Tensor) -> Tensor:
+        A, B = (r.weights(span).to(x.device) for r, span in zip(resizes, window, strict=True))
+        return (A @ values.to(dtype) @ B.mT).to(x.dtype)
 
-    return _derived(x, x.shape[1], outs, read)
+    return _derived([x], compute, axes=[r.axis for r in resizes])
 
 
-def _sources(
-    mode: str, align_corners: bool, n: int, size: int, factor: float | None, like: LazyMap
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return two source pixels for each of ``size`` pixels, and the weight of the second one."""
-    dtype = torch.promote_types(like.dtype, torch.float32)
-    if mode == 'nearest':  # take the indices from PyTorch, which rounds in its own way
-        how = dict(size=size) if factor is None else dict(scale_factor=factor)
-        lower = F.interpolate(torch.arange(n, dtype=dtype).view(1, 1, n), **how).long().flatten()
-        return lower.numpy(), lower.numpy(), torch.zeros(size, dtype=dtype).numpy()
-    place = torch.arange(size, dtype=dtype)
-    if align_corners:
-        place = place * ((n - 1) / (size - 1) if size > 1 else 0.0)
-    else:
-        place = ((place + 0.5) * (n / size if factor is None else 1 / factor) - 0.5).clamp_min(0)
-    lower = place.long().clamp_max(n - 1)
-    weight = (place - lower).clamp(0, 1)
-    return lower.numpy(), (lower + 1).clamp_max(n - 1).numpy(), weight.numpy()
+class _Resized:
+    """An axis that is resized from n to ``size`` pixels, each a mean of two source pixels."""
+
+    def __init__(
+        self,
+        mode: str,
+        align_corners: bool,
+        dtype: torch.dtype,
+        n: int,
+        size: int,
+        factor: float | None,
+    ) -> None:
+        if mode == 'nearest':  # take the indices from PyTorch, which rounds in its own way
+            how = dict(size=size) if factor is None else dict(scale_factor=factor)
+            pixels = torch.arange(n, dtype=dtype).view(1, 1, n)
+            place = F.interpolate(pixels, **how).flatten()
+        else:
+            place = torch.arange(size, dtype=dtype)
+            if align_corners:
+                place = place * ((n - 1) / (size - 1) if size > 1 else 0.0)
+            else:
+                scale = n / size if factor is None else 1 / factor
+                place = ((place + 0.5) * scale - 0.5).clamp_min(0)
+        lower = place.long().clamp_max(n - 1)
+        upper = lower if mode == 'nearest' else (lower + 1).clamp_max(n - 1)
+        self._lower, self._upper = lower.numpy(), upper.numpy()
+        self._weight = (place - lower).clamp(0, 1).numpy()  # of the upper pixel
+        self.axis = Axis(size, self._reach)
+
+    def _reach(self, span: Span) -> Span:
+        return slice(int(self._lower[span.start]), int(self._upper[span.stop - 1]) + 1)
+
+    def weights(self, span: Span) -> Tensor:
+        """Return a matrix that computes a span from the source pixels that it reaches.
+
+        A product with this matrix takes half the time of PyTorch's interpolation on a CPU.
+        """
+        reach, weight, rows = self._reach(span), self._weight[span], np.arange(length(span))
+        matrix = np.zeros((length(span), length(reach)), weight.dtype)
+        matrix[rows, self._lower[span] - reach.start] = 1 - weight
+        matrix[rows, self._upper[span] - reach.start] += weight
+        return torch.from_numpy(matrix)
 
 
-def _weights(lower: np.ndarray, upper: np.ndarray, weight: np.ndarray) -> tuple[slice, Tensor]:
-    """Return the pixels that a part of a resized axis needs, and a matrix of their weights.
-
-    A product with this matrix takes half the time of PyTorch's interpolation on a CPU.
-    """
-    pixels, rows = slice(int(lower[0]), int(upper[-1]) + 1), np.arange(len(weight))
-    matrix = np.zeros((len(weight), length(pixels)), weight.dtype)
-    matrix[rows, lower - pixels.start] = 1 - weight
-    matrix[rows, upper - pixels.start] += weight
-    return pixels, torch.from_numpy(matrix)
-
-
-def _adaptive_avg_pool2d(x: LazyMap, output_size: int | Size) -> LazyMap:
+def _adaptive_avg_pool2d(x: LazyMap, output_size: int | tuple[int, int]) -> LazyMap:
     """Pool a map to a few pixels, which requires a pass over the whole map."""
     outs = _pair(output_size)
     pools = [_pooling(n, out) for n, out in zip(x.shape[2:], outs, strict=True)]
@@ -357,7 +384,8 @@ def _adaptive_avg_pool2d(x: LazyMap, output_size: int | Size) -> LazyMap:
         sums += A @ x.read(window)[0].double().cpu() @ B.mT
     area = pools[0].sum(1)[:, None] * pools[1].sum(1)
     means = (x.bands.sum(sums) / area).to(x.dtype)[None].to(x.device)
-    return _derived(x, x.shape[1], outs, lambda window: means[(..., *window)].clone())
+    axes = [Axis(out, lambda span: slice(0, 0)) for out in outs]  # nothing is read any more
+    return LazyMap(x.shape[1], axes, x, x.bands, lambda window: means[(..., *window)].clone())
 
 
 def _pooling(n: int, out: int) -> Tensor:

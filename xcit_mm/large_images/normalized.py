@@ -1,59 +1,66 @@
-"""Turn the values of a file into the input of a backbone, window by window."""
+"""Images that are normalized for a backbone, window by window."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ..datasets.decode import BadImageError
+from ..datasets.multiband import LoadMultiband
 from ..errors import UserError
-from .geometry import Window, length, overlap
+from .geometry import Span, Window
 from .window_files import ImageSource
-
-if TYPE_CHECKING:
-    from ..inference.model import Model
 
 MAX_8_BITS = 255
 
 
-class NormalisedImage:
-    """An image (channels, H, W), normalised as by the preprocessor of a model, read by windows.
+class NormalizedImage:
+    """An image (channels, H, W), normalized as by the preprocessor of a model, read by windows.
+
+    Args:
+        source: The image.
+        preprocessor: The ``data_preprocessor`` of the model.
+        transforms: The test pipeline of the model after the loader.
+        bands: The loader of the config, if it loads channels other than RGB.
 
     Attributes:
-        source: The image.
         size: (H, W) of the image.
         shape: (channels, H, W), with the padding of the preprocessor.
         max_rows: See :class:`.ImageSource`.
-        bands: The loader of the config, if it loads channels other than RGB.
         is_bgr: Whether the model gets the channels of an RGB image in the order BGR.
         notes: Sentences that describe how the values are changed.
 
     Raises:
         UserError: If the values or channels do not fit the model, or if its pipeline or
-            preprocessor does more than normalise and pad.
+            preprocessor does more than normalize and pad.
     """
 
-    def __init__(self, source: ImageSource, model: 'Model') -> None:
-        preprocessor = model.module.data_preprocessor
-        self.source, self.bands, self.max_rows = source, model.bands, source.max_rows
+    def __init__(
+        self,
+        source: ImageSource,
+        preprocessor: nn.Module,
+        transforms: Sequence[Callable],
+        bands: LoadMultiband | None,
+    ) -> None:
+        _require_only_normalization(preprocessor, transforms)
+        self.source, self.bands, self.max_rows = source, bands, source.max_rows
         self.notes: list[str] = []
-        _require_plain(model, preprocessor)
         height, width, channels = source.shape
         self._scale = 1.0
-        if self.bands is None:
+        if bands is None:
             self._check_values(source)
             if channels == 2:
                 raise UserError(f'{source.name} has 2 channels, but the model needs 3: convert it')
             if channels > 3:
                 self.notes.append(f'{source.name}: the first 3 of its {channels} channels are used')
-        elif channels != self.bands.channels:
+        elif channels != bands.channels:
             raise UserError(
-                f'{source.name} has {channels} bands, but the model needs {self.bands.channels}'
+                f'{source.name} has {channels} bands, but the model needs {bands.channels}'
             )
         swaps = getattr(preprocessor, '_channel_conversion', None)
         swaps = getattr(preprocessor, 'channel_conversion', False) if swaps is None else swaps
-        self.is_bgr = self.bands is None and not swaps  # the loader of the config returns BGR
+        self.is_bgr = bands is None and not swaps  # the loader of the config returns BGR
         self._mean = self._std = None
         if preprocessor._enable_normalize:
             self._mean, self._std = preprocessor.mean.cpu(), preprocessor.std.cpu()
@@ -62,7 +69,7 @@ class NormalisedImage:
             divisor, self._padding = preprocessor.pad_size_divisor, preprocessor.pad_value
         self.size = height, width
         self.shape = (
-            3 if self.bands is None else channels,
+            3 if bands is None else channels,
             -(-height // divisor) * divisor,
             -(-width // divisor) * divisor,
         )
@@ -94,14 +101,11 @@ class NormalisedImage:
             pixels = (pixels * np.float32(self._scale)).round().clip(0, 255).astype(np.uint8)
         return pixels
 
-    def __getitem__(self, window: tuple[slice, slice, slice]) -> Tensor:
-        channels, *spans = window
-        inside = Window(
-            *(overlap(span, slice(0, n)) for span, n in zip(spans, self.size, strict=True))
-        )
-        image = torch.full(
-            (self.shape[0], *map(length, spans)), float(self._padding), dtype=torch.float32
-        )
+    def __getitem__(self, index: tuple[slice, Span, Span]) -> Tensor:
+        channels, *spans = index
+        window = Window(*spans)
+        inside = window.clipped(self.size)
+        image = torch.full((self.shape[0], *window.size), float(self._padding), dtype=torch.float32)
         if all(inside.size):
             pixels = self.pixels(inside)
             if self.is_bgr:
@@ -109,11 +113,11 @@ class NormalisedImage:
             values = torch.from_numpy(np.ascontiguousarray(pixels)).permute(2, 0, 1).float()
             if self._mean is not None:
                 values = (values - self._mean) / self._std
-            image[(slice(None), *inside.within(Window(*spans)))] = values
+            image[(slice(None), *inside.within(window))] = values
         return image[channels]
 
 
-def _require_plain(model: 'Model', preprocessor: nn.Module) -> None:
+def _require_only_normalization(preprocessor: nn.Module, transforms: Sequence[Callable]) -> None:
     kind = type(preprocessor).__name__
     if kind not in ('DetDataPreprocessor', 'SegDataPreProcessor'):
         raise UserError(
@@ -124,8 +128,7 @@ def _require_plain(model: 'Model', preprocessor: nn.Module) -> None:
             'a model whose data_preprocessor has a test_cfg cannot predict large images: remove '
             'the test_cfg'
         )
-    for transform in model.pipeline.transforms[1:]:
-        name = type(transform).__name__
+    for name in (type(transform).__name__ for transform in transforms):
         if 'Resize' not in name and not name.startswith(('Pack', 'Load')):
             raise UserError(
                 f'a model whose test pipeline has a {name} cannot predict large images: it would '

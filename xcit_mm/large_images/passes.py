@@ -9,7 +9,6 @@ arXiv 2106.09681, sections 3.2 and 3.3).
 """
 
 import math
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol
@@ -29,7 +28,7 @@ from .geometry import Window, grown, length, tiles
 from .progress import Progress, silent
 from .shards import Bands, Borrowed
 from .streamable import require_streamable
-from .token_files import TokenStore
+from .token_files import TokenFile
 from .workspace import Workspace
 
 HALO = 2  # tokens to each side that the local interaction reads
@@ -93,7 +92,7 @@ class Passes:
             self.statistics_window = max(1, statistics_window // backbone.patch_size)
         self.tile = self._tile(rows)
         self.count = backbone.out_indices[-1] + 2
-        self._stores: dict[int, TokenStore] = {}
+        self._stores: dict[int, TokenFile] = {}
 
     def _tile(self, rows: int | None) -> tuple[int, int]:
         W = self.size[1]
@@ -131,7 +130,7 @@ class Passes:
         """Run the passes that are not finished."""
         done = self.bands.min(self.workspace.finished[PASSES])
         if done < self.count:  # other processes may have finished fewer passes than this one
-            self.workspace.finished = Counter({PASSES: done})
+            self.workspace.rewind(PASSES, done)
         for number in sorted(n for n in {*self._kept, done - 1} if 0 <= n < done):
             self.store(number).verify()
         progress.expect(self.count - done)
@@ -158,12 +157,12 @@ class Passes:
         """The passes whose stores the pyramid needs."""
         return [index + 1 for index, *_ in self.backbone.levels]
 
-    def store(self, number: int) -> TokenStore:
+    def store(self, number: int) -> TokenFile:
         """Return the store that a pass writes."""
         if number not in self._stores:
             shape = self.size[1], self._channels
             is_finished = number < self.workspace.finished[PASSES]
-            self._stores[number] = self.workspace.store(
+            self._stores[number] = self.workspace.open(
                 f'layer_{number}', self.bands.rows, shape, self.dtype, is_finished
             )
         return self._stores[number]
@@ -199,7 +198,7 @@ class Passes:
             rows = max(1, min(rows, max_rows // self.backbone.patch_size - 1))
         return rows, columns
 
-    def _embed(self, store: TokenStore, progress: Progress) -> Tensor:
+    def _embed(self, store: TokenFile, progress: Progress) -> Tensor:
         """Embed the patches; a token reads 15 pixels (7 for patch size 8) above and left of it."""
         sums = self._no_sums()
         P, (_, height, width) = self.backbone.patch_size, self.image.shape
@@ -221,9 +220,9 @@ class Passes:
     def _layer(
         self,
         number: int,
-        source: TokenStore,
+        source: TokenFile,
         borrowed: Borrowed,
-        store: TokenStore,
+        store: TokenFile,
         sums: Tensor,
         progress: Progress,
     ) -> Tensor:
@@ -256,7 +255,7 @@ class Passes:
         M, m = (matrix.to(self.dtype) for matrix in matrices)
         return partial(map_tokens, M=M, m=m)
 
-    def _precise_sums(self, block: XCABlock, source: TokenStore) -> Tensor:
+    def _precise_sums(self, block: XCABlock, source: TokenFile) -> Tensor:
         """Compute the sums over all tokens again, with products in float64."""
         sums = self._no_sums()
         for window in self._own_tiles(self.tile):

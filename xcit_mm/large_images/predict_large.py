@@ -15,7 +15,7 @@ from ..errors import ArgumentError, UserError
 from ..fusion import in_dtype
 from ..processes import cpu_group, digest_of_module, require_same, together
 from .detect import Objects, detect, require_detector
-from .normalized import NormalisedImage
+from .normalized import NormalizedImage
 from .passes import Passes
 from .progress import Progress, silent
 from .results import PICTURE_SIDE, LargeDetections, LargeSegmentation
@@ -23,9 +23,9 @@ from .segment import label, require_segmentor
 from .shards import Bands
 from .slices import detect_slices, label_slices, slices_of
 from .streamable import require_streamable
-from .token_files import TokenStore
+from .token_files import TokenFile
 from .window_files import open_image, overview
-from .workspace import GIB, Workspace, open_workspace
+from .workspace import GIB, Demand, Workspace, open_workspace
 
 if TYPE_CHECKING:
     from ..inference.model import Model
@@ -55,7 +55,9 @@ def predict_large(
     with together(group):
         check_options(model, options)
         used = 3 if model.bands is None else None  # of an RGB image
-        pixels = NormalisedImage(open_image(image, model.read, used), model)
+        source = open_image(image, model.read, used)
+        preprocessor, transforms = model.module.data_preprocessor, model.pipeline.transforms[1:]
+        pixels = NormalizedImage(source, preprocessor, transforms, model.bands)
         if group is not None:
             content = dict(size=pixels.source.shape, content=pixels.source.content())
             values = {f'the {name} of the image': value for name, value in content.items()}
@@ -112,7 +114,7 @@ def check_options(model: 'Model', options: LargeOptions) -> None:
 
 
 def _streamed(
-    model: 'Model', pixels: NormalisedImage, options: LargeOptions, progress: Progress
+    model: 'Model', pixels: NormalizedImage, options: LargeOptions, progress: Progress
 ) -> tuple[Objects | tuple | None, Workspace]:
     """Predict an image that the backbone sees as a whole; None on all but the first process."""
     size, dtype = pixels.size, _label_dtype(model)
@@ -130,9 +132,8 @@ def _streamed(
         return _identity(model, pixels, settings)
 
     folder = Path(options.store, bands.part) if options.store else None
-    workspace = open_workspace(
-        needed, passes.bytes_of_tile, bands, options.memory, folder, identity
-    )
+    demand = Demand(needed, passes.bytes_of_tile)
+    workspace = open_workspace(demand, bands, options.memory, folder, identity)
     if bands.rank == 0:
         _report(workspace, needed, progress)
     passes.workspace = workspace
@@ -155,12 +156,12 @@ def _streamed(
 
 
 def _collected(
-    bands: Bands, stores: list[TokenStore], size: tuple[int, int], workspace: Workspace
+    bands: Bands, stores: list[TokenFile], size: tuple[int, int], workspace: Workspace
 ) -> list[np.ndarray] | None:
     """Return arrays (H, W) with the rows of all processes; None on all but the first process."""
     if bands.count > 1:
         complete = [
-            workspace.store(f'all_{i}', slice(0, size[0]), store.shape[1:], store.dtype)
+            workspace.open(f'all_{i}', slice(0, size[0]), store.shape[1:], store.dtype)
             for i, store in enumerate(stores)
             if bands.rank == 0
         ]
@@ -173,7 +174,7 @@ def _collected(
 
 
 def _sliced(
-    model: 'Model', pixels: NormalisedImage, options: LargeOptions, progress: Progress
+    model: 'Model', pixels: NormalizedImage, options: LargeOptions, progress: Progress
 ) -> tuple[Objects | tuple, Workspace]:
     """Predict an image slice by slice."""
     slices = slices_of(pixels.size, options.sliced, options.overlap)
@@ -182,11 +183,11 @@ def _sliced(
         needed = math.prod(pixels.size) * dtype.itemsize
     if options.store:
         settings = [options.sliced, options.overlap, options.score_thr, str(model.dtype)]
-        workspace = Workspace(Path(options.store, 'sliced'), _identity(model, pixels, settings))
-        workspace.require_space(needed)
+        identity = _identity(model, pixels, settings)
+        workspace = Workspace(Path(options.store, 'sliced'), identity, needed)
         _report(workspace, needed, progress)
     else:
-        workspace = open_workspace(needed, 0, Bands(pixels.size[0]), options.memory, None)
+        workspace = open_workspace(Demand(needed), Bands(pixels.size[0]), options.memory, None)
     try:
         if model.task == 'detection':
             arguments = slices, options.score_thr, workspace, progress
@@ -210,7 +211,7 @@ def _label_dtype(model: 'Model') -> torch.dtype:
     return torch.uint8 if len(model.classes) <= 256 else torch.int16
 
 
-def _identity(model: 'Model', pixels: NormalisedImage, settings: list) -> dict[str, Any]:
+def _identity(model: 'Model', pixels: NormalizedImage, settings: list) -> dict[str, Any]:
     """Return what has to be the same for a run to continue; see :class:`.Workspace`."""
     settings = [*settings, pixels.is_bgr]
     return dict(image=pixels.source.identity(), model=_fingerprint(model), settings=settings)

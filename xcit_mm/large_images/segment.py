@@ -11,7 +11,7 @@ from .geometry import Window, tiles
 from .passes import Passes
 from .progress import Progress, silent
 from .streamed_maps import Pyramid
-from .token_files import TokenStore
+from .token_files import TokenFile
 
 MAX_TILE = 512  # pixels
 MAX_SCORES = 2**24  # scores of a tile: 64 MiB
@@ -51,7 +51,7 @@ def label(
     dtype: torch.dtype,
     with_scores: bool = False,
     progress: Progress = silent,
-) -> list[TokenStore]:
+) -> list[TokenFile]:
     """Label the pixels of an image whose tokens are in the stores of ``passes``.
 
     The labels are those of mmseg's mode 'whole'. A run that was killed continues after the last
@@ -81,11 +81,11 @@ def label(
     side = max(32, min(MAX_TILE, math.isqrt(MAX_SCORES // classes) // 32 * 32))
     of_rows = list(tiles(Window(rows, slice(0, size[1])), (side, size[1])))
     done = min(workspace.finished[LABELS], len(of_rows))
-    stores = [workspace.store(k, rows, (size[1], 1), v, done > 0) for k, v in made.items()]
+    stores = [workspace.open(k, rows, (size[1], 1), v, done > 0) for k, v in made.items()]
     if done:
         for store in stores:
             store.verify(slice(rows.start, of_rows[done - 1].rows.stop))
-    pyramid.borrow_for(scores.read, of_rows)
+    pyramid.borrow_for([[(scores, row)] for row in of_rows])
     progress.expect(len(of_rows) - done)
     for number, row in enumerate(of_rows):
         if number < done:

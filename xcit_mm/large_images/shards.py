@@ -10,7 +10,7 @@ from torch import Tensor
 from ..errors import ArgumentError
 from ..processes import agree, cpu_group, lost_processes_named
 from .geometry import Window, length, overlap, tiles
-from .token_files import TokenStore
+from .token_files import TokenFile
 
 ROWS = 256  # rows that are sent at a time
 
@@ -89,8 +89,8 @@ class Bands:
         """Wait until all processes have called this method."""
         agree(None, self._group)
 
-    def borrow(self, store: TokenStore, needed: slice) -> Borrowed:
-        """Return the ``needed`` rows that other processes hold, for :meth:`.TokenStore.read`."""
+    def borrow(self, store: TokenFile, needed: slice) -> Borrowed:
+        """Return the ``needed`` rows that other processes hold, for :meth:`.TokenFile.read`."""
         borrowed: Borrowed = []
         if self.count == 1:
             return borrowed
@@ -114,7 +114,7 @@ class Bands:
         self._transfer(transfers)
         return borrowed
 
-    def collect(self, store: TokenStore, complete: TokenStore | None, height: int) -> None:
+    def collect(self, store: TokenFile, complete: TokenFile | None, height: int) -> None:
         """Copy the rows of all processes into a store (``height``, W, C) of the first process."""
         columns = slice(0, store.shape[1])
         for rank in range(self.count):

@@ -17,9 +17,9 @@ from mmengine.dataset import Compose
 from ..errors import ArgumentError
 from .detect import Objects
 from .geometry import Window, shifted
-from .normalized import NormalisedImage
+from .normalized import NormalizedImage
 from .progress import Progress
-from .token_files import TokenStore
+from .token_files import TokenFile
 from .workspace import Workspace
 
 if TYPE_CHECKING:
@@ -69,12 +69,12 @@ def _middles(spans: list[slice]) -> list[slice]:
 
 def label_slices(
     model: 'Model',
-    pixels: NormalisedImage,
+    pixels: NormalizedImage,
     slices: list[tuple[Window, Window]],
     dtype: torch.dtype,
     workspace: Workspace,
     progress: Progress,
-) -> TokenStore:
+) -> TokenFile:
     """Label each slice by itself; the middle part of a slice determines the labels there.
 
     A run that was killed continues after the last finished row of slices.
@@ -84,7 +84,7 @@ def label_slices(
     """
     height, width = pixels.size
     done = workspace.finished[SLICES]
-    labels = workspace.store('labels', slice(0, height), (width, 1), dtype, done > 0)
+    labels = workspace.open('labels', slice(0, height), (width, 1), dtype, done > 0)
     rows = _rows_of(slices)
     if done:
         _, middle = rows[:done][-1][-1]
@@ -102,7 +102,7 @@ def label_slices(
 
 def detect_slices(
     model: 'Model',
-    pixels: NormalisedImage,
+    pixels: NormalizedImage,
     slices: list[tuple[Window, Window]],
     score_thr: float,
     workspace: Workspace,

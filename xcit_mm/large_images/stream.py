@@ -12,7 +12,7 @@ from .geometry import Window, tiles
 from .lazy import LazyMap
 from .passes import Image, Passes
 from .streamed_maps import Pyramid
-from .workspace import open_workspace
+from .workspace import Demand, open_workspace
 
 # Pixels of the image whose part of a map is computed at a time: few enough for the cache of a CPU,
 # and wide, because each channel of a map is written row by row.
@@ -74,7 +74,7 @@ def stream(
         needed += sum(map(math.prod, passes.map_shapes)) * dtype.itemsize // bands.count
         folder = Path(store, f'maps_{bands.part}') if store else None
         tokens = folder / 'tokens' if folder else None
-        workspace = open_workspace(needed, passes.bytes_of_tile, bands, memory, tokens)
+        workspace = open_workspace(Demand(needed, passes.bytes_of_tile), bands, memory, tokens)
         passes.workspace, maps = workspace, []
         try:
             passes.run()

@@ -1,14 +1,14 @@
 """Compute the maps of a backbone from the stores of its passes, window by window."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ..models.xcit import STRIDES
-from .geometry import Window, grown
-from .lazy import LazyMap
+from .geometry import Span, Window, grown, shifted
+from .lazy import Axis, LazyMap
 from .passes import Passes
 from .shards import Borrowed
 
@@ -29,7 +29,6 @@ class Pyramid:
         for store in self._stores:
             store.verify()  # hours may have passed since it was written
         self._borrowed: list[Borrowed] = []
-        self._rows_read: list[slice] | None = None
         # A band of a map is rounded to its own rows, each of which pools several tokens.
         rows, reach = passes.bands.rows, 2 * STRIDES[-1] // self._patch
         self.borrow(slice(rows.start - reach, rows.stop + reach))
@@ -45,28 +44,23 @@ class Pyramid:
         self._borrowed.clear()
         self._borrowed.extend(self._bands.borrow(store, needed) for store in self._stores)
 
-    def borrow_for(self, read: Callable[[Window], object], windows: Sequence[Window]) -> int:
-        """Copy the rows of tokens that reading windows, from top to bottom, requires.
+    def borrow_for(self, reads: Sequence[Sequence[tuple[LazyMap, Window]]]) -> int:
+        """Copy the rows of tokens that reading windows of maps requires.
+
+        Args:
+            reads: The windows that are read together, from top to bottom.
 
         Returns:
             The largest number of rows that a process reads beyond its band.
         """
         own, reach = self._bands.rows, 0
         if self._bands.count > 1:
-            outermost = windows[:: max(1, len(windows) - 1)]  # none if there are too few windows
-            spans = [own, *(self._rows_of(read, window) for window in outermost)]
+            outermost = chain(*reads[:: max(1, len(reads) - 1)])  # none if there are too few
+            spans = [own, *(w.rows for m, window in outermost for w in m.tokens_read(window))]
             rows = slice(min(s.start for s in spans), max(s.stop for s in spans))
             reach = self._bands.max(max(own.start - rows.start, rows.stop - own.stop))
             self.borrow(rows)
         return reach
-
-    def _rows_of(self, read: Callable[[Window], object], window: Window) -> slice:
-        """Return the rows of tokens that a function reads, without computing its result."""
-        self._rows_read = []
-        with FakeTensorMode(allow_non_fake_inputs=True):
-            read(window)
-        rows, self._rows_read = self._rows_read, None
-        return slice(min(span.start for span in rows), max(span.stop for span in rows))
 
     def _map(
         self,
@@ -79,19 +73,14 @@ class Pyramid:
         C, *size = shape
         patch, store = self._patch, self._stores[number]
 
-        def read(window: Window) -> Tensor:
-            inner, crops = [], []
-            for span in window:
-                start, stop = span.start * stride // patch, -(-span.stop * stride // patch)
-                inner.append(slice(start, stop))
-                first = start * patch // stride
-                crops.append(slice(span.start - first, span.stop - first))
-            if self._rows_read is None:
-                x = store.read(Window(*inner), self._borrowed[number]).to(self._device)
-            else:  # in FakeTensorMode
-                self._rows_read.append(inner[0])
-                x = torch.empty(*Window(*inner).size, C, dtype=store.dtype, device=self._device)
+        def tokens_of(span: Span) -> Span:
+            return slice(span.start * stride // patch, -(-span.stop * stride // patch))
+
+        def compute(window: Window) -> Tensor:
+            x = store.read(Window(*map(tokens_of, window)), self._borrowed[number]).to(self._device)
+            crops = (shifted(s, -(tokens_of(s).start * patch // stride)) for s in window)
             return norm(resize(x.permute(2, 0, 1)[None]))[(..., *crops)]
 
+        axes = [Axis(n, tokens_of) for n in size]
         like = torch.empty(0, dtype=store.dtype, device=self._device)
-        return LazyMap(C, tuple(size), like, self._bands, read)
+        return LazyMap(C, axes, like, self._bands, compute)

@@ -1,4 +1,4 @@
-"""Keep the tokens of an image in memory or in files, and read and write windows of them."""
+"""Files of the tokens of an image, which are read and written by windows."""
 
 import os
 from collections.abc import Sequence
@@ -9,14 +9,15 @@ import torch
 from torch import Tensor
 
 from ..errors import UserError, reason
-from .geometry import Window, length, overlap, shifted, tiles
+from .geometry import Span, Window, length, overlap, shifted, tiles
 
 WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by their bytes
 MULTIPLIER = 6364136223846793005  # of the generator MMIX (Knuth); any large odd number will do
+NOT_AS_WRITTEN = 'does not hold what was written to it'
 CHECKED = 2**24  # bytes, also of the sums of words, that are compared at a time
 
 
-class TokenStore:
+class TokenFile:
     """Rows of tokens (H, W, C), in memory, or in a file if ``path`` is not None.
 
     Only the windows that are read or written are mapped into memory, so a file does not count as
@@ -36,7 +37,7 @@ class TokenStore:
 
     def __init__(
         self,
-        rows: slice,
+        rows: Span,
         shape: tuple[int, int],
         dtype: torch.dtype,
         path: Path | None = None,
@@ -87,7 +88,7 @@ class TokenStore:
         self.checksum = (self.checksum + self.sum_of(window, tokens)) % 2**64
 
     def sum_of(self, window: Window, tokens: Tensor) -> int:
-        """Return the share of a window (h, w, C) in the checksum; 0 for a store in memory.
+        """Return what a window (h, w, C) adds to the checksum; 0 if the tokens are in memory.
 
         Each token adds one and the sum of its words, times two odd numbers that depend on its row
         and its column. So the windows can have any size and order, and a single number that changes
@@ -102,7 +103,7 @@ class TokenStore:
         rows, columns = (_odd_numbers(span, words.device) for span in window)
         return int((((words + 1) * columns).sum(1) * rows).sum())
 
-    def verify(self, rows: slice | None = None) -> None:
+    def verify(self, rows: Span | None = None) -> None:
         """Compare the tokens of the file, or of its finished ``rows``, with the checksum.
 
         Raises:
@@ -110,20 +111,13 @@ class TokenStore:
         """
         step = max(1, CHECKED // max(8 * self.shape[1], self._bytes_of_row))
         area = Window(rows or self.rows, slice(0, self.shape[1]))
-        self.require_sum(
-            sum(
-                self.sum_of(window, self._mapped(window.rows))
-                for window in tiles(area, (step, self.shape[1]))
-            )
-        )
+        windows = tiles(area, (step, self.shape[1]))
+        self.require_sum(sum(self.sum_of(w, self._mapped(w.rows)) for w in windows))
 
     def require_sum(self, total: int) -> None:
         """Raise a UserError if the sums of all windows that were read are not the checksum."""
         if self.path is not None and total % 2**64 != self.checksum:
-            raise UserError(
-                f'{self.path} does not hold what was written to it: remove {self.path.parent}, and '
-                'start again'
-            )
+            raise damaged(self.path, NOT_AS_WRITTEN)
 
     def array(self) -> np.ndarray:
         """Return all rows of this process, as an array or a memory map."""
@@ -145,12 +139,9 @@ class TokenStore:
         """Refuse a file of another size, which a memory map would silently extend with zeros."""
         size = self.path.stat().st_size if self.path.exists() else 0
         if size != self._size:
-            raise UserError(
-                f'{self.path} is missing or truncated ({size} of {self._size} bytes): remove '
-                f'{self.path.parent}, and start again'
-            )
+            raise damaged(self.path, f'is missing or truncated ({size} of {self._size} bytes)')
 
-    def _mapped(self, rows: slice) -> Tensor:
+    def _mapped(self, rows: Span) -> Tensor:
         rows = shifted(rows, -self.rows.start)
         if self.path is None:
             return self._tokens[rows]
@@ -166,7 +157,12 @@ class TokenStore:
         return torch.from_numpy(mapped).view(self.dtype).view(length(rows), *self.shape[1:])
 
 
-def _odd_numbers(span: slice, device: torch.device) -> Tensor:
+def damaged(path: Path, problem: str) -> UserError:
+    """Return the error about a file of a run that is not as the run left it."""
+    return UserError(f'{path} {problem}: remove {path.parent}, and start again')
+
+
+def _odd_numbers(span: Span, device: torch.device) -> Tensor:
     """Return a number for each index, unrelated to the numbers of neighboring indices."""
     numbers = torch.arange(span.start + 1, span.stop + 1, device=device) * MULTIPLIER
     return (numbers ^ (numbers >> 29)) * MULTIPLIER | 1

@@ -1,4 +1,4 @@
-"""Keep the tokens of an image and the progress of a run."""
+"""The files and the progress of a run on a large image."""
 
 import io
 import json
@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,8 +27,9 @@ from ..files import (
     write_whole,
 )
 from .free_memory import free_memory
+from .geometry import Span
 from .shards import Bands
-from .token_files import TokenStore
+from .token_files import NOT_AS_WRITTEN, TokenFile, damaged
 
 STATE, LOCK, VERSION = 'state.json', 'store.lock', 2
 MAX_STATE = 2**20  # bytes
@@ -37,44 +38,48 @@ FILES = re.compile(r'state\.json|store\.lock|((layer|all)_\d+|labels|scores)\.bi
 GIB = 2**30
 
 
+class Demand(NamedTuple):
+    """Bytes that a process needs: for its token files, and for the tensors of a tile."""
+
+    files: int
+    tile: int = 0
+
+
 def open_workspace(
-    needed: int,
-    for_tile: int,
+    demand: Demand,
     bands: Bands,
     memory: int | None,
     folder: Path | None,
     identity: Callable[[], Mapping[str, Any]] | None = None,
 ) -> 'Workspace':
-    """Return a workspace in memory if the stores fit, otherwise in a folder.
+    """Return a workspace in memory if the demand of each process fits, otherwise in a folder.
 
     All processes have to call this function.
 
     Args:
-        needed: Bytes of the stores of this process.
-        for_tile: Bytes of the tensors of a tile, which are always in memory.
+        demand: The tensors of a tile are always in memory.
         bands: The processes that share the image.
-        memory: Bytes that both may take in this process. Default: half of the free memory, divided
-            by the number of processes on this machine.
+        memory: The limit of the demand in memory. Default: half of the free memory, divided by the
+            number of processes on this machine.
         folder: The folder of this process, or None.
         identity: See :class:`Workspace`. A run that has begun in the folder continues there.
 
     Raises:
-        UserError: If the stores do not fit and there is no folder, or if the folder or the free
+        UserError: If the demand does not fit and there is no folder, or if the folder or the free
             space of its disk cannot be used.
     """
-    neighbours = int(os.environ.get('LOCAL_WORLD_SIZE', '1'))  # set by torchrun
-    limit = free_memory() // 2 // neighbours if memory is None else memory
+    limit = free_memory() // 2 // _processes_here() if memory is None else memory
     has_begun = folder is not None and identity is not None and os.path.lexists(folder / STATE)
-    if bands.min(needed + for_tile <= limit and not has_begun):
+    if bands.min(sum(demand) <= limit and not has_begun):
         return Workspace()
     if folder is None:
+        files, tile, limit = (f'{n / GIB:.3g} GiB' for n in (*demand, limit))
         raise ArgumentError(
-            f'the stores need {needed / GIB:.3g} GiB and a tile needs {for_tile / GIB:.3g} GiB, '
-            f'but the limit is {limit / GIB:.3g} GiB: name a folder for the stores with store=DIR'
+            f'the stores need {files} and a tile needs {tile}, but the limit is {limit}: name a '
+            'folder for the stores with store=DIR'
         )
-    workspace = Workspace(folder, identity and identity())
+    workspace = Workspace(folder, identity and identity(), demand.files)
     try:
-        workspace.require_space(needed, neighbours)
         bands.barrier()  # which raises the error of another process that cannot use its folder
     except BaseException:
         workspace.release()
@@ -82,8 +87,12 @@ def open_workspace(
     return workspace
 
 
+def _processes_here() -> int:
+    return int(os.environ.get('LOCAL_WORLD_SIZE', '1'))  # set by torchrun
+
+
 class Workspace:
-    """Token stores and the progress of a run in its stages, in memory or in a folder.
+    """The token files and the progress of a run in its stages, in memory or in a folder.
 
     A folder outlives a run that is killed: a run with the same image, model and settings continues
     after what is finished. What is not finished overwrites nothing that is needed to repeat it.
@@ -93,17 +102,21 @@ class Workspace:
         folder: The folder, or None to keep everything in memory.
         identity: The values that have to be the same for a run to continue, by their names in
             messages. Default: no run continues in this folder.
+        needed: Bytes of all files that the run writes.
 
     Attributes:
         finished: How much of each stage is finished, such as the number of passes.
 
     Raises:
         UserError: If the folder cannot be used, is in use, is damaged, or belongs to a different
-            run.
+            run, or if its disk has too little free space.
     """
 
     def __init__(
-        self, folder: Path | None = None, identity: Mapping[str, Any] | None = None
+        self,
+        folder: Path | None = None,
+        identity: Mapping[str, Any] | None = None,
+        needed: int = 0,
     ) -> None:
         self.folder, self.finished = folder, Counter()
         self._identity, self._checksums = None, {}
@@ -124,6 +137,7 @@ class Workspace:
         try:
             remove_unfinished(folder)
             self._continue(identity)
+            self._require_space(needed)
         except BaseException:
             self.release()
             raise
@@ -154,52 +168,53 @@ class Workspace:
         try:
             state = json.loads(read_regular(path, MAX_STATE))
         except (OSError, ValueError, RecursionError) as error:
-            problem = f'cannot be read ({reason(error)})'
-        else:
-            if _is_state(state):
-                return state
-            problem = 'is not the state of a run as this version writes it'
-        raise UserError(f'{path} {problem}: remove {self.folder}, and start again')
+            raise damaged(path, f'cannot be read ({reason(error)})') from None
+        if not _is_state(state):
+            raise damaged(path, 'is not the state of a run as this version writes it')
+        return state
 
-    def require_space(self, size: int, processes: int = 1) -> None:
-        """Refuse a disk without ``size`` bytes for each process, including those of its folder."""
-        free = shutil.disk_usage(self.folder).free // processes
+    def _require_space(self, needed: int) -> None:
+        """Refuse a disk that is too small for each process; their files are overwritten."""
+        free = shutil.disk_usage(self.folder).free // _processes_here()
         free += sum(path.stat().st_size for path in self._files())
-        if size > free:
-            self.release()
+        if needed > free:
             raise UserError(
-                f'the tokens of the image need {size / GIB:.3g} GiB in {self.folder}, where '
+                f'the tokens of the image need {needed / GIB:.3g} GiB in {self.folder}, where '
                 f'{free / GIB:.3g} GiB are free: name a folder on another disk with --store DIR'
             )
 
-    def store(
+    def open(
         self,
         name: str,
-        rows: slice,
+        rows: Span,
         shape: tuple[int, int],
         dtype: torch.dtype,
         is_finished: bool = False,
-    ) -> TokenStore:
-        """Create a store, or open one that :meth:`finish` has recorded; see :class:`TokenStore`.
+    ) -> TokenFile:
+        """Create a file of tokens, or open one that :meth:`finish` has recorded.
 
-        The content of a file is not read; :meth:`.TokenStore.verify` compares its checksum.
+        The content of the file is not read; :meth:`.TokenFile.verify` compares its checksum.
         """
         if self.folder is None:
-            return TokenStore(rows, shape, dtype)
+            return TokenFile(rows, shape, dtype)
         path = self.folder / f'{name}.bin'
         checksum = self._recorded(path) if is_finished else None
         with self._writing():
-            return TokenStore(rows, shape, dtype, path, checksum)
+            return TokenFile(rows, shape, dtype, path, checksum)
 
-    def finish(self, stage: str, number: int, *stores: TokenStore) -> None:
-        """Record how much of a stage is finished, with the stores that it wrote."""
+    def rewind(self, stage: str, number: int) -> None:
+        """Forget all that is finished but a ``number`` of a stage."""
+        self.finished = Counter({stage: number})
+
+    def finish(self, stage: str, number: int, *files: TokenFile) -> None:
+        """Record how much of a stage is finished, with the files that it wrote."""
         self.finished[stage] = number
         if self._identity is None:
             return
         with self._writing():
-            for store in stores:
-                store.sync()
-                self._checksums[store.path.name] = store.checksum
+            for file in files:
+                file.sync()
+                self._checksums[file.path.name] = file.checksum
             state = dict(identity=self._identity, finished=self.finished, checksums=self._checksums)
             write_json(self.folder / STATE, state)
 
@@ -219,13 +234,11 @@ class Workspace:
         try:
             content = read_regular(path)
         except OSError as error:
-            problem = f'cannot be read ({reason(error)})'
-        else:
-            if zlib.crc32(content) == self._recorded(path):
-                with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-                    return dict(arrays)
-            problem = 'does not hold what was written to it'
-        raise UserError(f'{path} {problem}: remove {self.folder}, and start again')
+            raise damaged(path, f'cannot be read ({reason(error)})') from None
+        if zlib.crc32(content) != self._recorded(path):
+            raise damaged(path, NOT_AS_WRITTEN)
+        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+            return dict(arrays)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -242,10 +255,7 @@ class Workspace:
 
     def _recorded(self, path: Path) -> int:
         if path.name not in self._checksums:
-            raise UserError(
-                f'{self.folder / STATE} has no checksum of {path.name}: remove {self.folder}, and '
-                'start again'
-            )
+            raise damaged(self.folder / STATE, f'has no checksum of {path.name}')
         return self._checksums[path.name]
 
     def release(self) -> None:
