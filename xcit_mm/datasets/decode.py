@@ -47,6 +47,14 @@ class BadImageError(Exception):
         return ': '.join(filter(None, self.args))
 
 
+class SampleError(Exception):
+    """A sample of a dataset cannot be read: the file of its image, and the error that says why."""
+
+    def __init__(self, file: str, cause: Exception) -> None:
+        super().__init__(file, cause)
+        self.file, self.cause = file, cause
+
+
 @TRANSFORMS.register_module()
 class LoadImage:
     """Load an image as mmcv's ``LoadImageFromFile`` does, and refuse damaged ones.
