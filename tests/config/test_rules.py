@@ -40,7 +40,7 @@ def test_a_number_that_is_not_a_count_is_refused(name, value):
         (UPERNET, SINGLE | {NORM: 'BN', 'sync_bn': None}, True, True),
     ],
 )
-def test_one_image_for_the_batchnorm_of_one_pixel_is_refused_unless_it_is_synchronised(
+def test_one_image_for_the_batchnorm_of_one_pixel_is_refused_unless_it_is_synchronized(
     monkeypatch, path, options, on_gpus, needs_two
 ):
     monkeypatch.setattr('torch.cuda.is_available', lambda: on_gpus)

@@ -253,7 +253,7 @@ def _without_gpus(cfg: Config) -> list[str]:
         'device_ids': None,
     }
     cfg.pop('sync_bn', None)  # torch's SyncBatchNorm needs GPUs
-    return ['No GPU: the processes communicate through gloo, BatchNorm is not synchronised.']
+    return ['No GPU: the processes communicate through gloo, BatchNorm is not synchronized.']
 
 
 def _use_fused_layers(cfg: Config, dtype: str | None, compiled: bool) -> list[str]:

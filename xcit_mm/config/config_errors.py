@@ -65,7 +65,7 @@ def config_errors(
             raise
         parts = dict(dicts(cfg.to_dict()))
         place = _responsible(parts, [*frames, *_replaced_frames(error)])
-        sentence = _misspelt(error, parts, place, frames)
+        sentence = _misspelled(error, parts, place, frames)
         if sentence is not None:
             raise UserError(f'the config {cfg.filename}: {sentence}') from error
         loggers = [vars(o).get('logger') for o in owners if isinstance(o, Runner)]
@@ -136,7 +136,7 @@ def _common_place(parts: Mapping[str, dict], places: list[str]) -> str:
     return '.'.join(shared)
 
 
-def _misspelt(
+def _misspelled(
     error: Exception, parts: Mapping[str, dict], place: str, frames: list[FrameType]
 ) -> str | None:
     """Return a sentence about a type or an argument that does not exist, or None."""

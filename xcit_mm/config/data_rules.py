@@ -51,7 +51,7 @@ def check_data(cfg: Config, splits: tuple[str, ...]) -> None:
 def check_classes(cfg: Config, splits: tuple[str, ...]) -> None:
     """Compare the numbers of classes of the heads with the classes of the registered datasets.
 
-    A ``CheckedCocoDataset`` itself compares its classes with those of its annotation file.
+    A ``CheckedCocoDataset`` itself compares its classes with the classes of its annotation file.
     """
     for split in splits:
         for dataset in split_datasets(cfg, split):
@@ -108,7 +108,7 @@ def _check_evaluator(metric: dict, dataset: dict, split: str) -> None:
 
 
 def _class_names(classes: Any, split: str) -> Sequence[str] | None:
-    """Return the names of the classes, which mmengine reads from a file with one name a line."""
+    """Return the names of classes; mmengine reads a text as a file with one name a line."""
     if not isinstance(classes, str):
         return classes
     if not Path(classes).is_file():

@@ -35,7 +35,7 @@ def use_tta(cfg: Config) -> list[str]:
         )
     ratios = RATIOS[cfg.default_scope]
     sizes = ', '.join(map(str, ratios))
-    views = f'{len(ratios)} sizes ({sizes} times that of the test), plain and mirrored'
+    views = f'{len(ratios)} sizes ({sizes} times the size of the test), plain and mirrored'
     if cfg.get('tta_pipeline') is not None:
         views = 'the views of tta_pipeline'
     else:

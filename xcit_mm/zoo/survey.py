@@ -1,4 +1,4 @@
-"""Survey the zoos of mmdet and mmseg: the operators that their models call, and what runs."""
+"""A survey of the zoos of mmdet and mmseg: the operators that their models call, and what runs."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable
