@@ -20,7 +20,7 @@ def main() -> None:
         '--bands',
         type=cli.positive,
         default=3,
-        help='write TIFF images that spread the colours over this many bands',
+        help='write TIFF images that spread the colors over this many bands',
     )
     parser.add_argument(
         '--mosaic',

@@ -3,6 +3,7 @@
 
 import argparse
 import sys
+from importlib import import_module
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clone as it stands
@@ -11,7 +12,8 @@ from tools import cli
 
 ROOTS = {'coco': 'data/coco', 'ade20k': 'data/ade'}
 SPLITS = ('train', 'val')
-LAYOUTS = ('voc', 'yolo')
+# The class that reads each format, in the file of its name in xcit_mm/datasets/importers.
+FORMATS = {'voc': 'VocDataset', 'yolo': 'YoloDataset'}
 BASE = Path(__file__).resolve().parents[1] / 'configs' / 'faster_rcnn_xcit_n12_16_small.py'
 
 
@@ -35,26 +37,27 @@ def parse_arguments() -> argparse.Namespace:
         download.add_argument('--mirror', metavar='URL', help=text)
         text = 'keep the archives in DIR after they are unpacked'
         download.add_argument('--keep-archives', action='store_true', help=text)
-    for name in LAYOUTS:
+    for name in FORMATS:
         text = f'write annotations and a config for a {name.upper()} dataset; images stay in place'
-        layout = datasets.add_parser(name, help=text, description=text)
+        conversion = datasets.add_parser(name, help=text, description=text)
         text = 'the folder of the dataset, or for YOLO its YAML file'
-        layout.add_argument('source', metavar='SRC', help=text)
-        layout.add_argument('--root', metavar='DIR', required=True, help='the folder to write to')
+        conversion.add_argument('source', metavar='SRC', help=text)
+        text = 'the folder to write to'
+        conversion.add_argument('--root', metavar='DIR', required=True, help=text)
         text = 'leave out images whose labels cannot be used, instead of writing nothing'
-        layout.add_argument('--skip-bad', action='store_true', help=text)
+        conversion.add_argument('--skip-bad', action='store_true', help=text)
     return parser.parse_args()
 
 
 def main() -> None:
     args = parse_arguments()
     with cli.imports():
-        from xcit_mm.datasets.convert import convert
         from xcit_mm.datasets.fetch import DATASETS, prepare
-        from xcit_mm.datasets.layouts import VocDataset, YoloDataset
-    if args.dataset in LAYOUTS:
-        layout = VocDataset if args.dataset == 'voc' else YoloDataset
-        convert(layout(args.source), args.root, BASE, args.skip_bad)
+        from xcit_mm.datasets.importers.write_coco import convert
+    if args.dataset in FORMATS:
+        module = import_module(f'xcit_mm.datasets.importers.{args.dataset}')
+        dataset = getattr(module, FORMATS[args.dataset])(args.source)
+        convert(dataset, args.root, BASE, args.skip_bad)
         return
     dataset = DATASETS[args.dataset]
     data_root = prepare(dataset, args.root, args.splits, args.mirror, args.keep_archives)

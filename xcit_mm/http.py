@@ -1,4 +1,4 @@
-"""Download files over HTTP: a file is whole or not there, and interrupted downloads are resumed."""
+"""Downloads over HTTP: a file is whole or not there, and an interrupted download is resumed."""
 
 import json
 import os
@@ -24,7 +24,7 @@ CHUNK = 2**20  # bytes
 ATTEMPTS = 5  # in a row that bring no data
 PAUSE = 2  # seconds before the second attempt, twice as many before each further one
 RANGE_NOT_SATISFIABLE, TOO_MANY_REQUESTS = 416, 429  # HTTP's codes
-MAX_SIZE = 2**34  # bytes of a file whose size is not known: ten times those of the largest models
+MAX_SIZE = 2**34  # bytes of a file whose size is not known: ten times as many as of the largest models
 SHOWN_SIZE = 2**24  # bytes; smaller downloads show no progress
 REMEDY = 'download it yourself and name the local file'
 
@@ -41,10 +41,10 @@ class BrokenConnectionError(UserError):
 
 
 class Part:
-    """The part of a file that was received, in hidden files beside the target.
+    """The part of a file that was received, in hidden files next to the target.
 
     ``version`` is the server's ETag or date of the file, None if it sends none or no size; only a
-    transfer of the same version is resumed. ``size`` is that of the whole file, if it is known.
+    transfer of the same version is resumed. ``size`` is the size of the whole file, if it is known.
     """
 
     def __init__(self, target: Path) -> None:

@@ -6,8 +6,8 @@ from mmengine.registry import DATASETS, METRICS, DefaultScope
 
 from xcit_mm import UserError
 from xcit_mm.config.adapt import adapt, adapt_for_test, adapt_for_training
+from xcit_mm.config.channel_rules import check_map_channels
 from xcit_mm.config.load import load_config
-from xcit_mm.config.rules import check_channels
 from xcit_mm.environment import require_framework
 from xcit_mm.launchers import was_restarted
 
@@ -23,7 +23,7 @@ default_hooks = dict(logger=dict(interval=3))
 @pytest.mark.parametrize('path', sorted((ROOT / 'configs').glob('*.py')), ids=lambda p: p.stem)
 def test_our_configs_name_the_classes_that_run(path):
     cfg = load_config(path)
-    check_channels(cfg)
+    check_map_channels(cfg)
     before = cfg.to_dict()
     assert not adapt(cfg)
     assert cfg.to_dict() == before

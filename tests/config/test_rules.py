@@ -4,10 +4,9 @@ import pytest
 from helpers import ROOT
 
 from xcit_mm import UserError
+from xcit_mm.config.channel_rules import check_image_channels, check_map_channels
 from xcit_mm.config.load import load_config
 from xcit_mm.config.rules import (
-    check_bands,
-    check_channels,
     check_class_weights,
     check_counts,
     check_recipe,
@@ -41,7 +40,7 @@ def test_a_number_that_is_not_a_count_is_refused(name, value):
         (UPERNET, SINGLE | {NORM: 'BN', 'sync_bn': None}, True, True),
     ],
 )
-def test_one_image_for_the_batchnorm_of_one_pixel_is_refused_unless_it_is_synchronised(
+def test_one_image_for_the_batchnorm_of_one_pixel_is_refused_unless_it_is_synchronized(
     monkeypatch, path, options, on_gpus, needs_two
 ):
     monkeypatch.setattr('torch.cuda.is_available', lambda: on_gpus)
@@ -76,7 +75,7 @@ def test_channels_that_the_backbone_does_not_have_are_refused(path, part, channe
     cfg = load_config(path)
     cfg.model[part].in_channels = channels
     with pytest.raises(UserError, match=message):
-        check_channels(cfg)
+        check_map_channels(cfg)
 
 
 DINO = ROOT / 'configs/dino_xcit_n12_16_shapes.py'
@@ -94,7 +93,7 @@ WEIGHTS = 'model.panoptic_head.loss_cls.class_weight'
 def test_parts_that_do_not_fit_each_other_are_refused(path, options, message):
     cfg = load_config(path, options)
     with pytest.raises(UserError, match=message):
-        check_channels(cfg), check_class_weights(cfg), check_recipe(cfg)
+        check_map_channels(cfg), check_class_weights(cfg), check_recipe(cfg)
 
 
 BANDS = ROOT / 'configs/sem_fpn_xcit_n12_16_13bands_shapes.py'
@@ -135,7 +134,7 @@ UINT16 = {  # three bands, which it would cut to 255
 )
 def test_channels_of_the_images_that_the_model_does_not_take_are_refused(path, options, message):
     with pytest.raises(UserError, match=message):
-        check_bands(load_config(path, options), ('train', 'val'))
+        check_image_channels(load_config(path, options), ('train', 'val'))
 
 
 @pytest.mark.parametrize(
@@ -149,4 +148,4 @@ def test_channels_of_the_images_that_the_model_does_not_take_are_refused(path, o
     ],
 )
 def test_channels_that_agree_pass(path, options):
-    check_bands(load_config(path, options), ('train', 'val', 'test'))
+    check_image_channels(load_config(path, options), ('train', 'val', 'test'))

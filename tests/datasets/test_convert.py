@@ -18,9 +18,11 @@ from PIL import Image
 from xcit_mm import UserError
 from xcit_mm.config.load import load_config
 from xcit_mm.datasets.audit import check_dataset
-from xcit_mm.datasets.convert import convert, image_size
 from xcit_mm.datasets.decode import decode
-from xcit_mm.datasets.layouts import VocDataset, YoloDataset
+from xcit_mm.datasets.importers.contents import image_size
+from xcit_mm.datasets.importers.voc import VocDataset
+from xcit_mm.datasets.importers.write_coco import convert
+from xcit_mm.datasets.importers.yolo import YoloDataset
 
 BASE = ROOT / 'configs/faster_rcnn_xcit_n12_16_small.py'
 MAKERS = {

@@ -1,1 +1,1 @@
-"""Read a config, adapt it, and check it before a run."""
+"""Configs: read, adapted to a run, and checked before it."""

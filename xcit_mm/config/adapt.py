@@ -1,9 +1,10 @@
-"""Every edit that a tool makes to a config.
+"""The edits that tools make to a config.
 
 Each edit that the command line does not ask for has a sentence for the log.
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,10 +15,10 @@ from ..device import choose_dtype, dtype_name, multiplies_bfloat16
 from ..errors import UserError
 from ..launchers import was_restarted
 from ..run_files import has_checkpoints
-from .tree import replace_nodes
+from .tree import class_name, replace_nodes
 from .tta import use_tta
 
-# Our classes do the same, and survive an interruption, a bad sample or a full disk; those for
+# Our classes do the same, and survive an interruption, a bad sample or a full disk. The classes for
 # panoptic data need no panopticapi, InstanceTTAModel merges masks as well, and CocoAPMetric reads
 # the same ids as CheckedCocoDataset.
 REPLACEMENTS = {
@@ -33,29 +34,12 @@ REPLACEMENTS = {
     'DetTTAModel': 'InstanceTTAModel',
 }
 LOAD_IMAGE_ARGUMENTS = {'type', 'to_float32', 'backend_args'}
-RUNNER = 'CheckedRunner'
-# The hooks of configs/_base_/default_runtime.py, for configs that do not inherit from it.
-DEFAULT_HOOKS = dict(
-    logger=dict(type='LoggerHook'),
-    checkpoint=dict(type='WholeCheckpointHook'),
-    pictures=dict(type='PictureHook'),
-    report=dict(type='ReportHook'),
-    labels=dict(type='LabelCheckHook'),
-    non_finite=dict(type='NonFiniteHook'),
-    losses=dict(type='LossLogHook'),
-    bad_data=dict(type='BadDataHook'),
-    interrupts=dict(type='InterruptHook'),
-)
+# What the configs of xcit_mm inherit; other configs get from it what they lack.
+RUNTIME = Path(__file__).parents[1] / '.mim/configs/_base_/default_runtime.py'
 # What mmengine adds to the default hooks, and drops where a config has None.
 HOOKS_OF_MMENGINE = {
-    'runtime_info',
-    'timer',
-    'sampler_seed',
-    'logger',
-    'param_scheduler',
-    'checkpoint',
+    *('runtime_info', 'timer', 'sampler_seed', 'logger', 'param_scheduler', 'checkpoint'),
 }
-MAX_BAD_SHARE = 0.01  # the largest share of unreadable training samples
 DATALOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 TIMEOUT = 600  # seconds without a batch after which a run ends
 WORKER_ARGUMENTS = ('persistent_workers', 'prefetch_factor', 'timeout')
@@ -67,45 +51,12 @@ def adapt(cfg: Config) -> list[str]:
 
     Edits ``cfg`` and returns sentences for the log. A config of ``configs/`` needs no edit.
     """
-    notes = []
-    train_cfg = cfg.get('train_cfg')
-    if isinstance(train_cfg, dict) and 'type' not in train_cfg:  # mmengine allows that
-        by_epoch = train_cfg.pop('by_epoch', True)
-        train_cfg.type = 'EpochBasedTrainLoop' if by_epoch else 'IterBasedTrainLoop'
-    replaced: set[str] = set()
-
-    def replace_type(node: Any) -> Any:
-        if isinstance(node, dict) and isinstance(node.get('type'), str):
-            name = node.type.rpartition('.')[2]  # mmdet.CocoDataset, too
-            # With other arguments, such as color_type, mmcv's class decodes differently.
-            is_same = name != 'LoadImageFromFile' or node.keys() <= LOAD_IMAGE_ARGUMENTS
-            if name in REPLACEMENTS and is_same:
-                replaced.add(name)
-                node.type = REPLACEMENTS[name]
-        return node
-
-    for name in cfg:
-        cfg[name] = replace_nodes(cfg[name], replace_type)
-    if replaced:
-        pairs = ', '.join(f'{REPLACEMENTS[name]} for {name}' for name in sorted(replaced))
-        notes.append(f'The config uses the classes of xcit_mm: {pairs}.')
-
-    if cfg.get('runner_type') != RUNNER:
-        cfg.runner_type = RUNNER
-        notes.append(f'The runner is {RUNNER}.')
-    hooks = cfg.get('default_hooks') or {}
-    added = [name for name in DEFAULT_HOOKS if name not in hooks]
-    cfg.default_hooks = {
-        name: hook
-        for name, hook in {**DEFAULT_HOOKS, **hooks}.items()
-        if hook is not None or name in HOOKS_OF_MMENGINE
-    }
-    if added:
-        notes.append(f'The default hooks of xcit_mm are added: {", ".join(added)}.')
-    if 'max_bad_share' not in cfg:
-        cfg.max_bad_share = MAX_BAD_SHARE
-        notes.append(f'max_bad_share={MAX_BAD_SHARE} is added.')
-    return notes + _without_panoptic_quality(cfg) + _adapt_workers(cfg)
+    return (
+        _use_our_classes(cfg)
+        + _add_runtime(cfg)
+        + _without_panoptic_quality(cfg)
+        + _adapt_workers(cfg)
+    )
 
 
 def adapt_for_training(
@@ -154,7 +105,7 @@ def adapt_for_test(
     """Edit a config for the evaluation of a checkpoint, and return sentences for the log.
 
     ``show_dir`` is a folder for a picture of every prediction, ``tta`` test-time augmentation,
-    ``dtype`` and ``compiled`` those of :func:`xcit_mm.load_model`.
+    ``dtype`` and ``compiled`` as for :func:`xcit_mm.load_model`.
     """
     notes = adapt(cfg) + _without_gpus(cfg) + _use_fused_layers(cfg, dtype, compiled)
     if tta and cfg.get('test_dataloader') and cfg.get('model'):  # check refuses other configs
@@ -164,6 +115,50 @@ def adapt_for_test(
         pictures = cfg.default_hooks.get('pictures', dict(type='PictureHook'))
         cfg.default_hooks.pictures = {**pictures, 'test_dir': show_dir}
     return notes + _trust(cfg, trust_checkpoint)
+
+
+def _use_our_classes(cfg: Config) -> list[str]:
+    train_cfg = cfg.get('train_cfg')
+    if isinstance(train_cfg, dict) and 'type' not in train_cfg:  # mmengine allows that
+        by_epoch = train_cfg.pop('by_epoch', True)
+        train_cfg.type = 'EpochBasedTrainLoop' if by_epoch else 'IterBasedTrainLoop'
+    replaced: set[str] = set()
+
+    def replace_type(node: Any) -> Any:
+        if isinstance(node, dict) and isinstance(node.get('type'), str):
+            name = class_name(node.type)  # of mmdet.CocoDataset, too
+            # With other arguments, such as color_type, mmcv's class decodes differently.
+            is_same = name != 'LoadImageFromFile' or node.keys() <= LOAD_IMAGE_ARGUMENTS
+            if name in REPLACEMENTS and is_same:
+                replaced.add(name)
+                node.type = REPLACEMENTS[name]
+        return node
+
+    for name in cfg:
+        cfg[name] = replace_nodes(cfg[name], replace_type)
+    pairs = ', '.join(f'{REPLACEMENTS[name]} for {name}' for name in sorted(replaced))
+    return [f'The config uses the classes of xcit_mm: {pairs}.'] if replaced else []
+
+
+def _add_runtime(cfg: Config) -> list[str]:
+    """Add the runner, the hooks and the limit of bad data that a config lacks."""
+    runtime, notes = Config.fromfile(RUNTIME), []
+    if cfg.get('runner_type') != runtime.runner_type:
+        cfg.runner_type = runtime.runner_type
+        notes.append(f'The runner is {runtime.runner_type}.')
+    hooks = cfg.get('default_hooks') or {}
+    added = {k: dict(type=hook.type) for k, hook in runtime.default_hooks.items() if k not in hooks}
+    if added:
+        notes.append(f'The default hooks of xcit_mm are added: {", ".join(added)}.')
+    cfg.default_hooks = {
+        name: hook
+        for name, hook in {**added, **hooks}.items()
+        if hook is not None or name in HOOKS_OF_MMENGINE
+    }
+    if 'max_bad_share' not in cfg:
+        cfg.max_bad_share = runtime.max_bad_share
+        notes.append(f'max_bad_share={cfg.max_bad_share} is added.')
+    return notes
 
 
 def _without_panoptic_quality(cfg: Config) -> list[str]:
@@ -202,7 +197,7 @@ def _adapt_workers(cfg: Config) -> list[str]:
 
 
 def _limit_iterations(cfg: Config, options: Mapping[str, Any]) -> list[str]:
-    """Let ``train_cfg.max_iters`` end a recipe early, which keeps its schedule.
+    """End a recipe early at ``train_cfg.max_iters``; its schedule stays as it is.
 
     The trial ends with a checkpoint and an evaluation, and logs the losses about twenty times.
     """
@@ -248,7 +243,7 @@ def _without_amp(cfg: Config) -> list[str]:
 
 
 def _without_gpus(cfg: Config) -> list[str]:
-    """Let mmengine wrap the model for a distributed run without CUDA devices."""
+    """Make mmengine wrap the model for a distributed run without CUDA devices."""
     if cfg.launcher == 'none' or torch.cuda.is_available():
         return []
     cfg.model_wrapper_cfg = {
@@ -258,11 +253,11 @@ def _without_gpus(cfg: Config) -> list[str]:
         'device_ids': None,
     }
     cfg.pop('sync_bn', None)  # torch's SyncBatchNorm needs GPUs
-    return ['No GPU: the processes communicate through gloo, BatchNorm is not synchronised.']
+    return ['No GPU: the processes communicate through gloo, BatchNorm is not synchronized.']
 
 
 def _use_fused_layers(cfg: Config, dtype: str | None, compiled: bool) -> list[str]:
-    """Let the test loop predict with fused layers in a dtype."""
+    """Predict with fused layers in a dtype in the test loop."""
     computed = dtype_name(choose_dtype(dtype, torch.device(get_device())))
     loop = cfg.get('test_cfg') or {}
     if loop.keys() - {'type'} or loop.get('type', 'TestLoop') != 'TestLoop':

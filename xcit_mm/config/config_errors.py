@@ -1,4 +1,4 @@
-"""Turn what other packages raise for a config into one sentence with the part of the config.
+"""Errors of other packages about a config, as one sentence that names the part of the config.
 
 mmengine builds the parts of a run when it needs them, and mmdet, mmseg and PyTorch check few of
 their arguments. A wrong value can cause any error, often in another part. The traceback shows
@@ -29,7 +29,7 @@ from ..errors import (
     reason,
 )
 from ..files import DISK_FULL
-from .tree import arguments_of, children, class_name, dicts
+from .tree import arguments_of, class_name, dicts, leaves
 
 WRONG_ARGUMENT = re.compile(
     r'(?P<type>\w+)(?:\.__init__)?\(\) (?P<unknown>got an unexpected)?(missing \d+ required)? '
@@ -65,7 +65,7 @@ def config_errors(
             raise
         parts = dict(dicts(cfg.to_dict()))
         place = _responsible(parts, [*frames, *_replaced_frames(error)])
-        sentence = _misspelt(error, parts, place, frames)
+        sentence = _misspelled(error, parts, place, frames)
         if sentence is not None:
             raise UserError(f'the config {cfg.filename}: {sentence}') from error
         loggers = [vars(o).get('logger') for o in owners if isinstance(o, Runner)]
@@ -136,7 +136,7 @@ def _common_place(parts: Mapping[str, dict], places: list[str]) -> str:
     return '.'.join(shared)
 
 
-def _misspelt(
+def _misspelled(
     error: Exception, parts: Mapping[str, dict], place: str, frames: list[FrameType]
 ) -> str | None:
     """Return a sentence about a type or an argument that does not exist, or None."""
@@ -183,39 +183,40 @@ def _message(
     text = one_line(reason(error), MAX_REASON)
     if not str(error):  # as of an assertion
         text += one_line(traceback.extract_tb(error.__traceback__)[-1].line or '')
-    own_part = parts.get(place, {})  # a list, such as a pipeline, is none
-    kind = own_part.get('type')
+    kind = parts.get(place, {}).get('type')  # a list, such as a pipeline, has none
     part = f'{place}{f" ({class_name(kind)})" if kind else ""}' if place else 'a part'
-    top = place.split('.')[0]
-    own = {name: value for name, value in options.items() if name != 'data_root'}
-    changed = {k: v for k, v in own.items() if k.split('.')[0] == top} or own
     sentence = f'{part} fails ({text})'
-    if changed:
-        quoted = {name: v for name, v in changed.items() if _is_quoted(name, v, text)} or changed
-        nearest = sorted(quoted, key=lambda name: not name.startswith(place))
-        named = ' '.join(f'{name}={quoted[name]}' for name in nearest)
-        sentence += f'; the cause may be --cfg-options {one_line(named, MAX_REASON)}'
-    else:
-        values = list(_telling(parts[''].get(top), top, text)) if place else []
-        values = values[:MAX_NAMED] or [
-            f'{place}.{name}={value!r}'
-            for name, value in (own_part.items() if place else ())
-            if name != 'type' and not isinstance(value, dict)
-        ]
-        if values:
-            sentence += f'; the config has {one_line(", ".join(values))}'
+    if changed := _changed_values(options, place, text):
+        sentence += f'; the cause may be --cfg-options {one_line(changed, MAX_REASON)}'
+    elif values := _own_values(parts, place, text):
+        sentence += f'; the config has {one_line(values)}'
     if is_out_of_memory(error):
         sentence += '; use fewer images at a time (batch_size), smaller ones, or a smaller model'
     return sentence
 
 
-def _telling(node: Any, place: str, text: str) -> Iterator[str]:
-    """Yield the values of a part of a config that a message quotes."""
-    if isinstance(node, (dict, list, tuple)):
-        for name, child in children(node):
-            yield from _telling(child, f'{place}.{name}', text)
-    elif not place.endswith('.type') and _is_quoted(place, node, text):
-        yield f'{place}={node!r}'
+def _changed_values(options: Mapping[str, Any], place: str, text: str) -> str:
+    """Return the options that changed a part, the nearest first, or all options, or ''."""
+    own = {name: value for name, value in options.items() if name != 'data_root'}
+    changed = {k: v for k, v in own.items() if k.split('.')[0] == place.split('.')[0]} or own
+    quoted = {name: v for name, v in changed.items() if _is_quoted(name, v, text)} or changed
+    nearest = sorted(quoted, key=lambda name: not name.startswith(place))
+    return ' '.join(f'{name}={quoted[name]}' for name in nearest)
+
+
+def _own_values(parts: Mapping[str, dict], place: str, text: str) -> str:
+    """Return the values around a part that a message quotes, or all values of the part, or ''."""
+    if not place:
+        return ''
+    top = place.split('.')[0]
+    around = {p: v for p, v in leaves(parts[''].get(top), top) if not p.endswith('.type')}
+    quoted = [f'{p}={value!r}' for p, value in around.items() if _is_quoted(p, value, text)]
+    values = quoted[:MAX_NAMED] or [
+        f'{place}.{name}={value!r}'
+        for name, value in parts.get(place, {}).items()
+        if name != 'type' and not isinstance(value, dict)
+    ]
+    return ', '.join(values)
 
 
 def _is_quoted(place: str, value: Any, text: str) -> bool:

@@ -1,6 +1,6 @@
-"""Check that the data is where a config says, and fits its heads, before a model is built."""
+"""The rules about data: it is where a config says, and the heads fit it. Nothing is built."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +8,14 @@ from mmengine.config import Config
 
 from ..environment import require_framework
 from ..errors import UserError
-from .tree import class_name, dataset_class, leaf_datasets, loads_masks, registered_class
+from .tree import class_name, dataset_class, dicts, loads_masks, registered_class, split_datasets
 
 # Other heads may predict something else than the classes of the dataset: words, stuff, edges.
 HEADS = (
     *('Shared2FCBBoxHead', 'ConvFCBBoxHead', 'FCNMaskHead', 'RetinaHead', 'RTMDetSepBNHead'),
     *('DeformableDETRHead', 'DINOHead', 'Mask2FormerHead', 'FPNHead', 'UPerHead', 'FCNHead'),
 )
+CLASSES, THINGS, STUFF = 'num_classes', 'num_things_classes', 'num_stuff_classes'  # of a head
 # The datasets that check their annotation file, and the metrics that read the same file.
 COCO_DATASET = 'CheckedCocoDataset'
 METRICS_OF = {
@@ -32,71 +33,53 @@ def check_data(cfg: Config, splits: tuple[str, ...]) -> None:
     (which replaces ``{root}``).
     """
     for split in splits:
-        datasets = _datasets(cfg, split)
+        datasets = split_datasets(cfg, split)
         evaluators = cfg.get(f'{split}_evaluator') or []
         metrics = [evaluators] if isinstance(evaluators, dict) else evaluators
         metrics = [metric for metric in metrics if metric.get('ann_file')]
         paths = [entry for dataset in datasets for entry in _paths(dataset)]
         paths += [(ANNOTATIONS, Path(metric['ann_file'])) for metric in metrics]
         for kind, path in paths:
-            if not (path.is_dir() if kind == FOLDER else path.is_file()):
-                known = cfg.get('data_help')
-                is_known = isinstance(known, dict) and path.is_relative_to(known['root'])
-                remedy = known['text'].format(root=known['root']) if is_known else GENERIC_HELP
-                problem = f'is not the expected {kind}' if path.exists() else 'is missing'
-                raise UserError(
-                    f'{split} data: {kind} {path} {problem} (looked for at {path.absolute()}); '
-                    f'{remedy}'
-                )
+            _require_path(cfg, split, kind, path)
         if len(datasets) == 1:
+            checked = METRICS_OF.get(class_name(datasets[0].get('type')), ())
             for metric in metrics:
-                if class_name(metric.get('type')) in METRICS_OF.get(
-                    class_name(datasets[0].get('type')), ()
-                ):
+                if class_name(metric.get('type')) in checked:
                     _check_evaluator(metric, datasets[0], split)
 
 
 def check_classes(cfg: Config, splits: tuple[str, ...]) -> None:
     """Compare the numbers of classes of the heads with the classes of the registered datasets.
 
-    A ``CheckedCocoDataset`` itself compares its classes with those of its annotation file.
+    A ``CheckedCocoDataset`` itself compares its classes with the classes of its annotation file.
     """
     for split in splits:
-        for dataset in _datasets(cfg, split):
+        for dataset in split_datasets(cfg, split):
             kind = dataset_class(dataset, cfg.default_scope)
-            known = getattr(kind, 'METAINFO', {})
-            classes = (dataset.get('metainfo') or {}).get('classes') or known.get('classes')
-            if isinstance(classes, str):  # a file with one class a line, as in mmengine
-                if not Path(classes).is_file():
-                    raise UserError(
-                        f'{split} data: classes={classes!r} is neither a tuple of names, as in '
-                        f'({classes!r},), nor a file with one name a line'
-                    )
-                classes = Path(classes).read_text().splitlines()
+            info = {**getattr(kind, 'METAINFO', {}), **(dataset.get('metainfo') or {})}
+            classes = _class_names(info.get('classes'), split)
             if classes is None:
                 continue
-            info = {**known, **(dataset.get('metainfo') or {})}
-            is_panoptic = 'thing_classes' in info
-            if _is_unchecked_coco(kind) and not is_panoptic:
-                _check_as_coco(dataset, classes, is_test=split != 'train')
-            expected = dict(
-                num_classes=classes,
-                num_things_classes=info['thing_classes'] if is_panoptic else classes,
-                num_stuff_classes=info['stuff_classes'] if is_panoptic else (),
-            )
-            for head, name, number in _heads(cfg.model, 'model'):
-                names = expected[name]
-                if is_panoptic and name == 'num_classes':  # the heads share the classes
-                    continue
-                if number != len(names):
-                    raise UserError(
-                        f'{head}.{name}={number}, but the {split} dataset has {len(names)} '
-                        f'classes ({", ".join(names)}): set {name}={len(names)} there'
-                    )
+            if 'thing_classes' in info:  # the heads of a panoptic model share the classes
+                counted = {THINGS: info['thing_classes'], STUFF: info['stuff_classes']}
+            else:
+                counted = {CLASSES: classes, THINGS: classes, STUFF: ()}
+                if _is_unchecked_coco(kind):
+                    _check_as_coco(dataset, classes, is_test=split != 'train')
+            _check_heads(cfg.model, counted, split)
 
 
-def _datasets(cfg: Config, split: str) -> list[dict]:
-    return [*leaf_datasets((cfg.get(f'{split}_dataloader') or {}).get('dataset') or {})]
+def _require_path(cfg: Config, split: str, kind: str, path: Path) -> None:
+    is_there = path.is_dir() if kind == FOLDER else path.is_file()
+    if is_there:
+        return
+    known = cfg.get('data_help')
+    is_known = isinstance(known, dict) and path.is_relative_to(known['root'])
+    remedy = known['text'].format(root=known['root']) if is_known else GENERIC_HELP
+    problem = f'is not the expected {kind}' if path.exists() else 'is missing'
+    raise UserError(
+        f'{split} data: {kind} {path} {problem} (looked for at {path.absolute()}); {remedy}'
+    )
 
 
 def _paths(dataset: dict) -> Iterator[tuple[str, Path]]:
@@ -124,6 +107,32 @@ def _check_evaluator(metric: dict, dataset: dict, split: str) -> None:
         )
 
 
+def _class_names(classes: Any, split: str) -> Sequence[str] | None:
+    """Return the names of classes; mmengine reads a text as a file with one name a line."""
+    if not isinstance(classes, str):
+        return classes
+    if not Path(classes).is_file():
+        raise UserError(
+            f'{split} data: classes={classes!r} is neither a tuple of names, as in ({classes!r},), '
+            'nor a file with one name a line'
+        )
+    return Path(classes).read_text().splitlines()
+
+
+def _check_heads(model: dict, counted: Mapping[str, Sequence[str]], split: str) -> None:
+    """Compare the numbers of classes in a model with the classes that each counts."""
+    for place, node in dicts(model, 'model'):
+        if 'rpn_head' in place.split('.'):  # it has one class
+            continue
+        for name, names in counted.items():
+            is_known = name != CLASSES or node.get('type') in HEADS
+            if is_known and node.get(name, len(names)) != len(names):
+                raise UserError(
+                    f'{place}.{name}={node[name]}, but the {split} dataset has {len(names)} '
+                    f'classes ({", ".join(names)}): set {name}={len(names)} there'
+                )
+
+
 def _is_unchecked_coco(kind: type | None) -> bool:
     """Return whether a class reads annotations as mmdet's CocoDataset does, without checks."""
     bases = getattr(kind, '__mro__', ())  # by name: to import mmdet for mmseg takes seconds
@@ -148,15 +157,3 @@ def _check_as_coco(dataset: dict, classes: Sequence[str], is_test: bool) -> None
             f"{checked.remark}, which {dataset['type']} does not do: use type='{COCO_DATASET}', or "
             'write integers into the file'
         )
-
-
-def _heads(node: Any, name: str) -> Iterator[tuple[str, str, int]]:
-    """Yield the heads that predict the classes of the dataset, and their numbers of classes."""
-    if isinstance(node, dict):
-        counts = ('num_things_classes', 'num_stuff_classes')
-        counts += ('num_classes',) if node.get('type') in HEADS else ()
-        yield from ((name, count, node[count]) for count in counts if count in node)
-    children = node.items() if isinstance(node, dict) else enumerate(node)
-    for key, child in children:
-        if key != 'rpn_head' and isinstance(child, (dict, list, tuple)):  # it has one class
-            yield from _heads(child, f'{name}.{key}')

@@ -6,9 +6,9 @@ from typing import Any
 from mmengine.config import Config
 
 from ..errors import UserError
-from .tree import loads_masks
+from .tree import class_name, loads_masks
 
-SOURCE = Path(__file__).parents[2] / '.mim' / 'configs' / '_base_' / 'coco_instance_lsj.py'
+SOURCE = Path(__file__).parents[1] / '.mim/configs/_base_/coco_instance_lsj.py'
 
 
 def use_jitter(cfg: Config, size: Any, path: Path) -> None:
@@ -29,9 +29,10 @@ def use_jitter(cfg: Config, size: Any, path: Path) -> None:
         raise UserError(f'--cfg-options lsj={size!r} is not a size in pixels, such as 1024')
     loader = cfg.get('train_dataloader') or {}
     dataset = loader.get('dataset') or {}
-    if _name(dataset) == 'MultiImageMixDataset':
+    if class_name(dataset.get('type')) == 'MultiImageMixDataset':
         dataset = dataset.dataset
-    loading = [t for t in dataset.get('pipeline', ()) if _name(t).startswith('Load')]
+    pipeline = dataset.get('pipeline', ())
+    loading = [t for t in pipeline if class_name(t.get('type')).startswith('Load')]
     if not loads_masks(loading) or any(t.get('with_seg') for t in loading):
         raise UserError(
             f'--cfg-options lsj: the training data of {path} is not a single dataset that loads '
@@ -45,7 +46,3 @@ def use_jitter(cfg: Config, size: Any, path: Path) -> None:
         transform.update(sizes)
     mixed.dataset = {**dataset, 'pipeline': [*loading, *jitter]}
     loader.batch_sampler, loader.dataset = None, mixed
-
-
-def _name(node: dict) -> str:
-    return str(node.get('type')).rpartition('.')[2]

@@ -1,7 +1,7 @@
-"""Read a config file and apply the command line's options to it."""
+"""A config file as it is read, with the options of the command line."""
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -11,7 +11,7 @@ from mmengine.runner import Runner
 from ..environment import BUILT_ON, quiet, remedy, require, require_framework
 from ..errors import DependencyError, UserError, did_you_mean, looked_in, one_line, reason
 from .jitter import use_jitter
-from .tree import arguments_of, registered_class, replace_nodes
+from .tree import CONTAINERS, arguments_of, nodes, registered_class, replace_nodes
 
 # Names that a config may leave out although they are read.
 RUNNER_ARGUMENTS = {
@@ -56,26 +56,15 @@ def load_config(
         DependencyError: If the file needs a package that is missing.
     """
     path = Path(path)
-    if not path.is_file():
-        hint = did_you_mean(path.name, [p.name for p in path.parent.glob('*.py')])
-        raise UserError(f'the config {path} does not exist{looked_in(path)}{hint}')
     cfg = _read(path)
     options = dict(options or {})
     if 'lsj' in options:  # first: other options may name a transform of it
         use_jitter(cfg, options.pop('lsj'), path)
-    _check_names(cfg, options, path)
+    for option in options:
+        _require_read(option, cfg, path)
+        _require_known(option, cfg, path)
     data_root = options.pop('data_root', None)
-    if 'pretrained' in options:
-        weights = options['pretrained']
-        options['model.backbone.init_cfg'] = (
-            None if weights is None else dict(type='Pretrained', checkpoint=weights)
-        )
-    try:
-        cfg.merge_from_dict(options)
-    except Exception as error:  # mmengine raises KeyError, IndexError, TypeError, AttributeError
-        named = ' '.join(f'{name}={value}' for name, value in options.items())
-        text = one_line(str(error.args[0] if error.args else error))
-        raise UserError(f'--cfg-options {named} does not fit {path}: {text}') from None
+    _merge(options, cfg, path)
     _check_types(cfg, path)
     if data_root is not None:
         _move_data(cfg, data_root, path)
@@ -85,6 +74,9 @@ def load_config(
 
 
 def _read(path: Path) -> Config:
+    if not path.is_file():
+        hint = did_you_mean(path.name, [p.name for p in path.parent.glob('*.py')])
+        raise UserError(f'the config {path} does not exist{looked_in(path)}{hint}')
     try:
         with quiet():  # custom_imports import mmdet or mmseg
             return Config.fromfile(path)
@@ -106,39 +98,57 @@ def _read(path: Path) -> Config:
         raise UserError(f'the config {path} cannot be read ({reason(error)})') from None
 
 
-def _check_names(cfg: Config, options: Mapping[str, Any], path: Path) -> None:
-    """Refuse a misspelt option, which mmengine would add as a new value that nothing reads.
+def _require_read(option: str, cfg: Config, path: Path) -> None:
+    """Refuse an option that only the config file itself reads, to compute other values."""
+    top = option.split('.')[0]
+    if top not in cfg or top in READ:
+        return
+    read = {name: cfg[name] for name in READ if name in cfg}
+    is_rare = _is_rare(cfg[top])
+    places = sorted(place for place, node in nodes(read) if is_rare and node == cfg[top])
+    listed = f': {", ".join(places)}' if places else ', such as train_cfg.max_iters'
+    raise UserError(
+        f'--cfg-options {option} would change nothing: {path} reads {top} to compute other '
+        f'values; name those{listed}'
+    )
+
+
+def _require_known(option: str, cfg: Config, path: Path) -> None:
+    """Refuse a misspelled option, which mmengine would add as a new value that nothing reads.
 
     Below the top level a new name may be an argument that the config leaves out, so it is an error
     only if it resembles a name that is there.
     """
-    for option in options:
-        top = option.split('.')[0]
-        if top in cfg and top not in READ:
-            read = {name: cfg[name] for name in READ if name in cfg}
-            places = sorted(_places_of(cfg[top], read)) if _is_telling(cfg[top]) else []
-            listed = f': {", ".join(places)}' if places else ', such as train_cfg.max_iters'
-            raise UserError(
-                f'--cfg-options {option} would change nothing: {path} reads {top} to compute other '
-                f'values; name those{listed}'
-            )
-        node, known = cfg, {*cfg.keys(), *READ}
-        names = option.split('.')
-        while names:
-            name = names.pop(0)
-            choices = known - {'type'}  # which is not meant by dtype
-            if name not in known and node is not cfg:
-                choices |= _arguments(node, cfg)
-            hint = did_you_mean(name, choices, cutoff=0.6 if node is cfg else 0.85)
-            if name not in choices | known and (node is cfg or hint):
-                raise UserError(f'--cfg-options {option}: {path} has no {name}{hint}')
-            is_loop = node is cfg and name == 'train_cfg'  # models have a train_cfg as well
-            node = node.get(name)
-            while isinstance(node, (list, tuple)) and names and names[0].isdecimal():
-                node = dict(enumerate(node)).get(int(names.pop(0)))
-            if not isinstance(node, dict):
-                break
-            known = {*node.keys(), *(LIMITS if is_loop else ())}
+    node, known = cfg, {*cfg.keys(), *READ}
+    names = option.split('.')
+    while names:
+        name = names.pop(0)
+        choices = known - {'type'}  # which is not meant by dtype
+        if name not in known and node is not cfg:
+            choices |= _arguments(node, cfg)
+        hint = did_you_mean(name, choices, cutoff=0.6 if node is cfg else 0.85)
+        if name not in choices | known and (node is cfg or hint):
+            raise UserError(f'--cfg-options {option}: {path} has no {name}{hint}')
+        is_loop = node is cfg and name == 'train_cfg'  # models have a train_cfg as well
+        node = node.get(name)
+        while isinstance(node, (list, tuple)) and names and names[0].isdecimal():
+            node = dict(enumerate(node)).get(int(names.pop(0)))
+        if not isinstance(node, dict):
+            break
+        known = {*node.keys(), *(LIMITS if is_loop else ())}
+
+
+def _merge(options: dict[str, Any], cfg: Config, path: Path) -> None:
+    if 'pretrained' in options:
+        weights = options['pretrained']
+        init_cfg = None if weights is None else dict(type='Pretrained', checkpoint=weights)
+        options = options | {'model.backbone.init_cfg': init_cfg}
+    try:
+        cfg.merge_from_dict(options)
+    except Exception as error:  # mmengine raises KeyError, IndexError, TypeError, AttributeError
+        named = ' '.join(f'{name}={value}' for name, value in options.items())
+        text = one_line(str(error.args[0] if error.args else error))
+        raise UserError(f'--cfg-options {named} does not fit {path}: {text}') from None
 
 
 def _check_types(cfg: Config, path: Path) -> None:
@@ -148,13 +158,11 @@ def _check_types(cfg: Config, path: Path) -> None:
         value = cfg.get(name)
         if list in kinds and isinstance(value, (list, tuple)):
             parts = {f'{name}.{i}': item for i, item in enumerate(value)}
-        elif dict in kinds:
-            parts = {name: value}
-        elif list in kinds and value is not None:
+        elif list in kinds and dict not in kinds and value is not None:
             given = one_line(repr(value))
             raise UserError(f'the config {path}: {name}={given} is not a list of dicts')
         else:
-            continue
+            parts = {name: value} if dict in kinds else {}
         if name == 'default_hooks' and isinstance(value, dict):
             parts |= {f'{name}.{key}': hook for key, hook in value.items()}
         for place, part in parts.items():
@@ -173,20 +181,9 @@ def _arguments(node: dict, cfg: Config) -> set[str]:
     return arguments_of(registered_class(node['type'], cfg.default_scope))
 
 
-def _is_telling(value: Any) -> bool:
+def _is_rare(value: Any) -> bool:
     """Return whether a value is so rare that an equal one in a config was computed from it."""
-    return (
-        bool(value) if isinstance(value, (dict, list, tuple, str)) else value not in range(-1, 16)
-    )
-
-
-def _places_of(value: Any, node: Any, place: str = '') -> Iterator[str]:
-    """Yield the outermost places of a part of a config where it has a value."""
-    if place and node == value:
-        yield place
-    elif isinstance(node, (dict, list, tuple)):
-        for name, child in node.items() if isinstance(node, dict) else enumerate(node):
-            yield from _places_of(value, child, f'{place}.{name}'.lstrip('.'))
+    return bool(value) if isinstance(value, (*CONTAINERS, str)) else value not in range(-1, 16)
 
 
 def _move_data(cfg: Config, new_root: str, path: Path) -> None:

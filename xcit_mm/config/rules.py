@@ -1,37 +1,25 @@
-"""Refuse a config that a run would fail with, before the runner is built. Nothing is edited."""
+"""The rules that a run keeps: what would fail later is refused here. Nothing is edited."""
 
 import os
 from importlib.util import find_spec
 
 import torch
 from mmengine.config import Config
-from mmengine.utils import is_seq_of
 
 from ..environment import BUILT_ON, require, require_framework
 from ..errors import UserError, did_you_mean
 from ..launchers import LAUNCHERS
-from ..models.archs import ARCHS
-from ..models.xcit import NUM_LEVELS
 from ..run_files import require_checkpoints
 from ..weights.pretrained import require_file
+from .channel_rules import check_image_channels, check_map_channels
 from .data_rules import check_classes, check_data
-from .tree import typed_nodes
+from .tree import class_name, typed_nodes
 
 REQUIRED = {
     'train': ('model', 'train_dataloader', 'train_cfg', 'optim_wrapper'),
     'test': ('model', 'test_dataloader', 'test_cfg', 'test_evaluator'),
 }
 SPLITS = {'train': ('train', 'val'), 'test': ('test',)}
-RGB = 3
-MAX_PAD = 4  # channels that OpenCV pads
-# Transforms of mmcv, mmdet and mmseg that need three channels, or cut their values to 8 bits.
-FOR_RGB = {
-    *('AdjustGamma', 'AutoAugment', 'AutoContrast', 'Brightness', 'CachedMixUp', 'CLAHE', 'Color'),
-    *('ColorTransform', 'Contrast', 'CutOut', 'Equalize', 'Expand', 'Invert', 'MixUp', 'Mosaic'),
-    *('Normalize', 'PhotoMetricDistortion', 'Posterize', 'RandAugment', 'RandomCutOut'),
-    *('RandomGrayscale', 'RandomMosaic', 'RGB2Gray', 'Sharpness', 'ShearX', 'ShearY', 'Solarize'),
-    *('SolarizeAdd', 'TranslateX', 'TranslateY', 'YOLOXHSVRandomAug'),
-}
 
 
 def check(cfg: Config, task: str) -> None:
@@ -45,9 +33,9 @@ def check(cfg: Config, task: str) -> None:
         check_counts(cfg)
         check_recipe(cfg)
         check_single_images(cfg)
-    check_channels(cfg)
+    check_map_channels(cfg)
     check_class_weights(cfg)
-    check_bands(cfg, SPLITS[task])
+    check_image_channels(cfg, SPLITS[task])
     if 'tensorboard' in cfg.default_hooks:
         require('tensorboard')
     if cfg.get('resume') and not cfg.get('load_from'):
@@ -93,7 +81,7 @@ def check_recipe(cfg: Config) -> None:
     """Refuse recipe options that mmengine would ignore, or fail on once the model is built."""
     wrapper = cfg.optim_wrapper
     decay = (wrapper.get('paramwise_cfg') or {}).get('layer_decay')
-    constructor = str(wrapper.get('constructor')).rpartition('.')[2]
+    constructor = class_name(wrapper.get('constructor'))
     if decay is not None and constructor != 'LayerDecayConstructor':
         raise UserError(
             f'optim_wrapper.paramwise_cfg.layer_decay={decay!r} needs '
@@ -110,7 +98,7 @@ def check_recipe(cfg: Config) -> None:
     ):
         momentum = hook.get('momentum', 0.0002)
         is_share = type(momentum) in (int, float) and 0 < momentum < 1
-        if 'EMAHook' in str(hook['type']) and not is_share:
+        if 'EMAHook' in class_name(hook['type']) and not is_share:
             raise UserError(
                 f'{place}.momentum={momentum!r} is not between 0 and 1; it is the weight of the '
                 'newest parameters, such as 0.0002'
@@ -124,40 +112,12 @@ def check_single_images(cfg: Config) -> None:
         return
     norm = (head.get('norm_cfg') or {}).get('type')
     on_gpus = cfg.launcher != 'none' and torch.cuda.is_available()
-    is_synchronised = on_gpus and (norm == 'SyncBN' or cfg.get('sync_bn'))
+    is_synchronized = on_gpus and (norm == 'SyncBN' or cfg.get('sync_bn'))
     is_single = cfg.train_dataloader.get('batch_size', 1) == 1
-    if norm in ('BN', 'SyncBN') and is_single and not is_synchronised:
+    if norm in ('BN', 'SyncBN') and is_single and not is_synchronized:
         raise UserError(
             f'train_dataloader.batch_size=1: the BatchNorm of {head.type} behind its 1x1 pooling '
             'needs 2 images'
-        )
-
-
-def check_channels(cfg: Config) -> None:
-    """Refuse a neck or a head with other input channels than the backbone's maps have."""
-    backbone = cfg.model.get('backbone') or {}
-    arch = backbone.get('arch', 's12')
-    if backbone.get('type') != 'XCiT' or not isinstance(arch, str) or arch not in ARCHS:
-        return  # the backbone itself refuses an invalid arch
-    dim = ARCHS[arch].embed_dim
-    heads = 'decode_head', 'auxiliary_head', 'panoptic_head'
-    for name in ('neck',) if cfg.model.get('neck') else heads:
-        part = cfg.model.get(name)
-        channels = part.get('in_channels') if isinstance(part, dict) else None
-        fitting = type(channels)([dim] * len(channels)) if is_seq_of(channels, int) else dim
-        if channels is not None and channels != fitting:
-            raise UserError(
-                f'model.{name}.in_channels={channels}: the maps of XCiT {arch} have {dim} '
-                f'channels; write in_channels={fitting}'
-            )
-    start = backbone.get('start_level', 0)
-    number = NUM_LEVELS - start if start in range(NUM_LEVELS) else None
-    neck = cfg.model.get('neck')
-    channels = neck.get('in_channels') if isinstance(neck, dict) else None
-    if number and is_seq_of(channels, int) and len(channels) != number:
-        raise UserError(
-            f'model.neck.in_channels={channels} is for {len(channels)} maps, but the backbone with '
-            f'start_level={start} gives {number}: write in_channels={[dim] * number}'
         )
 
 
@@ -173,47 +133,6 @@ def check_class_weights(cfg: Config) -> None:
             raise UserError(
                 f'model.{name}.loss_cls.class_weight has {len(weights)} numbers: write '
                 f'{number + 1}, one for each of the {number} classes and one for no object'
-            )
-
-
-def check_bands(cfg: Config, splits: tuple[str, ...]) -> None:
-    """Refuse loaders, transforms and means that do not fit the input channels of the backbone."""
-    backbone = cfg.model.get('backbone') or {}
-    if backbone.get('type') != 'XCiT':
-        return
-    channels = backbone.get('in_channels', RGB)
-    expected = f'model.backbone.in_channels={channels}'
-    names = [f'{split}_dataloader' for split in splits]
-    nodes = [pair for name in names for pair in typed_nodes(cfg.get(name) or {}, name)]
-    kinds = [str(node['type']).rpartition('.')[2] for _, node in nodes]
-    is_multiband = channels != RGB or 'LoadMultiband' in kinds
-    for (place, node), kind in zip(nodes, kinds, strict=True):
-        loaded = {'LoadImage': RGB, 'LoadMultiband': node.get('channels')}.get(kind, channels)
-        if loaded != channels:
-            raise UserError(
-                f'{place}: {kind} loads {loaded} channels, but {expected}: write the number of '
-                "bands of your images there and in dict(type='LoadMultiband', channels=...)"
-            )
-        if (kind in FOR_RGB and is_multiband) or (kind == 'Pad' and channels > MAX_PAD):
-            raise UserError(
-                f'{place}: {kind} does not take {channels} channels of any type: remove it'
-            )
-    preprocessor = cfg.model.get('data_preprocessor') or {}
-    kind = preprocessor.get('type')
-    allowed = {1, channels} if kind == 'MultibandPreprocessor' else {1, channels} & {1, RGB}
-    for name in ('mean', 'std'):
-        numbers = preprocessor.get(name)
-        if numbers is not None and len(numbers) not in allowed:
-            raise UserError(
-                f'model.data_preprocessor: the {name} of {kind} has {len(numbers)} numbers, but '
-                f"{expected}: write {channels} numbers and type='MultibandPreprocessor', "
-                f'base={preprocessor.get("base", kind)!r}'
-            )
-    for name in ('bgr_to_rgb', 'rgb_to_bgr'):
-        if is_multiband and preprocessor.get(name):
-            raise UserError(
-                f'model.data_preprocessor.{name}=True would change the order of the bands, which '
-                f'LoadMultiband keeps: set {name}=False'
             )
 
 

@@ -1,38 +1,38 @@
-"""A config as a tree of dicts and lists."""
+"""A config as a tree of dicts and lists: the walk over it, and what its parts are called."""
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from mmengine.config import ConfigDict
+from mmengine.config import Config, ConfigDict
 from mmengine.registry import DATASETS, Registry, root
 
 from ..environment import quiet
 
-
-def leaf_datasets(dataset: dict) -> Iterator[dict]:
-    """Yield the datasets that read files, inside those that wrap or join other datasets."""
-    inner = dataset.get('dataset') or dataset.get('datasets')
-    if not inner:
-        yield dataset
-    for wrapped in [inner] if isinstance(inner, dict) else inner or []:
-        yield from leaf_datasets(wrapped)
+CONTAINERS = (dict, list, tuple)
 
 
-def dataset_class(dataset: dict, scope: str) -> type | None:
-    """Return the class of a dataset in a config, or None if it is not registered."""
-    kind = dataset.get('type')
-    if isinstance(kind, str):
-        with DATASETS.switch_scope_and_registry(scope) as registry:
-            kind = registry.get(kind)
-    return kind
+def nodes(node: Any, place: str = '') -> Iterator[tuple[str, Any]]:
+    """Yield a part of a config and everything in it, with dotted places, outside in."""
+    yield place, node
+    if isinstance(node, CONTAINERS):
+        for name, child in node.items() if isinstance(node, dict) else enumerate(node):
+            yield from nodes(child, f'{place}.{name}'.lstrip('.'))
 
 
-def loads_masks(node: Any) -> bool:
-    """Return whether a transform in the config of a pipeline loads masks."""
-    if isinstance(node, dict):
-        return bool(node.get('with_mask')) or any(map(loads_masks, node.values()))
-    return isinstance(node, (list, tuple)) and any(map(loads_masks, node))
+def dicts(node: Any, place: str = '') -> Iterator[tuple[str, dict]]:
+    """Yield all dicts in a part of a config, with their dotted places."""
+    return (pair for pair in nodes(node, place) if isinstance(pair[1], dict))
+
+
+def typed_nodes(node: Any, place: str = '') -> Iterator[tuple[str, dict]]:
+    """Yield all dicts with a ``type`` in a part of a config, with their dotted places."""
+    return (pair for pair in dicts(node, place) if 'type' in pair[1])
+
+
+def leaves(node: Any, place: str = '') -> Iterator[tuple[str, Any]]:
+    """Yield all values in a part of a config that hold no others, with their dotted places."""
+    return (pair for pair in nodes(node, place) if not isinstance(pair[1], CONTAINERS))
 
 
 def replace_nodes(node: Any, function: Callable[[Any], Any]) -> Any:
@@ -44,9 +44,24 @@ def replace_nodes(node: Any, function: Callable[[Any], Any]) -> Any:
     return function(node)
 
 
-def typed_nodes(node: Any, place: str = '') -> Iterator[tuple[str, dict]]:
-    """Yield all dicts with a ``type`` in a part of a config, with their dotted places."""
-    return (pair for pair in dicts(node, place) if 'type' in pair[1])
+def split_datasets(cfg: Config, split: str) -> list[dict]:
+    """Return the datasets that read files for a split, such as 'train'; none without the split."""
+    dataset = (cfg.get(f'{split}_dataloader') or {}).get('dataset')
+    return [*leaf_datasets(dataset)] if dataset else []
+
+
+def leaf_datasets(dataset: dict) -> Iterator[dict]:
+    """Yield the datasets that read files, inside those that wrap or join other datasets."""
+    inner = dataset.get('dataset') or dataset.get('datasets')
+    if not inner:
+        yield dataset
+    for wrapped in [inner] if isinstance(inner, dict) else inner or []:
+        yield from leaf_datasets(wrapped)
+
+
+def loads_masks(pipeline: Any) -> bool:
+    """Return whether a transform in the config of a pipeline loads masks."""
+    return any(node.get('with_mask') for _, node in dicts(pipeline))
 
 
 def class_name(kind: Any) -> str:
@@ -54,18 +69,13 @@ def class_name(kind: Any) -> str:
     return str(getattr(kind, '__name__', kind)).rpartition('.')[2]
 
 
-def dicts(node: Any, place: str = '') -> Iterator[tuple[str, dict]]:
-    """Yield all dicts in a part of a config, with their dotted places."""
-    if isinstance(node, dict):
-        yield place, node
-    for name, child in children(node):
-        if isinstance(child, (dict, list, tuple)):
-            yield from dicts(child, f'{place}.{name}'.lstrip('.'))
-
-
-def children(node: dict | list | tuple) -> Iterable[tuple[Any, Any]]:
-    """Return the names or indices of the items of a part of a config, and the items."""
-    return node.items() if isinstance(node, dict) else enumerate(node)
+def dataset_class(dataset: dict, scope: str) -> type | None:
+    """Return the class of a dataset in a config, or None if it is not registered."""
+    kind = dataset.get('type')
+    if isinstance(kind, str):
+        with DATASETS.switch_scope_and_registry(scope) as registry:
+            kind = registry.get(kind)
+    return kind
 
 
 def registered_class(kind: Any, scope: str) -> Any:

@@ -6,9 +6,9 @@ from typing import Any
 from mmengine.config import Config
 
 from ..errors import UserError
-from .tree import leaf_datasets
+from .tree import class_name, split_datasets
 
-# Sizes of the views relative to those of the test: those of mmdet's and mmseg's own configs.
+# Sizes of the views relative to the size of the test, as in the configs of mmdet and mmseg.
 RATIOS = {'mmdet': (0.5, 1.0, 1.5), 'mmseg': (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)}
 NMS = dict(type='nms', iou_threshold=0.5)  # for detectors that need none by themselves
 MAX_PER_IMG = 100
@@ -16,12 +16,12 @@ FLIP_KEYS = ('flip', 'flip_direction')
 
 
 def use_tta(cfg: Config) -> list[str]:
-    """Let a test merge the predictions for several sizes of an image, plain and mirrored.
+    """Make a test merge the predictions for several sizes of an image, plain and mirrored.
 
     A ``tta_pipeline`` and a ``tta_model`` of the config are used as they are. Without them, the
     views follow from the test pipeline. Edits ``cfg`` and returns sentences for the log.
     """
-    (dataset, *others) = leaf_datasets(cfg.test_dataloader.dataset)
+    dataset, *others = split_datasets(cfg, 'test')
     if others or cfg.get('default_scope') not in RATIOS:
         raise UserError(
             f'--tta: the test data of {cfg.filename} is not a single dataset of mmdet or mmseg: '
@@ -35,7 +35,7 @@ def use_tta(cfg: Config) -> list[str]:
         )
     ratios = RATIOS[cfg.default_scope]
     sizes = ', '.join(map(str, ratios))
-    views = f'{len(ratios)} sizes ({sizes} times that of the test), plain and mirrored'
+    views = f'{len(ratios)} sizes ({sizes} times the size of the test), plain and mirrored'
     if cfg.get('tta_pipeline') is not None:
         views = 'the views of tta_pipeline'
     else:
@@ -54,7 +54,7 @@ def use_tta(cfg: Config) -> list[str]:
 
 def _pipeline(pipeline: Sequence[dict], ratios: Sequence[float]) -> list[dict]:
     """Replace the Resize of a pipeline with one for each ratio, or add these if it has none."""
-    names = [str(transform['type']).rpartition('.')[2] for transform in pipeline]
+    names = [class_name(transform['type']) for transform in pipeline]
     start = names.index('Resize') if 'Resize' in names else 1  # after the loading of the image
     rest = start + ('Resize' in names)
     resize = pipeline[start] if 'Resize' in names else dict(scale_factor=1.0, keep_ratio=True)
@@ -74,7 +74,7 @@ def _scaled(resize: dict[str, Any], ratio: float) -> dict[str, Any]:
 
 def _for_views(transform: dict[str, Any], largest: float) -> dict[str, Any]:
     """Adapt a transform after Resize: pad to the largest view, and record what is mirrored."""
-    name = str(transform['type']).rpartition('.')[2]
+    name = class_name(transform['type'])
     if name == 'Pad' and transform.get('size') is not None:
         transform['size'] = tuple(round(side * largest) for side in transform['size'])
     if name.startswith('Pack') and 'meta_keys' in transform:

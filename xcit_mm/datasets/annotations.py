@@ -53,14 +53,14 @@ REMEDY = 'tools/check_dataset.py CONFIG lists them all'
 # If a larger share of the boxes cannot be two corners, boxes may reach beyond the image.
 NO_CORNERS_SHARE = 0.01
 
-# The limits of pycocotools, which computes with 32 bits and does not check its input.
+# The limits of pycocotools: it computes with 32 bits and does not check its input.
 MAX_ID = 2**53  # stored as float64
 MAX_SIDE = 2**20  # pixels of an image, also the limit of OpenCV
 MAX_PIXELS = 2**29  # of an image; larger run lengths overflow a buffer
 MAX_OUTLINE = 2**20  # pixels; five points of each are kept in memory
 COMPRESSED = re.compile('[0-o]*[0-O]')  # run lengths; pycocotools reads beyond any other end
 
-ID = (int, str)  # texts become integers, which pycocotools needs
+ID = (int, str)  # texts become integers: pycocotools needs them
 FIELDS = {
     'images': {'id': ID, 'file_name': (str,), 'width': (int,), 'height': (int,)},
     'annotations': {'id': ID, 'image_id': ID, 'category_id': ID},
@@ -275,7 +275,7 @@ def _number_texts(
         numbers = {id_: number for number, id_ in enumerate(dict.fromkeys(ids), 1)}
         for entry in content[name]:
             entry['id'] = numbers[entry['id']]
-        for user in users:  # an id that is not listed becomes a text, which equals no number
+        for user in users:  # an id that is not listed becomes a text: it equals no number
             user[field] = numbers.get(user[field], str(user[field]))
         numbered.append(name)
         converted = {k: None for k in converted if k != f'{name}.id' and not k.endswith(field)}
@@ -320,7 +320,7 @@ def _is_drawable(polygon: Any, image: dict) -> bool:
 
 
 def _cover_image(runs: dict, image: dict) -> bool:
-    """Return whether run lengths are those of every pixel of the image."""
+    """Return whether run lengths cover every pixel of the image."""
     size, counts = runs.get('size'), runs.get('counts')
     height, width = image['height'], image['width']
     if size != [height, width] or not all(type(side) is int for side in size):

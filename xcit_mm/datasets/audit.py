@@ -1,4 +1,4 @@
-"""Read a whole dataset before a run, and report what the run would drop or stop at."""
+"""The check of a whole dataset before a run: what the run would drop, or stop at."""
 
 import os
 import sys
@@ -18,14 +18,16 @@ from rich.progress import track
 from torch.utils.data import DataLoader, Dataset
 
 from ..config.data_rules import check_classes, check_data
-from ..config.tree import leaf_datasets
+from ..config.tree import split_datasets
 from ..environment import quiet, require_framework
 from ..errors import UserError, printable, reason
 from .annotations import LOST_SHARE, STOPS
 from .decode import UNREADABLE, BadImageError, image_loader
+from .labels import LabelRule
 
 SPLITS = ('train', 'val', 'test')
 NO_CLASS = 'labels of no class'
+MAX_LISTED = 5  # labels of an image
 
 
 @dataclass(frozen=True)
@@ -68,9 +70,9 @@ def check_dataset(
     """
     datasets = {}
     for split in splits:
-        dataset = (cfg.get(f'{split}_dataloader') or {}).get('dataset')
-        if dataset and dataset != datasets.get('val'):
-            datasets[split] = dataset
+        leaves = split_datasets(cfg, split)
+        if leaves and leaves != datasets.get('val'):
+            datasets[split] = leaves
 
     check_data(cfg, tuple(datasets))
     require_framework(cfg.default_scope)
@@ -81,9 +83,11 @@ def check_dataset(
         has_affinity = hasattr(os, 'sched_getaffinity')
         workers = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count()
     report = Report(images=dict.fromkeys(datasets, 0))
-    for split, dataset in datasets.items():
-        for leaf in leaf_datasets(dataset):
-            _check_annotations_and_images(cfg, split, leaf, workers, report)
+    for split, leaves in datasets.items():
+        for leaf in leaves:
+            dataset = _read_annotations(cfg, split, leaf, report)
+            if dataset is not None:
+                _read_images(cfg, split, dataset, workers, report)
     report.findings.sort(key=lambda f: (SPLITS.index(f.split), f.kind, f.consequence, f.file))
 
     stopping = Counter((f.split, f.kind) for f in report.findings if f.consequence == STOPS)
@@ -117,11 +121,10 @@ def print_report(report: Report) -> None:
     print(f'A run would {"" if report.failures else "not "}stop at this data.')
 
 
-def _check_annotations_and_images(
-    cfg: Config, split: str, dataset_config: dict, workers: int, report: Report
-) -> None:
+def _read_annotations(cfg: Config, split: str, leaf: dict, report: Report) -> Any | None:
+    """Report what is wrong with annotations, and return the dataset unless none can be used."""
     with quiet():  # pycocotools prints, and the log repeats what is reported here
-        dataset = DATASETS.build({**dataset_config, 'lazy_init': True})
+        dataset = DATASETS.build({**leaf, 'lazy_init': True})
         try:
             dataset.full_init()
         except UserError as error:
@@ -134,13 +137,16 @@ def _check_annotations_and_images(
     ]
     if not dataset._fully_initialized:
         report.failures.append(f'{split}: {unusable}')
-        return
+        return None
     if hasattr(dataset, 'misplaced'):
         why = dataset.misplaced(max(LOST_SHARE, cfg.max_bad_share))
         report.failures += [f'{split}: {dataset.ann_file}: {why}'] if why else []
+    return dataset
 
+
+def _read_images(cfg: Config, split: str, dataset: Any, workers: int, report: Report) -> None:
     loader = DataLoader(
-        _CheckedImages(cfg, split, dataset),
+        _FindingsOfImages(cfg, split, dataset),
         batch_size=None,
         num_workers=workers,
         prefetch_factor=1,
@@ -161,7 +167,7 @@ def _check_annotations_and_images(
     report.images[split] += done
 
 
-class _CheckedImages(Dataset):
+class _FindingsOfImages(Dataset):
     """The findings of each image of a dataset."""
 
     def __init__(self, cfg: Config, split: str, dataset: Any) -> None:
@@ -200,12 +206,12 @@ class _CheckedImages(Dataset):
         labels = info.get('gt_seg_map', np.zeros(0))
         if labels.ndim > 2:
             return f'{info["seg_map_path"]} has {labels.shape[-1]} channels'
-        num_classes = self.head.get('num_classes', len(self.dataset.metainfo['classes']))
-        if self.head.get('out_channels') == 1:  # one probability tells two classes apart
-            num_classes = max(num_classes, 2)
-        is_class = (labels >= 0) & (labels < num_classes)
-        is_ignored = labels == self.head.get('ignore_index', 255)
-        wrong = np.unique(labels[~(is_class | is_ignored)])[:5]
-        shift = bool(info.get('reduce_zero_label'))
-        listed = ', '.join(str(label + shift) for label in wrong.tolist())
+        rule = LabelRule.of_head(
+            self.head.get('num_classes', len(self.dataset.metainfo['classes'])),
+            self.head.get('out_channels'),
+            self.head.get('ignore_index', 255),
+        )
+        wrong = np.unique(rule.broken_by(labels))[:MAX_LISTED]
+        first = bool(info.get('reduce_zero_label'))
+        listed = ', '.join(str(label + first) for label in wrong.tolist())
         return listed and f'{info["seg_map_path"]} has {listed}'

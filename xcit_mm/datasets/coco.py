@@ -1,4 +1,4 @@
-"""mmdet's COCO dataset, which reports the annotations that it drops and survives broken ones."""
+"""mmdet's COCO dataset, but with a report of what it drops and without crashes at broken masks."""
 
 import logging
 from collections import Counter
@@ -14,13 +14,14 @@ from ..config.tree import loads_masks
 from ..errors import UserError, did_you_mean, printable
 from . import annotations as problems
 from .annotations import REMEDY, Problem
+from .decode import SampleError
 
 # The likely causes if many annotations have the same problem.
 NO_MASKS = 'train a model without masks, or add the masks'
 CAUSES = {
     problems.NO_BOX: 'bbox has to be a list of four numbers, not of texts',
     problems.NO_SIZE: 'if the coordinates are relative, multiply them by the size of the image',
-    problems.UNKNOWN_CATEGORY: 'are their category_id those of categories?',
+    problems.UNKNOWN_CATEGORY: 'is each category_id the id of a category?',
     problems.NO_MASK: NO_MASKS,
     problems.BROKEN_MASK: NO_MASKS,
 }
@@ -31,7 +32,7 @@ NOT_INSIDE = (
 
 @DATASETS.register_module()
 class CheckedCocoDataset(CocoDataset):
-    """mmdet's CocoDataset, which also reports the annotations that it drops.
+    """mmdet's CocoDataset that also reports the annotations that it drops.
 
     An object whose mask is missing or broken, at which mmdet or pycocotools would fail or crash,
     is ignored in training. Masks are checked if the pipeline loads them.
@@ -110,8 +111,7 @@ class CheckedCocoDataset(CocoDataset):
         try:
             return super().prepare_data(idx)
         except Exception as error:  # a wrapper may mix several images, of which one is bad
-            error.img_path = self.get_data_info(idx)['img_path']
-            raise
+            raise SampleError(self.get_data_info(idx)['img_path'], error) from error
 
     def filter_data(self) -> list[dict]:
         filters = {} if self.test_mode else self.filter_cfg or {}

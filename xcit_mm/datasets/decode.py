@@ -1,4 +1,4 @@
-"""Read images of any mode as 8-bit BGR, and name what is wrong with those that cannot be read."""
+"""Images of any mode as 8-bit BGR, and what is wrong with an image that cannot be read."""
 
 import io
 import warnings
@@ -27,7 +27,7 @@ LABELS_UNREADABLE = 'its label file cannot be read'
 LABELS_TOO_LARGE = 'its label file has values that mmsegmentation would cut to 8 bits'
 LABELS_OF_OTHER_SIZE = 'it is not of the size of its labels'
 
-# The first and last bytes of a file. OpenCV before 4.11 fills the rest of a truncated one in grey.
+# The first and last bytes of a file. OpenCV before 4.11 fills the rest of a truncated file with gray.
 ENDS = ((b'\xff\xd8', b'\xff\xd9'), (b'\x89PNG', b'IEND\xaeB`\x82'))
 EXIF_ORIENTATION = 0x0112
 MAX_BYTES = 2**31 - 1  # of an image file, the limit of OpenCV
@@ -45,6 +45,14 @@ class BadImageError(Exception):
 
     def __str__(self) -> str:
         return ': '.join(filter(None, self.args))
+
+
+class SampleError(Exception):
+    """A sample of a dataset cannot be read: the file of its image, and the error that says why."""
+
+    def __init__(self, file: str, cause: Exception) -> None:
+        super().__init__(file, cause)
+        self.file, self.cause = file, cause
 
 
 @TRANSFORMS.register_module()

@@ -1,4 +1,4 @@
-"""Download COCO and ADE20k into the folders that the configs name."""
+"""The download of COCO and ADE20k into the folders that the configs name."""
 
 import os
 import shutil

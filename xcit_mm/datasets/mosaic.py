@@ -1,4 +1,4 @@
-"""Draw one large image of the built-in shapes, to try out the prediction of large images."""
+"""One large image of the built-in shapes, to try out the prediction of large images."""
 
 import json
 import warnings

@@ -1,4 +1,4 @@
-"""Read TIFF images with any number of bands, such as those of satellites."""
+"""TIFF images with any number of bands, for example from satellites."""
 
 import io
 
@@ -23,16 +23,16 @@ class LoadMultiband(LoadImage):
     """Load a TIFF image of any number of bands and any real type as float32.
 
     The bands are interleaved, planar or the pages of the file, and keep their order. Overviews and
-    orientation tags are ignored. Like :class:`~.images.LoadImage`, it reads ``img_path`` or the
+    orientation tags are ignored. Like :class:`~.decode.LoadImage`, it reads ``img_path`` or the
     decoded ``img``, and checks the size of images and labels. Sets ``img``, of shape (H, W,
     ``channels``), and ``img_shape`` and ``ori_shape``, both (H, W).
 
     Args:
         channels: Number of bands.
-        nan: Number that replaces NaN, which often marks pixels without data. Default: an image
+        nan: Number that replaces NaN, the usual mark of pixels without data. Default: an image
             with NaN is an error.
         rgb: The bands, from 0, that pictures show as red, green and blue. Default: the first
-            three, or the first one in grey if there are fewer.
+            three, or the first one in gray if there are fewer.
 
     Raises:
         BadImageError: If the image or its label image is missing or damaged, or has another size

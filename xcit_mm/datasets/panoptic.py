@@ -1,4 +1,4 @@
-"""COCO's panoptic annotations without the package panopticapi, which is not on PyPI. Needs mmdet.
+"""COCO's panoptic annotations without panopticapi, a package that is not on PyPI. Needs mmdet.
 
 A PNG file holds the segment id of each pixel, and a JSON file the category of each segment. Things
 are objects that can be counted; stuff is the rest. A pixel without a segment has the id 0.
@@ -57,7 +57,7 @@ class _SegmentsOfImages(COCOPanoptic):
 class CheckedPanopticDataset(CocoPanopticDataset):
     """mmdet's CocoPanopticDataset, but it refuses annotations that mmdet would misread.
 
-    The arguments are those of ``CocoPanopticDataset``. The heads of mmdet number the things first.
+    It takes the same arguments. The heads of mmdet number the things first.
 
     Attributes:
         problems: The segments and images that a training leaves out.

@@ -1,8 +1,8 @@
-"""Draw the built-in dataset: circles, squares and triangles, in the layouts of COCO and ADE20k.
+"""The built-in dataset: circles, squares and triangles, in the layouts of COCO and ADE20k.
 
-Shapes overlap. As in COCO, a polygon outlines the visible part of its object, and area and box are
-those of the polygon. As in COCO's panoptic files, the colour of a pixel is the id of its segment:
-an object, or the background. As in ADE20k, label 0 means unlabelled; label 1 is the background.
+Shapes overlap. As in COCO, a polygon outlines the visible part of its object, and area and box
+belong to the polygon. As in COCO's panoptic files, the color of a pixel is the id of its segment:
+an object, or the background. As in ADE20k, label 0 means unlabeled; label 1 is the background.
 """
 
 import io
@@ -38,7 +38,7 @@ MIN_SIDE, MAX_SIDE = 0.28, 0.55  # of a shape, relative to the image
 MAX_TILT = np.pi / 12  # 15 degrees
 MAX_OBJECTS = 4
 MIN_VISIBLE = 0.75  # fraction of a shape that later shapes leave visible
-MIN_CONTRAST = 60.0  # distance between the mean colours of a shape and its background, 0 to 255
+MIN_CONTRAST = 60.0  # distance between the mean colors of a shape and its background, 0 to 255
 SUBPIXEL_BITS = 4  # of cv2's fixed-point coordinates
 
 
@@ -170,8 +170,8 @@ def _outline(rng: np.random.Generator, category: int, size: int) -> np.ndarray:
     radius = side / 2 if corners > 4 else side / (2 * np.sin(np.pi / corners))
     angles = UPRIGHT[category] + rng.uniform(-MAX_TILT, MAX_TILT)
     angles = angles + 2 * np.pi * np.arange(corners) / corners
-    centre = rng.uniform(radius, size - radius, size=2)
-    return centre + radius * np.stack((np.cos(angles), np.sin(angles)), axis=1)
+    center = rng.uniform(radius, size - radius, size=2)
+    return center + radius * np.stack((np.cos(angles), np.sin(angles)), axis=1)
 
 
 def _paint(rng: np.random.Generator, image: np.ndarray, shape: Shape) -> np.ndarray:
@@ -187,13 +187,13 @@ def _paint(rng: np.random.Generator, image: np.ndarray, shape: Shape) -> np.ndar
 
 
 def _texture(rng: np.random.Generator, size: int, contrast: float) -> np.ndarray:
-    """Return a random colour with smooth blotches and fine grain, (size, size, 3) float32."""
-    colour = rng.uniform(40, 215, size=3)
+    """Return a random color with smooth blotches and fine grain, (size, size, 3) float32."""
+    color = rng.uniform(40, 215, size=3)
     coarse = rng.normal(size=(int(rng.integers(3, 12)),) * 2).astype(np.float32)
     blotches = cv2.resize(coarse, (size, size), interpolation=cv2.INTER_CUBIC)
     grain = rng.normal(scale=5.0, size=(size, size, 3))
     tint = rng.uniform(0.5, 1.0, size=3)
-    return (colour + contrast * blotches[..., None] * tint + grain).astype(np.float32)
+    return (color + contrast * blotches[..., None] * tint + grain).astype(np.float32)
 
 
 def annotation_of(
@@ -232,7 +232,7 @@ def _segments_info(segments: np.ndarray, shapes: list[Shape]) -> list[dict]:
 def _encode(image: np.ndarray, bands: int) -> tuple[str, bytes]:
     """Return the suffix and the content of an image file."""
     if bands == RGB:
-        # Not cv2.imwrite, which does not report why it fails, for example on a full disk.
+        # Not cv2.imwrite: it does not report why it fails, for example on a full disk.
         jpeg = cv2.imencode('.jpg', image[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, 95])[1]
         return '.jpg', jpeg.tobytes()
     from tifffile import imwrite

@@ -12,8 +12,8 @@ from mmengine.model.utils import revert_sync_batchnorm
 from mmengine.registry import MODELS, DefaultScope
 from torch import Tensor, nn
 
+from ..config.channel_rules import check_image_channels
 from ..config.config_errors import config_errors
-from ..config.rules import check_bands
 from ..environment import quiet, require, require_one_stack
 from ..errors import UserError
 from ..models import XCiT
@@ -36,7 +36,7 @@ def build_model(cfg: Config, device: str, options: Mapping[str, Any] | None = No
         choices = ', '.join(FRAMEWORKS)
         raise UserError(f'{cfg.filename}: default_scope={framework!r} is not one of {choices}')
     with config_errors(cfg, options):
-        check_bands(cfg, ('test',))
+        check_image_channels(cfg, ('test',))
     require_one_stack()
     require('mmcv')
     require(f'{framework}.models')

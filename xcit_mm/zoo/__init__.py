@@ -1,4 +1,4 @@
-"""Try the models of mmdet and mmseg on this machine: ``tools/zoo.py``."""
+"""A trial of the models of mmdet and mmseg on this machine: ``tools/zoo.py``."""
 
 from .survey import survey
 

@@ -15,7 +15,7 @@ from mmengine.registry import MODELS, DefaultScope
 from torch import distributed as dist
 from torch import nn
 
-from ..config.tree import replace_nodes
+from ..config.tree import dicts, leaves, replace_nodes
 from ..engine.build_model import FRAMEWORKS
 from ..environment import quiet
 from ..errors import UserError, did_you_mean, reason
@@ -44,7 +44,7 @@ class ZooConfig:
     def size(self) -> float:
         """The sum of all numbers of the backbone, above all its depths and widths."""
         backbone = next(iter(values(self.model, 'backbone')), None)
-        return sum(number for number in nodes(backbone) if isinstance(number, (int, float)))
+        return sum(value for _, value in leaves(backbone) if isinstance(value, (int, float)))
 
     def build(self, device: str = 'cpu') -> nn.Module:
         """Build the model, on the CPU or on the meta device."""
@@ -83,19 +83,9 @@ def read(families: Iterable[str] = ()) -> tuple[list[ZooConfig], dict[str, str]]
     return configs, unread
 
 
-def nodes(node: Any) -> Iterator[Any]:
-    """Yield a part of a config and everything in it: dicts, lists, names and values."""
-    yield node
-    if isinstance(node, dict):
-        node = (*node.keys(), *node.values())
-    if isinstance(node, (list, tuple)):
-        for child in node:
-            yield from nodes(child)
-
-
 def values(model: ConfigDict, name: str) -> list[Any]:
     """Return all values of a name in a config, from the outside in."""
-    return [node[name] for node in nodes(model) if isinstance(node, dict) and name in node]
+    return [node[name] for _, node in dicts(model) if name in node]
 
 
 def _folders(families: Iterable[str]) -> list[Path]:

@@ -1,4 +1,4 @@
-"""Find the compiled operators of mmcv that a model can call, from the code of its classes."""
+"""The compiled operators of mmcv that a model can call, from the code of its classes."""
 
 import dis
 import inspect

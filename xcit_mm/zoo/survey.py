@@ -1,14 +1,15 @@
-"""Survey the zoos of mmdet and mmseg: the operators that their models call, and what runs."""
+"""A survey of the zoos of mmdet and mmseg: the operators that their models call, and what runs."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from ..config.tree import nodes
 from ..engine.build_model import FRAMEWORKS
 from ..environment import require_framework
 from ..errors import reason
 from ..mmcv_ops import OPERATORS
-from .configs import ZooConfig, family_of, nodes, read
+from .configs import ZooConfig, family_of, read
 from .operators import operators
 from .trial import try_model
 
@@ -62,8 +63,7 @@ def _operators_of(configs: Iterable[ZooConfig], unusable: dict[str, str]) -> dic
     called = {}
     known: dict[Any, set[str] | str] = {}
     for config in configs:
-        # Configs that differ in numbers alone have the same classes.
-        words = config.package, frozenset(n for n in nodes(config.model) if isinstance(n, str))
+        words = config.package, _words(config.model)
         if words not in known:
             try:
                 known[words] = operators(config)
@@ -74,6 +74,12 @@ def _operators_of(configs: Iterable[ZooConfig], unusable: dict[str, str]) -> dic
         else:
             called[config.name] = known[words]
     return called
+
+
+def _words(model: dict) -> frozenset[str]:
+    """Return the names and texts in a config; configs with the same ones have the same classes."""
+    words = (word for place, value in nodes(model) for word in (place.rpartition('.')[2], value))
+    return frozenset(word for word in words if isinstance(word, str) and not word.isdecimal())
 
 
 def _table(header: Iterable[Any], rows: Iterable[Iterable[Any]]) -> str:

@@ -12,6 +12,7 @@ from mmcv.transforms import BaseTransform
 from mmengine.logging import print_log
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from ...datasets.decode import SampleError
 from ...errors import UserError, one_line, reason
 from .sampler import ResumableBatches, SampleRequest, seed_all
 from .workers import Batches, init_worker, start_fork_server
@@ -65,9 +66,11 @@ class Samples(Dataset):
     def __getitem__(self, index: int) -> tuple[Any, list[BadSample]]:
         try:
             return self.dataset[index], []
+        except SampleError as error:
+            file, cause = error.file, error.cause
         except Exception as error:  # decoders and transforms may raise anything
-            file = getattr(error, 'img_path', None) or self._file(index)
-            return None, [BadSample(file, reason(error) + _of_transform(error))]
+            file, cause = self._file(index), error
+        return None, [BadSample(file, reason(cause) + _of_transform(cause))]
 
     def _file(self, index: int) -> str:
         try:

@@ -6,6 +6,7 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from torch import nn
 
+from ...datasets.labels import LabelRule
 from ...errors import UserError
 from ..distributed import unwrapped
 from . import order
@@ -28,8 +29,6 @@ class LabelCheckHook(Hook):
         if head is None:
             return
         head = head[-1] if isinstance(head, nn.ModuleList) else head
-        # A head with one output tells two classes apart by a probability.
-        num_classes = max(head.num_classes, 2) if head.out_channels == 1 else head.num_classes
         samples = data_batch['data_samples']
         for sample in samples[0] if has_views else samples:  # all views have the same labels
             labels = sample.gt_sem_seg.data if 'gt_sem_seg' in sample else None
@@ -38,16 +37,16 @@ class LabelCheckHook(Hook):
             if labels.ndim != 3 or len(labels) != 1:
                 raise UserError(
                     f'{sample.seg_map_path}: the labels have the shape {tuple(labels.shape)}, '
-                    'like a colour image: write the class number of each pixel instead'
+                    'like a color image: write the class number of each pixel instead'
                 )
-            is_class = (labels >= 0) & (labels < num_classes)
-            wrong = labels[~is_class & (labels != head.ignore_index)]
+            rule = LabelRule.of_head(head.num_classes, head.out_channels, head.ignore_index)
+            wrong = rule.broken_by(labels)
             if len(wrong):
                 first = int(bool(sample.get('reduce_zero_label')))
                 raise UserError(
                     f'{sample.seg_map_path}: the label {int(wrong[0]) + first} is outside {first}..'
-                    f'{num_classes - 1 + first}, the {num_classes} classes of the config; '
-                    f'{head.ignore_index} is ignored'
+                    f'{rule.num_classes - 1 + first}, the {rule.num_classes} classes of the '
+                    f'config; {rule.ignore_index} is ignored'
                 )
 
     before_val_iter = before_test_iter = before_train_iter

@@ -1,37 +1,24 @@
-"""Read the layouts of Pascal VOC and YOLO; ``convert.py`` writes what they contain in COCO's."""
+"""The format of YOLO: a YAML file, and a text file for each image."""
 
 import os
 from itertools import cycle
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
-from xml.etree.ElementTree import Element
 
 import yaml
 
-from ..errors import UserError, one_line
-from ..files import parse_xml
-from .convert import (
-    SPLITS,
-    LabelError,
-    LabelledDataset,
-    Size,
-    absolute,
-    check_names,
-    image_files,
-    read_bytes,
-    read_lines,
-    read_numbers,
-)
+from ...errors import UserError, one_line
+from . import base
+from .base import ForeignDataset, LabelError, Size
 
 IMAGES, LABELS = f'{os.sep}images{os.sep}', f'{os.sep}labels{os.sep}'  # folders with equal trees
 MAX_RELATIVE = 2  # larger coordinates of YOLO are in pixels, not slightly beyond the border
 TAGS = ('str', 'int', 'float', 'bool', 'null', 'seq', 'map')  # of YAML, for plain values
-EMPTY = (None, '', '~', 'null')  # values in YAML, which is read as text
+EMPTY = (None, '', '~', 'null')  # values in YAML that is read as text
 
 
 class _Texts(yaml.BaseLoader):
-    """Read the values of a YAML file as texts, and refuse tags, which it would ignore."""
+    """Read the values of a YAML file as texts, and refuse tags, because it would ignore them."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         if node.tag.removeprefix('tag:yaml.org,2002:') not in TAGS:
@@ -40,84 +27,7 @@ class _Texts(yaml.BaseLoader):
         return super().construct_object(node, deep)
 
 
-class VocDataset(LabelledDataset):
-    """A folder such as VOC2007, or a folder that contains several of them, such as VOCdevkit.
-
-    Without lists in ImageSets/Main, all images that have an XML file are one split. The classes are
-    those in the file classes.txt of the folder, or else the names of the objects, sorted.
-    """
-
-    def __init__(self, source: str | Path) -> None:
-        super().__init__(Path(source))
-        folders = [Path(source), *sorted(Path(source).glob('*'))]
-        years = [folder for folder in folders if (folder / 'Annotations').is_dir()]
-        if not years:
-            raise UserError(
-                f'{source} has no folder Annotations with an XML file for each image: name a '
-                'folder such as VOC2007'
-            )
-        names = self.folder / 'classes.txt'
-        if names.exists():
-            self.classes = check_names([line for _, line in read_lines(names)], names)
-        for year in [self.folder] if self.folder in years else years:
-            self._find_images(year)
-
-    def _find_images(self, year: Path) -> None:
-        folder = year / 'JPEGImages'
-        images: dict[str, list[Path]] = {}
-        for file in image_files(folder):
-            images.setdefault(file.stem, []).append(file)
-        files = sorted((year / 'Annotations').glob('*'))
-        labels = {file.stem: file for file in files if file.suffix.lower() == '.xml'}
-        lists = {split: year / 'ImageSets' / 'Main' / f'{split}.txt' for split in SPLITS}
-        listed = {split: read_lines(file) for split, file in lists.items() if file.exists()}
-        if not listed:
-            listed = {'train': [(str(file), stem) for stem, file in labels.items()]}
-        for split, entries in listed.items():
-            for place, name in entries:
-                found = images.get(name)
-                if found is None:
-                    self.problems.append(LabelError(f'{place}: no image {name} in {folder}'))
-                elif len(found) > 1:
-                    listed = ' or '.join(map(str, found))
-                    self.problems.append(LabelError(f'{place}: is the image {listed}?'))
-                else:
-                    self.splits.setdefault(split, []).extend(found)
-                    label = labels.get(name, year / 'Annotations' / f'{name}.xml')
-                    self.labels[found[0]] = label
-
-    def read_labels(self, file: Path) -> tuple[list[tuple[str, Element]], Size | None]:
-        data = read_bytes(file)
-        try:
-            root = parse_xml(data)
-        except (ElementTree.ParseError, ValueError, LookupError) as error:
-            raise LabelError(f'{file}: invalid XML ({error})') from None
-        if root.tag != 'annotation':
-            raise LabelError(f'{file}: the root element is <{root.tag}> instead of <annotation>')
-        objects = enumerate(root.findall('object'), 1)
-        labels = [(f'{file}: object {number}', element) for number, element in objects]
-        sides = [root.findtext(f'size/{side}', '0') for side in ('width', 'height')]
-        width, height = map(int, read_numbers(sides, f'{file}: size'))
-        return labels, (width, height) if width and height else None
-
-    def parse_label(self, label: Element, size: Size, place: str) -> tuple[str, list[float], bool]:
-        name = ' '.join(label.findtext('name', '').split())
-        if not name:
-            raise LabelError(f'{place}: the name is missing')
-        if self.classes and name not in self.classes:
-            raise LabelError(f'{place}: {name} is not a class in classes.txt')
-        corners = [label.findtext(f'bndbox/{key}') for key in ('xmin', 'ymin', 'xmax', 'ymax')]
-        x1, y1, x2, y2 = numbers = read_numbers(corners, place)
-        if max(numbers) <= 1 and not all(number.is_integer() for number in numbers):
-            raise LabelError(
-                f'{place}: no corner exceeds 1, so the coordinates look relative: multiply them by '
-                'the width and height of the image'
-            )
-        is_difficult = label.findtext('difficult', '0').strip().lower() in ('1', 'true')
-        return name, [x1 - 1, y1 - 1, x2, y2], is_difficult  # VOC counts from 1 to the last pixel
-
-
-class YoloDataset(LabelledDataset):
+class YoloDataset(ForeignDataset):
     """A folder with a data.yaml, the YAML file itself, or a folder with a classes.txt.
 
     With a classes.txt, the splits are the folders images/train, images/val and images/test, or else
@@ -134,7 +44,7 @@ class YoloDataset(LabelledDataset):
         if self._file is None:
             raise UserError(f'{source}: no data.yaml or classes.txt there: name the YAML file')
         if self._file.suffix == '.txt':
-            names = [line for _, line in read_lines(self._file)]
+            names = [line for _, line in base.read_lines(self._file)]
             folders = {split: self.folder / 'images' / split for split in splits}
             places = {split: [path] for split, path in folders.items() if path.is_dir()}
             places = places or {'train': [self.folder]}
@@ -144,14 +54,14 @@ class YoloDataset(LabelledDataset):
             if isinstance(names, dict):
                 names = [names.get(str(number)) for number in range(len(names))]
             places = {split: self._find_places(split, content) for split in splits}
-        self.classes = check_names(names, self._file)
+        self.classes = base.check_names(names, self._file)
         for split in places:
             self.splits[split] = [image for place in places[split] for image in self._images(place)]
             self.labels |= {image: _label_file(image) for image in self.splits[split]}
 
     def _read_description(self) -> dict:
         try:
-            data = read_bytes(self._file)
+            data = base.read_bytes(self._file)
             content = yaml.load(data, Loader=_Texts)
         except (yaml.YAMLError, ValueError, RecursionError) as error:
             raise UserError(f'{self._file}: invalid YAML ({one_line(str(error))})') from None
@@ -179,7 +89,7 @@ class YoloDataset(LabelledDataset):
         places = []
         for entry in entries:
             names = entry, entry.removeprefix('../')
-            candidates = [absolute(root / name) for root in roots for name in names]
+            candidates = [base.absolute(root / name) for root in roots for name in names]
             place = next(filter(os.path.exists, candidates), None)
             if place is None:
                 raise UserError(
@@ -191,10 +101,10 @@ class YoloDataset(LabelledDataset):
 
     def _images(self, place: Path) -> list[Path]:
         if place.is_dir():
-            return image_files(place)
+            return base.image_files(place)
         images = []
-        for line_place, line in read_lines(place):
-            candidates = [absolute(folder / line) for folder in (place.parent, self.folder)]
+        for line_place, line in base.read_lines(place):
+            candidates = [base.absolute(folder / line) for folder in (place.parent, self.folder)]
             image = next(filter(os.path.exists, candidates), None)
             if image:
                 images.append(image)
@@ -203,10 +113,10 @@ class YoloDataset(LabelledDataset):
         return images
 
     def read_labels(self, file: Path) -> tuple[list[tuple[str, str]], None]:
-        return read_lines(file) if file.exists() else [], None
+        return base.read_lines(file) if file.exists() else [], None
 
     def parse_label(self, label: str, size: Size, place: str) -> tuple[str, list[float], bool]:
-        number, *values = read_numbers(label.split(), place)
+        number, *values = base.read_numbers(label.split(), place)
         if number not in range(len(self.classes)):
             is_next = number == len(self.classes)
             raise LabelError(

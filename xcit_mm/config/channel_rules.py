@@ -1,0 +1,108 @@
+"""The rules about channels: of the images that are loaded, and of the maps between the parts."""
+
+from mmengine.config import Config
+from mmengine.utils import is_seq_of
+
+from ..errors import UserError
+from ..models.archs import ARCHS
+from ..models.xcit import NUM_LEVELS
+from .tree import class_name, typed_nodes
+
+RGB = 3
+MAX_PAD = 4  # channels that OpenCV pads
+# Transforms of mmcv, mmdet and mmseg that need three channels, or cut their values to 8 bits.
+FOR_RGB = {
+    *('AdjustGamma', 'AutoAugment', 'AutoContrast', 'Brightness', 'CachedMixUp', 'CLAHE', 'Color'),
+    *('ColorTransform', 'Contrast', 'CutOut', 'Equalize', 'Expand', 'Invert', 'MixUp', 'Mosaic'),
+    *('Normalize', 'PhotoMetricDistortion', 'Posterize', 'RandAugment', 'RandomCutOut'),
+    *('RandomGrayscale', 'RandomMosaic', 'RGB2Gray', 'Sharpness', 'ShearX', 'ShearY', 'Solarize'),
+    *('SolarizeAdd', 'TranslateX', 'TranslateY', 'YOLOXHSVRandomAug'),
+}
+
+
+def check_map_channels(cfg: Config) -> None:
+    """Refuse a neck or a head with other input channels than the backbone's maps have."""
+    backbone = cfg.model.get('backbone') or {}
+    arch = backbone.get('arch', 's12')
+    if backbone.get('type') != 'XCiT' or not isinstance(arch, str) or arch not in ARCHS:
+        return  # the backbone itself refuses an invalid arch
+    dim = ARCHS[arch].embed_dim
+    heads = 'decode_head', 'auxiliary_head', 'panoptic_head'
+    for name in ('neck',) if cfg.model.get('neck') else heads:
+        part = cfg.model.get(name)
+        channels = part.get('in_channels') if isinstance(part, dict) else None
+        fitting = type(channels)([dim] * len(channels)) if is_seq_of(channels, int) else dim
+        if channels is not None and channels != fitting:
+            raise UserError(
+                f'model.{name}.in_channels={channels}: the maps of XCiT {arch} have {dim} '
+                f'channels; write in_channels={fitting}'
+            )
+        start = backbone.get('start_level', 0)
+        number = NUM_LEVELS - start if start in range(NUM_LEVELS) else None
+        if name == 'neck' and number and is_seq_of(channels, int) and len(channels) != number:
+            raise UserError(
+                f'model.neck.in_channels={channels} is for {len(channels)} maps, but the backbone '
+                f'with start_level={start} gives {number}: write in_channels={[dim] * number}'
+            )
+
+
+def check_image_channels(cfg: Config, splits: tuple[str, ...]) -> None:
+    """Refuse loaders, transforms and means that do not fit the input channels of the backbone."""
+    backbone = cfg.model.get('backbone') or {}
+    if backbone.get('type') != 'XCiT':
+        return
+    channels = backbone.get('in_channels', RGB)
+    loaders = {f'{split}_dataloader': cfg.get(f'{split}_dataloader') or {} for split in splits}
+    transforms = [pair for name, loader in loaders.items() for pair in typed_nodes(loader, name)]
+    kinds = {class_name(node['type']) for _, node in transforms}
+    is_multiband = channels != RGB or 'LoadMultiband' in kinds
+    preprocessor = cfg.model.get('data_preprocessor') or {}
+    _check_loaders(transforms, channels)
+    _check_transforms(transforms, channels, is_multiband)
+    _check_mean_and_std(preprocessor, channels)
+    _check_order(preprocessor, is_multiband)
+
+
+def _check_loaders(transforms: list[tuple[str, dict]], channels: int) -> None:
+    for place, node in transforms:
+        kind = class_name(node['type'])
+        loaded = {'LoadImage': RGB, 'LoadMultiband': node.get('channels')}.get(kind, channels)
+        if loaded != channels:
+            raise UserError(
+                f'{place}: {kind} loads {loaded} channels, but model.backbone.in_channels='
+                f'{channels}: write the number of bands of your images there and in '
+                "dict(type='LoadMultiband', channels=...)"
+            )
+
+
+def _check_transforms(
+    transforms: list[tuple[str, dict]], channels: int, is_multiband: bool
+) -> None:
+    for place, node in transforms:
+        kind = class_name(node['type'])
+        if (kind in FOR_RGB and is_multiband) or (kind == 'Pad' and channels > MAX_PAD):
+            raise UserError(
+                f'{place}: {kind} does not take {channels} channels of any type: remove it'
+            )
+
+
+def _check_mean_and_std(preprocessor: dict, channels: int) -> None:
+    kind = preprocessor.get('type')
+    allowed = {1, channels} if kind == 'MultibandPreprocessor' else {1, channels} & {1, RGB}
+    for name in ('mean', 'std'):
+        numbers = preprocessor.get(name)
+        if numbers is not None and len(numbers) not in allowed:
+            raise UserError(
+                f'model.data_preprocessor: the {name} of {kind} has {len(numbers)} numbers, but '
+                f'model.backbone.in_channels={channels}: write {channels} numbers and '
+                f"type='MultibandPreprocessor', base={preprocessor.get('base', kind)!r}"
+            )
+
+
+def _check_order(preprocessor: dict, is_multiband: bool) -> None:
+    for name in ('bgr_to_rgb', 'rgb_to_bgr'):
+        if is_multiband and preprocessor.get(name):
+            raise UserError(
+                f'model.data_preprocessor.{name}=True would change the order of the bands, which '
+                f'LoadMultiband keeps: set {name}=False'
+            )

@@ -1,0 +1,128 @@
+"""The usable images of a dataset, with their objects as annotations in COCO's format."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from rich.console import Console
+from rich.progress import track
+from shapely import make_valid
+from shapely.geometry import Polygon
+
+from ...errors import UserError, reason
+from ...files import open_regular
+from ..decode import EXIF_ORIENTATION, decode
+from .base import ForeignDataset, LabelError, Size
+
+TOLERANCE = 1.0  # pixels that a box may exceed the image: coordinates may start at 0 or 1
+CUT = 'Objects that extend beyond the image, and are cut at its border'
+MAX_CUT = 0.1  # if a larger fraction of the objects is cut, the labels have another format
+# The size of each image, and the class and the annotation of its objects.
+Images = dict[Path, tuple[Size, list[tuple[str, dict[str, Any]]]]]
+
+
+@dataclass
+class Contents:
+    """What a dataset contains, and what of it cannot be used.
+
+    Attributes:
+        images: The usable images.
+        problems: What cannot be used.
+        remarks: Numbers for the report.
+    """
+
+    images: Images = field(default_factory=dict)
+    problems: list[LabelError] = field(default_factory=list)
+    remarks: Counter[str] = field(default_factory=Counter)
+
+
+def read_contents(dataset: ForeignDataset) -> Contents:
+    """Read all labels of a dataset, and the size of each image."""
+    contents = Contents(problems=[*dataset.problems])
+    images = dict.fromkeys(image for images in dataset.splits.values() for image in images)
+    for image in track(images, 'Reading', console=Console(stderr=True)):
+        file, objects, problems = dataset.labels[image], [], []
+        try:
+            labels, annotated = dataset.read_labels(file)
+            size = image_size(image, annotated)
+            if annotated not in (None, size):
+                raise LabelError(f'{file}: size {annotated}, but {image} has {size} pixels')
+        except LabelError as error:
+            labels, problems = [], [error]
+        for place, label in labels:
+            try:
+                name, shape, is_difficult = dataset.parse_label(label, size, place)
+                fields, is_cut = _annotation_fields(shape, size, place)
+                contents.remarks[CUT] += is_cut
+                objects.append((name, dict(fields, iscrowd=int(is_difficult))))
+            except LabelError as error:
+                problems.append(error)
+        contents.problems += problems
+        # The whole image is left out: in training, a missing object would be background.
+        if not problems:
+            unique = {str(item): item for item in objects}
+            contents.remarks['Duplicate objects dropped'] += len(objects) - len(unique)
+            contents.remarks['Images without a label file, used as background'] += not file.exists()
+            contents.images[image] = size, list(unique.values())
+    contents.remarks['Problems; the images are left out'] = len(contents.problems)
+    return contents
+
+
+def require_good(dataset: ForeignDataset, contents: Contents) -> None:
+    """Refuse a dataset with problems, or with so many objects cut that the format may be wrong."""
+    if contents.problems:
+        raise UserError(
+            f'{dataset.folder}: {len(contents.problems)} images or labels cannot be used, such as '
+            f'{contents.problems[0]}; nothing was written: fix them, or leave out the images with '
+            '--skip-bad'
+        )
+    num_cut = contents.remarks[CUT]
+    num_objects = sum(len(objects) for _, objects in contents.images.values())
+    if num_cut > MAX_CUT * num_objects:
+        raise UserError(
+            f'{dataset.folder}: {num_cut} of {num_objects} objects extend beyond their image, so '
+            'the labels may have another format (YOLO: x and y of the center, width, height; VOC: '
+            'two corners in pixels); nothing was written: correct them, or cut the objects with '
+            '--skip-bad'
+        )
+
+
+def image_size(path: Path, annotated: Size | None = None) -> Size:
+    """Return the size that :func:`decode` gives an image, or raise a LabelError."""
+    try:
+        with open_regular(path) as file, Image.open(file) as image:
+            # PngImageFile.getexif decodes all pixels.
+            if Image.Image.getexif(image).get(EXIF_ORIENTATION, 1) == 1:
+                return image.size
+        return decode(path.read_bytes(), annotated).shape[1::-1]
+    except Exception as error:  # the decoders raise many types
+        raise LabelError(
+            f'{path}: the size of the image cannot be read ({reason(error)})'
+        ) from None
+
+
+def _annotation_fields(
+    shape: Sequence[float], size: Size, place: str
+) -> tuple[dict[str, Any], bool]:
+    """Return the fields of an annotation, and whether the object is cut at the border."""
+    corners = np.reshape(shape, (-1, 2))
+    cut = corners.clip(0, size)
+    is_box = len(corners) == 2
+    for points, problem in ((corners, 'box of no size'), (cut, 'box outside the image')):
+        extent = points[1] - points[0] if is_box else np.ptp(points, axis=0)
+        if not (extent > 0).all():
+            raise LabelError(f'{place}: {problem}')
+    is_cut = bool(np.abs(corners - cut).max() > TOLERANCE)
+    cut = cut.round(4)
+    x1, y1, width, height = (*cut.min(axis=0), *np.ptp(cut, axis=0).round(4))
+    bbox = [float(value) for value in (x1, y1, width, height)]
+    if is_box:
+        return dict(bbox=bbox, area=round(bbox[2] * bbox[3], 4)), is_cut
+    area = make_valid(Polygon(cut)).area  # also of an outline that crosses itself
+    if area <= 0:
+        raise LabelError(f'{place}: the outline encloses no area')
+    return dict(bbox=bbox, area=round(area, 4), segmentation=[cut.ravel().tolist()]), is_cut
