@@ -4,6 +4,7 @@ Each edit that the command line does not ask for has a sentence for the log.
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -34,28 +35,12 @@ REPLACEMENTS = {
 }
 LOAD_IMAGE_ARGUMENTS = {'type', 'to_float32', 'backend_args'}
 RUNNER = 'CheckedRunner'
-# The hooks of configs/_base_/default_runtime.py, for configs that do not inherit from it.
-DEFAULT_HOOKS = dict(
-    logger=dict(type='LoggerHook'),
-    checkpoint=dict(type='WholeCheckpointHook'),
-    pictures=dict(type='PictureHook'),
-    report=dict(type='ReportHook'),
-    labels=dict(type='LabelCheckHook'),
-    non_finite=dict(type='NonFiniteHook'),
-    losses=dict(type='LossLogHook'),
-    bad_data=dict(type='BadDataHook'),
-    interrupts=dict(type='InterruptHook'),
-)
+# What all configs of ours have in common; other configs get its hooks, without their arguments.
+RUNTIME = Path(__file__).parents[1] / '.mim' / 'configs' / '_base_' / 'default_runtime.py'
 # What mmengine adds to the default hooks, and drops where a config has None.
 HOOKS_OF_MMENGINE = {
-    'runtime_info',
-    'timer',
-    'sampler_seed',
-    'logger',
-    'param_scheduler',
-    'checkpoint',
+    *('runtime_info', 'timer', 'sampler_seed', 'logger', 'param_scheduler', 'checkpoint'),
 }
-MAX_BAD_SHARE = 0.01  # the largest share of unreadable training samples
 DATALOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 TIMEOUT = 600  # seconds without a batch after which a run ends
 WORKER_ARGUMENTS = ('persistent_workers', 'prefetch_factor', 'timeout')
@@ -93,18 +78,19 @@ def adapt(cfg: Config) -> list[str]:
     if cfg.get('runner_type') != RUNNER:
         cfg.runner_type = RUNNER
         notes.append(f'The runner is {RUNNER}.')
-    hooks = cfg.get('default_hooks') or {}
-    added = [name for name in DEFAULT_HOOKS if name not in hooks]
+    runtime, hooks = Config.fromfile(RUNTIME), cfg.get('default_hooks') or {}
+    defaults = {name: dict(type=hook.type) for name, hook in runtime.default_hooks.items()}
+    added = [name for name in defaults if name not in hooks]
     cfg.default_hooks = {
         name: hook
-        for name, hook in {**DEFAULT_HOOKS, **hooks}.items()
+        for name, hook in {**defaults, **hooks}.items()
         if hook is not None or name in HOOKS_OF_MMENGINE
     }
     if added:
         notes.append(f'The default hooks of xcit_mm are added: {", ".join(added)}.')
     if 'max_bad_share' not in cfg:
-        cfg.max_bad_share = MAX_BAD_SHARE
-        notes.append(f'max_bad_share={MAX_BAD_SHARE} is added.')
+        cfg.max_bad_share = runtime.max_bad_share
+        notes.append(f'max_bad_share={cfg.max_bad_share} is added.')
     return notes + _without_panoptic_quality(cfg) + _adapt_workers(cfg)
 
 

@@ -8,7 +8,7 @@ from mmengine.config import Config
 from ..errors import UserError
 from .tree import loads_masks
 
-SOURCE = Path(__file__).parents[2] / '.mim' / 'configs' / '_base_' / 'coco_instance_lsj.py'
+SOURCE = Path(__file__).parents[1] / '.mim' / 'configs' / '_base_' / 'coco_instance_lsj.py'
 
 
 def use_jitter(cfg: Config, size: Any, path: Path) -> None:
