@@ -18,9 +18,9 @@ from mmengine.hooks import Hook
 from mmengine.registry import DATASETS, HOOKS, MODELS, DefaultScope
 
 from xcit_mm import UserError, environment
+from xcit_mm.engine.build_model import without_other_heads
+from xcit_mm.engine.checkpoints.newest import newest_checkpoint
 from xcit_mm.engine.hooks import interrupt
-from xcit_mm.engine.resume import newest_checkpoint
-from xcit_mm.engine.runner import without_other_heads
 from xcit_mm.errors import Interrupted
 from xcit_mm.run_files import has_checkpoints, require_checkpoints
 
@@ -161,7 +161,7 @@ class SignalInValidationHook(Hook):
 def test_the_step_that_a_run_resumes_from_counts_as_saved_at_a_signal(tmp_path):
     interrupted(tmp_path, 3)
     interrupts = hooks(dict(type='InterruptHook'), dict(type='SignalInValidationHook'))
-    path, _, _ = newest_checkpoint(str(tmp_path))
+    path, _ = newest_checkpoint(str(tmp_path))
     runner = toy_runner(tmp_path, resume=True, load_from=str(path), custom_hooks=interrupts)
     with pytest.raises(Interrupted, match='in a validation, after the checkpoint of its step'):
         runner.train()
@@ -222,12 +222,11 @@ def test_bad_checkpoints_are_named_and_an_older_one_is_resumed(tmp_path):
     interrupted(tmp_path, 4)
     cut_off(tmp_path / 'iter_4.pth')
     fill_with_nan(tmp_path / 'iter_3.pth')
-    path, checkpoint, (cut, with_nan) = newest_checkpoint(str(tmp_path))
+    path, (cut, with_nan) = newest_checkpoint(str(tmp_path))
     assert path.name == 'iter_2.pth'
-    assert checkpoint['meta']['iter'] == 2
     assert 'iter_4.pth cannot be read: it is cut off' in cut
     assert 'infinite numbers or NaN in linear.weight' in with_nan
-    assert cut.endswith('; iter_2.pth is taken')
+    assert cut.endswith('; iter_2.pth is used instead')
     resumed(tmp_path)
     for path in tmp_path.glob('iter_*.pth'):
         path.write_bytes(b'')
@@ -244,7 +243,7 @@ def test_a_copy_is_resumed_from_its_own_newest_checkpoint(tmp_path):
     for name in ('iter_3.pth', 'iter_2.pth', 'last_checkpoint'):
         (tmp_path / 'b' / name).write_bytes((tmp_path / 'a' / name).read_bytes())
     (tmp_path / 'b/iter_9.pth').mkdir()
-    path, _, notes = newest_checkpoint(str(tmp_path / 'b'))
+    path, notes = newest_checkpoint(str(tmp_path / 'b'))
     assert path == tmp_path / 'b/iter_3.pth'
     assert notes == []
 

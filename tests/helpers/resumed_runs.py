@@ -10,7 +10,7 @@ from mmengine.hooks import CheckpointHook, Hook
 from mmengine.registry import HOOKS
 
 from helpers.toy import toy_runner
-from xcit_mm.engine.resume import newest_checkpoint
+from xcit_mm.engine.checkpoints.newest import newest_checkpoint
 
 DRAWS: list[tuple[int, float, float, float]] = []
 
@@ -61,7 +61,7 @@ def interrupted(work_dir, after: int, **kwargs) -> None:
 
 
 def resumed(work_dir, **kwargs):
-    path, _, _ = newest_checkpoint(str(work_dir))
+    path, _ = newest_checkpoint(str(work_dir))
     runner = toy_runner(work_dir, resume=True, load_from=str(path), custom_hooks=hooks(), **kwargs)
     runner.train()
     return runner

@@ -56,11 +56,20 @@ def class_name(kind: Any) -> str:
 
 def dicts(node: Any, place: str = '') -> Iterator[tuple[str, dict]]:
     """Yield all dicts in a part of a config, with their dotted places."""
-    if isinstance(node, dict):
-        yield place, node
-    for name, child in children(node):
-        if isinstance(child, (dict, list, tuple)):
-            yield from dicts(child, f'{place}.{name}'.lstrip('.'))
+    return (pair for pair in nodes(node, place) if isinstance(pair[1], dict))
+
+
+def leaves(node: Any) -> Iterator[tuple[str, Any]]:
+    """Yield all values in a part of a config, and its empty parts, with their dotted places."""
+    parts = (dict, list, tuple)
+    return (pair for pair in nodes(node) if not isinstance(pair[1], parts) or not pair[1])
+
+
+def nodes(node: Any, place: str = '') -> Iterator[tuple[str, Any]]:
+    """Yield a part of a config, and then all parts and values in it, with their dotted places."""
+    yield place, node
+    for name, child in children(node) if isinstance(node, (dict, list, tuple)) else ():
+        yield from nodes(child, f'{place}.{name}'.lstrip('.'))
 
 
 def children(node: dict | list | tuple) -> Iterable[tuple[Any, Any]]:

@@ -14,6 +14,7 @@ from ..config.tree import loads_masks
 from ..errors import UserError, did_you_mean, printable
 from . import annotations as problems
 from .annotations import REMEDY, Problem
+from .decode import SampleError
 
 # The likely causes if many annotations have the same problem.
 NO_MASKS = 'train a model without masks, or add the masks'
@@ -110,8 +111,7 @@ class CheckedCocoDataset(CocoDataset):
         try:
             return super().prepare_data(idx)
         except Exception as error:  # a wrapper may mix several images, of which one is bad
-            error.img_path = self.get_data_info(idx)['img_path']
-            raise
+            raise SampleError(self.get_data_info(idx)['img_path']) from error
 
     def filter_data(self) -> list[dict]:
         filters = {} if self.test_mode else self.filter_cfg or {}

@@ -47,6 +47,14 @@ class BadImageError(Exception):
         return ': '.join(filter(None, self.args))
 
 
+class SampleError(Exception):
+    """A sample of a dataset that cannot be loaded, with its image; the reason is the cause."""
+
+    def __init__(self, file: str) -> None:
+        super().__init__(f'{file} cannot be loaded')
+        self.file = file
+
+
 @TRANSFORMS.register_module()
 class LoadImage:
     """Load an image as mmcv's ``LoadImageFromFile`` does, and refuse damaged ones.

@@ -51,12 +51,18 @@ class Failing(ToyDataset):
         return sample
 
 
+def ignore(value: object) -> None:
+    pass
+
+
 def loader(failure: str, workers: int = 1, training: bool = True, **kwargs) -> CheckedLoader:
     dataset = Failing(failure)
     sampler = DefaultSampler(dataset, shuffle=True, seed=5)
     kwargs |= dict(sampler=sampler, collate_fn=pseudo_collate, num_workers=workers)
     inner = DataLoader(dataset, **kwargs)
-    return training_loader(inner, 7, endless=True) if training else evaluation_loader(inner)
+    if training:
+        return training_loader(inner, 7, endless=True, on_bad=ignore, on_wait=ignore)
+    return evaluation_loader(inner, ignore)
 
 
 SLOW_MODULE = """

@@ -12,8 +12,8 @@ from helpers.runs import SEGMENTOR, Running, options, steps
 from helpers.toy import toy_runner
 
 from xcit_mm import UserError
+from xcit_mm.engine.checkpoints.newest import newest_checkpoint
 from xcit_mm.engine.hooks.pictures import PictureHook
-from xcit_mm.engine.resume import newest_checkpoint
 from xcit_mm.engine.runner import CheckedRunner
 from xcit_mm.run_files import require_checkpoints
 

@@ -1,4 +1,4 @@
-"""Name the labels of a segmentation that belong to no class before they reach the loss."""
+"""Labels of a segmentation that belong to no class, refused before they reach the loss."""
 
 from mmengine.hooks import Hook
 from mmengine.model import BaseTTAModel
@@ -38,7 +38,7 @@ class LabelCheckHook(Hook):
             if labels.ndim != 3 or len(labels) != 1:
                 raise UserError(
                     f'{sample.seg_map_path}: the labels have the shape {tuple(labels.shape)}, '
-                    'like a colour image: write the class number of each pixel instead'
+                    'like a color image: write the class number of each pixel instead'
                 )
             is_class = (labels >= 0) & (labels < num_classes)
             wrong = labels[~is_class & (labels != head.ignore_index)]
