@@ -1,6 +1,7 @@
 """mmengine's two training loops, which continue after an interruption with the same steps."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from mmengine.dist import all_gather_object, broadcast, get_rank, get_world_size, is_main_process
@@ -13,7 +14,7 @@ from ..errors import UserError
 from ..processes import cpu_group
 from ..run_files import set_run_aside
 from .checkpoints.training_state import RECIPE, STEP_LAYOUT
-from .data.loader import BadSample, training_loader
+from .data.loader import training_loader
 from .data.sampler import seed_all
 from .recipe import compare_recipes, recipe_of
 
@@ -28,16 +29,10 @@ class _Resumable:
         seed = runner.seed
         if runner._randomness_cfg.get('diff_rank_seed', False):
             seed -= get_rank()  # the processes share the data in one order
-
-        def on_bad(samples: list[BadSample]) -> None:
-            runner.call_hook('on_bad_samples', samples=samples)
-            if not any(hasattr(hook, 'on_bad_samples') for hook in runner.hooks):
-                runner.logger.warning(f'Replaced: {", ".join(map(str, samples))}')
-
-        def on_wait(seconds: float) -> None:
-            runner.call_hook('while_training_waits', seconds=seconds)
-
         loader = Runner.build_dataloader(dataloader, seed=seed)
+        on_bad, on_wait = (
+            partial(runner.call_hook, name) for name in ('on_bad_samples', 'while_training_waits')
+        )
         loader = training_loader(loader, seed, self.endless, on_bad, on_wait)
         super().__init__(runner, loader, **kwargs)
 

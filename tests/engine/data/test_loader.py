@@ -84,7 +84,7 @@ def test_random_numbers_follow_from_the_position_alone():
     assert draw(1, 2, 3) == first
 
 
-def ignore(value: object) -> None:
+def ignore(**_: object) -> None:
     pass
 
 
@@ -116,7 +116,9 @@ def test_samples_do_not_depend_on_workers_or_on_where_the_run_began():
 @pytest.mark.parametrize('workers', [0, 1])
 def test_bad_samples_are_replaced_and_reported(workers):
     reported = []
-    bad = loader(ToyDataset(), workers, endless=False, on_bad=reported.extend)
+    bad = loader(
+        ToyDataset(), workers, endless=False, on_bad=lambda samples: reported.extend(samples)
+    )
     bad.dataset.bad = (2, 5)  # as mmdet's PipelineSwitchHook sets the pipeline
     loaded = [int(value[0]) for batch in bad for value in batch['inputs']]
     assert len(loaded) == SIZE

@@ -51,7 +51,7 @@ class Failing(ToyDataset):
         return sample
 
 
-def ignore(value: object) -> None:
+def ignore(**_: object) -> None:
     pass
 
 
@@ -143,9 +143,16 @@ def test_a_worker_ends_at_a_signal_of_the_training():
     assert child.exitcode == 0
 
 
-@pytest.mark.parametrize('failure', ['unsendable', 'larger than shared memory', 'SIGKILL'])
-@pytest.mark.parametrize('training', [True, False])
-def test_workers_that_fail_end_the_run(training, failure):
+@pytest.mark.parametrize(
+    ('failure', 'training'),
+    [
+        ('unsendable', True),
+        ('larger than shared memory', True),
+        ('SIGKILL', True),
+        ('SIGKILL', False),
+    ],
+)
+def test_workers_that_fail_end_the_run(failure, training):
     match = r'the processes that load data have failed \(.*DataLoader worker.*num_workers=0'
     with pytest.raises(UserError, match=match):
         next(iter(loader(failure, 2, training)))

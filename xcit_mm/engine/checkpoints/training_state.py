@@ -169,24 +169,23 @@ def _fits(initial: Any, loaded: Any, place: str) -> bool:
         return loaded is initial
     if isinstance(initial, Counter):  # the milestones of a schedule, which may be others
         return isinstance(loaded, Mapping) and all(map(_is_number, loaded.values()))
-    kind = _kind(loaded)
-    is_same = kind == _kind(initial) or (initial is None and kind == 'number')
+    is_same = _kind(loaded) == _kind(initial) or (initial is None and _kind(loaded) is Real)
     return is_same and _is_finite(loaded)
 
 
 def _kind(value: Any) -> Any:
     """Return what values must have in common for one to replace the other."""
     if isinstance(value, Tensor) and value.ndim > 0:
-        return Tensor, value.shape
+        return value.shape
     if _is_flag(value):
-        return 'flag'
+        return bool
     if isinstance(value, (Real, Tensor)):
-        return 'number'  # a Python number, or a tensor of one
+        return Real  # a Python number, or a tensor of one
     if isinstance(value, (list, tuple)):
         return list, len(value)
-    if isinstance(value, str):
-        return value
-    return Mapping if isinstance(value, Mapping) else type(value)
+    if isinstance(value, Mapping):
+        return Mapping
+    return value if isinstance(value, str) else type(value)
 
 
 def _is_flag(value: Any) -> bool:
@@ -201,7 +200,7 @@ def _is_count(value: Any) -> bool:
 def _is_finite(value: Any) -> bool:
     if isinstance(value, Tensor) and value.ndim > 0:
         return bool(torch.isfinite(value).all())
-    return _is_flag(value) or not isinstance(value, (Real, Tensor)) or _is_number(value)
+    return not isinstance(value, (Real, Tensor)) or _is_number(value)
 
 
 def _is_number(value: Any) -> bool:

@@ -95,8 +95,8 @@ class CheckedLoader(DataLoader):
         loader: mmengine's loader, whose arguments are used.
         samples: The samples of its dataset.
         batches: Their order.
-        on_bad: Called with the bad samples of a batch before the batch is used.
-        on_wait: Called every second without a batch, with the seconds since the last one.
+        on_bad: Called with the bad ``samples`` of a batch before the batch is used.
+        on_wait: Called every second without a batch, with the ``seconds`` since the last one.
 
     Both functions may raise an error.
     """
@@ -106,8 +106,8 @@ class CheckedLoader(DataLoader):
         loader: DataLoader,
         samples: Samples,
         batches: Sampler,
-        on_bad: Callable[[list[BadSample]], None],
-        on_wait: Callable[[float], None],
+        on_bad: Callable[..., None],
+        on_wait: Callable[..., None],
     ) -> None:
         super().__init__(
             samples,
@@ -122,7 +122,7 @@ class CheckedLoader(DataLoader):
 
     def wait(self, seconds: float) -> None:
         """Refuse to wait longer than ``timeout`` seconds (0: no limit) for a batch."""
-        self._on_wait(seconds)
+        self._on_wait(seconds=seconds)
         if self.timeout and seconds >= self.timeout:
             raise UserError(
                 f'the {self.num_workers} processes that load data have given no batch for '
@@ -138,7 +138,7 @@ class CheckedLoader(DataLoader):
         try:
             for batch, bad in super().__iter__():
                 if bad:
-                    self._on_bad(bad)
+                    self._on_bad(samples=bad)
                 if batch is None:
                     raise UserError(f'{bad[-1]}, and nothing can take its place')
                 yield batch
@@ -157,15 +157,15 @@ def training_loader(
     loader: DataLoader,
     seed: int,
     endless: bool,
-    on_bad: Callable[[list[BadSample]], None],
-    on_wait: Callable[[float], None],
+    on_bad: Callable[..., None],
+    on_wait: Callable[..., None],
 ) -> CheckedLoader:
     """Return a loader whose order can be resumed, in place of mmengine's."""
     batches = ResumableBatches(loader.batch_sampler, seed, endless)
     return CheckedLoader(loader, TrainingSamples(loader.dataset), batches, on_bad, on_wait)
 
 
-def evaluation_loader(loader: DataLoader, on_wait: Callable[[float], None]) -> CheckedLoader:
+def evaluation_loader(loader: DataLoader, on_wait: Callable[..., None]) -> CheckedLoader:
     """Return a loader whose bad samples are errors, in place of mmengine's."""
     return CheckedLoader(loader, Samples(loader.dataset), loader.batch_sampler, _refuse, on_wait)
 
