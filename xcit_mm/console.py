@@ -1,4 +1,4 @@
-"""Keep the console readable; the log file gets everything except control characters."""
+"""A readable console; the log file has everything except control characters."""
 
 import logging
 import sys

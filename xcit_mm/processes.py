@@ -1,4 +1,4 @@
-"""Connect the processes of a run, compare what they are about to do, and share their errors.
+"""The processes of a run: connected, compared in what they are about to do, and ended together.
 
 Processes that do different things would exchange numbers that do not belong together, and a process
 that stops alone would leave the others waiting.
@@ -72,7 +72,7 @@ def connect(within: timedelta = TO_CONNECT) -> None:
         _wait_for_all(store, 'connected', rank, count, within)
         dist.destroy_process_group()
         dist.init_process_group('gloo', store=run, timeout=PATIENCE, **settings)
-        cpu_group()  # now, because later a process may have ended, which only a connection shows
+        cpu_group()  # now: later a process may have ended, and only a connection shows that
     except RuntimeError as error:
         raise UserError(
             f'all processes have arrived at {address}, but this one cannot connect to the others '

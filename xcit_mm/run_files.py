@@ -13,7 +13,7 @@ PICTURES = 'pictures'
 POINTER = 'last_checkpoint'  # mmengine's file with the path of the newest checkpoint
 CHECKPOINTS = ('epoch_*.pth', 'iter_*.pth')
 NON_FINITE = 'non_finite_'  # the start of the names of the files that NonFiniteHook writes
-# What a run writes to its work dir beside its log.
+# What a run writes to its work dir in addition to its log.
 WRITTEN = (
     *CHECKPOINTS,
     'best_*.pth',
@@ -53,7 +53,7 @@ def set_run_aside(work_dir: str) -> Path | None:
 
 
 def newest_first(work_dir: str, pattern: str) -> list[Path]:
-    """Order by the numbers in the names, as the times of copies are those of the copying."""
+    """Order by the numbers in the names: a copy has the time of the copying."""
     return sorted(filter(Path.is_file, Path(work_dir).glob(pattern)), key=_number, reverse=True)
 
 

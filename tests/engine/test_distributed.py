@@ -75,24 +75,6 @@ def test_two_processes_train_one_model(run):
         assert torch.equal(first[name], saved[name]), name
 
 
-def test_a_model_with_parameters_that_get_no_gradient_trains(shapes_root, tmp_path):
-    """RetinaNet leaves a map out, so that DistributedDataParallel must look for its parameters."""
-    text = (ROOT / DETECTOR).read_text().replace('_base_/', f'{ROOT}/configs/_base_/')
-    start, end = text.index('model = dict('), len(text)
-    model = """model = dict(
-    backbone=dict(arch='n12'),
-    neck=dict(in_channels=[128] * 4, out_channels=64),
-    bbox_head=dict(in_channels=64, feat_channels=64, stacked_convs=1, num_classes=3),
-)
-val_evaluator = test_evaluator = dict(metric='bbox')
-"""
-    own = (text[:start] + model + text[end:]).replace('mask_rcnn_xcit.py', 'retinanet_xcit.py')
-    (tmp_path / 'own.py').write_text(own)
-    arguments = ['--work-dir', tmp_path / 'work', *options(shapes_root, 3)]
-    run_script('tools/dist_train.sh', tmp_path / 'own.py', 2, *arguments)
-    assert sorted(losses(tmp_path / 'work')) == [1, 2, 3]
-
-
 def test_two_processes_measure_what_one_does(run, run_tool, shapes_root):
     folder, _ = run
     checkpoint = folder / f'work/iter_{NUM_ITERS}.pth'

@@ -8,9 +8,9 @@ import signal
 from pathlib import Path
 
 import pytest
-import torch
 from helpers import ROOT, wait_until_session_ends
-from helpers.runs import DETECTOR, SEGMENTOR, Running, options, run_script, steps, weights
+from helpers.resumed_runs import assert_same_run
+from helpers.runs import DETECTOR, SEGMENTOR, Running, options, run_script, steps
 
 HEADS = {  # the part of the model that takes the maps, and their number
     'cascade_mask_rcnn': ('neck', 4),
@@ -74,13 +74,7 @@ def test_a_run_that_is_killed_repeatedly_ends_like_an_uninterrupted_one(
     assert newest == sorted(newest)
     assert len(set(newest)) > kills / 3  # at so many iterations
     whole, killed = tmp_path / 'whole', tmp_path / 'killed'
-    expected = weights(whole / f'iter_{iterations}.pth')
-    ended_with = weights(killed / f'iter_{iterations}.pth')
-    assert ended_with.keys() == expected.keys()
-    for name, value in expected.items():
-        assert torch.equal(ended_with[name], value), name
-    assert (killed / 'losses.jsonl').read_text() == (whole / 'losses.jsonl').read_text()
-    assert steps(whole) == list(range(1, iterations + 1))
+    assert_same_run(whole, killed, iterations)
     # The data workers of the killed processes end, too.
     wait_until_session_ends(running.process.pid)
 
@@ -106,6 +100,8 @@ def test_a_run_stops_at_a_signal_with_a_checkpoint_and_is_resumed(
     assert f'stopped by {number.name} after iteration {last}' in output
     assert 'Traceback' not in output
     assert [path.stem for path in tmp_path.glob('*.pth')] == [f'iter_{last}']
+    if number == signal.SIGINT:
+        return
     returned, output = start(last + 2, '--resume').end()
     assert returned == 0, output[-3000:]
     assert steps(tmp_path) == list(range(1, last + 3))
@@ -149,13 +145,6 @@ def train_with_signal(shapes_root, tmp_path):
     return train
 
 
-def test_a_process_that_dies_ends_the_job_with_its_reason(train_with_signal):
-    returned, output = train_with_signal(signal.SIGKILL)
-    assert returned != 0
-    # torchrun may notice first that the other process has lost its connection.
-    assert re.search(r'rank +: 1 .*?SIGKILL', output[output.index('Failures:') :], re.DOTALL)
-
-
 def test_a_restarted_job_resumes_from_the_last_checkpoint(train_with_signal, tmp_path):
     returned, output = train_with_signal(signal.SIGKILL, MAX_RESTARTS=1)
     assert returned == 0, output[-5000:]
@@ -172,8 +161,27 @@ def test_all_processes_stop_after_the_step_in_which_one_receives_a_signal(
     assert (tmp_path / 'work/iter_5.pth').is_file()
 
 
-def test_unequal_shares_and_images_without_objects_do_not_hang_the_processes(shapes_root, tmp_path):
-    """Seven images: four with objects for the first process, three without for the second."""
+RETINANET = """
+_base_ = {bases}
+model = dict(
+    backbone=dict(arch='n12'),
+    neck=dict(in_channels=[128] * 4, out_channels=64),
+    bbox_head=dict(in_channels=64, feat_channels=64, stacked_convs=1, num_classes=3),
+)
+val_evaluator = test_evaluator = dict(metric='bbox')
+train_cfg = dict(_delete_=True, type='ResumableEpochLoop', max_epochs=2)
+sampler = dict(_delete_=True, type='DefaultSampler', shuffle=False, round_up=False)
+train_dataloader = dict(batch_size=1, sampler=sampler)
+"""
+
+
+def test_unequal_shares_images_without_objects_and_unused_layers_do_not_hang_the_processes(
+    shapes_root, tmp_path
+):
+    """Seven images: four with objects for the first process, three without for the second.
+
+    RetinaNet leaves a map out, so that DistributedDataParallel must look for its parameters.
+    """
     root = Path(shutil.copytree(shapes_root, tmp_path / 'shapes'))
     ann_file = root / 'coco/annotations/instances_train2017.json'
     content = json.loads(ann_file.read_text())
@@ -181,14 +189,10 @@ def test_unequal_shares_and_images_without_objects_do_not_hang_the_processes(sha
     with_objects = {image['id'] for image in content['images'][::2]}
     content['annotations'] = [a for a in content['annotations'] if a['image_id'] in with_objects]
     ann_file.write_text(json.dumps(content))
-    own = tmp_path / 'own.py'
-    own.write_text(
-        f"_base_ = '{ROOT / DETECTOR}'\n"
-        "train_cfg = dict(_delete_=True, type='ResumableEpochLoop', max_epochs=2)\n"
-        "sampler = dict(_delete_=True, type='DefaultSampler', shuffle=False, round_up=False)\n"
-        'train_dataloader = dict(batch_size=1, sampler=sampler)\n'
-    )
+    names = 'retinanet_xcit', 'shapes_instance', 'schedule_shapes'
+    bases = [str(ROOT / f'configs/_base_/{name}.py') for name in names]
+    (tmp_path / 'own.py').write_text(RETINANET.format(bases=bases))
     arguments = ['--work-dir', tmp_path / 'work', '--cfg-options', f'data_root={root}']
     arguments += ['default_hooks.logger.interval=1']
-    run_script('tools/dist_train.sh', own, 2, *arguments, OMP_NUM_THREADS=1)
+    run_script('tools/dist_train.sh', tmp_path / 'own.py', 2, *arguments, OMP_NUM_THREADS=1)
     assert steps(tmp_path / 'work') == list(range(1, 9))  # four an epoch, for both

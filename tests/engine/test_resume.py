@@ -1,4 +1,4 @@
-"""What a resumed run takes from its checkpoint, and what it does if the checkpoint is bad."""
+"""Runs that are stopped and resumed, with accumulated gradients and averaged weights as well."""
 
 import json
 import os
@@ -10,82 +10,62 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import wait_until
-from helpers.heads import HEADS, narrow
-from helpers.resumed_runs import DRAWS, assert_same_weights, hooks, interrupted, resumed
-from helpers.runs import steps
+from helpers.heads import narrow
+from helpers.processes import in_processes
+from helpers.resumed_runs import DRAWS, assert_same_run, hooks, interrupted, names, resumed
+from helpers.runs import SEGMENTOR, steps
 from helpers.toy import ToyDataset, toy_runner
 from mmengine.hooks import Hook
+from mmengine.optim import OptimWrapper
 from mmengine.registry import DATASETS, HOOKS, MODELS, DefaultScope
 
 from xcit_mm import UserError, environment
+from xcit_mm.config.load import load_config
+from xcit_mm.config.rules import check_recipe
+from xcit_mm.engine.build_model import without_other_heads
+from xcit_mm.engine.checkpoints.newest import newest_checkpoint
 from xcit_mm.engine.hooks import interrupt
-from xcit_mm.engine.resume import newest_checkpoint
-from xcit_mm.engine.runner import without_other_heads
 from xcit_mm.errors import Interrupted
-from xcit_mm.run_files import has_checkpoints, require_checkpoints
+from xcit_mm.run_files import require_checkpoints
+
+WARM_UP = {'param_scheduler': [dict(type='LinearLR', start_factor=0.1, by_epoch=False, end=6)]}
+ACCUMULATED = WARM_UP | {
+    'optim_wrapper.accumulative_counts': 3,
+    'optim_wrapper.clip_grad': dict(max_norm=0.5),
+}
+EMA = {'default_hooks.ema': dict(type='EMAHook', momentum=0.1)}
 
 
-@pytest.mark.parametrize('kwargs', [dict(), dict(by_epoch=True)], ids=['iterations', 'epochs'])
+@pytest.mark.parametrize('by_epoch', [False, True], ids=['iterations', 'epochs'])
 @pytest.mark.parametrize('interval', [1, 2])
-@pytest.mark.parametrize('after', [1, 3, 5, 7])
-def test_a_resumed_run_ends_like_an_uninterrupted_one(tmp_path, kwargs, interval, after):
-    """In the middle of an epoch of five iterations, at its end, before the first checkpoint."""
-    kwargs = kwargs | {
-        'default_hooks.checkpoint.interval': interval,
-        'param_scheduler': [dict(type='LinearLR', start_factor=0.1, by_epoch=False, end=6)],
-    }
-    DRAWS.clear()
-    whole = toy_runner(tmp_path / 'whole', custom_hooks=hooks(), **kwargs)
-    whole.train()
-    expected = DRAWS.copy()
-    DRAWS.clear()
-    interrupted(tmp_path / 'cut', after, **kwargs)
-    if after < interval:
-        assert not has_checkpoints(str(tmp_path / 'cut'))
-        return
-    assert_same_weights(whole, resumed(tmp_path / 'cut', **kwargs))
-    assert sorted(set(DRAWS)) == expected
-    logs = [(tmp_path / name / 'losses.jsonl').read_text() for name in ('whole', 'cut')]
-    assert logs[0] == logs[1]
-    assert steps(tmp_path / 'whole') == list(range(1, len(expected) + 1))
-
-
 @pytest.mark.parametrize(
-    'name',
-    [pytest.param(n, marks=[] if 'rtmdet' in n else pytest.mark.slow) for n in HEADS],
+    ('options', 'stops'),
+    [
+        (WARM_UP, (5, 7)),  # at the end of an epoch of five, and in the middle
+        (ACCUMULATED | EMA, (4, 7)),  # between two updates
+    ],
+    ids=['each step', 'accumulated'],
 )
-def test_a_resumed_detector_ends_like_an_uninterrupted_one(tmp_path, shapes_root, name):
-    """With drop path, dropout, sampled regions and noisy queries, on flipped images."""
-    environment.require_framework('mmdet')
-    pipeline = [
-        dict(type='LoadImage'),
-        dict(type='LoadAnnotations', with_bbox=True, with_mask='mask' in name),
-        dict(type='Resize', scale=(64, 64)),
-        dict(type='RandomFlip', prob=0.5),
-        dict(type='PackDetInputs'),
-    ]
-    dataset = dict(
-        type='CheckedCocoDataset',
-        data_root=str(shapes_root / 'coco'),
-        ann_file='annotations/instances_train2017.json',
-        data_prefix=dict(img='train2017/'),
-        metainfo=dict(classes=('circle', 'square', 'triangle')),
-        pipeline=pipeline,
-    )
-    kwargs = {
-        'model': narrow(name),
-        'train_dataloader.dataset': dataset,
-        'optim_wrapper.optimizer.lr': 1e-4,
-        'default_hooks.checkpoint.interval': 2,
-        'default_scope': 'mmdet',
-        'steps': 3,
-    }
-    whole = toy_runner(tmp_path / 'whole', custom_hooks=hooks(), **kwargs)
-    whole.train()
-    trained = whole.optim_wrapper.optimizer.state  # of the parameters that had a gradient
-    assert [name for name, p in whole.model.named_parameters() if p not in trained] == []
-    interrupted(tmp_path / 'cut', 2, **kwargs)
-    assert_same_weights(whole, resumed(tmp_path / 'cut', **kwargs))
+def test_a_resumed_run_ends_like_an_uninterrupted_one(tmp_path, options, stops, interval, by_epoch):
+    """Eight iterations, or two epochs of five: neither is a multiple of three."""
+    last = 10 if by_epoch else 8
+    options = options | {'by_epoch': by_epoch, 'default_hooks.checkpoint.interval': interval}
+    DRAWS.clear()
+    toy_runner(tmp_path / 'whole', custom_hooks=hooks(), **options).train()
+    expected = DRAWS.copy()
+    # A checkpoint that is due while gradients are held is written after their update.
+    if 'optim_wrapper.accumulative_counts' in options:
+        updates = [3, 5, 8, 10] if by_epoch else [3, 6, 8]
+    else:
+        updates = range(interval, last + 1, interval)
+    assert names(tmp_path / 'whole') == sorted(f'iter_{step}.pth' for step in updates)
+    for after in stops:
+        DRAWS.clear()
+        cut = tmp_path / f'cut_{after}'
+        interrupted(cut, after, **options)
+        resumed(cut, **options)
+        assert sorted(set(DRAWS)) == expected
+        assert_same_run(tmp_path / 'whole', cut, last)
 
 
 def test_a_dino_is_fine_tuned_for_other_classes():
@@ -137,14 +117,14 @@ def stuck_runner(folder: Path, number: int, **kwargs):
 )
 def test_a_run_that_waits_for_data_stops_at_a_signal_and_loses_nothing(tmp_path, kwargs, number):
     kwargs = kwargs | {'default_hooks.checkpoint.interval': 100}
-    whole = toy_runner(tmp_path / 'whole', custom_hooks=hooks(), **kwargs)
-    whole.train()
+    toy_runner(tmp_path / 'whole', custom_hooks=hooks(), **kwargs).train()
     cut = tmp_path / 'cut'
     runner = stuck_runner(cut, number, **kwargs, **{'train_dataloader.num_workers': 1})
     with pytest.raises(Interrupted, match='after iteration 3'):
         runner.train()
     assert [path.name for path in cut.glob('*.pth')] == ['iter_3.pth']
-    assert_same_weights(whole, resumed(cut, **kwargs))
+    resumed(cut, **kwargs)
+    assert_same_run(tmp_path / 'whole', cut, 10 if kwargs.get('by_epoch') else 8)
 
 
 @HOOKS.register_module()
@@ -161,7 +141,7 @@ class SignalInValidationHook(Hook):
 def test_the_step_that_a_run_resumes_from_counts_as_saved_at_a_signal(tmp_path):
     interrupted(tmp_path, 3)
     interrupts = hooks(dict(type='InterruptHook'), dict(type='SignalInValidationHook'))
-    path, _, _ = newest_checkpoint(str(tmp_path))
+    path, _ = newest_checkpoint(str(tmp_path))
     runner = toy_runner(tmp_path, resume=True, load_from=str(path), custom_hooks=interrupts)
     with pytest.raises(Interrupted, match='in a validation, after the checkpoint of its step'):
         runner.train()
@@ -222,12 +202,11 @@ def test_bad_checkpoints_are_named_and_an_older_one_is_resumed(tmp_path):
     interrupted(tmp_path, 4)
     cut_off(tmp_path / 'iter_4.pth')
     fill_with_nan(tmp_path / 'iter_3.pth')
-    path, checkpoint, (cut, with_nan) = newest_checkpoint(str(tmp_path))
+    path, (cut, with_nan) = newest_checkpoint(str(tmp_path))
     assert path.name == 'iter_2.pth'
-    assert checkpoint['meta']['iter'] == 2
     assert 'iter_4.pth cannot be read: it is cut off' in cut
     assert 'infinite numbers or NaN in linear.weight' in with_nan
-    assert cut.endswith('; iter_2.pth is taken')
+    assert cut.endswith('; iter_2.pth is used instead')
     resumed(tmp_path)
     for path in tmp_path.glob('iter_*.pth'):
         path.write_bytes(b'')
@@ -244,7 +223,7 @@ def test_a_copy_is_resumed_from_its_own_newest_checkpoint(tmp_path):
     for name in ('iter_3.pth', 'iter_2.pth', 'last_checkpoint'):
         (tmp_path / 'b' / name).write_bytes((tmp_path / 'a' / name).read_bytes())
     (tmp_path / 'b/iter_9.pth').mkdir()
-    path, _, notes = newest_checkpoint(str(tmp_path / 'b'))
+    path, notes = newest_checkpoint(str(tmp_path / 'b'))
     assert path == tmp_path / 'b/iter_3.pth'
     assert notes == []
 
@@ -261,3 +240,64 @@ def test_a_torn_line_is_written_again_and_the_config_in_a_checkpoint_is_not_run(
     lines = [json.loads(line)['iter'] for line in (tmp_path / 'losses.jsonl').open()]
     assert lines == list(range(1, 9))
     assert not (tmp_path / 'trace').exists()
+
+
+@pytest.mark.parametrize(
+    ('by_epoch', 'expected'), [(False, [3] * 6 + [2] * 2), (True, ([3] * 3 + [2] * 2) * 2)]
+)
+def test_an_update_is_the_mean_of_its_iterations(tmp_path, monkeypatch, by_epoch, expected):
+    """Also of those that are left at the end of the run or of an epoch."""
+    divisors = []
+    scale_loss = OptimWrapper.scale_loss
+
+    def recorded(wrapper: OptimWrapper, loss: torch.Tensor) -> torch.Tensor:
+        scaled = scale_loss(wrapper, loss)
+        divisors.append(round((loss / scaled).item()))
+        return scaled
+
+    monkeypatch.setattr(OptimWrapper, 'scale_loss', recorded)
+    toy_runner(tmp_path, by_epoch=by_epoch, **ACCUMULATED).train()
+    assert divisors == expected
+
+
+def test_the_learning_rate_is_scaled_with_the_images_of_an_update(tmp_path):
+    options = {'auto_scale_lr': dict(enable=True, base_batch_size=24)}
+    runner = toy_runner(tmp_path, **options, **{'optim_wrapper.accumulative_counts': 3})
+    runner.optim_wrapper = runner.build_optim_wrapper(runner.optim_wrapper)
+    runner.scale_lr(runner.optim_wrapper, runner.auto_scale_lr)
+    assert runner.optim_wrapper.get_lr()['lr'] == [pytest.approx(0.1 * 2 * 3 / 24)]
+
+
+def test_a_run_with_averaged_weights_is_not_resumed_without_them(tmp_path):
+    interrupted(tmp_path, 4, **ACCUMULATED, **EMA)
+    with pytest.raises(UserError, match=r'iter_3\.pth is of a run that averages its weights'):
+        resumed(tmp_path, **ACCUMULATED)
+
+
+@pytest.mark.parametrize('momentum', [0, 1.5, '0.1'])
+def test_a_momentum_that_is_not_a_share_is_refused(momentum):
+    hook = dict(type='EMAHook', momentum=momentum)
+    for name, value in (('default_hooks.ema', hook), ('custom_hooks', [hook])):
+        cfg = load_config(SEGMENTOR, {name: value})
+        with pytest.raises(UserError, match=rf'\.\w+\.momentum={momentum!r} is not between'):
+            check_recipe(cfg)
+
+
+def test_two_processes_resume_between_two_updates(tmp_path):
+    def run(rank: int) -> None:
+        wrapper = dict(type='MMDistributedDataParallel', device_ids=None)
+        options = ACCUMULATED | EMA | dict(launcher='pytorch', model_wrapper_cfg=wrapper)
+        options |= {'train_dataloader.drop_last': True}  # BatchNorm needs two
+        runner = toy_runner(tmp_path / 'whole', custom_hooks=hooks(), **options)
+        runner.train()
+        weights = [torch.zeros(1, 2) for _ in (0, 1)]
+        torch.distributed.all_gather(weights, runner.model.module.linear.weight.data)
+        assert torch.equal(*weights)
+        interrupted(tmp_path / 'cut', 5, **options)
+        torch.distributed.barrier()
+        resumed(tmp_path / 'cut', **options)
+
+    in_processes(2, run, tmp_path)
+    for name in ('whole', 'cut'):
+        assert names(tmp_path / name) == ['iter_3.pth', 'iter_6.pth', 'iter_8.pth']
+    assert_same_run(tmp_path / 'whole', tmp_path / 'cut', 8)

@@ -14,7 +14,7 @@ from xcit_mm import environment
 from xcit_mm.config.load import load_config
 from xcit_mm.engine import test as run_test
 from xcit_mm.engine import train
-from xcit_mm.engine.same_run import described
+from xcit_mm.engine.recipe import fingerprint
 from xcit_mm.errors import ProcessesError
 
 PATHS = ('data_root', 'load_from')  # options
@@ -103,6 +103,6 @@ def test_other_paths_and_workers_are_the_same_run(roots):
     for root, workers in zip(roots, (0, 2, 0), strict=True):
         options = {'data_root': str(root), 'train_dataloader.num_workers': workers}
         cfg = load_config(DETECTOR, options, f'work_{workers}', 'pytorch')
-        descriptions.append(described(cfg, ('train', 'val')))
+        descriptions.append(fingerprint(cfg, ('train', 'val')))
     assert descriptions[0] == descriptions[1]
     assert descriptions[0] != descriptions[2]

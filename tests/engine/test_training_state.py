@@ -10,13 +10,8 @@ from mmengine.logging import HistoryBuffer
 
 from xcit_mm import UserError
 from xcit_mm.config.load import load_config
-from xcit_mm.engine.training_state import (
-    RECIPE,
-    STEP_LAYOUT,
-    compare_recipes,
-    recipe_of,
-    require_training_state,
-)
+from xcit_mm.engine.checkpoints.training_state import RECIPE, STEP_LAYOUT, require_training_state
+from xcit_mm.engine.recipe import compare_recipes, recipe_of
 
 
 @pytest.mark.parametrize('content', [None, 3, [], 'a', {'a': torch.zeros(1)}])
@@ -106,7 +101,7 @@ def test_a_checkpoint_of_another_optimizer_is_an_error(tmp_path):
     other = {'optim_wrapper.paramwise_cfg': dict(custom_keys=dict(norm=dict(lr_mult=0.1)))}
     configs = {path: path.read_text() for path in tmp_path.glob('*.py')}
     changed = r'changed since: optim_wrapper\.paramwise_cfg\.custom_keys\.norm\.lr_mult=0\.1 \(be'
-    with pytest.raises(UserError, match=rf'iter_2\.pth is not of a run like this one .*{changed}'):
+    with pytest.raises(UserError, match=rf'iter_2\.pth does not belong to this run .*{changed}'):
         resumed(tmp_path, **other)
     assert {path: path.read_text() for path in tmp_path.glob('*.py')} == configs != {}
     resumed(tmp_path)

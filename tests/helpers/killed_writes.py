@@ -17,8 +17,8 @@ from pathlib import Path
 import torch
 
 from helpers.toy import toy_runner
-from xcit_mm.engine.hooks.checkpoint import WholeCheckpointHook
-from xcit_mm.engine.resume import newest_checkpoint
+from xcit_mm.engine.checkpoints.keep import WholeCheckpointHook
+from xcit_mm.engine.checkpoints.newest import newest_checkpoint
 
 BALLAST = 2 * 10**6  # numbers, so that writing takes most of the time
 LONGEST = 0.15  # seconds, in which an idle machine writes many checkpoints
@@ -74,7 +74,8 @@ def main(folder: Path, kills: int, kept: int) -> None:
         os.waitpid(child, 0)
         unfinished = list(folder.glob('.*.pth.*'))
         if list(folder.glob('*.pth')):
-            path, last, notes = newest_checkpoint(str(folder))
+            path, notes = newest_checkpoint(str(folder))
+            last = torch.load(path, weights_only=False)
             newest = last['meta']['iter']
             assert path.name == f'iter_{newest}.pth' and not notes, (path, notes)
         print('killed:', newest, len(unfinished), flush=True)

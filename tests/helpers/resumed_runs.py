@@ -9,8 +9,9 @@ import torch
 from mmengine.hooks import CheckpointHook, Hook
 from mmengine.registry import HOOKS
 
+from helpers.runs import steps
 from helpers.toy import toy_runner
-from xcit_mm.engine.resume import newest_checkpoint
+from xcit_mm.engine.checkpoints.newest import newest_checkpoint
 
 DRAWS: list[tuple[int, float, float, float]] = []
 
@@ -61,15 +62,10 @@ def interrupted(work_dir, after: int, **kwargs) -> None:
 
 
 def resumed(work_dir, **kwargs):
-    path, _, _ = newest_checkpoint(str(work_dir))
+    path, _ = newest_checkpoint(str(work_dir))
     runner = toy_runner(work_dir, resume=True, load_from=str(path), custom_hooks=hooks(), **kwargs)
     runner.train()
     return runner
-
-
-def assert_same_weights(first, second) -> None:
-    for name, value in first.model.state_dict().items():
-        assert torch.equal(value, second.model.state_dict()[name]), name
 
 
 def names(folder) -> list[str]:
@@ -85,8 +81,12 @@ def _contents(path: Path) -> dict[str, torch.Tensor]:
     return checkpoint['state_dict'] | {f'ema.{k}': v for k, v in averaged.items()} | state
 
 
-def assert_same_checkpoint(first: Path, second: Path) -> None:
-    first, second = _contents(first), _contents(second)
-    assert first.keys() == second.keys()
-    for name, value in first.items():
-        assert torch.equal(value, second[name]), name
+def assert_same_run(first: Path, second: Path, last: int) -> None:
+    """Both have logged each step once, with equal losses, and have equal last checkpoints."""
+    assert steps(first) == [*range(1, last + 1)]
+    logs = [(folder / 'losses.jsonl').read_text() for folder in (first, second)]
+    assert logs[0] == logs[1]
+    expected, actual = (_contents(folder / f'iter_{last}.pth') for folder in (first, second))
+    assert expected.keys() == actual.keys()
+    for name, value in expected.items():
+        assert torch.equal(value, actual[name]), name

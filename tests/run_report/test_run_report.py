@@ -18,8 +18,8 @@ from PIL import Image
 
 import xcit_mm
 from xcit_mm import UserError
+from xcit_mm.engine.checkpoints.newest import newest_checkpoint
 from xcit_mm.engine.hooks.loss_log import TensorBoardHook, remove_lines_after
-from xcit_mm.engine.resume import newest_checkpoint
 from xcit_mm.errors import DependencyError
 from xcit_mm.run_report import draw_png, plots, read_run, read_runs, reading, write_page
 from xcit_mm.run_report.titles import title
@@ -62,7 +62,7 @@ def evaluated_run(work_dir, *hooks: str, **kwargs):
 
 
 def resumed_run(work_dir, *hooks: str, **kwargs):
-    path, _, _ = newest_checkpoint(str(work_dir), trusted=False)
+    path, _ = newest_checkpoint(str(work_dir), trusted=False)
     return evaluated_run(work_dir, *hooks, resume=True, load_from=str(path), **kwargs)
 
 

@@ -147,12 +147,13 @@ def _add_runtime(cfg: Config) -> list[str]:
         cfg.runner_type = runtime.runner_type
         notes.append(f'The runner is {runtime.runner_type}.')
     hooks = cfg.get('default_hooks') or {}
-    added = {k: dict(type=hook.type) for k, hook in runtime.default_hooks.items() if k not in hooks}
+    defaults = {name: dict(type=hook.type) for name, hook in runtime.default_hooks.items()}
+    added = [name for name in defaults if name not in hooks]
     if added:
         notes.append(f'The default hooks of xcit_mm are added: {", ".join(added)}.')
     cfg.default_hooks = {
         name: hook
-        for name, hook in {**added, **hooks}.items()
+        for name, hook in {**defaults, **hooks}.items()
         if hook is not None or name in HOOKS_OF_MMENGINE
     }
     if 'max_bad_share' not in cfg:

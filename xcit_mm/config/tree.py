@@ -31,8 +31,9 @@ def typed_nodes(node: Any, place: str = '') -> Iterator[tuple[str, dict]]:
 
 
 def leaves(node: Any, place: str = '') -> Iterator[tuple[str, Any]]:
-    """Yield all values in a part of a config that hold no others, with their dotted places."""
-    return (pair for pair in nodes(node, place) if not isinstance(pair[1], CONTAINERS))
+    """Yield all values in a part of a config, and its empty parts, with their dotted places."""
+    pairs = nodes(node, place)
+    return (pair for pair in pairs if not isinstance(pair[1], CONTAINERS) or not pair[1])
 
 
 def replace_nodes(node: Any, function: Callable[[Any], Any]) -> Any:

@@ -1,7 +1,8 @@
 """Train and test with the runner, loops, hooks and metrics that our configs name."""
 
-# Registered with mmengine.
-from . import hooks, layer_decay, loops, optim_wrapper, runner, test_loop
+# Registered with mmengine when they are imported.
+from . import hooks, layer_decay, loops, optim_wrapper, runner, test_loop  # noqa: F401
+from .checkpoints import keep  # noqa: F401
 from .run import test, train
 
-__all__ = ['hooks', 'layer_decay', 'loops', 'optim_wrapper', 'runner', 'test', 'test_loop', 'train']
+__all__ = ['test', 'train']

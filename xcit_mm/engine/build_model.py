@@ -1,4 +1,4 @@
-"""Build the model of a config to predict, export or count with, and find its weights in a file.
+"""The model of a config to predict, export or count with, and its weights in a file.
 
 The runner of a training or a test builds its own.
 """
@@ -17,7 +17,7 @@ from ..config.config_errors import config_errors
 from ..environment import quiet, require, require_one_stack
 from ..errors import UserError
 from ..models import XCiT
-from ..weights.names import detector_state, model_state
+from ..weights.names import HEAD, detector_state, model_state
 from ..weights.pretrained import read_all_safely
 
 FRAMEWORKS = ('mmdet', 'mmseg')
@@ -52,3 +52,16 @@ def weights_for(model: nn.Module, checkpoint: Any, path: str) -> dict[str, Tenso
     state = model_state(checkpoint, path)
     has_xcit = isinstance(getattr(model, 'backbone', None), XCiT)
     return detector_state(state) if has_xcit else state
+
+
+def without_other_heads(
+    state: Mapping[str, Tensor], wanted: Mapping[str, Tensor]
+) -> tuple[dict[str, Tensor], set[str]]:
+    """Drop the tensors of the heads that do not fit, and return the names that are missing then."""
+
+    def is_of_head(name: str) -> bool:
+        return name.split('.')[0].endswith(HEAD)
+
+    sizes = {name: value.shape for name, value in wanted.items()}
+    kept = {k: v for k, v in state.items() if not is_of_head(k) or sizes.get(k) == v.shape}
+    return kept, {name for name in wanted if is_of_head(name) and name not in kept}

@@ -34,7 +34,7 @@ MARGIN = 1e-12
 class FasterCOCOeval(COCOeval):
     """The evaluation of pycocotools, with matching and counting done by faster-coco-eval.
 
-    Recalls equal those of pycocotools to the last bit, precisions to within 2**-52. Where that
+    Recalls equal pycocotools' to the last bit, precisions to within 2**-52. Where that
     could change a digit that mmdet reports, pycocotools evaluates instead.
     """
 
@@ -58,7 +58,7 @@ class FasterCOCOeval(COCOeval):
 
 @METRICS.register_module()
 class CocoAPMetric(CocoMetric):
-    """mmdet's ``CocoMetric``, which gives 0 instead of nothing where no object was detected.
+    """mmdet's ``CocoMetric``, which returns 0 instead of nothing if no object was detected.
 
     It reads the annotation file as ``CheckedCocoDataset`` does. If ids of the file were converted
     and there is an ``outfile_prefix``, ``PREFIX.gt.json`` holds the annotations with the ids of the

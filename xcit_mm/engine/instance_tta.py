@@ -1,4 +1,4 @@
-"""Merge what a detector finds in several views of an image. Needs mmdet."""
+"""Test-time augmentation of detectors: merged boxes and masks of several views. Needs mmdet."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ class InstanceTTAModel(DetTTAModel):
     """mmdet's ``DetTTAModel``, but it merges masks as well.
 
     Non-maximum suppression merges the objects of all views, and each object that it keeps has the
-    box, score and mask of its view. The arguments are those of ``DetTTAModel``.
+    box, score and mask of its view. It has the arguments of ``DetTTAModel``.
 
     Raises:
         UserError: At the first image if the model predicts no boxes.

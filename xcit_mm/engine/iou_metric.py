@@ -8,7 +8,7 @@ from mmseg.evaluation import IoUMetric
 class ClassIoUMetric(IoUMetric):
     """mmseg's ``IoUMetric``, which keeps the IoU of each class instead of only printing it.
 
-    The arguments are those of ``IoUMetric``.
+    It has the arguments of ``IoUMetric``.
 
     Attributes:
         class_iou: After an evaluation the IoU in percent by class name; NaN for a class that is

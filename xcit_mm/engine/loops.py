@@ -1,6 +1,7 @@
 """mmengine's two training loops, which continue after an interruption with the same steps."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from mmengine.dist import all_gather_object, broadcast, get_rank, get_world_size, is_main_process
@@ -12,9 +13,10 @@ from torch import nn
 from ..errors import UserError
 from ..processes import cpu_group
 from ..run_files import set_run_aside
+from .checkpoints.training_state import RECIPE, STEP_LAYOUT
 from .data.loader import training_loader
 from .data.sampler import seed_all
-from .training_state import RECIPE, STEP_LAYOUT, compare_recipes, recipe_of
+from .recipe import compare_recipes, recipe_of
 
 
 class _Resumable:
@@ -28,7 +30,11 @@ class _Resumable:
         if runner._randomness_cfg.get('diff_rank_seed', False):
             seed -= get_rank()  # the processes share the data in one order
         loader = Runner.build_dataloader(dataloader, seed=seed)
-        super().__init__(runner, training_loader(loader, seed, self.endless), **kwargs)
+        on_bad, on_wait = (
+            partial(runner.call_hook, name) for name in ('on_bad_samples', 'while_training_waits')
+        )
+        loader = training_loader(loader, seed, self.endless, on_bad, on_wait)
+        super().__init__(runner, loader, **kwargs)
 
     def _begin(self) -> None:
         """Compare a resumed run with the run before the interruption."""
@@ -48,7 +54,7 @@ class _Resumable:
                 self._iter = self._epoch * len(self.dataloader)
             self.runner.logger.warning(
                 f'There are {now}, before the interruption {before}: the steps will differ from '
-                'those of an uninterrupted run, and an epoch that was interrupted starts again'
+                'an uninterrupted run, and an epoch that was interrupted starts again'
             )
         hub.update_info(STEP_LAYOUT, now)
         recipe = recipe_of(self.runner.cfg)
@@ -87,13 +93,13 @@ class _Resumable:
     def _validate(self, step: int, last: int) -> None:
         """Validate if ``step`` is due for it.
 
-        A resumed run starts with this, because a checkpoint is written before its validation, which
-        may be what was interrupted.
+        A resumed run starts with this, because a checkpoint is written before its validation, and
+        the validation may be what was interrupted.
         """
         is_due = step % self.val_interval == 0 or step >= last
         if self.runner.val_loop is not None and step >= max(self.val_begin, 1) and is_due:
-            # Without synchronised BatchNorm each process has running statistics of its own. Those
-            # of the first process are in the checkpoint, so they are the ones to evaluate.
+            # Without synchronized BatchNorm each process has running statistics of its own. The
+            # first process writes the checkpoint, so its statistics are the ones to evaluate.
             for buffer in self.runner.model.buffers():
                 broadcast(buffer)
             self.runner.val_loop.run()
@@ -104,7 +110,7 @@ class _Resumable:
 class ResumableEpochLoop(_Resumable, EpochBasedTrainLoop):
     """An ``EpochBasedTrainLoop`` that resumes in the middle of an epoch.
 
-    Gradients are not accumulated across epochs. The arguments are those of mmengine's loop.
+    Gradients are not accumulated across epochs. It has the arguments of mmengine's loop.
     """
 
     endless = False
@@ -136,7 +142,7 @@ class ResumableEpochLoop(_Resumable, EpochBasedTrainLoop):
 class ResumableIterLoop(_Resumable, IterBasedTrainLoop):
     """An ``IterBasedTrainLoop`` that resumes without reading the data before that point.
 
-    The arguments are those of mmengine's loop.
+    It has the arguments of mmengine's loop.
     """
 
     endless = True

@@ -16,8 +16,8 @@ class CPUAmpOptimWrapper(OptimWrapper):
     """An ``OptimWrapper`` that trains in bfloat16 on a CPU.
 
     mmengine's AmpOptimWrapper needs a GPU. bfloat16 has the range of float32, so gradients need no
-    scaling. Weights stay in float32, and so do regions and losses, which autocast would
-    compute in bfloat16 on a CPU. The arguments are those of ``OptimWrapper``.
+    scaling. Weights stay in float32, and so do regions and losses, although autocast would compute
+    them in bfloat16 on a CPU. It has the arguments of ``OptimWrapper``.
     """
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""Train and test: what ``tools/train.py`` and ``tools/test.py`` call."""
+"""A training and a test, as ``tools/train.py`` and ``tools/test.py`` call them."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -37,8 +37,8 @@ def train(
         resume: Resume from the newest whole checkpoint in ``work_dir``. Otherwise the files of an
             earlier run are moved into a folder ``earlier_*`` there.
         launcher: 'none', 'pytorch', 'slurm' or 'mpi'.
-        trust_checkpoint: Read checkpoints that hold more than weights, which runs the code in them.
-        options: Dotted names and values that replace those of the config
+        trust_checkpoint: Read checkpoints that hold more than weights; the code in them is run.
+        options: Dotted names and values that replace values of the config
             (see :func:`~xcit_mm.config.load.load_config`).
         tensorboard: Also write losses and metrics for TensorBoard.
 
@@ -81,14 +81,14 @@ def test(
         show_dir: Folder for a picture of every prediction. Default: no pictures.
         out: JSON file to write the metrics to. Default: none.
         launcher: 'none', 'pytorch', 'slurm' or 'mpi'.
-        trust_checkpoint: Read a checkpoint that holds more than weights, which runs the code in it.
-        options: Dotted names and values that replace those of the config.
+        trust_checkpoint: Read a checkpoint that holds more than weights; the code in it is run.
+        options: Dotted names and values that replace values of the config.
         tta: Merge the predictions for several sizes of each image, plain and mirrored.
         dtype: See :func:`xcit_mm.load_model`.
         compiled: See :func:`xcit_mm.load_model`.
 
     Returns:
-        The metrics by name: COCO's from 0 to 1, those of segmentation in percent.
+        The metrics by name: from 0 to 1 in COCO, in percent for segmentation.
 
     Raises:
         UserError: If the config, an option, the data or the checkpoint is wrong, or if the

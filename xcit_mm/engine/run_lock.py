@@ -1,4 +1,4 @@
-"""Keep a second training out of a work dir."""
+"""The lock that keeps a second training out of a work dir."""
 
 import os
 import socket

@@ -18,7 +18,7 @@ class FusedTestLoop(TestLoop):
     Args:
         dtype: 'float32', 'bfloat16' or 'float16'.
         compiled: Whether to compile the backbone and the neck with ``torch.compile``.
-        args, kwargs: Those of mmengine's loop.
+        args, kwargs: Arguments of mmengine's loop.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Write a report of runs as one HTML file, which needs no network and no other file."""
+"""A report of runs as one HTML file that needs no network and no other file."""
 
 import base64
 import io

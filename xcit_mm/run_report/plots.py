@@ -1,4 +1,4 @@
-"""Draw losses, learning rate and metrics of runs over their iterations."""
+"""Plots of losses, learning rate and metrics of runs over their iterations."""
 
 import math
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ MAIN_METRICS = {
 TITLES = MAIN_METRICS | dict(loss='Loss', lr='Learning rate', grad_norm='Norm of the gradient')
 IN_TABLE_ONLY = *MAIN_METRICS, PANOPTIC, 'mAcc', 'aAcc', 'iter'  # how names begin: AP50 and so on
 MAX_PLOTS = 12  # of other metrics, and of parts of the loss; an evaluation by class has hundreds
-MAX_POINTS = 1000  # of a curve; a longer one is drawn as means of neighbours
+MAX_POINTS = 1000  # of a curve; a longer one is drawn as means of neighbors
 MAX_MARKERS = 30
 SMOOTHED_SHARE = 25  # a moving average is over this part of the curve
 
@@ -44,7 +44,7 @@ def choose_plots(runs: Sequence[Run]) -> list[tuple[str, str]]:
 
 
 def draw_png(runs: Sequence[Run], path: Path) -> None:
-    """Draw all plots into one picture, which is written as a whole or not at all."""
+    """Draw all plots into one picture. It is written as a whole or not at all."""
     with write_whole(path) as file:
         draw(choose_plots(runs), runs, file, 'png')
 

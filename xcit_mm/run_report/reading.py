@@ -1,4 +1,4 @@
-"""Read what a training left in its work dir."""
+"""What a training left in its work dir."""
 
 import json
 import math
@@ -62,7 +62,7 @@ def read_runs(folders: Sequence[Path]) -> tuple[list[Run], list[UserError]]:
 
 
 def read_run(folder: Path, name: str | None = None) -> Run:
-    """Read a run, which may still be going or may have been killed; see :func:`read_runs`."""
+    """Read a run that may still be going or may have been killed; see :func:`read_runs`."""
     if not folder.exists():
         raise UserError(f'{folder} does not exist: name the work dir of a run')
     losses, metrics = ([line for _, line in read_lines(folder / f)] for f in (LOSSES, METRICS))

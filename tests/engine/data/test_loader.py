@@ -84,10 +84,17 @@ def test_random_numbers_follow_from_the_position_alone():
     assert draw(1, 2, 3) == first
 
 
-def loader(dataset: ToyDataset, workers: int = 0, endless: bool = True) -> CheckedLoader:
+def ignore(**_: object) -> None:
+    pass
+
+
+def loader(
+    dataset: ToyDataset, workers: int = 0, endless: bool = True, on_bad=ignore
+) -> CheckedLoader:
     sampler = DefaultSampler(dataset, shuffle=True, seed=5)
     options = dict(sampler=sampler, collate_fn=pseudo_collate, num_workers=workers)
-    return training_loader(DataLoader(dataset, batch_size=2, **options), 7, endless)
+    inner = DataLoader(dataset, batch_size=2, **options)
+    return training_loader(inner, 7, endless, on_bad, on_wait=ignore)
 
 
 def values(batch: dict) -> list[list[float]]:
@@ -108,10 +115,11 @@ def test_samples_do_not_depend_on_workers_or_on_where_the_run_began():
 
 @pytest.mark.parametrize('workers', [0, 1])
 def test_bad_samples_are_replaced_and_reported(workers):
-    bad = loader(ToyDataset(), workers, endless=False)
-    bad.dataset.bad = (2, 5)  # as mmdet's PipelineSwitchHook sets the pipeline
     reported = []
-    bad.report = reported.extend
+    bad = loader(
+        ToyDataset(), workers, endless=False, on_bad=lambda samples: reported.extend(samples)
+    )
+    bad.dataset.bad = (2, 5)  # as mmdet's PipelineSwitchHook sets the pipeline
     loaded = [int(value[0]) for batch in bad for value in batch['inputs']]
     assert len(loaded) == SIZE
     assert not {2, 5} & set(loaded)
@@ -126,7 +134,7 @@ def test_a_batch_that_cannot_be_filled_ends_the_run():
 
 def test_a_bad_sample_of_an_evaluation_is_an_error_with_its_name():
     inner = DataLoader(ToyDataset(bad=(2,)), batch_size=1, collate_fn=pseudo_collate)
-    loaded = iter(evaluation_loader(inner))
+    loaded = iter(evaluation_loader(inner, ignore))
     assert len(list(islice(loaded, 2))) == 2
     with pytest.raises(UserError, match=r'2\.png: ValueError: planted; metrics without it'):
         next(loaded)

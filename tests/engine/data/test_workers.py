@@ -51,12 +51,18 @@ class Failing(ToyDataset):
         return sample
 
 
+def ignore(**_: object) -> None:
+    pass
+
+
 def loader(failure: str, workers: int = 1, training: bool = True, **kwargs) -> CheckedLoader:
     dataset = Failing(failure)
     sampler = DefaultSampler(dataset, shuffle=True, seed=5)
     kwargs |= dict(sampler=sampler, collate_fn=pseudo_collate, num_workers=workers)
     inner = DataLoader(dataset, **kwargs)
-    return training_loader(inner, 7, endless=True) if training else evaluation_loader(inner)
+    if training:
+        return training_loader(inner, 7, endless=True, on_bad=ignore, on_wait=ignore)
+    return evaluation_loader(inner, ignore)
 
 
 SLOW_MODULE = """
@@ -137,9 +143,16 @@ def test_a_worker_ends_at_a_signal_of_the_training():
     assert child.exitcode == 0
 
 
-@pytest.mark.parametrize('failure', ['unsendable', 'larger than shared memory', 'SIGKILL'])
-@pytest.mark.parametrize('training', [True, False])
-def test_workers_that_fail_end_the_run(training, failure):
+@pytest.mark.parametrize(
+    ('failure', 'training'),
+    [
+        ('unsendable', True),
+        ('larger than shared memory', True),
+        ('SIGKILL', True),
+        ('SIGKILL', False),
+    ],
+)
+def test_workers_that_fail_end_the_run(failure, training):
     match = r'the processes that load data have failed \(.*DataLoader worker.*num_workers=0'
     with pytest.raises(UserError, match=match):
         next(iter(loader(failure, 2, training)))

@@ -9,7 +9,7 @@ import pytest
 from helpers.planted import BAD_SHARE, PIPELINE_FAILS, plant_ade, plant_coco, plant_coco_evaluation
 from helpers.random_weights import save_random_weights
 from helpers.runs import DETECTOR, SEGMENTOR, options, run_script
-from helpers.toy import SIZE, toy_runner
+from helpers.toy import toy_runner
 
 from xcit_mm import UserError
 from xcit_mm.datasets import annotations
@@ -69,21 +69,21 @@ def run_arguments(root, tmp_path) -> dict:
     return dict(work_dir=str(tmp_path / 'work'), options=options)
 
 
-def test_a_training_stops_at_too_much_bad_data(root, run_arguments):
+def test_a_training_stops_before_its_first_step_if_many_annotations_are_lost(root, run_arguments):
     planted = plant_coco(root)
     lost = f'{planted[annotations.BROKEN_MASK]} x {annotations.BROKEN_MASK}'
     message = rf'train2017\.json: .*{lost}.* or allow this share with max_bad_share'
     with pytest.raises(UserError, match=message):
         train(DETECTOR, **run_arguments)
-    plant_ade(root)
-    message = r'samples cannot be read, more than the share of 0\.01 .*:\n .*\.jpg: BadImageError: '
+
+
+def test_a_training_stops_at_too_many_bad_samples(tmp_path):
+    runner = toy_runner(tmp_path, max_bad_share=0.1, **{'train_dataloader.dataset.bad': (1, 4, 6)})
+    message = (
+        r'2 of the 10 training samples cannot be read, more than the share of 0\.1 that '
+        r'max_bad_share .*, or mend the transform that fails alike .*:\n    \d\.png: ValueError: pl'
+    )
     with pytest.raises(UserError, match=message):
-        train(SEGMENTOR, **run_arguments)
-
-
-def test_samples_that_are_bad_alike_hint_at_a_transform(tmp_path):
-    runner = toy_runner(tmp_path, **{'train_dataloader.dataset.bad': tuple(range(SIZE))})
-    with pytest.raises(UserError, match='or mend the transform that fails alike for all of them'):
         runner.train()
 
 

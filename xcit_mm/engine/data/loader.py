@@ -1,6 +1,5 @@
 """Data loaders that name a bad sample, and replace it in a training."""
 
-import logging
 import os
 import traceback
 from collections.abc import Callable, Iterator
@@ -9,7 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from mmcv.transforms import BaseTransform
-from mmengine.logging import print_log
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from ...datasets.decode import SampleError
@@ -22,12 +20,8 @@ WORKER_ERRORS = ('DataLoader worker', 'Pin memory thread', 'Too many open files'
 MAX_TRIES = 10  # unreadable samples in a row after which a batch is given up
 # Arguments of DataLoader that mmengine's loader passes on to ours.
 KEPT_ARGUMENTS = (
-    'num_workers',
-    'pin_memory',
-    'multiprocessing_context',
-    'prefetch_factor',
-    'persistent_workers',
-    'timeout',
+    *('num_workers', 'pin_memory', 'multiprocessing_context'),
+    *('prefetch_factor', 'persistent_workers', 'timeout'),
 )
 
 
@@ -44,8 +38,8 @@ class BadSample(NamedTuple):
 class Samples(Dataset):
     """A dataset that returns each sample, or None if it is bad, with a list of bad samples.
 
-    Hooks read and set attributes of the dataset of a loader, such as its pipeline: those of the
-    wrapped dataset.
+    Hooks read and set attributes of the dataset of a loader, such as its pipeline. These are
+    attributes of the wrapped dataset.
     """
 
     def __init__(self, dataset: Dataset) -> None:
@@ -67,10 +61,9 @@ class Samples(Dataset):
         try:
             return self.dataset[index], []
         except SampleError as error:
-            file, cause = error.file, error.cause
+            return None, [_bad_sample(error.file, error.cause)]
         except Exception as error:  # decoders and transforms may raise anything
-            file, cause = self._file(index), error
-        return None, [BadSample(file, reason(cause) + _of_transform(cause))]
+            return None, [_bad_sample(self._file(index), error)]
 
     def _file(self, index: int) -> str:
         try:
@@ -98,11 +91,24 @@ class TrainingSamples(Samples):
 class CheckedLoader(DataLoader):
     """A loader with the arguments of mmengine's, which reports bad samples and failed workers.
 
-    A hook may replace ``report``, which is called with the bad samples of a batch before the batch
-    is used, and ``on_wait``, which is called every second without a batch. Both may raise an error.
+    Args:
+        loader: mmengine's loader, whose arguments are used.
+        samples: The samples of its dataset.
+        batches: Their order.
+        on_bad: Called with the bad ``samples`` of a batch before the batch is used.
+        on_wait: Called every second without a batch, with the ``seconds`` since the last one.
+
+    Both functions may raise an error.
     """
 
-    def __init__(self, loader: DataLoader, samples: Samples, batches: Sampler) -> None:
+    def __init__(
+        self,
+        loader: DataLoader,
+        samples: Samples,
+        batches: Sampler,
+        on_bad: Callable[..., None],
+        on_wait: Callable[..., None],
+    ) -> None:
         super().__init__(
             samples,
             batch_sampler=batches,
@@ -110,21 +116,13 @@ class CheckedLoader(DataLoader):
             worker_init_fn=partial(init_worker, loader.worker_init_fn, os.getpid()),
             **{name: getattr(loader, name) for name in KEPT_ARGUMENTS},
         )
+        self._on_bad, self._on_wait = on_bad, on_wait
         if self.num_workers > 0:
             start_fork_server(type(samples.dataset).__module__)
 
-    def report(self, samples: list[BadSample]) -> None:
-        raise UserError(
-            f'{", ".join(map(str, samples))}; metrics without it are not comparable: repair the '
-            'file, or remove it from the annotations'
-        )
-
-    def on_wait(self, seconds: float) -> None:
-        pass
-
     def wait(self, seconds: float) -> None:
         """Refuse to wait longer than ``timeout`` seconds (0: no limit) for a batch."""
-        self.on_wait(seconds)
+        self._on_wait(seconds=seconds)
         if self.timeout and seconds >= self.timeout:
             raise UserError(
                 f'the {self.num_workers} processes that load data have given no batch for '
@@ -140,7 +138,7 @@ class CheckedLoader(DataLoader):
         try:
             for batch, bad in super().__iter__():
                 if bad:
-                    self.report(bad)
+                    self._on_bad(samples=bad)
                 if batch is None:
                     raise UserError(f'{bad[-1]}, and nothing can take its place')
                 yield batch
@@ -155,17 +153,32 @@ class CheckedLoader(DataLoader):
             ) from error
 
 
-def training_loader(loader: DataLoader, seed: int, endless: bool) -> CheckedLoader:
+def training_loader(
+    loader: DataLoader,
+    seed: int,
+    endless: bool,
+    on_bad: Callable[..., None],
+    on_wait: Callable[..., None],
+) -> CheckedLoader:
     """Return a loader whose order can be resumed, in place of mmengine's."""
     batches = ResumableBatches(loader.batch_sampler, seed, endless)
-    built = CheckedLoader(loader, TrainingSamples(loader.dataset), batches)
-    built.report = _log  # BadDataHook replaces it
-    return built
+    return CheckedLoader(loader, TrainingSamples(loader.dataset), batches, on_bad, on_wait)
 
 
-def evaluation_loader(loader: DataLoader) -> CheckedLoader:
+def evaluation_loader(loader: DataLoader, on_wait: Callable[..., None]) -> CheckedLoader:
     """Return a loader whose bad samples are errors, in place of mmengine's."""
-    return CheckedLoader(loader, Samples(loader.dataset), loader.batch_sampler)
+    return CheckedLoader(loader, Samples(loader.dataset), loader.batch_sampler, _refuse, on_wait)
+
+
+def _refuse(samples: list[BadSample]) -> None:
+    raise UserError(
+        f'{", ".join(map(str, samples))}; metrics without it are not comparable: repair the '
+        'file, or remove it from the annotations'
+    )
+
+
+def _bad_sample(file: str, error: BaseException) -> BadSample:
+    return BadSample(file, reason(error) + _of_transform(error))
 
 
 def _of_transform(error: Exception) -> str:
@@ -177,14 +190,10 @@ def _of_transform(error: Exception) -> str:
     return f' in {one_line(repr(transforms[-1]))}' if transforms else ''
 
 
-def _log(samples: list[BadSample]) -> None:
-    print_log(f'Replaced: {", ".join(map(str, samples))}', 'current', logging.WARNING)
-
-
 def _collate(
     collate: Callable[[list], Any], samples: list[tuple[Any, list[BadSample]]]
 ) -> tuple[Any, list[BadSample]]:
-    """Collate the good samples of a batch, and list the bad ones beside it."""
+    """Collate the good samples of a batch, and list the bad ones."""
     bad = [problem for _, problems in samples for problem in problems]
     good = [sample for sample, _ in samples if sample is not None]
     return collate(good) if len(good) == len(samples) else None, bad

@@ -1,4 +1,4 @@
-"""Imported by the fork server, so that the data workers share the modules that they need."""
+"""The modules that data workers need, imported by the fork server so that they share them."""
 
 import importlib
 import os
@@ -7,7 +7,7 @@ from pickle import UnpicklingError
 from types import TracebackType
 
 from ...environment import quiet
-from .workers import PRELOAD
+from . import PRELOAD
 
 
 def print_error(kind: type, error: BaseException, traceback: TracebackType | None) -> None:
@@ -21,5 +21,6 @@ def print_error(kind: type, error: BaseException, traceback: TracebackType | Non
 
 
 sys.excepthook = print_error
-with quiet():
-    importlib.import_module(os.environ.get(PRELOAD, 'xcit_mm.engine'))
+if PRELOAD in os.environ:  # not in a server that is started again after its end
+    with quiet():
+        importlib.import_module(os.environ[PRELOAD])

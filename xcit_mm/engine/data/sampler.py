@@ -13,7 +13,7 @@ from torch.utils.data import BatchSampler, Sampler
 
 from ...errors import UserError
 
-# Samplers without an end, by name: those of mmdet exist only where mmdet is installed.
+# Samplers without an end, by name, because some exist only where mmdet is installed.
 ENDLESS = ('InfiniteSampler', 'MultiSourceSampler', 'GroupMultiSourceSampler')
 
 
@@ -27,8 +27,8 @@ class SampleRequest(NamedTuple):
 class ResumableBatches(Sampler):
     """The batches of a training from any iteration on, without reading the data before it.
 
-    ``batches`` are those of one pass over the data, which are repeated if ``endless``, or those of
-    an ``InfiniteSampler``. ``start`` is the iteration of the first batch.
+    ``batches`` are one pass over the data, which is repeated if ``endless``, or have no end, as
+    with an ``InfiniteSampler``. ``start`` is the iteration of the first batch.
     """
 
     def __init__(self, batches: BatchSampler, seed: int, endless: bool) -> None:
@@ -79,7 +79,7 @@ class ResumableBatches(Sampler):
 def seed_all(*position: int) -> None:
     """Seed Python, NumPy and PyTorch, on all devices, for one position of a run.
 
-    Positions that differ in any number, or in their length, give unrelated random numbers.
+    Positions that differ in any number, or in their length, have unrelated random numbers.
     """
     digest = hashlib.blake2b(repr(position).encode(), digest_size=8).digest()
     seed = int.from_bytes(digest, 'little')

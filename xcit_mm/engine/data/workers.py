@@ -1,4 +1,4 @@
-"""Data workers: they end with the training, not before it, and a failed worker is reported."""
+"""Data workers that end with the training, not before it, and whose failures are reported."""
 
 import multiprocessing
 import multiprocessing.queues
@@ -17,9 +17,9 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from ...environment import variables
 from ...errors import reason
+from . import PRELOAD
 
-PRELOAD = 'XCIT_MM_PRELOAD'  # the environment variable that preload.py reads
-CHECK_INTERVAL = 1.0  # seconds between two looks at workers that give no batch
+CHECK_INTERVAL = 1.0  # seconds between two looks at workers that have no batch
 
 
 def start_fork_server(module: str) -> None:
@@ -42,7 +42,7 @@ def start_fork_server(module: str) -> None:
 
 
 def init_worker(init: Callable[[int], None] | None, training: int, worker: int) -> None:
-    """Let a worker outlive a signal to the whole process group, so that the step can be finished.
+    """Make a worker outlive a signal to the whole process group, so that the step can be finished.
 
     A worker ends when the training, the process with that number, tells it to or has ended.
     PyTorch's own workers notice that only when the batch that they hold is read. A worker also ends

@@ -2,7 +2,6 @@
 
 from . import (  # noqa: F401  registered when they are imported
     bad_data,
-    checkpoint,
     interrupt,
     label_check,
     loss_log,

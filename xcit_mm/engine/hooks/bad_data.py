@@ -1,4 +1,4 @@
-"""Name bad samples and annotations in the log, count them, and stop at too many."""
+"""Bad samples and annotations: named in the log and counted; too many stop the run."""
 
 from typing import Any
 
@@ -10,8 +10,8 @@ from mmengine.runner import BaseLoop, Runner
 from ...datasets.annotations import LOST_SHARE, REMEDY
 from ...errors import UserError
 from ...processes import cpu_group
+from ..checkpoints.training_state import BAD_DATA
 from ..data.loader import BadSample
-from ..training_state import BAD_DATA
 from . import order
 
 INTERVAL = 50  # iterations after which the processes exchange and log their bad samples
@@ -39,7 +39,10 @@ class BadDataHook(Hook):
         self._num_logged = len(self._bad)
         self._size = len(runner.train_dataloader.dataset)
         self._group = cpu_group()
-        runner.train_dataloader.report = self._add
+
+    def on_bad_samples(self, runner: Runner, samples: list[BadSample]) -> None:
+        self._bad |= dict(samples)
+        self._stop_at_too_many()
 
     def after_train_iter(self, runner: Runner, **_: Any) -> None:
         if not (self.every_n_train_iters(runner, INTERVAL) or self.is_last_train_iter(runner)):
@@ -51,10 +54,9 @@ class BadDataHook(Hook):
         if len(self._bad) > self._num_logged:
             runner.logger.warning(f'{self._summary()} so far; {REMEDY}')
         self._num_logged = len(self._bad)
-        self._add([])
+        self._stop_at_too_many()
 
-    def _add(self, samples: list[BadSample]) -> None:
-        self._bad |= dict(samples)
+    def _stop_at_too_many(self) -> None:
         if len(self._bad) > self._max_share * self._size:
             listed = '\n'.join(f'    {file}: {reason}' for file, reason in self._bad.items())
             is_same = len(self._bad) > 1 and len(set(self._bad.values())) == 1

@@ -1,4 +1,4 @@
-"""Stop a run at a signal: the step ends, a checkpoint is written, the exit code says why."""
+"""The end of a run at a signal: after a step, with a checkpoint and an exit code that says why."""
 
 import os
 import signal
@@ -6,7 +6,6 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from functools import partial
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -18,8 +17,8 @@ from mmengine.runner import Runner
 
 from ...errors import Interrupted
 from ...processes import cpu_group
+from ..checkpoints.keep import WholeCheckpointHook
 from . import order
-from .checkpoint import WholeCheckpointHook
 
 # Clusters send the first before they take a machine back; the second is Ctrl-C.
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -43,17 +42,14 @@ class InterruptHook(Hook):
     """
 
     priority = order.INTERRUPT
+    _signal = 0  # none has arrived
 
     def before_train(self, runner: Runner) -> None:
-        self._signal = 0
         self._group = cpu_group()
         self._checkpoints = [h for h in runner.hooks if isinstance(h, WholeCheckpointHook)]
         self._handlers: dict[signal.Signals, object] = {}
         if threading.current_thread() is threading.main_thread():  # the only one that may
             self._handlers = {s: signal.signal(s, self._on_signal) for s in SIGNALS}
-        runner.train_loop.dataloader.on_wait = partial(self._while_training_waits, runner)
-        if runner.val_loop is not None:
-            runner.val_loop.dataloader.on_wait = partial(self._while_validation_waits, runner)
 
     def after_train_iter(self, runner: Runner, **_: Any) -> None:
         if not runner.optim_wrapper.should_update():  # checkpoints hold no gradients
@@ -64,14 +60,14 @@ class InterruptHook(Hook):
             self._save_and_stop(runner, int(signum), runner.iter + 1)
 
     def after_val_iter(self, runner: Runner, **_: Any) -> None:
-        if getattr(self, '_signal', 0) and self._is_saved(runner):
+        if self._signal and self._is_saved(runner):
             self._stop(runner, self._signal, 'in a validation, after the checkpoint of its step')
 
     def after_train(self, runner: Runner) -> None:
         for signum, handler in self._handlers.items():
             signal.signal(signum, handler)
 
-    def _while_training_waits(self, runner: Runner, seconds: float) -> None:
+    def while_training_waits(self, runner: Runner, seconds: float) -> None:
         if not self._signal:
             return
         if not is_distributed() and runner.optim_wrapper.should_update():
@@ -79,7 +75,7 @@ class InterruptHook(Hook):
         if seconds >= PATIENCE:
             self._stop(runner, self._signal, 'while it waited for data, without a checkpoint')
 
-    def _while_validation_waits(self, runner: Runner, seconds: float) -> None:
+    def while_evaluation_waits(self, runner: Runner, seconds: float) -> None:
         if self._signal and (self._is_saved(runner) or seconds >= PATIENCE):
             self._stop(runner, self._signal, 'while a validation waited for data')
 
@@ -99,16 +95,15 @@ class InterruptHook(Hook):
 
     def _on_signal(self, signum: int, frame: FrameType | None) -> None:
         # torchrun forwards a signal that its processes may have received already, so only a single
-        # process can recognise a second request.
-        if self._signal == signum and not is_distributed():
-            if signum == signal.SIGINT:
-                raise KeyboardInterrupt
-            if time.monotonic() > self._received + REPEAT_WINDOW:
-                signal.signal(signum, signal.SIG_DFL)
-                signal.raise_signal(signum)
-            return
-        self._signal, self._received = signum, time.monotonic()
-        with suppress(OSError):  # stderr may be closed
-            # Not by a logger, which may be in the middle of a line.
-            end = b'\n' if is_distributed() else AT_ONCE + b'\n'
-            os.write(sys.stderr.fileno(), STOPPING + end)
+        # process can recognize a second request.
+        is_single = not is_distributed()
+        if signum != self._signal or not is_single:
+            self._signal, self._received = signum, time.monotonic()
+            with suppress(OSError):  # stderr may be closed
+                # Not by a logger, which may be in the middle of a line.
+                os.write(sys.stderr.fileno(), STOPPING + AT_ONCE * is_single + b'\n')
+        elif signum == signal.SIGINT:
+            raise KeyboardInterrupt
+        elif time.monotonic() > self._received + REPEAT_WINDOW:
+            signal.signal(signum, signal.SIG_DFL)
+            signal.raise_signal(signum)

@@ -1,4 +1,4 @@
-"""Name the labels of a segmentation that belong to no class before they reach the loss."""
+"""Labels of a segmentation that belong to no class, refused before they reach the loss."""
 
 from mmengine.hooks import Hook
 from mmengine.model import BaseTTAModel

@@ -1,4 +1,4 @@
-"""Log losses and metrics as lines of JSON and for TensorBoard, without gaps over resumes."""
+"""Losses and metrics as lines of JSON and for TensorBoard, without gaps over resumes."""
 
 import json
 import math
@@ -75,7 +75,7 @@ class LossLogHook(Hook):
 class TensorBoardHook(LossLogHook):
     """Write the numbers of ``losses.jsonl`` and ``metrics.jsonl`` to ``<work_dir>/tensorboard``.
 
-    A resume hides the iterations after its checkpoint, which come again. (mmengine's
+    A resume hides the iterations after its checkpoint, because they come again. (mmengine's
     TensorboardVisBackend begins another curve, and places validations by their epoch.)
 
     Raises:

@@ -1,4 +1,4 @@
-"""Test-time augmentation: let a test merge the predictions for several views of an image."""
+"""Test-time augmentation: a test that merges the predictions for several views of an image."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from ..distributed import unwrapped
 class TTAHook(Hook):
     """Wrap the model of a test, once its weights are loaded, in one that merges predictions.
 
-    mmengine's PrepareTTAHook wraps DistributedDataParallel, which mmseg's TTA model cannot use.
+    mmengine's PrepareTTAHook wraps DistributedDataParallel, but mmseg's TTA model cannot use it.
 
     Args:
         model: Config of a ``BaseTTAModel``, such as ``dict(type='SegTTAModel')``.

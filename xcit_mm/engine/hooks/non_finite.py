@@ -1,4 +1,4 @@
-"""Skip steps whose losses or gradients are not finite, and stop after too many of them."""
+"""Steps whose losses or gradients are not finite: skipped; too many of them stop the run."""
 
 import math
 from pathlib import Path

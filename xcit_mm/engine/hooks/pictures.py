@@ -1,4 +1,4 @@
-"""Pictures of predictions beside the ground truth."""
+"""Pictures of the ground truth and the predictions."""
 
 import math
 from collections.abc import Sequence
@@ -39,8 +39,8 @@ MAX_PIXELS = 2**24
 class PictureHook(Hook):
     """Draw ground truth (left) and prediction (right) over the images, as PNG files.
 
-    The first images of a validation go to ``<work_dir>/pictures``, where those of the next
-    validation replace them. In a test, a thread draws while the model predicts the next batch.
+    The first images of a validation go to ``<work_dir>/pictures``, where the next validation
+    replaces them. In a test, a thread draws while the model predicts the next batch.
 
     Args:
         test_dir: Folder for every image of a test (of its first process); None: no pictures.
@@ -81,7 +81,7 @@ def _draw(loop: BaseLoop, samples: Sequence[BaseDataElement], folder: Path) -> N
     names = info['classes'], valid_palette(info.get('palette'), len(info['classes']))
     loader = image_loader(loop.dataloader.dataset)
     for sample in samples if is_main_process() else ():
-        try:  # with the rotation of EXIF only if the model has seen it
+        try:  # with the rotation of EXIF only if the model was given it
             image = loader.decode(fileio.get(sample.img_path), sample.ori_shape[::-1])
         except (BadImageError, OSError):
             continue  # another loader of the config could read it

@@ -1,4 +1,4 @@
-"""Log the metrics of a run as a table at its end, and report on a training."""
+"""The metrics at the end of a run as a table, and a report on a training."""
 
 import math
 import platform

@@ -1,4 +1,4 @@
-"""Write the checkpoints of a run, and keep the last ones."""
+"""The hook that writes the checkpoints of a run and keeps the last ones."""
 
 import inspect
 import re
@@ -24,10 +24,10 @@ class WholeCheckpointHook(CheckpointHook):
     The runner makes sure that the new one is whole (``CheckedRunner.save_checkpoint``). The work
     dir may have been moved since the last start, and the checkpoint that a run resumes from may
     come from somebody else. So the hook follows no path in a checkpoint: it removes only files
-    directly in its folder, with names that it would give. On an object store it removes none.
+    directly in its folder, with names that it would choose. On an object store it removes none.
 
-    The arguments are those of mmengine's hook, which would pass an unknown one to the first
-    checkpoint, hours later; here it is an error at once.
+    The arguments are the same. mmengine's hook would pass an unknown one to the first checkpoint,
+    hours later; here it is an error at once.
     """
 
     def __init__(self, *args, **kwargs) -> None:
@@ -45,7 +45,7 @@ class WholeCheckpointHook(CheckpointHook):
         source = Path(str(runner._load_from)).resolve()
         is_saved = runner._resume and source.parent == Path(runner.work_dir).resolve()
         self.written: int | None = runner.iter if is_saved else None
-        # In an out_dir of its own there may be those of an earlier run, which stay.
+        # In an out_dir of its own the checkpoints of an earlier run stay.
         templates = () if runner._resume else (self.filename_tmpl, UNSCHEDULED)
         self._kept = {path for template in templates for _, path in self._files(template)}
         for indicator in self.key_indicators if self.save_best is not None else ():

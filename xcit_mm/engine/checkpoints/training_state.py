@@ -1,20 +1,25 @@
-"""Check the state of a training before a run resumes from it; PyTorch and mmengine accept any."""
+"""The state of a training in a checkpoint, verified: PyTorch and mmengine accept any."""
 
-import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Real
 from pathlib import Path
 from typing import Any
 
 import torch
-from mmengine.config import Config
+from mmengine.hooks import EMAHook
 from mmengine.logging import HistoryBuffer
+from mmengine.optim import OptimWrapper
 from mmengine.runner import Runner
 from torch import Tensor
 
-from ..errors import UserError, one_line
+from ...config.tree import nodes
+from ...errors import UserError, one_line
+from ...weights.names import require_same_tensors
+from ..distributed import unwrapped
+from ..recipe import changed_places, listed_changes, recipe_of
 
+AVERAGED = 'module.'  # the prefix of the averaged weights of mmengine's EMAHook
 # Keys of the message hub, which is a part of a checkpoint.
 BAD_DATA = 'bad_data'  # file to reason
 STEP_LAYOUT = 'step_layout'  # images a step, steps an epoch
@@ -23,18 +28,6 @@ HUB = ('log_scalars', 'runtime_info', 'resumed_keys')  # the parts of mmengine's
 # Parts of an optimizer's state with the shape of the parameter, and those that Adam requires.
 MOMENTS = ('exp_avg', 'exp_avg_sq', 'max_exp_avg_sq', 'momentum_buffer')
 OF_ADAM = ('step', 'exp_avg', 'exp_avg_sq')
-# Parts of a config that decide what a training computes.
-RECIPE_PARTS = ('model', 'optim_wrapper', 'param_scheduler', 'auto_scale_lr', 'train_dataloader')
-# Names in them that do not: init_cfg is unset in a resumed run.
-NOT_OF_RECIPE = (
-    *('init_cfg', 'num_workers', 'persistent_workers', 'prefetch_factor', 'pin_memory', 'timeout'),
-    *('test_cfg', 'with_cp'),
-)
-# Places whose values a resumed run reads from its checkpoint.
-OF_CHECKPOINT = re.compile(
-    r'optim_wrapper\.(optimizer|paramwise_cfg|constructor)\b|param_scheduler\b|auto_scale_lr\b'
-)
-MAX_CHANGES = 8  # that a sentence names
 # Options of optimizers that change their speed, not their result.
 SPEED_OPTIONS = ('fused', 'foreach', 'capturable', 'differentiable')
 
@@ -76,91 +69,62 @@ def require_training_state(checkpoint: Any, path: str | Path) -> None:
     invalid = [one_line(name) for name, valid in is_valid.items() if not valid]
     if invalid:
         raise UserError(
-            f'{path} cannot be resumed, as it holds no valid {", ".join(invalid)}; to start from '
-            f'its weights: --cfg-options load_from={path}'
+            f'{path} cannot be resumed, because it holds no valid {", ".join(invalid)}; to start '
+            f'from its weights: --cfg-options load_from={path}'
         )
 
 
-def recipe_of(cfg: Config) -> dict[str, str]:
-    """Return the values of a config that decide what a training computes, by their places."""
-    return dict(_leaves({part: cfg.get(part) for part in RECIPE_PARTS}))
+def require_resumable(checkpoint: Any, runner: Runner, path: str | Path) -> None:
+    """Require all that a run resumes from besides the weights, of a training like this one.
 
+    The run must be at its start.
 
-def compare_recipes(
-    before: Mapping[str, str], now: Mapping[str, str]
-) -> tuple[list[str], dict[str, str]]:
-    """Compare the recipes of a run before an interruption and after it.
-
-    Returns sentences about what has changed, and the recipe that the run continues with.
+    Raises:
+        UserError: If a part is missing or of the wrong type, or its average of the weights does not
+            fit.
+        ValueError: With the place where optimizer or schedulers do not fit.
     """
-    changed = {name for name in before.keys() | now.keys() if before.get(name) != now.get(name)}
-    kept = {name for name in changed if OF_CHECKPOINT.match(name)}
-    sentences = []
-    if kept:
-        sentences.append(
-            f'{_changes(before, now, kept)}: this has no effect, because a resumed run keeps the '
-            'learning rate, the schedule and the other options of its optimizer; to change them, '
-            'start a run from the weights: --cfg-options load_from=FILE'
+    require_training_state(checkpoint, path)
+    if isinstance(runner.optim_wrapper, OptimWrapper):
+        _require_same_run(checkpoint, runner)
+    if 'ema_state_dict' not in checkpoint:
+        return
+    if not any(isinstance(hook, EMAHook) for hook in runner.hooks):
+        raise UserError(
+            f'{path} is of a run that averages its weights: resume it with its '
+            'default_hooks.ema options'
         )
-    if changed - kept:
-        sentences.append(
-            f'{_changes(before, now, changed - kept)}: the steps from here on differ from those '
-            'of an uninterrupted run'
-        )
-    continued = {name: before.get(name) if name in kept else now.get(name) for name in changed}
-    return sentences, {k: v for k, v in {**now, **continued}.items() if v is not None}
+    average = checkpoint['ema_state_dict'].items()
+    average = {k.removeprefix(AVERAGED): v for k, v in average if k.startswith(AVERAGED)}
+    wanted = unwrapped(runner.model).state_dict()
+    require_same_tensors(average, wanted, f'{path} (ema_state_dict)')
 
 
-def _leaves(node: Any, place: str = '') -> Iterator[tuple[str, str]]:
-    if isinstance(node, (dict, list, tuple)) and node:
-        for name, child in node.items() if isinstance(node, dict) else enumerate(node):
-            if name not in NOT_OF_RECIPE:
-                yield from _leaves(child, f'{place}.{name}'.lstrip('.'))
-    elif node is not None:
-        yield place, one_line(repr(node))
-
-
-def _changes(before: Mapping[str, str], now: Mapping[str, str], changed: set[str]) -> str:
-    """List changes. Where a type has changed, the other values of the part belong to it."""
-    retyped = tuple(name.removesuffix('type') for name in changed if name.endswith('.type'))
-    changes = [
-        f'{name}={one_line(now.get(name, "None"))} (before: {one_line(before.get(name, "None"))})'
-        for name in sorted(changed)
-        if not any(name.startswith(part) and name != f'{part}type' for part in retyped)
-    ]
-    more = f' and {len(changes) - MAX_CHANGES} more' if len(changes) > MAX_CHANGES else ''
-    return f'{", ".join(changes[:MAX_CHANGES])}{more}'
-
-
-def require_same_run(checkpoint: Mapping[str, Any], runner: Runner) -> None:
-    """Raise a ValueError with the place where optimizer or schedulers do not fit those of a run.
-
-    Types and shapes are compared. The run must be at its start.
-    """
+def _require_same_run(checkpoint: Mapping[str, Any], runner: Runner) -> None:
+    """Compare types and shapes of the optimizer's and the schedulers' state."""
     try:
-        _require_same_state(checkpoint, runner)
+        _require_same_optimizer(checkpoint['optimizer'], runner.optim_wrapper)
+        _require_same_schedulers(checkpoint, runner)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         now = recipe_of(runner.cfg)
         before = checkpoint['message_hub']['runtime_info'].get(RECIPE, now)
-        changed = {k for k in before.keys() | now.keys() if before.get(k) != now.get(k)}
-        what = f'; changed since: {_changes(before, now, changed)}' if changed else ''
+        changed = changed_places(before, now)
+        what = f'; changed since: {listed_changes(before, now, changed)}' if changed else ''
         raise ValueError(f'{error}{what}') from error
 
 
-def _require_same_state(checkpoint: Mapping[str, Any], runner: Runner) -> None:
-    loaded = checkpoint['optimizer']
-    initial = runner.optim_wrapper.state_dict()
+def _require_same_optimizer(loaded: Mapping[str, Any], wrapper: OptimWrapper) -> None:
+    initial, optimizer = wrapper.state_dict(), wrapper.optimizer
     for name in ('base_param_settings', 'loss_scaler'):
-        # A run without a scale of the loss ignores that of the checkpoint.
+        # A run without a scale of the loss ignores the scale of the checkpoint.
         if name in loaded and (name in initial or name != 'loss_scaler'):
-            _require_same_type(initial.get(name), loaded[name], f'optimizer.{name}')
-    optimizer = runner.optim_wrapper.optimizer
+            _require_fit(initial.get(name), loaded[name], f'optimizer.{name}')
     required = [name for name, value in optimizer.defaults.items() if not _is_flag(value)]
     groups = zip(initial['param_groups'], loaded['param_groups'], strict=True)
     for i, (group, loaded_group) in enumerate(groups):
         place = f'optimizer.param_groups.{i}'
         _require_names(required, loaded_group, place)
-        _require_same_type(group, loaded_group, place)
+        _require_fit(group, loaded_group, place)
         if not all(0 <= beta < 1 for beta in loaded_group.get('betas', ())):
             raise ValueError(f'{place}.betas are not below 1')
     numbers = [number for group in loaded['param_groups'] for number in group['params']]
@@ -171,16 +135,19 @@ def _require_same_state(checkpoint: Mapping[str, Any], runner: Runner) -> None:
             place = f'optimizer.state.{number}'
             if isinstance(optimizer, (torch.optim.Adam, torch.optim.AdamW)):
                 _require_names(OF_ADAM, state, place)
-            _require_same_type({'step': 1, **dict.fromkeys(MOMENTS, tensor)}, state, place)
+            _require_fit({'step': 1, **dict.fromkeys(MOMENTS, tensor)}, state, place)
             if state.get('step', 1) <= 0:
                 raise ValueError(f'{place}.step is not positive')
+
+
+def _require_same_schedulers(checkpoint: Mapping[str, Any], runner: Runner) -> None:
     schedulers = runner.param_schedulers if isinstance(runner.param_schedulers, list) else []
-    for i, loaded_state in enumerate(checkpoint.get('param_schedulers', [])[: len(schedulers)]):
-        state = schedulers[i].state_dict()
-        for name in loaded_state.keys() - state.keys():
+    for i, loaded in enumerate(checkpoint.get('param_schedulers', [])[: len(schedulers)]):
+        initial = schedulers[i].state_dict()
+        for name in loaded.keys() - initial.keys():
             if hasattr(schedulers[i], str(name)):  # it would hide a method
                 raise ValueError(f'param_schedulers.{i} holds {name}')
-        _require_same_type(state, loaded_state, f'param_schedulers.{i}')
+        _require_fit(initial, loaded, f'param_schedulers.{i}')
 
 
 def _require_names(names: Sequence[str], loaded: Mapping[str, Any], place: str) -> None:
@@ -189,32 +156,36 @@ def _require_names(names: Sequence[str], loaded: Mapping[str, Any], place: str) 
         raise ValueError(f'{place} has no {" or no ".join(missing)}')
 
 
-def _require_same_type(initial: Any, loaded: Any, place: str) -> None:
-    """Require values that fit each other; a number is a Python number or a tensor of one."""
-    if isinstance(initial, Mapping) and isinstance(loaded, Mapping):
-        for name, value in loaded.items():
-            if name in initial or isinstance(initial, Counter):
-                _require_same_type(initial[name], value, f'{place}.{name}')
-        return
-    if isinstance(initial, (list, tuple)) and isinstance(loaded, (list, tuple)):
-        is_same = len(initial) == len(loaded)
-        for i, pair in enumerate(zip(initial, loaded, strict=False)):
-            _require_same_type(*pair, f'{place}.{i}')
-    elif isinstance(initial, Tensor) and initial.ndim > 0:
-        is_tensor = isinstance(loaded, Tensor) and loaded.shape == initial.shape
-        is_same = is_tensor and bool(torch.isfinite(loaded).all())
-    elif _is_flag(initial):
-        is_same = _is_flag(loaded) or (initial is None and _is_number(loaded))
-        if isinstance(initial, bool) and 'param_groups' in place:
-            is_same = loaded is initial or (is_same and place.endswith(SPEED_OPTIONS))
-    elif isinstance(initial, str):
-        is_same = loaded == initial
-    elif isinstance(initial, (Real, Tensor)):
-        is_same = _is_number(loaded) and not _is_flag(loaded)
-    else:
-        is_same = type(loaded) is type(initial)
-    if not is_same:
-        raise ValueError(f'{place} is a {type(loaded).__name__} that does not fit')
+def _require_fit(initial: Any, loaded: Any, place: str) -> None:
+    """Require what was loaded to fit what a run has initially, wherever both have a value."""
+    expected = dict(nodes(initial, place))
+    for where, value in nodes(loaded, place):
+        if where in expected and not _fits(expected[where], value, where):
+            raise ValueError(f'{where} is a {type(value).__name__} that does not fit')
+
+
+def _fits(initial: Any, loaded: Any, place: str) -> bool:
+    if isinstance(initial, bool) and 'param_groups' in place and not place.endswith(SPEED_OPTIONS):
+        return loaded is initial
+    if isinstance(initial, Counter):  # the milestones of a schedule, which may be others
+        return isinstance(loaded, Mapping) and all(map(_is_number, loaded.values()))
+    is_same = _kind(loaded) == _kind(initial) or (initial is None and _kind(loaded) is Real)
+    return is_same and _is_finite(loaded)
+
+
+def _kind(value: Any) -> Any:
+    """Return what values must have in common for one to replace the other."""
+    if isinstance(value, Tensor) and value.ndim > 0:
+        return value.shape
+    if _is_flag(value):
+        return bool
+    if isinstance(value, (Real, Tensor)):
+        return Real  # a Python number, or a tensor of one
+    if isinstance(value, (list, tuple)):
+        return list, len(value)
+    if isinstance(value, Mapping):
+        return Mapping
+    return value if isinstance(value, str) else type(value)
 
 
 def _is_flag(value: Any) -> bool:
@@ -224,6 +195,12 @@ def _is_flag(value: Any) -> bool:
 
 def _is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value < 2**63
+
+
+def _is_finite(value: Any) -> bool:
+    if isinstance(value, Tensor) and value.ndim > 0:
+        return bool(torch.isfinite(value).all())
+    return not isinstance(value, (Real, Tensor)) or _is_number(value)
 
 
 def _is_number(value: Any) -> bool:
