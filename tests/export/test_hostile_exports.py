@@ -18,9 +18,10 @@ from torch import nn
 
 from xcit_mm import UserError
 from xcit_mm.export import load_runtime
-from xcit_mm.export.onnx_file import write_onnx
-from xcit_mm.export.openvino_file import SECTION
-from xcit_mm.export.torch_file import write_torch
+from xcit_mm.export.formats import onnx as onnx_format
+from xcit_mm.export.formats import torch as torch_format
+from xcit_mm.export.formats.format import Contents
+from xcit_mm.export.formats.openvino import SECTION
 
 MARKER = 'made_by_a_file'
 CODE = f"__import__('os').mkdir('{MARKER}')"
@@ -64,7 +65,7 @@ def tiny():
 def pt2(tiny, tmp_path_factory):
     """The records of a .pt2 file, by name."""
     path = tmp_path_factory.mktemp('pt2') / 'tiny.pt2'
-    write_torch(tiny, path, OUTPUTS)
+    torch_format.write(Contents(tiny, OUTPUTS), path)
     return {name.partition('/')[2]: data for name, data in records(path.read_bytes()).items()}
 
 
@@ -442,7 +443,7 @@ ONNX = {
 def onnx_content(tiny, tmp_path_factory):
     pytest.importorskip('onnxruntime')
     path = tmp_path_factory.mktemp('onnx') / 'tiny.onnx'
-    write_onnx(tiny, path, OUTPUTS, [])
+    onnx_format.write(Contents(tiny, OUTPUTS), path)
     return path.read_bytes()
 
 
@@ -494,7 +495,7 @@ def of_text(old, new):
 ENTITY = '<!DOCTYPE net [<!ENTITY e SYSTEM "file:///etc/passwd">]><net name="'
 OPENVINO = {
     'nothing else': (lambda text, weights: (text, weights), LOADED),
-    'no .bin file': (lambda text, weights: (text, None), 'x.bin does not exist: copy it beside x'),
+    'no .bin file': (lambda text, weights: (text, None), 'x.bin does not exist: copy it next to x'),
     'a cut .bin file': (lambda text, weights: (text, weights[:-1]),
                         'bytes, but x.xml needs 496: copy both files of one export'),
     'a longer .bin file': (lambda text, weights: (text, weights + b'\0'), 'x.bin has 497 bytes'),
