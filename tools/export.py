@@ -2,17 +2,18 @@
 """Export a detector, a segmentor or a backbone to a file for ONNX Runtime, OpenVINO or PyTorch."""
 
 import argparse
+import runpy
 import signal
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clone as it stands
 
 from tools import cli
 
-FORMATS = ('onnx', 'openvino', 'torch', 'aotinductor')
-PRECISIONS = ('float32', 'float16', 'int8')
-PARTS = ('model', 'backbone')
+# The file alone, because importing the package takes seconds.
+CHOICES = runpy.run_path(str(Path(find_spec('xcit_mm').origin).parent / 'export/choices.py'))
 
 
 def main() -> None:
@@ -30,11 +31,11 @@ def main() -> None:
     parser.add_argument(
         '--out', metavar='FILE', required=True, help='file to write: .onnx, .xml (OpenVINO) or .pt2'
     )
-    parser.add_argument('--format', choices=FORMATS, default='onnx')
-    parser.add_argument('--precision', choices=PRECISIONS, default='float32')
+    parser.add_argument('--format', choices=CHOICES['FORMATS'], default='onnx')
+    parser.add_argument('--precision', choices=CHOICES['PRECISIONS'], default='float32')
     parser.add_argument(
         '--part',
-        choices=PARTS,
+        choices=CHOICES['PARTS'],
         default='model',
         help='the whole model, or only the maps of its backbone',
     )

@@ -16,8 +16,9 @@ from xcit_mm.config.load import load_config
 from xcit_mm.engine.build_model import build_model
 from xcit_mm.export import export, load_runtime
 from xcit_mm.export.comparison import TOLERANCES, compare, drawn_images
-from xcit_mm.export.export import SUFFIXES, build_graph
-from xcit_mm.export.two_stage import TwoStageGraph
+from xcit_mm.export.formats import BY_NAME
+from xcit_mm.export.graphs import build_graph
+from xcit_mm.export.graphs.two_stage import TwoStageGraph
 
 onnx = pytest.importorskip('onnx')
 onnxruntime = pytest.importorskip('onnxruntime')
@@ -205,7 +206,7 @@ def test_a_detector_finds_nothing_in_an_image_without_objects(detector):
 @pytest.mark.slow
 def test_the_export_compares_three_sizes_and_refuses_another_model(segmentor, detector):
     for (exported, model, _), message in (
-        (segmentor, r'the output \w+ of the exported file differs from that of PyTorch by'),
+        (segmentor, r'the output \w+ of the exported file differs from PyTorch by'),
         (detector, 'the exported file'),  # finds other objects, or the same with other boxes
     ):
         assert len(exported.differences) == 3
@@ -238,7 +239,7 @@ def test_files_of_a_detector_forget_the_image_before(
     exported = export(
         folder / 'detector.py',
         folder / 'random.pth',
-        tmp_path / f'x{SUFFIXES[format]}',
+        tmp_path / f'x{BY_NAME[format].suffix}',
         format,
         precision,
         calibrate=photos[:2] if precision == 'int8' else (),

@@ -14,8 +14,9 @@ from helpers.random_weights import SEGMENTOR, save_random_weights
 from xcit_mm import UserError, load_model
 from xcit_mm.export import FORMATS, PRECISIONS, evaluate, export, load_runtime
 from xcit_mm.export.comparison import TOLERANCES
-from xcit_mm.export.export import SUFFIXES, build_graph
-from xcit_mm.export.onnx_file import float_nodes
+from xcit_mm.export.formats import BY_NAME
+from xcit_mm.export.formats.onnx import float_nodes
+from xcit_mm.export.graphs import build_graph
 
 pytest.importorskip('onnxruntime')
 
@@ -67,7 +68,7 @@ def exports(config, options, checkpoint, shapes_root, tmp_path_factory):
         return export(
             config,
             checkpoint,
-            folder / f'{format}_{precision}{SUFFIXES[format]}',
+            folder / f'{format}_{precision}{BY_NAME[format].suffix}',
             format,
             precision,
             calibrate=images if precision == 'int8' else (),
@@ -135,7 +136,7 @@ def test_formats_and_precisions(exports, config, checkpoint, options, format, pr
         assert relative_error(logits, graph.reference(image)[0]) <= bound
     files = sorted(path.name for path in exported.path.parent.glob(f'{exported.path.stem}.*'))
     assert files == [f'{exported.path.stem}{suffix}' for suffix in (
-        ('.bin', '.xml') if format == 'openvino' else (SUFFIXES[format],)
+        ('.bin', '.xml') if format == 'openvino' else (BY_NAME[format].suffix,)
     )]  # fmt: skip
     if precision != 'float32':
         assert exported.size < exports(format, 'float32').size
@@ -225,5 +226,5 @@ def test_the_tool_refuses_a_file_that_differs(
         '--precision', 'float16', '--verify', images,
     )  # fmt: skip
     assert code == 2
-    assert 'of the exported file differs from that of PyTorch by' in errors
+    assert 'of the exported file differs from PyTorch by' in errors
     assert list(tmp_path.iterdir()) == []

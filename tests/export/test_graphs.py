@@ -19,11 +19,12 @@ from xcit_mm.engine.build_model import build_model
 from xcit_mm.environment import require
 from xcit_mm.export import load_runtime
 from xcit_mm.export.comparison import TOLERANCES, compare
-from xcit_mm.export.dynamic_sizes import MatrixPool, for_any_size
-from xcit_mm.export.export import build_graph
-from xcit_mm.export.float16 import to_float16
-from xcit_mm.export.graphs import ThresholdGraph
-from xcit_mm.export.torch_file import write_torch
+from xcit_mm.export.formats.format import Contents
+from xcit_mm.export.formats.torch import write
+from xcit_mm.export.graphs import build_graph
+from xcit_mm.export.graphs.detector import ThresholdGraph
+from xcit_mm.export.graphs.dynamic_sizes import MatrixPool, for_any_size
+from xcit_mm.export.graphs.float16 import to_float16
 
 CONFIGS = (
     'mask_rcnn_xcit_n12_16_shapes',
@@ -73,7 +74,7 @@ def recorded(graph):
     """Return what a runtime computes from a file of a graph that PyTorch records."""
     with TemporaryDirectory() as folder:
         path = Path(folder, 'x.pt2')
-        write_torch(for_any_size(graph), path, {'outputs': json.dumps(graph.outputs)})
+        write(Contents(for_any_size(graph), {'outputs': json.dumps(graph.outputs)}), path)
         return load_runtime(path)
 
 

@@ -49,14 +49,12 @@ def test_arguments_have_the_choices_and_defaults_of_the_package():
     from xcit_mm.benchmark.models import NAMES
     from xcit_mm.datasets.fetch import DATASETS, SPLITS
     from xcit_mm.device import DTYPES
-    from xcit_mm.export import FORMATS, PARTS, PRECISIONS
     from xcit_mm.infer.run import SCORE_THR
     from xcit_mm.models.archs import ARCHS, PATCH_SIZES
 
     values = {
         'cli': dict(DTYPES=(*DTYPES, 'auto')),
         'benchmark': dict(TASKS=TASKS, NAMES=NAMES),
-        'export': dict(FORMATS=FORMATS, PARTS=PARTS, PRECISIONS=PRECISIONS),
         'get_flops': dict(ARCHS=tuple(ARCHS), PATCH_SIZES=PATCH_SIZES),
         'infer': dict(SCORE_THR=SCORE_THR),
         'prepare_data': dict(ROOTS={k: v.root for k, v in DATASETS.items()}, SPLITS=SPLITS),

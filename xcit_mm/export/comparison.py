@@ -1,4 +1,4 @@
-"""Compare what an exported file computes with PyTorch."""
+"""The comparison of an exported file with PyTorch."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -10,14 +10,14 @@ from torch import Tensor
 
 from ..datasets.shapes import draw_image, spread
 from ..errors import UserError
-from .graphs import Graph
-from .mask2former import INSTANCES
+from .graphs.graph import Graph
+from .graphs.mask2former import INSTANCES
 
 # Batch, height and width: one has sides that no patch size divides, one has many tokens.
 SIZES = ((1, 256, 256), (2, 199, 277), (1, 384, 512))
 SEGMENTS = 'panoptic'  # the output that is not one of each object
 LABELS = ('labels', SEGMENTS)
-GREY = 114.0
+GRAY = 114.0
 WORST = 3  # how much more one image may differ than all images on average
 
 Run = Callable[[Tensor], Mapping[str, Tensor]]  # an image to its outputs by name
@@ -47,7 +47,7 @@ TOLERANCES = {
 
 
 class Difference(NamedTuple):
-    """How much the outputs for an image differ from those of PyTorch."""
+    """How much the outputs for an image differ from the outputs of PyTorch."""
 
     error: float  # largest of an output, see Tolerance; or share of labels that differ
     objects: int | None  # number of objects that both find; None if the file has no boxes
@@ -73,12 +73,12 @@ def _draw(channels: int, batch: int, height: int, width: int) -> Tensor:
 
 
 def compare(graph: Graph, run: Run, images: Images, tolerance: Tolerance) -> dict[str, Difference]:
-    """Compare the outputs of a graph in PyTorch with those of its exported file.
+    """Compare the outputs of a graph in PyTorch with the outputs of its exported file.
 
     Args:
         graph: What was exported.
         run: See :func:`xcit_mm.export.load_runtime`.
-        images: Are loaded one at a time.
+        images: Images, which are loaded one at a time.
         tolerance: How much the outputs may differ.
 
     Raises:
@@ -96,7 +96,7 @@ def compare(graph: Graph, run: Run, images: Images, tolerance: Tolerance) -> dic
         if 'boxes' in expected:
             number, missing, outputs, expected = _match(outputs, expected, tolerance)
             total, lost, objects = total + number, lost + missing, len(outputs['boxes'])
-            # An image may have one object more, which both may see in another place.
+            # An image may have one more object, in another place for each of the two.
             allowed = WORST * tolerance.lost * number + 2
             _require_counterparts(missing, number, allowed, name, tolerance)
         compared = [key for key in expected if key == SEGMENTS or objects != 0]
@@ -129,7 +129,7 @@ def _require_small(key: str, errors: Mapping[str, float], tolerance: Tolerance) 
     mean = sum(errors.values()) / max(1, len(errors))
     if errors and not (mean <= allowed and errors[worst] <= WORST * allowed):  # also if one is NaN
         raise UserError(
-            f'nothing is written: the output {key} of the exported file differs from that of '
+            f'nothing is written: the output {key} of the exported file differs from '
             f'PyTorch by {mean:.1e} on average and by {errors[worst]:.1e} in {worst}, but at most '
             f'{allowed:.0e} and {WORST * allowed:.0e} are allowed: {tolerance.remedy}'
         )
@@ -144,7 +144,7 @@ def _require_repeated(
     """
     name, load = next(iter(images.items()))
     image = load()
-    run(torch.full_like(image, GREY))
+    run(torch.full_like(image, GRAY))
     again = run(image)
     if not all(_error(key, again[key], outputs[key]) <= tolerance.error for key in outputs):
         raise UserError(
@@ -156,7 +156,7 @@ def _require_repeated(
 def _error(name: str, output: Tensor, expected: Tensor) -> float:
     if output.shape != expected.shape:
         return float('inf')
-    if name == SEGMENTS:  # the order of the segments is that of their scores
+    if name == SEGMENTS:  # segments are in the order of their scores
         output, expected = output % INSTANCES, expected % INSTANCES
     if expected.is_floating_point():
         return ((output - expected).norm() / expected.norm().clamp_min(1e-12)).item()

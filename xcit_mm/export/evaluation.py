@@ -1,9 +1,10 @@
-"""Compare exported files with PyTorch on the test set of a config."""
+"""Accuracy, speed and size of exported files, compared with PyTorch on the test set of a config."""
 
 import copy
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from logging import FileHandler
 from pathlib import Path
@@ -13,6 +14,9 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 import torch
+from mmengine.config import Config
+from mmengine.evaluator import Evaluator
+from mmengine.runner import Runner
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -26,11 +30,10 @@ from ..errors import UserError, one_line, reason
 from ..predictions.class_names import classes_and_palette
 from ..weights.pretrained import read_all_safely
 from ..weights.read import read_checkpoint
-from .export import build_graph
+from .formats import format_of, load_runtime
+from .graphs import build_graph
 from .images import pixels
-from .runtime import Runtime, load_runtime
-
-Step = Callable[[dict[str, Any]], list]  # as ``test_step`` of a model of mmengine
+from .runtime import Runtime
 
 
 class Evaluated(NamedTuple):
@@ -60,59 +63,48 @@ def evaluate(
             :func:`xcit_mm.load_model` and :func:`xcit_mm.export.load_runtime`.
 
     Returns:
-        PyTorch's result, then that of each file.
+        The result of PyTorch, then the result of each file.
 
     Raises:
         UserError: If an input is wrong, or a file has only the maps of a backbone.
     """
-    files = [Path(path) for path in paths]
-    runtimes = [load_runtime(path, trust_checkpoint) for path in files]
+    runtimes = [load_runtime(path, trust_checkpoint) for path in paths]
     cfg = load_config(config, options)
     notes = adapt_for_test(cfg, checkpoint, trust_checkpoint=trust_checkpoint)
     check(cfg, 'test')
     trust = read_all_safely(cfg.trust_checkpoint)
     with config_errors(cfg, options), trust, quiet(), TemporaryDirectory() as cfg.work_dir:
-        # mmengine shares loggers and folders between runs of one name and second.
-        cfg.experiment_name = Path(cfg.work_dir).name
-        runner = build_runner(cfg, notes, 'test')
-        for handler in list(runner.logger.handlers):
-            if isinstance(handler, FileHandler):  # in the temporary folder
-                runner.logger.removeHandler(handler)
-                handler.close()
+        runner = _runner_without_file(cfg, notes)
         loader = runner.test_loop.dataloader
         runner.load_or_resume()
         model = runner.model.cpu().eval()
-        outputs = build_graph(model, 'model').outputs
-        classes, _ = classes_and_palette(
-            cfg, read_checkpoint(checkpoint, trusted=trust_checkpoint), model
-        )
-        for path, run in zip(files, runtimes, strict=True):
-            _require_same_model(path, run, outputs, json.dumps(classes))
-        steps: list[Step] = [model.test_step, *(_step(model, run) for run in runtimes)]
-        contexts = [nullcontext, *(partial(_named, path) for path in files)]
-        evaluators = [runner.build_evaluator(cfg.test_evaluator) for _ in steps]
-        times: list[list[float]] = [[] for _ in steps]
-        for evaluator in evaluators:
-            evaluator.dataset_meta = loader.dataset.metainfo
-        for number, batch in enumerate(loader):
-            rows = zip(contexts, steps, evaluators, times, strict=True)
-            for context, step, evaluator, passed in rows:
-                with context():
-                    if number == 0:  # the first call of a runtime allocates memory
-                        step(copy.deepcopy(batch))
-                    data = copy.deepcopy(batch)
-                    start = perf_counter()
-                    with torch.no_grad():
-                        samples = step(data)
-                    passed.append((perf_counter() - start) * 1e3)
-                    evaluator.process(data_samples=samples, data_batch=batch)
-        metrics = []
-        for context, evaluator in zip(contexts, evaluators, strict=True):
-            with context():
-                metrics.append(evaluator.evaluate(len(loader.dataset)))
-    sizes = [None, *(_size(path) for path in files)]
-    names = ['PyTorch', *(path.name for path in files)]
-    return [Evaluated(*row) for row in zip(names, sizes, map(median, times), metrics, strict=True)]
+        graph = build_graph(model, 'model')
+        content = read_checkpoint(checkpoint, trusted=trust_checkpoint)
+        classes, _ = classes_and_palette(cfg, content, model)
+        steps = [(None, model.test_step)]
+        for path, run in zip(map(Path, paths), runtimes, strict=True):
+            _require_same_model(path, run, graph.outputs, json.dumps(classes))
+            steps.append((path, partial(_step, run, model)))
+        candidates = []
+        for path, step in steps:
+            candidates.append(_Candidate(path, step, runner.build_evaluator(cfg.test_evaluator)))
+            candidates[-1].evaluator.dataset_meta = loader.dataset.metainfo
+        for batch in loader:
+            for candidate in candidates:
+                candidate.step(batch)
+        return [candidate.result(len(loader.dataset)) for candidate in candidates]
+
+
+def _runner_without_file(cfg: Config, notes: list[str]) -> Runner:
+    """Build a runner whose logger writes no file into the temporary work dir."""
+    # mmengine shares loggers and folders between runs of one name and second.
+    cfg.experiment_name = Path(cfg.work_dir).name
+    runner = build_runner(cfg, notes, 'test')
+    for handler in list(runner.logger.handlers):
+        if isinstance(handler, FileHandler):
+            runner.logger.removeHandler(handler)
+            handler.close()
+    return runner
 
 
 def _require_same_model(path: Path, run: Runtime, outputs: Sequence[str], classes: str) -> None:
@@ -125,38 +117,57 @@ def _require_same_model(path: Path, run: Runtime, outputs: Sequence[str], classe
         )
 
 
-@contextmanager
-def _named(path: Path) -> Iterator[None]:
-    """Name the file whose outputs fail where those of PyTorch did not."""
-    try:
-        yield
-    except UserError as error:
-        raise UserError(f'{path}: {error}') from error
-    except Exception as error:  # of mmdet, mmseg and their metrics
-        raise UserError(
-            f'{path} computes outputs that do not fit the model ({reason(error)}): export it again'
-        ) from error
+@dataclass
+class _Candidate:
+    """PyTorch's model or an exported file, with the metrics and times of its predictions."""
+
+    path: Path | None  # None for PyTorch
+    test_step: Callable[[dict[str, Any]], list]  # as of a model of mmengine
+    evaluator: Evaluator
+    times: list[float] = field(default_factory=list)  # in milliseconds
+
+    def step(self, batch: dict[str, Any]) -> None:
+        """Predict a batch."""
+        with self._named(), torch.no_grad():
+            if not self.times:  # the first call of a runtime allocates memory
+                self.test_step(copy.deepcopy(batch))
+            data = copy.deepcopy(batch)
+            start = perf_counter()
+            samples = self.test_step(data)
+            self.times.append((perf_counter() - start) * 1e3)
+            self.evaluator.process(data_samples=samples, data_batch=batch)
+
+    def result(self, number: int) -> Evaluated:
+        """Return the result for a number of images."""
+        with self._named():
+            metrics = self.evaluator.evaluate(number)
+        time = median(self.times)
+        if self.path is None:
+            return Evaluated('PyTorch', None, time, metrics)
+        return Evaluated(self.path.name, format_of(self.path).size(self.path), time, metrics)
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Name the file whose outputs fail where PyTorch's did not."""
+        try:
+            yield
+        except Exception as error:  # of mmdet, mmseg and their metrics
+            if self.path is None:
+                raise
+            why = f'computes outputs that do not fit the model ({reason(error)}): export it again'
+            message = f': {error}' if isinstance(error, UserError) else f' {why}'
+            raise UserError(f'{self.path}{message}') from error
 
 
-def _size(path: Path) -> int:
-    parts = (path, path.with_suffix('.bin')) if path.suffix == '.xml' else (path,)
-    return sum(part.stat().st_size for part in parts)
-
-
-def _step(model: nn.Module, run: Runtime) -> Step:
-    """Return a function that predicts a batch with an exported file as a model does."""
-
-    def step(batch: dict[str, Any]) -> list:
-        samples = batch['data_samples']
-        for inputs, sample in zip(batch['inputs'], samples, strict=True):
-            outputs = run(pixels(inputs, model.data_preprocessor))
-            if 'logits' in outputs:
-                model.postprocess_result(outputs['logits'], [sample])
-            else:
-                _add_objects(sample, outputs)
-        return samples
-
-    return step
+def _step(run: Runtime, model: nn.Module, batch: dict[str, Any]) -> list:
+    """Predict a batch with an exported file, as ``test_step`` of its model does."""
+    for inputs, sample in zip(batch['inputs'], batch['data_samples'], strict=True):
+        outputs = run(pixels(inputs, model.data_preprocessor))
+        if 'logits' in outputs:
+            model.postprocess_result(outputs['logits'], [sample])
+        else:
+            _add_objects(sample, outputs)
+    return batch['data_samples']
 
 
 def _add_objects(sample: Any, outputs: dict[str, Tensor]) -> None:
@@ -178,7 +189,7 @@ def _add_objects(sample: Any, outputs: dict[str, Tensor]) -> None:
 
 
 def _masks(masks: Tensor, boxes: Tensor, size: tuple[int, int]) -> Tensor:
-    """Return masks of the whole image (n, H, W), bool, from those of boxes or of the input."""
+    """Return bool masks of the whole image (n, H, W) from masks of boxes or of the input."""
     from mmdet.models.roi_heads.mask_heads.fcn_mask_head import _do_paste_mask
 
     if masks.dtype == torch.bool:

@@ -1,4 +1,4 @@
-"""Read the user's images in the form that an exported file takes."""
+"""The user's images, in the form that an exported file takes."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -15,7 +15,7 @@ MOST_IMAGES = 100
 
 
 def find_images(model: Model, arguments: Sequence[str]) -> Images:
-    """Find images, which are loaded and resized as the test pipeline of the config does.
+    """Find images. They are loaded and resized as the test pipeline of the config does.
 
     Args:
         model: The model that was exported.
@@ -47,7 +47,7 @@ def _load(model: Model, source: str) -> Tensor:
 def pixels(inputs: Tensor, preprocessor: nn.Module) -> Tensor:
     """Return an image (C, H, W) of mmdet's and mmseg's pipelines as (1, C, H, W) float32.
 
-    The channels are in the order in which the config normalises them.
+    The channels are in the order in which the config normalizes them.
     """
     if getattr(preprocessor, '_channel_conversion', False):
         inputs = inputs.flip(0)

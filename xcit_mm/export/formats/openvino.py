@@ -1,34 +1,28 @@
-"""Write a graph as OpenVINO's two files, .xml and .bin, and read them."""
+"""OpenVINO's pairs of files, .xml and .bin."""
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
-from torch import Tensor
+import torch
 
-from ..environment import quiet
-from ..errors import UserError, looked_in, one_line
-from ..files import parse_xml, read_regular
-from .graphs import Graph
-from .onnx_file import float_nodes, onnx_model
+from ...environment import quiet, require
+from ...errors import UserError, looked_in, one_line
+from ...files import parse_xml, read_regular
+from ..runtime import Runtime
+from .format import Contents, Format
+from .onnx import float_nodes, onnx_model
 
 SECTION = 'xcit_mm'  # of the metadata
 # What int8 leaves alone. With depthwise convolutions in int8, a file that has found no object in an
-# image goes on to return those of the image before.
+# image may return the objects of the image before from then on.
 DEPTHWISE = 'GroupConvolution'
 
 
-def write_openvino(
-    graph: Graph,
-    path: Path,
-    metadata: Mapping[str, str],
-    images: Sequence[Callable[[], Tensor]],
-    precision: str,
-) -> None:
+def write(contents: Contents, path: Path) -> None:
     """Write a graph in OpenVINO's format, in int8 with images to load for the calibration.
 
     Except in float32, weights that are not int8 are stored in float16, and the device chooses the
@@ -37,12 +31,12 @@ def write_openvino(
     import onnx
     import openvino
 
-    source = path.with_suffix('.onnx')
-    proto = onnx_model(graph, metadata)
+    source, images = path.with_suffix('.onnx'), contents.calibration
+    proto = onnx_model(contents.graph, contents.metadata)
     onnx.save(proto, source)
     model = openvino.convert_model(source)
     source.unlink()
-    if precision == 'int8':
+    if images:
         import nncf
 
         kept = [f'{re.escape(name)}(/.*)?$' for name in float_nodes(proto)]  # and their parts
@@ -54,16 +48,34 @@ def write_openvino(
                 model_type=nncf.ModelType.TRANSFORMER,
                 ignored_scope=nncf.IgnoredScope(types=[DEPTHWISE], patterns=kept, validate=False),
             )
-    for name, value in metadata.items():
+    for name, value in contents.metadata.items():
         model.set_rt_info(value, [SECTION, name])
-    openvino.save_model(model, path, compress_to_fp16=precision != 'float32')
+    is_wide = contents.metadata['precision'] == 'float32'
+    openvino.save_model(model, path, compress_to_fp16=not is_wide)
 
 
-def read_openvino(path: Path) -> Any:
-    """Return the ``openvino.Model`` of a file and of the .bin file beside it.
+def read(path: Path) -> Runtime:
+    """Read a file and its .bin file."""
+    require('openvino')
+    import openvino
 
-    OpenVINO gets copies in memory: from a path, it reads whatever format the content has, some of
-    which name other files, and it maps the .bin file, which may change.
+    model = _model(path)
+    metadata = model.get_rt_info([SECTION]).value
+    settings = {'INFERENCE_NUM_THREADS': torch.get_num_threads()}
+    if metadata['precision'] == 'float32':
+        settings['INFERENCE_PRECISION_HINT'] = 'f32'  # bfloat16 where the CPU has it
+    compiled = openvino.compile_model(model, 'CPU', settings)
+    return Runtime(
+        lambda image: [torch.from_numpy(v.copy()) for v in compiled(image.numpy()).values()],
+        metadata,
+    )
+
+
+def _model(path: Path) -> Any:
+    """Return the ``openvino.Model`` of a file and its .bin file.
+
+    OpenVINO gets copies in memory: from a path, it reads any format that the content has, even one
+    that names other files, and it maps the .bin file into memory, although the file may change.
 
     Raises:
         UserError: If there is no .bin file, or it belongs to another file.
@@ -86,7 +98,7 @@ def read_openvino(path: Path) -> Any:
             needed = max(needed, offset + size)
     binary = path.with_suffix('.bin')
     if not binary.is_file():
-        raise UserError(f'{binary} does not exist{looked_in(binary)}: copy it beside {path.name}')
+        raise UserError(f'{binary} does not exist{looked_in(binary)}: copy it next to {path.name}')
     weights = read_regular(binary)
     if len(weights) != needed:
         raise UserError(
@@ -95,3 +107,15 @@ def read_openvino(path: Path) -> Any:
         )
     text = ElementTree.tostring(net, encoding='unicode')  # what was checked is what is read
     return openvino.Core().read_model(text, openvino.Tensor(np.frombuffer(weights, np.uint8)))
+
+
+FORMAT = Format(
+    suffix='.xml',
+    precisions=('float32', 'float16', 'int8'),
+    write=write,
+    read=read,
+    packages=('onnx', 'onnxscript', 'openvino'),
+    int8_packages=('nncf',),
+    further_suffixes=('.bin',),
+    converts_to_float16=True,
+)

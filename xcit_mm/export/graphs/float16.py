@@ -7,13 +7,13 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map_only
 
-from ..models.layers import XCA
-from ..ops.xca import cross_covariance
-from .graphs import Graph
+from ...models.layers import XCA
+from ...ops.xca import cross_covariance
+from .graph import Graph
 
 
 def to_float16(graph: Graph) -> None:
-    """Let the narrow parts of a graph's model compute in float16, in place.
+    """Convert the narrow parts of a graph's model to float16, in place.
 
     Each part takes and returns float32, so that pixels, boxes and scores are not rounded.
     """

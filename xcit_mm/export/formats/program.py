@@ -1,4 +1,4 @@
-"""Read a program of ``torch.export`` without running code that is in its file.
+"""A reader of ``torch.export`` programs that runs no code in their files.
 
 ``torch.export.load`` unpickles parts of a file, evaluates the expressions in it as Python, and
 looks up functions by any name. :func:`read_program` reads weights as bytes, and the nodes of a
@@ -17,11 +17,11 @@ from zipfile import ZipFile
 import torch
 from torch import Tensor, fx
 
-from ..errors import one_line
-from ..weights.pickles import UnreadableError
-from ..weights.read import read_records
-from .torch_file import METADATA
+from ...errors import one_line
+from ...weights.pickles import UnreadableError
+from ...weights.read import read_records
 
+METADATA = 'metadata.json'  # in the archive
 COMPILED = '/aotinductor/'
 FORMAT = 8  # major version of torch._export.serde.schema
 ENTRIES = 'data/{0}/model_{0}_config.json'  # what the records of weights or of constants hold
@@ -84,7 +84,7 @@ CODED = {
     'device': torch.device,
     'memory_format': torch.memory_format,
 }
-# The length of an axis or a symbol for it, which several axes may share, and its limits.
+# The length of an axis or a symbol for it (axes may share one), and its limits.
 Axis = tuple[int | str, float, float]
 SYMBOLIC = ('as_sym_int', 'as_sym_float', 'as_sym_bool')
 PLAIN = {'as_int': int, 'as_float': float, 'as_bool': bool, 'as_string': str}
@@ -108,11 +108,7 @@ def read_program(path: Path) -> tuple[Callable[[Tensor], Sequence[Tensor]], dict
             another version.
         Exception: Of many types, if the file is damaged.
     """
-    with ZipFile(path) as archive:
-        names = archive.namelist()
-    if any(COMPILED in name for name in names):
-        raise UnsafeProgramError('native code that AOTInductor compiled')
-    if not any(name.endswith(ENTRIES.format('weights')) for name in names):
+    if not any(name.endswith(ENTRIES.format('weights')) for name in _names(path)):
         raise UnsafeProgramError('weights in a pickle, as PyTorch writes them before 2.9')
     records = read_records(path)
     program = json.loads(records['models/model.json'])
@@ -133,6 +129,17 @@ def read_program(path: Path) -> tuple[Callable[[Tensor], Sequence[Tensor]], dict
         return module.forward(image)  # a call prints the graph if it fails
 
     return compute, json.loads(records[f'extra/{METADATA}'])
+
+
+def is_compiled(path: Path) -> bool:
+    """Whether native code is in a file, even if it is only a part of the file."""
+    return any(COMPILED in name for name in _names(path))
+
+
+def _names(path: Path) -> list[str]:
+    """Return the names of the records of a file."""
+    with ZipFile(path) as archive:
+        return archive.namelist()
 
 
 def _tensors(records: Mapping[str, bytes], kind: str) -> dict[str, Tensor]:
@@ -266,7 +273,7 @@ def _function(name: str) -> Callable:
 
 
 def _roi_align(maps: Tensor, regions: Tensor, scale: float, *rest: Any) -> Tensor:
-    """Call torchvision's, which reads beyond maps that are empty, and for infinite regions."""
+    """Call torchvision's, except where it reads beyond maps: empty ones, and infinite regions."""
     largest = torch.finfo(regions.dtype).max / 4  # for the difference of two to be finite, too
     if 0 in maps.shape or not (regions * scale).abs().le(largest).all():
         raise ValueError('it has empty maps or regions without finite corners')

@@ -1,4 +1,4 @@
-"""Replace modules whose sizes a graph would fix to those of the example image."""
+"""Replacements for modules whose sizes a graph would fix to the sizes of the example image."""
 
 import copy
 
@@ -17,7 +17,7 @@ def for_any_size(graph: nn.Module) -> nn.Module:
             if kind in REPLACED:
                 setattr(module, name, REPLACED[kind](child))
             elif kind == 'Upsample' and child.scale_factor is not None:
-                # mmseg's computes a size in Python, which would be a constant of the graph.
+                # mmseg's computes a size in Python: a constant of the graph.
                 options = dict(mode=child.mode, align_corners=child.align_corners)
                 setattr(module, name, nn.Upsample(scale_factor=child.scale_factor, **options))
     _separate(graph, set())
@@ -41,7 +41,7 @@ def _separate(module: nn.Module, seen: set[nn.Module]) -> None:
 
 
 class MatrixPool(nn.Module):
-    """``nn.AdaptiveAvgPool2d``, which ONNX has for fixed sizes only, as a product of matrices."""
+    """``nn.AdaptiveAvgPool2d`` as a product of matrices: ONNX has it for fixed sizes only."""
 
     def __init__(self, pool: nn.AdaptiveAvgPool2d) -> None:
         super().__init__()

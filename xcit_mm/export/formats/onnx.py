@@ -1,4 +1,4 @@
-"""Write a graph as an ONNX file."""
+"""ONNX files, for ONNX Runtime and others."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -7,16 +7,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..environment import quiet
-from ..errors import UserError, one_line, reason
-from ..files import read_regular
-from .capture import axes_of, capture
-from .graphs import Graph
+from ...environment import quiet, require
+from ...errors import UserError, one_line, reason
+from ...files import read_regular
+from ..graphs.capture import axes_of, capture
+from ..graphs.graph import Graph
+from ..runtime import Runtime
+from .format import Contents, Format
 
 OPSET = 20  # the first with GELU
 # Layers that ONNX Runtime computes in int8. For others, conversion takes longer than int8 saves.
 QUANTIZED = ('Conv', 'Gemm', 'MatMul')
-# Parts of the names of the weights of last layers, which stay in float: in int8, they cost
+# Parts of the names of the weights of last layers. They stay in float: in int8, they cost
 # Mask R-CNN 0.01 AP and save little time. They must be weights of convolutions or of linear layers
 # on matrices: others have no names in the file.
 LAST_LAYERS = (
@@ -67,18 +69,13 @@ def onnx_model(graph: Graph, metadata: Mapping[str, str]) -> Any:
     return proto
 
 
-def write_onnx(
-    graph: Graph,
-    path: Path,
-    metadata: Mapping[str, str],
-    images: Sequence[Callable[[], Tensor]],
-) -> None:
+def write(contents: Contents, path: Path) -> None:
     """Write a graph as an ONNX file, in int8 if there are images to load for the calibration."""
     import onnx
 
-    onnx.save(onnx_model(graph, metadata), path)
-    if images:
-        _quantize(path, images)
+    onnx.save(onnx_model(contents.graph, contents.metadata), path)
+    if contents.calibration:
+        _quantize(path, contents.calibration)
 
 
 def _quantize(path: Path, images: Sequence[Callable[[], Tensor]]) -> None:
@@ -117,11 +114,28 @@ def float_nodes(proto: Any) -> list[str]:
     return names
 
 
-def read_onnx(path: Path) -> bytes:
+def read(path: Path) -> Runtime:
+    """Read a file for ONNX Runtime, if all of its tensors are in it."""
+    require('onnxruntime')
+    require('onnx')
+    from onnxruntime import InferenceSession, SessionOptions
+
+    options = SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.log_severity_level = 4  # its log repeats names from the file as they are
+    options.add_session_config_entry('session.load_model_format', 'ONNX')  # as it was checked
+    session = InferenceSession(_checked(path), options, providers=['CPUExecutionProvider'])
+    return Runtime(
+        lambda image: map(torch.from_numpy, session.run(None, {'image': image.numpy()})),
+        session.get_modelmeta().custom_metadata_map,
+    )
+
+
+def _checked(path: Path) -> bytes:
     """Return the content of an ONNX file for ONNX Runtime.
 
     Raises:
-        UserError: If a tensor is in another file, which could be any file of this machine.
+        UserError: If a tensor is in another file: that could be any file of this machine.
     """
     import onnx
 
@@ -147,3 +161,12 @@ def _messages(message: Any, kind: type) -> Iterator[Any]:
                     yield part
                 else:
                     yield from _messages(part, kind)
+
+
+FORMAT = Format(
+    suffix='.onnx',
+    precisions=('float32', 'float16', 'int8'),
+    write=write,
+    read=read,
+    packages=('onnx', 'onnxscript', 'onnxruntime'),
+)

@@ -1,10 +1,11 @@
-"""Mask2Former as one graph: the objects, segments or labels that its queries find."""
+"""Mask2Former: the objects, segments or labels that its queries find."""
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .graphs import DetectorGraph, SegmentorGraph
+from .detector import DetectorGraph
+from .segmentor import SegmentorGraph
 
 INSTANCES = 1000  # a panoptic label is the class plus this times the number of the thing
 
@@ -96,7 +97,7 @@ class Mask2FormerSegmentorGraph(SegmentorGraph):
 
 
 def _boxes(masks: Tensor) -> Tensor:
-    """Return the boxes (n, 4) of masks (n, H, W) of 0 and 1, which are zeros for empty masks."""
+    """Return the boxes (n, 4) of masks (n, H, W) of 0 and 1; zeros for an empty mask."""
     sides = []
     for axis in (1, 2):  # the other one remains: columns, then rows
         occupied = masks.amax(axis)  # (n, length)

@@ -1,6 +1,6 @@
-"""Mask R-CNN, Faster R-CNN and their cascades as one graph of operators that every runtime has.
+"""Mask R-CNN, Faster R-CNN and their cascades, in operators that every runtime has.
 
-mmdet's post-processing asks in Python how many boxes there are, which a graph cannot do. Here the
+mmdet's post-processing asks in Python how many boxes there are. A graph cannot do that. Here the
 numbers of proposals and of objects are fixed at the maximum that ``test_cfg`` allows. Blank boxes
 fill up the rest, and are removed at the end.
 """
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .boxes import NO_SCORE, are_larger, best, border_of, clip, nms
-from .graphs import ThresholdGraph, require_nms
+from .detector import ThresholdGraph, require_nms
 
 
 class TwoStageGraph(ThresholdGraph):
@@ -43,7 +43,7 @@ class TwoStageGraph(ThresholdGraph):
         return *objects, self._masks(maps, boxes[kept], labels[kept])[real[kept]]
 
     def reference(self, image: Tensor) -> tuple[Tensor, ...]:
-        """Compute objects with mmdet, and the masks of their boxes, which mmdet only pastes."""
+        """Compute objects with mmdet, and the masks of their boxes: mmdet has pasted ones only."""
         outputs = super().reference(image)
         if not self.with_mask:
             return outputs
@@ -129,7 +129,7 @@ def _roi_align(extractor: nn.Module, maps: tuple[Tensor, ...], boxes: Tensor) ->
         here = levels == level
         regions = torch.ops.torchvision.roi_align(
             m,
-            torch.where(here[:, None], rois, 0.0),  # those of other levels would be large
+            torch.where(here[:, None], rois, 0.0),  # regions of other levels would be large
             layer.spatial_scale,
             *layer.output_size,
             layer.sampling_ratio,

@@ -1,4 +1,4 @@
-"""Deformable DETR and DINO as one graph."""
+"""Deformable DETR and DINO."""
 
 import torch
 from torch import Tensor
@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from .boxes import border_of, clip
 from .deformable_attention import WholeSteps
-from .graphs import DetectorGraph
+from .detector import DetectorGraph
 
 
 class DetrGraph(DetectorGraph):

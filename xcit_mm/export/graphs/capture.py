@@ -1,4 +1,4 @@
-"""Capture a graph with ``torch.export``, for images of any size."""
+"""Recording of a graph with ``torch.export``, for images of any size."""
 
 import inspect
 
@@ -6,9 +6,9 @@ import torch
 from torch import nn
 from torch.export import Dim, ExportedProgram
 
-from ..environment import quiet
-from ..errors import UserError, reason
-from .graphs import Graph
+from ...environment import quiet
+from ...errors import UserError, reason
+from .graph import Graph
 
 AXES = {0: 'batch', 2: 'height', 3: 'width'}
 

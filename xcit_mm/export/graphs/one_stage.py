@@ -1,10 +1,10 @@
-"""RetinaNet and RTMDet as one graph, with the fixed numbers of boxes of :mod:`.two_stage`."""
+"""RetinaNet and RTMDet, with fixed numbers of boxes as in :mod:`.two_stage`."""
 
 import torch
 from torch import Tensor, nn
 
 from .boxes import NO_SCORE, are_larger, best, border_of, clip, nms
-from .graphs import ThresholdGraph
+from .detector import ThresholdGraph
 
 
 class OneStageGraph(ThresholdGraph):

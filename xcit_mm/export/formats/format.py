@@ -1,0 +1,60 @@
+"""A file format of exports: how a file is written and read, and what that needs."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...environment import require
+from ...errors import DependencyError
+from ..graphs.graph import Graph
+from ..runtime import Runtime
+
+
+class Contents(NamedTuple):
+    """What a file is written from."""
+
+    graph: Graph  # for images of any size
+    metadata: Mapping[str, str]  # including the precision
+    calibration: Sequence[Callable[[], Tensor]] = ()  # functions that load images, for int8
+
+
+@dataclass(frozen=True)
+class Format:
+    """A file format. Its name, as in ``--format``, is the name of the file that defines it."""
+
+    suffix: str  # formats that share one tell their files apart by ``holds``
+    precisions: tuple[str, ...]
+    write: Callable[[Contents, Path], None]
+    read: Callable[[Path], Runtime]  # runs no code that is in the file
+    read_trusted: Callable[[Path], Runtime] | None = None  # if code in the file may run
+    packages: tuple[str, ...] = ()  # that write a file
+    int8_packages: tuple[str, ...] = ()  # that write it in int8, besides
+    further_suffixes: tuple[str, ...] = ()  # of further files of the same name
+    converts_to_float16: bool = False  # whether ``write`` does so itself, from float32
+    holds: Callable[[Path], bool] = lambda path: True  # whether a file of the suffix has it
+
+    def require_packages(self, precision: str) -> None:
+        """Require the packages that write a file."""
+        for package in self.packages + (self.int8_packages if precision == 'int8' else ()):
+            require(package)
+        if torch.__version__ < (2, 7):
+            raise DependencyError(
+                f'PyTorch {torch.__version__} is too old to export: install 2.7 or later'
+            )
+
+    def load(self, path: Path, trusted: bool) -> Runtime:
+        """Load a file. If it is trusted, code in it may run."""
+        read = self.read_trusted if trusted and self.read_trusted else self.read
+        return read(path)
+
+    def files(self, path: Path) -> list[Path]:
+        """Return the paths of all files of an export, with the file that needs the others last."""
+        return [path.with_suffix(suffix) for suffix in (*self.further_suffixes, self.suffix)]
+
+    def size(self, path: Path) -> int:
+        """Return the bytes of all files of an export."""
+        return sum(file.stat().st_size for file in self.files(path))
