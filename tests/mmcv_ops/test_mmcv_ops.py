@@ -1,4 +1,4 @@
-"""mmcv's operators on the stand-in, against what compiled mmcv computed."""
+"""mmcv's operators on the stand-in, against what compiled mmcv computed, and how to get them."""
 
 import subprocess
 import sys
@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from helpers.compiled_mmcv import results
 from mmcv import ops
 from mmcv.utils import collect_env
 
@@ -16,6 +17,23 @@ from xcit_mm import environment, mmcv_ops
 from xcit_mm.mmcv_ops import roi_align
 from xcit_mm.mmcv_ops.__main__ import main as list_operators
 from xcit_mm.mmcv_ops.families import FAMILIES
+
+# Copies, comparisons and sums in the same order. The others multiply matrices, by a library that
+# may differ, or sum a gradient in another order.
+EXACT = ('psa_mask', 'nms_match')
+of_the_stand_in = pytest.mark.skipif(not mmcv_ops.is_active(), reason='mmcv is compiled')
+
+
+def test_all_cases_equal_those_of_compiled_mmcv(golden):
+    """See helpers/compiled_mmcv.py."""
+    computed, expected = results(), golden('compiled_mmcv')
+    assert computed.keys() == expected.keys()
+    for name, value in computed.items():
+        if name.startswith(EXACT) and 'gradient' not in name:
+            assert torch.equal(value, expected[name]), name
+        else:
+            largest = float(expected[name].abs().max())
+            torch.testing.assert_close(value, expected[name], rtol=0, atol=1e-6 * largest, msg=name)
 
 
 @pytest.fixture(scope='module')
@@ -137,15 +155,29 @@ def test_sigmoid_focal_loss_of_large_logits_is_finite():
     assert torch.isfinite(logits.grad).all()
 
 
-@pytest.mark.skipif(not mmcv_ops.is_active(), reason='mmcv is compiled')
-def test_other_operators_say_that_they_need_compiled_mmcv():
-    boxes, scores = torch.rand(3, 5), torch.rand(3)
-    with pytest.raises(NotImplementedError, match=r'nms_rotated needs compiled mmcv'):
-        ops.nms_rotated(boxes, scores, 0.5)
-    assert collect_env()['MMCV Compiler'] == 'n/a'  # a bug report can be collected
+@of_the_stand_in
+@pytest.mark.parametrize(
+    ('call', 'message'),
+    [
+        (lambda: ops.nms_rotated(torch.rand(3, 5), torch.rand(3), 0.5), 'nms_rotated needs'),
+        (lambda: ops.roi_pool(torch.rand(1, 1, 4, 4), torch.zeros(1, 5), 1, 1), 'roi_pool_forward'),
+        (
+            lambda: ops.roi_align(torch.rand(1, 1, 4, 4), torch.zeros(1, 5), 1, 1, 0, 'max'),
+            "roi_align with pool_mode='max' needs compiled mmcv",
+        ),
+    ],
+)
+def test_other_operators_say_that_they_need_compiled_mmcv(call, message):
+    with pytest.raises(NotImplementedError, match=message):
+        call()
 
 
-@pytest.mark.skipif(not mmcv_ops.is_active(), reason='mmcv is compiled')
+@of_the_stand_in
+def test_a_bug_report_can_be_collected():
+    assert collect_env()['MMCV Compiler'] == 'n/a'
+
+
+@of_the_stand_in
 def test_the_list_and_the_page_name_all_operators(capsys, monkeypatch):
     monkeypatch.setattr('sys.argv', ['mmcv_ops'])
     list_operators()
@@ -157,14 +189,18 @@ def test_the_list_and_the_page_name_all_operators(capsys, monkeypatch):
     assert 'nms_rotated' in listed.partition('Only compiled mmcv')[2]
 
 
-def test_one_line_in_a_config_is_enough_for_mmdet_and_mmseg(tmp_path):
-    config = tmp_path / 'config.py'
-    config.write_text("custom_imports = dict(imports=['xcit_mm'])\n")
+def test_one_line_in_a_config_installs_the_operators_and_imports_the_backbone_only(tmp_path):
+    (tmp_path / 'config.py').write_text("custom_imports = dict(imports=['xcit_mm'])\n")
     program = (
-        'from mmengine.config import Config; Config.fromfile("config.py"); '
-        'import mmcv.ops, mmdet.models, mmseg.models'
+        'import sys; from mmengine.config import Config; Config.fromfile("config.py"); '
+        'import mmcv.ops; print(*(name for name in sys.modules if name.startswith("xcit_mm.")))'
     )
-    subprocess.run([sys.executable, '-c', program], cwd=tmp_path, check=True)
+    command = [sys.executable, '-c', program]
+    done = subprocess.run(command, cwd=tmp_path, text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    rooms = {name.split('.')[1] for name in done.stdout.split()}
+    assert {'models', 'mmcv_ops'} <= rooms
+    assert not {'datasets', 'engine', 'inference', 'large_images', 'weights'} & rooms
 
 
 def test_a_script_that_imports_mmdet_at_its_top_runs_with_the_operators(tmp_path):
@@ -189,15 +225,16 @@ def test_a_script_that_is_missing_is_named(monkeypatch, capsys):
     assert 'error: nothing.py is not a file' in capsys.readouterr().err
 
 
-@pytest.mark.skipif(not mmcv_ops.is_active(), reason='mmcv is compiled')
+@of_the_stand_in
 def test_the_list_says_what_is_missing(monkeypatch):
-    monkeypatch.setenv(mmcv_ops.SWITCH, '0')
-    done = subprocess.run(
-        [sys.executable, '-m', 'xcit_mm.mmcv_ops'], text=True, capture_output=True
-    )
-    assert done.returncode == 1
-    assert done.stderr.endswith(
-        'the package mmcv._ext is not installed: unset XCIT_MM_MMCV_FALLBACK, or compile mmcv\n'
+    for name in list(sys.modules):  # as if this process had not imported them
+        if name == mmcv_ops.EXTENSION or name.startswith('mmcv.ops'):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr('sys.argv', ['mmcv_ops'])
+    with pytest.raises(SystemExit) as end:
+        list_operators()
+    assert end.value.code == (
+        'the package mmcv._ext is not installed: unset XCIT_MM_MMCV_FALLBACK, or compile mmcv'
     )
 
 
