@@ -1,4 +1,4 @@
-"""Check that the packages that a run needs are installed and fit together."""
+"""The packages that a run needs: whether they are installed and fit together."""
 
 import importlib
 import io
@@ -49,7 +49,7 @@ def require(module: str) -> None:
             f'{package} refuses the installed versions ({error}): {remedy(error)}'
         ) from None
     except RuntimeError as error:
-        # "operator torchvision::nms does not exist": a CUDA torchvision beside a CPU torch.
+        # "operator torchvision::nms does not exist": a CUDA torchvision with a CPU torch.
         if 'torchvision::' not in str(error):
             raise
         raise DependencyError(
@@ -62,7 +62,7 @@ def require(module: str) -> None:
 
 
 def require_one_stack() -> None:
-    """Refuse an environment with the packages of both families, which share import names."""
+    """Refuse an environment with the packages of both families, as they share import names."""
     present = {stack: filter(installed, packages) for stack, packages in STACKS.items()}
     onedl, openmmlab = (' '.join(packages) for packages in present.values())
     if onedl and openmmlab:
@@ -75,7 +75,7 @@ def require_one_stack() -> None:
 def require_framework(name: str) -> None:
     """Import mmdet or mmseg, and our classes that are built on it, so that all are registered."""
     require_one_stack()
-    require('torchvision')  # whose build may not fit that of torch
+    require('torchvision')  # its build may not fit torch
     require('mmcv')
     for part in FRAMEWORK_PARTS:
         require(f'{name}.{part}')

@@ -24,7 +24,7 @@ def bilinear(maps: Tensor, batch: Tensor, y: Tensor, x: Tensor) -> Tensor:
     hy, hx = 1 - ly, 1 - lx
     pixels = maps.permute(0, 2, 3, 1)
     batch = batch.view(-1, *[1] * (y.dim() - 1))
-    # The order of these terms is that of compiled mmcv: the sums are equal to the last bit.
+    # In the order of compiled mmcv, so that the sums are equal to the last bit.
     value = (hy * hx) * pixels[batch, top, left] + (hy * lx) * pixels[batch, top, right]
     value = value + (ly * hx) * pixels[batch, bottom, left]
     value = value + (ly * lx) * pixels[batch, bottom, right]
