@@ -22,7 +22,8 @@ OPTIONAL = ('timm', 'safetensors')  # packages for weights in their formats
 # The packages whose versions determine the result of a run.
 PACKAGES = 'torch', 'torchvision', 'numpy', *STACKS['onedl'], *STACKS['openmmlab']
 FRAMEWORK_PARTS = ('models', 'datasets', 'evaluation', 'visualization')
-# For each framework, the modules with our classes that are built on it; the package fills it.
+# For each framework, the modules with our classes that are built on it. They are above this file,
+# so the package names them (xcit_mm/__init__.py).
 BUILT_ON: dict[str, tuple[str, ...]] = {'mmdet': (), 'mmseg': ()}
 # For each package that only some tools need, the extra of setup.py that installs it.
 EXTRAS = dict.fromkeys(('onnx', 'onnxruntime', 'onnxscript'), 'export')

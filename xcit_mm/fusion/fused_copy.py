@@ -1,4 +1,4 @@
-"""A copy of a model for inference, which shares the weights of the model where it can."""
+"""A copy of a model for inference that shares weights with the model where it can."""
 
 import copy
 import shutil
@@ -77,7 +77,7 @@ def in_dtype(model: nn.Module, dtype: torch.dtype) -> nn.Module:
 
 
 class FusedCopy:
-    """The fused copy of a model in a dtype, which is rebuilt when the model has changed.
+    """The fused copy of a model in a dtype, rebuilt when the model has changed.
 
     With ``compiled``, ``torch.compile`` compiles the backbone and the neck of the copy for images
     of any size at the first prediction. On a CPU, this needs a C++ compiler.

@@ -83,16 +83,20 @@ def model_state(checkpoint: Any, path: str | Path) -> dict[str, Tensor]:
     return weights
 
 
+def without_prefix(state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Return the weights under ``backbone.`` by their names in it; if there are none, all."""
+    prefixed = {k.removeprefix(BACKBONE): v for k, v in state.items() if k.startswith(BACKBONE)}
+    return prefixed or state
+
+
 def backbone_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the weights of an XCiT backbone under our names, without a classification head.
 
     ``state`` holds a classifier, a DINO model, a detector, a segmentor or a backbone.
     """
-    if any(name.startswith(BACKBONE) for name in state):
-        state = {k.removeprefix(BACKBONE): v for k, v in state.items() if k.startswith(BACKBONE)}
     return {
         re.sub(r'^pos_embed\.', 'pos_embeder.', name): value  # timm's name
-        for name, value in state.items()
+        for name, value in without_prefix(state).items()
         if not name.startswith(CLASSIFIER)
     }
 

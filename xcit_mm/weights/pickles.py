@@ -168,7 +168,7 @@ def _encode(text: str, encoding: str) -> bytes:
 
 
 class _DType:
-    """The dtype of an array of numbers or strings; one of objects would take them for addresses."""
+    """The dtype of an array of numbers or strings. Objects would use numbers as addresses."""
 
     def __init__(self, code: str, *flags: bool) -> None:
         if not DTYPE.fullmatch(code):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from ..environment import require
 from ..errors import UserError, reason
 from ..models.timm import accelerate
-from .names import BACKBONE, architecture, model_state, require_same_tensors
+from .names import architecture, model_state, require_same_tensors, without_prefix
 from .read import read_checkpoint
 
 
@@ -42,8 +42,7 @@ def build_classifier(state: Mapping[str, Tensor], path: str | Path) -> nn.Module
     require('timm')
     from timm.models.xcit import Xcit, checkpoint_filter_fn
 
-    if f'{BACKBONE}cls_token' in state:  # a DINO training, with a projection head as well
-        state = {k.removeprefix(BACKBONE): v for k, v in state.items() if k.startswith(BACKBONE)}
+    state = without_prefix(state)  # of a DINO training, and without its projection head
     if not has_class_attention(state):
         raise UserError(
             f'{path} is not a classifier but a backbone, detector or segmentor: it has no '
@@ -75,4 +74,4 @@ def build_classifier(state: Mapping[str, Tensor], path: str | Path) -> nn.Module
 
 def has_class_attention(state: Mapping[str, Tensor]) -> bool:
     """Return whether weights include class-attention layers, as in classifiers and DINO models."""
-    return any(name.removeprefix(BACKBONE).startswith('cls_attn_blocks.') for name in state)
+    return any(name.startswith('cls_attn_blocks.') for name in without_prefix(state))
