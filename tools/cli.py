@@ -1,7 +1,7 @@
-"""What the command lines have in common.
+"""Arguments, errors and output that the command lines have in common.
 
-The tools import PyTorch and xcit_mm, which takes seconds, only once their arguments are read: with
-this module alone, ``--help`` and a wrong argument are answered at once.
+The tools import PyTorch and xcit_mm, which takes seconds, only after their arguments are parsed, so
+that ``--help`` and errors in the arguments need no more than this module.
 """
 
 import argparse
@@ -150,7 +150,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         default='none',
         help='how the processes of a distributed run were started; pytorch: torchrun',
     )
-    # torch.distributed.launch, which mim uses, passes this beside the variable that counts.
+    # torch.distributed.launch of mim passes this in addition to the variable that counts.
     parser.add_argument('--local-rank', '--local_rank', type=int, help=argparse.SUPPRESS)
     add_options_argument(parser)
     add_trust_argument(parser)

@@ -12,8 +12,8 @@ from tools import cli
 ARCHS = ('n12', 't12', 't24', 's12', 's24', 'm24', 'l24')
 PATCH_SIZES = (8, 16)
 MEANING = """
-multiply-adds: those of the model as the paper defines it (table 1 calls them FLOPs), in matrix
-products and convolutions, including those of the attention. computed: those of xcit_mm for the same
+multiply-adds: what the model needs as the paper defines it (table 1 calls them FLOPs), in matrix
+products, including the attention, and convolutions. computed: what xcit_mm needs for the same
 result on a CPU in float32, where the attention of many tokens needs no queries, keys and values."""
 
 

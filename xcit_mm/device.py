@@ -1,4 +1,4 @@
-"""Choose the device that a model runs on and its dtype, and give memory back."""
+"""The device and the dtype that a model computes with, and freed memory."""
 
 import ctypes
 import gc
@@ -73,7 +73,7 @@ def multiplies_bfloat16() -> bool:
 
 
 def release_memory() -> None:
-    """Return freed memory to the system, which others need more than this process."""
+    """Return freed memory to the operating system."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -1,4 +1,4 @@
-"""Check that the packages that a run needs are installed and fit together."""
+"""The packages that a run needs: whether they are installed and fit together."""
 
 import importlib
 import io
@@ -22,7 +22,8 @@ OPTIONAL = ('timm', 'safetensors')  # packages for weights in their formats
 # The packages whose versions determine the result of a run.
 PACKAGES = 'torch', 'torchvision', 'numpy', *STACKS['onedl'], *STACKS['openmmlab']
 FRAMEWORK_PARTS = ('models', 'datasets', 'evaluation', 'visualization')
-# For each framework, the modules with our classes that are built on it; the package fills it.
+# For each framework, the modules with our classes that are built on it. They are above this file,
+# so the package names them (xcit_mm/__init__.py).
 BUILT_ON: dict[str, tuple[str, ...]] = {'mmdet': (), 'mmseg': ()}
 # For each package that only some tools need, the extra of setup.py that installs it.
 EXTRAS = dict.fromkeys(('onnx', 'onnxruntime', 'onnxscript'), 'export')
@@ -49,7 +50,7 @@ def require(module: str) -> None:
             f'{package} refuses the installed versions ({error}): {remedy(error)}'
         ) from None
     except RuntimeError as error:
-        # "operator torchvision::nms does not exist": a CUDA torchvision beside a CPU torch.
+        # "operator torchvision::nms does not exist": a CUDA torchvision with a CPU torch.
         if 'torchvision::' not in str(error):
             raise
         raise DependencyError(
@@ -62,7 +63,7 @@ def require(module: str) -> None:
 
 
 def require_one_stack() -> None:
-    """Refuse an environment with the packages of both families, which share import names."""
+    """Refuse an environment with the packages of both families, as they share import names."""
     present = {stack: filter(installed, packages) for stack, packages in STACKS.items()}
     onedl, openmmlab = (' '.join(packages) for packages in present.values())
     if onedl and openmmlab:
@@ -75,7 +76,7 @@ def require_one_stack() -> None:
 def require_framework(name: str) -> None:
     """Import mmdet or mmseg, and our classes that are built on it, so that all are registered."""
     require_one_stack()
-    require('torchvision')  # whose build may not fit that of torch
+    require('torchvision')  # its build may not fit torch
     require('mmcv')
     for part in FRAMEWORK_PARTS:
         require(f'{name}.{part}')

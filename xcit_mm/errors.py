@@ -18,7 +18,7 @@ OUT_OF_MEMORY = re.compile(
 def printable(text: str, max_line: int = MAX_LINE) -> str:
     """Make text that may come from a file safe to show in a terminal or a log.
 
-    Control characters, such as those of an ANSI escape, and broken Unicode become question marks.
+    Control characters, such as in an ANSI escape, and broken Unicode become question marks.
     A line of more than ``max_line`` characters loses its middle, so that a sentence keeps its start
     and its remedy.
     """

@@ -1,4 +1,4 @@
-"""Write files that are whole or absent, and read regular files only."""
+"""Files that are written whole or not at all, and reading of regular files only."""
 
 import errno
 import json
@@ -24,7 +24,7 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 @contextmanager
 def write_whole(path: Path, mode: str = 'wb') -> Iterator[IO]:
-    """Open a file beside ``path`` that takes its name when the block ends without an error.
+    """Open a file next to ``path``, and rename it to ``path`` if the block ends without an error.
 
     After an error, an interruption or on a full disk, ``path`` is what it was before.
     """

@@ -65,7 +65,7 @@ class Behind:
             self.wait()
         except Exception:
             if kind is None or issubclass(kind, Exception):
-                raise  # else Ctrl-C or the exit that ends the block goes on
+                raise  # otherwise Ctrl-C or the exit that ends the block is raised
         finally:
             self._thread.shutdown(cancel_futures=True)
 

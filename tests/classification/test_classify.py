@@ -18,7 +18,6 @@ from torchvision import transforms
 
 from xcit_mm import UserError
 from xcit_mm.classification import Classifier
-from xcit_mm.classification.loading import load_classifier
 from xcit_mm.classification.published import (
     TOP1,
     name_in_release,
@@ -29,6 +28,7 @@ from xcit_mm.classification.published import (
 from xcit_mm.classification.report import labelled_images, report_folder
 from xcit_mm.models.layers import XCA
 from xcit_mm.weights.names import Architecture
+from xcit_mm.weights.timm_classifier import load_classifier
 
 NAME = 'xcit_nano_12_p16_224_dist.pth'
 N12_16 = Architecture(128, 12, 4, 16)

@@ -12,7 +12,7 @@ from xcit_mm.config.load import load_config
 from xcit_mm.engine.build_model import build_model
 from xcit_mm.errors import UserError
 from xcit_mm.fusion import FusedCopy, fuse, in_dtype
-from xcit_mm.fusion.convolutions import WinogradConv2d
+from xcit_mm.fusion.winograd import WinogradConv2d
 
 DETECTOR = 'mask_rcnn_xcit_n12_16_shapes'
 # Both patch sizes; FPNs of mmdet and mmseg; extra maps; a norm before the FPN; no FPN.
@@ -40,20 +40,45 @@ def outputs(model: nn.Module, images: torch.Tensor) -> list[torch.Tensor]:
     return [*maps, *flat]
 
 
-@pytest.mark.parametrize('size', [(96, 128), (75, 101)])
-@pytest.mark.parametrize('name', CONFIGS)
-def test_a_fused_model_computes_the_same(name, size):
-    model = built(name)
-    images = torch.randn(2, 3, *size)
-    with torch.no_grad():
-        expected = outputs(model, images)
-        for value, wanted in zip(outputs(fuse(model), images), expected, strict=True):
-            assert value.shape == wanted.shape and relative_error(value, wanted) <= 1e-5
+def assert_same_outputs(
+    model: nn.Module, fused: nn.Module, size: tuple[int, int], images: int = 1
+) -> None:
+    images = torch.randn(images, 3, *size)
+    for value, wanted in zip(outputs(fused, images), outputs(model, images), strict=True):
+        assert value.shape == wanted.shape and relative_error(value, wanted) <= 1e-5
+
+
+@pytest.fixture(scope='module', params=CONFIGS)
+def model(request) -> nn.Module:
+    """Each of the models, which no test changes."""
+    return built(request.param)
+
+
+@torch.no_grad()
+def test_a_fused_model_computes_the_same(model):
+    fused = fuse(model)
+    for size in ((96, 128), (75, 101)):
+        assert_same_outputs(model, fused, size, images=2)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
+def test_heads_return_float32_from_16_bits(model, dtype):
+    images = torch.randn(1, 3, 64, 96)
+    expected = outputs(model, images)
+    with FusedCopy(dtype).of(model) as fused:
+        values = outputs(fused, images)
+    maps = len(model.extract_feat(images))
+    has_neck = getattr(model, 'neck', None) is not None
+    assert {value.dtype for value in values[:maps]} == {dtype} or not has_neck
+    assert {value.dtype for value in values[maps:]} == {torch.float32}
+    for value, wanted in zip(values, expected, strict=True):
+        assert relative_error(value.float(), wanted) <= 16 * torch.finfo(dtype).eps
 
 
 def test_what_is_fused():
     kinds = [type(m).__name__ for m in fuse(built(DETECTOR)).modules()]
-    for kind, number in dict(FusedFPN=1, UpsamplingLateral=2, FusedRPNHead=1).items():
+    for kind, number in dict(FusedFPN=1, UpsamplingLateral=2).items():
         assert kinds.count(kind) == number
     segmentor = fuse(built('upernet_xcit_t12_16_160k'))
     assert not any(isinstance(m, nn.BatchNorm2d) for m in segmentor.decode_head.modules())
@@ -71,41 +96,30 @@ def test_layers_with_hooks_and_other_layers_are_called():
     assert [tuple(shape) for shape in seen] == [(1, 128, 16, 16)]  # the map at stride 4
 
 
+@torch.no_grad()
 @pytest.mark.parametrize(
-    'share_conv, options',
+    'share_conv, options, with_hooks',
     [
-        (True, dict()),  # one convolution for all levels, with a norm for each
-        (False, dict(affine=False)),
-        (False, dict(track_running_stats=False)),
+        (True, dict(), False),  # one convolution for all levels, with a norm for each
+        (True, dict(), True),
+        (False, dict(affine=False), False),
+        (False, dict(track_running_stats=False), False),
     ],
 )
-def test_batch_norms_that_cannot_be_folded(share_conv, options):
+def test_batch_norms_that_cannot_be_folded(share_conv, options, with_hooks):
     head = dict(share_conv=share_conv, norm_cfg=dict(_delete_=True, type='BN', **options))
     model = built('rtmdet_xcit_t12_16_3x', **{'model.bbox_head': head})
-    images = torch.randn(1, 3, 64, 96)
-    with torch.no_grad():
-        for value, wanted in zip(outputs(fuse(model), images), outputs(model, images), strict=True):
-            assert relative_error(value, wanted) <= 1e-5
-
-
-def test_a_shared_convolution_with_hooks_is_not_changed():
-    head = dict(share_conv=True, norm_cfg=dict(_delete_=True, type='BN'))
-    model = built('rtmdet_xcit_t12_16_3x', **{'model.bbox_head': head})
-    for layers in model.bbox_head.cls_convs[1:]:
-        layers[0].register_forward_hook(lambda *args: None)
-    images = torch.randn(1, 3, 64, 96)
-    with torch.no_grad():
-        for value, wanted in zip(outputs(fuse(model), images), outputs(model, images), strict=True):
-            assert relative_error(value, wanted) <= 1e-5
+    if with_hooks:
+        for layers in model.bbox_head.cls_convs[1:]:
+            layers[0].register_forward_hook(lambda *args: None)
+    assert_same_outputs(model, fuse(model), (64, 96))
 
 
 def test_a_fused_model_can_be_copied_and_called_without_no_grad():
     model = built('sem_fpn_xcit_t12_16_80k')
     fused = copy.deepcopy(fuse(model))
     assert any(isinstance(m, WinogradConv2d) for m in fused.modules())
-    images = torch.randn(1, 3, 96, 96)
-    for value, wanted in zip(outputs(fused, images), outputs(model, images), strict=True):
-        assert relative_error(value, wanted) <= 1e-5
+    assert_same_outputs(model, fused, (96, 96))
 
 
 def test_variances_beyond_float16_are_refused():
@@ -138,15 +152,12 @@ def test_the_model_stays_as_it_is_and_can_be_trained():
 
 def test_a_copy_follows_changes_of_the_model():
     model, fused_copy = built(DETECTOR), FusedCopy(torch.float32)
-    images = torch.randn(1, 3, 64, 64)
+    with fused_copy.of(model) as first, fused_copy.of(model) as again:
+        assert first is again
     with torch.no_grad():
-        with fused_copy.of(model) as first, fused_copy.of(model) as again:
-            assert first is again
         model.neck.lateral_convs[0].conv.weight.mul_(1.5)
         with fused_copy.of(model) as fused:
-            values = fused.extract_feat(images)
-        for value, wanted in zip(values, model.extract_feat(images), strict=True):
-            assert relative_error(value, wanted) <= 1e-5
+            assert_same_outputs(model, fused, (64, 64))
 
 
 def test_a_copy_follows_test_cfg():
@@ -173,22 +184,6 @@ def test_a_copy_is_made_again_after_pickling():
     model, fused_copy = pickle.loads(pickle.dumps((model, fused_copy)))
     with fused_copy.of(model) as fused:
         assert fused.neck.fpn_convs[0].conv.weight.dtype == torch.bfloat16
-
-
-@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize('name', CONFIGS)
-def test_heads_return_float32_from_16_bits(name, dtype):
-    model = built(name)
-    images = torch.randn(1, 3, 64, 96)
-    with torch.no_grad():
-        expected = outputs(model, images)
-        with FusedCopy(dtype).of(model) as fused:
-            values = outputs(fused, images)
-    maps = len(model.extract_feat(images))
-    assert {value.dtype for value in values[:maps]} == {dtype} or name.startswith('upernet')
-    assert {value.dtype for value in values[maps:]} == {torch.float32}
-    for value, wanted in zip(values, expected, strict=True):
-        assert relative_error(value.float(), wanted) <= 16 * torch.finfo(dtype).eps
 
 
 def test_regions_keep_their_coordinates_in_16_bits():

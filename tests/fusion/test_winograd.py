@@ -7,8 +7,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from xcit_mm.fusion import winograd
-from xcit_mm.fusion.convolutions import WinogradConv2d, use_winograd
-from xcit_mm.fusion.winograd import winograd_conv2d, winograd_weight
+from xcit_mm.fusion.winograd import (
+    WinogradConv2d,
+    use_winograd,
+    winograd_conv2d,
+    winograd_weight,
+)
 
 SIZES = [(2, 5, 4, 1, 1), (1, 3, 8, 4, 9), (3, 16, 8, 37, 30), (1, 4, 4, 300, 3), (200, 8, 3, 7, 7)]
 

@@ -58,34 +58,12 @@ def deform_conv(input, offset, weight, stride, padding, dilation, groups, deform
     return output
 
 
-def roi_pool(input, rois, size, scale):
-    C, H, W = input.shape[1:]
-    output = input.new_zeros(len(rois), C, *size)
-    for n, py, px in product(range(len(rois)), *map(range, size)):
-        batch, x1, y1, x2, y2 = rois[n].tolist()
-        x1, y1, x2, y2 = x1 * scale, y1 * scale, (x2 + 1) * scale, (y2 + 1) * scale
-        if x2 <= x1 or y2 <= y1:
-            continue
-        bin_h, bin_w = (y2 - y1) / size[0], (x2 - x1) / size[1]
-        rows = slice(max(0, math.floor(y1 + py * bin_h)), min(H, math.ceil(y1 + (py + 1) * bin_h)))
-        columns = slice(
-            max(0, math.floor(x1 + px * bin_w)), min(W, math.ceil(x1 + (px + 1) * bin_w))
-        )
-        window = input[int(batch), :, rows, columns].flatten(1)
-        if window.shape[1]:
-            output[n, :, py, px] = window.amax(1)
-    return output
-
-
-def roi_grid(input, rois, size, scale, ratio, reduce, aligned=True, offset=None, gamma=0.0):
-    """RoIAlign with any reduction of the samples of a bin, and the pooling of moved bins."""
+def deform_roi_pool(input, rois, size, scale, ratio, offset=None, gamma=0.0):
     output = input.new_zeros(len(rois), input.shape[1], *size)
     for n, py, px in product(range(len(rois)), *map(range, size)):
         batch, *corners = rois[n].tolist()
-        x1, y1, x2, y2 = (corner * scale - 0.5 * aligned for corner in corners)
+        x1, y1, x2, y2 = (corner * scale - 0.5 for corner in corners)
         height, width = y2 - y1, x2 - x1
-        if not aligned:
-            height, width = max(height, 1), max(width, 1)
         if offset is not None:
             x1 += gamma * width * offset[n, 0, py, px].item()
             y1 += gamma * height * offset[n, 1, py, px].item()
@@ -100,7 +78,7 @@ def roi_grid(input, rois, size, scale, ratio, reduce, aligned=True, offset=None,
             for row, column in product(range(rows), range(columns))
         ]
         if samples:
-            output[n, :, py, px] = reduce(torch.stack(samples), 0)
+            output[n, :, py, px] = torch.stack(samples).mean(0)
     return output
 
 

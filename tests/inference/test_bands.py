@@ -20,7 +20,7 @@ from xcit_mm.datasets.multiband import LoadMultiband
 from xcit_mm.datasets.shapes import ShapesSpec, make_shapes, spread
 from xcit_mm.infer.run import infer
 from xcit_mm.inference.video import write_video
-from xcit_mm.weights.names import convert
+from xcit_mm.weights.conversion import convert
 
 CONFIG = 'configs/sem_fpn_xcit_n12_16_13bands_shapes.py'
 BANDS, SIZE, STEPS = 13, 96, 12

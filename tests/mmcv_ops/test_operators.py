@@ -123,35 +123,6 @@ def test_deformable_convolution(stride, padding, dilation, groups, deform_groups
     assert gradcheck(modulated, (input, offset, mask, weight, bias))
 
 
-def test_roi_pool():
-    (maps,) = doubles((2, 2, 9, 11))
-
-    def pool(maps):
-        return ops.roi_pool(maps, ROIS, (3, 2), 0.5)
-
-    torch.testing.assert_close(pool(maps), loops.roi_pool(maps, ROIS, (3, 2), 0.5))
-    assert gradcheck(pool, maps)
-
-
-def test_the_first_of_equal_maxima_gets_the_gradient_of_roi_pool():
-    maps = torch.zeros(1, 1, 4, 4, requires_grad=True)
-    ops.roi_pool(maps, torch.tensor([[0.0, 0, 0, 3, 3]]), 1, 1.0).sum().backward()
-    assert maps.grad.nonzero().tolist() == [[0, 0, 0, 0]]
-
-
-@pytest.mark.parametrize('aligned', [True, False])
-@pytest.mark.parametrize('ratio', [0, 2])
-def test_the_maximum_of_roi_align(aligned, ratio):
-    (maps,) = doubles((2, 2, 9, 11))
-
-    def pool(maps):
-        return ops.roi_align(maps, ROIS, (3, 2), 0.5, ratio, 'max', aligned)
-
-    expected = loops.roi_grid(maps, ROIS, (3, 2), 0.5, ratio, torch.amax, aligned)
-    torch.testing.assert_close(pool(maps), expected)
-    assert gradcheck(pool, maps)
-
-
 @pytest.mark.parametrize('ratio', [0, 2])
 def test_deformable_roi_pooling(ratio):
     maps, offset = doubles((2, 2, 9, 11), (3, 2, 3, 2))
@@ -160,9 +131,9 @@ def test_deformable_roi_pooling(ratio):
     def pool(maps, offset=None):
         return ops.deform_roi_pool(maps, rois, offset, (3, 2), 0.5, ratio, 0.1)
 
-    arguments = maps, rois, (3, 2), 0.5, ratio, torch.mean
-    torch.testing.assert_close(pool(maps), loops.roi_grid(*arguments))
-    moved = loops.roi_grid(*arguments, offset=offset, gamma=0.1)
+    arguments = maps, rois, (3, 2), 0.5, ratio
+    torch.testing.assert_close(pool(maps), loops.deform_roi_pool(*arguments))
+    moved = loops.deform_roi_pool(*arguments, offset, 0.1)
     torch.testing.assert_close(pool(maps, offset), moved)
     assert gradcheck(pool, (maps, offset))
 
@@ -251,29 +222,21 @@ def test_synchronised_batch_norm_of_two_processes_is_that_of_both_batches(tmp_pa
     in_processes(2, compare, tmp_path)
 
 
-@pytest.mark.parametrize('gamma', [2.0, 0.0, 0.5])
-def test_softmax_focal_loss(gamma):
+@pytest.mark.parametrize(
+    'name, gamma, others',  # the targets of -1 and of the background, 4, have no row in the weights
+    [('softmax', gamma, -1) for gamma in (2.0, 0.0, 0.5)] + [('sigmoid', 2.0, 4)],
+)
+def test_focal_losses(name, gamma, others):
     logits, weight = doubles((6, 4), (4,))
-    target = torch.tensor([0, 3, 1, -1, 2, 2])
+    target = torch.tensor([0, 3, 1, others, 2, 2])
 
-    def loss(logits):
-        return ops.softmax_focal_loss(logits, target, gamma, 0.25, weight.detach(), 'sum')
+    def loss(logits, reduction='sum'):
+        function = getattr(ops, f'{name}_focal_loss')
+        return function(logits, target, gamma, 0.25, weight.detach(), reduction)
 
-    arguments = logits, target, gamma, 0.25, weight
-    torch.testing.assert_close(loss(logits), loops.softmax_focal_loss(*arguments).sum())
-    assert gradcheck(loss, logits)
-
-
-def test_sigmoid_focal_loss():
-    logits, weight = doubles((6, 4), (4,))
-    target = torch.tensor([0, 3, 1, 4, 2, 2])  # 4 is the background
-
-    def loss(logits):
-        return ops.sigmoid_focal_loss(logits, target, 2.0, 0.25, weight.detach(), 'none')
-
-    expected = loops.sigmoid_focal_loss(logits, target, 2.0, 0.25, weight)
+    expected = getattr(loops, f'{name}_focal_loss')(logits, target, gamma, 0.25, weight)
     foreground = target < 4
-    torch.testing.assert_close(loss(logits)[foreground], expected[foreground])
+    torch.testing.assert_close(loss(logits, 'none')[foreground], expected[foreground])
     assert gradcheck(loss, logits)
 
 
@@ -308,9 +271,6 @@ def test_nms_of_lanes():
 EXACT = torch.tensor([[0, 1.25, 2.25, 17.5, 12.75], [1, -3, -2.5, 9.25, 30]])  # in 16 bits, too
 TARGET = torch.arange(2 * 6 * 8) % 9
 IN_16_BIT = {
-    'roi_align': lambda x: ops.roi_align(x, EXACT.to(x), (3, 2), 0.5, 2),
-    'maximum of roi_align': lambda x: ops.roi_align(x, EXACT.to(x), (3, 2), 0.5, 2, 'max'),
-    'roi_pool': lambda x: ops.roi_pool(x, EXACT.to(x), (3, 2), 0.5),
     'deform_roi_pool': lambda x: ops.deform_roi_pool(x, EXACT.to(x), None, (3, 2), 0.5, 2, 0.1),
     'deform_conv2d': lambda x: ops.deform_conv2d(x, x[:, [0] * 18], x[:, :, :3, :3], 1, 1),
     'modulated_deform_conv2d': lambda x: ops.modulated_deform_conv2d(

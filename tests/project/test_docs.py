@@ -246,7 +246,7 @@ def test_links_lead_to_a_file_and_a_heading(page):
 
 
 def anchors(path: Path) -> set[str]:
-    """Return those of the headings of a page, as GitHub makes them."""
+    """Return the anchors of the headings of a page, as GitHub makes them."""
     headings = re.findall(r'^#+ (.*)$', path.read_text(), flags=re.MULTILINE)
     return {re.sub(r'[^\w\- ]', '', heading).replace(' ', '-').lower() for heading in headings}
 

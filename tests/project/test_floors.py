@@ -1,4 +1,4 @@
-"""Imports go down from floor to floor, and no two files have one name."""
+"""Imports go down from floor to floor, and no two files have the same name."""
 
 import ast
 import re
@@ -26,18 +26,20 @@ FLOORS = [
     'export',
     ' '.join(APPS),
     '__init__',
+    'tools',
 ]
 # mmengine's protocol of models wants it: BaseModule.init_weights loads the pretrained weights.
 UPWARDS = [('xcit_mm.models.xcit', 'xcit_mm.weights.pretrained')]
 FLOOR = {room: number for number, floor in enumerate(FLOORS) for room in floor.split()}
 MODULES = {
     '.'.join(path.relative_to(ROOT).with_suffix('').parts).removesuffix('.__init__'): path
-    for path in (ROOT / 'xcit_mm').rglob('*.py')
+    for folder in ('xcit_mm', 'tools')
+    for path in (ROOT / folder).rglob('*.py')
 }
 
 
 def imports(module: str) -> Iterator[str]:
-    """Yield the modules of the package that a module imports, lazily, for types or by name."""
+    """Yield what a module imports of the package and tools, also lazily, for types or by name."""
     path = MODULES[module]
     package = module.split('.') if path.name == '__init__.py' else module.split('.')[:-1]
     for node in ast.walk(ast.parse(path.read_text())):
@@ -58,7 +60,8 @@ def imports(module: str) -> Iterator[str]:
 
 
 def room(module: str) -> str:
-    return [*module.split('.'), '__init__'][1]
+    package, name = [*module.split('.'), '__init__'][:2]
+    return name if package == 'xcit_mm' else package
 
 
 IMPORTS = {module: {*imports(module)} for module in MODULES}
@@ -74,6 +77,11 @@ def test_imports_go_down():
     assert up == UPWARDS
 
 
+def test_tools_share_their_command_line_only():
+    tools = {module for module in MODULES if room(module) == 'tools'}
+    assert {name for tool in tools for name in IMPORTS[tool] & tools} == {'tools.cli'}
+
+
 def test_files_import_each_other_in_no_circle():
     # Importing a file of a folder runs the __init__.py of the folder, which is not counted.
     graph = {m: {n for n in IMPORTS[m] if (m, n) not in UPWARDS} for m in MODULES}
@@ -84,6 +92,6 @@ def test_file_names_occur_once():
     names = Counter(
         path.name
         for module, path in MODULES.items()
-        if room(module) not in APPS and not path.name.startswith('__')
+        if room(module) not in (*APPS, 'tools') and not path.name.startswith('__')
     )
     assert [name for name, count in names.items() if count > 1] == []

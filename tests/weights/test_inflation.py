@@ -7,8 +7,9 @@ from helpers.small_xcit import assert_same_maps, small_xcit
 
 from xcit_mm import UserError
 from xcit_mm.errors import ArgumentError
+from xcit_mm.weights.conversion import convert
 from xcit_mm.weights.inflation import STEM, inflate
-from xcit_mm.weights.names import convert, require_same_tensors
+from xcit_mm.weights.names import require_same_tensors
 
 RGB_MODEL = small_xcit().eval()
 randomize(RGB_MODEL)

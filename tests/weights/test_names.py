@@ -9,7 +9,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from xcit_mm import UserError, XCiT
-from xcit_mm.weights.names import convert, detector_state, model_state, require_same_tensors
+from xcit_mm.weights.conversion import convert
+from xcit_mm.weights.names import detector_state, model_state, require_same_tensors
 
 
 @pytest.fixture(scope='module')
@@ -103,7 +104,7 @@ def test_the_log_says_how_much_is_loaded_and_what_starts_at_random(source, tmp_p
     output = '\n'.join(log)
     num_loaded, num_model = len(trunk(source)), len(source.state_dict()) + 8
     assert f'Loaded {num_loaded} of the {num_model} tensors of XCiT' in output
-    assert 'initialised at random: fpn1.0, fpn1.1, fpn1.3, fpn2.0, out_norms.0' in output
+    assert 'initialized at random: fpn1.0, fpn1.1, fpn1.3, fpn2.0, out_norms.0' in output
 
 
 @pytest.mark.parametrize(

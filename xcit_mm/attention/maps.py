@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision.transforms.functional import normalize, to_tensor
 
-from ..classification.loading import build_classifier, has_class_attention
 from ..device import choose_device
 from ..errors import ArgumentError
 from ..models import XCiT
@@ -30,6 +29,7 @@ from ..weights.names import (
     require_same_tensors,
 )
 from ..weights.read import read_checkpoint
+from ..weights.timm_classifier import build_classifier, has_class_attention
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, for RGB in 0..1
 CHUNK = 8192  # tokens whose queries and keys are in memory at a time

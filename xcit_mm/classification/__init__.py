@@ -1,6 +1,6 @@
-"""Classify images with timm's XCiT and compare its accuracy with the published one."""
+"""Classes of images by timm's XCiT, and its accuracy compared with the published one."""
 
+from ..weights.timm_classifier import load_classifier
 from .classifier import Classifier, Guess
-from .loading import load_classifier
 
 __all__ = ['Classifier', 'Guess', 'load_classifier']

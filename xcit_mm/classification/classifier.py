@@ -1,4 +1,4 @@
-"""A classifier that is given image files."""
+"""A classifier of image files."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -15,7 +15,7 @@ from ..device import choose_device, choose_dtype
 from ..errors import UserError
 from ..inference.sources import ImageProgress, read_image
 from ..weights.names import architecture
-from .loading import load_classifier
+from ..weights.timm_classifier import load_classifier
 from .published import NUM_CLASSES, name_in_release, training_size
 
 
@@ -32,10 +32,10 @@ class Classifier:
 
     Images are prepared as the release was evaluated (paper, section 4.1: crop ratio 1.0): timm's
     transforms resize the shorter side to ``size`` (bicubic), cut out the central square and
-    normalise it.
+    normalize it.
 
     Args:
-        checkpoint: See :func:`load_classifier`.
+        checkpoint: See :func:`~xcit_mm.weights.timm_classifier.load_classifier`.
         size: Side of the square in pixels. None: the size of the training according to the name
             of the file, or 224.
         batch_size: Images in a batch.
@@ -45,7 +45,7 @@ class Classifier:
         dtype: See :func:`xcit_mm.load_model`.
 
     Attributes:
-        model: timm's model, see :func:`load_classifier`.
+        model: timm's model, see :func:`~xcit_mm.weights.timm_classifier.load_classifier`.
         description: The checkpoint, its architecture, parameters and image size, for JSON.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The accuracy of a classifier beside the published one, and its best classes for pictures."""
+"""The accuracy of a classifier compared with the published one, and its best classes."""
 
 import random
 from collections.abc import Sequence

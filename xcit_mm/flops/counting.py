@@ -1,7 +1,7 @@
-"""Count the multiply-adds of a module on PyTorch's meta device, without computing them.
+"""The multiply-adds of a module, counted on PyTorch's meta device without computing them.
 
-Matrix products and convolutions are counted, including those of the attention. Norms, activations,
-softmax, resizing, RoIAlign and NMS are not, as in most tools.
+Matrix products and convolutions are counted, including the products of the attention. Norms,
+activations, softmax, resizing, RoIAlign and NMS are not, as in most tools.
 """
 
 import math

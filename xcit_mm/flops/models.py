@@ -1,4 +1,4 @@
-"""Count backbones, classifiers, detectors and segmentors."""
+"""Counts of backbones, classifiers, detectors and segmentors."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -22,7 +22,7 @@ from .counting import Count, Part, count_part, count_xcit, empty_image, num_para
 def count_backbone(arch: str, patch_size: int, size: tuple[int, int]) -> Count:
     """Count a backbone with its pyramid, for an image of a size (height, width) in pixels.
 
-    ``arch`` and ``patch_size`` are those of :class:`xcit_mm.XCiT`.
+    ``arch`` and ``patch_size`` are arguments of :class:`xcit_mm.XCiT`.
 
     Raises:
         UserError: If there is no such backbone, or the image is too small for it.
@@ -36,9 +36,9 @@ def count_backbone(arch: str, patch_size: int, size: tuple[int, int]) -> Count:
 def count_classifier(arch: str, patch_size: int, size: tuple[int, int]) -> Count:
     """Count timm's classifier of ImageNet's 1000 classes (paper, table 1).
 
-    In the two class-attention layers the paper counts the queries of all tokens, although only
-    that of the class token is used. ``multiply_adds`` follows the paper, ``computed`` does not.
-    For arguments and errors see :func:`count_backbone`.
+    In the two class-attention layers, the paper counts the queries of all tokens, although only
+    the query of the class token is used. ``multiply_adds`` follows the paper, ``computed`` does
+    not. For arguments and errors see :func:`count_backbone`.
     """
     require('timm')
     import timm
@@ -101,7 +101,7 @@ def _count_model(name: str, model: nn.Module, size: tuple[int, int]) -> Count:
 
 
 def _count_heads(model: nn.Module, maps: tuple[Tensor, ...], notes: list[str]) -> list[Part]:
-    """Count the heads; those of regions for as many as there can be in an image."""
+    """Count the heads. Heads of regions are counted for the largest number in an image."""
     roi_head = getattr(model, 'roi_head', None)
     if roi_head is None:
         name = 'decode_head' if hasattr(model, 'decode_head') else 'bbox_head'

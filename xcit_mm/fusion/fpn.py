@@ -1,4 +1,4 @@
-"""An FPN that takes the maps of XCiT before they are upsampled.
+"""An FPN that upsamples the maps of XCiT itself.
 
 The last step of XCiT's pyramid, a transposed convolution, and the lateral convolution of the FPN
 are linear, with nothing in between: one matrix product computes both. Letters in shapes: B images,
@@ -19,7 +19,7 @@ from ..ops.tracing import is_captured
 
 
 def fuse_fpn(model: nn.Module) -> None:
-    """Let an FPN add its maps in place, and upsample the maps of XCiT itself."""
+    """Replace an FPN by one that adds its maps in place and upsamples the maps of XCiT itself."""
     neck, backbone = getattr(model, 'neck', None), model.backbone
     if type(neck).__name__ != 'FPN' or not is_plain(neck, (type(neck),)):
         return

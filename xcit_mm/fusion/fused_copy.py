@@ -1,4 +1,4 @@
-"""A copy of a model for inference, which shares the weights of the model where it can."""
+"""A copy of a model for inference that shares weights with the model where it can."""
 
 import copy
 import shutil
@@ -11,10 +11,10 @@ from torch import nn
 from ..device import dtype_name
 from ..errors import DependencyError, UserError
 from ..models.unmodified import CONVOLUTIONS, is_plain
-from .convolutions import use_winograd
 from .fpn import fuse_fpn
-from .heads import fold_batch_norms, fuse_roi_extractors, fuse_rpn
+from .heads import fold_batch_norms, fuse_roi_extractors
 from .precision import compute_in, widen_heads
+from .winograd import use_winograd
 
 COMPILERS = 'g++', 'clang++'  # that torch.compile looks for
 
@@ -27,9 +27,8 @@ def fuse(model: nn.Module, dtype: torch.dtype = torch.float32) -> nn.Module:
     - the last transposed convolution of a map of XCiT and the lateral convolution of an FPN that
       follows it become one, and the maps of the FPN are added in place;
     - BatchNorm of necks and heads is folded into the convolution before it;
-    - the scores and boxes of an RPN come from one convolution;
     - convolutions and maps are in channels-last memory format;
-    - on a CPU, wide convolutions of 3x3 pixels take a quarter of the products.
+    - on a CPU, wide 3x3 convolutions take a quarter of the multiplications.
 
     In 16 bits, layers multiply in ``dtype`` and heads return float32: call the copy within
     ``torch.autocast(device_type, dtype)``, as :class:`FusedCopy` does.
@@ -45,7 +44,6 @@ def fuse(model: nn.Module, dtype: torch.dtype = torch.float32) -> nn.Module:
     for part in _with_backbone(fused):
         fuse_fpn(part)
         fold_batch_norms(part)
-        fuse_rpn(part)
         fuse_roi_extractors(part)
         if dtype != torch.float32:
             compute_in(part, dtype)
@@ -79,7 +77,7 @@ def in_dtype(model: nn.Module, dtype: torch.dtype) -> nn.Module:
 
 
 class FusedCopy:
-    """The fused copy of a model in a dtype, which is rebuilt when the model has changed.
+    """The fused copy of a model in a dtype, rebuilt when the model has changed.
 
     With ``compiled``, ``torch.compile`` compiles the backbone and the neck of the copy for images
     of any size at the first prediction. On a CPU, this needs a C++ compiler.

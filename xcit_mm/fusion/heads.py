@@ -1,11 +1,9 @@
-"""Parts of mmdet's and mmseg's heads in fewer operations."""
+"""Heads of mmdet and mmseg with folded norms, and with regions in float32."""
 
 from collections import Counter
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from .. import mmcv_ops
 from ..models.unmodified import is_plain
@@ -30,25 +28,8 @@ def fold_batch_norms(model: nn.Module) -> None:
             fuse_conv_bn(module)
 
 
-def fuse_rpn(model: nn.Module) -> None:
-    """Let a region proposal network compute scores and boxes with one convolution."""
-    head = getattr(model, 'rpn_head', None)
-    if type(head).__name__ != 'RPNHead' or not is_plain(head, (type(head),)):
-        return
-    if all(map(is_plain, (head.rpn_conv, head.rpn_cls, head.rpn_reg))):
-        head.__class__ = type('FusedRPNHead', (_FusedRPNHead, type(head)), {})
-
-
-class _FusedRPNHead:
-    def forward_single(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        x = F.relu_(self.rpn_conv(x))
-        layers = self.rpn_cls, self.rpn_reg
-        weight, bias = (torch.cat([getattr(m, n) for m in layers]) for n in ('weight', 'bias'))
-        return F.conv2d(x, weight, bias).split([m.out_channels for m in layers], dim=1)
-
-
 def fuse_roi_extractors(model: nn.Module) -> None:
-    """Let RoI extractors keep the regions in float32, whatever the dtype of the maps.
+    """Keep the regions of RoI extractors in float32, whatever the dtype of the maps.
 
     mmdet rounds them to the dtype of the maps: in bfloat16, coordinates from 1024 on become
     multiples of 8 pixels.

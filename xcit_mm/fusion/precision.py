@@ -21,7 +21,7 @@ def compute_in(model: nn.Module, dtype: torch.dtype) -> None:
     """Store the weights of products in 16 bits, and widen what the heads predict to float32.
 
     Tokens stay in float32 where branches are added to them, which halves the errors of the maps.
-    Anchors, decoded boxes and probabilities take the dtype of what a head predicts, and 16 bits
+    Anchors, decoded boxes and probabilities have the dtype of what a head predicts, and 16 bits
     are too few for the coordinates of a large image.
     """
     for module in model.modules():
@@ -31,14 +31,14 @@ def compute_in(model: nn.Module, dtype: torch.dtype) -> None:
 
 
 def widen_heads(model: nn.Module) -> None:
-    """Let the heads of a model return float32."""
+    """Convert what the heads of a model return to float32."""
     for layer in _last_layers(model):
         layer.register_forward_hook(_widen)
 
 
 @contextmanager
 def widened_outputs(model: nn.Module) -> Iterator[None]:
-    """Let the neck and the heads return float32 within a ``with`` block, also under autocast.
+    """Convert what neck and heads return to float32 in a ``with`` block, also under autocast.
 
     mmdet rounds the coordinates of regions to the dtype of the maps that the neck returns.
     """

@@ -41,7 +41,7 @@ class _StandIn(ModuleType):
 
     def __init__(self) -> None:
         super().__init__(EXTENSION, __doc__)
-        self.missing: set[str] = set()  # what mmcv.ops asked for in vain
+        self.missing: set[str] = set()  # what mmcv.ops asked for
         self.__spec__ = ModuleSpec(EXTENSION, loader=None)  # mmengine asks pkgutil for it
         for function in OPERATORS:
             setattr(self, function.__name__, function)

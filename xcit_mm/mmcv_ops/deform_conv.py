@@ -34,7 +34,7 @@ def deform_conv_backward_input(
     """Write the gradients of the input and of the offsets.
 
     torchvision also computes the gradient of the weights, which mmcv asks for in its next call. The
-    buffer ``columns``, which both calls get, holds it until then.
+    buffer ``columns`` of both calls holds it until then.
     """
     of_input, of_weight, of_offset = _backward(input, offset, grad_output, weight, options)
     grad_input.copy_(of_input)
@@ -114,7 +114,7 @@ def modulated_deform_conv_backward(
 def _first(samples: Tensor, size: torch.Size) -> Tensor:
     """Read the offsets or factors of an output of this size, as compiled mmcv does.
 
-    It reads those of an image as one row of numbers. DyHead passes too many, because it convolves a
+    It reads the numbers of an image as one row. DyHead passes too many, because it convolves a
     map with the offsets of the finer one.
     """
     if samples[0, 0].numel() <= size.numel():

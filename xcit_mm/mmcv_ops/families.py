@@ -4,18 +4,18 @@ from . import (
     carafe,
     deform_attn,
     deform_conv,
+    deform_roi_pool,
     focal_loss,
     masked_conv,
     nms,
     psa_mask,
     roi_align,
-    roi_pool,
     sync_bn,
 )
 
 FILES = (
-    *(carafe, deform_attn, deform_conv, focal_loss, masked_conv),
-    *(nms, psa_mask, roi_align, roi_pool, sync_bn),
+    *(carafe, deform_attn, deform_conv, deform_roi_pool, focal_loss),
+    *(masked_conv, nms, psa_mask, roi_align, sync_bn),
 )
 # Every public function of these files has the name and the arguments of one in mmcv._ext.
 OPERATORS = tuple(
@@ -32,8 +32,7 @@ FAMILIES = (
     ('soft_nms', 'PyTorch', COMPILED),
     ('nms_match', 'PyTorch', COMPILED),
     ('line_nms', 'PyTorch', LOOP),
-    ('roi_align', 'torchvision; the maximum: PyTorch', COMPILED),
-    ('roi_pool', 'PyTorch', LOOP),
+    ('roi_align', 'torchvision', COMPILED),
     ('deform_roi_pool', 'PyTorch', LOOP),
     ('deform_conv2d', 'torchvision', f'{COMPILED}, {LOOP}'),
     ('modulated_deform_conv2d', 'torchvision', f'{COMPILED}, {LOOP}'),

@@ -23,7 +23,7 @@ def gradients(
 
 
 def once_differentiable(backward: Callable[..., None]) -> Callable[..., None]:
-    """Refuse second derivatives, which would be wrong: the tensors of ``backward`` have no graph.
+    """Refuse second derivatives. They would be wrong, as the tensors of ``backward`` have no graph.
 
     Most autograd functions of mmcv refuse them. This is for those that do not.
     """

@@ -7,7 +7,7 @@ COLLECT = 0  # psa_type; 1 is distribute
 
 
 def psamask_forward(input: Tensor, output: Tensor, psa_type: int, num_: int, **sizes: int) -> None:
-    """Spread masks (B, h_mask * w_mask, H, W), centred on each pixel, over the whole map.
+    """Spread masks (B, h_mask * w_mask, H, W), centered on each pixel, over the whole map.
 
     ``output`` is (B, H * W, H, W). When collecting, its channel is the pixel that the mask looks
     at; when distributing, it is the pixel that the mask belongs to.

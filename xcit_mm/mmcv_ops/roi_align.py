@@ -1,7 +1,8 @@
-"""RoIAlign (Mask R-CNN, He et al. 2017): average by torchvision, maximum in PyTorch.
+"""RoIAlign (Mask R-CNN, He et al. 2017): the average of samples in each bin of a region.
 
 In a channels-last map, each pixel is a row of memory. On a CPU, the average of a bin is a weighted
-sum of such rows, which ``F.embedding_bag`` computes with all threads; torchvision uses one.
+sum of such rows, which ``F.embedding_bag`` computes with all threads. All other maps are averaged
+by torchvision, which uses one thread on a CPU.
 """
 
 import math
@@ -12,13 +13,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..errors import MissingOperatorError
 from .gradients import at_least_float32, gradients
-from .sampling import bilinear, regions
+from .sampling import sample_grids
 
 MAX = 0  # pool_mode; 1 is the average
-# An average does not need ``argmax_y``: its length, 0 or this, tells the backward function which
-# code has computed the average.
-IN_ROWS = 1
 MAX_WEIGHTS = 2**22  # of the pixels that are summed at once
 MAX_REGIONS = 64  # whose bins have as many pixels as those of the largest of them
 
@@ -36,41 +35,85 @@ def roi_align_forward(
     pool_mode: int,
     aligned: bool,
 ) -> None:
-    """Pool regions (n, 5) of a map (B, C, H, W) into ``output`` (n, C, height, width).
-
-    The position of a maximum goes into ``argmax_y`` and ``argmax_x``, in pixels of the map.
-    """
+    """Average regions (n, 5) of a map (B, C, H, W) into ``output`` (n, C, height, width)."""
     import torchvision  # noqa: F401  registers torch.ops.torchvision
 
+    if pool_mode == MAX:
+        raise MissingOperatorError(
+            "mmcv.ops: roi_align with pool_mode='max' needs compiled mmcv; build mmcv with its "
+            "operators (MMCV_WITH_OPS=1) or use pool_mode='avg'"
+        )
     size = aligned_height, aligned_width
-    options = spatial_scale, sampling_ratio, aligned
-    in_rows = input.is_contiguous(memory_format=torch.channels_last) and not input.is_contiguous()
-    if pool_mode != MAX and input.device.type == 'cpu' and in_rows:
+    in_rows = _is_in_rows(input)
+    _store_choice(argmax_y, in_rows)
+    if in_rows:
+        options = size, spatial_scale, sampling_ratio, aligned
         pixels = input.permute(0, 2, 3, 1).flatten(0, 2)
-        for index, places, weights in _bins(input.shape, rois, size, *options):
+        for index, places, weights in _bins(input.shape, rois, *options):
             weights = weights.to(pixels.dtype)
             average = F.embedding_bag(places, pixels, mode='sum', per_sample_weights=weights)
             output[index] = average.unflatten(0, (-1, *size)).permute(0, 3, 1, 2).to(output.dtype)
-        argmax_y.resize_(IN_ROWS)
+    else:
+        options = spatial_scale, *size, sampling_ratio, aligned
+        output.copy_(torch.ops.torchvision.roi_align(*at_least_float32(input, rois), *options))
+
+
+def roi_align_backward(
+    grad_output: Tensor,
+    rois: Tensor,
+    argmax_y: Tensor,
+    argmax_x: Tensor,
+    grad_input: Tensor,
+    aligned_height: int,
+    aligned_width: int,
+    spatial_scale: float,
+    sampling_ratio: int,
+    pool_mode: int,
+    aligned: bool,
+) -> None:
+    """Write the gradient of :func:`roi_align_forward` to its input into ``grad_input``."""
+    size = aligned_height, aligned_width
+    if not _stored_choice(argmax_y):
+        options = spatial_scale, *size, *grad_input.shape, sampling_ratio, aligned
+        operator = torch.ops.torchvision._roi_align_backward
+        grad_input.copy_(operator(*at_least_float32(grad_output, rois), *options))
         return
-    input, rois = at_least_float32(input, rois)
-    if pool_mode != MAX:
-        operator = torch.ops.torchvision.roi_align
-        output.copy_(operator(input, rois, spatial_scale, *size, *options[1:]))
-        return
-    output.zero_()
-    argmax_y.fill_(-1)
-    argmax_x.fill_(-1)
-    for region in regions(rois, input.shape[1], size, *options):
-        values, point = region.sample(input).max(3)
-        point = point.permute(0, 3, 1, 2)  # (n, C, height, width), in the grid of a bin
-        columns = region.x.shape[2]
-        n, C = point.shape[:2]
-        y = region.y[:, None, :, None, :].expand(n, C, *size, -1)
-        x = region.x[:, None, None, :, :].expand(n, C, *size, -1)
-        output[region.index] = values.permute(0, 3, 1, 2).to(output.dtype)
-        argmax_y[region.index] = y.gather(4, point[..., None] // columns)[..., 0].to(argmax_y.dtype)
-        argmax_x[region.index] = x.gather(4, point[..., None] % columns)[..., 0].to(argmax_x.dtype)
+    options = size, spatial_scale, sampling_ratio, aligned
+    rows = grad_input.permute(0, 2, 3, 1)  # (B, H, W, C)
+    pixels, grads = at_least_float32(rows.flatten(0, 2), grad_output.permute(0, 2, 3, 1))
+    total = torch.zeros_like(pixels)
+    for parts in _joined(_bins(grad_input.shape, rois, *options)):
+        index, places, weights = zip(*parts, strict=True)
+        numbers = torch.cat([p.new_full(p.shape[:1], p.shape[1]) for p in places])
+        places, weights = (torch.cat([t.flatten() for t in ts]) for ts in (places, weights))
+        average = partial(
+            F.embedding_bag,
+            places,
+            offsets=numbers.cumsum(0) - numbers,
+            mode='sum',
+            per_sample_weights=weights.to(pixels.dtype),
+        )
+        total += gradients(average, [pixels], grads[torch.cat(index)].flatten(0, 2))[0]
+    rows.copy_(total.view(rows.shape))
+
+
+def _is_in_rows(input: Tensor) -> bool:
+    """Return whether the pixels of a map are rows of memory that a CPU reads."""
+    is_channels_last = input.is_contiguous(memory_format=torch.channels_last)
+    return is_channels_last and not input.is_contiguous() and input.device.type == 'cpu'
+
+
+# The gradient follows the algorithm of the forward pass, so that it has torchvision's last bit
+# wherever the output does. mmcv passes no map to the backward function, but it passes ``argmax_y``,
+# which has no elements for an average.
+
+
+def _store_choice(argmax_y: Tensor, in_rows: bool) -> None:
+    argmax_y.resize_(int(in_rows))
+
+
+def _stored_choice(argmax_y: Tensor) -> bool:
+    return argmax_y.numel() > 0
 
 
 def _bins(
@@ -93,12 +136,7 @@ def _bins(
     H, W = shape[2:]
     (rois,) = at_least_float32(rois)
     image = rois[:, 0].long()
-    corners = rois[:, 1:] * spatial_scale - (0.5 if aligned else 0.0)
-    starts, extents = corners[:, [1, 0]], (corners[:, 2:] - corners[:, :2])[:, [1, 0]]  # y, x
-    if not aligned:
-        extents = extents.clamp(min=1)
-    steps = extents / extents.new_tensor(bins)
-    points = steps.ceil() if sampling_ratio <= 0 else torch.full_like(steps, sampling_ratio)
+    starts, _, steps, points = sample_grids(rois, bins, spatial_scale, sampling_ratio, aligned)
     order = points[:, 1].argsort()
     order = order[points[order, 0].argsort(stable=True)]  # regions of one size together
     while len(order):
@@ -148,54 +186,3 @@ def _axis(
     for pixel, part in ((low, 1 - y + low), (high, y - low)):
         weights.scatter_add_(2, (pixel - first).clamp(max=number - 1), part * weight)
     return (first + torch.arange(number, device=y.device)).clamp(max=length - 1), weights
-
-
-def roi_align_backward(
-    grad_output: Tensor,
-    rois: Tensor,
-    argmax_y: Tensor,
-    argmax_x: Tensor,
-    grad_input: Tensor,
-    aligned_height: int,
-    aligned_width: int,
-    spatial_scale: float,
-    sampling_ratio: int,
-    pool_mode: int,
-    aligned: bool,
-) -> None:
-    """Write the gradient of :func:`roi_align_forward` to its input into ``grad_input``."""
-    if pool_mode == MAX:
-        B, C, H, W = grad_input.shape
-        # Each channel has points of its own: sample the channels as if they were images.
-        image = rois[:, :1].long() * C + torch.arange(C, device=rois.device)
-        y, x, grads = (t.flatten(2).flatten(0, 1) for t in (argmax_y, argmax_x, grad_output))
-        grads = torch.where(y == -1, 0, grads)
-
-        def sample(maps: Tensor) -> Tensor:
-            return bilinear(maps.view(B * C, 1, H, W), image.flatten(), *at_least_float32(y, x))
-
-        grad_input.copy_(*gradients(sample, [grad_input], grads[..., None]))
-        return
-    if len(argmax_y) == IN_ROWS:
-        size, options = (aligned_height, aligned_width), (spatial_scale, sampling_ratio, aligned)
-        rows = grad_input.permute(0, 2, 3, 1)  # (B, H, W, C)
-        pixels, grads = at_least_float32(rows.flatten(0, 2), grad_output.permute(0, 2, 3, 1))
-        total = torch.zeros_like(pixels)
-        for parts in _joined(_bins(grad_input.shape, rois, size, *options)):
-            index, places, weights = zip(*parts, strict=True)
-            numbers = torch.cat([p.new_full(p.shape[:1], p.shape[1]) for p in places])
-            places, weights = (torch.cat([t.flatten() for t in ts]) for ts in (places, weights))
-            average = partial(
-                F.embedding_bag,
-                places,
-                offsets=numbers.cumsum(0) - numbers,
-                mode='sum',
-                per_sample_weights=weights.to(pixels.dtype),
-            )
-            total += gradients(average, [pixels], grads[torch.cat(index)].flatten(0, 2))[0]
-        rows.copy_(total.view(rows.shape))
-        return
-    sizes = aligned_height, aligned_width, *grad_input.shape
-    options = spatial_scale, *sizes, sampling_ratio, aligned
-    operator = torch.ops.torchvision._roi_align_backward
-    grad_input.copy_(operator(*at_least_float32(grad_output, rois), *options))

@@ -1,4 +1,4 @@
-"""Points in regions of a map, which RoIAlign and its relatives average or maximise."""
+"""Samples in the bins of regions of a map, for RoIAlign and deformable RoI pooling."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -24,7 +24,7 @@ def bilinear(maps: Tensor, batch: Tensor, y: Tensor, x: Tensor) -> Tensor:
     hy, hx = 1 - ly, 1 - lx
     pixels = maps.permute(0, 2, 3, 1)
     batch = batch.view(-1, *[1] * (y.dim() - 1))
-    # The order of these terms is that of compiled mmcv: the sums are equal to the last bit.
+    # In the order of compiled mmcv, so that the sums are equal to the last bit.
     value = (hy * hx) * pixels[batch, top, left] + (hy * lx) * pixels[batch, top, right]
     value = value + (ly * hx) * pixels[batch, bottom, left]
     value = value + (ly * lx) * pixels[batch, bottom, right]
@@ -53,29 +53,43 @@ class Region(NamedTuple):
         return bilinear(maps, self.batch, y, x)
 
 
-def regions(
+def sample_grids(
     rois: Tensor,
-    channels: int,
     size: tuple[int, int],
     spatial_scale: float,
     sampling_ratio: int,
     aligned: bool = True,
-) -> Iterator[Region]:
-    """Group RoIs (n, 5) whose bins have the same grid of samples; leave out those without any.
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return where RoIs (n, 5) are in a map and how they are sampled, each as (n, 2) for y and x.
 
-    ``size`` is height and width of the output. A grid has ``sampling_ratio`` points in each
-    direction of a bin, or one for each pixel if that is 0.
+    ``size`` is the number of bins. A bin has ``sampling_ratio`` samples in each direction, or one
+    for each pixel if that is 0.
+
+    Returns:
+        The start and the extent of each region and the extent of its bins, in pixels of the map,
+        and the samples in a bin.
     """
     corners = rois[:, 1:] * spatial_scale - (0.5 if aligned else 0.0)
-    starts, extents = corners[:, [1, 0]], (corners[:, 2:] - corners[:, :2])[:, [1, 0]]  # y, x
+    starts, extents = corners[:, [1, 0]], (corners[:, 2:] - corners[:, :2])[:, [1, 0]]
     if not aligned:
         extents = extents.clamp(min=1)
     bins = extents / extents.new_tensor(size)
-    grids = bins.ceil().long() if sampling_ratio <= 0 else torch.full_like(bins, sampling_ratio)
-    for rows, columns in grids.unique(dim=0).long().tolist():
+    samples = bins.ceil() if sampling_ratio <= 0 else torch.full_like(bins, sampling_ratio)
+    return starts, extents, bins, samples
+
+
+def regions(
+    rois: Tensor, channels: int, size: tuple[int, int], spatial_scale: float, sampling_ratio: int
+) -> Iterator[Region]:
+    """Group RoIs (n, 5) whose bins have the same grid of samples; leave out those without any.
+
+    ``size`` is height and width of the output. For the other arguments see :func:`sample_grids`.
+    """
+    starts, extents, bins, samples = sample_grids(rois, size, spatial_scale, sampling_ratio)
+    for rows, columns in samples.unique(dim=0).long().tolist():
         if rows <= 0 or columns <= 0:
             continue
-        members = (grids == grids.new_tensor([rows, columns])).all(1).nonzero()[:, 0]
+        members = (samples == samples.new_tensor([rows, columns])).all(1).nonzero()[:, 0]
         elements = channels * size[0] * size[1] * rows * columns
         for index in members.split(max(1, MAX_ELEMENTS // elements)):
             y, x = (

@@ -1,4 +1,4 @@
-"""The steps of mmcv's synchronised BatchNorm (MMSyncBN) between its reductions."""
+"""The steps of mmcv's synchronized BatchNorm (MMSyncBN) between its reductions."""
 
 import torch
 from torch import Tensor
@@ -29,7 +29,7 @@ def sync_bn_forward_output(
     momentum: float | Tensor,
     group_size: int,
 ) -> None:
-    """Normalise ``input`` with the statistics of all processes, and update the running ones."""
+    """Normalize ``input`` with the statistics of all processes, and update the running ones."""
     std.copy_((var + eps).sqrt())
     norm.copy_((input - mean[:, None]) / std[:, None])
     output.copy_(norm if weight is None else norm * weight[:, None] + bias[:, None])

@@ -1,1 +1,1 @@
-"""Read the weights of files in all their layouts, whole or not at all."""
+"""Weights from files in all layouts, whole or not at all."""

@@ -1,4 +1,4 @@
-"""Download checkpoints: whole in the cache, or not there."""
+"""The cache of downloaded checkpoints: each is whole, or not there."""
 
 from functools import partial
 from hashlib import sha256

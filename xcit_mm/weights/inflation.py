@@ -1,4 +1,4 @@
-"""Adapt the weights of an XCiT for RGB images to images with another number of channels."""
+"""Weights for RGB images, adapted to images with another number of channels."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -43,7 +43,7 @@ def inflate(
     if channels != RGB:
         raise UserError(
             f'{path} holds an XCiT for images of {channels} channels, and only weights for RGB '
-            f'can be adapted to in_channels={in_channels}: take those of an RGB model'
+            f'can be adapted to in_channels={in_channels}: take the file of an RGB model'
         )
     if rgb is None:
         shares = torch.full((in_channels, RGB), 1 / in_channels)

@@ -1,27 +1,25 @@
-"""Convert the weights of other releases to ours, and compare them with a model.
+"""The names of weights in all releases, and comparisons of a file with a model.
 
-No function changes the dictionaries of tensors that it takes.
+No function changes the dictionaries of tensors that it gets.
 """
 
 import re
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..errors import UserError, one_line, reason
-from ..files import write_whole
+from ..errors import UserError, one_line
 from ..models.archs import ARCHS, PATCH_SIZES
-from .inflation import RGB, STEM, inflate
-from .read import read_checkpoint
+from .inflation import RGB, STEM
 
 WRAPPERS = ('state_dict', 'model', 'teacher', 'student')
 # The ends of rpn_head, roi_head, bbox_head ...; DINO's generator embeds the classes, too.
 HEAD = ('_head', 'dn_query_generator')
 BACKBONE = 'backbone.'  # the prefix of a backbone in detectors, segmentors and DINO
-# The classification head of the released ImageNet models, which a dense task does not use.
+# The classification head of the released ImageNet models.
 CLASSIFIER = ('cls_token', 'cls_attn_blocks.', 'norm.', 'head.')
 # The parts of our backbone that ImageNet models do not have.
 PYRAMID = ('fpn1.', 'fpn2.', 'out_norms.')
@@ -85,16 +83,20 @@ def model_state(checkpoint: Any, path: str | Path) -> dict[str, Tensor]:
     return weights
 
 
+def without_prefix(state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Return the weights under ``backbone.`` by their names in it; if there are none, all."""
+    prefixed = {k.removeprefix(BACKBONE): v for k, v in state.items() if k.startswith(BACKBONE)}
+    return prefixed or state
+
+
 def backbone_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the weights of an XCiT backbone under our names, without a classification head.
 
-    ``state`` is that of a classifier, a DINO model, a detector, a segmentor or a backbone.
+    ``state`` holds a classifier, a DINO model, a detector, a segmentor or a backbone.
     """
-    if any(name.startswith(BACKBONE) for name in state):
-        state = {k.removeprefix(BACKBONE): v for k, v in state.items() if k.startswith(BACKBONE)}
     return {
         re.sub(r'^pos_embed\.', 'pos_embeder.', name): value  # timm's name
-        for name, value in state.items()
+        for name, value in without_prefix(state).items()
         if not name.startswith(CLASSIFIER)
     }
 
@@ -107,44 +109,13 @@ def detector_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {BACKBONE + name: value for name, value in backbone_state(state).items()} | rest
 
 
-def convert(
-    source: str | Path,
-    target: Path,
-    trusted: bool = False,
-    in_channels: int | None = None,
-    rgb: Sequence[int] | None = None,
-) -> str:
-    """Write the weights of a checkpoint under our names, for mmengine to load.
-
-    ``target`` is a new file with ``{'state_dict': ...}`` of the whole detector or segmentor, or of
-    the backbone if the source is a classifier or a DINO model. With ``in_channels``, weights
-    for RGB are adapted (see :func:`~xcit_mm.weights.inflation.inflate`). Returns a sentence on it.
-    """
-    if target.exists():
-        raise UserError(f'{target} already exists; name a new file')
-    state = model_state(read_checkpoint(source, trusted=trusted), source)
-    is_whole = any(name.split('.')[0].endswith(HEAD) for name in state)
-    state = detector_state(state) if is_whole else backbone_state(state)
-    require_finite(state, source)
-    inflated = ''
-    if in_channels is not None or rgb is not None:
-        state, inflated = inflate(state, in_channels or RGB, source, rgb)
-    kind = f'{"a model with " if is_whole else ""}{architecture(state, source)}'
-    try:
-        with write_whole(target) as file:
-            torch.save({'meta': {'source': str(source)}, 'state_dict': state}, file)
-    except OSError as error:
-        raise UserError(f'{target} cannot be written ({reason(error)})') from None
-    return f'{target}: {len(state)} tensors of {kind}{inflated and f". {inflated}"}'
-
-
 def require_same_tensors(
     state: Mapping[str, Tensor],
     model: Mapping[str, Tensor],
     path: str | Path,
     may_be_missing: Container[str] = (),
 ) -> None:
-    """Compare the weights of a file with those of a model, by name, shape and kind of number.
+    """Compare the weights of a file with a model, by name, shape and kind of number.
 
     mmengine loads the tensors that fit and logs the others, so that a model with random weights is
     trained or evaluated. Here a difference or an infinite weight is a UserError. Floats of

@@ -1,4 +1,4 @@
-"""What the pickle in a checkpoint may hold, and the functions that restore it.
+"""The values that the pickle of a checkpoint may hold, and the functions that restore them.
 
 ``torch.load(weights_only=True)`` runs no code, but a hostile pickle can make it take all memory,
 overflow the stack or, with NumPy's classes allowed, use numbers as addresses. So
@@ -11,7 +11,7 @@ import datetime
 import math
 import pickletools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -81,13 +81,22 @@ def checked_pickle(data: bytes, sizes: Mapping[str, int]) -> bytes:
     ``sizes`` are the bytes of each record of the file.
     """
     pieces, num_copied = [], 0
+    for position, argument, name in _validated_names(data, sizes):
+        module, _, attribute = f'{ALIAS}{name}'.rpartition('.')
+        pieces += [data[num_copied:position], f'c{module}\n{attribute}\n'.encode()]
+        num_copied = position + len(f'c{argument}\n')
+    return b''.join([*pieces, data[num_copied:]])
+
+
+def _validated_names(data: bytes, sizes: Mapping[str, int]) -> Iterator[tuple[int, str, str]]:
+    """Yield where names of :data:`VALIDATED` are in a pickle, as they are there, and in full."""
     stack: list[_Value] = []
     outer_stacks: list[list[_Value]] = []
     memo: dict[int, _Value] = {}
     room = ROOM + GROWTH * len(data)
     for opcode, argument, position in pickletools.genops(data):
         if opcode.proto > 2:
-            raise UnreadableError('it has another pickle protocol than 2, which torch.save writes')
+            raise UnreadableError('it has another pickle protocol than 2 of torch.save')
         if opcode.name == 'MARK':
             outer_stacks.append(stack)
             stack = []
@@ -101,9 +110,7 @@ def checked_pickle(data: bytes, sizes: Mapping[str, int]) -> bytes:
         elif opcode.name == 'GLOBAL':
             name = argument.replace(' ', '.').replace('__builtin__.', 'builtins.')
             if name in VALIDATED:
-                module, _, attribute = f'{ALIAS}{name}'.rpartition('.')
-                pieces += [data[num_copied:position], f'c{module}\n{attribute}\n'.encode()]
-                num_copied = position + len(f'c{argument}\n')
+                yield position, argument, name
             elif name not in TORCH_NAMES:
                 raise UnsafeClassError(name)
             stack.append(_Value(name))
@@ -119,7 +126,6 @@ def checked_pickle(data: bytes, sizes: Mapping[str, int]) -> bytes:
                 if kind not in (pickletools.markobject, pickletools.stackslice):
                     parts.insert(0, stack.pop())
             stack += [_combined(opcode.name, parts, sizes)] * len(opcode.stack_after)
-    return b''.join([*pieces, data[num_copied:]])
 
 
 def _combined(instruction: str, parts: list[_Value], sizes: Mapping[str, int]) -> _Value:
@@ -162,7 +168,7 @@ def _encode(text: str, encoding: str) -> bytes:
 
 
 class _DType:
-    """The dtype of an array of numbers or strings; one of objects would take them for addresses."""
+    """The dtype of an array of numbers or strings. Objects would use numbers as addresses."""
 
     def __init__(self, code: str, *flags: bool) -> None:
         if not DTYPE.fullmatch(code):

@@ -45,7 +45,7 @@ def load_pretrained(
         print_log(inflated, 'current')
     missing = modules_of(model.keys() - state.keys())
     if missing:
-        print_log(f'Not in {path}, so initialised at random: {", ".join(missing)}', 'current')
+        print_log(f'Not in {path}, so initialized at random: {", ".join(missing)}', 'current')
 
 
 def download_pretrained(cfg: Config) -> list[str]:
@@ -79,7 +79,7 @@ def require_file(checkpoint: str, otherwise: str = '') -> None:
 
 @contextmanager
 def read_all_safely(trusted: bool) -> Iterator[None]:
-    """Have mmengine read files and URLs with ``read_checkpoint``, also for other packages."""
+    """Make mmengine read files and URLs with ``read_checkpoint``, also for other packages."""
 
     def load_from_xcit_mm(filename: str, map_location: Any = None) -> Any:
         return read_checkpoint(filename, map_location, trusted)

@@ -1,4 +1,4 @@
-"""Read checkpoint files into tensors without running code that is in them."""
+"""Checkpoint files as tensors, without running code that is in them."""
 
 import io
 import threading
@@ -78,6 +78,10 @@ def _read_file(file: Path, map_location: Any, trusted: bool) -> Any:
         if trusted:
             return torch.load(file, map_location=map_location, weights_only=False)
         raise UnreadableError(OLD_FORMAT)
+    return _read_archive(file, map_location, trusted)
+
+
+def _read_archive(file: Path, map_location: Any, trusted: bool) -> Any:
     records = read_records(file)
     if not trusted:
         sizes = {name: len(content) for name, content in records.items()}

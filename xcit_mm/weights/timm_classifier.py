@@ -1,4 +1,4 @@
-"""Load a checkpoint into timm's XCiT classifier: all of its weights, or none."""
+"""Classifiers of timm from checkpoints: with all of the weights in a file, or not at all."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from ..environment import require
 from ..errors import UserError, reason
 from ..models.timm import accelerate
-from ..weights.names import BACKBONE, architecture, model_state, require_same_tensors
-from ..weights.read import read_checkpoint
+from .names import architecture, model_state, require_same_tensors, without_prefix
+from .read import read_checkpoint
 
 
 def load_classifier(path: str | Path, trusted: bool = False) -> nn.Module:
@@ -22,7 +22,7 @@ def load_classifier(path: str | Path, trusted: bool = False) -> nn.Module:
 
     Returns:
         timm's ``Xcit`` in evaluation mode, with the attention of :func:`xcit_mm.models.timm`. It
-        maps images (B, 3, H, W), normalised with ImageNet's mean and standard deviation, to
+        maps images (B, 3, H, W), normalized with ImageNet's mean and standard deviation, to
         logits (B, classes).
 
     Raises:
@@ -42,8 +42,7 @@ def build_classifier(state: Mapping[str, Tensor], path: str | Path) -> nn.Module
     require('timm')
     from timm.models.xcit import Xcit, checkpoint_filter_fn
 
-    if f'{BACKBONE}cls_token' in state:  # a DINO training, with a projection head beside the model
-        state = {k.removeprefix(BACKBONE): v for k, v in state.items() if k.startswith(BACKBONE)}
+    state = without_prefix(state)  # of a DINO training, and without its projection head
     if not has_class_attention(state):
         raise UserError(
             f'{path} is not a classifier but a backbone, detector or segmentor: it has no '
@@ -52,7 +51,7 @@ def build_classifier(state: Mapping[str, Tensor], path: str | Path) -> nn.Module
     shape = architecture(state, path)
     head = state.get('head.weight')
     class_layers = {name.split('.')[1] for name in state if name.startswith('cls_attn_blocks.')}
-    with torch.device('meta'):  # skips the initialisation: every value is replaced
+    with torch.device('meta'):  # skips the initialization: every value is replaced
         model = Xcit(
             patch_size=shape.patch_size,
             num_classes=0 if head is None else len(torch.atleast_1d(head)),
@@ -60,7 +59,7 @@ def build_classifier(state: Mapping[str, Tensor], path: str | Path) -> nn.Module
             depth=shape.depth,
             num_heads=shape.num_heads,
             cls_attn_layers=len(class_layers),
-            # In the release only N12 normalises the class token alone behind the attention.
+            # In the release, only N12 normalizes the class token alone after the attention.
             tokens_norm=shape.arch != 'n12',
         )
     model.to_empty(device='cpu')
@@ -74,5 +73,5 @@ def build_classifier(state: Mapping[str, Tensor], path: str | Path) -> nn.Module
 
 
 def has_class_attention(state: Mapping[str, Tensor]) -> bool:
-    """Return whether a state dict is that of a classifier or DINO model."""
-    return any(name.removeprefix(BACKBONE).startswith('cls_attn_blocks.') for name in state)
+    """Return whether weights include class-attention layers, as in classifiers and DINO models."""
+    return any(name.startswith('cls_attn_blocks.') for name in without_prefix(state))
