@@ -250,7 +250,8 @@ class Passes:
     ) -> Callable[[Tensor], Tensor]:
         """Return the attention of a layer as a function of some of its tokens."""
         weights, limit = block.attn.weights(), largest_amplification(self.dtype)
-        matrices = affine_map(*from_sums(sums.to(self.device)), *weights, limit)
+        moments = from_sums(sums.to(self.device))
+        matrices = affine_map(*moments, *weights, max_amplification=limit)
         if matrices is None:  # products in the dtype of the tokens lose too many digits
             matrices = affine_map(*from_sums(precise().to(self.device)), *weights)
         M, m = (matrix.to(self.dtype) for matrix in matrices)
