@@ -18,8 +18,8 @@ from .tracing import computed_dtype, is_intercepted, without_autocast
 EPS = 1e-12  # smallest norm by which a query or key is divided, as in F.normalize
 
 # The Gram form squares tokens: rounding errors of large directions can hide a small query or key.
-# If relative errors are amplified 1e4 times, those in float32 are three times as large as those of
-# the direct form (docs/performance.md).
+# If relative errors are amplified 1e4 times, the error in float32 is three times as large as the
+# error of the direct form (docs/performance.md).
 MAX_AMPLIFICATION = 1e4
 # The same for tokens that are multiplied in bfloat16, whose errors are larger from 5e3 on.
 MAX_AMPLIFICATION_IN_PARTS = 2e3
