@@ -15,7 +15,7 @@ from helpers.random_weights import DETECTOR
 from helpers.small_xcit import small_xcit
 
 from xcit_mm import processes
-from xcit_mm.errors import ProcessesError
+from xcit_mm.errors import ArgumentError, ProcessesError
 from xcit_mm.large_images import stream
 from xcit_mm.large_images.training import shared_images
 
@@ -169,6 +169,12 @@ def test_a_library_refuses_different_images(tmp_path):
         with (
             pytest.raises(ProcessesError, match='the backbone is XCiT'),
             shared_images(backbone.train(rank == 0)),
+        ):
+            pass
+        backbone.blocks[0].attn.qkv.register_forward_hook(lambda *call: None)
+        with (
+            pytest.raises(ArgumentError, match=r'blocks\.0\.attn of the backbone has hooks'),
+            shared_images(backbone),
         ):
             pass
 

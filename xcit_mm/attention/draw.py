@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from ..files import write_whole
-from .maps import AttentionMaps, require_index, scaled
+from .maps import AttentionMaps, checked_index, scaled
 
 MAX_COLUMNS = 6
 PANEL_SIDE = 320  # pixels
@@ -71,9 +71,7 @@ def draw_attention(
 def choose_heads(heads: Sequence[int] | None, num_heads: int) -> Sequence[int]:
     """Return the indices of heads, by default all of them, or raise an ArgumentError."""
     heads = range(num_heads) if heads is None else heads
-    for head in heads:
-        require_index('head', head, num_heads)
-    return heads
+    return [checked_index('head', head, num_heads) for head in heads]
 
 
 def overlay(image: np.ndarray, small: np.ndarray, values: Tensor, patch_size: int) -> np.ndarray:

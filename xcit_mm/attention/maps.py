@@ -1,6 +1,6 @@
 """Maps over the tokens of an image that show what an XCiT attends to.
 
-Figures and sections are those of the paper (XCiT, arXiv 2106.09681). Letters in shapes: h heads of
+Figures and sections refer to the paper (XCiT, arXiv 2106.09681). Letters in shapes: h heads of
 d = C / h channels, N = H * W tokens.
 """
 
@@ -91,8 +91,8 @@ class AttentionProbe(nn.Module):
         such layer.
         """
         blocks, class_blocks, found = self.backbone.blocks, self.cls_attn_blocks, []
-        layer = _index_or_last('layer', layer, len(blocks))
-        class_layer = _index_or_last('class-attention layer', class_layer, len(class_blocks))
+        layer = checked_index('layer', layer, len(blocks))
+        class_layer = checked_index('class-attention layer', class_layer, len(class_blocks))
         attn = blocks[layer].attn
         pixels = normalize(to_tensor(image.copy()), MEAN, STD)[None].to(self.device)
         with blocks[layer].norm1.register_forward_hook(
@@ -117,7 +117,7 @@ class _Trunk(XCiT):
         dim, depth, num_heads, patch_size = shape
         arch = dict(embed_dim=dim, depth=depth, num_heads=num_heads, eta=1.0)
         super().__init__(arch, patch_size, tuple(range(depth - 4, depth)), start_level=3)
-        self.fpn4 = nn.Identity()  # instead of pooling, which small images are refused for
+        self.fpn4 = nn.Identity()  # instead of the pooling that refuses small images
 
     def check_size(self, shape: Sequence[int]) -> None:
         pass
@@ -166,14 +166,10 @@ def class_attention(attn: nn.Module, x: Tensor) -> Tensor:
     return (q * attn.scale @ k.mT).softmax(dim=-1)[:, :, 0, 1:]
 
 
-def _index_or_last(name: str, index: int | None, count: int) -> int | None:
+def checked_index(name: str, index: int | None, count: int) -> int | None:
+    """Return the index of a layer or head, by default the last one; refuse what does not exist."""
     if index is None:
         return count - 1 if count else None
-    require_index(name, index, count)
-    return index
-
-
-def require_index(name: str, index: int, count: int) -> None:
-    """Refuse the index of a layer or head that does not exist."""
     if index not in range(count):
         raise ArgumentError(f'{name} {index} does not exist: the model has {count}, counted from 0')
+    return index

@@ -40,7 +40,7 @@ PASSES = 'passes'  # the stage of a workspace
 
 
 class Image(Protocol):
-    """A normalised image (channels, H, W) that is read by windows, such as an array.
+    """A normalized image (channels, H, W) that is read by windows, such as an array.
 
     It may have the attribute ``max_rows`` of an :class:`.ImageSource`.
     """
@@ -53,7 +53,7 @@ class Image(Protocol):
 class Passes:
     """The passes of a backbone over an image: one for the patch embedding and one for each layer.
 
-    If ``torch.distributed`` is initialised, each process computes a band of rows of the image.
+    If ``torch.distributed`` is initialized, each process computes a band of rows of the image.
 
     Args:
         backbone: The backbone, in evaluation mode.
@@ -139,7 +139,7 @@ class Passes:
             store = self.store(number)
             if number:
                 source = self.store(number - 1)
-                margin = HALO if self.statistics_window is None else self._reach
+                margin = max(HALO, self.statistics_window or 0)
                 needed = grown(self.bands.rows, margin, self.size[0])
                 borrowed = self.bands.borrow(source, needed)
                 sums = self._layer(number, source, borrowed, store, sums, progress)
@@ -229,12 +229,13 @@ class Passes:
         block = self.backbone.blocks[number - 1]
         attention = None
         if self.statistics_window is None:
-            attention = self._attention(block, sums, lambda: self._precise_sums(block, source))
+            attention = self._attention(block, sums, partial(self._precise_sums, block, source))
         sums, total = self._no_sums(), 0
         for window in progress(self._own_tiles(self.tile), f'layer {number} of {self.count - 1}'):
             if self.statistics_window is not None:
                 around = source.read(self._window_around(window), borrowed).to(self.device)
-                attention = self._local_attention(block, around)
+                precise = partial(_precise_sums_of, block, around)
+                attention = self._attention(block, sums_of_products(block.norm1(around)), precise)
             outer = window.grown(HALO, self.size)
             inner, x = window.within(outer), source.read(outer, borrowed)
             total += source.sum_of(window, x[tuple(inner)])
@@ -249,7 +250,8 @@ class Passes:
     ) -> Callable[[Tensor], Tensor]:
         """Return the attention of a layer as a function of some of its tokens."""
         weights, limit = block.attn.weights(), largest_amplification(self.dtype)
-        matrices = affine_map(*from_sums(sums.to(self.device)), *weights, limit)
+        moments = from_sums(sums.to(self.device))
+        matrices = affine_map(*moments, *weights, max_amplification=limit)
         if matrices is None:  # products in the dtype of the tokens lose too many digits
             matrices = affine_map(*from_sums(precise().to(self.device)), *weights)
         M, m = (matrix.to(self.dtype) for matrix in matrices)
@@ -259,19 +261,8 @@ class Passes:
         """Compute the sums over all tokens again, with products in float64."""
         sums = self._no_sums()
         for window in self._own_tiles(self.tile):
-            sums += sums_of_products(block.norm1(source.read(window).to(self.device)).double())
+            sums += _precise_sums_of(block, source.read(window).to(self.device))
         return self.bands.sum(sums)
-
-    @property
-    def _reach(self) -> int:
-        return max(HALO, self.statistics_window)
-
-    def _local_attention(self, block: XCABlock, around: Tensor) -> Callable[[Tensor], Tensor]:
-        """Return the attention of a layer over the tokens around a tile."""
-        tokens = block.norm1(around)
-        return self._attention(
-            block, sums_of_products(tokens), lambda: sums_of_products(tokens.double())
-        )
 
     def _window_around(self, window: Window) -> Window:
         """Return the window of the statistics of a tile, shifted to lie within the image."""
@@ -303,6 +294,10 @@ class Passes:
         H, W = (n * self.backbone.patch_size for n in self.size)
         strides = [stride for _, stride, _, _ in self.backbone.levels]
         return [(self._channels, H // stride, W // stride) for stride in strides]
+
+
+def _precise_sums_of(block: XCABlock, tokens: Tensor) -> Tensor:
+    return sums_of_products(block.norm1(tokens).double())
 
 
 def _layer_on_tile(

@@ -21,7 +21,7 @@ class Bands:
     """Bands of rows, one for each process; a single process holds the whole image.
 
     All data is exchanged in the memory of the CPU: the sums of a layer, which are C x C numbers,
-    and the rows that a process borrows from its neighbours. All processes have to call each
+    and the rows that a process borrows from its neighbors. All processes have to call each
     method, except for :meth:`share`. Within :func:`~xcit_mm.processes.together`, an error of one
     process is raised in all of them at the next exchange.
 

@@ -1,4 +1,4 @@
-"""Compute the four maps of a backbone for an image of any size."""
+"""The four maps of a backbone for an image of any size."""
 
 import math
 from pathlib import Path
@@ -30,12 +30,12 @@ def stream(
     """Compute the maps of a backbone for an image that does not fit into memory as a whole.
 
     The maps equal ``backbone(image[None])`` up to rounding. Each layer is computed tile by tile,
-    and its attention sees the whole image (see :class:`xcit_mm.large_images.passes.Passes`). If
-    ``torch.distributed`` is initialised, each process computes a band of rows of the image.
+    and its attention covers the whole image (see :class:`xcit_mm.large_images.passes.Passes`). If
+    ``torch.distributed`` is initialized, each process computes a band of rows of the image.
 
     Args:
         backbone: An XCiT in evaluation mode, in float32, float64, bfloat16 or float16.
-        image: The normalised image: an array, a memory map, a tensor, or any object with a
+        image: The normalized image: an array, a memory map, a tensor, or any object with a
             ``shape`` whose windows ``image[:, top:bottom, left:right]`` are such arrays.
         rows: Height of the tiles in tokens; the tiles are then as wide as the image. Default:
             tiles of about 16,000 tokens.

@@ -1,4 +1,4 @@
-"""Checks that the layers of a backbone read no more of an image than those of XCiT."""
+"""Checks that the layers of a backbone read no more of an image than the layers of XCiT."""
 
 from torch import nn
 
@@ -23,7 +23,7 @@ def require_streamable(backbone: nn.Module) -> None:
 
 
 def require_known_reach(backbone: XCiT) -> None:
-    """Refuse replaced layers, which may read more rows than those of XCiT."""
+    """Refuse replaced layers, which may read more rows than the layers of XCiT."""
     stacks = ('patch_embed.proj', 'fpn1', 'fpn2', 'fpn3', 'fpn4')
     parts = {name: list(flat_layers(backbone.get_submodule(name))) for name in stacks}
     for i, block in enumerate(backbone.blocks[: backbone.out_indices[-1] + 1]):

@@ -38,23 +38,17 @@ class ConvStack(nn.Sequential):
 
 
 def gelu_norm_conv(
-    x: Tensor,
-    norm: nn.Module,
-    conv: nn.Module,
-    weight: Tensor,
-    bias: Tensor | None,
-    within: nn.Module,
+    x: Tensor, norm: nn.Module, conv: nn.Module, *weights: Tensor, within: nn.Module
 ) -> Tensor:
-    """Apply GELU, BatchNorm and a convolution with another weight and bias; the layers are plain.
+    """Apply GELU, plain BatchNorm and a plain convolution with another weight and bias.
 
-    The backward pass recomputes GELU and BatchNorm, which are layers of ``within``.
+    The backward pass recomputes GELU and BatchNorm, which is a layer of ``within``.
     """
     if torch.is_grad_enabled() or norm.training:
-        return recompute(lambda x: convolve(conv, norm(F.gelu(x)), weight, bias), x, within=within)
+        return recompute(lambda x: convolve(conv, norm(F.gelu(x)), *weights), x, within=within)
     # BatchNorm is not folded into the convolution, which pads with zeros, not shifts.
     factor, shift = (t.to(x.dtype)[:, None, None] for t in batch_norm_affine(norm))
-    x = torch.addcmul(shift, gelu_(x), factor, out=x)
-    return convolve(conv, x, weight, bias)
+    return convolve(conv, torch.addcmul(shift, gelu_(x), factor, out=x), *weights)
 
 
 def gelu_(x: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ multiplies the channels of the output (LayerScale). ``rows`` are asked for what 
 other rows of the images (:mod:`xcit_mm.models.rows`).
 
 Letters in shapes: B images, N tokens (N = H * W), C channels, h heads of d = C / h channels.
-Sections are those of the paper (XCiT, arXiv 2106.09681).
+Section numbers refer to the paper (XCiT, arXiv 2106.09681).
 """
 
 import math
@@ -100,7 +100,7 @@ class XCA(RowsModule):
     """Cross-covariance attention: channels attend to channels instead of tokens (section 3.2).
 
     The cost is linear in the number of tokens. Each of the h heads has a learned temperature.
-    ``form`` is that of :func:`xcit_mm.ops.xca`.
+    :func:`xcit_mm.ops.xca` explains ``form``.
 
     Shape:
         (B, N, C) to (B, N, C).

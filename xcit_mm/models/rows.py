@@ -69,7 +69,7 @@ class SharedRows(Rows):
         values = dict(batch=batch, channels=channels, width=width, dtype=images.dtype)
         require_same({f'the {name} of the image': v for name, v in values.items()}, self.group)
         shapes = all_gather_object(tuple(images.shape), self.group)
-        for shape in shapes:  # of all processes, so that none waits for one that has ended
+        for shape in shapes:  # of all processes, so that no process waits for one that has ended
             check_size(shape)
         heights = [shape[2] for shape in shapes]
         if any(height % MULTIPLE for height in heights[:-1]):
@@ -119,11 +119,12 @@ class SharedRows(Rows):
         return above, below
 
     def _convolve(self, conv: nn.Conv2d, x: Tensor) -> Tensor:
-        """Convolve with a 3x3 kernel, padding 1 and stride 1 or 2."""
-        below = 1 if conv.stride[0] == 1 or self.rank == self.count - 1 else 0
-        x = _Halo.apply(x, below, self)
-        geometry = conv.stride, (0, 1), conv.dilation, conv.groups
-        return F.conv2d(x, conv.weight, conv.bias, *geometry)
+        """Convolve with a 3x3 kernel, padding 1 and stride 1 or 2.
+
+        With stride 2, the row below is read by the next process alone: the number of rows is even.
+        """
+        x = _Halo.apply(x, self)
+        return F.conv2d(x, conv.weight, conv.bias, conv.stride, (0, 1), groups=conv.groups)
 
     def _normalize(self, norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
         """Normalize with the statistics of all processes, and update the running statistics."""
@@ -160,23 +161,19 @@ class _Sum(Function):
 
 
 class _Halo(Function):
-    """Extend a map by one row of the process above and ``below`` rows of the next, or by zeros."""
+    """Extend a map by the nearest rows of the processes above and below, or by zeros."""
 
     @staticmethod
-    def forward(ctx, x: Tensor, below: int, rows: SharedRows) -> Tensor:
-        ctx.below, ctx.rows = below, rows
-        above, under = rows.swap(x[:, :, :1], x[:, :, -1:])
-        return torch.cat([above, x, under][: 2 + below], dim=2)
+    def forward(ctx, x: Tensor, rows: SharedRows) -> Tensor:
+        ctx.rows = rows
+        above, below = rows.swap(x[:, :, :1], x[:, :, -1:])
+        return torch.cat((above, x, below), dim=2)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, dx: Tensor) -> tuple[Tensor, None, None]:
-        below, rows = ctx.below, ctx.rows
-        of_above = dx[:, :, :1].contiguous()
-        of_under = dx[:, :, -1:].contiguous() if below else torch.zeros_like(of_above)
-        to_first, to_last = rows.swap(of_above, of_under)
-        end = dx.shape[2] - below
-        dx = dx[:, :, 1:end].clone()
+    def backward(ctx, dx: Tensor) -> tuple[Tensor, None]:
+        to_first, to_last = ctx.rows.swap(dx[:, :, :1], dx[:, :, -1:])
+        dx = dx[:, :, 1:-1].clone()
         dx[:, :, :1] += to_first
         dx[:, :, -1:] += to_last
-        return dx, None, None
+        return dx, None

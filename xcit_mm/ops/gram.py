@@ -18,8 +18,8 @@ from .tracing import computed_dtype, is_intercepted, without_autocast
 EPS = 1e-12  # smallest norm by which a query or key is divided, as in F.normalize
 
 # The Gram form squares tokens: rounding errors of large directions can hide a small query or key.
-# If relative errors are amplified 1e4 times, those in float32 are three times as large as those of
-# the direct form (docs/performance.md).
+# If relative errors are amplified 1e4 times, the error in float32 is three times as large as the
+# error of the direct form (docs/performance.md).
 MAX_AMPLIFICATION = 1e4
 # The same for tokens that are multiplied in bfloat16, whose errors are larger from 5e3 on.
 MAX_AMPLIFICATION_IN_PARTS = 2e3
@@ -54,8 +54,8 @@ def gram(
     Args:
         x: Tokens (B, N, C).
         parameters: The parameters of :func:`xcit_mm.ops.xca`.
-        in_parts: Whether the CPU multiplies the tokens in their 16-bit dtype.
-        max_amplification: See :func:`affine_map`; None is returned as there.
+        in_parts: See :func:`~xcit_mm.ops.moments.moments`.
+        max_amplification: See :func:`affine_map`, also for the result None.
         total: A function that adds sums over the other tokens of the images, if there are any, to
             those over x (see :func:`~xcit_mm.ops.moments.to_sums`).
     """
@@ -66,7 +66,7 @@ def gram(
         if total is not None:
             all_G, s, N = from_sums(total(to_sums(G, s, N)))
             G = all_G.to(G.dtype)
-        matrices = affine_map(G, s, N, *parameters, max_amplification)
+        matrices = affine_map(G, s, N, *parameters, max_amplification=max_amplification)
         return None if matrices is None else map_tokens(x, *matrices)
 
 
@@ -85,11 +85,7 @@ def affine_map(
     G: Tensor,
     s: Tensor,
     N: int,
-    qkv_weight: Tensor,
-    qkv_bias: Tensor | None,
-    temperature: Tensor,
-    proj_weight: Tensor,
-    proj_bias: Tensor | None,
+    *parameters: Tensor | None,
     max_amplification: float | None = None,
 ) -> tuple[Tensor, Tensor] | None:
     """Return the affine map of tokens that cross-covariance attention is, given their moments.
@@ -111,11 +107,7 @@ def affine_map(
         G: Covariance of the tokens, in whose dtype the matrices are multiplied.
         s: Mean of the tokens.
         N: Number of tokens.
-        qkv_weight: As for :func:`xcit_mm.ops.xca`, like the next four.
-        qkv_bias: See there.
-        temperature: See there.
-        proj_weight: See there.
-        proj_bias: See there.
+        parameters: The parameters of :func:`xcit_mm.ops.xca`.
         max_amplification: The largest factor by which rounding errors of G may be amplified, or
             None if any may.
 
@@ -123,6 +115,7 @@ def affine_map(
         G: (B, C, C), s: (B, C) to M (B, C, C) and m (B, 1, C); None if rounding errors are
         amplified more than ``max_amplification`` times.
     """
+    qkv_weight, qkv_bias, temperature, proj_weight, proj_bias = parameters
     dtype = G.dtype
     B, C, _ = G.shape
     h = temperature.shape[0]
