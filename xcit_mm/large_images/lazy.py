@@ -1,10 +1,9 @@
 """Feature maps whose windows are computed when they are read.
 
 A neck or a head of mmdet or mmseg that is called with a :class:`LazyMap` returns lazy maps. Each
-PyTorch function that it calls is recorded, with an :class:`Axis` for rows and one for columns that
-tell which part of its input a part of its output is computed from. Each window of the result equals
-the same window of the result for the whole image. A function whose reach is not known here raises a
-UserError that names the function.
+PyTorch function that it calls is recorded, with two :class:`Axis` that tell which rows and columns
+of its input it reads for a window. Each window of the result equals the same window of the result
+for the whole image. A function whose reach is not known here raises a UserError that names it.
 """
 
 import math
@@ -318,19 +317,22 @@ def _interpolate(
     if recompute_scale_factor:
         factors = None, None
     dtype = torch.promote_types(x.dtype, torch.float32)
-    resized = partial(_Resized, mode, bool(align_corners), dtype)
-    sizes = map(int, _pair(size))
-    resizes = [resized(*axis) for axis in zip(x.shape[2:], sizes, factors, strict=True)]
+    size = tuple(map(int, _pair(size)))
+    resizes = [
+        _Resize(mode, bool(align_corners), dtype, *of_axis)
+        for of_axis in zip(x.shape[2:], size, factors, strict=True)
+    ]
 
     def compute(window: Window, values: Tensor) -> Tensor:
         A, B = (r.weights(span).to(x.device) for r, span in zip(resizes, window, strict=True))
         return (A @ values.to(dtype) @ B.mT).to(x.dtype)
 
-    return _derived([x], compute, axes=[r.axis for r in resizes])
+    axes = [Axis(n, resize.reach) for n, resize in zip(size, resizes, strict=True)]
+    return _derived([x], compute, axes=axes)
 
 
-class _Resized:
-    """An axis that is resized from n to ``size`` pixels, each a mean of two source pixels."""
+class _Resize:
+    """Resizes an axis from n to ``size`` pixels, each a mean of two source pixels."""
 
     def __init__(
         self,
@@ -356,9 +358,8 @@ class _Resized:
         upper = lower if mode == 'nearest' else (lower + 1).clamp_max(n - 1)
         self._lower, self._upper = lower.numpy(), upper.numpy()
         self._weight = (place - lower).clamp(0, 1).numpy()  # of the upper pixel
-        self.axis = Axis(size, self._reach)
 
-    def _reach(self, span: Span) -> Span:
+    def reach(self, span: Span) -> Span:
         return slice(int(self._lower[span.start]), int(self._upper[span.stop - 1]) + 1)
 
     def weights(self, span: Span) -> Tensor:
@@ -366,7 +367,7 @@ class _Resized:
 
         A product with this matrix takes half the time of PyTorch's interpolation on a CPU.
         """
-        reach, weight, rows = self._reach(span), self._weight[span], np.arange(length(span))
+        reach, weight, rows = self.reach(span), self._weight[span], np.arange(length(span))
         matrix = np.zeros((length(span), length(reach)), weight.dtype)
         matrix[rows, self._lower[span] - reach.start] = 1 - weight
         matrix[rows, self._upper[span] - reach.start] += weight
