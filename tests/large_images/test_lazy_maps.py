@@ -24,7 +24,7 @@ def lazy(x: Tensor, reads: list[Window] | None = None) -> LazyMap:
             reads.append(window)
         return x[(..., *window)].clone()
 
-    axes = [Axis.pointwise(n) for n in x.shape[2:]]
+    axes = [Axis(n, lambda span: span) for n in x.shape[2:]]
     return LazyMap(x.shape[1], axes, x, Bands(x.shape[2]), compute)
 
 

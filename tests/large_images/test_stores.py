@@ -187,7 +187,7 @@ def link(path: Path) -> None:
     path.symlink_to(path.rename(path.parent.parent / 'elsewhere'))
 
 
-bit = values('u1', 99, lambda byte: byte ^ 4)
+bit = values('u1', 9, lambda byte: byte ^ 4)
 UNREADABLE, NO_STATE = 'state.json cannot be read', 'state.json is not the state of a run'
 CHANGED, GONE = 'does not hold what was written to it', 'is missing or truncated'
 NOT_A_FILE, DIFFERENT = 'is not a regular file: remove it', 'an unfinished run that differs in its'

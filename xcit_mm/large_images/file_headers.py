@@ -129,9 +129,9 @@ def require_own_files(path: Path) -> Path:
     .tif files, so rasterio reads them.
 
     Raises:
-        UserError: If no such slide is there, if the suffix belongs to another format and the
-            slide consists of several files, if a name in it leads to another folder, or if there is a link, a
-            pipe or a device where openslide looks for files.
+        UserError: If no such slide is there, if it consists of several files and has the suffix of
+            another format, if a name in it leads to another folder, or if there is a link, a pipe
+            or a device where openslide looks for files.
     """
     import openslide
 

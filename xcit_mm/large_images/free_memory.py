@@ -1,4 +1,4 @@
-"""Find out how much memory a process may still use."""
+"""Memory available to this process, including the limits of its container."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Write label images and objects with the georeference of their image, if it has one."""
+"""Files of labels and objects, with the georeference of their image if it has one."""
 
 import json
 import warnings
@@ -29,7 +29,7 @@ def write_tiff(
 ) -> None:
     """Write an array (H, W) of integers as a tiled GeoTIFF, window by window.
 
-    The file is either complete or absent. Values of 8 bits get the colours of ``palette``.
+    The file is either complete or absent. Values of 8 bits get the colors of ``palette``.
     """
     require('rasterio')
     import rasterio
@@ -49,7 +49,7 @@ def write_tiff(
             warnings.simplefilter('ignore')  # about images without a georeference
             with rasterio.open(file.name, 'w', 'GTiff', **options) as tiff:
                 if len(palette):
-                    tiff.write_colormap(1, {i: tuple(colour) for i, colour in enumerate(palette)})
+                    tiff.write_colormap(1, {i: tuple(color) for i, color in enumerate(palette)})
                 for window, in_file in windows:
                     tiff.write(values[tuple(window)], 1, window=in_file)
             with rasterio.open(file.name) as tiff:  # GDAL hides the errors of its last write

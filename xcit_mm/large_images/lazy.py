@@ -1,10 +1,9 @@
 """Feature maps whose windows are computed when they are read.
 
 A neck or a head of mmdet or mmseg that is called with a :class:`LazyMap` returns lazy maps. Each
-PyTorch function that it calls is recorded, with an :class:`Axis` for rows and one for columns that
-tell which part of its input a part of its output is computed from. Each window of the result equals
-the same window of the result for the whole image. A function whose reach is not known here raises a
-UserError that names the function.
+PyTorch function that it calls is recorded, with two :class:`Axis` that tell which rows and columns
+of its input it reads for a window. Each window of the result equals the same window of the result
+for the whole image. A function whose reach is not known here raises a UserError that names it.
 """
 
 import math
@@ -18,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..errors import UserError
-from .geometry import Span, Window, length, shifted, tiles
+from .geometry import Span, Window, length, shifted, tiles, whole
 from .shards import Bands
 
 TILE = 128, 128  # pixels of a map that is read once as a whole
@@ -35,10 +34,6 @@ class Axis(NamedTuple):
 
     size: int
     reach: Callable[[Span], Span]
-
-    @classmethod
-    def pointwise(cls, size: int) -> 'Axis':
-        return cls(size, lambda span: span)
 
 
 class LazyMap:
@@ -139,16 +134,16 @@ class LazyMap:
     __truediv__, __neg__ = partialmethod(torch.div), partialmethod(torch.neg)
 
     def __getitem__(self, index: Any) -> 'LazyMap':
-        raise _unknown('indexing')
+        raise UnknownReachError('indexing')
 
     def __getattr__(self, name: str) -> Any:
-        if name == 'float':
-            return partial(_float, self)
         if name in POINTWISE:
             return partial(_pointwise, getattr(Tensor, name), self)
         if name.startswith('__'):  # protocols of Python that a map does not have
             raise AttributeError(name)
-        raise _unknown(name)  # also an AttributeError, for code that tests whether it exists
+        raise UnknownReachError(
+            name
+        )  # also an AttributeError, for code that tests whether it exists
 
     @classmethod
     def __torch_function__(
@@ -156,23 +151,22 @@ class LazyMap:
     ) -> 'LazyMap':
         name = func.__name__
         if not args:
-            raise _unknown(f'{name} with names')
+            raise UnknownReachError(f'{name} with names')
         if name in POINTWISE:
             return _pointwise(func, *args, **kwargs or {})
         if name not in FUNCTIONS:
-            raise _unknown(name)
+            raise UnknownReachError(name)
         return FUNCTIONS[name](*args, **kwargs or {})
 
 
 class UnknownReachError(UserError, AttributeError):
     """A model calls a function of a map, and the windows that it reads are not known."""
 
-
-def _unknown(name: str) -> UnknownReachError:
-    return UnknownReachError(
-        f'the model cannot be streamed: it calls {name} of a map, and how far that reaches is not '
-        'known; use --sliced'
-    )
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f'the model cannot be streamed: it calls {name} of a map, and how far that reaches is '
+            'not known; use --sliced'
+        )
 
 
 def _derived(
@@ -181,24 +175,20 @@ def _derived(
     channels: int | None = None,
     axes: Sequence[Axis] | None = None,
     fill: float = 0.0,
+    like: Tensor | None = None,
 ) -> LazyMap:
     """Return a map that is computed from others. Default: each pixel from the same pixel."""
     x = sources[0]
-    axes = axes or [Axis.pointwise(n) for n in x.shape[2:]]
-    return LazyMap(channels or x.shape[1], axes, x, x.bands, compute, sources, fill)
-
-
-def _float(x: LazyMap) -> LazyMap:
-    result = _derived([x], lambda window, values: values.float())
-    result.dtype = torch.float32
-    return result
+    like = x if like is None else like
+    axes = axes or [Axis(n, lambda span: span) for n in x.shape[2:]]
+    return LazyMap(channels or x.shape[1], axes, like, x.bands, compute, sources, fill)
 
 
 def _batch_norm(
     x, running_mean, running_var, weight=None, bias=None, training=False, momentum=0.1, eps=1e-5
 ) -> LazyMap:
     if training:
-        raise _unknown('batch_norm in training')
+        raise UnknownReachError('batch_norm in training')
     parameters = running_mean, running_var, weight, bias, False, momentum, eps
     return _derived([x], lambda window, values: F.batch_norm(values, *parameters))
 
@@ -207,22 +197,23 @@ def _pointwise(func: Callable, *args: Any, **kwargs: Any) -> LazyMap:
     """Apply a function to each pixel of lazy maps of the same size and of one-pixel tensors."""
     maps = [arg for arg in args if isinstance(arg, LazyMap)]
     if any(x.shape[2:] != maps[0].shape[2:] for x in maps):
-        raise _unknown(f'{func.__name__} of two sizes')
+        raise UnknownReachError(f'{func.__name__} of two sizes')
     for arg in args:
         if isinstance(arg, Tensor) and arg.ndim and tuple(arg.shape[-2:]) != (1, 1):
-            raise _unknown(f'{func.__name__} with a tensor of shape {tuple(arg.shape)}')
+            raise UnknownReachError(f'{func.__name__} with a tensor of shape {tuple(arg.shape)}')
     kwargs.pop('inplace', None)  # other maps may read the same window
 
     def compute(window: Window, *values: Tensor) -> Tensor:
         of_maps = iter(values)
         return func(*(next(of_maps) if isinstance(a, LazyMap) else a for a in args), **kwargs)
 
-    return _derived(maps, compute, max(x.shape[1] for x in maps))
+    no_pixels = compute(whole((0, 0)), *(x.new_zeros(1, x.shape[1], 0, 0) for x in maps))
+    return _derived(maps, compute, no_pixels.shape[1], like=no_pixels)
 
 
 def _cat(tensors: Sequence[LazyMap], dim: int = 0) -> LazyMap:
     if dim not in (1, -3) or any(t.shape[2:] != tensors[0].shape[2:] for t in tensors):
-        raise _unknown('cat along other dimensions than the channels')
+        raise UnknownReachError('cat along other dimensions than the channels')
     channels = sum(t.shape[1] for t in tensors)
     return _derived(tensors, lambda window, *values: torch.cat(values, 1), channels)
 
@@ -231,7 +222,7 @@ def _conv2d(x, weight, bias=None, stride=1, padding=0, dilation=1, groups=1) -> 
     kernel = weight.shape[2:]
     if padding == 'same':
         if any(k % 2 == 0 for k in kernel):
-            raise _unknown("conv2d with padding='same' and an even kernel")
+            raise UnknownReachError("conv2d with padding='same' and an even kernel")
         padding = [d * (k - 1) // 2 for d, k in zip(_pair(dilation), kernel, strict=True)]
     axes = _for_both(_sliding, x.shape[2:], kernel, stride, padding, dilation)
 
@@ -245,7 +236,7 @@ def _max_pool2d(
     x, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False
 ) -> LazyMap:
     if ceil_mode or return_indices:
-        raise _unknown('max_pool2d with ceil_mode or indices')
+        raise UnknownReachError('max_pool2d with ceil_mode or indices')
     stride = stride or kernel_size
     axes = _for_both(_sliding, x.shape[2:], kernel_size, stride, padding, dilation)
 
@@ -311,66 +302,57 @@ def _interpolate(
     antialias=False,
 ) -> LazyMap:
     if mode not in ('nearest', 'bilinear') or antialias:
-        raise _unknown(f'interpolate with mode={mode!r}, antialias={antialias}')
+        raise UnknownReachError(f'interpolate with mode={mode!r}, antialias={antialias}')
     factors = _pair(scale_factor)
     if size is None:
         size = [math.floor(n * f) for n, f in zip(x.shape[2:], factors, strict=True)]
     if recompute_scale_factor:
         factors = None, None
     dtype = torch.promote_types(x.dtype, torch.float32)
-    resized = partial(_Resized, mode, bool(align_corners), dtype)
+    resize = partial(_resize, mode, bool(align_corners), dtype)
     sizes = map(int, _pair(size))
-    resizes = [resized(*axis) for axis in zip(x.shape[2:], sizes, factors, strict=True)]
+    resizes = [resize(*of_axis) for of_axis in zip(x.shape[2:], sizes, factors, strict=True)]
 
     def compute(window: Window, values: Tensor) -> Tensor:
-        A, B = (r.weights(span).to(x.device) for r, span in zip(resizes, window, strict=True))
+        of_axes = zip(resizes, window, strict=True)
+        A, B = (weights(span).to(x.device) for (_, weights), span in of_axes)
         return (A @ values.to(dtype) @ B.mT).to(x.dtype)
 
-    return _derived([x], compute, axes=[r.axis for r in resizes])
+    return _derived([x], compute, axes=[axis for axis, _ in resizes])
 
 
-class _Resized:
-    """An axis that is resized from n to ``size`` pixels, each a mean of two source pixels."""
+def _resize(
+    mode: str, align_corners: bool, dtype: torch.dtype, n: int, size: int, factor: float | None
+) -> tuple[Axis, Callable[[Span], Tensor]]:
+    """Return an axis that is resized from n pixels, and a function of the weights of a span.
 
-    def __init__(
-        self,
-        mode: str,
-        align_corners: bool,
-        dtype: torch.dtype,
-        n: int,
-        size: int,
-        factor: float | None,
-    ) -> None:
-        if mode == 'nearest':  # take the indices from PyTorch, which rounds in its own way
-            how = dict(size=size) if factor is None else dict(scale_factor=factor)
-            pixels = torch.arange(n, dtype=dtype).view(1, 1, n)
-            place = F.interpolate(pixels, **how).flatten()
-        else:
-            place = torch.arange(size, dtype=dtype)
-            if align_corners:
-                place = place * ((n - 1) / (size - 1) if size > 1 else 0.0)
-            else:
-                scale = n / size if factor is None else 1 / factor
-                place = ((place + 0.5) * scale - 0.5).clamp_min(0)
-        lower = place.long().clamp_max(n - 1)
-        upper = lower if mode == 'nearest' else (lower + 1).clamp_max(n - 1)
-        self._lower, self._upper = lower.numpy(), upper.numpy()
-        self._weight = (place - lower).clamp(0, 1).numpy()  # of the upper pixel
-        self.axis = Axis(size, self._reach)
+    The weights are a matrix whose product with the reach of the span is the span, in half the time
+    of PyTorch's interpolation on a CPU.
+    """
+    if mode == 'nearest':  # take the indices from PyTorch, which rounds in its own way
+        how = dict(size=size) if factor is None else dict(scale_factor=factor)
+        place = F.interpolate(torch.arange(n, dtype=dtype).view(1, 1, n), **how).flatten()
+    elif align_corners:
+        place = torch.arange(size, dtype=dtype) * ((n - 1) / (size - 1) if size > 1 else 0.0)
+    else:
+        scale = n / size if factor is None else 1 / factor
+        place = ((torch.arange(size, dtype=dtype) + 0.5) * scale - 0.5).clamp_min(0)
+    lower = place.long().clamp_max(n - 1)
+    upper = lower if mode == 'nearest' else (lower + 1).clamp_max(n - 1)
+    fraction = (place - lower).clamp(0, 1).numpy()  # of the upper pixel
+    lower, upper = lower.numpy(), upper.numpy()
 
-    def _reach(self, span: Span) -> Span:
-        return slice(int(self._lower[span.start]), int(self._upper[span.stop - 1]) + 1)
+    def reach(span: Span) -> Span:
+        return slice(int(lower[span.start]), int(upper[span.stop - 1]) + 1)
 
-    def weights(self, span: Span) -> Tensor:
-        """Return a matrix that computes a span from the source pixels that it reaches.
-
-        A product with this matrix takes half the time of PyTorch's interpolation on a CPU.
-        """
-        reach, weight, rows = self._reach(span), self._weight[span], np.arange(length(span))
-        matrix = np.zeros((length(span), length(reach)), weight.dtype)
-        matrix[rows, self._lower[span] - reach.start] = 1 - weight
-        matrix[rows, self._upper[span] - reach.start] += weight
+    def weights(span: Span) -> Tensor:
+        pixels, rows = reach(span), np.arange(length(span))
+        matrix = np.zeros((length(span), length(pixels)), fraction.dtype)
+        matrix[rows, lower[span] - pixels.start] = 1 - fraction[span]
+        matrix[rows, upper[span] - pixels.start] += fraction[span]
         return torch.from_numpy(matrix)
+
+    return Axis(size, reach), weights
 
 
 def _adaptive_avg_pool2d(x: LazyMap, output_size: int | tuple[int, int]) -> LazyMap:
@@ -402,7 +384,7 @@ def _pair(value: Any) -> tuple:
 # The names of PyTorch's functions. Functions that act on each pixel by itself need no halo.
 POINTWISE = {
     *('add', 'sub', 'rsub', 'mul', 'div', 'neg', 'exp', 'clamp', 'sigmoid', 'tanh'),
-    *('relu', 'relu6', 'leaky_relu', 'gelu', 'silu', 'hardswish', 'hardsigmoid'),
+    *('float', 'relu', 'relu6', 'leaky_relu', 'gelu', 'silu', 'hardswish', 'hardsigmoid'),
     *('dropout', 'dropout2d'),
 }
 FUNCTIONS = {

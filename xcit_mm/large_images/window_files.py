@@ -1,4 +1,4 @@
-"""Read images by windows: TIFF files of any kind, whole slides and memory maps.
+"""Images that are read by windows: TIFF files of any kind, whole slides and memory maps.
 
 rasterio reads TIFF files (BigTIFF, tiled, pyramidal, GeoTIFF, COG) and JPEG 2000, openslide reads
 the formats of slide scanners, and NumPy reads its own format. docs/large_images.md compares these
@@ -31,7 +31,7 @@ ARRAYS = ('.npy',)
 # is named .tif could make it open any other file or address.
 RASTERS = dict.fromkeys(('.tif', '.tiff', '.btf', '.tf8'), 'GTiff') | {'.jp2': 'JP2OpenJPEG'}
 CACHE = 2**25  # bytes of decoded blocks that GDAL keeps
-# Bytes of a block, which GDAL decodes as a whole and with all bands if they are interleaved.
+# Bytes of a block. GDAL decodes it as a whole, with all bands if they are interleaved.
 MAX_BLOCK = 2**28
 MAX_CHANNELS = 2**12  # GDAL looks at each band whenever it reads a few of them
 # For an image in strips, GDAL keeps what a row of tiles reads, up to so many rows and bytes.
@@ -149,8 +149,8 @@ class Array(ImageSource):
         if getattr(self._image, 'mode', None) != 'r':
             return np.array(self._image[tuple(window)])
         pixels = np.empty((*window.size, self.channels), self.dtype)
-        for part in tiles(window, MAPPED):
-            pixels[tuple(part.within(window))] = self._image[tuple(part)]
+        for tile in tiles(window, MAPPED):
+            pixels[tuple(tile.within(window))] = self._image[tuple(tile)]
             # Pages that were read count as memory of this process, with the channels that are not
             # used. The operating system still keeps them in its cache.
             self._image._mmap.madvise(mmap.MADV_DONTNEED)
@@ -305,8 +305,8 @@ def overview(
 ) -> np.ndarray:
     """Return an image of (H, W), reduced by an integer factor so that no side exceeds a limit.
 
-    ``read`` returns windows (h, w, channels), which are averaged, or windows (h, w), such as
-    labels, of which every n-th value is taken. The windows have about ``max_rows`` rows at most.
+    ``read`` returns windows (h, w, channels) of pixels, whose mean is computed, or windows (h, w)
+    of labels, of which every n-th is kept. The windows have about ``max_rows`` rows at most.
     """
     factor = max(1, -(-max(size) // max_side))
     small = tuple(-(-n // factor) for n in size)
