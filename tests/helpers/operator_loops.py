@@ -7,55 +7,19 @@ import torch
 from torch import Tensor
 
 
-def zero_padded(image: Tensor, y: float, x: float) -> Tensor:
-    """Sample an image (C, H, W) between its pixels; outside, everything is zero."""
+def sampled(image: Tensor, y: float, x: float) -> Tensor:
+    """Sample an image (C, H, W) with its border repeated for one pixel, and zero beyond."""
+    H, W = image.shape[1:]
     total = image.new_zeros(len(image))
+    if not (-1 <= y <= H and -1 <= x <= W):
+        return total
+    y, x = min(max(y, 0), H - 1), min(max(x, 0), W - 1)
     for row, column in product(
         (math.floor(y), math.floor(y) + 1), (math.floor(x), math.floor(x) + 1)
     ):
-        if 0 <= row < image.shape[1] and 0 <= column < image.shape[2]:
+        if row < H and column < W:
             total += (1 - abs(y - row)) * (1 - abs(x - column)) * image[:, row, column]
     return total
-
-
-def clamped(image: Tensor, y: float, x: float) -> Tensor:
-    """Sample an image (C, H, W) with its border repeated for one pixel, and zero beyond."""
-    H, W = image.shape[1:]
-    if not (-1 <= y <= H and -1 <= x <= W):
-        return image.new_zeros(len(image))
-    return zero_padded(image, min(max(y, 0), H - 1), min(max(x, 0), W - 1))
-
-
-def deform_attn(value, shapes, locations, weights):
-    B, Q, h, L, P, _ = locations.shape
-    output = value.new_zeros(B, Q, h, value.shape[-1])
-    for b, q, head, level, p in product(*map(range, (B, Q, h, L, P))):
-        H, W = shapes[level]
-        start = sum(a * b for a, b in shapes[:level])
-        image = value[b, start : start + H * W, head].T.reshape(-1, H, W)
-        x, y = locations[b, q, head, level, p].tolist()
-        sample = zero_padded(image, y * H - 0.5, x * W - 0.5)
-        output[b, q, head] += weights[b, q, head, level, p] * sample
-    return output.flatten(2)
-
-
-def deform_conv(input, offset, weight, stride, padding, dilation, groups, deform_groups, mask=None):
-    B, C = input.shape[:2]
-    out, C_in, kh, kw = weight.shape
-    output = input.new_zeros(B, out, *offset.shape[2:])
-    for b, o, y, x in product(*map(range, output.shape)):
-        for c, i, j in product(range(C_in), range(kh), range(kw)):
-            channel = o // (out // groups) * C_in + c
-            k = (channel // (C // deform_groups) * kh + i) * kw + j
-            dy, dx = offset[b, 2 * k : 2 * k + 2, y, x].tolist()
-            where = (
-                y * stride - padding + i * dilation + dy,
-                x * stride - padding + j * dilation + dx,
-            )
-            sample = zero_padded(input[b, channel : channel + 1], *where)[0]
-            factor = 1 if mask is None else mask[b, k, y, x]
-            output[b, o, y, x] += weight[o, c, i, j] * sample * factor
-    return output
 
 
 def deform_roi_pool(input, rois, size, scale, ratio, offset=None, gamma=0.0):
@@ -70,7 +34,7 @@ def deform_roi_pool(input, rois, size, scale, ratio, offset=None, gamma=0.0):
         bin_h, bin_w = height / size[0], width / size[1]
         rows, columns = ratio or math.ceil(bin_h), ratio or math.ceil(bin_w)
         samples = [
-            clamped(
+            sampled(
                 input[int(batch)],
                 y1 + (py + (row + 0.5) / rows) * bin_h,
                 x1 + (px + (column + 0.5) / columns) * bin_w,
@@ -94,40 +58,12 @@ def carafe(features, masks, kernel_size, groups, scale):
     return output
 
 
-def psa_mask(masks, size, is_collecting):
-    """The mask of pixel p looks at pixel q: collecting, q is the channel and p the place."""
-    B, _, H, W = masks.shape
-    output = masks.new_zeros(B, H * W, H, W)
-    for y, x, i, j in product(*map(range, (H, W, *size))):
-        row, column = y + i - (size[0] - 1) // 2, x + j - (size[1] - 1) // 2
-        if 0 <= row < H and 0 <= column < W:
-            value = masks[:, i * size[1] + j, y, x]
-            if is_collecting:
-                output[:, row * W + column, y, x] = value
-            else:
-                output[:, y * W + x, row, column] = value
-    return output
-
-
 def softmax_focal_loss(logits, target, gamma, alpha, weight):
     losses = []
     for row, label in zip(logits, target.tolist(), strict=True):
         p = (row[label] - row.logsumexp(0)).exp()
         losses.append(-alpha * (1 - p) ** gamma * p.log() * weight[label] if label >= 0 else 0 * p)
     return torch.stack(losses)
-
-
-def sigmoid_focal_loss(logits, target, gamma, alpha, weight):
-    output = torch.zeros_like(logits)
-    for n, c in product(*map(range, logits.shape)):
-        p = logits[n, c].sigmoid()
-        if target[n] == c:
-            output[n, c] = -alpha * (1 - p) ** gamma * p.log()
-        else:
-            output[n, c] = -(1 - alpha) * p**gamma * (1 - p).log()
-        if target[n] < len(weight):
-            output[n, c] = output[n, c] * weight[target[n]]
-    return output
 
 
 def line_nms(lanes, scores, overlap, top_k):

@@ -121,18 +121,24 @@ def test_roi_align_in_16_bit_is_that_of_the_rounded_map(arrays, dtype):
     assert torch.equal(image.grad, wide.grad.to(dtype))
 
 
-def test_sigmoid_focal_loss_is_that_of_mmdet_in_python():
+@pytest.mark.parametrize('weighted, reduction', [(False, 'none'), (True, 'mean'), (True, 'sum')])
+def test_sigmoid_focal_loss_is_the_one_of_mmdet_in_python(weighted, reduction):
     environment.require('mmdet.models')
     from mmdet.models.losses.focal_loss import py_sigmoid_focal_loss
 
     logits = (torch.randn(50, 7) * 3).requires_grad_()
-    target = torch.randint(0, 8, (50,))  # 7: background
-    loss = ops.sigmoid_focal_loss(logits, target, 2.0, 0.25, None, 'mean')
+    target = torch.randint(0, 7 + (not weighted), (50,))  # 7: background
+    weight = torch.rand(7) if weighted else None
+    loss = ops.sigmoid_focal_loss(logits, target, 2.0, 0.25, weight, reduction)
     one_hot = torch.nn.functional.one_hot(target, 8)[:, :7]
     expected = py_sigmoid_focal_loss(logits, one_hot, gamma=2.0, alpha=0.25, reduction='none')
-    expected = expected.sum() / len(target)
+    if weighted:
+        expected = (expected * weight[target][:, None]).sum()
+    if reduction == 'mean':
+        expected = expected / len(target)
     torch.testing.assert_close(loss, expected)
-    gradients = (torch.autograd.grad(value, logits)[0] for value in (loss, expected))
+    cotangent = torch.randn_like(loss)
+    gradients = (torch.autograd.grad(value, logits, cotangent)[0] for value in (loss, expected))
     torch.testing.assert_close(*gradients)
 
 

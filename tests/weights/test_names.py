@@ -196,7 +196,7 @@ def test_a_converted_detector_is_whole_and_overwrites_nothing(source, tmp_path):
         (torch.ones(2).to_sparse(), r'a \(2,\), not stored number by number'),
         (torch.ones(2, device='meta'), r'a \(2,\), not stored number by number'),
         (torch.ones(2, dtype=torch.complex64), r'a \(2,\) of complex numbers'),
-        (torch.tensor([1.0, float('nan')]), 'holds infinite numbers or NaN in a: take'),
+        (torch.tensor([1.0, float('nan')]), 'holds infinite numbers or NaN in a: use'),
         (torch.tensor([1.0, float('inf')], dtype=torch.float16), 'infinite numbers'),
         (torch.tensor([1e300, 1.0], dtype=torch.float64), 'infinite numbers'),
     ],

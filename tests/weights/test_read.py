@@ -103,7 +103,7 @@ def test_a_file_of_another_format_is_read_only_if_it_is_trusted(tmp_path):
     path = tmp_path / 'old.pth'
     for options, message in (
         (dict(_use_new_zipfile_serialization=False), r'is not a zip archive.* with torch\.save'),
-        (dict(pickle_protocol=4), 'another pickle protocol than 2'),
+        (dict(pickle_protocol=4), 'its pickle protocol is not 2'),
     ):
         torch.save({'a': torch.ones(2)}, path, **options)
         with pytest.raises(UserError, match=message):

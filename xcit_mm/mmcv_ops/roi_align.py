@@ -103,12 +103,12 @@ def _is_in_rows(input: Tensor) -> bool:
     return is_channels_last and not input.is_contiguous() and input.device.type == 'cpu'
 
 
-# The gradient follows the algorithm of the forward pass, so that it has torchvision's last bit
-# wherever the output does. mmcv passes no map to the backward function, but it passes ``argmax_y``,
-# which has no elements for an average.
-
-
 def _store_choice(argmax_y: Tensor, in_rows: bool) -> None:
+    """Store the algorithm of the forward pass in ``argmax_y``, which is empty for an average.
+
+    The gradient needs the same algorithm to be equal to torchvision's in the last bit wherever the
+    output is. mmcv passes this tensor to the backward function, but not the map.
+    """
     argmax_y.resize_(int(in_rows))
 
 

@@ -43,7 +43,7 @@ def inflate(
     if channels != RGB:
         raise UserError(
             f'{path} holds an XCiT for images of {channels} channels, and only weights for RGB '
-            f'can be adapted to in_channels={in_channels}: take the file of an RGB model'
+            f'can be adapted to in_channels={in_channels}: use a file of an RGB model'
         )
     if rgb is None:
         shares = torch.full((in_channels, RGB), 1 / in_channels)

@@ -124,7 +124,7 @@ def require_same_tensors(
     compared = [name for name in {**state, **model} if name in state or name not in may_be_missing]
     differ = [n for n in compared if _shape(state.get(n)) != _shape(model.get(n))]
     if differ:
-        remedy = 'take the config and the file of one model'
+        remedy = 'use the config and the file of the same model'
         in_stem = [name.removeprefix(BACKBONE) for name in differ] == [STEM]
         if in_stem and state[differ[0]].shape[1] == RGB:
             channels = model[differ[0]].shape[1]
@@ -149,7 +149,7 @@ def require_finite(state: Mapping[str, Tensor], path: str | Path) -> None:
         # The sum takes a twentieth of the time, and overflows only where large numbers add up.
         if not torch.isfinite(numbers.sum()) and not torch.isfinite(numbers).all():
             raise UserError(
-                f'{path} holds infinite numbers or NaN in {one_line(name)}: take an earlier '
+                f'{path} holds infinite numbers or NaN in {one_line(name)}: use an earlier '
                 'checkpoint'
             )
 

@@ -89,14 +89,14 @@ def checked_pickle(data: bytes, sizes: Mapping[str, int]) -> bytes:
 
 
 def _validated_names(data: bytes, sizes: Mapping[str, int]) -> Iterator[tuple[int, str, str]]:
-    """Yield where names of :data:`VALIDATED` are in a pickle, as they are there, and in full."""
+    """Follow a pickle, and yield the position, text and full name of what VALIDATED restores."""
     stack: list[_Value] = []
     outer_stacks: list[list[_Value]] = []
     memo: dict[int, _Value] = {}
     room = ROOM + GROWTH * len(data)
     for opcode, argument, position in pickletools.genops(data):
         if opcode.proto > 2:
-            raise UnreadableError('it has another pickle protocol than 2 of torch.save')
+            raise UnreadableError('its pickle protocol is not 2, the default of torch.save')
         if opcode.name == 'MARK':
             outer_stacks.append(stack)
             stack = []
