@@ -80,7 +80,9 @@ def test_a_detector_finds_the_same_boxes_and_masks_in_a_mirrored_image(predict, 
         'model.test_cfg.rcnn.score_thr=0.3',
     ]
     output = predict(DETECTOR, *options)
-    assert '3 sizes (0.5, 1.0, 1.5 times the size of the test), plain and mirrored, merged' in output
+    assert (
+        '3 sizes (0.5, 1.0, 1.5 times the size of the test), plain and mirrored, merged' in output
+    )
     first, second = detections(tmp_path / 'found.segm.json', width=160)
     assert 5 < len(first) == len(second)
     assert np.array(first) == pytest.approx(np.array(second), abs=1e-2, rel=1e-3)
