@@ -28,16 +28,14 @@ DETECTOR, SEGMENTOR, DINO, MASK2FORMER = (
 QUICK = ('train_cfg.max_iters=1', 'train_dataloader.batch_size=1')
 QUICK += tuple(f'{split}_dataloader.num_workers=0' for split in ('train', 'val'))
 PIPELINE = 'train_dataloader.dataset.pipeline'
-HEAD, BOXES = 'model.decode_head', 'model.roi_head.bbox_head'
+HEAD = 'model.decode_head'
 
 # The option, what fails, and, where it is found while the model is built, what is the matter.
 BUILT = [
     (DETECTOR, 'model.neck.type=FPNN', r"model\.neck has type='FPNN', .*; did you mean FPN\?"),
-    (DETECTOR, 'model.backbone.type=XCIT', 'did you mean XCiT\\?'),
     (DETECTOR, 'model.backb.arch=t12', r'MaskRCNN has no argument backb: .* did you mean backbone'),
     (DETECTOR, 'model.neck.num_outs=2', r'model\.neck \(FPN\) fails \(AssertionError: assert num'),
     (DETECTOR, 'model.neck=abc', r'model \(MaskRCNN\) fails'),
-    (DETECTOR, f'{BOXES}.loss_bbox.type=L1Los', 'bbox_head.loss_bbox has .* did you mean L1Loss'),
     (DETECTOR, 'model.data_preprocessor.mean=[1,a,3]', r'data_preprocessor \(DetDataPre.* fails'),
     (DETECTOR, 'optim_wrapper=abc', "optim_wrapper='abc' is not a dict"),
     (DETECTOR, 'custom_hooks=abc', "custom_hooks='abc' is not a list of dicts"),
@@ -47,7 +45,6 @@ BUILT = [
     (DETECTOR, 'optim_wrapper.optimizer.type=AdamWW', r'did you mean AdamW\?'),
     (DETECTOR, 'train_dataloader.num_workers=-1', 'train_dataloader fails .*non-negative'),
     (DETECTOR, 'train_dataloader.dataset.type=CocoDatset', r'did you mean CocoDataset\?'),
-    (DETECTOR, f'{PIPELINE}.2.type=Resizee', rf'{PIPELINE}\.2 .*; did you mean Resize\?'),
     (DETECTOR, f'{PIPELINE}.2.chance=0.5', r'pipeline\.2: RandomFlip has no argument chance'),
     (DETECTOR, 'default_hooks.logger.interval=abc', r'default_hooks\.logger \(LoggerHook\) fails'),
     (DETECTOR, 'randomness.seed=abc', 'a part fails'),
@@ -66,24 +63,6 @@ RUN = [
     (SEGMENTOR, 'optim_wrapper.clip_grad.max_norm=abc', r'optim_wrapper \(.*\) fails'),
     (SEGMENTOR, f'{HEAD}.loss_decode.loss_weight=abc', r'loss_decode \(CrossEntropyLoss\) fails'),
 ]
-# The same mechanisms at other parts.
-MORE = [
-    (DETECTOR, 'param_scheduler.0.start_factor=7', r'param_scheduler\.0 \(LinearLR\) fails'),
-    (DETECTOR, 'log_processor.window_size=abc', r'log_processor \(LogProcessor\) fails'),
-    (DINO, 'model.num_queries=-3', r'model \(DINO\) fails'),
-    (DINO, 'model.train_cfg.assigner.type=HungarianAsigner', 'did you mean HungarianAssigner'),
-    (DETECTOR, f'{BOXES}.fc_out_channels=ab', r'bbox_head \(Shared2FCBBoxHead\) fails'),
-    (DETECTOR, 'model.rpn_head.anchor_generator.scales=abc', r'anchor_generator \(AnchorG.* fails'),
-    (DETECTOR, 'optim_wrapper.optimizer.betas=3', r'optim_wrapper\.optimizer \(AdamW\) fails'),
-    (DETECTOR, 'optim_wrapper.type=OptimWraper', r'did you mean OptimWrapper\?'),
-    (DETECTOR, 'param_scheduler.0.type=LinearLRR', r'did you mean LinearLR\?'),
-    (DETECTOR, 'train_dataloader.sampler.type=InfiniteSamplr', 'did you mean InfiniteSampler'),
-    (SEGMENTOR, f'{HEAD}.norm_cfg.type=BNN', r'norm_cfg has type=.*; did you mean BN\?'),
-    (SEGMENTOR, f'{HEAD}.dropout_ratio=abc', r'decode_head \(FPNHead\) fails'),
-    (MASK2FORMER, 'model.panoptic_head.num_queries=abc', r'\(Mask2FormerHead\) fails'),
-    (SEGMENTOR, 'val_evaluator.iou_metrics=[mIOU]', 'fails .*mIOU'),
-    (DINO, 'model.dn_cfg.label_noise_scale=abc', r'model \(DINO\) fails'),
-]
 
 
 @pytest.fixture(autouse=True)
@@ -96,10 +75,7 @@ def _signals():
         signal.signal(number, handler)
 
 
-@pytest.mark.parametrize(
-    ('config', 'option', 'message'),
-    [*BUILT, *RUN, *(pytest.param(*row, marks=pytest.mark.slow) for row in MORE)],
-)
+@pytest.mark.parametrize(('config', 'option', 'message'), [*BUILT, *RUN])
 def test_a_wrong_value_is_one_sentence_that_names_it(
     monkeypatch, capfd, shapes_root, tmp_path, config, option, message
 ):

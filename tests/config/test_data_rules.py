@@ -14,6 +14,7 @@ from xcit_mm.config.load import load_config
 
 DETECTOR = ROOT / 'configs/mask_rcnn_xcit_n12_16_shapes.py'
 SEGMENTOR = ROOT / 'configs/sem_fpn_xcit_n12_16_shapes.py'
+PANOPTIC = ROOT / 'configs/mask2former_panoptic_xcit_n12_16_shapes.py'
 COCO = ROOT / 'configs/mask_rcnn_xcit_t12_16_3x.py'
 ALL = ('train', 'val', 'test')
 
@@ -70,6 +71,13 @@ def test_wrapped_datasets_evaluators_and_the_kind_of_a_path_are_checked(tmp_path
 
 
 def test_an_evaluator_has_to_read_what_its_dataset_checks(shapes_root, tmp_path):
+    cfg = load_config(PANOPTIC, {'data_root': shapes_root})
+    check_data(cfg, ('val',))
+    metric = cfg.val_evaluator[0]
+    metric.ann_file = shutil.copy(metric.ann_file, tmp_path / 'panoptic.json')
+    with pytest.raises(UserError, match=r'panoptic\.json is not the annotation file of the val'):
+        check_data(cfg, ('val',))
+
     cfg = load_config(DETECTOR, {'data_root': shapes_root})
     (tmp_path / 'link.json').symlink_to(cfg.val_evaluator.ann_file)
     cfg.val_evaluator.ann_file = str(tmp_path / 'link.json')
@@ -91,24 +99,26 @@ def detector(root, config: str = DETECTOR, **options) -> Config:
 
 
 @pytest.mark.parametrize(
-    ('task', 'head'),
+    ('task', 'head', 'name', 'classes'),
     [
-        ('mask_rcnn', 'roi_head.bbox_head'),
-        ('mask_rcnn', 'roi_head.mask_head'),
-        ('cascade_mask_rcnn', 'roi_head.bbox_head.2'),
-        ('dino', 'bbox_head'),
+        ('mask_rcnn', 'roi_head.bbox_head', 'num_classes', r'3 classes \(cir'),
+        ('mask_rcnn', 'roi_head.mask_head', 'num_classes', '3 classes'),
+        ('cascade_mask_rcnn', 'roi_head.bbox_head.2', 'num_classes', '3 classes'),
+        ('dino', 'bbox_head', 'num_classes', '3 classes'),
+        ('mask2former_instance', 'panoptic_fusion_head', 'num_things_classes', '3 classes'),
+        ('mask2former_panoptic', 'panoptic_head', 'num_stuff_classes', r'1 classes \(background'),
     ],
 )
-def test_a_head_for_another_number_of_classes_is_refused(shapes_root, task, head):
+def test_a_head_for_another_number_of_classes_is_refused(shapes_root, task, head, name, classes):
     config = f'configs/{task}_xcit_n12_16_shapes.py'
     check_classes(detector(shapes_root, config), ALL)
-    options = {f'model.{head}.num_classes': 80}
-    cfg = detector(shapes_root, config, **options)
-    message = rf'model\.{head}\.num_classes=80, but the train dataset has 3 classes \(cir'
+    cfg = detector(shapes_root, config, **{f'model.{head}.{name}': 80})
+    message = rf'model\.{head}\.{name}=80, but the train dataset has {classes}'
     with pytest.raises(UserError, match=message):
         check_classes(cfg, ALL)
-    cfg.merge_from_dict({f'model.{head}.type': 'GroundingHead'})  # which predicts words
-    check_classes(cfg, ALL)
+    if name == 'num_classes':
+        cfg.merge_from_dict({f'model.{head}.type': 'GroundingHead'})  # which predicts words
+        check_classes(cfg, ALL)
 
 
 def test_a_subclass_of_the_coco_dataset_is_checked_like_ours(shapes_root):

@@ -37,27 +37,23 @@ def test_pretrained_is_what_the_backbone_starts_from():
 
 
 @pytest.mark.parametrize(
-    ('option', 'right'),
+    ('option', 'message'),
     [
-        ('train_dataloder.batch_size', 'train_dataloader'),
-        ('train_cfg.max_epoch', 'max_epochs'),
-        ('train_cfg.max_iter', 'max_iters'),
-        ('model.backbone.patchsize', 'patch_size'),
-        ('auto_scale_lr.enabled', 'enable'),
-        ('param_scheduler.0.start_facto', 'start_factor'),
-        ('train_dataloader.dataset.pipeline.1.with_mas', 'with_mask'),
-        ('model.backbone.drop_path_rat', 'drop_path_rate'),  # of the class, not in the config
+        ('train_dataloder.batch_size', r'did you mean train_dataloader\?'),
+        ('train_cfg.max_epoch', r'did you mean max_epochs\?'),
+        ('train_cfg.max_iter', r'did you mean max_iters\?'),
+        ('model.backbone.patchsize', r'did you mean patch_size\?'),
+        ('auto_scale_lr.enabled', r'did you mean enable\?'),
+        ('param_scheduler.0.start_facto', r'did you mean start_factor\?'),
+        ('train_dataloader.dataset.pipeline.1.with_mas', r'did you mean with_mask\?'),
+        ('model.backbone.drop_path_rat', r'did you mean drop_path_rate\?'),  # of the class alone
+        ('train_pipeline', 'would change nothing: .* reads'),  # only the config itself reads these
+        ('short_sides.start', 'would change nothing: .* reads'),
     ],
 )
-def test_a_misspelt_option_is_refused_with_the_right_name(option, right):
-    with pytest.raises(UserError, match=rf'{option}.*did you mean {right}\?'):
+def test_an_option_that_nothing_reads_is_refused(option, message):
+    with pytest.raises(UserError, match=rf'{option}.*{message}'):
         load_config(REAL, {option: 1})
-
-
-@pytest.mark.parametrize('name', ['train_pipeline', 'short_sides.start'])
-def test_a_name_that_only_the_config_itself_reads_is_refused(name):
-    with pytest.raises(UserError, match=rf'{name} would change nothing: .* reads'):
-        load_config(REAL, {name: 1})
 
 
 def test_the_size_of_a_prepared_config_is_refused_with_what_reads_it(tmp_path):

@@ -2,14 +2,18 @@
 
 import json
 import os
-import shutil
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers.in_process import call_tool
-from helpers.planted import PIPELINE_FAILS, plant_ade, plant_coco, plant_coco_evaluation
+from helpers.planted import (
+    PIPELINE_FAILS,
+    edited,
+    plant_ade,
+    plant_coco,
+    plant_coco_evaluation,
+)
 from PIL import Image
 
 from xcit_mm import UserError
@@ -21,11 +25,6 @@ from xcit_mm.datasets import decode as im
 DETECTOR = 'configs/mask_rcnn_xcit_n12_16_shapes.py'
 SEGMENTOR = 'configs/sem_fpn_xcit_n12_16_shapes.py'
 LABELS = 'ade/annotations/training/000000000001.png'
-
-
-@pytest.fixture
-def root(tmp_path, shapes_root) -> Path:
-    return shutil.copytree(shapes_root, tmp_path / 'shapes')
 
 
 @pytest.fixture
@@ -54,14 +53,13 @@ def test_good_data_has_no_findings(call):
 
 def test_what_was_converted_is_said_and_does_not_stop_a_run(call, root):
     path = root / 'coco/annotations/instances_train2017.json'
-    content = json.loads(path.read_text())
-    for image in content['images']:
-        image |= dict(width=float(image['width']), id=f'id {image["id"]}')
-    for annotation in content['annotations']:
-        annotation['image_id'] = f'id {annotation["image_id"]}'
-    x, y, *_ = content['annotations'][0]['bbox']
-    content['annotations'][0]['bbox'] = [x - 50, y - 50, 160, 160]
-    path.write_text(json.dumps(content))
+    with edited(path) as content:
+        for image in content['images']:
+            image |= dict(width=float(image['width']), id=f'id {image["id"]}')
+        for annotation in content['annotations']:
+            annotation['image_id'] = f'id {annotation["image_id"]}'
+        x, y, *_ = content['annotations'][0]['bbox']
+        content['annotations'][0]['bbox'] = [x - 50, y - 50, 160, 160]
     code, output, report = call(DETECTOR)
     assert code == 0 and f'train: {path}: images.width are texts or floats' in output
     assert len(report['remarks']) == 1 and 'images are numbered from 1' in report['remarks'][0]
@@ -135,9 +133,8 @@ def test_labels_are_those_that_the_pipeline_loads(root):
 
 
 def test_an_annotation_file_that_cannot_be_used_is_a_failure_beside_the_others(root):
-    path = root / 'coco/annotations/instances_train2017.json'
-    content = json.loads(path.read_text())
-    path.write_text(json.dumps(content | dict(annotations=content['annotations'][:1] * 2)))
+    with edited(root / 'coco/annotations/instances_train2017.json') as content:
+        content['annotations'] = content['annotations'][:1] * 2
     min((root / 'coco/val2017').iterdir()).unlink()
     report = check_copy(DETECTOR, root)
     assert report.images == dict(train=0, val=4)

@@ -6,6 +6,8 @@ A training on the result of :func:`plant_coco` or :func:`plant_ade` runs to its 
 
 import io
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import cv2
@@ -55,51 +57,61 @@ def sixteen_bits(image: np.ndarray) -> bytes:
     return cv2.imencode('.png', image[..., ::-1].astype(np.uint16) * 257)[1].tobytes()
 
 
+@contextmanager
+def edited(path: Path) -> Iterator[dict]:
+    """Write what a block changes in the content of a JSON file."""
+    content = json.loads(path.read_text())
+    yield content
+    path.write_text(json.dumps(content))
+
+
 def plant_coco(root: Path) -> dict[str, int]:
     """Plant in the training split of COCO's layout, and return how many of each kind."""
     ann_file = root / 'coco/annotations/instances_train2017.json'
-    content = json.loads(ann_file.read_text())
-    images, annotations = content['images'], content['annotations']
-    files = [root / 'coco/train2017' / image['file_name'] for image in images]
-    planted = _plant_images(files)
-    files[0].unlink()
-    files[9].write_bytes(encoded(_pixels(files[10])[:60, :80]))
-    planted |= {im.MISSING: 1, im.OTHER_SIZE: 1}
+    with edited(ann_file) as content:
+        images, annotations = content['images'], content['annotations']
+        files = [root / 'coco/train2017' / image['file_name'] for image in images]
+        planted = _plant_images(files)
+        files[0].unlink()
+        files[9].write_bytes(encoded(_pixels(files[10])[:60, :80]))
+        planted |= {im.MISSING: 1, im.OTHER_SIZE: 1}
 
-    # Annotated as stored, as shown with its EXIF orientation, one pixel wide; no usable object.
-    files[13].write_bytes(files[11].read_bytes())
-    changed = {11: (160, 120), 13: (120, 160), 12: (1, 160), 17: (160, 160), 18: (160, 160)}
-    ids = [images[i]['id'] for i in changed]
-    annotations[:] = [entry for entry in annotations if entry['image_id'] not in ids]
-    for i, (width, height) in changed.items():
-        images[i] |= dict(width=width, height=height)
-        if i < 17:
-            annotations.append(_annotation(FIRST_ID + i, images[i], [0, 20, min(50, width), 60]))
-    annotations.append(_annotation(FIRST_ID + 18, images[18], [0, 0, 9, 9]) | dict(bbox=[300] * 4))
+        # Annotated as stored, as shown with its EXIF orientation, one pixel wide; no usable object.
+        files[13].write_bytes(files[11].read_bytes())
+        changed = {11: (160, 120), 13: (120, 160), 12: (1, 160), 17: (160, 160), 18: (160, 160)}
+        ids = [images[i]['id'] for i in changed]
+        annotations[:] = [entry for entry in annotations if entry['image_id'] not in ids]
+        for i, (width, height) in changed.items():
+            images[i] |= dict(width=width, height=height)
+            if i < 17:
+                annotations.append(
+                    _annotation(FIRST_ID + i, images[i], [0, 20, min(50, width), 60])
+                )
+        annotations.append(
+            _annotation(FIRST_ID + 18, images[18], [0, 0, 9, 9]) | dict(bbox=[300] * 4)
+        )
 
-    for i, (kind, change) in enumerate([(kinds.OUTSIDE, {}), *PLANTED_ANNOTATIONS]):
-        planted[kind] = planted.get(kind, 0) + 1
-        if change:
-            entry = _annotation(FIRST_ID + 20 + i, images[14 + i % 3], [10, 10, 100, 100])
-            annotations.append(entry | change)
-    ann_file.write_text(json.dumps(content))
+        for i, (kind, change) in enumerate([(kinds.OUTSIDE, {}), *PLANTED_ANNOTATIONS]):
+            planted[kind] = planted.get(kind, 0) + 1
+            if change:
+                entry = _annotation(FIRST_ID + 20 + i, images[14 + i % 3], [10, 10, 100, 100])
+                annotations.append(entry | change)
     return planted
 
 
 def plant_coco_evaluation(root: Path) -> dict[str, int]:
     """Plant in the validation split of COCO's layout what stops an evaluation."""
     ann_file = root / 'coco/annotations/instances_val2017.json'
-    content = json.loads(ann_file.read_text())
-    unreadable, image = content['images'][:2]
-    (root / 'coco/val2017' / unreadable['file_name']).write_bytes(b'no image')
-    fields = {kinds.NO_AREA: 'area', kinds.NO_CROWD_FLAG: 'iscrowd', kinds.NO_BOX: 'bbox'}
-    fields |= {kinds.NO_MASK: 'segmentation'}
-    for number, field in enumerate(fields.values(), FIRST_ID):
-        annotation = _annotation(number, image, [10, 10, 50, 50])
-        del annotation[field]
-        content['annotations'].append(annotation)
-    content['annotations'].append(_annotation(FIRST_ID + 9, image, [300, 300, 20, 20]))
-    ann_file.write_text(json.dumps(content))
+    with edited(ann_file) as content:
+        unreadable, image = content['images'][:2]
+        (root / 'coco/val2017' / unreadable['file_name']).write_bytes(b'no image')
+        fields = {kinds.NO_AREA: 'area', kinds.NO_CROWD_FLAG: 'iscrowd', kinds.NO_BOX: 'bbox'}
+        fields |= {kinds.NO_MASK: 'segmentation'}
+        for number, field in enumerate(fields.values(), FIRST_ID):
+            annotation = _annotation(number, image, [10, 10, 50, 50])
+            del annotation[field]
+            content['annotations'].append(annotation)
+        content['annotations'].append(_annotation(FIRST_ID + 9, image, [300, 300, 20, 20]))
     return dict.fromkeys(fields, 1) | {kinds.OUTSIDE: 1, im.UNREADABLE: 1}
 
 
