@@ -80,6 +80,7 @@ def test_channels_that_the_backbone_does_not_have_are_refused(path, part, channe
 
 DINO = ROOT / 'configs/dino_xcit_n12_16_shapes.py'
 WEIGHTS = 'model.panoptic_head.loss_cls.class_weight'
+EMA = dict(type='EMAHook', momentum=1.5)
 
 
 @pytest.mark.parametrize(
@@ -88,6 +89,8 @@ WEIGHTS = 'model.panoptic_head.loss_cls.class_weight'
         (DINO, {'model.backbone.start_level': 1}, r'is for 2 maps, .*=1 gives 3: write .*=\[128, '),
         (PANOPTIC, {WEIGHTS: [1.0] * 133}, r'class_weight has 133 numbers: write 134, one for'),
         (REAL, {'default_hooks.ema': dict(momentum=0.1)}, r'default_hooks\.ema has no type: add'),
+        (REAL, {'default_hooks.ema': EMA}, r'default_hooks\.ema\.momentum=1\.5 is not between'),
+        (REAL, {'custom_hooks': [EMA]}, r'custom_hooks\.0\.momentum=1\.5 is not between'),
     ],
 )
 def test_parts_that_do_not_fit_each_other_are_refused(path, options, message):
