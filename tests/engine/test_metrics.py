@@ -17,7 +17,7 @@ from pycocotools.cocoeval import COCOeval
 
 import xcit_mm  # noqa: F401  registers the metrics
 from xcit_mm import environment
-from xcit_mm.engine.hooks.report import metrics_table, write_metrics
+from xcit_mm.run_report.tables import metrics_table, write_metrics
 
 NAMES = ('mAP', 'mAP_50', 'mAP_75', 'mAP_s', 'mAP_m', 'mAP_l')
 KINDS = ('bbox', 'segm')
