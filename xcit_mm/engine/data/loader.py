@@ -24,14 +24,8 @@ KEPT_ARGUMENTS = (
 class CheckedLoader(DataLoader):
     """A loader with the arguments of mmengine's, which reports bad samples and failed workers.
 
-    Args:
-        loader: mmengine's loader, whose arguments are used.
-        samples: The samples of its dataset.
-        batches: Their order.
-        on_bad: Called with the bad ``samples`` of a batch before the batch is used.
-        on_wait: Called every second without a batch, with the ``seconds`` since the last one.
-
-    Both functions may raise an error.
+    ``on_bad`` is called with the bad ``samples`` of a batch before the batch is used, ``on_wait``
+    every second without a batch, with the ``seconds`` since the last one. Both may raise an error.
     """
 
     def __init__(
