@@ -107,8 +107,9 @@ def test_a_run_stops_at_a_signal_with_a_checkpoint_and_is_resumed(
     assert steps(tmp_path) == list(range(1, last + 3))
 
 
-SIGNAL = """
+SIGNALS = """
 import os
+import signal
 from mmengine.dist import get_rank
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
@@ -116,49 +117,34 @@ from mmengine.registry import HOOKS
 
 @HOOKS.register_module()
 class SignalHook(Hook):
-    def __init__(self, number):
-        self.number = number
-
     def before_train_iter(self, runner, **_):
-        is_first_start = os.environ['TORCHELASTIC_RESTART_COUNT'] == '0'
-        if (get_rank(), runner.iter, is_first_start) == (1, 4, True):
-            os.kill(os.getpid(), self.number)
+        place = os.environ['TORCHELASTIC_RESTART_COUNT'], runner.iter
+        number = {('0', 4): signal.SIGKILL, ('1', 6): signal.SIGTERM}.get(place)
+        if get_rank() == 1 and number:
+            os.kill(os.getpid(), number)
 """
 
 
-@pytest.fixture
-def train_with_signal(shapes_root, tmp_path):
-    """Train in two processes; the second sends itself a signal in iteration 5."""
-
-    def train(number: signal.Signals, **env: object) -> tuple[int, str]:
-        (tmp_path / 'signal_hook.py').write_text(SIGNAL)
-        (tmp_path / 'own.py').write_text(
-            f"_base_ = '{ROOT / SEGMENTOR}'\n"
-            "custom_imports = dict(imports=['xcit_mm', 'signal_hook'])\n"
-            f"custom_hooks = [dict(type='SignalHook', number={int(number)})]\n"
-        )
-        arguments = ['--work-dir', tmp_path / 'work', *options(shapes_root, 8)]
-        arguments += ['default_hooks.checkpoint.interval=2', 'train_dataloader.batch_size=2']
-        env |= dict(PYTHONPATH=tmp_path, OMP_NUM_THREADS=1)
-        return Running('tools/dist_train.sh', tmp_path / 'own.py', 2, *arguments, **env).end()
-
-    return train
-
-
-def test_a_restarted_job_resumes_from_the_last_checkpoint(train_with_signal, tmp_path):
-    returned, output = train_with_signal(signal.SIGKILL, MAX_RESTARTS=1)
-    assert returned == 0, output[-5000:]
-    assert 'This process was restarted: it resumes from the newest checkpoint.' in output
-    assert 'The training is finished.' in output
-    assert steps(tmp_path / 'work') == list(range(1, 9))
-
-
-def test_all_processes_stop_after_the_step_in_which_one_receives_a_signal(
-    train_with_signal, tmp_path
+def test_a_job_is_restarted_after_a_death_and_all_its_processes_stop_at_a_signal(
+    shapes_root, tmp_path
 ):
-    _, output = train_with_signal(signal.SIGTERM)
-    assert output.count('stopped by SIGTERM after iteration 5') >= 2
-    assert (tmp_path / 'work/iter_5.pth').is_file()
+    """The second process is killed in iteration 5, and receives a signal in iteration 7."""
+    (tmp_path / 'signal_hook.py').write_text(SIGNALS)
+    (tmp_path / 'own.py').write_text(
+        f"_base_ = '{ROOT / SEGMENTOR}'\n"
+        "custom_imports = dict(imports=['xcit_mm', 'signal_hook'])\n"
+        "custom_hooks = [dict(type='SignalHook')]\n"
+    )
+    arguments = ['--work-dir', tmp_path / 'work', *options(shapes_root, 8)]
+    arguments += ['default_hooks.checkpoint.interval=2', 'train_dataloader.batch_size=2']
+    env = dict(PYTHONPATH=tmp_path, OMP_NUM_THREADS=1, MAX_RESTARTS=1)
+    running = Running('tools/dist_train.sh', tmp_path / 'own.py', 2, *arguments, **env)
+    returned, output = running.end()
+    assert returned != 0
+    assert 'This process was restarted: it resumes from the newest checkpoint.' in output
+    assert output.count('stopped by SIGTERM after iteration 7') >= 2
+    assert (tmp_path / 'work/iter_7.pth').is_file()
+    assert steps(tmp_path / 'work') == list(range(1, 8))
 
 
 RETINANET = """

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Sequence
 from copy import deepcopy
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from pycocotools.cocoeval import COCOeval
 
 import xcit_mm  # noqa: F401  registers the metrics
 from xcit_mm import environment
-from xcit_mm.engine.hooks.report import metrics_table, write_metrics
+from xcit_mm.run_report.tables import metrics_table, write_metrics
 
 NAMES = ('mAP', 'mAP_50', 'mAP_75', 'mAP_s', 'mAP_m', 'mAP_l')
 KINDS = ('bbox', 'segm')
@@ -74,14 +75,7 @@ def test_average_precisions_are_those_of_pycocotools(coco, tmp_path):
     metrics = evaluate(coco, near_the_truth, outfile_prefix=str(tmp_path / 'predictions'))
     for kind in KINDS:
         predictions = json.loads((tmp_path / f'predictions.{kind}.json').read_text())
-        if kind == 'segm':
-            for prediction in predictions:
-                del prediction['bbox']  # or pycocotools takes the sizes of the boxes
-        evaluation = COCOeval(coco, coco.loadRes(predictions), kind)
-        evaluation.params.catIds = [1, 2, 3]
-        evaluation.evaluate()
-        evaluation.accumulate()
-        evaluation.summarize()
+        evaluation = run_evaluator(COCOeval, coco.dataset, predictions, kind, ids=[1, 2, 3])
         for name, expected in zip(NAMES, evaluation.stats[:6], strict=True):
             # mmdet rounds to three digits
             assert metrics[f'coco/{kind}_{name}'] == pytest.approx(expected, abs=5.001e-4)
@@ -143,11 +137,7 @@ def test_classes_have_a_figure_for_boxes_and_one_for_masks(coco, tmp_path, monke
     for kind in KINDS:
         predictions = json.loads((tmp_path / f'predictions.{kind}.json').read_text())
         for id_, name in enumerate(names[:3], 1):
-            evaluation = COCOeval(coco, coco.loadRes(predictions), kind)
-            evaluation.params.catIds = [id_]
-            evaluation.evaluate()
-            evaluation.accumulate()
-            evaluation.summarize()
+            evaluation = run_evaluator(COCOeval, coco.dataset, predictions, kind, ids=[id_])
             actual = metrics[f'coco/{kind}_AP_{name}']
             assert actual == pytest.approx(evaluation.stats[0], abs=5.001e-4)
         assert metrics[f'coco/{kind}_AP_star'] == -1
@@ -234,16 +224,21 @@ def crowded_scenes(seed: int) -> tuple[dict, list[dict]]:
 
 
 def run_evaluator(
-    evaluator: type[COCOeval], truth: dict, predictions: list[dict], kind: str, max_dets: list[int]
+    evaluator: type[COCOeval],
+    truth: dict,
+    predictions: list[dict],
+    kind: str,
+    max_dets: Sequence[int] = (1, 10, 100),
+    ids: Sequence[int] = CATEGORIES,
 ) -> COCOeval:
     content = COCO()
     content.dataset = deepcopy(truth)
     content.createIndex()
     predictions = deepcopy(predictions)
     for prediction in predictions if kind == 'segm' else ():
-        del prediction['bbox']  # as mmdet does; pycocotools would take the sizes of the boxes
+        prediction.pop('bbox', None)  # as mmdet does; pycocotools would use the sizes of the boxes
     evaluation = evaluator(content, content.loadRes(predictions), kind)
-    evaluation.params.catIds, evaluation.params.maxDets = list(CATEGORIES), max_dets
+    evaluation.params.catIds, evaluation.params.maxDets = list(ids), list(max_dets)
     evaluation.evaluate()
     evaluation.accumulate()
     evaluation.summarize()
@@ -276,8 +271,8 @@ def test_pycocotools_evaluates_where_the_last_bit_could_change_a_digit(monkeypat
 
     scenes = crowded_scenes(0)
     monkeypatch.setattr(coco_metric, 'MARGIN', 1e-2)  # every figure is near a border
-    expected = run_evaluator(COCOeval, *scenes, 'segm', [1, 10, 100])
-    actual = run_evaluator(coco_metric.FasterCOCOeval, *scenes, 'segm', [1, 10, 100])
+    expected = run_evaluator(COCOeval, *scenes, 'segm')
+    actual = run_evaluator(coco_metric.FasterCOCOeval, *scenes, 'segm')
     assert np.array_equal(actual.stats, expected.stats)
     assert np.array_equal(actual.eval['precision'], expected.eval['precision'])
 

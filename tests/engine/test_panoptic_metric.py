@@ -37,8 +37,8 @@ def evaluate(tmp_path):
                 info.append(entry | dict(bbox=[0, 0, 1, 1], area=len(pixels)))
             for segment, pixels in predicted.items():
                 segments.flat[list(pixels)] = segment
-            colours = np.stack([ids >> shift & 255 for shift in (0, 8, 16)], -1).astype(np.uint8)
-            Image.fromarray(colours).save(tmp_path / f'{image_id}.png')
+            colors = np.stack([ids >> shift & 255 for shift in (0, 8, 16)], -1).astype(np.uint8)
+            Image.fromarray(colors).save(tmp_path / f'{image_id}.png')
             entry = dict(image_id=image_id, file_name=f'{image_id}.png', segments_info=info)
             annotations.append(entry)
             prediction = dict(sem_seg=torch.from_numpy(segments)[None].int())
@@ -127,21 +127,14 @@ def test_a_png_that_cannot_be_read_is_named(evaluate, tmp_path, monkeypatch):
         (tmp_path / '1.png').unlink()
 
 
-@pytest.mark.parametrize(
-    ('change', 'message'),
-    [
-        (dict(category_id=8), '5 has an unknown category_id'),
-        (dict(id='5.5'), r"segments_info\[0\] has the id '5\.5'"),
-        (dict(bbox=None), '5 needs a numeric bbox, area and iscrowd'),
-        (dict(area=None), '5 needs a numeric bbox, area and iscrowd'),
-    ],
-)
-def test_invalid_segments_are_named(tmp_path, change, message):
+@pytest.mark.parametrize('missing', ['bbox', 'area'])
+def test_a_segment_without_a_number_is_named(tmp_path, missing):
     environment.require('xcit_mm.engine.panoptic_metric')
-    segment = dict(id=5, category_id=7, bbox=[0, 0, 1, 1], area=1) | change
+    segment = dict(id=5, category_id=7, bbox=[0, 0, 1, 1], area=1) | {missing: None}
     entry = dict(image_id=1, file_name='1.png', segments_info=[segment])
     content = dict(images=[], annotations=[entry], categories=CATEGORIES)
     path = tmp_path / 'a.json'
     path.write_text(json.dumps(content))
-    with pytest.raises(UserError, match=rf'a\.json: image_id=1: segments_info.*{message}'):
+    message = r'a\.json: image_id=1: segments_info.*5 needs a numeric bbox, area and iscrowd'
+    with pytest.raises(UserError, match=message):
         METRICS.build(dict(type='PanopticQualityMetric', ann_file=str(path), seg_prefix=''))

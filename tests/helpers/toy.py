@@ -1,17 +1,20 @@
-"""The smallest model that mmengine trains, in the runner and the loops of our tools."""
+"""The smallest model that mmengine trains, in the runner, loops and loaders of our tools."""
 
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import torch
 from mmengine.config import Config
+from mmengine.dataset import DefaultSampler, pseudo_collate
 from mmengine.model import BaseModel
 from mmengine.registry import DATASETS, MODELS
 from mmengine.structures import BaseDataElement
 from torch import Tensor, nn
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
+from xcit_mm.engine.data.loader import CheckedLoader, evaluation_loader, training_loader
 from xcit_mm.engine.runner import CheckedRunner
 
 SIZE = 10  # samples
@@ -86,3 +89,24 @@ def toy_runner(
     cfg = Config(defaults)
     cfg.merge_from_dict(kwargs)
     return CheckedRunner.from_cfg(cfg)
+
+
+def ignore(**_: Any) -> None:
+    """What hooks would be told by a loader."""
+
+
+def toy_loader(
+    dataset: Dataset,
+    workers: int = 0,
+    is_training: bool = True,
+    endless: bool = True,
+    on_bad: Callable[..., None] = ignore,
+    **kwargs: Any,
+) -> CheckedLoader:
+    kwargs = dict(batch_size=2, collate_fn=pseudo_collate, num_workers=workers) | kwargs
+    loader = DataLoader(
+        dataset, sampler=DefaultSampler(dataset, shuffle=is_training, seed=5), **kwargs
+    )
+    if is_training:
+        return training_loader(loader, 7, endless, on_bad, ignore)
+    return evaluation_loader(loader, ignore)

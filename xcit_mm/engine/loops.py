@@ -29,11 +29,13 @@ class _Resumable:
         seed = runner.seed
         if runner._randomness_cfg.get('diff_rank_seed', False):
             seed -= get_rank()  # the processes share the data in one order
-        loader = Runner.build_dataloader(dataloader, seed=seed)
-        on_bad, on_wait = (
-            partial(runner.call_hook, name) for name in ('on_bad_samples', 'while_training_waits')
+        loader = training_loader(
+            Runner.build_dataloader(dataloader, seed=seed),
+            seed,
+            self.endless,
+            on_bad=partial(runner.call_hook, 'on_bad_samples'),
+            on_wait=partial(runner.call_hook, 'while_training_waits'),
         )
-        loader = training_loader(loader, seed, self.endless, on_bad, on_wait)
         super().__init__(runner, loader, **kwargs)
 
     def _begin(self) -> None:

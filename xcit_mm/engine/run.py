@@ -11,8 +11,8 @@ from ..config.config_errors import config_errors
 from ..config.load import load_config
 from ..config.rules import check
 from ..files import require_writable_file
+from ..run_report.tables import write_metrics
 from ..weights.pretrained import download_pretrained, read_all_safely
-from .hooks.report import write_metrics
 from .run_lock import run_lock
 from .runner import build_runner
 

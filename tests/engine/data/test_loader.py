@@ -6,12 +6,11 @@ from itertools import islice
 import numpy as np
 import pytest
 import torch
-from helpers.toy import SIZE, ToyDataset
-from mmengine.dataset import DefaultSampler, InfiniteSampler, pseudo_collate
-from torch.utils.data import BatchSampler, DataLoader
+from helpers.toy import SIZE, ToyDataset, toy_loader
+from mmengine.dataset import DefaultSampler, InfiniteSampler
+from torch.utils.data import BatchSampler
 
 from xcit_mm import UserError
-from xcit_mm.engine.data.loader import CheckedLoader, evaluation_loader, training_loader
 from xcit_mm.engine.data.sampler import ResumableBatches, seed_all
 
 
@@ -84,27 +83,14 @@ def test_random_numbers_follow_from_the_position_alone():
     assert draw(1, 2, 3) == first
 
 
-def ignore(**_: object) -> None:
-    pass
-
-
-def loader(
-    dataset: ToyDataset, workers: int = 0, endless: bool = True, on_bad=ignore
-) -> CheckedLoader:
-    sampler = DefaultSampler(dataset, shuffle=True, seed=5)
-    options = dict(sampler=sampler, collate_fn=pseudo_collate, num_workers=workers)
-    inner = DataLoader(dataset, batch_size=2, **options)
-    return training_loader(inner, 7, endless, on_bad, on_wait=ignore)
-
-
 def values(batch: dict) -> list[list[float]]:
     return [value.tolist() for value in batch['inputs']]
 
 
 def test_samples_do_not_depend_on_workers_or_on_where_the_run_began():
-    alone = [values(batch) for batch in islice(loader(ToyDataset()), 7)]
-    workers = [values(batch) for batch in islice(loader(ToyDataset(), workers=2), 7)]
-    later = loader(ToyDataset(), workers=1)
+    alone = [values(batch) for batch in islice(toy_loader(ToyDataset()), 7)]
+    workers = [values(batch) for batch in islice(toy_loader(ToyDataset(), workers=2), 7)]
+    later = toy_loader(ToyDataset(), workers=1)
     later.batch_sampler.start = 4
     torch.rand(3)  # random numbers drawn before do not matter
     assert workers == alone
@@ -116,7 +102,7 @@ def test_samples_do_not_depend_on_workers_or_on_where_the_run_began():
 @pytest.mark.parametrize('workers', [0, 1])
 def test_bad_samples_are_replaced_and_reported(workers):
     reported = []
-    bad = loader(
+    bad = toy_loader(
         ToyDataset(), workers, endless=False, on_bad=lambda samples: reported.extend(samples)
     )
     bad.dataset.bad = (2, 5)  # as mmdet's PipelineSwitchHook sets the pipeline
@@ -129,12 +115,11 @@ def test_bad_samples_are_replaced_and_reported(workers):
 def test_a_batch_that_cannot_be_filled_ends_the_run():
     message = r'\d\.png: ValueError: planted, and nothing can take its place'
     with pytest.raises(UserError, match=message):
-        next(iter(loader(ToyDataset(bad=tuple(range(SIZE))))))
+        next(iter(toy_loader(ToyDataset(bad=tuple(range(SIZE))))))
 
 
 def test_a_bad_sample_of_an_evaluation_is_an_error_with_its_name():
-    inner = DataLoader(ToyDataset(bad=(2,)), batch_size=1, collate_fn=pseudo_collate)
-    loaded = iter(evaluation_loader(inner, ignore))
+    loaded = iter(toy_loader(ToyDataset(bad=(2,)), is_training=False, batch_size=1))
     assert len(list(islice(loaded, 2))) == 2
     with pytest.raises(UserError, match=r'2\.png: ValueError: planted; metrics without it'):
         next(loaded)

@@ -14,12 +14,9 @@ import pytest
 import torch
 from helpers import PATIENCE, wait_until, wait_until_session_ends
 from helpers.tool_server import Process
-from helpers.toy import ToyDataset
-from mmengine.dataset import DefaultSampler, pseudo_collate
-from torch.utils.data import DataLoader
+from helpers.toy import ToyDataset, toy_loader
 
 from xcit_mm import UserError
-from xcit_mm.engine.data.loader import CheckedLoader, evaluation_loader, training_loader
 
 
 @pytest.fixture(autouse=True, scope='module')
@@ -49,20 +46,6 @@ class Failing(ToyDataset):
         elif self.failure:
             os.kill(os.getpid(), getattr(signal, self.failure))
         return sample
-
-
-def ignore(**_: object) -> None:
-    pass
-
-
-def loader(failure: str, workers: int = 1, training: bool = True, **kwargs) -> CheckedLoader:
-    dataset = Failing(failure)
-    sampler = DefaultSampler(dataset, shuffle=True, seed=5)
-    kwargs |= dict(sampler=sampler, collate_fn=pseudo_collate, num_workers=workers)
-    inner = DataLoader(dataset, **kwargs)
-    if training:
-        return training_loader(inner, 7, endless=True, on_bad=ignore, on_wait=ignore)
-    return evaluation_loader(inner, ignore)
 
 
 SLOW_MODULE = """
@@ -125,7 +108,7 @@ def test_ctrl_c_while_the_fork_server_imports_leaves_no_traceback(tmp_path, end,
 
 @pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
 def test_workers_outlive_a_signal_to_the_whole_group(number):
-    batches = iter(loader(''))
+    batches = iter(toy_loader(Failing(''), workers=1))
     next(batches)
     (child,) = multiprocessing.active_children()
     subprocess.run(['kill', f'-{int(number)}', str(child.pid)], check=True)  # not by the training
@@ -135,7 +118,7 @@ def test_workers_outlive_a_signal_to_the_whole_group(number):
 
 
 def test_a_worker_ends_at_a_signal_of_the_training():
-    batches = iter(loader(''))
+    batches = iter(toy_loader(Failing(''), workers=1))
     next(batches)
     (child,) = multiprocessing.active_children()
     child.terminate()
@@ -155,16 +138,16 @@ def test_a_worker_ends_at_a_signal_of_the_training():
 def test_workers_that_fail_end_the_run(failure, training):
     match = r'the processes that load data have failed \(.*DataLoader worker.*num_workers=0'
     with pytest.raises(UserError, match=match):
-        next(iter(loader(failure, 2, training)))
+        next(iter(toy_loader(Failing(failure), 2, training)))
 
 
 def test_workers_that_are_stopped_end_the_run_after_the_timeout():
     message = r'the 2 processes that load data have given no batch for \d+ sec.*num_workers=0'
     with pytest.raises(UserError, match=message):
-        next(iter(loader('SIGSTOP', 2, timeout=2)))
+        next(iter(toy_loader(Failing('SIGSTOP'), 2, timeout=2)))
     wait_until(lambda: not multiprocessing.active_children())
 
 
 @pytest.mark.parametrize('timeout', [0, 900])
 def test_slow_workers_are_waited_for(timeout):
-    assert next(iter(loader('slow', timeout=timeout)))
+    assert next(iter(toy_loader(Failing('slow'), 1, timeout=timeout)))

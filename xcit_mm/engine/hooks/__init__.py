@@ -1,4 +1,9 @@
-"""The hooks of our configs, registered with mmengine. See ``order.py`` for their order."""
+"""The hooks of our configs, registered with mmengine. See ``order.py`` for their order.
+
+They have three events more than mmengine's: ``on_bad_samples``, with the samples of a batch that
+others replace, and every second without a batch ``while_training_waits`` and
+``while_evaluation_waits``, with the seconds since the last one.
+"""
 
 from . import (  # noqa: F401  registered when they are imported
     bad_data,

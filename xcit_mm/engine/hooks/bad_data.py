@@ -11,7 +11,7 @@ from ...datasets.annotations import LOST_SHARE, REMEDY
 from ...errors import UserError
 from ...processes import cpu_group
 from ..checkpoints.training_state import BAD_DATA
-from ..data.loader import BadSample
+from ..data.samples import BadSample
 from . import order
 
 INTERVAL = 50  # iterations after which the processes exchange and log their bad samples

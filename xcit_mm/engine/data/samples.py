@@ -1,0 +1,90 @@
+"""The samples of a dataset: a bad one is named, and in a training another one replaces it."""
+
+import traceback
+from typing import Any, NamedTuple
+
+import numpy as np
+from mmcv.transforms import BaseTransform
+from torch.utils.data import Dataset
+
+from ...datasets.decode import SampleError
+from ...errors import UserError, one_line, reason
+from .sampler import SampleRequest, seed_all
+
+MAX_TRIES = 10  # unreadable samples in a row after which a batch is given up
+
+
+class BadSample(NamedTuple):
+    """A sample that cannot be read."""
+
+    file: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f'{self.file}: {self.reason}'
+
+
+class Samples(Dataset):
+    """A dataset that returns each sample, or None if it is bad, with a list of bad samples.
+
+    Hooks read and set attributes of the dataset of a loader, such as its pipeline. These are
+    attributes of the wrapped dataset.
+    """
+
+    def __init__(self, dataset: Dataset) -> None:
+        vars(self)['dataset'] = dataset
+
+    def __getattr__(self, name: str) -> Any:
+        # 'dataset' is missing while a copy is made; PyTorch would read a batch by __getitems__.
+        if name in ('dataset', '__getitems__'):
+            raise AttributeError(name)
+        return getattr(self.dataset, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.dataset, name, value)
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> tuple[Any, list[BadSample]]:
+        try:
+            return self.dataset[index], []
+        except SampleError as error:
+            return None, [_bad_sample(error.file, error.cause)]
+        except Exception as error:  # decoders and transforms may raise anything
+            return None, [_bad_sample(self._file(index), error)]
+
+    def _file(self, index: int) -> str:
+        try:
+            return self.dataset.get_data_info(index)['img_path']
+        except Exception:
+            return f'sample {index}'
+
+
+class TrainingSamples(Samples):
+    """Samples whose augmentation follows from their position; another replaces a bad one."""
+
+    def __getitem__(self, request: SampleRequest) -> tuple[Any, list[BadSample]]:
+        seed_all(*request.position)
+        index = request.index
+        bad: list[BadSample] = []
+        while len(bad) < MAX_TRIES:
+            sample, problem = super().__getitem__(index)
+            bad += problem
+            if sample is not None:
+                return sample, bad
+            index = np.random.randint(len(self))
+        return None, bad
+
+
+def _bad_sample(file: str, error: BaseException) -> BadSample:
+    return BadSample(file, reason(error) + _of_transform(error))
+
+
+def _of_transform(error: Exception) -> str:
+    """Return the transform that raised an error, with its arguments, or '' without one."""
+    if isinstance(error, UserError):  # about the file
+        return ''
+    owners = (frame.f_locals.get('self') for frame, _ in traceback.walk_tb(error.__traceback__))
+    transforms = [owner for owner in owners if isinstance(owner, BaseTransform)]
+    return f' in {one_line(repr(transforms[-1]))}' if transforms else ''
