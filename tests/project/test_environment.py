@@ -102,25 +102,16 @@ def test_both_families_in_one_environment_are_refused(monkeypatch):
 
 
 def test_two_threads_that_hide_messages_leave_them_shown():
-    inside, leave = threading.Event(), threading.Event()
+    before, is_inside = sys.stdout, threading.Event()
 
-    def first() -> None:
+    def hide() -> None:
         with environment.quiet():
-            inside.set()
-            leave.wait()
+            is_inside.set()
 
-    def second() -> None:
-        with environment.quiet():
-            leave.set()
-            threads[0].join()
-
-    before = sys.stdout
-    threads = [threading.Thread(target=first), threading.Thread(target=second)]
-    threads[0].start()
-    inside.wait()
-    threads[1].start()
-    leave.wait(0.5)  # the second waits for the first
-    leave.set()
-    for thread in threads:
-        thread.join()
+    thread = threading.Thread(target=hide)
+    with environment.quiet():
+        thread.start()
+        assert not is_inside.wait(0.2)  # it waits for this one
+    thread.join()
+    assert is_inside.is_set()
     assert sys.stdout is before and not logging.root.manager.disable
