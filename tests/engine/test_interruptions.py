@@ -43,7 +43,7 @@ model.update(encoder=dict(num_layers=1), decoder=dict(num_layers=2))
 @pytest.mark.parametrize(
     ('config', 'processes', 'kills', 'iterations'),
     [
-        (DETECTOR, 1, 4, 8),
+        (DETECTOR, 1, 2, 4),
         pytest.param(DETECTOR, 1, 20, 60, marks=pytest.mark.slow),
         pytest.param(SEGMENTOR, 2, 20, 60, marks=pytest.mark.slow),
         *(pytest.param(head, 1, 4, 8, marks=pytest.mark.slow) for head in HEADS),

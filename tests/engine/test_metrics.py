@@ -1,4 +1,4 @@
-"""The metrics are pycocotools' and those of a plain count, on the same predictions."""
+"""The metrics equal pycocotools' and a plain count, on the same predictions."""
 
 import json
 import math

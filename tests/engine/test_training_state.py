@@ -1,4 +1,4 @@
-"""What a checkpoint holds beside the weights is resumed, or refused with the part's name."""
+"""What a checkpoint holds in addition to the weights is resumed, or refused with its name."""
 
 import numpy as np
 import pytest

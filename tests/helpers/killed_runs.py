@@ -1,4 +1,4 @@
-"""A training that is killed repeatedly, beside an uninterrupted one.
+"""A training that is killed repeatedly, and an uninterrupted one.
 
     killed_runs.py CONFIG SHAPES FOLDER PROCESSES KILLS ITERATIONS
 

@@ -75,7 +75,7 @@ def family(pid: int) -> list[int]:
 class Running:
     """A tool, or a script of tools/ that starts several, in a process group of its own.
 
-    Python and its imports are those of the server of tool_server.py. ``env`` are variables to add
+    Python and its imports come from the server of tool_server.py. ``env`` are variables to add
     to the environment.
     """
 
@@ -132,5 +132,5 @@ def run_script(*command: object, **env: object) -> str:
         options = dict(cwd=ROOT, env=variables, capture_output=True, text=True, check=True)
         return subprocess.run(list(map(str, command)), **options).stdout
     code, output = Running(*command, **env).end()
-    assert code == 0, output  # the first traceback is that of the process which failed first
+    assert code == 0, output  # the first traceback is of the process that failed first
     return output

@@ -58,7 +58,7 @@ class FasterCOCOeval(COCOeval):
 
 @METRICS.register_module()
 class CocoAPMetric(CocoMetric):
-    """mmdet's ``CocoMetric``, which returns 0 instead of nothing if no object was detected.
+    """mmdet's ``CocoMetric``, but with 0 instead of nothing if no object was detected.
 
     It reads the annotation file as ``CheckedCocoDataset`` does. If ids of the file were converted
     and there is an ``outfile_prefix``, ``PREFIX.gt.json`` holds the annotations with the ids of the

@@ -6,7 +6,7 @@ from mmseg.evaluation import IoUMetric
 
 @METRICS.register_module()
 class ClassIoUMetric(IoUMetric):
-    """mmseg's ``IoUMetric``, which keeps the IoU of each class instead of only printing it.
+    """mmseg's ``IoUMetric``, but it keeps the IoU of each class instead of only printing it.
 
     It has the arguments of ``IoUMetric``.
 

@@ -1,4 +1,4 @@
-"""mmengine's two training loops, which continue after an interruption with the same steps."""
+"""mmengine's two training loops, continued after an interruption with the same steps."""
 
 from collections.abc import Iterator
 from functools import partial

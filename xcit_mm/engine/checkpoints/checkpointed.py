@@ -24,7 +24,10 @@ MISMATCH_ERRORS = (AssertionError, AttributeError, KeyError, TypeError, ValueErr
 
 
 class CheckpointedRunner(Runner):
-    """mmengine's runner, which itself loads the tensors whose names fit and logs the others."""
+    """mmengine's runner with whole checkpoints.
+
+    mmengine itself loads the tensors whose names fit, and logs the others.
+    """
 
     def load_or_resume(self) -> None:
         """Load weights, or resume from the newest checkpoint that the first process can read."""

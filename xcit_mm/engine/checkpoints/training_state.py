@@ -75,7 +75,7 @@ def require_training_state(checkpoint: Any, path: str | Path) -> None:
 
 
 def require_resumable(checkpoint: Any, runner: Runner, path: str | Path) -> None:
-    """Require all that a run resumes from besides the weights, of a training like this one.
+    """Require a training like this one in all that a run resumes from, except the weights.
 
     The run must be at its start.
 

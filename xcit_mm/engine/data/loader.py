@@ -22,7 +22,7 @@ KEPT_ARGUMENTS = (
 
 
 class CheckedLoader(DataLoader):
-    """A loader with the arguments of mmengine's, which reports bad samples and failed workers.
+    """A loader with the arguments of mmengine's that reports bad samples and failed workers.
 
     ``on_bad`` is called with the bad ``samples`` of a batch before the batch is used, ``on_wait``
     every second without a batch, with the ``seconds`` since the last one. Both may raise an error.

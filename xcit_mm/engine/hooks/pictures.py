@@ -122,5 +122,5 @@ def _picture(
     boxes = getattr(data.bboxes, 'tensor', data.bboxes).cpu().numpy()
     masks = data.masks.to_ndarray().astype(bool) if 'masks' in data else None
     labels = data.labels.tolist()
-    colours, texts = [palette[i] for i in labels], [classes[i] for i in labels]
-    return draw_objects(image, boxes, topmost_masks(masks), colours, texts)
+    colors, texts = [palette[i] for i in labels], [classes[i] for i in labels]
+    return draw_objects(image, boxes, topmost_masks(masks), colors, texts)
