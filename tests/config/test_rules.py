@@ -38,6 +38,7 @@ UINT16 = {  # three bands, which it would cut to 255
 }
 NARROW = {'in_channels': [192] * 4}
 AUXILIARY = 'model.auxiliary_head.in_channels'
+EMA = dict(type='EMAHook', momentum=1.5)
 WEIGHTS = {f'{HEAD}.loss_cls.class_weight': [1.0] * 133}
 
 
@@ -54,6 +55,8 @@ def check_images(cfg):
             for value in ('abc', 0, 1.5)
         ),
         (check_recipe, REAL, {'default_hooks.ema': dict(momentum=0.1)}, r'ema has no type: add'),
+        (check_recipe, REAL, {'default_hooks.ema': EMA}, r'hooks\.ema\.momentum=1\.5 is not betw'),
+        (check_recipe, REAL, {'custom_hooks': [EMA]}, r'hooks\.0\.momentum=1\.5 is not between'),
         (check_class_weights, PANOPTIC, WEIGHTS, r'133 numbers: write 134, one for'),
         (check_maps, REAL, {'model.neck': NARROW}, r'neck.in_.*=\[192, .* in_channels=\[384, 384'),
         (check_maps, PANOPTIC, {HEAD: NARROW}, r'head.in_.*=\[192, .* in_channels=\[384, 384'),

@@ -27,7 +27,7 @@ LABELS_UNREADABLE = 'its label file cannot be read'
 LABELS_TOO_LARGE = 'its label file has values that mmsegmentation would cut to 8 bits'
 LABELS_OF_OTHER_SIZE = 'it is not of the size of its labels'
 
-# The first and last bytes of a file. OpenCV before 4.11 fills the rest of a truncated file with gray.
+# The first and last bytes of a file. OpenCV before 4.11 shows the rest of a cut file in gray.
 ENDS = ((b'\xff\xd8', b'\xff\xd9'), (b'\x89PNG', b'IEND\xaeB`\x82'))
 EXIF_ORIENTATION = 0x0112
 MAX_BYTES = 2**31 - 1  # of an image file, the limit of OpenCV

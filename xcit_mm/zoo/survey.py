@@ -11,7 +11,7 @@ from ..errors import reason
 from ..mmcv_ops import OPERATORS
 from .configs import ZooConfig, family_of, read
 from .operators import operators
-from .trial import try_model
+from .trial import Outcome, try_model
 
 
 def survey(families: Iterable[str], progress: Callable[[str], None]) -> tuple[str, bool]:
@@ -32,7 +32,8 @@ def survey(families: Iterable[str], progress: Callable[[str], None]) -> tuple[st
         require_framework(package)
     configs, unusable = read(families)
     progress(f'{len(configs)} configs have a model, {len(unusable)} cannot be read')
-    called = _operators_of(configs, unusable)
+    called, unbuilt = _operators_of(configs)
+    unusable |= unbuilt
     progress(f'{len(called)} models can be built')
     # Last, and so kept: most operators, and of these the smallest.
     order = sorted(configs, key=lambda c: (len(called.get(c.name, ())), c.name in called, -c.size))
@@ -40,6 +41,15 @@ def survey(families: Iterable[str], progress: Callable[[str], None]) -> tuple[st
     for _, config in sorted({config.family: config for config in order}.items()):
         outcomes.append(try_model(config))
         progress(f'{config.name}: {outcomes[-1].failure or "passes"}')
+    lacks_operator = any(outcome.lacks_operator for outcome in outcomes)
+    report, missing = _report(called, unusable, outcomes)
+    return report, lacks_operator or bool(missing)
+
+
+def _report(
+    called: dict[str, set[str]], unusable: dict[str, str], outcomes: list[Outcome]
+) -> tuple[str, list[str]]:
+    """Return the tables, and the operators that are missing."""
     failures = [(o.config.name, o.failure) for o in outcomes if o.failure]
     families = {*(o.config.family for o in outcomes), *map(family_of, unusable)}
     counts = Counter((name, path.split('/')[0]) for path in called for name in called[path])
@@ -54,13 +64,14 @@ def survey(families: Iterable[str], progress: Callable[[str], None]) -> tuple[st
         _table(('config', 'what fails'), failures),
         _table(('config', 'why it cannot be read or built'), unusable.items()),
     ]
-    lacks_operator = bool(missing) or any(o.lacks_operator for o in outcomes)
-    return '\n\n'.join(filter(None, parts)) + '\n', lacks_operator
+    return '\n\n'.join(filter(None, parts)) + '\n', missing
 
 
-def _operators_of(configs: Iterable[ZooConfig], unusable: dict[str, str]) -> dict[str, set[str]]:
-    """Return the operators of each config; note in ``unusable`` those that cannot be built."""
-    called = {}
+def _operators_of(
+    configs: Iterable[ZooConfig],
+) -> tuple[dict[str, set[str]], dict[str, str]]:
+    """Return the operators of each config, and the reason for each that cannot be built."""
+    called, unbuilt = {}, {}
     known: dict[Any, set[str] | str] = {}
     for config in configs:
         words = config.package, _words(config.model)
@@ -70,10 +81,10 @@ def _operators_of(configs: Iterable[ZooConfig], unusable: dict[str, str]) -> dic
             except Exception as error:  # a package is missing, most often
                 known[words] = reason(error)
         if isinstance(known[words], str):
-            unusable[config.name] = known[words]
+            unbuilt[config.name] = known[words]
         else:
             called[config.name] = known[words]
-    return called
+    return called, unbuilt
 
 
 def _words(model: dict) -> frozenset[str]:
