@@ -27,7 +27,7 @@ LONGEST = (
     'project/test_docs.py',
     'large_images/test_several_processes.py',
     'engine/test_interruptions.py',
-    'export/test_formats.py',
+    'export/test_export.py',
 )
 
 

@@ -1,27 +1,29 @@
-"""Exported files compute what mmdet and mmseg do in PyTorch, at any size."""
+"""Exported files compute what mmdet and mmseg do in PyTorch, at any size, in every format."""
 
 import json
+import re
 import shutil
 from functools import cache
 
 import numpy as np
 import pytest
 import torch
-from helpers import ROOT, randomize, relative_error
+from helpers import ROOT, relative_error
 from helpers.in_process import call_tool
-from helpers.random_weights import SEGMENTOR
+from helpers.pickles import records, zipped
+from helpers.random_weights import SEGMENTOR, save_random_weights
 
 from xcit_mm import UserError, load_model
-from xcit_mm.config.load import load_config
-from xcit_mm.engine.build_model import build_model
-from xcit_mm.export import export, load_runtime
+from xcit_mm.export import PRECISIONS, evaluate, export, load_runtime
 from xcit_mm.export.comparison import TOLERANCES, compare, drawn_images
 from xcit_mm.export.formats import BY_NAME
+from xcit_mm.export.formats.onnx import float_nodes
 from xcit_mm.export.graphs import build_graph
 from xcit_mm.export.graphs.two_stage import TwoStageGraph
 
 onnx = pytest.importorskip('onnx')
 onnxruntime = pytest.importorskip('onnxruntime')
+slow = pytest.mark.slow
 
 BACKBONE = """
     backbone=dict(
@@ -62,12 +64,6 @@ model = dict({BACKBONE}
 SIZES = ((160, 160), (33, 49), (331, 450))  # the export compares other sizes
 
 
-def write_config(kind, folder):
-    path = folder / f'{kind}.py'
-    path.write_text(CONFIGS[kind])
-    return path
-
-
 def spread(detector, layer, deviation):
     """Spread outputs around zero: if all scores are nearly equal, rounding decides their order."""
     outputs = []
@@ -81,37 +77,48 @@ def spread(detector, layer, deviation):
         layer.bias.copy_(factor * (layer.bias - values.mean(1)))
 
 
-def export_random(kind, folder):
-    """Return what was exported from a checkpoint, PyTorch's model and onnxruntime's session."""
-    config, checkpoint, file = write_config(kind, folder), folder / 'random.pth', folder / 'x.onnx'
-    torch.manual_seed(0)
-    model = build_model(load_config(config), 'cpu')
-    randomize(model)
-    if kind == 'detector':
-        spread(model, model.rpn_head.rpn_cls, 2.0)
-        spread(model, model.rpn_head.rpn_reg, 0.3)
-        spread(model, model.roi_head.bbox_head.fc_cls, 2.0)
-        spread(model, model.roi_head.bbox_head.fc_reg, 0.5)
-        spread(model, model.roi_head.mask_head.conv_logits, 2.0)
-    torch.save({'meta': {}, 'state_dict': model.state_dict()}, checkpoint)
-    exported = export(config, checkpoint, file)
-    session = onnxruntime.InferenceSession(file, providers=['CPUExecutionProvider'])
-    return exported, load_model(config, checkpoint, 'cpu').module, session
+@pytest.fixture(scope='module')
+def models(tmp_path_factory):
+    """Return a config and a checkpoint of random weights, made once."""
+    folder = tmp_path_factory.mktemp('models')
+
+    @cache
+    def make(kind):
+        config, checkpoint = folder / f'{kind}.py', folder / f'{kind}.pth'
+        config.write_text(CONFIGS[kind])
+        save_random_weights(str(config), checkpoint)
+        if kind == 'detector':
+            model = load_model(config, checkpoint, 'cpu').module
+            spread(model, model.rpn_head.rpn_cls, 2.0)
+            spread(model, model.rpn_head.rpn_reg, 0.3)
+            spread(model, model.roi_head.bbox_head.fc_cls, 2.0)
+            spread(model, model.roi_head.bbox_head.fc_reg, 0.5)
+            spread(model, model.roi_head.mask_head.conv_logits, 2.0)
+            torch.save({'meta': {}, 'state_dict': model.state_dict()}, checkpoint)
+        return config, checkpoint
+
+    return make
 
 
 @pytest.fixture(scope='module')
-def exports(tmp_path_factory):
-    return cache(lambda name: export_random(name, tmp_path_factory.mktemp(name)))
+def exports(models, shapes_root, tmp_path_factory):
+    """Return what exports a model to a format and precision, once."""
+    folder = tmp_path_factory.mktemp('exported')
+
+    @cache
+    def export_once(kind, format='onnx', precision='float32'):
+        chosen = BY_NAME[format]
+        for package in chosen.packages + chosen.int8_packages:
+            pytest.importorskip(package)
+        path = folder / f'{kind}_{format}_{precision}{chosen.suffix}'
+        images = [str(shapes_root / 'ade/images/validation')] if precision == 'int8' else ()
+        return export(*models(kind), path, format, precision, calibrate=images)
+
+    return export_once
 
 
-@pytest.fixture(scope='module', params=['sem_fpn', 'upernet'])
-def segmentor(request, exports):
-    return exports(request.param)
-
-
-@pytest.fixture(scope='module')
-def detector(exports):
-    return exports('detector')
+def module_of(models, kind):
+    return load_model(*models(kind), 'cpu').module
 
 
 def shapes(session):
@@ -132,12 +139,13 @@ def as_loaded(images, sample):
     return dict(inputs=list(bgr), data_samples=samples)
 
 
-@pytest.mark.slow
+@slow
 @torch.no_grad()
-def test_a_segmentor_computes_the_logits_and_labels_of_mmseg(segmentor):
+@pytest.mark.parametrize('kind', ['sem_fpn', 'upernet'])
+def test_a_segmentor_computes_the_logits_and_labels_of_mmseg(exports, models, kind):
     from mmseg.structures import SegDataSample
 
-    _, model, session = segmentor
+    model, session = module_of(models, kind), onnxruntime.InferenceSession(exports(kind).path)
     for size in SIZES:
         images = pixels(3, *size)
         expected = model.test_step(as_loaded(images, SegDataSample))
@@ -156,13 +164,14 @@ def test_a_segmentor_computes_the_logits_and_labels_of_mmseg(segmentor):
     assert json.loads(metadata['classes'])[1:] == ['circle', 'square', 'triangle']
 
 
-@pytest.mark.slow
+@slow
 @torch.no_grad()
-def test_a_detector_finds_the_objects_of_mmdet(detector):
+def test_a_detector_finds_the_objects_of_mmdet(exports, models):
     from mmdet.models.roi_heads.mask_heads.fcn_mask_head import _do_paste_mask
     from mmdet.structures import DetDataSample
 
-    exported, model, session = detector
+    exported, model = exports('detector'), module_of(models, 'detector')
+    session = onnxruntime.InferenceSession(exported.path)
     extractor = model.roi_head.bbox_roi_extractor
     levels = set()  # of the proposals; a wrong one would not be seen if there was one level only
     handle = extractor.register_forward_pre_hook(
@@ -192,10 +201,9 @@ def test_a_detector_finds_the_objects_of_mmdet(detector):
     assert sum(difference.objects for difference in exported.differences.values()) >= 30
 
 
-@pytest.mark.slow
-def test_a_detector_finds_nothing_in_an_image_without_objects(detector):
-    exported, *_ = detector
-    proto = onnx.load(exported.path)
+@slow
+def test_a_detector_finds_nothing_in_an_image_without_objects(exports):
+    proto = onnx.load(exports('detector').path)
     constant = next(c for c in proto.graph.initializer if c.name == 'score_thr')
     constant.CopyFrom(onnx.numpy_helper.from_array(np.float32(2.0), 'score_thr'))
     session = onnxruntime.InferenceSession(proto.SerializeToString())
@@ -203,42 +211,41 @@ def test_a_detector_finds_nothing_in_an_image_without_objects(detector):
     assert [a.shape for a in outputs] == [(0, 4), (0,), (0,), (0, 28, 28)]
 
 
-@pytest.mark.slow
-def test_the_export_compares_three_sizes_and_refuses_another_model(segmentor, detector):
-    for (exported, model, _), message in (
-        (segmentor, r'the output \w+ of the exported file differs from PyTorch by'),
-        (detector, 'the exported file'),  # finds other objects, or the same with other boxes
-    ):
-        assert len(exported.differences) == 3
-        assert 0 < max(difference.error for difference in exported.differences.values()) <= 1e-4
-        graph, run = build_graph(model, 'model'), load_runtime(exported.path)
-        stem = model.backbone.patch_embed.proj[0][0].weight.data
-        stem *= 1.5
-        try:
-            with pytest.raises(UserError, match=message):
-                compare(graph, run, drawn_images(graph), TOLERANCES['float32'])
-        finally:
-            stem /= 1.5
+@slow
+@pytest.mark.parametrize(
+    ('kind', 'message'),
+    [
+        ('sem_fpn', r'the output \w+ of the exported file differs from PyTorch by'),
+        ('upernet', r'the output \w+ of the exported file differs from PyTorch by'),
+        ('detector', 'the exported file'),  # finds other objects, or the same with other boxes
+    ],
+)
+def test_the_export_compares_three_sizes_and_refuses_another_model(exports, models, kind, message):
+    exported, model = exports(kind), module_of(models, kind)
+    assert len(exported.differences) == 3
+    assert 0 < max(difference.error for difference in exported.differences.values()) <= 1e-4
+    model.backbone.patch_embed.proj[0][0].weight.data *= 1.5
+    graph = build_graph(model, 'model')
+    with pytest.raises(UserError, match=message):
+        compare(graph, load_runtime(exported.path), drawn_images(graph), TOLERANCES['float32'])
 
 
-@pytest.mark.slow
+@slow
 @pytest.mark.parametrize(
     'format, precision',
     [('aotinductor', 'float32'), ('onnx', 'float16'), ('openvino', 'int8')],
 )
 def test_files_of_a_detector_forget_the_image_before(
-    detector, shapes_root, tmp_path, monkeypatch, format, precision
+    models, shapes_root, tmp_path, monkeypatch, format, precision
 ):
     pytest.importorskip('nncf' if format == 'openvino' else 'onnx')
     if format == 'aotinductor' and not shutil.which('g++'):
         pytest.skip('no compiler')
     # The objects of random weights overlap, so that rounding decides which of them NMS keeps.
     monkeypatch.setitem(TOLERANCES, precision, TOLERANCES[precision]._replace(lost=0.3))
-    folder = detector[0].path.parent
     photos = sorted(map(str, (shapes_root / 'coco/val2017').iterdir()))
     exported = export(
-        folder / 'detector.py',
-        folder / 'random.pth',
+        *models('detector'),
         tmp_path / f'x{BY_NAME[format].suffix}',
         format,
         precision,
@@ -261,37 +268,151 @@ def test_files_of_a_detector_forget_the_image_before(
             run(torch.rand(1, 5, 160, 160))
 
 
-@pytest.mark.slow
-def test_a_narrow_file_is_refused_if_there_are_no_objects_to_compare(
-    detector, tmp_path, monkeypatch
-):
+@slow
+def test_a_detector_that_finds_nothing_is_compared_with_a_lower_threshold(models, tmp_path):
+    options = {'model.test_cfg.rcnn.score_thr': 2.0}
+    exported = export(*models('detector'), tmp_path / 'x.pt2', 'torch', options=options)
+    assert min(difference.objects for difference in exported.differences.values()) > 0
+    assert [path.name for path in tmp_path.iterdir()] == ['x.pt2']
+    assert len(load_runtime(exported.path)(torch.rand(1, 3, 160, 160))['boxes']) == 0
+
+
+@slow
+def test_a_narrow_file_is_refused_if_there_are_no_objects_to_compare(models, tmp_path, monkeypatch):
     monkeypatch.setitem(TOLERANCES, 'float16', TOLERANCES['float16']._replace(score=1.0))
-    folder = detector[0].path.parent
     with pytest.raises(UserError, match=r'above 1.0 in 3 images, so that there is nothing to comp'):
-        export(
-            folder / 'detector.py',
-            folder / 'random.pth',
-            tmp_path / 'x.pt2',
-            format='torch',
-            precision='float16',
-        )
+        export(*models('detector'), tmp_path / 'x.pt2', 'torch', 'float16')
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize('suffix', ['.onnx', '.xml', '.pt2'])
-def test_a_file_that_cannot_be_read_is_named(tmp_path, suffix):
-    path = tmp_path / f'x{suffix}'
-    path.write_text('junk')
-    with pytest.raises(UserError, match=r'cannot be read \(.*\): export it again'):
+def inputs_of_convolutions(path):
+    """Return the operators that compute the inputs, by the names of all inputs."""
+    nodes = onnx.load(path).graph.node
+    sources = {output: node for node in nodes for output in node.output}
+    return {
+        ' '.join(node.input): [sources[name].op_type for name in node.input if name in sources]
+        for node in nodes
+        if node.op_type == 'Conv'
+    }
+
+
+QUICK = ('torch', 'float32'), ('onnx', 'int8')
+FILES = [
+    pytest.param(name, precision, marks=() if (name, precision) in QUICK else slow)
+    for name in BY_NAME
+    for precision in BY_NAME[name].precisions
+    if name != 'aotinductor'  # compiling takes a minute
+]
+
+
+@pytest.mark.parametrize(('format', 'precision'), FILES)
+def test_a_file_of_each_format_and_precision_computes_what_mmseg_does(
+    exports, models, format, precision
+):
+    exported = exports('sem_fpn', format, precision)
+    assert exported.outputs == ('logits', 'labels')
+    assert exported.differences
+    files = sorted(exported.path.parent.glob(f'{exported.path.stem}.*'))
+    assert files == BY_NAME[format].files(exported.path)
+    assert exported.size == sum(file.stat().st_size for file in files)
+    run, image = load_runtime(exported.path), 255 * torch.rand(1, 3, 99, 131)
+    outputs = run(image)
+    assert {name: tuple(t.shape) for name, t in outputs.items()} == {
+        'logits': (1, 4, 99, 131),
+        'labels': (1, 99, 131),
+    }
+    with torch.no_grad():
+        logits, _ = build_graph(module_of(models, 'sem_fpn'), 'model').reference(image)
+    bound = dict(float32=1e-4, float16=0.05, int8=0.3)[precision]
+    assert relative_error(outputs['logits'], logits) <= bound
+    with pytest.raises(UserError, match=r'not take this image, \(1, 5, 99, 131\) torch.float32 \('):
+        run(torch.rand(1, 5, 99, 131))
+
+
+@slow
+@pytest.mark.parametrize('format', [name for name in BY_NAME if name != 'aotinductor'])
+def test_narrow_files_are_smaller(exports, format):
+    sizes = [exports('sem_fpn', format, p).size for p in BY_NAME[format].precisions]
+    assert max(sizes[1:]) < sizes[0]
+
+
+def test_int8_narrows_all_convolutions_but_the_last(exports):
+    narrow = inputs_of_convolutions(exports('sem_fpn', 'onnx', 'int8').path)
+    assert ['DequantizeLinear'] * 3 in narrow.values()
+    (last,) = (inputs for name, inputs in narrow.items() if 'conv_seg' in name)
+    assert 'DequantizeLinear' not in last
+
+
+def test_last_layers_and_the_head_of_mask2former_stay_in_float():
+    weights = 'neck.weight', 'conv_seg.weight', 'mlp.weight', 'pixel_decoder.bias', 'val_7'
+    nodes = [onnx.helper.make_node('Conv', ['x', w], ['y'], name=f'node_{w}') for w in weights]
+    proto = onnx.helper.make_model(onnx.helper.make_graph(nodes, 'graph', [], []))
+    assert float_nodes(proto) == [f'node_{weights[i]}' for i in (1, 3, 4)]
+
+
+@slow
+@torch.no_grad()
+def test_aotinductor_in_float16(models, tmp_path):
+    if not shutil.which('g++'):
+        pytest.skip('no compiler')
+    path = tmp_path / 'x.pt2'
+    export(*models('sem_fpn'), path, 'aotinductor', 'float16', 'backbone')
+    graph = build_graph(module_of(models, 'sem_fpn'), 'backbone')
+    images = 255 * torch.rand(2, 3, 99, 131)
+    with pytest.raises(
+        UserError, match='it has native code that AOTInductor compiled, which could'
+    ):
         load_runtime(path)
+    maps = load_runtime(path, trusted=True)(images).values()
+    for computed, expected in zip(maps, graph.reference(images), strict=True):
+        assert relative_error(computed, expected) <= 0.05
 
 
-@pytest.mark.parametrize('start', [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_the_tool_exports_a_backbone_without_a_checkpoint(monkeypatch, capfd, tmp_path, start):
+def swap_outputs(source, target):
+    """Write a .pt2 file whose outputs have each other's names."""
+    parts = records(source.read_bytes())
+    (name,) = (name for name in parts if name.endswith('models/model.json'))
+    program = json.loads(parts[name])
+    program['graph_module']['graph']['outputs'].reverse()
+    target.write_bytes(zipped({**parts, name: json.dumps(program).encode()}))
+
+
+def test_files_are_evaluated_beside_pytorch(exports, models, shapes_root, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # where nothing is left
+    config, checkpoint = map(str, models('sem_fpn'))
+    options = {
+        'data_root': str(shapes_root),
+        'test_dataloader.dataset.indices': 4,
+        'test_dataloader.num_workers': 0,
+    }
+    path = exports('sem_fpn', 'torch').path
+    rows = evaluate(config, checkpoint, [path], options)
+    assert [(row.name, row.size) for row in rows] == [
+        ('PyTorch', None),
+        (path.name, path.stat().st_size),
+    ]
+    assert rows[0].metrics['mIoU'] == pytest.approx(rows[1].metrics['mIoU'], abs=0.02)
+    assert min(row.milliseconds for row in rows) > 0
+    assert list(tmp_path.iterdir()) == []
+    mixed_up = tmp_path / 'x.pt2'
+    swap_outputs(path, mixed_up)
+    with pytest.raises(
+        UserError, match=r'x.pt2 computes outputs that do not fit the model \(\w+: '
+    ):
+        evaluate(config, checkpoint, [mixed_up], options)
+    classes = {'test_dataloader.dataset.metainfo': dict(classes=['a', 'b', 'c', 'd'])}
+    with pytest.raises(UserError, match=f'{path.name} computes logits, labels of .*circle.*, but'):
+        evaluate(config, checkpoint, [path], options | classes)
+
+
+@pytest.mark.parametrize('start', [0, pytest.param(1, marks=slow)])
+def test_the_tool_exports_a_backbone_without_a_checkpoint(
+    models, monkeypatch, capfd, tmp_path, start
+):
     file = tmp_path / 'made' / 'backbone.onnx'
     code, printed, _ = call_tool(
         monkeypatch, capfd, 'export.py',
-        write_config('sem_fpn', tmp_path), '--part', 'backbone', '--out', file,
+        models('sem_fpn')[0], '--part', 'backbone', '--out', file,
         '--cfg-options', f'model.backbone.start_level={start}',
     )  # fmt: skip
     assert code == 0
@@ -304,6 +425,30 @@ def test_the_tool_exports_a_backbone_without_a_checkpoint(monkeypatch, capfd, tm
     names = 'stride4', 'stride8', 'stride16', 'stride32'
     assert tuple(output.name for output in session.get_outputs()) == names[start:]
     assert [p.name for p in file.parent.iterdir()] == ['backbone.onnx']
+
+
+def test_the_tool_verifies_on_images(models, shapes_root, monkeypatch, capfd, tmp_path):
+    images = sorted((shapes_root / 'ade/images/validation').iterdir())[:2]
+    file = tmp_path / 'x.pt2'
+    arguments = [*models('sem_fpn'), '--part', 'backbone', '--format', 'torch', '--out', file]
+    code, printed, _ = call_tool(monkeypatch, capfd, 'export.py', *arguments, '--verify', *images)
+    assert code == 0
+    for image in images:
+        assert f'{image}: differs from PyTorch by' in printed
+    assert [path.name for path in tmp_path.iterdir()] == ['x.pt2']
+
+
+def test_the_tool_refuses_a_file_that_differs(models, shapes_root, monkeypatch, capfd, tmp_path):
+    monkeypatch.setitem(TOLERANCES, 'float16', TOLERANCES['float32'])
+    images = shapes_root / 'ade/images/validation'
+    code, _, errors = call_tool(
+        monkeypatch, capfd, 'export.py',
+        *models('sem_fpn'), '--part', 'backbone', '--out', tmp_path / 'x.onnx',
+        '--precision', 'float16', '--verify', images,
+    )  # fmt: skip
+    assert code == 2
+    assert 'of the exported file differs from PyTorch by' in errors
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -322,6 +467,8 @@ def test_the_tool_exports_a_backbone_without_a_checkpoint(monkeypatch, capfd, tm
         (['configs/nothing.py'], 'the config configs/nothing.py does not exist'),
         ([SEGMENTOR, '--out', 'docs'], 'docs: a file of the format onnx has the suffix .onnx'),
         ([SEGMENTOR, '--precision', 'int8'], 'int8 needs some of your images to find the ranges'),
+        ([SEGMENTOR, '--precision', 'int8', '--format', 'torch', '--out', 'x.pt2'],
+         'the format torch has no int8: use --format onnx or openvino, or --precision float16'),
         ([SEGMENTOR, '--calibrate', 'docs'], '--calibrate is for --precision int8, not float32'),
         ([SEGMENTOR, '--verify', 'docs'], '--calibrate and --verify need a trained model'),
     ],
@@ -334,3 +481,17 @@ def test_invalid_input_is_a_line_and_exit_code_2(monkeypatch, capfd, tmp_path, a
     assert message in errors
     assert len(errors.splitlines()) == 1
     assert not file.exists()
+
+
+def test_the_documentation_lists_the_formats():
+    text = (ROOT / 'docs/export.md').read_text()
+    names, rows = '|'.join(BY_NAME), []
+    for row in re.findall(rf'^\| `(?:{names})` \|.*', text, re.M):
+        rows.append([re.findall('`([^`]+)`', cell) for cell in row.split('|')[1:5]])
+    written, read = rows[: len(BY_NAME)], rows[len(BY_NAME) :]
+    assert [(row[0], row[1], row[3]) for row in written] == [
+        ([name], [format.suffix, *format.further_suffixes], [*format.precisions])
+        for name, format in BY_NAME.items()
+    ]
+    assert {row[0][0] for row in read} == set(BY_NAME)
+    assert tuple(TOLERANCES) == PRECISIONS

@@ -151,6 +151,16 @@ def test_one_wrong_image_among_many_is_refused():
         compare(graph, wrong_once, loads, TOLERANCES['float32'])
 
 
+@torch.no_grad()
+def test_a_detector_that_finds_nothing_has_a_graph_that_finds_its_best_boxes():
+    graph, image = build_graph(build('rtmdet_xcit_s12_16_3x'), 'model'), noise(1, 3, 160, 160)
+    graph.score_thr.fill_(2.0)
+    more = graph.with_more_objects(image)
+    for found in (graph(image), graph.reference(image)):
+        assert len(found[0]) == 0
+    assert len(more(image)[0]) == len(more.reference(image)[0]) > 0
+
+
 def test_a_file_that_keeps_the_objects_of_another_image_is_refused():
     graph = build_graph(build('rtmdet_xcit_s12_16_3x'), 'model')
     graph.lower_threshold(noise(1, 3, 160, 160), 100)
