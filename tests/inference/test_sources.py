@@ -9,9 +9,10 @@ import pytest
 
 from xcit_mm import UserError
 from xcit_mm.inference import sources
-from xcit_mm.inference.sources import Frame, ImageProgress, batches, find_inputs
+from xcit_mm.inference.sources import Frame, batches, find_inputs
 from xcit_mm.inference.video import read_video, write_video
 from xcit_mm.inference.written import is_output
+from xcit_mm.progress import ImageProgress
 
 
 @pytest.fixture

@@ -15,8 +15,9 @@ from pycocotools import mask as coco_mask
 from xcit_mm import load_model
 from xcit_mm.errors import UserError
 from xcit_mm.large_images import detect as detection
+from xcit_mm.large_images.large_predictions import LargeDetections
+from xcit_mm.large_images.objects import Objects
 from xcit_mm.large_images.passes import Passes
-from xcit_mm.large_images.results import LargeDetections
 from xcit_mm.large_images.shards import Bands
 from xcit_mm.large_images.slices import _without_duplicates, slices_of
 from xcit_mm.large_images.workspace import Workspace
@@ -57,7 +58,7 @@ def test_boxes_far_from_the_corner_are_compared_exactly():
         bboxes=boxes, scores=torch.tensor([0.9, 0.8]), labels=torch.tensor([79, 79])
     )
     cfg = ConfigDict(nms=dict(type='nms', iou_threshold=0.5))  # they share 0.504
-    objects = detection._merged(Bands(1), [found], cfg)
+    objects = detection._suppressed([found], Bands(1), cfg)
     assert objects.labels.tolist() == [79]
 
 
@@ -156,28 +157,26 @@ def test_slices_cover_an_image(without_limits, image):
 
 def test_duplicates_of_two_slices_are_dropped():
     boxes = np.array([[0, 0, 9, 9], [1, 0, 10, 9], [0, 0, 9, 9], [0, 0, 9, 9], [20, 0, 29, 9]])
-    scores = np.array([0.5, 0.9, 0.4, 0.8, 0.7])
-    labels = np.array([0, 0, 0, 1, 0])
+    objects = Objects(boxes, np.array([0.5, 0.9, 0.4, 0.8, 0.7]), np.array([0, 0, 0, 1, 0]))
     slices = np.array([0, 1, 1, 1, 1])  # a slice may hold two objects in one place
-    kept = _without_duplicates(boxes, scores, labels, slices[:, None])
-    assert kept.tolist() == [1, 3, 4, 2]
+    assert _without_duplicates(objects, slices[:, None]).tolist() == [1, 3, 4, 2]
 
 
-def test_many_objects_are_compared_with_their_neighbours_only(tmp_path):
+def test_many_objects_are_compared_with_their_neighbors_only(tmp_path):
     """Each of 20,000 with all others would take minutes, also to place texts in the picture."""
     n = 20_000
     corners = np.stack(np.divmod(np.arange(n), 200), 1) * 20.0
-    boxes = np.concatenate([corners, corners + 15], 1).repeat(2, 0)  # seen by two slices
-    scores, labels = np.linspace(1, 0, 2 * n), np.zeros(2 * n, int)
+    boxes = np.concatenate([corners, corners + 15], 1).repeat(2, 0)  # in two slices
+    objects = Objects(boxes, np.linspace(1, 0, 2 * n), np.zeros(2 * n, int))
     slices = (corners // 400).repeat(2, 0) * 2
     slices[1::2] += 1
-    kept = _without_duplicates(boxes, scores, labels, slices)
+    kept = _without_duplicates(objects, slices)
     assert np.array_equal(kept, np.arange(0, 2 * n, 2))
-    picture = np.zeros((400, 400, 3), np.uint8)
-    about = (2000, 4000), picture, ('a',), ((1, 2, 3),), {}, Workspace()
-    objects = LargeDetections(*about, boxes[kept], scores[kept], labels[kept], None)
-    assert objects.draw().any()
-    objects.save(tmp_path, 'many')
+    about = dict(size=(2000, 4000), georeference={}, workspace=Workspace())
+    about |= dict(image=np.zeros((400, 400, 3), np.uint8), classes=('a',), palette=((1, 2, 3),))
+    large = LargeDetections(**about, **vars(objects[kept]))
+    assert large.draw().any()
+    large.save(tmp_path, 'many')
     content = json.loads((tmp_path / 'objects/many.geojson').read_text())
     assert len(content['features']) == n
 

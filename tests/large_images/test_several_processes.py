@@ -20,9 +20,9 @@ from xcit_mm.large_images import segment as segmentation
 from xcit_mm.large_images import stream
 from xcit_mm.large_images.passes import Passes
 from xcit_mm.large_images.predict_large import LargeOptions, predict_large
-from xcit_mm.large_images.progress import Progress
 from xcit_mm.large_images.shards import Bands
 from xcit_mm.large_images.training import shared_images
+from xcit_mm.progress import Progress
 
 SIZE = 184, 131  # of 23 rows of tokens for patch size 8, and bands of 5 or 6
 

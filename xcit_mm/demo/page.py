@@ -16,9 +16,8 @@ from PIL import Image
 
 from ..datasets.decode import UNREADABLE, opened
 from ..errors import UserError, reason
-from ..infer.run import SCORE_THR
-from ..inference import Detections, Segmentation
 from ..inference.sources import to_rgb
+from ..predictions import SCORE_THR, Detections, Segmentation
 from .models import OfferedModels
 
 Prediction = Detections | Segmentation

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..large_images.segment import has_plain_head
+from ..large_images.segment import has_unmodified_head
 
 MAX_SCORES = 2**25  # numbers that are resized at a time: 128 MiB
 
@@ -65,5 +65,5 @@ def _labels(model: nn.Module, scores: Tensor, meta: dict[str, Any]) -> Tensor:
 
 
 def _is_whole(model: nn.Module) -> bool:
-    is_plain = has_plain_head(model) and model.out_channels > 1
-    return is_plain and model.test_cfg.get('mode', 'whole') == 'whole'
+    has_classes = has_unmodified_head(model) and model.out_channels > 1
+    return has_classes and model.test_cfg.get('mode', 'whole') == 'whole'

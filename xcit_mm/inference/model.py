@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,11 +26,12 @@ from ..engine.build_model import build_model, weights_for
 from ..environment import quiet, require_framework
 from ..errors import UserError, reason
 from ..fusion import FusedCopy
+from ..large_images.large_predictions import LargeDetections, LargeSegmentation
 from ..large_images.predict_large import LargeOptions, predict_large
-from ..large_images.results import LargeDetections, LargeSegmentation
 from ..predictions import Detections, Segmentation
 from ..predictions.class_names import classes_and_palette
-from ..predictions.drawing import Colour
+from ..predictions.drawing import Color
+from ..processes import cpu_group, together
 from ..weights.names import require_same_tensors
 from ..weights.pretrained import require_file
 from ..weights.read import read_checkpoint
@@ -55,7 +57,7 @@ class Model:
     Attributes:
         task: 'detection', 'segmentation' or 'panoptic'.
         classes: Names of the classes.
-        palette: A colour for each class.
+        palette: A color for each class.
         module: mmdet's or mmseg's model, in evaluation mode and in float32.
         pipeline: The transforms of the config's test dataset.
         dtype: The dtype that predictions are computed in.
@@ -65,7 +67,7 @@ class Model:
 
     task: str
     classes: tuple[str, ...]
-    palette: tuple[Colour, ...]
+    palette: tuple[Color, ...]
     module: nn.Module
     pipeline: Compose
     dtype: torch.dtype = torch.float32
@@ -162,7 +164,7 @@ class Model:
 
         The model sees the whole image at once. The labels equal those of mmseg's mode 'whole', and
         objects are found on maps that saw the whole image. If ``torch.distributed`` is
-        initialised, the processes share the image, and all of them have to call this method. An
+        initialized, the processes share the image, and all of them have to call this method. An
         error of one of them is raised in all.
 
         Args:
@@ -175,11 +177,11 @@ class Model:
                 If a call was killed, the next one continues there.
             score_thr: The lowest score of objects.
             with_scores: Whether a segmentor returns the probabilities of the labels as well.
-            statistics_window: Side of a window in pixels. The attention at each place sees this
-                window around the place instead of the whole image.
+            statistics_window: Side of a window in pixels. The attention statistics of a tile are
+                computed in this window around the tile instead of over the whole image.
             sliced: Side of slices in pixels, which the model sees one by one. This works with any
                 detector and segmentor.
-            overlap: Pixels that neighbouring slices share.
+            overlap: Pixels that neighboring slices share.
 
         Returns:
             The prediction on the first process, and None on the others.
@@ -190,10 +192,18 @@ class Model:
             ProcessesError: If the processes do not share the image, the model, the options and
                 the versions of the packages, or if one of them has ended.
         """
-        options = LargeOptions(
-            memory, store, score_thr, with_scores, statistics_window, sliced, overlap
-        )
+        with together(cpu_group()):
+            options = LargeOptions(
+                memory, store, score_thr, with_scores, statistics_window, sliced, overlap
+            )
         return predict_large(self, image, options)
+
+    def at_own_size(self) -> 'Model':
+        """Return the model without resizing of images, and with the same fused copy."""
+        model = copy(self)
+        kept = [t for t in self.pipeline.transforms if 'Resize' not in type(t).__name__]
+        model.pipeline = Compose(kept)
+        return model
 
     def _picture(self, image: np.ndarray) -> np.ndarray:
         return image if self.bands is None else self.bands.picture(image)

@@ -22,9 +22,9 @@ from ..errors import ArgumentError, UserError
 from ..models import XCiT
 from ..models.layers import XCABlock
 from ..ops.xca import MAX_AMPLIFICATION, mixing
+from ..progress import Progress, silent
 from .geometry import Window, grown, length, tiles
 from .moments import from_sums, sums_of_products
-from .progress import Progress, silent
 from .shards import Bands
 from .streamable import require_streamable
 from .token_files import TokenStore

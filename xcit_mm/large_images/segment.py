@@ -1,4 +1,4 @@
-"""Label the pixels of an image of any size tile by tile, with the result for the whole image."""
+"""Labels of the pixels of an image of any size, tile by tile, equal to those of the whole image."""
 
 import math
 
@@ -7,9 +7,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from ..errors import UserError
+from ..progress import Progress, silent
 from .geometry import Window, tiles
 from .passes import Passes
-from .progress import Progress, silent
 from .streamed_maps import Pyramid
 from .token_files import TokenStore
 
@@ -18,8 +18,8 @@ MAX_SCORES = 2**24  # scores of a tile: 64 MiB
 LABELS = 'rows of labels'  # the stage of a workspace
 
 
-def has_plain_head(model: nn.Module) -> bool:
-    """Return whether mmseg computes the labels only from the resized map of the head."""
+def has_unmodified_head(model: nn.Module) -> bool:
+    """Return whether mmseg's own code computes the labels, only from the map of the head."""
     from mmseg.models import EncoderDecoder
     from mmseg.models.decode_heads.decode_head import BaseDecodeHead
 
@@ -35,7 +35,7 @@ def has_plain_head(model: nn.Module) -> bool:
 
 def require_segmentor(model: nn.Module) -> None:
     """Refuse a segmentor whose labels depend on more than the maps of its head."""
-    if not has_plain_head(model):
+    if not has_unmodified_head(model):
         kind = type(getattr(model, 'decode_head', model)).__name__
         raise UserError(
             f'the model cannot be streamed: which pixels of its maps {kind} reads is not known; '
