@@ -26,9 +26,6 @@ class Progress:
     def report(self, sentence: str) -> None:
         """Show a sentence to the user."""
 
-    def give_up(self, problem: str) -> None:
-        """Report why an image cannot be predicted."""
-
 
 silent = Progress()
 
@@ -44,7 +41,6 @@ class Bar(Progress):
         self.problems: list[str] = []
         self._display = progress.Progress(*columns, console=Console(stderr=True))
         self._bar = self._display.add_task('', total=None)
-        self._reported: set[str] = set()
 
     def __enter__(self) -> 'Bar':
         self._display.start()
@@ -54,16 +50,14 @@ class Bar(Progress):
         self._display.stop()
 
     def report(self, sentence: str) -> None:
-        """Print a sentence, once."""
-        if sentence not in self._reported:
-            self._reported.add(sentence)
-            console = self._display.console
-            console.print(printable(sentence), markup=False, highlight=False, soft_wrap=True)
+        console = self._display.console
+        console.print(printable(sentence), markup=False, highlight=False, soft_wrap=True)
 
     def give_up(self, problem: str) -> None:
+        """Report, once, why an image cannot be predicted."""
         if problem not in self.problems:
             self.problems.append(problem)
-        self.report(problem)
+            self.report(problem)
 
 
 class TileProgress(Bar):

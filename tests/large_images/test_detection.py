@@ -151,8 +151,6 @@ def test_slices_cover_an_image(without_limits, image):
     assert len(objects) > 0
     assert (np.diff(objects.scores) <= 0).all()
     assert len(objects.masks) == len(objects)
-    with pytest.raises(ValueError, match='slices of 96 pixels with an overlap of 96'):
-        without_limits.predict_large(image, sliced=96, overlap=96)
 
 
 def test_duplicates_of_two_slices_are_dropped():

@@ -155,14 +155,17 @@ def test_fewer_tiles_than_processes(weights, image, tmp_path):
 def test_objects_between_processes_are_found_once(tmp_path, monkeypatch):
     monkeypatch.setattr(detection, 'TILE', 128)
     model, size = dot_detector(), (512, 256)
-    centres = np.array([(y, x) for y in (128, 250, 256 + 56, 384) for x in (30, 128, 220)])
-    image = dots(size, centres)
+    centers = np.array([(y, x) for y in (128, 250, 256 + 56, 384) for x in (30, 128, 220)])
+    image = dots(size, centers)
 
     def compare(rank: int) -> None:
         passes = Passes(model.backbone, image)
         passes.run()
         objects = detection.detect(model, passes, size, score_thr=0.5)
-        assert len(objects.scores) == len(centres) if rank == 0 else objects is None
+        y = objects.boxes[:, 1::2].mean(1)
+        assert (y // 256 == rank).all()
+        numbers = passes.bands.gather(len(objects))
+        assert rank or sum(numbers) == len(centers)
 
     in_processes(2, compare, tmp_path)
 

@@ -57,24 +57,10 @@ def infer(
 ) -> tuple[int, list[str]]:
     """Predict images and videos, and write the predictions and pictures of them to a folder.
 
-    Args:
-        config: See :func:`xcit_mm.load_model`.
-        checkpoint: See :func:`xcit_mm.load_model`.
-        inputs: Images, folders, patterns, URLs and videos.
-        out: The folder of the predictions.
-        batch_size: Images that go through the model together.
-        score_thr: The lowest score of objects. Default: ``SCORE_THR``.
-        stream: Whether to predict all images tile by tile.
-        large: The other options of images that are predicted tile by tile, as in
-            :class:`.LargeOptions`.
-        loading: Further arguments of :func:`xcit_mm.load_model`.
-
-    Returns:
-        The number of images and frames that were predicted, and a sentence on each of the others,
-        which are also named on the console.
-
-    Raises:
-        UserError: If nothing can be predicted.
+    The arguments are those of tools/infer.py: ``large`` has those of :class:`.LargeOptions`, and
+    ``loading`` those of :func:`xcit_mm.load_model`. Returns the number of images and frames that
+    were predicted, and a sentence on each of the others, which are also named on the console.
+    Raises a UserError if nothing can be predicted.
     """
     if batch_size < 1:
         raise ArgumentError(f'batch size {batch_size}: not a positive number')
@@ -103,7 +89,9 @@ def infer(
     errors = config_errors(load_config(config, options), options, lambda: output.has_written)
     with errors, connected() if stream else nullcontext(False) as are_many:
         if are_many:
-            _require_same_run(model, tiling, tiled)
+            check_options(model, tiling)  # slices have no processes
+            names = {f'input {number}': name for number, name in enumerate(tiled, 1)}
+            require_same(described(model, tiling) | names)
             if torch.distributed.get_rank():  # the first process shows the progress and writes
                 return len([*_predict_tiled(model, tiled, tiling, out, TileProgress())]), []
         wait = ' torch.compile takes a minute or two at the first image.' if compiled else ''
@@ -130,13 +118,6 @@ def _require_effect(
     if ignored:
         names = [f'--{name.removeprefix("with_").replace("_", "-")}' for name in ignored]
         raise ArgumentError(f'{" and ".join(names)}: only for large images; add --stream')
-
-
-def _require_same_run(model: Model, tiling: LargeOptions, sources: Mapping[str, str]) -> None:
-    """Compare what the processes of torchrun are about to do."""
-    check_options(model, tiling)
-    names = {f'input {number}': name for number, name in enumerate(sources, 1)}
-    require_same(described(model, tiling) | names)
 
 
 def _too_large(model: Model, sources: Mapping[str, str]) -> dict[str, str]:

@@ -1,5 +1,7 @@
 """Turn the values of a file into the input of a backbone, window by window."""
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -7,8 +9,10 @@ from torch import Tensor, nn
 from ..datasets.decode import BadImageError
 from ..errors import UserError
 from .geometry import Window, length, overlap
-from .predictor import Predictor
 from .window_files import ImageSource
+
+if TYPE_CHECKING:
+    from ..inference.model import Model
 
 MAX_8_BITS = 255
 
@@ -30,7 +34,7 @@ class NormalisedImage:
             preprocessor does more than normalise and pad.
     """
 
-    def __init__(self, source: ImageSource, model: Predictor) -> None:
+    def __init__(self, source: ImageSource, model: 'Model') -> None:
         preprocessor = model.module.data_preprocessor
         self.source, self.bands, self.max_rows = source, model.bands, source.max_rows
         self.notes: list[str] = []
@@ -109,7 +113,7 @@ class NormalisedImage:
         return image[channels]
 
 
-def _require_plain(model: Predictor, preprocessor: nn.Module) -> None:
+def _require_plain(model: 'Model', preprocessor: nn.Module) -> None:
     kind = type(preprocessor).__name__
     if kind not in ('DetDataPreprocessor', 'SegDataPreProcessor'):
         raise UserError(

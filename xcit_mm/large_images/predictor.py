@@ -13,22 +13,17 @@ from ..predictions import Detections, Segmentation
 
 
 class Predictor(Protocol):
-    """A trained detector or segmentor, such as the one of :func:`xcit_mm.load_model`."""
+    """A trained detector or segmentor, such as :class:`xcit_mm.inference.Model`."""
 
-    task: str  # 'detection', 'segmentation' or 'panoptic'
+    task: str
     classes: tuple[str, ...]
     palette: tuple[tuple[int, int, int], ...]
-    module: nn.Module  # of mmdet or mmseg
-    pipeline: Compose  # of the test dataset
-    bands: LoadMultiband | None  # the loader of the config, if it loads other channels than RGB
+    module: nn.Module
+    pipeline: Compose
+    bands: LoadMultiband | None
     dtype: torch.dtype  # of slices
     streamed_dtype: torch.dtype  # of an image that the model sees as a whole
 
-    def read(self, image: str | Path) -> np.ndarray:
-        """Return an image as an array (H, W, channels)."""
-
-    def at_own_size(self) -> 'Predictor':
-        """Return a model that does not resize images."""
-
-    def predict(self, image: np.ndarray) -> Detections | Segmentation:
-        """Predict an image."""
+    def read(self, image: str | Path) -> np.ndarray: ...
+    def predict(self, image: np.ndarray) -> Detections | Segmentation: ...
+    def at_own_size(self) -> 'Predictor': ...
