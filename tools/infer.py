@@ -47,7 +47,7 @@ def main() -> None:
     parser.add_argument(
         '--full-size',
         action='store_true',
-        help='let the model see images at their own size instead of that of the config',
+        help='predict images at their own size instead of the size of the config',
     )
     large = parser.add_argument_group('images that do not fit into memory')
     how = large.add_mutually_exclusive_group()
@@ -73,7 +73,8 @@ def main() -> None:
         '--statistics-window',
         type=cli.positive,
         metavar='PIXELS',
-        help='let the attention at each place see a window around it instead of the whole image',
+        help='compute the attention statistics in a window of this side around each tile, instead '
+        'of over the whole image',
     )
     how.add_argument(
         '--sliced',
@@ -85,7 +86,7 @@ def main() -> None:
         '--overlap',
         type=int,
         metavar='PIXELS',
-        help='the number of pixels that neighbouring slices share; default: 128',
+        help='the number of pixels that neighboring slices share; default: 128',
     )
     parser.add_argument('--device', help='cpu, cuda, cuda:1; default: the GPU if there is one')
     cli.add_dtype_argument(parser)

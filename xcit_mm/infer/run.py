@@ -57,10 +57,10 @@ def infer(
 ) -> tuple[int, list[str]]:
     """Predict images and videos, and write the predictions and pictures of them to a folder.
 
-    The arguments are those of tools/infer.py: ``large`` has those of :class:`.LargeOptions`, and
-    ``loading`` those of :func:`xcit_mm.load_model`. Returns the number of images and frames that
-    were predicted, and a sentence on each of the others, which are also named on the console.
-    Raises a UserError if nothing can be predicted.
+    The arguments are those of tools/infer.py: ``large`` has the fields of :class:`.LargeOptions`,
+    and ``loading`` further arguments of :func:`xcit_mm.load_model`. Returns the number of images
+    and frames that were predicted, and a sentence on each of the others, which are also named on
+    the console. Raises a UserError if nothing can be predicted.
     """
     if batch_size < 1:
         raise ArgumentError(f'batch size {batch_size}: not a positive number')
@@ -251,7 +251,7 @@ def _predict(
         height, width = batch[0].image.shape[:2]
         problem = (
             f'{width}x{height} pixels do not fit into the memory; predict them tile by tile '
-            '(--stream), or let the model see fewer pixels (no --full-size)'
+            '(--stream), or reduce them to the size of the config (no --full-size)'
         )
     # Once the previous predictions are written, there may be enough memory for the image.
     if len(batch) == 1 and not written.wait():

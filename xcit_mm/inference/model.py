@@ -104,7 +104,7 @@ class Model:
         """Read and resize an image, for example in a thread, before :meth:`predict_batch`.
 
         PyTorch is not used: it would start CPU threads for each thread that calls it, and these
-        would slow down those of the model.
+        would slow down the threads of the model.
 
         Raises:
             UserError: If the image cannot be read or resized.
@@ -248,7 +248,7 @@ def load_model(
         config: Path of a config file.
         checkpoint: File or URL of a released model, or of a checkpoint of this config.
         device: 'cpu', 'cuda', 'cuda:1'; None: the GPU if there is one, else the CPU.
-        options: Dotted names and values that replace those of the config.
+        options: Dotted names, and values that replace the values of the config.
         trust_checkpoint: Whether to read a file that holds more than weights, and run code in it.
         full_size: Whether the model sees images without the config's ``Resize``.
         dtype: 'float32', 'bfloat16' or 'float16', also as a ``torch.dtype``, or 'auto' for the

@@ -170,7 +170,7 @@ class Output:
     def _described(self, source: str, size: tuple[int, int]) -> dict[str, Any]:
         return dict(id=len(self._images) + 1, file_name=source, width=size[1], height=size[0])
 
-    def _add_objects(self, image: dict, prediction: Detections | LargeDetections) -> None:
+    def _add_objects(self, image: dict, prediction: Detections) -> None:
         for annotation in prediction.to_coco(image['id']):
             self._annotations.append({'id': len(self._annotations) + 1, **annotation})
 

@@ -87,10 +87,8 @@ def label(
             store.verify(slice(rows.start, of_rows[done - 1].rows.stop))
     pyramid.borrow_for(scores.read, of_rows)
     progress.expect(len(of_rows) - done)
-    for number, row in enumerate(of_rows):
-        if number < done:
-            continue
-        what = f'labels, row {number + 1} of {len(of_rows)}'
+    for number, row in enumerate(of_rows[done:], done + 1):
+        what = f'labels, row {number} of {len(of_rows)}'
         for window in progress(list(tiles(row, (side, side))), what):
             values = scores.read(window)[0].float()
             if classes == 1:  # a threshold instead of classes
@@ -103,5 +101,5 @@ def label(
             stores[0].write(window, labels.to(dtype)[..., None].cpu())
             if with_scores:
                 stores[1].write(window, (best * 255).round().to(torch.uint8)[..., None].cpu())
-        workspace.finish(LABELS, number + 1, *stores)
+        workspace.finish(LABELS, number, *stores)
     return stores

@@ -1,4 +1,4 @@
-"""Draw objects and regions over images; text that is wider than a picture is cut.
+"""Pictures of objects and regions over images; text that is wider than a picture is cut.
 
 Images and pictures are RGB, (H, W, 3) uint8. A small image is enlarged by an integer factor.
 """
