@@ -131,7 +131,7 @@ class Segmentation:
     Attributes:
         image: RGB, (H, W, 3) uint8.
         labels: (H, W), indices into ``classes``: uint8, or int16 for more than 256 classes. A
-            panoptic model gives ``len(classes)`` to a pixel without a class.
+            pixel without a class in a panoptic model has the label ``len(classes)``.
         classes: Names of the classes.
         palette: A color for each class.
         segments: (H, W) int32, of a panoptic model: one value for each object, and one for each
