@@ -4,8 +4,6 @@ import json
 import os
 import resource
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +11,7 @@ import pytest
 import rasterio
 from helpers.processes import forked
 from helpers.random_weights import DETECTOR, SEGMENTOR
+from helpers.runs import run_script
 from PIL import Image
 from pycocotools.coco import COCO
 from rasterio.transform import from_origin
@@ -94,12 +93,9 @@ def test_a_label_image_on_a_full_disk_is_not_left_behind(tmp_path):
 
 
 def test_torchrun(weights, scene, segmentor, tmp_path):
-    command = [sys.executable, '-m', 'torch.distributed.run', '--standalone']
-    command += ['--nproc_per_node', '2', 'tools/infer.py', SEGMENTOR, str(weights[SEGMENTOR])]
-    command += [str(scene), '--stream', '--out', str(tmp_path)]
-    result = subprocess.run(command, capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.count('images      1') == 1
+    launcher = '-m', 'torch.distributed.run', '--standalone', '--nproc_per_node', '2'
+    command = 'tools/infer.py', SEGMENTOR, weights[SEGMENTOR], scene, '--stream', '--out', tmp_path
+    assert run_script(*launcher, *command).count('images      1') == 1
     with rasterio.open(tmp_path / 'labels/scene.tif') as file:
         assert np.array_equal(file.read(1), segmentor.predict_large(scene).labels)
 
