@@ -12,6 +12,7 @@ from tools import cli
 
 PART_FAILED = 1  # the exit code
 SCORE_THR = 0.3
+LARGE = 'memory', 'store', 'with_scores', 'statistics_window', 'sliced', 'overlap'
 
 
 def main() -> None:
@@ -67,7 +68,11 @@ def main() -> None:
         '--store', metavar='DIR', help='the folder for these files; default: OUT/unfinished'
     )
     large.add_argument(
-        '--scores', action='store_true', help='also write the probabilities of the labels'
+        '--scores',
+        dest='with_scores',
+        action='store_const',
+        const=True,
+        help='also write the probabilities of the labels',
     )
     large.add_argument(
         '--statistics-window',
@@ -94,14 +99,7 @@ def main() -> None:
     cli.add_options_argument(parser)
     cli.add_trust_argument(parser)
     args = parser.parse_args()
-    large = dict(
-        memory=args.memory,
-        store=args.store,
-        with_scores=args.scores or None,
-        statistics_window=args.statistics_window,
-        sliced=args.sliced,
-        overlap=args.overlap,
-    )
+    large = {name: value for name in LARGE if (value := getattr(args, name)) is not None}
 
     with cli.imports():
         from xcit_mm.infer.run import infer
@@ -119,7 +117,7 @@ def main() -> None:
         trust_checkpoint=args.trust_checkpoint,
         options=args.cfg_options,
         stream=args.stream or args.sliced is not None,
-        large={name: value for name, value in large.items() if value is not None},
+        large=large,
     )
     if not done:
         sys.exit(cli.WRONG_INPUT)

@@ -150,53 +150,15 @@ class Model:
         return [predictions[i] for i in range(len(prepared))]
 
     def predict_large(
-        self,
-        image: str | Path | np.ndarray,
-        memory: int | None = None,
-        store: str | Path | None = None,
-        score_thr: float = 0.0,
-        with_scores: bool = False,
-        statistics_window: int | None = None,
-        sliced: int | None = None,
-        overlap: int = 128,
+        self, image: str | Path | np.ndarray, *args: Any, **options: Any
     ) -> LargeDetections | LargeSegmentation | None:
-        """Predict an image that does not fit into memory, at its own size.
+        """Predict an image that does not fit into memory; see :func:`.predict_large`.
 
-        The model sees the whole image at once. The labels equal those of mmseg's mode 'whole', and
-        objects are found on maps that saw the whole image. If ``torch.distributed`` is
-        initialized, the processes share the image, and all of them have to call this method. An
-        error of one of them is raised in all.
-
-        Args:
-            image: The path of a TIFF file (BigTIFF, GeoTIFF, COG), a whole slide, a NumPy file or
-                any other image, or an array (H, W, channels) such as a memory map.
-            memory: Bytes that the tokens, the labels and a tile may take in memory. If they need
-                more, tokens and labels are stored in files in ``store``. Default: half of the free
-                memory, divided by the number of processes on this machine.
-            store: A folder for these files, and for what is finished of ``sliced`` predictions.
-                If a call was killed, the next one continues there.
-            score_thr: The lowest score of objects.
-            with_scores: Whether a segmentor returns the probabilities of the labels as well.
-            statistics_window: Side of a window in pixels. The attention statistics of a tile are
-                computed in this window around the tile instead of over the whole image.
-            sliced: Side of slices in pixels, which the model sees one by one. This works with any
-                detector and segmentor.
-            overlap: Pixels that neighboring slices share.
-
-        Returns:
-            The prediction on the first process, and None on the others.
-
-        Raises:
-            UserError: If the image, the model or the store cannot be used, or if the tokens do
-                not fit into ``memory`` and ``store`` is None.
-            ProcessesError: If the processes do not share the image, the model, the options and
-                the versions of the packages, or if one of them has ended.
+        The arguments after the image are those of :class:`.LargeOptions`, such as ``memory``.
         """
         with together(cpu_group()):
-            options = LargeOptions(
-                memory, store, score_thr, with_scores, statistics_window, sliced, overlap
-            )
-        return predict_large(self, image, options)
+            checked = LargeOptions(*args, **options)
+        return predict_large(self, image, checked)
 
     def at_own_size(self) -> 'Model':
         """Return the model without resizing of images, and with the same fused copy."""

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,21 @@ MIN_SLICE = 32  # pixels
 
 @dataclass(frozen=True)
 class LargeOptions:
-    """The arguments of :meth:`xcit_mm.inference.model.Model.predict_large`.
+    """How an image that does not fit into memory is predicted.
+
+    Attributes:
+        memory: Bytes that the tokens, the labels and a tile may take in memory. If they need more,
+            tokens and labels are stored in files in ``store``. Default: half of the free memory,
+            divided by the number of processes on this machine.
+        store: A folder for these files, and for what is finished of ``sliced`` predictions. If a
+            call was killed, the next one continues there.
+        score_thr: The lowest score of objects.
+        with_scores: Whether a segmentor returns the probabilities of the labels as well.
+        statistics_window: Side of a window in pixels. The attention statistics of a tile are
+            computed in this window around the tile instead of over the whole image.
+        sliced: Side of slices in pixels, which the model predicts one by one. This works with any
+            detector and segmentor.
+        overlap: Pixels that neighboring slices share.
 
     Raises:
         ArgumentError: If a value is invalid, or does not fit the others.
@@ -69,7 +84,29 @@ def predict_large(
     options: LargeOptions,
     progress: Progress = silent,
 ) -> LargeSegmentation | LargeDetections | None:
-    """Predict an image; see :meth:`xcit_mm.inference.model.Model.predict_large`."""
+    """Predict an image that does not fit into memory, at its own size.
+
+    The model sees the whole image at once. The labels equal the labels of mmseg's mode 'whole', and
+    objects are found on maps that saw the whole image. If ``torch.distributed`` is initialized, the
+    processes share the image, and all of them have to call this function. An error of one of them
+    is raised in all.
+
+    Args:
+        model: A model, such as :func:`xcit_mm.load_model` returns it.
+        image: The path of a TIFF file (BigTIFF, GeoTIFF, COG), a whole slide, a NumPy file or any
+            other image, or an array (H, W, channels) such as a memory map.
+        options: See :class:`LargeOptions`.
+        progress: The display of the progress.
+
+    Returns:
+        The prediction on the first process, and None on the others.
+
+    Raises:
+        UserError: If the image, the model or the store cannot be used, or if the tokens do not fit
+            into ``memory`` and ``store`` is None.
+        ProcessesError: If the processes do not share the image, the model, the options and the
+            versions of the packages, or if one of them has ended.
+    """
     group = cpu_group()
     with together(group):
         check_options(model, options)
@@ -173,11 +210,8 @@ def _workspace_for(
         needed += of_pixels // bands.count
         if bands.count > 1 and bands.rank == 0:
             needed += of_pixels  # the rows of all processes
-
-    def identity() -> dict[str, Any]:
-        settings = [passes.tile, str(passes.dtype), passes.statistics_window, options.with_scores]
-        return _identity(model, pixels, settings)
-
+    settings = [passes.tile, str(passes.dtype), passes.statistics_window, options.with_scores]
+    identity = partial(_identity, model, pixels, settings)
     folder = Path(options.store, bands.part) if options.store else None
     workspace = open_workspace(
         needed, passes.bytes_of_tile, bands, options.memory, folder, identity
