@@ -40,7 +40,7 @@ CASES = {
         (2, 2),
     ),
     'more images': (dict(images=[GOOD, OTHER]), ['input 2 is missing in process 1 on'], (2, 2)),
-    'unreadable for one': (dict(images=[UNREADABLE]), ['image.npy cannot be opened'], (2, 2)),
+    'unreadable for one': (dict(images=[UNREADABLE]), ['image_0.npy cannot be opened'], (2, 2)),
     'a process that ends': (None, ['only 1 of 2 processes have arrived at 127.0.'], (2, None)),
 }
 BOTH = 'images that nobody can predict'
@@ -59,45 +59,37 @@ def outcomes(weights, image, tmp_path_factory) -> dict[str, list[tuple[int, str]
     next(iter(state['state_dict'].values())).add_(1e-3)
     torch.save(state, folder / 'other.pth')
 
-    def run(rank: int, number: int, images, checkpoint=None, options=()) -> None:
+    def run(rank: int, number: int, images=(GOOD,), checkpoint=None, options=()) -> None:
         os.environ.update(env, RANK=str(rank), TORCHELASTIC_RESTART_COUNT=str(number))
+        inputs = []
+        for i, image in enumerate(images):  # links, because the names are compared as well
+            inputs.append(folder / f'{number}_{rank}' / f'image_{i}{Path(image).suffix}')
+            inputs[i].parent.mkdir(exist_ok=True)
+            inputs[i].symlink_to(folder / image)
         checkpoint = folder / checkpoint if checkpoint else weights[DETECTOR]
-        inputs = [folder / image for image in images]
-        out = folder / f'out_{number}'
-        arguments = (DETECTOR, checkpoint, *inputs, '--stream', '--out', out, '--device', 'cpu')
-        outcome = run_in_fork('infer.py', *arguments, *options)
+        arguments = DETECTOR, checkpoint, *inputs, '--stream', '--out', folder / f'out_{number}'
+        outcome = run_in_fork('infer.py', *arguments, '--device', 'cpu', *options)
         (folder / f'{number}_{rank}.json').write_text(json.dumps(outcome))
 
     def run_all(rank: int) -> None:
-        for number, (name, (second, *_)) in enumerate(CASES.items()):
+        for number, (second, *_) in enumerate(CASES.values()):
             if second is not None:
-                # A link, because the names of the inputs are compared as well.
-                arguments = {'images': [GOOD]} | (second if rank else {})
-                if len(arguments['images']) == 1:
-                    source = folder / arguments['images'][0]
-                    copy = Path(f'{name.replace(" ", "_")}_{rank}', f'image{source.suffix}')
-                    (folder / copy.parent).mkdir()
-                    (folder / copy).symlink_to(source)
-                    arguments['images'] = [copy]
-                run(rank, number, **arguments)
+                run(rank, number, **(second if rank else {}))
             elif rank == 0:
                 connect = processes.connect
                 processes.connect = partial(connect, timedelta(seconds=1))
-                run(rank, number, [GOOD])
+                run(rank, number)
                 processes.connect = connect
         run(rank, len(CASES), [UNREADABLE, DAMAGED, GOOD])
-        run(rank, len(CASES) + 1, [GOOD], options=['--out', folder / UNREADABLE / 'out'])
+        run(rank, len(CASES) + 1, options=['--out', folder / UNREADABLE / 'out'])
 
     with torchrun(2) as env:
         forked(2, run_all)
-    names = enumerate([*CASES, BOTH, NO_FOLDER])
-    files = {name: [folder / f'{i}_{rank}.json' for rank in (0, 1)] for i, name in names}
-    outcomes = {
-        name: [json.loads(file.read_text()) if file.exists() else (None, '') for file in pair]
-        for name, pair in files.items()
-    }
-    outcomes['folder'] = folder / f'out_{len(CASES)}'
-    return outcomes
+    outcomes = {}
+    for number, name in enumerate([*CASES, BOTH, NO_FOLDER]):
+        files = [folder / f'{number}_{rank}.json' for rank in (0, 1)]
+        outcomes[name] = [json.loads(f.read_text()) if f.exists() else (None, '') for f in files]
+    return outcomes | {'folder': folder / f'out_{len(CASES)}'}
 
 
 def damage(path: Path, image: np.ndarray) -> None:
@@ -133,7 +125,7 @@ def test_no_process_waits_for_one_that_cannot_write(outcomes):
 def test_other_images_are_predicted(outcomes, weights, image, detector):
     (code, printed), (other_code, other_printed) = outcomes[BOTH]
     assert (code, other_code) == (1, 0), printed + other_printed
-    for name in (UNREADABLE, DAMAGED):
+    for name in ('image_0.npy', 'image_1.tif'):
         assert name in printed
         assert name in other_printed
     assert 'process 2 on' in printed  # only its rows are damaged

@@ -57,7 +57,7 @@ def infer(
 ) -> tuple[int, list[str]]:
     """Predict images and videos, and write the predictions and pictures of them to a folder.
 
-    The arguments are those of tools/infer.py: ``large`` has the fields of :class:`.LargeOptions`,
+    The arguments are the options of tools/infer.py: ``large`` has fields of :class:`.LargeOptions`,
     and ``loading`` further arguments of :func:`xcit_mm.load_model`. Returns the number of images
     and frames that were predicted, and a sentence on each of the others, which are also named on
     the console. Raises a UserError if nothing can be predicted.

@@ -36,7 +36,7 @@ def free_backbone_maps(model: nn.Module) -> AbstractContextManager:
 def segment(model: nn.Module, data: dict[str, Any]) -> list[Tensor]:
     """Return the labels (H, W) of each image at its original size.
 
-    mmseg resizes the scores of all classes to the size of the image, which needs 14 GB for 150
+    mmseg resizes the scores of all classes to the size of the image. That needs 14 GB for 150
     classes and 24 megapixels. Here, a few classes at a time are resized and compared with the best
     score so far. Sliding windows and segmentors with their own inference are left to mmseg.
     """

@@ -132,7 +132,7 @@ class Model:
     ) -> list[Detections | Segmentation]:
         """Predict several images; see :meth:`predict`.
 
-        Only images that the model sees at one size go through it together, because XCiT would
+        Only images that the model gets at one size go through it together, because XCiT would
         attend to padding. So a prediction does not depend on the other images of the batch.
         """
         prepared = [im if isinstance(im, Prepared) else self.prepare(im) for im in images]
@@ -154,7 +154,7 @@ class Model:
     ) -> LargeDetections | LargeSegmentation | None:
         """Predict an image that does not fit into memory; see :func:`.predict_large`.
 
-        The arguments after the image are those of :class:`.LargeOptions`, such as ``memory``.
+        The arguments after the image are the fields of :class:`.LargeOptions`, such as ``memory``.
         """
         with together(cpu_group()):
             checked = LargeOptions(*args, **options)
@@ -212,7 +212,7 @@ def load_model(
         device: 'cpu', 'cuda', 'cuda:1'; None: the GPU if there is one, else the CPU.
         options: Dotted names, and values that replace the values of the config.
         trust_checkpoint: Whether to read a file that holds more than weights, and run code in it.
-        full_size: Whether the model sees images without the config's ``Resize``.
+        full_size: Whether to leave out the config's ``Resize``.
         dtype: 'float32', 'bfloat16' or 'float16', also as a ``torch.dtype``, or 'auto' for the
             fastest of them that the device has instructions for. Boxes and scores are computed in
             float32 in any case. None: 'auto' on a GPU, 'float32' on a CPU and for

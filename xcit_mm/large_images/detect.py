@@ -1,9 +1,9 @@
 """Detection of the objects of an image of any size, on maps that saw the whole image.
 
 The anchors are divided among the tiles. Each anchor belongs to one tile, and its scores and deltas
-are those of the whole image. The proposals of a tile may extend beyond it and read the maps there.
-The boxes of all tiles go through one non-maximum suppression, so that no seam hides an object or
-shows it twice.
+are the same as for the whole image. The proposals of a tile may extend beyond it and read the maps
+there. The boxes of all tiles go through one non-maximum suppression, so that no seam hides an
+object or shows it twice.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Labels of the pixels of an image of any size, tile by tile, equal to those of the whole image."""
+"""Labels of the pixels of an image of any size, tile by tile, as if it were labeled as a whole."""
 
 import math
 
@@ -54,8 +54,8 @@ def label(
 ) -> list[TokenStore]:
     """Label the pixels of an image whose tokens are in the stores of ``passes``.
 
-    The labels are those of mmseg's mode 'whole'. A run that was killed continues after the last
-    finished row of tiles.
+    The labels equal the labels of mmseg's mode 'whole'. A run that was killed continues after the
+    last finished row of tiles.
 
     Args:
         model: A segmentor of mmseg that :func:`require_segmentor` accepts.

@@ -1,4 +1,4 @@
-"""Prediction of an image slice by slice, with a model that sees only one slice at a time.
+"""Prediction of an image slice by slice, with a model that gets one slice at a time.
 
 mmseg's mode 'slide' and SAHI (arXiv 2202.06934) do the same. It works with any model, and suits
 models whose training images were much smaller than the image.
@@ -20,13 +20,13 @@ from .token_files import TokenStore
 from .workspace import Workspace
 
 # Of two objects of a class in two slices, the one with the lower score is dropped if they share
-# more than this part of the smaller one, as in SAHI. A slice sees only a part of a cut object.
+# more than this part of the smaller one, as in SAHI. A slice has only a part of a cut object.
 MAX_SHARED = 0.5
 SLICES = 'rows of slices'  # the stage of a workspace
 
 
 def slices_of(size: tuple[int, int], side: int, overlap: int) -> list[tuple[Window, Window]]:
-    """Return the slices of an image, and the middle of each, which no other slice sees better.
+    """Return the slices of an image, and the middle of each, where no other slice has more context.
 
     Args:
         size: (H, W) of the image.
