@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument(
         '--any-checkpoint',
         action='store_true',
-        help='also let visitors enter other files of this machine and URLs of weights',
+        help='also accept other files of this machine and URLs as weights',
     )
     parser.add_argument(
         '--examples',
@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument(
         '--host',
         default='127.0.0.1',
-        help='0.0.0.0 lets other machines open the page; default: %(default)s',
+        help='0.0.0.0: other machines can open the page, too; default: %(default)s',
     )
     parser.add_argument('--port', type=int, default=7860, help='default: %(default)s')
     parser.add_argument(

@@ -12,6 +12,7 @@ from tools import cli
 
 PART_FAILED = 1  # the exit code
 SCORE_THR = 0.3
+LARGE = 'memory', 'store', 'with_scores', 'statistics_window', 'sliced', 'overlap'
 
 
 def main() -> None:
@@ -47,7 +48,7 @@ def main() -> None:
     parser.add_argument(
         '--full-size',
         action='store_true',
-        help='let the model see images at their own size instead of that of the config',
+        help='predict images at their own size instead of the size of the config',
     )
     large = parser.add_argument_group('images that do not fit into memory')
     how = large.add_mutually_exclusive_group()
@@ -67,13 +68,18 @@ def main() -> None:
         '--store', metavar='DIR', help='the folder for these files; default: OUT/unfinished'
     )
     large.add_argument(
-        '--scores', action='store_true', help='also write the probabilities of the labels'
+        '--scores',
+        dest='with_scores',
+        action='store_const',
+        const=True,
+        help='also write the probabilities of the labels',
     )
     large.add_argument(
         '--statistics-window',
         type=cli.positive,
         metavar='PIXELS',
-        help='let the attention at each place see a window around it instead of the whole image',
+        help='compute the attention statistics in a window of this side around each tile, instead '
+        'of over the whole image',
     )
     how.add_argument(
         '--sliced',
@@ -85,7 +91,7 @@ def main() -> None:
         '--overlap',
         type=int,
         metavar='PIXELS',
-        help='the number of pixels that neighbouring slices share; default: 128',
+        help='the number of pixels that neighboring slices share; default: 128',
     )
     parser.add_argument('--device', help='cpu, cuda, cuda:1; default: the GPU if there is one')
     cli.add_dtype_argument(parser)
@@ -93,14 +99,7 @@ def main() -> None:
     cli.add_options_argument(parser)
     cli.add_trust_argument(parser)
     args = parser.parse_args()
-    large = dict(
-        memory=args.memory,
-        store=args.store,
-        with_scores=args.scores or None,
-        statistics_window=args.statistics_window,
-        sliced=args.sliced,
-        overlap=args.overlap,
-    )
+    large = {name: value for name in LARGE if (value := getattr(args, name)) is not None}
 
     with cli.imports():
         from xcit_mm.infer.run import infer
@@ -118,7 +117,7 @@ def main() -> None:
         trust_checkpoint=args.trust_checkpoint,
         options=args.cfg_options,
         stream=args.stream or args.sliced is not None,
-        large={name: value for name, value in large.items() if value is not None},
+        large=large,
     )
     if not done:
         sys.exit(cli.WRONG_INPUT)

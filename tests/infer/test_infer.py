@@ -4,6 +4,7 @@ import errno
 import json
 import shutil
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,11 +20,11 @@ from xcit_mm import UserError, mmcv_ops, threads
 from xcit_mm.errors import MissingOperatorError
 from xcit_mm.infer import run as infer_module
 from xcit_mm.infer.run import infer
-from xcit_mm.inference import Detections, Segmentation
 from xcit_mm.inference.model import Model
 from xcit_mm.inference.sources import Frame
 from xcit_mm.inference.video import read_video, write_video
 from xcit_mm.inference.written import Output, only_writer
+from xcit_mm.predictions import Detections, Segmentation
 
 NUM_FRAMES = 5
 LONG = 60  # seconds after which a thread that should have come is missed
@@ -43,14 +44,43 @@ def photos(tmp_path, shapes_root) -> Path:
     return folder
 
 
+@pytest.fixture
+def run(weights, photos, tmp_path) -> Callable[..., tuple[int, list[str]]]:
+    """Predict photos, by default all of them, with the segmentor into the folder ``out``."""
+
+    def run(*names: str | Path, config: str = SEGMENTOR, out: Path = tmp_path / 'out', **options):
+        inputs = [str(photos / name) for name in names or ['']]
+        return infer(config, weights[config], inputs, out, **options)
+
+    return run
+
+
+@pytest.fixture
+def before_predictions(monkeypatch) -> Callable[[Callable[[list], object]], None]:
+    """Set a function that gets the images of each batch before they are predicted."""
+    predict = Model.predict_batch
+
+    def set_function(function: Callable[[list], object]) -> None:
+        def call(model, images):
+            function(images)
+            return predict(model, images)
+
+        monkeypatch.setattr(Model, 'predict_batch', call)
+
+    return set_function
+
+
 def files(folder: Path) -> list[str]:
     return sorted(str(p.relative_to(folder)) for p in folder.rglob('*') if p.is_file())
 
 
-def test_detections_are_written_as_pictures_and_coco(weights, detector, photos, tmp_path, capsys):
+def contents(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in files(folder)}
+
+
+def test_detections_are_written_as_pictures_and_coco(run, detector, tmp_path, capsys):
     out = tmp_path / 'out'
-    done, problems = infer(DETECTOR, weights[DETECTOR], [str(photos)], out, 3, score_thr=0.3)
-    assert (done, problems) == (4 + NUM_FRAMES, [])
+    assert run(config=DETECTOR, batch_size=3, score_thr=0.3) == (4 + NUM_FRAMES, [])
     names = ['a.jpg', 'a_2.jpg', 'b.jpg', 'below/a.jpg', 'clip.mp4']
     assert files(out) == [*(f'pictures/{name}' for name in names), 'predictions.json']
     said = capsys.readouterr().err
@@ -75,10 +105,9 @@ def test_detections_are_written_as_pictures_and_coco(weights, detector, photos, 
     assert read_video(str(out / 'pictures/clip.mp4'))[:2] == (NUM_FRAMES, 8)
 
 
-def test_segmentations_are_written_as_pictures_and_labels(weights, segmentor, photos, tmp_path):
+def test_segmentations_are_written_as_pictures_and_labels(run, segmentor, tmp_path):
     out = tmp_path / 'out'
-    done, _ = infer(SEGMENTOR, weights[SEGMENTOR], [str(photos)], out, 2)
-    assert done == 4 + NUM_FRAMES
+    assert run(batch_size=2)[0] == 4 + NUM_FRAMES
     labels = ['a', 'a_2', 'b', 'below/a', *(f'clip/{i:06d}' for i in range(NUM_FRAMES))]
     assert [f for f in files(out) if 'labels' in f] == [f'labels/{name}.png' for name in labels]
     content = json.loads((out / 'classes.json').read_text())
@@ -126,16 +155,15 @@ def test_bad_inputs_are_named_and_the_others_predicted(
     assert call_tool(monkeypatch, capfd, 'infer.py', *typed)[:2] == (2, '')
 
 
-def test_earlier_predictions_are_moved_and_not_predicted(weights, photos):
+def test_earlier_predictions_are_moved_and_not_predicted(run, photos):
     (photos / 'clip.mp4').unlink()
     (photos / 'notes.txt').write_text('stays')
-    infer(SEGMENTOR, weights[SEGMENTOR], [str(photos)], photos)
+    run(out=photos)
     first = (photos / 'labels/below/a.png').read_bytes()
     with pytest.raises(UserError):
-        infer(SEGMENTOR, weights[SEGMENTOR], ['gone?.jpg'], photos)
+        run('gone?.jpg', out=photos)
     assert not list(photos.glob('earlier_*'))
-    done, problems = infer(DETECTOR, weights[DETECTOR], [str(photos)], photos)
-    assert (done, problems) == (4, [])
+    assert run(config=DETECTOR, out=photos) == (4, [])
     [earlier] = photos.glob('earlier_*')
     assert (earlier / 'labels/below/a.png').read_bytes() == first
     assert {path.name for path in earlier.iterdir()} == {'classes.json', 'labels', 'pictures'}
@@ -143,47 +171,38 @@ def test_earlier_predictions_are_moved_and_not_predicted(weights, photos):
     assert not (photos / 'labels').exists()
 
 
-@pytest.mark.parametrize('large', [{}, dict(stream=True), dict(stream=True, large={'sliced': 64})])
-def test_a_run_that_predicts_nothing_leaves_earlier_predictions_where_they_were(
-    weights, photos, tmp_path, large
-):
-    out, bad = tmp_path / 'out', tmp_path / 'bad.png'
-    infer(SEGMENTOR, weights[SEGMENTOR], [str(photos / 'a.jpg')], out)
-    before = {name: (out / name).read_bytes() for name in files(out)}
-    bad.write_text('no image')
-    done, (problem,) = infer(SEGMENTOR, weights[SEGMENTOR], [str(bad)], out, **large)
-    assert done == 0 and 'bad.png: it is not a readable image' in problem
-    assert {name: (out / name).read_bytes() for name in files(out)} == before
+def test_a_run_that_predicts_nothing_leaves_earlier_predictions_where_they_were(run, tmp_path):
+    run('a.jpg')
+    before = contents(tmp_path / 'out')
+    (tmp_path / 'bad.png').write_text('no image')
+    for large in ({}, dict(stream=True), dict(stream=True, large=dict(sliced=64, overlap=0))):
+        done, (problem,) = run(tmp_path / 'bad.png', **large)
+        assert done == 0 and 'bad.png: it is not a readable image' in problem
+        assert contents(tmp_path / 'out') == before
 
 
-def test_slices_of_an_image_in_a_folder_leave_no_folders(weights, photos, tmp_path):
+def test_slices_of_an_image_in_a_folder_leave_no_folders(run, photos, tmp_path):
     shutil.copytree(photos / 'below', tmp_path / 'in/below')
-    arguments = dict(stream=True, large=dict(sliced=96, overlap=32))
+    assert run(tmp_path / 'in', stream=True, large=dict(sliced=96, overlap=32))[0] == 1
     out = tmp_path / 'out'
-    assert infer(SEGMENTOR, weights[SEGMENTOR], [str(tmp_path / 'in')], out, **arguments)[0] == 1
     assert files(out) == ['classes.json', 'labels/below/a.tif', 'pictures/below/a.jpg']
     assert not (out / 'unfinished').exists()
 
 
-def test_two_runs_do_not_write_to_one_folder(weights, photos, tmp_path):
-    arguments = SEGMENTOR, weights[SEGMENTOR], [str(photos / 'a.jpg')], tmp_path
+def test_a_run_writes_to_no_folder_of_another_and_moves_no_input(run, photos, tmp_path):
     with only_writer(tmp_path), pytest.raises(UserError, match='another run writes its predict'):
-        infer(*arguments)
-    assert infer(*arguments)[0] == 1
-
-
-def test_inputs_that_would_be_moved_are_refused(weights, photos):
+        run('a.jpg', out=tmp_path)
     (photos / 'pictures').mkdir()
     (photos / 'a.jpg').rename(photos / 'pictures/a.jpg')
-    for named in (photos / 'pictures/a.jpg', photos / 'pictures'):
+    for named in ('pictures/a.jpg', 'pictures'):
         with pytest.raises(UserError, match=r'pictures/a.jpg is an earlier prediction in .*: name'):
-            infer(SEGMENTOR, weights[SEGMENTOR], [str(named)], photos)
+            run(named, out=photos)
     (photos / 'pictures').rename(photos / 'earlier_1')  # which no run moves
-    assert infer(SEGMENTOR, weights[SEGMENTOR], [str(photos / 'earlier_1')], photos)[0] == 1
+    assert run('earlier_1', out=photos)[0] == 1
 
 
 def test_a_prediction_that_cannot_be_written_is_named_unless_the_disk_is_full(
-    weights, photos, tmp_path, monkeypatch
+    run, photos, tmp_path, monkeypatch
 ):
     draw = Detections.draw
     errors = [OSError(errno.ENOSPC, 'No space left on device'), MemoryError('Unable to allocate')]
@@ -194,134 +213,116 @@ def test_a_prediction_that_cannot_be_written_is_named_unless_the_disk_is_full(
         return draw(prediction)
 
     monkeypatch.setattr(Detections, 'draw', fail)
-    inputs, out = [str(photos / name) for name in ('a.jpg', 'b.jpg')], tmp_path / 'out'
     with pytest.raises(OSError, match='No space left'):
-        infer(DETECTOR, weights[DETECTOR], inputs, out)
+        run('a.jpg', 'b.jpg', config=DETECTOR)
     errors.append(OSError('encoder error -2'))
-    done, problems = infer(DETECTOR, weights[DETECTOR], inputs, out)
     problem = 'its prediction cannot be written (OSError: encoder error -2): check the folder --out'
-    assert (done, problems) == (1, [f'{inputs[0]}: {problem}'])
-    assert files(out) == ['pictures/b.jpg', 'predictions.json']
+    named = [f'{photos}/a.jpg: {problem}']
+    assert run('a.jpg', 'b.jpg', config=DETECTOR) == (1, named)
+    assert files(tmp_path / 'out') == ['pictures/b.jpg', 'predictions.json']
 
 
-def test_an_interruption_keeps_what_was_done(weights, photos, tmp_path, monkeypatch):
-    predict = Model.predict_batch
-
-    def interrupt(model, images):
+def test_an_interruption_keeps_what_was_done(run, tmp_path, before_predictions):
+    def interrupt(images):
         image = images[0].image
         if 70 < image.mean() < 90 and image.shape[0] == 120:  # the third frame
             raise KeyboardInterrupt
-        return predict(model, images)
 
-    monkeypatch.setattr(Model, 'predict_batch', interrupt)
+    before_predictions(interrupt)
     with pytest.raises(KeyboardInterrupt):
-        infer(DETECTOR, weights[DETECTOR], [str(photos)], tmp_path / 'out', score_thr=0)
+        run(config=DETECTOR, score_thr=0)
     pictures = [f'pictures/{name}.jpg' for name in ('a', 'a_2', 'b')]
     assert files(tmp_path / 'out') == [*pictures, 'predictions.json']
     images = COCO(tmp_path / 'out/predictions.json').imgs.values()
     assert [image.get('picture') for image in images] == [*pictures, None, None]
 
 
-def test_images_are_read_and_written_while_the_model_runs(weights, photos, tmp_path, monkeypatch):
-    read, predict, add = Model.read, Model.predict_batch, Output.add
-    is_read, is_predicted = threading.Event(), threading.Event()
+def test_images_are_read_and_written_while_the_model_runs(run, monkeypatch, before_predictions):
+    read, add = Model.read, Output.add
+    is_read, is_predicted, predicted = threading.Event(), threading.Event(), []
 
     def notice_read(model, image):
         if str(image).endswith('b.jpg'):
             is_read.set()
         return read(model, image)
 
-    def notice_predict(model, images):
+    def notice_prediction(images):
         assert is_read.wait(LONG)  # b.jpg, while the model is at a.jpg
-        if len(predicted):
+        if predicted:
             is_predicted.set()
         predicted.append(images)
-        return predict(model, images)
 
     def notice_add(output, frame, prediction):
         assert is_predicted.wait(LONG)  # the model is at b.jpg, while a.jpg is written
         add(output, frame, prediction)
 
-    predicted = []
+    before_predictions(notice_prediction)
     monkeypatch.setattr(Model, 'read', notice_read)
-    monkeypatch.setattr(Model, 'predict_batch', notice_predict)
     monkeypatch.setattr(Output, 'add', notice_add)
-    inputs = [str(photos / name) for name in ('a.jpg', 'b.jpg')]
-    assert infer(SEGMENTOR, weights[SEGMENTOR], inputs, tmp_path / 'out') == (2, [])
+    assert run('a.jpg', 'b.jpg') == (2, [])
 
 
 def test_the_prediction_of_a_large_image_is_written_before_the_next_one_is_made(
-    weights, photos, tmp_path, monkeypatch
+    run, monkeypatch, before_predictions
 ):
-    predict, add = Model.predict_batch, Output.add
-    written, predicted = [], []
+    add, written, predicted = Output.add, [], []
 
-    def notice_predict(model, images):
+    def notice_prediction(images):
         assert len(written) == len(predicted)
         predicted.extend(images)
-        return predict(model, images)
 
     def notice_add(output, frame, prediction):
         add(output, frame, prediction)
         written.append(frame)
 
     monkeypatch.setattr(infer_module, 'MAX_PIXELS', 160 * 120)
-    monkeypatch.setattr(Model, 'predict_batch', notice_predict)
     monkeypatch.setattr(Output, 'add', notice_add)
-    done, _ = infer(SEGMENTOR, weights[SEGMENTOR], [str(photos)], tmp_path / 'out')
-    assert done == len(written) == 4 + NUM_FRAMES
+    before_predictions(notice_prediction)
+    assert run()[0] == len(written) == 4 + NUM_FRAMES
 
 
-def test_an_image_is_tried_again_once_those_before_it_have_left_the_memory(
-    weights, photos, tmp_path, monkeypatch
-):
-    predict, errors = Model.predict_batch, [MemoryError()]
+def test_an_image_is_tried_again_once_those_before_it_have_left_the_memory(run, before_predictions):
+    errors, batches = [MemoryError()], []
 
-    def full(model, images):
-        if len(predicted) == 1 and errors:
+    def fill_memory(images):
+        if len(batches) == 1 and errors:
             raise errors.pop()
-        predicted.append(images)
-        return predict(model, images)
+        batches.append(images)
 
-    predicted = []
-    monkeypatch.setattr(Model, 'predict_batch', full)
-    inputs = [str(photos / name) for name in ('a.jpg', 'b.jpg')]
-    assert infer(SEGMENTOR, weights[SEGMENTOR], inputs, tmp_path / 'out') == (2, [])
+    before_predictions(fill_memory)
+    assert run('a.jpg', 'b.jpg') == (2, [])
 
 
-def test_an_interruption_does_not_wait_for_a_server(weights, photos, tmp_path, monkeypatch):
+def test_an_image_that_does_not_fit_is_named_and_the_others_of_its_batch_are_predicted(
+    run, photos, before_predictions
+):
+    def fill_memory(images):
+        if len(images) > 1 or images[0].image.shape[0] == 120:
+            raise MemoryError
+
+    before_predictions(fill_memory)
+    Image.new('RGB', (160, 120)).save(photos / 'below/big.png')
+    done, problems = run('below', config=DETECTOR, batch_size=2)
+    assert done == 1 and 'big.png: 160x120 pixels do not fit into the memory' in problems[0]
+
+
+def test_an_interruption_does_not_wait_for_a_server(
+    weights, photos, tmp_path, monkeypatch, before_predictions
+):
     monkeypatch.setattr(threads, 'PATIENCE', 0.1)
     with serving() as server:
         server.files['/slow.jpg'] = (photos / 'b.jpg').read_bytes()
         server.cuts, server.breaks_by = [100], 'silence'
 
-        def interrupt(model, images):
+        def interrupt(images):
             assert server.waiting.wait(LONG)
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(Model, 'predict_batch', interrupt)
+        before_predictions(interrupt)
         inputs = [str(photos / 'a.jpg'), server.url('/slow.jpg')]
         with pytest.raises(KeyboardInterrupt):
             infer(SEGMENTOR, weights[SEGMENTOR], inputs, tmp_path / 'out')
         assert not server.stopped.is_set()
-
-
-def test_an_image_that_does_not_fit_is_named_and_the_others_of_its_batch_are_predicted(
-    weights, photos, tmp_path, monkeypatch
-):
-    predict = Model.predict_batch
-
-    def full(model, images):
-        if len(images) > 1 or images[0].image.shape[0] == 120:
-            raise MemoryError
-        return predict(model, images)
-
-    monkeypatch.setattr(Model, 'predict_batch', full)
-    Image.new('RGB', (160, 120)).save(photos / 'below/big.png')
-    done, problems = infer(
-        DETECTOR, weights[DETECTOR], [str(photos / 'below')], tmp_path / 'out', 2
-    )
-    assert done == 1 and 'big.png: 160x120 pixels do not fit into the memory' in problems[0]
 
 
 @pytest.mark.parametrize(
@@ -332,6 +333,15 @@ def test_an_image_that_does_not_fit_is_named_and_the_others_of_its_batch_are_pre
         (dict(score_thr=0.5), 'predicts labels, which have no scores'),
         (dict(inputs=['nowhere/*.jpg']), r'nowhere/\*\.jpg matches no file'),
         (dict(out='/proc/nowhere'), 'cannot be written to'),
+        (dict(large=dict(with_scores=True)), '--scores: only for large images; add --stream'),
+        (dict(stream=True, large=dict(sliced=64, overlap=64)), 'slices of 64 pixels with an over'),
+        (
+            dict(stream=True, large=dict(sliced=64, with_scores=True)),
+            '--sliced cannot be combined with --statistics-window or --scores',
+        ),
+        (dict(stream=True, large=dict(statistics_window=0)), 'statistics_window=0 is not a posit'),
+        (dict(stream=True, large=dict(overlap=64)), '--overlap is for slices: add --sliced'),
+        (dict(stream=True, compiled=True), '--compile: no model that streams images is compiled'),
     ],
 )
 def test_wrong_input_as_a_whole_is_an_error(weights, photos, tmp_path, change, message):
@@ -342,10 +352,10 @@ def test_wrong_input_as_a_whole_is_an_error(weights, photos, tmp_path, change, m
 
 
 @pytest.mark.skipif(not mmcv_ops.is_active(), reason='mmcv is compiled')
-def test_an_operator_that_is_missing_is_an_error_and_not_a_bad_image(weights, photos, tmp_path):
+def test_an_operator_that_is_missing_is_an_error_and_not_a_bad_image(run):
     options = {'model.test_cfg.rpn.nms.type': 'nms_rotated'}
     with pytest.raises(MissingOperatorError, match='nms_rotated needs compiled mmcv'):
-        infer(DETECTOR, weights[DETECTOR], [str(photos)], tmp_path / 'out', options=options)
+        run(config=DETECTOR, options=options)
 
 
 def test_labels_of_more_than_256_classes_have_16_bits_and_a_wide_picture_is_a_png(tmp_path):

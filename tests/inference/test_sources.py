@@ -9,62 +9,52 @@ import pytest
 
 from xcit_mm import UserError
 from xcit_mm.inference import sources
-from xcit_mm.inference.sources import Frame, ImageProgress, batches, find_inputs
+from xcit_mm.inference.sources import Frame, batches, find_inputs
 from xcit_mm.inference.video import read_video, write_video
 from xcit_mm.inference.written import is_output
+from xcit_mm.progress import ImageProgress
+
+# Images and videos at two depths, and other files. A linked folder is not searched.
+FILES = (
+    *('a.PNG', 'b.jpg', 'clip.mp4', 'notes.txt', '.hidden.jpg', '.cache/d.jpg'),
+    *('below/b.jpg', 'below/c.tiff', 'out/pictures/e.jpg'),
+)
+ALL = 'a b clip below/b below/c'
+SAME = 'B.png', 'below.mp4'
+EARLIER = 'pictures/b.jpg', 'labels/b.png', 'earlier_1/pictures/b.jpg'
 
 
-@pytest.fixture
-def folder(tmp_path) -> Path:
-    """Images and videos at two depths, other files, and a linked folder, which is not searched."""
-    for name in (
-        'b.jpg', 'a.PNG', 'clip.mp4', 'notes.txt', '.hidden.jpg',
-        'below/b.jpg', 'below/c.tiff', '.cache/d.jpg', 'out/pictures/e.jpg',
-    ):  # fmt: skip
+@pytest.mark.parametrize(
+    ('arguments', 'out', 'more', 'names'),
+    [
+        ('.', 'out', (), ALL),
+        ('b.jpg *.jpg below/../b.jpg .', 'out', (), 'b a clip below/b below/c'),  # each file once
+        ('b.jpg below/b.jpg B.png below.mp4 below', 'out', SAME, 'b b_2 B_3 below c'),
+        ('below.mp4 .', 'out', SAME, 'below_2 B a b_2 clip below/b below/c'),
+        ('*.jpg', 'nowhere', (), 'b'),
+        ('**/*.jpg', 'nowhere', (), 'b b_2 e'),
+        ('b*', 'nowhere', (), 'b b_2 c'),
+        ('notes.txt gone.jpg a[1].jpg', 'out', ['a[1].jpg'], 'notes gone a[1]'),
+        ('.', '.', EARLIER, f'{ALL} out/pictures/e'),
+        ('*', '.', EARLIER, 'a b b_2 c clip notes pictures/e'),
+        # Folders of these names are inputs elsewhere, or if they are named themselves.
+        ('.', 'nowhere', EARLIER, f'{ALL} earlier_1/pictures/b labels/b out/pictures/e pictures/b'),
+        ('pictures', '.', EARLIER, 'b'),
+        ('*.bmp empty *.bmp', 'nowhere', ['empty/notes.txt'], ''),
+    ],
+)
+def test_what_is_found_and_its_names(arguments, out, more, names, tmp_path, monkeypatch):
+    for name in (*FILES, *more):
         path = tmp_path / 'photos' / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    (tmp_path / 'photos/linked').symlink_to(tmp_path)
-    return tmp_path / 'photos'
-
-
-def find(*arguments: object, out: str | Path = 'nowhere') -> tuple[dict[str, str], list[str]]:
-    return find_inputs(list(map(str, arguments)), partial(is_output, folder=Path(out)))
-
-
-def test_a_folder_is_searched_to_any_depth_except_for_the_output(folder, monkeypatch):
-    monkeypatch.chdir(folder)
-    inputs, problems = find(folder, out=folder / 'out')
-    assert list(inputs) == ['a', 'b', 'clip', 'below/b', 'below/c'] and problems == []
-    assert inputs['below/c'] == str(folder / 'below/c.tiff')
-    # A file is taken once, however it is named.
-    inputs, _ = find('b.jpg', folder / '*.jpg', folder / 'below/../b.jpg', folder, out='out')
-    assert list(inputs) == ['b', 'a', 'clip', 'below/b', 'below/c']
-
-
-def test_files_of_one_name_get_numbers(folder):
-    for name in ('B.png', 'below.mp4'):
-        (folder / name).touch()
-    arguments = [folder / name for name in ('b.jpg', 'below/b.jpg', 'B.png', 'below.mp4', 'below')]
-    assert list(find(*arguments)[0]) == ['b', 'b_2', 'B_3', 'below', 'c']
-    inputs, _ = find(folder / 'below.mp4', folder, out=folder / 'out')
-    assert inputs['below_2'] == str(folder / 'below.mp4') and 'below/b' in inputs
-
-
-def test_a_pattern_is_expanded_and_a_file_may_have_any_name(folder, monkeypatch):
-    (folder / 'empty').mkdir()
-    for pattern, names, problems in (
-        ('*.jpg', {'b'}, []),
-        ('**/*.jpg', {'b', 'b_2', 'e'}, []),
-        ('b*', {'c', 'b', 'b_2'}, []),
-        ('*.bmp', set(), [f'{folder}/*.bmp matches no file']),
-        ('empty', set(), [f'{folder}/empty holds no image or video']),
-    ):
-        inputs, reported = find(folder / pattern)
-        assert (set(inputs), reported) == (names, problems)
-    monkeypatch.chdir(folder)
-    Path('a[1].jpg').touch()
-    assert list(find('notes.txt', 'gone.jpg', 'a[1].jpg')[0]) == ['notes', 'gone', 'a[1]']
+    monkeypatch.chdir(tmp_path / 'photos')
+    Path('linked').symlink_to(tmp_path)
+    inputs, problems = find_inputs(arguments.split(), partial(is_output, folder=Path(out)))
+    assert ' '.join(inputs) == names
+    assert 'below/c' not in inputs or inputs['below/c'] == 'below/c.tiff'
+    nothing = ['*.bmp matches no file', 'empty holds no image or video']
+    assert problems == ([] if names else nothing)
 
 
 def test_the_name_of_a_url_stays_in_the_folder():
@@ -73,20 +63,7 @@ def test_the_name_of_a_url_stays_in_the_folder():
         'http://example.org/..%2f..%2fetc%2fx.png': '_.._etc_x',
         f'http://example.org/{"long" * 200}.jpg': ('long' * 200)[:150],
     }.items():
-        assert find(url) == ({name: url}, [])
-
-
-def test_earlier_predictions_are_not_inputs(folder, monkeypatch):
-    for name in ('pictures/b.jpg', 'labels/b.png', 'earlier_20240101_000000/pictures/b.jpg'):
-        (folder / name).parent.mkdir(parents=True)
-        (folder / name).touch()
-    monkeypatch.chdir(folder)
-    images = ['a', 'b', 'clip', 'below/b', 'below/c', 'out/pictures/e']
-    assert list(find('.', out='.')[0]) == list(find(folder, out=folder)[0]) == images
-    assert {'b_3', 'pictures/b'}.isdisjoint(find('*', out='.')[0])
-    # Folders of these names are inputs elsewhere, or if they are named themselves.
-    assert 'pictures/b' in find(folder, out='nowhere')[0]
-    assert list(find('pictures', out='.')[0]) == ['b']
+        assert find_inputs([url], lambda path: False) == ({name: url}, [])
 
 
 def test_a_batch_holds_fewer_of_large_images(monkeypatch):
@@ -112,17 +89,20 @@ def test_a_written_video_is_read(tmp_path, size, shape):  # without the last pix
     assert frames[6][..., 2].mean() < 30 and frames[0].shape == shape
 
 
-def test_a_file_that_is_not_a_video_is_an_error_and_reads_no_other_file(tmp_path):
-    write_redder(tmp_path / 'private.mp4', 5)
-    for content in (
+@pytest.mark.parametrize('name', ['clip.mp4', 'clip.mkv'])
+@pytest.mark.parametrize(
+    'content',
+    [
         'hello',
         '#EXTM3U\n#EXT-X-TARGETDURATION:10\n#EXTINF:10,\nprivate.mp4\n#EXT-X-ENDLIST\n',
         'ffconcat version 1.0\nfile private.mp4\n',
-    ):
-        for name in ('clip.mp4', 'clip.mkv'):
-            (tmp_path / name).write_text(content)
-            with pytest.raises(UserError, match='it is not a readable video, or it has no'):
-                read_video(str(tmp_path / name))
+    ],
+)
+def test_a_file_that_is_not_a_video_is_an_error_and_reads_no_other_file(tmp_path, content, name):
+    write_redder(tmp_path / 'private.mp4', 5)
+    (tmp_path / name).write_text(content)
+    with pytest.raises(UserError, match='it is not a readable video, or it has no'):
+        read_video(str(tmp_path / name))
 
 
 @pytest.mark.parametrize(('suffix', 'codec'), [('avi', 'MJPG'), ('mkv', 'mp4v'), ('wmv', 'WMV2')])

@@ -15,16 +15,17 @@ from pycocotools import mask as coco_mask
 from xcit_mm import load_model
 from xcit_mm.errors import UserError
 from xcit_mm.large_images import detect as detection
+from xcit_mm.large_images.large_predictions import LargeDetections
+from xcit_mm.large_images.objects import Objects
 from xcit_mm.large_images.passes import Passes
-from xcit_mm.large_images.results import LargeDetections
 from xcit_mm.large_images.shards import Bands
 from xcit_mm.large_images.slices import _without_duplicates, slices_of
 from xcit_mm.large_images.workspace import Workspace
 
 
-def centres_on_seams(size: tuple[int, int], tile: int) -> np.ndarray:
-    """Return places on and beside each seam and each corner of tiles, far from each other."""
-    step = 56  # 128 = 2 * 56 + 16: seen from its tile, each object lies elsewhere
+def centers_on_seams(size: tuple[int, int], tile: int) -> np.ndarray:
+    """Return places on and next to each seam and each corner of tiles, far from each other."""
+    step = 56  # 128 = 2 * 56 + 16: relative to its tile, each object lies elsewhere
     grid = [np.arange(24, n - 24, step) for n in size]
     grid = [np.where(abs((g + 32) % tile - 32) < 28, (g + 32) // tile * tile, g) for g in grid]
     grid = [g[(g > 20) & (g < n - 20)] for g, n in zip(grid, size, strict=True)]
@@ -34,17 +35,17 @@ def centres_on_seams(size: tuple[int, int], tile: int) -> np.ndarray:
 def test_objects_on_seams_are_found_once(monkeypatch):
     monkeypatch.setattr(detection, 'TILE', 128)
     size = 640, 768
-    centres = centres_on_seams(size, 128)
-    on_seams = (centres % 128 == 0).any(1)
-    assert len(centres) > 100  # more than max_per_img of any config
+    centers = centers_on_seams(size, 128)
+    on_seams = (centers % 128 == 0).any(1)
+    assert len(centers) > 100  # more than max_per_img of any config
     assert on_seams.sum() > 50
     model = dot_detector()
-    passes = Passes(model.backbone, dots(size, centres))
+    passes = Passes(model.backbone, dots(size, centers))
     passes.run()
     objects = detection.detect(model, passes, size, score_thr=0.5)
     found = (objects.boxes[:, 1::-1] + objects.boxes[:, :1:-1]) / 2
-    distances = np.abs(found[:, None] - centres[None]).max(-1)
-    assert len(found) == len(centres)
+    distances = np.abs(found[:, None] - centers[None]).max(-1)
+    assert len(found) == len(centers)
     assert (distances.min(0) <= 8).all()  # the anchors are 8 pixels apart
     assert (distances.min(1) <= 8).all()
     assert np.allclose(objects.boxes[:, 2:] - objects.boxes[:, :2], SIDE)
@@ -57,7 +58,7 @@ def test_boxes_far_from_the_corner_are_compared_exactly():
         bboxes=boxes, scores=torch.tensor([0.9, 0.8]), labels=torch.tensor([79, 79])
     )
     cfg = ConfigDict(nms=dict(type='nms', iou_threshold=0.5))  # they share 0.504
-    objects = detection._merged(Bands(1), [found], cfg)
+    objects = detection._suppressed([found], Bands(1), cfg)
     assert objects.labels.tolist() == [79]
 
 
@@ -75,13 +76,28 @@ def without_limits(weights):
     return load_model(DETECTOR, weights[DETECTOR], 'cpu', options, full_size=True)
 
 
+@pytest.fixture
+def windows(monkeypatch) -> list[tuple]:
+    """The RoI layers, the maps, the windows of the maps and the boxes that the layers get."""
+    windows, window_around = [], detection._window_around
+
+    def recorded(layer, inputs):
+        windows.append((layer, inputs[0].level, *window_around(layer, inputs), inputs[1]))
+        return windows[-1][2:4]
+
+    monkeypatch.setattr(detection, '_window_around', recorded)
+    return windows
+
+
 @pytest.mark.parametrize('tile', [64, 1024])
 def test_boxes_scores_and_masks_equal_those_of_the_whole_image(
-    without_limits, image, monkeypatch, tile
+    without_limits, image, monkeypatch, tile, windows
 ):
     monkeypatch.setattr(detection, 'TILE', tile)
     expected = without_limits.predict(image)
     large = without_limits.predict_large(image, score_thr=float(expected.scores[-1]) - 1e-6)
+    # Boxes reach beyond their tile: to the height of the image, 130 pixels, at stride 32.
+    assert max(window.shape[2] / layer.spatial_scale for layer, _, window, *_ in windows) == 160
     n = len(expected)
     assert len(large) >= n == 40
     assert np.allclose(large.scores[:n], expected.scores, atol=1e-5)
@@ -100,41 +116,21 @@ def test_boxes_scores_and_masks_equal_those_of_the_whole_image(
     huge = dataclasses.replace(large, size=(2**16, 2**16))  # COCO counts its pixels in 32 bits
     assert not huge.to_coco(1)[0].get('segmentation')
     assert large.draw().shape == expected.draw().shape
-
-
-def test_large_objects_reach_beyond_their_tile(without_limits, image, monkeypatch):
-    sizes = []
-    window_around = detection._window_around
-
-    def recorded(layer, inputs):
-        window, rois = window_around(layer, inputs)
-        sizes.append(window.shape[2] / layer.spatial_scale)
-        return window, rois
-
-    monkeypatch.setattr(detection, 'TILE', 64)
-    monkeypatch.setattr(detection, '_window_around', recorded)
-    without_limits.predict_large(image, score_thr=0.3)
-    assert max(sizes) == 160  # the height of the image, 130 pixels, at stride 32
+    above = large.above(float(expected.scores[9]))
+    assert len(above) == len(above.masks) == 10
 
 
 @pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
-def test_objects_in_16_bits(without_limits, image, monkeypatch, dtype):
-    rois = []
-    window_around = detection._window_around
-
-    def recorded(layer, inputs):
-        assert inputs[0].level.dtype == dtype
-        rois.append(inputs[1])
-        return window_around(layer, inputs)
-
+def test_objects_in_16_bits(without_limits, image, dtype, windows):
     image = image[:66, :98]  # products in float16 take long on a CPU
     expected = without_limits.predict_large(image, score_thr=0.3)
-    monkeypatch.setattr(detection, '_window_around', recorded)
+    windows.clear()
     narrow = dataclasses.replace(without_limits, streamed_dtype=dtype)
     objects = narrow.predict_large(image, score_thr=0.3)
     assert abs(len(objects) - len(expected)) <= 0.1 * len(expected)
     assert objects.scores[0] == pytest.approx(expected.scores[0], abs=0.05)
-    places = torch.cat(rois)[:, 1:]
+    assert {level.dtype for _, level, *_ in windows} == {dtype}
+    places = torch.cat([boxes for *_, boxes in windows])[:, 1:]
     assert places.dtype == torch.float32
     assert not torch.equal(places, places.to(dtype).float())  # would be rounded
     assert {p.dtype for p in narrow.module.parameters()} == {torch.float32}
@@ -150,34 +146,30 @@ def test_slices_cover_an_image(without_limits, image):
     assert len(objects) > 0
     assert (np.diff(objects.scores) <= 0).all()
     assert len(objects.masks) == len(objects)
-    with pytest.raises(ValueError, match='slices of 96 pixels with an overlap of 96'):
-        without_limits.predict_large(image, sliced=96, overlap=96)
 
 
 def test_duplicates_of_two_slices_are_dropped():
     boxes = np.array([[0, 0, 9, 9], [1, 0, 10, 9], [0, 0, 9, 9], [0, 0, 9, 9], [20, 0, 29, 9]])
-    scores = np.array([0.5, 0.9, 0.4, 0.8, 0.7])
-    labels = np.array([0, 0, 0, 1, 0])
+    objects = Objects(boxes, np.array([0.5, 0.9, 0.4, 0.8, 0.7]), np.array([0, 0, 0, 1, 0]))
     slices = np.array([0, 1, 1, 1, 1])  # a slice may hold two objects in one place
-    kept = _without_duplicates(boxes, scores, labels, slices[:, None])
-    assert kept.tolist() == [1, 3, 4, 2]
+    assert _without_duplicates(objects, slices[:, None]).tolist() == [1, 3, 4, 2]
 
 
-def test_many_objects_are_compared_with_their_neighbours_only(tmp_path):
+def test_many_objects_are_compared_with_their_neighbors_only(tmp_path):
     """Each of 20,000 with all others would take minutes, also to place texts in the picture."""
     n = 20_000
     corners = np.stack(np.divmod(np.arange(n), 200), 1) * 20.0
-    boxes = np.concatenate([corners, corners + 15], 1).repeat(2, 0)  # seen by two slices
-    scores, labels = np.linspace(1, 0, 2 * n), np.zeros(2 * n, int)
+    boxes = np.concatenate([corners, corners + 15], 1).repeat(2, 0)  # in two slices
+    objects = Objects(boxes, np.linspace(1, 0, 2 * n), np.zeros(2 * n, int))
     slices = (corners // 400).repeat(2, 0) * 2
     slices[1::2] += 1
-    kept = _without_duplicates(boxes, scores, labels, slices)
+    kept = _without_duplicates(objects, slices)
     assert np.array_equal(kept, np.arange(0, 2 * n, 2))
-    picture = np.zeros((400, 400, 3), np.uint8)
-    about = (2000, 4000), picture, ('a',), ((1, 2, 3),), {}, Workspace()
-    objects = LargeDetections(*about, boxes[kept], scores[kept], labels[kept], None)
-    assert objects.draw().any()
-    objects.save(tmp_path, 'many')
+    about = dict(size=(2000, 4000), georeference={}, workspace=Workspace())
+    about |= dict(image=np.zeros((400, 400, 3), np.uint8), classes=('a',), palette=((1, 2, 3),))
+    large = LargeDetections(**about, **vars(objects[kept]))
+    assert large.draw().any()
+    large.save(tmp_path, 'many')
     content = json.loads((tmp_path / 'objects/many.geojson').read_text())
     assert len(content['features']) == n
 

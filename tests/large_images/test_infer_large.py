@@ -4,19 +4,20 @@ import json
 import os
 import resource
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import rasterio
+from helpers.processes import forked
 from helpers.random_weights import DETECTOR, SEGMENTOR
+from helpers.runs import run_script
 from PIL import Image
 from pycocotools.coco import COCO
 from rasterio.transform import from_origin
 
 from xcit_mm.errors import UserError
+from xcit_mm.infer import run as infer
 from xcit_mm.large_images.geotiff import write_tiff
 
 PLACE = dict(crs='EPSG:32633', transform=from_origin(500000, 5400000, 0.5, 0.5))
@@ -75,24 +76,16 @@ def test_a_detector_writes_objects_in_coordinates(
         assert rows.min() >= y - 2 and rows.max() <= y + height + 2
 
 
-def test_a_label_image_on_a_full_disk_is_not_left_behind(segmentor, scene, tmp_path):
+def test_a_label_image_on_a_full_disk_is_not_left_behind(tmp_path):
     labels = np.random.default_rng(0).integers(0, 4, (300, 400), np.uint8)
 
-    def fails() -> None:
-        limit = 10_000
+    def fails(rank: int) -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
         with pytest.raises(UserError, match=r'a.tif cannot be written .*: make room'):
             write_tiff(tmp_path / 'a.tif', labels, {})
 
-    child = os.fork()
-    if not child:
-        try:
-            fails()
-            os._exit(0)
-        finally:
-            os._exit(1)
-    assert os.waitpid(child, 0)[1] == 0
+    forked(1, fails)
     assert list(tmp_path.iterdir()) == []
     write_tiff(tmp_path / 'a.tif', labels, {})
     with rasterio.open(tmp_path / 'a.tif') as file:
@@ -100,33 +93,23 @@ def test_a_label_image_on_a_full_disk_is_not_left_behind(segmentor, scene, tmp_p
 
 
 def test_torchrun(weights, scene, segmentor, tmp_path):
-    command = [sys.executable, '-m', 'torch.distributed.run', '--standalone']
-    command += ['--nproc_per_node', '2', 'tools/infer.py', SEGMENTOR, str(weights[SEGMENTOR])]
-    command += [str(scene), '--stream', '--out', str(tmp_path)]
-    result = subprocess.run(command, capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.count('images      1') == 1
+    launcher = '-m', 'torch.distributed.run', '--standalone', '--nproc_per_node', '2'
+    command = 'tools/infer.py', SEGMENTOR, weights[SEGMENTOR], scene, '--stream', '--out', tmp_path
+    assert run_script(*launcher, *command).count('images      1') == 1
     with rasterio.open(tmp_path / 'labels/scene.tif') as file:
         assert np.array_equal(file.read(1), segmentor.predict_large(scene).labels)
 
 
-def test_an_image_that_would_not_fit_is_streamed(run_tool, weights, scene, tmp_path, monkeypatch):
-    command = 'infer.py', SEGMENTOR, weights[SEGMENTOR], scene, '--full-size'
-    assert run_tool(*command, '--out', tmp_path / 'small').returncode == 0
-    assert (tmp_path / 'small/labels/scene.png').exists()
-    from xcit_mm.infer import run as infer
-
-    monkeypatch.setattr(infer, 'free_memory', lambda: 10**6)
-    done, problems = infer.infer(
-        SEGMENTOR, weights[SEGMENTOR], [str(scene)], tmp_path / 'large', full_size=True
-    )
-    assert (done, problems) == (1, [])
-    assert (tmp_path / 'large/labels/scene.tif').exists()
+def test_an_image_that_would_not_fit_is_streamed(weights, scene, tmp_path, monkeypatch):
+    for free, name in ((10**12, 'scene.png'), (10**6, 'scene.tif')):
+        monkeypatch.setattr(infer, 'free_memory', lambda result=free: result)
+        out = tmp_path / name
+        arguments = SEGMENTOR, weights[SEGMENTOR], [str(scene)], out
+        assert infer.infer(*arguments, full_size=True) == (1, [])
+        assert (out / 'labels' / name).exists()
 
 
-def test_an_image_that_fails_is_named_and_the_others_go_on(weights, image, tmp_path):
-    from xcit_mm.infer import run as infer
-
+def test_an_image_that_fails_is_named_and_the_others_are_predicted(weights, image, tmp_path):
     folder = Path(tmp_path, 'images', os.fsdecode(b'\xff'))  # no text, as GDAL needs it
     folder.mkdir(parents=True)
     Image.fromarray(image).save(folder / 'first.png')
@@ -145,17 +128,10 @@ def test_an_image_that_fails_is_named_and_the_others_go_on(weights, image, tmp_p
     ('arguments', 'message'),
     [
         (['--memory', 'much'], 'much: not a size such as 2GiB'),
-        (['--scores'], '--scores: only for large images; add --stream'),
-        (['--sliced', 64, '--overlap', 64], 'slices of 64 pixels with an overlap of 64'),
-        (
-            ['--sliced', 64, '--scores'],
-            '--sliced cannot be combined with --statistics-window or --scores',
-        ),
+        (['--memory', '0GiB', '--stream'], '0GiB: not a size such as 2GiB'),
         (['--statistics-window', 0], '0: not a positive number'),
         (['--stream', '--sliced', 64], 'not allowed with argument --stream'),
-        (['--stream', '--overlap', 64], '--overlap is for slices: add --sliced'),
-        (['--stream', '--compile'], '--compile: no model that streams images is compiled'),
-        (['--memory', '0GiB', '--stream'], '0GiB: not a size such as 2GiB'),
+        (['--scores'], '--scores: only for large images; add --stream'),
     ],
 )
 def test_arguments_that_are_refused(run_tool, weights, scene, tmp_path, arguments, message):

@@ -33,7 +33,7 @@ def test_logits_and_labels_equal_those_of_the_whole_image(name, monkeypatch):
                 expected = model.decode_head(model.extract_feat(image[None]))
                 resized = F.interpolate(expected, size, mode='bilinear', align_corners=False)
                 top = resized[0].topk(2, dim=0)
-            for rows in (1, 2, 5, None):
+            for rows in (1, None):  # test_stream.py has more of them
                 passes = Passes(model.backbone, image, rows)
                 passes.run()
                 maps = Pyramid(passes).maps

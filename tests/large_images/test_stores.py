@@ -23,8 +23,8 @@ from xcit_mm.fusion import fused_copy
 from xcit_mm.large_images import passes
 from xcit_mm.large_images import segment as segmentation
 from xcit_mm.large_images.predict_large import LargeOptions, predict_large
-from xcit_mm.large_images.progress import Progress
 from xcit_mm.large_images.workspace import Workspace
+from xcit_mm.progress import Progress
 
 PART = 'part_1_of_1'
 

@@ -1,4 +1,4 @@
-"""The classes of a model have names and colours, and pictures show what was predicted, where."""
+"""The classes of a model have names and colors, and pictures show what was predicted, where."""
 
 from types import SimpleNamespace
 
@@ -13,8 +13,8 @@ from mmengine.structures import BaseDataElement, InstanceData, PixelData
 from xcit_mm import UserError, environment
 from xcit_mm.config.load import load_config
 from xcit_mm.engine.hooks.pictures import PictureHook
-from xcit_mm.inference import Detections, Segmentation
-from xcit_mm.predictions.class_names import category_ids, classes_and_palette, distinct_colours
+from xcit_mm.predictions import Detections, Segmentation
+from xcit_mm.predictions.class_names import category_ids, classes_and_palette, distinct_colors
 
 COCO = 'configs/mask_rcnn_xcit_n12_16_3x.py'
 SHAPES = ('circle', 'square', 'triangle')
@@ -55,13 +55,13 @@ def test_classes_without_valid_names_have_those_of_the_dataset(names):
     assert classes[:2] == ('person', 'bicycle') and palette[0] == (220, 20, 60)
 
 
-@pytest.mark.parametrize('colour', ['red', ('a', 'b', 'c'), (-1, 0, 0), None])
-def test_an_invalid_palette_is_replaced_by_distinct_colours(colour):
-    meta = {'classes': EIGHTY, 'palette': [colour] * 80}
-    assert classes_of(COCO, {'dataset_meta': meta}, 80) == (EIGHTY, distinct_colours(80))
-    colours = distinct_colours(150)
-    assert len(set(colours)) == 150
-    first = np.array(colours[:12], float)
+@pytest.mark.parametrize('color', ['red', ('a', 'b', 'c'), (-1, 0, 0), None])
+def test_an_invalid_palette_is_replaced_by_distinct_colors(color):
+    meta = {'classes': EIGHTY, 'palette': [color] * 80}
+    assert classes_of(COCO, {'dataset_meta': meta}, 80) == (EIGHTY, distinct_colors(80))
+    colors = distinct_colors(150)
+    assert len(set(colors)) == 150
+    first = np.array(colors[:12], float)
     distances = np.linalg.norm(first[:, None] - first[None], axis=-1) + 1e3 * np.eye(12)
     assert distances.min() > 40
 
@@ -86,8 +86,8 @@ def detections(image: np.ndarray, boxes: list, labels: list, masks=None) -> Dete
     )
 
 
-def count(picture: np.ndarray, colour: tuple[int, int, int]) -> int:
-    return int((picture == colour).all(-1).sum())
+def count(picture: np.ndarray, color: tuple[int, int, int]) -> int:
+    return int((picture == color).all(-1).sum())
 
 
 @pytest.mark.parametrize('corner', [(-30, -30), (578, 378)])
@@ -129,7 +129,7 @@ def test_the_object_with_the_highest_score_is_on_top():
     assert without_masks.to_coco(1)[0]['area'] == 1e4
 
 
-def test_regions_have_the_colour_of_their_class_and_a_legend():
+def test_regions_have_the_color_of_their_class_and_a_legend():
     labels = np.zeros((400, 500), np.uint8)
     labels[:100] = 1
     segmentation = Segmentation(grey(400, 500), labels, CLASSES, PALETTE)
@@ -138,8 +138,8 @@ def test_regions_have_the_colour_of_their_class_and_a_legend():
     assert legend.shape[1] == 500 and 20 < len(legend) < 60
     assert count(legend, PALETTE[0]) > 50 < count(legend, PALETTE[1])
     assert count(legend, PALETTE[2]) == 0
-    for opacity, colour in ((0, (GREY,) * 3), (0.5, (50, 150, 50)), (1, PALETTE[1])):
-        assert tuple(segmentation.draw(opacity)[0, 0]) == colour
+    for opacity, color in ((0, (GREY,) * 3), (0.5, (50, 150, 50)), (1, PALETTE[1])):
+        assert tuple(segmentation.draw(opacity)[0, 0]) == color
 
 
 def test_legends_of_a_number_of_rows_have_one_size():

@@ -13,7 +13,8 @@ from torch.utils.data import DataLoader
 
 from ..device import choose_device, choose_dtype
 from ..errors import UserError
-from ..inference.sources import ImageProgress, read_image
+from ..inference.sources import read_image
+from ..progress import ImageProgress
 from ..weights.names import architecture
 from ..weights.timm_classifier import load_classifier
 from .published import NUM_CLASSES, name_in_release, training_size

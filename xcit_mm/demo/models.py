@@ -17,8 +17,8 @@ class OfferedModels:
     """Configs and checkpoints that visitors can choose, with the chosen model in memory.
 
     ``find`` returns the checkpoints of each config. With ``any_checkpoint``, visitors can name
-    other weights for these configs, which are read without running their code. ``dtype`` is that
-    of :func:`xcit_mm.load_model`.
+    other weights for these configs, which are read without running their code. ``dtype`` is an
+    argument of :func:`xcit_mm.load_model`.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class OfferedModels:
 def find_models(config_dir: Path, work_dirs: Path) -> dict[str, list[str]]:
     """Return the checkpoints of each config, newest first, and the configs of the newest run first.
 
-    ``work_dirs`` holds runs or is a run, which has a config beside its checkpoints. The docstrings
+    ``work_dirs`` holds runs or is a run, which has a config next to its checkpoints. The docstrings
     of configs in ``config_dir`` name the addresses of released weights.
     """
     runs = {}

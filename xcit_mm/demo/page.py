@@ -16,9 +16,8 @@ from PIL import Image
 
 from ..datasets.decode import UNREADABLE, opened
 from ..errors import UserError, reason
-from ..infer.run import SCORE_THR
-from ..inference import Detections, Segmentation
 from ..inference.sources import to_rgb
+from ..predictions import SCORE_THR, Detections, Segmentation
 from .models import OfferedModels
 
 Prediction = Detections | Segmentation
@@ -68,7 +67,7 @@ def build_page(models: OfferedModels, examples: Sequence[Path], max_upload: floa
         return prediction, status, gr.Row(visible=is_detection), gr.Row(visible=not is_detection)
 
     with UploadsOnly(title=TITLE, analytics_enabled=False) as page:
-        gr.Markdown(f'# {TITLE}\nDrop a picture: the objects or classes in it appear beside it.')
+        gr.Markdown(f'# {TITLE}\nDrop a picture: the objects or classes in it appear next to it.')
         prediction = gr.State()
         with gr.Row():
             with gr.Column():

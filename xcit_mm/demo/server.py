@@ -22,7 +22,7 @@ from .models import OfferedModels
 from .page import build_page
 
 MAX_BODY = 100_000  # bytes of a request that is not an upload
-MAX_FORM = 2**20  # bytes of an upload beside the file
+MAX_FORM = 2**20  # bytes of an upload besides the file
 KEPT_SECONDS = 3600  # that a picture stays on the disk
 CLEANING_SECONDS = 600
 KEPT_PREDICTIONS = 8  # in memory: up to 300 MB each

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..large_images.segment import has_plain_head
+from ..large_images.segment import has_unmodified_head
 
 MAX_SCORES = 2**25  # numbers that are resized at a time: 128 MiB
 
@@ -36,7 +36,7 @@ def free_backbone_maps(model: nn.Module) -> AbstractContextManager:
 def segment(model: nn.Module, data: dict[str, Any]) -> list[Tensor]:
     """Return the labels (H, W) of each image at its original size.
 
-    mmseg resizes the scores of all classes to the size of the image, which needs 14 GB for 150
+    mmseg resizes the scores of all classes to the size of the image. That needs 14 GB for 150
     classes and 24 megapixels. Here, a few classes at a time are resized and compared with the best
     score so far. Sliding windows and segmentors with their own inference are left to mmseg.
     """
@@ -65,5 +65,5 @@ def _labels(model: nn.Module, scores: Tensor, meta: dict[str, Any]) -> Tensor:
 
 
 def _is_whole(model: nn.Module) -> bool:
-    is_plain = has_plain_head(model) and model.out_channels > 1
-    return is_plain and model.test_cfg.get('mode', 'whole') == 'whole'
+    has_classes = has_unmodified_head(model) and model.out_channels > 1
+    return has_classes and model.test_cfg.get('mode', 'whole') == 'whole'

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,11 +26,12 @@ from ..engine.build_model import build_model, weights_for
 from ..environment import quiet, require_framework
 from ..errors import UserError, reason
 from ..fusion import FusedCopy
+from ..large_images.large_predictions import LargeDetections, LargeSegmentation
 from ..large_images.predict_large import LargeOptions, predict_large
-from ..large_images.results import LargeDetections, LargeSegmentation
 from ..predictions import Detections, Segmentation
 from ..predictions.class_names import classes_and_palette
-from ..predictions.drawing import Colour
+from ..predictions.drawing import Color
+from ..processes import cpu_group, together
 from ..weights.names import require_same_tensors
 from ..weights.pretrained import require_file
 from ..weights.read import read_checkpoint
@@ -55,7 +57,7 @@ class Model:
     Attributes:
         task: 'detection', 'segmentation' or 'panoptic'.
         classes: Names of the classes.
-        palette: A colour for each class.
+        palette: A color for each class.
         module: mmdet's or mmseg's model, in evaluation mode and in float32.
         pipeline: The transforms of the config's test dataset.
         dtype: The dtype that predictions are computed in.
@@ -65,7 +67,7 @@ class Model:
 
     task: str
     classes: tuple[str, ...]
-    palette: tuple[Colour, ...]
+    palette: tuple[Color, ...]
     module: nn.Module
     pipeline: Compose
     dtype: torch.dtype = torch.float32
@@ -102,7 +104,7 @@ class Model:
         """Read and resize an image, for example in a thread, before :meth:`predict_batch`.
 
         PyTorch is not used: it would start CPU threads for each thread that calls it, and these
-        would slow down those of the model.
+        would slow down the threads of the model.
 
         Raises:
             UserError: If the image cannot be read or resized.
@@ -130,7 +132,7 @@ class Model:
     ) -> list[Detections | Segmentation]:
         """Predict several images; see :meth:`predict`.
 
-        Only images that the model sees at one size go through it together, because XCiT would
+        Only images that the model gets at one size go through it together, because XCiT would
         attend to padding. So a prediction does not depend on the other images of the batch.
         """
         prepared = [im if isinstance(im, Prepared) else self.prepare(im) for im in images]
@@ -148,52 +150,22 @@ class Model:
         return [predictions[i] for i in range(len(prepared))]
 
     def predict_large(
-        self,
-        image: str | Path | np.ndarray,
-        memory: int | None = None,
-        store: str | Path | None = None,
-        score_thr: float = 0.0,
-        with_scores: bool = False,
-        statistics_window: int | None = None,
-        sliced: int | None = None,
-        overlap: int = 128,
+        self, image: str | Path | np.ndarray, *args: Any, **options: Any
     ) -> LargeDetections | LargeSegmentation | None:
-        """Predict an image that does not fit into memory, at its own size.
+        """Predict an image that does not fit into memory; see :func:`.predict_large`.
 
-        The model sees the whole image at once. The labels equal those of mmseg's mode 'whole', and
-        objects are found on maps that saw the whole image. If ``torch.distributed`` is
-        initialised, the processes share the image, and all of them have to call this method. An
-        error of one of them is raised in all.
-
-        Args:
-            image: The path of a TIFF file (BigTIFF, GeoTIFF, COG), a whole slide, a NumPy file or
-                any other image, or an array (H, W, channels) such as a memory map.
-            memory: Bytes that the tokens, the labels and a tile may take in memory. If they need
-                more, tokens and labels are stored in files in ``store``. Default: half of the free
-                memory, divided by the number of processes on this machine.
-            store: A folder for these files, and for what is finished of ``sliced`` predictions.
-                If a call was killed, the next one continues there.
-            score_thr: The lowest score of objects.
-            with_scores: Whether a segmentor returns the probabilities of the labels as well.
-            statistics_window: Side of a window in pixels. The attention at each place sees this
-                window around the place instead of the whole image.
-            sliced: Side of slices in pixels, which the model sees one by one. This works with any
-                detector and segmentor.
-            overlap: Pixels that neighbouring slices share.
-
-        Returns:
-            The prediction on the first process, and None on the others.
-
-        Raises:
-            UserError: If the image, the model or the store cannot be used, or if the tokens do
-                not fit into ``memory`` and ``store`` is None.
-            ProcessesError: If the processes do not share the image, the model, the options and
-                the versions of the packages, or if one of them has ended.
+        The arguments after the image are the fields of :class:`.LargeOptions`, such as ``memory``.
         """
-        options = LargeOptions(
-            memory, store, score_thr, with_scores, statistics_window, sliced, overlap
-        )
-        return predict_large(self, image, options)
+        with together(cpu_group()):
+            checked = LargeOptions(*args, **options)
+        return predict_large(self, image, checked)
+
+    def at_own_size(self) -> 'Model':
+        """Return the model without resizing of images, and with the same fused copy."""
+        model = copy(self)
+        kept = [t for t in self.pipeline.transforms if 'Resize' not in type(t).__name__]
+        model.pipeline = Compose(kept)
+        return model
 
     def _picture(self, image: np.ndarray) -> np.ndarray:
         return image if self.bands is None else self.bands.picture(image)
@@ -238,9 +210,9 @@ def load_model(
         config: Path of a config file.
         checkpoint: File or URL of a released model, or of a checkpoint of this config.
         device: 'cpu', 'cuda', 'cuda:1'; None: the GPU if there is one, else the CPU.
-        options: Dotted names and values that replace those of the config.
+        options: Dotted names, and values that replace the values of the config.
         trust_checkpoint: Whether to read a file that holds more than weights, and run code in it.
-        full_size: Whether the model sees images without the config's ``Resize``.
+        full_size: Whether to leave out the config's ``Resize``.
         dtype: 'float32', 'bfloat16' or 'float16', also as a ``torch.dtype``, or 'auto' for the
             fastest of them that the device has instructions for. Boxes and scores are computed in
             float32 in any case. None: 'auto' on a GPU, 'float32' on a CPU and for

@@ -1,36 +1,26 @@
-"""The images and videos that a command line names: find them, read them, count them."""
+"""The images and videos that a command line names."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from glob import glob, has_magic
 from pathlib import Path, PurePosixPath
-from threading import RLock
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import numpy as np
 from PIL import Image, ImageOps
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TimeRemainingColumn,
-)
-from rich.text import Text
 
 from ..datasets.decode import MAX_BYTES as MAX_FILE_BYTES
 from ..datasets.decode import BadImageError, decode
 from ..datasets.multiband import LoadMultiband
-from ..errors import ArgumentError, UserError, looked_in, printable, reason
+from ..errors import ArgumentError, UserError, looked_in, reason
 from ..files import read_regular
 from ..http import read_url
+from ..progress import ImageProgress
 from ..weights.cache import is_url
 from .video import read_video
 
-# Suffixes of what is taken from a folder. A file that is named itself may have any suffix.
+# The suffixes of files in a folder. A file that is named itself may have any suffix.
 IMAGES = ('.bmp', '.gif', '.jp2', '.jpeg', '.jpg', '.pgm', '.png', '.ppm', '.tif', '.tiff', '.webp')
 VIDEOS = ('.avi', '.m4v', '.mkv', '.mov', '.mp4', '.mpeg', '.mpg', '.webm', '.wmv')
 MAX_DOWNLOAD = 2**29  # bytes of an image
@@ -52,53 +42,6 @@ class Frame(NamedTuple):
     @property
     def pixels(self) -> int:
         return self.image[..., 0].size
-
-
-class RateColumn(ProgressColumn):
-    """Images per second since the start."""
-
-    def render(self, task: Task) -> Text:
-        elapsed = task.finished_time or task.elapsed
-        return Text(f'{task.completed / elapsed:.1f} images/s' if elapsed else '')
-
-
-class ImageProgress(Progress):
-    """A progress bar on the standard error output, which collects ``problems``.
-
-    Several threads may use it.
-    """
-
-    def __init__(self) -> None:
-        time = TimeRemainingColumn(elapsed_when_finished=True)
-        columns = BarColumn(), MofNCompleteColumn(), time, RateColumn()
-        super().__init__(*columns, console=Console(stderr=True))
-        self.problems: list[str] = []
-        self._changes = RLock()
-        self._images = self.add_task('images', total=0, visible=False)
-
-    @property
-    def done(self) -> int:
-        return int(self.tasks[self._images].completed)
-
-    def expect(self, number: int) -> None:
-        """Raise or lower the number of expected images."""
-        with self._changes:
-            total = self.tasks[self._images].total + number
-            self.update(self._images, total=total, visible=total > 0)  # not 0/0
-
-    def count(self) -> None:
-        self.advance(self._images)
-
-    def report(self, problem: str) -> None:
-        """Print what is wrong with an input, once."""
-        if problem not in self.problems:
-            self.problems.append(problem)
-            self.console.print(printable(problem), markup=False, highlight=False, soft_wrap=True)
-
-    def give_up(self, problem: str) -> None:
-        """Report why an expected image is not done."""
-        self.report(problem)
-        self.expect(-1)
 
 
 def find_inputs(
@@ -129,7 +72,7 @@ def find_inputs(
             unique = f'{name}_{number}'
         taken.add(unique.casefold())
         inputs[unique] = source
-    return inputs, problems
+    return inputs, [*dict.fromkeys(problems)]
 
 
 def read_frames(
@@ -153,8 +96,9 @@ def read_frames(
                 expected -= 1
                 yield frame
         except UserError as error:
-            progress.report(str(error))
-        progress.expect(-expected)
+            progress.give_up(str(error), expected)
+        else:
+            progress.expect(-expected)
 
 
 def batches(frames: Iterable[Frame], batch_size: int) -> Iterator[list[Frame]]:

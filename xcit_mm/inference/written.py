@@ -12,7 +12,7 @@ from PIL import Image
 
 from ..errors import UserError
 from ..files import EARLIER, require_writable, set_aside, write_whole
-from ..large_images.results import LargeDetections, LargeSegmentation
+from ..large_images.large_predictions import LargeDetections, LargeSegmentation
 from ..predictions import Detections, Segmentation
 from ..predictions.class_names import category_ids
 from ..predictions.drawing import BLACK
@@ -64,7 +64,7 @@ def is_output(path: Path, folder: Path) -> bool:
 
 
 def require_kept(sources: Iterable[str], folder: Path) -> None:
-    """Refuse inputs that are earlier predictions in a folder, where new ones take their place."""
+    """Refuse inputs that are earlier predictions in a folder, because new ones replace them."""
     for source in sources:
         if not is_url(source) and _part_of(folder, Path(source)) in WRITTEN:
             raise UserError(
@@ -138,10 +138,10 @@ class Output:
             image['labels'] = f'{LABELS}/{name}.png'
             if prediction.labels.dtype == np.uint8:
                 labels = Image.fromarray(prediction.labels)
-                # Pillow cuts labels beyond the palette; the last is that of no class.
-                colours = [*self._palette, BLACK][:256]
-                labels.putpalette(np.array(colours, np.uint8).tobytes())
-            else:  # PNG has no palette of more than 256 colours
+                # Pillow cuts labels beyond the palette, whose last color is for pixels of no class.
+                colors = [*self._palette, BLACK][:256]
+                labels.putpalette(np.array(colors, np.uint8).tobytes())
+            else:  # PNG has no palette of more than 256 colors
                 labels = Image.fromarray(prediction.labels.astype(np.uint16))
             self._write_image(image['labels'], labels)
         else:
@@ -170,7 +170,7 @@ class Output:
     def _described(self, source: str, size: tuple[int, int]) -> dict[str, Any]:
         return dict(id=len(self._images) + 1, file_name=source, width=size[1], height=size[0])
 
-    def _add_objects(self, image: dict, prediction: Detections | LargeDetections) -> None:
+    def _add_objects(self, image: dict, prediction: Detections) -> None:
         for annotation in prediction.to_coco(image['id']):
             self._annotations.append({'id': len(self._annotations) + 1, **annotation})
 

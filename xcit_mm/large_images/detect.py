@@ -1,15 +1,15 @@
-"""Detect the objects of an image of any size on maps that saw the whole image.
+"""Detection of the objects of an image of any size, on maps that saw the whole image.
 
 The anchors are divided among the tiles. Each anchor belongs to one tile, and its scores and deltas
-are those of the whole image. The proposals of a tile may extend beyond it and read the maps there.
-The boxes of all tiles go through one non-maximum suppression, so that no seam hides an object or
-shows it twice.
+are the same as for the whole image. The proposals of a tile may extend beyond it and read the maps
+there. The boxes of all tiles go through one non-maximum suppression, so that no seam hides an
+object or shows it twice.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from itertools import chain
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,10 +19,11 @@ from torch import Tensor, nn
 
 from ..errors import UserError
 from ..models.xcit import STRIDES
+from ..progress import Progress, silent
 from .geometry import Window, tiles
 from .lazy import LazyMap
+from .objects import Objects
 from .passes import Passes
-from .progress import Progress, silent
 from .shards import Bands
 from .streamed_maps import Pyramid
 
@@ -30,23 +31,6 @@ TILE = 1024  # pixels; configs limit the number of proposals for images of about
 MAX_OBJECTS = 2**31  # for each tile, after its proposals
 CHUNK = 256  # number of objects whose masks are computed together
 MARGIN = 3  # pixels of a map beyond a box that the samples of the box may read
-
-
-class Objects(NamedTuple):
-    """The n objects of an image, by decreasing score.
-
-    Attributes:
-        boxes: (n, 4); left, top, right and bottom in pixels.
-        scores: (n,).
-        labels: (n,).
-        masks: For each object, the window of its mask and the mask (h, w) in that window; None
-            for a model without masks.
-    """
-
-    boxes: np.ndarray
-    scores: np.ndarray
-    labels: np.ndarray
-    masks: list[tuple[Window, np.ndarray]] | None
 
 
 def require_detector(model: nn.Module) -> None:
@@ -86,7 +70,7 @@ def detect(
     size: tuple[int, int],
     score_thr: float = 0.0,
     progress: Progress = silent,
-) -> Objects | None:
+) -> Objects:
     """Detect the objects of an image whose tokens are in the stores of ``passes``.
 
     Args:
@@ -97,92 +81,121 @@ def detect(
         progress: The display of the progress.
 
     Returns:
-        The objects on the first process, None on the others.
+        The objects whose centers are in the rows of this process, by decreasing score.
     """
     pyramid = Pyramid(passes)
     maps = model.neck(pyramid.maps) if model.with_neck else pyramid.maps
-    has_rois = hasattr(model, 'roi_head')
-    cfg = model.test_cfg.rcnn if has_rois else model.test_cfg
-    cfg = ConfigDict(cfg)
+    steps = _Steps(maps, pyramid, passes, size, progress)
+    with_rois = hasattr(model, 'roi_head')
+    cfg = ConfigDict(model.test_cfg.rcnn if with_rois else model.test_cfg)
     cfg.update(score_thr=max(score_thr, cfg.get('score_thr', 0.0)), max_per_img=MAX_OBJECTS)
-    head = model.rpn_head if has_rois else model.bbox_head
-    dense_cfg = model.test_cfg.rpn if has_rois else cfg
-    progress.expect(2 + model.roi_head.with_mask if has_rois else 1)
-    # Without RoIs, the boxes of all tiles are suppressed together at the end.
-    found, reach = _on_anchors(head, maps, pyramid, passes.bands, dense_cfg, has_rois, progress)
-    found = [_clipped(instances, size, dense_cfg) for instances in found]
-    if not has_rois:
-        return _merged(passes.bands, found, cfg)
-
-    meta = dict(img_shape=size, ori_shape=size, scale_factor=(1.0, 1.0))
-    without_nms = ConfigDict(cfg, nms=dict(type='nms', iou_threshold=1.0))
-    maps = tuple(map(_RoISource, maps))
+    progress.expect(2 + model.roi_head.with_mask if with_rois else 1)
+    if not with_rois:
+        # The boxes of all tiles are suppressed together at the end.
+        found, _ = steps.propose(model.bbox_head, cfg, with_nms=False)
+        return _own(_suppressed(found, passes.bands, cfg), passes.bands, size)
+    proposals, reach = steps.propose(model.rpn_head, model.test_cfg.rpn, with_nms=True)
     with _reading_windows(model.roi_head, passes.dtype):
-        cascade = model.roi_head.bbox_head
-        stages = len(cascade) if isinstance(cascade, nn.ModuleList) else 1
-        _borrow_around(passes, pyramid, [i.bboxes for i in found], reach, stages)
-        found = [
-            model.roi_head.predict_bbox(maps, [meta], [proposals], without_nms)[0]
-            for proposals in progress(found, 'boxes')
+        found = steps.refine(model.roi_head, proposals, cfg, reach)
+        objects = _own(_suppressed(found, passes.bands, cfg), passes.bands, size)
+        return steps.mask(model.roi_head, objects, reach) if model.roi_head.with_mask else objects
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """The steps of a detection on the maps of an image; ``size`` is (H, W) of the image."""
+
+    maps: Sequence[LazyMap]
+    pyramid: Pyramid
+    passes: Passes
+    size: tuple[int, int]
+    progress: Progress
+
+    def propose(
+        self, head: nn.Module, cfg: ConfigDict, with_nms: bool
+    ) -> tuple[list[InstanceData], int]:
+        """Return the boxes of a dense head for each tile of anchors of this process.
+
+        The second value is the number of rows of tokens that the head reads beyond its anchors.
+        """
+        outputs = head(tuple(self.maps))  # lists of maps, one for each level
+        strides = [max(stride) for stride in head.prior_generator.strides]
+        side = -(-TILE // max(strides)) * max(strides)
+        own_tiles = self._tiles_of_anchors(outputs[0], strides, side)
+
+        reads = [  # of each tile, the windows of the levels of each output
+            [
+                [(m, _on_level(tile, side, s, m)) for m, s in zip(output, strides, strict=True)]
+                for output in outputs
+            ]
+            for tile in own_tiles
         ]
-        objects = _merged(passes.bands, found, cfg)
-        if not model.roi_head.with_mask:
-            return objects
-        objects = passes.bands.broadcast(objects)
-        groups = _groups_of(passes.bands, objects.boxes, size)
-        boxes = [torch.from_numpy(objects.boxes[group]).to(passes.device) for group in groups]
-        _borrow_around(passes, pyramid, boxes, reach)
+        reach = self.pyramid.borrow_for([list(chain(*of_tile)) for of_tile in reads])
+        found = []
+        for tile, of_tile in self.progress(list(zip(own_tiles, reads, strict=True)), 'anchors'):
+            known: dict[tuple, Tensor] = {}
+            values = [[m.read(window, known) for m, window in levels] for levels in of_tile]
+            metas = [dict(img_shape=None)]  # boxes are clipped later, at the borders of the image
+            options = dict(batch_img_metas=metas, cfg=cfg, with_nms=with_nms)
+            instances = head.predict_by_feat(*values, **options)[0]
+            corner = torch.tensor([tile.columns.start, tile.rows.start] * 2)
+            instances.bboxes = instances.bboxes.float() + corner.to(instances.bboxes.device)
+            found.append(_clipped(instances, self.size, cfg))
+        return found, reach
+
+    def _tiles_of_anchors(
+        self, levels: Sequence[LazyMap], strides: list[int], side: int
+    ) -> list[Window]:
+        height, width = (
+            max(n * stride for n, stride in zip(sizes, strides, strict=True))
+            for sizes in zip(*(level.shape[2:] for level in levels), strict=True)
+        )
+        rows = self.passes.bands.share(-(-height // side))
+        area = Window(slice(rows.start * side, rows.stop * side), slice(0, width))
+        return list(tiles(area, (side, side)))
+
+    def refine(
+        self, head: nn.Module, proposals: list[InstanceData], cfg: ConfigDict, reach: int
+    ) -> list[InstanceData]:
+        """Return the boxes of a RoI head for the proposals of each tile, with their duplicates."""
+        stages = head.bbox_head
+        stages = len(stages) if isinstance(stages, nn.ModuleList) else 1
+        self._borrow_around([instances.bboxes for instances in proposals], reach, stages)
+        maps = tuple(map(_RoISource, self.maps))
+        meta = dict(img_shape=self.size, ori_shape=self.size, scale_factor=(1.0, 1.0))
+        without_nms = ConfigDict(cfg, nms=dict(type='nms', iou_threshold=1.0))
+        return [
+            head.predict_bbox(maps, [meta], [instances], without_nms)[0]
+            for instances in self.progress(proposals, 'boxes')
+        ]
+
+    def mask(self, head: nn.Module, objects: Objects, reach: int) -> Objects:
+        """Return the objects of this process with the masks of a RoI head."""
+        device, maps = self.passes.device, tuple(map(_RoISource, self.maps))
+        groups = _by_tile(objects.boxes)
+        boxes = [torch.from_numpy(objects.boxes[group]).to(device) for group in groups]
+        self._borrow_around(boxes, reach)
         masks = {}
-        for group, group_boxes in progress(list(zip(groups, boxes, strict=True)), 'masks'):
-            labels = torch.from_numpy(objects.labels[group]).to(passes.device)
-            of_group = _masks(model.roi_head, maps, group_boxes, labels, size)
+        for group, group_boxes in self.progress(list(zip(groups, boxes, strict=True)), 'masks'):
+            labels = torch.from_numpy(objects.labels[group]).to(device)
+            of_group = _masks(head, maps, group_boxes, labels, self.size)
             masks.update(zip(group.tolist(), of_group, strict=True))
-    parts = passes.bands.gather(masks)
-    if not parts:
-        return None
-    masks = {number: mask for part in parts for number, mask in part.items()}
-    return objects._replace(masks=[masks[i] for i in range(len(objects.scores))])
+        return replace(objects, masks=[masks[i] for i in range(len(objects))])
 
+    def _borrow_around(self, boxes: list[Tensor], reach: int, stages: int = 1) -> None:
+        """Copy the rows of other processes that are needed to compute the maps within boxes.
 
-def _on_anchors(
-    head: nn.Module,
-    maps: Sequence[LazyMap],
-    pyramid: Pyramid,
-    bands: Bands,
-    cfg: ConfigDict,
-    with_nms: bool,
-    progress: Progress,
-) -> tuple[list[InstanceData], int]:
-    """Return the results of the dense head for each tile, and the reach of the head in tokens."""
-    outputs = head(tuple(maps))  # lists of maps, one for each level
-    strides = [max(stride) for stride in head.prior_generator.strides]
-    side = -(-TILE // max(strides)) * max(strides)
-    extent = [
-        max(n * s for n, s in zip(sizes, strides, strict=True))
-        for sizes in zip(*(m.shape[2:] for m in outputs[0]), strict=True)
-    ]
-    rows = bands.share(-(-extent[0] // side))
-    area = Window(slice(rows.start * side, rows.stop * side), slice(0, extent[1]))
-    own_tiles = list(tiles(area, (side, side)))
-    reads = [  # of each tile, the windows of the levels of each output
-        [
-            [(m, _on_level(tile, side, s, m)) for m, s in zip(o, strides, strict=True)]
-            for o in outputs
-        ]
-        for tile in own_tiles
-    ]
-    reach = pyramid.borrow_for([list(chain(*of_tile)) for of_tile in reads])
-    found = []
-    for tile, of_tile in progress(list(zip(own_tiles, reads, strict=True)), 'anchors'):
-        known: dict[tuple, Tensor] = {}
-        values = [[m.read(window, known) for m, window in levels] for levels in of_tile]
-        metas = [dict(img_shape=None)]  # boxes are clipped later, at the borders of the image
-        options = dict(batch_img_metas=metas, cfg=cfg, with_nms=with_nms)
-        instances = head.predict_by_feat(*values, **options)[0]
-        corner = torch.tensor([tile.columns.start, tile.rows.start] * 2)
-        instances.bboxes = instances.bboxes.float() + corner.to(instances.bboxes.device)
-        found.append(instances)
-    return found, reach
+        Each further stage of a cascade may move a box by the height of the box.
+        """
+        bands, patch = self.passes.bands, self.passes.backbone.patch_size
+        rows = torch.cat([b[:, 1::2].cpu() for b in boxes]) if boxes else torch.zeros(0, 2)
+        if bands.count == 1 or not len(rows):
+            self.pyramid.borrow(bands.rows)
+            return
+        tallest = int((rows[:, 1] - rows[:, 0]).max())
+        margin = reach + (4 * STRIDES[-1] + (stages - 1) * tallest) // patch
+        needed = slice(int(rows.min()) // patch - margin, int(rows.max()) // patch + margin)
+        self.pyramid.borrow(needed)
 
 
 def _on_level(tile: Window, side: int, stride: int, level: LazyMap) -> Window:
@@ -204,64 +217,53 @@ def _clipped(instances: InstanceData, size: tuple[int, int], cfg: ConfigDict) ->
     return instances[(sides > max(0, cfg.get('min_bbox_size', 0))).all(1)]
 
 
-def _merged(bands: Bands, found: list[InstanceData], cfg: ConfigDict) -> Objects | None:
-    """Suppress duplicates among the boxes of all tiles; None if this is not the first process."""
+def _suppressed(found: list[InstanceData], bands: Bands, cfg: ConfigDict) -> Objects:
+    """Return the objects of the tiles of all processes without duplicates, by decreasing score."""
     names = ('bboxes', 'scores', 'labels')
-    arrays = [torch.zeros(0, 4), torch.zeros(0), torch.zeros(0, dtype=torch.long)]
+    own = [torch.zeros(0, 4), torch.zeros(0), torch.zeros(0, dtype=torch.long)]
     if found:  # there may be fewer tiles than processes
-        arrays = [torch.cat([instances[name] for instances in found]).cpu() for name in names]
-    parts = bands.gather(arrays)
-    if not parts:
-        return None
+        own = [torch.cat([instances[name] for instances in found]).cpu() for name in names]
+    everyone, objects = bands.gather(own), None
+    if everyone:
+        boxes, scores, labels = (torch.cat(arrays) for arrays in zip(*everyone, strict=True))
+        objects = _without_duplicates(boxes.float(), scores.float(), labels, cfg.nms)
+    return bands.broadcast(objects)
+
+
+def _without_duplicates(boxes: Tensor, scores: Tensor, labels: Tensor, nms: ConfigDict) -> Objects:
     from mmcv.ops import batched_nms
 
-    boxes, scores, labels = (torch.cat(arrays) for arrays in zip(*parts, strict=True))
-    boxes, scores = boxes.float(), scores.float()
-    if len(boxes):
-        # For all classes at once, mmcv moves their boxes far apart, which costs digits.
-        is_agnostic = cfg.nms.get('class_agnostic', False)
-        classes = [labels >= 0] if is_agnostic else [labels == i for i in labels.unique()]
-        kept = []
-        for group in classes:
-            detections, indices = batched_nms(
-                boxes[group], scores[group], torch.zeros_like(labels[group]), cfg.nms
-            )
-            kept.append((detections[:, :4], detections[:, 4], labels[group][indices]))
-        boxes, scores, labels = (torch.cat(arrays) for arrays in zip(*kept, strict=True))
-        order = scores.argsort(descending=True, stable=True)
-        boxes, scores, labels = boxes[order], scores[order], labels[order]
-    return Objects(boxes.numpy(), scores.numpy(), labels.numpy(), None)
+    # For all classes at once, mmcv moves their boxes far apart, which costs digits.
+    is_agnostic = nms.get('class_agnostic', False)
+    classes = [labels >= 0] if is_agnostic else [labels == i for i in labels.unique()]
+    parts = [Objects(*(values.numpy() for values in (boxes, scores, labels)))[:0]]
+    for group in classes if len(boxes) else ():
+        detections, indices = batched_nms(
+            boxes[group], scores[group], torch.zeros_like(labels[group]), nms
+        )
+        kept = detections[:, :4], detections[:, 4], labels[group][indices]
+        parts.append(Objects(*(values.numpy() for values in kept)))
+    return Objects.cat(parts).by_score()
 
 
-def _groups_of(bands: Bands, boxes: np.ndarray, size: tuple[int, int]) -> list[np.ndarray]:
-    """Group the objects of this process by the tile that holds their centre."""
-    centres = (boxes[:, 1::-1] + boxes[:, :1:-1]) / 2  # y and x
-    own = bands.share(size[0])
-    is_own = (centres[:, 0] >= own.start) & (centres[:, 0] < own.stop)
-    if bands.rank == bands.count - 1:
-        is_own |= centres[:, 0] >= own.stop  # centres on the lower border
-    numbers = np.flatnonzero(is_own)
-    tile = (centres[numbers] // TILE).astype(int)
+def _own(objects: Objects, bands: Bands, size: tuple[int, int]) -> Objects:
+    """Return the objects whose centers are in the rows of this process."""
+    y = _centers(objects.boxes)[:, 0]
+    rows = bands.share(size[0])
+    is_last = bands.rank == bands.count - 1  # which has the centers on the lower border
+    return objects[(y >= rows.start) & ((y < rows.stop) | is_last)]
+
+
+def _by_tile(boxes: np.ndarray) -> list[np.ndarray]:
+    """Group the indices of boxes by the tile that holds their center."""
+    tile = (_centers(boxes) // TILE).astype(int)
     order = np.lexsort(tile.T[::-1])
     starts = np.flatnonzero(np.diff(tile[order], axis=0).any(1)) + 1
-    return [group for group in np.split(numbers[order], starts) if len(group)]
+    return [group for group in np.split(order, starts) if len(group)]
 
 
-def _borrow_around(
-    passes: Passes, pyramid: Pyramid, boxes: list[Tensor], reach: int, stages: int = 1
-) -> None:
-    """Copy the rows of other processes that are needed to compute the maps within boxes.
-
-    Each further stage of a cascade may move a box by the height of the box.
-    """
-    rows = torch.cat([b[:, 1::2].cpu() for b in boxes]) if boxes else torch.zeros(0, 2)
-    if passes.bands.count == 1 or not len(rows):
-        pyramid.borrow(passes.bands.rows)
-        return
-    patch = passes.backbone.patch_size
-    tallest = int((rows[:, 1] - rows[:, 0]).max())
-    margin = reach + (4 * STRIDES[-1] + (stages - 1) * tallest) // patch
-    pyramid.borrow(slice(int(rows.min()) // patch - margin, int(rows.max()) // patch + margin))
+def _centers(boxes: np.ndarray) -> np.ndarray:
+    return (boxes[:, 1::-1] + boxes[:, :1:-1]) / 2  # y and x
 
 
 def _masks(

@@ -4,18 +4,16 @@ import json
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ..environment import require
 from ..errors import UserError, reason
 from ..files import write_whole
+from ..predictions import Detections
 from .geometry import tiles, whole
 from .window_files import CACHE
-
-if TYPE_CHECKING:
-    from .results import LargeDetections
 
 BLOCK = 512  # pixels of the side of a block of a label image
 WRITTEN = BLOCK, 4096  # pixels that are written at a time
@@ -62,7 +60,7 @@ def write_tiff(
         ) from None
 
 
-def write_geojson(path: Path, objects: 'LargeDetections', georeference: Mapping[str, Any]) -> None:
+def write_geojson(path: Path, objects: Detections, georeference: Mapping[str, Any]) -> None:
     """Write objects as GeoJSON, in the map coordinates of the image if it has any.
 
     Objects with masks are outlined by their pixels, and other objects by their boxes. As in the
@@ -87,7 +85,7 @@ def write_geojson(path: Path, objects: 'LargeDetections', georeference: Mapping[
         file.write(']}')
 
 
-def _geometry(objects: 'LargeDetections', i: int, transform: Any) -> dict[str, Any]:
+def _geometry(objects: Detections, i: int, transform: Any) -> dict[str, Any]:
     require('rasterio')
     from rasterio import Affine, features
     from rasterio.windows import Window as RasterWindow

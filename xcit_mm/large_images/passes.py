@@ -24,8 +24,8 @@ from ..models.in_place import add_attention_and_interaction, add_mlp_
 from ..models.layers import XCABlock
 from ..ops.gram import affine_map, largest_amplification, map_tokens
 from ..ops.moments import from_sums, sums_of_products
+from ..progress import Progress, silent
 from .geometry import Window, grown, length, tiles
-from .progress import Progress, silent
 from .shards import Bands, Borrowed
 from .streamable import require_streamable
 from .token_files import TokenFile

@@ -1,9 +1,10 @@
-"""Predict an image that does not fit into memory, as a whole or in slices."""
+"""Prediction of an image that does not fit into memory, as a whole or in slices."""
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,11 +15,13 @@ from ..environment import versions
 from ..errors import ArgumentError, UserError
 from ..fusion import in_dtype
 from ..processes import cpu_group, digest_of_module, require_same, together
-from .detect import Objects, detect, require_detector
+from ..progress import Progress, silent
+from .detect import detect, require_detector
+from .large_predictions import PICTURE_SIDE, LargeDetections, LargeSegmentation
 from .normalized import NormalizedImage
+from .objects import Objects
 from .passes import Passes
-from .progress import Progress, silent
-from .results import PICTURE_SIDE, LargeDetections, LargeSegmentation
+from .predictor import Predictor
 from .segment import label, require_segmentor
 from .shards import Bands
 from .slices import detect_slices, label_slices, slices_of
@@ -27,13 +30,30 @@ from .token_files import TokenFile
 from .window_files import open_image, overview
 from .workspace import GIB, Demand, Workspace, open_workspace
 
-if TYPE_CHECKING:
-    from ..inference.model import Model
+MIN_SLICE = 32  # pixels
 
 
 @dataclass(frozen=True)
 class LargeOptions:
-    """The arguments of :meth:`xcit_mm.inference.model.Model.predict_large`."""
+    """How an image that does not fit into memory is predicted.
+
+    Attributes:
+        memory: Bytes that the tokens, the labels and a tile may take in memory. If they need more,
+            tokens and labels are stored in files in ``store``. Default: half of the free memory,
+            divided by the number of processes on this machine.
+        store: A folder for these files, and for what is finished of ``sliced`` predictions. If a
+            call was killed, the next one continues there.
+        score_thr: The lowest score of objects.
+        with_scores: Whether a segmentor returns the probabilities of the labels as well.
+        statistics_window: Side of a window in pixels. The attention statistics of a tile are
+            computed in this window around the tile instead of over the whole image.
+        sliced: Side of slices in pixels, which the model predicts one by one. This works with any
+            detector and segmentor.
+        overlap: Pixels that neighboring slices share.
+
+    Raises:
+        ArgumentError: If a value is invalid, or does not fit the others.
+    """
 
     memory: int | None = None
     store: str | Path | None = None
@@ -43,14 +63,50 @@ class LargeOptions:
     sliced: int | None = None
     overlap: int = 128
 
+    def __post_init__(self) -> None:
+        window, side, overlap = self.statistics_window, self.sliced, self.overlap
+        if window is not None and window < 1:
+            raise ArgumentError(f'statistics_window={window!r} is not a positive number of pixels')
+        if side is None:
+            return
+        if window is not None or self.with_scores:
+            raise ArgumentError('--sliced cannot be combined with --statistics-window or --scores')
+        if side < MIN_SLICE or not 0 <= overlap < side:
+            raise ArgumentError(
+                f'slices of {side} pixels with an overlap of {overlap} are not possible: slices '
+                f'need {MIN_SLICE} pixels or more, and the overlap has to be smaller'
+            )
+
 
 def predict_large(
-    model: 'Model',
+    model: Predictor,
     image: str | Path | np.ndarray,
     options: LargeOptions,
     progress: Progress = silent,
 ) -> LargeSegmentation | LargeDetections | None:
-    """Predict an image; see :meth:`xcit_mm.inference.model.Model.predict_large`."""
+    """Predict an image that does not fit into memory, at its own size.
+
+    The model sees the whole image at once. The labels equal the labels of mmseg's mode 'whole', and
+    objects are found on maps that saw the whole image. If ``torch.distributed`` is initialized, the
+    processes share the image, and all of them have to call this function. An error of one of them
+    is raised in all.
+
+    Args:
+        model: A model, such as :func:`xcit_mm.load_model` returns it.
+        image: The path of a TIFF file (BigTIFF, GeoTIFF, COG), a whole slide, a NumPy file or any
+            other image, or an array (H, W, channels) such as a memory map.
+        options: See :class:`LargeOptions`.
+        progress: The display of the progress.
+
+    Returns:
+        The prediction on the first process, and None on the others.
+
+    Raises:
+        UserError: If the image, the model or the store cannot be used, or if the tokens do not fit
+            into ``memory`` and ``store`` is None.
+        ProcessesError: If the processes do not share the image, the model, the options and the
+            versions of the packages, or if one of them has ended.
+    """
     group = cpu_group()
     with together(group):
         check_options(model, options)
@@ -65,24 +121,29 @@ def predict_large(
         for note in pixels.notes:
             progress.report(note)
         predict = _streamed if options.sliced is None else _sliced
-        result, workspace = predict(model, pixels, options, progress)
+        found, workspace = predict(model, pixels, options, progress)
         try:
-            if result is not None:
+            if found is not None:
                 picture = overview(pixels.size, pixels.pixels, PICTURE_SIDE, pixels.max_rows)
             pixels.source.require_unchanged()
         except UserError:
             workspace.remove()  # it could not be continued
             raise
-        if result is None:
+        if found is None:
             return None
-    if pixels.bands is not None:
-        picture = pixels.bands.picture(picture)
-    georeference = pixels.source.georeference
-    about = pixels.size, picture, model.classes, model.palette, georeference, workspace
-    return (LargeDetections if isinstance(result, Objects) else LargeSegmentation)(*about, *result)
+    kind = LargeDetections if model.task == 'detection' else LargeSegmentation
+    return kind(
+        image=picture if pixels.bands is None else pixels.bands.picture(picture),
+        classes=model.classes,
+        palette=model.palette,
+        size=pixels.size,
+        georeference=pixels.source.georeference,
+        workspace=workspace,
+        **found,
+    )
 
 
-def described(model: 'Model', options: LargeOptions) -> dict[str, Any]:
+def described(model: Predictor, options: LargeOptions) -> dict[str, Any]:
     """Return what determines the prediction of an image, for :func:`.require_same`."""
     names = 'score_thr', 'with_scores', 'statistics_window'
     return {
@@ -93,7 +154,7 @@ def described(model: 'Model', options: LargeOptions) -> dict[str, Any]:
     }
 
 
-def check_options(model: 'Model', options: LargeOptions) -> None:
+def check_options(model: Predictor, options: LargeOptions) -> None:
     """Refuse options that do not fit the model, before an image is opened."""
     if model.task == 'panoptic':
         raise UserError('a panoptic model cannot predict large images: name another model')
@@ -103,62 +164,74 @@ def check_options(model: 'Model', options: LargeOptions) -> None:
         require_streamable(model.module.backbone)
         require = require_detector if model.task == 'detection' else require_segmentor
         require(model.module)
-    elif options.statistics_window is not None or options.with_scores:
-        raise ArgumentError('--sliced cannot be combined with --statistics-window or --scores')
     elif get_world_size() > 1:
         raise UserError('slices are predicted by a single process: leave out torchrun')
-    if options.statistics_window is not None and options.statistics_window < 1:
-        raise ArgumentError(
-            f'statistics_window={options.statistics_window!r} is not a positive number of pixels'
-        )
 
 
 def _streamed(
-    model: 'Model', pixels: NormalizedImage, options: LargeOptions, progress: Progress
-) -> tuple[Objects | tuple | None, Workspace]:
-    """Predict an image that the backbone sees as a whole; None on all but the first process."""
-    size, dtype = pixels.size, _label_dtype(model)
+    model: Predictor, pixels: NormalizedImage, options: LargeOptions, progress: Progress
+) -> tuple[dict[str, Any] | None, Workspace]:
+    """Predict an image that the backbone sees as a whole.
+
+    Returns:
+        What is found, on the first process (None on the others), and the place of it.
+    """
     module = in_dtype(model.module, model.streamed_dtype)
     passes = Passes(module.backbone, pixels, statistics_window=options.statistics_window)
+    passes.workspace = workspace = _workspace_for(passes, model, pixels, options, progress)
+    release_memory()
+    try:
+        passes.run(progress)
+        if model.task == 'detection':
+            objects = detect(module, passes, pixels.size, options.score_thr, progress)
+            found = _gathered(passes.bands, objects)
+        else:
+            dtype = _label_dtype(model)
+            stores = label(module, passes, pixels.size, dtype, options.with_scores, progress)
+            found = _collected(passes.bands, stores, pixels.size, workspace)
+    except BaseException:
+        workspace.release()
+        raise
+    passes.bands.barrier()
+    if found is None:
+        workspace.remove()
+    return found, workspace
+
+
+def _workspace_for(
+    passes: Passes,
+    model: Predictor,
+    pixels: NormalizedImage,
+    options: LargeOptions,
+    progress: Progress,
+) -> Workspace:
+    """Open the place of the tokens and labels of this process."""
     bands, needed = passes.bands, passes.bytes_needed
     if model.task == 'segmentation':
-        of_pixels = math.prod(size) * (dtype.itemsize + options.with_scores)
+        of_pixels = math.prod(pixels.size) * (_label_dtype(model).itemsize + options.with_scores)
         needed += of_pixels // bands.count
         if bands.count > 1 and bands.rank == 0:
             needed += of_pixels  # the rows of all processes
-
-    def identity() -> dict[str, Any]:
-        settings = [passes.tile, str(passes.dtype), passes.statistics_window, options.with_scores]
-        return _identity(model, pixels, settings)
-
+    settings = [passes.tile, str(passes.dtype), passes.statistics_window, options.with_scores]
+    identity = partial(_identity, model, pixels, settings)
     folder = Path(options.store, bands.part) if options.store else None
     demand = Demand(needed, passes.bytes_of_tile)
     workspace = open_workspace(demand, bands, options.memory, folder, identity)
     if bands.rank == 0:
         _report(workspace, needed, progress)
-    passes.workspace = workspace
-    release_memory()
-    try:
-        passes.run(progress)
-        if model.task == 'detection':
-            result = detect(module, passes, size, options.score_thr, progress)
-        else:
-            stores = label(module, passes, size, dtype, options.with_scores, progress)
-            arrays = _collected(bands, stores, size, workspace)
-            result = arrays and (*arrays, None)[:2]
-    except BaseException:
-        workspace.release()
-        raise
-    bands.barrier()
-    if result is None:
-        workspace.remove()
-    return result, workspace
+    return workspace
+
+
+def _gathered(bands: Bands, objects: Objects) -> dict[str, Any] | None:
+    """Return the objects of all processes, by decreasing score; None on all but the first."""
+    parts = bands.gather(objects)
+    return vars(Objects.cat(parts).by_score()) if parts else None
 
 
 def _collected(
     bands: Bands, stores: list[TokenFile], size: tuple[int, int], workspace: Workspace
-) -> list[np.ndarray] | None:
-    """Return arrays (H, W) with the rows of all processes; None on all but the first process."""
+) -> dict[str, Any] | None:
+    """Return labels and scores (H, W) of all processes; None on all but the first process."""
     if bands.count > 1:
         complete = [
             workspace.open(f'all_{i}', slice(0, size[0]), store.shape[1:], store.dtype)
@@ -170,12 +243,13 @@ def _collected(
         stores = complete
     for store in stores:
         store.verify()
-    return [store.array()[..., 0] for store in stores] or None
+    labels, scores = [*(store.array()[..., 0] for store in stores), None, None][:2]
+    return None if labels is None else dict(labels=labels, scores=scores)
 
 
 def _sliced(
-    model: 'Model', pixels: NormalizedImage, options: LargeOptions, progress: Progress
-) -> tuple[Objects | tuple, Workspace]:
+    model: Predictor, pixels: NormalizedImage, options: LargeOptions, progress: Progress
+) -> tuple[dict[str, Any], Workspace]:
     """Predict an image slice by slice."""
     slices = slices_of(pixels.size, options.sliced, options.overlap)
     dtype, needed = _label_dtype(model), 0
@@ -188,15 +262,16 @@ def _sliced(
         _report(workspace, needed, progress)
     else:
         workspace = open_workspace(Demand(needed), Bands(pixels.size[0]), options.memory, None)
+    predict = model.at_own_size().predict
     try:
         if model.task == 'detection':
             arguments = slices, options.score_thr, workspace, progress
-            return detect_slices(model, pixels, *arguments), workspace
-        labels = label_slices(model, pixels, slices, dtype, workspace, progress)
+            return vars(detect_slices(predict, pixels, *arguments)), workspace
+        labels = label_slices(predict, pixels, slices, dtype, workspace, progress)
     except BaseException:
         workspace.release()
         raise
-    return (labels.array()[..., 0], None), workspace
+    return dict(labels=labels.array()[..., 0], scores=None), workspace
 
 
 def _report(workspace: Workspace, needed: int, progress: Progress) -> None:
@@ -207,17 +282,17 @@ def _report(workspace: Workspace, needed: int, progress: Progress) -> None:
         progress.report('; '.join([kept, *done]))
 
 
-def _label_dtype(model: 'Model') -> torch.dtype:
+def _label_dtype(model: Predictor) -> torch.dtype:
     return torch.uint8 if len(model.classes) <= 256 else torch.int16
 
 
-def _identity(model: 'Model', pixels: NormalizedImage, settings: list) -> dict[str, Any]:
+def _identity(model: Predictor, pixels: NormalizedImage, settings: list) -> dict[str, Any]:
     """Return what has to be the same for a run to continue; see :class:`.Workspace`."""
     settings = [*settings, pixels.is_bgr]
     return dict(image=pixels.source.identity(), model=_fingerprint(model), settings=settings)
 
 
-def _fingerprint(model: 'Model') -> str:
+def _fingerprint(model: Predictor) -> str:
     """Return a digest of what determines a prediction: weights, buffers, layers and settings."""
     module = model.module
     settings = (

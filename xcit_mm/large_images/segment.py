@@ -1,4 +1,4 @@
-"""Label the pixels of an image of any size tile by tile, with the result for the whole image."""
+"""Labels of the pixels of an image of any size, tile by tile, as if it were labeled as a whole."""
 
 import math
 
@@ -7,9 +7,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from ..errors import UserError
+from ..progress import Progress, silent
 from .geometry import Window, tiles
 from .passes import Passes
-from .progress import Progress, silent
 from .streamed_maps import Pyramid
 from .token_files import TokenFile
 
@@ -18,8 +18,8 @@ MAX_SCORES = 2**24  # scores of a tile: 64 MiB
 LABELS = 'rows of labels'  # the stage of a workspace
 
 
-def has_plain_head(model: nn.Module) -> bool:
-    """Return whether mmseg computes the labels only from the resized map of the head."""
+def has_unmodified_head(model: nn.Module) -> bool:
+    """Return whether mmseg's own code computes the labels, only from the map of the head."""
     from mmseg.models import EncoderDecoder
     from mmseg.models.decode_heads.decode_head import BaseDecodeHead
 
@@ -35,7 +35,7 @@ def has_plain_head(model: nn.Module) -> bool:
 
 def require_segmentor(model: nn.Module) -> None:
     """Refuse a segmentor whose labels depend on more than the maps of its head."""
-    if not has_plain_head(model):
+    if not has_unmodified_head(model):
         kind = type(getattr(model, 'decode_head', model)).__name__
         raise UserError(
             f'the model cannot be streamed: which pixels of its maps {kind} reads is not known; '
@@ -54,8 +54,8 @@ def label(
 ) -> list[TokenFile]:
     """Label the pixels of an image whose tokens are in the stores of ``passes``.
 
-    The labels are those of mmseg's mode 'whole'. A run that was killed continues after the last
-    finished row of tiles.
+    The labels equal the labels of mmseg's mode 'whole'. A run that was killed continues after the
+    last finished row of tiles.
 
     Args:
         model: A segmentor of mmseg that :func:`require_segmentor` accepts.
@@ -87,10 +87,8 @@ def label(
             store.verify(slice(rows.start, of_rows[done - 1].rows.stop))
     pyramid.borrow_for([[(scores, row)] for row in of_rows])
     progress.expect(len(of_rows) - done)
-    for number, row in enumerate(of_rows):
-        if number < done:
-            continue
-        what = f'labels, row {number + 1} of {len(of_rows)}'
+    for number, row in enumerate(of_rows[done:], done + 1):
+        what = f'labels, row {number} of {len(of_rows)}'
         for window in progress(list(tiles(row, (side, side))), what):
             values = scores.read(window)[0].float()
             if classes == 1:  # a threshold instead of classes
@@ -103,5 +101,5 @@ def label(
             stores[0].write(window, labels.to(dtype)[..., None].cpu())
             if with_scores:
                 stores[1].write(window, (best * 255).round().to(torch.uint8)[..., None].cpu())
-        workspace.finish(LABELS, number + 1, *stores)
+        workspace.finish(LABELS, number, *stores)
     return stores

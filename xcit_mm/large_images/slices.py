@@ -1,53 +1,39 @@
-"""Predict an image slice by slice, with a model that sees only one slice at a time.
+"""Prediction of an image slice by slice, with a model that gets one slice at a time.
 
-This is also what mmseg's mode 'slide' and SAHI (arXiv 2202.06934) do. It works with any model, and
-suits those whose training images were much smaller than the image.
+mmseg's mode 'slide' and SAHI (arXiv 2202.06934) do the same. It works with any model, and suits
+models whose training images were much smaller than the image.
 """
 
 import math
-from collections.abc import Iterable, Iterator
-from copy import copy
+from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby, pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from mmengine.dataset import Compose
 
-from ..errors import ArgumentError
-from .detect import Objects
+from ..predictions import Detections, Segmentation
+from ..progress import Progress
 from .geometry import Window, shifted
 from .normalized import NormalizedImage
-from .progress import Progress
+from .objects import Objects
 from .token_files import TokenFile
 from .workspace import Workspace
 
-if TYPE_CHECKING:
-    from ..inference.model import Model
-    from ..predictions import Detections
-
 # Of two objects of a class in two slices, the one with the lower score is dropped if they share
-# more than this part of the smaller one, as in SAHI. A slice sees only a part of a cut object.
+# more than this part of the smaller one, as in SAHI. A slice has only a part of a cut object.
 MAX_SHARED = 0.5
 SLICES = 'rows of slices'  # the stage of a workspace
 
 
 def slices_of(size: tuple[int, int], side: int, overlap: int) -> list[tuple[Window, Window]]:
-    """Return the slices of an image, and the middle of each, which no other slice sees better.
+    """Return the slices of an image, and the middle of each, where no other slice has more context.
 
     Args:
         size: (H, W) of the image.
         side: Side of a slice in pixels.
-        overlap: Pixels that neighbouring slices share; the last two may share more.
-
-    Raises:
-        ArgumentError: If a slice is too small, or the overlap is not smaller than a slice.
+        overlap: Pixels that neighboring slices share, fewer than ``side``; the last two may share
+            more.
     """
-    if side < 32 or not 0 <= overlap < side:
-        raise ArgumentError(
-            f'slices of {side} pixels with an overlap of {overlap} are not possible: slices '
-            'need 32 pixels or more, and the overlap has to be smaller'
-        )
     axes = [_spans(n, side, overlap) for n in size]
     rows, columns = (list(zip(spans, _middles(spans), strict=True)) for spans in axes)
     return [(Window(r, c), Window(mr, mc)) for r, mr in rows for c, mc in columns]
@@ -60,7 +46,7 @@ def _spans(n: int, side: int, overlap: int) -> list[slice]:
 
 
 def _middles(spans: list[slice]) -> list[slice]:
-    """Cut each pair of neighbouring spans in the middle of the part that they share."""
+    """Cut each pair of neighboring spans in the middle of the part that they share."""
     cuts = [(a.stop + b.start) // 2 for a, b in pairwise(spans)]
     return [
         slice(start, stop) for start, stop in zip([0, *cuts], [*cuts, spans[-1].stop], strict=True)
@@ -68,7 +54,7 @@ def _middles(spans: list[slice]) -> list[slice]:
 
 
 def label_slices(
-    model: 'Model',
+    predict: Callable[[np.ndarray], Segmentation],
     pixels: NormalizedImage,
     slices: list[tuple[Window, Window]],
     dtype: torch.dtype,
@@ -78,6 +64,14 @@ def label_slices(
     """Label each slice by itself; the middle part of a slice determines the labels there.
 
     A run that was killed continues after the last finished row of slices.
+
+    Args:
+        predict: Predicts the pixels of a slice, without resizing them.
+        pixels: The image.
+        slices: The slices of :func:`slices_of`.
+        dtype: The dtype of the labels.
+        workspace: The place of the labels.
+        progress: The display of the progress.
 
     Returns:
         A store with the labels (H, W, 1).
@@ -89,11 +83,9 @@ def label_slices(
     if done:
         _, middle = rows[:done][-1][-1]
         labels.verify(slice(0, middle.rows.stop))
-    at_own_size = _at_own_size(model)
     for number, row in _unfinished(rows, done, progress):
         for window, middle in row:
-            predicted = at_own_size.predict(pixels.pixels(window)).labels
-            part = predicted[tuple(middle.within(window))]
+            part = predict(pixels.pixels(window)).labels[tuple(middle.within(window))]
             labels.write(middle, torch.from_numpy(np.ascontiguousarray(part))[..., None])
         workspace.finish(SLICES, number, labels)
     labels.verify()
@@ -101,34 +93,28 @@ def label_slices(
 
 
 def detect_slices(
-    model: 'Model',
+    predict: Callable[[np.ndarray], Detections],
     pixels: NormalizedImage,
     slices: list[tuple[Window, Window]],
     score_thr: float,
     workspace: Workspace,
     progress: Progress,
 ) -> Objects:
-    """Detect the objects of each slice by itself, and drop the duplicates.
-
-    A run that was killed continues after the last finished row of slices.
-    """
-    at_own_size = _at_own_size(model)
+    """Detect the objects of each slice by itself, and drop duplicates; see :func:`label_slices`."""
     rows, done = _rows_of(slices), workspace.finished[SLICES]
-    parts = [workspace.load(f'objects_{number}') for number in range(1, done + 1)]
+    found = [_unpacked(workspace.load(f'objects_{number}')) for number in range(1, done + 1)]
     for number, row in _unfinished(rows, done, progress):
-        found = [
-            _detected(at_own_size.predict(pixels.pixels(window)).above(score_thr), window)
-            for window, _ in row
-        ]
-        parts.append({name: np.concatenate([part[name] for part in found]) for name in found[0]})
-        workspace.save(f'objects_{number}', parts[-1])
+        parts, corners = [], []
+        for window, _ in row:
+            parts.append(_moved(predict(pixels.pixels(window)).above(score_thr), window))
+            corner = window.columns.start, window.rows.start
+            corners.append(np.tile(corner, (len(parts[-1]), 1)))
+        found.append((Objects.cat(parts), np.concatenate(corners)))
+        workspace.save(f'objects_{number}', _packed(*found[-1]))
         workspace.finish(SLICES, number)
-    boxes, scores, labels, sources, *masks = (
-        np.concatenate([part[name] for part in parts]) for name in parts[0]
-    )
-    kept = _without_duplicates(boxes, scores, labels, sources)
-    masks = _unpacked(*masks) if masks else None
-    return Objects(boxes[kept], scores[kept], labels[kept], masks and [masks[i] for i in kept])
+    parts, corners = zip(*found, strict=True)
+    objects, corners = Objects.cat(parts), np.concatenate(corners)
+    return objects[_without_duplicates(objects, corners)]
 
 
 def _rows_of(slices: list[tuple[Window, Window]]) -> list[list[tuple[Window, Window]]]:
@@ -144,83 +130,70 @@ def _unfinished(
         yield number, progress(row, f'slices, row {number} of {len(rows)}')
 
 
-def _at_own_size(model: 'Model') -> 'Model':
-    """Return the model without resizing, and with the same fused copy."""
-    at_own_size = copy(model)
-    kept = [t for t in model.pipeline.transforms if 'Resize' not in type(t).__name__]
-    at_own_size.pipeline = Compose(kept)
-    return at_own_size
+def _moved(found: Detections, window: Window) -> Objects:
+    """Return the objects of a slice in the coordinates of the image, with windows as masks."""
+    masks = None
+    if found.masks is not None:
+        masks = []
+        for box, mask in zip(found.boxes, found.masks, strict=True):
+            inner = Window.around(box.tolist(), mask.shape)
+            outer = Window(*(shifted(s, w.start) for s, w in zip(inner, window, strict=True)))
+            masks.append((outer, mask[tuple(inner)].copy()))
+    corner = np.array([window.columns.start, window.rows.start] * 2, np.float32)
+    return Objects(found.boxes + corner, found.scores, found.labels, masks)
 
 
-def _detected(found: 'Detections', window: Window) -> dict[str, np.ndarray]:
-    """Return arrays of the objects of a slice, with the corner of the slice for each object.
-
-    The boxes and the masks are in the coordinates of the image.
-    """
-    corner = window.columns.start, window.rows.start
+def _packed(objects: Objects, corners: np.ndarray) -> dict[str, np.ndarray]:
+    """Return objects, and the corner of the slice of each of them, as arrays for a file."""
     arrays = dict(
-        boxes=found.boxes + np.array(corner * 2, np.float32),
-        scores=found.scores,
-        labels=found.labels,
-        sources=np.tile(corner, (len(found), 1)),
+        boxes=objects.boxes, scores=objects.scores, labels=objects.labels, sources=corners
     )
-    if found.masks is None:
+    if objects.masks is None:
         return arrays
-    masks = _cut(found, window)
-    spans = [[span.start, span.stop] for window, _ in masks for span in window]
-    pixels = [np.packbits(mask) for _, mask in masks]
+    spans = [[span.start, span.stop] for window, _ in objects.masks for span in window]
+    pixels = [np.packbits(mask) for _, mask in objects.masks]
     return arrays | dict(
         windows=np.array(spans, np.int64).reshape(-1, 4),
         masks=np.concatenate([np.zeros(0, np.uint8), *pixels]),
     )
 
 
-def _unpacked(windows: np.ndarray, masks: np.ndarray) -> list[tuple[Window, np.ndarray]]:
-    """Return the masks that :func:`_detected` has packed."""
-    unpacked, start = [], 0
-    for top, bottom, left, right in windows.tolist():
-        window = Window(slice(top, bottom), slice(left, right))
-        size = math.prod(window.size)
-        stop = start + -(-size // 8)
-        pixels = np.unpackbits(masks[start:stop], count=size).reshape(window.size)
-        unpacked.append((window, pixels.astype(bool)))
-        start = stop
-    return unpacked
+def _unpacked(arrays: dict[str, np.ndarray]) -> tuple[Objects, np.ndarray]:
+    """Return the objects and the corners that :func:`_packed` has packed."""
+    masks = None
+    if 'masks' in arrays:
+        masks, start = [], 0
+        for top, bottom, left, right in arrays['windows'].tolist():
+            window = Window(slice(top, bottom), slice(left, right))
+            size = math.prod(window.size)
+            stop = start + -(-size // 8)
+            pixels = np.unpackbits(arrays['masks'][start:stop], count=size).reshape(window.size)
+            masks.append((window, pixels.astype(bool)))
+            start = stop
+    objects = Objects(*(arrays[name] for name in ('boxes', 'scores', 'labels')), masks)
+    return objects, arrays['sources']
 
 
-def _cut(found: 'Detections', window: Window) -> list[tuple[Window, np.ndarray]]:
-    """Return each mask in a window of the image that is slightly larger than its box."""
-    if found.masks is None:
-        return []
-    cut = []
-    for box, mask in zip(found.boxes, found.masks, strict=True):
-        inner = Window.around(box.tolist(), mask.shape)
-        outer = Window(*(shifted(s, w.start) for s, w in zip(inner, window, strict=True)))
-        cut.append((outer, mask[tuple(inner)].copy()))
-    return cut
+def _without_duplicates(objects: Objects, corners: np.ndarray) -> np.ndarray:
+    """Return the indices of the objects that are kept, by decreasing score.
 
-
-def _without_duplicates(
-    boxes: np.ndarray, scores: np.ndarray, labels: np.ndarray, sources: np.ndarray
-) -> np.ndarray:
-    """Return the indices of the boxes that are kept, by decreasing score.
-
-    ``sources`` (n, 2) are the corners of the slices, which tell them apart. A box is compared only
-    with those of slices that it may overlap, so the time is not quadratic in the number of slices.
+    The ``corners`` (n, 2) of the slices tell them apart. A box is compared only with boxes of
+    slices that it may overlap, so the time is not quadratic in the number of slices.
     """
-    corners, slice_of = np.unique(sources, axis=0, return_inverse=True)
+    boxes, labels = objects.boxes, objects.labels
+    slices, slice_of = np.unique(corners, axis=0, return_inverse=True)
     slice_of = slice_of.ravel()
-    groups = [np.flatnonzero(slice_of == i) for i in range(len(corners))]
+    groups = [np.flatnonzero(slice_of == i) for i in range(len(slices))]
     starts = np.array([boxes[group, :2].min(0) for group in groups])
     stops = np.array([boxes[group, 2:].max(0) for group in groups])
-    others = []  # for each slice, the boxes of the slices that it may share something with
-    for i in range(len(corners)):
+    others = []  # for each slice, the boxes of the slices that it may overlap
+    for i in range(len(slices)):
         meet = ((starts < stops[i]) & (stops > starts[i])).all(1)
         meet[i] = False
         others.append(np.concatenate([groups[j] for j in np.flatnonzero(meet)] or [groups[i][:0]]))
     areas = (boxes[:, 2:] - boxes[:, :2]).prod(1)
     kept, is_left = [], np.ones(len(boxes), bool)
-    for best in np.argsort(-scores, kind='stable'):
+    for best in np.argsort(-objects.scores, kind='stable'):
         if not is_left[best]:
             continue
         kept.append(best)

@@ -1,4 +1,4 @@
-"""Names, colours and category numbers of a model's classes."""
+"""Names, colors and category numbers of a model's classes."""
 
 import colorsys
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from torch import nn
 
 from ..config.tree import dataset_class, leaf_datasets
 from ..errors import UserError, one_line
-from .drawing import Colour
+from .drawing import Color
 
 GOLDEN_RATIO = 0.618033988749895  # steps of it on the circle of hues stay far from each other
 MAX_NAME_LENGTH = 100  # characters of a class name, which a checkpoint may bring
@@ -21,8 +21,8 @@ UNUSED_COCO_IDS = {12, 26, 29, 30, 45, 66, 68, 69, 71, 83}
 
 def classes_and_palette(
     cfg: Config, checkpoint: Any, model: nn.Module
-) -> tuple[tuple[str, ...], tuple[Colour, ...]]:
-    """Return the names of a model's classes and a colour for each.
+) -> tuple[tuple[str, ...], tuple[Color, ...]]:
+    """Return the names of a model's classes and a color for each.
 
     The names come from ``metainfo`` of the config's test dataset, else from the checkpoint, else
     from the class of the dataset. The data is not read. Without any names, classes are numbered.
@@ -41,21 +41,21 @@ def classes_and_palette(
     return names, valid_palette(info.get('palette'), num_classes)
 
 
-def valid_palette(palette: Any, num_classes: int) -> tuple[Colour, ...]:
-    """Return the palette of a dataset or checkpoint, or distinct colours if it is invalid."""
+def valid_palette(palette: Any, num_classes: int) -> tuple[Color, ...]:
+    """Return the palette of a dataset or checkpoint, or distinct colors if it is invalid."""
     try:
-        colours = np.array(palette, float)
+        colors = np.array(palette, float)
     except (TypeError, ValueError, RuntimeError):
-        colours = np.empty(0)
-    if colours.shape == (num_classes, 3) and ((colours >= 0) & (colours < 256)).all():
-        return tuple(map(tuple, colours.astype(int).tolist()))
-    return distinct_colours(num_classes)
+        colors = np.empty(0)
+    if colors.shape == (num_classes, 3) and ((colors >= 0) & (colors < 256)).all():
+        return tuple(map(tuple, colors.astype(int).tolist()))
+    return distinct_colors(num_classes)
 
 
-def distinct_colours(number: int) -> tuple[Colour, ...]:
-    """Return colours that can be told apart, the first ones best; always the same."""
-    colours = (colorsys.hsv_to_rgb(i * GOLDEN_RATIO % 1, 0.8, 0.9) for i in range(number))
-    return tuple(tuple(round(255 * value) for value in colour) for colour in colours)
+def distinct_colors(number: int) -> tuple[Color, ...]:
+    """Return colors that can be told apart, the first ones best; always the same."""
+    colors = (colorsys.hsv_to_rgb(i * GOLDEN_RATIO % 1, 0.8, 0.9) for i in range(number))
+    return tuple(tuple(round(255 * value) for value in color) for color in colors)
 
 
 def category_ids(classes: tuple[str, ...]) -> list[int]:

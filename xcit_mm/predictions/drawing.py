@@ -1,4 +1,4 @@
-"""Draw objects and regions over images; text that is wider than a picture is cut.
+"""Pictures of objects and regions over images; text that is wider than a picture is cut.
 
 Images and pictures are RGB, (H, W, 3) uint8. A small image is enlarged by an integer factor.
 """
@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-Colour = tuple[int, int, int]  # red, green, blue, 0..255
+Color = tuple[int, int, int]  # red, green, blue, 0..255
 
 MIN_SIDE = 320  # pixels; labels hide the objects of a smaller picture
 MAX_SIDE = 4096  # pixels of a picture that was enlarged
@@ -26,7 +26,7 @@ def draw_objects(
     image: np.ndarray,
     boxes: np.ndarray | None,
     topmost: np.ndarray | None,
-    colours: Sequence[Colour],
+    colors: Sequence[Color],
     texts: Sequence[str],
 ) -> np.ndarray:
     """Draw boxes (n, 4) with texts, and masks as :func:`topmost_masks` returns them, if not None.
@@ -37,7 +37,7 @@ def draw_objects(
     line_width = max(2, round(LINE_WIDTH * _mean_side(canvas)))
     if topmost is not None:
         topmost = topmost.repeat(factor, axis=0).repeat(factor, axis=1)
-        painted = np.array([BLACK, *colours], np.uint8)[topmost]
+        painted = np.array([BLACK, *colors], np.uint8)[topmost]
         _blend(canvas, painted, topmost > 0, MASK_OPACITY)
         kernel = np.ones((line_width + 1, line_width + 1), np.uint8)
         is_edge = cv2.morphologyEx(topmost, cv2.MORPH_GRADIENT, kernel) > 0
@@ -50,8 +50,8 @@ def draw_objects(
     corners[:, 2:] = np.maximum(corners[:, :2], corners[:, 2:])  # or Pillow raises
     corners = corners.tolist()
     for i in reversed(range(len(corners))):
-        draw.rectangle(corners[i], outline=colours[i], width=line_width)
-    _draw_texts(draw, corners, texts, colours, _font(canvas))
+        draw.rectangle(corners[i], outline=colors[i], width=line_width)
+    _draw_texts(draw, corners, texts, colors, _font(canvas))
     return np.array(picture)
 
 
@@ -71,22 +71,22 @@ def topmost_masks(masks: np.ndarray | None) -> np.ndarray | None:
 def draw_regions(
     image: np.ndarray,
     labels: np.ndarray,
-    palette: Sequence[Colour],
-    legend: Sequence[tuple[Colour, str]],
+    palette: Sequence[Color],
+    legend: Sequence[tuple[Color, str]],
     opacity: float,
     legend_rows: int | None,
     segments: np.ndarray | None,
 ) -> np.ndarray:
-    """Colour every pixel by its label (H, W), and write a legend below.
+    """Color every pixel by its label (H, W), and write a legend below.
 
-    A label beyond the palette, such as the 255 of ignored ground truth, has no colour. White lines
+    A label beyond the palette, such as the 255 of ignored ground truth, has no color. White lines
     separate the ``segments`` (H, W).
     """
     canvas, factor = _enlarged(image)
     labels = labels.repeat(factor, axis=0).repeat(factor, axis=1)
-    is_coloured = labels < len(palette)
-    colours = np.array(palette, np.uint8)[np.where(is_coloured, labels, 0)]
-    _blend(canvas, colours, is_coloured, opacity)
+    is_colored = labels < len(palette)
+    colors = np.array(palette, np.uint8)[np.where(is_colored, labels, 0)]
+    _blend(canvas, colors, is_colored, opacity)
     if segments is not None:
         numbers = np.unique(segments, return_inverse=True)[1].reshape(segments.shape)
         numbers = numbers.astype(np.uint16).repeat(factor, axis=0).repeat(factor, axis=1)
@@ -107,9 +107,9 @@ def _mean_side(canvas: np.ndarray) -> float:
     return np.prod(canvas.shape[:2]) ** 0.5
 
 
-def _blend(canvas: np.ndarray, colours: np.ndarray, where: np.ndarray, opacity: float) -> None:
-    """Blend colours (H, W, 3) into a canvas, in place, where a mask (H, W) is true."""
-    blended = cv2.addWeighted(canvas, 1 - opacity, colours, opacity, 0)
+def _blend(canvas: np.ndarray, colors: np.ndarray, where: np.ndarray, opacity: float) -> None:
+    """Blend colors (H, W, 3) into a canvas, in place, where a mask (H, W) is true."""
+    blended = cv2.addWeighted(canvas, 1 - opacity, colors, opacity, 0)
     np.copyto(canvas, blended, where=where[..., None])
 
 
@@ -117,7 +117,7 @@ def _draw_texts(
     draw: ImageDraw.ImageDraw,
     boxes: list[list[int]],
     texts: Sequence[str],
-    colours: Sequence[Colour],
+    colors: Sequence[Color],
     font: ImageFont.FreeTypeFont,
 ) -> None:
     """Write each text above its box, below it or in it: the first place that is free."""
@@ -133,17 +133,17 @@ def _draw_texts(
         free = (y for y in tops if all(abs(y - taken_y) >= height for taken_y in taken))
         labels.append((left, left + width, next(free, tops[0])))
     for i, (left, right, top) in reversed([*zip(shown, labels, strict=True)]):
-        text, colour = texts[i], colours[i]
-        draw.rectangle((left, top, right - 1, top + height - 1), fill=colour)
-        text_colour = BLACK if np.dot(LUMINANCE, colour) > 140 else WHITE
+        text, color = texts[i], colors[i]
+        draw.rectangle((left, top, right - 1, top + height - 1), fill=color)
+        text_color = BLACK if np.dot(LUMINANCE, color) > 140 else WHITE
         middle = (left + right) // 2, top + height // 2
-        draw.text(middle, text, fill=text_colour, font=font, anchor='mm')
+        draw.text(middle, text, fill=text_color, font=font, anchor='mm')
 
 
 def _draw_legend(
-    entries: Sequence[tuple[Colour, str]], canvas: np.ndarray, num_rows: int | None
+    entries: Sequence[tuple[Color, str]], canvas: np.ndarray, num_rows: int | None
 ) -> np.ndarray:
-    """Draw patches of colour with their texts, in rows as wide as the canvas."""
+    """Draw patches of color with their texts, in rows as wide as the canvas."""
     font, width = _font(canvas), canvas.shape[1]
     size, row_height = font.size, 1.8 * font.size
     positions, x, row = [], size, 0
@@ -156,9 +156,9 @@ def _draw_legend(
     height = round((row + 1 if num_rows is None else num_rows) * row_height + size)
     picture = Image.new('RGB', (width, height), WHITE)
     draw = ImageDraw.Draw(picture)
-    for (x, y), (colour, text) in zip(positions, entries, strict=True):
+    for (x, y), (color, text) in zip(positions, entries, strict=True):
         patch = x, y - size / 2, x + size - 1, y + size / 2 - 1
-        draw.rectangle(patch, fill=colour, outline=BLACK)
+        draw.rectangle(patch, fill=color, outline=BLACK)
         draw.text((x + 1.4 * size, y), text, fill=BLACK, font=font, anchor='lm')
     return np.array(picture)
 

@@ -1,6 +1,5 @@
 """Predictions for an image: objects, or the class of each pixel."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,9 +9,10 @@ from mmengine.structures import InstanceData, PixelData
 from pycocotools import mask as coco_mask
 
 from .class_names import category_ids
-from .drawing import Colour, draw_objects, draw_regions, topmost_masks
+from .drawing import Color, draw_objects, draw_regions, topmost_masks
 
 INSTANCE_OFFSET = 1000  # mmdet's; a panoptic model numbers its objects in steps of it
+SCORE_THR = 0.3  # objects with a lower score are not shown unless a user asks for them
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Detections:
         labels: (n,), indices into ``classes``.
         masks: (n, H, W) bool; None for a model without masks.
         classes: Names of the classes.
-        palette: A colour for each class.
+        palette: A color for each class.
     """
 
     image: np.ndarray
@@ -35,7 +35,7 @@ class Detections:
     labels: np.ndarray
     masks: np.ndarray | None
     classes: tuple[str, ...]
-    palette: tuple[Colour, ...]
+    palette: tuple[Color, ...]
 
     @classmethod
     def from_instances(
@@ -58,11 +58,10 @@ class Detections:
 
     def above(self, score_thr: float) -> 'Detections':
         """Return the objects with at least this score."""
-        kept = self.scores >= score_thr
-        if kept.all():  # a copy of the masks can take gigabytes
-            return self
+        n = int((self.scores >= score_thr).sum())
         names = ('boxes', 'scores', 'labels') + (() if self.masks is None else ('masks',))
-        return replace(self, **{name: getattr(self, name)[kept] for name in names})
+        # The first n, without a copy of the masks, which can take gigabytes.
+        return replace(self, **{name: getattr(self, name)[:n] for name in names})
 
     def draw(self, boxes: bool = True, masks: bool = True) -> np.ndarray:
         """Draw the objects over the image.
@@ -76,10 +75,10 @@ class Detections:
         """
         return draw_objects(
             self.image,
-            self.boxes if boxes else None,
-            topmost_masks(self.masks if masks else None),
+            self.boxes * self._reduction if boxes else None,
+            self._topmost_masks() if masks and self.masks is not None else None,
             [self.palette[i] for i in self.labels],
-            [f'{self.classes[i]} {s:.2f}' for i, s in zip(self.labels, self.scores, strict=True)],
+            self._texts(),
         )
 
     def to_coco(self, image_id: int) -> list[dict[str, Any]]:
@@ -87,39 +86,42 @@ class Detections:
 
         The categories of COCO's 80 classes have COCO's numbers, others the label plus one.
         """
-        masks = None if self.masks is None else map(run_lengths, self.masks)
-        return coco_annotations(self, image_id, masks)
+        categories = category_ids(self.classes)
+        annotations = []
+        for i, (left, top, right, bottom) in enumerate(self.boxes.tolist()):
+            annotation = dict(
+                image_id=image_id,
+                category_id=categories[self.labels[i]],
+                bbox=[left, top, right - left, bottom - top],
+                score=float(self.scores[i]),
+                area=(right - left) * (bottom - top),
+                iscrowd=0,
+            )
+            if (rle := self._run_lengths(i)) is not None:
+                annotation['area'] = float(coco_mask.area(rle))
+                annotation['segmentation'] = {**rle, 'counts': rle['counts'].decode()}
+            annotations.append(annotation)
+        return annotations
+
+    # The picture of a large image is reduced, and its masks are windows.
+
+    _reduction = 1.0
+
+    def _topmost_masks(self) -> np.ndarray:
+        return topmost_masks(self.masks)
+
+    def _texts(self) -> list[str]:
+        names_and_scores = zip(self.labels, self.scores, strict=True)
+        return [f'{self.classes[i]} {score:.2f}' for i, score in names_and_scores]
+
+    def _run_lengths(self, i: int) -> dict[str, Any] | None:
+        return None if self.masks is None else run_lengths(self.masks[i])
 
 
 def run_lengths(mask: np.ndarray) -> dict[str, Any]:
     """Return the run lengths of a mask (H, W) of bool, as pycocotools encodes it."""
     # pycocotools reads columns; OpenCV transposes several times as fast as NumPy copies.
     return coco_mask.encode(cv2.transpose(mask.view(np.uint8)).T)
-
-
-def coco_annotations(
-    objects: Any, image_id: int, masks: Iterable[dict[str, Any]] | None
-) -> list[dict[str, Any]]:
-    """Return objects as annotations in COCO's format, without ``id``.
-
-    ``objects`` have ``boxes``, ``scores``, ``labels`` and ``classes``; ``masks`` are run lengths.
-    """
-    categories = category_ids(objects.classes)
-    annotations = []
-    for i, (left, top, right, bottom) in enumerate(objects.boxes.tolist()):
-        annotation = dict(
-            image_id=image_id,
-            category_id=categories[objects.labels[i]],
-            bbox=[left, top, right - left, bottom - top],
-            score=float(objects.scores[i]),
-            area=(right - left) * (bottom - top),
-            iscrowd=0,
-        )
-        annotations.append(annotation)
-    for annotation, rle in zip(annotations, masks or ()):  # noqa: B905  none or one for each
-        annotation['area'] = float(coco_mask.area(rle))
-        annotation['segmentation'] = {**rle, 'counts': rle['counts'].decode()}
-    return annotations
 
 
 @dataclass(frozen=True)
@@ -129,9 +131,9 @@ class Segmentation:
     Attributes:
         image: RGB, (H, W, 3) uint8.
         labels: (H, W), indices into ``classes``: uint8, or int16 for more than 256 classes. A
-            panoptic model gives ``len(classes)`` to a pixel without a class.
+            pixel without a class in a panoptic model has the label ``len(classes)``.
         classes: Names of the classes.
-        palette: A colour for each class.
+        palette: A color for each class.
         segments: (H, W) int32, of a panoptic model: one value for each object, and one for each
             class without objects. None for other models.
     """
@@ -139,7 +141,7 @@ class Segmentation:
     image: np.ndarray
     labels: np.ndarray
     classes: tuple[str, ...]
-    palette: tuple[Colour, ...]
+    palette: tuple[Color, ...]
     segments: np.ndarray | None = None
 
     @classmethod
@@ -154,15 +156,15 @@ class Segmentation:
 
     def shares(self) -> dict[int, float]:
         """Return the share of the image, 0..1, for each class in it, the largest first."""
-        counts = np.bincount(self.labels.ravel(), minlength=len(self.classes))[: len(self.classes)]
+        counts = self._counts()[: len(self.classes)]
         order = np.argsort(-counts, kind='stable')
         return {int(i): counts[i] / self.labels.size for i in order if counts[i]}
 
     def draw(self, opacity: float = 0.5, legend_rows: int | None = None) -> np.ndarray:
-        """Draw the colours of the classes and the edges of segments, and a legend below.
+        """Draw the colors of the classes and the edges of segments, and a legend below.
 
         Args:
-            opacity: Opacity of the colours, 0..1.
+            opacity: Opacity of the colors, 0..1.
             legend_rows: Rows of the legend, which shows the largest classes. None: all classes.
 
         Returns:
@@ -170,6 +172,16 @@ class Segmentation:
         """
         shares = self.shares().items()
         legend = [(self.palette[i], f'{self.classes[i]} {share:.1%}') for i, share in shares]
+        labels = self._drawn_labels()
         return draw_regions(
-            self.image, self.labels, self.palette, legend, opacity, legend_rows, self.segments
+            self.image, labels, self.palette, legend, opacity, legend_rows, self.segments
         )
+
+    # The labels of a large image are read by windows.
+
+    def _counts(self) -> np.ndarray:
+        """Return the number of pixels of each class, and possibly of further labels."""
+        return np.bincount(self.labels.ravel(), minlength=len(self.classes))
+
+    def _drawn_labels(self) -> np.ndarray:
+        return self.labels

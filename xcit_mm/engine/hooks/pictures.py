@@ -21,7 +21,7 @@ from ...datasets.decode import BadImageError, image_loader
 from ...files import require_no_links
 from ...predictions import Detections, Segmentation
 from ...predictions.class_names import valid_palette
-from ...predictions.drawing import Colour, draw_objects, topmost_masks
+from ...predictions.drawing import Color, draw_objects, topmost_masks
 from ...predictions.results import INSTANCE_OFFSET
 from ...run_files import PICTURES
 from ...threads import Behind
@@ -112,7 +112,7 @@ def _annotated_segments(sample: BaseDataElement) -> PixelData | None:
 
 
 def _picture(
-    image: np.ndarray, data: BaseDataElement, classes: Sequence[str], palette: Sequence[Colour]
+    image: np.ndarray, data: BaseDataElement, classes: Sequence[str], palette: Sequence[Color]
 ) -> np.ndarray:
     if isinstance(data, PixelData):
         labels = data.data[0].cpu().numpy()
