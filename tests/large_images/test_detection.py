@@ -18,7 +18,7 @@ from xcit_mm.large_images import detect as detection
 from xcit_mm.large_images.large_predictions import LargeDetections
 from xcit_mm.large_images.objects import Objects
 from xcit_mm.large_images.passes import Passes
-from xcit_mm.large_images.shards import Bands
+from xcit_mm.large_images.shards import Shards
 from xcit_mm.large_images.slices import _without_duplicates, slices_of
 from xcit_mm.large_images.workspace import Workspace
 
@@ -58,7 +58,7 @@ def test_boxes_far_from_the_corner_are_compared_exactly():
         bboxes=boxes, scores=torch.tensor([0.9, 0.8]), labels=torch.tensor([79, 79])
     )
     cfg = ConfigDict(nms=dict(type='nms', iou_threshold=0.5))  # they share 0.504
-    objects = detection._suppressed([found], Bands(1), cfg)
+    objects = detection._suppressed([found], Shards(1), cfg)
     assert objects.labels.tolist() == [79]
 
 

@@ -11,7 +11,7 @@ from xcit_mm.errors import UserError
 from xcit_mm.large_images import lazy as lazy_maps
 from xcit_mm.large_images.geometry import Window, whole
 from xcit_mm.large_images.lazy import Axis, LazyMap
-from xcit_mm.large_images.shards import Bands
+from xcit_mm.large_images.shards import Shards
 
 CHANNELS = 4
 
@@ -25,7 +25,7 @@ def lazy(x: Tensor, reads: list[Window] | None = None) -> LazyMap:
         return x[(..., *window)].clone()
 
     axes = [Axis(n, lambda span: span) for n in x.shape[2:]]
-    return LazyMap(x.shape[1], axes, x, Bands(x.shape[2]), compute)
+    return LazyMap(x.shape[1], axes, x, Shards(x.shape[2]), compute)
 
 
 def windows(size: tuple[int, int]) -> list[Window]:

@@ -20,11 +20,11 @@ from xcit_mm.large_images import segment as segmentation
 from xcit_mm.large_images import stream
 from xcit_mm.large_images.passes import Passes
 from xcit_mm.large_images.predict_large import LargeOptions, predict_large
-from xcit_mm.large_images.shards import Bands
+from xcit_mm.large_images.shards import Shards
 from xcit_mm.large_images.training import shared_images
 from xcit_mm.progress import Progress
 
-SIZE = 184, 131  # of 23 rows of tokens for patch size 8, and bands of 5 or 6
+SIZE = 184, 131  # of 23 rows of tokens for patch size 8, in blocks of 5 or 6
 
 
 @pytest.mark.parametrize(('count', 'patch_size'), [(2, 16), (3, 16), (2, 8), (4, 8)])
@@ -164,7 +164,7 @@ def test_objects_between_processes_are_found_once(tmp_path, monkeypatch):
         objects = detection.detect(model, passes, size, score_thr=0.5)
         y = objects.boxes[:, 1::2].mean(1)
         assert (y // 256 == rank).all()
-        numbers = passes.bands.gather(len(objects))
+        numbers = passes.shards.gather(len(objects))
         assert rank or sum(numbers) == len(centers)
 
     in_processes(2, compare, tmp_path)
@@ -173,7 +173,7 @@ def test_objects_between_processes_are_found_once(tmp_path, monkeypatch):
 def test_more_processes_than_rows_are_refused(tmp_path):
     def compare(rank: int) -> None:
         with pytest.raises(ArgumentError, match='2 processes cannot share an image of 1 rows'):
-            Bands(1)
+            Shards(1)
 
     in_processes(2, compare, tmp_path)
 
@@ -239,7 +239,7 @@ def test_float32_gradients_and_bands_that_cannot_be_pooled(tmp_path):
             for gradient in gradients:
                 dist.all_reduce(gradient, group=group)
             assert_same_gradients(names, gradients, wanted, 1e-5)
-            with pytest.raises(ArgumentError, match=r'bands of \[48, 80\] rows cannot share'):
+            with pytest.raises(ArgumentError, match=r'blocks of \[48, 80\] rows cannot share'):
                 backbone(images[:, :, :48] if rank == 1 else images[:, :, 48:])
             with pytest.raises(ArgumentError, match='8x96 pixels has no map at stride 32'):
                 backbone(images[:, :, :8] if rank == 1 else images[:, :, 8:])

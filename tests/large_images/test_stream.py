@@ -11,7 +11,7 @@ from helpers.small_xcit import SMALL, small_xcit
 from xcit_mm import XCiT
 from xcit_mm.errors import ArgumentError, UserError
 from xcit_mm.large_images import passes, stream, workspace
-from xcit_mm.large_images.shards import Bands
+from xcit_mm.large_images.shards import Shards
 from xcit_mm.large_images.workspace import Workspace
 
 ODD_SIZES = (161, 75), (66, 129), (97, 97)
@@ -160,7 +160,7 @@ def test_what_cannot_be_streamed_is_refused():
 def test_processes_of_a_machine_divide_its_memory_and_its_disk(tmp_path, monkeypatch):
     monkeypatch.setattr(workspace, 'free_memory', lambda: 1200)
     monkeypatch.setattr('shutil.disk_usage', lambda folder: SimpleNamespace(free=400))
-    arguments = workspace.Demand(100, 200), Bands(1), None, tmp_path
+    arguments = workspace.Demand(100, 200), Shards(1), None, tmp_path
     monkeypatch.setenv('LOCAL_WORLD_SIZE', '2')
     assert workspace.open_workspace(*arguments).folder is None
     monkeypatch.setenv('LOCAL_WORLD_SIZE', '4')

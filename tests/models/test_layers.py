@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations, prune
 
 from xcit_mm import XCiT
-from xcit_mm.models.unmodified import is_plain
+from xcit_mm.models.unmodified import is_unmodified
 
 LEAVES = (nn.Linear, nn.Conv2d, nn.ConvTranspose2d, nn.BatchNorm2d, nn.LayerNorm, nn.GELU)
 
@@ -141,6 +141,6 @@ def test_a_branch_may_be_replaced(model, image):
 )
 def test_a_changed_layer_is_called(change):
     layer = nn.Linear(2, 2)
-    assert is_plain(layer)
+    assert is_unmodified(layer)
     change(layer)
-    assert not is_plain(layer)
+    assert not is_unmodified(layer)

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from ..models import XCiT
 from ..models.convolutions import ConvStack, batch_norm_affine, flat_layers
-from ..models.unmodified import is_plain
+from ..models.unmodified import is_unmodified
 from ..ops.mlp import linear_gelu
 from ..ops.tracing import is_captured
 
@@ -21,16 +21,16 @@ from ..ops.tracing import is_captured
 def fuse_fpn(model: nn.Module) -> None:
     """Replace an FPN by one that adds its maps in place and upsamples the maps of XCiT itself."""
     neck, backbone = getattr(model, 'neck', None), model.backbone
-    if type(neck).__name__ != 'FPN' or not is_plain(neck, (type(neck),)):
+    if type(neck).__name__ != 'FPN' or not is_unmodified(neck, (type(neck),)):
         return
     if neck.upsample_cfg.get('mode') != 'nearest' or 'scale_factor' in neck.upsample_cfg:
         return
     # A hook may keep the output of a lateral convolution, to which the fused FPN adds in place.
-    if not all(is_plain(m, (type(m),)) for m in neck.lateral_convs.modules()):
+    if not all(is_unmodified(m, (type(m),)) for m in neck.lateral_convs.modules()):
         return
     neck.__class__ = type('FusedFPN', (_FusedFPN, type(neck)), {})
     is_read_once = neck.add_extra_convs != 'on_input'
-    if type(backbone) is not XCiT or not is_read_once or not is_plain(backbone, (XCiT,)):
+    if type(backbone) is not XCiT or not is_read_once or not is_unmodified(backbone, (XCiT,)):
         return
     names = [f'fpn{i}' for i in range(1, 5)][backbone.start_level :]
     for i, lateral in enumerate(neck.lateral_convs):
@@ -43,13 +43,13 @@ def fuse_fpn(model: nn.Module) -> None:
 
 
 def _can_upsample(stack: nn.Module) -> bool:
-    layers = list(flat_layers(stack)) if is_plain(stack, (ConvStack,)) else []
+    layers = list(flat_layers(stack)) if is_unmodified(stack, (ConvStack,)) else []
     convolutions = [layer for layer in layers if isinstance(layer, nn.ConvTranspose2d)]
-    return bool(layers) and all(map(is_plain, layers)) and layers[-1] is convolutions[-1]
+    return bool(layers) and all(map(is_unmodified, layers)) and layers[-1] is convolutions[-1]
 
 
 def _is_pointwise(conv: nn.Module) -> bool:
-    return is_plain(conv) and conv.kernel_size == (1, 1) == conv.stride and conv.groups == 1
+    return is_unmodified(conv) and conv.kernel_size == (1, 1) == conv.stride and conv.groups == 1
 
 
 class UpsamplingLateral(nn.Module):

@@ -10,7 +10,7 @@ from torch import nn
 
 from ..device import dtype_name
 from ..errors import DependencyError, UserError
-from ..models.unmodified import CONVOLUTIONS, is_plain
+from ..models.unmodified import CONVOLUTIONS, is_unmodified
 from .fpn import fuse_fpn
 from .heads import fold_batch_norms, fuse_roi_extractors
 from .precision import compute_in, widen_heads
@@ -48,7 +48,7 @@ def fuse(model: nn.Module, dtype: torch.dtype = torch.float32) -> nn.Module:
         if dtype != torch.float32:
             compute_in(part, dtype)
     for module in fused.modules():
-        if is_plain(module, CONVOLUTIONS):
+        if is_unmodified(module, CONVOLUTIONS):
             module.to(memory_format=torch.channels_last)
     if dtype == torch.float32:
         use_winograd(fused)

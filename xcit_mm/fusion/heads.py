@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from .. import mmcv_ops
-from ..models.unmodified import is_plain
+from ..models.unmodified import is_unmodified
 
 
 def fold_batch_norms(model: nn.Module) -> None:
@@ -18,13 +18,17 @@ def fold_batch_norms(model: nn.Module) -> None:
     modules = [m for part in parts for m in part.modules() if isinstance(m, ConvModule)]
     uses = Counter(id(module.conv) for module in modules)  # levels with norms of their own share it
     for module in modules:
-        if not is_plain(module, (ConvModule,)) or not module.with_norm or uses[id(module.conv)] > 1:
+        if (
+            not is_unmodified(module, (ConvModule,))
+            or not module.with_norm
+            or uses[id(module.conv)] > 1
+        ):
             continue
         if [layer for layer in module.order if layer != 'act'] != ['conv', 'norm']:
             continue
         values = [getattr(module.norm, name, None) for name in ('weight', 'running_mean')]
         has_values = all(value is not None for value in values)
-        if has_values and is_plain(module.norm) and is_plain(module.conv):
+        if has_values and is_unmodified(module.norm) and is_unmodified(module.conv):
             fuse_conv_bn(module)
 
 
@@ -35,7 +39,7 @@ def fuse_roi_extractors(model: nn.Module) -> None:
     multiples of 8 pixels.
     """
     for module in model.modules():
-        if type(module).__name__ == 'SingleRoIExtractor' and is_plain(module, (type(module),)):
+        if type(module).__name__ == 'SingleRoIExtractor' and is_unmodified(module, (type(module),)):
             module.__class__ = type('FusedRoIExtractor', (_FusedRoIExtractor, type(module)), {})
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from ..models.unmodified import CONVOLUTIONS, is_plain
+from ..models.unmodified import CONVOLUTIONS, is_unmodified
 from .fpn import UpsamplingLateral
 
 # The heads of a cascade and the branches of DINO have numbers. mmseg does not call the head itself
@@ -25,7 +25,7 @@ def compute_in(model: nn.Module, dtype: torch.dtype) -> None:
     are too few for the coordinates of a large image.
     """
     for module in model.modules():
-        if is_plain(module, (nn.Linear, *CONVOLUTIONS, UpsamplingLateral)):
+        if is_unmodified(module, (nn.Linear, *CONVOLUTIONS, UpsamplingLateral)):
             module.to(dtype)
     widen_heads(model)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..models.unmodified import is_plain
+from ..models.unmodified import is_unmodified
 from ..ops.tracing import computed_dtype, is_intercepted
 
 TILE = 4  # rows and columns of the output
@@ -40,7 +40,7 @@ OF_PRODUCTS = ((1, 1, 1, 1, 1, 0), (0, 1, -1, 2, -2, 0), (0, 1, 1, 4, 4, 0), (0,
 def use_winograd(model: nn.Module) -> None:
     """Replace 3x3 convolutions by :class:`WinogradConv2d`, where they are in float32 on a CPU."""
     for conv in model.modules():
-        if is_plain(conv, (nn.Conv2d,)) and _fits(conv):
+        if is_unmodified(conv, (nn.Conv2d,)) and _fits(conv):
             conv.__class__ = WinogradConv2d
             conv.register_buffer('points', winograd_weight(conv.weight.detach()), persistent=False)
 

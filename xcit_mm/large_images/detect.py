@@ -24,7 +24,7 @@ from .geometry import Window, tiles
 from .lazy import LazyMap
 from .objects import Objects
 from .passes import Passes
-from .shards import Bands
+from .shards import Shards
 from .streamed_maps import Pyramid
 
 TILE = 1024  # pixels; configs limit the number of proposals for images of about this size
@@ -93,11 +93,11 @@ def detect(
     if not with_rois:
         # The boxes of all tiles are suppressed together at the end.
         found, _ = steps.propose(model.bbox_head, cfg, with_nms=False)
-        return _own(_suppressed(found, passes.bands, cfg), passes.bands, size)
+        return _own(_suppressed(found, passes.shards, cfg), passes.shards, size)
     proposals, reach = steps.propose(model.rpn_head, model.test_cfg.rpn, with_nms=True)
     with _reading_windows(model.roi_head, passes.dtype):
         found = steps.refine(model.roi_head, proposals, cfg, reach)
-        objects = _own(_suppressed(found, passes.bands, cfg), passes.bands, size)
+        objects = _own(_suppressed(found, passes.shards, cfg), passes.shards, size)
         return steps.mask(model.roi_head, objects, reach) if model.roi_head.with_mask else objects
 
 
@@ -150,7 +150,7 @@ class _Steps:
             max(n * stride for n, stride in zip(sizes, strides, strict=True))
             for sizes in zip(*(level.shape[2:] for level in levels), strict=True)
         )
-        rows = self.passes.bands.share(-(-height // side))
+        rows = self.passes.shards.share(-(-height // side))
         area = Window(slice(rows.start * side, rows.stop * side), slice(0, width))
         return list(tiles(area, (side, side)))
 
@@ -187,10 +187,10 @@ class _Steps:
 
         Each further stage of a cascade may move a box by the height of the box.
         """
-        bands, patch = self.passes.bands, self.passes.backbone.patch_size
+        shards, patch = self.passes.shards, self.passes.backbone.patch_size
         rows = torch.cat([b[:, 1::2].cpu() for b in boxes]) if boxes else torch.zeros(0, 2)
-        if bands.count == 1 or not len(rows):
-            self.pyramid.borrow(bands.rows)
+        if shards.count == 1 or not len(rows):
+            self.pyramid.borrow(shards.rows)
             return
         tallest = int((rows[:, 1] - rows[:, 0]).max())
         margin = reach + (4 * STRIDES[-1] + (stages - 1) * tallest) // patch
@@ -217,17 +217,17 @@ def _clipped(instances: InstanceData, size: tuple[int, int], cfg: ConfigDict) ->
     return instances[(sides > max(0, cfg.get('min_bbox_size', 0))).all(1)]
 
 
-def _suppressed(found: list[InstanceData], bands: Bands, cfg: ConfigDict) -> Objects:
+def _suppressed(found: list[InstanceData], shards: Shards, cfg: ConfigDict) -> Objects:
     """Return the objects of the tiles of all processes without duplicates, by decreasing score."""
     names = ('bboxes', 'scores', 'labels')
     own = [torch.zeros(0, 4), torch.zeros(0), torch.zeros(0, dtype=torch.long)]
     if found:  # there may be fewer tiles than processes
         own = [torch.cat([instances[name] for instances in found]).cpu() for name in names]
-    everyone, objects = bands.gather(own), None
+    everyone, objects = shards.gather(own), None
     if everyone:
         boxes, scores, labels = (torch.cat(arrays) for arrays in zip(*everyone, strict=True))
         objects = _without_duplicates(boxes.float(), scores.float(), labels, cfg.nms)
-    return bands.broadcast(objects)
+    return shards.broadcast(objects)
 
 
 def _without_duplicates(boxes: Tensor, scores: Tensor, labels: Tensor, nms: ConfigDict) -> Objects:
@@ -246,11 +246,11 @@ def _without_duplicates(boxes: Tensor, scores: Tensor, labels: Tensor, nms: Conf
     return Objects.cat(parts).by_score()
 
 
-def _own(objects: Objects, bands: Bands, size: tuple[int, int]) -> Objects:
+def _own(objects: Objects, shards: Shards, size: tuple[int, int]) -> Objects:
     """Return the objects whose centers are in the rows of this process."""
     y = _centers(objects.boxes)[:, 0]
-    rows = bands.share(size[0])
-    is_last = bands.rank == bands.count - 1  # which has the centers on the lower border
+    rows = shards.share(size[0])
+    is_last = shards.rank == shards.count - 1  # which has the centers on the lower border
     return objects[(y >= rows.start) & ((y < rows.stop) | is_last)]
 
 

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from ..errors import UserError
 from .geometry import Span, Window, length, shifted, tiles, whole
-from .shards import Bands
+from .shards import Shards
 
 TILE = 128, 128  # pixels of a map that is read once as a whole
 
@@ -43,7 +43,7 @@ class LazyMap:
         channels: C.
         axes: The rows and the columns.
         like: A tensor or a map with the dtype and the device of the windows.
-        bands: The rows of the image that each process holds.
+        shards: The rows of the image that each process holds.
         compute: Computes a window. Its arguments are the window and, for each source, the window of
             the source that the axes reach.
         sources: The maps that this map is computed from. Default: the tokens of an image.
@@ -59,13 +59,13 @@ class LazyMap:
         channels: int,
         axes: Sequence[Axis],
         like: 'Tensor | LazyMap',
-        bands: Bands,
+        shards: Shards,
         compute: Callable[..., Tensor],
         sources: 'Sequence[LazyMap]' = (),
         fill: float = 0.0,
     ) -> None:
         self.shape = torch.Size((1, channels, *(axis.size for axis in axes)))
-        self.dtype, self.device, self.bands = like.dtype, like.device, bands
+        self.dtype, self.device, self.shards = like.dtype, like.device, shards
         self._axes, self._compute, self._sources, self._fill = axes, compute, sources, fill
         self._uses = 0  # by other maps
         for source in sources:
@@ -181,7 +181,7 @@ def _derived(
     x = sources[0]
     like = x if like is None else like
     axes = axes or [Axis(n, lambda span: span) for n in x.shape[2:]]
-    return LazyMap(channels or x.shape[1], axes, like, x.bands, compute, sources, fill)
+    return LazyMap(channels or x.shape[1], axes, like, x.shards, compute, sources, fill)
 
 
 def _batch_norm(
@@ -360,14 +360,14 @@ def _adaptive_avg_pool2d(x: LazyMap, output_size: int | tuple[int, int]) -> Lazy
     outs = _pair(output_size)
     pools = [_pooling(n, out) for n, out in zip(x.shape[2:], outs, strict=True)]
     sums = torch.zeros(x.shape[1], *outs, dtype=torch.float64)
-    own = Window(x.bands.share(x.shape[2]), slice(0, x.shape[3]))
+    own = Window(x.shards.share(x.shape[2]), slice(0, x.shape[3]))
     for window in tiles(own, TILE):
         A, B = (pool[:, span] for pool, span in zip(pools, window, strict=True))
         sums += A @ x.read(window)[0].double().cpu() @ B.mT
     area = pools[0].sum(1)[:, None] * pools[1].sum(1)
-    means = (x.bands.sum(sums) / area).to(x.dtype)[None].to(x.device)
+    means = (x.shards.sum(sums) / area).to(x.dtype)[None].to(x.device)
     axes = [Axis(out, lambda span: slice(0, 0)) for out in outs]  # nothing is read any more
-    return LazyMap(x.shape[1], axes, x, x.bands, lambda window: means[(..., *window)].clone())
+    return LazyMap(x.shape[1], axes, x, x.shards, lambda window: means[(..., *window)].clone())
 
 
 def _pooling(n: int, out: int) -> Tensor:

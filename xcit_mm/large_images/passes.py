@@ -26,7 +26,7 @@ from ..ops.gram import affine_map, largest_amplification, map_tokens
 from ..ops.moments import from_sums, sums_of_products
 from ..progress import Progress, silent
 from .geometry import Window, grown, length, tiles
-from .shards import Bands, Borrowed
+from .shards import Borrowed, Shards
 from .streamable import require_streamable
 from .token_files import TokenFile
 from .workspace import Workspace
@@ -65,7 +65,7 @@ class Passes:
 
     Attributes:
         size: (H, W) of the image in tokens.
-        bands: The rows of tokens of each process.
+        shards: The rows of tokens of each process.
         count: The number of passes.
         workspace: The place where the tokens are kept, in memory unless it is replaced.
 
@@ -84,7 +84,7 @@ class Passes:
         backbone.check_size((1, *image.shape))
         self.backbone, self.image, self.workspace = backbone, image, Workspace()
         self.size = tuple(-(-n // backbone.patch_size) for n in image.shape[1:])
-        self.bands = Bands(self.size[0])
+        self.shards = Shards(self.size[0])
         weight = next(backbone.parameters())
         self.dtype, self.device = weight.dtype, weight.device
         self.statistics_window = None
@@ -107,12 +107,12 @@ class Passes:
         return max(1, TILE_TOKENS // columns), columns
 
     def _own_tiles(self, tile: tuple[int, int]) -> list[Window]:
-        return list(tiles(Window(self.bands.rows, slice(0, self.size[1])), tile))
+        return list(tiles(Window(self.shards.rows, slice(0, self.size[1])), tile))
 
     @property
     def bytes_needed(self) -> int:
         """Bytes of the stores of this process: the input and output of a pass, and kept maps."""
-        tokens = length(self.bands.rows) * self.size[1]
+        tokens = length(self.shards.rows) * self.size[1]
         return (len(self.backbone.levels) + 1) * tokens * self._channels * self.dtype.itemsize
 
     @property
@@ -128,7 +128,7 @@ class Passes:
     @torch.inference_mode()
     def run(self, progress: Progress = silent) -> None:
         """Run the passes that are not finished."""
-        done = self.bands.min(self.workspace.finished[PASSES])
+        done = self.shards.min(self.workspace.finished[PASSES])
         if done < self.count:  # other processes may have finished fewer passes than this one
             self.workspace.rewind(PASSES, done)
         for number in sorted(n for n in {*self._kept, done - 1} if 0 <= n < done):
@@ -140,14 +140,14 @@ class Passes:
             if number:
                 source = self.store(number - 1)
                 margin = max(HALO, self.statistics_window or 0)
-                needed = grown(self.bands.rows, margin, self.size[0])
-                borrowed = self.bands.borrow(source, needed)
+                needed = grown(self.shards.rows, margin, self.size[0])
+                borrowed = self.shards.borrow(source, needed)
                 sums = self._layer(number, source, borrowed, store, sums, progress)
             else:
                 sums = self._embed(store, progress)
             sums = self._summed(number, sums)
             self.workspace.finish(PASSES, number + 1, store)
-            self.bands.barrier()  # no process repeats this pass, which needs the store before it
+            self.shards.barrier()  # no process repeats this pass, which needs the store before it
             if number and number - 1 not in self._kept:
                 self._stores.pop(number - 1).free()
         release_memory()
@@ -163,7 +163,7 @@ class Passes:
             shape = self.size[1], self._channels
             is_finished = number < self.workspace.finished[PASSES]
             self._stores[number] = self.workspace.open(
-                f'layer_{number}', self.bands.rows, shape, self.dtype, is_finished
+                f'layer_{number}', self.shards.rows, shape, self.dtype, is_finished
             )
         return self._stores[number]
 
@@ -173,7 +173,7 @@ class Passes:
         Raises:
             UserError: If a token is not finite, on all processes.
         """
-        sums = self.bands.sum(sums)
+        sums = self.shards.sum(sums)
         if not sums.isfinite().all():
             what = f'layer {number}' if number else 'the patch embedding'
             remedy = '' if self.dtype == torch.float32 else '; in float32, values can be larger'
@@ -262,7 +262,7 @@ class Passes:
         sums = self._no_sums()
         for window in self._own_tiles(self.tile):
             sums += _precise_sums_of(block, source.read(window).to(self.device))
-        return self.bands.sum(sums)
+        return self.shards.sum(sums)
 
     def _window_around(self, window: Window) -> Window:
         """Return the window of the statistics of a tile, shifted to lie within the image."""

@@ -23,7 +23,7 @@ from .objects import Objects
 from .passes import Passes
 from .predictor import Predictor
 from .segment import label, require_segmentor
-from .shards import Bands
+from .shards import Shards
 from .slices import detect_slices, label_slices, slices_of
 from .streamable import require_streamable
 from .token_files import TokenFile
@@ -184,15 +184,15 @@ def _streamed(
         passes.run(progress)
         if model.task == 'detection':
             objects = detect(module, passes, pixels.size, options.score_thr, progress)
-            found = _gathered(passes.bands, objects)
+            found = _gathered(passes.shards, objects)
         else:
             dtype = _label_dtype(model)
             stores = label(module, passes, pixels.size, dtype, options.with_scores, progress)
-            found = _collected(passes.bands, stores, pixels.size, workspace)
+            found = _collected(passes.shards, stores, pixels.size, workspace)
     except BaseException:
         workspace.release()
         raise
-    passes.bands.barrier()
+    passes.shards.barrier()
     if found is None:
         workspace.remove()
     return found, workspace
@@ -206,40 +206,40 @@ def _workspace_for(
     progress: Progress,
 ) -> Workspace:
     """Open the place of the tokens and labels of this process."""
-    bands, needed = passes.bands, passes.bytes_needed
+    shards, needed = passes.shards, passes.bytes_needed
     if model.task == 'segmentation':
         of_pixels = math.prod(pixels.size) * (_label_dtype(model).itemsize + options.with_scores)
-        needed += of_pixels // bands.count
-        if bands.count > 1 and bands.rank == 0:
+        needed += of_pixels // shards.count
+        if shards.count > 1 and shards.rank == 0:
             needed += of_pixels  # the rows of all processes
     settings = [passes.tile, str(passes.dtype), passes.statistics_window, options.with_scores]
     identity = partial(_identity, model, pixels, settings)
-    folder = Path(options.store, bands.part) if options.store else None
+    folder = Path(options.store, shards.part) if options.store else None
     demand = Demand(needed, passes.bytes_of_tile)
-    workspace = open_workspace(demand, bands, options.memory, folder, identity)
-    if bands.rank == 0:
+    workspace = open_workspace(demand, shards, options.memory, folder, identity)
+    if shards.rank == 0:
         _report(workspace, needed, progress)
     return workspace
 
 
-def _gathered(bands: Bands, objects: Objects) -> dict[str, Any] | None:
+def _gathered(shards: Shards, objects: Objects) -> dict[str, Any] | None:
     """Return the objects of all processes, by decreasing score; None on all but the first."""
-    parts = bands.gather(objects)
+    parts = shards.gather(objects)
     return vars(Objects.cat(parts).by_score()) if parts else None
 
 
 def _collected(
-    bands: Bands, stores: list[TokenFile], size: tuple[int, int], workspace: Workspace
+    shards: Shards, stores: list[TokenFile], size: tuple[int, int], workspace: Workspace
 ) -> dict[str, Any] | None:
     """Return labels and scores (H, W) of all processes; None on all but the first process."""
-    if bands.count > 1:
+    if shards.count > 1:
         complete = [
             workspace.open(f'all_{i}', slice(0, size[0]), store.shape[1:], store.dtype)
             for i, store in enumerate(stores)
-            if bands.rank == 0
+            if shards.rank == 0
         ]
         for i, store in enumerate(stores):
-            bands.collect(store, complete[i] if complete else None, size[0])
+            shards.collect(store, complete[i] if complete else None, size[0])
         stores = complete
     for store in stores:
         store.verify()
@@ -261,7 +261,7 @@ def _sliced(
         workspace = Workspace(Path(options.store, 'sliced'), identity, needed)
         _report(workspace, needed, progress)
     else:
-        workspace = open_workspace(Demand(needed), Bands(pixels.size[0]), options.memory, None)
+        workspace = open_workspace(Demand(needed), Shards(pixels.size[0]), options.memory, None)
     predict = model.at_own_size().predict
     try:
         if model.task == 'detection':

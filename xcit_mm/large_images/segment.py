@@ -66,7 +66,7 @@ def label(
         progress: The display of the progress.
 
     Returns:
-        Stores with the rows of this process, ``bands.share(H)``: the labels (rows, W, 1) and, with
+        Stores with the rows of this process, ``shards.share(H)``: the labels (rows, W, 1) and, with
         ``with_scores``, the scores in uint8.
     """
     pyramid = Pyramid(passes)
@@ -75,8 +75,8 @@ def label(
     bilinear = dict(mode='bilinear', align_corners=model.align_corners)
     scores = F.interpolate(head(maps), size=size, **bilinear)
 
-    bands, workspace = passes.bands, passes.workspace
-    rows = bands.share(size[0])
+    shards, workspace = passes.shards, passes.workspace
+    rows = shards.share(size[0])
     made = {'labels': dtype} | ({'scores': torch.uint8} if with_scores else {})
     side = max(32, min(MAX_TILE, math.isqrt(MAX_SCORES // classes) // 32 * 32))
     of_rows = list(tiles(Window(rows, slice(0, size[1])), (side, size[1])))

@@ -17,8 +17,8 @@ ROWS = 256  # rows that are sent at a time
 Borrowed = list[tuple[slice, Tensor]]  # rows of other processes, and their tokens
 
 
-class Bands:
-    """Bands of rows, one for each process; a single process holds the whole image.
+class Shards:
+    """Shards of rows, one for each process; a single process holds the whole image.
 
     All data is exchanged in the memory of the CPU: the sums of a layer, which are C x C numbers,
     and the rows that a process borrows from its neighbors. All processes have to call each

@@ -70,11 +70,11 @@ def stream(
                 group,
             )
         dtype = torch.float32 if passes.dtype == torch.bfloat16 else passes.dtype
-        bands, needed = passes.bands, passes.bytes_needed
-        needed += sum(map(math.prod, passes.map_shapes)) * dtype.itemsize // bands.count
-        folder = Path(store, f'maps_{bands.part}') if store else None
+        shards, needed = passes.shards, passes.bytes_needed
+        needed += sum(map(math.prod, passes.map_shapes)) * dtype.itemsize // shards.count
+        folder = Path(store, f'maps_{shards.part}') if store else None
         tokens = folder / 'tokens' if folder else None
-        workspace = open_workspace(Demand(needed, passes.bytes_of_tile), bands, memory, tokens)
+        workspace = open_workspace(Demand(needed, passes.bytes_of_tile), shards, memory, tokens)
         passes.workspace, maps = workspace, []
         try:
             passes.run()
@@ -88,7 +88,7 @@ def stream(
 
 def _written(level: LazyMap, stride: int, dtype: torch.dtype, path: Path | None) -> np.ndarray:
     _, C, H, W = level.shape
-    own = Window(level.bands.share(H), slice(0, W))
+    own = Window(level.shards.share(H), slice(0, W))
     shape, kind = (C, *own.size), torch.empty(0, dtype=dtype).numpy().dtype
     if path is None:
         # NumPy would ask the system for huge pages, which takes it longer than the copying.

@@ -7,7 +7,7 @@ from ..models import XCiT
 from ..models.convolutions import flat_layers
 from ..models.in_place import can_be_in_place
 from ..models.layers import LPI, XCA, XCABlock
-from ..models.unmodified import PYTORCH_LAYERS, is_plain
+from ..models.unmodified import PYTORCH_LAYERS, is_unmodified
 
 
 def require_streamable(backbone: nn.Module) -> None:
@@ -17,8 +17,8 @@ def require_streamable(backbone: nn.Module) -> None:
     if backbone.training:
         raise ArgumentError('the backbone is in training: call backbone.eval() first')
     for i, block in enumerate(backbone.blocks[: backbone.out_indices[-1] + 1]):
-        if not (is_plain(block, (XCABlock,)) and can_be_in_place(block)):
-            raise _not_plain(f'blocks.{i}')
+        if not (is_unmodified(block, (XCABlock,)) and can_be_in_place(block)):
+            raise _modified(f'blocks.{i}')
     require_known_reach(backbone)
 
 
@@ -34,12 +34,12 @@ def require_known_reach(backbone: XCiT) -> None:
     for name, layers in parts.items():
         for layer in layers:
             convolves = isinstance(layer, nn.Conv2d)
-            is_known = is_plain(layer, (*PYTORCH_LAYERS, nn.Identity, nn.MaxPool2d))
+            is_known = is_unmodified(layer, (*PYTORCH_LAYERS, nn.Identity, nn.MaxPool2d))
             if not is_known or (convolves and layer.kernel_size + layer.dilation != (3, 3, 1, 1)):
-                raise _not_plain(name)
+                raise _modified(name)
 
 
-def _not_plain(name: str) -> ArgumentError:
+def _modified(name: str) -> ArgumentError:
     return ArgumentError(
         f'{name} of the backbone has hooks or replaced layers, whose reach is not known: merge '
         'them into its weights first'

@@ -23,14 +23,14 @@ class Pyramid:
     """
 
     def __init__(self, passes: Passes) -> None:
-        self._height, self._bands = passes.size[0], passes.bands
+        self._height, self._shards = passes.size[0], passes.shards
         self._patch, self._device = passes.backbone.patch_size, passes.device
         self._stores = [passes.store(index + 1) for index, *_ in passes.backbone.levels]
         for store in self._stores:
             store.verify()  # hours may have passed since it was written
         self._borrowed: list[Borrowed] = []
         # A band of a map is rounded to its own rows, each of which pools several tokens.
-        rows, reach = passes.bands.rows, 2 * STRIDES[-1] // self._patch
+        rows, reach = passes.shards.rows, 2 * STRIDES[-1] // self._patch
         self.borrow(slice(rows.start - reach, rows.stop + reach))
         parts = enumerate(zip(passes.backbone.levels, passes.map_shapes, strict=True))
         self.maps = tuple(
@@ -42,7 +42,7 @@ class Pyramid:
         """Copy rows of tokens from other processes; all of them have to call this method."""
         needed = grown(rows, 0, self._height)
         self._borrowed.clear()
-        self._borrowed.extend(self._bands.borrow(store, needed) for store in self._stores)
+        self._borrowed.extend(self._shards.borrow(store, needed) for store in self._stores)
 
     def borrow_for(self, reads: Sequence[Sequence[tuple[LazyMap, Window]]]) -> int:
         """Copy the rows of tokens that reading windows of maps requires.
@@ -53,12 +53,12 @@ class Pyramid:
         Returns:
             The largest number of rows that a process reads beyond its band.
         """
-        own, reach = self._bands.rows, 0
-        if self._bands.count > 1:
+        own, reach = self._shards.rows, 0
+        if self._shards.count > 1:
             outermost = chain(*reads[:: max(1, len(reads) - 1)])  # none if there are too few
             spans = [own, *(w.rows for m, window in outermost for w in m.tokens_read(window))]
             rows = slice(min(s.start for s in spans), max(s.stop for s in spans))
-            reach = self._bands.max(max(own.start - rows.start, rows.stop - own.stop))
+            reach = self._shards.max(max(own.start - rows.start, rows.stop - own.stop))
             self.borrow(rows)
         return reach
 
@@ -83,4 +83,4 @@ class Pyramid:
 
         axes = [Axis(n, tokens_of) for n in size]
         like = torch.empty(0, dtype=store.dtype, device=self._device)
-        return LazyMap(C, axes, like, self._bands, compute)
+        return LazyMap(C, axes, like, self._shards, compute)

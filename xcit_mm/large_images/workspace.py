@@ -28,7 +28,7 @@ from ..files import (
 )
 from .free_memory import free_memory
 from .geometry import Span
-from .shards import Bands
+from .shards import Shards
 from .token_files import NOT_AS_WRITTEN, TokenFile, damaged
 
 STATE, LOCK, VERSION = 'state.json', 'store.lock', 2
@@ -47,7 +47,7 @@ class Demand(NamedTuple):
 
 def open_workspace(
     demand: Demand,
-    bands: Bands,
+    shards: Shards,
     memory: int | None,
     folder: Path | None,
     identity: Callable[[], Mapping[str, Any]] | None = None,
@@ -58,7 +58,7 @@ def open_workspace(
 
     Args:
         demand: The tensors of a tile are always in memory.
-        bands: The processes that share the image.
+        shards: The processes that share the image.
         memory: The limit of the demand in memory. Default: half of the free memory, divided by the
             number of processes on this machine.
         folder: The folder of this process, or None.
@@ -70,7 +70,7 @@ def open_workspace(
     """
     limit = free_memory() // 2 // _processes_here() if memory is None else memory
     has_begun = folder is not None and identity is not None and os.path.lexists(folder / STATE)
-    if bands.min(sum(demand) <= limit and not has_begun):
+    if shards.min(sum(demand) <= limit and not has_begun):
         return Workspace()
     if folder is None:
         files, tile, limit = (f'{n / GIB:.3g} GiB' for n in (*demand, limit))
@@ -80,7 +80,7 @@ def open_workspace(
         )
     workspace = Workspace(folder, identity and identity(), demand.files)
     try:
-        bands.barrier()  # which raises the error of another process that cannot use its folder
+        shards.barrier()  # which raises the error of another process that cannot use its folder
     except BaseException:
         workspace.release()
         raise

@@ -9,15 +9,15 @@ from torch.nn import functional as F
 
 from ..ops.recompute import recompute
 from ..ops.tracing import is_transformed
-from .unmodified import CONVOLUTIONS, is_plain
+from .unmodified import CONVOLUTIONS, is_unmodified
 
 
 class ConvStack(nn.Sequential):
     """Convolutions, plain or transposed, each but the last followed by BatchNorm and GELU.
 
     Layers may be grouped in Sequentials. The backward pass recomputes BatchNorm and GELU, and
-    inference folds BatchNorm into the preceding convolution. If a layer is not plain (see
-    :func:`xcit_mm.models.unmodified.is_plain`), all layers are called in turn.
+    inference folds BatchNorm into the preceding convolution. If a layer is modified (see
+    :func:`xcit_mm.models.unmodified.is_unmodified`), all layers are called in turn.
 
     Shape:
         (B, C, H, W) to (B, C', H', W').
@@ -25,7 +25,7 @@ class ConvStack(nn.Sequential):
 
     def forward(self, x: Tensor) -> Tensor:
         layers = list(flat_layers(self))
-        if not all(map(is_plain, layers)) or is_transformed():
+        if not all(map(is_unmodified, layers)) or is_transformed():
             return super().forward(x)
         starts = [i for i, layer in enumerate(layers) if isinstance(layer, CONVOLUTIONS)]
         if torch.is_grad_enabled() or any(layer.training for layer in layers):
@@ -40,7 +40,7 @@ class ConvStack(nn.Sequential):
 def gelu_norm_conv(
     x: Tensor, norm: nn.Module, conv: nn.Module, *weights: Tensor, within: nn.Module
 ) -> Tensor:
-    """Apply GELU, plain BatchNorm and a plain convolution with another weight and bias.
+    """Apply GELU, unmodified BatchNorm and an unmodified convolution with another weight and bias.
 
     The backward pass recomputes GELU and BatchNorm, which is a layer of ``within``.
     """
@@ -57,7 +57,7 @@ def gelu_(x: Tensor) -> Tensor:
 
 
 def convolve(conv: nn.Module, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Apply a plain convolution with another weight and bias."""
+    """Apply an unmodified convolution with another weight and bias."""
     if isinstance(conv, nn.ConvTranspose2d):
         geometry = conv.stride, conv.padding, conv.output_padding, conv.groups, conv.dilation
         return F.conv_transpose2d(x, weight, bias, *geometry)
@@ -74,7 +74,7 @@ def batch_norm_affine(norm: nn.Module) -> tuple[Tensor, Tensor]:
 def flat_layers(stack: nn.Module) -> Iterator[nn.Module]:
     """Yield the layers of nested Sequentials, or a layer itself."""
     for layer in stack if isinstance(stack, nn.Sequential) else (stack,):
-        if is_plain(layer, (nn.Sequential,)):
+        if is_unmodified(layer, (nn.Sequential,)):
             yield from flat_layers(layer)
         else:
             yield layer

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..ops.tracing import computed_dtype, is_captured, is_transformed
-from .unmodified import has_plain_layers, is_plain
+from .unmodified import has_unmodified_layers, is_unmodified
 
 # Tokens whose values inside the MLP fit the cache of a CPU, so that their memory is reused. Larger
 # blocks come from the system as new pages every time, which costs more than GELU itself.
@@ -25,8 +25,10 @@ def is_in_place(block: nn.Module) -> bool:
 def can_be_in_place(block: nn.Module) -> bool:
     """Return whether no hook is called with a tensor that is overwritten, or tokens in chunks."""
     branches = block.attn, block.mlp
-    are_plain = all(is_plain(b, block.BRANCHES) and has_plain_layers(b) for b in branches)
-    return are_plain and is_plain(block.norm3) and is_plain(block.norm2)
+    are_unmodified = all(
+        is_unmodified(b, block.BRANCHES) and has_unmodified_layers(b) for b in branches
+    )
+    return are_unmodified and is_unmodified(block.norm3) and is_unmodified(block.norm2)
 
 
 def add_attention_and_interaction(

@@ -1,8 +1,8 @@
 """Layers of XCiT: patch embedding, position, attention, local interaction, MLP and block.
 
 Parameter names match the authors' release. XCA, LPI and Mlp compute with the weights of their
-layers, which is faster and keeps less for the backward pass. If a layer is not plain (see
-:func:`xcit_mm.models.unmodified.is_plain`), they call their layers instead. Their ``scale`` (C,)
+layers, which is faster and keeps less for the backward pass. If a layer is modified (see
+:func:`xcit_mm.models.unmodified.is_unmodified`), they call their layers instead. Their ``scale`` (C,)
 multiplies the channels of the output (LayerScale). ``rows`` are asked for what a layer needs of
 other rows of the images (:mod:`xcit_mm.models.rows`).
 
@@ -27,7 +27,7 @@ from ..ops.xca import cross_covariance, xca
 from .convolutions import ConvStack, gelu_norm_conv
 from .in_place import add_attention_and_interaction, add_mlp_, is_in_place
 from .rows import ALONE, Rows, RowsModule
-from .unmodified import has_plain_layers, is_plain
+from .unmodified import has_unmodified_layers, is_unmodified
 
 POSITION_DIM = 32  # for each of y and x
 
@@ -78,7 +78,7 @@ class FourierPosition(nn.Module):
         weight = next(self.token_projection.parameters())  # (C, 64, 1, 1)
         y = _encode(H, weight.device).to(weight.dtype)[window[0], None]  # (H, 1, 32)
         x = _encode(W, weight.device).to(weight.dtype)[window[1]]  # (W, 32)
-        if not is_plain(self.token_projection):
+        if not is_unmodified(self.token_projection):
             size = y.shape[0], x.shape[0], -1  # len() would fix the size in an exported graph
             grid = torch.cat((y.expand(size), x.expand(size)), dim=-1).permute(2, 0, 1)
             return self.token_projection(grid[None]).to(weight.dtype)
@@ -124,7 +124,7 @@ class XCA(RowsModule):
     def forward(self, x: Tensor, scale: Tensor | None = None, rows: Rows = ALONE) -> Tensor:
         if rows.are_shared:  # all that the attention reads of other rows are sums
             return gram(x, *self.weights(scale), total=rows.sum)
-        if has_plain_layers(self) and not is_transformed():
+        if has_unmodified_layers(self) and not is_transformed():
             return xca(x, *self.weights(scale), self.form)
         return _scaled(self.proj(cross_covariance(self.qkv(x), self.temperature)), scale)
 
@@ -149,7 +149,7 @@ class LPI(RowsModule):
         self, x: Tensor, H: int, W: int, scale: Tensor | None = None, rows: Rows = ALONE
     ) -> Tensor:
         x = rows.call(self.conv1, tokens_to_map(x, H, W))  # (B, C, H, W)
-        if not rows.are_shared and has_plain_layers(self) and not is_transformed():
+        if not rows.are_shared and has_unmodified_layers(self) and not is_transformed():
             weights = _scaled_weights(self.conv2, scale)
             return map_to_tokens(gelu_norm_conv(x, self.bn, self.conv2, *weights, within=self))
         x = rows.call(self.conv2, rows.call(self.bn, self.act(x)))
@@ -168,7 +168,7 @@ class Mlp(nn.Module):
         self.fc2 = nn.Linear(4 * dim, dim)
 
     def forward(self, x: Tensor, scale: Tensor | None = None) -> Tensor:
-        if not has_plain_layers(self) or is_transformed():
+        if not has_unmodified_layers(self) or is_transformed():
             return _scaled(self.fc2(F.gelu(self.fc1(x))), scale)
         weights = _scaled_weights(self.fc2, scale)
         if not torch.is_grad_enabled():
@@ -251,7 +251,7 @@ class XCABlock(RowsModule):
     def _branch(self, rows: Rows, gamma: Tensor, branch: nn.Module, *args: Any) -> Tensor:
         # Scaling the last projection of the branch keeps one tensor less for the backward pass.
         # In float16 the initial gamma of 1e-5 times a weight would vanish.
-        if computed_dtype(args[0]) == torch.float16 or not is_plain(branch, self.BRANCHES):
+        if computed_dtype(args[0]) == torch.float16 or not is_unmodified(branch, self.BRANCHES):
             y = gamma * rows.call(branch, *args)
         else:
             y = rows.call(branch, *args, scale=gamma)

@@ -74,7 +74,7 @@ class SharedRows(Rows):
         heights = [shape[2] for shape in shapes]
         if any(height % MULTIPLE for height in heights[:-1]):
             raise ArgumentError(
-                f'bands of {heights} rows cannot share an image: all but the last need a multiple '
+                f'blocks of {heights} rows cannot share an image: all but the last need a multiple '
                 f'of {MULTIPLE} rows'
             )
 

@@ -5,7 +5,7 @@ from torch import nn
 from ..environment import require
 from ..errors import ArgumentError
 from .layers import XCA
-from .unmodified import is_plain
+from .unmodified import is_unmodified
 
 
 def accelerate(model: nn.Module) -> nn.Module:
@@ -24,7 +24,7 @@ def accelerate(model: nn.Module) -> nn.Module:
     require('timm')
     from timm.models.xcit import XCA as TimmXCA
 
-    attentions = [m for m in model.modules() if is_plain(m, (TimmXCA,))]
+    attentions = [m for m in model.modules() if is_unmodified(m, (TimmXCA,))]
     attentions = [m for m in attentions if m.attn_drop.p == m.proj_drop.p == 0]
     if not attentions:
         raise ArgumentError(

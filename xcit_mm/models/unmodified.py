@@ -7,10 +7,10 @@ NORMS = (nn.BatchNorm2d, nn.SyncBatchNorm, nn.LayerNorm)
 PYTORCH_LAYERS = (nn.Linear, *CONVOLUTIONS, *NORMS, nn.GELU, nn.Dropout)
 
 
-def is_plain(layer: nn.Module, types: tuple[type[nn.Module], ...] = PYTORCH_LAYERS) -> bool:
+def is_unmodified(layer: nn.Module, types: tuple[type[nn.Module], ...] = PYTORCH_LAYERS) -> bool:
     """Return whether a layer does exactly what its class does, unchanged and unobserved.
 
-    A layer is not plain, and must be called, if
+    A layer is modified, and must be called, if
 
     - its class is not one of ``types``, but a subclass (LoRA, quantisation-aware training), a
       wrapper, a replacement (``quantize_dynamic``), or the class of a parametrised layer;
@@ -30,6 +30,6 @@ def is_plain(layer: nn.Module, types: tuple[type[nn.Module], ...] = PYTORCH_LAYE
     )
 
 
-def has_plain_layers(module: nn.Module) -> bool:
-    """Return whether every child of a module is one of PyTorch's layers and plain."""
-    return all(map(is_plain, module._modules.values()))
+def has_unmodified_layers(module: nn.Module) -> bool:
+    """Return whether every child of a module is one of PyTorch's layers, unmodified."""
+    return all(map(is_unmodified, module._modules.values()))
