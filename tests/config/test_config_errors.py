@@ -17,6 +17,8 @@ from mmengine.hooks import Hook
 from mmengine.registry import MODELS
 
 from xcit_mm.config.config_errors import config_errors
+from xcit_mm.config.load import load_config
+from xcit_mm.engine.build_model import build_model
 from xcit_mm.engine.hooks.interrupt import SIGNALS
 from xcit_mm.errors import ConfigError, UserError
 from xcit_mm.flops import count_config
@@ -33,10 +35,7 @@ HEAD = 'model.decode_head'
 # The option, what fails, and, where it is found while the model is built, what is the matter.
 BUILT = [
     (DETECTOR, 'model.neck.type=FPNN', r"model\.neck has type='FPNN', .*; did you mean FPN\?"),
-    (DETECTOR, 'model.backb.arch=t12', r'MaskRCNN has no argument backb: .* did you mean backbone'),
     (DETECTOR, 'model.neck.num_outs=2', r'model\.neck \(FPN\) fails \(AssertionError: assert num'),
-    (DETECTOR, 'model.neck=abc', r'model \(MaskRCNN\) fails'),
-    (DETECTOR, 'model.data_preprocessor.mean=[1,a,3]', r'data_preprocessor \(DetDataPre.* fails'),
     (DETECTOR, 'optim_wrapper=abc', "optim_wrapper='abc' is not a dict"),
     (DETECTOR, 'custom_hooks=abc', "custom_hooks='abc' is not a list of dicts"),
     (DETECTOR, 'custom_hooks=[abc]', r"custom_hooks\.0='abc' is not a dict"),
@@ -50,9 +49,6 @@ BUILT = [
     (DETECTOR, 'randomness.seed=abc', 'a part fails'),
     (DETECTOR, 'default_hooks.checkpoint.max_keep_ckpts=abc', r'default_hooks\.checkpoint \(Whole'),
     (SEGMENTOR, f'{PIPELINE}.1.type=RandomFlip', r'dataset .* fails .*; the cause may be --cfg-op'),
-    (SEGMENTOR, f'{HEAD}.feature_strides=[4,8]', r'decode_head \(FPNHead\) fails \(AssertionError'),
-    (DINO, 'model.encoder.layer_cfg.self_attn_cfg.embed_dims=100', 'layer_cfg fails'),
-    (MASK2FORMER, 'model.panoptic_head.feat_channels=100', 'pixel_decoder.* fails'),
 ]
 # What fails in the first step, or in the evaluation after it.
 RUN = [
@@ -95,6 +91,24 @@ def test_a_wrong_value_is_one_sentence_that_names_it(
         log = Path(sentence.rpartition('the traceback is in ')[2])
         assert log.read_text().count('Traceback (most recent call last)') >= 2
         assert log.is_relative_to(tmp_path / 'run') or option.startswith('randomness')
+
+
+@pytest.mark.parametrize(
+    ('config', 'name', 'value', 'message'),
+    [
+        (DETECTOR, 'model.backb.arch', 't12', r'no argument backb: .* did you mean backbone'),
+        (DETECTOR, 'model.neck', 'abc', r'model \(MaskRCNN\) fails'),
+        (DETECTOR, 'model.data_preprocessor.mean', [1, 'a', 3], r'preprocessor \(DetD.* fails'),
+        (SEGMENTOR, f'{HEAD}.feature_strides', [4, 8], r'head \(FPNHead\) fails \(AssertionError'),
+        (DINO, 'model.encoder.layer_cfg.self_attn_cfg.embed_dims', 100, 'layer_cfg fails'),
+        (MASK2FORMER, 'model.panoptic_head.feat_channels', 100, 'pixel_decoder.* fails'),
+    ],
+)
+def test_a_wrong_value_of_a_model_is_named(config, name, value, message):
+    options = {name: value}
+    with pytest.raises(UserError, match=message) as error:
+        build_model(load_config(config, options), 'meta', options)
+    assert f'{name}={value}' in str(error.value) or 'no argument' in message
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """The configs of configs/ with all that they inherit, as a text that shows what a change does.
 
 ``python tests/helpers/resolved_configs.py`` writes tests/data/configs.txt. A section lists what is

@@ -51,12 +51,8 @@ def adapt(cfg: Config) -> list[str]:
 
     Edits ``cfg`` and returns sentences for the log. A config of ``configs/`` needs no edit.
     """
-    return (
-        _use_our_classes(cfg)
-        + _add_runtime(cfg)
-        + _without_panoptic_quality(cfg)
-        + _adapt_workers(cfg)
-    )
+    notes = _use_our_classes(cfg) + _add_runtime(cfg)
+    return notes + _without_panoptic_quality(cfg) + _adapt_workers(cfg)
 
 
 def adapt_for_training(

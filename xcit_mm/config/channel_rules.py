@@ -56,14 +56,13 @@ def check_image_channels(cfg: Config, splits: tuple[str, ...]) -> None:
     transforms = [pair for name, loader in loaders.items() for pair in typed_nodes(loader, name)]
     kinds = {class_name(node['type']) for _, node in transforms}
     is_multiband = channels != RGB or 'LoadMultiband' in kinds
-    preprocessor = cfg.model.get('data_preprocessor') or {}
-    _check_loaders(transforms, channels)
     _check_transforms(transforms, channels, is_multiband)
-    _check_mean_and_std(preprocessor, channels)
-    _check_order(preprocessor, is_multiband)
+    _check_preprocessor(cfg.model.get('data_preprocessor') or {}, channels, is_multiband)
 
 
-def _check_loaders(transforms: list[tuple[str, dict]], channels: int) -> None:
+def _check_transforms(
+    transforms: list[tuple[str, dict]], channels: int, is_multiband: bool
+) -> None:
     for place, node in transforms:
         kind = class_name(node['type'])
         loaded = {'LoadImage': RGB, 'LoadMultiband': node.get('channels')}.get(kind, channels)
@@ -73,20 +72,13 @@ def _check_loaders(transforms: list[tuple[str, dict]], channels: int) -> None:
                 f'{channels}: write the number of bands of your images there and in '
                 "dict(type='LoadMultiband', channels=...)"
             )
-
-
-def _check_transforms(
-    transforms: list[tuple[str, dict]], channels: int, is_multiband: bool
-) -> None:
-    for place, node in transforms:
-        kind = class_name(node['type'])
         if (kind in FOR_RGB and is_multiband) or (kind == 'Pad' and channels > MAX_PAD):
             raise UserError(
                 f'{place}: {kind} does not take {channels} channels of any type: remove it'
             )
 
 
-def _check_mean_and_std(preprocessor: dict, channels: int) -> None:
+def _check_preprocessor(preprocessor: dict, channels: int, is_multiband: bool) -> None:
     kind = preprocessor.get('type')
     allowed = {1, channels} if kind == 'MultibandPreprocessor' else {1, channels} & {1, RGB}
     for name in ('mean', 'std'):
@@ -97,12 +89,9 @@ def _check_mean_and_std(preprocessor: dict, channels: int) -> None:
                 f'model.backbone.in_channels={channels}: write {channels} numbers and '
                 f"type='MultibandPreprocessor', base={preprocessor.get('base', kind)!r}"
             )
-
-
-def _check_order(preprocessor: dict, is_multiband: bool) -> None:
     for name in ('bgr_to_rgb', 'rgb_to_bgr'):
         if is_multiband and preprocessor.get(name):
             raise UserError(
-                f'model.data_preprocessor.{name}=True would change the order of the bands, which '
-                f'LoadMultiband keeps: set {name}=False'
+                f'model.data_preprocessor.{name}=True would change the order of the bands, but '
+                f'LoadMultiband keeps it: set {name}=False'
             )
