@@ -65,7 +65,7 @@ def main() -> None:
     if args.checkpoint is None:
         print('No checkpoint: the weights of the file are random.')
     wait = 'several minutes' if args.precision == 'int8' else 'a minute or two'
-    print(f'Exporting, which takes {wait} ...', flush=True)
+    print(f'Exporting takes {wait} ...', flush=True)
     exported = export(
         args.config,
         args.checkpoint,

@@ -377,7 +377,9 @@ def swap_outputs(source, target):
     target.write_bytes(zipped({**parts, name: json.dumps(program).encode()}))
 
 
-def test_files_are_evaluated_beside_pytorch(exports, models, shapes_root, tmp_path, monkeypatch):
+def test_files_are_evaluated_in_turn_with_pytorch(
+    exports, models, shapes_root, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)  # where nothing is left
     config, checkpoint = map(str, models('sem_fpn'))
     options = {

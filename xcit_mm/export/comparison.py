@@ -78,7 +78,7 @@ def compare(graph: Graph, run: Run, images: Images, tolerance: Tolerance) -> dic
     Args:
         graph: What was exported.
         run: See :func:`xcit_mm.export.load_runtime`.
-        images: Images, which are loaded one at a time.
+        images: Images. They are loaded one at a time.
         tolerance: How much the outputs may differ.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Accuracy, speed and size of exported files, compared with PyTorch on the test set of a config."""
+"""Accuracy, speed and size of exported files and of PyTorch, on the test set of a config."""
 
 import copy
 import json

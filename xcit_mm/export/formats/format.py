@@ -26,16 +26,16 @@ class Contents(NamedTuple):
 class Format:
     """A file format. Its name, as in ``--format``, is the name of the file that defines it."""
 
-    suffix: str  # formats that share one tell their files apart by ``holds``
+    suffix: str  # if formats share one, ``holds`` tells their files apart
     precisions: tuple[str, ...]
     write: Callable[[Contents, Path], None]
     read: Callable[[Path], Runtime]  # runs no code that is in the file
     read_trusted: Callable[[Path], Runtime] | None = None  # if code in the file may run
-    packages: tuple[str, ...] = ()  # that write a file
-    int8_packages: tuple[str, ...] = ()  # that write it in int8, besides
+    packages: tuple[str, ...] = ()  # to install for ``write``
+    int8_packages: tuple[str, ...] = ()  # further ones, for int8
     further_suffixes: tuple[str, ...] = ()  # of further files of the same name
-    converts_to_float16: bool = False  # whether ``write`` does so itself, from float32
-    holds: Callable[[Path], bool] = lambda path: True  # whether a file of the suffix has it
+    converts_to_float16: bool = False  # whether ``write`` does so with a float32 graph
+    holds: Callable[[Path], bool] = lambda path: True  # if it is the format of a file
 
     def require_packages(self, precision: str) -> None:
         """Require the packages that write a file."""

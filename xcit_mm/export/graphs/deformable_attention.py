@@ -66,7 +66,7 @@ def _sides(sizes: Sequence[tuple[int, int]], like: Tensor) -> Tensor:
 class PixelDecoder(nn.Module):
     """The pixel decoder of Mask2Former for sizes of maps that are numbers, not a tensor.
 
-    See arXiv 2112.01527, section 3.2. The layers are those of mmdet's ``MSDeformAttnPixelDecoder``.
+    See arXiv 2112.01527, section 3.2. The layers belong to mmdet's ``MSDeformAttnPixelDecoder``.
 
     Shape:
         Maps (B, C_i, H_i, W_i), from large to small, to the features of the masks (B, C, H_0, W_0)
