@@ -53,7 +53,7 @@ class Image(Protocol):
 class Passes:
     """The passes of a backbone over an image: one for the patch embedding and one for each layer.
 
-    If ``torch.distributed`` is initialized, each process computes a band of rows of the image.
+    If ``torch.distributed`` is initialized, each process computes a block of rows of the image.
 
     Args:
         backbone: The backbone, in evaluation mode.

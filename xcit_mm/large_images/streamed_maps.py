@@ -16,7 +16,7 @@ from .shards import Borrowed
 class Pyramid:
     """The maps of a backbone whose passes are finished. All processes have to create it.
 
-    Each process can read the rows of its band, and :meth:`borrow` copies more rows.
+    Each process can read its own rows, and :meth:`borrow` copies more rows.
 
     Attributes:
         maps: A :class:`.LazyMap` for each level of the backbone.
@@ -29,7 +29,7 @@ class Pyramid:
         for store in self._stores:
             store.verify()  # hours may have passed since it was written
         self._borrowed: list[Borrowed] = []
-        # A band of a map is rounded to its own rows, each of which pools several tokens.
+        # The own rows of a map are rounded, and each of them pools several tokens.
         rows, reach = passes.shards.rows, 2 * STRIDES[-1] // self._patch
         self.borrow(slice(rows.start - reach, rows.stop + reach))
         parts = enumerate(zip(passes.backbone.levels, passes.map_shapes, strict=True))
@@ -51,7 +51,7 @@ class Pyramid:
             reads: The windows that are read together, from top to bottom.
 
         Returns:
-            The largest number of rows that a process reads beyond its band.
+            The largest number of rows that a process reads beyond its own.
         """
         own, reach = self._shards.rows, 0
         if self._shards.count > 1:
