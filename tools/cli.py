@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 WRONG_INPUT = 2  # the exit code, as argparse has it
 DTYPES = ('float32', 'bfloat16', 'float16', 'auto')
-SIGNALLED = 128  # plus the number of the signal, as shells have it
+SIGNALED = 128  # plus the number of the signal, as shells have it
 
 
 @contextmanager
@@ -45,7 +45,7 @@ def imports() -> Iterator[None]:
 def _exit_at_once(number: int, frame: FrameType | None) -> None:
     """Exit without an exception, which the package that is being imported might catch."""
     os.write(2, f'{sys.argv[0]}: interrupted\n'.encode(errors='replace'))
-    os._exit(SIGNALLED + number)
+    os._exit(SIGNALED + number)
 
 
 def run_tool(main: Callable[[], object], retry: str = 'call it again') -> None:
@@ -70,7 +70,7 @@ def run_tool(main: Callable[[], object], retry: str = 'call it again') -> None:
         main()
     except KeyboardInterrupt:
         _complain('interrupted; what was written stays')
-        raise SystemExit(SIGNALLED + signal.SIGINT) from None
+        raise SystemExit(SIGNALED + signal.SIGINT) from None
     except Exception as error:
         code = _exit_code(error, retry)
         if code is None:
@@ -96,7 +96,7 @@ def _exit_code(error: Exception, retry: str) -> int | None:
     elif not isinstance(error, (Interrupted, UserError)):
         return None
     _complain(message)
-    return SIGNALLED + error.signum if isinstance(error, Interrupted) else WRONG_INPUT
+    return SIGNALED + error.signum if isinstance(error, Interrupted) else WRONG_INPUT
 
 
 def _write_traceback(error: 'ConfigError') -> str:

@@ -61,7 +61,7 @@ def main() -> None:
     with cli.imports():
         from xcit_mm.export import export
     # An exit removes unfinished files on its way.
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(cli.SIGNALLED + number))
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(cli.SIGNALED + number))
     if args.checkpoint is None:
         print('No checkpoint: the weights of the file are random.')
     wait = 'several minutes' if args.precision == 'int8' else 'a minute or two'

@@ -1,6 +1,6 @@
 """RetinaNet on XCiT with a LayerNorm on every map of the backbone.
 
-The paper has no such model. In ResT, normalising the maps before the FPN raises the box AP of
+The paper has no such model. In ResT, normalizing the maps before the FPN raises the box AP of
 RetinaNet by 0.8 (arXiv 2105.13677, appendix).
 """
 

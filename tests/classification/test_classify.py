@@ -25,7 +25,7 @@ from xcit_mm.classification.published import (
     training_size,
     verdict,
 )
-from xcit_mm.classification.report import labelled_images, report_folder
+from xcit_mm.classification.report import labeled_images, report_folder
 from xcit_mm.models.layers import XCA
 from xcit_mm.weights.names import Architecture
 from xcit_mm.weights.timm_classifier import load_classifier
@@ -147,7 +147,7 @@ def test_folders_of_other_classes_are_counted_in_alphabetical_order(small, tmp_p
     text, content = report_folder(Classifier(small, size=64, device='cpu'), tmp_path)
     assert (content['top1'], content['top5']) == (10, 50)
     assert 'no published figure' in text
-    samples, _ = labelled_images(tmp_path, 10)
+    samples, _ = labeled_images(tmp_path, 10)
     assert samples == [(str(tmp_path / f'kind_{i}' / 'a.PNG'), i) for i in range(10)]
 
 
@@ -156,7 +156,7 @@ def test_a_sample_shows_that_weights_are_other_ones(classify, checkpoint, tmp_pa
     for synset in SYNSETS:
         (tmp_path / 'val' / synset).mkdir(parents=True)
         (tmp_path / 'val' / synset / '0.png').symlink_to(tmp_path / 'image.png')
-    samples, is_imagenet = labelled_images(tmp_path / 'val', 1000)
+    samples, is_imagenet = labeled_images(tmp_path / 'val', 1000)
     assert is_imagenet and all(SYNSETS[i] == Path(path).parent.name for path, i in samples)
     code, printed, _ = classify(checkpoint, tmp_path / 'val', '--sample', 5)
     assert code == 1
@@ -177,7 +177,7 @@ def test_folders_that_do_not_match_are_refused(tmp_path, names, num_classes, mes
     for name in names.split():
         (tmp_path / name).mkdir()
     with pytest.raises(UserError, match=message):
-        labelled_images(tmp_path, num_classes)
+        labeled_images(tmp_path, num_classes)
 
 
 def test_invalid_input_is_a_sentence(classify, small, tmp_path):

@@ -75,7 +75,7 @@ def choose_heads(heads: Sequence[int] | None, num_heads: int) -> Sequence[int]:
 
 
 def overlay(image: np.ndarray, small: np.ndarray, values: Tensor, patch_size: int) -> np.ndarray:
-    """Colour an image by a map (h, w) of its tokens, from its minimum (dark) to its maximum.
+    """Color an image by a map (h, w) of its tokens, from its minimum (dark) to its maximum.
 
     ``small`` and the result are the image (H, W, 3) at the size of the panel, RGB uint8.
     """
@@ -86,8 +86,8 @@ def overlay(image: np.ndarray, small: np.ndarray, values: Tensor, patch_size: in
     if scale.max() > patch_size:  # a pixel of the panel has several tokens
         weights = cv2.resize(weights, size, interpolation=cv2.INTER_AREA)
     else:
-        # The convolutions of the stem have stride 2 and padding 1, which centres token i on the
-        # pixel i * patch_size. Centres of pixels are at halves.
+        # The convolutions of the stem have stride 2 and padding 1, which centers token i on the
+        # pixel i * patch_size. Centers of pixels are at halves.
         first = (0.5 * scale - 0.5) / patch_size
         matrix = np.column_stack([np.diag(scale / patch_size), first])
         flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
@@ -95,6 +95,6 @@ def overlay(image: np.ndarray, small: np.ndarray, values: Tensor, patch_size: in
             weights, matrix, size, flags=flags, borderMode=cv2.BORDER_REPLICATE
         )
     weights = (weights - weights.min()) / (np.ptp(weights) or 1)
-    coloured = 255 * colormaps[COLORMAP](weights)[..., :3]
-    grey = cv2.cvtColor(cv2.cvtColor(small, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB)
-    return (OPACITY * coloured + (1 - OPACITY) * grey).round().astype(np.uint8)
+    colored = 255 * colormaps[COLORMAP](weights)[..., :3]
+    gray = cv2.cvtColor(cv2.cvtColor(small, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB)
+    return (OPACITY * colored + (1 - OPACITY) * gray).round().astype(np.uint8)

@@ -52,7 +52,7 @@ def _config(name: str, what: str) -> Config:
 
 
 class _Predictions(nn.Module):
-    """From normalised images (B, 3, H, W) to objects or labels, in a dtype."""
+    """From normalized images (B, 3, H, W) to objects or labels, in a dtype."""
 
     def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class _Predictions(nn.Module):
 
 
 class _Losses(nn.Module):
-    """From normalised images (B, 3, H, W) with random objects to the sum of the losses."""
+    """From normalized images (B, 3, H, W) with random objects to the sum of the losses."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

@@ -12,7 +12,7 @@ from .classifier import Classifier
 from .published import NUM_CLASSES, NUM_IMAGES, published, standard_error, verdict
 
 
-def labelled_images(folder: Path, num_classes: int) -> tuple[list[tuple[str, int]], bool]:
+def labeled_images(folder: Path, num_classes: int) -> tuple[list[tuple[str, int]], bool]:
     """List the images of a folder that has a subfolder for each class.
 
     Subfolders named after ImageNet's synsets may be fewer than its 1000; with other names, they are
@@ -43,12 +43,12 @@ def labelled_images(folder: Path, num_classes: int) -> tuple[list[tuple[str, int
 def report_folder(
     classifier: Classifier, folder: Path, sample: int | None = None
 ) -> tuple[str, dict[str, Any]]:
-    """Measure the accuracy on :func:`labelled_images` and compare it with the published one.
+    """Measure the accuracy on :func:`labeled_images` and compare it with the published one.
 
     ``sample`` is the number of images to draw at random, the same ones in every call; None: all.
     Returns lines to print, and the content of a JSON file.
     """
-    samples, is_imagenet = labelled_images(folder, classifier.model.num_classes)
+    samples, is_imagenet = labeled_images(folder, classifier.model.num_classes)
     num_classes = len({label for _, label in samples})
     if sample is not None:
         samples = random.Random(0).sample(samples, min(sample, len(samples)))

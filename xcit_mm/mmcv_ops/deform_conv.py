@@ -138,7 +138,7 @@ def _inside(gradient: Tensor, offset: Tensor, weight: Tensor, arguments: list[in
     """Drop the gradient of offsets of samples one pixel outside the map, as compiled mmcv does.
 
     A padded convolution with zero offsets samples there. The value has a kink at these points, and
-    torchvision takes the slope towards the map.
+    torchvision takes the slope toward the map.
     """
     stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w, *_ = arguments
     kernel_h, kernel_w = weight.shape[2:]

@@ -1,4 +1,4 @@
-"""Normalise images with any number of channels."""
+"""Normalize images with any number of channels."""
 
 from collections.abc import Sequence
 from typing import Any

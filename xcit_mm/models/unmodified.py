@@ -12,11 +12,11 @@ def is_unmodified(layer: nn.Module, types: tuple[type[nn.Module], ...] = PYTORCH
 
     A layer is modified, and must be called, if
 
-    - its class is not one of ``types``, but a subclass (LoRA, quantisation-aware training), a
-      wrapper, a replacement (``quantize_dynamic``), or the class of a parametrised layer;
+    - its class is not one of ``types``, but a subclass (LoRA, quantization-aware training), a
+      wrapper, a replacement (``quantize_dynamic``), or the class of a parametrized layer;
     - it has a forward or backward hook, such as those of pruning and ``weight_norm``;
     - its ``forward`` was replaced on the instance;
-    - its weight is a wrapper tensor subclass, such as a quantised weight of torchao.
+    - its weight is a wrapper tensor subclass, such as a quantized weight of torchao.
 
     Global module hooks do not count: PyTorch's FLOP counter and profilers observe a model through
     them, and it must compute the same while it is observed.

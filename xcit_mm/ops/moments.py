@@ -28,7 +28,7 @@ def moments(x: Tensor, in_parts: bool = False) -> tuple[Tensor, Tensor]:
     N = x.shape[1]
     dtype = torch.promote_types(x.dtype, torch.float32)
     # Centering by the mean of a sample saves a pass over all tokens; G and the mean are corrected
-    # afterwards. The center is rounded to the dtype of x, so that both dtypes represent it.
+    # afterward. The center is rounded to the dtype of x, so that both dtypes represent it.
     sample = x[:, :: (N - 1) // SAMPLED_TOKENS + 1]
     center = sample.mean(1, keepdim=True, dtype=dtype).to(x.dtype).to(dtype)  # (B, 1, C)
     products, sums = (_sums_of_parts if in_parts else _centered_sums)(x, center)
