@@ -35,8 +35,8 @@ setup(
     long_description_content_type='text/markdown',
     license='Apache-2.0',
     license_files=['LICENSE', 'NOTICE'],
-    # The editable install is then a plain path: a folder of the same name, as that of a clone is,
-    # does not hide the package from a script beside it.
+    # The editable install is then a plain path. A folder with the name of the package, such as the
+    # folder of a clone, does not hide the package from a script next to it.
     package_dir={'': '.'},
     packages=find_packages(include=['xcit_mm', 'xcit_mm.*']),
     # .mim is where OpenMMLab's mim looks: links in the clone, files in what is built from it.

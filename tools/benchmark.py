@@ -39,7 +39,7 @@ def main() -> None:
         type=size,
         default=[(n, n) for n in (224, 384, 512, 1024)],
         metavar='SIZE',
-        help='image sizes in pixels, such as 512 or 800x1344 (default: those of the paper)',
+        help='image sizes in pixels, such as 512 or 800x1344 (default: the sizes of the paper)',
     )
     parser.add_argument(
         '--what',

@@ -52,7 +52,7 @@ def run_tool(main: Callable[[], object], retry: str = 'call it again') -> None:
     """Call the main function of a tool, and turn errors into a sentence on stderr and an exit code.
 
     A UserError and a full disk exit with 2, an interruption with 128 and the number of its signal
-    (130 for Ctrl-C, 143 for SIGTERM). Under torchrun, its summary gives the reason, too. Output to
+    (130 for Ctrl-C, 143 for SIGTERM). Under torchrun, its summary names the reason, too. Output to
     a pipe that nobody reads any more is dropped, and characters that the encoding of the terminal
     lacks are escaped.
 

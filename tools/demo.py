@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Serve a page in the browser: drop a picture, see what a detector or segmentor finds in it."""
+"""Serve a page that shows what a detector or segmentor finds in the pictures of its visitors."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""Downloads over HTTP: a file is whole or not there, and an interrupted download is resumed."""
+"""Downloads over HTTP: a file is complete or absent, and an interrupted download is resumed."""
 
 import json
 import os

@@ -1,7 +1,7 @@
 """Cascade Mask R-CNN on XCiT with the box heads that Swin and ConvNeXt use on COCO.
 
-Cascade R-CNN: arXiv 1712.00726. The heads, four convolutions with BatchNorm and a GIoU loss, are
-those of mmdet's cascade-mask-rcnn_convnext-t-p4-w7_fpn_4conv1fc-giou_amp-ms-crop-3x_coco.py.
+Cascade R-CNN: arXiv 1712.00726. The heads, four convolutions with BatchNorm and a GIoU loss,
+come from mmdet's cascade-mask-rcnn_convnext-t-p4-w7_fpn_4conv1fc-giou_amp-ms-crop-3x_coco.py.
 """
 
 _base_ = ['mask_rcnn_xcit.py']

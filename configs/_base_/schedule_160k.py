@@ -1,4 +1,4 @@
-"""160,000 iterations; everything else is that of schedule_80k."""
+"""160,000 iterations; everything else is as in schedule_80k."""
 
 _base_ = ['schedule_80k.py']
 

@@ -1,4 +1,4 @@
-"""12 epochs; everything else is that of schedule_3x."""
+"""12 epochs; everything else is as in schedule_3x."""
 
 _base_ = ['schedule_3x.py']
 

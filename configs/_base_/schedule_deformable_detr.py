@@ -1,6 +1,6 @@
 """50 epochs of Deformable DETR (arXiv 2010.04159; mmdet's settings).
 
-Its learning rate, 2e-4 for 32 images a step, is that of schedule_dino scaled from 16 images.
+Its learning rate, 2e-4 for 32 images per step, is the rate of schedule_dino scaled from 16 images.
 """
 
 _base_ = ['schedule_dino.py']

@@ -1,4 +1,4 @@
-"""160,000 iterations; the optimizer is that of schedule_mask2former_50e."""
+"""160,000 iterations; the optimizer is as in schedule_mask2former_50e."""
 
 _base_ = ['schedule_mask2former_50e.py']
 

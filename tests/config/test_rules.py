@@ -65,7 +65,7 @@ def check_images(cfg):
             check_maps,
             DINO,
             {'model.backbone.start_level': 1},
-            r'for 2 maps, .*=1 gives 3: .*=\[128',
+            r'for 2 maps, .*=1 returns 3: .*=\[128',
         ),
         (check_images, BANDS, {'model.backbone.in_channels': 4}, r'13 channels, but .*channels=4'),
         (check_images, REAL, SEVERAL, r'pipeline\.0: LoadImage loads 3 channels, .*=13: write'),

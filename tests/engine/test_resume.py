@@ -268,7 +268,7 @@ def test_the_learning_rate_is_scaled_with_the_images_of_an_update(tmp_path):
 
 def test_a_run_with_averaged_weights_is_not_resumed_without_them(tmp_path):
     interrupted(tmp_path, 4, **ACCUMULATED, **EMA)
-    with pytest.raises(UserError, match=r'iter_3\.pth is of a run that averages its weights'):
+    with pytest.raises(UserError, match=r'iter_3\.pth belongs to a run that averages its weights'):
         resumed(tmp_path, **ACCUMULATED)
 
 

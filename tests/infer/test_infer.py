@@ -330,7 +330,7 @@ def test_an_interruption_does_not_wait_for_a_server(
     [
         (dict(batch_size=0), 'batch size 0: not a positive number'),
         (dict(score_thr=1.5), 'score 1.5: not between 0 and 1'),
-        (dict(score_thr=0.5), 'predicts labels, which have no scores'),
+        (dict(score_thr=0.5), 'predicts labels without scores'),
         (dict(inputs=['nowhere/*.jpg']), r'nowhere/\*\.jpg matches no file'),
         (dict(out='/proc/nowhere'), 'cannot be written to'),
         (dict(large=dict(with_scores=True)), '--scores: only for large images; add --stream'),

@@ -1,1 +1,1 @@
-"""Show what an XCiT attends to in an image."""
+"""Pictures of what an XCiT attends to in an image."""

@@ -1,4 +1,4 @@
-"""Draw attention maps over their image, as a grid of panels."""
+"""Pictures of attention maps over their image, as a grid of panels."""
 
 import math
 from collections.abc import Sequence

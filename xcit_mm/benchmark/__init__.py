@@ -1,4 +1,4 @@
-"""Compare the time and memory of XCiT with timm's XCiT and with other backbones."""
+"""The time and memory of XCiT, compared with timm's XCiT and with other backbones."""
 
 from .measure import Measurement, Settings, measure
 from .models import NAMES

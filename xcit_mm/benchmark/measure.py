@@ -1,4 +1,4 @@
-"""Measure the time and memory of models, which take turns in one process."""
+"""Measurements of the time and memory of models, which alternate in one process."""
 
 import statistics
 import time
@@ -70,9 +70,9 @@ class Measurement:
 
 
 def measure(settings: Settings) -> Iterator[Measurement]:
-    """Yield a measurement for each task, size, model and dtype; those of a size come together.
+    """Yield a measurement for each task, size, model and dtype, one size after the other.
 
-    The models take turns at every size, so that a machine that slows down slows all of them.
+    The models alternate at each size, so that a machine that slows down slows all of them.
     """
     if settings.threads:
         torch.set_num_threads(settings.threads)

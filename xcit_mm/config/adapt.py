@@ -159,7 +159,7 @@ def _add_runtime(cfg: Config) -> list[str]:
 
 
 def _without_panoptic_quality(cfg: Config) -> list[str]:
-    """Do not ask a panoptic model that only detects objects for the quality of its segments."""
+    """Remove the metric of segments if a panoptic model only detects objects."""
     test_cfg = (cfg.get('model') or {}).get('test_cfg') or {}
     notes = []
     for name in ('val_evaluator', 'test_evaluator'):

@@ -42,7 +42,7 @@ def check_map_channels(cfg: Config) -> None:
         if name == 'neck' and number and is_seq_of(channels, int) and len(channels) != number:
             raise UserError(
                 f'model.neck.in_channels={channels} is for {len(channels)} maps, but the backbone '
-                f'with start_level={start} gives {number}: write in_channels={[dim] * number}'
+                f'with start_level={start} returns {number}: write in_channels={[dim] * number}'
             )
 
 

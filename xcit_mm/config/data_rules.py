@@ -1,4 +1,4 @@
-"""The rules about data: it is where a config says, and the heads fit it. Nothing is built."""
+"""The rules about data: it exists where a config says, and fits the heads. Nothing is built."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -108,13 +108,13 @@ def _check_evaluator(metric: dict, dataset: dict, split: str) -> None:
 
 
 def _class_names(classes: Any, split: str) -> Sequence[str] | None:
-    """Return the names of classes; mmengine reads a text as a file with one name a line."""
+    """Return the names of classes; mmengine reads a text as a file with one name per line."""
     if not isinstance(classes, str):
         return classes
     if not Path(classes).is_file():
         raise UserError(
             f'{split} data: classes={classes!r} is neither a tuple of names, as in ({classes!r},), '
-            'nor a file with one name a line'
+            'nor a file with one name per line'
         )
     return Path(classes).read_text().splitlines()
 

@@ -1,4 +1,4 @@
-"""The rules that a run keeps: what would fail later is refused here. Nothing is edited."""
+"""The rules for a config: what would fail later is refused here. Nothing is edited."""
 
 import os
 from importlib.util import find_spec

@@ -43,7 +43,7 @@ def use_tta(cfg: Config) -> list[str]:
     if cfg.get('tta_model') is None:
         cfg.tta_model = dict(type='SegTTAModel')
         if cfg.default_scope == 'mmdet':
-            last = test_cfg.get('rcnn') or test_cfg  # the stage that gives the final boxes
+            last = test_cfg.get('rcnn') or test_cfg  # the stage that predicts the final boxes
             nms, max_per_img = last.get('nms') or NMS, last.get('max_per_img', MAX_PER_IMG)
             tta_cfg = dict(nms=nms, max_per_img=max_per_img)
             cfg.tta_model = dict(type='InstanceTTAModel', tta_cfg=tta_cfg)

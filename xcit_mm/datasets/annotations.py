@@ -96,7 +96,7 @@ def read_annotations(path: str | Path) -> Annotations:
 
     Whole numbers in another form, such as 640.0 or '000640', become integers. If the id of an image
     is negative, above MAX_ID or another text, the images are numbered from 1 in the order of the
-    file; likewise categories. Such ids of annotations stay as they are.
+    file, and so are the categories. Such ids of annotations stay as they are.
     """
     content, converted = _read(path, FIELDS, 'a COCO annotation file')
     annotations = content.get('annotations', [])

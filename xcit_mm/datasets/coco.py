@@ -152,7 +152,7 @@ class CheckedCocoDataset(CocoDataset):
 
 
 def indexed(coco: COCO, content: dict[str, Any]) -> COCO:
-    """Give an empty COCO the content of an annotation file."""
+    """Fill an empty COCO with the content of an annotation file."""
     coco.dataset = content
     coco.createIndex()
     coco.img_ann_map, coco.cat_img_map = coco.imgToAnns, coco.catToImgs

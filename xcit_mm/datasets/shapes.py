@@ -44,7 +44,7 @@ SUBPIXEL_BITS = 4  # of cv2's fixed-point coordinates
 
 @dataclass(frozen=True)
 class ShapesSpec:
-    """The parameters of a dataset. The same parameters give the same images."""
+    """The parameters of a dataset. The same parameters draw the same images."""
 
     num_train: int = 400
     num_val: int = 40

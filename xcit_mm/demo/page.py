@@ -1,4 +1,4 @@
-"""The page: drop a picture, choose a model, see what it finds."""
+"""The page: its fields for a picture and a model, and the predictions that it shows."""
 
 import html
 import time
@@ -24,7 +24,7 @@ Prediction = Detections | Segmentation
 
 TITLE = 'What XCiT sees'
 FORMATS = ('BMP', 'GIF', 'JPEG', 'PNG', 'TIFF', 'WEBP')  # Pillow reads them without other programs
-MAX_SIDE = 2048  # pixels; models of our configs see no more of a picture
+MAX_SIDE = 2048  # pixels; the models of our configs use no larger picture
 
 
 class UploadsOnly(gr.Blocks):
@@ -110,7 +110,7 @@ def build_page(models: OfferedModels, examples: Sequence[Path], max_upload: floa
 
 
 def read_picture(path: Path) -> np.ndarray:
-    """Read an upload as RGB, (H, W, 3) uint8, of at most ``MAX_SIDE`` pixels a side."""
+    """Read an upload as RGB, (H, W, 3) uint8, of at most ``MAX_SIDE`` pixels per side."""
     try:
         # Pillow decodes what Pillow has measured. Another library may read another size.
         with opened(path.read_bytes(), FORMATS) as image:

@@ -22,7 +22,7 @@ from .models import OfferedModels
 from .page import build_page
 
 MAX_BODY = 100_000  # bytes of a request that is not an upload
-MAX_FORM = 2**20  # bytes of an upload besides the file
+MAX_FORM = 2**20  # bytes of an upload in addition to the file
 KEPT_SECONDS = 3600  # that a picture stays on the disk
 CLEANING_SECONDS = 600
 KEPT_PREDICTIONS = 8  # in memory: up to 300 MB each
@@ -82,11 +82,11 @@ def served(
 ) -> Iterator[str]:
     """Serve a page during the block, from threads of this process, and yield its address.
 
-    The page takes pictures of at most ``max_upload`` MB (2**20 bytes), which are removed at the
-    end. Until then this process has no token for Hugging Face, which Gradio would use for visitors.
+    The page takes pictures of at most ``max_upload`` MB (2**20 bytes), and removes them at the
+    end. Until then, this process has no Hugging Face token that Gradio could use for visitors.
     """
     max_bytes = round(max_upload * 2**20)
-    # Gradio asks its own page whether it is there, which no proxy can answer.
+    # Gradio requests its own page to check that it is served. No proxy can answer that.
     no_proxy = os.environ.get('no_proxy') or os.environ.get('NO_PROXY') or 'localhost'
     temporary = TemporaryDirectory(prefix='xcit_mm_demo_', dir=os.environ.get(TEMP_DIR))
     with temporary as folder, ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Train and test with the runner, loops, hooks and metrics that our configs name."""
+"""Training and testing with the runner, loops, hooks and metrics that our configs name."""
 
 # Registered with mmengine when they are imported.
 from . import hooks, layer_decay, loops, optim_wrapper, runner, test_loop  # noqa: F401

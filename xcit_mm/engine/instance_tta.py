@@ -28,7 +28,7 @@ class InstanceTTAModel(DetTTAModel):
     def _merge_single_sample(self, data_samples: Sequence[DetDataSample]) -> DetDataSample:
         merged = data_samples[0]
         if 'pred_instances' not in merged:
-            raise UserError('--tta merges objects with boxes, which this model does not predict')
+            raise UserError('--tta merges boxes, but this model predicts none: omit it')
         instances = InstanceData.cat([_unflipped(sample) for sample in data_samples])
         if len(instances):
             boxes = instances.bboxes, instances.scores, instances.labels

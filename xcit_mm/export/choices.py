@@ -1,4 +1,4 @@
-"""What a user chooses between. Nothing is imported, because ``tools/export.py --help`` runs it."""
+"""The choices of the user. Nothing is imported, because ``tools/export.py --help`` runs it."""
 
 FORMATS = ('onnx', 'openvino', 'torch', 'aotinductor')  # of each, a file in formats/
 PRECISIONS = ('float32', 'float16', 'int8')

@@ -149,7 +149,7 @@ def _write(
                 raise UserError(
                     'nothing is written: PyTorch finds no object with a score above '
                     f'{TOLERANCES[precision].score} in {len(images)} images, so that there is '
-                    'nothing to compare: name images with objects by --verify'
+                    'nothing to compare: pass images with objects to --verify'
                 )
         for file in BY_NAME[format].files(draft):
             file.chmod(0o644)

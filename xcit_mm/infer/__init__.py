@@ -1,1 +1,1 @@
-"""Prediction of the inputs of a command line: what tools/infer.py calls."""
+"""Predictions for images and videos, as ``tools/infer.py`` calls them."""

@@ -1,4 +1,4 @@
-"""Predictions of the inputs of a command line: what tools/infer.py calls."""
+"""Predictions for the inputs of a command line, whole or tile by tile."""
 
 import math
 import os
@@ -76,7 +76,9 @@ def infer(
     require_kept(sources.values(), out)
     model = load_model(config, checkpoint, **loading)
     if model.task != 'detection' and score_thr is not None:
-        raise UserError(f'score {score_thr}: {config} predicts labels, which have no scores')
+        raise UserError(
+            f'score {score_thr}: {config} predicts labels without scores; omit --score-thr'
+        )
     if stream:
         require('rasterio')  # which writes the result
         check_options(model, tiling)

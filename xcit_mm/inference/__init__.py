@@ -1,4 +1,4 @@
-"""From a config and a checkpoint to predictions, pictures of them and files."""
+"""Trained models, their inputs, and the files of their predictions."""
 
 from ..predictions import Detections, Segmentation
 from .model import Model, load_model

@@ -233,7 +233,7 @@ def _suppressed(found: list[InstanceData], shards: Shards, cfg: ConfigDict) -> O
 def _without_duplicates(boxes: Tensor, scores: Tensor, labels: Tensor, nms: ConfigDict) -> Objects:
     from mmcv.ops import batched_nms
 
-    # For all classes at once, mmcv moves their boxes far apart, which costs digits.
+    # For all classes at once, mmcv moves their boxes far apart, and large coordinates lose digits.
     is_agnostic = nms.get('class_agnostic', False)
     classes = [labels >= 0] if is_agnostic else [labels == i for i in labels.unique()]
     parts = [Objects(*(values.numpy() for values in (boxes, scores, labels)))[:0]]

@@ -37,7 +37,7 @@ class LargePrediction:
 
     @property
     def picture(self) -> np.ndarray:
-        """The image, reduced to at most 4,096 pixels a side; RGB, uint8."""
+        """The image, reduced to at most 4,096 pixels per side; RGB, uint8."""
         return self.image
 
 

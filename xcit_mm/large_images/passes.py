@@ -4,8 +4,8 @@ The attention depends on an image only through two sums over its tokens. Everyth
 acts on single tokens, except for two depthwise 3x3 convolutions, which together reach two tokens
 away. Each layer is therefore one pass over a store of tokens: a tile is read with a halo of two
 tokens, goes through the layer, and is written to another store. Its share of the sums of the next
-layer is added in the same pass. The tokens equal those of the whole image, up to rounding (XCiT,
-arXiv 2106.09681, sections 3.2 and 3.3).
+layer is added in the same pass. The tokens equal the tokens of the whole image, up to rounding
+(XCiT, arXiv 2106.09681, sections 3.2 and 3.3).
 """
 
 import math

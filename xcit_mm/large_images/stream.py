@@ -31,7 +31,7 @@ def stream(
 
     The maps equal ``backbone(image[None])`` up to rounding. Each layer is computed tile by tile,
     and its attention covers the whole image (see :class:`xcit_mm.large_images.passes.Passes`). If
-    ``torch.distributed`` is initialized, each process computes a band of rows of the image.
+    ``torch.distributed`` is initialized, each process computes a block of rows of the image.
 
     Args:
         backbone: An XCiT in evaluation mode, in float32, float64, bfloat16 or float16.
@@ -91,7 +91,7 @@ def _written(level: LazyMap, stride: int, dtype: torch.dtype, path: Path | None)
     own = Window(level.shards.share(H), slice(0, W))
     shape, kind = (C, *own.size), torch.empty(0, dtype=dtype).numpy().dtype
     if path is None:
-        # NumPy would ask the system for huge pages, which takes it longer than the copying.
+        # NumPy would request huge pages, and the system needs longer for them than the copy takes.
         array = torch.empty(shape, dtype=dtype).numpy()
     else:
         array = np.lib.format.open_memmap(path, 'w+', kind, shape)

@@ -1,4 +1,4 @@
-"""Compute the maps of a backbone from the stores of its passes, window by window."""
+"""The maps of a backbone, computed window by window from the stores of its passes."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -29,7 +29,7 @@ class Pyramid:
         for store in self._stores:
             store.verify()  # hours may have passed since it was written
         self._borrowed: list[Borrowed] = []
-        # The own rows of a map are rounded, and each of them pools several tokens.
+        # The rows of this process are rounded to rows of a map, each of which pools several tokens.
         rows, reach = passes.shards.rows, 2 * STRIDES[-1] // self._patch
         self.borrow(slice(rows.start - reach, rows.stop + reach))
         parts = enumerate(zip(passes.backbone.levels, passes.map_shapes, strict=True))

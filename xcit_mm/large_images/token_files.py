@@ -77,7 +77,7 @@ class TokenFile:
         if sum(map(len, tokens)) != length(window.rows):
             raise UserError(
                 f'the model reads rows {window.rows.start} to {window.rows.stop} of the tokens, '
-                'which are too far from those of this process: start fewer processes'
+                'which are too far from the rows of this process: start fewer processes'
             )
         return torch.cat(tokens) if len(tokens) > 1 else tokens[0].clone()
 

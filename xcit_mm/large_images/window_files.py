@@ -34,7 +34,7 @@ CACHE = 2**25  # bytes of decoded blocks that GDAL keeps
 # Bytes of a block. GDAL decodes it as a whole, with all bands if they are interleaved.
 MAX_BLOCK = 2**28
 MAX_CHANNELS = 2**12  # GDAL looks at each band whenever it reads a few of them
-# For an image in strips, GDAL keeps what a row of tiles reads, up to so many rows and bytes.
+# For an image in strips, GDAL keeps what a row of tiles reads, up to these limits.
 STRIP_ROWS, STRIP_BYTES = 1100, 2**28
 GDAL_CACHED_BANDS = 127  # if no more bands are interleaved, GDAL keeps them all
 TILE = 2048, 2048  # pixels that are read at a time where any tile would do

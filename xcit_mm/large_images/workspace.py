@@ -146,7 +146,7 @@ class Workspace:
         return (path for path in self.folder.iterdir() if FILES.fullmatch(path.name))
 
     def _continue(self, identity: Mapping[str, Any] | None) -> None:
-        """Find out how much of the same run is finished in the folder."""
+        """Determine how much of the same run is finished in the folder."""
         if identity is None:
             self._remove_files()  # of a run that was killed
             return
@@ -203,7 +203,7 @@ class Workspace:
             return TokenFile(rows, shape, dtype, path, checksum)
 
     def rewind(self, stage: str, number: int) -> None:
-        """Forget all that is finished but a ``number`` of a stage."""
+        """Forget all progress except a ``number`` of a stage."""
         self.finished = Counter({stage: number})
 
     def finish(self, stage: str, number: int, *files: TokenFile) -> None:
@@ -259,7 +259,7 @@ class Workspace:
         return self._checksums[path.name]
 
     def release(self) -> None:
-        """Let other runs use the folder, which is kept."""
+        """Release the folder to other runs, and keep its files."""
         if self.folder is not None:
             self._lock.release()
 

@@ -19,7 +19,7 @@ from .sampling import sample_grids
 
 MAX = 0  # pool_mode; 1 is the average
 MAX_WEIGHTS = 2**22  # of the pixels that are summed at once
-MAX_REGIONS = 64  # whose bins have as many pixels as those of the largest of them
+MAX_REGIONS = 64  # all of their bins are padded to the pixels of the largest bin
 
 
 def roi_align_forward(

@@ -46,7 +46,7 @@ def gelu_norm_conv(
     """
     if torch.is_grad_enabled() or norm.training:
         return recompute(lambda x: convolve(conv, norm(F.gelu(x)), *weights), x, within=within)
-    # BatchNorm is not folded into the convolution, which pads with zeros, not shifts.
+    # BatchNorm is not folded into the convolution, because that pads with zeros, not shifts.
     factor, shift = (t.to(x.dtype)[:, None, None] for t in batch_norm_affine(norm))
     return convolve(conv, torch.addcmul(shift, gelu_(x), factor, out=x), *weights)
 

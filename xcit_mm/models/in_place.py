@@ -1,4 +1,4 @@
-"""A block of XCiT in evaluation, whose branches are added without a tensor for each.
+"""A block of XCiT in evaluation, whose branches are added without a new tensor for each.
 
 Large images are also computed with these parts, tile by tile (:mod:`xcit_mm.large_images.passes`).
 """

@@ -3,8 +3,8 @@
 Parameter names match the authors' release. XCA, LPI and Mlp compute with the weights of their
 layers, which is faster and keeps less for the backward pass. If a layer is modified
 (:mod:`xcit_mm.models.unmodified`), they call their layers instead. Their ``scale`` (C,) multiplies
-the channels of the output (LayerScale). ``rows`` are asked for what a layer needs of other rows of
-the images (:mod:`xcit_mm.models.rows`).
+the channels of the output (LayerScale). ``rows`` provide what a layer needs from other rows of the
+images (:mod:`xcit_mm.models.rows`).
 
 Letters in shapes: B images, N tokens (N = H * W), C channels, h heads of d = C / h channels.
 Section numbers refer to the paper (XCiT, arXiv 2106.09681).

@@ -1,4 +1,4 @@
-"""Normalize images with any number of channels."""
+"""Normalization of images with any number of channels."""
 
 from collections.abc import Sequence
 from typing import Any

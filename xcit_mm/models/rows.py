@@ -1,8 +1,8 @@
-"""The rows of an image that a process holds, and what layers need of the other rows.
+"""The rows of an image that a process holds, and what layers need from the other rows.
 
 XCiT reads other rows in four places: a convolution reads the rows above and below, BatchNorm and
-the attention add up sums over all tokens, and the position encoding counts the rows. These places
-ask a :class:`Rows`. Everything else acts on each token by itself.
+the attention add up sums over all tokens, and the position encoding counts the rows. In these
+places, they call a :class:`Rows`. Everything else acts on each token by itself.
 """
 
 from collections.abc import Callable, Sequence

@@ -14,7 +14,7 @@ def is_unmodified(layer: nn.Module, types: tuple[type[nn.Module], ...] = PYTORCH
 
     - its class is not one of ``types``, but a subclass (LoRA, quantization-aware training), a
       wrapper, a replacement (``quantize_dynamic``), or the class of a parametrized layer;
-    - it has a forward or backward hook, such as those of pruning and ``weight_norm``;
+    - it has a forward or backward hook, such as the hooks of pruning and ``weight_norm``;
     - its ``forward`` was replaced on the instance;
     - its weight is a wrapper tensor subclass, such as a quantized weight of torchao.
 

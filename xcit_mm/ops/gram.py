@@ -57,7 +57,7 @@ def gram(
         in_parts: See :func:`~xcit_mm.ops.moments.moments`.
         max_amplification: See :func:`affine_map`, also for the result None.
         total: A function that adds sums over the other tokens of the images, if there are any, to
-            those over x (see :func:`~xcit_mm.ops.moments.to_sums`).
+            the sums over x (see :func:`~xcit_mm.ops.moments.to_sums`).
     """
     x = x.to(computed_dtype(x))
     with without_autocast(x):

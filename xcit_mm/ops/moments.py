@@ -1,4 +1,4 @@
-"""Moments of tokens: their mean and covariance. The attention depends on nothing else of an image.
+"""Moments of tokens: their mean and covariance. The attention depends on nothing else in an image.
 
 What adds up over tiles and processes are the sums of the products of (1, x) over the tokens x, a
 matrix of (C + 1) x (C + 1) values in float64.

@@ -36,7 +36,7 @@ def recompute(
 
 
 class _SecondPass(AbstractContextManager):
-    """Context, for several uses, in which a module computes what it did when this was created.
+    """A reusable context in which a module computes as it did when the context was created.
 
     It uses the parameters of the forward pass: ``torch.func.functional_call`` replaces them only
     there. No transform is active: there was none in the forward pass, but there may be one around

@@ -1,7 +1,7 @@
 """The context an operator runs in: autocast, compilers, tracers and transforms.
 
-All private functions of PyTorch that the network needs are imported here: nothing public tells
-whether a transform is active, suspends it, or replaces the parameters of a module for a while.
+All private functions of PyTorch that the network needs are imported here: no public function
+tells whether a transform is active, suspends it, or replaces parameters of a module for a while.
 """
 
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ def without_autocast(x: Tensor) -> AbstractContextManager:
 def is_captured() -> bool:
     """Return whether the operations are recorded as a graph.
 
-    Operators then show their plain composition: the compiler decides what to recompute.
+    Operators are then composed of plain operations: the compiler decides what to recompute.
     """
     return torch.compiler.is_compiling() or torch.jit.is_tracing()
 

@@ -40,7 +40,7 @@ def xca(
     cancel, are more than 100 times as large as the rest, and overflows if the squares of tokens do.
     On a CPU, such tokens take the direct form, also with ``form='gram'``. Other devices, compiled
     graphs and transforms of PyTorch do not check for them, because that would synchronize the
-    device or needs values that are not there: pass ``form='direct'`` if your tokens are such.
+    device, or because there are no values yet: pass ``form='direct'`` if you have such tokens.
 
     Args:
         x: Tokens.

@@ -14,7 +14,7 @@ from ..errors import UserError, one_line
 from .drawing import Color
 
 GOLDEN_RATIO = 0.618033988749895  # steps of it on the circle of hues stay far from each other
-MAX_NAME_LENGTH = 100  # characters of a class name, which a checkpoint may bring
+MAX_NAME_LENGTH = 100  # characters of a class name, which may come from a checkpoint
 COCO = (80, 'person', 'toothbrush')  # the number of classes, the first and the last
 UNUSED_COCO_IDS = {12, 26, 29, 30, 45, 66, 68, 69, 71, 83}
 

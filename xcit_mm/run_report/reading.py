@@ -62,7 +62,7 @@ def read_runs(folders: Sequence[Path]) -> tuple[list[Run], list[UserError]]:
 
 
 def read_run(folder: Path, name: str | None = None) -> Run:
-    """Read a run that may still be going or may have been killed; see :func:`read_runs`."""
+    """Read a run that may be in progress or may have been killed; see :func:`read_runs`."""
     if not folder.exists():
         raise UserError(f'{folder} does not exist: name the work dir of a run')
     losses, metrics = ([line for _, line in read_lines(folder / f)] for f in (LOSSES, METRICS))
@@ -71,7 +71,7 @@ def read_run(folder: Path, name: str | None = None) -> Run:
     metrics = [{k: v for k, v in line.items() if v != NO_OBJECTS} for line in metrics]
     try:
         info = json.loads(read_regular(folder / RUN_INFO, MAX_BYTES))
-    except (OSError, ValueError, RecursionError):  # the report does without it
+    except (OSError, ValueError, RecursionError):  # the report is possible without it
         info = {}
     info = info if isinstance(info, dict) else {}
     config = str(info.pop('config_text', None) or '')

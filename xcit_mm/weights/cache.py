@@ -1,4 +1,4 @@
-"""The cache of downloaded checkpoints: each is whole, or not there."""
+"""The cache of downloaded checkpoints: each is complete or absent."""
 
 from functools import partial
 from hashlib import sha256

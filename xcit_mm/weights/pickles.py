@@ -26,7 +26,7 @@ ALIAS = 'xcit_mm.'  # in front of the names of VALIDATED, under which nobody els
 # bytes for each byte of the pickle.
 ROOM, GROWTH = 2**20, 64
 MAX_DEPTH = 64  # levels of nested values; checkpoints have less than 10
-MAX_BITS = 64  # of an integer: more of them can be chosen such that all have the same hash
+MAX_BITS = 64  # of an integer: more of them can be chosen so that all have the same hash
 DTYPE = re.compile(r'[biufcSU]\d{1,9}')  # NumPy's codes of numbers and strings
 LOGGED = [(1, kind) for kind in 'biuf']  # dimensions and kinds of arrays of logged values
 HISTORY = 'mmengine.logging.history_buffer.HistoryBuffer'

@@ -32,7 +32,7 @@ def read_checkpoint(path: str | Path, map_location: Any = 'cpu', trusted: bool =
         path: A file of ``torch.save`` or safetensors, its http(s) URL, or ``timm://`` and the
             name of a pretrained XCiT of timm.
         map_location: The device of the tensors, as in ``torch.load``; None: the CPU.
-            Those of safetensors and timm are on the CPU.
+            The tensors of safetensors files and of timm are on the CPU.
         trusted: Allow every class, which runs any code that is in the file. Damage is an error
             either way.
 

@@ -1,4 +1,4 @@
-"""Random images with all annotations that the models of mmdet and mmseg ask for."""
+"""Random images with all annotations that the models of mmdet and mmseg need."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ def images(model: ConfigDict, size: int, training: bool) -> dict[str, Any]:
     ):
         return _video(size)
     stride = 8 if 'semantic_head' in model.get('roi_head', ()) else 1
-    with_mask = 'mask' in str(model).lower()  # RTMDet's box head stumbles over masks
+    with_mask = 'mask' in str(model).lower()  # RTMDet's box head cannot handle masks
     data = _boxes(
         size, labels, stride, has_no_proposals='rpn_head' not in model, with_mask=with_mask
     )

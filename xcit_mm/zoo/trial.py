@@ -30,7 +30,7 @@ class Outcome:
 
 
 def try_model(config: ZooConfig) -> Outcome:
-    """Take the gradient of the loss of a model and predict, on the smallest images it can take."""
+    """Compute a gradient and a prediction of a model, on the smallest images that it can take."""
     for size in SIZES:
         outcome = _try_size(config, size)
         if not outcome.failure or outcome.lacks_operator:

@@ -142,7 +142,7 @@ def test_workers_that_fail_end_the_run(failure, training):
 
 
 def test_workers_that_are_stopped_end_the_run_after_the_timeout():
-    message = r'the 2 processes that load data have given no batch for \d+ sec.*num_workers=0'
+    message = r'the 2 processes that load data have sent no batch for \d+ sec.*num_workers=0'
     with pytest.raises(UserError, match=message):
         next(iter(toy_loader(Failing('SIGSTOP'), 2, timeout=2)))
     wait_until(lambda: not multiprocessing.active_children())

@@ -81,7 +81,7 @@ def test_a_training_stops_at_too_many_bad_samples(tmp_path):
     runner = toy_runner(tmp_path, max_bad_share=0.1, **{'train_dataloader.dataset.bad': (1, 4, 6)})
     message = (
         r'2 of the 10 training samples cannot be read, more than the share of 0\.1 that '
-        r'max_bad_share .*, or mend the transform that fails alike .*:\n    \d\.png: ValueError: pl'
+        r'max_bad_share .*, or fix the transform, which fails .*:\n    \d\.png: ValueError: pl'
     )
     with pytest.raises(UserError, match=message):
         runner.train()

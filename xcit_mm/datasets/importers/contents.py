@@ -92,7 +92,7 @@ def require_good(dataset: ForeignDataset, contents: Contents) -> None:
 
 
 def image_size(path: Path, annotated: Size | None = None) -> Size:
-    """Return the size that :func:`decode` gives an image, or raise a LabelError."""
+    """Return the size of an image after :func:`decode`, or raise a LabelError."""
     try:
         with open_regular(path) as file, Image.open(file) as image:
             # PngImageFile.getexif decodes all pixels.

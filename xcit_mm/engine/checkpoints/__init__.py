@@ -1,1 +1,1 @@
-"""Checkpoints of a run: find the newest, verify it, write whole ones, and keep the last."""
+"""Checkpoints of a run: the search for the newest, its verification, writing and keeping."""

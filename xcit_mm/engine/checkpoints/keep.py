@@ -19,7 +19,7 @@ UNSCHEDULED = 'iter_{}.pth'  # the name of a checkpoint that the config does not
 
 @HOOKS.register_module()
 class WholeCheckpointHook(CheckpointHook):
-    """mmengine's hook, but an old checkpoint goes only when the new one is on the disk.
+    """mmengine's hook, but it removes an old checkpoint only when the new one is on the disk.
 
     The runner makes sure that the new one is whole (``CheckedRunner.save_checkpoint``). The work
     dir may have been moved since the last start, and the checkpoint that a run resumes from may

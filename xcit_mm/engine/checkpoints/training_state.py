@@ -91,7 +91,7 @@ def require_resumable(checkpoint: Any, runner: Runner, path: str | Path) -> None
         return
     if not any(isinstance(hook, EMAHook) for hook in runner.hooks):
         raise UserError(
-            f'{path} is of a run that averages its weights: resume it with its '
+            f'{path} belongs to a run that averages its weights: resume it with its '
             'default_hooks.ema options'
         )
     average = checkpoint['ema_state_dict'].items()

@@ -52,7 +52,7 @@ class CheckedLoader(DataLoader):
         self._on_wait(seconds=seconds)
         if self.timeout and seconds >= self.timeout:
             raise UserError(
-                f'the {self.num_workers} processes that load data have given no batch for '
+                f'the {self.num_workers} processes that load data have sent no batch for '
                 f'{seconds:.0f} seconds: check the disk; num_workers=0 of the dataloader loads '
                 'without them, timeout=SECONDS waits longer'
             )

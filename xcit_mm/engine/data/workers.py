@@ -61,7 +61,7 @@ def init_worker(init: Callable[[int], None] | None, training: int, worker: int) 
 class Batches(_MultiProcessingDataLoaderIter):
     """PyTorch's iterator over the batches of workers, which counts how long it waits for one.
 
-    Calls ``loader.wait`` every second with the seconds since the last batch, not counting those in
+    Calls ``loader.wait`` every second with the seconds since the last batch, except for the time in
     which this process is stopped. If that raises, the workers are killed.
     """
 

@@ -60,7 +60,7 @@ class BadDataHook(Hook):
         if len(self._bad) > self._max_share * self._size:
             listed = '\n'.join(f'    {file}: {reason}' for file, reason in self._bad.items())
             is_same = len(self._bad) > 1 and len(set(self._bad.values())) == 1
-            hint = ', or mend the transform that fails alike for all of them' * is_same
+            hint = ', or fix the transform, which fails in the same way for all' * is_same
             raise UserError(
                 f'{self._summary()}, more than the share of {self._max_share:g} that '
                 f'max_bad_share allows: repair them or raise it{hint}; {REMEDY}:\n{listed}'

@@ -1,4 +1,4 @@
-"""Boxes in a graph, in which blank boxes of size and score 0 stand for missing objects."""
+"""Boxes in a graph, in which blank boxes of size and score 0 replace missing objects."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""What every graph is: raw pixels in, outputs with names. And the graph of a backbone alone."""
+"""The base of all graphs, from raw pixels to named outputs, and the graph of a backbone alone."""
 
 import torch
 from torch import Tensor, nn

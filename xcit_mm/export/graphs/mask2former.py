@@ -14,7 +14,7 @@ class Mask2FormerGraph(DetectorGraph):
     """The objects of an image (1, 3, H, W), and with ``panoptic_on`` the segment of every pixel.
 
     Masks (n, H, W) are bool. Panoptic labels (H, W) are the class for stuff, and the class plus
-    1000 times the number of the object, from 1, for things. The number of classes stands for no
+    1000 times the number of the object, from 1, for things. The number of classes means no
     segment.
     """
 
