@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument(
         '--size',
         type=cli.positive,
-        help='image size in pixels (default: the size of the training, or 224)',
+        help='image size in pixels (default: the training size, or 224)',
     )
     parser.add_argument(
         '--sample', type=cli.positive, metavar='N', help='classify N images drawn at random'

@@ -135,7 +135,7 @@ def connected() -> Iterator[bool]:
 
 
 def cpu_group() -> dist.ProcessGroup | None:
-    """Return a gloo group for small messages, or None for a run of one process.
+    """Return a gloo group for small messages, or None for a single process.
 
     A message through a GPU would wait until the GPU has finished its work. The first call creates
     the group, so all processes must make it at the same point.
@@ -160,7 +160,7 @@ def lost_processes_named() -> Iterator[None]:
         if not isinstance(error, dist.DistError) and not GLOO.search(str(error)):
             raise
         raise ProcessesError(
-            'another process has ended: see its message, and start all processes again; a training '
+            'another process has ended: see its message, and start all processes again; training '
             'continues with --resume, and a prediction with a store on the disk continues there'
         ) from error
 

@@ -16,7 +16,7 @@ from mmengine.config import Config
 from xcit_mm import UserError
 from xcit_mm.engine import run_lock
 
-IN_USE = 'is in use by another training'
+IN_USE = 'is in use by another training run'
 
 
 def hold(folder: Path):

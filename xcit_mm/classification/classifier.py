@@ -37,8 +37,8 @@ class Classifier:
 
     Args:
         checkpoint: See :func:`~xcit_mm.weights.timm_classifier.load_classifier`.
-        size: Side of the square in pixels. None: the size of the training according to the name
-            of the file, or 224.
+        size: Side of the square in pixels. None: the training size according to the name of the
+            file, or 224.
         batch_size: Images in a batch.
         workers: Processes that read images. 0: read them in this process.
         device: Name of a device. None: a GPU if there is one, otherwise the CPU.

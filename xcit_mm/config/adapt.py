@@ -62,7 +62,7 @@ def adapt_for_training(
     trust_checkpoint: bool = False,
     tensorboard: bool = False,
 ) -> list[str]:
-    """Edit a config for a training on this machine, and return sentences for the log.
+    """Edit a config for training on this machine, and return sentences for the log.
 
     The ``options`` of the command line are in ``cfg`` already, and no edit overrides them.
     """

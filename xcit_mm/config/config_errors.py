@@ -49,7 +49,7 @@ def config_errors(
     """Turn an error while parts of a config are built, or first used, into a UserError.
 
     It names the part, its values, and the ``options`` of the command line that changed it. Errors
-    after the first step of a training or after ``has_predicted`` returns true, and errors of a full
+    after the first training step or after ``has_predicted`` returns true, and errors of a full
     disk, pass unchanged.
     """
     try:

@@ -117,7 +117,7 @@ def _require_known(option: str, cfg: Config, path: Path) -> None:
     """Refuse a misspelled option, which mmengine would add as a new value that nothing reads.
 
     Below the top level a new name may be an argument that the config leaves out, so it is an error
-    only if it resembles a name that is there.
+    only if it resembles an existing name.
     """
     node, known = cfg, {*cfg.keys(), *READ}
     names = option.split('.')

@@ -65,7 +65,7 @@ def check_scope(cfg: Config) -> None:
 
 
 def check_counts(cfg: Config) -> None:
-    """Refuse a length of a training or of a batch that is not a positive integer."""
+    """Refuse a length of a training run or of a batch that is not a positive integer."""
     counts = {
         'optim_wrapper.accumulative_counts': cfg.optim_wrapper.get('accumulative_counts'),
         'train_cfg.max_iters': cfg.train_cfg.get('max_iters'),

@@ -60,7 +60,7 @@ class CheckedPanopticDataset(CocoPanopticDataset):
     It takes the same arguments. The heads of mmdet number the things first.
 
     Attributes:
-        problems: The segments and images that a training leaves out.
+        problems: The segments and images that training leaves out.
         remark: See ``CheckedCocoDataset``.
 
     Raises:

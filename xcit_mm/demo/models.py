@@ -73,5 +73,5 @@ def find_models(config_dir: Path, work_dirs: Path) -> dict[str, list[str]]:
 def _written(path: Path) -> int:
     try:
         return path.stat().st_mtime_ns
-    except OSError:  # an address, or a checkpoint that a training has just removed
+    except OSError:  # an address, or a checkpoint that a training run has just removed
         return 0

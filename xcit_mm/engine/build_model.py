@@ -1,6 +1,6 @@
 """The model of a config to predict, export or count with, and its weights in a file.
 
-The runner of a training or a test builds its own.
+The runners of training and of tests build their own.
 """
 
 from collections.abc import Mapping

@@ -21,7 +21,7 @@ LOCAL = LOADING | {
     *('work_dir', 'data_root', 'load_from', 'checkpoint', 'ann_file', 'test_dir', 'out_dir'),
     *('outfile_prefix', 'save_dir', 'resource_limit'),
 }
-# Parts of a config that decide what a training computes.
+# Parts of a config that decide what a training run computes.
 RECIPE_PARTS = ('model', 'optim_wrapper', 'param_scheduler', 'auto_scale_lr', 'train_dataloader')
 # Names in them that do not: init_cfg is unset in a resumed run.
 NOT_OF_RECIPE = LOADING | {'init_cfg', 'test_cfg', 'with_cp'}
@@ -58,7 +58,7 @@ def fingerprint(cfg: Config, splits: tuple[str, ...]) -> dict[str, str]:
 
 
 def recipe_of(cfg: Config) -> dict[str, str]:
-    """Return the values of a config that decide what a training computes, by their places."""
+    """Return the values of a config that decide what training computes, by their places."""
     return {
         place: one_line(repr(value))
         for place, value in leaves({part: cfg.get(part) for part in RECIPE_PARTS})

@@ -1,4 +1,4 @@
-"""A training and a test, as ``tools/train.py`` and ``tools/test.py`` call them."""
+"""Training and testing, as ``tools/train.py`` and ``tools/test.py`` call them."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -43,8 +43,8 @@ def train(
         tensorboard: Also write losses and metrics for TensorBoard.
 
     Raises:
-        UserError: If the config, an option, the data or a checkpoint is wrong; if another training
-            runs in ``work_dir``; if the losses are not finite, too much of the data is bad, or
+        UserError: If the config, an option, the data or a checkpoint is wrong; if another run
+            trains in ``work_dir``; if the losses are not finite, too much of the data is bad, or
             the disk is full; if the processes of a launcher differ, or one is missing.
         Interrupted: At SIGTERM and SIGINT, with the place where the run stopped.
     """

@@ -1,4 +1,4 @@
-"""The lock that keeps a second training out of a work dir."""
+"""The lock that keeps a second training run out of a work dir."""
 
 import os
 import socket
@@ -21,7 +21,7 @@ PATIENCE = 120
 
 @contextmanager
 def run_lock(cfg: Config) -> Iterator[list[str]]:
-    """Hold the work dir of a training within a ``with`` block; only the first process does.
+    """Hold the work dir of a training run within a ``with`` block; only the first process does.
 
     Yields sentences for the log: a warning if the file system has no locks. Raises a UserError if
     another process holds the folder, with what that process wrote into the lock file.
@@ -62,9 +62,9 @@ def _acquire(file: IO[str], folder: Path) -> list[str]:
         except OSError as error:
             return [
                 f'The disk of {folder} has no locks ({reason(error)}): make sure that no other '
-                'training writes there.'
+                'training run writes there.'
             ]
     raise UserError(
-        f'{folder} is in use by another training ({file.readline().strip()}): wait for its end, or '
-        f'name another --work-dir; if that process is gone, remove {folder / LOCK}'
+        f'{folder} is in use by another training run ({file.readline().strip()}): wait for its end, '
+        f'or name another --work-dir; if that process is gone, remove {folder / LOCK}'
     )

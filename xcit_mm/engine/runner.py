@@ -61,7 +61,7 @@ class CheckedRunner(CheckpointedRunner):
         return super().test()
 
     def build_dataloader(self, *args, **kwargs) -> DataLoader:
-        """Build the loader of an evaluation; the loops of a training build their own."""
+        """Build the loader of an evaluation; the training loops build their own."""
         loader = Runner.build_dataloader(*args, **kwargs)
         return evaluation_loader(loader, partial(self.call_hook, 'while_evaluation_waits'))
 

@@ -122,7 +122,7 @@ class _Candidate:
     """PyTorch's model or an exported file, with the metrics and times of its predictions."""
 
     path: Path | None  # None for PyTorch
-    test_step: Callable[[dict[str, Any]], list]  # as of a model of mmengine
+    test_step: Callable[[dict[str, Any]], list]  # as in a model of mmengine
     evaluator: Evaluator
     times: list[float] = field(default_factory=list)  # in milliseconds
 

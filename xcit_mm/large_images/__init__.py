@@ -1,4 +1,4 @@
-"""Process images that do not fit into memory, with each pixel attending to the whole image."""
+"""Images that do not fit into memory, computed so that each pixel attends to the whole image."""
 
 from .stream import stream
 from .training import shared_images

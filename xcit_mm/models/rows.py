@@ -28,7 +28,7 @@ class Rows:
     are_shared = False
 
     def check(self, images: Tensor, check_size: Callable[[Sequence[int]], None]) -> None:
-        """Refuse images whose size ``check_size`` refuses."""
+        """Check the size of the images with ``check_size``."""
         check_size(images.shape)
 
     def place(self, H: int) -> tuple[int, slice]:
@@ -36,7 +36,7 @@ class Rows:
         return H, slice(None)
 
     def call(self, layer: nn.Module, *args: Any, **options: Any) -> Tensor:
-        """Return what the layer returns for these rows, if it is called with all rows."""
+        """Return the output of a layer for these rows, as if it were called with all rows."""
         return layer(*args, **options)
 
     def agreed(self, x: Tensor) -> Tensor:

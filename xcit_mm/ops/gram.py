@@ -26,10 +26,10 @@ MAX_AMPLIFICATION_IN_PARTS = 2e3
 
 
 def gram_in_range(x: Tensor, *parameters: Tensor | None) -> Tensor | None:
-    """Compute the Gram form, or return None for tokens whose digits it would lose.
+    """Compute the Gram form, or return None if it would lose digits of the tokens.
 
-    Only the CPU looks at the tokens: elsewhere it would have to wait for them, and in compiled
-    graphs, for fake tensors and under transforms they have no values.
+    Only a CPU checks the tokens: other devices would have to synchronize, and in compiled graphs,
+    for fake tensors and under transforms there are no values to check.
     """
     if not (x.device.type == 'cpu' and type(x) is Tensor) or is_intercepted():
         return gram(x, *parameters)

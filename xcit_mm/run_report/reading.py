@@ -1,4 +1,4 @@
-"""What a training left in its work dir."""
+"""The files that a training run left in its work dir."""
 
 import json
 import math
@@ -29,7 +29,7 @@ class NoRunError(UserError):
 
 @dataclass
 class Run:
-    """A training."""
+    """A training run."""
 
     folder: Path
     name: str  # in plots and tables

@@ -143,7 +143,7 @@ def modules_of(names: Iterable[str]) -> list[str]:
 
 
 def require_finite(state: Mapping[str, Tensor], path: str | Path) -> None:
-    """Raise a UserError if a weight is infinite or NaN, as after a training that diverged."""
+    """Raise a UserError if a weight is infinite or NaN, as after a run that diverged."""
     for name, value in state.items():
         numbers = value.float() if value.is_floating_point() else value  # as models store them
         # The sum takes a twentieth of the time, and overflows only where large numbers add up.

@@ -62,7 +62,7 @@ def _try_size(config: ZooConfig, size: int) -> Outcome:
 
 def _train(model: nn.Module, data: dict[str, Any]) -> None:
     model.train()
-    # What the runner of a training tells; some heads warm up.
+    # What the runner tells in training; some heads warm up.
     MessageHub.get_current_instance().update_info_dict(dict(iter=0, max_iters=1, epoch=0))
     loss, _ = model.parse_losses(model(**model.data_preprocessor(data, training=True), mode='loss'))
     loss.backward()

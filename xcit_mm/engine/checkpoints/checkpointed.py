@@ -94,10 +94,10 @@ class CheckpointedRunner(Runner):
         """Load the weights of a detector or segmentor, in any layout of :mod:`xcit_mm.weights`.
 
         - A run that resumes requires every tensor, and the state of the training.
-        - A test, and a training with ``strict``, require every tensor.
-        - Another training starts from weights whose heads may differ, as when a model is fine-tuned
-          for other classes: tensors that do not fit keep their initial values, and a warning names
-          them.
+        - A test, and a training run with ``strict``, require every tensor.
+        - Any other training run starts from weights whose heads may differ, as when a model is
+          fine-tuned for other classes: tensors that do not fit keep their initial values, and a
+          warning names them.
         """
         del revise_keys  # an argument of mmengine's method: the names need no revision here
         checkpoint = read_checkpoint(

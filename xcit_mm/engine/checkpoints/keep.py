@@ -14,7 +14,7 @@ from ...errors import UserError, did_you_mean
 from ...files import remove_unfinished, write_whole
 from ...run_files import POINTER
 
-UNSCHEDULED = 'iter_{}.pth'  # the name of a checkpoint that the config does not ask for
+UNSCHEDULED = 'iter_{}.pth'  # the name of a checkpoint that the config does not schedule
 
 
 @HOOKS.register_module()
@@ -73,7 +73,7 @@ class WholeCheckpointHook(CheckpointHook):
             self._save_checkpoint(runner)
 
     def save_unscheduled(self, runner: Runner, done: int) -> None:
-        """Write a checkpoint after ``done`` iterations, where the config does not ask for it."""
+        """Write a checkpoint after ``done`` iterations that the config does not schedule."""
         if self.written != done:
             name = UNSCHEDULED.format(done)
             self._write(runner, name, dict(epoch=runner.epoch, iter=done))

@@ -1,4 +1,4 @@
-"""The state of a training in a checkpoint, verified: PyTorch and mmengine accept any."""
+"""The state of a training run in a checkpoint, verified: PyTorch and mmengine accept any."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -75,7 +75,7 @@ def require_training_state(checkpoint: Any, path: str | Path) -> None:
 
 
 def require_resumable(checkpoint: Any, runner: Runner, path: str | Path) -> None:
-    """Require a training like this one in all that a run resumes from, except the weights.
+    """Require a run like this one in all that a run resumes from, except the weights.
 
     The run must be at its start.
 

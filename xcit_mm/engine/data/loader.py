@@ -61,7 +61,7 @@ class CheckedLoader(DataLoader):
         return Batches(self) if self.num_workers > 0 else super()._get_iterator()
 
     def __iter__(self) -> Iterator[Any]:
-        # A generator: nothing is read before the first batch is asked for, from where it is then.
+        # A generator: nothing is read before the first batch is requested, from where it is then.
         try:
             for batch, bad in super().__iter__():
                 if bad:

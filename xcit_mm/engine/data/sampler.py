@@ -25,7 +25,7 @@ class SampleRequest(NamedTuple):
 
 
 class ResumableBatches(Sampler):
-    """The batches of a training from any iteration on, without reading the data before it.
+    """The training batches from any iteration on, without reading the data before it.
 
     ``batches`` are one pass over the data, which is repeated if ``endless``, or have no end, as
     with an ``InfiniteSampler``. ``start`` is the iteration of the first batch.

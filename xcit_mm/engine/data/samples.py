@@ -1,4 +1,4 @@
-"""The samples of a dataset: a bad one is named, and in a training another one replaces it."""
+"""The samples of a dataset: a bad one is named, and in training another one replaces it."""
 
 import traceback
 from typing import Any, NamedTuple

@@ -30,7 +30,7 @@ PATIENCE = 60  # seconds without data after which a run stops in the middle of a
 
 @HOOKS.register_module()
 class InterruptHook(Hook):
-    """Stop a training at SIGTERM or SIGINT, on all processes after the same step.
+    """Stop a training run at SIGTERM or SIGINT, on all processes after the same step.
 
     A validation stops at once if its step is saved, and is repeated on a resume. Otherwise it is
     finished first, because the model may hold averaged weights during it. If the data does not

@@ -32,7 +32,7 @@ class LossLogHook(Hook):
     """
 
     priority = order.LOSS_LOG
-    _is_writing = False  # until a training begins: no other validation is logged
+    _is_writing = False  # until training begins: no other validation is logged
 
     def before_train(self, runner: Runner) -> None:
         intervals = [hook.interval for hook in runner.hooks if isinstance(hook, LoggerHook)]

@@ -1,4 +1,4 @@
-"""The metrics at the end of a run as a table, and a report on a training."""
+"""The metrics at the end of a run as a table, and a report on a training run."""
 
 import platform
 import time
@@ -78,7 +78,7 @@ class ReportHook(Hook):
 
 
 def run_info(runner: Runner) -> dict[str, Any]:
-    """Describe a training for ``run.json``."""
+    """Describe a training run for ``run.json``."""
     model = unwrapped(runner.model)
     parts = {'all': model, **dict(model.named_children())}
     parameters = {name: sum(p.numel() for p in part.parameters()) for name, part in parts.items()}
