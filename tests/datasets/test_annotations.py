@@ -383,8 +383,8 @@ def test_different_classes_in_the_annotations_are_refused_with_both_lists(datase
 @pytest.mark.parametrize(
     ('change', 'cause'),
     [
-        (lambda x, y, w, h: dict(bbox=[x, y, x + w, y + h]), 'are the boxes two corners instead'),
-        (lambda *box: dict(bbox=[4 * n for n in box]), 'or of images of another size'),
+        (lambda x, y, w, h: dict(bbox=[x, y, x + w, y + h]), 'boxes may be two corners instead'),
+        (lambda *box: dict(bbox=[4 * n for n in box]), 'images of another size'),
         (lambda x, y, w, h: dict(bbox=[x - 99, y, w + 99, h]), None),  # beyond the image
         (lambda *box: dict(segmentation=[]), 'train a model without masks'),
         (lambda *box: dict(bbox=[n / 160 for n in box]), 'if the coordinates are relative'),

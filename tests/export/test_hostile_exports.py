@@ -339,7 +339,7 @@ TOO_MANY = f'{UNREAD}ValueError: a constant of the shape 4294967296, '
 OPENVINO = {
     'nothing else': [LOADED],  # in float32, also on a CPU that has bfloat16
     'no .bin file': ['x.bin does not exist: copy it next to x', lambda pair: (pair[0], None)],
-    'a cut .bin file': ['bytes, but x.xml needs 496: copy both files of one export',
+    'a cut .bin file': ['bytes, but x.xml needs 496: copy both files of the same export',
                         lambda pair: (pair[0], pair[1][:-1])],
     'a longer .bin file': ['x.bin has 497 bytes', lambda pair: (pair[0], pair[1] + b'\0')],
     'an empty .bin file': ['x.bin has 0 bytes, but x.xml needs', lambda pair: (pair[0], b'')],

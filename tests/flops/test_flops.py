@@ -118,7 +118,7 @@ def test_a_model_with_other_heads_is_refused():
     options['model.type'] = 'CascadeEncoderDecoder'
     with pytest.raises(
         UserError,
-        match=r'the model CascadeEncoderDecoder cannot be counted, but for its',
+        match=r'the model CascadeEncoderDecoder cannot be counted, except its',
     ):
         flops.count_config(config, (64, 64), options)
 

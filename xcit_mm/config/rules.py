@@ -116,7 +116,7 @@ def check_single_images(cfg: Config) -> None:
     is_single = cfg.train_dataloader.get('batch_size', 1) == 1
     if norm in ('BN', 'SyncBN') and is_single and not is_synchronized:
         raise UserError(
-            f'train_dataloader.batch_size=1: the BatchNorm of {head.type} behind its 1x1 pooling '
+            f'train_dataloader.batch_size=1: the BatchNorm of {head.type} after its 1x1 pooling '
             'needs 2 images'
         )
 

@@ -21,12 +21,12 @@ NO_MASKS = 'train a model without masks, or add the masks'
 CAUSES = {
     problems.NO_BOX: 'bbox has to be a list of four numbers, not of texts',
     problems.NO_SIZE: 'if the coordinates are relative, multiply them by the size of the image',
-    problems.UNKNOWN_CATEGORY: 'is each category_id the id of a category?',
+    problems.UNKNOWN_CATEGORY: 'each category_id has to be the id of a category',
     problems.NO_MASK: NO_MASKS,
     problems.BROKEN_MASK: NO_MASKS,
 }
 NOT_INSIDE = (
-    'are the boxes two corners instead of x, y, width, height, or of images of another size?'
+    'the boxes may be two corners instead of x, y, width, height, or fit images of another size'
 )
 
 
@@ -68,7 +68,7 @@ class CheckedCocoDataset(CocoDataset):
             named = (f'{p.annotation_id} ({p.image}): {p.kind}' for p in stopping[:3])
             raise UserError(
                 f'{self.ann_file}: {len(stopping)} annotations cannot be evaluated, the first are '
-                f'{"; ".join(named)}. Correct or remove them; {REMEDY}'
+                f'{"; ".join(named)}; correct or remove them; {REMEDY}'
             )
 
     def COCOAPI(self, path: str) -> COCO:  # noqa: N802  mmdet calls it to read the file

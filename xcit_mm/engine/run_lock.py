@@ -65,6 +65,6 @@ def _acquire(file: IO[str], folder: Path) -> list[str]:
                 'training run writes there.'
             ]
     raise UserError(
-        f'{folder} is in use by another training run ({file.readline().strip()}): wait for its end, '
-        f'or name another --work-dir; if that process is gone, remove {folder / LOCK}'
+        f'{folder} is in use by another training run ({file.readline().strip()}): wait for its '
+        f'end, or name another --work-dir; if that process is gone, remove {folder / LOCK}'
     )

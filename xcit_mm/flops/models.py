@@ -92,8 +92,8 @@ def _count_model(name: str, model: nn.Module, size: tuple[int, int]) -> Count:
         parts += _count_heads(model, maps, notes)
     except (AttributeError, NotImplementedError, TypeError) as error:  # of cascades and queries
         raise UserError(
-            f'the model {type(model).__name__} cannot be counted, but for its '
-            f'{num_parameters(model) / 1e6:.2f} M parameters: only segmentors whose head is of '
+            f'the model {type(model).__name__} cannot be counted, except its '
+            f'{num_parameters(model) / 1e6:.2f} M parameters: only segmentors with a head of '
             'convolutions, and detectors with one stage, or with an RPN and one RoI head, can; '
             'count its backbone with --arch'
         ) from error

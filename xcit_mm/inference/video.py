@@ -29,7 +29,7 @@ def read_video(path: str) -> tuple[int, float, Iterator[np.ndarray]]:
     If there are fewer frames, the iterator raises a UserError after the last of them.
     """
     if is_url(path):
-        raise UserError(f'{path}: a video is read from a file; fetch it first')
+        raise UserError(f'{path}: a video is read from a file; download it first')
     if not Path(path).is_file():
         raise UserError(f'{path} does not exist{looked_in(path)}')
     with variables(FFMPEG_OPTIONS):

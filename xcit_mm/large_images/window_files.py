@@ -174,7 +174,9 @@ class Raster(ImageSource):
             self._file = rasterio.open(path.resolve(), driver=RASTERS[path.suffix.lower()])
         file = self._file
         if file.dtypes.count(file.dtypes[0]) != file.count:
-            raise UserError(f'{path}: its bands have the types {", ".join(file.dtypes)}: use one')
+            raise UserError(
+                f'{path}: its bands have the types {", ".join(file.dtypes)}: use one type'
+            )
         if file.colorinterp[0].name == 'palette':
             raise UserError(f'{path} has a palette: convert it with gdal_translate -expand rgb')
         shape, dtype = (file.height, file.width, file.count), np.dtype(file.dtypes[0])

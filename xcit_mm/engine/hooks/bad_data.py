@@ -76,7 +76,7 @@ def _check_annotations(dataset: Any, max_bad_share: float) -> None:
         why = dataset.misplaced(max(LOST_SHARE, max_bad_share))
         if why is not None:
             raise UserError(
-                f'{dataset.ann_file}: {why}. Repair them, or allow this share with '
+                f'{dataset.ann_file}: {why}; repair them, or allow this share with '
                 f'max_bad_share; {REMEDY}'
             )
         return

@@ -103,7 +103,7 @@ def _model(path: Path) -> Any:
     if len(weights) != needed:
         raise UserError(
             f'{binary} has {len(weights)} bytes, but {path.name} needs {needed}: copy both files '
-            'of one export'
+            'of the same export'
         )
     text = ElementTree.tostring(net, encoding='unicode')  # what was checked is what is read
     return openvino.Core().read_model(text, openvino.Tensor(np.frombuffer(weights, np.uint8)))
