@@ -30,7 +30,7 @@ SIGNALED = 128  # plus the number of the signal, as shells have it
 def imports() -> Iterator[None]:
     """Import packages that take seconds; if one is missing, or at Ctrl-C, end with one line."""
     handles_interrupts = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if handles_interrupts:  # and nohup did not switch them off
+    if handles_interrupts:  # unless nohup switched them off
         signal.signal(signal.SIGINT, _exit_at_once)
     try:
         yield

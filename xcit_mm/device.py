@@ -22,7 +22,7 @@ def choose_device(name: str | None) -> torch.device:
     if name is None:
         if not torch.cuda.is_available():
             return torch.device('cpu')
-        return torch.device('cuda', int(os.environ.get('LOCAL_RANK', '0')))  # of torchrun
+        return torch.device('cuda', int(os.environ.get('LOCAL_RANK', '0')))  # set by torchrun
     try:
         device = torch.device(name)
         torch.empty(1, device=device).cpu()

@@ -21,7 +21,7 @@ from .errors import UserError, reason
 
 TIMEOUT = 60  # seconds without data
 CHUNK = 2**20  # bytes
-ATTEMPTS = 5  # in a row that bring no data
+ATTEMPTS = 5  # in a row without new data
 PAUSE = 2  # seconds before the second attempt, twice as many before each further one
 RANGE_NOT_SATISFIABLE, TOO_MANY_REQUESTS = 416, 429  # HTTP's codes
 MAX_SIZE = (

@@ -25,7 +25,7 @@ from .errors import ProcessesError, UserError, one_line, reason
 from .files import open_regular
 
 TO_CONNECT = timedelta(minutes=10)
-NOTICE = timedelta(seconds=20)  # of waiting, after which a process says which others are missing
+NOTICE = timedelta(seconds=20)  # after which a waiting process says which others are missing
 # A crashed process is noticed at once, but one that is writing its result may take hours.
 PATIENCE = timedelta(days=1)
 MAX_NAMED = 3  # differences in one sentence

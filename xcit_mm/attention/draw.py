@@ -45,7 +45,7 @@ def draw_attention(
         name = f'class attention, layer {maps.class_layer}'
         kinds.insert(0, (name, maps.class_attention, maps.class_attention.mean(0)))
     small = scaled(image, panel_side / max(image.shape[:2]))
-    rows = math.ceil((2 + len(heads)) / MAX_COLUMNS)  # of a kind
+    rows = math.ceil((2 + len(heads)) / MAX_COLUMNS)  # for each kind of map
     columns = math.ceil((2 + len(heads)) / rows)
     cell_width, relative_gap = max(small.shape[1], MIN_WIDTH) + GAP, TITLE_HEIGHT / small.shape[0]
     height = len(kinds) * rows * (small.shape[0] + TITLE_HEIGHT) + TITLE_HEIGHT

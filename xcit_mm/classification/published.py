@@ -12,7 +12,7 @@ NUM_CLASSES, NUM_IMAGES = 1000, 50_000  # of ImageNet's validation set
 # Percentage points: figures are rounded to 0.1, and timm's evaluation of the released files
 # (its results-imagenet.csv) differs from them by up to 0.12.
 TOLERANCE = 0.2
-STANDARD_ERRORS = 3  # that the accuracy on a sample of the validation set may deviate
+STANDARD_ERRORS = 3  # allowed deviation on a sample of the validation set
 # Percent (paper, tables 1 and D.1, the same in the release), by patch size and training: at 224
 # pixels, distilled at 224, distilled and fine-tuned at 384.
 COLUMNS = [(patch, training) for patch in (16, 8) for training in ('224', '224_dist', '384_dist')]

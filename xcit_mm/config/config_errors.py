@@ -142,7 +142,7 @@ def _misspelled(
     """Return a sentence about a type or an argument that does not exist, or None."""
     held = frames[-1].f_locals.values()
     looked_up = [(place, value) for value in held if isinstance(value, Registry)]
-    if place.startswith('optim_wrapper'):  # whose optimizer mmengine calls without a check
+    if place.startswith('optim_wrapper'):  # mmengine calls the optimizer without a check
         looked_up.append(('optim_wrapper.optimizer', OPTIMIZERS))
     for where, registry in looked_up:
         kind = parts.get(where, {}).get('type')
@@ -181,7 +181,7 @@ def _message(
 ) -> str:
     """Return the part, what was raised, and the values that may be the cause."""
     text = one_line(reason(error), MAX_REASON)
-    if not str(error):  # as of an assertion
+    if not str(error):  # an assertion without a message
         text += one_line(traceback.extract_tb(error.__traceback__)[-1].line or '')
     kind = parts.get(place, {}).get('type')  # a list, such as a pipeline, has none
     part = f'{place}{f" ({class_name(kind)})" if kind else ""}' if place else 'a part'

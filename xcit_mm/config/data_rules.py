@@ -122,7 +122,7 @@ def _class_names(classes: Any, split: str) -> Sequence[str] | None:
 def _check_heads(model: dict, counted: Mapping[str, Sequence[str]], split: str) -> None:
     """Compare the numbers of classes in a model with the classes that each counts."""
     for place, node in dicts(model, 'model'):
-        if 'rpn_head' in place.split('.'):  # it has one class
+        if 'rpn_head' in place.split('.'):  # an RPN has one class
             continue
         for name, names in counted.items():
             is_known = name != CLASSES or node.get('type') in HEADS

@@ -83,7 +83,7 @@ def make_shapes(root: str | Path, spec: ShapesSpec | None = None) -> bool:
         try:
             draft.rename(root)
         except OSError:
-            if not _is_drawn(root, spec):  # by another process meanwhile
+            if not _is_drawn(root, spec):  # unless another process has drawn it
                 raise
             return False
     return True

@@ -23,7 +23,7 @@ from .page import build_page
 
 MAX_BODY = 100_000  # bytes of a request that is not an upload
 MAX_FORM = 2**20  # bytes of an upload in addition to the file
-KEPT_SECONDS = 3600  # that a picture stays on the disk
+KEPT_SECONDS = 3600  # how long a picture stays on the disk
 CLEANING_SECONDS = 600
 KEPT_PREDICTIONS = 8  # in memory: up to 300 MB each
 TEMP_DIR = 'GRADIO_TEMP_DIR'

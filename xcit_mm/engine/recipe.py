@@ -29,7 +29,7 @@ NOT_OF_RECIPE = LOADING | {'init_cfg', 'test_cfg', 'with_cp'}
 OF_CHECKPOINT = re.compile(
     r'optim_wrapper\.(optimizer|paramwise_cfg|constructor)\b|param_scheduler\b|auto_scale_lr\b'
 )
-MAX_CHANGES = 8  # that a sentence names
+MAX_CHANGES = 8  # most changes that a sentence names
 
 
 def fingerprint(cfg: Config, splits: tuple[str, ...]) -> dict[str, str]:

@@ -151,7 +151,7 @@ class _Candidate:
         """Name the file whose outputs fail where PyTorch's did not."""
         try:
             yield
-        except Exception as error:  # of mmdet, mmseg and their metrics
+        except Exception as error:  # from mmdet, mmseg and their metrics
             if self.path is None:
                 raise
             why = f'computes outputs that do not fit the model ({reason(error)}): export it again'

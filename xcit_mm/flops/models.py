@@ -90,7 +90,7 @@ def _count_model(name: str, model: nn.Module, size: tuple[int, int]) -> Count:
         parts.append(neck)
     try:
         parts += _count_heads(model, maps, notes)
-    except (AttributeError, NotImplementedError, TypeError) as error:  # of cascades and queries
+    except (AttributeError, NotImplementedError, TypeError) as error:  # from cascades and queries
         raise UserError(
             f'the model {type(model).__name__} cannot be counted, except its '
             f'{num_parameters(model) / 1e6:.2f} M parameters: only segmentors with a head of '

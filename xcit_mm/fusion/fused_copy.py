@@ -16,7 +16,7 @@ from .heads import fold_batch_norms, fuse_roi_extractors
 from .precision import compute_in, widen_heads
 from .winograd import use_winograd
 
-COMPILERS = 'g++', 'clang++'  # that torch.compile looks for
+COMPILERS = 'g++', 'clang++'  # compilers that torch.compile looks for
 
 
 def fuse(model: nn.Module, dtype: torch.dtype = torch.float32) -> nn.Module:

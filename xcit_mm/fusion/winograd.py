@@ -13,9 +13,9 @@ from ..models.unmodified import is_unmodified
 from ..ops.tracing import computed_dtype, is_intercepted
 
 TILE = 4  # rows and columns of the output
-TILES_PER_THREAD = 64  # whose values stay in the cache of a core
+TILES_PER_THREAD = 64  # their values fit into the cache of a core
 MIN_CHANNELS = 128  # with 64, it is not faster
-MIN_TILES = 20  # its weights are four times as large, and would be read for little
+MIN_TILES = 20  # for fewer, it takes too long to read weights that are four times as large
 
 # The matrices B^T, G and A^T of the paper's section 4.2, for one axis.
 OF_PIXELS = (

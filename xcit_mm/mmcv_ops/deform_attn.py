@@ -37,7 +37,7 @@ def ms_deform_attn_forward(
         value, spatial_shapes, sampling_locations, attention_weights
     ):
         sampled = F.grid_sample(tokens, grid, align_corners=ALIGN_CORNERS)  # (B*h, d, Q, P)
-        with torch.autocast(value.device.type, enabled=False):  # of the sums, too
+        with torch.autocast(value.device.type, enabled=False):  # for the sums, too
             output += torch.einsum('ndqp,nqp->ndq', sampled, weights)
     return output.view(B, h, -1, Q).permute(0, 3, 1, 2).flatten(2).to(value.dtype)
 

@@ -69,7 +69,7 @@ class SharedRows(Rows):
         values = dict(batch=batch, channels=channels, width=width, dtype=images.dtype)
         require_same({f'the {name} of the image': v for name, v in values.items()}, self.group)
         shapes = all_gather_object(tuple(images.shape), self.group)
-        for shape in shapes:  # of all processes, so that no process waits for one that has ended
+        for shape in shapes:  # all of them, so that no process waits for one that has ended
             check_size(shape)
         heights = [shape[2] for shape in shapes]
         if any(height % MULTIPLE for height in heights[:-1]):

@@ -12,8 +12,8 @@ from ..files import writing_to
 from ..http import fetch
 
 START = 16  # bytes that show what a file is
-ZIP_START = b'PK'  # of torch.save
-PICKLE_START = b'\x80'  # of torch.save before PyTorch 1.6
+ZIP_START = b'PK'  # of a file of torch.save
+PICKLE_START = b'\x80'  # of a file of torch.save before PyTorch 1.6
 
 
 def is_url(path: str) -> bool:

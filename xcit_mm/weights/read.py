@@ -54,7 +54,7 @@ def read_checkpoint(path: str | Path, map_location: Any = 'cpu', trusted: bool =
         why = f'it does not exist{looked_in(file)}'
     except OSError as error:
         why = reason(error)
-    except Exception as error:  # of zipfile, torch.load, pickle or safetensors
+    except Exception as error:  # from zipfile, torch.load, pickle or safetensors
         if isinstance(error, UnpicklingError):
             error = error.__context__ or error  # which PyTorch replaces by general advice
         why = f'it is cut off, damaged or not a checkpoint ({reason(error)})'
@@ -125,7 +125,7 @@ def _read_timm(path: str) -> dict[str, Tensor]:
         )
     try:
         return timm.create_model(name, pretrained=True).state_dict()
-    except Exception as error:  # of the network, the hub's client, or timm
+    except Exception as error:  # from the network, the client of the hub, or timm
         raise UserError(
             f'{path} cannot be downloaded ({reason(error)}); download it on another machine and '
             'name the local file'

@@ -123,7 +123,7 @@ def read(path: Path) -> Runtime:
     options = SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = 4  # its log repeats names from the file as they are
-    options.add_session_config_entry('session.load_model_format', 'ONNX')  # as it was checked
+    options.add_session_config_entry('session.load_model_format', 'ONNX')  # the checked format
     session = InferenceSession(_checked(path), options, providers=['CPUExecutionProvider'])
     return Runtime(
         lambda image: map(torch.from_numpy, session.run(None, {'image': image.numpy()})),
