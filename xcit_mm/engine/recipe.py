@@ -52,7 +52,8 @@ def fingerprint(cfg: Config, splits: tuple[str, ...]) -> dict[str, str]:
     values = {
         place: _text(value)
         for place, value in leaves(cfg.to_dict())
-        if _name(place) not in LOCAL and not _is_path(value)
+        if _name(place) not in LOCAL
+        and not (isinstance(value, str) and '/' in value and not is_url(value))  # a path
     }
     return versions() | values | digests
 
@@ -110,10 +111,6 @@ def listed_changes(before: Mapping[str, str], now: Mapping[str, str], changed: s
 def _name(place: str) -> str:
     """Return the last name of a dotted place, without the indices of lists."""
     return next((name for name in reversed(place.split('.')) if not name.isdecimal()), '')
-
-
-def _is_path(value: Any) -> bool:
-    return isinstance(value, str) and '/' in value and not is_url(value)
 
 
 def _text(value: Any) -> str:

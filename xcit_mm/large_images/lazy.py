@@ -141,9 +141,7 @@ class LazyMap:
             return partial(_pointwise, getattr(Tensor, name), self)
         if name.startswith('__'):  # protocols of Python that a map does not have
             raise AttributeError(name)
-        raise UnknownReachError(
-            name
-        )  # also an AttributeError, for code that tests whether it exists
+        raise UnknownReachError(name)  # also an AttributeError, for code that tests if it exists
 
     @classmethod
     def __torch_function__(

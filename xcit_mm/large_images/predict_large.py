@@ -184,7 +184,8 @@ def _streamed(
         passes.run(progress)
         if model.task == 'detection':
             objects = detect(module, passes, pixels.size, options.score_thr, progress)
-            found = _gathered(passes.shards, objects)
+            parts = passes.shards.gather(objects)  # on the first process
+            found = vars(Objects.cat(parts).by_score()) if parts else None
         else:
             dtype = _label_dtype(model)
             stores = label(module, passes, pixels.size, dtype, options.with_scores, progress)
@@ -220,12 +221,6 @@ def _workspace_for(
     if shards.rank == 0:
         _report(workspace, needed, progress)
     return workspace
-
-
-def _gathered(shards: Shards, objects: Objects) -> dict[str, Any] | None:
-    """Return the objects of all processes, by decreasing score; None on all but the first."""
-    parts = shards.gather(objects)
-    return vars(Objects.cat(parts).by_score()) if parts else None
 
 
 def _collected(

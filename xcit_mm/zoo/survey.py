@@ -67,9 +67,7 @@ def _report(
     return '\n\n'.join(filter(None, parts)) + '\n', missing
 
 
-def _operators_of(
-    configs: Iterable[ZooConfig],
-) -> tuple[dict[str, set[str]], dict[str, str]]:
+def _operators_of(configs: Iterable[ZooConfig]) -> tuple[dict[str, set[str]], dict[str, str]]:
     """Return the operators of each config, and the reason for each that cannot be built."""
     called, unbuilt = {}, {}
     known: dict[Any, set[str] | str] = {}

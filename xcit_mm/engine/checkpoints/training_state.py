@@ -47,7 +47,10 @@ def require_training_state(checkpoint: Any, path: str | Path) -> None:
         'ema_state_dict': _is_mapping(average, str, Tensor),
         'ema_state_dict.steps': getattr(_mapping(average).get('steps'), 'ndim', 0) == 0,
         **{f'message_hub.{name}': _is_mapping(hub.get(name), str) for name in HUB},
-        **{f'message_hub.log_scalars.{k}': _is_history(v) for k, v in scalars.items()},
+        **{
+            f'message_hub.log_scalars.{k}': isinstance(v, HistoryBuffer) and len(v.data[0]) > 0
+            for k, v in scalars.items()
+        },
         # mmengine sets each again, and raises if the flag has changed.
         **{
             f'message_hub.resumed_keys.{key}': value is True
@@ -208,10 +211,6 @@ def _is_number(value: Any) -> bool:
     is_scalar = isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex()
     value = value.item() if is_scalar else value
     return isinstance(value, Real) and abs(value) < 2**63  # neither NaN nor beyond a float
-
-
-def _is_history(value: Any) -> bool:
-    return isinstance(value, HistoryBuffer) and len(value.data[0]) > 0
 
 
 def _mapping(value: Any) -> Mapping:
