@@ -48,10 +48,6 @@ class LazyMap:
             the source that the axes reach.
         sources: The maps that this map is computed from. Default: the tokens of an image.
         fill: The values of the sources beyond their borders.
-
-    Attributes:
-        shape: (1, C, H, W).
-        dtype, device: The dtype and the device of the windows.
     """
 
     def __init__(

@@ -265,7 +265,6 @@ def _collected(
 def _sliced(
     model: Predictor, pixels: NormalizedImage, options: LargeOptions, progress: Progress
 ) -> tuple[dict[str, Any], Workspace]:
-    """Predict an image slice by slice."""
     slices = slices_of(pixels.size, options.sliced, options.overlap)
     dtype, needed = _label_dtype(model), 0
     if model.task == 'segmentation':

@@ -63,18 +63,8 @@ def label_slices(
 ) -> TokenFile:
     """Label each slice by itself; the middle part of a slice determines the labels there.
 
-    A run that was killed continues after the last finished row of slices.
-
-    Args:
-        predict: Predicts the pixels of a slice, without resizing them.
-        pixels: The image.
-        slices: The slices of :func:`slices_of`.
-        dtype: The dtype of the labels.
-        workspace: The place of the labels.
-        progress: The display of the progress.
-
-    Returns:
-        A store with the labels (H, W, 1).
+    ``predict`` does not resize the pixels of a slice. A run that was killed continues after the
+    last finished row of slices. Returns a store with the labels (H, W, 1).
     """
     height, width = pixels.size
     done = workspace.finished[SLICES]

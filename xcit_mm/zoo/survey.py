@@ -15,14 +15,10 @@ from .trial import Outcome, try_model
 
 
 def survey(families: Iterable[str], progress: Callable[[str], None]) -> tuple[str, bool]:
-    """Build all models of some families, or of all, and try one config of each family.
+    """Build all models of some families (``mmdet/atss``), or of all, and try a config of each.
 
-    Args:
-        families: As in ``mmdet/atss``; none means all.
-        progress: Called with a line about each step.
-
-    Returns:
-        Tables in Markdown, and whether a model needs an operator that is missing.
+    ``progress`` is called with a line about each step. Returns tables in Markdown, and whether a
+    model needs an operator that is missing.
 
     Raises:
         UserError: If there is no such family.
