@@ -131,14 +131,12 @@ def _files_of(dataset: dict) -> Iterator[Path]:
 
 
 def _digest(file: str | Path) -> str:
+    """Return a digest of a file, or of the names and sizes of the files below a folder."""
     path = Path(file).expanduser()
     if path.is_file():
         return digest_of_file(path)
-    return _listed(path) if path.is_dir() else str(file)
-
-
-def _listed(folder: Path) -> str:
-    """Return a digest of the names and sizes of the files below a folder."""
-    files = sorted(path for path in folder.rglob('*') if path.is_file())
-    sizes = [(path.relative_to(folder).as_posix(), path.stat().st_size) for path in files]
+    if not path.is_dir():
+        return str(file)
+    files = sorted(below for below in path.rglob('*') if below.is_file())
+    sizes = [(below.relative_to(path).as_posix(), below.stat().st_size) for below in files]
     return f'{len(files)} files {shortened(hashlib.sha256(repr(sizes).encode()))}'

@@ -44,7 +44,8 @@ def roi_align_forward(
             "operators (MMCV_WITH_OPS=1) or use pool_mode='avg'"
         )
     size = aligned_height, aligned_width
-    in_rows = _is_in_rows(input)
+    is_channels_last = input.is_contiguous(memory_format=torch.channels_last)
+    in_rows = is_channels_last and not input.is_contiguous() and input.device.type == 'cpu'
     # The gradient needs the same algorithm to be equal to torchvision's in the last bit wherever
     # the output is. mmcv passes this tensor, which is empty for an average, to the backward
     # function, but not the map.
@@ -98,12 +99,6 @@ def roi_align_backward(
         )
         total += gradients(average, [pixels], grads[torch.cat(index)].flatten(0, 2))[0]
     rows.copy_(total.view(rows.shape))
-
-
-def _is_in_rows(input: Tensor) -> bool:
-    """Return whether the pixels of a map are rows of memory that a CPU reads."""
-    is_channels_last = input.is_contiguous(memory_format=torch.channels_last)
-    return is_channels_last and not input.is_contiguous() and input.device.type == 'cpu'
 
 
 def _bins(

@@ -173,7 +173,9 @@ def _fits(initial: Any, loaded: Any, place: str) -> bool:
     if isinstance(initial, Counter):  # the milestones of a schedule, which may be others
         return isinstance(loaded, Mapping) and all(map(_is_number, loaded.values()))
     is_same = _kind(loaded) == _kind(initial) or (initial is None and _kind(loaded) is Real)
-    return is_same and _is_finite(loaded)
+    if isinstance(loaded, Tensor) and loaded.ndim > 0:
+        return is_same and bool(torch.isfinite(loaded).all())
+    return is_same and (not isinstance(loaded, (Real, Tensor)) or _is_number(loaded))
 
 
 def _kind(value: Any) -> Any:
@@ -198,12 +200,6 @@ def _is_flag(value: Any) -> bool:
 
 def _is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value < 2**63
-
-
-def _is_finite(value: Any) -> bool:
-    if isinstance(value, Tensor) and value.ndim > 0:
-        return bool(torch.isfinite(value).all())
-    return not isinstance(value, (Real, Tensor)) or _is_number(value)
 
 
 def _is_number(value: Any) -> bool:
