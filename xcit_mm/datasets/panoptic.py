@@ -135,8 +135,7 @@ class CheckedPanopticDataset(CocoPanopticDataset):
 class LoadPanoptic(LoadPanopticAnnotations):
     """mmdet's LoadPanopticAnnotations, but it refuses a PNG without an annotated segment.
 
-    Args:
-        **kwargs: Arguments of mmdet's ``LoadAnnotations``.
+    It has the arguments of mmdet's ``LoadAnnotations``.
 
     Raises:
         BadImageError: If the PNG lacks a segment, for example because it holds class numbers.

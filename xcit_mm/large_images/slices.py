@@ -28,11 +28,8 @@ SLICES = 'rows of slices'  # the stage of a workspace
 def slices_of(size: tuple[int, int], side: int, overlap: int) -> list[tuple[Window, Window]]:
     """Return the slices of an image, and the middle of each, where no other slice has more context.
 
-    Args:
-        size: (H, W) of the image.
-        side: Side of a slice in pixels.
-        overlap: Pixels that neighboring slices share, fewer than ``side``; the last two may share
-            more.
+    Neighboring slices share ``overlap`` pixels, fewer than their ``side``; the last two may share
+    more.
     """
     axes = [_spans(n, side, overlap) for n in size]
     rows, columns = (list(zip(spans, _middles(spans), strict=True)) for spans in axes)
