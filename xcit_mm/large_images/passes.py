@@ -239,11 +239,7 @@ class Passes:
             outer = window.grown(HALO, self.size)
             inner, x = window.within(outer), source.read(outer, borrowed)
             total += source.sum_of(window, x[tuple(inner)])
-            x = x.to(self.device)
-            h, w, C = x.shape
-            y = add_attention_and_interaction(block, x.view(1, h * w, C), h, w, attention)
-            # Only the inner window is exact.
-            tokens = add_mlp_(block, y.view(h, w, C)[tuple(inner)].contiguous())
+            tokens = _layer_on_tile(block, x.to(self.device), attention, inner)
             store.write(window, tokens)
             sums += self._sums_of(number, tokens)
         source.require_sum(total)  # the file may have been changed since it was written
@@ -302,3 +298,12 @@ class Passes:
 
 def _precise_sums_of(block: XCABlock, tokens: Tensor) -> Tensor:
     return sums_of_products(block.norm1(tokens).double())
+
+
+def _layer_on_tile(
+    block: XCABlock, x: Tensor, attention: Callable[[Tensor], Tensor], inner: Window
+) -> Tensor:
+    """Compute a layer for tokens (h, w, C), and return the ``inner`` window, which is exact."""
+    h, w, C = x.shape
+    y = add_attention_and_interaction(block, x.view(1, h * w, C), h, w, attention)
+    return add_mlp_(block, y.view(h, w, C)[tuple(inner)].contiguous())

@@ -204,7 +204,7 @@ def _streamed(
         passes.run(progress)
         if model.task == 'detection':
             objects = detect(module, passes, pixels.size, options.score_thr, progress)
-            parts = passes.shards.gather(objects)  # on the first process
+            parts = passes.shards.gather(objects)  # none on all but the first process
             found = vars(Objects.cat(parts).by_score()) if parts else None
         else:
             dtype = _label_dtype(model)
