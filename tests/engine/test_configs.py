@@ -125,11 +125,6 @@ def test_config_is_the_published_model_recipe_and_weights(name):
         assert f"_base_ = '{name.replace('_8_', '_16_')}.py'" in text
 
 
-@pytest.mark.parametrize('name', BUILT_IN)
-def test_a_config_of_the_built_in_data_builds(name):
-    assert isinstance(build(load(name)).backbone, XCiT)
-
-
 def of_mmdet(file: str) -> Config:
     import mmdet
 

@@ -118,8 +118,9 @@ def test_a_run_that_waits_for_data_stops_at_a_signal_and_loses_nothing(tmp_path,
     toy_runner(tmp_path / 'whole', custom_hooks=hooks(), **kwargs).train()
     cut = tmp_path / 'cut'
     runner = stuck_runner(cut, number, **kwargs, **{'train_dataloader.num_workers': 1})
-    with pytest.raises(Interrupted, match='after iteration 3'):
+    with pytest.raises(Interrupted, match='after iteration 3') as stopped:
         runner.train()
+    assert stopped.value.signum == number  # which is in the exit code of the tool
     assert [path.name for path in cut.glob('*.pth')] == ['iter_3.pth']
     resumed(cut, **kwargs)
     assert_same_run(tmp_path / 'whole', cut, 10 if kwargs.get('by_epoch') else 8)

@@ -1,9 +1,7 @@
 """Trainings and evaluations on data with everything wrong in it that real data has."""
 
 import re
-import shutil
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from helpers.planted import BAD_SHARE, PIPELINE_FAILS, plant_ade, plant_coco, plant_coco_evaluation
@@ -21,11 +19,6 @@ NUM_ITERS = 6  # of 4 images each: all of the data once
 FLIP = 'train_dataloader.dataset.pipeline.2.prob=1.0'  # an image of one pixel then fails
 OF_IMAGES = (images.MISSING, images.EMPTY, images.UNREADABLE, images.CUT_OFF, images.OTHER_SIZE)
 OF_IMAGES += (images.LABELS_MISSING, images.LABELS_UNREADABLE, images.LABELS_OF_OTHER_SIZE)
-
-
-@pytest.fixture
-def root(shapes_root, tmp_path) -> Path:
-    return shutil.copytree(shapes_root, tmp_path / 'shapes')
 
 
 def assert_bad_images_logged(output: str, planted: dict[str, int]) -> None:
