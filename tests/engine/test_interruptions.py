@@ -23,7 +23,7 @@ custom_hooks = [dict(type='EMAHook')]
 @pytest.mark.parametrize(
     ('config', 'processes', 'kills', 'iterations'),
     [
-        (SEGMENTOR, 1, 2, 4),
+        (DETECTOR, 1, 2, 4),
         pytest.param(DETECTOR, 1, 20, 60, marks=pytest.mark.slow),
         pytest.param(SEGMENTOR, 2, 20, 60, marks=pytest.mark.slow),
     ],

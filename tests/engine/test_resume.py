@@ -11,7 +11,7 @@ import pytest
 import torch
 from helpers import wait_until
 from helpers.heads import narrow
-from helpers.processes import in_processes
+from helpers.processes import in_processes, start_forks
 from helpers.resumed_runs import DRAWS, assert_same_run, hooks, interrupted, names, resumed
 from helpers.runs import steps
 from helpers.toy import ToyDataset, toy_runner
@@ -150,14 +150,12 @@ def test_a_second_signal_ends_a_run_at_once(tmp_path):
     """The main process itself is stuck, so that no step ends."""
     output = tmp_path / 'output'
     output.touch()
-    child = os.fork()
-    if not child:
-        try:
-            torch.set_num_threads(1)  # a fork would wait for OpenMP's threads, which it lacks
-            sys.stderr = output.open('w')
-            stuck_runner(tmp_path, 0).train()
-        finally:
-            os._exit(1)
+
+    def run(rank: int) -> None:
+        sys.stderr = output.open('w')
+        stuck_runner(tmp_path, 0).train()
+
+    (child,) = start_forks(1, run)
     wait_until((tmp_path / 'stuck').exists)
     os.kill(child, signal.SIGTERM)
     wait_until(lambda: interrupt.STOPPING in output.read_bytes())

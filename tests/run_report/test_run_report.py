@@ -340,11 +340,9 @@ def plot_run(monkeypatch, capfd):
 
 @pytest.fixture
 def run(tmp_path) -> Path:
-    folder = tmp_path / 'run'
-    folder.mkdir()
-    lines = [json.dumps(dict(iter=step, loss=1 / step)) for step in (1, 2, 3)]
-    (folder / 'losses.jsonl').write_text('\n'.join(lines))
-    return folder
+    lines = [dict(iter=step, loss=1 / step) for step in (1, 2, 3)]
+    write_lines(tmp_path / 'run/losses.jsonl', *lines)
+    return tmp_path / 'run'
 
 
 def test_out_names_a_picture_a_page_or_a_folder_for_both(plot_run, run, tmp_path):

@@ -5,7 +5,6 @@ from collections import Counter
 
 import pytest
 from helpers.planted import BAD_SHARE, PIPELINE_FAILS, plant_ade, plant_coco, plant_coco_evaluation
-from helpers.random_weights import save_random_weights
 from helpers.runs import DETECTOR, SEGMENTOR, options, run_script
 from helpers.toy import toy_runner
 
@@ -80,8 +79,8 @@ def test_a_training_stops_at_too_many_bad_samples(tmp_path):
         runner.train()
 
 
-def test_an_evaluation_stops_at_bad_data(root, run_arguments, tmp_path):
-    checkpoint = str(save_random_weights(DETECTOR, tmp_path / 'weights.pth'))
+def test_an_evaluation_stops_at_bad_data(root, run_arguments, weights):
+    checkpoint = str(weights[DETECTOR])
     file = sorted((root / 'coco/val2017').iterdir())[1]
     file.write_bytes(file.read_bytes()[:-2000])
     with pytest.raises(UserError, match=rf'{file}: BadImageError: it is cut off'):
