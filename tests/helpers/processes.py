@@ -28,6 +28,12 @@ def in_processes(count: int, function: Callable[[int], None], folder: Path) -> N
 
 def forked(count: int, function: Callable[[int], None]) -> None:
     """Call a function with its rank in forks of this process, which all have to succeed."""
+    codes = [os.waitpid(child, 0)[1] for child in start_forks(count, function)]
+    assert codes == [0] * count
+
+
+def start_forks(count: int, function: Callable[[int], object]) -> list[int]:
+    """Call a function with its rank in forks of this process, and return their numbers."""
     children = []
     for rank in range(count):
         children.append(os.fork())
@@ -43,8 +49,7 @@ def forked(count: int, function: Callable[[int], None]) -> None:
             traceback.print_exc()
         finally:
             os._exit(code)
-    codes = [os.waitpid(child, 0)[1] for child in children]
-    assert codes == [0] * count
+    return children
 
 
 @contextmanager
