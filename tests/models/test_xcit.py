@@ -255,7 +255,7 @@ def test_the_backbone_on_cuda(monkeypatch, size, training, default_dtype):
     """Devices, dtypes and shapes, on the fake tensors of PyTorch: without a GPU."""
     monkeypatch.setattr('xcit_mm.models.xcit._init_linear', lambda module: None)  # reads values
     with FakeTensorMode(), torch.device('cuda'), torch.set_grad_enabled(training):
-        model = XCiT('n12', 16).train(training)
+        model = XCiT(SMALL | dict(embed_dim=128), 16, out_indices=(0, 1, 2, 3)).train(training)
         maps = model(torch.randn(2, 3, size, size))
     assert all(m.requires_grad == training for m in maps)
     assert [tuple(m.shape) for m in maps] == [

@@ -106,23 +106,6 @@ def test_testing_evaluates_the_weights_of_the_file(trained, evaluate, tmp_path, 
     assert float(accuracy) == 100
 
 
-def test_a_recipe_for_ade20k_trains_and_is_evaluated(tool, shapes_root, tmp_path):
-    """On data in ADE20k's layout with four of its 150 labels."""
-    small = [
-        'train_cfg.max_iters=1',
-        'pretrained=None',
-        'model.data_preprocessor.size=(128,128)',
-        'train_dataloader.dataset.pipeline.2.scale=(512,128)',
-        'train_dataloader.dataset.pipeline.3.crop_size=(128,128)',
-        'val_dataloader.dataset.pipeline.1.scale=(512,128)',
-    ]
-    recipe = ['configs/upernet_xcit_t12_16_160k.py', '--work-dir', tmp_path, '--cfg-options']
-    output = tool('train.py', *recipe, f'data_root={shapes_root}/ade', *small)
-    assert re.search(r'Iter\(train\) \[1/1\].*decode.loss_ce.*aux.loss_ce', output)
-    assert 'The backbone starts from random weights' in output
-    assert re.search(r'^mIoU +\d', output, re.MULTILINE)
-
-
 @pytest.mark.slow
 def test_a_released_detector_is_fine_tuned_on_other_classes(tool, shapes_root, tmp_path):
     """With the config of docs/own_data.md, which is meant for the root of the clone."""
