@@ -169,26 +169,29 @@ def test_a_training_shows_ground_truth_left_and_prediction_right(tmp_path, task)
 
     path = tmp_path / 'a.png'
     cv2.imwrite(str(path), grey(400, 500))
-    sample = BaseDataElement(metainfo=dict(img_path=str(path), ori_shape=(400, 500)))
     labels = torch.full((1, 400, 500), 255)
     labels[:, 100:200, 100:200] = 0
-    if task == 'detection':
-        boxes = torch.tensor([[100.0, 100, 200, 200]])
-        masks = BitmapMasks((labels == 0).byte().numpy(), 400, 500)
-        sample.gt_instances = InstanceData(bboxes=boxes, labels=torch.tensor([0]), masks=masks)
-        sample.pred_instances = InstanceData(
-            bboxes=boxes.repeat(2, 1) + 200,
-            labels=torch.tensor([2, 1]),
-            scores=torch.tensor([0.4, 0.9]),
-        )
-    elif task == 'panoptic':
-        masks = BitmapMasks((labels == 0).byte().numpy(), 400, 500)
-        sample.gt_instances = InstanceData(masks=masks)
-        sample.gt_sem_seg = PixelData(sem_seg=labels)
-        sample.pred_panoptic_seg = PixelData(sem_seg=torch.full_like(labels, 1001))
-    else:
-        sample.gt_sem_seg = PixelData(data=labels)
-        sample.pred_sem_seg = PixelData(data=torch.ones_like(labels))
+    masks = BitmapMasks((labels == 0).byte().numpy(), 400, 500)
+    boxes = torch.tensor([[100.0, 100, 200, 200]])
+    scores, found = torch.tensor([0.4, 0.9]), torch.tensor([2, 1])
+    parts = {
+        'detection': dict(
+            gt_instances=InstanceData(bboxes=boxes, labels=torch.tensor([0]), masks=masks),
+            pred_instances=InstanceData(
+                bboxes=boxes.repeat(2, 1) + 200, labels=found, scores=scores
+            ),
+        ),
+        'segmentation': dict(
+            gt_sem_seg=PixelData(data=labels), pred_sem_seg=PixelData(data=torch.ones_like(labels))
+        ),
+        'panoptic': dict(
+            gt_instances=InstanceData(masks=masks),
+            gt_sem_seg=PixelData(sem_seg=labels),
+            pred_panoptic_seg=PixelData(sem_seg=torch.full_like(labels, 1001)),
+        ),
+    }
+    meta = dict(img_path=str(path), ori_shape=(400, 500))
+    sample = BaseDataElement(metainfo=meta, **parts[task])
     dataset = SimpleNamespace(metainfo=dict(classes=CLASSES, palette=PALETTE))
     runner = SimpleNamespace(test_loop=SimpleNamespace(dataloader=SimpleNamespace(dataset=dataset)))
     hook = PictureHook(str(tmp_path / 'pictures'))
