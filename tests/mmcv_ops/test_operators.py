@@ -1,6 +1,6 @@
 """Values against float64 loops of a definition, gradients against finite differences.
 
-The inputs keep a distance from places where a definition has a kink, such as pixel centres.
+The inputs keep a distance from places where a definition has a kink, such as pixel centers.
 """
 
 from functools import partial
@@ -153,7 +153,7 @@ def test_masked_convolution_is_the_convolution_at_the_pixels_of_the_mask():
 
 
 @pytest.mark.parametrize('affine', [True, False])
-def test_synchronised_batch_norm_of_one_process_is_batch_norm(affine):
+def test_synchronized_batch_norm_of_one_process_is_batch_norm(affine):
     expected = torch.nn.BatchNorm2d(3, affine=affine)
     if affine:
         torch.nn.init.normal_(expected.weight)
@@ -175,7 +175,7 @@ def test_synchronised_batch_norm_of_one_process_is_batch_norm(affine):
 
 
 @pytest.mark.parametrize(('sizes', 'mode'), [((4, 4), 'default'), ((3, 5), 'N')])
-def test_synchronised_batch_norm_of_two_processes_is_that_of_both_batches(tmp_path, sizes, mode):
+def test_synchronized_batch_norm_of_two_processes_is_that_of_both_batches(tmp_path, sizes, mode):
     """mmcv averages the gradient of the parameters: each is that of the mean loss."""
     norm = torch.randn(3)
     batches = (torch.randn(sum(sizes), 3, 5, 6) * 2 + 1).split(sizes)

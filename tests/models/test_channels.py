@@ -35,7 +35,7 @@ def test_a_number_of_channels_that_is_no_count_is_refused(in_channels):
         ('mmseg', 'SegDataPreProcessor', dict(size=(64, 64))),
     ],
 )
-def test_every_band_is_normalised_and_padded_with_zeros(scope, base, size):
+def test_every_band_is_normalized_and_padded_with_zeros(scope, base, size):
     environment.require(f'{scope}.models')
     environment.require(f'{scope}.structures')
     from mmdet.structures import DetDataSample
