@@ -76,6 +76,12 @@ def shapes_root(tmp_path_factory) -> Path:
     return root
 
 
+@pytest.fixture
+def root(tmp_path, shapes_root) -> Path:
+    """A copy of the shapes that a test may damage."""
+    return shutil.copytree(shapes_root, tmp_path / 'shapes')
+
+
 @pytest.fixture(scope='session')
 def run_tool() -> Callable[..., subprocess.CompletedProcess]:
     """Run a tool as a user types it, from the root of the repository, in a forked process."""

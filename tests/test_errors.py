@@ -1,4 +1,7 @@
+"""What the console, the log and the messages show of texts that come from files."""
+
 import pytest
+from helpers.toy import toy_runner
 
 from xcit_mm.errors import MAX_LINE, ArgumentError, DependencyError, UserError, reason
 from xcit_mm.files import write_whole
@@ -23,3 +26,14 @@ def test_a_folder_in_the_place_of_a_file_is_named(tmp_path):
     with pytest.raises(UserError, match=r'run\.json is a folder, but a file must go there'):
         write_whole(tmp_path / 'run.json').__enter__()
     assert [path.name for path in tmp_path.iterdir()] == ['run.json']
+
+
+def test_control_characters_reach_neither_the_console_nor_the_log(tmp_path, capfd):
+    logger = toy_runner(tmp_path, log_level='INFO', custom_hooks=[]).logger
+    logger.info(f'one of a \x1b[2Jfile {"x" * 5000}')
+    logger.warning('two %s\n\tnext \x9b31m %d', '\x1b[2J', 3)
+    printed = capfd.readouterr()
+    (log,) = tmp_path.glob('*/*.log')
+    for shown in (log.read_text(), printed.out + printed.err):
+        assert 'one of a ?[2Jfile ' + 'x' * 5000 + '\n' in shown
+        assert 'two ?[2J\n        next ?31m 3\n' in shown

@@ -50,27 +50,22 @@ def test_no_process_closes_a_connection_that_another_one_is_making(tmp_path):
         forked(2, run)
 
 
-def test_a_first_process_that_ends_before_it_connects_is_named(monkeypatch):
-    with socket.socket() as nobody:
-        nobody.bind(('127.0.0.1', 0))
-        port = nobody.getsockname()[1]
-        env = dict(MASTER_ADDR='127.0.0.1', MASTER_PORT=str(port), RANK='1', WORLD_SIZE='2')
-        for name, value in env.items():
-            monkeypatch.setenv(name, value)
-        with pytest.raises(
-            UserError, match=f'the first of 2 .* at 127.0.0.1:{port} .*, after 0.01 m'
-        ):
-            connect(timedelta(minutes=0.01))
-
-
-def test_a_first_process_names_a_port_that_is_in_use(monkeypatch):
+@pytest.mark.parametrize(
+    ('rank', 'message'),
+    [
+        (1, 'the first of 2 .* at {} .*, after 0.01 m'),  # it has ended before it connects
+        (0, 'cannot listen at {} .*MASTER_PORT'),  # another program does
+    ],
+)
+def test_an_address_where_the_first_process_is_not_is_named(monkeypatch, rank, message):
+    monkeypatch.delenv('TORCHELASTIC_USE_AGENT_STORE', raising=False)
     with socket.socket() as other:
         other.bind(('127.0.0.1', 0))
-        other.listen()
-        port = other.getsockname()[1]
-        env = dict(MASTER_ADDR='127.0.0.1', MASTER_PORT=str(port), RANK='0', WORLD_SIZE='2')
-        monkeypatch.delenv('TORCHELASTIC_USE_AGENT_STORE', raising=False)
+        if rank == 0:
+            other.listen()
+        host, port = other.getsockname()
+        env = dict(MASTER_ADDR=host, MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE='2')
         for name, value in env.items():
             monkeypatch.setenv(name, value)
-        with pytest.raises(UserError, match=f'cannot listen at 127.0.0.1:{port} .*MASTER_PORT'):
-            connect()
+        with pytest.raises(UserError, match=message.format(f'{host}:{port}')):
+            connect(timedelta(minutes=0.01))

@@ -24,9 +24,8 @@ CHUNK = 2**20  # bytes
 ATTEMPTS = 5  # in a row without new data
 PAUSE = 2  # seconds before the second attempt, twice as many before each further one
 RANGE_NOT_SATISFIABLE, TOO_MANY_REQUESTS = 416, 429  # HTTP's codes
-MAX_SIZE = (
-    2**34
-)  # bytes of a file whose size is not known: ten times as many as of the largest models
+# Bytes of a file whose size is not known: ten times as many as of the largest models.
+MAX_SIZE = 2**34
 SHOWN_SIZE = 2**24  # bytes; smaller downloads show no progress
 REMEDY = 'download it yourself and name the local file'
 

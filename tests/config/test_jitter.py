@@ -9,8 +9,8 @@ from mmengine.registry import DATASETS, init_default_scope
 from xcit_mm import UserError, environment
 from xcit_mm.config.data_rules import check_data
 from xcit_mm.config.load import load_config
-from xcit_mm.engine.data.sampler import SampleRequest, seed_all
-from xcit_mm.engine.data.samples import Samples, TrainingSamples
+from xcit_mm.engine.data.sampler import seed_all
+from xcit_mm.engine.data.samples import Samples
 from xcit_mm.engine.hooks.bad_data import _check_annotations
 
 SIZE = 160
@@ -78,14 +78,6 @@ def test_objects_of_another_image_are_pasted_with_their_boxes_and_masks(dataset)
             ys, xs = np.nonzero(mask)
             assert box == pytest.approx([xs.min(), ys.min(), xs.max() + 1, ys.max() + 1])
     assert 0 in num_pasted and max(num_pasted) > 1
-
-
-def test_an_image_follows_from_its_position_in_the_run(dataset):
-    samples = TrainingSamples(dataset)
-    requests = [SampleRequest(3, (0, 0, iteration)) for iteration in (7, 8, 7)]
-    (first, _), (second, _), (again, _) = (samples[request] for request in requests)
-    assert (pixels(first) == pixels(again)).all()
-    assert (pixels(first) != pixels(second)).any()
 
 
 def test_a_bad_image_is_named_also_if_it_is_the_one_to_paste_from(dataset):

@@ -305,58 +305,50 @@ def test_what_mmdet_or_pycocotools_would_misread_is_refused(tmp_path, content, m
 NAMES = ['5eb3', 'f00d', '7-b']
 CONVERTED = 'are texts or floats and are converted to integers'
 NUMBERED = 'are numbered from 1 in the order of the file'
+OF_IMAGES = 'images.id', 'annotations.image_id'
+OF_CATEGORIES = 'categories.id', 'annotations.category_id'
 
 
 @pytest.mark.parametrize(
-    ('written', 'read', 'remark'),
+    ('fields', 'written', 'read', 'remark'),
     [
-        ({'images.width': [9.0, '9', 9]}, {'images.width': [9, 9, 9]}, f'images.width {CONVERTED}'),
+        (['images.width'], [[9.0, '9', 9]], [[9, 9, 9]], f'images.width {CONVERTED}'),
         (
-            {'images.id': ['00', 1.0, '2.0'], 'annotations.image_id': [0, '1', '02']},
-            {'images.id': [0, 1, 2], 'annotations.image_id': [0, 1, 2]},
+            *(OF_IMAGES, [['00', 1.0, '2.0'], [0, '1', '02']], [[0, 1, 2], [0, 1, 2]]),
             f'images.id, annotations.image_id {CONVERTED}',
         ),
         (
-            {'images.id': NAMES, 'annotations.image_id': ['f00d', '5eb3', 3]}
-            | {'images.width': [9.0, 9, 9]},
-            {'images.id': [1, 2, 3], 'annotations.image_id': [2, 1, '3']},  # no image
+            *(['images.width', *OF_IMAGES], [[9.0, 9, 9], NAMES, ['f00d', '5eb3', 3]]),
+            [[9, 9, 9], [1, 2, 3], [2, 1, '3']],  # no image
             f': images.width {CONVERTED}; images {NUMBERED}',
         ),
         (
-            {'images.id': [2**60, 2**60 + 1, 3], 'annotations.image_id': [2**60 + 1, 3, 1]},
-            {'images.id': [1, 2, 3], 'annotations.image_id': [2, 3, '1']},
+            *(OF_IMAGES, [[2**60, 2**60 + 1, 3], [2**60 + 1, 3, 1]], [[1, 2, 3], [2, 3, '1']]),
             f'images {NUMBERED}',
         ),
+        (OF_IMAGES, [[-3, 0, 5], [0, -3, 5]], [[1, 2, 3], [2, 1, 3]], f'images {NUMBERED}'),
+        (['annotations.image_id'], [['none', 1, 2]], [['none', 1, 2]], ''),
         (
-            {'images.id': [-3, 0, 5], 'annotations.image_id': [0, -3, 5]},
-            {'images.id': [1, 2, 3], 'annotations.image_id': [2, 1, 3]},
-            f'images {NUMBERED}',
-        ),
-        ({'annotations.image_id': ['none', 1, 2]}, {'annotations.image_id': ['none', 1, 2]}, ''),
-        (
-            {'categories.id': ['pear'], 'annotations.category_id': ['pear', 'plum', 'pear']},
-            {'categories.id': [1], 'annotations.category_id': [1, 'plum', 1]},
+            *(OF_CATEGORIES, [['pear'], ['pear', 'plum', 'pear']], [[1], [1, 'plum', 1]]),
             f'categories {NUMBERED}',
         ),
-        ({'annotations.id': [5.0, '6', 7]}, {'annotations.id': [5, 6, 7]}, CONVERTED),
-        ({'annotations.id': NAMES}, {'annotations.id': NAMES}, CONVERTED),
-        ({}, {'images.id': [0, 1, 2], 'annotations.image_id': [0, 1, 2]}, None),
+        (['annotations.id'], [[5.0, '6', 7]], [[5, 6, 7]], CONVERTED),
+        (['annotations.id'], [NAMES], [NAMES], CONVERTED),
+        (OF_IMAGES, [[0, 1, 2], [0, 1, 2]], [[0, 1, 2], [0, 1, 2]], None),
     ],
 )
-def test_sizes_and_ids_in_other_forms_become_integers(tmp_path, written, read, remark):
+def test_sizes_and_ids_in_other_forms_become_integers(tmp_path, fields, written, read, remark):
     content = changed('annotations')
-    for name, values in written.items():
-        part, field = name.split('.')
+    places = [name.split('.') for name in fields]
+    for (part, field), values in zip(places, written, strict=True):
         for entry, value in zip(content[part], values, strict=True):
             entry[field] = value
     path = tmp_path / 'own.json'
     path.write_text(json.dumps(content), 'utf-8-sig')
     content, said = kinds.read_annotations(path)
     assert said == '' if remark is None else said.startswith(f'{path}: ') and remark in said
-    for name, values in read.items():
-        part, field = name.split('.')
-        actual = [entry[field] for entry in content[part]]
-        assert actual == values and list(map(type, actual)) == list(map(type, values))
+    actual = [[entry[field] for entry in content[part]] for part, field in places]
+    assert repr(actual) == repr(read)  # with the types
 
 
 @pytest.mark.parametrize(

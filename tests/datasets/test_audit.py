@@ -7,13 +7,8 @@ from collections import Counter
 import numpy as np
 import pytest
 from helpers.in_process import call_tool
-from helpers.planted import (
-    PIPELINE_FAILS,
-    edited,
-    plant_ade,
-    plant_coco,
-    plant_coco_evaluation,
-)
+from helpers.planted import PIPELINE_FAILS, edited, plant_ade, plant_coco, plant_coco_evaluation
+from helpers.runs import DETECTOR, SEGMENTOR
 from PIL import Image
 
 from xcit_mm import UserError
@@ -22,8 +17,6 @@ from xcit_mm.datasets import annotations as kinds
 from xcit_mm.datasets import audit as check
 from xcit_mm.datasets import decode as im
 
-DETECTOR = 'configs/mask_rcnn_xcit_n12_16_shapes.py'
-SEGMENTOR = 'configs/sem_fpn_xcit_n12_16_shapes.py'
 LABELS = 'ade/annotations/training/000000000001.png'
 
 

@@ -66,6 +66,7 @@ def test_masks_and_labels_are_those_of_the_other_layouts(shapes_root):
         (lambda c: first_segment(c).update(category_id=9), '1 has an unknown category_id'),
         (lambda c: first_segment(c).update(iscrowd='1'), '1 needs a numeric .* iscrowd'),
         (lambda c: first_segment(c).update(area=float('nan')), '1 needs a numeric bbox'),
+        (lambda c: first_segment(c).update(bbox=None), '1 needs a numeric bbox'),
         (lambda c: first_segment(c).update(id='red'), r"segments_info\[0\] has the id 'red'"),
         (lambda c: first_segment(c).update(id=2), r'segments_info\[1\] has the id 2 of an'),
         (lambda c: c['annotations'].append(c['annotations'][0]), 'two annotations have the image_'),

@@ -1,7 +1,6 @@
 """COCO and ADE20k, prepared in small from a server on this machine."""
 
 import hashlib
-import io
 import json
 import resource
 import stat
@@ -10,13 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
+from zipfile import ZIP_DEFLATED, ZipInfo
 
 import numpy as np
 import pytest
 from helpers import ROOT
 from helpers.file_server import serving
 from helpers.in_process import call_tool
+from helpers.pickles import zipped
 
 from xcit_mm import UserError
 from xcit_mm.config.data_rules import check_data
@@ -29,14 +29,6 @@ JPEG = np.random.default_rng(0).bytes(40_000)  # large enough to be interrupted
 JSON = json.dumps(dict(images=[], annotations=[], categories=[])).encode()
 CONFIGS = {'coco': 'mask_rcnn_xcit_n12_16_3x.py', 'ade20k': 'sem_fpn_xcit_t12_16_80k.py'}
 ADE_ZIP = '/ADEChallengeData2016.zip'
-
-
-def zipped(files: dict[str | ZipInfo, bytes]) -> bytes:
-    buffer = io.BytesIO()
-    with ZipFile(buffer, 'w', ZIP_DEFLATED) as archive:
-        for name, content in files.items():
-            archive.writestr(name, content)
-    return buffer.getvalue()
 
 
 def files_of(archive: Archive) -> dict[str, bytes]:
@@ -65,7 +57,7 @@ def serve(server) -> Callable[..., Dataset]:
     def serve(large: Dataset, **changed: bytes) -> Dataset:
         archives = []
         for archive in large.archives:
-            content = changed.get(archive.folder) or zipped(files_of(archive))
+            content = changed.get(archive.folder) or zipped(files_of(archive), ZIP_DEFLATED)
             server.files[f'/{archive.name}'] = content
             server.versions[f'/{archive.name}'] = '"1"'
             small = replace(

@@ -147,18 +147,12 @@ def test_several_machines_meet_at_the_first_one(recorded):
     assert 'a folder' in (recorded / 'python.called').read_text().splitlines()
 
 
-@pytest.mark.parametrize(
-    ('tool', 'arguments'), [('train', ['config.py', '--resume']), ('test', ['config.py', 'a.pth'])]
-)
-def test_slurm_starts_a_process_for_every_gpu(recorded, tool, arguments):
-    run_script(
-        f'tools/slurm_{tool}.sh',
-        *('gpu', 'job', *arguments),
-        PATH=f'{recorded}:{os.environ["PATH"]}',
-        PYTHON='python',
-        GPUS=16,
-        SRUN_ARGS='--time=3 --exclusive',
-    )
+@pytest.mark.parametrize('command', ['train config.py --resume', 'test config.py a.pth'])
+def test_slurm_starts_a_process_for_every_gpu(recorded, command):
+    tool, *arguments = command.split()
+    env = dict(PATH=f'{recorded}:{os.environ["PATH"]}', PYTHON='python', GPUS=16)
+    env['SRUN_ARGS'] = '--time=3 --exclusive'
+    run_script(f'tools/slurm_{tool}.sh', 'gpu', 'job', *arguments, **env)
     assert called(recorded / 'srun.called') == (
         '--partition=gpu --job-name=job --gres=gpu:8 --ntasks=16 --ntasks-per-node=8 '
         '--cpus-per-task=5 --kill-on-bad-exit=1 --time=3 --exclusive '

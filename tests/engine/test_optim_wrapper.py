@@ -1,13 +1,19 @@
-"""Trainings in bfloat16 on a CPU."""
+"""Trainings in bfloat16 on a CPU, and the learning rate of every parameter with layer decay."""
+
+import re
 
 import pytest
 import torch
 from helpers import ROOT
+from mmengine.optim import build_optim_wrapper
 from mmengine.registry import OPTIM_WRAPPERS
 from torch import nn
 
+from xcit_mm import UserError, XCiT
 from xcit_mm.config.load import load_config
+from xcit_mm.config.rules import check_recipe
 from xcit_mm.engine.build_model import build_model
+from xcit_mm.models.archs import ARCHS
 
 
 class Toy(nn.Module):
@@ -51,3 +57,74 @@ def test_the_losses_of_detectors_are_float32(name):
     losses = {key: value for key, value in losses.items() if 'loss' in key}
     values = torch.utils._pytree.tree_leaves(losses)
     assert len(values) > 8 and {value.dtype for value in values} == {torch.float32}
+
+
+RATE, DECAY, WEIGHT_DECAY = 1e-3, 0.8, 0.05
+
+
+class Detector(nn.Module):
+    def __init__(self, **kwargs) -> None:
+        super().__init__()
+        with torch.device('meta'):
+            self.backbone = XCiT(**kwargs)
+            self.neck = nn.Conv2d(8, 8, 1)
+            self.head = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8))
+
+
+def groups(model: nn.Module, **paramwise) -> dict[str, dict]:
+    """Build an optimizer, and return the group of each of its parameters by name."""
+    optimizer = dict(type='AdamW', lr=RATE, weight_decay=WEIGHT_DECAY)
+    cfg = dict(optimizer=optimizer, constructor='LayerDecayConstructor', paramwise_cfg=paramwise)
+    built = build_optim_wrapper(model, cfg).optimizer.param_groups
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    pairs = [(names[parameter], group) for group in built for parameter in group['params']]
+    assert len(pairs) == len(dict(pairs))  # each is in one group
+    return dict(pairs)
+
+
+def scale(name: str, num_blocks: int) -> float:
+    block = re.match(r'backbone\.blocks\.(\d+)\.', name)
+    if name.startswith(('backbone.patch_embed.', 'backbone.pos_embeder.')):
+        return DECAY ** (num_blocks + 1)
+    return DECAY ** (num_blocks - int(block[1])) if block else 1.0
+
+
+@pytest.mark.parametrize('arch', ARCHS)
+def test_every_parameter_has_the_rate_of_its_layer_in_one_group(arch):
+    """Multiplied by what other options of mmengine say."""
+    model = Detector(arch=arch, patch_size=16, out_norm=True)
+    keys = {'temperature': dict(decay_mult=0.0), 'neck': dict(lr_mult=0.1)}
+    found = groups(model, layer_decay=DECAY, flat_decay_mult=0.0, custom_keys=keys)
+    assert found.keys() == dict(model.named_parameters()).keys()
+    for name, parameter in model.named_parameters():
+        group, is_neck = found[name], 'neck' in name
+        rate = RATE * scale(name, ARCHS[arch].depth) * (0.1 if is_neck else 1)
+        assert group['lr'] == pytest.approx(rate, rel=1e-12), name
+        is_exempt = 'temperature' in name or (parameter.ndim == 1 and not is_neck)
+        assert group['weight_decay'] == (0 if is_exempt else WEIGHT_DECAY), name
+    assert found['backbone.blocks.0.gamma1']['lr'] < RATE / 10
+
+
+def test_frozen_parameters_and_blocks_that_are_not_computed_are_left_out():
+    model = Detector(arch='n12', patch_size=16, frozen_stages=2, out_indices=(1, 3, 5, 7))
+    found = groups(model, layer_decay=DECAY)
+    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert found.keys() == trained
+    blocks = {name.split('.')[2] for name in trained if '.blocks.' in name}
+    assert blocks == {*'234567'}
+    assert all(found[name]['lr'] == pytest.approx(RATE * scale(name, 8)) for name in trained)
+
+
+@pytest.mark.parametrize('value', [0, -0.5, 1.5, '0.8', True, None])
+def test_a_decay_that_is_not_a_share_is_refused(value):
+    with pytest.raises(UserError, match=rf'layer_decay={value!r}: .* above 0 and up to 1'):
+        groups(Detector(arch='n12', patch_size=16), layer_decay=value)
+
+
+def test_it_needs_an_xcit_and_is_not_ignored_without_its_constructor():
+    with pytest.raises(UserError, match='the model has no XCiT'):
+        groups(nn.Linear(2, 2), layer_decay=DECAY)
+    options = {'optim_wrapper.paramwise_cfg.layer_decay': DECAY}
+    cfg = load_config('configs/sem_fpn_xcit_n12_16_shapes.py', options)
+    with pytest.raises(UserError, match=r'layer_decay=0\.8 needs optim_wrapper\.constructor='):
+        check_recipe(cfg)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from helpers import wait_until
 from helpers.heads import narrow
-from helpers.processes import in_processes
+from helpers.processes import in_processes, start_forks
 from helpers.resumed_runs import DRAWS, assert_same_run, hooks, interrupted, names, resumed
 from helpers.runs import steps
 from helpers.toy import ToyDataset, toy_runner
@@ -118,8 +118,9 @@ def test_a_run_that_waits_for_data_stops_at_a_signal_and_loses_nothing(tmp_path,
     toy_runner(tmp_path / 'whole', custom_hooks=hooks(), **kwargs).train()
     cut = tmp_path / 'cut'
     runner = stuck_runner(cut, number, **kwargs, **{'train_dataloader.num_workers': 1})
-    with pytest.raises(Interrupted, match='after iteration 3'):
+    with pytest.raises(Interrupted, match='after iteration 3') as stopped:
         runner.train()
+    assert stopped.value.signum == number  # which is in the exit code of the tool
     assert [path.name for path in cut.glob('*.pth')] == ['iter_3.pth']
     resumed(cut, **kwargs)
     assert_same_run(tmp_path / 'whole', cut, 10 if kwargs.get('by_epoch') else 8)
@@ -149,14 +150,12 @@ def test_a_second_signal_ends_a_run_at_once(tmp_path):
     """The main process itself is stuck, so that no step ends."""
     output = tmp_path / 'output'
     output.touch()
-    child = os.fork()
-    if not child:
-        try:
-            torch.set_num_threads(1)  # a fork would wait for OpenMP's threads, which it lacks
-            sys.stderr = output.open('w')
-            stuck_runner(tmp_path, 0).train()
-        finally:
-            os._exit(1)
+
+    def run(rank: int) -> None:
+        sys.stderr = output.open('w')
+        stuck_runner(tmp_path, 0).train()
+
+    (child,) = start_forks(1, run)
     wait_until((tmp_path / 'stuck').exists)
     os.kill(child, signal.SIGTERM)
     wait_until(lambda: interrupt.STOPPING in output.read_bytes())

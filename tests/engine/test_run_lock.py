@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from helpers import ROOT
 from helpers.in_process import call_tool
+from helpers.processes import start_forks
 from helpers.runs import SEGMENTOR, Running, options
 from mmengine.config import Config
 
@@ -27,14 +28,7 @@ def hold(folder: Path):
 def process(function: Callable[[], object]) -> Iterator[int]:
     """Fork a process that calls a function and stays until it is killed."""
     read, write = os.pipe()
-    child = os.fork()
-    if not child:
-        try:
-            function()
-            os.write(write, b'.')
-            time.sleep(10**6)
-        finally:
-            os._exit(1)
+    (child,) = start_forks(1, lambda rank: (function(), os.write(write, b'.'), time.sleep(10**6)))
     os.close(write)
     assert os.read(read, 1), 'the process has failed'
     os.close(read)

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import ROOT
-from helpers.random_weights import save_random_weights
 from helpers.runs import DETECTOR, SEGMENTOR
 from PIL import Image
 from pycocotools import mask as rle
@@ -42,15 +41,14 @@ def mirrored_root(shapes_root, tmp_path) -> Path:
 
 
 @pytest.fixture
-def predict(run_tool, mirrored_root, tmp_path):
+def predict(run_tool, mirrored_root, weights, tmp_path):
     """Test random weights, with metrics in tmp_path/out.json; return what is printed."""
 
     def predict(config: str, *options: str) -> str:
-        weights = save_random_weights(config, tmp_path / 'random.pth')
         folders = ['--work-dir', tmp_path / 'work', '--out', tmp_path / 'out.json']
         folders += ['--show-dir', tmp_path / 'shown', '--tta']
         data = ['--cfg-options', f'data_root={mirrored_root}', 'log_level=WARNING', *options]
-        done = run_tool('test.py', config, weights, *folders, *data)
+        done = run_tool('test.py', config, weights[config], *folders, *data)
         assert done.returncode == 0, done.stderr[-3000:]
         assert len(list((tmp_path / 'shown').glob('*.png'))) == 2
         assert json.loads((tmp_path / 'out.json').read_text())['metrics']

@@ -96,6 +96,16 @@ def test_layers_with_hooks_and_other_layers_are_called():
     assert [tuple(shape) for shape in seen] == [(1, 128, 16, 16)]  # the map at stride 4
 
 
+def test_hooks_on_lateral_convolutions_are_called_and_their_outputs_stay():
+    model = built(DETECTOR)
+    kept = []
+    for lateral in model.neck.lateral_convs:
+        lateral.register_forward_hook(lambda *args: kept.append((args[2], args[2].clone())))
+    with torch.no_grad():
+        fuse(model).extract_feat(torch.randn(1, 3, 64, 64))
+    assert len(kept) == 4 and all(torch.equal(*pair) for pair in kept)
+
+
 @torch.no_grad()
 @pytest.mark.parametrize(
     'share_conv, options, with_hooks',
@@ -129,16 +139,6 @@ def test_variances_beyond_float16_are_refused():
         in_dtype(model, torch.float16)
 
 
-def test_hooks_on_lateral_convolutions_are_called_and_their_outputs_stay():
-    model = built(DETECTOR)
-    kept = []
-    for lateral in model.neck.lateral_convs:
-        lateral.register_forward_hook(lambda *args: kept.append((args[2], args[2].clone())))
-    with torch.no_grad():
-        fuse(model).extract_feat(torch.randn(1, 3, 64, 64))
-    assert len(kept) == 4 and all(torch.equal(*pair) for pair in kept)
-
-
 def test_the_model_stays_as_it_is_and_can_be_trained():
     model = built(DETECTOR)
     state = {name: value.clone() for name, value in model.state_dict().items()}
@@ -150,24 +150,18 @@ def test_the_model_stays_as_it_is_and_can_be_trained():
     assert type(model.neck).__name__ == 'FPN'
 
 
-def test_a_copy_follows_changes_of_the_model():
+def test_a_copy_follows_changes_of_the_model_and_of_its_test_cfg():
     model, fused_copy = built(DETECTOR), FusedCopy(torch.float32)
     with fused_copy.of(model) as first, fused_copy.of(model) as again:
         assert first is again
-    with torch.no_grad():
-        model.neck.lateral_convs[0].conv.weight.mul_(1.5)
-        with fused_copy.of(model) as fused:
-            assert_same_outputs(model, fused, (64, 64))
-
-
-def test_a_copy_follows_test_cfg():
-    model, fused_copy = built(DETECTOR), FusedCopy(torch.float32)
-    with fused_copy.of(model) as first:
         model.rpn_head.test_cfg.max_per_img = 3
         assert first.rpn_head.test_cfg.max_per_img == 3
     model.test_cfg = model.test_cfg.copy()
-    with fused_copy.of(model) as second:
+    with fused_copy.of(model) as second, torch.no_grad():
         assert second is not first
+        model.neck.lateral_convs[0].conv.weight.mul_(1.5)
+    with fused_copy.of(model) as third, torch.no_grad():
+        assert_same_outputs(model, third, (64, 64))
 
 
 def test_a_model_that_was_made_in_inference_mode_is_fused():

@@ -13,9 +13,9 @@ import signal
 import socket
 import sys
 import time
-import traceback
 from pathlib import Path
 
+from helpers.processes import start_forks
 from xcit_mm.engine import train
 from xcit_mm.run_files import has_checkpoints
 
@@ -37,28 +37,17 @@ def start(config: str, options: dict, work_dir: Path, processes: int) -> list[in
         port = probe.getsockname()[1]
     address = dict(MASTER_ADDR='127.0.0.1', MASTER_PORT=port, WORLD_SIZE=processes)
     arguments = dict(resume=has_checkpoints(str(work_dir)), options=options)
-    children = []
-    for rank in range(processes):
-        children.append(os.fork())
-        if children[-1]:
-            continue
-        code = 1
-        try:
-            log = os.open(f'{work_dir}.{rank}.log', os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-            os.dup2(log, 1)
-            os.dup2(log, 2)
-            if processes > 1:
-                variables = address | dict(RANK=rank, LOCAL_RANK=rank)
-                os.environ |= {name: str(value) for name, value in variables.items()}
-                arguments['launcher'] = 'pytorch'
-            train(config, str(work_dir), **arguments)
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush()
-            os._exit(code)
-    return children
+
+    def run(rank: int) -> None:
+        log = os.open(f'{work_dir}.{rank}.log', os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        if processes > 1:
+            os.environ |= {name: str(value) for name, value in (address | dict(RANK=rank)).items()}
+            arguments['launcher'] = 'pytorch'
+        train(config, str(work_dir), **arguments)
+
+    return start_forks(processes, run)
 
 
 def wait(children: list[int]) -> None:

@@ -11,11 +11,11 @@ import random
 import signal
 import sys
 import time
-import traceback
 from pathlib import Path
 
 import torch
 
+from helpers.processes import start_forks
 from helpers.toy import toy_runner
 from xcit_mm.engine.checkpoints.keep import WholeCheckpointHook
 from xcit_mm.engine.checkpoints.newest import newest_checkpoint
@@ -47,13 +47,7 @@ def main(folder: Path, kills: int, kept: int) -> None:
     newest, last = 0, None
     for number in range(kills):
         (folder / 'ready').unlink(missing_ok=True)
-        child = os.fork()
-        if not child:
-            try:
-                write(folder, kept, last)
-            except BaseException:
-                traceback.print_exc()
-            os._exit(1)
+        (child,) = start_forks(1, lambda rank, last=last: write(folder, kept, last))
         while not (folder / 'ready').exists():
             if os.waitpid(child, os.WNOHANG)[0]:
                 raise SystemExit('a process ended before it was killed')

@@ -6,6 +6,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from functools import partial
 from io import StringIO
 from pathlib import Path
 
@@ -28,23 +29,38 @@ def in_processes(count: int, function: Callable[[int], None], folder: Path) -> N
 
 def forked(count: int, function: Callable[[int], None]) -> None:
     """Call a function with its rank in forks of this process, which all have to succeed."""
-    children = []
-    for rank in range(count):
-        children.append(os.fork())
-        if children[-1]:
-            continue
-        code = 1
-        try:
-            os.environ['LOCAL_RANK'] = str(rank)
-            torch.set_num_threads(1)  # a fork would wait for OpenMP's threads, which it lacks
-            function(rank)
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(code)
-    codes = [os.waitpid(child, 0)[1] for child in children]
-    assert codes == [0] * count
+    assert [os.waitpid(child, 0)[1] for child in start_forks(count, function)] == [0] * count
+
+
+def start_forks(count: int, function: Callable[[int], object]) -> list[int]:
+    """Call a function with its rank in forks of this process, and return their numbers."""
+
+    def call(rank: int) -> None:
+        os.environ['LOCAL_RANK'] = str(rank)
+        function(rank)
+
+    return [start_child(partial(call, rank)) for rank in range(count)]
+
+
+def in_child(function: Callable[[], None]) -> int:
+    """Call a function in a fork of this process, and return the status of its end."""
+    return os.waitpid(start_child(function), 0)[1]
+
+
+def start_child(function: Callable[[], None]) -> int:
+    """Call a function in a fork of this process, and return the number of the process."""
+    child = os.fork()
+    if child:
+        return child
+    code = 1
+    try:
+        torch.set_num_threads(1)  # a fork would wait for OpenMP's threads, which it lacks
+        function()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
 
 
 @contextmanager

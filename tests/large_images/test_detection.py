@@ -62,7 +62,7 @@ def test_boxes_far_from_the_corner_are_compared_exactly():
     assert objects.labels.tolist() == [79]
 
 
-@pytest.fixture
+@pytest.fixture(scope='module')
 def without_limits(weights):
     """A Mask R-CNN that keeps every anchor: its objects are the same in any order of tiles."""
     options = {
@@ -174,8 +174,9 @@ def test_many_objects_are_compared_with_their_neighbors_only(tmp_path):
     assert len(content['features']) == n
 
 
-def test_heads_that_are_not_known_are_named(without_limits, image):
+def test_heads_that_are_not_known_are_named(without_limits, image, monkeypatch):
     head = without_limits.module.roi_head
-    head.__class__ = type('OtherHead', (type(head),), dict(predict_bbox=None))
+    other = type('OtherHead', (type(head),), dict(predict_bbox=None))
+    monkeypatch.setattr(head, '__class__', other)
     with pytest.raises(UserError, match='which pixels of its maps OtherHead reads is not known'):
         without_limits.predict_large(image)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import rasterio
+from helpers.in_process import call_tool
 from helpers.processes import forked
 from helpers.random_weights import DETECTOR, SEGMENTOR
 from helpers.runs import run_script
@@ -131,11 +132,10 @@ def test_an_image_that_fails_is_named_and_the_others_are_predicted(weights, imag
         (['--memory', '0GiB', '--stream'], '0GiB: not a size such as 2GiB'),
         (['--statistics-window', 0], '0: not a positive number'),
         (['--stream', '--sliced', 64], 'not allowed with argument --stream'),
-        (['--scores'], '--scores: only for large images; add --stream'),
     ],
 )
-def test_arguments_that_are_refused(run_tool, weights, scene, tmp_path, arguments, message):
-    command = 'infer.py', SEGMENTOR, weights[SEGMENTOR], scene, '--out', tmp_path
-    result = run_tool(*command, *arguments)
-    assert result.returncode == 2
-    assert message in result.stderr
+def test_arguments_that_are_refused(monkeypatch, capfd, arguments, message):
+    typed = SEGMENTOR, 'weights.pth', 'scene.tif', '--out', 'out', *arguments
+    code, _, said = call_tool(monkeypatch, capfd, 'infer.py', *typed)
+    assert code == 2
+    assert message in said

@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 import torch
 from helpers import relative_error
-from helpers.random_weights import SEGMENTOR
 from helpers.segmentors import HEADS, build
 from torch.nn import functional as F
 
-from xcit_mm import load_model
 from xcit_mm.errors import UserError
 from xcit_mm.large_images import segment as segmentation
 from xcit_mm.large_images.geometry import tiles, whole
@@ -51,13 +49,11 @@ def test_logits_and_labels_equal_those_of_the_whole_image(name, monkeypatch):
                 assert (scores / 255 - shares).abs().max() <= 0.51 / 255
 
 
-@pytest.fixture(scope='module')
-def full_size(weights):
-    return load_model(SEGMENTOR, weights[SEGMENTOR], device='cpu', full_size=True)
-
-
-def test_a_prediction_equals_that_of_the_whole_image(full_size, image):
-    whole_image, large = full_size.predict(image), full_size.predict_large(image)
+def test_a_prediction_equals_that_of_the_whole_image(full_size_segmentor, image):
+    whole_image, large = (
+        full_size_segmentor.predict(image),
+        full_size_segmentor.predict_large(image),
+    )
     assert np.array_equal(large.labels, whole_image.labels)
     assert large.shares() == pytest.approx(whole_image.shares())
     assert np.array_equal(large.picture, image)
@@ -66,30 +62,30 @@ def test_a_prediction_equals_that_of_the_whole_image(full_size, image):
 
 
 @pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
-def test_labels_in_16_bits(full_size, image, dtype):
-    narrow = dataclasses.replace(full_size, streamed_dtype=dtype)
+def test_labels_in_16_bits(full_size_segmentor, image, dtype):
+    narrow = dataclasses.replace(full_size_segmentor, streamed_dtype=dtype)
     labels = narrow.predict_large(image).labels
-    different = (labels != full_size.predict_large(image).labels).mean()
+    different = (labels != full_size_segmentor.predict_large(image).labels).mean()
     assert 0 < different < 0.1  # random weights give all classes similar scores
 
 
-def test_slices_keep_the_middle_of_what_they_share(full_size, image):
-    large = full_size.predict_large(image, sliced=96, overlap=32)  # of 130 x 160 pixels
-    corner = full_size.predict(np.ascontiguousarray(image[-96:, -96:])).labels
+def test_slices_keep_the_middle_of_what_they_share(full_size_segmentor, image):
+    large = full_size_segmentor.predict_large(image, sliced=96, overlap=32)  # of 130 x 160 pixels
+    corner = full_size_segmentor.predict(np.ascontiguousarray(image[-96:, -96:])).labels
     assert np.array_equal(large.labels[-65:, -80:], corner[-65:, -80:])
     assert large.labels.shape == image.shape[:2]
 
 
-def test_a_window_of_statistics_that_holds_the_image_is_the_whole_image(full_size, image):
-    large = full_size.predict_large(image, statistics_window=320)
-    assert np.array_equal(large.labels, full_size.predict_large(image).labels)
-    local = full_size.predict_large(image, statistics_window=64)
+def test_a_window_of_statistics_that_holds_the_image_is_the_whole_image(full_size_segmentor, image):
+    large = full_size_segmentor.predict_large(image, statistics_window=320)
+    assert np.array_equal(large.labels, full_size_segmentor.predict_large(image).labels)
+    local = full_size_segmentor.predict_large(image, statistics_window=64)
     assert not np.array_equal(large.labels, local.labels)
 
 
-def test_heads_that_are_not_known_are_named(full_size, image, monkeypatch):
-    monkeypatch.setattr(type(full_size.module.decode_head), 'predict', lambda *args: None)
+def test_heads_that_are_not_known_are_named(full_size_segmentor, image, monkeypatch):
+    monkeypatch.setattr(type(full_size_segmentor.module.decode_head), 'predict', lambda *args: None)
     with pytest.raises(
         UserError, match='which pixels of its maps FPNHead reads is not known; use --sl'
     ):
-        full_size.predict_large(image)
+        full_size_segmentor.predict_large(image)

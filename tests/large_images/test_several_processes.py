@@ -9,11 +9,9 @@ import torch.distributed as dist
 from helpers import assert_same_gradients, randomize, relative_error
 from helpers.planted_detector import dot_detector, dots
 from helpers.processes import in_processes
-from helpers.random_weights import DETECTOR, SEGMENTOR
 from helpers.segmentors import build
 from helpers.small_xcit import small_xcit
 
-from xcit_mm import load_model
 from xcit_mm.errors import ArgumentError, UserError
 from xcit_mm.large_images import detect as detection
 from xcit_mm.large_images import segment as segmentation
@@ -48,10 +46,11 @@ def test_maps_equal_those_of_one_process(count, patch_size, tmp_path):
 
 
 @pytest.mark.parametrize('count', [2, pytest.param(3, marks=pytest.mark.slow)])
-def test_predictions_equal_those_of_one_process(count, weights, image, tmp_path, monkeypatch):
+def test_predictions_equal_those_of_one_process(
+    count, full_size_segmentor, full_size_detector, image, tmp_path, monkeypatch
+):
     monkeypatch.setattr(detection, 'TILE', 64)
-    segmentor = load_model(SEGMENTOR, weights[SEGMENTOR], 'cpu', full_size=True)
-    detector = load_model(DETECTOR, weights[DETECTOR], 'cpu', full_size=True)
+    segmentor, detector = full_size_segmentor, full_size_detector
     labels = segmentor.predict_large(image, with_scores=True)
     scores = detector.predict(image).scores
     score_thr = float(scores[30:32].mean())
@@ -138,8 +137,8 @@ def test_several_processes_continue_together(segmentor, image, tmp_path):
         in_processes(2, function, tmp_path / str(i))
 
 
-def test_fewer_tiles_than_processes(weights, image, tmp_path):
-    detector = load_model(DETECTOR, weights[DETECTOR], 'cpu', full_size=True)
+def test_fewer_tiles_than_processes(full_size_detector, image, tmp_path):
+    detector = full_size_detector
     objects = detector.predict_large(image, score_thr=0.3)
 
     def compare(rank: int) -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from helpers.in_process import call_tool
+from helpers.processes import in_child
 from helpers.random_weights import SEGMENTOR
 from PIL import Image
 
@@ -48,19 +48,6 @@ class Counting(Progress):
                 self._then()
             self.count += 1
             yield tile
-
-
-def in_child(function: Callable[[], None]) -> int:
-    """Call a function in another process, and return the status of its end."""
-    child = os.fork()
-    if not child:
-        try:
-            torch.set_num_threads(1)
-            function()
-            os._exit(0)
-        finally:
-            os._exit(1)
-    return os.waitpid(child, 0)[1]
 
 
 def predict_and_die(model, image: Path, options: LargeOptions, last: int) -> None:

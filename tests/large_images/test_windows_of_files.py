@@ -1,18 +1,15 @@
 """Windows of images in files, and what becomes of their values."""
 
-import os
 import resource
-import signal
 from pathlib import Path
 
 import numpy as np
 import pytest
 import rasterio
 import tifffile
-from helpers.random_weights import SEGMENTOR
+from helpers.processes import in_child
 from PIL import Image
 
-from xcit_mm import load_model
 from xcit_mm.inference.model import Model
 from xcit_mm.large_images import window_files
 from xcit_mm.large_images.geometry import Window
@@ -72,9 +69,8 @@ def test_a_pyramid_is_read_at_its_full_size(image, segmentor, tmp_path):
     assert np.array_equal(open_image(path, segmentor.read).read(WINDOW), image[tuple(WINDOW)])
 
 
-def test_an_image_is_normalized_as_by_the_preprocessor(image, weights):
-    model = load_model(SEGMENTOR, weights[SEGMENTOR], 'cpu', full_size=True)
-    result = normalized(image, model)
+def test_an_image_is_normalized_as_by_the_preprocessor(image, full_size_segmentor):
+    model, result = full_size_segmentor, normalized(image, full_size_segmentor)
     sample = model.pack(model.prepare(image))
     data = {key: [value] for key, value in sample.items()}
     expected = model.module.data_preprocessor(data)['inputs'][0]
@@ -147,17 +143,15 @@ def test_bands_that_a_model_does_not_need_take_no_memory(segmentor, tmp_path, na
         options = dict(width=1024, height=1024, count=1000, dtype='uint8', tiled=True)
         options |= dict(sparse_ok=True, compress='deflate', interleave=interleave)
         rasterio.open(path, 'w', 'GTiff', **options).close()
-    child = os.fork()
-    if not child:
-        try:
-            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            image = normalized(path, segmentor)
-            assert image[:, slice(0, 1024), slice(0, 1024)].shape == (3, 1024, 1024)
-            taken = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-            os._exit(int(taken > 2**19))  # KiB; all bands take twice as much
-        finally:
-            os.kill(os.getpid(), signal.SIGKILL)
-    assert os.waitpid(child, 0)[1] == 0
+
+    def read() -> None:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        image = normalized(path, segmentor)
+        assert image[:, slice(0, 1024), slice(0, 1024)].shape == (3, 1024, 1024)
+        taken = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+        assert taken <= 2**19  # KiB; all bands take twice as much
+
+    assert in_child(read) == 0
 
 
 def test_wide_strips_are_read_in_rows_that_are_kept(image, segmentor, tmp_path, monkeypatch):

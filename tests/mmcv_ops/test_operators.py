@@ -1,6 +1,6 @@
 """Values against float64 loops of a definition, gradients against finite differences.
 
-The inputs keep a distance from places where a definition has a kink, such as pixel centers.
+The inputs keep a distance from places where a definition has a kink, such as pixel centres.
 """
 
 from functools import partial
@@ -152,58 +152,49 @@ def test_masked_convolution_is_the_convolution_at_the_pixels_of_the_mask():
     assert not layer(image, torch.zeros_like(mask)).any()
 
 
-@pytest.mark.parametrize('affine', [True, False])
-def test_synchronized_batch_norm_of_one_process_is_batch_norm(affine):
-    expected = torch.nn.BatchNorm2d(3, affine=affine)
-    if affine:
-        torch.nn.init.normal_(expected.weight)
-    running = expected.running_mean.clone(), expected.running_var.clone()
-    image = (torch.randn(4, 3, 5, 6) * 2 + 1).requires_grad_()
-    arguments = image, *running, expected.weight, expected.bias, 0.1, 1e-5, None, 1, 'default'
-    output = SyncBatchNormFunction.apply(*arguments)
-    torch.testing.assert_close(output, expected(image))
-    torch.testing.assert_close(running, (expected.running_mean, expected.running_var))
-    if affine:  # mmcv's function has no gradient without a weight
-        inputs = image, expected.weight, expected.bias
-        cotangent = torch.randn_like(output)
-        torch.testing.assert_close(
-            torch.autograd.grad(output, inputs, cotangent),
-            torch.autograd.grad(expected(image), inputs, cotangent),
-            rtol=1e-4,
-            atol=1e-5,
-        )
-
-
-@pytest.mark.parametrize(('sizes', 'mode'), [((4, 4), 'default'), ((3, 5), 'N')])
-def test_synchronized_batch_norm_of_two_processes_is_that_of_both_batches(tmp_path, sizes, mode):
+@pytest.mark.parametrize(
+    ('sizes', 'mode', 'affine'),
+    [
+        ((4,), 'default', True),
+        ((4,), 'default', False),
+        ((4, 4), 'default', True),
+        ((3, 5), 'N', True),
+    ],
+)
+def test_synchronised_batch_norm_is_that_of_the_batches_of_all_processes(
+    tmp_path, sizes, mode, affine
+):
     """mmcv averages the gradient of the parameters: each is that of the mean loss."""
-    norm = torch.randn(3)
+    norm, count = torch.randn(3), len(sizes)
     batches = (torch.randn(sum(sizes), 3, 5, 6) * 2 + 1).split(sizes)
     cotangents = torch.randn(sum(sizes), 3, 5, 6).split(sizes)
 
     def compare(rank: int) -> None:
-        whole = torch.nn.BatchNorm2d(3)
-        whole.weight.data.copy_(norm)
-        joined = torch.cat(batches).requires_grad_()
+        whole = torch.nn.BatchNorm2d(3, affine=affine)
+        joined, image = (x.clone().requires_grad_() for x in (torch.cat(batches), batches[rank]))
         running = whole.running_mean.clone(), whole.running_var.clone()
-        expected = whole(joined)
+        weight = bias = None
+        if affine:
+            whole.weight.data.copy_(norm)
+            weight, bias = norm.clone().requires_grad_(), torch.zeros(3, requires_grad=True)
+        group = torch.distributed.group.WORLD if count > 1 else None
+        arguments = image, *running, weight, bias, 0.1, 1e-5, group, count, mode
+        expected, output = whole(joined), SyncBatchNormFunction.apply(*arguments)
+        torch.testing.assert_close(output, expected.split(sizes)[rank])
+        torch.testing.assert_close(running[0], whole.running_mean)
+        if mode == 'default':  # with counts of this process
+            torch.testing.assert_close(running[1], whole.running_var)
+        if not affine:  # mmcv's function has no gradient without a weight
+            return
         expected.backward(torch.cat(cotangents))
-        image = batches[rank].clone().requires_grad_()
-        weight, bias = norm.clone().requires_grad_(), torch.zeros(3, requires_grad=True)
-        group = torch.distributed.group.WORLD
-        arguments = image, *running, weight, bias, 0.1, 1e-5, group, 2, mode
-        output = SyncBatchNormFunction.apply(*arguments)
-        close = dict(rtol=1e-4, atol=1e-4)
-        torch.testing.assert_close(output, expected.split(sizes)[rank], **close)
-        torch.testing.assert_close(running[0], whole.running_mean, **close)
         output.backward(cotangents[rank])
-        torch.testing.assert_close(2 * weight.grad, whole.weight.grad, **close)
-        torch.testing.assert_close(2 * bias.grad, whole.bias.grad, **close)
-        if mode == 'default':  # with the mean gradient, and counts of this process
-            torch.testing.assert_close(running[1], whole.running_var, **close)
+        close = dict(rtol=1e-4, atol=1e-4 if count > 1 else 1e-5)
+        torch.testing.assert_close(count * weight.grad, whole.weight.grad, **close)
+        torch.testing.assert_close(count * bias.grad, whole.bias.grad, **close)
+        if mode == 'default':  # with the mean gradient
             torch.testing.assert_close(image.grad, joined.grad.split(sizes)[rank], **close)
 
-    in_processes(2, compare, tmp_path)
+    in_processes(count, compare, tmp_path) if count > 1 else compare(0)
 
 
 @pytest.mark.parametrize('gamma', [2.0, 0.0, 0.5])

@@ -116,16 +116,6 @@ def second_derivatives(
     return [t.double() for t in torch.autograd.grad(slope, inputs)]
 
 
-def test_second_derivatives_keep_less_than_the_direct_form():
-    x = torch.randn(1, 4000, 64, requires_grad=True)
-    params, held = [p.requires_grad_() for p in parameters(64, 4)], {}
-    for form in ('direct', 'gram'):
-        y = xca(x, *params, form=form)
-        penalty = partial(torch.autograd.grad, y.square().sum(), x, create_graph=True)
-        held[form] = held_bytes(penalty)
-    assert held['gram'] <= held['direct'] / 3
-
-
 @pytest.mark.parametrize('kind', ['plain', 'large mean', 'outliers'])
 @pytest.mark.parametrize(
     'N, autocast, archs, bound',
@@ -133,7 +123,6 @@ def test_second_derivatives_keep_less_than_the_direct_form():
         (49, None, ALL, 1.2),
         (1000, None, ALL, 1.2),
         pytest.param(4096, None, ALL, 1.2, marks=pytest.mark.slow),
-        (20000, None, ('n12', 't12'), 1.2),
         pytest.param(20000, None, ('n12', 't12', 's12'), 1.2, marks=pytest.mark.slow),
         # The kernels of another CPU round in another way. float16 is slow on CPUs.
         (49, torch.bfloat16, ('n12', 't12', 's12'), 1.05),
@@ -211,13 +200,19 @@ def test_few_tokens_take_the_direct_form_and_many_the_gram_form():
         xca(x, *params, form='fast')
 
 
-def test_the_gram_form_keeps_its_input_alone():
+def test_the_gram_form_keeps_its_input_alone_and_less_for_second_derivatives():
     x = torch.randn(1, 4000, 64, requires_grad=True)
     params = [p.requires_grad_() for p in parameters(64, 4)]
+    kept, kept_twice = {}, {}
+    for form in ('direct', 'gram'):
+        kept[form] = held_bytes(lambda f=form: xca(x, *params, form=f))
+        y = xca(x, *params, form=form)
+        penalty = partial(torch.autograd.grad, y.square().sum(), x, create_graph=True)
+        kept_twice[form] = held_bytes(penalty)
     y_bytes = x.numel() * x.element_size()
-    held = {form: held_bytes(lambda f=form: xca(x, *params, form=f)) for form in ('direct', 'gram')}
-    assert held['gram'] <= 1.3 * y_bytes  # its output, and matrices of C x C
-    assert held['direct'] >= 6 * y_bytes  # the measure sees what the other form keeps
+    assert kept['gram'] <= 1.3 * y_bytes  # its output, and matrices of C x C
+    assert kept['direct'] >= 6 * y_bytes  # the measure sees what the other form keeps
+    assert kept_twice['gram'] <= kept_twice['direct'] / 3
 
 
 @pytest.mark.parametrize(
@@ -253,16 +248,9 @@ def test_a_compiled_attention_can_be_differentiated_twice():
         assert relative_error(a, b) <= 1e-5
 
 
+@pytest.mark.slow
 def test_the_compilers_code_gives_the_same():
     params = parameters(32, 4)
     compiled = torch.compile(lambda x: F.relu(xca(x, *params, form='gram')), fullgraph=True)
     x = torch.randn(1, 500, 32)
     assert relative_error(compiled(x), F.relu(xca(x, *params, form='gram'))) <= 1e-5
-
-
-def test_it_can_be_mapped_over_batches():
-    x, params = torch.randn(3, 2, 400, 32), parameters(32, 4)
-    with torch.no_grad():
-        mapped = torch.func.vmap(lambda t: xca(t, *params))(x)
-        wanted = torch.stack([xca(t, *params) for t in x])
-    assert relative_error(mapped, wanted) <= 1e-5

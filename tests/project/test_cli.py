@@ -14,6 +14,7 @@ import pytest
 import torch
 from helpers import ROOT
 from helpers.in_process import call_tool
+from helpers.processes import in_child
 from helpers.runs import DETECTOR
 from mmengine.config import DictAction
 
@@ -137,22 +138,18 @@ def test_a_file_that_is_larger_than_allowed_is_a_line(monkeypatch, capfd, tmp_pa
 
 
 def printed(function: Callable[[], object], output: int) -> int:
-    """Return the exit code of run_tool with a function that prints to a descriptor."""
-    child = os.fork()
-    if not child:
-        code = 1
-        try:
-            for stream in (sys.__stdout__, sys.__stderr__):
-                stream.reconfigure(encoding='ascii', errors='strict')
-            os.dup2(output, 1)
-            os.dup2(output, 2)
-            sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
-            cli.run_tool(function)
-            sys.stdout.flush()
-            code = 0
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    """Return the status of a process that calls a function by run_tool, which prints to a file."""
+
+    def run() -> None:
+        for stream in (sys.__stdout__, sys.__stderr__):
+            stream.reconfigure(encoding='ascii', errors='strict')
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
+        cli.run_tool(function)
+        sys.stdout.flush()
+
+    return in_child(run)
 
 
 def test_output_that_nobody_reads_ends_no_tool(tmp_path):

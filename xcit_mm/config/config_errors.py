@@ -60,7 +60,8 @@ def config_errors(
         frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
         owners = [frame.f_locals.get('self') for frame in frames]
         loops = [owner for owner in owners if isinstance(owner, BaseLoop)]
-        is_later = has_predicted() or (loops and has_run(loops[-1]))
+        # A loop has run when a training has taken a step, or an evaluation in it has ended.
+        is_later = has_predicted() or (loops and getattr(loops[-1], 'has_run', False))
         if is_later or getattr(error, 'errno', None) in DISK_FULL:
             raise
         parts = dict(dicts(cfg.to_dict()))
@@ -72,11 +73,6 @@ def config_errors(
         log = next(map(log_file, filter(None, loggers)), None)
         message = _message(error, parts, place, options or {})
         raise ConfigError(f'the config {cfg.filename}: {message}', log and Path(log)) from error
-
-
-def has_run(loop: BaseLoop) -> bool:
-    """Return whether the training has taken a step, or an evaluation in it has ended."""
-    return getattr(loop, 'has_run', False)
 
 
 def _replaced_frames(error: BaseException) -> Iterator[FrameType]:

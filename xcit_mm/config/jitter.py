@@ -14,12 +14,8 @@ SOURCE = Path(__file__).parents[1] / '.mim/configs/_base_/coco_instance_lsj.py'
 def use_jitter(cfg: Config, size: Any, path: Path) -> None:
     """Augment the training data as ``configs/_base_/coco_instance_lsj.py`` does.
 
-    The dataset and the transforms that load an image and its masks are kept.
-
-    Args:
-        cfg: Config to edit.
-        size: Height and width of the augmented images in pixels.
-        path: File of the config, for errors.
+    The dataset and the transforms that load an image and its masks are kept. ``size`` is the height
+    and width of the augmented images in pixels, ``path`` the file of the config, for errors.
 
     Raises:
         UserError: If the size is not a number of pixels, or the training data is not one dataset

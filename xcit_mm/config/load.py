@@ -104,8 +104,10 @@ def _require_read(option: str, cfg: Config, path: Path) -> None:
     if top not in cfg or top in READ:
         return
     read = {name: cfg[name] for name in READ if name in cfg}
-    is_rare = _is_rare(cfg[top])
-    places = sorted(place for place, node in nodes(read) if is_rare and node == cfg[top])
+    value = cfg[top]
+    # Whether it is so rare that an equal value was computed from it.
+    is_rare = bool(value) if isinstance(value, (*CONTAINERS, str)) else value not in range(-1, 16)
+    places = sorted(place for place, node in nodes(read) if is_rare and node == value)
     listed = f': {", ".join(places)}' if places else ', such as train_cfg.max_iters'
     raise UserError(
         f'--cfg-options {option} would change nothing: {path} reads {top} to compute other '
@@ -179,11 +181,6 @@ def _arguments(node: dict, cfg: Config) -> set[str]:
         return set()
     require_framework(cfg.default_scope)
     return arguments_of(registered_class(node['type'], cfg.default_scope))
-
-
-def _is_rare(value: Any) -> bool:
-    """Return whether a value is so rare that an equal one in a config was computed from it."""
-    return bool(value) if isinstance(value, (*CONTAINERS, str)) else value not in range(-1, 16)
 
 
 def _move_data(cfg: Config, new_root: str, path: Path) -> None:

@@ -35,11 +35,8 @@ class CheckedCocoDataset(CocoDataset):
     """mmdet's CocoDataset that also reports the annotations that it drops.
 
     An object whose mask is missing or broken, at which mmdet or pycocotools would fail or crash,
-    is ignored in training. Masks are checked if the pipeline loads them.
-
-    Args:
-        *args: Arguments of ``CocoDataset``.
-        **kwargs: Arguments of ``CocoDataset``.
+    is ignored in training. Masks are checked if the pipeline loads them. It has the arguments of
+    ``CocoDataset``.
 
     Attributes:
         problems: The problems of the annotation file.

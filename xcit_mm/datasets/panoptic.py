@@ -17,7 +17,7 @@ from mmengine import fileio
 from ..errors import UserError
 from . import annotations as problems
 from .annotations import Problem
-from .coco import indexed, log_problems, require_classes
+from .coco import CheckedCocoDataset, indexed, log_problems, require_classes
 from .decode import LABELS_MISSING, LABELS_UNREADABLE, BadImageError, LoadImage, opened
 
 IGNORED = 255  # mmdet's label of a pixel of no segment
@@ -128,17 +128,14 @@ class CheckedPanopticDataset(CocoPanopticDataset):
             )
         return kept
 
-    def consequence(self, kind: str) -> str:
-        """Return what this dataset does about a problem."""
-        return problems.CONSEQUENCES[kind][self.test_mode]
+    consequence = CheckedCocoDataset.consequence
 
 
 @TRANSFORMS.register_module()
 class LoadPanoptic(LoadPanopticAnnotations):
     """mmdet's LoadPanopticAnnotations, but it refuses a PNG without an annotated segment.
 
-    Args:
-        **kwargs: Arguments of mmdet's ``LoadAnnotations``.
+    It has the arguments of mmdet's ``LoadAnnotations``.
 
     Raises:
         BadImageError: If the PNG lacks a segment, for example because it holds class numbers.

@@ -1,7 +1,7 @@
 """Training and testing with the runner, loops, hooks and metrics that our configs name."""
 
 # Registered with mmengine when they are imported.
-from . import hooks, layer_decay, loops, optim_wrapper, runner, test_loop  # noqa: F401
+from . import hooks, layer_decay, loops, optim_wrapper, runner  # noqa: F401
 from .checkpoints import keep  # noqa: F401
 from .run import test, train
 

@@ -60,18 +60,15 @@ class FasterCOCOeval(COCOeval):
 class CocoAPMetric(CocoMetric):
     """mmdet's ``CocoMetric``, but with 0 instead of nothing if no object was detected.
 
-    It reads the annotation file as ``CheckedCocoDataset`` does. If ids of the file were converted
-    and there is an ``outfile_prefix``, ``PREFIX.gt.json`` holds the annotations with the ids of the
-    predictions. If faster-coco-eval is installed, it matches predictions and objects, with the same
-    figures as pycocotools, except with ``use_mp_eval``.
+    It has the arguments of ``CocoMetric``. It reads the annotation file as ``CheckedCocoDataset``
+    does. If ids of the file were converted and there is an ``outfile_prefix``, ``PREFIX.gt.json``
+    holds the annotations with the ids of the predictions. If faster-coco-eval is installed, it
+    matches predictions and objects, with the same figures as pycocotools, except with
+    ``use_mp_eval``.
 
     With ``classwise``, the metrics contain ``bbox_AP_NAME`` and ``segm_AP_NAME`` for each class: -1
     if it has no objects. mmdet itself has one figure for both, ``NAME_precision``, and confuses the
     classes if the ids of the categories do not ascend.
-
-    Args:
-        *args: Arguments of ``CocoMetric``.
-        **kwargs: Arguments of ``CocoMetric``.
 
     Raises:
         UserError: If the annotation file is invalid.

@@ -14,16 +14,12 @@ from ..models import XCiT
 class LayerDecayConstructor(DefaultOptimWrapperConstructor):
     """mmengine's constructor, with lower learning rates for lower layers of an XCiT.
 
-    With ``layer_decay`` d in ``paramwise_cfg`` and a backbone that computes n blocks, a parameter
-    has the rate ``lr * lr_mult * d ** (n + 1 - layer)``. The patch and position embeddings are
-    layer 0, and block i, counted from 0, is layer i + 1. The pyramid, the norms of its maps, the
-    neck and the heads are layer n + 1 and have the full rate, as in BEiT (arXiv 2106.08254) and
-    ViTDet (arXiv 2203.16527). ``lr_mult`` and the weight decay follow from the other fields of
-    ``paramwise_cfg``, such as ``custom_keys``.
-
-    Args:
-        optim_wrapper_cfg: As in mmengine.
-        paramwise_cfg: As in mmengine, with ``layer_decay`` above 0 and up to 1.
+    With ``layer_decay`` d, above 0 and up to 1, in ``paramwise_cfg`` and a backbone that computes n
+    blocks, a parameter has the rate ``lr * lr_mult * d ** (n + 1 - layer)``. The patch and position
+    embeddings are layer 0, and block i, counted from 0, is layer i + 1. The pyramid, the norms of
+    its maps, the neck and the heads are layer n + 1 and have the full rate, as in BEiT (arXiv
+    2106.08254) and ViTDet (arXiv 2203.16527). ``lr_mult`` and the weight decay follow from the
+    other fields of ``paramwise_cfg``, such as ``custom_keys``.
 
     Raises:
         UserError: If ``layer_decay`` is missing or out of range, or the model has no XCiT.

@@ -1,21 +1,25 @@
-"""mmengine's two training loops, continued after an interruption with the same steps."""
+"""mmengine's training loops, which resume with the same steps, and its test loop in a dtype."""
 
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+import torch
 from mmengine.dist import all_gather_object, broadcast, get_rank, get_world_size, is_main_process
 from mmengine.optim import OptimWrapper
 from mmengine.registry import LOOPS
-from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
+from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner, TestLoop
 from torch import nn
 
+from ..device import DTYPES
 from ..errors import UserError
+from ..fusion import FusedCopy
 from ..processes import cpu_group
 from ..run_files import set_run_aside
 from .checkpoints.training_state import RECIPE, STEP_LAYOUT
 from .data.loader import training_loader
 from .data.sampler import seed_all
+from .distributed import unwrapped
 from .recipe import compare_recipes, recipe_of
 
 
@@ -163,3 +167,30 @@ class ResumableIterLoop(_Resumable, IterBasedTrainLoop):
         self.runner.call_hook('after_train_epoch')
         self.runner.call_hook('after_train')
         return self.runner.model
+
+
+@LOOPS.register_module()
+class FusedTestLoop(TestLoop):
+    """A ``TestLoop`` that predicts in a dtype with fused layers (see :mod:`xcit_mm.fusion`).
+
+    Args:
+        dtype: 'float32', 'bfloat16' or 'float16'.
+        compiled: Whether to compile the backbone and the neck with ``torch.compile``.
+        args, kwargs: Arguments of mmengine's loop.
+    """
+
+    def __init__(
+        self, *args: Any, dtype: str = 'float32', compiled: bool = False, **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._fused = FusedCopy(DTYPES[dtype], compiled)
+
+    @torch.no_grad()
+    def run_iter(self, idx: int, data_batch: Any) -> None:
+        self.runner.call_hook('before_test_iter', batch_idx=idx, data_batch=data_batch)
+        with self._fused.of(unwrapped(self.runner.model)) as model:
+            outputs = model.test_step(data_batch)
+        self.evaluator.process(data_samples=outputs, data_batch=data_batch)
+        self.runner.call_hook(
+            'after_test_iter', batch_idx=idx, data_batch=data_batch, outputs=outputs
+        )

@@ -52,7 +52,8 @@ def fingerprint(cfg: Config, splits: tuple[str, ...]) -> dict[str, str]:
     values = {
         place: _text(value)
         for place, value in leaves(cfg.to_dict())
-        if _name(place) not in LOCAL and not _is_path(value)
+        if _name(place) not in LOCAL
+        and not (isinstance(value, str) and '/' in value and not is_url(value))  # a path
     }
     return versions() | values | digests
 
@@ -112,10 +113,6 @@ def _name(place: str) -> str:
     return next((name for name in reversed(place.split('.')) if not name.isdecimal()), '')
 
 
-def _is_path(value: Any) -> bool:
-    return isinstance(value, str) and '/' in value and not is_url(value)
-
-
 def _text(value: Any) -> str:
     if isinstance(value, (str, int, float, type(None))):
         return str(value)
@@ -134,14 +131,12 @@ def _files_of(dataset: dict) -> Iterator[Path]:
 
 
 def _digest(file: str | Path) -> str:
+    """Return a digest of a file, or of the names and sizes of the files below a folder."""
     path = Path(file).expanduser()
     if path.is_file():
         return digest_of_file(path)
-    return _listed(path) if path.is_dir() else str(file)
-
-
-def _listed(folder: Path) -> str:
-    """Return a digest of the names and sizes of the files below a folder."""
-    files = sorted(path for path in folder.rglob('*') if path.is_file())
-    sizes = [(path.relative_to(folder).as_posix(), path.stat().st_size) for path in files]
+    if not path.is_dir():
+        return str(file)
+    files = sorted(below for below in path.rglob('*') if below.is_file())
+    sizes = [(below.relative_to(path).as_posix(), below.stat().st_size) for below in files]
     return f'{len(files)} files {shortened(hashlib.sha256(repr(sizes).encode()))}'

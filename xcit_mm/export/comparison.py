@@ -1,15 +1,17 @@
 """The comparison of an exported file with PyTorch."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..datasets.shapes import draw_image, spread
 from ..errors import UserError
+from ..inference import Model
+from ..inference.sources import VIDEOS, find_inputs
 from .graphs.graph import Graph
 from .graphs.mask2former import INSTANCES
 
@@ -18,6 +20,7 @@ SIZES = ((1, 256, 256), (2, 199, 277), (1, 384, 512))
 SEGMENTS = 'panoptic'  # the output that is not one of each object
 LABELS = ('labels', SEGMENTS)
 GRAY = 114.0
+MOST_IMAGES = 100  # of a user
 WORST = 3  # how much more one image may differ than all images on average
 
 Run = Callable[[Tensor], Mapping[str, Tensor]]  # an image to its outputs by name
@@ -72,17 +75,46 @@ def _draw(channels: int, batch: int, height: int, width: int) -> Tensor:
     return torch.from_numpy(np.stack(drawn)).permute(0, 3, 1, 2).float().contiguous()
 
 
-def compare(graph: Graph, run: Run, images: Images, tolerance: Tolerance) -> dict[str, Difference]:
-    """Compare the outputs of a graph in PyTorch with the outputs of its exported file.
+def find_images(model: Model, arguments: Sequence[str]) -> Images:
+    """Return functions that load the pixels of images (1, channels, H, W) float32, by their paths.
 
-    Args:
-        graph: What was exported.
-        run: See :func:`xcit_mm.export.load_runtime`.
-        images: Images. They are loaded one at a time.
-        tolerance: How much the outputs may differ.
+    These are up to 100 images, spread evenly over all that paths, patterns and URLs name. They are
+    resized as the test pipeline of the config does.
 
     Raises:
-        UserError: If they differ more.
+        UserError: If an argument is no image; from the functions, if an image cannot be read.
+    """
+    inputs, problems = find_inputs(arguments, lambda path: False)
+    if problems:
+        raise UserError(f'{problems[0]}: name images, or a folder of images')
+    sources = [s for s in inputs.values() if not s.lower().endswith(VIDEOS)]
+    if not sources:
+        raise UserError(f'{arguments[0]} holds no image: name images, or a folder of images')
+    count = min(MOST_IMAGES, len(sources))
+    chosen = [sources[i * len(sources) // count] for i in range(count)]
+    return {source: partial(_load, model, source) for source in chosen}
+
+
+def _load(model: Model, source: str) -> Tensor:
+    inputs = model.pack(model.prepare(source))['inputs']
+    return pixels(inputs, model.module.data_preprocessor)
+
+
+def pixels(inputs: Tensor, preprocessor: nn.Module) -> Tensor:
+    """Return an image (C, H, W) of mmdet's and mmseg's pipelines as (1, C, H, W) float32.
+
+    The channels are in the order in which the config normalizes them.
+    """
+    if getattr(preprocessor, '_channel_conversion', False):
+        inputs = inputs.flip(0)
+    return inputs[None].to(torch.float32).contiguous()
+
+
+def compare(graph: Graph, run: Run, images: Images, tolerance: Tolerance) -> dict[str, Difference]:
+    """Compare the outputs of a graph in PyTorch with the outputs of its exported file, ``run``.
+
+    Raises:
+        UserError: If they differ by more than the tolerance.
     """
     differences, first = {}, {}
     errors_of = {key: {} for key in graph.outputs}  # by image

@@ -30,10 +30,10 @@ from ..errors import UserError, one_line, reason
 from ..predictions.class_names import classes_and_palette
 from ..weights.pretrained import read_all_safely
 from ..weights.read import read_checkpoint
+from .comparison import pixels
 from .formats import format_of, load_runtime
+from .formats.format import Runtime
 from .graphs import build_graph
-from .images import pixels
-from .runtime import Runtime
 
 
 class Evaluated(NamedTuple):

@@ -16,13 +16,12 @@ from ..errors import ArgumentError, UserError, reason
 from ..files import require_writable_file
 from ..inference import load_model
 from .choices import FORMATS, PARTS, PRECISIONS
-from .comparison import TOLERANCES, Difference, Images, compare, drawn_images
+from .comparison import TOLERANCES, Difference, Images, compare, drawn_images, find_images
 from .formats import BY_NAME
 from .formats.format import Contents
 from .graphs import build_graph
 from .graphs.dynamic_sizes import for_any_size
 from .graphs.float16 import to_float16
-from .images import find_images
 
 
 class Exported(NamedTuple):
@@ -160,7 +159,6 @@ def _write(
 def _write_compared(
     contents: Contents, path: Path, format: str, images: Images
 ) -> dict[str, Difference]:
-    """Write a file, and compare it with PyTorch."""
     graph, precision = contents.graph, contents.metadata['precision']
     chosen = BY_NAME[format]
     try:

@@ -123,13 +123,10 @@ def num_parameters(module: nn.Module) -> int:
 
 def _run(module: nn.Module, *inputs: Any) -> tuple[Any, dict[str, int]]:
     """Return the output and the multiply-adds of every submodule by its class and path."""
-    mapping = {torch.ops.aten.baddbmm_: _baddbmm_flops}  # which PyTorch does not count
+    # PyTorch does not count this operator.
+    mapping = {torch.ops.aten.baddbmm_: lambda _, a, b, **__: 2 * a.numel() * b[-1]}
     counter = FlopCounterMode(display=False, custom_mapping=mapping)
     with counter, torch.no_grad():
         output = module(*inputs)
     counts = counter.get_flop_counts()
     return output, {name: sum(by_op.values()) // 2 for name, by_op in counts.items()}
-
-
-def _baddbmm_flops(_: torch.Size, a: torch.Size, b: torch.Size, **__: Any) -> int:
-    return 2 * a.numel() * b[-1]

@@ -60,10 +60,8 @@ def count_config(
 ) -> Count:
     """Count the detector or segmentor of a config, as it predicts one image.
 
-    Args:
-        config: Path of a config file.
-        size: Size (height, width) in pixels of the image after resizing.
-        options: See :func:`xcit_mm.config.load.load_config`.
+    ``size`` is (height, width) in pixels of the image after resizing. For ``options`` see
+    :func:`xcit_mm.config.load.load_config`.
 
     Raises:
         UserError: If the config is invalid, its model cannot be counted, or the image is too

@@ -54,8 +54,5 @@ def _last_layers(model: nn.Module) -> list[nn.Module]:
 
 
 def _widen(module: nn.Module, inputs: Any, outputs: Any) -> Any:
-    return tree_map_only(Tensor, _at_least_float32, outputs)
-
-
-def _at_least_float32(x: Tensor) -> Tensor:
-    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+    narrow = torch.bfloat16, torch.float16
+    return tree_map_only(Tensor, lambda x: x.float() if x.dtype in narrow else x, outputs)

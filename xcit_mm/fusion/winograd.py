@@ -93,7 +93,8 @@ def winograd_conv2d(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """
     B, _, H, W = x.shape
     rows, columns = -(-H // TILE), -(-W // TILE)  # of tiles
-    matrices = [_both_axes(matrix, x) for matrix in (OF_PIXELS, OF_PRODUCTS)]
+    of_axes = x.new_tensor(OF_PIXELS), x.new_tensor(OF_PRODUCTS)
+    matrices = [torch.kron(of_axis, of_axis) for of_axis in of_axes]  # for both axes
     bias = x.new_zeros(weight.shape[2]) if bias is None else bias
     pixels = x.permute(0, 2, 3, 1)
     out = x.new_empty(B, H, W, len(bias))
@@ -123,9 +124,3 @@ def _convolve_tiles(
     out = window.new_empty(n, rows, TILE, columns, TILE, len(bias))
     torch.add(values.permute(2, 3, 0, 4, 1, 5), bias, out=out)
     return out.flatten(3, 4).flatten(1, 2)
-
-
-def _both_axes(matrix: tuple[tuple[int, ...], ...], like: Tensor) -> Tensor:
-    """Return the Kronecker product of a matrix with itself."""
-    of_axis = like.new_tensor(matrix)
-    return torch.kron(of_axis, of_axis)

@@ -136,7 +136,6 @@ def _too_large(model: Model, sources: Mapping[str, str]) -> dict[str, str]:
 def _infer_tiled(
     model: Model, sources: Mapping[str, str], output: Output, out: Path, tiling: LargeOptions
 ) -> tuple[int, list[str]]:
-    """Predict images tile by tile, and write the predictions."""
     done = 0
     with TileProgress() as progress:
         for source, name, prediction in _predict_tiled(model, sources, tiling, out, progress):

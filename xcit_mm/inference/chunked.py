@@ -40,7 +40,12 @@ def segment(model: nn.Module, data: dict[str, Any]) -> list[Tensor]:
     classes and 24 megapixels. Here, a few classes at a time are resized and compared with the best
     score so far. Sliding windows and segmentors with their own inference are left to mmseg.
     """
-    if not _is_whole(model):
+    is_whole = (
+        has_unmodified_head(model)
+        and model.out_channels > 1
+        and model.test_cfg.get('mode', 'whole') == 'whole'
+    )
+    if not is_whole:
         return [sample.pred_sem_seg.data[0] for sample in model.test_step(data)]
     data = model.data_preprocessor(data, False)
     samples = data['data_samples']
@@ -62,8 +67,3 @@ def _labels(model: nn.Module, scores: Tensor, meta: dict[str, Any]) -> Tensor:
         labels = torch.where(part_scores > best_scores, part_labels + first, labels)
         best_scores = torch.maximum(best_scores, part_scores)
     return labels
-
-
-def _is_whole(model: nn.Module) -> bool:
-    has_classes = has_unmodified_head(model) and model.out_channels > 1
-    return has_classes and model.test_cfg.get('mode', 'whole') == 'whole'

@@ -240,14 +240,11 @@ def load_model(
     with config_errors(cfg, options), scope, quiet():
         classes, palette = classes_and_palette(cfg, content, module)
         pipeline = _test_pipeline(cfg, full_size)
-    task = 'panoptic' if _is_panoptic(module) else TASKS[cfg.default_scope]
+    fusion = getattr(module, 'panoptic_fusion_head', None)
+    is_panoptic = fusion is not None and module.test_cfg.get('panoptic_on', True)
+    task = 'panoptic' if is_panoptic else TASKS[cfg.default_scope]
     dtypes = dict(dtype=computed_dtype, streamed_dtype=choose_dtype(dtype or 'float32', target))
     return Model(task, classes, palette, module.to(target), pipeline, compiled=compiled, **dtypes)
-
-
-def _is_panoptic(module: nn.Module) -> bool:
-    has_fusion = getattr(module, 'panoptic_fusion_head', None) is not None
-    return has_fusion and module.test_cfg.get('panoptic_on', True)
 
 
 def _test_pipeline(cfg: Config, full_size: bool) -> Compose:

@@ -73,12 +73,8 @@ def detect(
 ) -> Objects:
     """Detect the objects of an image whose tokens are in the stores of ``passes``.
 
-    Args:
-        model: A detector of mmdet that :func:`require_detector` accepts.
-        passes: The passes, after :meth:`.Passes.run`.
-        size: (H, W) of the image without padding.
-        score_thr: The lowest score of objects, unless the config has a higher threshold.
-        progress: The display of the progress.
+    The model is one that :func:`require_detector` accepts, and ``size`` is (H, W) without padding.
+    The config may have a higher threshold than ``score_thr``.
 
     Returns:
         The objects whose centers are in the rows of this process, by decreasing score.

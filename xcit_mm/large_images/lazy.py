@@ -48,10 +48,6 @@ class LazyMap:
             the source that the axes reach.
         sources: The maps that this map is computed from. Default: the tokens of an image.
         fill: The values of the sources beyond their borders.
-
-    Attributes:
-        shape: (1, C, H, W).
-        dtype, device: The dtype and the device of the windows.
     """
 
     def __init__(
@@ -141,9 +137,7 @@ class LazyMap:
             return partial(_pointwise, getattr(Tensor, name), self)
         if name.startswith('__'):  # protocols of Python that a map does not have
             raise AttributeError(name)
-        raise UnknownReachError(
-            name
-        )  # also an AttributeError, for code that tests whether it exists
+        raise UnknownReachError(name)  # also an AttributeError, for code that tests if it exists
 
     @classmethod
     def __torch_function__(

@@ -4,16 +4,20 @@ import math
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
+from mmengine.dataset import Compose
 from mmengine.dist import get_world_size
+from torch import nn
 
+from ..datasets.multiband import LoadMultiband
 from ..device import release_memory
 from ..environment import versions
 from ..errors import ArgumentError, UserError
 from ..fusion import in_dtype
+from ..predictions import Detections, Segmentation
 from ..processes import cpu_group, digest_of_module, require_same, together
 from ..progress import Progress, silent
 from .detect import detect, require_detector
@@ -21,7 +25,6 @@ from .large_predictions import PICTURE_SIDE, LargeDetections, LargeSegmentation
 from .normalized import NormalizedImage
 from .objects import Objects
 from .passes import Passes
-from .predictor import Predictor
 from .segment import label, require_segmentor
 from .shards import Shards
 from .slices import detect_slices, label_slices, slices_of
@@ -31,6 +34,23 @@ from .window_files import open_image, overview
 from .workspace import GIB, Demand, Workspace, open_workspace
 
 MIN_SLICE = 32  # pixels
+
+
+class Predictor(Protocol):
+    """What predictions need of a model, such as :class:`xcit_mm.inference.Model`."""
+
+    task: str
+    classes: tuple[str, ...]
+    palette: tuple[tuple[int, int, int], ...]
+    module: nn.Module
+    pipeline: Compose
+    bands: LoadMultiband | None
+    dtype: torch.dtype  # of slices
+    streamed_dtype: torch.dtype  # of an image that the model sees as a whole
+
+    def read(self, image: str | Path) -> np.ndarray: ...
+    def predict(self, image: np.ndarray) -> Detections | Segmentation: ...
+    def at_own_size(self) -> 'Predictor': ...
 
 
 @dataclass(frozen=True)
@@ -184,7 +204,8 @@ def _streamed(
         passes.run(progress)
         if model.task == 'detection':
             objects = detect(module, passes, pixels.size, options.score_thr, progress)
-            found = _gathered(passes.shards, objects)
+            parts = passes.shards.gather(objects)  # none on all but the first process
+            found = vars(Objects.cat(parts).by_score()) if parts else None
         else:
             dtype = _label_dtype(model)
             stores = label(module, passes, pixels.size, dtype, options.with_scores, progress)
@@ -222,12 +243,6 @@ def _workspace_for(
     return workspace
 
 
-def _gathered(shards: Shards, objects: Objects) -> dict[str, Any] | None:
-    """Return the objects of all processes, by decreasing score; None on all but the first."""
-    parts = shards.gather(objects)
-    return vars(Objects.cat(parts).by_score()) if parts else None
-
-
 def _collected(
     shards: Shards, stores: list[TokenFile], size: tuple[int, int], workspace: Workspace
 ) -> dict[str, Any] | None:
@@ -250,7 +265,6 @@ def _collected(
 def _sliced(
     model: Predictor, pixels: NormalizedImage, options: LargeOptions, progress: Progress
 ) -> tuple[dict[str, Any], Workspace]:
-    """Predict an image slice by slice."""
     slices = slices_of(pixels.size, options.sliced, options.overlap)
     dtype, needed = _label_dtype(model), 0
     if model.task == 'segmentation':

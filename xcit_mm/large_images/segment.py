@@ -54,20 +54,13 @@ def label(
 ) -> list[TokenFile]:
     """Label the pixels of an image whose tokens are in the stores of ``passes``.
 
-    The labels equal the labels of mmseg's mode 'whole'. A run that was killed continues after the
-    last finished row of tiles.
-
-    Args:
-        model: A segmentor of mmseg that :func:`require_segmentor` accepts.
-        passes: The passes, after :meth:`.Passes.run`.
-        size: (H, W) of the image.
-        dtype: The dtype of the labels, uint8 or int16.
-        with_scores: Whether to return the probabilities of the labels as well.
-        progress: The display of the progress.
+    The model is one that :func:`require_segmentor` accepts, and ``size`` is (H, W). The labels
+    equal the labels of mmseg's mode 'whole'. A run that was killed continues after the last
+    finished row of tiles.
 
     Returns:
         Stores with the rows of this process, ``shards.share(H)``: the labels (rows, W, 1) and, with
-        ``with_scores``, the scores in uint8.
+        ``with_scores``, their probabilities in uint8.
     """
     pyramid = Pyramid(passes)
     maps = model.neck(pyramid.maps) if model.with_neck else pyramid.maps

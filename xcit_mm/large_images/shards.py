@@ -23,13 +23,8 @@ class Shards:
     All data is exchanged in the memory of the CPU: the sums of a layer, which are C x C numbers,
     and the rows that a process borrows from its neighbors. All processes have to call each
     method, except for :meth:`share`. Within :func:`~xcit_mm.processes.together`, an error of one
-    process is raised in all of them at the next exchange.
-
-    Args:
-        height: Number of rows of the image, in tokens.
-
-    Raises:
-        ArgumentError: If there are more processes than rows.
+    process is raised in all of them at the next exchange. ``height`` is the number of rows of the
+    image, in tokens; more processes than rows are an ArgumentError.
     """
 
     def __init__(self, height: int) -> None:

@@ -28,11 +28,8 @@ SLICES = 'rows of slices'  # the stage of a workspace
 def slices_of(size: tuple[int, int], side: int, overlap: int) -> list[tuple[Window, Window]]:
     """Return the slices of an image, and the middle of each, where no other slice has more context.
 
-    Args:
-        size: (H, W) of the image.
-        side: Side of a slice in pixels.
-        overlap: Pixels that neighboring slices share, fewer than ``side``; the last two may share
-            more.
+    Neighboring slices share ``overlap`` pixels, fewer than their ``side``; the last two may share
+    more.
     """
     axes = [_spans(n, side, overlap) for n in size]
     rows, columns = (list(zip(spans, _middles(spans), strict=True)) for spans in axes)
@@ -63,18 +60,8 @@ def label_slices(
 ) -> TokenFile:
     """Label each slice by itself; the middle part of a slice determines the labels there.
 
-    A run that was killed continues after the last finished row of slices.
-
-    Args:
-        predict: Predicts the pixels of a slice, without resizing them.
-        pixels: The image.
-        slices: The slices of :func:`slices_of`.
-        dtype: The dtype of the labels.
-        workspace: The place of the labels.
-        progress: The display of the progress.
-
-    Returns:
-        A store with the labels (H, W, 1).
+    ``predict`` does not resize the pixels of a slice. A run that was killed continues after the
+    last finished row of slices. Returns a store with the labels (H, W, 1).
     """
     height, width = pixels.size
     done = workspace.finished[SLICES]

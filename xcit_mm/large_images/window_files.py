@@ -254,12 +254,10 @@ def open_image(
     read: Callable[[str], np.ndarray],
     channels: int | None = None,
 ) -> ImageSource:
-    """Open an image that is read by windows.
+    """Open an image that is read by windows: a path, or an array (H, W, channels).
 
-    Args:
-        image: A path, or an array (H, W, channels) such as a memory map.
-        read: The function that reads any other path or URL as a whole image.
-        channels: The number of channels, from the first, that are read. Default: all.
+    ``read`` reads the whole image of a path or URL that cannot be read by windows, and ``channels``
+    is the number of channels, from the first, that are read (default: all).
 
     Raises:
         UserError: If the file does not exist or cannot be opened as an image.

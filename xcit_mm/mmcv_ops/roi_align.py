@@ -44,8 +44,12 @@ def roi_align_forward(
             "operators (MMCV_WITH_OPS=1) or use pool_mode='avg'"
         )
     size = aligned_height, aligned_width
-    in_rows = _is_in_rows(input)
-    _store_choice(argmax_y, in_rows)
+    is_channels_last = input.is_contiguous(memory_format=torch.channels_last)
+    in_rows = is_channels_last and not input.is_contiguous() and input.device.type == 'cpu'
+    # The gradient needs the same algorithm to be equal to torchvision's in the last bit wherever
+    # the output is. mmcv passes this tensor, which is empty for an average, to the backward
+    # function, but not the map.
+    argmax_y.resize_(int(in_rows))
     if in_rows:
         options = size, spatial_scale, sampling_ratio, aligned
         pixels = input.permute(0, 2, 3, 1).flatten(0, 2)
@@ -73,7 +77,7 @@ def roi_align_backward(
 ) -> None:
     """Write the gradient of :func:`roi_align_forward` to its input into ``grad_input``."""
     size = aligned_height, aligned_width
-    if not _stored_choice(argmax_y):
+    if not argmax_y.numel():  # not in rows
         options = spatial_scale, *size, *grad_input.shape, sampling_ratio, aligned
         operator = torch.ops.torchvision._roi_align_backward
         grad_input.copy_(operator(*at_least_float32(grad_output, rois), *options))
@@ -95,25 +99,6 @@ def roi_align_backward(
         )
         total += gradients(average, [pixels], grads[torch.cat(index)].flatten(0, 2))[0]
     rows.copy_(total.view(rows.shape))
-
-
-def _is_in_rows(input: Tensor) -> bool:
-    """Return whether the pixels of a map are rows of memory that a CPU reads."""
-    is_channels_last = input.is_contiguous(memory_format=torch.channels_last)
-    return is_channels_last and not input.is_contiguous() and input.device.type == 'cpu'
-
-
-def _store_choice(argmax_y: Tensor, in_rows: bool) -> None:
-    """Store the algorithm of the forward pass in ``argmax_y``, which is empty for an average.
-
-    The gradient needs the same algorithm to be equal to torchvision's in the last bit wherever the
-    output is. mmcv passes this tensor to the backward function, but not the map.
-    """
-    argmax_y.resize_(int(in_rows))
-
-
-def _stored_choice(argmax_y: Tensor) -> bool:
-    return argmax_y.numel() > 0
 
 
 def _bins(

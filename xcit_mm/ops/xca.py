@@ -68,7 +68,10 @@ def xca(
     if form not in FORMS:
         raise ArgumentError(f'form={form!r} is not one of {FORMS}')
     y = gram_in_range(x, *parameters) if form == 'gram' else None
-    return _direct(x, *parameters) if y is None else y
+    if y is None:  # about 4 N C^2 + 2 N C d multiplications
+        mixed = cross_covariance(F.linear(x, qkv_weight, qkv_bias), temperature)
+        y = F.linear(mixed, proj_weight, proj_bias)
+    return y
 
 
 def faster_form(N: int, C: int, dtype: torch.dtype, device_type: str) -> str:
@@ -87,9 +90,3 @@ def cross_covariance(qkv: Tensor, temperature: Tensor) -> Tensor:
     q, k = F.normalize(q, dim=-1, eps=EPS), F.normalize(k, dim=-1, eps=EPS)
     attn = (q @ k.transpose(-2, -1)) * temperature  # (B, h, d, d)
     return (attn.softmax(dim=-1) @ v).permute(0, 3, 1, 2).reshape(B, N, -1)
-
-
-def _direct(x, qkv_weight, qkv_bias, temperature, proj_weight, proj_bias) -> Tensor:
-    """Compute equation 2, with about 4 N C^2 + 2 N C d multiplications."""
-    qkv = F.linear(x, qkv_weight, qkv_bias)  # (B, N, 3 C)
-    return F.linear(cross_covariance(qkv, temperature), proj_weight, proj_bias)

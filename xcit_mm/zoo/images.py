@@ -18,10 +18,8 @@ LANE_IMAGE = (320, 800)  # the height and width that CLRNet is made for
 def images(model: ConfigDict, size: int, training: bool) -> dict[str, Any]:
     """Return a batch for the data preprocessor of a detector, tracker or segmentor.
 
-    Args:
-        model: The config of the model.
-        size: Height and width in pixels.
-        training: Whether the batch is for the loss; some trackers take videos only to predict.
+    The images have ``size`` pixels a side. Some trackers take videos only to predict, not for the
+    loss, which ``training`` is for.
     """
     data_preprocessor = model.get('data_preprocessor') or ConfigDict(type='')
     kind = data_preprocessor.type

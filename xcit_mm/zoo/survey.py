@@ -15,14 +15,10 @@ from .trial import Outcome, try_model
 
 
 def survey(families: Iterable[str], progress: Callable[[str], None]) -> tuple[str, bool]:
-    """Build all models of some families, or of all, and try one config of each family.
+    """Build all models of some families (``mmdet/atss``), or of all, and try a config of each.
 
-    Args:
-        families: As in ``mmdet/atss``; none means all.
-        progress: Called with a line about each step.
-
-    Returns:
-        Tables in Markdown, and whether a model needs an operator that is missing.
+    ``progress`` is called with a line about each step. Returns tables in Markdown, and whether a
+    model needs an operator that is missing.
 
     Raises:
         UserError: If there is no such family.
@@ -67,9 +63,7 @@ def _report(
     return '\n\n'.join(filter(None, parts)) + '\n', missing
 
 
-def _operators_of(
-    configs: Iterable[ZooConfig],
-) -> tuple[dict[str, set[str]], dict[str, str]]:
+def _operators_of(configs: Iterable[ZooConfig]) -> tuple[dict[str, set[str]], dict[str, str]]:
     """Return the operators of each config, and the reason for each that cannot be built."""
     called, unbuilt = {}, {}
     known: dict[Any, set[str] | str] = {}

@@ -150,4 +150,5 @@ def test_workers_that_are_stopped_end_the_run_after_the_timeout():
 
 @pytest.mark.parametrize('timeout', [0, 900])
 def test_slow_workers_are_waited_for(timeout):
-    assert next(iter(toy_loader(Failing('slow'), 1, timeout=timeout)))
+    options = dict(batch_size=1, prefetch_factor=1, timeout=timeout)
+    assert next(iter(toy_loader(Failing('slow'), 1, **options)))

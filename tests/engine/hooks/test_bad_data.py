@@ -1,13 +1,10 @@
 """Trainings and evaluations on data with everything wrong in it that real data has."""
 
 import re
-import shutil
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from helpers.planted import BAD_SHARE, PIPELINE_FAILS, plant_ade, plant_coco, plant_coco_evaluation
-from helpers.random_weights import save_random_weights
 from helpers.runs import DETECTOR, SEGMENTOR, options, run_script
 from helpers.toy import toy_runner
 
@@ -21,11 +18,6 @@ NUM_ITERS = 6  # of 4 images each: all of the data once
 FLIP = 'train_dataloader.dataset.pipeline.2.prob=1.0'  # an image of one pixel then fails
 OF_IMAGES = (images.MISSING, images.EMPTY, images.UNREADABLE, images.CUT_OFF, images.OTHER_SIZE)
 OF_IMAGES += (images.LABELS_MISSING, images.LABELS_UNREADABLE, images.LABELS_OF_OTHER_SIZE)
-
-
-@pytest.fixture
-def root(shapes_root, tmp_path) -> Path:
-    return shutil.copytree(shapes_root, tmp_path / 'shapes')
 
 
 def assert_bad_images_logged(output: str, planted: dict[str, int]) -> None:
@@ -87,8 +79,8 @@ def test_a_training_stops_at_too_many_bad_samples(tmp_path):
         runner.train()
 
 
-def test_an_evaluation_stops_at_bad_data(root, run_arguments, tmp_path):
-    checkpoint = str(save_random_weights(DETECTOR, tmp_path / 'weights.pth'))
+def test_an_evaluation_stops_at_bad_data(root, run_arguments, weights):
+    checkpoint = str(weights[DETECTOR])
     file = sorted((root / 'coco/val2017').iterdir())[1]
     file.write_bytes(file.read_bytes()[:-2000])
     with pytest.raises(UserError, match=rf'{file}: BadImageError: it is cut off'):

@@ -6,26 +6,42 @@ import pytest
 import torch
 from mmengine.model import BaseTTAModel
 from mmengine.structures import BaseDataElement, PixelData
-from torch import nn
 
 from xcit_mm import UserError
 from xcit_mm.engine.hooks.label_check import LabelCheckHook
 
 
-def check(labels: list, num_classes: int = 4, method: str = 'before_train_iter', **meta) -> None:
+class Views(BaseTTAModel):
+    def __init__(self, module: SimpleNamespace) -> None:
+        vars(self).update(module=module)
+
+    def merge_preds(self, data_samples_list: list) -> list: ...
+
+
+def check(
+    labels: list, num_classes: int = 4, method: str = 'before_train_iter', views: int = 0, **meta
+) -> None:
     head = SimpleNamespace(num_classes=num_classes, out_channels=num_classes, ignore_index=255)
-    runner = SimpleNamespace(model=SimpleNamespace(decode_head=head))
+    model = SimpleNamespace(decode_head=head)
     sample = BaseDataElement(metainfo=dict(seg_map_path='labels/7.png', **meta))
     sample.set_data(dict(gt_sem_seg=PixelData(data=torch.as_tensor(labels))))
-    getattr(LabelCheckHook(), method)(runner, 0, dict(data_samples=[sample]))
+    runner = SimpleNamespace(model=Views(model) if views else model)
+    samples = [[sample]] * views if views else [sample]
+    getattr(LabelCheckHook(), method)(runner, 0, dict(data_samples=samples))
 
 
-@pytest.mark.parametrize('method', ['before_train_iter', 'before_val_iter', 'before_test_iter'])
-def test_a_label_of_no_class_is_named_with_its_file(method):
-    check([[[0, 3, 255]]], method=method)
+@pytest.mark.parametrize(
+    ('method', 'views'),
+    [
+        *(('before_train_iter', 0), ('before_val_iter', 0), ('before_test_iter', 0)),
+        ('before_test_iter', 2),
+    ],
+)
+def test_a_label_of_no_class_is_named_with_its_file(method, views):
+    check([[[0, 3, 255]]], method=method, views=views)
     for label in (4, 200, -1):
         with pytest.raises(UserError, match=rf'labels/7\.png: the label {label} is outside 0\.\.3'):
-            check([[[1, label]]], method=method)
+            check([[[1, label]]], method=method, views=views)
 
 
 def test_what_a_label_is_depends_on_the_config():
@@ -42,18 +58,3 @@ def test_detectors_and_samples_without_labels_pass():
     unlabeled = dict(data_samples=[BaseDataElement(metainfo=dict(img_path='7.png'))])
     LabelCheckHook().before_test_iter(SimpleNamespace(model=model), 0, unlabeled)
     LabelCheckHook().before_train_iter(SimpleNamespace(model=SimpleNamespace()), 0, {})
-
-
-class Views(BaseTTAModel):
-    def merge_preds(self, data_samples_list: list) -> list: ...
-
-
-def test_labels_are_checked_in_a_test_of_several_views():
-    segmentor = nn.Identity()
-    segmentor.test_step, segmentor.decode_head = None, nn.Identity()
-    vars(segmentor.decode_head).update(num_classes=4, out_channels=4, ignore_index=255)
-    sample = BaseDataElement(metainfo=dict(seg_map_path='labels/7.png'))
-    sample.set_data(dict(gt_sem_seg=PixelData(data=torch.tensor([[[9]]]))))
-    runner = SimpleNamespace(model=Views(segmentor))
-    with pytest.raises(UserError, match=r'labels/7\.png: the label 9 is outside'):
-        LabelCheckHook().before_test_iter(runner, 0, dict(data_samples=[[sample], [sample]]))

@@ -41,14 +41,6 @@ def test_a_step_without_finite_gradients_changes_nothing(tmp_path):
         assert all(value.isfinite().all() for value in values.values())
 
 
-def test_momentum_and_weight_decay_do_not_move_a_skipped_step(tmp_path):
-    sgd = {'optim_wrapper.optimizer': dict(type='SGD', lr=0.1, momentum=0.9, weight_decay=0.1)}
-    toy_runner(tmp_path, steps=3, **sgd, **poisoned(*ALL)).train()
-    first, last = (checkpoint_of(tmp_path, i)['state_dict'] for i in (1, 3))
-    for name, value in first.items():
-        assert 'num_batches' in name or torch.equal(last[name], value), name
-
-
 def test_too_many_in_a_row_end_the_run_and_leave_the_batch_and_the_weights(tmp_path):
     hooks = [dict(type='NonFiniteHook', limit=3)]
     runner = toy_runner(tmp_path, custom_hooks=hooks, **poisoned(*ALL))

@@ -31,9 +31,8 @@ class ForeignDataset(ABC):
             raise UserError(f'{source} does not exist{looked_in(source)}')
         # The ``data_root`` of the config.
         self.folder = absolute(source if source.is_dir() else source.parent)
-        self.classes: list[
-            str
-        ] = []  # in the order of the config; empty: the names of all objects, sorted
+        # In the order of the config; empty: the names of all objects, sorted.
+        self.classes: list[str] = []
         self.splits: dict[str, list[Path]] = {}  # absolute paths of images, by a name of SPLITS
         self.labels: dict[Path, Path] = {}  # the label file of each image
         self.problems: list[LabelError] = []  # images that are listed and cannot be found

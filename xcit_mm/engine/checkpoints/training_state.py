@@ -47,7 +47,10 @@ def require_training_state(checkpoint: Any, path: str | Path) -> None:
         'ema_state_dict': _is_mapping(average, str, Tensor),
         'ema_state_dict.steps': getattr(_mapping(average).get('steps'), 'ndim', 0) == 0,
         **{f'message_hub.{name}': _is_mapping(hub.get(name), str) for name in HUB},
-        **{f'message_hub.log_scalars.{k}': _is_history(v) for k, v in scalars.items()},
+        **{
+            f'message_hub.log_scalars.{k}': isinstance(v, HistoryBuffer) and len(v.data[0]) > 0
+            for k, v in scalars.items()
+        },
         # mmengine sets each again, and raises if the flag has changed.
         **{
             f'message_hub.resumed_keys.{key}': value is True
@@ -170,7 +173,9 @@ def _fits(initial: Any, loaded: Any, place: str) -> bool:
     if isinstance(initial, Counter):  # the milestones of a schedule, which may be others
         return isinstance(loaded, Mapping) and all(map(_is_number, loaded.values()))
     is_same = _kind(loaded) == _kind(initial) or (initial is None and _kind(loaded) is Real)
-    return is_same and _is_finite(loaded)
+    if isinstance(loaded, Tensor) and loaded.ndim > 0:
+        return is_same and bool(torch.isfinite(loaded).all())
+    return is_same and (not isinstance(loaded, (Real, Tensor)) or _is_number(loaded))
 
 
 def _kind(value: Any) -> Any:
@@ -197,21 +202,11 @@ def _is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value < 2**63
 
 
-def _is_finite(value: Any) -> bool:
-    if isinstance(value, Tensor) and value.ndim > 0:
-        return bool(torch.isfinite(value).all())
-    return not isinstance(value, (Real, Tensor)) or _is_number(value)
-
-
 def _is_number(value: Any) -> bool:
     """Return whether a value is a finite real number, or a tensor of one."""
     is_scalar = isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex()
     value = value.item() if is_scalar else value
     return isinstance(value, Real) and abs(value) < 2**63  # neither NaN nor beyond a float
-
-
-def _is_history(value: Any) -> bool:
-    return isinstance(value, HistoryBuffer) and len(value.data[0]) > 0
 
 
 def _mapping(value: Any) -> Mapping:

@@ -77,14 +77,10 @@ class TrainingSamples(Samples):
         return None, bad
 
 
-def _bad_sample(file: str, error: BaseException) -> BadSample:
-    return BadSample(file, reason(error) + _of_transform(error))
-
-
-def _of_transform(error: Exception) -> str:
-    """Return the transform that raised an error, with its arguments, or '' without one."""
-    if isinstance(error, UserError):  # about the file
-        return ''
-    owners = (frame.f_locals.get('self') for frame, _ in traceback.walk_tb(error.__traceback__))
+def _bad_sample(file: str, error: Exception) -> BadSample:
+    """Return a bad sample; unless its file is the cause, name the transform that failed."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    owners = [] if isinstance(error, UserError) else [f.f_locals.get('self') for f in frames]
     transforms = [owner for owner in owners if isinstance(owner, BaseTransform)]
-    return f' in {one_line(repr(transforms[-1]))}' if transforms else ''
+    place = f' in {one_line(repr(transforms[-1]))}' if transforms else ''
+    return BadSample(file, reason(error) + place)

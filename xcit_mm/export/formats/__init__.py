@@ -7,8 +7,7 @@ from ...environment import quiet
 from ...errors import UserError, looked_in, reason
 from ...weights.pickles import UnreadableError
 from ..choices import FORMATS
-from ..runtime import Runtime
-from .format import Format
+from .format import Format, Runtime
 
 BY_NAME: dict[str, Format] = {name: import_module(f'.{name}', __name__).FORMAT for name in FORMATS}
 

@@ -8,8 +8,7 @@ import torch
 from ...environment import quiet, require
 from ...errors import DependencyError
 from ..graphs.capture import capture
-from ..runtime import Runtime
-from .format import Contents, Format
+from .format import Contents, Format, Runtime
 from .program import UnsafeProgramError, is_compiled
 
 

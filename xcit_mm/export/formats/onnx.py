@@ -12,8 +12,7 @@ from ...errors import UserError, one_line, reason
 from ...files import read_regular
 from ..graphs.capture import axes_of, capture
 from ..graphs.graph import Graph
-from ..runtime import Runtime
-from .format import Contents, Format
+from .format import Contents, Format, Runtime
 
 OPSET = 20  # the first with GELU
 # Layers that ONNX Runtime computes in int8. For others, conversion takes longer than int8 saves.

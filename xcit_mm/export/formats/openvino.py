@@ -12,8 +12,7 @@ import torch
 from ...environment import quiet, require
 from ...errors import UserError, looked_in, one_line
 from ...files import parse_xml, read_regular
-from ..runtime import Runtime
-from .format import Contents, Format
+from .format import Contents, Format, Runtime
 from .onnx import float_nodes, onnx_model
 
 SECTION = 'xcit_mm'  # of the metadata

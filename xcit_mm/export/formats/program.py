@@ -137,7 +137,6 @@ def is_compiled(path: Path) -> bool:
 
 
 def _names(path: Path) -> list[str]:
-    """Return the names of the records of a file."""
     with ZipFile(path) as archive:
         return archive.namelist()
 

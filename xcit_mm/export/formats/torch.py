@@ -7,8 +7,7 @@ import torch
 
 from ...environment import quiet, require
 from ..graphs.capture import capture, module_of
-from ..runtime import Runtime
-from .format import Contents, Format
+from .format import Contents, Format, Runtime
 from .program import METADATA, is_compiled, read_program
 
 
