@@ -72,8 +72,8 @@ def probabilities_as_released(model, image: Image.Image) -> torch.Tensor:
 
 
 def draw(seed: int) -> Image.Image:
-    colours = np.random.default_rng(seed).integers(0, 255, (5, 7, 3), np.uint8)
-    return Image.fromarray(colours).resize((200 + 40 * seed, 260), Image.Resampling.NEAREST)
+    colors = np.random.default_rng(seed).integers(0, 255, (5, 7, 3), np.uint8)
+    return Image.fromarray(colors).resize((200 + 40 * seed, 260), Image.Resampling.NEAREST)
 
 
 @pytest.fixture

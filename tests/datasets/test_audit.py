@@ -99,7 +99,7 @@ def test_what_stops_an_evaluation_is_a_failure(root):
 
 def test_labels_of_no_class_stop_a_run(root):
     labels = np.array(Image.open(root / LABELS))
-    labels[0, :2] = 0, 255  # unlabelled, and ignored
+    labels[0, :2] = 0, 255  # unlabeled, and ignored
     Image.fromarray(labels).save(root / LABELS)
     assert check_copy(SEGMENTOR, root, ['train']) == check.Report(images=dict(train=24))
     labels[0, :3] = 5, 254, 44

@@ -15,8 +15,8 @@ from xcit_mm.datasets.multiband import LoadMultiband
 from xcit_mm.errors import ArgumentError, DependencyError
 
 HEIGHT, WIDTH, BANDS = 30, 40, 13
-GREY = dict(photometric='minisblack')
-INTERLEAVED = dict(**GREY, planarconfig='contig')
+GRAY = dict(photometric='minisblack')
+INTERLEAVED = dict(**GRAY, planarconfig='contig')
 
 
 def pixels(dtype='uint16', bands=BANDS) -> np.ndarray:
@@ -35,13 +35,13 @@ def pages(image: np.ndarray) -> bytes:
     file = io.BytesIO()
     with tifffile.TiffWriter(file) as writer:
         for band in np.moveaxis(image, -1, 0):
-            writer.write(np.ascontiguousarray(band), **GREY, metadata=None)
+            writer.write(np.ascontiguousarray(band), **GRAY, metadata=None)
     return file.getvalue()
 
 
 LAYOUTS = {
     'interleaved': lambda image: tiff(image, **INTERLEAVED),
-    'planar': lambda image: tiff(np.moveaxis(image, -1, 0), **GREY, planarconfig='separate'),
+    'planar': lambda image: tiff(np.moveaxis(image, -1, 0), **GRAY, planarconfig='separate'),
     'tiles': lambda image: tiff(image, **INTERLEAVED, tile=(16, 16)),
     # tifffile alone has no predictor of floating-point numbers.
     'deflate': lambda image: tiff(
@@ -49,7 +49,7 @@ LAYOUTS = {
     ),
     'big-endian': lambda image: tiff(image, **INTERLEAVED, byteorder='>'),
     'pages': pages,
-    'rows as pages': lambda image: tiff(image, **GREY),
+    'rows as pages': lambda image: tiff(image, **GRAY),
 }
 
 
@@ -63,7 +63,7 @@ def test_every_type_and_layout_is_read_as_float32_in_the_order_of_the_file(layou
 
 
 @pytest.mark.parametrize(
-    ('bands', 'options'), [(1, GREY), (2, INTERLEAVED), (3, dict(photometric='rgb')), (4, {})]
+    ('bands', 'options'), [(1, GRAY), (2, INTERLEAVED), (3, dict(photometric='rgb')), (4, {})]
 )
 def test_few_bands_are_read(bands, options):
     image = pixels('uint8', bands)

@@ -107,7 +107,7 @@ def test_annotations_of_coco_and_ade_agree(shapes_root):
             for annotation in coco.imgToAnns[image_id]:
                 mask = coco.annToMask(annotation).astype(bool)
                 covered += mask
-                # Polygons of neighbours share an edge; pixels there may belong to either.
+                # Polygons of neighbors share an edge; pixels there may belong to either.
                 assert (labels[mask] == annotation['category_id'] + 1).mean() > 0.9
                 assert annotation['area'] == pytest.approx(mask.sum(), rel=0.1, abs=20)
                 ys, xs = np.nonzero(mask)
@@ -122,7 +122,7 @@ def test_annotations_of_coco_and_ade_agree(shapes_root):
     assert categories == {1, 2, 3}
 
 
-def test_the_colours_change_at_the_annotated_outlines():
+def test_the_colors_change_at_the_annotated_outlines():
     image, objects = draw_image(np.random.default_rng(3), 160)
     labels = shapes.label_map(objects, 160)
     edges = cv2.Canny(cv2.GaussianBlur(image, (5, 5), 0), 20, 60) > 0
@@ -139,7 +139,7 @@ def test_the_tool_draws_once(monkeypatch, capfd, tmp_path):
         assert code == 0 and state in output
 
 
-def test_a_mosaic_has_the_colours_of_as_many_bands(monkeypatch, capfd, tmp_path):
+def test_a_mosaic_has_the_colors_of_as_many_bands(monkeypatch, capfd, tmp_path):
     rasterio = pytest.importorskip('rasterio')
     for bands in (3, 4, 6):
         arguments = ['make_shapes.py', tmp_path / str(bands), '--mosaic', 2, '--bands', bands]
@@ -150,7 +150,7 @@ def test_a_mosaic_has_the_colours_of_as_many_bands(monkeypatch, capfd, tmp_path)
     for bands in (4, 6):
         with rasterio.open(tmp_path / f'{bands}/mosaic.tif') as image:
             drawn = image.read()
-            assert 'alpha' not in {colour.name for colour in image.colorinterp}
+            assert 'alpha' not in {color.name for color in image.colorinterp}
         assert drawn.shape == (bands, 320, 320)
         assert (drawn[0] == red).all() and (drawn[-1] == blue).all()
         for name in ('instances.json', 'labels.tif'):
@@ -170,7 +170,7 @@ def test_what_cannot_be_drawn_is_refused(monkeypatch, capfd, tmp_path, option, m
     assert code == 2 and message in error and not (tmp_path / 'shapes').exists()
 
 
-def test_colours_are_spread_over_bands(tmp_path):
+def test_colors_are_spread_over_bands(tmp_path):
     image, _ = draw_image(np.random.default_rng(3), 64)
     np.testing.assert_array_equal(shapes.spread(image, 3), image)
     bands = shapes.spread(image, 13)

@@ -78,13 +78,13 @@ def test_a_large_picture_is_shrunk_and_a_huge_one_refused(tmp_path, monkeypatch)
 def test_pictures_of_a_browser_are_read_upright_by_pillow_alone(tmp_path, monkeypatch, kind):
     monkeypatch.delattr(cv2, 'imdecode')  # which may read another size than Pillow has measured
     path = tmp_path / 'picture'
-    colours = np.zeros((20, 30, 3), np.uint8)
-    colours[:, :15] = 255
+    colors = np.zeros((20, 30, 3), np.uint8)
+    colors[:, :15] = 255
     exif = Image.Exif()
     exif[0x0112] = 6  # a quarter turn
     options = dict(exif=exif) if kind in ('JPEG', 'PNG', 'TIFF', 'WEBP') else {}
-    Image.fromarray(colours).save(path, kind, **options)
-    expected = np.rot90(colours, -1) if options else colours
+    Image.fromarray(colors).save(path, kind, **options)
+    expected = np.rot90(colors, -1) if options else colors
     assert np.abs(read_picture(path).astype(int) - expected).mean() < 3
     path.write_bytes(path.read_bytes()[:60])
     with pytest.raises(UserError, match='picture cannot be used: it is'):

@@ -41,8 +41,8 @@ def dot_detector() -> nn.Module:
                 module.weight[0, : 3 if module.in_channels == 3 else 1] = 1 / 9
         model.backbone.pos_embeder.token_projection.weight.zero_()
         for conv in (model.neck.lateral_convs[0], model.neck.fpn_convs[0]):
-            centre = conv.conv.weight.shape[2] // 2
-            conv.conv.weight[0, 0, centre, centre] = 1
+            center = conv.conv.weight.shape[2] // 2
+            conv.conv.weight[0, 0, center, center] = 1
         head = model.bbox_head
         head.cls_convs[0].conv.weight[0, 0, 1, 1] = 1
         head.retina_cls.weight[0, 0, 1, 1] = 50
@@ -50,9 +50,9 @@ def dot_detector() -> nn.Module:
     return model
 
 
-def dots(size: tuple[int, int], centres: np.ndarray) -> torch.Tensor:
-    """Draw an image (3, H, W) with a dot of 8 x 8 pixels at each centre (y, x)."""
+def dots(size: tuple[int, int], centers: np.ndarray) -> torch.Tensor:
+    """Draw an image (3, H, W) with a dot of 8 x 8 pixels at each center (y, x)."""
     image = torch.zeros(3, *size)
-    for y, x in centres:
+    for y, x in centers:
         image[:, y - 4 : y + 4, x - 4 : x + 4] = 10.0
     return image

@@ -54,7 +54,7 @@ def test_the_loss_falls_and_pictures_show_three_bands(work_dir, root):
     names = {path.stem for path in (root / 'ade/images/validation').iterdir()}
     pictures = list((work_dir / 'pictures').iterdir())
     assert {path.stem for path in pictures} == names
-    assert np.asarray(Image.open(pictures[0])).std((0, 1)).min() > 20  # in colour
+    assert np.asarray(Image.open(pictures[0])).std((0, 1)).min() > 20  # in color
 
 
 def test_a_folder_of_tiffs_is_predicted_and_what_does_not_fit_is_named(
@@ -109,8 +109,8 @@ def test_a_segmentor_for_rgb_predicts_the_same_from_three_of_the_bands(weights, 
     convert(weights[SEGMENTOR], tmp_path / 'bands.pth', False, BANDS, (0, 6, 12))
     mean, std = np.zeros(BANDS), np.ones(BANDS)
     mean[[0, 6, 12]], std[[0, 6, 12]] = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
-    normalisation = {'mean': mean.tolist(), 'std': std.tolist()}
-    changes = {f'model.data_preprocessor.{name}': v for name, v in normalisation.items()}
+    normalization = {'mean': mean.tolist(), 'std': std.tolist()}
+    changes = {f'model.data_preprocessor.{name}': v for name, v in normalization.items()}
     for_bands = load_model(CONFIG, tmp_path / 'bands.pth', 'cpu', changes)
     expected = load_model(SEGMENTOR, weights[SEGMENTOR], 'cpu').predict(image)
     assert len(expected.shares()) > 1

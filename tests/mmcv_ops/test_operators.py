@@ -1,6 +1,6 @@
 """Values against float64 loops of a definition, gradients against finite differences.
 
-The inputs keep a distance from places where a definition has a kink, such as pixel centres.
+The inputs keep a distance from places where a definition has a kink, such as pixel centers.
 """
 
 from functools import partial
@@ -161,7 +161,7 @@ def test_masked_convolution_is_the_convolution_at_the_pixels_of_the_mask():
         ((3, 5), 'N', True),
     ],
 )
-def test_synchronised_batch_norm_is_that_of_the_batches_of_all_processes(
+def test_synchronized_batch_norm_is_that_of_the_batches_of_all_processes(
     tmp_path, sizes, mode, affine
 ):
     """mmcv averages the gradient of the parameters: each is that of the mean loss."""

@@ -39,7 +39,7 @@ def test_a_number_of_channels_that_is_no_count_is_refused(in_channels):
         ('mmseg', 'SegDataPreProcessor', 'SegDataSample', dict(size=(64, 64))),
     ],
 )
-def test_every_band_is_normalised_and_padded_with_zeros(scope, base, sample_type, size):
+def test_every_band_is_normalized_and_padded_with_zeros(scope, base, sample_type, size):
     environment.require(f'{scope}.models')
     structures = importlib.import_module(f'{scope}.structures')
     mean, std = (torch.rand(BANDS) * 100 + 1 for _ in range(2))

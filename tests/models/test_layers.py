@@ -33,7 +33,7 @@ class Lora(nn.Module):
         return linear
 
 
-class Quantised(Tensor):
+class Quantized(Tensor):
     def __tensor_flatten__(self):
         raise NotImplementedError
 
@@ -77,9 +77,9 @@ def test_lora_trains_its_own_parameters_and_can_be_merged(model, image):
     assert_same_maps(infer(model, image), maps)
 
 
-def test_dynamic_quantisation_changes_the_output_a_little(model, image):
-    quantised = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, torch.qint8)
-    for value, reference in zip(infer(quantised, image), infer(model, image), strict=True):
+def test_dynamic_quantization_changes_the_output_a_little(model, image):
+    quantized = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, torch.qint8)
+    for value, reference in zip(infer(quantized, image), infer(model, image), strict=True):
         assert 1e-5 < relative_error(value, reference) <= 0.05
 
 
@@ -135,7 +135,7 @@ def test_a_branch_may_be_replaced(model, image):
         lambda layer: parametrizations.weight_norm(layer),
         lambda layer: prune.l1_unstructured(layer, 'weight', 0.5),
         lambda layer: setattr(layer, 'forward', torch.relu),
-        lambda layer: setattr(layer, 'weight', nn.Parameter(layer.weight.as_subclass(Quantised))),
+        lambda layer: setattr(layer, 'weight', nn.Parameter(layer.weight.as_subclass(Quantized))),
         lambda layer: setattr(layer, '__class__', type('Subclass', (nn.Linear,), {})),
     ],
 )

@@ -79,7 +79,7 @@ def test_evaluation_and_a_training_step_equal_the_authors(golden, name, patch_si
     'arch', [pytest.param(a, marks=pytest.mark.slow if a in ('m24', 'l24') else []) for a in ARCHS]
 )
 def test_every_variant_equals_timm_with_its_weights(arch, patch_size):
-    with torch.device('meta'):  # skips the slow initialisation
+    with torch.device('meta'):  # skips the slow initialization
         reference = timm.create_model(released_name(arch, patch_size))
         model = XCiT(arch, patch_size)
     # Only the trunk is compared.
@@ -345,7 +345,7 @@ def test_a_wrong_argument_is_named_with_the_valid_choices(kwargs, message):
 
 
 @pytest.mark.parametrize('patch_size', [16, 8])
-def test_out_norm_normalises_the_channels_of_every_map(patch_size):
+def test_out_norm_normalizes_the_channels_of_every_map(patch_size):
     plain, normed = small_xcit(patch_size), small_xcit(patch_size, out_norm=True)
     randomize(normed)
     state = normed.state_dict()

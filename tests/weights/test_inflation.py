@@ -51,15 +51,15 @@ def test_red_green_and_blue_can_be_any_bands(file):
 
 @pytest.mark.parametrize('in_channels', [1, 2, 13])
 @torch.no_grad()
-def test_without_rgb_each_band_has_the_mean_kernel_and_grey_gives_the_same_maps(
+def test_without_rgb_each_band_has_the_mean_kernel_and_gray_gives_the_same_maps(
     file, in_channels, log
 ):
     model = starting_from(file, in_channels)
     kernel, rgb_kernel = (m.state_dict()[STEM] for m in (model, RGB_MODEL))
     mean = (rgb_kernel[:, 0] + rgb_kernel[:, 1] + rgb_kernel[:, 2]) / in_channels
     torch.testing.assert_close(kernel, mean[:, None].expand_as(kernel))
-    grey = torch.randn(1, 1, 64, 64)
-    assert_same_maps(model(grey.repeat(1, in_channels, 1, 1)), RGB_MODEL(grey.repeat(1, 3, 1, 1)))
+    gray = torch.randn(1, 1, 64, 64)
+    assert_same_maps(model(gray.repeat(1, in_channels, 1, 1)), RGB_MODEL(gray.repeat(1, 3, 1, 1)))
     assert f'each has the mean kernel of red, green and blue times 3/{in_channels}' in log[-1]
 
 

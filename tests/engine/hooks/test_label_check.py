@@ -55,6 +55,6 @@ def test_what_a_label_is_depends_on_the_config():
 
 def test_detectors_and_samples_without_labels_pass():
     model = SimpleNamespace(decode_head=SimpleNamespace(num_classes=4, out_channels=4))
-    unlabelled = dict(data_samples=[BaseDataElement(metainfo=dict(img_path='7.png'))])
-    LabelCheckHook().before_test_iter(SimpleNamespace(model=model), 0, unlabelled)
+    unlabeled = dict(data_samples=[BaseDataElement(metainfo=dict(img_path='7.png'))])
+    LabelCheckHook().before_test_iter(SimpleNamespace(model=model), 0, unlabeled)
     LabelCheckHook().before_train_iter(SimpleNamespace(model=SimpleNamespace()), 0, {})
