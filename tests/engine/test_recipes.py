@@ -52,26 +52,20 @@ def on_a_small_backbone(part: str, maps: int) -> dict:
     }
 
 
+# Config, options, and the last checkpoint before the stop.
+CASES = {'boxes': (DETECTOR, RECIPE | {'lsj': 160}, 2), 'labels': (SEGMENTOR, RECIPE, 2)}
+CASES |= {
+    head: (f'configs/{head}_xcit_n12_16_shapes.py', on_a_small_backbone(*takes_maps), 1)
+    for head, takes_maps in HEADS.items()
+}
+QUICK = 'mask2former_panoptic'
+
+
 @pytest.mark.parametrize(
-    ('config', 'options', 'saved'),
-    [
-        pytest.param(DETECTOR, RECIPE | {'lsj': 160}, 2, marks=pytest.mark.slow, id='boxes'),
-        pytest.param(SEGMENTOR, RECIPE, 2, marks=pytest.mark.slow, id='labels'),
-        *(
-            pytest.param(
-                f'configs/{head}_xcit_n12_16_shapes.py',
-                on_a_small_backbone(*takes_maps),
-                1,
-                marks=[] if head == 'mask2former_panoptic' else pytest.mark.slow,
-                id=head,
-            )
-            for head, takes_maps in HEADS.items()
-        ),
-    ],
+    'case', [pytest.param(case, marks=[pytest.mark.slow] * (case != QUICK)) for case in CASES]
 )
-def test_a_stopped_training_ends_like_another(
-    shapes_root, tmp_path, monkeypatch, config, options, saved
-):
+def test_a_stopped_training_ends_like_another(shapes_root, tmp_path, monkeypatch, case):
+    config, options, saved = CASES[case]
     # Unformatted, the text of a config means the same and is there seconds earlier.
     monkeypatch.setattr('yapf.yapflib.yapf_api.FormatCode', lambda text, **_: (text, True))
     last, whole, cut = options['train_cfg.max_iters'], tmp_path / 'whole', tmp_path / 'cut'
