@@ -16,7 +16,7 @@ from helpers.random_weights import DETECTOR, SEGMENTOR
 from PIL import Image
 from pycocotools.coco import COCO
 
-from xcit_mm import UserError, load_model, mmcv_ops, threads
+from xcit_mm import UserError, mmcv_ops, threads
 from xcit_mm.errors import MissingOperatorError
 from xcit_mm.infer import run as infer_module
 from xcit_mm.infer.run import infer
@@ -45,19 +45,8 @@ def photos(tmp_path, shapes_root) -> Path:
 
 
 @pytest.fixture
-def run(
-    weights, photos, detector, segmentor, tmp_path, monkeypatch
-) -> Callable[..., tuple[int, list[str]]]:
-    """Predict photos, by default all of them, with the segmentor into the folder ``out``.
-
-    The models are loaded once for all tests.
-    """
-    models = {DETECTOR: detector, SEGMENTOR: segmentor}
-
-    def shared(config: str, checkpoint: Path, **loading: object) -> Model:
-        return load_model(config, checkpoint, **loading) if loading else models[config]
-
-    monkeypatch.setattr(infer_module, 'load_model', shared)
+def run(weights, photos, tmp_path) -> Callable[..., tuple[int, list[str]]]:
+    """Predict photos, by default all of them, with the segmentor into the folder ``out``."""
 
     def run(*names: str | Path, config: str = SEGMENTOR, out: Path = tmp_path / 'out', **options):
         inputs = [str(photos / name) for name in names or ['']]

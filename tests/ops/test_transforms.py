@@ -9,7 +9,7 @@ from helpers import randomize, relative_error
 from timm.models.xcit import Xcit
 from torch import Tensor, nn
 from torch.autograd import forward_ad
-from torch.func import functional_call, grad, jacfwd, jacrev, jvp, vjp, vmap
+from torch.func import functional_call, grad, jacfwd, jacrev, jvp, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_flatten, tree_map
 from torch.utils.checkpoint import checkpoint
@@ -69,11 +69,6 @@ def by_grad(loss, params, image, tangents):
     return dict(gradient=grad(loss, argnums=(0, 1))(params, image))
 
 
-def by_vjp(loss, params, image, tangents):
-    value, pullback = vjp(loss, params, image)
-    return dict(value=value, gradient=pullback(torch.ones_like(value)))
-
-
 def by_jvp(loss, params, image, tangents):
     value, slope = jvp(loss, (params, image), tangents)
     with torch.no_grad():
@@ -100,7 +95,7 @@ def by_grad_of_grad(loss, params, image, tangents):
     return dict(product=grad(slope, argnums=(0, 1))(params, image))
 
 
-TRANSFORMS = [by_grad, by_vjp, by_jvp, by_forward_mode, by_jvp_of_grad, by_grad_of_grad]
+TRANSFORMS = [by_grad, by_jvp, by_forward_mode, by_jvp_of_grad, by_grad_of_grad]
 
 
 @pytest.fixture(scope='module')

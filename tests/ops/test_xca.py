@@ -235,19 +235,6 @@ def test_it_compiles_without_graph_breaks(form, dynamic, backend):
         assert compiled(x).dtype == torch.bfloat16
 
 
-def test_a_compiled_attention_can_be_differentiated_twice():
-    params = [p.requires_grad_() for p in parameters(16, 4)]
-    x = torch.randn(2, 300, 16, requires_grad=True)
-    torch.compiler.reset()
-    compiled = torch.compile(lambda x: xca(x, *params), fullgraph=True, backend='eager')
-    penalties = []
-    for function in (compiled, lambda x: xca(x, *params)):
-        (gradient,) = torch.autograd.grad(function(x).square().sum(), x, create_graph=True)
-        penalties.append(torch.autograd.grad(gradient.square().sum(), [x, *params[:4]]))
-    for a, b in zip(*penalties, strict=True):
-        assert relative_error(a, b) <= 1e-5
-
-
 @pytest.mark.slow
 def test_the_compilers_code_gives_the_same():
     params = parameters(32, 4)
