@@ -224,3 +224,13 @@ def test_any_error_of_the_network_is_a_broken_connection(server, target, monkeyp
     with pytest.raises(UserError, match='the connection broke off'):
         fetched(server, target)
     assert fetched(server, target) == CONTENT
+
+
+def test_a_full_disk_is_no_broken_connection(server, target, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, 'No space left on device')
+
+    monkeypatch.setattr(http.Progress, 'advance', full)
+    with pytest.raises(OSError, match='No space left'):
+        fetched(server, target)
+    assert len(server.requests) == 1

@@ -13,10 +13,23 @@ from helpers.resumed_runs import assert_same_run
 from helpers.runs import DETECTOR, SEGMENTOR, Running, options, run_script, steps
 
 SMALL = """
-_base_ = {config!r}
+_base_ = {bases}
 arch = dict(_delete_=True, embed_dim=64, depth=4, num_heads=2, eta=1.0)
-model = dict(backbone=dict(arch=arch, out_indices=(0, 1, 2, 3)), neck=dict(in_channels=[64] * 4))
+model = dict(backbone=dict(arch=arch, out_indices=(0, 1, 2, 3)), neck=dict(in_channels=[64] * {maps}))
 custom_hooks = [dict(type='EMAHook')]
+"""
+# Heads without a config for the shapes; test_recipes.py resumes the others.
+HEADS = {'deformable_detr': 3, 'rtmdet': 3}  # the numbers of their maps
+FOR_SHAPES = """
+model['bbox_head'] = dict(num_classes=3)
+boxes = dict(type='LoadAnnotations', with_bbox=True)
+pipeline = [_base_.train_pipeline[0], boxes, *_base_.train_pipeline[2:]]
+train_dataloader = dict(dataset=dict(pipeline=pipeline))
+optim_wrapper = dict(paramwise_cfg=dict(bypass_duplicate=True))
+val_evaluator = test_evaluator = dict(metric='bbox')
+"""
+FEWER_LAYERS = """
+model.update(encoder=dict(num_layers=1), decoder=dict(num_layers=2))
 """
 
 
@@ -26,6 +39,7 @@ custom_hooks = [dict(type='EMAHook')]
         (DETECTOR, 1, 2, 4),
         pytest.param(DETECTOR, 1, 20, 60, marks=pytest.mark.slow),
         pytest.param(SEGMENTOR, 2, 20, 60, marks=pytest.mark.slow),
+        *(pytest.param(head, 1, 4, 8, marks=pytest.mark.slow) for head in HEADS),
     ],
 )
 def test_a_run_that_is_killed_repeatedly_ends_like_an_uninterrupted_one(
@@ -33,7 +47,13 @@ def test_a_run_that_is_killed_repeatedly_ends_like_an_uninterrupted_one(
 ):
     """With drop path, augmentation, a data worker and averaged weights."""
     own = tmp_path / 'own.py'
-    own.write_text(SMALL.format(config=str(ROOT / config)))
+    bases, text = [config], ''
+    if config in HEADS:
+        parts = f'{config}_xcit', 'shapes_instance', 'schedule_shapes'
+        bases, text = [f'configs/_base_/{name}.py' for name in parts], FOR_SHAPES
+        text += FEWER_LAYERS * (config == 'deformable_detr')
+    small = SMALL.format(bases=[str(ROOT / base) for base in bases], maps=HEADS.get(config, 4))
+    own.write_text(small + text)
     arguments = (own, shapes_root, tmp_path, processes, kills, iterations)
     running = Running('tests/helpers/killed_runs.py', *arguments)
     returned, output = running.end()
@@ -49,7 +69,12 @@ def test_a_run_that_is_killed_repeatedly_ends_like_an_uninterrupted_one(
     wait_until_session_ends(running.process.pid)
 
 
-def test_a_run_stops_at_a_signal_with_a_checkpoint_and_is_resumed(shapes_root, tmp_path):
+@pytest.mark.parametrize(
+    ('number', 'code'), [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=['SIGTERM', 'Ctrl-C']
+)
+def test_a_run_stops_at_a_signal_with_a_checkpoint_and_is_resumed(
+    shapes_root, tmp_path, number, code
+):
     """The signal goes to all processes of the group, as from a terminal."""
 
     def start(num_iters: int, *more: str) -> Running:
@@ -58,13 +83,15 @@ def test_a_run_stops_at_a_signal_with_a_checkpoint_and_is_resumed(shapes_root, t
 
     running = start(500)
     running.wait_for(tmp_path, 3)
-    os.killpg(running.process.pid, signal.SIGTERM)
+    os.killpg(running.process.pid, number)
     returned, output = running.end()
-    assert returned == 128 + signal.SIGTERM, output[-3000:]
+    assert returned == code, output[-3000:]
     last = steps(tmp_path)[-1]
-    assert f'stopped by SIGTERM after iteration {last}' in output
+    assert f'stopped by {number.name} after iteration {last}' in output
     assert 'Traceback' not in output
     assert [path.stem for path in tmp_path.glob('*.pth')] == [f'iter_{last}']
+    if number == signal.SIGINT:
+        return
     returned, output = start(last + 2, '--resume').end()
     assert returned == 0, output[-3000:]
     assert steps(tmp_path) == list(range(1, last + 3))
