@@ -15,7 +15,8 @@ from helpers.runs import DETECTOR, SEGMENTOR, Running, options, run_script, step
 SMALL = """
 _base_ = {bases}
 arch = dict(_delete_=True, embed_dim=64, depth=4, num_heads=2, eta=1.0)
-model = dict(backbone=dict(arch=arch, out_indices=(0, 1, 2, 3)), neck=dict(in_channels=[64] * {maps}))
+model = dict(backbone=dict(arch=arch, out_indices=(0, 1, 2, 3)))
+model['neck'] = dict(in_channels=[64] * {maps})
 custom_hooks = [dict(type='EMAHook')]
 """
 # Heads without a config for the shapes; test_recipes.py resumes the others.

@@ -40,8 +40,8 @@ DONE = (
 ONLY_PARSED = {
     'tools/train.py configs/mask_rcnn_xcit_s12_8_3x': 'half a minute a step without a GPU',
     'tools/train.py configs/mask_rcnn_xcit_t12_16_3x': 'as for own.py',
-    'tools/train.py configs/cascade': 'test_resume.py trains its model; DINO is run',
-    'tools/train.py configs/mask2former': 'test_resume_mask2former.py trains and validates it',
+    'tools/train.py configs/cascade': 'test_recipes.py trains its model; DINO is run',
+    'tools/train.py configs/mask2former': 'test_recipes.py trains and validates it',
     'tools/train.py own.py': 'test_tools.py fine-tunes this detector',
     'tools/prepare_data.py coco': 'it downloads gigabytes; test_prepare_data.py has a server',
     'tools/prepare_data.py ade20k': 'as for coco',
