@@ -8,9 +8,9 @@ Most programs need only the names that this package exports:
 - :func:`xcit_mm.ops.xca() <xcit_mm.ops.xca.xca>` is the attention as a function.
 - :class:`~xcit_mm.errors.UserError` is the error for a wrong input.
 
-Importing this package registers the backbone with mmengine, and replaces the compiled operators of
-mmcv if they are missing. Importing :mod:`xcit_mm.engine` registers the runner, loops and hooks of
-our configs.
+Importing this package registers the backbone and the image loaders of our configs with mmengine,
+and replaces the compiled operators of mmcv if they are missing. Importing :mod:`xcit_mm.engine`
+registers the runner, loops and hooks of our configs.
 """
 
 from importlib import import_module
@@ -25,6 +25,7 @@ from . import mmcv_ops  # noqa: E402  needs what was just checked
 
 mmcv_ops.install()
 
+from . import datasets  # noqa: E402, F401  registers the image loaders
 from .errors import UserError  # noqa: E402
 from .models import XCiT  # noqa: E402
 from .version import __version__  # noqa: E402
@@ -45,6 +46,16 @@ __all__ = ['UserError', 'XCiT', '__version__', 'accelerate', 'load_model']
 
 
 def __getattr__(name: str) -> object:
-    if name not in _LOADED_LATER:
-        raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
-    return getattr(import_module(_LOADED_LATER[name]), name)
+    if name in _LOADED_LATER:
+        return getattr(import_module(_LOADED_LATER[name]), name)
+    module = f'{__name__}.{name}'
+    try:
+        return import_module(module)  # a folder of the package, such as xcit_mm.large_images
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise
+    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LOADED_LATER})

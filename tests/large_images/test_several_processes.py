@@ -219,7 +219,7 @@ def test_a_training_step_equals_that_of_one_process(options, patch_size, tmp_pat
     in_processes(len(heights), compare, tmp_path)
 
 
-def test_float32_gradients_and_bands_that_cannot_be_pooled(tmp_path):
+def test_float32_gradients_and_blocks_that_cannot_be_computed(tmp_path):
     backbone = small_xcit(16).train()
     images = torch.randn(1, 3, 128, 96)
     single = copy.deepcopy(backbone)
@@ -242,6 +242,10 @@ def test_float32_gradients_and_bands_that_cannot_be_pooled(tmp_path):
                 backbone(images[:, :, :48] if rank == 1 else images[:, :, 48:])
             with pytest.raises(ArgumentError, match='8x96 pixels has no map at stride 32'):
                 backbone(images[:, :, :8] if rank == 1 else images[:, :, 8:])
+            hook = backbone.blocks[0].attn.qkv.register_forward_hook(lambda *_: None)
+            with pytest.raises(ArgumentError, match='a Linear with hooks, or of another class'):
+                backbone(images[:, :, 64 * (rank - 1) : 64 * rank])
+            hook.remove()
         assert backbone(images)[0].shape == (1, 32, 32, 24)
 
     in_processes(3, compare, tmp_path)

@@ -184,18 +184,20 @@ def test_the_list_and_the_page_name_all_operators(capsys, monkeypatch):
     assert 'nms_rotated' in listed.partition('Only compiled mmcv')[2]
 
 
-def test_one_line_in_a_config_installs_the_operators_and_imports_the_backbone_only(tmp_path):
+def test_one_line_in_a_config_installs_the_operators_and_imports_little_else(tmp_path):
     (tmp_path / 'config.py').write_text("custom_imports = dict(imports=['xcit_mm'])\n")
     program = (
         'import sys; from mmengine.config import Config; Config.fromfile("config.py"); '
-        'import mmcv.ops; print(*(name for name in sys.modules if name.startswith("xcit_mm.")))'
+        'import mmcv.ops; print(*(name for name in sys.modules if name.startswith("xcit_mm."))); '
+        'import xcit_mm; assert "load_model" in dir(xcit_mm); assert not hasattr(xcit_mm, "no"); '
+        'assert xcit_mm.large_images.stream'
     )
     command = [sys.executable, '-c', program]
     done = subprocess.run(command, cwd=tmp_path, text=True, capture_output=True)
     assert done.returncode == 0, done.stderr
     rooms = {name.split('.')[1] for name in done.stdout.split()}
-    assert {'models', 'mmcv_ops'} <= rooms
-    assert not {'datasets', 'engine', 'inference', 'large_images', 'weights'} & rooms
+    assert {'models', 'mmcv_ops', 'datasets'} <= rooms  # datasets has the image loaders
+    assert not {'engine', 'inference', 'large_images', 'weights'} & rooms
 
 
 def test_a_script_that_imports_mmdet_at_its_top_runs_with_the_operators(tmp_path):

@@ -60,7 +60,7 @@ def config_errors(
         frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
         owners = [frame.f_locals.get('self') for frame in frames]
         loops = [owner for owner in owners if isinstance(owner, BaseLoop)]
-        # A loop has run when a training has taken a step, or an evaluation in it has ended.
+        # A loop has run when a step has been taken, or an evaluation in it has ended.
         is_later = has_predicted() or (loops and getattr(loops[-1], 'has_run', False))
         if is_later or getattr(error, 'errno', None) in DISK_FULL:
             raise

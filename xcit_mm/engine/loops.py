@@ -19,8 +19,18 @@ from ..run_files import set_run_aside
 from .checkpoints.training_state import RECIPE, STEP_LAYOUT
 from .data.loader import training_loader
 from .data.sampler import seed_all
+from .data.samples import BadSample
 from .distributed import unwrapped
 from .recipe import compare_recipes, recipe_of
+
+
+def _report_bad(runner: Runner, samples: list[BadSample]) -> None:
+    """Call the hooks for samples that others replace, or log the samples if no hook does."""
+    if any(hasattr(hook, 'on_bad_samples') for hook in runner.hooks):
+        runner.call_hook('on_bad_samples', samples=samples)
+    else:
+        for sample in samples:
+            runner.logger.warning('Replaced: %s', sample)
 
 
 class _Resumable:
@@ -37,7 +47,7 @@ class _Resumable:
             Runner.build_dataloader(dataloader, seed=seed),
             seed,
             self.endless,
-            on_bad=partial(runner.call_hook, 'on_bad_samples'),
+            on_bad=partial(_report_bad, runner),
             on_wait=partial(runner.call_hook, 'while_training_waits'),
         )
         super().__init__(runner, loader, **kwargs)

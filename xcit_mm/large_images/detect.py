@@ -1,4 +1,4 @@
-"""Detection of the objects of an image of any size, on maps that saw the whole image.
+"""Detection of the objects of an image of any size, on maps of the whole image.
 
 The anchors are divided among the tiles. Each anchor belongs to one tile, and its scores and deltas
 are the same as for the whole image. The proposals of a tile may extend beyond it and read the maps

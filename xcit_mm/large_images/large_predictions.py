@@ -23,7 +23,7 @@ MAX_COCO = 2**32  # pixels, which COCO counts in 32 bits
 
 @dataclass(frozen=True, kw_only=True)
 class LargePrediction:
-    """What the predictions for an image of H x W pixels have, whose ``image`` is a reduced picture.
+    """Attributes of predictions for an image of H x W pixels; ``image`` is a reduced picture.
 
     Attributes:
         size: (H, W).

@@ -46,7 +46,7 @@ class Predictor(Protocol):
     pipeline: Compose
     bands: LoadMultiband | None
     dtype: torch.dtype  # of slices
-    streamed_dtype: torch.dtype  # of an image that the model sees as a whole
+    streamed_dtype: torch.dtype  # of an image that is predicted as a whole
 
     def read(self, image: str | Path) -> np.ndarray: ...
     def predict(self, image: np.ndarray) -> Detections | Segmentation: ...
@@ -106,10 +106,10 @@ def predict_large(
 ) -> LargeSegmentation | LargeDetections | None:
     """Predict an image that does not fit into memory, at its own size.
 
-    The model sees the whole image at once. The labels equal the labels of mmseg's mode 'whole', and
-    objects are found on maps that saw the whole image. If ``torch.distributed`` is initialized, the
-    processes share the image, and all of them have to call this function. An error of one of them
-    is raised in all.
+    The attention extends over the whole image. The labels equal the labels of mmseg's mode
+    'whole', and objects are found on maps of the whole image. If ``torch.distributed`` is
+    initialized, the processes share the image, and all of them have to call this function. An
+    error of one of them is raised in all.
 
     Args:
         model: A model, such as :func:`xcit_mm.load_model` returns it.
@@ -191,7 +191,7 @@ def check_options(model: Predictor, options: LargeOptions) -> None:
 def _streamed(
     model: Predictor, pixels: NormalizedImage, options: LargeOptions, progress: Progress
 ) -> tuple[dict[str, Any] | None, Workspace]:
-    """Predict an image that the backbone sees as a whole.
+    """Predict an image whose maps the backbone computes as a whole.
 
     Returns:
         What is found, on the first process (None on the others), and the place of it.

@@ -29,7 +29,7 @@ def require_known_reach(backbone: XCiT) -> None:
     for i, block in enumerate(backbone.blocks[: backbone.out_indices[-1] + 1]):
         for name, kind in {'attn': XCA, 'local_mp': LPI}.items():
             branch = getattr(block, name)
-            is_known = isinstance(branch, kind)
+            is_known = type(branch) is kind and 'forward' not in vars(branch)
             parts[f'blocks.{i}.{name}'] = [*branch.children()] if is_known else [branch]
     for name, layers in parts.items():
         for layer in layers:

@@ -43,8 +43,8 @@ def shared_images(backbone: XCiT, group: dist.ProcessGroup | None = None) -> Ite
         raise ArgumentError('the processes are not connected: call init_process_group first')
     require_known_reach(backbone)
     require_same({'the backbone': f'{backbone!r} in training mode: {backbone.training}'}, group)
-    backbone.rows = SharedRows(group or dist.group.WORLD)
+    previous, backbone.rows = backbone.rows, SharedRows(group or dist.group.WORLD)
     try:
         yield
     finally:
-        del backbone.rows
+        backbone.rows = previous

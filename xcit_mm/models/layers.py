@@ -26,7 +26,7 @@ from ..ops.tracing import computed_dtype, is_transformed
 from ..ops.xca import cross_covariance, xca
 from .convolutions import ConvStack, gelu_norm_conv
 from .in_place import add_attention_and_interaction, add_mlp_, is_in_place
-from .rows import ALONE, Rows, RowsModule
+from .rows import ALONE, Rows, RowsModule, require_unmodified
 from .unmodified import has_unmodified_layers, is_unmodified
 
 POSITION_DIM = 32  # for each of y and x
@@ -123,6 +123,7 @@ class XCA(RowsModule):
 
     def forward(self, x: Tensor, scale: Tensor | None = None, rows: Rows = ALONE) -> Tensor:
         if rows.are_shared:  # all that the attention reads of other rows are sums
+            require_unmodified(self.qkv, self.proj)
             return gram(x, *self.weights(scale), total=rows.sum)
         if has_unmodified_layers(self) and not is_transformed():
             return xca(x, *self.weights(scale), self.form)

@@ -15,9 +15,11 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..errors import ArgumentError
 from ..processes import require_same
+from .unmodified import is_unmodified
 
 MULTIPLE = 32  # pixels; so that no pooling window crosses the border between two processes
 
@@ -91,10 +93,10 @@ class SharedRows(Rows):
             for child in layer:
                 x = self.call(child, x)
             return x
-        if isinstance(layer, nn.Conv2d):
-            return self._convolve(layer, *args)
-        if isinstance(layer, nn.BatchNorm2d) and layer.training:
-            return self._normalize(layer, *args)
+        if isinstance(layer, nn.Conv2d) or (isinstance(layer, _BatchNorm) and layer.training):
+            require_unmodified(layer)
+            function = self._convolve if isinstance(layer, nn.Conv2d) else self._normalize
+            return function(layer, *args)
         return layer(*args, **options)
 
     def agreed(self, x: Tensor) -> Tensor:
@@ -126,7 +128,7 @@ class SharedRows(Rows):
         x = _Halo.apply(x, self)
         return F.conv2d(x, conv.weight, conv.bias, conv.stride, (0, 1), groups=conv.groups)
 
-    def _normalize(self, norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
+    def _normalize(self, norm: _BatchNorm, x: Tensor) -> Tensor:
         """Normalize with the statistics of all processes, and update the running statistics."""
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         sums = wide.sum((0, 2, 3))
@@ -143,6 +145,16 @@ class SharedRows(Rows):
             norm.running_var.lerp_(unbiased.to(norm.running_var.dtype), norm.momentum)
         factor = norm.weight * (variance + norm.eps).rsqrt()
         return (centered * factor[:, None, None] + norm.bias[:, None, None]).to(x.dtype)
+
+
+def require_unmodified(*layers: nn.Module) -> None:
+    """Refuse layers that are read as weights while processes share images, but must be called."""
+    for layer in layers:
+        if not is_unmodified(layer):
+            raise ArgumentError(
+                f'a {type(layer).__name__} with hooks, or of another class, cannot be shared by '
+                'several processes: merge it into its weights first'
+            )
 
 
 class _Sum(Function):

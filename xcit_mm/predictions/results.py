@@ -58,10 +58,15 @@ class Detections:
 
     def above(self, score_thr: float) -> 'Detections':
         """Return the objects with at least this score."""
-        n = int((self.scores >= score_thr).sum())
+        kept = np.flatnonzero(self.scores >= score_thr)
+        if len(kept) == len(self):
+            return self  # without a copy of the masks, which can take gigabytes
         names = ('boxes', 'scores', 'labels') + (() if self.masks is None else ('masks',))
-        # The first n, without a copy of the masks, which can take gigabytes.
-        return replace(self, **{name: getattr(self, name)[:n] for name in names})
+        values = {name: getattr(self, name) for name in names}
+        for name, value in values.items():  # the masks of a large image are a list
+            is_array = isinstance(value, np.ndarray)
+            values[name] = value[kept] if is_array else [value[i] for i in kept]
+        return replace(self, **values)
 
     def draw(self, boxes: bool = True, masks: bool = True) -> np.ndarray:
         """Draw the objects over the image.

@@ -172,6 +172,8 @@ def _fits(initial: Any, loaded: Any, place: str) -> bool:
         return loaded is initial
     if isinstance(initial, Counter):  # the milestones of a schedule, which may be others
         return isinstance(loaded, Mapping) and all(map(_is_number, loaded.values()))
+    if isinstance(initial, Real) and isinstance(loaded, Tensor) and loaded.numel() == 1:
+        return _is_number(loaded)
     is_same = _kind(loaded) == _kind(initial) or (initial is None and _kind(loaded) is Real)
     if isinstance(loaded, Tensor) and loaded.ndim > 0:
         return is_same and bool(torch.isfinite(loaded).all())

@@ -132,7 +132,7 @@ def read_program(path: Path) -> tuple[Callable[[Tensor], Sequence[Tensor]], dict
 
 
 def is_compiled(path: Path) -> bool:
-    """Whether native code is in a file, even if it is only a part of the file."""
+    """Return whether native code is in a file, even if it is only a part of the file."""
     return any(COMPILED in name for name in _names(path))
 
 

@@ -18,7 +18,7 @@ class SegmentorGraph(Graph):
         mode = model.test_cfg.get('mode', 'whole')
         if mode != 'whole':
             raise UserError(
-                f'test_cfg.mode={mode!r} cannot be exported, because a file sees the whole image: '
+                f'test_cfg.mode={mode!r} cannot be exported, because a file gets the whole image: '
                 '--cfg-options model.test_cfg.mode=whole'
             )
 
