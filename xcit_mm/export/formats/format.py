@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -32,16 +33,17 @@ class Runtime:
         self.metadata = metadata
         self._compute = compute
 
-    def __call__(self, image: Tensor) -> dict[str, Tensor]:
+    def __call__(self, image: Tensor | np.ndarray) -> dict[str, Tensor]:
         """Compute the outputs by name.
 
         Args:
-            image: (B, channels, H, W), float32 with values from 0 to 255.
+            image: (B, channels, H, W), float32 with values from 0 to 255; a tensor or an array.
 
         Raises:
             UserError: If the file does not take this image, or has other outputs than it says.
                 AOTInductor does not check the shape.
         """
+        image = torch.as_tensor(image)
         try:
             with torch.no_grad():
                 values = list(self._compute(image.contiguous()))
