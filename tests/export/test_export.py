@@ -464,7 +464,7 @@ def test_the_tool_refuses_a_file_that_differs(models, shapes_root, monkeypatch, 
         ),
         (
             [SEGMENTOR, '--cfg-options', 'model.test_cfg.mode=slide'],
-            "test_cfg.mode='slide' cannot be exported, because a file sees the whole image: "
+            "test_cfg.mode='slide' cannot be exported, because a file gets the whole image: "
             '--cfg-options model.test_cfg.mode=whole',
         ),
         (['configs/nothing.py'], 'the config configs/nothing.py does not exist'),
