@@ -92,7 +92,7 @@ def toy_runner(
 
 
 def ignore(**_: Any) -> None:
-    """What hooks would be told by a loader."""
+    """The events that a loader reports."""
 
 
 def toy_loader(
