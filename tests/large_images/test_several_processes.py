@@ -11,6 +11,7 @@ from helpers.planted_detector import dot_detector, dots
 from helpers.processes import in_processes
 from helpers.segmentors import build
 from helpers.small_xcit import small_xcit
+from torch import nn
 
 from xcit_mm.errors import ArgumentError, UserError
 from xcit_mm.large_images import detect as detection
@@ -224,12 +225,17 @@ def test_float32_gradients_and_blocks_that_cannot_be_computed(tmp_path):
     images = torch.randn(1, 3, 128, 96)
     single = copy.deepcopy(backbone)
     sum(m.square().mean() for m in single(images)).backward()
-    numbers = [m.numel() for m in single(images)]
+    whole, numbers = copy.deepcopy(single)(images)[0], [m.numel() for m in single(images)]
 
     def compare(rank: int) -> None:
         group = dist.new_group([1, 2])  # the first process has no part in it
         if rank == 0:
             return
+        # PyTorch refuses these layers on a CPU; shared rows compute the statistics of the group.
+        shared = nn.SyncBatchNorm.convert_sync_batchnorm(copy.deepcopy(backbone))
+        with shared_images(shared, group):
+            maps = shared(images[:, :, 64 * (rank - 1) : 64 * rank])
+            assert relative_error(maps[0], whole[:, :, 16 * (rank - 1) : 16 * rank]) <= 1e-5
         with shared_images(backbone, group):
             maps = backbone(images[:, :, 64 * (rank - 1) : 64 * rank])
             sum(m.square().sum() / n for m, n in zip(maps, numbers, strict=True)).backward()
