@@ -178,6 +178,16 @@ def test_more_processes_than_rows_are_refused(tmp_path):
     in_processes(2, compare, tmp_path)
 
 
+def test_a_process_that_ends_is_named(tmp_path):
+    def compare(rank: int) -> None:
+        shards = Shards(8)
+        if rank == 0:
+            with pytest.raises(UserError, match='another process has ended'):
+                shards.barrier()
+
+    in_processes(2, compare, tmp_path)
+
+
 @pytest.mark.parametrize('patch_size', [16, 8])
 @pytest.mark.parametrize(
     'options',
