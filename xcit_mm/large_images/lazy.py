@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from ..errors import UserError
 from .geometry import Span, Window, length, shifted, tiles, whole
 from .shards import Shards
+from .tape import Tape
 
 TILE = 128, 128  # pixels of a map that is read once as a whole
 
@@ -48,6 +49,7 @@ class LazyMap:
             the source that the axes reach.
         sources: The maps that this map is computed from. Default: the tokens of an image.
         fill: The values of the sources beyond their borders.
+        tape: The leaves of the graphs of windows, if they are trained.
     """
 
     def __init__(
@@ -59,9 +61,10 @@ class LazyMap:
         compute: Callable[..., Tensor],
         sources: 'Sequence[LazyMap]' = (),
         fill: float = 0.0,
+        tape: Tape | None = None,
     ) -> None:
         self.shape = torch.Size((1, channels, *(axis.size for axis in axes)))
-        self.dtype, self.device, self.shards = like.dtype, like.device, shards
+        self.dtype, self.device, self.shards, self.tape = like.dtype, like.device, shards, tape
         self._axes, self._compute, self._sources, self._fill = axes, compute, sources, fill
         self._uses = 0  # by other maps
         for source in sources:
@@ -175,7 +178,8 @@ def _derived(
     x = sources[0]
     like = x if like is None else like
     axes = axes or [Axis(n, lambda span: span) for n in x.shape[2:]]
-    return LazyMap(channels or x.shape[1], axes, like, x.shards, compute, sources, fill)
+    channels = channels or x.shape[1]
+    return LazyMap(channels, axes, like, x.shards, compute, sources, fill, x.tape)
 
 
 def _batch_norm(

@@ -34,7 +34,9 @@ from .token_files import NOT_AS_WRITTEN, TokenFile, damaged
 STATE, LOCK, VERSION = 'state.json', 'store.lock', 2
 MAX_STATE = 2**20  # bytes
 # The files of a workspace. All other files in its folder are left alone.
-FILES = re.compile(r'state\.json|store\.lock|((layer|all)_\d+|labels|scores)\.bin|objects_\d+\.npz')
+FILES = re.compile(
+    r'state\.json|store\.lock|((layer|gradient|all)_\d+|labels|scores)\.bin|objects_\d+\.npz'
+)
 GIB = 2**30
 
 
