@@ -33,7 +33,7 @@ CHUNK = 256  # number of objects whose masks are computed together
 MARGIN = 3  # pixels of a map beyond a box that the samples of the box may read
 
 
-def require_detector(model: nn.Module) -> None:
+def require_detector(model: nn.Module, remedy: str = 'use --sliced') -> None:
     """Refuse a detector that cannot find objects on windows of its maps."""
     from mmdet.models import SingleStageDetector, TwoStageDetector
     from mmdet.models.dense_heads.base_dense_head import BaseDenseHead
@@ -54,7 +54,7 @@ def require_detector(model: nn.Module) -> None:
             return
     raise UserError(
         f'the model cannot be streamed: which pixels of its maps {part.__name__} reads is not '
-        'known; use --sliced'
+        f'known; {remedy}'
     )
 
 

@@ -43,7 +43,7 @@ class NormalizedImage:
         transforms: Sequence[Callable],
         bands: LoadMultiband | None,
     ) -> None:
-        _require_only_normalization(preprocessor, transforms)
+        require_only_normalization(preprocessor, transforms)
         self.source, self.bands, self.max_rows = source, bands, source.max_rows
         self.notes: list[str] = []
         height, width, channels = source.shape
@@ -117,7 +117,7 @@ class NormalizedImage:
         return image[channels]
 
 
-def _require_only_normalization(preprocessor: nn.Module, transforms: Sequence[Callable]) -> None:
+def require_only_normalization(preprocessor: nn.Module, transforms: Sequence[Callable]) -> None:
     kind = type(preprocessor).__name__
     if kind not in ('DetDataPreprocessor', 'SegDataPreProcessor'):
         raise UserError(

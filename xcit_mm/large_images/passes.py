@@ -15,6 +15,7 @@ from typing import Protocol
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from ..device import dtype_name, release_memory
@@ -62,6 +63,7 @@ class Passes:
             tiles of about ``TILE_TOKENS`` tokens.
         statistics_window: Side, in pixels, of the window around a tile over which the attention
             computes the moments of the tokens. Default: the whole image.
+        group: The processes that share the image; see :class:`.Shards`.
 
     Attributes:
         size: (H, W) of the image in tokens.
@@ -79,12 +81,13 @@ class Passes:
         image: Image,
         rows: int | None = None,
         statistics_window: int | None = None,
+        group: dist.ProcessGroup | None = None,
     ) -> None:
         require_streamable(backbone)
         backbone.check_size((1, *image.shape))
         self.backbone, self.image, self.workspace = backbone, image, Workspace()
         self.size = tuple(-(-n // backbone.patch_size) for n in image.shape[1:])
-        self.shards = Shards(self.size[0])
+        self.shards = Shards(self.size[0], group)
         weight = next(backbone.parameters())
         self.dtype, self.device = weight.dtype, weight.device
         self.statistics_window = None

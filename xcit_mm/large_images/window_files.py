@@ -38,6 +38,9 @@ MAX_CHANNELS = 2**12  # GDAL looks at each band whenever it reads a few of them
 STRIP_ROWS, STRIP_BYTES = 1100, 2**28
 GDAL_CACHED_BANDS = 127  # if no more bands are interleaved, GDAL keeps them all
 TILE = 2048, 2048  # pixels that are read at a time where any tile would do
+# What a file that changed did, and the remedy.
+PREDICTED = 'it was predicted: predict it again when it is complete'
+TRAINED = 'a training step read it: resume the run when it is complete'
 MAPPED = 256, 256  # pixels of a memory map, with all channels, that are in memory at a time
 
 
@@ -107,13 +110,13 @@ class ImageSource(ABC):
             digest.update(self.read(window))
         return shortened(digest)
 
-    def require_unchanged(self) -> None:
-        """Raise a UserError if the file has changed since it was opened."""
+    def require_unchanged(self, use: str = PREDICTED) -> None:
+        """Raise a UserError if the file has changed since it was opened.
+
+        ``use`` is ``PREDICTED`` or ``TRAINED``, the end of the message.
+        """
         if self._file_state() != self._state:
-            raise UserError(
-                f'{self.name} has changed while it was predicted: predict it again when it is '
-                'complete'
-            )
+            raise UserError(f'{self.name} has changed while {use}')
 
     def _file_state(self) -> list | None:
         if self._path is None:

@@ -29,8 +29,11 @@ class LabelCheckHook(Hook):
         if head is None:
             return
         head = head[-1] if isinstance(head, nn.ModuleList) else head
+        rule = LabelRule.of_head(head.num_classes, head.out_channels, head.ignore_index)
         samples = data_batch['data_samples']
         for sample in samples[0] if has_views else samples:  # all views have the same labels
+            if 'label_windows' in sample:
+                sample.label_windows.require_classes(rule)
             labels = sample.gt_sem_seg.data if 'gt_sem_seg' in sample else None
             if labels is None:
                 continue
@@ -39,7 +42,6 @@ class LabelCheckHook(Hook):
                     f'{sample.seg_map_path}: the labels have the shape {tuple(labels.shape)}, '
                     'like a color image: write the class number of each pixel instead'
                 )
-            rule = LabelRule.of_head(head.num_classes, head.out_channels, head.ignore_index)
             wrong = rule.broken_by(labels)
             if len(wrong):
                 first = int(bool(sample.get('reduce_zero_label')))
