@@ -24,8 +24,8 @@ class Shards:
     and the rows that a process borrows from its neighbors. All processes have to call each
     method, except for :meth:`share`. Within :func:`~xcit_mm.processes.together`, an error of one
     process is raised in all of them at the next exchange. ``height`` is the number of rows of the
-    image, in tokens; more processes than rows are an ArgumentError. ``group`` has all processes, or
-    this one alone (:func:`~xcit_mm.processes.own_group`). Default: all processes.
+    image, in tokens; more processes than rows are an ArgumentError. ``group`` holds the processes
+    that share the image, connected by gloo. Default: all processes.
     """
 
     def __init__(self, height: int, group: dist.ProcessGroup | None = None) -> None:
