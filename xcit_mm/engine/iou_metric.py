@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from mmengine.registry import METRICS
 from mmseg.evaluation import IoUMetric
@@ -37,8 +38,8 @@ class ClassIoUMetric(IoUMetric):
         predicted, number = sample['pred_sem_seg']['data'][0], len(self.dataset_meta['classes'])
         areas = []
         for window in tiles(whole(predicted.shape), TILE):
-            labels = torch.from_numpy(sample['label_windows'].read(window)).to(predicted)
-            pair = predicted[tuple(window)], labels
+            labels = sample['label_windows'].read(window).astype(np.int64)
+            pair = predicted[tuple(window)].long(), torch.from_numpy(labels)
             areas.append(self.intersect_and_union(*pair, number, self.ignore_index))
         # float32, in which mmseg counts, is exact for a window, but not for an image.
         return tuple(sum(area.double() for area in kind) for kind in zip(*areas, strict=True))

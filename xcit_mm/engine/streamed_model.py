@@ -104,12 +104,14 @@ class StreamedModel(nn.Module):
         source, sample = data['inputs'][0], data['data_samples'][0]
         options = dict(memory=self.memory, store=self.store, shared=self.shared)
         with together(cpu_group()), _shown(source) as progress:
-            image = self.image(source)
+            image = self.image(source, sample)
             with optim_wrapper.optim_context(self.module):
                 loss, parts = streamed_loss(
                     self.module, image, sample, **options, progress=progress
                 )
             source.require_unchanged(TRAINED)
+            if 'label_windows' in sample:
+                sample.label_windows.require_unchanged()
         # As in update_params of the wrapper, which cannot average the gradients of processes.
         optim_wrapper.backward(optim_wrapper.scale_loss(loss))
         if optim_wrapper.should_update():
@@ -129,7 +131,7 @@ class StreamedModel(nn.Module):
         """
         source, sample = data['inputs'][0], data['data_samples'][0]
         with together(self._group), _shown(source) as progress:
-            image = self.image(source)
+            image = self.image(source, sample)
             module = in_dtype(self.module, self.dtype)
             passes = Passes(module.backbone, image, group=self._group)
             passes.workspace = self._workspace(passes, image.size)
@@ -147,9 +149,10 @@ class StreamedModel(nn.Module):
 
     val_step = test_step
 
-    def image(self, source: ImageSource) -> NormalizedImage:
+    def image(self, source: ImageSource, sample: BaseDataElement) -> NormalizedImage:
         """Return an image as the model gets it."""
-        image = NormalizedImage(source, self.module.data_preprocessor, (), None)
+        preprocessor = self.module.data_preprocessor
+        image = NormalizedImage(source, preprocessor, (), sample.get('bands'))
         for note in image.notes:
             kind = note.replace(source.name, '')
             if kind not in self._noted:  # of the first of many images
