@@ -15,6 +15,7 @@ BatchNorm is in evaluation mode, where it acts on each token by itself, too.
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -123,8 +124,9 @@ class TrainedPasses(Passes):
     def bytes_needed(self) -> int:
         of_tokens = super().bytes_needed // (len(self.backbone.levels) + 1)
         of_gradients = of_tokens * self._gradient_dtype.itemsize // self.dtype.itemsize
-        again = self.every - 1  # inputs between two that are kept
-        stores = len({*self._kept, self.count - 1}) + again
+        kept = sorted({*self._kept, self.count - 1})
+        again = max(b - a for a, b in pairwise(kept)) - 1
+        stores = len(kept) + again
         return stores * of_tokens + (len(self.backbone.levels) + 1) * of_gradients
 
     @property
@@ -173,7 +175,7 @@ class TrainedPasses(Passes):
         """
         indices = [index + 1 for index, *_ in self.backbone.levels]
         gradients = dict(zip(indices, of_levels, strict=True))
-        first = self._first_trained()
+        first = next((i for i, layer in enumerate(self.trunk) if _trained(layer)), None)
         if first is None:
             return
         progress.expect(self.count - first + (first > 0))
@@ -191,12 +193,12 @@ class TrainedPasses(Passes):
         else:
             self._norm_backward(first - 1, of_moments, progress)
 
-    def _first_trained(self) -> int | None:
-        """Return the first pass whose layers have a parameter that is trained."""
+    @property
+    def trunk(self) -> list[nn.Module]:
+        """The layers of each pass."""
         backbone = self.backbone
         embedding = nn.ModuleList([backbone.patch_embed, backbone.pos_embeder])
-        layers = [embedding, *backbone.blocks[: self.count - 1]]
-        return next((i for i, layer in enumerate(layers) if _trained(layer)), None)
+        return [embedding, *backbone.blocks[: self.count - 1]]
 
     def _compute_again(self, number: int) -> None:
         """Compute the tokens between the last ones that were kept and those of a pass."""
@@ -281,7 +283,8 @@ class TrainedPasses(Passes):
     def _norm_backward(self, number: int, of_moments: OfMoments, progress: Progress) -> None:
         """Pass back over the norm of the first layer that is trained."""
         total = _Sums(_trained(of_moments.norm))
-        for window in progress(self._own_tiles(self.tile), 'gradients of the first norm'):
+        tiles = self._own_tiles(self.tile) if total.leaves else []
+        for window in progress(tiles, 'gradients of the first norm'):
             outputs, gradients = [], []
             with torch.enable_grad():
                 of_moments.add(self.store(number).read(window).to(self.device), outputs, gradients)

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, UserError
 from ..models import XCiT
 from ..processes import cpu_group, digest_of_module, require_same, together
 from .backward import TrainedPasses, added_up, workspace_of
@@ -86,7 +87,11 @@ def _read_back(level: LazyMap, gradient: np.ndarray, own: Window, tape: Tape) ->
     for window in tiles(own, BACKWARD_TILE):
         values = level.read(window)
         part = gradient[(slice(None), *window.within(own))]
-        values.backward(torch.as_tensor(np.array(part))[None].to(values))
+        if not isinstance(part, Tensor):
+            part = torch.from_numpy(np.array(part))  # memory maps may be read-only
+        if not part.isfinite().all():
+            raise UserError('the gradients of the maps have values that are not finite')
+        values.backward(part[None].to(values))
         tape.collect()
 
 
