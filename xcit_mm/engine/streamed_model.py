@@ -53,8 +53,11 @@ class StreamedModel(nn.Module):
             their gradients are averaged.
         dtype: The dtype of predictions: 'float32', 'bfloat16' or 'float16'.
 
+    Attributes:
+        group: The processes that share an image; see :class:`~xcit_mm.large_images.passes.Passes`.
+
     Raises:
-        UserError: If it is not known how to compute the model tile by tile.
+        UserError: If it is not known how to predict with the model tile by tile.
     """
 
     def __init__(
@@ -69,7 +72,7 @@ class StreamedModel(nn.Module):
         self.module = revert_sync_batchnorm(module)
         self.memory, self.shared, self.dtype = memory, shared, DTYPES[dtype]
         self.store = None if store is None else Path(store)
-        self._group = cpu_group() if shared else own_group()
+        self.group = cpu_group() if shared else own_group()
         if store is not None and not shared and get_world_size() > 1:
             self.store = self.store / f'process_{get_rank() + 1}'
         self._noted: set[str] = set()
@@ -102,13 +105,11 @@ class StreamedModel(nn.Module):
                 and the store, before the weights change. All processes raise it.
         """
         source, sample = data['inputs'][0], data['data_samples'][0]
-        options = dict(memory=self.memory, store=self.store, shared=self.shared)
+        places = self.memory, self.store, self.group
         with together(cpu_group()), _shown(source) as progress:
             image = self.image(source, sample)
             with optim_wrapper.optim_context(self.module):
-                loss, parts = streamed_loss(
-                    self.module, image, sample, **options, progress=progress
-                )
+                loss, parts = streamed_loss(self.module, image, sample, *places, progress)
             source.require_unchanged(TRAINED)
             if 'label_windows' in sample:
                 sample.label_windows.require_unchanged()
@@ -130,10 +131,10 @@ class StreamedModel(nn.Module):
         window and the mask in it. If processes share the image, the first one gets the prediction.
         """
         source, sample = data['inputs'][0], data['data_samples'][0]
-        with together(self._group), _shown(source) as progress:
+        with together(self.group), _shown(source) as progress:
             image = self.image(source, sample)
             module = in_dtype(self.module, self.dtype)
-            passes = Passes(module.backbone, image, group=self._group)
+            passes = Passes(module.backbone, image, group=self.group)
             passes.workspace = self._workspace(passes, image.size)
             try:
                 labels = self._label_dtype
@@ -162,7 +163,7 @@ class StreamedModel(nn.Module):
 
     def require_room_to_predict(self, image: Image, size: tuple[int, int]) -> None:
         """Refuse an image (H, W) whose prediction needs more memory and disk than there is."""
-        passes = Passes(self.module.backbone, image, group=self._group)
+        passes = Passes(self.module.backbone, image, group=self.group)
         self._workspace(passes, size).remove()
 
     def _workspace(self, passes: Passes, size: tuple[int, int]) -> Workspace:
