@@ -1,6 +1,7 @@
 """Labels that are read by windows, against mmseg's transform, and labels that are refused."""
 
 import os
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -121,8 +122,9 @@ def test_a_header_that_claims_a_huge_image_is_not_decoded(labels, tmp_path):
     Image.fromarray(labels).save(tmp_path / 'a.png')
     content = bytearray((tmp_path / 'a.png').read_bytes())
     content[16:24] = (2**20).to_bytes(4, 'big') * 2  # width and height
+    content[29:33] = zlib.crc32(content[12:29]).to_bytes(4, 'big')
     (tmp_path / 'a.png').write_bytes(content)
-    with pytest.raises(BadImageError):
+    with pytest.raises(BadImageError, match=r'size of its labels: .* has 1048576x1048576$'):
         open_labels(str(tmp_path / 'a.png'), IMAGE)
 
 
