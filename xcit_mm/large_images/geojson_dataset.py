@@ -196,8 +196,11 @@ def _ring(ring: list, to_pixels: Any) -> np.ndarray:
     points = np.array([point[:2] for point in ring], float)  # the third is a height
     if not np.isfinite(points).all():
         raise ValueError('a coordinate is not finite')
+    if to_pixels is None:
+        return points
     x, y = points.T
-    return points if to_pixels is None else np.stack(to_pixels * (x, y), axis=1)
+    a, b, c, d, e, f, *_ = to_pixels
+    return np.stack([a * x + b * y + c, d * x + e * y + f], axis=1)
 
 
 def _without_holes(shape: Any) -> Iterator[Polygon]:
