@@ -28,12 +28,10 @@ MODELS = {
     'mask_rcnn_xcit_n12_16_shapes': dict(backbone=BACKBONE, neck=MAPS),
 }
 SEGMENTOR, DETECTOR = MODELS
-OPENED = dict(
-    (
-        (SEGMENTOR, [dict(type='OpenLabels')]),
-        (DETECTOR, [dict(type='LoadObjects', with_mask=True)]),
-    )
-)
+ANNOTATIONS = {
+    SEGMENTOR: dict(type='OpenLabels'),
+    DETECTOR: dict(type='LoadObjects', with_mask=True),
+}
 # Of the same images in memory, in which nothing is augmented either.
 LOADED = [dict(type=name) for name in ('LoadImage', 'LoadAnnotations', 'PackSegInputs')]
 STREAM = dict(memory='1GiB', store=None, shared=False)
@@ -50,31 +48,38 @@ class NormEvalHook(Hook):
 
 
 def scene_config(folder: Path, root: Path, name: str = SEGMENTOR, **values: Any) -> Path:
-    """Write a config that trains on the shapes of ``root``; ``values`` replace some of it."""
-    is_streamed = values.get('stream', STREAM) is not None
-    opened = [dict(type='OpenImage'), *OPENED[name], dict(type='PackScene')]
-    loader = dict(
-        batch_size=1,
-        num_workers=0,
-        persistent_workers=False,
-        dataset=dict(pipeline=opened if is_streamed else LOADED),
-    )
+    """Write a config that trains on the shapes of ``root``.
+
+    ``values`` are parts of the config; ``augmented`` adds flips, quarter turns and other colors.
+    """
+    augmented = [dict(type='FlipAndTurn'), dict(type='DistortColors')]
+    opened = dict(type='OpenImage'), ANNOTATIONS[name], dict(type='PackScene')
+    trained = [*opened[:2], *(augmented if values.pop('augmented', False) else []), opened[2]]
+    if values.get('stream', STREAM) is None:
+        opened = trained = LOADED
+    loader = dict(batch_size=1, num_workers=0, persistent_workers=False)
+    evaluated = dict(**loader, dataset=dict(pipeline=[*opened]))
     defaults = dict(
         stream=STREAM,
         model=MODELS[name],
-        train_dataloader=loader,
-        val_dataloader=loader,
-        test_dataloader=loader,
+        train_dataloader=dict(**loader, dataset=dict(pipeline=trained)),
+        val_dataloader=evaluated,
+        test_dataloader=evaluated,
         train_cfg=dict(max_iters=4, val_interval=4),
         optim_wrapper=dict(type='OptimWrapper'),
-        default_hooks=dict(logger=dict(interval=1), checkpoint=dict(interval=1, max_keep_ckpts=2)),
+        param_scheduler=[],
+        auto_scale_lr=dict(base_batch_size=1),
+        default_hooks=dict(logger=dict(interval=1), checkpoint=dict(interval=1)),
         log_processor=dict(window_size=1),
         log_level='WARNING',
     )
-    lines = [f'_base_ = {str(ROOT / "configs" / name)!r} + ".py"']
-    lines += [f'{key} = {value!r}' for key, value in (defaults | values).items()]
-    # mmengine shares objects between runs of one name.
-    path = folder / f'scenes_{next(NUMBERS)}.py'
+    number = next(NUMBERS)  # mmengine shares objects between runs of one name
+    base = _written(folder / f'base_{number}.py', ROOT / 'configs' / f'{name}.py', defaults)
+    return _written(folder / f'scenes_{number}.py', base, values)
+
+
+def _written(path: Path, base: Path, values: Mapping[str, Any]) -> Path:
+    lines = [f'_base_ = {str(base)!r}', *(f'{key} = {value!r}' for key, value in values.items())]
     path.write_text('\n'.join(lines))
     return path
 
