@@ -47,8 +47,8 @@ class NormEvalHook(Hook):
                 module.eval()
 
 
-def scene_config(folder: Path, root: Path, name: str = SEGMENTOR, **values: Any) -> Path:
-    """Write a config that trains on the shapes of ``root``.
+def scene_config(folder: Path, name: str = SEGMENTOR, **values: Any) -> Path:
+    """Write a config that trains on the shapes.
 
     ``values`` are parts of the config; ``augmented`` adds flips, quarter turns and other colors.
     """
@@ -85,16 +85,9 @@ def _written(path: Path, base: Path, values: Mapping[str, Any]) -> Path:
 
 
 def train_scenes(
-    work_dir: Path,
-    root: Path,
-    name: str = SEGMENTOR,
-    options: Mapping[str, Any] | None = None,
-    resume: bool = False,
-    launcher: str = 'none',
-    **values: Any,
+    work_dir: Path, root: Path, name: str = SEGMENTOR, resume: bool = False, **values: Any
 ) -> Path:
-    """Train with such a config in this process, and return the work dir."""
-    config = scene_config(work_dir.parent, root, name, **values)
-    options = {'data_root': str(root), **(options or {})}
-    train(str(config), str(work_dir), options=options, resume=resume, launcher=launcher)
+    """Train with such a config on the shapes of ``root`` in this process, and return ``work_dir``."""
+    config = scene_config(work_dir.parent, name, **values)
+    train(str(config), str(work_dir), options=dict(data_root=str(root)), resume=resume)
     return work_dir
