@@ -222,29 +222,35 @@ class _Detector:
         return self._sample.metainfo | dict(img_shape=self._size, pad_shape=rest)
 
     def _touching(self, name: str, tile: Window) -> tuple[InstanceData | None, Tensor | None]:
-        """Return the instances that touch a tile, and which of them have their center in it.
-
-        At the borders of the image, tiles extend to infinity, so that no instance is left out.
-        """
+        """Return the instances that touch a tile, and which of them have their center in it."""
         from mmdet.structures.bbox import get_box_tensor
 
         instances = self._sample.get(name)
         if instances is None:
             return None, None
         boxes = get_box_tensor(instances.bboxes).to(self._device)
-        (top, bottom), (left, right) = (
-            (span.start or -math.inf, span.stop if span.stop < n else math.inf)
-            for span, n in zip(tile, self.outputs.size, strict=True)
-        )
-        start, stop = boxes.new_tensor([left, top]), boxes.new_tensor([right, bottom])
-        centers = (boxes[:, :2] + boxes[:, 2:]) / 2
-        is_own = ((centers >= start) & (centers < stop)).all(1)
-        touches = is_own | ((boxes[:, 2:] > start) & (boxes[:, :2] < stop)).all(1)
+        touches, is_own = _places(boxes, tile, self.outputs.size)
         found = InstanceData(bboxes=boxes[touches])
         found.labels = instances.labels.to(self._device)[touches]
         if 'masks' in instances:
             found.masks = instances.masks[touches.nonzero()[:, 0].cpu().numpy()]
         return found, is_own[touches]
+
+
+def _places(boxes: Tensor, tile: Window, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """Return which boxes (n, 4) touch a tile, and which have their center in it.
+
+    At the borders of the image, tiles extend to infinity, so that no box is left out.
+    """
+    (top, bottom), (left, right) = (
+        (span.start or -math.inf, span.stop if span.stop < n else math.inf)
+        for span, n in zip(tile, size, strict=True)
+    )
+    start, stop = boxes.new_tensor([left, top]), boxes.new_tensor([right, bottom])
+    centers = (boxes[:, :2] + boxes[:, 2:]) / 2
+    is_own = ((centers >= start) & (centers < stop)).all(1)
+    touches = is_own | ((boxes[:, 2:] > start) & (boxes[:, :2] < stop)).all(1)
+    return touches, is_own
 
 
 def _summed(parts: dict[str, Tensor | list[Tensor]]) -> dict[str, Tensor]:
