@@ -24,12 +24,13 @@ class Shards:
     and the rows that a process borrows from its neighbors. All processes have to call each
     method, except for :meth:`share`. Within :func:`~xcit_mm.processes.together`, an error of one
     process is raised in all of them at the next exchange. ``height`` is the number of rows of the
-    image, in tokens; more processes than rows are an ArgumentError.
+    image, in tokens; more processes than rows are an ArgumentError. ``group`` holds the processes
+    that share the image, connected by gloo. Default: all processes.
     """
 
-    def __init__(self, height: int) -> None:
-        self.height, self._group = height, cpu_group()
-        self.rank, self.count = get_dist_info()
+    def __init__(self, height: int, group: dist.ProcessGroup | None = None) -> None:
+        self.height, self._group = height, group or cpu_group()
+        self.rank, self.count = get_dist_info(self._group)
         if self.count > height:
             raise ArgumentError(
                 f'{self.count} processes cannot share an image of {height} rows of tokens: start '

@@ -59,7 +59,7 @@ class Pyramid:
         self._borrowed.extend(self._shards.borrow(store, needed) for store in self._stores)
 
     def borrow_for(self, reads: Sequence[Sequence[tuple[LazyMap, Window]]]) -> int:
-        """Copy the rows of tokens that reading windows of maps requires.
+        """Copy the rows of tokens that reading windows of maps requires, and finishing the tape.
 
         Args:
             reads: The windows that are read together, from top to bottom.
@@ -70,6 +70,8 @@ class Pyramid:
         own, reach = self._shards.rows, 0
         if self._shards.count > 1:
             outermost = chain(*reads[:: max(1, len(reads) - 1)])  # none if there are too few
+            if self._tape is not None:
+                outermost = chain(outermost, self._tape.reads)
             spans = [own, *(w.rows for m, window in outermost for w in m.tokens_read(window))]
             rows = slice(min(s.start for s in spans), max(s.stop for s in spans))
             reach = self._shards.max(max(own.start - rows.start, rows.stop - own.stop))
