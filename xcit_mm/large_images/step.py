@@ -11,7 +11,7 @@ from torch.autograd import Function
 
 from ..processes import cpu_group, require_same, together
 from ..progress import Progress, silent
-from . import segment_loss
+from . import detect_loss, segment_loss
 from .backward import TrainedPasses, added_up, workspace_of
 from .detect import require_detector
 from .normalized import NormalizedImage
@@ -77,6 +77,8 @@ def require_trainable_model(model: nn.Module) -> None:
     (require_segmentor if is_segmentor else require_detector)(model)
     if is_segmentor:
         segment_loss.require_streamable_losses(model)
+    else:
+        detect_loss.require_trainable_detector(model)
 
 
 def require_room(
@@ -119,8 +121,6 @@ def _gradients(
             if hasattr(model, 'decode_head'):
                 parts = segment_loss.losses(model, pyramid, sample.label_windows, progress)
             else:
-                from . import detect_loss
-
                 parts = detect_loss.losses(model, pyramid, passes, sample, image.size, progress)
         for of_level in of_levels:
             of_level.settle()
