@@ -149,7 +149,8 @@ def of_tiles(
         for index, *_ in model.backbone.levels
     }
     pyramid = Pyramid(passes, Tape(), list(of_levels.values()))
-    log = losses(model, pyramid, labels)
+    with torch.no_grad():  # as in the forward of a function of autograd
+        log = losses(model, pyramid, labels)
     tokens = {}
     for name, gradient in of_levels.items():
         gradient.settle()
