@@ -86,7 +86,7 @@ class CocoAPMetric(CocoMetric):
         self._by_class, self.classwise = self.classwise, False
 
     def _read(self, path: str) -> COCO:
-        content, self._remark = read_annotations(path)
+        content, self._remark = read_annotations(path, 'segm' in self.metrics)
         # pycocotools marks predictions with the ids of their objects, and 0 means no object.
         for number, annotation in enumerate(content.get('annotations', ()), 1):
             annotation['id'] = number

@@ -4,16 +4,19 @@ The loss of an image is a sum over tiles. Each tile has a graph of its own, whic
 of stored tokens and at sums over whole maps. A :class:`Tape` keeps these tensors, its leaves.
 """
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from .geometry import Window
 
-if TYPE_CHECKING:
-    from .lazy import LazyMap
+
+class Readable(Protocol):
+    """A map that is computed from tokens, such as a :class:`.LazyMap`."""
+
+    def tokens_read(self, window: Window) -> Iterator[Window]: ...
 
 
 class Tape:
@@ -29,7 +32,7 @@ class Tape:
     def __init__(self) -> None:
         self._windows: list[tuple[Tensor, Callable[[Tensor], None]]] = []
         self._sums: list[tuple[Tensor, Callable[[Tensor], None]]] = []
-        self.reads: list[tuple[LazyMap, Window]] = []
+        self.reads: list[tuple[Readable, Window]] = []
 
     def window(self, values: Tensor, add: Callable[[Tensor], None]) -> Tensor:
         """Return a leaf with the values of a window; ``add`` is called with its gradient.
@@ -46,7 +49,7 @@ class Tape:
         self,
         values: Tensor,
         send_back: Callable[[Tensor], None],
-        read: 'tuple[LazyMap, Window]',
+        read: tuple[Readable, Window],
     ) -> Tensor:
         """Return a leaf with sums over a map, which all tiles share.
 
