@@ -4,24 +4,26 @@ import json
 import os
 import resource
 import signal
+from contextlib import ExitStack
 from functools import partial
 from itertools import count
 from pathlib import Path
+from unittest.mock import patch
 
-import numpy as np
+import mmengine.config.config
 import pytest
 import torch
+import yapf.yapflib.yapf_api
 from helpers import relative_error
 from helpers.processes import forked, in_child, torchrun
 from helpers.resumed_runs import assert_same_run
 from helpers.runs import steps
-from helpers.scenes import DETECTOR, SEGMENTOR, STREAM, scene_config, train_scenes
+from helpers.scenes import scene_config, train_scenes
 from mmengine.dist import get_rank
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 
 from xcit_mm import UserError
-from xcit_mm.engine import test as run_test
 from xcit_mm.engine import train
 from xcit_mm.large_images.token_files import TokenFile
 from xcit_mm.run_files import has_checkpoints
@@ -51,6 +53,8 @@ EVERYTHING = dict(
 class SpoilHook(Hook):
     """Do what happens to a run, before the step of an iteration."""
 
+    priority = 'VERY_HIGH'
+
     def __init__(self, what: str, at: int = 2) -> None:
         self.what, self.at = what, at
 
@@ -59,12 +63,27 @@ class SpoilHook(Hook):
             return
         if self.what == 'error':
             raise RuntimeError('planted')
-        if self.what == 'change':
-            os.utime(data_batch['data_samples'][0].img_path, (0, 0))
+        sample = data_batch['data_samples'][0]
+        if self.what.startswith('change'):
+            os.utime(sample.seg_map_path if 'labels' in self.what else sample.img_path, (0, 0))
+        if self.what == 'wrong label':
+            runner.model.module.decode_head.num_classes = 2
         if self.what == 'NaN':
             runner.model.module.backbone.blocks[1].mlp.fc1.weight.data.fill_(torch.nan)
         if self.what == 'full disk':
             resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _unformatted_configs():
+    """Spare the layout of configs, which takes mmengine longer than the steps of these runs."""
+    name, places = 'FormatCode', (mmengine.config.config, yapf.yapflib.yapf_api)
+    with ExitStack() as stack:
+        for place in places:  # where the two families of packages look for it
+            stack.enter_context(
+                patch.object(place, name, lambda text, **_: (text, True), create=True)
+            )
+        yield
 
 
 def logged(work_dir: Path, file: str = 'losses.jsonl') -> list[dict]:
@@ -115,32 +134,38 @@ def quick(store: Path, **values) -> dict:
     return QUICK | dict(stream=stream, model=model) | values
 
 
-@pytest.mark.parametrize(
-    ('what', 'error', 'message'),
-    [
-        ('error', RuntimeError, 'planted'),
-        ('change', UserError, r'\.jpg has changed while a training step read it: resume the run'),
-        ('NaN', UserError, r'\.jpg: layer 2 of the backbone computes values that are not finite'),
-    ],
-)
-def test_a_run_that_ends_in_a_step_repeats_it(
-    uninterrupted, root, tmp_path, what, error, message
-):
-    spoiled = quick(tmp_path / 'store', custom_hooks=[dict(type='SpoilHook', what=what)])
-    with pytest.raises(error, match=message):
-        train_scenes(tmp_path / 'run', root, **spoiled)
-    assert steps(tmp_path / 'run') == [1]
-    train_scenes(tmp_path / 'run', root, resume=True, **quick(tmp_path / 'store'))
+def spoiled(tmp_path: Path, what: str) -> dict:
+    return quick(tmp_path / 'store', custom_hooks=[dict(type='SpoilHook', what=what)])
+
+
+def test_a_run_that_ends_in_a_step_repeats_it(uninterrupted, shapes_root, tmp_path):
+    with pytest.raises(RuntimeError, match='planted'):
+        train_scenes(tmp_path / 'run', shapes_root, **spoiled(tmp_path, 'error'))
+    train_scenes(tmp_path / 'run', shapes_root, resume=True, **quick(tmp_path / 'store'))
     assert_same_run(uninterrupted, tmp_path / 'run', STEPS)
     assert not (tmp_path / 'store').exists()
 
 
-def test_a_disk_that_becomes_full_in_a_step_loses_nothing(uninterrupted, shapes_root, tmp_path):
-    full = dict(custom_hooks=[dict(type='SpoilHook', what='full disk')])
+@pytest.mark.parametrize(
+    ('what', 'message'),
+    [
+        ('change', r'\.jpg has changed while a training step read it: resume the run when'),
+        ('change of labels', r'\.png has changed while a training step read it: resume the run'),
+        ('NaN', r'\.jpg: layer 2 of the backbone computes values that are not finite'),
+        ('wrong label', r'\.png: the label 3 is outside 1\.\.2, the 2 classes'),
+    ],
+)
+def test_a_step_that_is_refused_changes_nothing(root, tmp_path, what, message):
+    with pytest.raises(UserError, match=message):
+        train_scenes(tmp_path / 'run', root, **spoiled(tmp_path, what))
+    assert steps(tmp_path / 'run') == [1]
+    assert not (tmp_path / 'store').exists()
 
+
+def test_a_disk_that_becomes_full_in_a_step_loses_nothing(uninterrupted, shapes_root, tmp_path):
     def run() -> None:
         with pytest.raises(OSError, match='File too large'):
-            train_scenes(tmp_path / 'run', shapes_root, **quick(tmp_path / 'store', **full))
+            train_scenes(tmp_path / 'run', shapes_root, **spoiled(tmp_path, 'full disk'))
 
     assert in_child(run) == 0
     assert steps(tmp_path / 'run') == [1]
@@ -216,9 +241,7 @@ class KeepHook(Hook):
         torch.save(runner.model.module.state_dict(), f'{self.folder}/rank_{get_rank()}.pth')
 
 
-@pytest.mark.parametrize(
-    ('name', 'counts', 'last'), [('shared', 1, STEPS), ('own', 2, STEPS // 2)]
-)
+@pytest.mark.parametrize(('name', 'counts', 'last'), [('shared', 1, STEPS), ('own', 2, STEPS // 2)])
 def test_two_processes_train_and_measure_what_one_does(
     shared_runs, shapes_root, tmp_path, name, counts, last
 ):
