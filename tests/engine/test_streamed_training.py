@@ -1,9 +1,11 @@
 """Trainings on whole images, tile by tile: compared, resumed, killed, shared and refused."""
 
 import json
+import math
 import os
 import resource
 import signal
+import sys
 from contextlib import ExitStack
 from functools import partial
 from itertools import count
@@ -11,6 +13,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import mmengine.config.config
+import numpy as np
 import pytest
 import torch
 import yapf.yapflib.yapf_api
@@ -18,17 +21,22 @@ from helpers import relative_error
 from helpers.processes import forked, in_child, torchrun
 from helpers.resumed_runs import assert_same_run
 from helpers.runs import steps
-from helpers.scenes import scene_config, train_scenes
+from helpers.scenes import DETECTOR, scene_config, train_scenes
 from mmengine.dist import get_rank
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
+from PIL import Image
 
-from xcit_mm import UserError
-from xcit_mm.engine import train
+from xcit_mm import UserError, progress
+from xcit_mm.engine import streamed_model, train
+from xcit_mm.engine import test as run_test
+from xcit_mm.engine.streamed_model import shown
 from xcit_mm.large_images.token_files import TokenFile
+from xcit_mm.large_images.window_files import Array
 from xcit_mm.run_files import has_checkpoints
 
 STEPS = 4
+DELETED = dict(_delete_=True)
 QUICK = dict(
     augmented=True,
     train_cfg=dict(max_iters=STEPS, val_interval=100),
@@ -260,3 +268,87 @@ def test_two_processes_train_and_measure_what_one_does(
     if name == 'shared':
         for line, expected in zip(logged(processes), logged(alone), strict=True):
             assert line == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ('values', 'message'),
+    [
+        (
+            dict(stream=dict(memory='1KiB', store=None)),
+            r'\d+\.jpg: the stores need .* but the limit is .*: name a folder for the stores with',
+        ),
+        (
+            dict(model=dict(data_preprocessor=dict(test_cfg=dict(size_divisor=32)))),
+            r'data_preprocessor has a test_cfg cannot predict large images',
+        ),
+        (
+            dict(model=dict(decode_head=dict(loss_decode=dict(type='FocalLoss', **DELETED)))),
+            r'FocalLoss \(decode\) is not computed tile by tile; use',
+        ),
+        (
+            dict(model=dict(type='DepthEstimator')),
+            r'which pixels of its maps FPNHead reads is not known; set stream=None, and train on',
+        ),
+    ],
+)
+def test_a_run_that_cannot_be_streamed_ends_before_its_first_step(
+    shapes_root, tmp_path, values, message
+):
+    with pytest.raises(UserError, match=message):
+        train_scenes(tmp_path / 'run', shapes_root, **QUICK | values)
+    assert steps(tmp_path / 'run') == []
+
+
+def test_a_detector_trains_and_is_tested(shapes_root, tmp_path):
+    """In bfloat16, where the CPU has it, with the masks and pictures of large images."""
+    values = dict(
+        augmented=True,
+        train_cfg=dict(max_iters=2, val_interval=2),
+        optim_wrapper=dict(type='AmpOptimWrapper'),
+    )
+    work_dir = train_scenes(tmp_path / 'run', shapes_root, DETECTOR, **values)
+    line = logged(work_dir)[-1]
+    assert all(math.isfinite(line[name]) for name in ('loss', 'loss_mask', 'loss_rpn_cls'))
+    validated = logged(work_dir, 'metrics.jsonl')[-1]
+    config = scene_config(tmp_path, DETECTOR, augmented=True)
+    metrics = run_test(
+        str(config),
+        str(work_dir / 'iter_2.pth'),
+        str(tmp_path / 'test'),
+        show_dir=str(tmp_path / 'shown'),
+        options=dict(data_root=str(shapes_root)),
+    )
+    assert {'coco/bbox_mAP', 'coco/segm_mAP'} <= metrics.keys()
+    assert metrics == pytest.approx({name: validated[name] for name in metrics}, abs=1e-3)
+    for folder in (work_dir / 'pictures', tmp_path / 'shown'):
+        pictures = [np.asarray(Image.open(path)) for path in sorted(folder.iterdir())]
+        assert len(pictures) == 4
+        assert all(picture.shape[1] == 640 for picture in pictures)  # two of 160, enlarged
+        truth, prediction = pictures[0][:, :320], pictures[0][:, 320:]
+        assert (truth[:100] != prediction[:100]).any()
+
+
+def test_bfloat16_trains_nearly_as_float32(uninterrupted, shapes_root, tmp_path):
+    values = quick(tmp_path / 'store', optim_wrapper=dict(type='AmpOptimWrapper'))
+    narrow = train_scenes(tmp_path / 'run', shapes_root, **values)
+    for line, expected in zip(logged(narrow), logged(uninterrupted), strict=True):
+        assert line['loss'] == pytest.approx(expected['loss'], rel=1e-2)
+
+
+def test_the_progress_of_a_step_is_a_bar_in_a_terminal_and_lines_elsewhere(monkeypatch):
+    source = Array(np.zeros((9, 9, 3), np.uint8), 'scene.tif')
+    lines: list[str] = []
+    monkeypatch.setattr(streamed_model.MMLogger, 'info', lambda self, line: lines.append(line))
+    monkeypatch.setattr(progress, 'LOG_INTERVAL', 0)
+    with shown(source) as display:
+        display.expect(1)
+        assert list(display('ab', 'layer 3 of 12')) == ['a', 'b']
+    assert lines == [f'scene.tif: layer 3 of 12, tile {n} of 2' for n in (1, 2)]
+    monkeypatch.setattr(sys.stderr, 'isatty', lambda: True, raising=False)
+    with shown(source) as display:
+        assert isinstance(display, progress.TileProgress)
+    monkeypatch.setattr(streamed_model, 'is_main_process', lambda: False)
+    with shown(source) as display:
+        assert display is progress.silent
+    with pytest.raises(UserError, match=r'^scene\.tif: too large$'), shown(source):
+        raise UserError('too large')
