@@ -25,9 +25,6 @@ CAUSES = {
     problems.NO_MASK: NO_MASKS,
     problems.BROKEN_MASK: NO_MASKS,
 }
-NOT_INSIDE = (
-    'the boxes may be two corners instead of x, y, width, height, or fit images of another size'
-)
 
 
 @DATASETS.register_module()
@@ -49,6 +46,10 @@ class CheckedCocoDataset(CocoDataset):
 
     problems: list[Problem]
     remark: str
+    # The likely cause if many boxes are not inside their images.
+    not_inside = (
+        'the boxes may be two corners instead of x, y, width, height, or fit images of another size'
+    )
 
     def __init__(self, *args: Any, pipeline: Sequence[dict] = (), **kwargs: Any) -> None:
         self._with_masks = loads_masks(pipeline)
@@ -140,7 +141,7 @@ class CheckedCocoDataset(CocoDataset):
         if lost.total() <= max_share * self._num_annotations:
             return None
         listed = ', '.join(f'{count} x {kind}' for kind, count in lost.most_common())
-        cause = CAUSES.get(lost.most_common()[0][0], NOT_INSIDE)
+        cause = CAUSES.get(lost.most_common()[0][0], self.not_inside)
         return f'{lost.total()} of the {self._num_annotations} annotations ({listed}): {cause}'
 
     def consequence(self, kind: str) -> str:

@@ -95,8 +95,8 @@ def _divisor(module: nn.Module, head: nn.Module, counts: np.ndarray) -> float:
         return of_labels.sum() * outputs  # the mean
     labelled = np.arange(len(counts)) != head.ignore_index
     if module.class_weight is not None and not module.use_sigmoid:
-        # mmseg fails where avg_non_ignore=True meets ignored labels; before version 1.2 of the
-        # original package, also without it. Where it does not, they have no weight.
+        # mmseg fails where avg_non_ignore=True meets ignored labels, and the original package also
+        # where it is False. Where onedl's fork does not fail, ignored labels have no weight.
         weights = np.zeros(len(counts))
         classes = min(len(counts), len(module.class_weight))
         weights[:classes] = module.class_weight[:classes]

@@ -142,7 +142,7 @@ def losses(
 
 
 def _read(labels: Labels, window: Window, device: torch.device) -> Tensor:
-    return torch.from_numpy(labels.read(window)).to(device, torch.long)[None]
+    return torch.from_numpy(labels.read(window).astype(np.int64)).to(device)[None]
 
 
 class HeadLosses:

@@ -5,15 +5,12 @@ of stored tokens and at sums over whole maps. A :class:`Tape` keeps these tensor
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from .geometry import Window
-
-if TYPE_CHECKING:
-    from .lazy import LazyMap
 
 
 class Tape:
@@ -23,13 +20,13 @@ class Tape:
     belong. After the last tile, :meth:`finish` sends the gradients of the sums back.
 
     Attributes:
-        reads: The maps, and their windows, that :meth:`finish` reads.
+        reads: The lazy maps, and their windows, that :meth:`finish` reads.
     """
 
     def __init__(self) -> None:
         self._windows: list[tuple[Tensor, Callable[[Tensor], None]]] = []
         self._sums: list[tuple[Tensor, Callable[[Tensor], None]]] = []
-        self.reads: list[tuple[LazyMap, Window]] = []
+        self.reads: list[tuple[Any, Window]] = []
 
     def window(self, values: Tensor, add: Callable[[Tensor], None]) -> Tensor:
         """Return a leaf with the values of a window; ``add`` is called with its gradient.
@@ -46,7 +43,7 @@ class Tape:
         self,
         values: Tensor,
         send_back: Callable[[Tensor], None],
-        read: 'tuple[LazyMap, Window]',
+        read: tuple[Any, Window],
     ) -> Tensor:
         """Return a leaf with sums over a map, which all tiles share.
 

@@ -9,7 +9,7 @@ import hashlib
 import mmap
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,9 @@ MAX_CHANNELS = 2**12  # GDAL looks at each band whenever it reads a few of them
 STRIP_ROWS, STRIP_BYTES = 1100, 2**28
 GDAL_CACHED_BANDS = 127  # if no more bands are interleaved, GDAL keeps them all
 TILE = 2048, 2048  # pixels that are read at a time where any tile would do
+# What a file that changed did, and the remedy.
+PREDICTED = 'it was predicted: predict it again when it is complete'
+TRAINED = 'a training step read it: resume the run when it is complete'
 MAPPED = 256, 256  # pixels of a memory map, with all channels, that are in memory at a time
 
 
@@ -84,6 +87,8 @@ class ImageSource(ABC):
         """
         try:
             return self._read(window)
+        except UserError:  # of another image, from which this one is computed
+            raise
         except Exception as error:  # the decoders raise many kinds of errors
             rows, columns = window
             raise UserError(
@@ -103,17 +108,21 @@ class ImageSource(ABC):
         if self._path is not None:
             return digest_of_file(self._path)
         digest = hashlib.sha256()
-        for window in tiles(whole(self.shape[:2]), TILE):
+        for window in self.windows():
             digest.update(self.read(window))
         return shortened(digest)
 
-    def require_unchanged(self) -> None:
-        """Raise a UserError if the file has changed since it was opened."""
+    def windows(self) -> Iterator[Window]:
+        """Yield windows that cover the image, and for which a file in strips is decoded once."""
+        return tiles(whole(self.shape[:2]), _tile(self.max_rows))
+
+    def require_unchanged(self, use: str = PREDICTED) -> None:
+        """Raise a UserError if the file has changed since it was opened.
+
+        ``use`` is ``PREDICTED`` or ``TRAINED``, the end of the message.
+        """
         if self._file_state() != self._state:
-            raise UserError(
-                f'{self.name} has changed while it was predicted: predict it again when it is '
-                'complete'
-            )
+            raise UserError(f'{self.name} has changed while {use}')
 
     def _file_state(self) -> list | None:
         if self._path is None:
@@ -160,7 +169,7 @@ class Array(ImageSource):
 class Raster(ImageSource):
     """An image file that rasterio opens."""
 
-    def __init__(self, path: Path, channels: int | None = None) -> None:
+    def __init__(self, path: Path, channels: int | None = None, are_labels: bool = False) -> None:
         require('rasterio')
         import rasterio
 
@@ -177,7 +186,7 @@ class Raster(ImageSource):
             raise UserError(
                 f'{path}: its bands have the types {", ".join(file.dtypes)}: use one type'
             )
-        if file.colorinterp[0].name == 'palette':
+        if file.colorinterp[0].name == 'palette' and not are_labels:
             raise UserError(f'{path} has a palette: convert it with gdal_translate -expand rgb')
         shape, dtype = (file.height, file.width, file.count), np.dtype(file.dtypes[0])
         super().__init__(str(path), path, shape, dtype, channels)
@@ -237,6 +246,11 @@ class Slide(ImageSource):
         return np.where(opaque, pixels[..., :3], np.uint8(255))
 
 
+def _tile(max_rows: int | None) -> tuple[int, int]:
+    rows, columns = TILE
+    return rows if max_rows is None else min(max_rows, rows), columns
+
+
 def _require_small_blocks(path: Path, size: Sequence[int], bytes_of_pixel: int) -> None:
     """Refuse a file with blocks (h, w) that take too much memory."""
     rows, columns = size
@@ -253,11 +267,13 @@ def open_image(
     image: str | Path | np.ndarray,
     read: Callable[[str], np.ndarray],
     channels: int | None = None,
+    are_labels: bool = False,
 ) -> ImageSource:
     """Open an image that is read by windows: a path, or an array (H, W, channels).
 
     ``read`` reads the whole image of a path or URL that cannot be read by windows, and ``channels``
-    is the number of channels, from the first, that are read (default: all).
+    is the number of channels, from the first, that are read (default: all). A TIFF file with a
+    palette is an image of labels or an error.
 
     Raises:
         UserError: If the file does not exist or cannot be opened as an image.
@@ -274,7 +290,7 @@ def open_image(
         if suffix in SLIDES:
             return Slide(path)
         if suffix in RASTERS:
-            return Raster(path, channels)
+            return Raster(path, channels, are_labels)
         array = np.lib.format.open_memmap(path, mode='r')  # np.load would also open archives
         return Array(array, str(path), path, channels)
     except FileNotFoundError:
@@ -311,8 +327,7 @@ def overview(
     factor = max(1, -(-max(size) // max_side))
     small = tuple(-(-n // factor) for n in size)
     picture = None
-    tile = TILE[0] if max_rows is None else min(max_rows, TILE[0]), TILE[1]
-    tile = tuple(max(1, n // factor) * factor for n in tile)
+    tile = tuple(max(1, n // factor) * factor for n in _tile(max_rows))
     for window in tiles(whole(size), tile):
         values = read(window)
         target = Window(*(slice(s.start // factor, -(-s.stop // factor)) for s in window))
