@@ -36,7 +36,7 @@ from .detect import TILE, keeps
 from .geometry import Window, evenly_cut
 from .lazy import LazyMap
 from .passes import Passes
-from .rois import RoISource, borrow_around, number_of_stages, reading_windows
+from .rois import HeldRoISource, borrow_around, number_of_stages, reading_windows
 from .shards import Shards
 from .streamed_maps import Pyramid
 from .tape import Tape
@@ -71,7 +71,7 @@ def require_trainable_detector(model: nn.Module) -> None:
         if not any(keeps(type(part), base, *methods) for base in bases):
             raise UserError(
                 'the model cannot be trained on images of any size: which pixels of its maps the '
-                f'losses of {type(part).__name__} read is not known; train it on crops'
+                f'losses of {type(part).__name__} read is not known; train on crops, without stream'
             )
 
 
@@ -174,7 +174,7 @@ class _Detector:
             sample.gt_instances = objects
             if ignored is not None:
                 sample.ignored_instances = ignored
-            maps = tuple(map(RoISource, self._maps))
+            maps = tuple(map(HeldRoISource, self._maps))
             yield _summed(self._model.roi_head.loss(maps, [proposals], [sample]))
 
     def borrow(
@@ -189,11 +189,10 @@ class _Detector:
 
         Rows cannot be copied later on, because processes may have different numbers of tiles.
         """
-        proposals = []
         with torch.no_grad():
-            for tile in progress(tiles, 'proposals'):
-                proposals.append(self._propose(tile, self._read(tile)))
-                pyramid.maps[0].tape.collect()  # windows that have no gradients
+            proposals = [
+                self._propose(tile, self._read(tile)) for tile in progress(tiles, 'proposals')
+            ]
         boxes = [instances.bboxes for instances in proposals]
         boxes += [self._touching('gt_instances', tile)[0].bboxes for tile in tiles]
         stages = number_of_stages(self._model.roi_head)
