@@ -6,8 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import rasterio
+import torch
 from mmdet.structures.mask import PolygonMasks
 from mmengine.registry import DATASETS, DefaultScope
+from mmengine.structures import InstanceData
 from PIL import Image
 from rasterio.crs import CRS
 from rasterio.transform import from_origin
@@ -16,6 +18,7 @@ from xcit_mm import UserError
 from xcit_mm.config.data_rules import check_classes, check_data
 from xcit_mm.config.load import load_config
 from xcit_mm.datasets import annotations as problems
+from xcit_mm.engine.coco_metric import CocoAPMetric
 from xcit_mm.environment import require_framework
 from xcit_mm.large_images.geometry import Window
 from xcit_mm.large_images.geotiff import write_geojson
@@ -63,10 +66,14 @@ def config(root: Path, **arguments) -> dict:
     )
 
 
-def build(root: Path, **arguments):
+def registered(dataset: dict):
     require_framework('mmdet')
     with DefaultScope.overwrite_default_scope('mmdet'):
-        return DATASETS.build(config(root, **arguments))
+        return DATASETS.build(dataset)
+
+
+def build(root: Path, **arguments):
+    return registered(config(root, **arguments))
 
 
 @pytest.fixture
@@ -139,10 +146,7 @@ def test_other_images_and_names(tmp_path):
     )
     (tmp_path / 'one/a.geojson').write_text(json.dumps(dict(features=[feature])))
     arguments = dict(img_suffix='.PNG', class_property='kind')
-    with DefaultScope.overwrite_default_scope('mmdet'):
-        dataset = DATASETS.build(
-            config(tmp_path, **arguments) | dict(data_prefix=dict(img=''), pipeline=PIPELINE)
-        )
+    dataset = registered(config(tmp_path, **arguments) | dict(data_prefix=dict(img='')))
     assert dataset[0]['data_samples'].gt_instances.bboxes.tolist() == [[1, 2, 30, 9]]
 
 
@@ -255,28 +259,73 @@ def test_the_rules_of_a_config_accept_the_dataset(root):
         check_classes(cfg, ('train',))
 
 
-def test_large_tiff_images_pass_the_checks_of_coco_files(tmp_path):
-    """The checks read no pixels."""
+def large(folder: Path, with_mask: bool, pipeline: list[str], **arguments) -> dict:
+    """The config of an image of 30,000 x 30,000 pixels, of which no pixel is stored."""
+    polygon = [19_000, 18_000, 19_900, 18_000, 19_900, 18_800]
+    box = [19_000, 18_000, 900, 800]
+    annotation = dict(id=1, image_id=1, category_id=1, bbox=box, area=9, iscrowd=0)
     content = dict(
-        images=[dict(id=1, file_name='a.tif', width=20_000, height=20_000)],
-        annotations=[dict(id=1, image_id=1, category_id=1, bbox=[19_000, 18_000, 900, 800])],
+        images=[dict(id=1, file_name='a.tif', width=30_000, height=30_000)],
+        annotations=[annotation | dict(segmentation=[polygon])],
         categories=[dict(id=1, name='circle')],
     )
-    (tmp_path / 'a.json').write_text(json.dumps(content))
-    with DefaultScope.overwrite_default_scope('mmdet'):
-        dataset = DATASETS.build(
-            dict(
-                type='CheckedCocoDataset',
-                ann_file=str(tmp_path / 'a.json'),
-                data_prefix=dict(img=str(tmp_path)),
-                metainfo=dict(classes=('circle',)),
-                pipeline=[dict(type='OpenImage'), dict(type='LoadObjects'), dict(type='PackScene')],
-            )
-        )
-    assert len(dataset) == 1 and dataset.problems == []
-    options = dict(height=20_000, width=20_000, count=3, dtype='uint8')
+    (folder / 'a.json').write_text(json.dumps(content))
+    options = dict(height=30_000, width=30_000, count=3, dtype='uint8')
     options |= dict(tiled=True, blockxsize=512, blockysize=512, sparse_ok=True)
-    rasterio.open(tmp_path / 'a.tif', 'w', 'GTiff', **options).close()
+    rasterio.open(folder / 'a.tif', 'w', 'GTiff', **options).close()
+    return dict(
+        type='CheckedCocoDataset',
+        ann_file=str(folder / 'a.json'),
+        data_prefix=dict(img=str(folder)),
+        metainfo=dict(classes=('circle',)),
+        pipeline=[
+            dict(type=kind, **(dict(with_mask=with_mask) if kind in LOADERS else {}))
+            for kind in pipeline
+        ],
+        **arguments,
+    )
+
+
+LOADERS = 'LoadObjects', 'mmdet.LoadAnnotations'
+SCENES = ['OpenImage', 'LoadObjects', 'PackScene']
+
+
+@pytest.mark.parametrize(
+    ('with_mask', 'test_mode'), [(True, False), (False, True)], ids=['training', 'evaluation']
+)
+def test_large_tiff_images_pass_the_checks_of_coco_files(with_mask, test_mode, tmp_path):
+    dataset = registered(large(tmp_path, with_mask, SCENES, test_mode=test_mode))
+    assert len(dataset) == 1 and dataset.problems == []
     sample = dataset[0]
-    assert sample['inputs'].shape == (20_000, 20_000, 3)
-    assert sample['data_samples'].gt_instances.bboxes.tolist() == [[19_000, 18_000, 19_900, 18_800]]
+    assert sample['inputs'].shape == (30_000, 30_000, 3)
+    found = sample['data_samples'].gt_instances
+    assert found.bboxes.tolist() == [[19_000, 18_000, 19_900, 18_800]]
+    assert ('masks' in found) == with_mask
+
+
+@pytest.mark.parametrize(
+    ('pipeline', 'test_mode'), [(SCENES, True), (['LoadImage', 'mmdet.LoadAnnotations'], False)]
+)
+def test_images_too_large_for_the_masks_of_pycocotools_are_refused(pipeline, test_mode, tmp_path):
+    with pytest.raises(UserError, match=r'a\.tif has 30000x30000 pixels, but pycocotools encodes'):
+        registered(large(tmp_path, True, pipeline, test_mode=test_mode))
+
+
+def test_an_evaluation_needs_no_annotation_file(root):
+    """mmdet's metric takes the objects from the samples."""
+    windows = [Window.around(box, SIZE) for box in BOXES]
+    masks = [(window, np.ones(window.size, bool)) for window in windows]
+    write_geojson(root / 'objects/a.geojson', objects(masks), {})
+    dataset = registered(config(root, test_mode=True))
+    metric = CocoAPMetric(metric=['bbox', 'segm'])
+    metric.dataset_meta = dataset.metainfo
+    for sample in (dataset[i]['data_samples'] for i in range(2)):
+        found = sample.gt_instances
+        masks = torch.from_numpy(found.masks.to_ndarray())
+        scores = torch.ones(len(found))
+        sample.pred_instances = InstanceData(
+            bboxes=found.bboxes, labels=found.labels, scores=scores, masks=masks
+        )
+        metric.process({}, [sample.to_dict()])
+    figures = metric.evaluate(size=2)
+    assert figures['coco/bbox_mAP'] == figures['coco/segm_mAP'] == 1

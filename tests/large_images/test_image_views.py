@@ -5,10 +5,13 @@ from itertools import product
 import numpy as np
 import pytest
 import rasterio
+import torch
 from mmseg.datasets.transforms import PhotoMetricDistortion
+from mmseg.models import SegDataPreProcessor
 
 from xcit_mm.large_images.color_distortion import ColorDistortion, DistortedImage
 from xcit_mm.large_images.geometry import Window, whole
+from xcit_mm.large_images.normalized import NormalizedImage
 from xcit_mm.large_images.scene_transforms import DistortColors
 from xcit_mm.large_images.symmetries import Symmetry, TurnedImage
 from xcit_mm.large_images.window_files import Array, open_image
@@ -99,3 +102,15 @@ def test_values_of_16_bits_are_distorted_as_8_bits(pixels):
     wide = DistortedImage(Array(pixels.astype(np.uint16) * 257, 'wide'), DISTORTION)
     narrow = DistortedImage(Array(pixels, 'narrow'), DISTORTION)
     assert np.array_equal(wide.read(WINDOW), narrow.read(WINDOW))
+
+
+@pytest.mark.parametrize('symmetry', SYMMETRIES[::3], ids=str)
+def test_views_are_normalized_as_the_whole_image(symmetry, strips, pixels):
+    numbers = dict(mean=[120.0, 110, 100], std=[58.0, 57, 56])
+    preprocessor = SegDataPreProcessor(**numbers, bgr_to_rgb=True)
+    view = TurnedImage(DistortedImage(strips, DISTORTION), symmetry)
+    image = NormalizedImage(view, preprocessor, [], None)
+    changed = symmetry.array(DISTORTION(pixels)).transpose(2, 0, 1)[::-1]  # BGR
+    expected = preprocessor(dict(inputs=[torch.from_numpy(changed.copy())]))['inputs'][0]
+    assert image.size == expected.shape[1:] and image.notes == []
+    assert torch.equal(image[(slice(None), *WINDOW)], expected[(slice(None), *WINDOW)])

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from xcit_mm.datasets.labels import LabelRule
 from xcit_mm.environment import require_framework
 from xcit_mm.errors import UserError
+from xcit_mm.large_images import lazy as lazy_maps
 from xcit_mm.large_images import segment_loss
-from xcit_mm.large_images.geometry import Window, whole
+from xcit_mm.large_images.geometry import Window, length, whole
 from xcit_mm.large_images.passes import Passes
 from xcit_mm.large_images.segment_loss import losses, require_streamable_losses
 from xcit_mm.large_images.streamed_maps import Pyramid
@@ -149,7 +150,8 @@ def of_tiles(
         for index, *_ in model.backbone.levels
     }
     pyramid = Pyramid(passes, Tape(), list(of_levels.values()))
-    log = losses(model, pyramid, labels)
+    with torch.no_grad():  # as in the forward of a function of autograd
+        log = losses(model, pyramid, labels)
     tokens = {}
     for name, gradient in of_levels.items():
         gradient.settle()
@@ -296,6 +298,24 @@ def test_labels_that_are_no_class_are_refused():
     model = build(decode_head=head('FCNHead'))
     with pytest.raises(UserError, match='a label is no class'):
         of_tiles(model, computed_passes(model), draw_labels(classes=CLASSES + 1))
+
+
+@pytest.mark.parametrize('name', ['SegFormer', 'semantic FPN', 'UperNet'])
+def test_a_tile_reads_only_what_is_near(name, monkeypatch):
+    monkeypatch.setattr(segment_loss, 'MAX_TILE', 64)
+    monkeypatch.setattr(lazy_maps, 'TILE', (64 // 32, 64 // 32))
+    widths, add = [], TokenGradients.add
+
+    def recorded(gradients: TokenGradients, window: Window, values: Tensor) -> None:
+        widths.append(length(window.columns))
+        add(gradients, window, values)
+
+    monkeypatch.setattr(TokenGradients, 'add', recorded)
+    model = build(**SEGMENTORS[name])
+    passes = Passes(model.backbone, torch.randn(3, 64, 1500, dtype=torch.float64))
+    passes.run()
+    of_tiles(model, passes, LabelsInMemory(np.zeros((64, 1500), np.uint8)))
+    assert 4 <= max(widths) <= 64 // 16 + 2 * 10 < passes.size[1] // 3
 
 
 @pytest.mark.parametrize('name', ['UperNet', 'PSPNet', 'semantic FPN'])

@@ -31,7 +31,7 @@ MAX_OBJECTS = 2**31  # for each tile, after its proposals
 CHUNK = 256  # number of objects whose masks are computed together
 
 
-def require_detector(model: nn.Module) -> None:
+def require_detector(model: nn.Module, remedy: str = 'use --sliced') -> None:
     """Refuse a detector that cannot find objects on windows of its maps."""
     from mmdet.models import SingleStageDetector, TwoStageDetector
     from mmdet.models.dense_heads.base_dense_head import BaseDenseHead
@@ -52,7 +52,7 @@ def require_detector(model: nn.Module) -> None:
             return
     raise UserError(
         f'the model cannot be streamed: which pixels of its maps {part.__name__} reads is not '
-        'known; use --sliced'
+        f'known; {remedy}'
     )
 
 

@@ -11,6 +11,7 @@ from mmdet.registry import DATASETS
 from shapely import GEOSException, make_valid
 from shapely.geometry import MultiPolygon, Polygon, box
 
+from ..datasets.annotations import require_few_pixels
 from ..datasets.coco import CheckedCocoDataset, indexed
 from ..errors import UserError, did_you_mean, one_line, reason
 from ..files import read_regular
@@ -91,6 +92,8 @@ class GeoJSONDataset(CheckedCocoDataset):
                 annotation = dict(image_id=number, category_id=label + 1, iscrowd=0)
                 annotation['id'] = len(content['annotations']) + 1
                 content['annotations'].append(annotation | _outlined(parts))
+        if self._encodes_masks:
+            require_few_pixels(path, content['images'])
         return indexed(COCO(), content)
 
 

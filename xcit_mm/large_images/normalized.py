@@ -42,7 +42,7 @@ class NormalizedImage:
         transforms: Sequence[Callable],
         bands: LoadMultiband | None,
     ) -> None:
-        _require_only_normalization(preprocessor, transforms)
+        require_only_normalization(preprocessor, transforms)
         self.source, self.bands, self.max_rows = source, bands, source.max_rows
         self._rgb = RGBImage(source) if bands is None else None
         self.notes = [] if self._rgb is None else self._rgb.notes
@@ -92,7 +92,7 @@ class NormalizedImage:
         return image[channels]
 
 
-def _require_only_normalization(preprocessor: nn.Module, transforms: Sequence[Callable]) -> None:
+def require_only_normalization(preprocessor: nn.Module, transforms: Sequence[Callable]) -> None:
     kind = type(preprocessor).__name__
     if kind not in ('DetDataPreprocessor', 'SegDataPreProcessor'):
         raise UserError(

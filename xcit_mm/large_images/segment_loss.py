@@ -93,14 +93,16 @@ def _modules(head: nn.Module) -> Sequence[nn.Module]:
     return modules if isinstance(modules, nn.ModuleList) else [modules]
 
 
+@torch.enable_grad()
 def losses(
     model: nn.Module, pyramid: Pyramid, labels: Labels, progress: Progress = silent
 ) -> dict[str, Tensor]:
     """Compute the losses of an image, and the gradients of their sum.
 
     The losses and the gradients equal those of mmseg for the whole image. The gradients of the
-    neck and the heads are added to their ``grad``, and the gradients of the tokens to those of the
-    pyramid. Each process adds the gradients of its own rows of pixels.
+    neck, the heads and the pyramid are added to their ``grad``, and the gradients of the tokens to
+    the gradients of the pyramid, which remain to be settled. Each process adds the gradients of its
+    own rows of pixels.
 
     Args:
         model: A segmentor that :func:`require_streamable_losses` accepts.

@@ -4,13 +4,19 @@ The loss of an image is a sum over tiles. Each tile has a graph of its own, whic
 of stored tokens and at sums over whole maps. A :class:`Tape` keeps these tensors, its leaves.
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from .geometry import Window
+
+
+class Readable(Protocol):
+    """A map that is computed from tokens, such as a :class:`.LazyMap`."""
+
+    def tokens_read(self, window: Window) -> Iterator[Window]: ...
 
 
 class Tape:
@@ -20,13 +26,13 @@ class Tape:
     belong. After the last tile, :meth:`finish` sends the gradients of the sums back.
 
     Attributes:
-        reads: The lazy maps, and their windows, that :meth:`finish` reads.
+        reads: The maps, and their windows, that :meth:`finish` reads.
     """
 
     def __init__(self) -> None:
         self._windows: list[tuple[Tensor, Callable[[Tensor], None]]] = []
         self._sums: list[tuple[Tensor, Callable[[Tensor], None]]] = []
-        self.reads: list[tuple[Any, Window]] = []
+        self.reads: list[tuple[Readable, Window]] = []
 
     def window(self, values: Tensor, add: Callable[[Tensor], None]) -> Tensor:
         """Return a leaf with the values of a window; ``add`` is called with its gradient.
@@ -43,7 +49,7 @@ class Tape:
         self,
         values: Tensor,
         send_back: Callable[[Tensor], None],
-        read: tuple[Any, Window],
+        read: tuple[Readable, Window],
     ) -> Tensor:
         """Return a leaf with sums over a map, which all tiles share.
 

@@ -47,6 +47,8 @@ MAPPED = 256, 256  # pixels of a memory map, with all channels, that are in memo
 class ImageSource(ABC):
     """An image that is read by windows.
 
+    A pickled image is opened again, for example one that another process sends.
+
     Attributes:
         name: The name of the image in messages.
         shape: (H, W, channels) of the file.
@@ -154,6 +156,12 @@ class Array(ImageSource):
         super().__init__(name, path, image.shape, image.dtype, channels)
         self._image = image[..., : self.channels]
 
+    def __reduce__(self) -> tuple:
+        if getattr(self._image, 'mode', None) == 'r' and self._path is not None:
+            return _mapped, (self._path, self.channels), dict(_state=self._state)
+        arguments = self._image, self.name, self._path
+        return Array, arguments, dict(_state=self._state, shape=self.shape)
+
     def _read(self, window: Window) -> np.ndarray:
         if getattr(self._image, 'mode', None) != 'r':
             return np.array(self._image[tuple(window)])
@@ -208,6 +216,11 @@ class Raster(ImageSource):
             self.max_value = 2 ** int(bits) - 1
         if file.crs is not None or not file.transform.is_identity:
             self.georeference = dict(crs=file.crs, transform=file.transform)
+        self._are_labels = are_labels
+
+    def __reduce__(self) -> tuple:
+        arguments = self._path, self.channels, self._are_labels
+        return Raster, arguments, dict(_state=self._state)
 
     def _read(self, window: Window) -> np.ndarray:
         from rasterio.windows import Window as RasterWindow
@@ -232,6 +245,9 @@ class Slide(ImageSource):
         block = [int(self._file.properties.get(level + side, 1)) for side in ('height', 'width')]
         _require_small_blocks(path, block, 4)
         super().__init__(str(path), path, (height, width, 3), np.dtype(np.uint8))
+
+    def __reduce__(self) -> tuple:
+        return Slide, (self._path,), dict(_state=self._state)
 
     def content(self) -> str:
         """Return a digest of the file, and openslide's digest of the files that belong to it."""
@@ -291,14 +307,18 @@ def open_image(
             return Slide(path)
         if suffix in RASTERS:
             return Raster(path, channels, are_labels)
-        array = np.lib.format.open_memmap(path, mode='r')  # np.load would also open archives
-        return Array(array, str(path), path, channels)
+        return _mapped(path, channels)
     except FileNotFoundError:
         raise UserError(f'{image} does not exist{looked_in(path)}') from None
     except UserError:
         raise
     except Exception as error:
         raise UserError(f'{image} cannot be opened ({reason(error)})') from None
+
+
+def _mapped(path: Path, channels: int | None) -> Array:
+    array = np.lib.format.open_memmap(path, mode='r')  # np.load would also open archives
+    return Array(array, str(path), path, channels)
 
 
 def image_size(path: str) -> tuple[int, int] | None:
