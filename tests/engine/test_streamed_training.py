@@ -1,32 +1,42 @@
 """Trainings on whole images, tile by tile: compared, resumed, killed, shared and refused."""
 
 import json
+import math
 import os
 import resource
 import signal
+import sys
+from contextlib import ExitStack
 from functools import partial
 from itertools import count
 from pathlib import Path
+from unittest.mock import patch
 
+import mmengine.config.config
 import numpy as np
 import pytest
 import torch
+import yapf.yapflib.yapf_api
 from helpers import relative_error
 from helpers.processes import forked, in_child, torchrun
 from helpers.resumed_runs import assert_same_run
 from helpers.runs import steps
-from helpers.scenes import DETECTOR, SEGMENTOR, STREAM, scene_config, train_scenes
+from helpers.scenes import DETECTOR, scene_config, train_scenes
 from mmengine.dist import get_rank
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
+from PIL import Image
 
-from xcit_mm import UserError
+from xcit_mm import UserError, progress
+from xcit_mm.engine import streamed_model, train
 from xcit_mm.engine import test as run_test
-from xcit_mm.engine import train
+from xcit_mm.engine.streamed_model import shown
 from xcit_mm.large_images.token_files import TokenFile
+from xcit_mm.large_images.window_files import Array
 from xcit_mm.run_files import has_checkpoints
 
 STEPS = 4
+DELETED = dict(_delete_=True)
 QUICK = dict(
     augmented=True,
     train_cfg=dict(max_iters=STEPS, val_interval=100),
@@ -51,6 +61,8 @@ EVERYTHING = dict(
 class SpoilHook(Hook):
     """Do what happens to a run, before the step of an iteration."""
 
+    priority = 'VERY_HIGH'
+
     def __init__(self, what: str, at: int = 2) -> None:
         self.what, self.at = what, at
 
@@ -59,12 +71,27 @@ class SpoilHook(Hook):
             return
         if self.what == 'error':
             raise RuntimeError('planted')
-        if self.what == 'change':
-            os.utime(data_batch['data_samples'][0].img_path, (0, 0))
+        sample = data_batch['data_samples'][0]
+        if self.what.startswith('change'):
+            os.utime(sample.seg_map_path if 'labels' in self.what else sample.img_path, (0, 0))
+        if self.what == 'wrong label':
+            runner.model.module.decode_head.num_classes = 2
         if self.what == 'NaN':
             runner.model.module.backbone.blocks[1].mlp.fc1.weight.data.fill_(torch.nan)
         if self.what == 'full disk':
             resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _unformatted_configs():
+    """Spare the layout of configs, which takes mmengine longer than the steps of these runs."""
+    name, places = 'FormatCode', (mmengine.config.config, yapf.yapflib.yapf_api)
+    with ExitStack() as stack:
+        for place in places:  # where the two families of packages look for it
+            stack.enter_context(
+                patch.object(place, name, lambda text, **_: (text, True), create=True)
+            )
+        yield
 
 
 def logged(work_dir: Path, file: str = 'losses.jsonl') -> list[dict]:
@@ -115,32 +142,38 @@ def quick(store: Path, **values) -> dict:
     return QUICK | dict(stream=stream, model=model) | values
 
 
-@pytest.mark.parametrize(
-    ('what', 'error', 'message'),
-    [
-        ('error', RuntimeError, 'planted'),
-        ('change', UserError, r'\.jpg has changed while a training step read it: resume the run'),
-        ('NaN', UserError, r'\.jpg: layer 2 of the backbone computes values that are not finite'),
-    ],
-)
-def test_a_run_that_ends_in_a_step_repeats_it(
-    uninterrupted, root, tmp_path, what, error, message
-):
-    spoiled = quick(tmp_path / 'store', custom_hooks=[dict(type='SpoilHook', what=what)])
-    with pytest.raises(error, match=message):
-        train_scenes(tmp_path / 'run', root, **spoiled)
-    assert steps(tmp_path / 'run') == [1]
-    train_scenes(tmp_path / 'run', root, resume=True, **quick(tmp_path / 'store'))
+def spoiled(tmp_path: Path, what: str) -> dict:
+    return quick(tmp_path / 'store', custom_hooks=[dict(type='SpoilHook', what=what)])
+
+
+def test_a_run_that_ends_in_a_step_repeats_it(uninterrupted, shapes_root, tmp_path):
+    with pytest.raises(RuntimeError, match='planted'):
+        train_scenes(tmp_path / 'run', shapes_root, **spoiled(tmp_path, 'error'))
+    train_scenes(tmp_path / 'run', shapes_root, resume=True, **quick(tmp_path / 'store'))
     assert_same_run(uninterrupted, tmp_path / 'run', STEPS)
     assert not (tmp_path / 'store').exists()
 
 
-def test_a_disk_that_becomes_full_in_a_step_loses_nothing(uninterrupted, shapes_root, tmp_path):
-    full = dict(custom_hooks=[dict(type='SpoilHook', what='full disk')])
+@pytest.mark.parametrize(
+    ('what', 'message'),
+    [
+        ('change', r'\.jpg has changed while a training step read it: resume the run when'),
+        ('change of labels', r'\.png has changed while a training step read it: resume the run'),
+        ('NaN', r'\.jpg: layer 2 of the backbone computes values that are not finite'),
+        ('wrong label', r'\.png: the label 3 is outside 1\.\.2, the 2 classes'),
+    ],
+)
+def test_a_step_that_is_refused_changes_nothing(root, tmp_path, what, message):
+    with pytest.raises(UserError, match=message):
+        train_scenes(tmp_path / 'run', root, **spoiled(tmp_path, what))
+    assert steps(tmp_path / 'run') == [1]
+    assert not (tmp_path / 'store').exists()
 
+
+def test_a_disk_that_becomes_full_in_a_step_loses_nothing(uninterrupted, shapes_root, tmp_path):
     def run() -> None:
         with pytest.raises(OSError, match='File too large'):
-            train_scenes(tmp_path / 'run', shapes_root, **quick(tmp_path / 'store', **full))
+            train_scenes(tmp_path / 'run', shapes_root, **spoiled(tmp_path, 'full disk'))
 
     assert in_child(run) == 0
     assert steps(tmp_path / 'run') == [1]
@@ -216,9 +249,7 @@ class KeepHook(Hook):
         torch.save(runner.model.module.state_dict(), f'{self.folder}/rank_{get_rank()}.pth')
 
 
-@pytest.mark.parametrize(
-    ('name', 'counts', 'last'), [('shared', 1, STEPS), ('own', 2, STEPS // 2)]
-)
+@pytest.mark.parametrize(('name', 'counts', 'last'), [('shared', 1, STEPS), ('own', 2, STEPS // 2)])
 def test_two_processes_train_and_measure_what_one_does(
     shared_runs, shapes_root, tmp_path, name, counts, last
 ):
@@ -237,3 +268,87 @@ def test_two_processes_train_and_measure_what_one_does(
     if name == 'shared':
         for line, expected in zip(logged(processes), logged(alone), strict=True):
             assert line == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ('values', 'message'),
+    [
+        (
+            dict(stream=dict(memory='1KiB', store=None)),
+            r'\d+\.jpg: the stores need .* but the limit is .*: name a folder for the stores with',
+        ),
+        (
+            dict(model=dict(data_preprocessor=dict(test_cfg=dict(size_divisor=32)))),
+            r'data_preprocessor has a test_cfg cannot predict large images',
+        ),
+        (
+            dict(model=dict(decode_head=dict(loss_decode=dict(type='FocalLoss', **DELETED)))),
+            r'FocalLoss \(decode\) is not computed tile by tile; use',
+        ),
+        (
+            dict(model=dict(type='DepthEstimator')),
+            r'which pixels of its maps FPNHead reads is not known; set stream=None, and train on',
+        ),
+    ],
+)
+def test_a_run_that_cannot_be_streamed_ends_before_its_first_step(
+    shapes_root, tmp_path, values, message
+):
+    with pytest.raises(UserError, match=message):
+        train_scenes(tmp_path / 'run', shapes_root, **QUICK | values)
+    assert steps(tmp_path / 'run') == []
+
+
+def test_a_detector_trains_and_is_tested(shapes_root, tmp_path):
+    """In bfloat16, where the CPU has it, with the masks and pictures of large images."""
+    values = dict(
+        augmented=True,
+        train_cfg=dict(max_iters=2, val_interval=2),
+        optim_wrapper=dict(type='AmpOptimWrapper'),
+    )
+    work_dir = train_scenes(tmp_path / 'run', shapes_root, DETECTOR, **values)
+    line = logged(work_dir)[-1]
+    assert all(math.isfinite(line[name]) for name in ('loss', 'loss_mask', 'loss_rpn_cls'))
+    validated = logged(work_dir, 'metrics.jsonl')[-1]
+    config = scene_config(tmp_path, DETECTOR, augmented=True)
+    metrics = run_test(
+        str(config),
+        str(work_dir / 'iter_2.pth'),
+        str(tmp_path / 'test'),
+        show_dir=str(tmp_path / 'shown'),
+        options=dict(data_root=str(shapes_root)),
+    )
+    assert {'coco/bbox_mAP', 'coco/segm_mAP'} <= metrics.keys()
+    assert metrics == pytest.approx({name: validated[name] for name in metrics}, abs=1e-3)
+    for folder in (work_dir / 'pictures', tmp_path / 'shown'):
+        pictures = [np.asarray(Image.open(path)) for path in sorted(folder.iterdir())]
+        assert len(pictures) == 4
+        assert all(picture.shape[1] == 640 for picture in pictures)  # two of 160, enlarged
+        truth, prediction = pictures[0][:, :320], pictures[0][:, 320:]
+        assert (truth[:100] != prediction[:100]).any()
+
+
+def test_bfloat16_trains_nearly_as_float32(uninterrupted, shapes_root, tmp_path):
+    values = quick(tmp_path / 'store', optim_wrapper=dict(type='AmpOptimWrapper'))
+    narrow = train_scenes(tmp_path / 'run', shapes_root, **values)
+    for line, expected in zip(logged(narrow), logged(uninterrupted), strict=True):
+        assert line['loss'] == pytest.approx(expected['loss'], rel=1e-2)
+
+
+def test_the_progress_of_a_step_is_a_bar_in_a_terminal_and_lines_elsewhere(monkeypatch):
+    source = Array(np.zeros((9, 9, 3), np.uint8), 'scene.tif')
+    lines: list[str] = []
+    monkeypatch.setattr(streamed_model.MMLogger, 'info', lambda self, line: lines.append(line))
+    monkeypatch.setattr(progress, 'LOG_INTERVAL', 0)
+    with shown(source) as display:
+        display.expect(1)
+        assert list(display('ab', 'layer 3 of 12')) == ['a', 'b']
+    assert lines == [f'scene.tif: layer 3 of 12, tile {n} of 2' for n in (1, 2)]
+    monkeypatch.setattr(sys.stderr, 'isatty', lambda: True, raising=False)
+    with shown(source) as display:
+        assert isinstance(display, progress.TileProgress)
+    monkeypatch.setattr(streamed_model, 'is_main_process', lambda: False)
+    with shown(source) as display:
+        assert display is progress.silent
+    with pytest.raises(UserError, match=r'^scene\.tif: too large$'), shown(source):
+        raise UserError('too large')

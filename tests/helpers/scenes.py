@@ -87,7 +87,7 @@ def _written(path: Path, base: Path, values: Mapping[str, Any]) -> Path:
 def train_scenes(
     work_dir: Path, root: Path, name: str = SEGMENTOR, resume: bool = False, **values: Any
 ) -> Path:
-    """Train with such a config on the shapes of ``root`` in this process, and return ``work_dir``."""
+    """Train with such a config on the shapes of ``root``, and return ``work_dir``."""
     config = scene_config(work_dir.parent, name, **values)
     train(str(config), str(work_dir), options=dict(data_root=str(root)), resume=resume)
     return work_dir

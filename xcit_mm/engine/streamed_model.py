@@ -78,9 +78,9 @@ class StreamedModel(nn.Module):
         self._noted: set[str] = set()
         self.eval()
         require_streamable(getattr(module, 'backbone', module))
+        require_only_normalization(module.data_preprocessor, ())
         require = require_segmentor if self._is_segmentor else require_detector
         require(self.module, REMEDY)
-        require_only_normalization(module.data_preprocessor, ())
 
     @property
     def _is_segmentor(self) -> bool:
@@ -106,7 +106,7 @@ class StreamedModel(nn.Module):
         """
         source, sample = data['inputs'][0], data['data_samples'][0]
         places = self.memory, self.store, self.group
-        with together(cpu_group()), _shown(source) as progress:
+        with together(cpu_group()), shown(source) as progress:
             image = self.image(source, sample)
             with optim_wrapper.optim_context(self.module):
                 loss, parts = streamed_loss(self.module, image, sample, *places, progress)
@@ -131,7 +131,7 @@ class StreamedModel(nn.Module):
         window and the mask in it. If processes share the image, the first one gets the prediction.
         """
         source, sample = data['inputs'][0], data['data_samples'][0]
-        with together(self.group), _shown(source) as progress:
+        with together(self.group), shown(source) as progress:
             image = self.image(source, sample)
             module = in_dtype(self.module, self.dtype)
             passes = Passes(module.backbone, image, group=self.group)
@@ -178,7 +178,7 @@ class StreamedModel(nn.Module):
 
 
 @contextmanager
-def _shown(source: ImageSource) -> Iterator[Progress]:
+def shown(source: ImageSource) -> Iterator[Progress]:
     """Show the progress of an image, and name the image in errors about it."""
     try:
         if not is_main_process():
