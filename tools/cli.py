@@ -208,16 +208,12 @@ def positive(text: str) -> int:
 
 def size(text: str) -> int:
     """Return the bytes of a size that was typed as an argument, such as 2GiB, 500MB or 1e9."""
-    number = text.rstrip('iBKMGTkmgtb')
-    unit = text[len(number) :].upper().rstrip('B')
-    factor = 1024 if unit.endswith('I') else 1000
+    with imports():
+        from xcit_mm.sizes import bytes_of
     try:
-        value = int(float(number) * factor ** ' KMGT'.index(unit[:1] or ' '))
-    except (ValueError, OverflowError):
-        value = 0
-    if value <= 0:
-        raise argparse.ArgumentTypeError(f'{text}: not a size such as 2GiB or 500MB')
-    return value
+        return bytes_of(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f'{text}: not a size such as 2GiB or 500MB') from None
 
 
 class _Options(argparse.Action):

@@ -37,8 +37,10 @@ environment.BUILT_ON.update(
         'xcit_mm.engine.coco_metric',
         'xcit_mm.engine.instance_tta',
         'xcit_mm.engine.panoptic_metric',
+        'xcit_mm.large_images.geojson_dataset',
+        'xcit_mm.large_images.scene_transforms',
     ),
-    mmseg=('xcit_mm.engine.iou_metric',),
+    mmseg=('xcit_mm.engine.iou_metric', 'xcit_mm.large_images.scene_transforms'),
 )
 _LOADED_LATER = {'accelerate': 'xcit_mm.models.timm', 'load_model': 'xcit_mm.inference'}
 

@@ -148,6 +148,21 @@ def _gloo_group(world: dist.ProcessGroup) -> dist.ProcessGroup:
     return dist.new_group(timeout=PATIENCE, backend='gloo')
 
 
+def own_group() -> dist.ProcessGroup | None:
+    """Return a gloo group of this process alone, or None for a single process.
+
+    With it, code that shares an image among the processes of a group computes the whole image here.
+    The first call creates the groups, so all processes must make it at the same point.
+    """
+    return _single_group(dist.group.WORLD) if get_world_size() > 1 else None
+
+
+@cache
+def _single_group(world: dist.ProcessGroup) -> dist.ProcessGroup:
+    groups = [dist.new_group([rank], backend='gloo') for rank in range(get_world_size())]
+    return groups[get_rank()]
+
+
 @contextmanager
 def lost_processes_named() -> Iterator[None]:
     """Turn the error of an exchange with a process that has ended into a :class:`ProcessesError`.

@@ -1,7 +1,8 @@
 """The progress of images, or of the passes over an image, and what went wrong."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from threading import RLock
+from time import monotonic
 from typing import Any, TypeVar
 
 from rich import progress
@@ -11,6 +12,8 @@ from rich.text import Text
 from .errors import printable
 
 Tile = TypeVar('Tile')
+
+LOG_INTERVAL = 60  # seconds between two lines in a log
 
 
 class Progress:
@@ -33,13 +36,18 @@ silent = Progress()
 class Bar(Progress):
     """A bar on the standard error output, within a ``with`` block.
 
+    Args:
+        columns: The columns of the display.
+        is_kept: Whether the bar stays on the screen after the block.
+
     Attributes:
         problems: What :meth:`give_up` has reported.
     """
 
-    def __init__(self, *columns: progress.ProgressColumn) -> None:
+    def __init__(self, *columns: progress.ProgressColumn, is_kept: bool = True) -> None:
         self.problems: list[str] = []
-        self._display = progress.Progress(*columns, console=Console(stderr=True))
+        options = dict(console=Console(stderr=True), transient=not is_kept)
+        self._display = progress.Progress(*columns, **options)
         self._bar = self._display.add_task('', total=None)
 
     def __enter__(self) -> 'Bar':
@@ -63,12 +71,13 @@ class Bar(Progress):
 class TileProgress(Bar):
     """A bar of the passes over an image, with the name and the tile of the current pass."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_kept: bool = True) -> None:
         super().__init__(
             progress.TextColumn('{task.description}'),
             progress.BarColumn(),
             progress.TextColumn('{task.percentage:>3.0f}%'),
             progress.TimeRemainingColumn(elapsed_when_finished=True),
+            is_kept=is_kept,
         )
 
     def expect(self, number: int) -> None:
@@ -80,6 +89,29 @@ class TileProgress(Bar):
             self._display.update(self._bar, description=text)
             yield tile
             self._display.advance(self._bar, 1 / len(tiles))
+
+
+class LoggedProgress(Progress):
+    """A line in a log from time to time, where there is no terminal for a bar.
+
+    Args:
+        about: The name of the image, with which the lines start.
+        log: Writes a line.
+    """
+
+    def __init__(self, about: str, log: Callable[[str], object]) -> None:
+        self._about, self._log = about, log
+        self._next = monotonic() + LOG_INTERVAL
+
+    def __call__(self, tiles: Sequence[Tile], what: str) -> Iterable[Tile]:
+        for number, tile in enumerate(tiles, 1):
+            if monotonic() >= self._next:
+                self._next = monotonic() + LOG_INTERVAL
+                self._log(f'{self._about}: {what}, tile {number} of {len(tiles)}')
+            yield tile
+
+    def report(self, sentence: str) -> None:
+        self._log(sentence)
 
 
 class ImageProgress(Bar):

@@ -15,6 +15,7 @@ from pycocotools import mask as coco_mask
 from xcit_mm import load_model
 from xcit_mm.errors import UserError
 from xcit_mm.large_images import detect as detection
+from xcit_mm.large_images import rois
 from xcit_mm.large_images.large_predictions import LargeDetections
 from xcit_mm.large_images.objects import Objects
 from xcit_mm.large_images.passes import Passes
@@ -79,13 +80,13 @@ def without_limits(weights):
 @pytest.fixture
 def windows(monkeypatch) -> list[tuple]:
     """The RoI layers, the maps, the windows of the maps and the boxes that the layers get."""
-    windows, window_around = [], detection._window_around
+    windows, window_around = [], rois.window_around
 
     def recorded(layer, inputs):
         windows.append((layer, inputs[0].level, *window_around(layer, inputs), inputs[1]))
         return windows[-1][2:4]
 
-    monkeypatch.setattr(detection, '_window_around', recorded)
+    monkeypatch.setattr(rois, 'window_around', recorded)
     return windows
 
 

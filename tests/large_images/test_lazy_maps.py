@@ -1,5 +1,6 @@
 """Windows of lazy maps against the same windows of PyTorch's results."""
 
+import copy
 from collections.abc import Callable
 
 import pytest
@@ -9,9 +10,10 @@ from torch.nn import functional as F
 
 from xcit_mm.errors import UserError
 from xcit_mm.large_images import lazy as lazy_maps
-from xcit_mm.large_images.geometry import Window, whole
+from xcit_mm.large_images.geometry import Window, tiles, whole
 from xcit_mm.large_images.lazy import Axis, LazyMap
 from xcit_mm.large_images.shards import Shards
+from xcit_mm.large_images.tape import Tape
 
 CHANNELS = 4
 
@@ -26,6 +28,18 @@ def lazy(x: Tensor, reads: list[Window] | None = None) -> LazyMap:
 
     axes = [Axis(n, lambda span: span) for n in x.shape[2:]]
     return LazyMap(x.shape[1], axes, x, Shards(x.shape[2]), compute)
+
+
+def trained(x: Tensor, tape: Tape) -> tuple[LazyMap, Tensor]:
+    """Return a map with the values of a tensor, and the gradient that windows are added to."""
+    gradient = torch.zeros_like(x)
+
+    def compute(window: Window) -> Tensor:
+        part = (..., *window)
+        return tape.window(x[part], lambda values: gradient[part].add_(values))
+
+    axes = [Axis(n, lambda span: span) for n in x.shape[2:]]
+    return LazyMap(x.shape[1], axes, x, Shards(x.shape[2]), compute, tape=tape), gradient
 
 
 def windows(size: tuple[int, int]) -> list[Window]:
@@ -84,6 +98,49 @@ def test_windows_of_results(name, dtype):
             assert list(result.tokens_read(window)) == reads
 
 
+@pytest.mark.parametrize('tile', [(7, 9), (64, 64)])
+@pytest.mark.parametrize('name', [*MODULES, *FUNCTIONS])
+def test_gradients_of_windows(name, tile, monkeypatch):
+    monkeypatch.setattr(lazy_maps, 'TILE', (5, 4))
+    function: Callable = FUNCTIONS.get(name) or copy.deepcopy(MODULES[name]).double().eval()
+    parameters = list(function.parameters()) if name in MODULES else []
+    x = torch.randn(1, CHANNELS, 19, 26, dtype=torch.float64)
+    leaf = x.clone().requires_grad_()
+    expected = function(leaf.clone())
+    cotangent = torch.randn_like(expected)
+    wanted = torch.autograd.grad(expected, [leaf, *parameters], cotangent)
+
+    source, gradient = trained(x, tape := Tape())
+    result = function(source)
+    for window in tiles(whole(tuple(expected.shape[2:])), tile):
+        result.read(window, {}).backward(cotangent[(..., *window)])
+        tape.collect()
+    tape.finish()
+    for value, reference in zip([gradient, *(p.grad for p in parameters)], wanted, strict=True):
+        torch.testing.assert_close(value, reference, rtol=1e-11, atol=1e-11)
+
+
+def test_passes_without_gradients_leave_no_leaves():
+    source, _ = trained(torch.randn(1, CHANNELS, 19, 26), tape := Tape())
+    with torch.no_grad():
+        assert not (source * 2).read(whole((19, 26))).requires_grad
+    assert not tape._windows
+
+
+@pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
+def test_channels_are_dropped_as_for_the_whole_map(dtype):
+    x = torch.randn(1, 64, 9, 7, dtype=dtype)
+    dropout = nn.Dropout2d(0.4)
+    torch.manual_seed(1)
+    expected = dropout(x)
+    torch.manual_seed(1)
+    result = dropout(lazy(x))
+    for window in windows((9, 7)):  # the same channels in each
+        assert torch.equal(result.read(window), expected[(..., *window)])
+    assert (expected == 0).any()
+    assert dropout.eval()(source := lazy(x)) is source
+
+
 def test_a_map_of_16_bits_can_be_widened():
     x = torch.randn(1, CHANNELS, 19, 26, dtype=torch.bfloat16)
     result = lazy(x).float() / 3
@@ -113,7 +170,8 @@ def test_a_window_that_several_maps_need_is_read_once():
     ('function', 'name'),
     [
         (nn.GroupNorm(2, CHANNELS), 'group_norm'),
-        (nn.BatchNorm2d(CHANNELS), 'batch_norm in training'),
+        (nn.BatchNorm2d(CHANNELS), 'batch_norm in training.*keep the BatchNorm layers in eval'),
+        (nn.Dropout(0.1), 'dropout in training.*set its ratio to 0'),
         (nn.Conv2d(CHANNELS, 1, 2, padding='same'), 'conv2d with padding'),
         (lambda x: x + torch.arange(26), 'add with a tensor'),
         (lambda x: x.flatten(2), 'flatten'),

@@ -1,5 +1,6 @@
 """Windows of images in files, and what becomes of their values."""
 
+import pickle
 import resource
 from pathlib import Path
 
@@ -54,6 +55,9 @@ def test_windows_of_each_format(name, image, segmentor, tmp_path):
     assert np.array_equal(source.read(WINDOW), image[tuple(WINDOW)])
     again = open_image(tmp_path / name, segmentor.read)
     assert again.identity() == source.identity()
+    sent = pickle.loads(pickle.dumps(source))
+    assert np.array_equal(sent.read(WINDOW), image[tuple(WINDOW)])
+    assert sent.identity() == source.identity()
     assert source.georeference == {}
 
 

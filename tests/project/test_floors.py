@@ -12,7 +12,7 @@ APPS = ['attention', 'benchmark', 'classification', 'demo', 'flops', 'infer', 'z
 # From the ground up; what stands in one line may import nothing else in it.
 FLOORS = [
     'errors version',
-    'console environment files launchers progress threads',
+    'console environment files launchers progress sizes threads',
     'device http processes run_files',
     'mmcv_ops ops',
     'models',
@@ -20,8 +20,8 @@ FLOORS = [
     'config',
     'datasets',
     'predictions fusion run_report',
-    'engine',
     'large_images',
+    'engine',
     'inference',
     'export',
     ' '.join(APPS),

@@ -15,6 +15,7 @@ from ..device import choose_dtype, dtype_name, multiplies_bfloat16
 from ..errors import UserError
 from ..launchers import was_restarted
 from ..run_files import has_checkpoints
+from .streaming import predict_in_dtype, stream_in_dtype, use_stream
 from .tree import class_name, replace_nodes
 from .tta import use_tta
 
@@ -51,7 +52,7 @@ def adapt(cfg: Config) -> list[str]:
 
     Edits ``cfg`` and returns sentences for the log. A config of ``configs/`` needs no edit.
     """
-    notes = _use_our_classes(cfg) + _add_runtime(cfg)
+    notes = _use_our_classes(cfg) + _add_runtime(cfg) + use_stream(cfg)
     return notes + _without_panoptic_quality(cfg) + _adapt_workers(cfg)
 
 
@@ -70,7 +71,8 @@ def adapt_for_training(
     notes = adapt(cfg)
     if tensorboard:
         cfg.default_hooks.tensorboard = dict(type='TensorBoardHook')
-    notes += _limit_iterations(cfg, options) + _without_amp(cfg) + _without_gpus(cfg)
+    notes += _limit_iterations(cfg, options) + _without_amp(cfg) + stream_in_dtype(cfg)
+    notes += _without_gpus(cfg)
     if not resume and was_restarted() and has_checkpoints(cfg.work_dir):
         resume = True
         notes.append('This process was restarted: it resumes from the newest checkpoint.')
@@ -103,7 +105,11 @@ def adapt_for_test(
     ``show_dir`` is a folder for a picture of every prediction, ``tta`` test-time augmentation,
     ``dtype`` and ``compiled`` as for :func:`xcit_mm.load_model`.
     """
-    notes = adapt(cfg) + _without_gpus(cfg) + _use_fused_layers(cfg, dtype, compiled)
+    is_streamed = cfg.get('stream') is not None
+    if is_streamed and tta:
+        raise UserError('--tta merges whole predictions, but stream has windows: leave it out')
+    predict_in = predict_in_dtype if is_streamed else _use_fused_layers
+    notes = adapt(cfg) + _without_gpus(cfg) + predict_in(cfg, dtype, compiled)
     if tta and cfg.get('test_dataloader') and cfg.get('model'):  # check refuses other configs
         notes += use_tta(cfg)
     cfg.load_from, cfg.resume = checkpoint, False
@@ -243,12 +249,13 @@ def _without_gpus(cfg: Config) -> list[str]:
     """Make mmengine wrap the model for a distributed run without CUDA devices."""
     if cfg.launcher == 'none' or torch.cuda.is_available():
         return []
-    cfg.model_wrapper_cfg = {
-        'type': 'MMDistributedDataParallel',
-        'find_unused_parameters': cfg.get('find_unused_parameters', False),
-        **(cfg.get('model_wrapper_cfg') or {}),
-        'device_ids': None,
-    }
+    if cfg.get('stream') is None:  # which has a wrapper
+        cfg.model_wrapper_cfg = {
+            'type': 'MMDistributedDataParallel',
+            'find_unused_parameters': cfg.get('find_unused_parameters', False),
+            **(cfg.get('model_wrapper_cfg') or {}),
+            'device_ids': None,
+        }
     cfg.pop('sync_bn', None)  # torch's SyncBatchNorm needs GPUs
     return ['No GPU: the processes communicate through gloo, BatchNorm is not synchronized.']
 

@@ -14,7 +14,8 @@ MAX_PAD = 4  # channels that OpenCV pads
 FOR_RGB = {
     *('AdjustGamma', 'AutoAugment', 'AutoContrast', 'Brightness', 'CachedMixUp', 'CLAHE', 'Color'),
     *('ColorTransform', 'Contrast', 'CutOut', 'Equalize', 'Expand', 'Invert', 'MixUp', 'Mosaic'),
-    *('Normalize', 'PhotoMetricDistortion', 'Posterize', 'RandAugment', 'RandomCutOut'),
+    *('DistortColors', 'Normalize', 'PhotoMetricDistortion', 'Posterize', 'RandAugment'),
+    'RandomCutOut',
     *('RandomGrayscale', 'RandomMosaic', 'RGB2Gray', 'Sharpness', 'ShearX', 'ShearY', 'Solarize'),
     *('SolarizeAdd', 'TranslateX', 'TranslateY', 'YOLOXHSVRandomAug'),
 }
@@ -54,8 +55,7 @@ def check_image_channels(cfg: Config, splits: tuple[str, ...]) -> None:
     channels = backbone.get('in_channels', RGB)
     loaders = {f'{split}_dataloader': cfg.get(f'{split}_dataloader') or {} for split in splits}
     transforms = [pair for name, loader in loaders.items() for pair in typed_nodes(loader, name)]
-    kinds = {class_name(node['type']) for _, node in transforms}
-    is_multiband = channels != RGB or 'LoadMultiband' in kinds
+    is_multiband = channels != RGB or any(_loads_bands(node) for _, node in transforms)
     _check_transforms(transforms, channels, is_multiband)
     _check_preprocessor(cfg.model.get('data_preprocessor') or {}, channels, is_multiband)
 
@@ -65,17 +65,27 @@ def _check_transforms(
 ) -> None:
     for place, node in transforms:
         kind = class_name(node['type'])
-        loaded = {'LoadImage': RGB, 'LoadMultiband': node.get('channels')}.get(kind, channels)
+        loaded, arguments = channels, "dict(type='LoadMultiband', channels=...)"
+        if kind in ('LoadImage', 'OpenImage'):
+            loaded = RGB
+        if _loads_bands(node):
+            loaded = (node['bands'] if kind == 'OpenImage' else node).get('channels')
+        if kind == 'OpenImage':
+            arguments = "dict(type='OpenImage', bands=dict(channels=...))"
         if loaded != channels:
             raise UserError(
                 f'{place}: {kind} loads {loaded} channels, but model.backbone.in_channels='
-                f'{channels}: write the number of bands of your images there and in '
-                "dict(type='LoadMultiband', channels=...)"
+                f'{channels}: write the number of bands of your images there and in {arguments}'
             )
         if (kind in FOR_RGB and is_multiband) or (kind == 'Pad' and channels > MAX_PAD):
             raise UserError(
                 f'{place}: {kind} does not take {channels} channels of any type: remove it'
             )
+
+
+def _loads_bands(transform: dict) -> bool:
+    kind = class_name(transform['type'])
+    return kind == 'LoadMultiband' or (kind == 'OpenImage' and bool(transform.get('bands')))
 
 
 def _check_preprocessor(preprocessor: dict, channels: int, is_multiband: bool) -> None:

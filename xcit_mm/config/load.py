@@ -26,7 +26,7 @@ RUNNER_ARGUMENTS = {
 # Names that xcit_mm reads; the others in a config have done their part when it is read.
 READ = RUNNER_ARGUMENTS | {
     *('custom_imports', 'data_help', 'data_root', 'max_bad_share', 'pretrained', 'runner_type'),
-    *('trust_checkpoint', 'tta_model', 'tta_pipeline'),
+    *('stream', 'trust_checkpoint', 'tta_model', 'tta_pipeline'),
 }
 LIMITS = ('max_iters', 'max_epochs')  # of train_cfg; a recipe has one of them
 

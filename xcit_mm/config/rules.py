@@ -13,6 +13,7 @@ from ..run_files import require_checkpoints
 from ..weights.pretrained import require_file
 from .channel_rules import check_image_channels, check_map_channels
 from .data_rules import check_classes, check_data
+from .stream_rules import check_stream
 from .tree import class_name, typed_nodes
 
 REQUIRED = {
@@ -33,6 +34,7 @@ def check(cfg: Config, task: str) -> None:
         check_counts(cfg)
         check_recipe(cfg)
         check_single_images(cfg)
+    check_stream(cfg, SPLITS[task])
     check_map_channels(cfg)
     check_class_weights(cfg)
     check_image_channels(cfg, SPLITS[task])
@@ -106,9 +108,16 @@ def check_recipe(cfg: Config) -> None:
 
 
 def check_single_images(cfg: Config) -> None:
-    """Refuse batches of one image for the BatchNorm of a head that pools to 1x1, as UperNet's."""
+    """Refuse batches of one image for the BatchNorm of a head that pools to 1x1, as UperNet's.
+
+    Streamed images leave BatchNorm in evaluation mode.
+    """
     head = cfg.model.get('decode_head')
-    if not isinstance(head, dict) or 1 not in head.get('pool_scales', ()):
+    if (
+        cfg.get('stream') is not None
+        or not isinstance(head, dict)
+        or 1 not in head.get('pool_scales', ())
+    ):
         return
     norm = (head.get('norm_cfg') or {}).get('type')
     on_gpus = cfg.launcher != 'none' and torch.cuda.is_available()

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -56,7 +56,7 @@ NO_CORNERS_SHARE = 0.01
 # The limits of pycocotools: it computes with 32 bits and does not check its input.
 MAX_ID = 2**53  # stored as float64
 MAX_SIDE = 2**20  # pixels of an image, also the limit of OpenCV
-MAX_PIXELS = 2**29  # of an image; larger run lengths overflow a buffer
+MAX_PIXELS = 2**29  # of an image with masks; larger run lengths overflow a buffer
 MAX_OUTLINE = 2**20  # pixels; five points of each are kept in memory
 COMPRESSED = re.compile('[0-o]*[0-O]')  # run lengths; pycocotools reads beyond any other end
 
@@ -91,16 +91,30 @@ class Annotations(NamedTuple):
     remark: str
 
 
-def read_annotations(path: str | Path) -> Annotations:
+def read_annotations(path: str | Path, encodes_masks: bool = True) -> Annotations:
     """Read an annotation file, and require what pycocotools and mmdet rely on.
 
+    ``encodes_masks`` says whether pycocotools will encode masks, each as large as its image.
     Whole numbers in another form, such as 640.0 or '000640', become integers. If the id of an image
     is negative, above MAX_ID or another text, the images are numbered from 1 in the order of the
     file, and so are the categories. Such ids of annotations stay as they are.
     """
     content, converted = _read(path, FIELDS, 'a COCO annotation file')
     annotations = content.get('annotations', [])
+    if encodes_masks:
+        require_few_pixels(path, content['images'])
     return Annotations(content, _number_texts(path, content, annotations, converted))
+
+
+def require_few_pixels(path: str | Path, images: Sequence[dict]) -> None:
+    """Refuse images of an annotation file whose masks pycocotools cannot encode."""
+    for image in images:
+        if image['width'] * image['height'] >= MAX_PIXELS:
+            raise UserError(
+                f'{path}: {image["file_name"]} has {image["width"]}x{image["height"]} pixels, but '
+                f'pycocotools encodes masks of fewer than {MAX_PIXELS} pixels: cut the image, or '
+                'use boxes only (with_mask=False, and no segm in the metric)'
+            )
 
 
 def read_panoptic_annotations(path: str | Path) -> Annotations:
@@ -109,6 +123,7 @@ def read_panoptic_annotations(path: str | Path) -> Annotations:
     Numbers are converted as by :func:`read_annotations`.
     """
     content, converted = _read(path, PANOPTIC_FIELDS, 'a panoptic COCO annotation file')
+    require_few_pixels(path, content['images'])
     category_ids = {category['id'] for category in content['categories']}
     with_category, image_ids = [], set()
     for annotation in content.get('annotations', ()):
@@ -238,7 +253,7 @@ def _check_entries(entries: Any, name: str, fields: dict[str, tuple[type, ...]])
         if name == 'images':
             width, height = entry['width'], entry['height']
             short, long = sorted((width, height))
-            if short < 1 or long > MAX_SIDE or width * height >= MAX_PIXELS:
+            if short < 1 or long > MAX_SIDE:
                 raise ValueError(f'{name}[{index}] has the size {width}x{height}')
         first = by_id.setdefault(entry['id'], entry) if 'id' in fields else entry
         if first is not entry and (name != 'images' or first != entry):
@@ -324,6 +339,8 @@ def _cover_image(runs: dict, image: dict) -> bool:
     size, counts = runs.get('size'), runs.get('counts')
     height, width = image['height'], image['width']
     if size != [height, width] or not all(type(side) is int for side in size):
+        return False
+    if height * width >= MAX_PIXELS:
         return False
     if isinstance(counts, list):
         are_lengths = all(type(count) is int and count >= 0 for count in counts)

@@ -28,6 +28,8 @@ from .labels import LabelRule
 SPLITS = ('train', 'val', 'test')
 NO_CLASS = 'labels of no class'
 MAX_LISTED = 5  # labels of an image
+# The transforms that read labels, and those that read segments or objects.
+LABELS, SEGMENTS = ('LoadAnnotations', 'OpenLabels'), ('LoadPanoptic', 'LoadObjects')
 
 
 @dataclass(frozen=True)
@@ -174,9 +176,10 @@ class _FindingsOfImages(Dataset):
         self.split = split
         self.dataset = dataset
         transforms = dataset.pipeline.transforms
-        self.load = image_loader(dataset)
-        self.load_labels = [t for t in transforms if type(t).__name__ == 'LoadAnnotations']
-        self.load_segments = [t for t in transforms if type(t).__name__ == 'LoadPanoptic']
+        whole = [t.read_through for t in transforms if type(t).__name__ == 'OpenImage']
+        self.load = whole[0] if whole else image_loader(dataset)
+        self.load_labels = [t for t in transforms if type(t).__name__ in LABELS]
+        self.load_segments = [t for t in transforms if type(t).__name__ in SEGMENTS]
         head = cfg.get('model', {}).get('decode_head')
         self.head = head[-1] if isinstance(head, (list, tuple)) else head
 
@@ -204,6 +207,8 @@ class _FindingsOfImages(Dataset):
         for load in self.load_labels:
             info = load(info)
         labels = info.get('gt_seg_map', np.zeros(0))
+        if 'label_windows' in info:
+            labels = np.flatnonzero(info['label_windows'].counts)
         if labels.ndim > 2:
             return f'{info["seg_map_path"]} has {labels.shape[-1]} channels'
         rule = LabelRule.of_head(

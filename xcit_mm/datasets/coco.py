@@ -10,7 +10,7 @@ from mmdet.datasets.api_wrappers import COCO
 from mmdet.registry import DATASETS
 from mmengine.logging import print_log
 
-from ..config.tree import loads_masks
+from ..config.tree import class_name, loads_masks, typed_nodes
 from ..errors import UserError, did_you_mean, printable
 from . import annotations as problems
 from .annotations import REMEDY, Problem
@@ -25,9 +25,6 @@ CAUSES = {
     problems.NO_MASK: NO_MASKS,
     problems.BROKEN_MASK: NO_MASKS,
 }
-NOT_INSIDE = (
-    'the boxes may be two corners instead of x, y, width, height, or fit images of another size'
-)
 
 
 @DATASETS.register_module()
@@ -49,9 +46,15 @@ class CheckedCocoDataset(CocoDataset):
 
     problems: list[Problem]
     remark: str
+    # The likely cause if many boxes are not inside their images.
+    not_inside = (
+        'the boxes may be two corners instead of x, y, width, height, or fit images of another size'
+    )
 
     def __init__(self, *args: Any, pipeline: Sequence[dict] = (), **kwargs: Any) -> None:
         self._with_masks = loads_masks(pipeline)
+        kinds = {class_name(node['type']) for _, node in typed_nodes(pipeline)}
+        self._keeps_polygons = 'OpenImage' in kinds  # in training, masks of whole images
         super().__init__(*args, pipeline=pipeline, **kwargs)
 
     def full_init(self) -> None:
@@ -69,7 +72,7 @@ class CheckedCocoDataset(CocoDataset):
             )
 
     def COCOAPI(self, path: str) -> COCO:  # noqa: N802  mmdet calls it to read the file
-        content, self.remark = problems.read_annotations(path)
+        content, self.remark = problems.read_annotations(path, self._encodes_masks)
         require_classes(self, content['categories'])
         coco = indexed(COCO(), content)
         for annotation in coco.dataset.get('annotations', ()):
@@ -77,6 +80,10 @@ class CheckedCocoDataset(CocoDataset):
                 image = f'image {annotation["image_id"]}'
                 self.problems.append(Problem(problems.NO_IMAGE, image, annotation['id']))
         return coco
+
+    @property
+    def _encodes_masks(self) -> bool:
+        return self._with_masks and (self.test_mode or not self._keeps_polygons)
 
     def parse_data_info(self, raw_data_info: dict) -> dict:
         image = raw_data_info['raw_img_info']
@@ -140,7 +147,7 @@ class CheckedCocoDataset(CocoDataset):
         if lost.total() <= max_share * self._num_annotations:
             return None
         listed = ', '.join(f'{count} x {kind}' for kind, count in lost.most_common())
-        cause = CAUSES.get(lost.most_common()[0][0], NOT_INSIDE)
+        cause = CAUSES.get(lost.most_common()[0][0], self.not_inside)
         return f'{lost.total()} of the {self._num_annotations} annotations ({listed}): {cause}'
 
     def consequence(self, kind: str) -> str:

@@ -26,6 +26,7 @@ LABELS_MISSING = 'its label file is missing or cannot be opened'
 LABELS_UNREADABLE = 'its label file cannot be read'
 LABELS_TOO_LARGE = 'its label file has values that mmsegmentation would cut to 8 bits'
 LABELS_OF_OTHER_SIZE = 'it is not of the size of its labels'
+NO_LABELS = 'none of its pixels has a label'
 
 # The first and last bytes of a file. OpenCV before 4.11 shows the rest of a cut file in gray.
 ENDS = ((b'\xff\xd8', b'\xff\xd9'), (b'\x89PNG', b'IEND\xaeB`\x82'))
@@ -134,7 +135,8 @@ def image_loader(dataset: Any) -> LoadImage:
     if inner[0] is not None:
         return image_loader(inner[0])
     transforms = getattr(getattr(dataset, 'pipeline', None), 'transforms', ())
-    return next((t for t in transforms if isinstance(t, LoadImage)), LoadImage())
+    loaders = (getattr(t, 'loader', t) for t in transforms)  # OpenImage has one
+    return next((t for t in loaders if isinstance(t, LoadImage)), LoadImage())
 
 
 def decode(data: bytes, annotated: Size | None = None) -> np.ndarray:

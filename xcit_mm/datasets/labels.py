@@ -20,3 +20,20 @@ class LabelRule(NamedTuple):
         """Return the labels that are neither, in one dimension."""
         is_class = (labels >= 0) & (labels < self.num_classes)
         return labels[~is_class & (labels != self.ignore_index)]
+
+    def refusal(self, label: int, file: str, reduce_zero_label: bool) -> str:
+        """Return the sentence that refuses a label of a file, with the numbers of the file."""
+        first = int(reduce_zero_label)
+        return (
+            f'{file}: the label {label + first} is outside {first}..'
+            f'{self.num_classes - 1 + first}, the {self.num_classes} classes of the config; '
+            f'{self.ignore_index} is ignored'
+        )
+
+
+def of_color_image(file: str, shape: tuple[int, ...]) -> str:
+    """Return the sentence that refuses a file of labels with several channels."""
+    return (
+        f'{file}: the labels have the shape {shape}, like a color image: write the class number of '
+        'each pixel instead'
+    )

@@ -1,7 +1,14 @@
 """Training and testing with the runner, loops, hooks and metrics that our configs name."""
 
 # Registered with mmengine when they are imported.
-from . import hooks, layer_decay, loops, optim_wrapper, runner  # noqa: F401
+from . import (  # noqa: F401
+    hooks,
+    layer_decay,
+    loops,
+    optim_wrapper,
+    runner,
+    streamed_model,
+)
 from .checkpoints import keep  # noqa: F401
 from .run import test, train
 

@@ -16,6 +16,9 @@ from torch import Tensor
 
 from ..datasets.annotations import read_annotations
 from ..datasets.coco import indexed
+from ..errors import UserError
+from ..large_images.geometry import Window
+from ..large_images.large_predictions import MAX_COCO, run_lengths_in
 from ..predictions.results import run_lengths
 
 try:
@@ -83,19 +86,29 @@ class CocoAPMetric(CocoMetric):
         self._by_class, self.classwise = self.classwise, False
 
     def _read(self, path: str) -> COCO:
-        content, self._remark = read_annotations(path)
+        content, self._remark = read_annotations(path, 'segm' in self.metrics)
         # pycocotools marks predictions with the ids of their objects, and 0 means no object.
         for number, annotation in enumerate(content.get('annotations', ()), 1):
             annotation['id'] = number
         return indexed(COCO(), content)
 
     def process(self, data_batch: Any, data_samples: Sequence[dict[str, Any]]) -> None:
-        """Encode the masks, several times as fast as mmdet does, and keep the predictions."""
+        """Encode the masks, several times as fast as mmdet does, and keep the predictions.
+
+        The masks of a large image are windows, and only the first of the processes that share it
+        has its prediction.
+        """
         encoded = []
         for sample in data_samples:
+            if 'pred_instances' not in sample:
+                continue
             predicted = sample['pred_instances']
-            if isinstance(predicted.get('masks'), Tensor):
-                masks = [run_lengths(mask) for mask in predicted['masks'].bool().cpu().numpy()]
+            masks = predicted.get('masks')
+            if isinstance(masks, Tensor):
+                masks = [run_lengths(mask) for mask in masks.bool().cpu().numpy()]
+            elif masks is not None and 'segm' in self.metrics:
+                masks = _run_lengths_in(masks, sample)
+            if masks is not None:
                 sample = {**sample, 'pred_instances': {**predicted, 'masks': masks}}
             encoded.append(sample)
         super().process(data_batch, encoded)
@@ -137,6 +150,19 @@ class CocoAPMetric(CocoMetric):
                 values = np.round(_precisions_by_class(evaluation), DIGITS).tolist()
                 metrics |= {f'{kind}_AP_{n}': v for n, v in zip(names, values, strict=True)}
         return metrics
+
+
+def _run_lengths_in(
+    masks: Sequence[tuple[Window, np.ndarray]], sample: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """Return the run lengths of masks, each in a window of a large image."""
+    height, width = size = sample['ori_shape']
+    if height * width >= MAX_COCO:
+        raise UserError(
+            f"{sample['img_path']} has {width}x{height} pixels, but COCO's masks have less than "
+            f"{MAX_COCO}: evaluate the boxes only, with metric='bbox'"
+        )
+    return [run_lengths_in(window, mask, size) for window, mask in masks]
 
 
 def _precisions_by_class(evaluation: COCOeval) -> np.ndarray:

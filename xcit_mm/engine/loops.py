@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from mmengine.dist import all_gather_object, broadcast, get_rank, get_world_size, is_main_process
+from mmengine.dist import all_gather_object, broadcast, get_rank, is_main_process
 from mmengine.optim import OptimWrapper
 from mmengine.registry import LOOPS
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner, TestLoop
@@ -62,7 +62,7 @@ class _Resumable:
                 'rank): they need one work dir, on a disk that all machines share'
             )
         hub = self.runner.message_hub
-        images = get_world_size() * self.dataloader.batch_sampler.batch_size
+        images = self.dataloader.batch_sampler.images
         now = {'images a step': images, 'steps an epoch': len(self.dataloader)}
         before = hub.runtime_info.get(STEP_LAYOUT, now)
         if before != now:
@@ -88,7 +88,7 @@ class _Resumable:
         self._decide_current_val_interval()
 
     def run_iter(self, *args) -> None:
-        seed_all(self.runner.seed, get_rank(), self._iter)
+        seed_all(self.runner.seed, self.dataloader.batch_sampler.rank, self._iter)
         super().run_iter(*args)
         # Errors after this are not about the config. The first steps may only add up gradients.
         wrapper = self.runner.optim_wrapper

@@ -19,7 +19,7 @@ LOADING = {'num_workers', 'persistent_workers', 'prefetch_factor', 'pin_memory',
 # Names of values that may differ between machines. Texts with a slash are paths as well.
 LOCAL = LOADING | {
     *('work_dir', 'data_root', 'load_from', 'checkpoint', 'ann_file', 'test_dir', 'out_dir'),
-    *('outfile_prefix', 'save_dir', 'resource_limit'),
+    *('outfile_prefix', 'save_dir', 'store', 'resource_limit'),
 }
 # Parts of a config that decide what a training run computes.
 RECIPE_PARTS = ('model', 'optim_wrapper', 'param_scheduler', 'auto_scale_lr', 'train_dataloader')

@@ -4,13 +4,15 @@ from functools import partial
 
 from mmengine.config import Config
 from mmengine.logging import MMLogger
+from mmengine.model import is_model_wrapper
 from mmengine.optim import OptimWrapper
-from mmengine.registry import RUNNERS
+from mmengine.registry import MODEL_WRAPPERS, RUNNERS
 from mmengine.runner import Runner
 from torch import nn
 from torch.utils.data import DataLoader
 
 from ..config.rules import SPLITS
+from ..config.tree import class_name
 from ..console import keep_readable
 from ..files import require_writable
 from ..processes import cpu_group, lost_processes_named, require_same
@@ -18,6 +20,7 @@ from .checkpoints.checkpointed import CheckpointedRunner
 from .data.loader import evaluation_loader
 from .distributed import connect_run
 from .recipe import fingerprint
+from .streamed_model import StreamedModel
 
 
 @lost_processes_named()
@@ -65,16 +68,32 @@ class CheckedRunner(CheckpointedRunner):
         loader = Runner.build_dataloader(*args, **kwargs)
         return evaluation_loader(loader, partial(self.call_hook, 'while_evaluation_waits'))
 
+    def wrap_model(self, model_wrapper_cfg: dict | None, model: nn.Module) -> nn.Module:
+        """Wrap the model for several processes, or to stream images in a single process."""
+        model = super().wrap_model(model_wrapper_cfg, model)
+        kind = class_name((model_wrapper_cfg or {}).get('type'))
+        if kind == StreamedModel.__name__ and not is_model_wrapper(model):
+            return MODEL_WRAPPERS.build(model_wrapper_cfg, default_args=dict(module=model))
+        return model
+
     def scale_lr(self, optim_wrapper: OptimWrapper, auto_scale_lr: dict | None = None) -> None:
         """Scale the learning rate with the images of an update, in all its iterations.
 
-        mmengine counts the images of one iteration.
+        mmengine counts the images of one iteration, and an image in each process that shares it.
         """
         counts = self.cfg.optim_wrapper.get('accumulative_counts', 1)
-        if counts > 1 and (auto_scale_lr or {}).get('enable'):
-            base = auto_scale_lr['base_batch_size'] / counts
+        batches = self._train_loop.dataloader.batch_sampler
+        sharing = self.world_size * batches.batch_size // batches.images
+        if (counts, sharing) != (1, 1) and (auto_scale_lr or {}).get('enable'):
+            base = auto_scale_lr['base_batch_size'] / counts * sharing
             auto_scale_lr = {**auto_scale_lr, 'base_batch_size': base}
-            self.logger.info(
-                'An update adds up %d iterations; the next line has the batch sizes of one', counts
-            )
+            if counts > 1:
+                self.logger.info(
+                    'An update adds up %d iterations; the next line has the batch sizes of one',
+                    counts,
+                )
+            if sharing > 1:
+                self.logger.info(
+                    '%d processes share each image; the next line counts it once for each', sharing
+                )
         super().scale_lr(optim_wrapper, auto_scale_lr)

@@ -19,7 +19,7 @@ from torch import nn
 from ..config.config_errors import config_errors
 from ..config.load import load_config
 from ..config.rules import require_parts
-from ..config.tree import leaf_datasets
+from ..config.tree import class_name, leaf_datasets
 from ..datasets.multiband import LoadMultiband
 from ..device import choose_device, choose_dtype
 from ..engine.build_model import build_model, weights_for
@@ -253,6 +253,7 @@ def _test_pipeline(cfg: Config, full_size: bool) -> Compose:
     transforms = dataset.get('pipeline') or next(leaf_datasets(dataset)).get('pipeline')
     if not transforms:
         raise UserError(f'{cfg.filename}: the test dataset has no pipeline')
+    transforms = [_of_decoded_image(t, cfg.default_scope) for t in transforms]
     left_out = ('Load', 'Resize') if full_size else ('Load',)  # parts of names
     kept = [t for t in transforms if not any(part in str(t['type']) for part in left_out)]
     loaders = [t for t in transforms if str(t['type']).endswith(LoadMultiband.__name__)]
@@ -266,3 +267,16 @@ def _test_pipeline(cfg: Config, full_size: bool) -> Compose:
         to_float32 = bool(transforms[0].get('to_float32', False))
         loaders = [dict(type='LoadImage', to_float32=to_float32)]
     return Compose([loaders[0], *kept])
+
+
+def _of_decoded_image(transform: dict, scope: str) -> dict:
+    """Return the counterpart, for an image in memory, of a transform of images in files."""
+    kind = class_name(transform['type'])
+    if kind == 'OpenImage':
+        bands = transform.get('bands')
+        return dict(type='LoadMultiband', **bands) if bands else dict(type='LoadImage')
+    if kind == 'OpenLabels':
+        return dict(type='LoadAnnotations')
+    if kind == 'PackScene':
+        return dict(type='PackDetInputs' if scope == 'mmdet' else 'PackSegInputs')
+    return transform

@@ -75,3 +75,11 @@ def tiles(window: Window, size: tuple[int, int]) -> Iterator[Window]:
 def _cut(span: Span, size: int) -> Iterator[Span]:
     for start in range(span.start // size * size, span.stop, size):
         yield overlap(slice(start, start + size), span)
+
+
+def evenly_cut(size: int, most: int, unit: int) -> list[Span]:
+    """Cut an axis at multiples of a unit into spans of about the same length, at most ``most``."""
+    units = -(-size // unit)
+    count = -(-units // max(1, most // unit))
+    cuts = [units * i // count * unit for i in range(count)]
+    return [slice(a, b) for a, b in zip(cuts, [*cuts[1:], size], strict=True)]

@@ -4,6 +4,8 @@ A neck or a head of mmdet or mmseg that is called with a :class:`LazyMap` return
 PyTorch function that it calls is recorded, with two :class:`Axis` that tell which rows and columns
 of its input it reads for a window. Each window of the result equals the same window of the result
 for the whole image. A function whose reach is not known here raises a UserError that names it.
+
+A map with a :class:`.Tape` computes windows with graphs, which begin at the leaves of the tape.
 """
 
 import math
@@ -19,6 +21,7 @@ from torch.nn import functional as F
 from ..errors import UserError
 from .geometry import Span, Window, length, shifted, tiles, whole
 from .shards import Shards
+from .tape import Tape
 
 TILE = 128, 128  # pixels of a map that is read once as a whole
 
@@ -48,6 +51,7 @@ class LazyMap:
             the source that the axes reach.
         sources: The maps that this map is computed from. Default: the tokens of an image.
         fill: The values of the sources beyond their borders.
+        tape: The leaves of the graphs of windows, if they are trained.
     """
 
     def __init__(
@@ -59,9 +63,10 @@ class LazyMap:
         compute: Callable[..., Tensor],
         sources: 'Sequence[LazyMap]' = (),
         fill: float = 0.0,
+        tape: Tape | None = None,
     ) -> None:
         self.shape = torch.Size((1, channels, *(axis.size for axis in axes)))
-        self.dtype, self.device, self.shards = like.dtype, like.device, shards
+        self.dtype, self.device, self.shards, self.tape = like.dtype, like.device, shards, tape
         self._axes, self._compute, self._sources, self._fill = axes, compute, sources, fill
         self._uses = 0  # by other maps
         for source in sources:
@@ -94,14 +99,15 @@ class LazyMap:
         key = id(self), *((span.start, span.stop) for span in window)
         if known is not None and key in known:
             return known[key]
-        reach = self._reach(window)
+        reach = self.reach(window)
         inputs = (source.read(reach, known, self._fill) for source in self._sources)
         values = self._compute(window, *inputs)
         if known is not None and self._uses > 1:
             known[key] = values
         return values
 
-    def _reach(self, window: Window) -> Window:
+    def reach(self, window: Window) -> Window:
+        """Return the window of the sources that a window is computed from."""
         return Window(*(axis.reach(span) for axis, span in zip(self._axes, window, strict=True)))
 
     def tokens_read(self, window: Window) -> Iterator[Window]:
@@ -109,7 +115,7 @@ class LazyMap:
         inside = window.clipped(self.shape[2:])
         if 0 in inside.size:
             return
-        reach = self._reach(inside)
+        reach = self.reach(inside)
         for source in self._sources:
             yield from source.tokens_read(reach)
         if not self._sources and 0 not in reach.size:
@@ -163,6 +169,12 @@ class UnknownReachError(UserError, AttributeError):
         )
 
 
+def _refused_in_training(name: str, what: str, remedy: str) -> UserError:
+    return UserError(
+        f'the model cannot be streamed: it calls {name} in training, and {what}; {remedy}'
+    )
+
+
 def _derived(
     sources: Sequence[LazyMap],
     compute: Callable[..., Tensor],
@@ -175,14 +187,19 @@ def _derived(
     x = sources[0]
     like = x if like is None else like
     axes = axes or [Axis(n, lambda span: span) for n in x.shape[2:]]
-    return LazyMap(channels or x.shape[1], axes, like, x.shards, compute, sources, fill)
+    channels = channels or x.shape[1]
+    return LazyMap(channels, axes, like, x.shards, compute, sources, fill, x.tape)
 
 
 def _batch_norm(
     x, running_mean, running_var, weight=None, bias=None, training=False, momentum=0.1, eps=1e-5
 ) -> LazyMap:
     if training:
-        raise UnknownReachError('batch_norm in training')
+        raise _refused_in_training(
+            'batch_norm',
+            'its statistics change with the tiles',
+            'keep the BatchNorm layers in evaluation mode',
+        )
     parameters = running_mean, running_var, weight, bias, False, momentum, eps
     return _derived([x], lambda window, values: F.batch_norm(values, *parameters))
 
@@ -255,6 +272,25 @@ def _conv_transpose2d(
     return _derived([x], compute, weight.shape[1] * groups, axes)
 
 
+def _dropout(x: LazyMap, p: float = 0.5, training: bool = True, inplace: bool = False) -> LazyMap:
+    if training and p > 0:
+        raise _refused_in_training(
+            'dropout',
+            'it draws a number for each pixel of a map',
+            'set its ratio to 0, such as dropout_ratio=0, or use Dropout2d',
+        )
+    return x
+
+
+def _dropout2d(x: LazyMap, p: float = 0.5, training: bool = True, inplace: bool = False) -> LazyMap:
+    """Drop channels, the same ones in all tiles and processes."""
+    if not training or p == 0:
+        return x
+    # PyTorch draws a number for each channel, whatever the size of the map.
+    drawn = F.dropout2d(torch.ones(1, x.shape[1], 1, 1, dtype=x.dtype, device=x.device), p)
+    return x * x.shards.broadcast(drawn.cpu()).to(x.device)
+
+
 def _for_both(axis: Callable[..., Axis], *arguments: Any) -> list[Axis]:
     """Return the axes of rows and columns; an argument is a number for both or a pair."""
     return [axis(*of_axis) for of_axis in zip(*map(_pair, arguments), strict=True)]
@@ -310,7 +346,8 @@ def _interpolate(
     def compute(window: Window, values: Tensor) -> Tensor:
         of_axes = zip(resizes, window, strict=True)
         A, B = (weights(span).to(x.device) for (_, weights), span in of_axes)
-        return (A @ values.to(dtype) @ B.mT).to(x.dtype)
+        with torch.autocast(x.device.type, enabled=False):  # it would round the weights
+            return (A @ values.to(dtype) @ B.mT).to(x.dtype)
 
     return _derived([x], compute, axes=[axis for axis, _ in resizes])
 
@@ -350,18 +387,39 @@ def _resize(
 
 
 def _adaptive_avg_pool2d(x: LazyMap, output_size: int | tuple[int, int]) -> LazyMap:
-    """Pool a map to a few pixels, which requires a pass over the whole map."""
+    """Pool a map to a few pixels, which requires a pass over the whole map.
+
+    If the map is trained, its gradient requires another pass, after the last tile.
+    """
     outs = _pair(output_size)
     pools = [_pooling(n, out) for n, out in zip(x.shape[2:], outs, strict=True)]
-    sums = torch.zeros(x.shape[1], *outs, dtype=torch.float64)
-    own = Window(x.shards.share(x.shape[2]), slice(0, x.shape[3]))
-    for window in tiles(own, TILE):
-        A, B = (pool[:, span] for pool, span in zip(pools, window, strict=True))
-        sums += A @ x.read(window)[0].double().cpu() @ B.mT
     area = pools[0].sum(1)[:, None] * pools[1].sum(1)
+    own = Window(x.shards.share(x.shape[2]), slice(0, x.shape[3]))
+
+    def parts() -> Iterator[tuple[Window, Tensor, Tensor]]:
+        for window in tiles(own, TILE):
+            yield window, *(pool[:, span] for pool, span in zip(pools, window, strict=True))
+
+    def send_back(gradient: Tensor) -> None:
+        gradient = x.shards.sum(gradient[0].double().cpu()) / area
+        for window, A, B in parts():
+            values = x.read(window, {})
+            values.backward((A.mT @ gradient @ B)[None].to(values))
+            x.tape.collect()
+
+    sums = torch.zeros(x.shape[1], *outs, dtype=torch.float64)
+    with torch.no_grad():
+        for window, A, B in parts():
+            sums += A @ x.read(window)[0].double().cpu() @ B.mT
     means = (x.shards.sum(sums) / area).to(x.dtype)[None].to(x.device)
+    if x.tape is not None:
+        means = x.tape.sums(means, send_back, (x, own))
     axes = [Axis(out, lambda span: slice(0, 0)) for out in outs]  # nothing is read any more
-    return LazyMap(x.shape[1], axes, x, x.shards, lambda window: means[(..., *window)].clone())
+
+    def compute(window: Window) -> Tensor:
+        return means[(..., *window)].clone()
+
+    return LazyMap(x.shape[1], axes, x, x.shards, compute, tape=x.tape)
 
 
 def _pooling(n: int, out: int) -> Tensor:
@@ -379,7 +437,6 @@ def _pair(value: Any) -> tuple:
 POINTWISE = {
     *('add', 'sub', 'rsub', 'mul', 'div', 'neg', 'exp', 'clamp', 'sigmoid', 'tanh'),
     *('float', 'relu', 'relu6', 'leaky_relu', 'gelu', 'silu', 'hardswish', 'hardsigmoid'),
-    *('dropout', 'dropout2d'),
 }
 FUNCTIONS = {
     'adaptive_avg_pool2d': _adaptive_avg_pool2d,
@@ -387,6 +444,8 @@ FUNCTIONS = {
     'cat': _cat,
     'conv2d': _conv2d,
     'conv_transpose2d': _conv_transpose2d,
+    'dropout': _dropout,
+    'dropout2d': _dropout2d,
     'interpolate': _interpolate,
     'max_pool2d': _max_pool2d,
     'type_as': lambda tensor, x: tensor.to(x.device, x.dtype),

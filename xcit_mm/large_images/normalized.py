@@ -10,9 +10,8 @@ from ..datasets.decode import BadImageError
 from ..datasets.multiband import LoadMultiband
 from ..errors import UserError
 from .geometry import Span, Window
+from .image_views import RGBImage
 from .window_files import ImageSource
-
-MAX_8_BITS = 255
 
 
 class NormalizedImage:
@@ -43,18 +42,12 @@ class NormalizedImage:
         transforms: Sequence[Callable],
         bands: LoadMultiband | None,
     ) -> None:
-        _require_only_normalization(preprocessor, transforms)
+        require_only_normalization(preprocessor, transforms)
         self.source, self.bands, self.max_rows = source, bands, source.max_rows
-        self.notes: list[str] = []
+        self._rgb = RGBImage(source) if bands is None else None
+        self.notes = [] if self._rgb is None else self._rgb.notes
         height, width, channels = source.shape
-        self._scale = 1.0
-        if bands is None:
-            self._check_values(source)
-            if channels == 2:
-                raise UserError(f'{source.name} has 2 channels, but the model needs 3: convert it')
-            if channels > 3:
-                self.notes.append(f'{source.name}: the first 3 of its {channels} channels are used')
-        elif channels != bands.channels:
+        if bands is not None and channels != bands.channels:
             raise UserError(
                 f'{source.name} has {channels} bands, but the model needs {bands.channels}'
             )
@@ -74,32 +67,14 @@ class NormalizedImage:
             -(-width // divisor) * divisor,
         )
 
-    def _check_values(self, source: ImageSource) -> None:
-        if source.dtype == np.uint8 and source.max_value == MAX_8_BITS:
-            return
-        if source.dtype.newbyteorder('=') not in (np.uint8, np.uint16):
-            raise UserError(
-                f'{source.name} has values of type {source.dtype}, but the model needs uint8 or '
-                'uint16: convert the image'
-            )
-        self._scale = MAX_8_BITS / source.max_value
-        self.notes.append(
-            f'{source.name}: its values from 0 to {source.max_value} are scaled to 0 to '
-            f'{MAX_8_BITS}, the range of the training images'
-        )
-
     def pixels(self, window: Window) -> np.ndarray:
         """Return a window as RGB (h, w, 3) uint8, or as bands (h, w, channels) float32."""
-        pixels = self.source.read(window)
-        if self.bands is not None:
-            try:
-                return self.bands.bands(pixels)
-            except BadImageError as error:
-                raise UserError(f'{self.source.name}: {error}') from None
-        pixels = pixels[..., :3] if pixels.shape[2] >= 3 else pixels.repeat(3, axis=2)
-        if self._scale != 1:
-            pixels = (pixels * np.float32(self._scale)).round().clip(0, 255).astype(np.uint8)
-        return pixels
+        if self.bands is None:
+            return self._rgb.read(window)
+        try:
+            return self.bands.bands(self.source.read(window))
+        except BadImageError as error:
+            raise UserError(f'{self.source.name}: {error}') from None
 
     def __getitem__(self, index: tuple[slice, Span, Span]) -> Tensor:
         channels, *spans = index
@@ -117,7 +92,7 @@ class NormalizedImage:
         return image[channels]
 
 
-def _require_only_normalization(preprocessor: nn.Module, transforms: Sequence[Callable]) -> None:
+def require_only_normalization(preprocessor: nn.Module, transforms: Sequence[Callable]) -> None:
     kind = type(preprocessor).__name__
     if kind not in ('DetDataPreprocessor', 'SegDataPreProcessor'):
         raise UserError(

@@ -15,7 +15,8 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+import torch.distributed as dist
+from torch import Tensor, nn
 
 from ..device import dtype_name, release_memory
 from ..errors import ArgumentError, UserError
@@ -24,6 +25,7 @@ from ..models.in_place import add_attention_and_interaction, add_mlp_
 from ..models.layers import XCABlock
 from ..ops.gram import affine_map, largest_amplification, map_tokens
 from ..ops.moments import from_sums, sums_of_products
+from ..ops.tracing import computed_dtype, without_autocast
 from ..progress import Progress, silent
 from .geometry import Window, grown, length, tiles
 from .shards import Borrowed, Shards
@@ -62,6 +64,7 @@ class Passes:
             tiles of about ``TILE_TOKENS`` tokens.
         statistics_window: Side, in pixels, of the window around a tile over which the attention
             computes the moments of the tokens. Default: the whole image.
+        group: The processes that share the image. Default: all processes.
 
     Attributes:
         size: (H, W) of the image in tokens.
@@ -79,12 +82,13 @@ class Passes:
         image: Image,
         rows: int | None = None,
         statistics_window: int | None = None,
+        group: dist.ProcessGroup | None = None,
     ) -> None:
-        require_streamable(backbone)
+        self._require(backbone)
         backbone.check_size((1, *image.shape))
         self.backbone, self.image, self.workspace = backbone, image, Workspace()
         self.size = tuple(-(-n // backbone.patch_size) for n in image.shape[1:])
-        self.shards = Shards(self.size[0])
+        self.shards = Shards(self.size[0], group)
         weight = next(backbone.parameters())
         self.dtype, self.device = weight.dtype, weight.device
         self.statistics_window = None
@@ -93,6 +97,10 @@ class Passes:
         self.tile = self._tile(rows)
         self.count = backbone.out_indices[-1] + 2
         self._stores: dict[int, TokenFile] = {}
+
+    @staticmethod
+    def _require(backbone: nn.Module) -> None:
+        require_streamable(backbone)
 
     def _tile(self, rows: int | None) -> tuple[int, int]:
         W = self.size[1]
@@ -128,6 +136,9 @@ class Passes:
     @torch.inference_mode()
     def run(self, progress: Progress = silent) -> None:
         """Run the passes that are not finished."""
+        self._run(progress)
+
+    def _run(self, progress: Progress) -> None:
         done = self.shards.min(self.workspace.finished[PASSES])
         if done < self.count:  # other processes may have finished fewer passes than this one
             self.workspace.rewind(PASSES, done)
@@ -139,9 +150,7 @@ class Passes:
             store = self.store(number)
             if number:
                 source = self.store(number - 1)
-                margin = max(HALO, self.statistics_window or 0)
-                needed = grown(self.shards.rows, margin, self.size[0])
-                borrowed = self.shards.borrow(source, needed)
+                borrowed = self.shards.borrow(source, self._rows_read)
                 sums = self._layer(number, source, borrowed, store, sums, progress)
             else:
                 sums = self._embed(store, progress)
@@ -149,23 +158,33 @@ class Passes:
             self.workspace.finish(PASSES, number + 1, store)
             self.shards.barrier()  # no process repeats this pass, which needs the store before it
             if number and number - 1 not in self._kept:
-                self._stores.pop(number - 1).free()
+                self._free(number - 1)
         release_memory()
 
     @property
-    def _kept(self) -> list[int]:
-        """The passes whose stores the pyramid needs."""
-        return [index + 1 for index, *_ in self.backbone.levels]
+    def _rows_read(self) -> slice:
+        """The rows that the tiles of a layer read."""
+        margin = max(HALO, self.statistics_window or 0)
+        return grown(self.shards.rows, margin, self.size[0])
+
+    @property
+    def _kept(self) -> set[int]:
+        """The passes whose stores are needed later, as the pyramid needs them."""
+        return {index + 1 for index, *_ in self.backbone.levels}
+
+    def _free(self, number: int) -> None:
+        self._stores.pop(number).free()
 
     def store(self, number: int) -> TokenFile:
         """Return the store that a pass writes."""
         if number not in self._stores:
-            shape = self.size[1], self._channels
             is_finished = number < self.workspace.finished[PASSES]
-            self._stores[number] = self.workspace.open(
-                f'layer_{number}', self.shards.rows, shape, self.dtype, is_finished
-            )
+            self._stores[number] = self._open(f'layer_{number}', self.dtype, is_finished)
         return self._stores[number]
+
+    def _open(self, name: str, dtype: torch.dtype, is_finished: bool = False) -> TokenFile:
+        shape = self.size[1], self._channels
+        return self.workspace.open(name, self.shards.rows, shape, dtype, is_finished)
 
     def _summed(self, number: int, sums: Tensor) -> Tensor:
         """Add up the sums of all processes after a pass.
@@ -199,23 +218,30 @@ class Passes:
         return rows, columns
 
     def _embed(self, store: TokenFile, progress: Progress) -> Tensor:
-        """Embed the patches; a token reads 15 pixels (7 for patch size 8) above and left of it."""
+        """Embed the patches."""
         sums = self._no_sums()
-        P, (_, height, width) = self.backbone.patch_size, self.image.shape
         for window in progress(self._own_tiles(self._patch_tile), 'patches'):
-            outer = Window(*(slice(max(0, span.start - 1), span.stop) for span in window))
-            rows = slice(outer.rows.start * P, min(height, outer.rows.stop * P))
-            columns = slice(outer.columns.start * P, min(width, outer.columns.stop * P))
-            pixels = self.image[:, rows, columns]
-            if not isinstance(pixels, Tensor):
-                pixels = torch.from_numpy(np.array(pixels))  # memory maps may be read-only
-            x = self.backbone.patch_embed(pixels[None].to(self.device, self.dtype))
-            x = x[(..., *window.within(outer))]
-            x = x + self.backbone.pos_embeder(*self.size, window)
-            tokens = x[0].permute(1, 2, 0).contiguous()
+            tokens = self._embedded(window)
             store.write(window, tokens)
             sums += self._sums_of(0, tokens)
         return sums
+
+    def _embedded(self, window: Window) -> Tensor:
+        """Embed a window of patches, and return its tokens (h, w, C).
+
+        A token reads 15 pixels (7 for patch size 8) above and left of its patch.
+        """
+        P, (_, height, width) = self.backbone.patch_size, self.image.shape
+        outer = Window(*(slice(max(0, span.start - 1), span.stop) for span in window))
+        rows = slice(outer.rows.start * P, min(height, outer.rows.stop * P))
+        columns = slice(outer.columns.start * P, min(width, outer.columns.stop * P))
+        pixels = self.image[:, rows, columns]
+        if not isinstance(pixels, Tensor):
+            pixels = torch.from_numpy(np.array(pixels))  # memory maps may be read-only
+        x = self.backbone.patch_embed(pixels[None].to(self.device, self.dtype))
+        x = x[(..., *window.within(outer))]
+        x = x + self.backbone.pos_embeder(*self.size, window)
+        return x[0].permute(1, 2, 0).contiguous()
 
     def _layer(
         self,
@@ -226,36 +252,53 @@ class Passes:
         sums: Tensor,
         progress: Progress,
     ) -> Tensor:
-        block = self.backbone.blocks[number - 1]
-        attention = None
+        block, attention = self.backbone.blocks[number - 1], None
         if self.statistics_window is None:
-            attention = self._attention(block, sums, partial(self._precise_sums, block, source))
+            attention = self._attention(number, sums, partial(self._precise_sums, block, source))
         sums, total = self._no_sums(), 0
         for window in progress(self._own_tiles(self.tile), f'layer {number} of {self.count - 1}'):
             if self.statistics_window is not None:
                 around = source.read(self._window_around(window), borrowed).to(self.device)
                 precise = partial(_precise_sums_of, block, around)
-                attention = self._attention(block, sums_of_products(block.norm1(around)), precise)
+                around_sums = sums_of_products(block.norm1(around))
+                attention = self._attention(number, around_sums, precise)
             outer = window.grown(HALO, self.size)
             inner, x = window.within(outer), source.read(outer, borrowed)
             total += source.sum_of(window, x[tuple(inner)])
-            tokens = _layer_on_tile(block, x.to(self.device), attention, inner)
+            tokens = self._layer_on_tile(number, x.to(self.device), attention, inner)
             store.write(window, tokens)
             sums += self._sums_of(number, tokens)
         source.require_sum(total)  # the file may have been changed since it was written
         return sums
 
     def _attention(
-        self, block: XCABlock, sums: Tensor, precise: Callable[[], Tensor]
+        self, number: int, sums: Tensor, precise: Callable[[], Tensor]
     ) -> Callable[[Tensor], Tensor]:
         """Return the attention of a layer as a function of some of its tokens."""
-        weights, limit = block.attn.weights(), largest_amplification(self.dtype)
-        moments = from_sums(sums.to(self.device))
-        matrices = affine_map(*moments, *weights, max_amplification=limit)
-        if matrices is None:  # products in the dtype of the tokens lose too many digits
-            matrices = affine_map(*from_sums(precise().to(self.device)), *weights)
+        _, *matrices = self._matrices(number, sums, precise)
         M, m = (matrix.to(self.dtype) for matrix in matrices)
         return partial(map_tokens, M=M, m=m)
+
+    def _matrices(
+        self, number: int, sums: Tensor, precise: Callable[[], Tensor]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the sums that the attention of a layer depends on, and its affine map."""
+        weights = self.backbone.blocks[number - 1].attn.weights()
+        limit = largest_amplification(self.dtype)
+        sums = sums.to(self.device)
+        matrices = affine_map(*from_sums(sums), *weights, max_amplification=limit)
+        if matrices is None:  # products in the dtype of the tokens lose too many digits
+            sums = precise().to(self.device)
+            matrices = affine_map(*from_sums(sums), *weights)
+        return sums, *matrices
+
+    def _layer_on_tile(
+        self, number: int, x: Tensor, attention: Callable[[Tensor], Tensor], inner: Window
+    ) -> Tensor:
+        """Compute a layer for tokens (h, w, C), and return the ``inner`` window, which is exact."""
+        block, (h, w, C) = self.backbone.blocks[number - 1], x.shape
+        y = add_attention_and_interaction(block, x.view(1, h * w, C), h, w, attention)
+        return add_mlp_(block, y.view(h, w, C)[tuple(inner)].contiguous())
 
     def _precise_sums(self, block: XCABlock, source: TokenFile) -> Tensor:
         """Compute the sums over all tokens again, with products in float64."""
@@ -286,7 +329,9 @@ class Passes:
         """
         if self.statistics_window is not None or number == self.count - 1:
             return 0 * tokens.sum(dtype=torch.promote_types(self.dtype, torch.float32))
-        return sums_of_products(self.backbone.blocks[number].norm1(tokens))
+        z = self.backbone.blocks[number].norm1(tokens)
+        with without_autocast(z):
+            return sums_of_products(z.to(computed_dtype(tokens)))
 
     @property
     def map_shapes(self) -> list[tuple[int, int, int]]:
@@ -298,12 +343,3 @@ class Passes:
 
 def _precise_sums_of(block: XCABlock, tokens: Tensor) -> Tensor:
     return sums_of_products(block.norm1(tokens).double())
-
-
-def _layer_on_tile(
-    block: XCABlock, x: Tensor, attention: Callable[[Tensor], Tensor], inner: Window
-) -> Tensor:
-    """Compute a layer for tokens (h, w, C), and return the ``inner`` window, which is exact."""
-    h, w, C = x.shape
-    y = add_attention_and_interaction(block, x.view(1, h * w, C), h, w, attention)
-    return add_mlp_(block, y.view(h, w, C)[tuple(inner)].contiguous())

@@ -20,16 +20,15 @@ from ..fusion import in_dtype
 from ..predictions import Detections, Segmentation
 from ..processes import cpu_group, digest_of_module, require_same, together
 from ..progress import Progress, silent
-from .detect import detect, require_detector
+from .detect import require_detector
 from .large_predictions import PICTURE_SIDE, LargeDetections, LargeSegmentation
 from .normalized import NormalizedImage
-from .objects import Objects
 from .passes import Passes
-from .segment import label, require_segmentor
+from .segment import require_segmentor
 from .shards import Shards
 from .slices import detect_slices, label_slices, slices_of
 from .streamable import require_streamable
-from .token_files import TokenFile
+from .streamed_results import demand_of, label_dtype, results_of
 from .window_files import open_image, overview
 from .workspace import GIB, Demand, Workspace, open_workspace
 
@@ -201,19 +200,18 @@ def _streamed(
     passes.workspace = workspace = _workspace_for(passes, model, pixels, options, progress)
     release_memory()
     try:
-        passes.run(progress)
-        if model.task == 'detection':
-            objects = detect(module, passes, pixels.size, options.score_thr, progress)
-            parts = passes.shards.gather(objects)  # none on all but the first process
-            found = vars(Objects.cat(parts).by_score()) if parts else None
-        else:
-            dtype = _label_dtype(model)
-            stores = label(module, passes, pixels.size, dtype, options.with_scores, progress)
-            found = _collected(passes.shards, stores, pixels.size, workspace)
+        found = results_of(
+            module,
+            passes,
+            pixels.size,
+            _label_dtype(model),
+            with_scores=options.with_scores,
+            score_thr=options.score_thr,
+            progress=progress,
+        )
     except BaseException:
         workspace.release()
         raise
-    passes.shards.barrier()
     if found is None:
         workspace.remove()
     return found, workspace
@@ -227,39 +225,16 @@ def _workspace_for(
     progress: Progress,
 ) -> Workspace:
     """Open the place of the tokens and labels of this process."""
-    shards, needed = passes.shards, passes.bytes_needed
-    if model.task == 'segmentation':
-        of_pixels = math.prod(pixels.size) * (_label_dtype(model).itemsize + options.with_scores)
-        needed += of_pixels // shards.count
-        if shards.count > 1 and shards.rank == 0:
-            needed += of_pixels  # the rows of all processes
+    shards, labels = passes.shards, _label_dtype(model)
+    of_pixel = 0 if labels is None else labels.itemsize + options.with_scores
+    demand = demand_of(passes, pixels.size, of_pixel)
     settings = [passes.tile, str(passes.dtype), passes.statistics_window, options.with_scores]
     identity = partial(_identity, model, pixels, settings)
     folder = Path(options.store, shards.part) if options.store else None
-    demand = Demand(needed, passes.bytes_of_tile)
     workspace = open_workspace(demand, shards, options.memory, folder, identity)
     if shards.rank == 0:
-        _report(workspace, needed, progress)
+        _report(workspace, demand.files, progress)
     return workspace
-
-
-def _collected(
-    shards: Shards, stores: list[TokenFile], size: tuple[int, int], workspace: Workspace
-) -> dict[str, Any] | None:
-    """Return labels and scores (H, W) of all processes; None on all but the first process."""
-    if shards.count > 1:
-        complete = [
-            workspace.open(f'all_{i}', slice(0, size[0]), store.shape[1:], store.dtype)
-            for i, store in enumerate(stores)
-            if shards.rank == 0
-        ]
-        for i, store in enumerate(stores):
-            shards.collect(store, complete[i] if complete else None, size[0])
-        stores = complete
-    for store in stores:
-        store.verify()
-    labels, scores = [*(store.array()[..., 0] for store in stores), None, None][:2]
-    return None if labels is None else dict(labels=labels, scores=scores)
 
 
 def _sliced(
@@ -267,7 +242,7 @@ def _sliced(
 ) -> tuple[dict[str, Any], Workspace]:
     slices = slices_of(pixels.size, options.sliced, options.overlap)
     dtype, needed = _label_dtype(model), 0
-    if model.task == 'segmentation':
+    if dtype is not None:
         needed = math.prod(pixels.size) * dtype.itemsize
     if options.store:
         settings = [options.sliced, options.overlap, options.score_thr, str(model.dtype)]
@@ -296,8 +271,8 @@ def _report(workspace: Workspace, needed: int, progress: Progress) -> None:
         progress.report('; '.join([kept, *done]))
 
 
-def _label_dtype(model: Predictor) -> torch.dtype:
-    return torch.uint8 if len(model.classes) <= 256 else torch.int16
+def _label_dtype(model: Predictor) -> torch.dtype | None:
+    return label_dtype(len(model.classes)) if model.task == 'segmentation' else None
 
 
 def _identity(model: Predictor, pixels: NormalizedImage, settings: list) -> dict[str, Any]:

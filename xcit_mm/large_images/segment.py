@@ -33,13 +33,13 @@ def has_unmodified_head(model: nn.Module) -> bool:
     )
 
 
-def require_segmentor(model: nn.Module) -> None:
+def require_segmentor(model: nn.Module, remedy: str = 'use --sliced') -> None:
     """Refuse a segmentor whose labels depend on more than the maps of its head."""
     if not has_unmodified_head(model):
         kind = type(getattr(model, 'decode_head', model)).__name__
         raise UserError(
             f'the model cannot be streamed: which pixels of its maps {kind} reads is not known; '
-            'use --sliced'
+            f'{remedy}'
         )
 
 

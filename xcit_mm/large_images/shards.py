@@ -24,12 +24,13 @@ class Shards:
     and the rows that a process borrows from its neighbors. All processes have to call each
     method, except for :meth:`share`. Within :func:`~xcit_mm.processes.together`, an error of one
     process is raised in all of them at the next exchange. ``height`` is the number of rows of the
-    image, in tokens; more processes than rows are an ArgumentError.
+    image, in tokens; more processes than rows are an ArgumentError. ``group`` holds the processes
+    that share the image, connected by gloo. Default: all processes.
     """
 
-    def __init__(self, height: int) -> None:
-        self.height, self._group = height, cpu_group()
-        self.rank, self.count = get_dist_info()
+    def __init__(self, height: int, group: dist.ProcessGroup | None = None) -> None:
+        self.height, self._group = height, group or cpu_group()
+        self.rank, self.count = get_dist_info(self._group)
         if self.count > height:
             raise ArgumentError(
                 f'{self.count} processes cannot share an image of {height} rows of tokens: start '
@@ -86,21 +87,11 @@ class Shards:
 
     def borrow(self, store: TokenFile, needed: slice) -> Borrowed:
         """Return the ``needed`` rows that other processes hold, for :meth:`.TokenFile.read`."""
-        borrowed: Borrowed = []
-        if self.count == 1:
-            return borrowed
-        needs = torch.zeros(self.count, 2, dtype=torch.long)
-        needs[self.rank] = torch.tensor([needed.start, needed.stop])
-        needs = self.sum(needs).tolist()
-        transfers = []
-        for rank in range(self.count):
-            if rank == self.rank:
-                continue
-            lent = overlap(self.rows, slice(*needs[rank]))
+        transfers, borrowed = [], []
+        for rank, lent, rows in self.exchanged(needed):
             if length(lent):
                 tokens = store.read(Window(lent, slice(0, store.shape[1])))
                 transfers.append((dist.isend, tokens, rank))
-            rows = overlap(needed, self.share(self.height, rank))
             if length(rows):
                 tokens = torch.empty(length(rows), *store.shape[1:], dtype=store.dtype)
                 borrowed.append((rows, tokens))
@@ -108,6 +99,42 @@ class Shards:
         agree(None, self._group)
         self._transfer(transfers)
         return borrowed
+
+    def give_back(self, needed: slice, gradients: Borrowed, store: TokenFile) -> None:
+        """Add gradients of the rows that :meth:`borrow` returned to stores of their processes."""
+        transfers, received = [], []
+        of_rows = {rows.start: values for rows, values in gradients}
+        for rank, lent, rows in self.exchanged(needed):
+            if length(lent):
+                tokens = torch.empty(length(lent), *store.shape[1:], dtype=store.dtype)
+                received.append((lent, tokens))
+                transfers.append((dist.irecv, tokens, rank))
+            if length(rows):
+                transfers.append((dist.isend, of_rows[rows.start], rank))
+        agree(None, self._group)
+        self._transfer(transfers)
+        for rows, tokens in received:
+            store.add(Window(rows, slice(0, store.shape[1])), tokens)
+
+    def exchanged(self, needed: slice) -> list[tuple[int, slice, slice]]:
+        """Return, for each other process, the rows that it needs and the rows that it holds.
+
+        The rows that it needs are some of this process, and the rows that it holds are some of the
+        ``needed`` rows.
+        """
+        if self.count == 1:
+            return []
+        needs = torch.zeros(self.count, 2, dtype=torch.long)
+        needs[self.rank] = torch.tensor([needed.start, needed.stop])
+        return [
+            (
+                rank,
+                overlap(self.rows, slice(*of_rank)),
+                overlap(needed, self.share(self.height, rank)),
+            )
+            for rank, of_rank in enumerate(self.sum(needs).tolist())
+            if rank != self.rank
+        ]
 
     def collect(self, store: TokenFile, complete: TokenFile | None, height: int) -> None:
         """Copy the rows of all processes into a store (``height``, W, C) of the first process."""

@@ -1,22 +1,98 @@
 """The four maps of a backbone for an image of any size."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from ..errors import ArgumentError, UserError
 from ..models import XCiT
 from ..processes import cpu_group, digest_of_module, require_same, together
+from .backward import TrainedPasses, added_up, workspace_of
 from .geometry import Window, tiles
 from .lazy import LazyMap
 from .passes import Image, Passes
 from .streamed_maps import Pyramid
+from .tape import Tape
 from .workspace import Demand, open_workspace
 
 # Pixels of the image whose part of a map is computed at a time: few enough for the cache of a CPU,
 # and wide, because each channel of a map is written row by row.
 LEVEL_TILE = 32, 1024
+BACKWARD_TILE = 128, 128  # pixels of a map whose gradient is passed back at a time
+
+
+def stream_backward(
+    backbone: XCiT,
+    image: Image,
+    gradients: Sequence[np.ndarray],
+    rows: int | None = None,
+    memory: int | None = None,
+    store: str | Path | None = None,
+) -> None:
+    """Add the gradients of a backbone for an image that does not fit into memory to ``grad``.
+
+    The gradients of the parameters equal those of ``torch.autograd.backward(backbone(image[None]),
+    gradients)`` up to rounding, for a backbone whose BatchNorm is in evaluation mode. The maps are
+    computed first, as by :func:`stream`. Each layer then passes its gradients back, tile by tile
+    (see :mod:`xcit_mm.large_images.backward`). Stochastic depth draws once for the image.
+
+    Args:
+        backbone: An XCiT with ``norm_eval=True``, or in evaluation mode, in float32, float64 or
+            bfloat16. In float32 it may also run under autocast in bfloat16.
+        image: See :func:`stream`.
+        gradients: The gradients of the maps that :func:`stream` returns: arrays, tensors, or any
+            objects whose windows ``gradient[:, top:bottom, left:right]`` are such arrays.
+        rows: See :func:`stream`.
+        memory: Bytes that the inputs of the layers, the gradients of the tokens and a tile may take
+            in memory. If they need more, they are stored in files in ``store``. Without a store, or
+            if its disk is short of space, only every n-th input is kept, and the others are
+            computed again. Default: half of the free memory, divided by the number of processes on
+            this machine.
+        store: A folder for these files, which are removed at the end.
+
+    If there are several processes, each one passes the gradients of its rows of the maps, and gets
+    the gradients of the whole image.
+
+    Raises:
+        ValueError: If the backbone cannot be streamed or trained, or an argument is invalid.
+        UserError: If ``memory`` is too small and ``store`` is None, if the disk is too small, or
+            if the image or the gradients have values that are not finite.
+    """
+    with together(cpu_group()):
+        passes = TrainedPasses(backbone, image, rows)
+        own = [Window(passes.shards.share(H), slice(0, W)) for _, H, W in passes.map_shapes]
+        shapes = [(passes.map_shapes[0][0], *window.size) for window in own]
+        if [tuple(gradient.shape) for gradient in gradients] != shapes:
+            given = [tuple(gradient.shape) for gradient in gradients]
+            raise ArgumentError(f'gradients of the shapes {given} are not of the maps {shapes}')
+        with workspace_of(passes, memory, store):
+            passes.run()
+            tape, of_levels = Tape(), passes.gradients()
+            maps = Pyramid(passes, tape, of_levels).maps
+            parameters = [p for level in backbone.levels for m in level[2:] for p in m.parameters()]
+            with added_up([p for p in parameters if p.requires_grad], passes.shards):
+                for level, gradient, window in zip(maps, gradients, own, strict=True):
+                    _read_back(level, gradient, window, tape)
+            for of_level in of_levels:
+                of_level.settle()
+            passes.backward(of_levels)
+
+
+def _read_back(level: LazyMap, gradient: np.ndarray, own: Window, tape: Tape) -> None:
+    """Pass the gradient of a map back to the tokens, window by window."""
+    for window in tiles(own, BACKWARD_TILE):
+        values = level.read(window)
+        part = gradient[(slice(None), *window.within(own))]
+        if not isinstance(part, Tensor):
+            part = torch.from_numpy(np.array(part))  # memory maps may be read-only
+        if not part.isfinite().all():
+            raise UserError('the gradients of the maps have values that are not finite')
+        values.backward(part[None].to(values))
+        tape.collect()
 
 
 @torch.inference_mode()

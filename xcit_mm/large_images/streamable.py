@@ -1,6 +1,7 @@
 """Checks that the layers of a backbone read no more of an image than the layers of XCiT."""
 
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..errors import ArgumentError
 from ..models import XCiT
@@ -12,10 +13,24 @@ from ..models.unmodified import PYTORCH_LAYERS, is_unmodified
 
 def require_streamable(backbone: nn.Module) -> None:
     """Refuse a backbone that is in training, or whose layers have hooks or were replaced."""
-    if getattr(type(backbone), 'forward', None) is not XCiT.forward:
-        raise ArgumentError(f'a {type(backbone).__name__} cannot be streamed: only an XCiT can')
+    _require_plain(backbone)
     if backbone.training:
         raise ArgumentError('the backbone is in training: call backbone.eval() first')
+
+
+def require_trainable(backbone: nn.Module) -> None:
+    """Refuse a backbone whose layers have hooks or were replaced, or whose BatchNorm is trained."""
+    _require_plain(backbone)
+    if any(isinstance(layer, _BatchNorm) and layer.training for layer in backbone.modules()):
+        raise ArgumentError(
+            'BatchNorm of the backbone is in training, where each layer would need the statistics '
+            'of the whole image: build the backbone with norm_eval=True'
+        )
+
+
+def _require_plain(backbone: nn.Module) -> None:
+    if getattr(type(backbone), 'forward', None) is not XCiT.forward:
+        raise ArgumentError(f'a {type(backbone).__name__} cannot be streamed: only an XCiT can')
     for i, block in enumerate(backbone.blocks[: backbone.out_indices[-1] + 1]):
         if not (is_unmodified(block, (XCABlock,)) and can_be_in_place(block)):
             raise _modified(f'blocks.{i}')

@@ -1,6 +1,7 @@
 """The maps of a backbone, computed window by window from the stores of its passes."""
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import chain
 
 import torch
@@ -11,6 +12,8 @@ from .geometry import Span, Window, grown, shifted
 from .lazy import Axis, LazyMap
 from .passes import Passes
 from .shards import Borrowed
+from .tape import Tape
+from .token_gradients import TokenGradients
 
 
 class Pyramid:
@@ -18,11 +21,19 @@ class Pyramid:
 
     Each process can read its own rows, and :meth:`borrow` copies more rows.
 
+    Args:
+        passes: The passes.
+        tape: The leaves of the graphs of tiles, if the maps are trained.
+        gradients: What the gradients of the tokens of each level are added to, with a tape.
+
     Attributes:
         maps: A :class:`.LazyMap` for each level of the backbone.
     """
 
-    def __init__(self, passes: Passes) -> None:
+    def __init__(
+        self, passes: Passes, tape: Tape | None = None, gradients: Sequence[TokenGradients] = ()
+    ) -> None:
+        self._tape, self._gradients = tape, gradients
         self._height, self._shards = passes.size[0], passes.shards
         self._patch, self._device = passes.backbone.patch_size, passes.device
         self._stores = [passes.store(index + 1) for index, *_ in passes.backbone.levels]
@@ -41,11 +52,14 @@ class Pyramid:
     def borrow(self, rows: slice) -> None:
         """Copy rows of tokens from other processes; all of them have to call this method."""
         needed = grown(rows, 0, self._height)
+        for gradient in self._gradients:
+            gradient.settle()
+            gradient.expect(needed)
         self._borrowed.clear()
         self._borrowed.extend(self._shards.borrow(store, needed) for store in self._stores)
 
     def borrow_for(self, reads: Sequence[Sequence[tuple[LazyMap, Window]]]) -> int:
-        """Copy the rows of tokens that reading windows of maps requires.
+        """Copy the rows of tokens that reading windows of maps requires, and finishing the tape.
 
         Args:
             reads: The windows that are read together, from top to bottom.
@@ -56,6 +70,8 @@ class Pyramid:
         own, reach = self._shards.rows, 0
         if self._shards.count > 1:
             outermost = chain(*reads[:: max(1, len(reads) - 1)])  # none if there are too few
+            if self._tape is not None:
+                outermost = chain(outermost, self._tape.reads)
             spans = [own, *(w.rows for m, window in outermost for w in m.tokens_read(window))]
             rows = slice(min(s.start for s in spans), max(s.stop for s in spans))
             reach = self._shards.max(max(own.start - rows.start, rows.stop - own.stop))
@@ -77,10 +93,13 @@ class Pyramid:
             return slice(span.start * stride // patch, -(-span.stop * stride // patch))
 
         def compute(window: Window) -> Tensor:
-            x = store.read(Window(*map(tokens_of, window)), self._borrowed[number]).to(self._device)
+            tokens = Window(*map(tokens_of, window))
+            x = store.read(tokens, self._borrowed[number]).to(self._device)
+            if self._tape is not None:
+                x = self._tape.window(x, partial(self._gradients[number].add, tokens))
             crops = (shifted(s, -(tokens_of(s).start * patch // stride)) for s in window)
             return norm(resize(x.permute(2, 0, 1)[None]))[(..., *crops)]
 
         axes = [Axis(n, tokens_of) for n in size]
         like = torch.empty(0, dtype=store.dtype, device=self._device)
-        return LazyMap(C, axes, like, self._shards, compute)
+        return LazyMap(C, axes, like, self._shards, compute, tape=self._tape)

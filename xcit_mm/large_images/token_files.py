@@ -87,6 +87,16 @@ class TokenFile:
         self._mapped(window.rows)[:, window.columns] = tokens
         self.checksum = (self.checksum + self.sum_of(window, tokens)) % 2**64
 
+    def add(self, window: Window, tokens: Tensor) -> None:
+        """Add tokens (h, w, C) to a window, of a file whose checksum nothing compares."""
+        self._mapped(window.rows)[:, window.columns] += tokens.to('cpu', self.dtype)
+
+    def zero_(self) -> 'TokenFile':
+        """Set the tokens of a new file to 0, which they are on a disk."""
+        if self.path is None:
+            self._tokens.zero_()
+        return self
+
     def sum_of(self, window: Window, tokens: Tensor) -> int:
         """Return what a window (h, w, C) adds to the checksum; 0 if the tokens are in memory.
 

@@ -9,7 +9,7 @@ import hashlib
 import mmap
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +38,16 @@ MAX_CHANNELS = 2**12  # GDAL looks at each band whenever it reads a few of them
 STRIP_ROWS, STRIP_BYTES = 1100, 2**28
 GDAL_CACHED_BANDS = 127  # if no more bands are interleaved, GDAL keeps them all
 TILE = 2048, 2048  # pixels that are read at a time where any tile would do
+# What a file that changed did, and the remedy.
+PREDICTED = 'it was predicted: predict it again when it is complete'
+TRAINED = 'a training step read it: resume the run when it is complete'
 MAPPED = 256, 256  # pixels of a memory map, with all channels, that are in memory at a time
 
 
 class ImageSource(ABC):
     """An image that is read by windows.
+
+    A pickled image is opened again, for example one that another process sends.
 
     Attributes:
         name: The name of the image in messages.
@@ -84,6 +89,8 @@ class ImageSource(ABC):
         """
         try:
             return self._read(window)
+        except UserError:  # of another image, from which this one is computed
+            raise
         except Exception as error:  # the decoders raise many kinds of errors
             rows, columns = window
             raise UserError(
@@ -103,17 +110,21 @@ class ImageSource(ABC):
         if self._path is not None:
             return digest_of_file(self._path)
         digest = hashlib.sha256()
-        for window in tiles(whole(self.shape[:2]), TILE):
+        for window in self.windows():
             digest.update(self.read(window))
         return shortened(digest)
 
-    def require_unchanged(self) -> None:
-        """Raise a UserError if the file has changed since it was opened."""
+    def windows(self) -> Iterator[Window]:
+        """Yield windows that cover the image, and for which a file in strips is decoded once."""
+        return tiles(whole(self.shape[:2]), _tile(self.max_rows))
+
+    def require_unchanged(self, use: str = PREDICTED) -> None:
+        """Raise a UserError if the file has changed since it was opened.
+
+        ``use`` is ``PREDICTED`` or ``TRAINED``, the end of the message.
+        """
         if self._file_state() != self._state:
-            raise UserError(
-                f'{self.name} has changed while it was predicted: predict it again when it is '
-                'complete'
-            )
+            raise UserError(f'{self.name} has changed while {use}')
 
     def _file_state(self) -> list | None:
         if self._path is None:
@@ -145,6 +156,12 @@ class Array(ImageSource):
         super().__init__(name, path, image.shape, image.dtype, channels)
         self._image = image[..., : self.channels]
 
+    def __reduce__(self) -> tuple:
+        if getattr(self._image, 'mode', None) == 'r' and self._path is not None:
+            return _mapped, (self._path, self.channels), dict(_state=self._state)
+        arguments = self._image, self.name, self._path
+        return Array, arguments, dict(_state=self._state, shape=self.shape)
+
     def _read(self, window: Window) -> np.ndarray:
         if getattr(self._image, 'mode', None) != 'r':
             return np.array(self._image[tuple(window)])
@@ -160,7 +177,7 @@ class Array(ImageSource):
 class Raster(ImageSource):
     """An image file that rasterio opens."""
 
-    def __init__(self, path: Path, channels: int | None = None) -> None:
+    def __init__(self, path: Path, channels: int | None = None, are_labels: bool = False) -> None:
         require('rasterio')
         import rasterio
 
@@ -177,7 +194,7 @@ class Raster(ImageSource):
             raise UserError(
                 f'{path}: its bands have the types {", ".join(file.dtypes)}: use one type'
             )
-        if file.colorinterp[0].name == 'palette':
+        if file.colorinterp[0].name == 'palette' and not are_labels:
             raise UserError(f'{path} has a palette: convert it with gdal_translate -expand rgb')
         shape, dtype = (file.height, file.width, file.count), np.dtype(file.dtypes[0])
         super().__init__(str(path), path, shape, dtype, channels)
@@ -199,6 +216,11 @@ class Raster(ImageSource):
             self.max_value = 2 ** int(bits) - 1
         if file.crs is not None or not file.transform.is_identity:
             self.georeference = dict(crs=file.crs, transform=file.transform)
+        self._are_labels = are_labels
+
+    def __reduce__(self) -> tuple:
+        arguments = self._path, self.channels, self._are_labels
+        return Raster, arguments, dict(_state=self._state)
 
     def _read(self, window: Window) -> np.ndarray:
         from rasterio.windows import Window as RasterWindow
@@ -224,6 +246,9 @@ class Slide(ImageSource):
         _require_small_blocks(path, block, 4)
         super().__init__(str(path), path, (height, width, 3), np.dtype(np.uint8))
 
+    def __reduce__(self) -> tuple:
+        return Slide, (self._path,), dict(_state=self._state)
+
     def content(self) -> str:
         """Return a digest of the file, and openslide's digest of the files that belong to it."""
         return f'{super().content()} {self._file.properties.get("openslide.quickhash-1")}'
@@ -235,6 +260,11 @@ class Slide(ImageSource):
         # Areas that were not scanned are transparent; they become white, like the glass.
         opaque = pixels[..., 3:] == 255
         return np.where(opaque, pixels[..., :3], np.uint8(255))
+
+
+def _tile(max_rows: int | None) -> tuple[int, int]:
+    rows, columns = TILE
+    return rows if max_rows is None else min(max_rows, rows), columns
 
 
 def _require_small_blocks(path: Path, size: Sequence[int], bytes_of_pixel: int) -> None:
@@ -253,11 +283,13 @@ def open_image(
     image: str | Path | np.ndarray,
     read: Callable[[str], np.ndarray],
     channels: int | None = None,
+    are_labels: bool = False,
 ) -> ImageSource:
     """Open an image that is read by windows: a path, or an array (H, W, channels).
 
     ``read`` reads the whole image of a path or URL that cannot be read by windows, and ``channels``
-    is the number of channels, from the first, that are read (default: all).
+    is the number of channels, from the first, that are read (default: all). A TIFF file with a
+    palette is an image of labels or an error.
 
     Raises:
         UserError: If the file does not exist or cannot be opened as an image.
@@ -274,15 +306,19 @@ def open_image(
         if suffix in SLIDES:
             return Slide(path)
         if suffix in RASTERS:
-            return Raster(path, channels)
-        array = np.lib.format.open_memmap(path, mode='r')  # np.load would also open archives
-        return Array(array, str(path), path, channels)
+            return Raster(path, channels, are_labels)
+        return _mapped(path, channels)
     except FileNotFoundError:
         raise UserError(f'{image} does not exist{looked_in(path)}') from None
     except UserError:
         raise
     except Exception as error:
         raise UserError(f'{image} cannot be opened ({reason(error)})') from None
+
+
+def _mapped(path: Path, channels: int | None) -> Array:
+    array = np.lib.format.open_memmap(path, mode='r')  # np.load would also open archives
+    return Array(array, str(path), path, channels)
 
 
 def image_size(path: str) -> tuple[int, int] | None:
@@ -311,8 +347,7 @@ def overview(
     factor = max(1, -(-max(size) // max_side))
     small = tuple(-(-n // factor) for n in size)
     picture = None
-    tile = TILE[0] if max_rows is None else min(max_rows, TILE[0]), TILE[1]
-    tile = tuple(max(1, n // factor) * factor for n in tile)
+    tile = tuple(max(1, n // factor) * factor for n in _tile(max_rows))
     for window in tiles(whole(size), tile):
         values = read(window)
         target = Window(*(slice(s.start // factor, -(-s.stop // factor)) for s in window))

@@ -34,7 +34,9 @@ from .token_files import NOT_AS_WRITTEN, TokenFile, damaged
 STATE, LOCK, VERSION = 'state.json', 'store.lock', 2
 MAX_STATE = 2**20  # bytes
 # The files of a workspace. All other files in its folder are left alone.
-FILES = re.compile(r'state\.json|store\.lock|((layer|all)_\d+|labels|scores)\.bin|objects_\d+\.npz')
+FILES = re.compile(
+    r'state\.json|store\.lock|((layer|gradient|all)_\d+|labels|scores)\.bin|objects_\d+\.npz'
+)
 GIB = 2**30
 
 
@@ -59,8 +61,7 @@ def open_workspace(
     Args:
         demand: The tensors of a tile are always in memory.
         shards: The processes that share the image.
-        memory: The limit of the demand in memory. Default: half of the free memory, divided by the
-            number of processes on this machine.
+        memory: See :func:`memory_limit`.
         folder: The folder of this process, or None.
         identity: See :class:`Workspace`. A run that has begun in the folder continues there.
 
@@ -68,7 +69,7 @@ def open_workspace(
         UserError: If the demand does not fit and there is no folder, or if the folder or the free
             space of its disk cannot be used.
     """
-    limit = free_memory() // 2 // _processes_here() if memory is None else memory
+    limit = memory_limit(memory)
     has_begun = folder is not None and identity is not None and os.path.lexists(folder / STATE)
     if shards.min(sum(demand) <= limit and not has_begun):
         return Workspace()
@@ -85,6 +86,16 @@ def open_workspace(
         workspace.release()
         raise
     return workspace
+
+
+def memory_limit(memory: int | None) -> int:
+    """Return ``memory``, or by default half of the free memory for each process of this machine."""
+    return free_memory() // 2 // _processes_here() if memory is None else memory
+
+
+def free_disk(folder: Path) -> int:
+    """Return the bytes that each process of this machine can write to the disk of a folder."""
+    return shutil.disk_usage(folder).free // _processes_here()
 
 
 def _processes_here() -> int:
@@ -175,7 +186,7 @@ class Workspace:
 
     def _require_space(self, needed: int) -> None:
         """Refuse a disk that is too small for each process; their files are overwritten."""
-        free = shutil.disk_usage(self.folder).free // _processes_here()
+        free = free_disk(self.folder)
         free += sum(path.stat().st_size for path in self._files())
         if needed > free:
             raise UserError(

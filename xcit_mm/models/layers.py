@@ -243,10 +243,11 @@ class XCABlock(RowsModule):
         self.drop_path = DropPath(drop_path)
 
     def forward(self, x: Tensor, H: int, W: int, rows: Rows = ALONE) -> Tensor:
-        if not rows.are_shared and is_in_place(self):
+        if rows is ALONE and is_in_place(self):
             return add_mlp_(self, add_attention_and_interaction(self, x, H, W, self.attn))
         x = x + self._branch(rows, self.gamma1, self.attn, self.norm1(x))
         x = x + self._branch(rows, self.gamma3, self.local_mp, self.norm3(x), H, W)
+        x = rows.inner(x)
         return x + self._branch(rows, self.gamma2, self.mlp, self.norm2(x))
 
     def _branch(self, rows: Rows, gamma: Tensor, branch: nn.Module, *args: Any) -> Tensor:

@@ -45,6 +45,10 @@ class Rows:
         """Return a tensor of random numbers that all rows have in common."""
         return x
 
+    def inner(self, x: Tensor) -> Tensor:
+        """Return the tokens (B, N, C) without those that only the local interaction reads."""
+        return x
+
 
 ALONE = Rows()
 

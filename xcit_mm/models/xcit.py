@@ -6,6 +6,7 @@ from typing import Any
 from mmengine.model import BaseModule
 from mmengine.registry import MODELS
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..errors import ArgumentError
 from ..ops import recompute
@@ -44,6 +45,8 @@ class XCiT(BaseModule):
             (arXiv 2105.13677, appendix).
         in_channels: Channels of the images. Weights of RGB images are adapted to them when they
             are loaded (see :func:`xcit_mm.weights.inflation.inflate`).
+        norm_eval: Whether BatchNorm stays in evaluation mode in training: it normalizes with its
+            running statistics and does not update them, as in a fine-tuning with few images.
         init_cfg: ``dict(type='Pretrained', checkpoint=<path, URL or timm://NAME>)``, or None. With
             ``rgb=(3, 2, 1)``, bands 3, 2 and 1 keep the kernels of red, green and blue.
 
@@ -70,6 +73,7 @@ class XCiT(BaseModule):
         start_level: int = 0,
         out_norm: bool = False,
         in_channels: int = 3,
+        norm_eval: bool = False,
         init_cfg: dict | None = None,
     ) -> None:
         super().__init__(init_cfg)
@@ -94,6 +98,7 @@ class XCiT(BaseModule):
         self.out_indices = _resolve_out_indices(out_indices, depth)
         self.with_cp = with_cp
         self.frozen_stages = frozen_stages
+        self.norm_eval = norm_eval
         self.start_level = start_level
 
         self.patch_embed = ConvPatchEmbed(dim, patch_size, in_channels)
@@ -149,8 +154,12 @@ class XCiT(BaseModule):
         return list(zip(*returned, self.out_norms, strict=True))
 
     def train(self, mode: bool = True) -> 'XCiT':
-        """Switch to training or evaluation mode; frozen parts stay in evaluation mode."""
+        """Switch to training or evaluation mode; see ``frozen_stages`` and ``norm_eval``."""
         super().train(mode)
+        if self.norm_eval:
+            for module in self.modules():
+                if isinstance(module, _BatchNorm):
+                    module.eval()
         if self.frozen_stages >= 0:
             for module in (self.patch_embed, self.pos_embeder, *self.blocks[: self.frozen_stages]):
                 module.eval().requires_grad_(False)

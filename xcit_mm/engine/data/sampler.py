@@ -2,19 +2,34 @@
 
 import hashlib
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Sized
 from itertools import cycle, islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from mmengine.dist import all_reduce, get_rank
+from mmengine.dataset import DefaultSampler
+from mmengine.dist import all_reduce, get_rank, get_world_size
+from mmengine.registry import DATA_SAMPLERS
 from torch.utils.data import BatchSampler, Sampler
 
 from ...errors import UserError
 
 # Samplers without an end, by name, because some exist only where mmdet is installed.
 ENDLESS = ('InfiniteSampler', 'MultiSourceSampler', 'GroupMultiSourceSampler')
+
+
+@DATA_SAMPLERS.register_module()
+class SharedSampler(DefaultSampler):
+    """A ``DefaultSampler`` with the same order in all processes, which share each image.
+
+    It has the arguments of mmengine's sampler.
+    """
+
+    def __init__(self, dataset: Sized, *args: Any, **kwargs: Any) -> None:
+        super().__init__(dataset, *args, **kwargs)
+        self.rank, self.world_size = 0, 1  # the share of a single process
+        self.num_samples = self.total_size = len(dataset)
 
 
 class SampleRequest(NamedTuple):
@@ -28,7 +43,8 @@ class ResumableBatches(Sampler):
     """The training batches from any iteration on, without reading the data before it.
 
     ``batches`` are one pass over the data, which is repeated if ``endless``, or have no end, as
-    with an ``InfiniteSampler``. ``start`` is the iteration of the first batch.
+    with an ``InfiniteSampler``. ``start`` is the iteration of the first batch, ``rank`` the number
+    of the share of the data, and ``images`` the number of images of a step in all shares.
     """
 
     def __init__(self, batches: BatchSampler, seed: int, endless: bool) -> None:
@@ -38,6 +54,8 @@ class ResumableBatches(Sampler):
         self.seed = seed
         self.endless = endless
         self.start = 0
+        self.rank = getattr(self.sampler, 'rank', get_rank())
+        self.images = self.batch_size * getattr(self.sampler, 'world_size', get_world_size())
         self._is_infinite = type(self.sampler).__name__ in ENDLESS
         if self._is_infinite and not endless:
             raise UserError(
@@ -54,10 +72,9 @@ class ResumableBatches(Sampler):
 
     def __iter__(self) -> Iterator[list[SampleRequest]]:
         epoch, done = (0, self.start) if self._is_infinite else divmod(self.start, self.length)
-        rank = get_rank()
         indices = islice(self._from_epoch(epoch), done, None if self.endless else self.length)
         for iteration, batch in enumerate(indices, self.start):
-            positions = ((self.seed, rank, iteration, k) for k in range(len(batch)))
+            positions = ((self.seed, self.rank, iteration, k) for k in range(len(batch)))
             yield list(map(SampleRequest, batch, positions))
 
     def _from_epoch(self, epoch: int) -> Iterator[Sequence[int]]:

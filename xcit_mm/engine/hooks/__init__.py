@@ -14,4 +14,5 @@ from . import (  # noqa: F401  registered when they are imported
     non_finite,
     pictures,
     report,
+    room_check,
 )

@@ -6,7 +6,7 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from torch import nn
 
-from ...datasets.labels import LabelRule
+from ...datasets.labels import LabelRule, of_color_image
 from ...errors import UserError
 from ..distributed import unwrapped
 from . import order
@@ -29,24 +29,20 @@ class LabelCheckHook(Hook):
         if head is None:
             return
         head = head[-1] if isinstance(head, nn.ModuleList) else head
+        rule = LabelRule.of_head(head.num_classes, head.out_channels, head.ignore_index)
         samples = data_batch['data_samples']
         for sample in samples[0] if has_views else samples:  # all views have the same labels
+            if 'label_windows' in sample:
+                sample.label_windows.require_classes(rule)
             labels = sample.gt_sem_seg.data if 'gt_sem_seg' in sample else None
             if labels is None:
                 continue
             if labels.ndim != 3 or len(labels) != 1:
-                raise UserError(
-                    f'{sample.seg_map_path}: the labels have the shape {tuple(labels.shape)}, '
-                    'like a color image: write the class number of each pixel instead'
-                )
-            rule = LabelRule.of_head(head.num_classes, head.out_channels, head.ignore_index)
+                raise UserError(of_color_image(sample.seg_map_path, tuple(labels.shape)))
             wrong = rule.broken_by(labels)
             if len(wrong):
-                first = int(bool(sample.get('reduce_zero_label')))
-                raise UserError(
-                    f'{sample.seg_map_path}: the label {int(wrong[0]) + first} is outside {first}..'
-                    f'{rule.num_classes - 1 + first}, the {rule.num_classes} classes of the '
-                    f'config; {rule.ignore_index} is ignored'
-                )
+                reduce_zero_label = bool(sample.get('reduce_zero_label'))
+                refusal = rule.refusal(int(wrong[0]), sample.seg_map_path, reduce_zero_label)
+                raise UserError(refusal)
 
     before_val_iter = before_test_iter = before_train_iter

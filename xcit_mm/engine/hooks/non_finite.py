@@ -89,7 +89,9 @@ class NonFiniteHook(Hook):
         path = Path(runner.work_dir, f'{NON_FINITE}iter_{runner.iter + 1}_rank_{get_rank()}.pth')
         images = [str(sample.get('img_path')) for sample in batch.get('data_samples', [])]
         with write_whole(path) as file:
-            content = dict(inputs=list(batch.get('inputs', [])), images=images, losses=terms)
+            # Large images are files that are read by windows.
+            inputs = [image for image in batch.get('inputs', []) if isinstance(image, Tensor)]
+            content = dict(inputs=inputs, images=images, losses=terms)
             torch.save(dict(meta={}, state_dict=self._model.state_dict(), **content), file)
         raise UserError(
             f'iteration {runner.iter + 1}: {what}, {self._in_a_row} times in a row ({terms}; '

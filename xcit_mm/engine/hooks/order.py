@@ -5,6 +5,7 @@ and EMAHook 50; LoggerHook 60; ParamSchedulerHook 70; CheckpointHook 90. A ``pri
 replaces these numbers.
 """
 
+ROOM = 30  # before anything else is prepared
 NON_FINITE = 40  # before weights and statistics are averaged
 LABELS = 50
 BAD_DATA = 61  # these three before the checkpoint, which then matches what they have written

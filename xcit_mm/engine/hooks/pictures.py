@@ -19,17 +19,19 @@ from PIL import Image
 
 from ...datasets.decode import BadImageError, image_loader
 from ...files import require_no_links
+from ...large_images.normalized import NormalizedImage
 from ...predictions import Detections, Segmentation
 from ...predictions.class_names import valid_palette
 from ...predictions.drawing import Color, draw_objects, topmost_masks
 from ...predictions.results import INSTANCE_OFFSET
 from ...run_files import PICTURES
 from ...threads import Behind
+from ..scene_pictures import LEGEND_ROWS, scene_pictures
+from ..streamed_model import StreamedModel
 from . import order
 
 NUM_VAL = 16  # pictures of a validation
 SCORE_THR = 0.5  # detections with a lower score are not drawn
-LEGEND_ROWS = 2
 # The pictures of a test batch with more pixels than this are drawn before the next batch is
 # predicted: the masks of a large image take gigabytes.
 MAX_PIXELS = 2**24
@@ -59,28 +61,57 @@ class PictureHook(Hook):
     def before_val_epoch(self, runner: Runner) -> None:
         self._left = NUM_VAL
 
-    def after_val_iter(self, runner: Runner, outputs: Sequence[BaseDataElement], **_: Any) -> None:
-        _draw(runner.val_loop, outputs[: self._left], Path(runner.work_dir, PICTURES))
+    def after_val_iter(
+        self,
+        runner: Runner,
+        outputs: Sequence[BaseDataElement],
+        data_batch: dict | None = None,
+        **_: Any,
+    ) -> None:
+        folder, left = Path(runner.work_dir, PICTURES), outputs[: self._left]
+        _draw(runner.val_loop, left, folder, _streamed_images(runner, data_batch))
         self._left = max(0, self._left - len(outputs))
 
     def before_test_epoch(self, runner: Runner) -> None:
         self._pictures = self._pending.enter_context(Behind(_draw))
 
-    def after_test_iter(self, runner: Runner, outputs: Sequence[BaseDataElement], **_: Any) -> None:
+    def after_test_iter(
+        self,
+        runner: Runner,
+        outputs: Sequence[BaseDataElement],
+        data_batch: dict | None = None,
+        **_: Any,
+    ) -> None:
         if self.test_dir is not None:
             size = sum(math.prod(sample.ori_shape) for sample in outputs)
-            self._pictures(runner.test_loop, outputs, Path(self.test_dir), size=size)
+            images = _streamed_images(runner, data_batch)
+            self._pictures(runner.test_loop, outputs, Path(self.test_dir), images, size=size)
             self._pictures.wait(calls=1, size=MAX_PIXELS)
 
     def after_test_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
         self._pending.close()
 
 
-def _draw(loop: BaseLoop, samples: Sequence[BaseDataElement], folder: Path) -> None:
+def _streamed_images(runner: Runner, batch: dict | None) -> list[NormalizedImage] | None:
+    """Return the images of a batch that are read by windows, or None."""
+    if not isinstance(runner.model, StreamedModel):
+        return None
+    return list(map(runner.model.image, batch['inputs'], batch['data_samples']))
+
+
+def _draw(
+    loop: BaseLoop,
+    samples: Sequence[BaseDataElement],
+    folder: Path,
+    streamed: Sequence[NormalizedImage] | None,
+) -> None:
     info = loop.dataloader.dataset.metainfo
     names = info['classes'], valid_palette(info.get('palette'), len(info['classes']))
     loader = image_loader(loop.dataloader.dataset)
-    for sample in samples if is_main_process() else ():
+    for i, sample in enumerate(samples if is_main_process() else ()):
+        if streamed is not None:
+            _save(scene_pictures(streamed[i], sample, *names, SCORE_THR), sample, folder)
+            continue
         try:  # with the rotation of EXIF only if the model was given it
             image = loader.decode(fileio.get(sample.img_path), sample.ori_shape[::-1])
         except (BadImageError, OSError):
@@ -95,10 +126,15 @@ def _draw(loop: BaseLoop, samples: Sequence[BaseDataElement], folder: Path) -> N
         else:
             keys = ('gt_sem_seg', 'pred_sem_seg', 'gt_instances', 'pred_instances')
             pictures = [_picture(image, sample.get(key), *names) for key in keys if key in sample]
-        if pictures:
-            folder.mkdir(parents=True, exist_ok=True)
-            path = folder / f'{Path(sample.img_path).stem}.png'
-            Image.fromarray(np.concatenate(pictures, axis=1)).save(path)
+        _save(pictures, sample, folder)
+
+
+def _save(pictures: Sequence[np.ndarray], sample: BaseDataElement, folder: Path) -> None:
+    """Write pictures side by side, if there are any, into a file with the name of the image."""
+    if pictures:
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f'{Path(sample.img_path).stem}.png'
+        Image.fromarray(np.concatenate(pictures, axis=1)).save(path)
 
 
 def _annotated_segments(sample: BaseDataElement) -> PixelData | None:

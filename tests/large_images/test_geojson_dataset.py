@@ -1,0 +1,331 @@
+"""Objects in GeoJSON files, such as predictions of large images write them, as training data."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import rasterio
+import torch
+from mmdet.structures.mask import PolygonMasks
+from mmengine.registry import DATASETS, DefaultScope
+from mmengine.structures import InstanceData
+from PIL import Image
+from rasterio.crs import CRS
+from rasterio.transform import from_origin
+
+from xcit_mm import UserError
+from xcit_mm.config.data_rules import check_classes, check_data
+from xcit_mm.config.load import load_config
+from xcit_mm.datasets import annotations as problems
+from xcit_mm.engine.coco_metric import CocoAPMetric
+from xcit_mm.environment import require_framework
+from xcit_mm.large_images.geometry import Window
+from xcit_mm.large_images.geotiff import write_geojson
+from xcit_mm.predictions import Detections
+
+CLASSES = ('circle', 'square')
+SIZE = 45, 64
+MAP = dict(crs=CRS.from_epsg(32633), transform=from_origin(500_000, 5_200_000, 0.5, 0.5))
+LOCAL = dict(transform=from_origin(10, 20, 2, 2))  # without a reference system
+PIPELINE = [
+    dict(type='OpenImage'),
+    dict(type='LoadObjects', with_mask=True),
+    dict(type='PackScene'),
+]
+BOXES = np.array([[20, 4, 31, 15], [2.5, 3, 9, 40]], np.float32)
+
+
+def objects(masks: list | None) -> Detections:
+    return Detections(
+        image=np.zeros((*SIZE, 3), np.uint8),
+        boxes=BOXES,
+        scores=np.array([0.9, 0.8]),
+        labels=np.array([1, 0]),
+        masks=masks,
+        classes=CLASSES,
+        palette=((0, 0, 0),) * 2,
+    )
+
+
+def write_image(path: Path, georeference: dict) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    options = dict(height=45, width=64, count=3, dtype='uint8', **georeference)
+    with rasterio.open(path, 'w', 'GTiff', **options):
+        pass
+
+
+def config(root: Path, **arguments) -> dict:
+    return dict(
+        type='GeoJSONDataset',
+        data_root=str(root),
+        data_prefix=dict(img='images', objects='objects'),
+        metainfo=dict(classes=CLASSES),
+        pipeline=PIPELINE,
+        **arguments,
+    )
+
+
+def registered(dataset: dict):
+    require_framework('mmdet')
+    with DefaultScope.overwrite_default_scope('mmdet'):
+        return DATASETS.build(dataset)
+
+
+def build(root: Path, **arguments):
+    return registered(config(root, **arguments))
+
+
+@pytest.fixture
+def root(tmp_path) -> Path:
+    """Two images, of which the first has the objects above."""
+    for name in 'ab':
+        write_image(tmp_path / f'images/{name}.tif', {})
+    (tmp_path / 'objects').mkdir()
+    write_geojson(tmp_path / 'objects/a.geojson', objects(None), {})
+    empty = dict(type='FeatureCollection', features=[])
+    (tmp_path / 'objects/b.geojson').write_text(json.dumps(empty))
+    return tmp_path
+
+
+def edit(path: Path, **feature) -> None:
+    """Replace members of the second feature of a file."""
+    content = json.loads(path.read_text())
+    content['features'][1] |= feature
+    path.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize('georeference', [{}, MAP, LOCAL], ids=['pixels', 'map', 'local'])
+def test_predictions_are_read_back(georeference, root):
+    write_image(root / 'images/a.tif', georeference)
+    write_geojson(root / 'objects/a.geojson', objects(None), georeference)
+    dataset = build(root, test_mode=True)
+    assert len(dataset) == 2 and dataset.problems == []
+    sample = dataset[0]['data_samples']
+    assert np.allclose(sample.gt_instances.bboxes, BOXES, atol=1e-4)
+    assert sample.gt_instances.labels.tolist() == [1, 0]
+    assert sample.img_path == str(root / 'images/a.tif') and sample.img_shape == SIZE
+    assert len(dataset[1]['data_samples'].gt_instances) == 0
+    training = build(root, filter_cfg=dict(filter_empty_gt=True))
+    assert len(training) == 1 and training.problems[0].kind == problems.NO_OBJECTS
+
+
+@pytest.mark.parametrize('georeference', [{}, MAP], ids=['pixels', 'map'])
+def test_masks_with_holes_and_several_parts_are_read_back(georeference, root):
+    ring = np.ones((11, 11), bool)
+    ring[3:8, 2:5] = ring[2:6, 7:9] = False
+    parts = np.zeros((37, 7), bool)
+    parts[:5, :4] = parts[9:20] = parts[30:, 2:] = True
+    masks = [
+        (Window(slice(4, 15), slice(20, 31)), ring),
+        (Window(slice(3, 40), slice(2, 9)), parts),
+    ]
+    write_image(root / 'images/a.tif', georeference)
+    write_geojson(root / 'objects/a.geojson', objects(masks), georeference)
+    dataset = build(root)
+    found = dataset[0]['data_samples'].gt_instances
+    assert isinstance(found.masks, PolygonMasks) and dataset.problems == []
+    assert np.allclose(found.bboxes, [[20, 4, 31, 15], [2, 3, 9, 40]], atol=1e-4)
+    assert found.masks.areas == pytest.approx([ring.sum(), parts.sum()], abs=1e-3)
+    drawn = PolygonMasks([[8 * p for p in m] for m in found.masks.masks], 8 * 45, 8 * 64)
+    for (window, mask), large in zip(masks, drawn.to_ndarray(), strict=True):
+        expected = np.zeros(SIZE, bool)
+        expected[tuple(window)] = mask
+        middles = large[4::8, 4::8].astype(bool)
+        assert np.array_equal(middles, expected)
+
+
+def test_other_images_and_names(tmp_path):
+    """Images in folders, without a georeference, next to their objects."""
+    (tmp_path / 'one').mkdir()
+    Image.new('RGB', SIZE[::-1]).save(tmp_path / 'one/a.PNG')
+    feature = dict(
+        type='Feature',
+        properties=dict(kind='square'),
+        geometry=dict(type='Polygon', coordinates=[[[1, 2, 5], [30, 2, 5], [30, 9, 5], [1, 2, 5]]]),
+    )
+    (tmp_path / 'one/a.geojson').write_text(json.dumps(dict(features=[feature])))
+    arguments = dict(img_suffix='.PNG', class_property='kind')
+    dataset = registered(config(tmp_path, **arguments) | dict(data_prefix=dict(img='')))
+    assert dataset[0]['data_samples'].gt_instances.bboxes.tolist() == [[1, 2, 30, 9]]
+
+
+def test_degrees_have_two_names(root):
+    georeference = dict(crs=CRS.from_epsg(4326), transform=from_origin(15, 47, 1e-5, 1e-5))
+    write_image(root / 'images/a.tif', georeference)
+    path = root / 'objects/a.geojson'
+    write_geojson(path, objects(None), georeference)
+    path.write_text(path.read_text().replace('EPSG::4326', 'OGC:1.3:CRS84'))
+    assert np.allclose(build(root)[0]['data_samples'].gt_instances.bboxes, BOXES, atol=1e-3)
+
+
+def test_coordinates_of_another_system_lie_outside(root):
+    write_image(root / 'images/a.tif', MAP)  # but the file has pixels
+    dataset = build(root)
+    assert {p.kind for p in dataset.problems} == {problems.OUTSIDE}
+    cause = dataset.misplaced(0.1)
+    assert cause.startswith('2 of the 2 annotations (2 x box outside') and 'ogr2ogr' in cause
+
+
+SQUARE = [[[1, 2], [30, 2], [30, 9], [1, 9]]]
+WRONG = {
+    'class': (
+        dict(properties={'class': 'circel'}),
+        r"a\.geojson: feature 2 has the class 'circel', but the config has circle, square: .*did y",
+    ),
+    'property': (
+        dict(properties=dict(name='circle', id=3)),
+        r"a\.geojson: feature 2 has no property 'class' .* one of its properties \(name, id\)",
+    ),
+    'properties': (dict(properties=None), r'one of its properties \(none\)'),
+    'point': (dict(geometry=dict(type='Point', coordinates=[1, 2])), 'is not a Polygon or Multi'),
+    'nothing': (dict(geometry=None), r'feature 2 is not a Polygon or MultiPolygon with numbers'),
+    'text': (dict(geometry=dict(type='Polygon', coordinates=[['ab', 'cd']])), 'not a Polygon or'),
+    'line': (dict(geometry=dict(type='Polygon', coordinates=[SQUARE[0][:2]])), 'not a Polygon or'),
+    'empty': (dict(geometry=dict(type='MultiPolygon', coordinates=[])), 'ValueError: it is empty'),
+    'infinite': (
+        dict(geometry=dict(type='Polygon', coordinates=[[[1e999, 2], *SQUARE[0]]])),
+        'a coordinate is not finite',
+    ),
+}
+
+
+@pytest.mark.parametrize('name', WRONG)
+def test_objects_that_cannot_be_used_are_refused(name, root):
+    feature, sentence = WRONG[name]
+    edit(root / 'objects/a.geojson', **feature)
+    with pytest.raises(UserError, match=sentence):
+        build(root)
+
+
+def test_objects_of_no_size_and_outside_are_reported(root):
+    flat = [[[1, 2], [30, 2], [15, 2], [1, 2]]]
+    edit(root / 'objects/a.geojson', geometry=dict(type='Polygon', coordinates=flat))
+    (problem,) = build(root).problems
+    assert problem.kind == problems.NO_SIZE and problem.image == str(root / 'images/a.tif')
+
+
+FILES = {
+    'missing': (
+        lambda root: (root / 'objects/a.geojson').unlink(),
+        r'a\.geojson is missing, the',
+    ),
+    'no JSON': (lambda root: (root / 'objects/a.geojson').write_text('{'), 'is not a GeoJSON file'),
+    'list': (
+        lambda root: (root / 'objects/a.geojson').write_text('[]'),
+        r'a\.geojson is not a GeoJSON file \(ValueError: it has no list of features\)',
+    ),
+    'no image': (
+        lambda root: [path.unlink() for path in (root / 'images').iterdir()],
+        r'images has no images \*\.tif: name their folder',
+    ),
+    'broken image': (
+        lambda root: (root / 'images/a.tif').write_bytes(b'II*\0'),
+        r'a\.tif cannot be opened as an image',
+    ),
+    'other system': (
+        lambda root: write_geojson(root / 'objects/a.geojson', objects(None), MAP),
+        r"has the reference system 'urn:ogc:def:crs:EPSG::32633', but .*tif has none: remove",
+    ),
+}
+
+
+@pytest.mark.parametrize('name', FILES)
+def test_files_that_cannot_be_used_are_refused(name, root):
+    damage, sentence = FILES[name]
+    damage(root)
+    with pytest.raises(UserError, match=sentence):
+        build(root)
+
+
+@pytest.mark.parametrize('system', ['urn:ogc:def:crs:OGC:1.3:CRS84', 'EPSG:32632', 'unknown', 3])
+def test_another_reference_system_than_the_image_is_refused(system, root):
+    write_image(root / 'images/a.tif', MAP)
+    path = root / 'objects/a.geojson'
+    member = dict(type='name', properties=dict(name=system))
+    path.write_text(json.dumps(json.loads(path.read_text()) | dict(crs=member)))
+    with pytest.raises(UserError, match=r'has EPSG:32633: write the file with ogr2ogr -t_srs EPSG'):
+        build(root)
+
+
+def test_the_rules_of_a_config_accept_the_dataset(root):
+    cfg = load_config('configs/mask_rcnn_xcit_n12_16_shapes.py', {'model.roi_head': None})
+    cfg.model = dict(bbox_head=dict(type='RetinaHead', num_classes=2))
+    cfg.train_dataloader.dataset = config(root)
+    check_data(cfg, ('train',))
+    check_classes(cfg, ('train',))
+    cfg.model.bbox_head.num_classes = 3
+    with pytest.raises(UserError, match='num_classes=3, but the train dataset has 2 classes'):
+        check_classes(cfg, ('train',))
+
+
+def large(folder: Path, with_mask: bool, pipeline: list[str], **arguments) -> dict:
+    """The config of an image of 30,000 x 30,000 pixels, of which no pixel is stored."""
+    polygon = [19_000, 18_000, 19_900, 18_000, 19_900, 18_800]
+    box = [19_000, 18_000, 900, 800]
+    annotation = dict(id=1, image_id=1, category_id=1, bbox=box, area=9, iscrowd=0)
+    content = dict(
+        images=[dict(id=1, file_name='a.tif', width=30_000, height=30_000)],
+        annotations=[annotation | dict(segmentation=[polygon])],
+        categories=[dict(id=1, name='circle')],
+    )
+    (folder / 'a.json').write_text(json.dumps(content))
+    options = dict(height=30_000, width=30_000, count=3, dtype='uint8')
+    options |= dict(tiled=True, blockxsize=512, blockysize=512, sparse_ok=True)
+    rasterio.open(folder / 'a.tif', 'w', 'GTiff', **options).close()
+    return dict(
+        type='CheckedCocoDataset',
+        ann_file=str(folder / 'a.json'),
+        data_prefix=dict(img=str(folder)),
+        metainfo=dict(classes=('circle',)),
+        pipeline=[
+            dict(type=kind, **(dict(with_mask=with_mask) if kind in LOADERS else {}))
+            for kind in pipeline
+        ],
+        **arguments,
+    )
+
+
+LOADERS = 'LoadObjects', 'mmdet.LoadAnnotations'
+SCENES = ['OpenImage', 'LoadObjects', 'PackScene']
+
+
+@pytest.mark.parametrize(
+    ('with_mask', 'test_mode'), [(True, False), (False, True)], ids=['training', 'evaluation']
+)
+def test_large_tiff_images_pass_the_checks_of_coco_files(with_mask, test_mode, tmp_path):
+    dataset = registered(large(tmp_path, with_mask, SCENES, test_mode=test_mode))
+    assert len(dataset) == 1 and dataset.problems == []
+    sample = dataset[0]
+    assert sample['inputs'].shape == (30_000, 30_000, 3)
+    found = sample['data_samples'].gt_instances
+    assert found.bboxes.tolist() == [[19_000, 18_000, 19_900, 18_800]]
+    assert ('masks' in found) == with_mask
+
+
+@pytest.mark.parametrize(
+    ('pipeline', 'test_mode'), [(SCENES, True), (['LoadImage', 'mmdet.LoadAnnotations'], False)]
+)
+def test_images_too_large_for_the_masks_of_pycocotools_are_refused(pipeline, test_mode, tmp_path):
+    with pytest.raises(UserError, match=r'a\.tif has 30000x30000 pixels, but pycocotools encodes'):
+        registered(large(tmp_path, True, pipeline, test_mode=test_mode))
+
+
+def test_an_evaluation_needs_no_annotation_file(root):
+    """mmdet's metric takes the objects from the samples."""
+    windows = [Window.around(box, SIZE) for box in BOXES]
+    masks = [(window, np.ones(window.size, bool)) for window in windows]
+    write_geojson(root / 'objects/a.geojson', objects(masks), {})
+    dataset = registered(config(root, test_mode=True))
+    metric = CocoAPMetric(metric=['bbox', 'segm'])
+    metric.dataset_meta = dataset.metainfo
+    for sample in (dataset[i]['data_samples'] for i in range(2)):
+        found = sample.gt_instances
+        masks = torch.from_numpy(found.masks.to_ndarray())
+        scores = torch.ones(len(found))
+        sample.pred_instances = InstanceData(
+            bboxes=found.bboxes, labels=found.labels, scores=scores, masks=masks
+        )
+        metric.process({}, [sample.to_dict()])
+    figures = metric.evaluate(size=2)
+    assert figures['coco/bbox_mAP'] == figures['coco/segm_mAP'] == 1

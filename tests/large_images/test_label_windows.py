@@ -1,0 +1,189 @@
+"""Labels that are read by windows, against mmseg's transform, and labels that are refused."""
+
+import os
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import rasterio
+from mmseg.datasets.transforms import LoadAnnotations
+from PIL import Image
+
+from xcit_mm import UserError
+from xcit_mm.datasets.decode import BadImageError
+from xcit_mm.datasets.labels import LabelRule
+from xcit_mm.large_images import window_files
+from xcit_mm.large_images.geometry import Window
+from xcit_mm.large_images.geotiff import write_tiff
+from xcit_mm.large_images.label_windows import open_labels
+from xcit_mm.large_images.symmetries import Symmetry
+from xcit_mm.large_images.window_files import Array
+
+WINDOW = Window(slice(3, 28), slice(12, 41))
+IMAGE = Array(np.zeros((45, 64, 3), np.uint8), 'a.tif')
+QUARTER_TURN = Symmetry(is_transposed=True, flips_rows=True)
+
+
+@pytest.fixture(scope='module')
+def labels() -> np.ndarray:
+    """Labels 0 to 4, and pixels that are ignored."""
+    labels = np.random.default_rng(0).integers(0, 5, (45, 64), np.uint8)
+    labels[:9, 5:30] = 255
+    return labels
+
+
+def write_strips(path: Path, labels: np.ndarray) -> None:
+    height, width = labels.shape
+    options = dict(height=height, width=width, count=1, dtype=labels.dtype, blockysize=4)
+    with rasterio.open(path, 'w', 'GTiff', **options) as file:
+        file.write(labels, 1)
+
+
+def with_palette(labels: np.ndarray) -> Image.Image:
+    image = Image.fromarray(labels)
+    image.putpalette(np.arange(768, dtype=np.uint16).astype(np.uint8).tobytes())
+    return image
+
+
+WRITERS = {
+    'predicted.tif': lambda path, labels: write_tiff(path, labels, {}, [(9, 9, 9)] * 5),
+    'strips.tif': write_strips,
+    'wide.tif': lambda path, labels: write_tiff(path, labels.astype(np.uint16), {}),
+    'plain.png': lambda path, labels: Image.fromarray(labels).save(path),
+    'palette.png': lambda path, labels: with_palette(labels).save(path),
+    'wide.png': lambda path, labels: Image.fromarray(labels.astype(np.uint16)).save(path),
+    'array.npy': np.save,
+    'signed.npy': lambda path, labels: np.save(path, labels.astype('>i4')),
+}
+RULES = {
+    'plain': (False, None),
+    'zero is ignored': (True, None),
+    'other classes': (False, {0: 255, 1: 2, 2: 1, 3: 0, 4: 255}),
+    'both': (True, {0: 1, 1: 255, 2: 0, 3: 2}),
+}
+
+
+@pytest.mark.parametrize('rule', RULES)
+@pytest.mark.parametrize('name', WRITERS)
+def test_labels_equal_those_of_mmseg(name, rule, labels, tmp_path, monkeypatch):
+    monkeypatch.setattr(window_files, 'TILE', (16, 32))  # which the pixels are counted in
+    WRITERS[name](tmp_path / name, labels)
+    reduce_zero_label, label_map = RULES[rule]
+    Image.fromarray(labels).save(tmp_path / 'reference.png')
+    reference = dict(seg_map_path=tmp_path / 'reference.png', label_map=label_map, seg_fields=[])
+    reference['reduce_zero_label'] = reduce_zero_label
+    expected = LoadAnnotations()(reference)['gt_seg_map']
+
+    windows = open_labels(str(tmp_path / name), IMAGE, *RULES[rule])
+    assert windows.shape == (45, 64) and windows.name == str(tmp_path / name)
+    assert np.array_equal(windows.read(WINDOW), expected[tuple(WINDOW)])
+    assert np.array_equal(windows.counts[:256], np.bincount(expected.ravel(), minlength=256))
+    assert windows.counts.sum() == labels.size
+    assert windows.labeled == (expected != 255).sum()
+    turned = windows.turned(QUARTER_TURN)
+    assert turned.shape == (64, 45)
+    assert np.array_equal(turned.read(WINDOW), np.rot90(expected)[tuple(WINDOW)])
+
+
+def test_more_classes_than_8_bits_have(tmp_path):
+    labels = np.arange(45 * 64, dtype=np.uint16).reshape(45, 64)
+    write_tiff(tmp_path / 'a.tif', labels, {})
+    windows = open_labels(str(tmp_path / 'a.tif'), IMAGE)
+    assert np.array_equal(windows.read(WINDOW), labels[tuple(WINDOW)])
+    assert (windows.counts[: labels.size] == 1).all()
+
+
+@pytest.mark.parametrize(
+    ('reduce_zero_label', 'sentence'),
+    [
+        (False, r'a\.npy: the label 4 is outside 0\.\.2, the 3 classes of the config; 255 is ign'),
+        (True, r'a\.npy: the label 4 is outside 1\.\.3, the 3 classes of the config; 255 is ign'),
+    ],
+)
+def test_a_label_of_no_class_is_named_as_in_the_file(reduce_zero_label, sentence, labels, tmp_path):
+    np.save(tmp_path / 'a.npy', np.where(labels == 3, 0, labels))
+    windows = open_labels(str(tmp_path / 'a.npy'), IMAGE, reduce_zero_label)
+    windows.require_classes(LabelRule(num_classes=5, ignore_index=255))
+    with pytest.raises(UserError, match=sentence):
+        windows.require_classes(LabelRule(num_classes=3, ignore_index=255))
+
+
+@pytest.mark.parametrize('name', ['strips.tif', 'plain.png', 'array.npy'])
+def test_labels_of_another_size_are_refused(name, labels, tmp_path):
+    path = tmp_path / name
+    WRITERS[name](path, labels[:, :60])
+    sentence = f'size of its labels: a.tif has 64x45 pixels, but {path} has 60x45$'
+    with pytest.raises(BadImageError, match=sentence):
+        open_labels(str(path), IMAGE)
+
+
+def test_a_header_that_claims_a_huge_image_is_not_decoded(labels, tmp_path):
+    Image.fromarray(labels).save(tmp_path / 'a.png')
+    content = bytearray((tmp_path / 'a.png').read_bytes())
+    content[16:24] = (2**20).to_bytes(4, 'big') * 2  # width and height
+    content[29:33] = zlib.crc32(content[12:29]).to_bytes(4, 'big')
+    (tmp_path / 'a.png').write_bytes(content)
+    with pytest.raises(BadImageError, match=r'size of its labels: .* has 1048576x1048576$'):
+        open_labels(str(tmp_path / 'a.png'), IMAGE)
+
+
+def colored(labels: np.ndarray) -> np.ndarray:
+    return labels[..., None].repeat(3, axis=-1)
+
+
+REFUSED = {
+    'missing.png': (lambda path, labels: None, BadImageError, 'label file is missing'),
+    'missing.tif': (lambda path, labels: None, UserError, r'missing\.tif does not exist'),
+    'text.png': (
+        lambda path, labels: path.write_text('no'),
+        BadImageError,
+        r'label file cannot be read: .*text\.png$',
+    ),
+    'colors.png': (
+        lambda path, labels: Image.fromarray(colored(labels)).save(path),
+        UserError,
+        r'colors\.png: the labels have the shape \(45, 64, 3\), like a color image: write the',
+    ),
+    'shares.npy': (
+        lambda path, labels: np.save(path, labels / 255),
+        UserError,
+        r'shares\.npy: the labels have the type float64: write the class number of each pixel',
+    ),
+    'negative.npy': (
+        lambda path, labels: np.save(path, labels.astype(int) - 1),
+        UserError,
+        r'negative\.npy: the label -1 is outside 0\.\.65535: write the class number',
+    ),
+}
+
+
+@pytest.mark.parametrize('name', REFUSED)
+def test_files_that_hold_no_labels_are_refused(name, labels, tmp_path):
+    write, error, sentence = REFUSED[name]
+    write(tmp_path / name, labels)
+    with pytest.raises(error, match=sentence):
+        open_labels(str(tmp_path / name), IMAGE)
+
+
+@pytest.mark.parametrize(
+    ('name', 'error', 'sentence'),
+    [
+        ('strips.tif', UserError, r'rows 0 to 45 and columns 0 to 64 cannot be read .*: copy or'),
+        ('plain.png', BadImageError, r'label file cannot be read: .*plain\.png \(.*truncated'),
+    ],
+)
+def test_a_truncated_file_is_refused(name, error, sentence, labels, tmp_path):
+    WRITERS[name](tmp_path / name, labels)
+    os.truncate(tmp_path / name, (tmp_path / name).stat().st_size - 300)
+    with pytest.raises(error, match=sentence):
+        open_labels(str(tmp_path / name), IMAGE)
+
+
+def test_labels_that_change_in_a_step_are_refused(labels, tmp_path):
+    np.save(tmp_path / 'a.npy', labels)
+    windows = open_labels(str(tmp_path / 'a.npy'), IMAGE).turned(QUARTER_TURN)
+    windows.require_unchanged()
+    os.utime(tmp_path / 'a.npy', (1, 1))
+    with pytest.raises(UserError, match=r'a\.npy has changed while a training step read it: resum'):
+        windows.require_unchanged()

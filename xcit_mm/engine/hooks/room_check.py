@@ -1,0 +1,65 @@
+"""The memory and the disk that whole images need, checked before the first step."""
+
+from types import SimpleNamespace
+from typing import Any
+
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS
+from mmengine.runner import BaseLoop, Runner
+
+from ...errors import ProcessesError, UserError
+from ...large_images.step import require_room, require_trainable_model
+from ...large_images.window_files import image_size
+from ...processes import cpu_group, together
+from ..streamed_model import StreamedModel
+from . import order
+
+
+@HOOKS.register_module()
+class RoomCheckHook(Hook):
+    """Refuse a run whose largest image needs more memory and disk than there is.
+
+    It is a part of runs that stream whole images. Only the headers of the files are read. A model
+    whose loss cannot be computed tile by tile is refused, too.
+
+    Raises:
+        UserError: With the image, what it needs, and what there is.
+    """
+
+    priority = order.ROOM
+
+    def before_run(self, runner: Runner) -> None:
+        model = runner.model
+        if isinstance(runner._train_loop, BaseLoop):
+            require_trainable_model(model.module)
+        for loop in (runner._train_loop, runner._val_loop, runner._test_loop):
+            if isinstance(loop, BaseLoop):
+                with together(cpu_group()):
+                    _check(model, loop.dataloader.dataset, is_trained=loop is runner._train_loop)
+
+
+def _check(model: StreamedModel, dataset: Any, is_trained: bool) -> None:
+    path, size = largest_image(dataset)
+    if size is None:  # none can be read, which the loader reports
+        return
+    try:
+        if is_trained:
+            require_room(model.module, size, model.memory, model.store, model.group)
+        else:
+            shape = model.module.backbone.in_channels, *size
+            model.require_room_to_predict(SimpleNamespace(shape=shape), size)
+    except ProcessesError:
+        raise
+    except UserError as error:
+        raise UserError(f'{path}: {error}') from error
+
+
+def largest_image(dataset: Any) -> tuple[str, tuple[int, int] | None]:
+    """Return the path and (H, W) of the image with the most pixels; None if none can be read."""
+    sizes = {}
+    for index in range(len(dataset)):
+        path = dataset.get_data_info(index)['img_path']
+        if path not in sizes:  # a dataset may be repeated
+            sizes[path] = image_size(path)
+    known = {path: size for path, size in sizes.items() if size is not None}
+    return max(known.items(), key=lambda item: item[1][0] * item[1][1], default=('', None))

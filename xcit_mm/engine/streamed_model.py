@@ -1,0 +1,207 @@
+"""Training on whole images of any size, and their predictions, behind mmengine's model wrappers."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from mmengine.dist import get_rank, get_world_size, is_main_process
+from mmengine.logging import MMLogger
+from mmengine.model import revert_sync_batchnorm
+from mmengine.optim import OptimWrapper
+from mmengine.registry import MODEL_WRAPPERS
+from mmengine.structures import BaseDataElement, InstanceData, PixelData
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from ..device import DTYPES
+from ..errors import ProcessesError, UserError
+from ..fusion import in_dtype
+from ..large_images.detect import require_detector
+from ..large_images.normalized import NormalizedImage, require_only_normalization
+from ..large_images.passes import Image, Passes
+from ..large_images.segment import require_segmentor
+from ..large_images.step import streamed_loss
+from ..large_images.streamable import require_streamable
+from ..large_images.streamed_results import demand_of, label_dtype, results_of
+from ..large_images.window_files import TRAINED, ImageSource
+from ..large_images.workspace import Workspace, open_workspace
+from ..processes import cpu_group, own_group, together
+from ..progress import LoggedProgress, Progress, TileProgress, silent
+from .distributed import average_gradients
+
+REMEDY = 'set stream=None, and train on crops'
+
+
+@MODEL_WRAPPERS.register_module()
+class StreamedModel(nn.Module):
+    """A detector or segmentor that computes whole images tile by tile, in training, too.
+
+    It takes the place of mmengine's DistributedDataParallel, and serves a single process as well. A
+    batch is ``dict(inputs=[ImageSource], data_samples=[sample])``. The gradients of a step are the
+    gradients of the whole image. BatchNorm stays in evaluation mode, because the statistics of an
+    image are known only after all of its tiles.
+
+    Args:
+        module: The model, with an XCiT.
+        memory: Bytes that the tokens of an image and a tile may take in memory. Default: half of
+            the free memory, divided by the number of processes on this machine.
+        store: A folder for the tokens of images that need more. Default: such images are errors.
+        shared: Whether the processes share each image. Otherwise each has an image of its own, and
+            their gradients are averaged.
+        dtype: The dtype of predictions: 'float32', 'bfloat16' or 'float16'.
+
+    Attributes:
+        group: The processes that share an image; see :class:`~xcit_mm.large_images.passes.Passes`.
+
+    Raises:
+        UserError: If it is not known how to predict with the model tile by tile.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        memory: int | None = None,
+        store: str | None = None,
+        shared: bool = False,
+        dtype: str = 'float32',
+    ) -> None:
+        super().__init__()
+        self.module = revert_sync_batchnorm(module)
+        self.memory, self.shared, self.dtype = memory, shared, DTYPES[dtype]
+        self.store = None if store is None else Path(store)
+        self.group = cpu_group() if shared else own_group()
+        if store is not None and not shared and get_world_size() > 1:
+            self.store = self.store / f'process_{get_rank() + 1}'
+        self._noted: set[str] = set()
+        self.eval()
+        require_streamable(getattr(module, 'backbone', module))
+        require = require_segmentor if self._is_segmentor else require_detector
+        require(self.module, REMEDY)
+        require_only_normalization(module.data_preprocessor, ())
+
+    @property
+    def _is_segmentor(self) -> bool:
+        return hasattr(self.module, 'decode_head')
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.module(*args, **kwargs)
+
+    def train(self, mode: bool = True) -> 'StreamedModel':
+        """Switch to training or evaluation mode; BatchNorm stays in evaluation mode."""
+        super().train(mode)
+        for module in self.modules():
+            if isinstance(module, _BatchNorm):
+                module.eval()
+        return self
+
+    def train_step(self, data: dict[str, list], optim_wrapper: OptimWrapper) -> dict[str, Tensor]:
+        """Train on one image, and return the terms of the loss for the log.
+
+        Raises:
+            UserError: If the image cannot be read, has changed, or does not fit into the memory
+                and the store, before the weights change. All processes raise it.
+        """
+        source, sample = data['inputs'][0], data['data_samples'][0]
+        places = self.memory, self.store, self.group
+        with together(cpu_group()), _shown(source) as progress:
+            image = self.image(source, sample)
+            with optim_wrapper.optim_context(self.module):
+                loss, parts = streamed_loss(self.module, image, sample, *places, progress)
+            source.require_unchanged(TRAINED)
+            if 'label_windows' in sample:
+                sample.label_windows.require_unchanged()
+        # As in update_params of the wrapper, which cannot average the gradients of processes.
+        optim_wrapper.backward(optim_wrapper.scale_loss(loss))
+        if optim_wrapper.should_update():
+            if not self.shared:
+                average_gradients(self.module.parameters())
+            optim_wrapper.step()
+            optim_wrapper.zero_grad()
+        terms = {'loss': loss.item(), **parts}
+        return {name: torch.tensor(value) for name, value in terms.items()}
+
+    @torch.no_grad()
+    def test_step(self, data: dict[str, list]) -> list[BaseDataElement]:
+        """Predict one image, and return its sample with the prediction.
+
+        The labels of a large image are a memory map, and the masks of its objects are pairs of a
+        window and the mask in it. If processes share the image, the first one gets the prediction.
+        """
+        source, sample = data['inputs'][0], data['data_samples'][0]
+        with together(self.group), _shown(source) as progress:
+            image = self.image(source, sample)
+            module = in_dtype(self.module, self.dtype)
+            passes = Passes(module.backbone, image, group=self.group)
+            passes.workspace = self._workspace(passes, image.size)
+            try:
+                labels = self._label_dtype
+                found = results_of(module, passes, image.size, labels, progress=progress)
+            finally:
+                passes.workspace.remove()  # memory maps of its files remain
+            source.require_unchanged()
+        if found is not None and self._is_segmentor:
+            sample.pred_sem_seg = PixelData(data=torch.from_numpy(found['labels'])[None])
+        elif found is not None:
+            sample.pred_instances = _instances(**found)
+        return [sample]
+
+    val_step = test_step
+
+    def image(self, source: ImageSource, sample: BaseDataElement) -> NormalizedImage:
+        """Return an image as the model gets it."""
+        preprocessor = self.module.data_preprocessor
+        image = NormalizedImage(source, preprocessor, (), sample.get('bands'))
+        for note in image.notes:
+            kind = note.replace(source.name, '')
+            if kind not in self._noted:  # of the first of many images
+                self._noted.add(kind)
+                MMLogger.get_current_instance().info(note)
+        return image
+
+    def require_room_to_predict(self, image: Image, size: tuple[int, int]) -> None:
+        """Refuse an image (H, W) whose prediction needs more memory and disk than there is."""
+        passes = Passes(self.module.backbone, image, group=self.group)
+        self._workspace(passes, size).remove()
+
+    def _workspace(self, passes: Passes, size: tuple[int, int]) -> Workspace:
+        labels, shards = self._label_dtype, passes.shards
+        demand = demand_of(passes, size, 0 if labels is None else labels.itemsize)
+        folder = None if self.store is None else self.store / shards.part
+        return open_workspace(demand, shards, self.memory, folder)
+
+    @property
+    def _label_dtype(self) -> torch.dtype | None:
+        return label_dtype(self.module.decode_head.num_classes) if self._is_segmentor else None
+
+
+@contextmanager
+def _shown(source: ImageSource) -> Iterator[Progress]:
+    """Show the progress of an image, and name the image in errors about it."""
+    try:
+        if not is_main_process():
+            yield silent
+        elif sys.stderr.isatty():
+            with TileProgress(is_kept=False) as bar:
+                yield bar
+        else:
+            yield LoggedProgress(source.name, MMLogger.get_current_instance().info)
+    except ProcessesError:
+        raise
+    except UserError as error:
+        if source.name in str(error):
+            raise
+        raise UserError(f'{source.name}: {error}') from error
+
+
+def _instances(**found: Any) -> InstanceData:
+    """Return objects as mmdet's ``pred_instances``."""
+    masks = found['masks']
+    return InstanceData(
+        bboxes=torch.from_numpy(found['boxes']),
+        scores=torch.from_numpy(found['scores']),
+        labels=torch.from_numpy(found['labels']),
+        **({} if masks is None else dict(masks=masks)),
+    )

@@ -1,0 +1,384 @@
+"""Gradients of an XCiT for an image of any size, in passes over tiles of its tokens.
+
+The passes of :mod:`.passes`, turned around. The forward passes keep the input of each layer, or of
+every n-th. From the last layer to the first, one pass computes each tile again, with the affine map
+of the attention as a leaf, and adds up the gradients of the tile, of its halo, of the map and of
+the parameters. After the pass, the affine map is differentiated once, which leads to the parameters
+of the attention and to the moments of the tokens. With Z the normed tokens (N, C), s their mean and
+dG, ds the gradients of covariance and mean, each token receives from the moments
+
+    dZ = Z S + v,  S = (dG + dG^T) / N,  v = ds / N - s S,
+
+which acts on each token by itself. The next pass adds it, because it computes these tokens anyway.
+BatchNorm is in evaluation mode, where it acts on each token by itself, too.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ..files import require_writable
+from ..models.layers import XCA, DropPath
+from ..models.rows import Rows
+from ..ops.gram import affine_map, map_tokens
+from ..ops.moments import from_sums
+from ..ops.tracing import computed_dtype, without_autocast
+from ..progress import Progress, silent
+from .geometry import Window
+from .passes import HALO, TILE_TENSORS, Passes
+from .shards import Borrowed, Shards
+from .streamable import require_trainable
+from .token_files import TokenFile
+from .token_gradients import TokenGradients
+from .workspace import Demand, free_disk, memory_limit, open_workspace
+
+TRAINED_TILE_TENSORS = 40  # tensors of the size of a tile that its graph needs at most
+
+
+class OfMoments(NamedTuple):
+    """What the moments of the tokens that a layer norms send back to each token."""
+
+    norm: nn.Module
+    S: Tensor  # (1, C, C)
+    v: Tensor  # (1, 1, C)
+
+    def add(self, tokens: Tensor, outputs: list[Tensor], gradients: list[Tensor]) -> None:
+        """Add the normed tokens (..., C) to the outputs of a tile, and their gradients."""
+        z = self.norm(tokens)
+        x = z.detach().to(computed_dtype(tokens))
+        with without_autocast(x):
+            back = map_tokens(x.view(1, -1, x.shape[-1]), self.S, self.v)
+        outputs.append(z)
+        gradients.append(back.to(z.dtype).view(z.shape))
+
+
+class TileRows(Rows):
+    """The rows of a tile of tokens with its halo, whose attention is a known affine map.
+
+    Args:
+        size: (h, w) of the tile with its halo.
+        inner: The window of the tile without its halo.
+        M: (1, C, C), and ``m`` (1, 1, C): the affine map of the normed tokens.
+        kept: What the three branches are multiplied by in stochastic depth.
+    """
+
+    def __init__(
+        self, size: tuple[int, int], inner: Window, M: Tensor, m: Tensor, kept: Iterable[Tensor]
+    ) -> None:
+        self._size, self._inner, self._M, self._m = size, inner, M, m
+        self._kept: Iterator[Tensor] = iter(kept)
+
+    def call(self, layer: nn.Module, *args: Any, **options: Any) -> Tensor:
+        if isinstance(layer, XCA):
+            return self._attend(*args, **options)
+        if isinstance(layer, DropPath):
+            return args[0] * next(self._kept) if layer.training and layer.p else args[0]
+        return layer(*args, **options)
+
+    def _attend(self, x: Tensor, scale: Tensor) -> Tensor:
+        x = x.to(computed_dtype(x))
+        with without_autocast(x):
+            return map_tokens(x, scale[:, None] * self._M, scale * self._m)
+
+    def inner(self, x: Tensor) -> Tensor:
+        return x.unflatten(1, self._size)[(slice(None), *self._inner)].flatten(1, 2)
+
+
+class TrainedPasses(Passes):
+    """Passes over an image that keep what its gradients need; see :class:`.Passes`.
+
+    Call :meth:`run`, then :meth:`backward`. The workspace may not continue an earlier run.
+
+    Args:
+        backbone: The backbone, whose BatchNorm is in evaluation mode.
+        image: The image, which the first and the last pass read.
+        rows: See :class:`.Passes`.
+        group: See :class:`.Passes`.
+        every: Every n-th input of a layer is kept; the others are computed again.
+    """
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        image: Any,
+        rows: int | None = None,
+        group: Any = None,
+        every: int = 1,
+    ) -> None:
+        super().__init__(backbone, image, rows, group=group)
+        self.every = every
+        self._sums: dict[int, Tensor] = {}  # which the attention of each layer depends on
+
+    _require = staticmethod(require_trainable)
+
+    @property
+    def _kept(self) -> set[int]:
+        return super()._kept | {*range(0, self.count, self.every)}
+
+    @property
+    def bytes_needed(self) -> int:
+        of_tokens = super().bytes_needed // (len(self.backbone.levels) + 1)
+        of_gradients = of_tokens * self._gradient_dtype.itemsize // self.dtype.itemsize
+        kept = sorted({*self._kept, self.count - 1})
+        again = max(b - a for a, b in pairwise(kept)) - 1
+        stores = len(kept) + again
+        return stores * of_tokens + (len(self.backbone.levels) + 1) * of_gradients
+
+    @property
+    def bytes_of_tile(self) -> int:
+        return super().bytes_of_tile * TRAINED_TILE_TENSORS // TILE_TENSORS
+
+    @property
+    def _gradient_dtype(self) -> torch.dtype:
+        return torch.promote_types(self.dtype, torch.float32)
+
+    @torch.no_grad()
+    def run(self, progress: Progress = silent) -> None:
+        """Run the forward passes, with one draw of stochastic depth for the image."""
+        ones = torch.ones(1, 1, 1, dtype=self.dtype, device=self.device)
+        draws = [[b.drop_path(ones) for _ in range(3)] for b in self.backbone.blocks]
+        self._draws = self.shards.broadcast(draws) if self.shards.count > 1 else draws
+        self._run(progress)
+
+    def gradients(self) -> list[TokenGradients]:
+        """Return a place for the gradients of the tokens of each level, which are 0."""
+        return [self._zeros(index + 1) for index, *_ in self.backbone.levels]
+
+    def _zeros(self, number: int) -> TokenGradients:
+        file = self._open(f'gradient_{number}', self._gradient_dtype)
+        return TokenGradients(file.zero_(), self.shards)
+
+    def _attention(self, number: int, sums: Tensor, precise: Any) -> tuple[Tensor, Tensor]:
+        sums, *matrices = self._matrices(number, sums, precise)
+        self._sums[number] = sums
+        return tuple(matrix.to(self.dtype) for matrix in matrices)
+
+    def _layer_on_tile(
+        self, number: int, x: Tensor, attention: tuple[Tensor, Tensor], inner: Window
+    ) -> Tensor:
+        block, (h, w, C) = self.backbone.blocks[number - 1], x.shape
+        rows = TileRows((h, w), inner, *attention, self._draws[number - 1])
+        return block(x.reshape(1, h * w, C), h, w, rows=rows).view(*inner.size, C)
+
+    @torch.no_grad()
+    def backward(self, of_levels: Sequence[TokenGradients], progress: Progress = silent) -> None:
+        """Add the gradients of the parameters of the layers to their ``grad``.
+
+        Args:
+            of_levels: The gradients of the tokens of each level, which are used up.
+            progress: The display of the progress.
+        """
+        indices = [index + 1 for index, *_ in self.backbone.levels]
+        gradients = dict(zip(indices, of_levels, strict=True))
+        first = next((i for i, layer in enumerate(self.trunk) if _trained(layer)), None)
+        if first is None:
+            return
+        progress.expect(self.count - first + (first > 0))
+        of_moments = None
+        for number in range(self.count - 1, max(1, first) - 1, -1):
+            self._compute_again(number - 1)
+            if number - 1 >= first and number - 1 not in gradients:
+                gradients[number - 1] = self._zeros(number - 1)
+            output, of_input = gradients.pop(number), gradients.get(number - 1)
+            of_moments = self._layer_backward(number, output, of_input, of_moments, progress)
+            output.file.free()
+            self._free(number)
+        if first == 0:
+            self._embed_backward(gradients.pop(0), of_moments, progress)
+        else:
+            self._norm_backward(first - 1, of_moments, progress)
+
+    @property
+    def trunk(self) -> list[nn.Module]:
+        """The layers of each pass."""
+        backbone = self.backbone
+        embedding = nn.ModuleList([backbone.patch_embed, backbone.pos_embeder])
+        return [embedding, *backbone.blocks[: self.count - 1]]
+
+    def _compute_again(self, number: int) -> None:
+        """Compute the tokens between the last ones that were kept and those of a pass."""
+        start = max(n for n in self._stores if n <= number)
+        for n in range(start + 1, number + 1):
+            matrices = affine_map(
+                *from_sums(self._sums[n]), *self.backbone.blocks[n - 1].attn.weights()
+            )
+            attention = tuple(matrix.to(self.dtype) for matrix in matrices)
+            source = self._stores[n - 1]
+            self._stores[n] = store = self._open(f'layer_{n}', self.dtype)
+            borrowed = self.shards.borrow(source, self._rows_read)
+            for window in self._own_tiles(self.tile):
+                x, inner = self._with_halo(source, window, borrowed)
+                store.write(window, self._layer_on_tile(n, x, attention, inner))
+
+    def _with_halo(
+        self, source: TokenFile, window: Window, borrowed: Borrowed
+    ) -> tuple[Tensor, Window]:
+        outer = window.grown(HALO, self.size)
+        return source.read(outer, borrowed).to(self.device), window.within(outer)
+
+    def _layer_backward(
+        self,
+        number: int,
+        output: TokenGradients,
+        of_input: TokenGradients | None,
+        of_moments: OfMoments | None,
+        progress: Progress,
+    ) -> OfMoments:
+        """Pass back over a layer, and return what its moments send back to its input."""
+        block, source = self.backbone.blocks[number - 1], self.store(number - 1)
+        with torch.enable_grad(), without_autocast(self._sums[number]):
+            G, s, N = from_sums(self._sums[number])
+            G, s = G.requires_grad_(), s.requires_grad_()
+            matrices = affine_map(G, s, N, *block.attn.weights())
+        attention = [m.detach().to(self.dtype).requires_grad_() for m in matrices]
+        attended = _trained(block.attn)
+        own = [p for p in _trained(block) if all(p is not q for q in attended)]
+        own += _trained(of_moments.norm) if of_moments else []
+        total = _Sums([*attention, *own])
+        borrowed = self.shards.borrow(source, self._rows_read)
+        if of_input is not None:
+            of_input.expect(self._rows_read)
+        for window in progress(self._own_tiles(self.tile), f'gradients of layer {number}'):
+            x, inner = self._with_halo(source, window, borrowed)
+            x.requires_grad_(of_input is not None)
+            with torch.enable_grad():
+                y = self._layer_on_tile(number, x, attention, inner)
+                outputs, gradients = [y], [output.file.read(window).to(y)]
+                if of_moments is not None:
+                    of_moments.add(y, outputs, gradients)
+            leaves = [*total.leaves, *([x] if of_input is not None else [])]
+            found = torch.autograd.grad(outputs, leaves, gradients, allow_unused=True)
+            total.add(found[: len(total.leaves)])
+            if of_input is not None:
+                of_input.add(window.grown(HALO, self.size), found[-1])
+        dM, dm, *found = total.over(self.shards)
+        _accumulate(own, found)
+        if of_input is not None:
+            of_input.settle()
+        found = torch.autograd.grad(matrices, [G, s, *attended], [dM, dm], allow_unused=True)
+        _accumulate(attended, found[2:])
+        dG, ds = found[:2]
+        S = (dG + dG.mT) / N
+        return OfMoments(block.norm1, S, (ds / N - s.detach() @ S[0])[:, None])
+
+    def _embed_backward(
+        self, output: TokenGradients, of_moments: OfMoments, progress: Progress
+    ) -> None:
+        """Pass back over the embedding of the patches."""
+        layers = self.backbone.patch_embed, self.backbone.pos_embeder, of_moments.norm
+        total = _Sums([p for layer in layers for p in _trained(layer)])
+        for window in progress(self._own_tiles(self._patch_tile), 'gradients of patches'):
+            with torch.enable_grad():
+                x = self._embedded(window)
+                outputs, gradients = [x], [output.file.read(window).to(x)]
+                of_moments.add(x, outputs, gradients)
+            total.add(torch.autograd.grad(outputs, total.leaves, gradients, allow_unused=True))
+        _accumulate(total.leaves, total.over(self.shards))
+
+    def _norm_backward(self, number: int, of_moments: OfMoments, progress: Progress) -> None:
+        """Pass back over the norm of the first layer that is trained."""
+        total = _Sums(_trained(of_moments.norm))
+        tiles = self._own_tiles(self.tile) if total.leaves else []
+        for window in progress(tiles, 'gradients of the first norm'):
+            outputs, gradients = [], []
+            with torch.enable_grad():
+                of_moments.add(self.store(number).read(window).to(self.device), outputs, gradients)
+            total.add(torch.autograd.grad(outputs, total.leaves, gradients, allow_unused=True))
+        _accumulate(total.leaves, total.over(self.shards))
+
+
+@contextmanager
+def workspace_of(
+    passes: TrainedPasses, memory: int | None, store: str | Path | None
+) -> Iterator[None]:
+    """Open the workspace of passes within a ``with`` block; see :func:`.stream_backward`."""
+    shards = passes.shards
+    folder = Path(store, f'training_{shards.part}') if store else None
+
+    def fits(limit: int) -> bool:
+        return shards.min(sum(demand_of(passes)) <= limit)
+
+    if not fits(memory_limit(memory)):
+        if folder is not None:
+            require_writable(folder)
+        limit = memory_limit(memory) if folder is None else free_disk(folder)
+        while not fits(limit) and passes.every < passes.count:
+            passes.every += 1
+    passes.workspace = open_workspace(demand_of(passes), shards, memory, folder)
+    try:
+        yield
+    finally:
+        passes.workspace.remove()
+
+
+def demand_of(passes: TrainedPasses) -> Demand:
+    return Demand(passes.bytes_needed, passes.bytes_of_tile)
+
+
+@contextmanager
+def added_up(parameters: Sequence[nn.Parameter], shards: Shards) -> Iterator[None]:
+    """Add up the gradients of parameters over all processes within a ``with`` block.
+
+    The gradients from before the block are added at its end.
+    """
+    before = [parameter.grad for parameter in parameters]
+    for parameter in parameters:
+        parameter.grad = None
+    try:
+        yield
+        own = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+        gradients = summed(own, shards)
+    except BaseException:
+        gradients = [None] * len(before)
+        raise
+    finally:
+        for parameter, gradient in zip(parameters, before, strict=True):
+            parameter.grad = gradient
+        _accumulate(parameters, gradients)
+
+
+class _Sums:
+    """The gradients of leaves, added up in float64 over tiles and processes."""
+
+    def __init__(self, leaves: Sequence[Tensor]) -> None:
+        self.leaves = leaves
+        self._values = [torch.zeros_like(leaf, dtype=torch.float64) for leaf in leaves]
+
+    def add(self, gradients: Sequence[Tensor | None]) -> None:
+        for value, gradient in zip(self._values, gradients, strict=True):
+            if gradient is not None:
+                value += gradient
+
+    def over(self, shards: Shards) -> list[Tensor]:
+        """Return the sums over all processes."""
+        return summed(self._values, shards)
+
+
+def summed(tensors: Sequence[Tensor], shards: Shards) -> list[Tensor]:
+    """Return the sums of tensors over all processes, which are exchanged together."""
+    if shards.count == 1 or not tensors:
+        return [*tensors]
+    flat = shards.sum(torch.cat([t.double().flatten() for t in tensors]))
+    parts = flat.split([t.numel() for t in tensors])
+    return [part.view_as(t).to(t.dtype) for part, t in zip(parts, tensors, strict=True)]
+
+
+def _trained(module: nn.Module) -> list[nn.Parameter]:
+    return [p for p in module.parameters() if p.requires_grad]
+
+
+def _accumulate(parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
+    """Add gradients to the ``grad`` of parameters, as ``backward()`` does."""
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        if gradient is None:
+            continue
+        gradient = gradient.to(parameter.dtype)
+        if parameter.grad is None:
+            parameter.grad = gradient
+        else:
+            parameter.grad += gradient

@@ -1,0 +1,54 @@
+"""A map of which one large window at a time is computed, and then differentiated in parts."""
+
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from .geometry import Window
+from .lazy import Axis, LazyMap
+from .tape import Tape
+
+
+class HeldMap(LazyMap):
+    """A map that reads its windows from one window of its source, which is computed only once.
+
+    A large window of a coarse map costs little halo and memory. What is computed from it at full
+    resolution costs much memory, so it is computed and differentiated in parts: the gradients of
+    the parts add up to the gradient of the window, which :meth:`backward` sends through the source.
+
+    Args:
+        source: The map.
+    """
+
+    def __init__(self, source: LazyMap) -> None:
+        axes = [Axis(n, lambda span: span) for n in source.shape[2:]]
+        super().__init__(source.shape[1], axes, source, source.shards, self._part, tape=Tape())
+        self._source = source
+        self._window: Window | None = None
+        self._values = self._gradient = None
+
+    def hold(self, window: Window) -> None:
+        """Replace the window, which is computed once a part of it is read."""
+        self._window, self._values, self._gradient = window, None, None
+
+    def backward(self) -> None:
+        """Send the gradients of the parts through the source, and free the graph."""
+        if self._gradient is not None:
+            self._values.backward(self._gradient)
+        self.hold(self._window)
+
+    def tokens_read(self, window: Window) -> Iterator[Window]:
+        return self._source.tokens_read(window)
+
+    def _part(self, window: Window) -> Tensor:
+        if self._values is None:
+            self._values = self._source.read(self._window, {})
+        part = (..., *window.within(self._window))
+        return self.tape.window(self._values.detach()[part], partial(self._add, part))
+
+    def _add(self, part: tuple, gradient: Tensor) -> None:
+        if self._gradient is None:
+            self._gradient = torch.zeros_like(self._values)
+        self._gradient[part] += gradient

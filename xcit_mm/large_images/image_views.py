@@ -1,0 +1,93 @@
+"""Images that are computed from other images whenever a window is read, without a copy."""
+
+from typing import Any
+
+import numpy as np
+
+from ..errors import UserError
+from .geometry import Window
+from .window_files import PREDICTED, ImageSource
+
+MAX_8_BITS = 255
+
+
+class ImageView(ImageSource):
+    """An image whose windows are computed from the windows of another image.
+
+    Args:
+        source: The other image.
+        change: What is changed, which belongs to the identity of this image. Its text has to
+            contain all values.
+        shape: (H, W, channels). Default: as of the other image.
+        dtype: The NumPy type of the values. Default: as of the other image.
+    """
+
+    def __init__(
+        self,
+        source: ImageSource,
+        change: Any = None,
+        shape: tuple[int, int, int] | None = None,
+        dtype: np.dtype | None = None,
+    ) -> None:
+        shape, dtype = shape or source.shape, dtype or source.dtype
+        super().__init__(source.name, None, shape, dtype, source.channels)
+        self.source, self.change, self.max_rows = source, change, source.max_rows
+        self.georeference = source.georeference
+        if dtype == source.dtype:
+            self.max_value = source.max_value
+
+    def identity(self) -> list:
+        change = [] if self.change is None else [repr(self.change)]
+        return [*self.source.identity(), *change]
+
+    def content(self) -> str:
+        change = '' if self.change is None else f' {self.change}'
+        return f'{self.source.content()}{change}'
+
+    def require_unchanged(self, use: str = PREDICTED) -> None:
+        self.source.require_unchanged(use)
+
+
+class RGBImage(ImageView):
+    """An image as RGB, uint8.
+
+    Gray becomes red, green and blue, and of more than three channels the first three remain. Values
+    of 16 bits are scaled to 8 bits.
+
+    Attributes:
+        notes: Sentences that describe how the values are changed.
+
+    Raises:
+        UserError: If the image has two channels, or values of another type.
+    """
+
+    def __init__(self, source: ImageSource) -> None:
+        height, width, channels = source.shape
+        super().__init__(source, shape=(height, width, 3), dtype=np.dtype(np.uint8))
+        self.channels, self.max_value, self.notes = 3, MAX_8_BITS, []
+        self._scale = 1.0
+        if source.dtype != np.uint8 or source.max_value != MAX_8_BITS:
+            self._scale_values(source)
+        if channels == 2:
+            raise UserError(f'{source.name} has 2 channels, but the model needs 3: convert it')
+        if channels > 3:
+            self.notes.append(f'{source.name}: the first 3 of its {channels} channels are used')
+
+    def _scale_values(self, source: ImageSource) -> None:
+        if source.dtype.newbyteorder('=') not in (np.uint8, np.uint16):
+            raise UserError(
+                f'{source.name} has values of type {source.dtype}, but the model needs uint8 or '
+                'uint16: convert the image'
+            )
+        self._scale = MAX_8_BITS / source.max_value
+        self.notes.append(
+            f'{source.name}: its values from 0 to {source.max_value} are scaled to 0 to '
+            f'{MAX_8_BITS}, the range of the training images'
+        )
+
+    def _read(self, window: Window) -> np.ndarray:
+        pixels = self.source.read(window)
+        pixels = pixels[..., :3] if pixels.shape[2] >= 3 else pixels.repeat(3, axis=2)
+        if self._scale == 1:
+            return pixels
+        return (pixels * np.float32(self._scale)).round().clip(0, 255).astype(np.uint8)

@@ -1,0 +1,181 @@
+"""Labels of a segmentor that are read by windows."""
+
+import io
+import warnings
+from collections.abc import Mapping
+from copy import copy
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+from PIL.PngImagePlugin import PngImageFile
+
+from ..datasets.decode import (
+    LABELS_MISSING,
+    LABELS_OF_OTHER_SIZE,
+    LABELS_UNREADABLE,
+    BadImageError,
+    LoadImage,
+)
+from ..datasets.labels import LabelRule, of_color_image
+from ..errors import UserError, reason
+from .geometry import Window
+from .symmetries import Symmetry, TurnedImage
+from .window_files import TRAINED, ImageSource, open_image
+
+IGNORED = 255  # mmseg's label of a pixel without a class
+MAX_LABEL = 2**16 - 1  # in a file
+PNG = b'\x89PNG'
+
+
+class LabelWindows:
+    """The class of each pixel of an image, read by windows.
+
+    Args:
+        source: The labels as an image of one channel.
+        reduce_zero_label: As in mmseg: 0 is ignored, and the first class is 1.
+        label_map: The new number of each label, if the classes of the dataset are others than those
+            of the file.
+
+    Attributes:
+        name: The name of the labels in messages.
+        shape: (H, W).
+        counts: The number of pixels of each label, int64, counted when the labels are opened.
+        ignore: The label of pixels without a class.
+        max_rows: See :class:`.ImageSource`.
+
+    Raises:
+        UserError: If the file cannot be read, has several channels, or values that are no labels.
+    """
+
+    ignore = IGNORED
+
+    def __init__(
+        self,
+        source: ImageSource,
+        reduce_zero_label: bool = False,
+        label_map: Mapping[int, int] | None = None,
+    ) -> None:
+        self.name = source.name
+        if source.shape[2] != 1:
+            raise UserError(of_color_image(self.name, source.shape))
+        if source.dtype.kind not in 'bui':
+            raise UserError(
+                f'{self.name}: the labels have the type {source.dtype}: write the class number of '
+                'each pixel as an integer instead'
+            )
+        self._source, self._reduces_zero = source, reduce_zero_label
+        self._new_labels = _new_labels(source.dtype.itemsize, reduce_zero_label, label_map or {})
+        self.counts = self._count()
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self._source.shape[:2]
+
+    @property
+    def max_rows(self) -> int | None:
+        return self._source.max_rows
+
+    @property
+    def labeled(self) -> int:
+        """The number of pixels that have a class."""
+        return int(self.counts.sum() - self.counts[self.ignore])
+
+    def read(self, window: Window) -> np.ndarray:
+        """Return the classes of a window, (h, w) uint8, or uint16 if the file has more bits.
+
+        Raises:
+            UserError: If the window cannot be read.
+        """
+        return self._new_labels[self._in_file(window)]
+
+    def turned(self, symmetry: Symmetry) -> 'LabelWindows':
+        """Return the labels of the image that is flipped and turned, without a copy."""
+        turned = copy(self)
+        turned._source = TurnedImage(self._source, symmetry)
+        return turned
+
+    def require_classes(self, rule: LabelRule) -> None:
+        """Raise a UserError if a label is neither a class nor ignored by the loss."""
+        wrong = rule.broken_by(np.flatnonzero(self.counts))
+        if len(wrong):
+            raise UserError(rule.refusal(int(wrong[0]), self.name, self._reduces_zero))
+
+    def require_unchanged(self) -> None:
+        """Raise a UserError if the file has changed since it was opened."""
+        self._source.require_unchanged(TRAINED)
+
+    def _count(self) -> np.ndarray:
+        in_file = np.zeros(len(self._new_labels), np.int64)
+        for window in self._source.windows():
+            in_file += np.bincount(self._in_file(window).ravel(), minlength=len(in_file))
+        counts = np.zeros(int(self._new_labels.max()) + 1, np.int64)
+        np.add.at(counts, self._new_labels, in_file)
+        return counts
+
+    def _in_file(self, window: Window) -> np.ndarray:
+        labels = self._source.read(window)[..., 0]
+        may_be_wrong = labels.dtype.kind == 'i' or labels.dtype.itemsize > 2
+        for label in (labels.min(), labels.max()) if may_be_wrong else ():
+            if not 0 <= label <= MAX_LABEL:
+                raise UserError(
+                    f'{self.name}: the label {label} is outside 0..{MAX_LABEL}: write the class '
+                    'number of each pixel instead'
+                )
+        return labels.astype(np.intp)
+
+
+def open_labels(
+    path: str,
+    image: ImageSource,
+    reduce_zero_label: bool = False,
+    label_map: Mapping[int, int] | None = None,
+) -> LabelWindows:
+    """Open the labels of an image: a TIFF or NumPy file by windows, others decoded as a whole.
+
+    The arguments after the image are as for :class:`LabelWindows`.
+
+    Raises:
+        BadImageError: If the labels are missing or damaged, or have another size than the image.
+        UserError: As of :class:`LabelWindows`.
+    """
+    source = open_image(path, partial(_decoded, image=image), are_labels=True)
+    _require_size(source.shape[:2], path, image)
+    return LabelWindows(source, reduce_zero_label, label_map)
+
+
+def _decoded(path: str, image: ImageSource) -> np.ndarray:
+    """Decode a file whose format has no windows, once its header has the size of the image."""
+    data = LoadImage().read(path, LABELS_MISSING)
+    # Not by Image.open, which refuses more than 179 million pixels, as a small file may claim.
+    opened = PngImageFile if data.startswith(PNG) else Image.open
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        try:
+            with opened(io.BytesIO(data)) as labels:
+                _require_size(labels.size[::-1], path, image)
+                return np.asarray(labels)
+        except BadImageError:
+            raise
+        except Exception as error:  # the decoders of Pillow raise many kinds
+            detail = '' if isinstance(error, UnidentifiedImageError) else f' ({reason(error)})'
+            raise BadImageError(LABELS_UNREADABLE, f'{Path(path)}{detail}') from None
+
+
+def _require_size(size: tuple[int, int], path: str, image: ImageSource) -> None:
+    if size != image.shape[:2]:
+        (height, width), (rows, columns) = size, image.shape[:2]
+        detail = f'{image.name} has {columns}x{rows} pixels, but {path} has {width}x{height}'
+        raise BadImageError(LABELS_OF_OTHER_SIZE, detail)
+
+
+def _new_labels(itemsize: int, reduce_zero_label: bool, label_map: Mapping[int, int]) -> np.ndarray:
+    """Return the class of each label of a file, by the rules of mmseg's ``LoadAnnotations``."""
+    labels = np.arange(MAX_LABEL + 1 if itemsize > 1 else 256)
+    if reduce_zero_label:
+        labels = np.where(np.isin(labels, (0, IGNORED)), IGNORED, labels - 1)
+    mapped = labels.copy()
+    for old, new in label_map.items():
+        mapped[labels == old] = new
+    return mapped.astype(np.uint16 if itemsize > 1 else np.uint8)

@@ -1,0 +1,235 @@
+"""The losses of a segmentor over an image of any size, and their gradients, tile by tile."""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..datasets.labels import LabelRule
+from ..errors import UserError
+from ..progress import Progress, silent
+from .geometry import Window, tiles
+from .held_map import HeldMap
+from .lazy import LazyMap
+from .pixel_losses import EPS, losses_by_type
+from .streamed_maps import Pyramid
+
+MAX_TILE = 512  # pixels whose graph, down to the tokens, is in memory
+MAX_SCORES = 2**22  # scores whose loss is computed at a time: 16 MiB
+REMEDY = 'train on crops, without stream'
+
+
+class Labels(Protocol):
+    """The labels of an image, which are read by windows.
+
+    Attributes:
+        shape: (H, W).
+        counts: The number of pixels of each label, from 0.
+    """
+
+    shape: tuple[int, int]
+    counts: np.ndarray
+
+    def read(self, window: Window) -> np.ndarray: ...
+
+    def require_classes(self, rule: LabelRule) -> None: ...
+
+
+def require_streamable_losses(model: nn.Module) -> None:
+    """Refuse a segmentor with losses that are not computed tile by tile.
+
+    Raises:
+        UserError: If a head computes more than mmseg's cross-entropy and Dice losses of all pixels.
+    """
+    from mmseg.models import EncoderDecoder
+    from mmseg.models.decode_heads.decode_head import BaseDecodeHead
+
+    if type(model) is not EncoderDecoder:
+        raise _not_streamed(f'{type(model).__name__} is not an EncoderDecoder', REMEDY)
+    for where, head in _heads(model).items():
+        kind = type(head)
+        for method in ('loss', 'loss_by_feat', '_stack_batch_gt'):
+            if getattr(kind, method, None) is not getattr(BaseDecodeHead, method):
+                raise _not_streamed(f'{kind.__name__} ({where}) has a {method} of its own', REMEDY)
+        if head.sampler is not None:
+            name = type(head.sampler).__name__
+            raise _not_streamed(f'{name} ({where}) compares all pixels', 'remove the sampler')
+        for module in _modules(head):
+            _require_known(module, head, where)
+
+
+def _require_known(module: nn.Module, head: nn.Module, where: str) -> None:
+    known, name = losses_by_type(), type(module).__name__
+    if type(module) not in known:
+        names = ' or '.join(kind.__name__ for kind in known)
+        raise _not_streamed(f'{name} ({where}) is not computed tile by tile', f'use {names}')
+    problem = known[type(module)].problem(module, head)
+    if problem:
+        raise _not_streamed(f'{name} ({where}) {problem[0]}', problem[1])
+
+
+def _not_streamed(problem: str, remedy: str) -> UserError:
+    return UserError(f'the model cannot be trained on images of any size: {problem}; {remedy}')
+
+
+def _heads(model: nn.Module) -> dict[str, nn.Module]:
+    """Return the heads by the prefixes of their losses in the log of mmseg."""
+    heads = {'decode': model.decode_head}
+    if model.with_auxiliary_head:
+        auxiliary = model.auxiliary_head
+        if isinstance(auxiliary, nn.ModuleList):
+            heads |= {f'aux_{number}': head for number, head in enumerate(auxiliary)}
+        else:
+            heads['aux'] = auxiliary
+    return heads
+
+
+def _modules(head: nn.Module) -> Sequence[nn.Module]:
+    modules = head.loss_decode
+    return modules if isinstance(modules, nn.ModuleList) else [modules]
+
+
+@torch.enable_grad()
+def losses(
+    model: nn.Module, pyramid: Pyramid, labels: Labels, progress: Progress = silent
+) -> dict[str, Tensor]:
+    """Compute the losses of an image, and the gradients of their sum.
+
+    The losses and the gradients equal those of mmseg for the whole image. The gradients of the
+    neck, the heads and the pyramid are added to their ``grad``, and the gradients of the tokens to
+    the gradients of the pyramid, which remain to be settled. Each process adds the gradients of its
+    own rows of pixels.
+
+    Args:
+        model: A segmentor that :func:`require_streamable_losses` accepts.
+        pyramid: The maps of its backbone, with a tape.
+        labels: The labels of all pixels.
+        progress: The display of the tiles.
+
+    Returns:
+        The entries of mmseg's log, such as ``decode.loss_ce`` and ``decode.acc_seg``, without
+        gradients. They are the same in all processes.
+
+    Raises:
+        UserError: If a label is not a class, or if it is not known which pixels a head reads.
+    """
+    maps = model.neck(pyramid.maps) if model.with_neck else pyramid.maps
+    heads = [HeadLosses(name, head, maps, labels) for name, head in _heads(model).items()]
+    tape, shards = pyramid.maps[0].tape, pyramid.maps[0].shards
+    own = Window(shards.share(labels.shape[0]), slice(0, labels.shape[1]))
+    rows = tiles(own, (MAX_TILE, labels.shape[1]))
+    pyramid.borrow_for([[(head.scores, row) for head in heads] for row in rows])
+    windows = list(tiles(own, (MAX_TILE, MAX_TILE)))
+
+    with_sums = [head for head in heads if head.needs_sums]
+    if with_sums:
+        with torch.no_grad():
+            for window in progress(windows, 'sums of losses'):
+                target = _read(labels, window, pyramid.maps[0].device)
+                for head in with_sums:
+                    head.add(window, target)
+        for head in with_sums:
+            head.finish_sums()
+    for window in progress(windows, 'losses'):
+        target = _read(labels, window, pyramid.maps[0].device)
+        for head in heads:
+            head.backward(window, target)
+            tape.collect()
+    tape.finish()
+    return {name: value for head in heads for name, value in head.log().items()}
+
+
+def _read(labels: Labels, window: Window, device: torch.device) -> Tensor:
+    return torch.from_numpy(labels.read(window).astype(np.int64)).to(device)[None]
+
+
+class HeadLosses:
+    """The losses of a head, which are added up tile by tile.
+
+    Args:
+        name: The prefix of the losses in the log.
+        head: A head that :func:`require_streamable_losses` accepts.
+        maps: Its inputs.
+        labels: The labels of all pixels.
+
+    Attributes:
+        scores: The map (1, C, H, W) of the scores of all pixels.
+        needs_sums: Whether all tiles have to be passed to :meth:`add` before :meth:`backward`.
+    """
+
+    def __init__(self, name: str, head: nn.Module, maps: Sequence[LazyMap], labels: Labels) -> None:
+        rule = LabelRule.of_head(head.num_classes, head.out_channels, head.ignore_index)
+        labels.require_classes(rule)
+        self._name, self._ignored = name, head.ignore_index
+        kinds = losses_by_type()
+        self._losses = [
+            (module.loss_name, kinds[type(module)](module, head, labels.counts))
+            for module in _modules(head)
+        ]
+        self._with_sums = [loss for _, loss in self._losses if loss.needs_sums]
+        self.needs_sums = bool(self._with_sums)
+
+        logits = head(maps)
+        if not isinstance(logits, LazyMap):
+            kind = type(head).__name__
+            raise _not_streamed(f'{kind} ({name}) returns more than a map of scores', REMEDY)
+        self._logits = HeldMap(logits)
+        how = dict(mode='bilinear', align_corners=head.align_corners)
+        self.scores = F.interpolate(self._logits, size=labels.shape, **how)
+        side = math.isqrt(MAX_SCORES // head.out_channels) // 32 * 32
+        self._part = (max(32, side),) * 2
+        is_labelled = np.arange(len(labels.counts)) != head.ignore_index
+        self._labelled = int(labels.counts[is_labelled].sum())
+        self._correct = torch.zeros((), dtype=torch.float64)
+        self._started = False
+
+    def add(self, tile: Window, labels: Tensor) -> None:
+        """Add a tile to the sums that the losses depend on."""
+        for scores, target in self._parts(tile, labels):
+            for loss in self._with_sums:
+                loss.add(scores, target)
+
+    def finish_sums(self) -> None:
+        for loss in self._with_sums:
+            loss.finish_sums(self.scores.shards)
+
+    def backward(self, tile: Window, labels: Tensor) -> None:
+        """Add the share of a tile to the losses, and its gradients to those of the parameters."""
+        for scores, target in self._parts(tile, labels):
+            shares = [(name, loss.share(scores, target)) for name, loss in self._losses]
+            # mmengine adds up the entries with such a name, and only logs the others.
+            total = sum(share for name, share in shares if 'loss' in name)
+            if isinstance(total, Tensor) and total.requires_grad:
+                total.backward()
+                self._logits.tape.collect()
+            is_correct = (scores.detach().argmax(1) == target) & (target != self._ignored)
+            self._correct += is_correct.sum().cpu()
+        self._logits.backward()
+
+    def log(self) -> dict[str, Tensor]:
+        """Return the entries of the log. All processes have to call this method."""
+        shards, values = self.scores.shards, {}
+        for name, loss in self._losses:
+            values[name] = values.get(name, 0) + loss.value(shards)
+        correct = shards.sum(self._correct)
+        values['acc_seg'] = (correct + EPS) * (100 / (self._labelled + EPS))
+        dtype = torch.promote_types(self.scores.dtype, torch.float32)
+        like = dict(device=self.scores.device, dtype=dtype)
+        return {f'{self._name}.{name}': value.to(**like) for name, value in values.items()}
+
+    def _parts(self, tile: Window, labels: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the scores and the labels of the parts of a tile that the losses depend on.
+
+        The first part is always among them, so that a gradient that is zero is not missing.
+        """
+        self._logits.hold(self.scores.reach(tile))
+        for part in tiles(tile, self._part):
+            target = labels[(..., *part.within(tile))]
+            if self.needs_sums or not self._started or (target != self._ignored).any():
+                self._started = True
+                scores = self.scores.read(part)
+                yield scores.to(torch.promote_types(scores.dtype, torch.float32)), target

@@ -1,0 +1,148 @@
+"""The loss of a model for an image of any size, with exact gradients."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from mmengine.structures import BaseDataElement
+from torch import Tensor, nn
+from torch.autograd import Function
+
+from ..processes import cpu_group, require_same, together
+from ..progress import Progress, silent
+from . import detect_loss, segment_loss
+from .backward import TrainedPasses, added_up, workspace_of
+from .detect import require_detector
+from .normalized import NormalizedImage
+from .segment import require_segmentor
+from .streamable import require_trainable
+from .streamed_maps import Pyramid
+from .tape import Tape
+
+
+def streamed_loss(
+    model: nn.Module,
+    image: NormalizedImage,
+    sample: BaseDataElement,
+    memory: int | None = None,
+    store: str | Path | None = None,
+    group: dist.ProcessGroup | None = None,
+    progress: Progress = silent,
+) -> tuple[Tensor, dict[str, float]]:
+    """Compute the loss of a model for an image that does not fit into memory as a whole.
+
+    Loss and gradients of a segmentor equal those of the whole image up to rounding.
+    :mod:`.detect_loss` explains the loss of a detector. The gradients are computed at once, tile by
+    tile, and ``backward()`` of the loss only multiplies them and adds them to ``grad``.
+
+    Args:
+        model: A segmentor that :func:`.require_segmentor` accepts, or a detector that
+            :func:`.require_detector` accepts, whose BatchNorm is in evaluation mode.
+        image: The image.
+        sample: ``label_windows`` of a segmentor (see :class:`.LabelWindows`), or ``gt_instances``
+            and ``ignored_instances`` of a detector, in pixels of the image.
+        memory: See :func:`.stream_backward`.
+        store: See :func:`.stream_backward`.
+        group: The processes that share the image, connected by gloo. All of them get the loss and
+            the gradients of the whole image. Default: all processes.
+        progress: The display of the progress.
+
+    Returns:
+        The loss, a scalar, and the values that mmdet or mmseg logs, by their names.
+
+    Raises:
+        UserError: If the image or the labels cannot be used, or memory or disk are too small. If
+            processes share the image, all of them raise it.
+    """
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    before = [p.grad for p in parameters]
+    for parameter in parameters:
+        parameter.grad = None
+    try:
+        with together(group or cpu_group()):
+            parts = _gradients(model, image, sample, memory, store, group, progress)
+        gradients = [p.grad for p in parameters]
+    finally:
+        for parameter, gradient in zip(parameters, before, strict=True):
+            parameter.grad = gradient
+    loss = sum(value for name, value in parts.items() if 'loss' in name)
+    return _Loss.apply(loss, gradients, *parameters), {k: float(v) for k, v in parts.items()}
+
+
+def require_trainable_model(model: nn.Module) -> None:
+    """Refuse a model whose loss cannot be computed tile by tile."""
+    require_trainable(model.backbone)
+    is_segmentor = hasattr(model, 'decode_head')
+    (require_segmentor if is_segmentor else require_detector)(model)
+    if is_segmentor:
+        segment_loss.require_streamable_losses(model)
+    else:
+        detect_loss.require_trainable_detector(model)
+
+
+def require_room(
+    model: nn.Module,
+    size: tuple[int, int],
+    memory: int | None = None,
+    store: str | Path | None = None,
+    group: dist.ProcessGroup | None = None,
+) -> None:
+    """Refuse an image (H, W) whose training needs more memory and disk space than there are."""
+    with together(group or cpu_group()):
+        passes = TrainedPasses(
+            model.backbone, _Shape((model.backbone.in_channels, *size)), group=group
+        )
+        with workspace_of(passes, memory, store):
+            pass
+
+
+def _gradients(
+    model: nn.Module,
+    image: NormalizedImage,
+    sample: BaseDataElement,
+    memory: int | None,
+    store: str | Path | None,
+    group: dist.ProcessGroup | None,
+    progress: Progress,
+) -> dict[str, Tensor]:
+    """Add the gradients of an image to ``grad``, and return the parts of its loss."""
+    passes = TrainedPasses(model.backbone, image, group=group)
+    shards = passes.shards
+    if shards.count > 1:
+        require_same({'the shape of the image': image.shape}, group or cpu_group())
+    trunk = {id(p) for part in passes.trunk for p in part.parameters()}
+    of_tiles = [p for p in model.parameters() if p.requires_grad and id(p) not in trunk]
+    with workspace_of(passes, memory, store):
+        passes.run(progress)
+        tape, of_levels = Tape(), passes.gradients()
+        pyramid = Pyramid(passes, tape, of_levels)
+        with added_up(of_tiles, shards):
+            if hasattr(model, 'decode_head'):
+                parts = segment_loss.losses(model, pyramid, sample.label_windows, progress)
+            else:
+                parts = detect_loss.losses(model, pyramid, passes, sample, image.size, progress)
+        for of_level in of_levels:
+            of_level.settle()
+        passes.backward(of_levels, progress)
+    return parts
+
+
+class _Shape:
+    """The shape of an image that is not read."""
+
+    def __init__(self, shape: tuple[int, int, int]) -> None:
+        self.shape = shape
+
+
+class _Loss(Function):
+    """A loss whose gradients are known."""
+
+    @staticmethod
+    def forward(ctx, loss: Tensor, gradients: Sequence[Tensor | None], *_: Tensor) -> Tensor:
+        ctx.gradients = gradients
+        return loss.clone()
+
+    @staticmethod
+    def backward(ctx, factor: Tensor) -> tuple[Any, ...]:
+        return None, None, *(None if g is None else factor.to(g) * g for g in ctx.gradients)
