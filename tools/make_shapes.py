@@ -32,10 +32,10 @@ def main() -> None:
         '--context',
         type=cli.positive,
         nargs='?',
-        const=4,
+        const=3,
         metavar='N',
-        help='draw instead large images of N x N drawings (default: 4), in which a key in one '
-        'corner decides what the shapes are called',
+        help='draw instead large images of N x N drawings (default: 3), in which a key in one '
+        'corner decides the class of the shapes',
     )
     parser.add_argument('--num-train', type=cli.positive, help='the number of training images')
     parser.add_argument('--num-val', type=cli.positive, help='the number of validation images')

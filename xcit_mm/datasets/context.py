@@ -1,10 +1,9 @@
-"""Large drawings in which the name of a shape depends on a mark far away in the same image.
+"""Large drawings in which the class of a shape depends on a mark far away in the same image.
 
 Each image is a square of drawings of the built-in shapes. The drawing in one of its four corners is
-a key instead: checks or stripes. As the legend of a map does, it decides what the shapes of the
-whole image are called: a circle is a "circle a" if the key has checks, and a "circle b" if it has
-stripes. Each image occurs twice, once with each key, so that nothing else in it tells the classes.
-A crop without the key does not determine them, whatever a model learns.
+a key instead, red or cyan, which decides the class of all shapes of the image, as the legend of a
+map does: "shape a" or "shape b". Each image occurs twice, once with each key, so that nothing else
+in it tells the class. A crop without the key does not determine it, whatever a model learns.
 """
 
 from collections.abc import Iterator
@@ -16,15 +15,11 @@ from rich.progress import track
 
 from ..errors import UserError
 from .mosaic import SIZE, new_folder, write_instances, write_mosaic
-from .shapes import CLASSES, Shape, annotation_of, draw_image, require_drawable, texture
+from .shapes import Shape, annotation_of, draw_image, require_drawable
 
-KEYS = ('a', 'b')  # checks and stripes
-CONTEXT_CLASSES = tuple(f'{name} {key}' for key in KEYS for name in CLASSES)
+CONTEXT_CLASSES = ('shape a', 'shape b')
+KEYS = (255, 0, 0), (0, 255, 255)  # of each class: red and cyan, purer than the colors of shapes
 SPLITS = ('training', 'validation')
-
-MARK = 96  # pixels of the side of a key
-FIELD = 16  # pixels of the side of a check, and of the width of a stripe
-DARK, LIGHT = 20, 235
 
 
 @dataclass(frozen=True)
@@ -33,7 +28,7 @@ class ContextSpec:
 
     num_train: int = 48
     num_val: int = 12
-    columns: int = 4  # an image has columns x columns drawings of 160 pixels
+    columns: int = 3  # an image has columns x columns drawings of 160 pixels
     seed: int = 0  # not negative
 
 
@@ -47,9 +42,7 @@ def make_context(root: str | Path, spec: ContextSpec | None = None) -> None:
     spec = spec or ContextSpec()
     require_drawable(spec.seed)
     if spec.columns < 2:
-        raise UserError(
-            f'shapes: {spec.columns} x {spec.columns} drawings leave no place for a key'
-        )
+        raise UserError('shapes: 1 x 1 drawings leave no place for a key: draw 2 x 2 or more')
     first_val = spec.num_train
     numbers = range(first_val), range(first_val, first_val + spec.num_val)
     with new_folder(root) as draft:
@@ -75,7 +68,7 @@ def _draw_split(draft: Path, split: str, numbers: range, spec: ContextSpec) -> N
 
 
 def _drawings(number: int, spec: ContextSpec) -> Iterator[tuple[np.ndarray, list[Shape]]]:
-    """Yield the drawings of an image, row by row; the key decides the classes of all shapes."""
+    """Yield the drawings of an image, row by row; the key decides the class of all shapes."""
     scene, key = divmod(number, len(KEYS))  # consecutive images differ in their key only
     at = np.random.default_rng((spec.seed, scene, 2)).integers(2, size=2) * (spec.columns - 1)
     for cell in np.ndindex(spec.columns, spec.columns):
@@ -85,15 +78,10 @@ def _drawings(number: int, spec: ContextSpec) -> Iterator[tuple[np.ndarray, list
             yield _draw_key(rng, key), []
             continue
         image, shapes = draw_image(rng, SIZE)
-        yield image, [replace(s, category=s.category + key * len(CLASSES)) for s in shapes]
+        yield image, [replace(s, category=key) for s in shapes]
 
 
 def _draw_key(rng: np.random.Generator, key: int) -> np.ndarray:
     """Return a drawing of a key alone, (SIZE, SIZE, 3) uint8."""
-    image = texture(rng, SIZE, contrast=30.0).round().clip(0, 255).astype(np.uint8)
-    y, x = np.indices((MARK, MARK)) // FIELD
-    is_light = (x + y if KEYS[key] == 'a' else x) % 2
-    start = (SIZE - MARK) // 2
-    mark = slice(start, start + MARK)
-    image[mark, mark] = np.where(is_light, LIGHT, DARK)[..., None]
-    return image
+    grain = rng.normal(scale=5.0, size=(SIZE, SIZE, 3))
+    return (np.array(KEYS[key]) + grain).round().clip(0, 255).astype(np.uint8)
