@@ -51,6 +51,7 @@ def sample_of(boxes: Sequence[Sequence[float]], size: tuple[int, int] = SIZE) ->
 
 @pytest.fixture(scope='module')
 def models() -> dict[str, nn.Module]:
+    torch.manual_seed(0)
     models = {name: build(name) for name in NARROW}
     hard = {'train_cfg.rcnn.sampler.type': 'OHEMSampler'}
     models[HARD] = build('faster_rcnn_xcit_n12_16_small', **hard)
@@ -157,7 +158,14 @@ def assign_in_tile(
     return AssignResult(len(overlaps), gt_inds, best, labels)
 
 
-def mean_over_tiles(model, maps, sample, tiles, seed, monkeypatch) -> dict[str, Tensor]:
+def mean_over_tiles(
+    model: nn.Module,
+    maps: Sequence[Tensor],
+    sample: DetDataSample,
+    tiles: Sequence[Window],
+    seed: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> dict[str, Tensor]:
     """Compute the losses of each tile with mmdet's code from the outputs for the whole image.
 
     Other anchors than those of the tile are marked as not valid, and get no scores.
@@ -229,9 +237,9 @@ def test_the_loss_is_the_mean_over_tiles(name, models, monkeypatch):
     expected['loss'].backward()
     wanted = gradients_of(model)
     found, of_tokens = streamed(model, passes, sample)
-    # mmdet sums up the losses of anchors in float32, here of fewer anchors.
-    assert_same_losses(found, expected, 1e-6)
-    assert_gradients(model, of_tokens, wanted, tokens, 1e-6)
+    # mmdet computes anchors and some of their losses in float32.
+    assert_same_losses(found, expected, 1e-5)
+    assert_gradients(model, of_tokens, wanted, tokens, 1e-5)
 
 
 def test_an_object_gets_its_best_anchor_only_in_the_tile_of_its_center(models):
