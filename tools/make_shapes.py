@@ -28,16 +28,36 @@ def main() -> None:
         metavar='N',
         help='draw instead one large image of N x N drawings of 160 pixels, with annotations',
     )
+    parser.add_argument(
+        '--context',
+        type=cli.positive,
+        nargs='?',
+        const=3,
+        metavar='N',
+        help='draw instead large images of N x N drawings (default: 3), in which a key in one '
+        'corner decides the class of the shapes',
+    )
+    parser.add_argument('--num-train', type=cli.positive, help='the number of training images')
+    parser.add_argument('--num-val', type=cli.positive, help='the number of validation images')
     args = parser.parse_args()
+    numbers = dict(num_train=args.num_train, num_val=args.num_val)
+    numbers = {name: number for name, number in numbers.items() if number is not None}
+    if args.mosaic and (args.context or numbers):
+        parser.error('--mosaic draws one image: leave out --context, --num-train and --num-val')
+    if args.context and args.bands != 3:
+        parser.error('--context draws images with three bands: leave out --bands')
 
     with cli.imports():
+        from xcit_mm.datasets.context import ContextSpec, make_context
         from xcit_mm.datasets.mosaic import make_mosaic
         from xcit_mm.datasets.shapes import ShapesSpec, make_shapes
+    drawn = True
     if args.mosaic:
         make_mosaic(args.root, args.mosaic, args.seed, args.bands)
-        print(f'{args.root}: drawn')
-        return
-    drawn = make_shapes(args.root, ShapesSpec(seed=args.seed, bands=args.bands))
+    elif args.context:
+        make_context(args.root, ContextSpec(columns=args.context, seed=args.seed, **numbers))
+    else:
+        drawn = make_shapes(args.root, ShapesSpec(seed=args.seed, bands=args.bands, **numbers))
     print(f'{args.root}: {"drawn" if drawn else "already there"}')
 
 

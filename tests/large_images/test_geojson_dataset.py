@@ -6,8 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import rasterio
+import torch
 from mmdet.structures.mask import PolygonMasks
 from mmengine.registry import DATASETS, DefaultScope
+from mmengine.structures import InstanceData
 from PIL import Image
 from rasterio.crs import CRS
 from rasterio.transform import from_origin
@@ -16,6 +18,7 @@ from xcit_mm import UserError
 from xcit_mm.config.data_rules import check_classes, check_data
 from xcit_mm.config.load import load_config
 from xcit_mm.datasets import annotations as problems
+from xcit_mm.engine.coco_metric import CocoAPMetric
 from xcit_mm.environment import require_framework
 from xcit_mm.large_images.geometry import Window
 from xcit_mm.large_images.geotiff import write_geojson
@@ -306,3 +309,23 @@ def test_large_tiff_images_pass_the_checks_of_coco_files(with_mask, test_mode, t
 def test_images_too_large_for_the_masks_of_pycocotools_are_refused(pipeline, test_mode, tmp_path):
     with pytest.raises(UserError, match=r'a\.tif has 30000x30000 pixels, but pycocotools encodes'):
         registered(large(tmp_path, True, pipeline, test_mode=test_mode))
+
+
+def test_an_evaluation_needs_no_annotation_file(root):
+    """mmdet's metric takes the objects from the samples."""
+    windows = [Window.around(box, SIZE) for box in BOXES]
+    masks = [(window, np.ones(window.size, bool)) for window in windows]
+    write_geojson(root / 'objects/a.geojson', objects(masks), {})
+    dataset = registered(config(root, test_mode=True))
+    metric = CocoAPMetric(metric=['bbox', 'segm'])
+    metric.dataset_meta = dataset.metainfo
+    for sample in (dataset[i]['data_samples'] for i in range(2)):
+        found = sample.gt_instances
+        masks = torch.from_numpy(found.masks.to_ndarray())
+        scores = torch.ones(len(found))
+        sample.pred_instances = InstanceData(
+            bboxes=found.bboxes, labels=found.labels, scores=scores, masks=masks
+        )
+        metric.process({}, [sample.to_dict()])
+    figures = metric.evaluate(size=2)
+    assert figures['coco/bbox_mAP'] == figures['coco/segm_mAP'] == 1

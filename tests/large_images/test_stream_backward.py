@@ -157,7 +157,7 @@ def test_with_little_memory_some_inputs_are_computed_again(monkeypatch, tmp_path
         assert compared(backbone, image, rows=4, memory=memory)[0] <= 1e-12
         assert {*computed} == {every} and used[-1].folder is None
         computed.clear()
-    with pytest.raises(UserError, match='the stores need .* name a folder'):
+    with pytest.raises(UserError, match=r'the stores need .* name a folder'):
         stream_backward(backbone, image, whole_gradients(backbone, image), 4, needed.tile)
     taken(backbone)
     assert compared(backbone, image, rows=4, memory=needed.tile, store=tmp_path)[0] <= 1e-12

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch.distributed as dist
 from helpers import assert_same_gradients
 from helpers.detectors import NARROW, build
 from helpers.processes import in_processes
+from mmdet.models.task_modules.assigners import AssignResult, MaxIoUAssigner
 from mmdet.structures import DetDataSample
 from mmdet.structures.mask import PolygonMasks
 from mmengine.structures import InstanceData
@@ -17,15 +19,14 @@ from torch import Tensor, nn
 
 from xcit_mm.errors import UserError
 from xcit_mm.large_images import detect_loss
+from xcit_mm.large_images.backward import TrainedPasses
 from xcit_mm.large_images.detect_loss import losses, require_trainable_detector
 from xcit_mm.large_images.geometry import Window, evenly_cut, whole
-from xcit_mm.large_images.passes import Passes
 from xcit_mm.large_images.streamed_maps import Pyramid
 from xcit_mm.large_images.tape import Tape
-from xcit_mm.large_images.token_files import TokenFile
-from xcit_mm.large_images.token_gradients import TokenGradients
 
 SIZE = 150, 203
+HARD = 'Faster R-CNN with hard examples'
 EVEN = [(0, 64), (64, 160)]
 BOXES = [[3, 5, 40, 60], [50, 20, 90, 45], [58, 60, 76, 140], [100, 90, 190, 147], [90, 3, 99, 14]]
 
@@ -50,33 +51,33 @@ def sample_of(boxes: Sequence[Sequence[float]], size: tuple[int, int] = SIZE) ->
 
 @pytest.fixture(scope='module')
 def models() -> dict[str, nn.Module]:
-    return {name: build(name).double() for name in NARROW}
+    torch.manual_seed(0)
+    models = {name: build(name) for name in NARROW}
+    hard = {'train_cfg.rcnn.sampler.type': 'OHEMSampler'}
+    models[HARD] = build('faster_rcnn_xcit_n12_16_small', **hard)
+    return {name: model.double() for name, model in models.items()}
 
 
-def passes_of(model: nn.Module, size: tuple[int, int] = SIZE) -> Passes:
+def passes_of(model: nn.Module, size: tuple[int, int] = SIZE) -> TrainedPasses:
     image = torch.randn(3, *size, generator=torch.Generator().manual_seed(2))
-    passes = Passes(model.backbone, image.to(next(model.parameters()).dtype))
-    with torch.no_grad():
-        Passes.run.__wrapped__(passes)
+    passes = TrainedPasses(model.backbone, image.to(next(model.parameters()).dtype))
+    passes.run()
     return passes
 
 
 def streamed(
-    model: nn.Module, passes: Passes, sample: DetDataSample, size: tuple[int, int] = SIZE
+    model: nn.Module, passes: TrainedPasses, sample: DetDataSample, size: tuple[int, int] = SIZE
 ) -> tuple[dict[str, Tensor], list[Tensor]]:
     """Return the losses and the gradients of the tokens of this process."""
-    files = [
-        TokenFile(passes.shards.rows, (passes.size[1], 32), passes.dtype).zero_() for _ in range(4)
-    ]
-    gradients = [TokenGradients(file, passes.shards) for file in files]
+    gradients = passes.gradients()
     model.zero_grad()
     found = losses(model, Pyramid(passes, Tape(), gradients), passes, sample, size)
     for gradient in gradients:
         gradient.settle()
-    return found, [torch.from_numpy(file.array()) for file in files]
+    return found, [torch.from_numpy(gradient.file.array()) for gradient in gradients]
 
 
-def maps_of(passes: Passes) -> tuple[list[Tensor], list[Tensor]]:
+def maps_of(passes: TrainedPasses) -> tuple[list[Tensor], list[Tensor]]:
     """Return the tokens of the levels as leaves, and the maps that PyTorch computes from them."""
     tokens, maps = [], []
     for index, _, resize, norm in passes.backbone.levels:
@@ -90,7 +91,7 @@ def gradients_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize('boxes', [BOXES, []], ids=['objects', 'no object'])
-@pytest.mark.parametrize('name', NARROW)
+@pytest.mark.parametrize('name', [*NARROW, HARD])
 def test_an_image_of_one_tile_has_the_loss_of_mmdet(name, boxes, models, monkeypatch):
     model = models[name]
     require_trainable_detector(model)
@@ -140,7 +141,31 @@ def tiles_of(side: int, unit: int) -> list[Window]:
     return [Window(rows, columns) for rows in spans[0] for columns in spans[1]]
 
 
-def mean_over_tiles(model, maps, sample, tiles, seed, monkeypatch) -> dict[str, Tensor]:
+def assign_in_tile(
+    assigner: MaxIoUAssigner, is_own: Tensor, overlaps: Tensor, labels: Tensor
+) -> AssignResult:
+    """Assign anchors to objects (objects, anchors), and the best anchors to own objects."""
+    if not len(overlaps):  # a tile without objects
+        return assigner.assign_wrt_overlaps(overlaps, labels)
+    gt_inds = torch.full(overlaps.shape[1:], -1)
+    best, index = overlaps.max(0)
+    gt_inds[(best >= 0) & (best < assigner.neg_iou_thr)] = 0
+    gt_inds = torch.where(best >= assigner.pos_iou_thr, index + 1, gt_inds)
+    for i in is_own.nonzero()[:, 0]:
+        if overlaps[i].max() >= assigner.min_pos_iou:
+            gt_inds[overlaps[i] == overlaps[i].max()] = i + 1
+    labels = torch.where(gt_inds > 0, labels[gt_inds.clamp(min=1) - 1], -1)
+    return AssignResult(len(overlaps), gt_inds, best, labels)
+
+
+def mean_over_tiles(
+    model: nn.Module,
+    maps: Sequence[Tensor],
+    sample: DetDataSample,
+    tiles: Sequence[Window],
+    seed: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> dict[str, Tensor]:
     """Compute the losses of each tile with mmdet's code from the outputs for the whole image.
 
     Other anchors than those of the tile are marked as not valid, and get no scores.
@@ -170,16 +195,19 @@ def mean_over_tiles(model, maps, sample, tiles, seed, monkeypatch) -> dict[str, 
         (left, right), (top, bottom) = ((s.start, s.stop) for s in tile[::-1])
         boxes = sample.gt_instances.bboxes
         x, y, u, v = boxes.T
+        touches = (x < right) & (u > left) & (y < bottom) & (v > top)
         of_tile = DetDataSample(metainfo=sample.metainfo)
-        of_tile.gt_instances = sample.gt_instances[
-            (x < right) & (u > left) & (y < bottom) & (v > top)
-        ]
+        of_tile.gt_instances = sample.gt_instances[touches]
         of_tile.ignored_instances = sample.ignored_instances
         class_agnostic = copy.deepcopy(of_tile)
         class_agnostic.gt_instances.labels *= not with_rois
+        is_own = ((x + u) / 2 >= left) & ((x + u) / 2 < right)
+        is_own &= ((y + v) / 2 >= top) & ((y + v) / 2 < bottom)
+        assign = partial(assign_in_tile, copy.copy(head.assigner), is_own[touches])
         known = [class_agnostic.gt_instances], [sample.metainfo], [sample.ignored_instances]
         with detect_loss._drawn_from(seed, tile), monkeypatch.context() as patched:
             patched.setattr(head, 'get_anchors', anchors_of_tile)
+            patched.setattr(head.assigner, 'assign_wrt_overlaps', assign)
             parts = head.loss_by_feat(*outputs, *known)
             if with_rois:
                 of_levels = zip(outputs[0], inside, strict=True)
@@ -199,7 +227,6 @@ def test_the_loss_is_the_mean_over_tiles(name, models, monkeypatch):
     monkeypatch.setattr(detect_loss, 'TILE', 128)
     model, sample = models[name], sample_of(BOXES)
     head = model.rpn_head if hasattr(model, 'rpn_head') else model.bbox_head
-    monkeypatch.setattr(head.assigner, 'match_low_quality', False)  # tested by itself
     passes = passes_of(model)
     tiles = tiles_of(128, max(head.prior_generator.strides)[0])
     assert len(tiles) == 4
@@ -210,9 +237,9 @@ def test_the_loss_is_the_mean_over_tiles(name, models, monkeypatch):
     expected['loss'].backward()
     wanted = gradients_of(model)
     found, of_tokens = streamed(model, passes, sample)
-    # mmdet sums up the losses of anchors in float32, here of fewer anchors.
-    assert_same_losses(found, expected, 1e-6)
-    assert_gradients(model, of_tokens, wanted, tokens, 1e-6)
+    # mmdet computes anchors and some of their losses in float32.
+    assert_same_losses(found, expected, 1e-5)
+    assert_gradients(model, of_tokens, wanted, tokens, 1e-5)
 
 
 def test_an_object_gets_its_best_anchor_only_in_the_tile_of_its_center(models):
@@ -316,5 +343,5 @@ def test_frozen_heads_pass_gradients_on(models):
 def test_losses_that_are_not_known_are_named(models, monkeypatch, name, path, method):
     part = models[name].get_submodule(path)
     monkeypatch.setattr(part, '__class__', type('OtherPart', (type(part),), {method: None}))
-    with pytest.raises(UserError, match='maps the losses of OtherPart read is not known'):
+    with pytest.raises(UserError, match='the losses of OtherPart read is not known'):
         require_trainable_detector(models[name])

@@ -2,6 +2,8 @@
 
 import json
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,6 +17,7 @@ from .shapes import (
     BACKGROUND_LABEL,
     CLASSES,
     RGB,
+    Shape,
     annotation_of,
     draw_image,
     label_map,
@@ -33,7 +36,26 @@ def make_mosaic(root: str | Path, columns: int, seed: int = 0, bands: int = RGB)
     labels (0 is the background, and 1 to 3 are circles, squares and triangles). The image contains
     no image of the dataset.
     """
+
+    def draw(number: int) -> tuple[np.ndarray, list[Shape]]:
+        # The seeds of the dataset are pairs (seed, number of the image).
+        return draw_image(np.random.default_rng((seed, number, 1)), SIZE)
+
     require_drawable(seed, bands)
+    with new_folder(root) as draft:
+        numbers = track(range(columns**2), description='Drawing the mosaic')
+        placed = write_mosaic(draft / IMAGE, draft / LABELS, map(draw, numbers), columns, bands)
+        annotations = [
+            annotation_of(shape, number, 1, corner)
+            for number, (shape, corner) in enumerate(placed, 1)
+        ]
+        images = [dict(id=1, file_name=IMAGE, width=columns * SIZE, height=columns * SIZE)]
+        write_instances(draft / INSTANCES, images, annotations, CLASSES)
+
+
+@contextmanager
+def new_folder(root: str | Path) -> Iterator[Path]:
+    """Yield a folder that becomes ``root`` if the block ends without an error."""
     root = Path(root).resolve()
     if root.exists():
         raise UserError(f'{root} exists: move it away, or name another folder')
@@ -44,16 +66,22 @@ def make_mosaic(root: str | Path, columns: int, seed: int = 0, bands: int = RGB)
         warnings.simplefilter('ignore')  # about images without a georeference
         draft = Path(folder, 'draft')
         draft.mkdir()
-        annotations = _draw(draft, columns, seed, bands)
-        categories = [dict(id=i, name=name) for i, name in enumerate(CLASSES, 1)]
-        images = [dict(id=1, file_name=IMAGE, width=columns * SIZE, height=columns * SIZE)]
-        content = dict(images=images, annotations=annotations, categories=categories)
-        (draft / INSTANCES).write_text(json.dumps(content))
+        yield draft
         draft.rename(root)
 
 
-def _draw(draft: Path, columns: int, seed: int, bands: int) -> list[dict]:
-    """Write the image and its labels, and return the annotations."""
+def write_mosaic(
+    image_path: Path,
+    label_path: Path,
+    drawings: Iterator[tuple[np.ndarray, list[Shape]]],
+    columns: int,
+    bands: int = RGB,
+) -> list[tuple[Shape, tuple[int, int]]]:
+    """Write drawings, row by row, as tiles of one TIFF image, and their labels as another one.
+
+    Returns:
+        The shapes, each with the corner (x, y) of its drawing.
+    """
     import rasterio
     from rasterio.windows import Window
 
@@ -62,18 +90,24 @@ def _draw(draft: Path, columns: int, seed: int, bands: int) -> list[dict]:
     options |= dict(compress='deflate', bigtiff='if_safer')
     photometric = 'RGB' if bands == RGB else 'MINISBLACK'  # or four are red, green, blue and alpha
     of_image = dict(options, count=bands, photometric=photometric)
-    annotations = []
+    placed = []
     with (
-        rasterio.open(draft / IMAGE, 'w', **of_image) as image_file,
-        rasterio.open(draft / LABELS, 'w', count=1, **options) as label_file,
+        rasterio.open(image_path, 'w', **of_image) as image_file,
+        rasterio.open(label_path, 'w', count=1, **options) as label_file,
     ):
-        for number in track(range(columns**2), description='Drawing the mosaic'):
-            # The seeds of the dataset are pairs (seed, number of the image).
-            image, shapes = draw_image(np.random.default_rng((seed, number, 1)), SIZE)
+        for number, (image, shapes) in enumerate(drawings):
             y, x = SIZE * (number // columns), SIZE * (number % columns)
             window = Window(x, y, SIZE, SIZE)
             image_file.write(np.moveaxis(spread(image, bands), -1, 0), window=window)
             label_file.write(label_map(shapes, SIZE) - BACKGROUND_LABEL, 1, window=window)
-            for shape in shapes:
-                annotations.append(annotation_of(shape, len(annotations) + 1, 1, (x, y)))
-    return annotations
+            placed += [(shape, (x, y)) for shape in shapes]
+    return placed
+
+
+def write_instances(
+    path: Path, images: list[dict], annotations: list[dict], classes: tuple[str, ...]
+) -> None:
+    """Write objects in the COCO format; the ids of the categories start with 1."""
+    categories = [dict(id=i, name=name) for i, name in enumerate(classes, 1)]
+    content = dict(images=images, annotations=annotations, categories=categories)
+    path.write_text(json.dumps(content))

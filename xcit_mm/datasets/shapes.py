@@ -89,7 +89,7 @@ def make_shapes(root: str | Path, spec: ShapesSpec | None = None) -> bool:
     return True
 
 
-def require_drawable(seed: int, bands: int) -> None:
+def require_drawable(seed: int, bands: int = RGB) -> None:
     if seed < 0:
         raise UserError(f'shapes: seed={seed} is negative')
     if bands > MAX_BANDS:

@@ -10,9 +10,9 @@ Nothing is cut at the borders of the tiles:
 
 - Coordinates are those of the image. The proposals of a tile are clipped at the image, and their
   features and masks may lie in other tiles.
-- Anchors and proposals of a tile are compared with all objects that touch the tile. An object that
-  no anchor matches well is assigned to the best anchor of a single tile, which holds the center of
-  the object. Other tiles may have no anchor that is any good.
+- Anchors and proposals of a tile are compared with all objects that touch the tile. But the best
+  anchor for an object counts, however small their overlap, only in the tile that holds the center
+  of the object: the best anchor of another tile may hardly touch it.
 - An object that touches several tiles may be a sample of the RoI heads in each of them.
 """
 
@@ -21,7 +21,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import copy
-from itertools import chain
+from itertools import chain, product
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,7 @@ from .detect import TILE, keeps
 from .geometry import Window, evenly_cut
 from .lazy import LazyMap
 from .passes import Passes
-from .rois import RoISource, borrow_around, number_of_stages, reading_windows
+from .rois import HeldRoISource, borrow_around, number_of_stages, reading_windows
 from .shards import Shards
 from .streamed_maps import Pyramid
 from .tape import Tape
@@ -71,7 +71,7 @@ def require_trainable_detector(model: nn.Module) -> None:
         if not any(keeps(type(part), base, *methods) for base in bases):
             raise UserError(
                 'the model cannot be trained on images of any size: which pixels of its maps the '
-                f'losses of {type(part).__name__} read is not known; train it on crops'
+                f'losses of {type(part).__name__} read is not known; train on crops, without stream'
             )
 
 
@@ -83,10 +83,10 @@ def losses(
     size: tuple[int, int],
     progress: Progress = silent,
 ) -> dict[str, Tensor]:
-    """Compute the losses of a detector, and add their gradients to ``.grad`` and to the tokens.
+    """Compute the losses of an image, and the gradients of their sum.
 
-    All processes that share the image have to call this function. Each one computes some rows of
-    tiles, and its parameters get the gradients of these tiles.
+    The gradients of the neck and the heads are added to their ``grad``, and the gradients of the
+    tokens to those of the pyramid. Each process adds the gradients of its own rows of tiles.
 
     Args:
         model: A detector that :func:`require_trainable_detector` accepts.
@@ -98,13 +98,17 @@ def losses(
         progress: A display of the tiles.
 
     Returns:
-        The means over the tiles of what mmdet computes for an image, in all processes.
+        The means over the tiles of the entries of mmdet's log, such as ``loss_rpn_cls`` and
+        ``s0.acc``, without gradients. They are the same in all processes.
+
+    Raises:
+        UserError: If it is not known which pixels of a map the neck or a head reads.
     """
     maps = model.neck(pyramid.maps) if model.with_neck else pyramid.maps
     shards, tape, found = passes.shards, pyramid.maps[0].tape, []
     detector = _Detector(model, maps, sample, size)
     rows, columns = detector.cuts
-    own = [Window(span, other) for span in rows[shards.share(len(rows))] for other in columns]
+    own = [Window(*spans) for spans in product(rows[shards.share(len(rows))], columns)]
     count = len(rows) * len(columns)
     seed = _common_seed(shards) if count > 1 else None
     progress.expect(1 + (shards.count > 1 and detector.has_rois))
@@ -174,7 +178,7 @@ class _Detector:
             sample.gt_instances = objects
             if ignored is not None:
                 sample.ignored_instances = ignored
-            maps = tuple(map(RoISource, self._maps))
+            maps = tuple(map(HeldRoISource, self._maps))
             yield _summed(self._model.roi_head.loss(maps, [proposals], [sample]))
 
     def borrow(
@@ -189,11 +193,10 @@ class _Detector:
 
         Rows cannot be copied later on, because processes may have different numbers of tiles.
         """
-        proposals = []
         with torch.no_grad():
-            for tile in progress(tiles, 'proposals'):
-                proposals.append(self._propose(tile, self._read(tile)))
-                pyramid.maps[0].tape.collect()  # windows that have no gradients
+            proposals = [
+                self._propose(tile, self._read(tile)) for tile in progress(tiles, 'proposals')
+            ]
         boxes = [instances.bboxes for instances in proposals]
         boxes += [self._touching('gt_instances', tile)[0].bboxes for tile in tiles]
         stages = number_of_stages(self._model.roi_head)
@@ -273,7 +276,7 @@ def _head_of_tile(head: nn.Module, tile: Window, is_own: Tensor | None = None) -
 
 
 def _assigner_of_tile(assigner: Any, is_own: Tensor) -> Any:
-    """Return an assigner that assigns the best anchor at any rate only to the tile's own objects.
+    """Return an assigner that matches objects to anchors of low overlap only if they are own.
 
     Another object has its best anchor in another tile. One more column of the overlaps stands for
     that anchor.

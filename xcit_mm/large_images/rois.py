@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ..models.xcit import STRIDES
-from .geometry import Window
+from .geometry import Window, overlap
 from .lazy import LazyMap
 from .passes import Passes
 from .streamed_maps import Pyramid
@@ -22,6 +22,9 @@ class RoISource:
         self.level = level
         self.new_zeros = level.new_zeros
 
+    def read(self, window: Window) -> Tensor:
+        return self.level.read(window)
+
     def sum(self) -> float:
         """Return 0, because extractors add 0 times the sum of a map that no box reads."""
         return 0.0
@@ -34,6 +37,26 @@ class RoISource:
     def __torch_function__(cls, func, types, args=(), kwargs=None) -> Tensor:
         boxes, source = args  # boxes.type_as(map), but 16 bits are too few for coordinates
         return boxes.to(source.level.device, torch.promote_types(boxes.dtype, source.level.dtype))
+
+
+class HeldRoISource(RoISource):
+    """A map for the RoI extractors of a tile, which often read a part of what another one has read.
+
+    The windows and their graphs are in memory as long as the map.
+    """
+
+    def __init__(self, level: LazyMap) -> None:
+        super().__init__(level)
+        self._held: list[tuple[Window, Tensor]] = []
+
+    def read(self, window: Window) -> Tensor:
+        for outer, values in self._held:
+            if all(overlap(a, b) == a for a, b in zip(window, outer, strict=True)):
+                return values[(..., *window.within(outer))]
+        values = super().read(window)
+        if torch.is_grad_enabled():  # samplers of hard examples also read, without graphs
+            self._held.append((window, values))
+        return values
 
 
 @contextmanager
@@ -63,7 +86,7 @@ def window_around(layer: nn.Module, inputs: tuple[RoISource, Tensor]) -> tuple[T
         for a, b, n in zip(start, stop, (width, height), strict=True)
     )
     corner = rois.new_tensor([0, *[columns.start, rows.start] * 2]) / layer.spatial_scale
-    return source.level.read(Window(rows, columns)).to(rois.dtype), rois - corner
+    return source.read(Window(rows, columns)).to(rois.dtype), rois - corner
 
 
 def borrow_around(
