@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import resource
 import signal
 import sys
@@ -63,11 +64,11 @@ class SpoilHook(Hook):
 
     priority = 'VERY_HIGH'
 
-    def __init__(self, what: str, at: int = 2) -> None:
-        self.what, self.at = what, at
+    def __init__(self, what: str, rank: int = 0) -> None:
+        self.what, self.rank = what, rank
 
     def before_train_iter(self, runner, batch_idx, data_batch=None) -> None:
-        if runner.iter + 1 != self.at:
+        if (runner.iter + 1, get_rank()) != (2, self.rank):
             return
         if self.what == 'error':
             raise RuntimeError('planted')
@@ -225,11 +226,17 @@ def shared_runs(shapes_root, tmp_path_factory) -> Path:
         values['custom_hooks'] = [dict(type='KeepHook', folder=str(folder / name))]
         configs[name] = scene_config(folder, stream=stream, **values)
 
+    hook = dict(type='SpoilHook', what='NaN', rank=1)
+    configs['spoiled'] = scene_config(folder, **QUICK | dict(custom_hooks=[hook]))
+
     def run(rank: int) -> None:
         for number, (name, config) in enumerate(configs.items()):
             os.environ.update(env, RANK=str(rank), TORCHELASTIC_RESTART_COUNT=str(number))
             options = dict(data_root=str(shapes_root))
-            train(str(config), str(folder / name), launcher='pytorch', options=options)
+            try:
+                train(str(config), str(folder / name), launcher='pytorch', options=options)
+            except UserError as error:
+                (folder / f'error_{rank}.txt').write_text(f'{name}: {error}')
             torch.distributed.destroy_process_group()
 
     with torchrun(2) as env:
@@ -247,6 +254,13 @@ class KeepHook(Hook):
 
     def after_train(self, runner) -> None:
         torch.save(runner.model.module.state_dict(), f'{self.folder}/rank_{get_rank()}.pth')
+
+
+def test_an_error_of_one_process_ends_all_before_the_step(shared_runs):
+    first, second = ((shared_runs / f'error_{rank}.txt').read_text() for rank in (0, 1))
+    assert first == second
+    assert re.match(r'spoiled: process 2 on .*\.jpg: layer 2 of the backbone', first)
+    assert steps(shared_runs / 'spoiled') == [1]
 
 
 @pytest.mark.parametrize(('name', 'counts', 'last'), [('shared', 1, STEPS), ('own', 2, STEPS // 2)])

@@ -112,7 +112,7 @@ def _in_this_process(cfg: Config) -> list[str]:
     changed = [name for name in LOADERS if (cfg.get(name) or {}).get('num_workers', 0) != 0]
     for name in changed:
         cfg[name].num_workers = 0
-    names = ' and '.join(changed)
+    names = ', '.join(changed)
     return [f'{names}: num_workers=0, because windows are read in this process.'] if names else []
 
 

@@ -75,10 +75,9 @@ class StreamedModel(nn.Module):
         self.group = cpu_group() if shared else own_group()
         if store is not None and not shared and get_world_size() > 1:
             self.store = self.store / f'process_{get_rank() + 1}'
-        self._noted: set[str] = set()
         self.eval()
-        require_streamable(getattr(module, 'backbone', module))
-        require_only_normalization(module.data_preprocessor, ())
+        require_streamable(getattr(self.module, 'backbone', self.module))
+        require_only_normalization(self.module.data_preprocessor, ())
         require = require_segmentor if self._is_segmentor else require_detector
         require(self.module, REMEDY)
 
@@ -152,15 +151,8 @@ class StreamedModel(nn.Module):
     val_step = test_step
 
     def _image(self, source: ImageSource, sample: BaseDataElement) -> NormalizedImage:
-        """Return an image as the model gets it, and log, once, what is changed in such images."""
-        preprocessor = self.module.data_preprocessor
-        image = NormalizedImage(source, preprocessor, (), sample.get('bands'))
-        for note in image.notes:
-            kind = note.replace(source.name, '')
-            if kind not in self._noted:  # of the first of many images
-                self._noted.add(kind)
-                MMLogger.get_current_instance().info(note)
-        return image
+        """Return an image as the model gets it."""
+        return NormalizedImage(source, self.module.data_preprocessor, (), sample.get('bands'))
 
     def require_room_to_predict(self, image: Image, size: tuple[int, int]) -> None:
         """Refuse an image (H, W) whose prediction needs more memory and disk than there is."""
