@@ -82,8 +82,7 @@ class CheckedRunner(CheckpointedRunner):
         mmengine counts the images of one iteration, and an image in each process that shares it.
         """
         counts = self.cfg.optim_wrapper.get('accumulative_counts', 1)
-        batches = self._train_loop.dataloader.batch_sampler
-        sharing = self.world_size * batches.batch_size // batches.images
+        sharing = self.world_size if getattr(self.model, 'shared', False) else 1
         if (counts, sharing) != (1, 1) and (auto_scale_lr or {}).get('enable'):
             base = auto_scale_lr['base_batch_size'] / counts * sharing
             auto_scale_lr = {**auto_scale_lr, 'base_batch_size': base}

@@ -7,7 +7,6 @@ import numpy as np
 from mmengine.structures import BaseDataElement, InstanceData
 
 from ..large_images.large_predictions import MAX_TEXTS, LargeDetections
-from ..large_images.normalized import NormalizedImage
 from ..large_images.window_files import overview
 from ..large_images.workspace import Workspace
 from ..predictions import Segmentation
@@ -18,13 +17,10 @@ LEGEND_ROWS = 2
 
 
 def scene_pictures(
-    image: NormalizedImage,
-    sample: BaseDataElement,
-    classes: Sequence[str],
-    palette: Sequence[Color],
-    score_thr: float,
+    sample: BaseDataElement, classes: Sequence[str], palette: Sequence[Color], score_thr: float
 ) -> list[np.ndarray]:
     """Return pictures of what a sample of ``StreamedModel`` has: ground truth, prediction."""
+    image = sample.scene
     picture = overview(image.size, image.pixels, SIDE, image.max_rows)
     if image.bands is not None:
         picture = image.bands.picture(picture)

@@ -107,7 +107,7 @@ class StreamedModel(nn.Module):
         source, sample = data['inputs'][0], data['data_samples'][0]
         places = self.memory, self.store, self.group
         with together(cpu_group()), shown(source) as progress:
-            image = self.image(source, sample)
+            image = self._image(source, sample)
             with optim_wrapper.optim_context(self.module):
                 loss, parts = streamed_loss(self.module, image, sample, *places, progress)
             source.require_unchanged(TRAINED)
@@ -125,14 +125,14 @@ class StreamedModel(nn.Module):
 
     @torch.no_grad()
     def test_step(self, data: dict[str, list]) -> list[BaseDataElement]:
-        """Predict one image, and return its sample with the prediction.
+        """Predict one image, and return its sample with the prediction and the ``scene``.
 
         The labels of a large image are a memory map, and the masks of its objects are pairs of a
         window and the mask in it. If processes share the image, the first one gets the prediction.
         """
         source, sample = data['inputs'][0], data['data_samples'][0]
         with together(self.group), shown(source) as progress:
-            image = self.image(source, sample)
+            image = self._image(source, sample)
             module = in_dtype(self.module, self.dtype)
             passes = Passes(module.backbone, image, group=self.group)
             passes.workspace = self._workspace(passes, image.size)
@@ -142,6 +142,7 @@ class StreamedModel(nn.Module):
             finally:
                 passes.workspace.remove()  # memory maps of its files remain
             source.require_unchanged()
+        sample.scene = image  # for pictures
         if found is not None and self._is_segmentor:
             sample.pred_sem_seg = PixelData(data=torch.from_numpy(found['labels'])[None])
         elif found is not None:
@@ -150,8 +151,8 @@ class StreamedModel(nn.Module):
 
     val_step = test_step
 
-    def image(self, source: ImageSource, sample: BaseDataElement) -> NormalizedImage:
-        """Return an image as the model gets it."""
+    def _image(self, source: ImageSource, sample: BaseDataElement) -> NormalizedImage:
+        """Return an image as the model gets it, and log, once, what is changed in such images."""
         preprocessor = self.module.data_preprocessor
         image = NormalizedImage(source, preprocessor, (), sample.get('bands'))
         for note in image.notes:

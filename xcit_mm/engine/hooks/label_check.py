@@ -29,14 +29,14 @@ class LabelCheckHook(Hook):
         if head is None:
             return
         head = head[-1] if isinstance(head, nn.ModuleList) else head
-        rule = LabelRule.of_head(head.num_classes, head.out_channels, head.ignore_index)
         samples = data_batch['data_samples']
         for sample in samples[0] if has_views else samples:  # all views have the same labels
-            if 'label_windows' in sample:
-                sample.label_windows.require_classes(rule)
+            if 'label_windows' in sample:  # of a large image
+                sample.label_windows.require_classes(_rule(head))
             labels = sample.gt_sem_seg.data if 'gt_sem_seg' in sample else None
             if labels is None:
                 continue
+            rule = _rule(head)
             if labels.ndim != 3 or len(labels) != 1:
                 raise UserError(of_color_image(sample.seg_map_path, tuple(labels.shape)))
             wrong = rule.broken_by(labels)
@@ -46,3 +46,7 @@ class LabelCheckHook(Hook):
                 raise UserError(refusal)
 
     before_val_iter = before_test_iter = before_train_iter
+
+
+def _rule(head: nn.Module) -> LabelRule:
+    return LabelRule.of_head(head.num_classes, head.out_channels, head.ignore_index)

@@ -19,7 +19,6 @@ from PIL import Image
 
 from ...datasets.decode import BadImageError, image_loader
 from ...files import require_no_links
-from ...large_images.normalized import NormalizedImage
 from ...predictions import Detections, Segmentation
 from ...predictions.class_names import valid_palette
 from ...predictions.drawing import Color, draw_objects, topmost_masks
@@ -27,7 +26,6 @@ from ...predictions.results import INSTANCE_OFFSET
 from ...run_files import PICTURES
 from ...threads import Behind
 from ..scene_pictures import LEGEND_ROWS, scene_pictures
-from ..streamed_model import StreamedModel
 from . import order
 
 NUM_VAL = 16  # pictures of a validation
@@ -61,56 +59,30 @@ class PictureHook(Hook):
     def before_val_epoch(self, runner: Runner) -> None:
         self._left = NUM_VAL
 
-    def after_val_iter(
-        self,
-        runner: Runner,
-        outputs: Sequence[BaseDataElement],
-        data_batch: dict | None = None,
-        **_: Any,
-    ) -> None:
-        folder, left = Path(runner.work_dir, PICTURES), outputs[: self._left]
-        _draw(runner.val_loop, left, folder, _streamed_images(runner, data_batch))
+    def after_val_iter(self, runner: Runner, outputs: Sequence[BaseDataElement], **_: Any) -> None:
+        _draw(runner.val_loop, outputs[: self._left], Path(runner.work_dir, PICTURES))
         self._left = max(0, self._left - len(outputs))
 
     def before_test_epoch(self, runner: Runner) -> None:
         self._pictures = self._pending.enter_context(Behind(_draw))
 
-    def after_test_iter(
-        self,
-        runner: Runner,
-        outputs: Sequence[BaseDataElement],
-        data_batch: dict | None = None,
-        **_: Any,
-    ) -> None:
+    def after_test_iter(self, runner: Runner, outputs: Sequence[BaseDataElement], **_: Any) -> None:
         if self.test_dir is not None:
             size = sum(math.prod(sample.ori_shape) for sample in outputs)
-            images = _streamed_images(runner, data_batch)
-            self._pictures(runner.test_loop, outputs, Path(self.test_dir), images, size=size)
+            self._pictures(runner.test_loop, outputs, Path(self.test_dir), size=size)
             self._pictures.wait(calls=1, size=MAX_PIXELS)
 
     def after_test_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
         self._pending.close()
 
 
-def _streamed_images(runner: Runner, batch: dict | None) -> list[NormalizedImage] | None:
-    """Return the images of a batch that are read by windows, or None."""
-    if not isinstance(runner.model, StreamedModel):
-        return None
-    return list(map(runner.model.image, batch['inputs'], batch['data_samples']))
-
-
-def _draw(
-    loop: BaseLoop,
-    samples: Sequence[BaseDataElement],
-    folder: Path,
-    streamed: Sequence[NormalizedImage] | None,
-) -> None:
+def _draw(loop: BaseLoop, samples: Sequence[BaseDataElement], folder: Path) -> None:
     info = loop.dataloader.dataset.metainfo
     names = info['classes'], valid_palette(info.get('palette'), len(info['classes']))
     loader = image_loader(loop.dataloader.dataset)
-    for i, sample in enumerate(samples if is_main_process() else ()):
-        if streamed is not None:
-            _save(scene_pictures(streamed[i], sample, *names, SCORE_THR), sample, folder)
+    for sample in samples if is_main_process() else ():
+        if 'scene' in sample:  # a large image, which is read by windows
+            _save(scene_pictures(sample, *names, SCORE_THR), sample, folder)
             continue
         try:  # with the rotation of EXIF only if the model was given it
             image = loader.decode(fileio.get(sample.img_path), sample.ori_shape[::-1])
