@@ -1,0 +1,57 @@
+"""Drawings in which a key decides the class of all shapes (see xcit_mm/datasets/context.py)."""
+
+data_root = 'data/context/'
+data_help = dict(root=data_root, text='tools/make_shapes.py {root} --context draws it in seconds')
+metainfo = dict(
+    classes=('background', 'shape a', 'shape b'),
+    palette=[(90, 90, 90), (220, 60, 60), (60, 160, 240)],
+)
+
+train_pipeline = [
+    dict(type='LoadImage'),
+    dict(type='LoadAnnotations'),
+    dict(type='RandomCrop', crop_size=(160, 160)),
+    dict(type='RandomFlip', prob=0.5),
+    dict(type='PackSegInputs'),
+]
+test_pipeline = [
+    dict(type='LoadImage'),
+    dict(type='LoadAnnotations'),
+    dict(type='PackSegInputs'),
+]
+
+train_dataloader = dict(
+    batch_size=8,
+    num_workers=1,
+    persistent_workers=True,
+    timeout=600,  # seconds without a batch that end the run
+    sampler=dict(type='InfiniteSampler', shuffle=True),
+    dataset=dict(
+        type='BaseSegDataset',
+        data_root=data_root,
+        data_prefix=dict(img_path='images/training', seg_map_path='labels/training'),
+        img_suffix='.tif',
+        seg_map_suffix='.tif',
+        metainfo=metainfo,
+        pipeline=train_pipeline,
+    ),
+)
+val_dataloader = dict(
+    batch_size=1,
+    num_workers=1,
+    persistent_workers=True,
+    timeout=600,  # seconds without a batch that end the run
+    sampler=dict(type='DefaultSampler', shuffle=False),
+    dataset=dict(
+        type='BaseSegDataset',
+        data_root=data_root,
+        data_prefix=dict(img_path='images/validation', seg_map_path='labels/validation'),
+        img_suffix='.tif',
+        seg_map_suffix='.tif',
+        metainfo=metainfo,
+        pipeline=test_pipeline,
+    ),
+)
+test_dataloader = val_dataloader
+val_evaluator = dict(type='ClassIoUMetric', iou_metrics=['mIoU'])
+test_evaluator = val_evaluator
