@@ -182,8 +182,8 @@ def test_a_disk_that_becomes_full_in_a_step_loses_nothing(uninterrupted, shapes_
     assert_same_run(uninterrupted, tmp_path / 'run', STEPS)
 
 
-# The numbers of the writes to the store, since each start, at which a run is killed. A step has 14.
-KILLS = (20, 3, 12, 1, 23, 9, 14, 27, 6, 13)
+# The numbers of the writes to the store, since each start, at which a run is killed. A step has 13.
+KILLS = (20, 3, 12, 1, 23, 9, 13, 6, 14, 11)
 
 
 @pytest.mark.parametrize('kills', [KILLS[:2], pytest.param(KILLS, marks=pytest.mark.slow)], ids=len)

@@ -25,7 +25,9 @@ MODELS = {
         neck=dict(**MAPS, out_channels=WIDTH),
         decode_head=dict(**MAPS, channels=16, dropout_ratio=0.0),
     ),
-    'mask_rcnn_xcit_n12_16_shapes': dict(backbone=BACKBONE, neck=MAPS),
+    'mask_rcnn_xcit_n12_16_shapes': dict(
+        backbone=BACKBONE, neck=MAPS, test_cfg=dict(rpn=dict(max_per_img=20))
+    ),
 }
 SEGMENTOR, DETECTOR = MODELS
 ANNOTATIONS = {
