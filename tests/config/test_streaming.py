@@ -120,6 +120,16 @@ def test_each_edit_has_a_sentence(shapes_root, tmp_path):
         assert any(note.startswith(start) for note in notes), start
 
 
+def test_transforms_of_windows_need_a_stream(shapes_root, tmp_path):
+    cfg, _ = adapted(tmp_path, shapes_root, augmented=True)
+    cfg.stream = None
+    assert 'StreamedModel is removed: stream is None.' in adapt_for_training(cfg)
+    assert cfg.get('model_wrapper_cfg') is None
+    assert 'room' not in cfg.default_hooks
+    with pytest.raises(UserError, match=r"OpenImage opens images .* add stream=dict\(memory='2Gi"):
+        check(cfg, 'train')
+
+
 def test_without_stream_nothing_is_edited(shapes_root, tmp_path):
     cfg, _ = adapted(tmp_path, shapes_root, stream=None, val_evaluator=dict(type='IoUMetric'))
     assert cfg.get('model_wrapper_cfg') is None

@@ -19,7 +19,7 @@ import pytest
 import torch
 import yapf.yapflib.yapf_api
 from helpers import relative_error
-from helpers.processes import forked, in_child, torchrun
+from helpers.processes import forked, in_child, in_processes, torchrun
 from helpers.resumed_runs import assert_same_run
 from helpers.runs import steps
 from helpers.scenes import DETECTOR, scene_config, train_scenes
@@ -27,10 +27,12 @@ from mmengine.dist import get_rank
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from PIL import Image
+from torch import nn
 
 from xcit_mm import UserError, progress
 from xcit_mm.engine import streamed_model, train
 from xcit_mm.engine import test as run_test
+from xcit_mm.engine.distributed import average_gradients
 from xcit_mm.engine.streamed_model import shown
 from xcit_mm.large_images.token_files import TokenFile
 from xcit_mm.large_images.window_files import Array
@@ -38,13 +40,13 @@ from xcit_mm.run_files import has_checkpoints
 
 STEPS = 4
 DELETED = dict(_delete_=True)
+PICTURES = dict(pictures=dict(type='PictureHook', **DELETED))
 QUICK = dict(
     augmented=True,
     train_cfg=dict(max_iters=STEPS, val_interval=100),
     val_cfg=None,
     val_dataloader=None,
     val_evaluator=None,
-    default_hooks=dict(report=None),
 )
 EVERYTHING = dict(
     optim_wrapper=dict(
@@ -54,7 +56,7 @@ EVERYTHING = dict(
         paramwise_cfg=dict(layer_decay=0.8),
     ),
     model=dict(backbone=dict(drop_path_rate=0.3)),
-    default_hooks=dict(ema=dict(type='EMAHook', momentum=0.3)),
+    default_hooks=dict(ema=dict(type='EMAHook', momentum=0.3), pictures=dict(type='PictureHook')),
 )
 
 
@@ -314,8 +316,10 @@ def test_a_run_that_cannot_be_streamed_ends_before_its_first_step(
 
 
 def test_a_detector_trains_and_is_tested(shapes_root, tmp_path):
-    """In bfloat16, where the CPU has it, with the masks and pictures of large images."""
+    """In bfloat16, where the CPU has it, with masks in windows, pictures and the report."""
+    hooks = dict(report=dict(type='ReportHook', **DELETED), **PICTURES)
     values = dict(
+        default_hooks=hooks,
         augmented=True,
         train_cfg=dict(max_iters=2, val_interval=2),
         optim_wrapper=dict(type='AmpOptimWrapper'),
@@ -324,7 +328,8 @@ def test_a_detector_trains_and_is_tested(shapes_root, tmp_path):
     line = logged(work_dir)[-1]
     assert all(math.isfinite(line[name]) for name in ('loss', 'loss_mask', 'loss_rpn_cls'))
     validated = logged(work_dir, 'metrics.jsonl')[-1]
-    config = scene_config(tmp_path, DETECTOR, augmented=True)
+    assert (work_dir / 'report.html').is_file()
+    config = scene_config(tmp_path, DETECTOR, augmented=True, default_hooks=hooks)
     metrics = run_test(
         str(config),
         str(work_dir / 'iter_2.pth'),
@@ -340,6 +345,21 @@ def test_a_detector_trains_and_is_tested(shapes_root, tmp_path):
         assert all(picture.shape[1] == 640 for picture in pictures)  # two of 160, enlarged
         truth, prediction = pictures[0][:, :320], pictures[0][:, 320:]
         assert (truth[:100] != prediction[:100]).any()
+
+
+def test_gradients_are_averaged_over_the_processes_that_have_them(tmp_path):
+    def run(rank: int) -> None:
+        both, first, none, fixed = (nn.Parameter(torch.zeros(2)) for _ in range(4))
+        both.grad = torch.tensor([1.0, 4.0]) * (rank + 1)
+        if rank == 0:
+            first.grad = torch.ones(2)
+        fixed.requires_grad_(False)
+        average_gradients([both, first, none, fixed])
+        assert both.grad.tolist() == [1.5, 6.0]
+        assert first.grad.tolist() == [0.5, 0.5]
+        assert none.grad is fixed.grad is None
+
+    in_processes(2, run, tmp_path)
 
 
 def test_bfloat16_trains_nearly_as_float32(uninterrupted, shapes_root, tmp_path):

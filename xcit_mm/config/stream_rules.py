@@ -1,5 +1,7 @@
 """The rules about whole images that are streamed: the data is opened, not loaded."""
 
+from collections.abc import Iterator
+
 from mmengine.config import Config
 
 from ..errors import UserError
@@ -15,6 +17,7 @@ CHANGING = ('compile', 'activation_checkpointing', 'efficient_conv_bn_eval')
 def check_stream(cfg: Config, splits: tuple[str, ...]) -> None:
     """Refuse what cannot be computed tile by tile, or would read an image as a whole."""
     if cfg.get('stream') is None:
+        _check_loaders(cfg, splits)
         return
     _check_model(cfg, is_trained='train' in splits)
     for split in splits:
@@ -56,10 +59,27 @@ def _check_model(cfg: Config, is_trained: bool) -> None:
             raise UserError(f'{name} does not work with stream, which calls layers tile by tile')
 
 
+def _check_loaders(cfg: Config, splits: tuple[str, ...]) -> None:
+    """Refuse transforms of windows in a run that computes whole images at once."""
+    for split in splits:
+        for place, names in _pipelines(cfg.get(f'{split}_dataloader') or {}, f'{split}_dataloader'):
+            opened = [name for name in names if name in TRANSFORMS]
+            if opened:
+                raise UserError(
+                    f'{place}.pipeline: {opened[0]} opens images that are read by windows: add '
+                    "stream=dict(memory='2GiB'), or load the images with LoadImage"
+                )
+
+
+def _pipelines(loader: dict, place: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield the places of the pipelines of a loader, and the names of their transforms."""
+    for where, node in dicts(loader, place):
+        if 'pipeline' in node:
+            yield where, [class_name(transform.get('type')) for transform in node['pipeline']]
+
+
 def _check_pipelines(loader: dict, place: str) -> None:
-    pipelines = ((p, node['pipeline']) for p, node in dicts(loader, place) if 'pipeline' in node)
-    for where, pipeline in pipelines:
-        names = [class_name(transform.get('type')) for transform in pipeline]
+    for where, names in _pipelines(loader, place):
         for name in names:
             if name not in TRANSFORMS:
                 raise UserError(

@@ -35,7 +35,7 @@ def use_stream(cfg: Config) -> list[str]:
         UserError: If a value is invalid, or the model has a wrapper already.
     """
     if cfg.get('stream') is None:
-        return []
+        return _without_stream(cfg)
     values = _values(cfg.stream)
     wrapper = cfg.get('model_wrapper_cfg')
     if wrapper and class_name(wrapper.get('type')) != WRAPPER:
@@ -75,6 +75,15 @@ def predict_in_dtype(cfg: Config, dtype: str | None, compiled: bool) -> list[str
     computed = dtype_name(choose_dtype(dtype or 'float32', torch.device(get_device())))
     cfg.model_wrapper_cfg.dtype = computed
     return [f'The model computes in {computed}.']
+
+
+def _without_stream(cfg: Config) -> list[str]:
+    """Remove what an earlier run has added to the config that it wrote."""
+    if class_name((cfg.get('model_wrapper_cfg') or {}).get('type')) != WRAPPER:
+        return []
+    cfg.pop('model_wrapper_cfg')
+    cfg.default_hooks.pop('room', None)
+    return [f'{WRAPPER} is removed: stream is None.']
 
 
 def _values(stream: Any) -> dict[str, Any]:
