@@ -56,7 +56,7 @@ EVERYTHING = dict(
         paramwise_cfg=dict(layer_decay=0.8),
     ),
     model=dict(backbone=dict(drop_path_rate=0.3)),
-    default_hooks=dict(ema=dict(type='EMAHook', momentum=0.3), pictures=dict(type='PictureHook')),
+    default_hooks=dict(ema=dict(type='EMAHook', momentum=0.3), **PICTURES),
 )
 
 
