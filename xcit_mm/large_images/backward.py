@@ -130,6 +130,10 @@ class TrainedPasses(Passes):
         return stores * of_tokens + (len(self.backbone.levels) + 1) * of_gradients
 
     @property
+    def _tokens_of_tile(self) -> int:
+        return super()._tokens_of_tile // 2  # whose graph takes several times the memory
+
+    @property
     def bytes_of_tile(self) -> int:
         return super().bytes_of_tile * TRAINED_TILE_TENSORS // TILE_TENSORS
 

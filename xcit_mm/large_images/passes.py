@@ -112,7 +112,11 @@ class Passes:
             side = max(1, min(self.statistics_window // 2, math.isqrt(TILE_TOKENS)))
             return side, side
         columns = W if W <= MAX_COLUMNS else -(-W // -(-W // (MAX_COLUMNS // 2)))
-        return max(1, TILE_TOKENS // columns), columns
+        return max(1, self._tokens_of_tile // columns), columns
+
+    @property
+    def _tokens_of_tile(self) -> int:
+        return TILE_TOKENS
 
     def _own_tiles(self, tile: tuple[int, int]) -> list[Window]:
         return list(tiles(Window(self.shards.rows, slice(0, self.size[1])), tile))
@@ -126,7 +130,7 @@ class Passes:
     @property
     def bytes_of_tile(self) -> int:
         """The most bytes that computing a tile takes."""
-        tokens = min(math.prod(self.size), max(TILE_TOKENS, math.prod(self.tile)))
+        tokens = min(math.prod(self.size), max(self._tokens_of_tile, math.prod(self.tile)))
         return TILE_TENSORS * tokens * self._channels * max(4, self.dtype.itemsize)
 
     @property
