@@ -77,6 +77,8 @@ class SpoilHook(Hook):
         sample = data_batch['data_samples'][0]
         if self.what.startswith('change'):
             os.utime(sample.seg_map_path if 'labels' in self.what else sample.img_path, (0, 0))
+        if self.what == 'NaN in the head':
+            runner.model.module.decode_head.conv_seg.weight.data.fill_(torch.nan)
         if self.what == 'wrong label':
             runner.model.module.decode_head.num_classes = 2
         if self.what == 'NaN':
@@ -171,6 +173,20 @@ def test_a_step_that_is_refused_changes_nothing(root, tmp_path, what, message):
         train_scenes(tmp_path / 'run', root, **spoiled(tmp_path, what))
     assert steps(tmp_path / 'run') == [1]
     assert not (tmp_path / 'store').exists()
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_with_the_names_of_the_images(
+    shapes_root, tmp_path
+):
+    values = spoiled(tmp_path, 'NaN in the head')
+    values['default_hooks'] = dict(non_finite=dict(limit=1))
+    with pytest.raises(
+        UserError, match=r'iteration 2: the gradient is not finite, .*decode\.loss_ce nan'
+    ):
+        train_scenes(tmp_path / 'run', shapes_root, **values)
+    kept = torch.load(tmp_path / 'run/non_finite_iter_2_rank_0.pth', weights_only=False)
+    assert kept['inputs'] == []  # they are files
+    assert [Path(name).suffix for name in kept['images']] == ['.jpg']
 
 
 def test_a_disk_that_becomes_full_in_a_step_loses_nothing(uninterrupted, shapes_root, tmp_path):
