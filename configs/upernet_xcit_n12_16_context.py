@@ -12,5 +12,7 @@ _base_ = [
     '_base_/schedule_context_whole.py',
 ]
 
+stream = dict(memory='2GiB', store=None)
+sync_bn = None  # BatchNorm stays in evaluation mode
 load_from = 'work_dirs/upernet_xcit_n12_16_context_crops/iter_600.pth'
 model = dict(backbone=dict(norm_eval=True), decode_head=dict(num_classes=3))

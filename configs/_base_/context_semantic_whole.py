@@ -1,8 +1,6 @@
-"""The drawings of context_semantic.py as whole images, which are read and computed by windows."""
+"""The drawings of context_semantic.py as whole images, which are read by windows."""
 
 _base_ = ['context_semantic.py']
-
-stream = dict(memory='2GiB', store=None)
 
 train_pipeline = [
     dict(type='OpenImage'),
@@ -15,12 +13,14 @@ test_pipeline = [
     dict(type='OpenLabels', may_be_empty=True),
     dict(type='PackScene'),
 ]
-# The two images of a drawing, which differ in their key, follow each other and share a step.
+# Windows are read in the process of the model. The two images of a drawing, which differ in their
+# key, follow each other and share a step.
+loading = dict(num_workers=0, persistent_workers=False, timeout=0)
 train_dataloader = dict(
     batch_size=1,
-    num_workers=0,
     sampler=dict(shuffle=False),
     dataset=dict(pipeline=train_pipeline),
+    **loading,
 )
-val_dataloader = dict(num_workers=0, dataset=dict(pipeline=test_pipeline))
+val_dataloader = dict(dataset=dict(pipeline=test_pipeline), **loading)
 test_dataloader = val_dataloader
