@@ -151,7 +151,7 @@ def test_with_little_memory_some_inputs_are_computed_again(monkeypatch, tmp_path
         '_compute_again',
         lambda self, n: computed.append(self.every) or again(self, n),
     )
-    needed = backward.demand_of(backward.TrainedPasses(backbone, image, rows=4))
+    needed = backward.TrainedPasses(backbone, image, rows=4).demand
     for share, every in {1.0: 1, 0.75: 2}.items():
         memory = int(share * needed.files) + needed.tile
         assert compared(backbone, image, rows=4, memory=memory)[0] <= 1e-12
@@ -234,6 +234,27 @@ def test_bad_arguments(change, sentence):
     with pytest.raises((ArgumentError, UserError), match=sentence):
         stream_backward(case.backbone, case.image, case.gradients, case.rows)
     assert all(p.grad is None for p in case.backbone.parameters())
+
+
+def test_an_error_leaves_the_gradients_as_they_were():
+    backbone = small_xcit().eval()
+    image = torch.randn(3, 64, 80)
+    gradients = whole_gradients(backbone, image)
+    expected = {name: value.clone() for name, value in taken(backbone).items()}
+    whole_gradients(backbone, image)
+
+    class Vanishing:
+        shape, reads = image.shape, 0
+
+        def __getitem__(self, window: tuple[slice, ...]) -> Tensor:
+            self.reads += 1
+            if self.reads == 2:  # by the last pass back
+                raise UserError('the image is gone')
+            return image[window]
+
+    with pytest.raises(UserError, match='the image is gone'):
+        stream_backward(backbone, Vanishing(), gradients)
+    assert all(torch.equal(p.grad, expected[n]) for n, p in backbone.named_parameters())
 
 
 def test_norm_eval_keeps_the_statistics():

@@ -27,7 +27,7 @@ from ..large_images.step import streamed_loss
 from ..large_images.streamable import require_streamable
 from ..large_images.streamed_results import demand_of, label_dtype, results_of
 from ..large_images.window_files import TRAINED, ImageSource
-from ..large_images.workspace import Workspace, open_workspace
+from ..large_images.workspace import Workspace, memory_limit, open_workspace
 from ..processes import cpu_group, own_group, together
 from ..progress import LoggedProgress, Progress, TileProgress, silent
 from .distributed import average_gradients
@@ -70,7 +70,7 @@ class StreamedModel(nn.Module):
     ) -> None:
         super().__init__()
         self.module = revert_sync_batchnorm(module)
-        self.memory, self.shared, self.dtype = memory, shared, DTYPES[dtype]
+        self.memory, self.shared, self.dtype = memory_limit(memory), shared, DTYPES[dtype]
         self.store = None if store is None else Path(store)
         self.group = cpu_group() if shared else own_group()
         if store is not None and not shared and get_world_size() > 1:

@@ -41,7 +41,7 @@ TRAINED_TILE_TENSORS = 40  # tensors of the size of a tile that its graph needs 
 
 
 class OfMoments(NamedTuple):
-    """What the moments of the tokens that a layer norms send back to each token."""
+    """The gradient that the moments of the normed tokens contribute to each token."""
 
     norm: nn.Module
     S: Tensor  # (1, C, C)
@@ -138,6 +138,10 @@ class TrainedPasses(Passes):
         return super().bytes_of_tile * TRAINED_TILE_TENSORS // TILE_TENSORS
 
     @property
+    def demand(self) -> Demand:
+        return Demand(self.bytes_needed, self.bytes_of_tile)
+
+    @property
     def _gradient_dtype(self) -> torch.dtype:
         return torch.promote_types(self.dtype, torch.float32)
 
@@ -146,7 +150,9 @@ class TrainedPasses(Passes):
         """Run the forward passes, with one draw of stochastic depth for the image."""
         ones = torch.ones(1, 1, 1, dtype=self.dtype, device=self.device)
         draws = [[b.drop_path(ones) for _ in range(3)] for b in self.backbone.blocks]
-        self._draws = self.shards.broadcast(draws) if self.shards.count > 1 else draws
+        if self.shards.count > 1:
+            draws = self.shards.broadcast([[draw.cpu() for draw in of_block] for of_block in draws])
+        self._draws = [[draw.to(self.device) for draw in of_block] for of_block in draws]
         self._run(progress)
 
     def gradients(self) -> list[TokenGradients]:
@@ -157,10 +163,9 @@ class TrainedPasses(Passes):
         file = self._open(f'gradient_{number}', self._gradient_dtype)
         return TokenGradients(file.zero_(), self.shards)
 
-    def _attention(self, number: int, sums: Tensor, precise: Any) -> tuple[Tensor, Tensor]:
-        sums, *matrices = self._matrices(number, sums, precise)
-        self._sums[number] = sums
-        return tuple(matrix.to(self.dtype) for matrix in matrices)
+    def _matrices(self, number: int, *sums: Any) -> tuple[Tensor, Tensor, Tensor]:
+        self._sums[number], *matrices = super()._matrices(number, *sums)
+        return self._sums[number], *matrices
 
     def _layer_on_tile(
         self, number: int, x: Tensor, attention: tuple[Tensor, Tensor], inner: Window
@@ -174,17 +179,19 @@ class TrainedPasses(Passes):
         """Add the gradients of the parameters of the layers to their ``grad``.
 
         Args:
-            of_levels: The gradients of the tokens of each level, which are used up.
+            of_levels: The gradients of the tokens of each level, which are consumed. Layers after
+                the last level to which a gradient was added get none.
             progress: The display of the progress.
         """
         indices = [index + 1 for index, *_ in self.backbone.levels]
         gradients = dict(zip(indices, of_levels, strict=True))
-        first = next((i for i, layer in enumerate(self.trunk) if _trained(layer)), None)
-        if first is None:
+        last = max((n for n, g in gradients.items() if self.shards.max(g.is_used)), default=0)
+        first = next((i for i, layer in enumerate(self.trunk) if _trained(layer)), self.count)
+        if last < max(1, first):
             return
-        progress.expect(self.count - first + (first > 0))
+        progress.expect(last + 1 - first + (first > 0))
         of_moments = None
-        for number in range(self.count - 1, max(1, first) - 1, -1):
+        for number in range(last, max(1, first) - 1, -1):
             self._compute_again(number - 1)
             if number - 1 >= first and number - 1 not in gradients:
                 gradients[number - 1] = self._zeros(number - 1)
@@ -233,8 +240,11 @@ class TrainedPasses(Passes):
         of_moments: OfMoments | None,
         progress: Progress,
     ) -> OfMoments:
-        """Pass back over a layer, and return what its moments send back to its input."""
-        block, source = self.backbone.blocks[number - 1], self.store(number - 1)
+        """Pass back over a layer, and return what its moments contribute to its input.
+
+        ``of_moments`` is what the moments of the next layer contribute to the output.
+        """
+        block = self.backbone.blocks[number - 1]
         with torch.enable_grad(), without_autocast(self._sums[number]):
             G, s, N = from_sums(self._sums[number])
             G, s = G.requires_grad_(), s.requires_grad_()
@@ -244,6 +254,26 @@ class TrainedPasses(Passes):
         own = [p for p in _trained(block) if all(p is not q for q in attended)]
         own += _trained(of_moments.norm) if of_moments else []
         total = _Sums([*attention, *own])
+        self._tiles_backward(number, total, output, of_input, of_moments, progress)
+        dM, dm, *found = total.over(self.shards)
+        accumulate(own, found)
+        found = torch.autograd.grad(matrices, [G, s, *attended], [dM, dm], allow_unused=True)
+        accumulate(attended, found[2:])
+        dG, ds = found[:2]
+        S = (dG + dG.mT) / N
+        return OfMoments(block.norm1, S, (ds / N - s.detach() @ S[0])[:, None])
+
+    def _tiles_backward(
+        self,
+        number: int,
+        total: '_Sums',
+        output: TokenGradients,
+        of_input: TokenGradients | None,
+        of_moments: OfMoments | None,
+        progress: Progress,
+    ) -> None:
+        """Pass back over the tiles of a layer; the first two leaves of the sums are M and m."""
+        source = self.store(number - 1)
         borrowed = self.shards.borrow(source, self._rows_read)
         if of_input is not None:
             of_input.expect(self._rows_read)
@@ -251,7 +281,7 @@ class TrainedPasses(Passes):
             x, inner = self._with_halo(source, window, borrowed)
             x.requires_grad_(of_input is not None)
             with torch.enable_grad():
-                y = self._layer_on_tile(number, x, attention, inner)
+                y = self._layer_on_tile(number, x, total.leaves[:2], inner)
                 outputs, gradients = [y], [output.file.read(window).to(y)]
                 if of_moments is not None:
                     of_moments.add(y, outputs, gradients)
@@ -260,15 +290,8 @@ class TrainedPasses(Passes):
             total.add(found[: len(total.leaves)])
             if of_input is not None:
                 of_input.add(window.grown(HALO, self.size), found[-1])
-        dM, dm, *found = total.over(self.shards)
-        _accumulate(own, found)
         if of_input is not None:
             of_input.settle()
-        found = torch.autograd.grad(matrices, [G, s, *attended], [dM, dm], allow_unused=True)
-        _accumulate(attended, found[2:])
-        dG, ds = found[:2]
-        S = (dG + dG.mT) / N
-        return OfMoments(block.norm1, S, (ds / N - s.detach() @ S[0])[:, None])
 
     def _embed_backward(
         self, output: TokenGradients, of_moments: OfMoments, progress: Progress
@@ -282,7 +305,7 @@ class TrainedPasses(Passes):
                 outputs, gradients = [x], [output.file.read(window).to(x)]
                 of_moments.add(x, outputs, gradients)
             total.add(torch.autograd.grad(outputs, total.leaves, gradients, allow_unused=True))
-        _accumulate(total.leaves, total.over(self.shards))
+        accumulate(total.leaves, total.over(self.shards))
 
     def _norm_backward(self, number: int, of_moments: OfMoments, progress: Progress) -> None:
         """Pass back over the norm of the first layer that is trained."""
@@ -293,7 +316,7 @@ class TrainedPasses(Passes):
             with torch.enable_grad():
                 of_moments.add(self.store(number).read(window).to(self.device), outputs, gradients)
             total.add(torch.autograd.grad(outputs, total.leaves, gradients, allow_unused=True))
-        _accumulate(total.leaves, total.over(self.shards))
+        accumulate(total.leaves, total.over(self.shards))
 
 
 @contextmanager
@@ -305,7 +328,7 @@ def workspace_of(
     folder = Path(store, f'training_{shards.part}') if store else None
 
     def fits(limit: int) -> bool:
-        return shards.min(sum(demand_of(passes)) <= limit)
+        return shards.min(sum(passes.demand) <= limit)
 
     if not fits(memory_limit(memory)):
         if folder is not None:
@@ -313,37 +336,44 @@ def workspace_of(
         limit = memory_limit(memory) if folder is None else free_disk(folder)
         while not fits(limit) and passes.every < passes.count:
             passes.every += 1
-    passes.workspace = open_workspace(demand_of(passes), shards, memory, folder)
+    passes.workspace = open_workspace(passes.demand, shards, memory, folder)
     try:
         yield
     finally:
         passes.workspace.remove()
 
 
-def demand_of(passes: TrainedPasses) -> Demand:
-    return Demand(passes.bytes_needed, passes.bytes_of_tile)
-
-
 @contextmanager
-def added_up(parameters: Sequence[nn.Parameter], shards: Shards) -> Iterator[None]:
-    """Add up the gradients of parameters over all processes within a ``with`` block.
+def new_gradients(parameters: Sequence[nn.Parameter]) -> Iterator[list[Tensor | None]]:
+    """Collect the gradients of parameters in a ``with`` block, and restore the earlier ones.
 
-    The gradients from before the block are added at its end.
+    The list has the gradients after the block, and after an error, it is empty.
     """
     before = [parameter.grad for parameter in parameters]
     for parameter in parameters:
         parameter.grad = None
+    found: list[Tensor | None] = []
     try:
-        yield
-        own = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-        gradients = summed(own, shards)
-    except BaseException:
-        gradients = [None] * len(before)
-        raise
+        yield found
+        found += [parameter.grad for parameter in parameters]
     finally:
         for parameter, gradient in zip(parameters, before, strict=True):
             parameter.grad = gradient
-        _accumulate(parameters, gradients)
+
+
+@contextmanager
+def added_up(parameters: Sequence[nn.Parameter], shards: Shards) -> Iterator[None]:
+    """Add up the gradients of parameters in a ``with`` block over all processes.
+
+    A parameter that no process uses remains without a gradient, so that an optimizer skips it.
+    """
+    with new_gradients(parameters) as found:
+        yield
+    are_used = shards.sum(torch.tensor([gradient is not None for gradient in found]).long())
+    pairs = [*zip(parameters, found, strict=True)]
+    used = [pair for pair, is_used in zip(pairs, are_used.tolist(), strict=True) if is_used]
+    own = [torch.zeros_like(p) if gradient is None else gradient for p, gradient in used]
+    accumulate([parameter for parameter, _ in used], summed(own, shards))
 
 
 class _Sums:
@@ -376,7 +406,7 @@ def _trained(module: nn.Module) -> list[nn.Parameter]:
     return [p for p in module.parameters() if p.requires_grad]
 
 
-def _accumulate(parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
+def accumulate(parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
     """Add gradients to the ``grad`` of parameters, as ``backward()`` does."""
     for parameter, gradient in zip(parameters, gradients, strict=True):
         if gradient is None:

@@ -106,7 +106,7 @@ def losses(
     """
     maps = model.neck(pyramid.maps) if model.with_neck else pyramid.maps
     shards, tape, found = passes.shards, pyramid.maps[0].tape, []
-    detector = _Detector(model, maps, sample, size)
+    detector = _Detector(model, maps, sample, size, passes.image.shape[1:])
     rows, columns = detector.cuts
     own = [Window(*spans) for spans in product(rows[shards.share(len(rows))], columns)]
     count = len(rows) * len(columns)
@@ -143,10 +143,16 @@ class _Detector:
     """
 
     def __init__(
-        self, model: nn.Module, maps: Sequence[LazyMap], sample: Any, size: tuple[int, int]
+        self,
+        model: nn.Module,
+        maps: Sequence[LazyMap],
+        sample: Any,
+        size: tuple[int, int],
+        padded: tuple[int, int],
     ) -> None:
         self.has_rois = hasattr(model, 'roi_head')
-        self._model, self._maps, self._sample, self._size = model, maps, sample, size
+        self._model, self._maps, self._sample = model, maps, sample
+        self._size, self._padded = size, padded
         self._dense = model.rpn_head if self.has_rois else model.bbox_head
         self.outputs = DenseOutputs(self._dense, maps)
         unit = max(self.outputs.strides)
@@ -221,7 +227,7 @@ class _Detector:
 
         Anchors beyond the padded shape, which is relative to the first anchor, are not valid.
         """
-        rest = tuple(n - span.start for n, span in zip(self._size, tile, strict=True))
+        rest = tuple(n - span.start for n, span in zip(self._padded, tile, strict=True))
         return self._sample.metainfo | dict(img_shape=self._size, pad_shape=rest)
 
     def _touching(self, name: str, tile: Window) -> tuple[InstanceData | None, Tensor | None]:

@@ -165,7 +165,7 @@ class UnknownReachError(UserError, AttributeError):
     def __init__(self, name: str) -> None:
         super().__init__(
             f'the model cannot be streamed: it calls {name} of a map, and how far that reaches is '
-            'not known; use --sliced'
+            'not known; predict with --sliced, and train on crops'
         )
 
 

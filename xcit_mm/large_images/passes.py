@@ -64,7 +64,8 @@ class Passes:
             tiles of about ``TILE_TOKENS`` tokens.
         statistics_window: Side, in pixels, of the window around a tile over which the attention
             computes the moments of the tokens. Default: the whole image.
-        group: The processes that share the image. Default: all processes.
+        group: The processes that share the image: all of them, which is the default, or this
+            process alone (:func:`~xcit_mm.processes.own_group`).
 
     Attributes:
         size: (H, W) of the image in tokens.
@@ -277,11 +278,10 @@ class Passes:
 
     def _attention(
         self, number: int, sums: Tensor, precise: Callable[[], Tensor]
-    ) -> Callable[[Tensor], Tensor]:
-        """Return the attention of a layer as a function of some of its tokens."""
+    ) -> tuple[Tensor, Tensor]:
+        """Return the attention of a layer, the affine map M, m of its tokens."""
         _, *matrices = self._matrices(number, sums, precise)
-        M, m = (matrix.to(self.dtype) for matrix in matrices)
-        return partial(map_tokens, M=M, m=m)
+        return tuple(matrix.to(self.dtype) for matrix in matrices)
 
     def _matrices(
         self, number: int, sums: Tensor, precise: Callable[[], Tensor]
@@ -297,11 +297,13 @@ class Passes:
         return sums, *matrices
 
     def _layer_on_tile(
-        self, number: int, x: Tensor, attention: Callable[[Tensor], Tensor], inner: Window
+        self, number: int, x: Tensor, attention: tuple[Tensor, Tensor], inner: Window
     ) -> Tensor:
         """Compute a layer for tokens (h, w, C), and return the ``inner`` window, which is exact."""
         block, (h, w, C) = self.backbone.blocks[number - 1], x.shape
-        y = add_attention_and_interaction(block, x.view(1, h * w, C), h, w, attention)
+        M, m = attention
+        attend = partial(map_tokens, M=M, m=m)
+        y = add_attention_and_interaction(block, x.view(1, h * w, C), h, w, attend)
         return add_mlp_(block, y.view(h, w, C)[tuple(inner)].contiguous())
 
     def _precise_sums(self, block: XCABlock, source: TokenFile) -> Tensor:

@@ -126,6 +126,7 @@ def losses(
     windows = list(tiles(own, (MAX_TILE, MAX_TILE)))
 
     with_sums = [head for head in heads if head.needs_sums]
+    progress.expect(1 + bool(with_sums))
     if with_sums:
         with torch.no_grad():
             for window in progress(windows, 'sums of losses'):

@@ -25,7 +25,7 @@ class Shards:
     method, except for :meth:`share`. Within :func:`~xcit_mm.processes.together`, an error of one
     process is raised in all of them at the next exchange. ``height`` is the number of rows of the
     image, in tokens; more processes than rows are an ArgumentError. ``group`` holds the processes
-    that share the image, connected by gloo. Default: all processes.
+    that share the image: all of them, which is the default, or this process alone.
     """
 
     def __init__(self, height: int, group: dist.ProcessGroup | None = None) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch.distributed as dist
@@ -12,7 +13,7 @@ from torch.autograd import Function
 from ..processes import cpu_group, require_same, together
 from ..progress import Progress, silent
 from . import detect_loss, segment_loss
-from .backward import TrainedPasses, added_up, workspace_of
+from .backward import TrainedPasses, added_up, new_gradients, workspace_of
 from .detect import require_detector
 from .normalized import NormalizedImage
 from .segment import require_segmentor
@@ -44,8 +45,8 @@ def streamed_loss(
             and ``ignored_instances`` of a detector, in pixels of the image.
         memory: See :func:`.stream_backward`.
         store: See :func:`.stream_backward`.
-        group: The processes that share the image, connected by gloo. All of them get the loss and
-            the gradients of the whole image. Default: all processes.
+        group: See :class:`.Passes`. All of its processes get the loss and the gradients of the
+            whole image.
         progress: The display of the progress.
 
     Returns:
@@ -56,16 +57,8 @@ def streamed_loss(
             processes share the image, all of them raise it.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
-    before = [p.grad for p in parameters]
-    for parameter in parameters:
-        parameter.grad = None
-    try:
-        with together(group or cpu_group()):
-            parts = _gradients(model, image, sample, memory, store, group, progress)
-        gradients = [p.grad for p in parameters]
-    finally:
-        for parameter, gradient in zip(parameters, before, strict=True):
-            parameter.grad = gradient
+    with new_gradients(parameters) as gradients, together(group or cpu_group()):
+        parts = _gradients(model, image, sample, memory, store, group, progress)
     loss = sum(value for name, value in parts.items() if 'loss' in name)
     return _Loss.apply(loss, gradients, *parameters), {k: float(v) for k, v in parts.items()}
 
@@ -74,7 +67,7 @@ def require_trainable_model(model: nn.Module) -> None:
     """Refuse a model whose loss cannot be computed tile by tile."""
     require_trainable(model.backbone)
     is_segmentor = hasattr(model, 'decode_head')
-    (require_segmentor if is_segmentor else require_detector)(model)
+    (require_segmentor if is_segmentor else require_detector)(model, segment_loss.REMEDY)
     if is_segmentor:
         segment_loss.require_streamable_losses(model)
     else:
@@ -90,9 +83,8 @@ def require_room(
 ) -> None:
     """Refuse an image (H, W) whose training needs more memory and disk space than there are."""
     with together(group or cpu_group()):
-        passes = TrainedPasses(
-            model.backbone, _Shape((model.backbone.in_channels, *size)), group=group
-        )
+        image = SimpleNamespace(shape=(model.backbone.in_channels, *size))
+        passes = TrainedPasses(model.backbone, image, group=group)
         with workspace_of(passes, memory, store):
             pass
 
@@ -126,13 +118,6 @@ def _gradients(
             of_level.settle()
         passes.backward(of_levels, progress)
     return parts
-
-
-class _Shape:
-    """The shape of an image that is not read."""
-
-    def __init__(self, shape: tuple[int, int, int]) -> None:
-        self.shape = shape
 
 
 class _Loss(Function):

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..errors import ArgumentError, UserError
 from ..models import XCiT
 from ..processes import cpu_group, digest_of_module, require_same, together
-from .backward import TrainedPasses, added_up, workspace_of
+from .backward import TrainedPasses, accumulate, added_up, new_gradients, workspace_of
 from .geometry import Window, tiles
 from .lazy import LazyMap
 from .passes import Image, Passes
@@ -62,7 +62,8 @@ def stream_backward(
         UserError: If ``memory`` is too small and ``store`` is None, if the disk is too small, or
             if the image or the gradients have values that are not finite.
     """
-    with together(cpu_group()):
+    trained = [parameter for parameter in backbone.parameters() if parameter.requires_grad]
+    with new_gradients(trained) as found, together(cpu_group()):
         passes = TrainedPasses(backbone, image, rows)
         own = [Window(passes.shards.share(H), slice(0, W)) for _, H, W in passes.map_shapes]
         shapes = [(passes.map_shapes[0][0], *window.size) for window in own]
@@ -80,6 +81,7 @@ def stream_backward(
             for of_level in of_levels:
                 of_level.settle()
             passes.backward(of_levels)
+    accumulate(trained, found)
 
 
 def _read_back(level: LazyMap, gradient: np.ndarray, own: Window, tape: Tape) -> None:

@@ -17,12 +17,15 @@ class TokenGradients:
     Args:
         file: The gradient of the rows of this process, whose values are zero.
         shards: The rows of each process.
+
+    Attributes:
+        is_used: Whether a window was added.
     """
 
     def __init__(self, file: TokenFile, shards: Shards) -> None:
         self.file, self._shards = file, shards
         self._foreign: list[tuple[slice, Tensor]] = []
-        self._needed = shards.rows
+        self._needed, self.is_used = shards.rows, False
 
     def expect(self, needed: slice) -> None:
         """Prepare for windows within the ``needed`` rows."""
@@ -35,6 +38,7 @@ class TokenGradients:
 
     def add(self, window: Window, values: Tensor) -> None:
         """Add the gradient (h, w, C) of a window."""
+        self.is_used = True
         own = overlap(window.rows, self.file.rows)
         if length(own):
             self.file.add(Window(own, window.columns), values[shifted(own, -window.rows.start)])

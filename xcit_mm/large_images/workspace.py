@@ -77,7 +77,7 @@ def open_workspace(
         files, tile, limit = (f'{n / GIB:.3g} GiB' for n in (*demand, limit))
         raise ArgumentError(
             f'the stores need {files} and a tile needs {tile}, but the limit is {limit}: name a '
-            'folder for the stores with store=DIR'
+            'folder for the stores with store=DIR (--store, stream.store)'
         )
     workspace = Workspace(folder, identity and identity(), demand.files)
     try:
@@ -94,8 +94,17 @@ def memory_limit(memory: int | None) -> int:
 
 
 def free_disk(folder: Path) -> int:
-    """Return the bytes that each process of this machine can write to the disk of a folder."""
-    return shutil.disk_usage(folder).free // _processes_here()
+    """Return the bytes that each process of this machine can write into its folder.
+
+    The files of a run that was killed count as free: they are overwritten.
+    """
+    free = shutil.disk_usage(folder).free // _processes_here()
+    return free + sum(path.stat().st_size for path in _files(folder))
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Yield the files of a workspace in a folder."""
+    return (path for path in folder.iterdir() if FILES.fullmatch(path.name))
 
 
 def _processes_here() -> int:
@@ -135,7 +144,7 @@ class Workspace:
             return
         require_writable(folder)
         require_no_links(folder)
-        for path in self._files():
+        for path in _files(self.folder):
             if not path.is_file():
                 raise UserError(f'{path} is not a regular file: remove it')
         self._lock = FileLock(folder / LOCK)
@@ -143,7 +152,8 @@ class Workspace:
             self._lock.acquire(timeout=0)
         except Timeout:
             raise UserError(
-                f'{folder} is used by another run: name another folder with --store DIR'
+                f'{folder} is used by another run: name another folder with --store DIR '
+                '(stream.store)'
             ) from None
         try:
             remove_unfinished(folder)
@@ -152,9 +162,6 @@ class Workspace:
         except BaseException:
             self.release()
             raise
-
-    def _files(self) -> Iterator[Path]:
-        return (path for path in self.folder.iterdir() if FILES.fullmatch(path.name))
 
     def _continue(self, identity: Mapping[str, Any] | None) -> None:
         """Determine how much of the same run is finished in the folder."""
@@ -187,11 +194,11 @@ class Workspace:
     def _require_space(self, needed: int) -> None:
         """Refuse a disk that is too small for each process; their files are overwritten."""
         free = free_disk(self.folder)
-        free += sum(path.stat().st_size for path in self._files())
         if needed > free:
             raise UserError(
                 f'the tokens of the image need {needed / GIB:.3g} GiB in {self.folder}, where '
-                f'{free / GIB:.3g} GiB are free: name a folder on another disk with --store DIR'
+                f'{free / GIB:.3g} GiB are free: name a folder on another disk '
+                'with --store DIR (stream.store)'
             )
 
     def open(
@@ -287,7 +294,7 @@ class Workspace:
 
     def _remove_files(self) -> None:
         (self.folder / STATE).unlink(missing_ok=True)  # first: nobody continues with the rest
-        for path in self._files():
+        for path in _files(self.folder):
             if path.name != LOCK:
                 path.unlink()
 

@@ -10,7 +10,7 @@ from mmengine.runner import BaseLoop, Runner
 from ...errors import ProcessesError, UserError
 from ...large_images.step import require_room, require_trainable_model
 from ...large_images.window_files import image_size
-from ...processes import cpu_group, together
+from ...processes import cpu_group, require_same, together
 from ..streamed_model import StreamedModel
 from . import order
 
@@ -40,6 +40,8 @@ class RoomCheckHook(Hook):
 
 def _check(model: StreamedModel, dataset: Any, is_trained: bool) -> None:
     path, size = largest_image(dataset)
+    if model.shared:
+        require_same({'the largest image': f'{path} {size}'}, model.group)
     if size is None:  # none can be read, which the loader reports
         return
     try:
