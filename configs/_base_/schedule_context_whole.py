@@ -4,7 +4,7 @@ _base_ = ['schedule_shapes.py']
 
 train_cfg = dict(max_iters=960, val_interval=960)
 optim_wrapper = dict(accumulative_counts=2)
-# The learning rate stays high until the key is found, which takes 100 to 400 steps.
+# The learning rate falls late: the loss hardly changes until the key is found.
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=40),
     dict(type='CosineAnnealingLR', by_epoch=False, begin=760, end=960, eta_min=1e-6),
