@@ -60,7 +60,8 @@ SHORTER = {
     'train_dataloader.batch_size=2 train_dataloader.num_workers=0 '
     'train_dataloader.persistent_workers=False val_dataloader.num_workers=0 '
     'val_dataloader.persistent_workers=False val_dataloader.dataset.indices=1',
-    'tools/train.py configs/upernet_xcit_n12_16_context.py': 'train_dataloader.batch_size=1',
+    'tools/train.py configs/sem_fpn_xcit_n12_16_context.py': 'train_dataloader.batch_size=1 '
+    'load_from=work_dirs/sem_fpn_xcit_n12_16_context_crops/iter_600.pth',
     'tools/train.py own_segmentation.py': 'train_dataloader.dataset.pipeline.2.scale="(512,128)" '
     'train_dataloader.dataset.pipeline.3.crop_size="(128,128)" '
     'val_dataloader.dataset.pipeline.1.scale="(512,128)" '
