@@ -86,6 +86,12 @@ def test_labels_equal_those_of_mmseg(name, rule, labels, tmp_path, monkeypatch):
     assert np.array_equal(turned.read(WINDOW), np.rot90(expected)[tuple(WINDOW)])
 
 
+def test_a_label_map_without_ignored_pixels(labels, tmp_path):
+    np.save(tmp_path / 'a.npy', np.where(labels == 255, 4, labels))
+    windows = open_labels(str(tmp_path / 'a.npy'), IMAGE, label_map=dict.fromkeys(range(256), 1))
+    assert windows.labeled == windows.counts[1] == labels.size and len(windows.counts) == 256
+
+
 def test_more_classes_than_8_bits_have(tmp_path):
     labels = np.arange(45 * 64, dtype=np.uint16).reshape(45, 64)
     write_tiff(tmp_path / 'a.tif', labels, {})

@@ -41,7 +41,8 @@ class LabelWindows:
     Attributes:
         name: The name of the labels in messages.
         shape: (H, W).
-        counts: The number of pixels of each label, int64, counted when the labels are opened.
+        counts: The number of pixels of each label, int64, counted when the labels are opened; at
+            least those of 0 to 255.
         ignore: The label of pixels without a class.
         max_rows: See :class:`.ImageSource`.
 
@@ -110,7 +111,7 @@ class LabelWindows:
         in_file = np.zeros(len(self._new_labels), np.int64)
         for window in self._source.windows():
             in_file += np.bincount(self._in_file(window).ravel(), minlength=len(in_file))
-        counts = np.zeros(int(self._new_labels.max()) + 1, np.int64)
+        counts = np.zeros(max(self.ignore, int(self._new_labels.max())) + 1, np.int64)
         np.add.at(counts, self._new_labels, in_file)
         return counts
 
