@@ -135,6 +135,17 @@ def test_masks_with_holes_and_several_parts_are_read_back(georeference, root):
         assert np.array_equal(middles, expected)
 
 
+def test_an_object_with_many_holes_is_cut(root):
+    """The cuts are not nested as deeply as there are holes."""
+    corners = np.array([[0, 0], [0, 0.5], [0.5, 0.5], [0.5, 0]])
+    holes = [np.add(corners, (x, y)).tolist() for x in range(5, 55) for y in range(5, 35)]
+    shell = [[2, 2], [60, 2], [60, 40], [2, 40]]
+    edit(root / 'objects/a.geojson', geometry=dict(type='Polygon', coordinates=[shell, *holes]))
+    found = build(root)[0]['data_samples'].gt_instances
+    assert len(holes) == 1500
+    assert found.masks.areas[1] == pytest.approx(58 * 38 - 1500 / 4)
+
+
 def test_other_images_and_names(tmp_path):
     """Images in folders, without a georeference, next to their objects."""
     (tmp_path / 'one').mkdir()
@@ -309,6 +320,14 @@ def test_large_tiff_images_pass_the_checks_of_coco_files(with_mask, test_mode, t
 def test_images_too_large_for_the_masks_of_pycocotools_are_refused(pipeline, test_mode, tmp_path):
     with pytest.raises(UserError, match=r'a\.tif has 30000x30000 pixels, but pycocotools encodes'):
         registered(large(tmp_path, True, pipeline, test_mode=test_mode))
+
+
+def test_the_metric_refuses_masks_that_pycocotools_cannot_encode():
+    """2**29 pixels, of images without an annotation file."""
+    metric = CocoAPMetric(metric='segm')
+    sample = dict(img_path='a.tif', ori_shape=(2**15, 2**14), pred_instances=dict(masks=[]))
+    with pytest.raises(UserError, match=r'^a\.tif has 16384x32768 pixels, but pycocotools encodes'):
+        metric.process({}, [sample])
 
 
 def test_an_evaluation_needs_no_annotation_file(root):

@@ -1,6 +1,9 @@
 """Labels that are read by windows, against mmseg's transform, and labels that are refused."""
 
 import os
+import pickle
+import struct
+import sys
 import zlib
 from pathlib import Path
 
@@ -17,6 +20,7 @@ from xcit_mm.large_images import window_files
 from xcit_mm.large_images.geometry import Window
 from xcit_mm.large_images.geotiff import write_tiff
 from xcit_mm.large_images.label_windows import open_labels
+from xcit_mm.large_images.png_labels import PngLabels
 from xcit_mm.large_images.symmetries import Symmetry
 from xcit_mm.large_images.window_files import Array
 
@@ -84,6 +88,12 @@ def test_labels_equal_those_of_mmseg(name, rule, labels, tmp_path, monkeypatch):
     turned = windows.turned(QUARTER_TURN)
     assert turned.shape == (64, 45)
     assert np.array_equal(turned.read(WINDOW), np.rot90(expected)[tuple(WINDOW)])
+
+
+def test_a_label_map_without_ignored_pixels(labels, tmp_path):
+    np.save(tmp_path / 'a.npy', np.where(labels == 255, 4, labels))
+    windows = open_labels(str(tmp_path / 'a.npy'), IMAGE, label_map=dict.fromkeys(range(256), 1))
+    assert windows.labeled == windows.counts[1] == labels.size and len(windows.counts) == 256
 
 
 def test_more_classes_than_8_bits_have(tmp_path):
@@ -170,7 +180,11 @@ def test_files_that_hold_no_labels_are_refused(name, labels, tmp_path):
     ('name', 'error', 'sentence'),
     [
         ('strips.tif', UserError, r'rows 0 to 45 and columns 0 to 64 cannot be read .*: copy or'),
-        ('plain.png', BadImageError, r'label file cannot be read: .*plain\.png \(.*truncated'),
+        (
+            'plain.png',
+            BadImageError,
+            r'label file cannot be read: .*plain\.png: rows .*libpng: Read E',
+        ),
     ],
 )
 def test_a_truncated_file_is_refused(name, error, sentence, labels, tmp_path):
@@ -178,6 +192,59 @@ def test_a_truncated_file_is_refused(name, error, sentence, labels, tmp_path):
     os.truncate(tmp_path / name, (tmp_path / name).stat().st_size - 300)
     with pytest.raises(error, match=sentence):
         open_labels(str(tmp_path / name), IMAGE)
+
+
+def png(labels: np.ndarray, bits: int, kind: int, interlaced: bool, texts: bytes = b'') -> bytes:
+    """Return a PNG file of gray values (kind 0) or with a palette (3)."""
+
+    def chunk(name: bytes, content: bytes) -> bytes:
+        return (
+            struct.pack('>I', len(content))
+            + name
+            + content
+            + zlib.crc32(name + content).to_bytes(4, 'big')
+        )
+
+    def packed(row: np.ndarray) -> bytes:
+        digits = (row[:, None] >> np.arange(bits)[::-1]) & 1
+        return b'\0' + np.packbits(digits.astype(bool)).tobytes()
+
+    grids = [(0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2)]
+    grids = [*grids, (1, 0, 2, 1)] if interlaced else [(0, 0, 1, 1)]
+    rows = b''.join(packed(row) for y, x, dy, dx in grids for row in labels[y::dy, x::dx])
+    header = struct.pack('>IIBBBBB', *labels.shape[::-1], bits, kind, 0, 0, interlaced)
+    palette = chunk(b'PLTE', bytes(3 * 2**bits)) if kind else b''
+    content = chunk(b'IHDR', header) + palette + (chunk(b'tEXt', texts) if texts else b'')
+    pixels = chunk(b'IDAT', zlib.compress(rows))
+    return b'\x89PNG\r\n\x1a\n' + content + pixels + chunk(b'IEND', b'')
+
+
+@pytest.mark.parametrize('interlaced', [False, True])
+@pytest.mark.parametrize(
+    ('bits', 'kind'), [(1, 0), (2, 0), (4, 0), (8, 0), (16, 0), (1, 3), (2, 3), (4, 3), (8, 3)]
+)
+def test_windows_of_png_files_have_the_values_of_pillow(bits, kind, interlaced, tmp_path):
+    labels = np.random.default_rng(0).integers(0, 2**bits, (45, 64))
+    (tmp_path / 'a.png').write_bytes(png(labels, bits, kind, interlaced))
+    windows = open_labels(str(tmp_path / 'a.png'), IMAGE)
+    expected = np.asarray(Image.open(tmp_path / 'a.png'))
+    assert isinstance(windows._source, PngLabels) and windows.max_rows == 1100
+    assert np.array_equal(windows.read(WINDOW), expected[tuple(WINDOW)])
+    assert np.array_equal(pickle.loads(pickle.dumps(windows)).read(WINDOW), windows.read(WINDOW))
+
+
+def test_png_files_are_decoded_without_rasterio(labels, tmp_path, monkeypatch):
+    Image.fromarray(labels).save(tmp_path / 'a.png')
+    monkeypatch.setitem(sys.modules, 'rasterio', None)
+    windows = open_labels(str(tmp_path / 'a.png'), IMAGE)
+    assert isinstance(windows._source, Array)
+    assert np.array_equal(windows.read(WINDOW), labels[tuple(WINDOW)])
+
+
+def test_a_png_file_with_much_metadata_is_refused(labels, tmp_path):
+    (tmp_path / 'a.png').write_bytes(png(labels, 8, 0, False, texts=b'a\0'.ljust(2**19, b'b')))
+    with pytest.raises(UserError, match='bytes of metadata, too many to read'):
+        open_labels(str(tmp_path / 'a.png'), IMAGE)
 
 
 def test_labels_that_change_in_a_step_are_refused(labels, tmp_path):

@@ -109,12 +109,18 @@ def read_annotations(path: str | Path, encodes_masks: bool = True) -> Annotation
 def require_few_pixels(path: str | Path, images: Sequence[dict]) -> None:
     """Refuse images of an annotation file whose masks pycocotools cannot encode."""
     for image in images:
-        if image['width'] * image['height'] >= MAX_PIXELS:
-            raise UserError(
-                f'{path}: {image["file_name"]} has {image["width"]}x{image["height"]} pixels, but '
-                f'pycocotools encodes masks of fewer than {MAX_PIXELS} pixels: cut the image, or '
-                'use boxes only (with_mask=False, and no segm in the metric)'
-            )
+        require_encodable(f'{path}: {image["file_name"]}', (image['height'], image['width']))
+
+
+def require_encodable(image: str, size: tuple[int, int]) -> None:
+    """Refuse an image of a size (H, W) whose masks pycocotools cannot encode."""
+    height, width = size
+    if height * width >= MAX_PIXELS:
+        raise UserError(
+            f'{image} has {width}x{height} pixels, but pycocotools encodes masks of fewer than '
+            f'{MAX_PIXELS} pixels: cut the image, or use boxes only (with_mask=False, and no segm '
+            'in the metric)'
+        )
 
 
 def read_panoptic_annotations(path: str | Path) -> Annotations:

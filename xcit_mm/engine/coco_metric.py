@@ -14,11 +14,10 @@ from mmengine.registry import METRICS
 from pycocotools.cocoeval import COCOeval
 from torch import Tensor
 
-from ..datasets.annotations import read_annotations
+from ..datasets.annotations import read_annotations, require_encodable
 from ..datasets.coco import indexed
-from ..errors import UserError
 from ..large_images.geometry import Window
-from ..large_images.large_predictions import MAX_COCO, run_lengths_in
+from ..large_images.large_predictions import run_lengths_in
 from ..predictions.results import run_lengths
 
 try:
@@ -74,7 +73,7 @@ class CocoAPMetric(CocoMetric):
     classes if the ids of the categories do not ascend.
 
     Raises:
-        UserError: If the annotation file is invalid.
+        UserError: If the annotation file is invalid, or if an image is too large for masks.
     """
 
     _remark = ''  # on ids that were converted
@@ -156,12 +155,8 @@ def _run_lengths_in(
     masks: Sequence[tuple[Window, np.ndarray]], sample: dict[str, Any]
 ) -> list[dict[str, Any]]:
     """Return the run lengths of masks, each in a window of a large image."""
-    height, width = size = sample['ori_shape']
-    if height * width >= MAX_COCO:
-        raise UserError(
-            f"{sample['img_path']} has {width}x{height} pixels, but COCO's masks have less than "
-            f"{MAX_COCO}: evaluate the boxes only, with metric='bbox'"
-        )
+    size = sample['ori_shape']
+    require_encodable(sample['img_path'], size)
     return [run_lengths_in(window, mask, size) for window, mask in masks]
 
 

@@ -34,7 +34,7 @@ MAX_TEXT = 2**20  # bytes; openslide refuses longer texts
 
 
 def require_modest_header(path: Path) -> None:
-    """Refuse a TIFF or JPEG 2000 file that GDAL takes minutes or tens of GiB to open or to read."""
+    """Refuse a TIFF, JPEG 2000 or PNG file that takes GDAL minutes or tens of GiB to read."""
     metadata, code_blocks = 0, 0
     try:
         with open_regular(path) as file:
@@ -42,6 +42,8 @@ def require_modest_header(path: Path) -> None:
                 metadata, start = _jpeg2000_boxes(file)
                 file.seek(start)
                 code_blocks = _code_blocks(file.read(MAX_MARKERS))
+            elif path.suffix.lower() == '.png':
+                metadata = _png_metadata(file)
             else:
                 metadata = _tiff_metadata(file)
     except (OSError, ValueError, LookupError, struct.error):
@@ -74,6 +76,20 @@ def _tiff_metadata(file: BinaryIO) -> int:
     entries = file.read(min(MAX_TAGS, read('Q' if is_big else 'H')) * size)
     entries = struct.iter_unpack(entry, entries[: len(entries) // size * size])
     return sum(count for tag, _, count in entries if tag == GDAL_METADATA)
+
+
+def _png_metadata(file: BinaryIO) -> int:
+    """Return the length of the chunks before the pixels of a PNG file, up to the limit.
+
+    Their texts may be compressed, to a thousandth, and GDAL keeps them all.
+    """
+    metadata, kind = 0, b''
+    file.seek(8)
+    while kind != b'IDAT' and metadata <= MAX_METADATA:
+        size, kind = struct.unpack('>I4s', file.read(8))
+        metadata += 0 if kind == b'IDAT' else size + 12
+        file.seek(size + 4, os.SEEK_CUR)
+    return metadata
 
 
 def _jpeg2000_boxes(file: BinaryIO) -> tuple[int, int]:

@@ -217,8 +217,9 @@ def _without_holes(shape: Any) -> Iterator[Polygon]:
         yield from _without_holes(make_valid(shape))
     else:
         left, top, right, bottom = shape.bounds
-        first, _, last, _ = shape.interiors[0].bounds
-        middle = (first + last) / 2
+        # Through the middle hole, so that each half has at most half of the others.
+        centers = sorted((hole.bounds[0] + hole.bounds[2]) / 2 for hole in shape.interiors)
+        middle = centers[len(centers) // 2]
         for half in (box(left, top, middle, bottom), box(middle, top, right, bottom)):
             yield from _without_holes(shape & half)
 

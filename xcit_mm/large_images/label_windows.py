@@ -5,7 +5,9 @@ import warnings
 from collections.abc import Mapping
 from copy import copy
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
@@ -21,8 +23,9 @@ from ..datasets.decode import (
 from ..datasets.labels import LabelRule, of_color_image
 from ..errors import UserError, reason
 from .geometry import Window
+from .png_labels import PngLabels, png_size
 from .symmetries import Symmetry, TurnedImage
-from .window_files import TRAINED, ImageSource, open_image
+from .window_files import LABELS, TRAINED, ImageSource, WindowError, open_image
 
 IGNORED = 255  # mmseg's label of a pixel without a class
 MAX_LABEL = 2**16 - 1  # in a file
@@ -41,7 +44,8 @@ class LabelWindows:
     Attributes:
         name: The name of the labels in messages.
         shape: (H, W).
-        counts: The number of pixels of each label, int64, counted when the labels are opened.
+        counts: The number of pixels of each label, int64, counted when the labels are opened; at
+            least those of 0 to 255.
         ignore: The label of pixels without a class.
         max_rows: See :class:`.ImageSource`.
 
@@ -110,7 +114,7 @@ class LabelWindows:
         in_file = np.zeros(len(self._new_labels), np.int64)
         for window in self._source.windows():
             in_file += np.bincount(self._in_file(window).ravel(), minlength=len(in_file))
-        counts = np.zeros(int(self._new_labels.max()) + 1, np.int64)
+        counts = np.zeros(max(self.ignore, int(self._new_labels.max())) + 1, np.int64)
         np.add.at(counts, self._new_labels, in_file)
         return counts
 
@@ -132,17 +136,39 @@ def open_labels(
     reduce_zero_label: bool = False,
     label_map: Mapping[int, int] | None = None,
 ) -> LabelWindows:
-    """Open the labels of an image: a TIFF or NumPy file by windows, others decoded as a whole.
+    """Open the labels of an image: a TIFF, PNG or NumPy file by windows, others decoded as a whole.
 
-    The arguments after the image are as for :class:`LabelWindows`.
+    Without rasterio, PNG files are decoded as a whole as well. The arguments after the
+    image are as for :class:`LabelWindows`.
 
     Raises:
         BadImageError: If the labels are missing or damaged, or have another size than the image.
         UserError: As of :class:`LabelWindows`.
     """
+    rules = reduce_zero_label, label_map
+    size = png_size(Path(path)) if _has_windows(path) else None
+    if size is not None:
+        _require_size(size, path, image)
+        return _png_labels(path, *rules)
     source = open_image(path, partial(_decoded, image=image), are_labels=True)
     _require_size(source.shape[:2], path, image)
-    return LabelWindows(source, reduce_zero_label, label_map)
+    return LabelWindows(source, *rules)
+
+
+def _has_windows(path: str) -> bool:
+    return Path(path).suffix.lower() in LABELS and find_spec('rasterio') is not None
+
+
+def _png_labels(path: str, *rules: Any) -> LabelWindows:
+    """Open and count the labels of a PNG file, and report damage as for other files of labels."""
+    try:
+        return LabelWindows(PngLabels(Path(path)), *rules)
+    except WindowError as error:
+        raise BadImageError(LABELS_UNREADABLE, str(error)) from None
+    except UserError:
+        raise
+    except Exception as error:  # rasterio raises many kinds when it opens a file
+        raise BadImageError(LABELS_UNREADABLE, f'{Path(path)} ({reason(error)})') from None
 
 
 def _decoded(path: str, image: ImageSource) -> np.ndarray:

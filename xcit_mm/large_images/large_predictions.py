@@ -10,6 +10,7 @@ import cv2
 import numpy as np
 from pycocotools import mask as coco_mask
 
+from ..datasets.annotations import MAX_PIXELS
 from ..predictions import Detections, Segmentation
 from .geometry import Window, tiles, whole
 from .geotiff import write_geojson, write_tiff
@@ -18,7 +19,6 @@ from .workspace import Workspace
 
 PICTURE_SIDE = 4096  # pixels of the longer side of a picture
 MAX_TEXTS = 300  # number of objects in a picture above which texts would hide them
-MAX_COCO = 2**32  # pixels, which COCO counts in 32 bits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +113,7 @@ class LargeDetections(LargePrediction, Detections):
         return super()._texts() if len(self) <= MAX_TEXTS else [''] * len(self)
 
     def _run_lengths(self, i: int) -> dict[str, Any] | None:
-        if self.masks is None or math.prod(self.size) >= MAX_COCO:
+        if self.masks is None or math.prod(self.size) >= MAX_PIXELS:
             return None
         return run_lengths_in(*self.masks[i], self.size)
 

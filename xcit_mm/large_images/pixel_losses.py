@@ -93,16 +93,16 @@ def _divisor(module: nn.Module, head: nn.Module, counts: np.ndarray) -> float:
     outputs = head.out_channels if module.use_sigmoid else 1  # each of which has a term
     if module.reduction == 'none' or (module.use_sigmoid and not module.avg_non_ignore):
         return of_labels.sum() * outputs  # the mean
-    labelled = np.arange(len(counts)) != head.ignore_index
+    labeled = np.arange(len(counts)) != head.ignore_index
     if module.class_weight is not None and not module.use_sigmoid:
         # mmseg fails where avg_non_ignore=True meets ignored labels, and the original package also
         # where it is False. Where onedl's fork does not fail, ignored labels have no weight.
         weights = np.zeros(len(counts))
         classes = min(len(counts), len(module.class_weight))
         weights[:classes] = module.class_weight[:classes]
-        return (of_labels * weights)[labelled].sum() + EPS
+        return (of_labels * weights)[labeled].sum() + EPS
     if module.avg_non_ignore:
-        return of_labels[labelled].sum() * outputs + EPS
+        return of_labels[labeled].sum() * outputs + EPS
     return of_labels.sum() + EPS
 
 
@@ -118,7 +118,7 @@ class Dice(PixelLoss):
     def __init__(self, module: nn.Module, head: nn.Module, counts: np.ndarray) -> None:
         super().__init__(module, head, counts)
         is_counted = np.arange(min(head.out_channels, len(counts))) != module.ignore_index
-        self._labelled = float(counts[: len(is_counted)][is_counted].sum())
+        self._labeled = float(counts[: len(is_counted)][is_counted].sum())
         self._sums = torch.zeros(2, dtype=torch.float64)
         self._value = self._derivatives = None
 
@@ -134,11 +134,11 @@ class Dice(PixelLoss):
     def finish_sums(self, shards: Shards) -> None:
         sums = shards.sum(self._sums).requires_grad_()
         common, predicted = sums
-        eps, labelled = self._module.eps, self._labelled
+        eps, labeled = self._module.eps, self._labeled
         if self._module.naive_dice:
-            dice = (2 * common + eps) / (predicted + labelled + eps)
+            dice = (2 * common + eps) / (predicted + labeled + eps)
         else:
-            dice = 2 * common / ((predicted + eps) + (labelled + eps))
+            dice = 2 * common / ((predicted + eps) + (labeled + eps))
         value = self._module.loss_weight * (1 - dice)
         (self._derivatives,) = torch.autograd.grad(value, sums)
         self._value = value.detach()

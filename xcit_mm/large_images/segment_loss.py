@@ -183,8 +183,8 @@ class HeadLosses:
         self.scores = F.interpolate(self._logits, size=labels.shape, **how)
         side = math.isqrt(MAX_SCORES // head.out_channels) // 32 * 32
         self._part = (max(32, side),) * 2
-        is_labelled = np.arange(len(labels.counts)) != head.ignore_index
-        self._labelled = int(labels.counts[is_labelled].sum())
+        is_labeled = np.arange(len(labels.counts)) != head.ignore_index
+        self._labeled = int(labels.counts[is_labeled].sum())
         self._correct = torch.zeros((), dtype=torch.float64)
         self._started = False
 
@@ -217,7 +217,7 @@ class HeadLosses:
         for name, loss in self._losses:
             values[name] = values.get(name, 0) + loss.value(shards)
         correct = shards.sum(self._correct)
-        values['acc_seg'] = (correct + EPS) * (100 / (self._labelled + EPS))
+        values['acc_seg'] = (correct + EPS) * (100 / (self._labeled + EPS))
         dtype = torch.promote_types(self.scores.dtype, torch.float32)
         like = dict(device=self.scores.device, dtype=dtype)
         return {f'{self._name}.{name}': value.to(**like) for name, value in values.items()}

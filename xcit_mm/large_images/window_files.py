@@ -30,6 +30,8 @@ ARRAYS = ('.npy',)
 # The drivers of GDAL by suffix. Without a driver, GDAL looks at the content, so a text file that
 # is named .tif could make it open any other file or address.
 RASTERS = dict.fromkeys(('.tif', '.tiff', '.btf', '.tf8'), 'GTiff') | {'.jp2': 'JP2OpenJPEG'}
+# PNG files of labels; those of images are decoded by OpenCV.
+LABELS = {'.png': 'PNG'}
 CACHE = 2**25  # bytes of decoded blocks that GDAL keeps
 # Bytes of a block. GDAL decodes it as a whole, with all bands if they are interleaved.
 MAX_BLOCK = 2**28
@@ -42,6 +44,10 @@ TILE = 2048, 2048  # pixels that are read at a time where any tile would do
 PREDICTED = 'it was predicted: predict it again when it is complete'
 TRAINED = 'a training step read it: resume the run when it is complete'
 MAPPED = 256, 256  # pixels of a memory map, with all channels, that are in memory at a time
+
+
+class WindowError(UserError):
+    """A window of an image cannot be read."""
 
 
 class ImageSource(ABC):
@@ -85,7 +91,7 @@ class ImageSource(ABC):
         """Return a window (h, w, ``channels``).
 
         Raises:
-            UserError: If the window cannot be read.
+            WindowError: If the window cannot be read.
         """
         try:
             return self._read(window)
@@ -93,7 +99,7 @@ class ImageSource(ABC):
             raise
         except Exception as error:  # the decoders raise many kinds of errors
             rows, columns = window
-            raise UserError(
+            raise WindowError(
                 f'{self.name}: rows {rows.start} to {rows.stop} and columns {columns.start} to '
                 f'{columns.stop} cannot be read ({reason(error.__cause__ or error)}): copy or '
                 'repair the file'
@@ -184,11 +190,17 @@ class Raster(ImageSource):
         require_modest_header(path)
         # GDAL reads these settings when it opens a file and when it reads from it.
         self._settings = rasterio.Env(
-            GDAL_CACHEMAX=CACHE, GDAL_DISABLE_READDIR_ON_OPEN='EMPTY_DIR', GDAL_NUM_THREADS=1
+            GDAL_CACHEMAX=CACHE,
+            GDAL_DISABLE_READDIR_ON_OPEN='EMPTY_DIR',
+            GDAL_NUM_THREADS=1,
+            # Otherwise, GDAL reads zeros where a PNG file is truncated.
+            GDAL_PNG_WHOLE_IMAGE_OPTIM='NO',
+            GDAL_PNG_SINGLE_BLOCK='NO',
         )
+        driver = (RASTERS | LABELS)[path.suffix.lower()]
         with self._settings, warnings.catch_warnings():
             warnings.simplefilter('ignore')  # about files without a georeference
-            self._file = rasterio.open(path.resolve(), driver=RASTERS[path.suffix.lower()])
+            self._file = rasterio.open(path.resolve(), driver=driver)
         file = self._file
         if file.dtypes.count(file.dtypes[0]) != file.count:
             raise UserError(
