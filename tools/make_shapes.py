@@ -34,8 +34,8 @@ def main() -> None:
         nargs='?',
         const=3,
         metavar='N',
-        help='draw instead large images of N x N drawings (default: 3), in which a key in one '
-        'corner decides the class of the shapes',
+        help='draw large images of N x N drawings instead (default: 3), in which a key in one '
+        'corner decides the class of all shapes',
     )
     parser.add_argument('--num-train', type=cli.positive, help='the number of training images')
     parser.add_argument('--num-val', type=cli.positive, help='the number of validation images')

@@ -92,10 +92,10 @@ class TileProgress(Bar):
 
 
 class LoggedProgress(Progress):
-    """A line in a log from time to time, where there is no terminal for a bar.
+    """A line in a log from time to time, if there is no terminal for a bar.
 
     Args:
-        about: The name of the image, with which the lines start.
+        about: The name of the image, with which each line starts.
         log: Writes a line.
     """
 

@@ -3,7 +3,7 @@
 import re
 
 UNITS = '', 'K', 'M', 'G', 'T'
-# All in lower case, or as it is right: Gb and Gib would be bits.
+# Either all lowercase or in the correct case: Gb and Gib would be bits.
 SIZE = re.compile(
     r'(?P<number>(\d+\.?\d*|\.\d+)(e\d{1,2})?) ?((?P<unit>[kKMGT]i?)?B?|(?P<lower>[kmgt]i?)?b?)'
 )

@@ -1,4 +1,4 @@
-"""The drawings of context_semantic.py as whole images, which are read by windows."""
+"""The drawings of context_semantic.py as whole images, read by windows."""
 
 _base_ = ['context_semantic.py']
 
@@ -13,8 +13,8 @@ test_pipeline = [
     dict(type='OpenLabels', may_be_empty=True),
     dict(type='PackScene'),
 ]
-# Windows are read in the process of the model. The two images of a drawing, which differ in their
-# key, follow each other and share a step.
+# Windows are read in the process of the model. The two images of a scene, which differ only in
+# their key, are consecutive and share an optimizer step.
 loading = dict(num_workers=0, persistent_workers=False, timeout=0)
 train_dataloader = dict(
     batch_size=1,

@@ -1,4 +1,4 @@
-"""640 iterations on whole drawings, two to a step, after a few on crops."""
+"""640 iterations on whole drawings, two per optimizer step, after some iterations on crops."""
 
 _base_ = ['schedule_shapes.py']
 

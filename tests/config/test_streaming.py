@@ -48,7 +48,7 @@ REFUSED = [
     ),
     (
         dict(model=dict(data_preprocessor=dict(batch_augments=[dict(type='BatchFixedSizePad')]))),
-        r'batch_augments would need the whole image: remove it',
+        r'batch_augments needs the whole image in memory: remove it',
     ),
     (
         dict(

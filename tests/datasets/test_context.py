@@ -120,7 +120,7 @@ def test_the_tool_draws_the_numbers_it_is_told(monkeypatch, capfd, tmp_path):
 @pytest.mark.parametrize(
     ('options', 'message'),
     [
-        (['--context', 1], '1 x 1 drawings leave no place'),
+        (['--context', 1], '1 x 1 drawings leave no room'),
         (['--context', '--seed', -1], 'seed=-1 is negative'),
         (['--context', '--bands', 4], 'leave out --bands'),
         (['--context', '--mosaic', 2], 'leave out --context'),

@@ -311,11 +311,11 @@ def test_two_processes_train_and_measure_what_one_does(
         ),
         (
             dict(model=dict(data_preprocessor=dict(test_cfg=dict(size_divisor=32)))),
-            r'data_preprocessor has a test_cfg cannot compute large images',
+            r'data_preprocessor has a test_cfg cannot be used for large images',
         ),
         (
             dict(model=dict(decode_head=dict(loss_decode=dict(type='FocalLoss', **DELETED)))),
-            r'FocalLoss \(decode\) is not computed tile by tile; use',
+            r'FocalLoss \(decode\) cannot be computed tile by tile; use',
         ),
         (
             dict(model=dict(type='DepthEstimator')),

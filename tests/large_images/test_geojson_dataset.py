@@ -219,7 +219,7 @@ def test_objects_of_no_size_and_outside_are_reported(root):
 FILES = {
     'missing': (
         lambda root: (root / 'objects/a.geojson').unlink(),
-        r'a\.geojson is missing, the',
+        r'a\.geojson with the objects of .* is missing: write',
     ),
     'no JSON': (lambda root: (root / 'objects/a.geojson').write_text('{'), 'is not a GeoJSON file'),
     'list': (
@@ -228,7 +228,7 @@ FILES = {
     ),
     'no image': (
         lambda root: [path.unlink() for path in (root / 'images').iterdir()],
-        r'images has no images \*\.tif: name their folder',
+        r'images has no images \*\.tif: set their folder',
     ),
     'broken image': (
         lambda root: (root / 'images/a.tif').write_bytes(b'II*\0'),

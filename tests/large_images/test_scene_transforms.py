@@ -200,7 +200,7 @@ def test_images_of_other_bands(tmp_path):
         OpenImage(bands=dict(channels=4))(dict(img_path=str(path)))
     with pytest.raises(UserError, match=r'a\.tif has values of type float32, but the model needs'):
         OpenImage()(dict(img_path=str(path)))
-    with pytest.raises(UserError, match=r'DistortColors changes RGB images only, not .* 5 bands'):
+    with pytest.raises(UserError, match=r'DistortColors changes only RGB images, not .* 5 bands'):
         Compose([dict(type='DistortColors')])(results)
     bands[30, 40] = np.nan
     tifffile.imwrite(path, bands, planarconfig='contig', photometric='minisblack')

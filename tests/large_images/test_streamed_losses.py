@@ -290,7 +290,7 @@ def test_heads_with_losses_of_their_own_are_refused():
             return {}
 
     model.decode_head.__class__ = Other
-    with pytest.raises(UserError, match=r'Other \(decode\) has a loss_by_feat of its own'):
+    with pytest.raises(UserError, match=r'Other \(decode\) overrides loss_by_feat'):
         require_streamable_losses(model)
 
 

@@ -1,4 +1,4 @@
-"""The rules about whole images that are streamed: the data is opened, not loaded."""
+"""The rules for configs that stream whole images: the data is opened, not loaded."""
 
 from collections.abc import Iterator
 
@@ -7,10 +7,10 @@ from mmengine.config import Config
 from ..errors import UserError
 from .tree import class_name, dicts
 
-# The transforms that open files and read windows of them.
+# The transforms that open files to read them by windows.
 TRANSFORMS = ('OpenImage', 'OpenLabels', 'LoadObjects', 'FlipAndTurn', 'DistortColors', 'PackScene')
 METRICS = ('ClassIoUMetric', 'CocoAPMetric')
-# Names of a config that change how layers of the model are called.
+# Settings that change how the layers of the model are called.
 CHANGING = ('compile', 'activation_checkpointing', 'efficient_conv_bn_eval')
 
 
@@ -27,7 +27,7 @@ def check_stream(cfg: Config, splits: tuple[str, ...]) -> None:
         if loader.get('batch_size', 1) != 1:
             raise UserError(
                 f'{split}_dataloader.batch_size={loader.batch_size}: whole images are streamed one '
-                'by one: write batch_size=1; optim_wrapper.accumulative_counts adds up the '
+                'at a time: write batch_size=1; optim_wrapper.accumulative_counts adds up the '
                 'gradients of several images'
             )
         _check_pipelines(loader, f'{split}_dataloader')
@@ -51,8 +51,8 @@ def _check_model(cfg: Config, is_trained: bool) -> None:
         raise UserError('stream: the segments of a panoptic model need whole maps: set stream=None')
     if (cfg.model.get('data_preprocessor') or {}).get('batch_augments'):
         raise UserError(
-            'model.data_preprocessor.batch_augments would need the whole image: remove it, or set '
-            'stream=None'
+            'model.data_preprocessor.batch_augments needs the whole image in memory: remove it, '
+            'or set stream=None'
         )
     for name in CHANGING:
         if cfg.get(name):

@@ -1,4 +1,4 @@
-"""Whole images that are streamed, in the config of a run."""
+"""The edits to the config of a run that streams whole images."""
 
 from typing import Any
 
@@ -15,11 +15,11 @@ from .tree import class_name, replace_nodes
 DEFAULTS = dict(memory=None, store=None, shared=False)
 LOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 WRAPPER = 'StreamedModel'
-# Samplers with an order that all processes can have.
+# Samplers whose order all processes can share.
 SHAREABLE = ('DefaultSampler', 'InfiniteSampler', 'SharedSampler')
-# Hooks that draw images as a whole.
+# Hooks that draw whole images.
 DRAWING = ('DetVisualizationHook', 'SegVisualizationHook')
-# Seconds that NCCL waits: a process may compute a much larger image than another one.
+# Seconds that NCCL waits: the image of a process may be much larger than the others.
 PATIENCE = 24 * 60 * 60
 
 
@@ -54,7 +54,7 @@ def use_stream(cfg: Config) -> list[str]:
 
 
 def stream_in_dtype(cfg: Config) -> list[str]:
-    """Replace a training in float16, whose gradients of tiles would need a scale of their own."""
+    """Replace float16 in training, because gradients of tiles would need their own scale."""
     wrapper = cfg.get('optim_wrapper') or {}
     is_mixed = class_name(wrapper.get('type')) == 'AmpOptimWrapper'
     if cfg.get('stream') is None or not is_mixed or wrapper.get('dtype') not in (None, 'float16'):
@@ -69,7 +69,7 @@ def stream_in_dtype(cfg: Config) -> list[str]:
 
 
 def predict_in_dtype(cfg: Config, dtype: str | None, compiled: bool) -> list[str]:
-    """Stream the images of a test in a dtype. Default: float32."""
+    """Set the dtype in which a test streams images. Default: float32."""
     if compiled:
         raise UserError('--compile does not speed up streamed images: leave it out')
     computed = dtype_name(choose_dtype(dtype or 'float32', torch.device(get_device())))
@@ -78,7 +78,7 @@ def predict_in_dtype(cfg: Config, dtype: str | None, compiled: bool) -> list[str
 
 
 def _without_stream(cfg: Config) -> list[str]:
-    """Remove what an earlier run has added to the config that it wrote."""
+    """Remove what an earlier run added to the config that it wrote."""
     if class_name((cfg.get('model_wrapper_cfg') or {}).get('type')) != WRAPPER:
         return []
     cfg.pop('model_wrapper_cfg')
@@ -151,7 +151,7 @@ def _without_drawing(cfg: Config) -> list[str]:
 
 
 def _share(cfg: Config) -> list[str]:
-    """Let all processes have the same images in the same order."""
+    """Give all processes the same images in the same order."""
     for name in LOADERS:
         sampler = (cfg.get(name) or {}).get('sampler')
         if sampler is None:
@@ -166,7 +166,7 @@ def _share(cfg: Config) -> list[str]:
 
 
 def _wait_longer(cfg: Config) -> list[str]:
-    """Let processes with GPUs wait for others whose image is larger."""
+    """Make processes with GPUs wait longer for processes with larger images."""
     settings = (cfg.get('env_cfg') or {}).get('dist_cfg') or {}
     if cfg.launcher == 'none' or not torch.cuda.is_available() or 'timeout' in settings:
         return []

@@ -1,9 +1,9 @@
 """Large drawings in which the class of a shape depends on a mark far away in the same image.
 
-Each image is a square of drawings of the built-in shapes. The drawing in one of its four corners is
-a key instead, red or cyan, which decides the class of all shapes of the image, as the legend of a
-map does: "shape a" or "shape b". Each image occurs twice, once with each key, so that nothing else
-in it tells the class. A crop without the key does not determine it, whatever a model learns.
+Each image is a square of drawings of the built-in shapes. One of its four corners holds a red or
+cyan key instead of a drawing. Like the legend of a map, the key decides the class of all shapes in
+the image: "shape a" or "shape b". Each image occurs twice, once with each key, so that nothing else
+in it reveals the class. From a crop without the key, no model can tell the class.
 """
 
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ def make_context(root: str | Path, spec: ContextSpec | None = None) -> None:
     spec = spec or ContextSpec()
     require_drawable(spec.seed)
     if spec.columns < 2:
-        raise UserError('shapes: 1 x 1 drawings leave no place for a key: draw 2 x 2 or more')
+        raise UserError('shapes: 1 x 1 drawings leave no room for a key: draw 2 x 2 or more')
     first_val = spec.num_train
     numbers = range(first_val), range(first_val, first_val + spec.num_val)
     with new_folder(root) as draft:
@@ -69,7 +69,7 @@ def _draw_split(draft: Path, split: str, numbers: range, spec: ContextSpec) -> N
 
 def _drawings(number: int, spec: ContextSpec) -> Iterator[tuple[np.ndarray, list[Shape]]]:
     """Yield the drawings of an image, row by row; the key decides the class of all shapes."""
-    scene, key = divmod(number, len(KEYS))  # consecutive images differ in their key only
+    scene, key = divmod(number, len(KEYS))  # consecutive images differ only in their key
     at = np.random.default_rng((spec.seed, scene, 2)).integers(2, size=2) * (spec.columns - 1)
     for cell in np.ndindex(spec.columns, spec.columns):
         # The seeds of the other datasets end with the number of an image, or with 1.
@@ -82,6 +82,6 @@ def _drawings(number: int, spec: ContextSpec) -> Iterator[tuple[np.ndarray, list
 
 
 def _draw_key(rng: np.random.Generator, key: int) -> np.ndarray:
-    """Return a drawing of a key alone, (SIZE, SIZE, 3) uint8."""
+    """Return a drawing that shows only a key, (SIZE, SIZE, 3) uint8."""
     grain = rng.normal(scale=5.0, size=(SIZE, SIZE, 3))
     return (np.array(KEYS[key]) + grain).round().clip(0, 255).astype(np.uint8)

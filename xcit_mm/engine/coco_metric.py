@@ -94,8 +94,8 @@ class CocoAPMetric(CocoMetric):
     def process(self, data_batch: Any, data_samples: Sequence[dict[str, Any]]) -> None:
         """Encode the masks, several times as fast as mmdet does, and keep the predictions.
 
-        The masks of a large image are windows, and only the first of the processes that share it
-        has its prediction.
+        The masks of a large image are windows. If processes share the image, only the first one has
+        its prediction.
         """
         encoded = []
         for sample in data_samples:

@@ -1,4 +1,4 @@
-"""Connection of the processes of a run, and the mean of their gradients."""
+"""The connection of the processes of a run, and the mean of their gradients."""
 
 import os
 from collections.abc import Iterable

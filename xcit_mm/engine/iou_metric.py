@@ -1,4 +1,4 @@
-"""mmseg's IoU metric with the IoU of each class, of images of any size. Needs mmseg."""
+"""mmseg's IoU metric with the IoU of each class, for images of any size. Needs mmseg."""
 
 from collections.abc import Sequence
 from typing import Any

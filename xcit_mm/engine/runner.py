@@ -79,7 +79,7 @@ class CheckedRunner(CheckpointedRunner):
     def scale_lr(self, optim_wrapper: OptimWrapper, auto_scale_lr: dict | None = None) -> None:
         """Scale the learning rate with the images of an update, in all its iterations.
 
-        mmengine counts the images of one iteration, and an image in each process that shares it.
+        mmengine counts the images of one iteration, and counts an image once per process.
         """
         counts = self.cfg.optim_wrapper.get('accumulative_counts', 1)
         sharing = self.world_size if getattr(self.model, 'shared', False) else 1
@@ -93,6 +93,7 @@ class CheckedRunner(CheckpointedRunner):
                 )
             if sharing > 1:
                 self.logger.info(
-                    '%d processes share each image; the next line counts it once for each', sharing
+                    '%d processes share each image; the next line counts it once per process',
+                    sharing,
                 )
         super().scale_lr(optim_wrapper, auto_scale_lr)

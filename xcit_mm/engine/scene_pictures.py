@@ -19,7 +19,7 @@ LEGEND_ROWS = 2
 def scene_pictures(
     sample: BaseDataElement, classes: Sequence[str], palette: Sequence[Color], score_thr: float
 ) -> list[np.ndarray]:
-    """Return pictures of what a sample of ``StreamedModel`` has: ground truth, prediction."""
+    """Return pictures of the ground truth and the prediction that a streamed sample has."""
     image = sample.scene
     picture = overview(image.size, image.pixels, SIDE, image.max_rows)
     if image.bands is not None:

@@ -1,4 +1,4 @@
-"""Training on whole images of any size, and their predictions, behind mmengine's model wrappers."""
+"""A model wrapper of mmengine that trains on whole images of any size and predicts them."""
 
 import sys
 from collections.abc import Iterator
@@ -37,9 +37,9 @@ REMEDY = 'set stream=None, and train on crops'
 
 @MODEL_WRAPPERS.register_module()
 class StreamedModel(nn.Module):
-    """A detector or segmentor that computes whole images tile by tile, in training, too.
+    """A detector or segmentor that computes whole images tile by tile, also in training.
 
-    It takes the place of mmengine's DistributedDataParallel, and serves a single process as well. A
+    It replaces mmengine's DistributedDataParallel, and also wraps the model of a single process. A
     batch is ``dict(inputs=[ImageSource], data_samples=[sample])``. The gradients of a step are the
     gradients of the whole image. BatchNorm stays in evaluation mode, because the statistics of an
     image are known only after all of its tiles.
@@ -48,16 +48,16 @@ class StreamedModel(nn.Module):
         module: The model, with an XCiT.
         memory: Bytes that the tokens of an image and a tile may take in memory. Default: half of
             the free memory, divided by the number of processes on this machine.
-        store: A folder for the tokens of images that need more. Default: such images are errors.
-        shared: Whether the processes share each image. Otherwise each has an image of its own, and
-            their gradients are averaged.
+        store: A folder for the tokens of images that need more. Default: such images raise errors.
+        shared: Whether the processes share each image. Otherwise, each process has an image of its
+            own, and the gradients are averaged.
         dtype: The dtype of predictions: 'float32', 'bfloat16' or 'float16'.
 
     Attributes:
         group: The processes that share an image; see :class:`~xcit_mm.large_images.passes.Passes`.
 
     Raises:
-        UserError: If it is not known how to predict with the model tile by tile.
+        UserError: If it is not known how to compute the predictions of the model tile by tile.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class StreamedModel(nn.Module):
 
         Raises:
             UserError: If the image cannot be read, has changed, or does not fit into the memory
-                and the store, before the weights change. All processes raise it.
+                and the store. All processes raise it, before the weights change.
         """
         source, sample = data['inputs'][0], data['data_samples'][0]
         places = self.memory, self.store, self.group
@@ -151,11 +151,11 @@ class StreamedModel(nn.Module):
     val_step = test_step
 
     def _image(self, source: ImageSource, sample: BaseDataElement) -> NormalizedImage:
-        """Return an image as the model gets it."""
+        """Return an image as the input of the model."""
         return NormalizedImage(source, self.module.data_preprocessor, (), sample.get('bands'))
 
     def require_room_to_predict(self, image: Image, size: tuple[int, int]) -> None:
-        """Refuse an image (H, W) whose prediction needs more memory and disk than there is."""
+        """Refuse an image (H, W) whose prediction needs more memory or disk space than there is."""
         passes = Passes(self.module.backbone, image, group=self.group)
         self._workspace(passes, size).remove()
 

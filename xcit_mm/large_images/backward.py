@@ -1,16 +1,17 @@
 """Gradients of an XCiT for an image of any size, in passes over tiles of its tokens.
 
-The passes of :mod:`.passes`, turned around. The forward passes keep the input of each layer, or of
-every n-th. From the last layer to the first, one pass computes each tile again, with the affine map
-of the attention as a leaf, and adds up the gradients of the tile, of its halo, of the map and of
-the parameters. After the pass, the affine map is differentiated once, which leads to the parameters
-of the attention and to the moments of the tokens. With Z the normed tokens (N, C), s their mean and
-dG, ds the gradients of covariance and mean, each token receives from the moments
+The forward passes are the passes of :mod:`.passes`, and keep the input of each layer, or of every
+n-th layer. The backward passes go from the last layer to the first. Each pass recomputes the tiles
+of a layer, with the affine map of the attention as a leaf, and adds up the gradients of the tiles,
+their halos, the map and the parameters. After the pass, the affine map is differentiated once,
+which gives the gradients of the parameters of the attention and of the moments of the tokens. With
+Z the normalized tokens (N, C), s their mean, and dG and ds the gradients of the covariance and the
+mean, the moments contribute to each token
 
     dZ = Z S + v,  S = (dG + dG^T) / N,  v = ds / N - s S,
 
-which acts on each token by itself. The next pass adds it, because it computes these tokens anyway.
-BatchNorm is in evaluation mode, where it acts on each token by itself, too.
+which depends on no other token. The next pass adds it, because it recomputes these tokens anyway.
+BatchNorm is in evaluation mode, in which it also computes each token separately.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -37,7 +38,7 @@ from .token_files import TokenFile
 from .token_gradients import TokenGradients
 from .workspace import Demand, free_disk, memory_limit, open_workspace
 
-TRAINED_TILE_TENSORS = 40  # tensors of the size of a tile that its graph needs at most
+TRAINED_TILE_TENSORS = 40  # the most tensors of its size that the graph of a tile needs
 
 
 class OfMoments(NamedTuple):
@@ -64,7 +65,7 @@ class TileRows(Rows):
         size: (h, w) of the tile with its halo.
         inner: The window of the tile without its halo.
         M: (1, C, C), and ``m`` (1, 1, C): the affine map of the normed tokens.
-        kept: What the three branches are multiplied by in stochastic depth.
+        kept: The factors by which stochastic depth multiplies the three branches.
     """
 
     def __init__(
@@ -90,16 +91,16 @@ class TileRows(Rows):
 
 
 class TrainedPasses(Passes):
-    """Passes over an image that keep what its gradients need; see :class:`.Passes`.
+    """Passes over an image that keep what the backward passes need; see :class:`.Passes`.
 
-    Call :meth:`run`, then :meth:`backward`. The workspace may not continue an earlier run.
+    Call :meth:`run`, then :meth:`backward`. The workspace must not continue an earlier run.
 
     Args:
         backbone: The backbone, whose BatchNorm is in evaluation mode.
         image: The image, which the first and the last pass read.
         rows: See :class:`.Passes`.
         group: See :class:`.Passes`.
-        every: Every n-th input of a layer is kept; the others are computed again.
+        every: The input of every n-th layer is kept, and the others are recomputed.
     """
 
     def __init__(
@@ -112,7 +113,7 @@ class TrainedPasses(Passes):
     ) -> None:
         super().__init__(backbone, image, rows, group=group)
         self.every = every
-        self._sums: dict[int, Tensor] = {}  # which the attention of each layer depends on
+        self._sums: dict[int, Tensor] = {}  # that the attention of each layer depends on
 
     _require = staticmethod(require_trainable)
 
@@ -131,7 +132,7 @@ class TrainedPasses(Passes):
 
     @property
     def _tokens_of_tile(self) -> int:
-        return super()._tokens_of_tile // 2  # whose graph takes several times the memory
+        return super()._tokens_of_tile // 2  # because the graph takes several times the memory
 
     @property
     def bytes_of_tile(self) -> int:
@@ -156,7 +157,7 @@ class TrainedPasses(Passes):
         self._run(progress)
 
     def gradients(self) -> list[TokenGradients]:
-        """Return a place for the gradients of the tokens of each level, which are 0."""
+        """Return gradients of the tokens of each level, which are still 0."""
         return [self._zeros(index + 1) for index, *_ in self.backbone.levels]
 
     def _zeros(self, number: int) -> TokenGradients:
@@ -180,7 +181,7 @@ class TrainedPasses(Passes):
 
         Args:
             of_levels: The gradients of the tokens of each level, which are consumed. Layers after
-                the last level to which a gradient was added get none.
+                the last level with a gradient get none.
             progress: The display of the progress.
         """
         indices = [index + 1 for index, *_ in self.backbone.levels]
@@ -212,7 +213,7 @@ class TrainedPasses(Passes):
         return [embedding, *backbone.blocks[: self.count - 1]]
 
     def _compute_again(self, number: int) -> None:
-        """Compute the tokens between the last ones that were kept and those of a pass."""
+        """Compute the tokens of a pass again, from the last tokens before it that were kept."""
         start = max(n for n in self._stores if n <= number)
         for n in range(start + 1, number + 1):
             matrices = affine_map(
@@ -240,7 +241,7 @@ class TrainedPasses(Passes):
         of_moments: OfMoments | None,
         progress: Progress,
     ) -> OfMoments:
-        """Pass back over a layer, and return what its moments contribute to its input.
+        """Compute the gradients of a layer, and return what its moments contribute to its input.
 
         ``of_moments`` is what the moments of the next layer contribute to the output.
         """
@@ -272,7 +273,7 @@ class TrainedPasses(Passes):
         of_moments: OfMoments | None,
         progress: Progress,
     ) -> None:
-        """Pass back over the tiles of a layer; the first two leaves of the sums are M and m."""
+        """Compute the gradients of the tiles of a layer; the first two leaves are M and m."""
         source = self.store(number - 1)
         borrowed = self.shards.borrow(source, self._rows_read)
         if of_input is not None:
@@ -296,7 +297,7 @@ class TrainedPasses(Passes):
     def _embed_backward(
         self, output: TokenGradients, of_moments: OfMoments, progress: Progress
     ) -> None:
-        """Pass back over the embedding of the patches."""
+        """Compute the gradients of the embedding of the patches."""
         layers = self.backbone.patch_embed, self.backbone.pos_embeder, of_moments.norm
         total = _Sums([p for layer in layers for p in _trained(layer)])
         for window in progress(self._own_tiles(self._patch_tile), 'gradients of patches'):
@@ -308,7 +309,7 @@ class TrainedPasses(Passes):
         accumulate(total.leaves, total.over(self.shards))
 
     def _norm_backward(self, number: int, of_moments: OfMoments, progress: Progress) -> None:
-        """Pass back over the norm of the first layer that is trained."""
+        """Compute the gradients of the norm of the first layer that is trained."""
         total = _Sums(_trained(of_moments.norm))
         tiles = self._own_tiles(self.tile) if total.leaves else []
         for window in progress(tiles, 'gradients of the first norm'):
@@ -347,7 +348,7 @@ def workspace_of(
 def new_gradients(parameters: Sequence[nn.Parameter]) -> Iterator[list[Tensor | None]]:
     """Collect the gradients of parameters in a ``with`` block, and restore the earlier ones.
 
-    The list has the gradients after the block, and after an error, it is empty.
+    After the block, the list holds the gradients; after an error, it is empty.
     """
     before = [parameter.grad for parameter in parameters]
     for parameter in parameters:
@@ -363,7 +364,7 @@ def new_gradients(parameters: Sequence[nn.Parameter]) -> Iterator[list[Tensor | 
 
 @contextmanager
 def added_up(parameters: Sequence[nn.Parameter], shards: Shards) -> Iterator[None]:
-    """Add up the gradients of parameters in a ``with`` block over all processes.
+    """Add up the gradients from a ``with`` block over all processes.
 
     A parameter that no process uses remains without a gradient, so that an optimizer skips it.
     """
@@ -394,7 +395,7 @@ class _Sums:
 
 
 def summed(tensors: Sequence[Tensor], shards: Shards) -> list[Tensor]:
-    """Return the sums of tensors over all processes, which are exchanged together."""
+    """Return the sums of tensors over all processes, exchanged in a single transfer."""
     if shards.count == 1 or not tensors:
         return [*tensors]
     flat = shards.sum(torch.cat([t.double().flatten() for t in tensors]))

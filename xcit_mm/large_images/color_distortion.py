@@ -9,14 +9,14 @@ from .geometry import Window
 from .image_views import ImageView, RGBImage
 from .window_files import ImageSource
 
-HUES = 180  # of OpenCV's HSV of 8 bits
-# Pixels of a row, a multiple of the vectors of any processor. OpenCV rounds the pixels in whole
-# vectors in another way than those left at the end of a row.
+HUES = 180  # in OpenCV's 8-bit HSV
+# Pixels per row, a multiple of the vector width of any processor. OpenCV rounds pixels in whole
+# vectors differently from the remaining pixels at the end of a row.
 ROW = 64
 
 
 class ColorDistortion(NamedTuple):
-    """The numbers that mmseg's ``PhotoMetricDistortion`` draws for an image, None for no change.
+    """The numbers that mmseg's ``PhotoMetricDistortion`` draws for an image; None means no change.
 
     Attributes:
         brightness: What is added to each value.
@@ -63,7 +63,7 @@ def _linear(values: np.ndarray) -> np.ndarray:
 
 
 def _in_hsv(rgb: np.ndarray, channel: int, table: np.ndarray) -> np.ndarray:
-    """Replace the values of a channel of HSV by those of a table; each pixel by itself."""
+    """Look up the values of a channel of HSV in a table, for each pixel separately."""
     pixels = rgb.reshape(-1, 3)
     rows = np.pad(pixels, [(0, -len(pixels) % ROW), (0, 0)]).reshape(-1, ROW, 3)
     hsv = cv2.cvtColor(rows, cv2.COLOR_RGB2HSV)

@@ -1,19 +1,19 @@
 """The losses of a detector on maps of a whole image of any size, tile by tile.
 
-The image is divided evenly into tiles of at most :data:`TILE` pixels. Each tile is to the losses
-what an image is in an ordinary training: the config says how many of its anchors and proposals are
-sampled. The loss of the image is the mean over its tiles, as if each tile were the image of one
-process of a ``DistributedDataParallel`` training. The maps are those of the whole image. So the
-loss of an image that fits into one tile is mmdet's loss.
+The image is divided evenly into tiles of at most :data:`TILE` pixels. The losses treat each tile as
+they treat an image in ordinary training: the config says how many of its anchors and proposals are
+sampled. The loss of the image is the mean over its tiles, as if ``DistributedDataParallel`` had one
+process for each tile. The maps are computed from the whole image. For an image that fits into one
+tile, the loss is therefore mmdet's loss.
 
 Nothing is cut at the borders of the tiles:
 
-- Coordinates are those of the image. The proposals of a tile are clipped at the image, and their
-  features and masks may lie in other tiles.
-- Anchors and proposals of a tile are compared with all objects that touch the tile. But the best
-  anchor for an object counts, however small their overlap, only in the tile that holds the center
-  of the object: the best anchor of another tile may hardly touch it.
-- An object that touches several tiles may be a sample of the RoI heads in each of them.
+- Coordinates are relative to the image. The proposals of a tile are clipped at the borders of the
+  image, and their features and masks may lie in other tiles.
+- Anchors and proposals of a tile are compared with all objects that touch the tile. An object gets
+  its best anchor even if their overlap is small, but only in the tile that holds the center of the
+  object, because the best anchor of another tile may hardly touch it.
+- An object that touches several tiles may be sampled for the RoI heads in each of them.
 """
 
 import math
@@ -127,7 +127,7 @@ def losses(
 
 
 def _backward(parts: dict[str, Tensor], count: int, tape: Tape) -> None:
-    """Compute the gradients of losses, whose graphs are freed, for their mean over tiles."""
+    """Compute the gradients of losses for their mean over tiles, and free the graphs."""
     loss = sum(value for name, value in parts.items() if 'loss' in name) / count
     if loss.requires_grad:  # not if there are no boxes, and the head is frozen
         loss.backward()
@@ -170,7 +170,7 @@ class _Detector:
         objects, is_own = self._touching('gt_instances', tile)
         ignored, _ = self._touching('ignored_instances', tile)
         targets = objects
-        if self.has_rois:  # whose anchors are assigned to objects of any class
+        if self.has_rois:  # the RPN assigns anchors to objects of any class
             targets = copy(objects)
             targets.labels = torch.zeros_like(objects.labels)
         head = _head_of_tile(self._dense, tile, is_own)
@@ -197,7 +197,7 @@ class _Detector:
     ) -> list[InstanceData]:
         """Copy the rows of other processes that the heads read, and return the proposals.
 
-        Rows cannot be copied later on, because processes may have different numbers of tiles.
+        Rows cannot be copied later, because processes may have different numbers of tiles.
         """
         with torch.no_grad():
             proposals = [
@@ -271,7 +271,7 @@ def _summed(parts: dict[str, Tensor | list[Tensor]]) -> dict[str, Tensor]:
 
 
 def _head_of_tile(head: nn.Module, tile: Window, is_own: Tensor | None = None) -> nn.Module:
-    """Return a head with the same parameters, whose anchors are those of a tile."""
+    """Return a head with the same parameters and the anchors of a tile."""
     of_tile, priors = copy(head), copy(head.prior_generator)
     corner = [tile.columns.start, tile.rows.start] * 2
     priors.base_anchors = [anchors + anchors.new_tensor(corner) for anchors in priors.base_anchors]
@@ -282,10 +282,10 @@ def _head_of_tile(head: nn.Module, tile: Window, is_own: Tensor | None = None) -
 
 
 def _assigner_of_tile(assigner: Any, is_own: Tensor) -> Any:
-    """Return an assigner that matches objects to anchors of low overlap only if they are own.
+    """Return an assigner that matches anchors of low overlap only with the tile's own objects.
 
-    Another object has its best anchor in another tile. One more column of the overlaps stands for
-    that anchor.
+    Other objects have their best anchor in another tile. An additional column of the overlaps
+    stands for that anchor.
     """
     from mmdet.models.task_modules.assigners import AssignResult
 
@@ -302,15 +302,15 @@ def _assigner_of_tile(assigner: Any, is_own: Tensor) -> Any:
 
 
 def _common_seed(shards: Shards) -> int:
-    """Draw a number from PyTorch's generator; all processes get the number of the first one."""
+    """Draw a number from PyTorch's generator; all processes get the number of the first."""
     return shards.broadcast(int(torch.randint(2**31, ())))
 
 
 @contextmanager
 def _drawn_from(seed: int | None, tile: Window) -> Iterator[None]:
-    """Draw samples from a seed and the place of the tile, in any process and order of tiles.
+    """Draw the same samples for a tile in any process and order, from a seed and its place.
 
-    Without a seed, they are drawn from PyTorch's generator as in an ordinary training.
+    Without a seed, they are drawn from PyTorch's generator, as in ordinary training.
     """
     if seed is None:
         yield
@@ -322,9 +322,9 @@ def _drawn_from(seed: int | None, tile: Window) -> Iterator[None]:
 
 
 def _means(found: list[tuple[str, float]], count: int, shards: Shards) -> dict[str, Tensor]:
-    """Return the means of what was found in the tiles of all processes, by name.
+    """Return the means of the values from the tiles of all processes, by name.
 
-    A loss that is missing in a tile without boxes is 0 there; the mean of an accuracy is over the
+    A loss that is missing in a tile without boxes counts as 0. The mean of an accuracy is over the
     tiles that have it.
     """
     values = defaultdict(list)

@@ -81,7 +81,7 @@ def _tiff_metadata(file: BinaryIO) -> int:
 def _png_metadata(file: BinaryIO) -> int:
     """Return the length of the chunks before the pixels of a PNG file, up to the limit.
 
-    Their texts may be compressed, to a thousandth, and GDAL keeps them all.
+    Their texts may be compressed to a thousandth of their size, and GDAL keeps them all.
     """
     metadata, kind = 0, b''
     file.seek(8)

@@ -1,4 +1,4 @@
-"""A dataset of detectors whose objects are GeoJSON files beside the images. Needs mmdet."""
+"""A dataset for detectors, with the objects of each image in a GeoJSON file. Needs mmdet."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ from .window_files import image_size, open_image
 
 OBJECTS = 'objects'  # the name of their folder in data_prefix
 SUFFIX = '.geojson'
-# GeoJSON's name of degrees of longitude and latitude.
+# GeoJSON's names for degrees of longitude and latitude.
 WGS84 = {'urn:ogc:def:crs:OGC:1.3:CRS84': 'EPSG:4326', 'urn:ogc:def:crs:OGC::CRS84': 'EPSG:4326'}
 
 
@@ -30,25 +30,25 @@ class GeoJSONDataset(CheckedCocoDataset):
     Each feature is an object: a Polygon or MultiPolygon, with the name of its class as a property.
     ``tools/infer.py --stream`` writes such files. The coordinates are map coordinates in the
     reference system of the image, or pixels if the image has no georeference. The polygons are the
-    mask of the object, which is cut through its holes, and their bounds are its box. An image
-    without objects has a file without features.
+    mask of the object, and their bounds are its box. A polygon with holes is cut through the holes.
+    An image without objects has a file without features.
 
     Args:
         data_prefix: ``img``, the folder of the images, and ``objects``, the folder of the GeoJSON
-            files. Default: beside the images.
+            files. Default: the folder of the images.
         img_suffix: The suffix of the images.
         class_property: The property with the name of the class.
 
     The other arguments, the checks and the reports are those of :class:`.CheckedCocoDataset`.
 
     Raises:
-        UserError: If a file is missing or invalid, has another reference system than its image,
-            objects of other kinds, or of a class that the config does not have.
+        UserError: If a file is missing or invalid, if its reference system is not the system of
+            its image, or if a feature is not a polygon or has a class that the config lacks.
     """
 
     not_inside = (
-        'the coordinates may belong to another reference system than the image: write them with '
-        "ogr2ogr -t_srs of the image's and -lco RFC7946=NO"
+        'the coordinates may belong to another reference system: convert them to the system of the '
+        'image with ogr2ogr -t_srs SYSTEM -lco RFC7946=NO'
     )
 
     def __init__(
@@ -73,7 +73,7 @@ class GeoJSONDataset(CheckedCocoDataset):
         images = sorted(folder.rglob(f'*{self._img_suffix}'))
         if not images:
             raise UserError(
-                f'{folder} has no images *{self._img_suffix}: name their folder in data_prefix and '
+                f'{folder} has no images *{self._img_suffix}: set their folder in data_prefix and '
                 'their suffix in img_suffix'
             )
         classes = self.metainfo['classes']
@@ -98,7 +98,7 @@ class GeoJSONDataset(CheckedCocoDataset):
 
 
 class _Features:
-    """The features of a GeoJSON file of an image."""
+    """The features in the GeoJSON file of an image."""
 
     def __init__(self, path: Path, image: Path, crs: Any) -> None:
         self.path = path
@@ -108,8 +108,8 @@ class _Features:
                 raise ValueError('it has no list of features')
         except FileNotFoundError:
             raise UserError(
-                f'{path} is missing, the objects of {image}: write a file without features if it '
-                'has none'
+                f'{path} with the objects of {image} is missing: write a file without features if '
+                'the image has no objects'
             ) from None
         except (OSError, ValueError, RecursionError) as error:
             raise UserError(f'{path} is not a GeoJSON file ({reason(error)})') from None
@@ -146,7 +146,7 @@ class _Features:
             yield classes.index(name), parts
 
     def _require_system(self, member: Any, image: Path, crs: Any) -> None:
-        """Compare the member ``crs``, as GDAL and :func:`.write_geojson` write it, to an image."""
+        """Compare the member ``crs`` of GDAL and :func:`.write_geojson` with the image."""
         try:
             name = None if member is None else member['properties']['name']
         except (TypeError, LookupError):
@@ -207,7 +207,7 @@ def _ring(ring: list, to_pixels: Any) -> np.ndarray:
 
 
 def _without_holes(shape: Any) -> Iterator[Polygon]:
-    """Cut a polygon through each hole: the polygons of a mask in COCO's format have none."""
+    """Cut a polygon through each hole, because polygons in COCO's format have no holes."""
     if not isinstance(shape, Polygon):  # also parts that are points and lines
         for part in getattr(shape, 'geoms', ()):
             yield from _without_holes(part)

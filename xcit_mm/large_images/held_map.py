@@ -1,4 +1,4 @@
-"""A map of which one large window at a time is computed, and then differentiated in parts."""
+"""A map that computes one large window at a time, and is differentiated in parts."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -14,9 +14,9 @@ from .tape import Tape
 class HeldMap(LazyMap):
     """A map that reads its windows from one window of its source, which is computed only once.
 
-    A large window of a coarse map costs little halo and memory. What is computed from it at full
-    resolution costs much memory, so it is computed and differentiated in parts: the gradients of
-    the parts add up to the gradient of the window, which :meth:`backward` sends through the source.
+    A large window of a coarse map has a small halo and needs little memory. Results at full
+    resolution need much memory, so they are computed and differentiated in parts. The gradients of
+    the parts add up to the gradient of the window, which :meth:`backward` passes to the source.
 
     Args:
         source: The map.
@@ -30,11 +30,11 @@ class HeldMap(LazyMap):
         self._values = self._gradient = None
 
     def hold(self, window: Window) -> None:
-        """Replace the window, which is computed once a part of it is read."""
+        """Replace the window, which is computed when a part of it is first read."""
         self._window, self._values, self._gradient = window, None, None
 
     def backward(self) -> None:
-        """Send the gradients of the parts through the source, and free the graph."""
+        """Pass the gradients of the parts to the source, and free the graph."""
         if self._gradient is not None:
             self._values.backward(self._gradient)
         self.hold(self._window)

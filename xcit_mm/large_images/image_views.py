@@ -1,4 +1,4 @@
-"""Images that are computed from other images whenever a window is read, without a copy."""
+"""Images whose windows are computed from other images when they are read, without a copy."""
 
 from typing import Any
 
@@ -16,10 +16,10 @@ class ImageView(ImageSource):
 
     Args:
         source: The other image.
-        change: What is changed, which belongs to the identity of this image. Its text has to
-            contain all values.
-        shape: (H, W, channels). Default: as of the other image.
-        dtype: The NumPy type of the values. Default: as of the other image.
+        change: A description of the change, for the identity of this image. Its text must contain
+            all values.
+        shape: (H, W, channels). Default: the shape of the other image.
+        dtype: The NumPy type of the values. Default: the type of the other image.
     """
 
     def __init__(
@@ -51,14 +51,14 @@ class ImageView(ImageSource):
 class RGBImage(ImageView):
     """An image as RGB, uint8.
 
-    Gray becomes red, green and blue, and of more than three channels the first three remain. Values
-    of 16 bits are scaled to 8 bits.
+    A gray channel is repeated three times. If there are more than three channels, the first three
+    are used. 16-bit values are scaled to 8 bits.
 
     Attributes:
         notes: Sentences that describe how the values are changed.
 
     Raises:
-        UserError: If the image has two channels, or values of another type.
+        UserError: If the image has two channels, or values that are neither uint8 nor uint16.
     """
 
     def __init__(self, source: ImageSource) -> None:

@@ -1,4 +1,4 @@
-"""Labels of a segmentor that are read by windows."""
+"""Labels for segmentors, read by windows."""
 
 import io
 import warnings
@@ -38,8 +38,8 @@ class LabelWindows:
     Args:
         source: The labels as an image of one channel.
         reduce_zero_label: As in mmseg: 0 is ignored, and the first class is 1.
-        label_map: The new number of each label, if the classes of the dataset are others than those
-            of the file.
+        label_map: The new number of each label, if the classes of the dataset differ from the
+            classes of the file.
 
     Attributes:
         name: The name of the labels in messages.
@@ -95,7 +95,7 @@ class LabelWindows:
         return self._new_labels[self._in_file(window)]
 
     def turned(self, symmetry: Symmetry) -> 'LabelWindows':
-        """Return the labels of the image that is flipped and turned, without a copy."""
+        """Return the labels of the flipped and turned image, without a copy."""
         turned = copy(self)
         turned._source = TurnedImage(self._source, symmetry)
         return turned
@@ -138,12 +138,12 @@ def open_labels(
 ) -> LabelWindows:
     """Open the labels of an image: a TIFF, PNG or NumPy file by windows, others decoded as a whole.
 
-    Without rasterio, PNG files are decoded as a whole as well. The arguments after the
-    image are as for :class:`LabelWindows`.
+    Without rasterio, PNG files are decoded as a whole as well. For the arguments after the image,
+    see :class:`LabelWindows`.
 
     Raises:
         BadImageError: If the labels are missing or damaged, or have another size than the image.
-        UserError: As of :class:`LabelWindows`.
+        UserError: See :class:`LabelWindows`.
     """
     rules = reduce_zero_label, label_map
     size = png_size(Path(path)) if _has_windows(path) else None
@@ -160,7 +160,7 @@ def _has_windows(path: str) -> bool:
 
 
 def _png_labels(path: str, *rules: Any) -> LabelWindows:
-    """Open and count the labels of a PNG file, and report damage as for other files of labels."""
+    """Open and count the labels of a PNG file, and report damage as for other label files."""
     try:
         return LabelWindows(PngLabels(Path(path)), *rules)
     except WindowError as error:
@@ -172,9 +172,9 @@ def _png_labels(path: str, *rules: Any) -> LabelWindows:
 
 
 def _decoded(path: str, image: ImageSource) -> np.ndarray:
-    """Decode a file whose format has no windows, once its header has the size of the image."""
+    """Decode a file whose format has no windows, if its header has the size of the image."""
     data = LoadImage().read(path, LABELS_MISSING)
-    # Not by Image.open, which refuses more than 179 million pixels, as a small file may claim.
+    # Not with Image.open: it refuses more than 179 million pixels, which a small file may claim.
     opened = PngImageFile if data.startswith(PNG) else Image.open
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')

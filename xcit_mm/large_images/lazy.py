@@ -5,7 +5,7 @@ PyTorch function that it calls is recorded, with two :class:`Axis` that tell whi
 of its input it reads for a window. Each window of the result equals the same window of the result
 for the whole image. A function whose reach is not known here raises a UserError that names it.
 
-A map with a :class:`.Tape` computes windows with graphs, which begin at the leaves of the tape.
+A map with a :class:`.Tape` computes windows with graphs, which start at the leaves of the tape.
 """
 
 import math
@@ -51,7 +51,7 @@ class LazyMap:
             the source that the axes reach.
         sources: The maps that this map is computed from. Default: the tokens of an image.
         fill: The values of the sources beyond their borders.
-        tape: The leaves of the graphs of windows, if they are trained.
+        tape: The leaves of the graphs of windows, if the map is trained.
     """
 
     def __init__(

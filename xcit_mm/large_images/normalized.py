@@ -96,16 +96,16 @@ def require_only_normalization(preprocessor: nn.Module, transforms: Sequence[Cal
     kind = type(preprocessor).__name__
     if kind not in ('DetDataPreprocessor', 'SegDataPreProcessor'):
         raise UserError(
-            f'a model with a {kind} cannot compute large images: its effect is not known'
+            f'a model with a {kind} cannot be used for large images: its effect is not known'
         )
     if getattr(preprocessor, 'test_cfg', None):
         raise UserError(
-            'a model whose data_preprocessor has a test_cfg cannot compute large images: remove '
-            'the test_cfg'
+            'a model whose data_preprocessor has a test_cfg cannot be used for large images: '
+            'remove the test_cfg'
         )
     for name in (type(transform).__name__ for transform in transforms):
         if 'Resize' not in name and not name.startswith(('Pack', 'Load')):
             raise UserError(
-                f'a model whose test pipeline has a {name} cannot compute large images: it would '
-                'need the whole image'
+                f'a model whose test pipeline has a {name} cannot be used for large images: it '
+                'would need the whole image'
             )

@@ -174,7 +174,7 @@ class Passes:
 
     @property
     def _kept(self) -> set[int]:
-        """The passes whose stores are needed later, as the pyramid needs them."""
+        """The passes whose stores are needed later, for the pyramid."""
         return {index + 1 for index, *_ in self.backbone.levels}
 
     def _free(self, number: int) -> None:

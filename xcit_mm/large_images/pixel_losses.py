@@ -1,8 +1,9 @@
-"""The losses of mmseg, as sums over the pixels of an image that are added up window by window.
+"""The losses of mmseg as sums over the pixels of an image, added up window by window.
 
 ``loss_decode`` of a head holds modules that compute a loss from all pixels at once. Each class here
-computes the share of some pixels in the loss of such a module, with what depends on all pixels
-known before: the numbers of labels or, for Dice, sums of a pass without gradients.
+computes the share that some pixels have in the loss of such a module. Values that depend on all
+pixels are known beforehand: the number of pixels of each label and, for Dice, sums from a pass
+without gradients.
 """
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from .shards import Shards
 
-EPS = torch.finfo(torch.float32).eps  # that mmseg adds to its divisors
+EPS = torch.finfo(torch.float32).eps  # mmseg adds it to its divisors
 
 
 class PixelLoss:
@@ -50,12 +51,12 @@ class PixelLoss:
         raise NotImplementedError
 
     def value(self, shards: Shards) -> Tensor:
-        """Return the loss, after the shares of all windows. All processes have to call it."""
+        """Return the loss after the shares of all windows. All processes have to call it."""
         raise NotImplementedError
 
 
 class CrossEntropy(PixelLoss):
-    """mmseg's CrossEntropyLoss, the module itself with the divisor of the whole image."""
+    """mmseg's CrossEntropyLoss module, with the divisor of the whole image."""
 
     def __init__(self, module: nn.Module, head: nn.Module, counts: np.ndarray) -> None:
         super().__init__(module, head, counts)
@@ -67,7 +68,7 @@ class CrossEntropy(PixelLoss):
         if module.use_mask:
             return 'is a loss of masks', 'set use_mask=False'
         if not module.use_sigmoid and head.out_channels == 1:
-            return 'compares classes, but there is one output', 'set use_sigmoid=True'
+            return 'compares classes, but the head has only one output', 'set use_sigmoid=True'
         if module.use_sigmoid and module.class_weight is not None and head.out_channels > 1:
             return 'has weights that do not fit several sigmoids', 'remove class_weight'
         return None
@@ -109,7 +110,7 @@ def _divisor(module: nn.Module, head: nn.Module, counts: np.ndarray) -> float:
 class Dice(PixelLoss):
     """mmseg's DiceLoss, a function of sums of probabilities over all pixels and classes.
 
-    A first pass adds up the sums. The share of a window is its part in the sums times the
+    A first pass computes the sums. The share of a window is its part of the sums times the
     derivative of the loss with respect to them.
     """
 

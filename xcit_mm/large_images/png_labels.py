@@ -16,8 +16,8 @@ SCALED_BITS = 2, 4  # of gray values that Pillow scales to 0..255
 class PngLabels(Raster):
     """The labels in a PNG file, with the values that Pillow decodes.
 
-    The rows are decoded one after the other. A window above the last one is read from the first
-    row again, unless GDAL still keeps its rows.
+    Rows are decoded in order. To read a window above the last one, GDAL starts again from the first
+    row, unless it still holds the rows of the window.
     """
 
     def __init__(self, path: Path) -> None:
@@ -34,7 +34,7 @@ class PngLabels(Raster):
 
 
 def png_size(path: Path) -> tuple[int, int] | None:
-    """Return (H, W) from the header of a PNG file, or None if the file is none."""
+    """Return (H, W) from the header of a PNG file, or None if it is not a PNG file."""
     try:
         with open_regular(path) as file:
             start, width, height = struct.unpack('>8s8xII', file.read(24))

@@ -16,7 +16,7 @@ MARGIN = 3  # pixels of a map beyond a box that the samples of the box may read
 
 
 class RoISource:
-    """A map for a RoI extractor of mmdet, which only creates tensors of the type of the map."""
+    """A map for mmdet's RoI extractors, which only create tensors of its type."""
 
     def __init__(self, level: LazyMap) -> None:
         self.level = level
@@ -40,9 +40,9 @@ class RoISource:
 
 
 class HeldRoISource(RoISource):
-    """A map for the RoI extractors of a tile, which often read a part of what another one has read.
+    """A map for the RoI extractors of a tile, which often read parts of the same windows.
 
-    The windows and their graphs are in memory as long as the map.
+    The windows and their graphs stay in memory as long as the map does.
     """
 
     def __init__(self, level: LazyMap) -> None:
@@ -54,7 +54,7 @@ class HeldRoISource(RoISource):
             if all(overlap(a, b) == a for a, b in zip(window, outer, strict=True)):
                 return values[(..., *window.within(outer))]
         values = super().read(window)
-        if torch.is_grad_enabled():  # samplers of hard examples also read, without graphs
+        if torch.is_grad_enabled():  # samplers of hard examples read without graphs
             self._held.append((window, values))
         return values
 
@@ -94,8 +94,8 @@ def borrow_around(
 ) -> None:
     """Copy the rows of other processes that are needed to compute the maps within boxes (n, 4).
 
-    ``reach`` is the number of rows beyond its own that a process reads in any case. Each further
-    one of the ``stages`` of a cascade may move a box by the height of the box.
+    ``reach`` is the number of rows beyond its own that a process reads in any case. Each of the
+    ``stages`` of a cascade after the first may move a box by the height of the box.
     """
     shards, patch = passes.shards, passes.backbone.patch_size
     start, stop = shards.rows.start - reach, shards.rows.stop + reach

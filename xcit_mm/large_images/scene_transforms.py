@@ -1,16 +1,16 @@
-"""The transforms of whole images: files are opened, and windows are read when a model needs them.
+"""Transforms of whole images: files are opened, and windows are read when a model needs them.
 
-They take the place of the transforms of mmdet and mmseg in the pipeline of a dataset::
+They replace the transforms of mmdet and mmseg in the pipeline of a dataset::
 
     train_pipeline = [
         dict(type='OpenImage'),
-        dict(type='OpenLabels'),  # of a detector: dict(type='LoadObjects', with_mask=True)
+        dict(type='OpenLabels'),  # for a detector: dict(type='LoadObjects', with_mask=True)
         dict(type='FlipAndTurn'),
         dict(type='DistortColors'),
         dict(type='PackScene'),
     ]
 
-The files are open in the process that runs the pipeline, so ``num_workers`` has to be 0.
+The files are open in the process that runs the pipeline, so ``num_workers`` must be 0.
 """
 
 from collections.abc import Mapping
@@ -32,13 +32,13 @@ from .label_windows import open_labels
 from .symmetries import Symmetry, TurnedImage
 from .window_files import open_image
 
-# What hooks, metrics and the step read of a sample.
+# The metadata of a sample that hooks, metrics and the step read.
 META_KEYS = (
     *('img_id', 'img_path', 'seg_map_path', 'ori_shape', 'img_shape', 'scale_factor'),
     *('flip', 'flip_direction', 'reduce_zero_label', 'bands'),
 )
 
-# mmdet's names of flips of rows and columns.
+# mmdet's names for flips of rows and columns.
 DIRECTIONS = {
     (False, False): None,
     (False, True): 'horizontal',
@@ -51,13 +51,13 @@ DIRECTIONS = {
 class OpenImage:
     """Open an image that is read by windows.
 
-    Reads ``img_path``, and if they are there the annotated ``width`` and ``height``. Sets ``img``,
+    Reads ``img_path`` and, if present, the annotated ``width`` and ``height``. Sets ``img``,
     an :class:`.ImageSource` of RGB or of bands, ``img_shape`` and ``ori_shape``, both (H, W),
     ``scale_factor``, and ``bands``, the loader of bands or None.
 
     Args:
-        bands: Arguments of :class:`~xcit_mm.datasets.multiband.LoadMultiband` for images of other
-            bands than RGB, such as ``dict(channels=13, rgb=(3, 2, 1))``.
+        bands: Arguments of :class:`~xcit_mm.datasets.multiband.LoadMultiband` for images with
+            other bands than RGB, such as ``dict(channels=13, rgb=(3, 2, 1))``.
 
     Raises:
         BadImageError: If the image is missing or damaged, or has another size than annotated.
@@ -107,13 +107,13 @@ class OpenLabels:
     ``label_windows``, a :class:`.LabelWindows`.
 
     Args:
-        may_be_empty: Whether a scene without a labeled pixel is used, as in an evaluation. In
-            training, another scene takes its place.
+        may_be_empty: Whether scenes without labeled pixels are used, as in an evaluation.
+            Otherwise, another scene replaces them.
 
     Raises:
-        BadImageError: If the labels are missing, damaged or not of the size of the image, or if no
-            pixel has a label.
-        UserError: If the values of the file are no labels.
+        BadImageError: If the labels are missing or damaged, if their size differs from the image,
+            or if no pixel has a label.
+        UserError: If the values in the file are not labels.
     """
 
     def __init__(self, may_be_empty: bool = False) -> None:
@@ -135,10 +135,10 @@ class LoadObjects:
     Reads ``instances`` of mmdet's datasets. Sets ``objects``, an :class:`.AnnotatedObjects`.
 
     Args:
-        with_mask: Whether the model has masks.
+        with_mask: Whether the model predicts masks.
 
     Raises:
-        UserError: If the mask of an object that is no crowd is given by run lengths.
+        UserError: If the mask of an object that is not a crowd is given by run lengths.
     """
 
     def __init__(self, with_mask: bool = False) -> None:
@@ -195,11 +195,11 @@ class FlipAndTurn:
 class DistortColors:
     """Change the brightness, contrast, saturation and hue of an image, each with probability 0.5.
 
-    The arguments and the random numbers are the same as in mmseg's ``PhotoMetricDistortion``. They
-    are drawn once for the whole image and applied to each window of it.
+    The arguments and the random numbers are the same as in mmseg's ``PhotoMetricDistortion``. The
+    numbers are drawn once for the whole image and applied to each window of it.
 
     Raises:
-        UserError: If the image has other bands than RGB.
+        UserError: If the image is not an RGB image.
     """
 
     def __init__(
@@ -216,13 +216,13 @@ class DistortColors:
     def __call__(self, results: dict) -> dict:
         if results['bands'] is not None:
             raise UserError(
-                f'{results["img_path"]}: DistortColors changes RGB images only, not images of '
+                f'{results["img_path"]}: DistortColors changes only RGB images, not images with '
                 f'{results["bands"].channels} bands: remove it from the pipeline'
             )
         return results | dict(img=DistortedImage(results['img'], self.draw()))
 
     def draw(self) -> ColorDistortion:
-        """Draw a distortion, in the order of mmseg."""
+        """Draw a distortion, in the same order as mmseg."""
         brightness = _drawn(self.brightness_range)
         contrast_is_first = bool(np.random.randint(2))
         contrast = _drawn(self.contrast_range) if contrast_is_first else None
@@ -237,11 +237,11 @@ class DistortColors:
 class PackScene:
     """Pack an image and its labels or objects as a sample of mmseg or mmdet.
 
-    Returns ``inputs``, the :class:`.ImageSource`, and ``data_samples``: for a segmentor, a
-    ``SegDataSample`` with ``label_windows``; for a detector, a ``DetDataSample`` with
+    Returns ``inputs``, the :class:`.ImageSource`, and ``data_samples``. For a segmentor, this is a
+    ``SegDataSample`` with ``label_windows``. For a detector, it is a ``DetDataSample`` with
     ``gt_instances`` and ``ignored_instances``, whose ``masks`` are ``PolygonMasks`` if the model
-    has masks, and in an evaluation with ``instances``, which mmdet's metric reads if it has no
-    annotation file.
+    predicts masks. Unless the image is turned, the sample also has ``instances``, which mmdet's
+    metric reads if it has no annotation file.
     """
 
     def __call__(self, results: dict) -> dict[str, Any]:
@@ -288,8 +288,8 @@ def _instances(objects: AnnotatedObjects, size: tuple[int, int], kept: np.ndarra
 def _require_unturned(results: dict, transform: Any) -> None:
     if 'symmetry' in results:
         raise UserError(
-            f'{type(transform).__name__} comes after FlipAndTurn in the pipeline, which would not '
-            'turn what it loads: put FlipAndTurn after it'
+            f'{type(transform).__name__} comes after FlipAndTurn in the pipeline, so what it loads '
+            'would not be turned: put FlipAndTurn after it'
         )
 
 

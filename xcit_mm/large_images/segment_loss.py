@@ -18,8 +18,8 @@ from .lazy import LazyMap
 from .pixel_losses import EPS, losses_by_type
 from .streamed_maps import Pyramid
 
-MAX_TILE = 512  # pixels whose graph, down to the tokens, is in memory
-MAX_SCORES = 2**22  # scores whose loss is computed at a time: 16 MiB
+MAX_TILE = 512  # pixels; the graph of a tile, down to the tokens, is in memory
+MAX_SCORES = 2**22  # scores for which losses are computed at a time: 16 MiB
 REMEDY = 'train on crops, without stream'
 
 
@@ -40,7 +40,7 @@ class Labels(Protocol):
 
 
 def require_streamable_losses(model: nn.Module) -> None:
-    """Refuse a segmentor with losses that are not computed tile by tile.
+    """Refuse a segmentor with losses that cannot be computed tile by tile.
 
     Raises:
         UserError: If a head computes more than mmseg's cross-entropy and Dice losses of all pixels.
@@ -54,7 +54,7 @@ def require_streamable_losses(model: nn.Module) -> None:
         kind = type(head)
         for method in ('loss', 'loss_by_feat', '_stack_batch_gt'):
             if getattr(kind, method, None) is not getattr(BaseDecodeHead, method):
-                raise _not_streamed(f'{kind.__name__} ({where}) has a {method} of its own', REMEDY)
+                raise _not_streamed(f'{kind.__name__} ({where}) overrides {method}', REMEDY)
         if head.sampler is not None:
             name = type(head.sampler).__name__
             raise _not_streamed(f'{name} ({where}) compares all pixels', 'remove the sampler')
@@ -66,7 +66,7 @@ def _require_known(module: nn.Module, head: nn.Module, where: str) -> None:
     known, name = losses_by_type(), type(module).__name__
     if type(module) not in known:
         names = ' or '.join(kind.__name__ for kind in known)
-        raise _not_streamed(f'{name} ({where}) is not computed tile by tile', f'use {names}')
+        raise _not_streamed(f'{name} ({where}) cannot be computed tile by tile', f'use {names}')
     problem = known[type(module)].problem(module, head)
     if problem:
         raise _not_streamed(f'{name} ({where}) {problem[0]}', problem[1])
@@ -101,8 +101,8 @@ def losses(
 
     The losses and the gradients equal those of mmseg for the whole image. The gradients of the
     neck, the heads and the pyramid are added to their ``grad``, and the gradients of the tokens to
-    the gradients of the pyramid, which remain to be settled. Each process adds the gradients of its
-    own rows of pixels.
+    the gradients of the pyramid, which the caller has to settle. Each process adds the gradients of
+    its own rows of pixels.
 
     Args:
         model: A segmentor that :func:`require_streamable_losses` accepts.
@@ -149,7 +149,7 @@ def _read(labels: Labels, window: Window, device: torch.device) -> Tensor:
 
 
 class HeadLosses:
-    """The losses of a head, which are added up tile by tile.
+    """The losses of a head, added up tile by tile.
 
     Args:
         name: The prefix of the losses in the log.
@@ -225,7 +225,7 @@ class HeadLosses:
     def _parts(self, tile: Window, labels: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the scores and the labels of the parts of a tile that the losses depend on.
 
-        The first part is always among them, so that a gradient that is zero is not missing.
+        The first part is always among them, so that gradients are zero instead of missing.
         """
         self._logits.hold(self.scores.reach(tile))
         for part in tiles(tile, self._part):

@@ -101,7 +101,7 @@ class Shards:
         return borrowed
 
     def give_back(self, needed: slice, gradients: Borrowed, store: TokenFile) -> None:
-        """Add gradients of the rows that :meth:`borrow` returned to stores of their processes."""
+        """Add gradients of the rows that :meth:`borrow` returned to the stores of these rows."""
         transfers, received = [], []
         of_rows = {rows.start: values for rows, values in gradients}
         for rank, lent, rows in self.exchanged(needed):
@@ -119,7 +119,7 @@ class Shards:
     def exchanged(self, needed: slice) -> list[tuple[int, slice, slice]]:
         """Return, for each other process, the rows that it needs and the rows that it holds.
 
-        The rows that it needs are some of this process, and the rows that it holds are some of the
+        The rows that it needs belong to this process, and the rows that it holds are among the
         ``needed`` rows.
         """
         if self.count == 1:

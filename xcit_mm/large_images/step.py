@@ -34,15 +34,15 @@ def streamed_loss(
     """Compute the loss of a model for an image that does not fit into memory as a whole.
 
     Loss and gradients of a segmentor equal those of the whole image up to rounding.
-    :mod:`.detect_loss` explains the loss of a detector. The gradients are computed at once, tile by
-    tile, and ``backward()`` of the loss only multiplies them and adds them to ``grad``.
+    :mod:`.detect_loss` explains the loss of a detector. The gradients are computed right away, tile
+    by tile; ``backward()`` of the loss only scales them and adds them to ``grad``.
 
     Args:
         model: A segmentor that :func:`.require_segmentor` accepts, or a detector that
             :func:`.require_detector` accepts, whose BatchNorm is in evaluation mode.
         image: The image.
-        sample: ``label_windows`` of a segmentor (see :class:`.LabelWindows`), or ``gt_instances``
-            and ``ignored_instances`` of a detector, in pixels of the image.
+        sample: A sample with ``label_windows`` for a segmentor (see :class:`.LabelWindows`), or
+            ``gt_instances`` and ``ignored_instances`` for a detector, in pixels of the image.
         memory: See :func:`.stream_backward`.
         store: See :func:`.stream_backward`.
         group: See :class:`.Passes`. All of its processes get the loss and the gradients of the
@@ -53,8 +53,8 @@ def streamed_loss(
         The loss, a scalar, and the values that mmdet or mmseg logs, by their names.
 
     Raises:
-        UserError: If the image or the labels cannot be used, or memory or disk are too small. If
-            processes share the image, all of them raise it.
+        UserError: If the image or the labels cannot be used, or if there is too little memory or
+            disk space. If processes share the image, all of them raise it.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     with new_gradients(parameters) as gradients, together(group or cpu_group()):
@@ -81,7 +81,7 @@ def require_room(
     store: str | Path | None = None,
     group: dist.ProcessGroup | None = None,
 ) -> None:
-    """Refuse an image (H, W) whose training needs more memory and disk space than there are."""
+    """Refuse an image (H, W) whose training needs more memory or disk space than there is."""
     with together(group or cpu_group()):
         image = SimpleNamespace(shape=(model.backbone.in_channels, *size))
         passes = TrainedPasses(model.backbone, image, group=group)

@@ -38,7 +38,7 @@ def stream_backward(
     The gradients of the parameters equal those of ``torch.autograd.backward(backbone(image[None]),
     gradients)`` up to rounding, for a backbone whose BatchNorm is in evaluation mode. The maps are
     computed first, as by :func:`stream`. Each layer then passes its gradients back, tile by tile
-    (see :mod:`xcit_mm.large_images.backward`). Stochastic depth draws once for the image.
+    (see :mod:`xcit_mm.large_images.backward`). Stochastic depth is drawn once for the image.
 
     Args:
         backbone: An XCiT with ``norm_eval=True``, or in evaluation mode, in float32, float64 or
@@ -50,11 +50,11 @@ def stream_backward(
         memory: Bytes that the inputs of the layers, the gradients of the tokens and a tile may take
             in memory. If they need more, they are stored in files in ``store``. Without a store, or
             if its disk is short of space, only every n-th input is kept, and the others are
-            computed again. Default: half of the free memory, divided by the number of processes on
+            recomputed. Default: half of the free memory, divided by the number of processes on
             this machine.
         store: A folder for these files, which are removed at the end.
 
-    If there are several processes, each one passes the gradients of its rows of the maps, and gets
+    If there are several processes, each one passes the gradients for its rows of the maps, and gets
     the gradients of the whole image.
 
     Raises:
@@ -69,7 +69,9 @@ def stream_backward(
         shapes = [(passes.map_shapes[0][0], *window.size) for window in own]
         if [tuple(gradient.shape) for gradient in gradients] != shapes:
             given = [tuple(gradient.shape) for gradient in gradients]
-            raise ArgumentError(f'gradients of the shapes {given} are not of the maps {shapes}')
+            raise ArgumentError(
+                f'the gradients have the shapes {given}, but the maps have {shapes}'
+            )
         with workspace_of(passes, memory, store):
             passes.run()
             tape, of_levels = Tape(), passes.gradients()

@@ -23,7 +23,7 @@ def require_trainable(backbone: nn.Module) -> None:
     _require_plain(backbone)
     if any(isinstance(layer, _BatchNorm) and layer.training for layer in backbone.modules()):
         raise ArgumentError(
-            'BatchNorm of the backbone is in training, where each layer would need the statistics '
+            'BatchNorm of the backbone is in training mode, where each layer needs the statistics '
             'of the whole image: build the backbone with norm_eval=True'
         )
 

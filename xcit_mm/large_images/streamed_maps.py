@@ -24,7 +24,7 @@ class Pyramid:
     Args:
         passes: The passes.
         tape: The leaves of the graphs of tiles, if the maps are trained.
-        gradients: What the gradients of the tokens of each level are added to, with a tape.
+        gradients: With a tape, the gradients of the tokens of each level, to which tiles are added.
 
     Attributes:
         maps: A :class:`.LazyMap` for each level of the backbone.
@@ -59,7 +59,7 @@ class Pyramid:
         self._borrowed.extend(self._shards.borrow(store, needed) for store in self._stores)
 
     def borrow_for(self, reads: Sequence[Sequence[tuple[LazyMap, Window]]]) -> int:
-        """Copy the rows of tokens that reading windows of maps requires, and finishing the tape.
+        """Copy the rows of tokens that are needed to read windows of maps and to finish the tape.
 
         Args:
             reads: The windows that are read together, from top to bottom.

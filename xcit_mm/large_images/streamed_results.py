@@ -1,4 +1,4 @@
-"""What a model finds in an image whose maps its backbone computes as a whole."""
+"""The predictions for an image whose maps the backbone computes as a whole."""
 
 import math
 from typing import Any
@@ -21,9 +21,9 @@ def label_dtype(num_classes: int) -> torch.dtype:
 
 
 def demand_of(passes: Passes, size: tuple[int, int], bytes_of_pixel: int) -> Demand:
-    """Return what this process needs for :func:`results_of` an image of (H, W).
+    """Return the memory that this process needs in :func:`results_of`, for an image (H, W).
 
-    ``bytes_of_pixel`` are the bytes of a label and its score; a detector has none.
+    ``bytes_of_pixel`` is the size of a label and its score, or 0 for a detector.
     """
     shards, of_pixels = passes.shards, math.prod(size) * bytes_of_pixel
     needed = passes.bytes_needed + of_pixels // shards.count
@@ -52,8 +52,8 @@ def results_of(
         passes: Its passes over the image.
         size: (H, W) of the image.
         labels: The dtype of labels, or None for a detector.
-        with_scores: Whether there are scores of labels, too.
-        score_thr: The lowest score of objects.
+        with_scores: Whether to return the scores of the labels as well.
+        score_thr: The lowest score of the objects to return.
         progress: The display of the progress.
 
     Returns:

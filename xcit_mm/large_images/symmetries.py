@@ -10,7 +10,7 @@ from .window_files import ImageSource
 
 
 class Symmetry(NamedTuple):
-    """One of the eight ways to flip and turn an image, which is transposed first.
+    """One of the eight ways to flip and turn an image. The transposition comes first.
 
     Sizes are (H, W) of the original image.
 
@@ -29,7 +29,7 @@ class Symmetry(NamedTuple):
         return size[::-1] if self.is_transposed else tuple(size)
 
     def array(self, array: np.ndarray) -> np.ndarray:
-        """Return the changed image of an array (H, W) or (H, W, C), as a view of the array."""
+        """Return a changed array (H, W) or (H, W, C), as a view of the original."""
         if self.is_transposed:
             array = array.swapaxes(0, 1)
         return array[:: -1 if self.flips_rows else 1, :: -1 if self.flips_columns else 1]
@@ -42,7 +42,7 @@ class Symmetry(NamedTuple):
         return Window(columns, rows) if self.is_transposed else Window(rows, columns)
 
     def points(self, points: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-        """Return where points (n, 2), x and y in the original image, are in the changed image."""
+        """Map points (n, 2), x and y, from the original image to the changed image."""
         height, width = self.size(size)
         x, y = points.T[::-1] if self.is_transposed else points.T
         return np.stack(
@@ -50,7 +50,7 @@ class Symmetry(NamedTuple):
         )
 
     def boxes(self, boxes: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-        """Return where boxes (n, 4), left, top, right and bottom, are in the changed image."""
+        """Map boxes (n, 4), left, top, right and bottom, to the changed image."""
         corners = self.points(boxes.reshape(-1, 2), size).reshape(-1, 2, 2)
         return np.concatenate([corners.min(axis=1), corners.max(axis=1)], axis=1)
 

@@ -1,7 +1,7 @@
-"""The tensors at which the autograd graphs of tiles begin, and where their gradients go.
+"""The leaves of the autograd graphs of tiles, and the destinations of their gradients.
 
 The loss of an image is a sum over tiles. Each tile has a graph of its own, which begins at windows
-of stored tokens and at sums over whole maps. A :class:`Tape` keeps these tensors, its leaves.
+of stored tokens and at sums over whole maps. A :class:`Tape` holds these tensors, its leaves.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,11 +22,11 @@ class Readable(Protocol):
 class Tape:
     """The leaves of the graphs of tiles.
 
-    After ``backward()`` of a tile, :meth:`collect` adds the gradients of its windows to where they
-    belong. After the last tile, :meth:`finish` sends the gradients of the sums back.
+    After ``backward()`` of a tile, :meth:`collect` passes on the gradients of its windows. After
+    the last tile, :meth:`finish` passes back the gradients of the sums.
 
     Attributes:
-        reads: The maps, and their windows, that :meth:`finish` reads.
+        reads: The maps that :meth:`finish` reads, with their windows.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Tape:
     def window(self, values: Tensor, add: Callable[[Tensor], None]) -> Tensor:
         """Return a leaf with the values of a window; ``add`` is called with its gradient.
 
-        Without gradients, such as in the pass of a sum, it returns the values themselves.
+        Without gradients, for example while sums are computed, it returns the values themselves.
         """
         if not torch.is_grad_enabled():
             return values
@@ -53,9 +53,9 @@ class Tape:
     ) -> Tensor:
         """Return a leaf with sums over a map, which all tiles share.
 
-        ``send_back`` is called with the gradient of this process once all tiles are finished, in
-        all processes. It has to call :meth:`collect` after each tile of its own. ``read`` is the
-        map, and the window of it, that ``send_back`` reads.
+        After the last tile, each process calls ``send_back`` with its own gradient. ``send_back``
+        must call :meth:`collect` after each tile of its own. ``read`` is the map, and its window,
+        that ``send_back`` reads.
         """
         leaf = values.detach().requires_grad_()
         self.reads.append(read)
@@ -63,14 +63,14 @@ class Tape:
         return leaf
 
     def collect(self) -> None:
-        """Hand over the gradients of the windows of a tile, and forget them."""
+        """Pass on the gradients of the windows of a tile, and forget the windows."""
         for leaf, add in self._windows:
             if leaf.grad is not None:
                 add(leaf.grad)
         self._windows.clear()
 
     def finish(self) -> None:
-        """Send the gradients of the sums back, the last sums first, because they read others."""
+        """Pass back the gradients of the sums, the last ones first: they may read earlier ones."""
         while self._sums:
             leaf, send_back = self._sums.pop()
             send_back(torch.zeros_like(leaf) if leaf.grad is None else leaf.grad)

@@ -88,11 +88,11 @@ class TokenFile:
         self.checksum = (self.checksum + self.sum_of(window, tokens)) % 2**64
 
     def add(self, window: Window, tokens: Tensor) -> None:
-        """Add tokens (h, w, C) to a window, of a file whose checksum nothing compares."""
+        """Add tokens (h, w, C) to a window of a file whose checksum is never compared."""
         self._mapped(window.rows)[:, window.columns] += tokens.to('cpu', self.dtype)
 
     def zero_(self) -> 'TokenFile':
-        """Set the tokens of a new file to 0, which they are on a disk."""
+        """Set the tokens of a new file to 0; on a disk, they are 0 already."""
         if self.path is None:
             self._tokens.zero_()
         return self

@@ -1,4 +1,4 @@
-"""The gradients of the tokens of an image, which tiles add up."""
+"""The gradients of the tokens of an image, added up over tiles."""
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ class TokenGradients:
     them to the processes that hold them.
 
     Args:
-        file: The gradient of the rows of this process, whose values are zero.
+        file: The gradient of the rows of this process, initially 0.
         shards: The rows of each process.
 
     Attributes:
@@ -49,7 +49,7 @@ class TokenGradients:
                 gradient[shifted(shared, -rows.start), window.columns] += part.to(gradient)
 
     def settle(self) -> None:
-        """Exchange the rows of other processes. All processes have to call this method."""
+        """Send the rows of other processes to them. All processes have to call this method."""
         self._shards.give_back(self._needed, self._foreign, self.file)
         for _, gradient in self._foreign:
             gradient.zero_()

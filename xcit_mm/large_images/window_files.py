@@ -40,7 +40,7 @@ MAX_CHANNELS = 2**12  # GDAL looks at each band whenever it reads a few of them
 STRIP_ROWS, STRIP_BYTES = 1100, 2**28
 GDAL_CACHED_BANDS = 127  # if no more bands are interleaved, GDAL keeps them all
 TILE = 2048, 2048  # pixels that are read at a time where any tile would do
-# What a file that changed did, and the remedy.
+# How messages about a file that has changed end, with the remedy.
 PREDICTED = 'it was predicted: predict it again when it is complete'
 TRAINED = 'a training step read it: resume the run when it is complete'
 MAPPED = 256, 256  # pixels of a memory map, with all channels, that are in memory at a time
@@ -121,7 +121,7 @@ class ImageSource(ABC):
         return shortened(digest)
 
     def windows(self) -> Iterator[Window]:
-        """Yield windows that cover the image, and for which a file in strips is decoded once."""
+        """Yield windows that cover the image; a file in strips is decoded once for all of them."""
         return tiles(whole(self.shape[:2]), _tile(self.max_rows))
 
     def require_unchanged(self, use: str = PREDICTED) -> None:

@@ -46,7 +46,7 @@ class XCiT(BaseModule):
         in_channels: Channels of the images. Weights of RGB images are adapted to them when they
             are loaded (see :func:`xcit_mm.weights.inflation.inflate`).
         norm_eval: Whether BatchNorm stays in evaluation mode in training: it normalizes with its
-            running statistics and does not update them, as in a fine-tuning with few images.
+            running statistics and does not update them, as in fine-tuning on few images.
         init_cfg: ``dict(type='Pretrained', checkpoint=<path, URL or timm://NAME>)``, or None. With
             ``rgb=(3, 2, 1)``, bands 3, 2 and 1 keep the kernels of red, green and blue.
 

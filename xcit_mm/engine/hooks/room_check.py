@@ -1,4 +1,4 @@
-"""The memory and the disk that whole images need, checked before the first step."""
+"""The memory and disk space that whole images need, checked before the first step."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -17,13 +17,13 @@ from . import order
 
 @HOOKS.register_module()
 class RoomCheckHook(Hook):
-    """Refuse a run whose largest image needs more memory and disk than there is.
+    """Refuse a run whose largest image needs more memory or disk space than there is.
 
-    It is a part of runs that stream whole images. Only the headers of the files are read. A model
-    whose loss cannot be computed tile by tile is refused, too.
+    All runs that stream whole images have this hook. It reads only the headers of the files. It
+    also refuses models whose loss cannot be computed tile by tile.
 
     Raises:
-        UserError: With the image, what it needs, and what there is.
+        UserError: With the image, what it needs, and what is available.
     """
 
     priority = order.ROOM
