@@ -1,5 +1,7 @@
 """Drawings in which a key decides the class of all shapes (see xcit_mm/datasets/context.py)."""
 
+_base_ = ['shapes_semantic.py']
+
 data_root = 'data/context/'
 data_help = dict(root=data_root, text='tools/make_shapes.py {root} --context draws it in seconds')
 metainfo = dict(
@@ -8,50 +10,29 @@ metainfo = dict(
 )
 
 train_pipeline = [
-    dict(type='LoadImage'),
-    dict(type='LoadAnnotations'),
+    *_base_.train_pipeline[:2],
     dict(type='RandomCrop', crop_size=(160, 160)),
-    dict(type='RandomFlip', prob=0.5),
-    dict(type='PackSegInputs'),
-]
-test_pipeline = [
-    dict(type='LoadImage'),
-    dict(type='LoadAnnotations'),
-    dict(type='PackSegInputs'),
+    *_base_.train_pipeline[2:],
 ]
 
+scenes = dict(
+    data_root=data_root,
+    img_suffix='.tif',
+    seg_map_suffix='.tif',
+    reduce_zero_label=False,
+    metainfo=metainfo,
+)
 train_dataloader = dict(
-    batch_size=8,
-    num_workers=1,
-    persistent_workers=True,
-    timeout=600,  # seconds without a batch that end the run
-    sampler=dict(type='InfiniteSampler', shuffle=True),
     dataset=dict(
-        type='BaseSegDataset',
-        data_root=data_root,
         data_prefix=dict(img_path='images/training', seg_map_path='labels/training'),
-        img_suffix='.tif',
-        seg_map_suffix='.tif',
-        metainfo=metainfo,
         pipeline=train_pipeline,
+        **scenes,
     ),
 )
 val_dataloader = dict(
-    batch_size=1,
-    num_workers=1,
-    persistent_workers=True,
-    timeout=600,  # seconds without a batch that end the run
-    sampler=dict(type='DefaultSampler', shuffle=False),
     dataset=dict(
-        type='BaseSegDataset',
-        data_root=data_root,
         data_prefix=dict(img_path='images/validation', seg_map_path='labels/validation'),
-        img_suffix='.tif',
-        seg_map_suffix='.tif',
-        metainfo=metainfo,
-        pipeline=test_pipeline,
+        **scenes,
     ),
 )
 test_dataloader = val_dataloader
-val_evaluator = dict(type='ClassIoUMetric', iou_metrics=['mIoU'])
-test_evaluator = val_evaluator

@@ -1,4 +1,4 @@
-"""Labels and scores of large images against those of mmseg's mode 'whole'."""
+"""Labels and scores of large images against mmseg's mode 'whole'."""
 
 import dataclasses
 

@@ -209,7 +209,7 @@ def test_a_training_step_equals_that_of_one_process(options, patch_size, tmp_pat
 
     def compare(rank: int) -> None:
         top = sum(heights[:rank])
-        torch.manual_seed(1 + rank)  # what is drawn at random is that of the first process
+        torch.manual_seed(1 + rank)  # the first process draws for all
         with shared_images(backbone):
             maps = backbone(images[:, :, top : top + heights[rank]])
         loss = 0.0

@@ -1,4 +1,4 @@
-"""The maps of a streamed image against those of the whole image."""
+"""The maps of a streamed image against the maps of the whole image."""
 
 from types import SimpleNamespace
 

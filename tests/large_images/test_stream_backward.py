@@ -19,7 +19,7 @@ LARGE = [pytest.param(arch, marks=pytest.mark.slow) for arch in ('s12', 'm24')]
 
 
 def whole_gradients(backbone: nn.Module, image: Tensor, seed: int = 0) -> list[Tensor]:
-    """Return random gradients of the maps, and add those of the parameters by autograd."""
+    """Return random gradients of the maps, and send them to the parameters by autograd."""
     torch.manual_seed(seed)
     maps = backbone(image[None])
     gradients = [torch.randn_like(m) for m in maps]

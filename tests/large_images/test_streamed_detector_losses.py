@@ -168,7 +168,7 @@ def mean_over_tiles(
 ) -> dict[str, Tensor]:
     """Compute the losses of each tile with mmdet's code from the outputs for the whole image.
 
-    Other anchors than those of the tile are marked as not valid, and get no scores.
+    Anchors outside the tile are marked as not valid, and get no scores.
     """
     with_rois, maps = hasattr(model, 'roi_head'), model.neck(maps)
     head = model.rpn_head if with_rois else model.bbox_head
@@ -286,7 +286,7 @@ def test_losses_do_not_depend_on_the_number_of_processes(models, monkeypatch, tm
         for name in names:
             model, (wanted_losses, wanted_tokens, wanted) = models[name], expected[name]
             passes = passes_of(model, size)
-            torch.manual_seed(3 + rank)  # what is drawn at random is that of the first process
+            torch.manual_seed(3 + rank)  # the first process draws for all
             found, of_tokens = streamed(model, passes, sample, size)
             assert_same_losses(found, wanted_losses)
             for value, of_image in zip(of_tokens, wanted_tokens, strict=True):

@@ -141,7 +141,7 @@ def of_mmseg(
 def of_tiles(
     model: BaseModel, passes: Passes, labels: LabelsInMemory
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return the same, computed tile by tile; the tokens are those of this process."""
+    """Return the same, computed tile by tile; with the tokens of this process."""
     shards, shape = passes.shards, (passes.size[1], SMALL['embed_dim'])
     of_levels = {
         f'tokens {index}': TokenGradients(
@@ -267,7 +267,7 @@ def test_an_image_without_labels():
 @pytest.mark.parametrize(
     ('parts', 'message'),
     [
-        (dict(loss_decode=dict(type='FocalLoss')), 'FocalLoss .decode. is not computed tile by'),
+        (dict(loss_decode=dict(type='FocalLoss')), 'FocalLoss .decode. cannot be computed tile by'),
         (dict(loss_decode=dict(type='LovaszLoss', per_image=True)), 'LovaszLoss .decode.'),
         (dict(sampler=dict(type='OHEMPixelSampler')), 'OHEMPixelSampler .decode. compares all'),
         (dict(loss_decode=CROSS_ENTROPY | dict(use_mask=True)), 'set use_mask=False'),
@@ -331,7 +331,7 @@ def test_several_processes(name, tmp_path, monkeypatch):
     def compare_shares(rank: int) -> None:
         passes = Passes(model.backbone, image)
         passes.run()
-        torch.manual_seed(1 + rank)  # what is drawn at random is that of the first process
+        torch.manual_seed(1 + rank)  # the first process draws for all
         log, of_parts = of_tiles(model, passes, labels)
         for name, value in expected.items():
             torch.testing.assert_close(log[name], value.mean(), rtol=1e-10, atol=0)

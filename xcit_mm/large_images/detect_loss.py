@@ -86,7 +86,7 @@ def losses(
     """Compute the losses of an image, and the gradients of their sum.
 
     The gradients of the neck and the heads are added to their ``grad``, and the gradients of the
-    tokens to those of the pyramid. Each process adds the gradients of its own rows of tiles.
+    tokens to the pyramid. Each process adds the gradients of its own rows of tiles.
 
     Args:
         model: A detector that :func:`require_trainable_detector` accepts.

@@ -39,7 +39,7 @@ class GeoJSONDataset(CheckedCocoDataset):
         img_suffix: The suffix of the images.
         class_property: The property with the name of the class.
 
-    The other arguments, the checks and the reports are those of :class:`.CheckedCocoDataset`.
+    The other arguments, the checks and the reports are the same as in :class:`.CheckedCocoDataset`.
 
     Raises:
         UserError: If a file is missing or invalid, if its reference system is not the system of

@@ -6,8 +6,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from .axes import Axis
 from .geometry import Window
-from .lazy import Axis, LazyMap
+from .lazy import LazyMap
 from .tape import Tape
 
 

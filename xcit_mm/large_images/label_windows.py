@@ -45,7 +45,7 @@ class LabelWindows:
         name: The name of the labels in messages.
         shape: (H, W).
         counts: The number of pixels of each label, int64, counted when the labels are opened; at
-            least those of 0 to 255.
+            least the labels 0 to 255.
         ignore: The label of pixels without a class.
         max_rows: See :class:`.ImageSource`.
 

@@ -11,32 +11,19 @@ A map with a :class:`.Tape` computes windows with graphs, which start at the lea
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial, partialmethod
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from ..errors import UserError
-from .geometry import Span, Window, length, shifted, tiles, whole
+from .axes import Axis, for_both, pair, pooling, resized, sliding, transposed
+from .geometry import Window, shifted, tiles, whole
 from .shards import Shards
 from .tape import Tape
 
 TILE = 128, 128  # pixels of a map that is read once as a whole
-
-
-class Axis(NamedTuple):
-    """The rows or the columns of a map.
-
-    Attributes:
-        size: The number of rows or columns.
-        reach: Returns the span of a source that a span of the map is computed from. It may extend
-            beyond the borders of the source.
-    """
-
-    size: int
-    reach: Callable[[Span], Span]
 
 
 class LazyMap:
@@ -234,8 +221,8 @@ def _conv2d(x, weight, bias=None, stride=1, padding=0, dilation=1, groups=1) -> 
     if padding == 'same':
         if any(k % 2 == 0 for k in kernel):
             raise UnknownReachError("conv2d with padding='same' and an even kernel")
-        padding = [d * (k - 1) // 2 for d, k in zip(_pair(dilation), kernel, strict=True)]
-    axes = _for_both(_sliding, x.shape[2:], kernel, stride, padding, dilation)
+        padding = [d * (k - 1) // 2 for d, k in zip(pair(dilation), kernel, strict=True)]
+    axes = for_both(sliding, x.shape[2:], kernel, stride, padding, dilation)
 
     def compute(window: Window, values: Tensor) -> Tensor:
         return F.conv2d(values, weight, bias, stride, 0, dilation, groups)
@@ -249,7 +236,7 @@ def _max_pool2d(
     if ceil_mode or return_indices:
         raise UnknownReachError('max_pool2d with ceil_mode or indices')
     stride = stride or kernel_size
-    axes = _for_both(_sliding, x.shape[2:], kernel_size, stride, padding, dilation)
+    axes = for_both(sliding, x.shape[2:], kernel_size, stride, padding, dilation)
 
     def compute(window: Window, values: Tensor) -> Tensor:
         return F.max_pool2d(values, kernel_size, stride, 0, dilation)
@@ -261,11 +248,11 @@ def _conv_transpose2d(
     x, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1
 ) -> LazyMap:
     of_axes = weight.shape[2:], stride, padding, dilation
-    axes = _for_both(_transposed, x.shape[2:], *of_axes, output_padding)
+    axes = for_both(transposed, x.shape[2:], *of_axes, output_padding)
 
     def compute(window: Window, values: Tensor) -> Tensor:
         y = F.conv_transpose2d(values, weight, bias, stride, 0, 0, groups, dilation)
-        steps = zip(axes, window, _pair(stride), _pair(padding), strict=True)
+        steps = zip(axes, window, pair(stride), pair(padding), strict=True)
         crops = (shifted(span, p - axis.reach(span).start * step) for axis, span, step, p in steps)
         return y[(..., *crops)]
 
@@ -291,37 +278,6 @@ def _dropout2d(x: LazyMap, p: float = 0.5, training: bool = True, inplace: bool 
     return x * x.shards.broadcast(drawn.cpu()).to(x.device)
 
 
-def _for_both(axis: Callable[..., Axis], *arguments: Any) -> list[Axis]:
-    """Return the axes of rows and columns; an argument is a number for both or a pair."""
-    return [axis(*of_axis) for of_axis in zip(*map(_pair, arguments), strict=True)]
-
-
-def _sliding(n: int, kernel: int, stride: int, padding: int, dilation: int) -> Axis:
-    """Return the axis of a kernel that slides over n pixels, as in a convolution or a pooling."""
-    extent = dilation * (kernel - 1) + 1
-
-    def reach(span: Span) -> Span:
-        return slice(span.start * stride - padding, (span.stop - 1) * stride - padding + extent)
-
-    return Axis((n + 2 * padding - extent) // stride + 1, reach)
-
-
-def _transposed(
-    n: int, kernel: int, stride: int, padding: int, dilation: int, output_padding: int
-) -> Axis:
-    """Return the axis of a transposed convolution, which adds up a kernel for each of n pixels."""
-    extent = dilation * (kernel - 1) + 1
-
-    def reach(span: Span) -> Span:
-        # The kernel of pixel j begins at j * stride - padding. The first kernel begins at the start
-        # of the span or before it, and the last one at its last pixel or after it.
-        first = (span.start + padding - extent + 1) // stride
-        last = -(-(span.stop - 1 + padding) // stride)
-        return slice(first, last + 1)
-
-    return Axis((n - 1) * stride - 2 * padding + extent + output_padding, reach)
-
-
 def _interpolate(
     x,
     size=None,
@@ -333,14 +289,14 @@ def _interpolate(
 ) -> LazyMap:
     if mode not in ('nearest', 'bilinear') or antialias:
         raise UnknownReachError(f'interpolate with mode={mode!r}, antialias={antialias}')
-    factors = _pair(scale_factor)
+    factors = pair(scale_factor)
     if size is None:
         size = [math.floor(n * f) for n, f in zip(x.shape[2:], factors, strict=True)]
     if recompute_scale_factor:
         factors = None, None
     dtype = torch.promote_types(x.dtype, torch.float32)
-    resize = partial(_resize, mode, bool(align_corners), dtype)
-    sizes = map(int, _pair(size))
+    resize = partial(resized, mode, bool(align_corners), dtype)
+    sizes = map(int, pair(size))
     resizes = [resize(*of_axis) for of_axis in zip(x.shape[2:], sizes, factors, strict=True)]
 
     def compute(window: Window, values: Tensor) -> Tensor:
@@ -352,47 +308,13 @@ def _interpolate(
     return _derived([x], compute, axes=[axis for axis, _ in resizes])
 
 
-def _resize(
-    mode: str, align_corners: bool, dtype: torch.dtype, n: int, size: int, factor: float | None
-) -> tuple[Axis, Callable[[Span], Tensor]]:
-    """Return an axis that is resized from n pixels, and a function of the weights of a span.
-
-    The weights are a matrix whose product with the reach of the span is the span, in half the time
-    of PyTorch's interpolation on a CPU.
-    """
-    if mode == 'nearest':  # take the indices from PyTorch, which rounds in its own way
-        how = dict(size=size) if factor is None else dict(scale_factor=factor)
-        place = F.interpolate(torch.arange(n, dtype=dtype).view(1, 1, n), **how).flatten()
-    elif align_corners:
-        place = torch.arange(size, dtype=dtype) * ((n - 1) / (size - 1) if size > 1 else 0.0)
-    else:
-        scale = n / size if factor is None else 1 / factor
-        place = ((torch.arange(size, dtype=dtype) + 0.5) * scale - 0.5).clamp_min(0)
-    lower = place.long().clamp_max(n - 1)
-    upper = lower if mode == 'nearest' else (lower + 1).clamp_max(n - 1)
-    fraction = (place - lower).clamp(0, 1).numpy()  # of the upper pixel
-    lower, upper = lower.numpy(), upper.numpy()
-
-    def reach(span: Span) -> Span:
-        return slice(int(lower[span.start]), int(upper[span.stop - 1]) + 1)
-
-    def weights(span: Span) -> Tensor:
-        pixels, rows = reach(span), np.arange(length(span))
-        matrix = np.zeros((length(span), length(pixels)), fraction.dtype)
-        matrix[rows, lower[span] - pixels.start] = 1 - fraction[span]
-        matrix[rows, upper[span] - pixels.start] += fraction[span]
-        return torch.from_numpy(matrix)
-
-    return Axis(size, reach), weights
-
-
 def _adaptive_avg_pool2d(x: LazyMap, output_size: int | tuple[int, int]) -> LazyMap:
     """Pool a map to a few pixels, which requires a pass over the whole map.
 
     If the map is trained, its gradient requires another pass, after the last tile.
     """
-    outs = _pair(output_size)
-    pools = [_pooling(n, out) for n, out in zip(x.shape[2:], outs, strict=True)]
+    outs = pair(output_size)
+    pools = [pooling(n, out) for n, out in zip(x.shape[2:], outs, strict=True)]
     area = pools[0].sum(1)[:, None] * pools[1].sum(1)
     own = Window(x.shards.share(x.shape[2]), slice(0, x.shape[3]))
 
@@ -420,17 +342,6 @@ def _adaptive_avg_pool2d(x: LazyMap, output_size: int | tuple[int, int]) -> Lazy
         return means[(..., *window)].clone()
 
     return LazyMap(x.shape[1], axes, x, x.shards, compute, tape=x.tape)
-
-
-def _pooling(n: int, out: int) -> Tensor:
-    """Return a matrix (out, n) that is 1 where a pixel belongs to an output pixel, else 0."""
-    pixel, bin = torch.arange(n), torch.arange(out)[:, None]
-    starts, stops = bin * n // out, -(-(bin + 1) * n // out)
-    return ((pixel >= starts) & (pixel < stops)).double()
-
-
-def _pair(value: Any) -> tuple:
-    return tuple(value) if isinstance(value, (tuple, list, torch.Size)) else (value, value)
 
 
 # The names of PyTorch's functions. Functions that act on each pixel by itself need no halo.

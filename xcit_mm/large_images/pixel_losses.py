@@ -6,6 +6,8 @@ pixels are known beforehand: the number of pixels of each label and, for Dice, s
 without gradients.
 """
 
+from abc import ABC, abstractmethod
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -15,7 +17,7 @@ from .shards import Shards
 EPS = torch.finfo(torch.float32).eps  # mmseg adds it to its divisors
 
 
-class PixelLoss:
+class PixelLoss(ABC):
     """A loss of a head.
 
     Args:
@@ -33,26 +35,26 @@ class PixelLoss:
         self._module, self._ignored = module, head.ignore_index
 
     @staticmethod
+    @abstractmethod
     def problem(module: nn.Module, head: nn.Module) -> tuple[str, str] | None:
         """Return why the loss cannot be computed, not even by mmseg, and the remedy."""
-        raise NotImplementedError
 
-    def add(self, scores: Tensor, labels: Tensor) -> None:
-        """Add pixels to the sums that the loss depends on."""
+    def add(self, scores: Tensor, labels: Tensor) -> None:  # noqa: B027
+        """Add pixels to the sums that the loss depends on, if there are any."""
 
-    def finish_sums(self, shards: Shards) -> None:
+    def finish_sums(self, shards: Shards) -> None:  # noqa: B027
         """Finish the sums. All processes have to call this method."""
 
+    @abstractmethod
     def share(self, scores: Tensor, labels: Tensor) -> Tensor:
         """Return a number whose gradients, over all windows, add up to the gradient of the loss.
 
         The shapes are (1, C, h, w) of the scores and (1, h, w) of the labels.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def value(self, shards: Shards) -> Tensor:
         """Return the loss after the shares of all windows. All processes have to call it."""
-        raise NotImplementedError
 
 
 class CrossEntropy(PixelLoss):

@@ -99,7 +99,7 @@ def losses(
 ) -> dict[str, Tensor]:
     """Compute the losses of an image, and the gradients of their sum.
 
-    The losses and the gradients equal those of mmseg for the whole image. The gradients of the
+    The losses and the gradients equal what mmseg computes for the whole image. The gradients of the
     neck, the heads and the pyramid are added to their ``grad``, and the gradients of the tokens to
     the gradients of the pyramid, which the caller has to settle. Each process adds the gradients of
     its own rows of pixels.
@@ -199,7 +199,7 @@ class HeadLosses:
             loss.finish_sums(self.scores.shards)
 
     def backward(self, tile: Window, labels: Tensor) -> None:
-        """Add the share of a tile to the losses, and its gradients to those of the parameters."""
+        """Add the share of a tile to the losses, and the gradients to the parameters."""
         for scores, target in self._parts(tile, labels):
             shares = [(name, loss.share(scores, target)) for name, loss in self._losses]
             # mmengine adds up the entries with such a name, and only logs the others.

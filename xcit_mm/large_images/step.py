@@ -33,7 +33,7 @@ def streamed_loss(
 ) -> tuple[Tensor, dict[str, float]]:
     """Compute the loss of a model for an image that does not fit into memory as a whole.
 
-    Loss and gradients of a segmentor equal those of the whole image up to rounding.
+    The loss and the gradients of a segmentor equal the whole image's, up to rounding.
     :mod:`.detect_loss` explains the loss of a detector. The gradients are computed right away, tile
     by tile; ``backward()`` of the loss only scales them and adds them to ``grad``.
 

@@ -35,10 +35,10 @@ def stream_backward(
 ) -> None:
     """Add the gradients of a backbone for an image that does not fit into memory to ``grad``.
 
-    The gradients of the parameters equal those of ``torch.autograd.backward(backbone(image[None]),
-    gradients)`` up to rounding, for a backbone whose BatchNorm is in evaluation mode. The maps are
-    computed first, as by :func:`stream`. Each layer then passes its gradients back, tile by tile
-    (see :mod:`xcit_mm.large_images.backward`). Stochastic depth is drawn once for the image.
+    ``torch.autograd.backward(backbone(image[None]), gradients)`` computes the same gradients, up to
+    rounding, if BatchNorm of the backbone is in evaluation mode. The maps are computed first, as by
+    :func:`stream`. Each layer then passes its gradients back, tile by tile (see
+    :mod:`xcit_mm.large_images.backward`). Stochastic depth is drawn once for the image.
 
     Args:
         backbone: An XCiT with ``norm_eval=True``, or in evaluation mode, in float32, float64 or

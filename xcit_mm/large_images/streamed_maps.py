@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from ..models.xcit import STRIDES
+from .axes import Axis
 from .geometry import Span, Window, grown, shifted
-from .lazy import Axis, LazyMap
+from .lazy import LazyMap
 from .passes import Passes
 from .shards import Borrowed
 from .tape import Tape

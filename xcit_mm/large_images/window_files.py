@@ -30,7 +30,7 @@ ARRAYS = ('.npy',)
 # The drivers of GDAL by suffix. Without a driver, GDAL looks at the content, so a text file that
 # is named .tif could make it open any other file or address.
 RASTERS = dict.fromkeys(('.tif', '.tiff', '.btf', '.tf8'), 'GTiff') | {'.jp2': 'JP2OpenJPEG'}
-# PNG files of labels; those of images are decoded by OpenCV.
+# PNG files of labels; OpenCV decodes PNG files of images.
 LABELS = {'.png': 'PNG'}
 CACHE = 2**25  # bytes of decoded blocks that GDAL keeps
 # Bytes of a block. GDAL decodes it as a whole, with all bands if they are interleaved.
