@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tifffile
+from helpers import ROOT
 from helpers.random_weights import SEGMENTOR, save_random_weights
 from helpers.runs import losses, options
 from helpers.small_xcit import SMALL
@@ -17,6 +18,7 @@ from xcit_mm.config.load import load_config
 from xcit_mm.datasets import multiband
 from xcit_mm.datasets.audit import check_dataset
 from xcit_mm.datasets.shapes import ShapesSpec, make_shapes, spread
+from xcit_mm.engine import train
 from xcit_mm.infer.run import infer
 from xcit_mm.inference.video import write_video
 from xcit_mm.weights.conversion import convert
@@ -54,6 +56,34 @@ def test_the_loss_falls_and_pictures_show_three_bands(work_dir, root):
     names = {path.stem for path in (root / 'ade/images/validation').iterdir()}
     pictures = list((work_dir / 'pictures').iterdir())
     assert {path.stem for path in pictures} == names
+    assert np.asarray(Image.open(pictures[0])).std((0, 1)).min() > 20  # in color
+
+
+def test_whole_images_of_all_bands_are_trained_and_evaluated(work_dir, root, tmp_path):
+    opened = [
+        dict(type='OpenImage', bands=dict(channels=BANDS, rgb=(0, 6, 12))),
+        dict(type='OpenLabels'),
+        dict(type='FlipAndTurn'),
+        dict(type='PackScene'),
+    ]
+    loading = dict(batch_size=1, num_workers=0, persistent_workers=False)
+    evaluated = dict(dataset=dict(pipeline=opened[:2] + opened[3:]), **loading)
+    values = dict(
+        _base_=str(ROOT / CONFIG),
+        stream=dict(memory='1GiB'),
+        load_from=str(work_dir / f'iter_{STEPS}.pth'),
+        model=dict(backbone=dict(norm_eval=True)),
+        train_dataloader=dict(dataset=dict(pipeline=opened), **loading),
+        val_dataloader=evaluated,
+        test_dataloader=evaluated,
+    )
+    config = tmp_path / 'scenes.py'
+    config.write_text('\n'.join(f'{name} = {value!r}' for name, value in values.items()))
+    limits = {'train_cfg.max_iters': 2, 'train_cfg.val_interval': 2}
+    train(str(config), str(tmp_path / 'run'), options=dict(data_root=str(root), **limits))
+    assert all(np.isfinite(loss) for loss in losses(tmp_path / 'run').values())
+    pictures = list((tmp_path / 'run/pictures').iterdir())
+    assert len(pictures) == 2
     assert np.asarray(Image.open(pictures[0])).std((0, 1)).min() > 20  # in color
 
 
