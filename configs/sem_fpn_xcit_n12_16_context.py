@@ -13,6 +13,7 @@ _base_ = [
 ]
 
 stream = dict(memory='2GiB', store=None)
+sync_bn = None  # BatchNorm stays in evaluation mode
 # An early checkpoint: later ones have learned that nothing reveals the class.
 load_from = 'work_dirs/sem_fpn_xcit_n12_16_context_crops/iter_100.pth'
 model = dict(backbone=dict(norm_eval=True), decode_head=dict(num_classes=3))
