@@ -173,7 +173,7 @@ class StreamedModel(nn.Module):
 @contextmanager
 def shown(source: ImageSource) -> Iterator[Progress]:
     """Show the progress of an image, and name the image in errors about it."""
-    try:
+    with image_named(source.name):
         if not is_main_process():
             yield silent
         elif sys.stderr.isatty():
@@ -181,12 +181,19 @@ def shown(source: ImageSource) -> Iterator[Progress]:
                 yield bar
         else:
             yield LoggedProgress(source.name, MMLogger.get_current_instance().info)
-    except ProcessesError:
+
+
+@contextmanager
+def image_named(name: str) -> Iterator[None]:
+    """Start the sentence of an error about an image with its name, unless the name is in it."""
+    try:
+        yield
+    except ProcessesError:  # is about the processes
         raise
     except UserError as error:
-        if source.name in str(error):
+        if name in str(error):
             raise
-        raise UserError(f'{source.name}: {error}') from error
+        raise UserError(f'{name}: {error}') from error
 
 
 def _instances(**found: Any) -> InstanceData:

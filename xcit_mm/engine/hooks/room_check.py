@@ -7,11 +7,10 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import BaseLoop, Runner
 
-from ...errors import ProcessesError, UserError
 from ...large_images.step import require_room, require_trainable_model
 from ...large_images.window_files import image_size
 from ...processes import cpu_group, require_same, together
-from ..streamed_model import StreamedModel
+from ..streamed_model import StreamedModel, image_named
 from . import order
 
 
@@ -44,16 +43,12 @@ def _check(model: StreamedModel, dataset: Any, is_trained: bool) -> None:
         require_same({'the largest image': f'{path} {size}'}, model.group)
     if size is None:  # none can be read, which the loader reports
         return
-    try:
+    with image_named(path):
         if is_trained:
             require_room(model.module, size, model.memory, model.store, model.group)
         else:
             shape = model.module.backbone.in_channels, *size
             model.require_room_to_predict(SimpleNamespace(shape=shape), size)
-    except ProcessesError:
-        raise
-    except UserError as error:
-        raise UserError(f'{path}: {error}') from error
 
 
 def largest_image(dataset: Any) -> tuple[str, tuple[int, int] | None]:
