@@ -16,7 +16,7 @@ from helpers.small_xcit import small_xcit
 
 from xcit_mm import processes
 from xcit_mm.errors import ArgumentError, ProcessesError
-from xcit_mm.large_images import stream
+from xcit_mm.large_images import stream, stream_backward
 from xcit_mm.large_images.training import shared_images
 
 GOOD, OTHER = 'good.npy', 'other.npy'
@@ -141,6 +141,8 @@ def test_a_library_refuses_different_images(tmp_path):
     def compare(rank: int) -> None:
         with pytest.raises(ProcessesError, match=r'image is \(3, 64, 64\) in process 1 on'):
             stream(backbone, torch.zeros(3, 64, 64 + 32 * rank))
+        with pytest.raises(ProcessesError, match=r'image is \(3, 64, 64\) in process 1 on'):
+            stream_backward(backbone, torch.zeros(3, 64, 64 + 32 * rank), [])
         with (
             shared_images(backbone),
             pytest.raises(ProcessesError, match='width of the image is 64 in process 1 on'),

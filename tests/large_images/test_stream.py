@@ -170,6 +170,21 @@ def test_processes_of_a_machine_divide_its_memory_and_its_disk(tmp_path, monkeyp
         workspace.open_workspace(*arguments)
 
 
+def test_what_other_processes_have_written_does_not_reduce_the_share_of_the_disk(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv('LOCAL_WORLD_SIZE', '2')
+    monkeypatch.setattr('shutil.disk_usage', lambda folder: SimpleNamespace(free=2**20))
+    own, other = tmp_path / 'training_process_1', tmp_path / 'training_process_2'
+    for folder in (own, other):
+        folder.mkdir()
+        (folder / 'layer_0.bin').write_bytes(bytes(2**18))
+    (other / 'notes.txt').write_bytes(bytes(2**18))
+    with (other / 'layer_1.bin').open('wb') as file:
+        file.truncate(2**30)  # nothing is written yet
+    assert workspace.free_disk(own) == (2**20 + 2 * 2**18) // 2
+
+
 def test_a_store_on_a_full_disk_is_refused_before_the_first_pass(tmp_path, monkeypatch):
     monkeypatch.setattr('shutil.disk_usage', lambda folder: SimpleNamespace(free=1000))
     backbone = random_xcit(SMALL, 16, out_indices=(0, 1, 2, 3))

@@ -56,7 +56,10 @@ def _check_model(cfg: Config, is_trained: bool) -> None:
         )
     for name in CHANGING:
         if cfg.get(name):
-            raise UserError(f'{name} does not work with stream, which calls layers tile by tile')
+            raise UserError(
+                f'{name} does not work with stream, which calls layers tile by tile: remove it, or '
+                'set stream=None'
+            )
 
 
 def _check_loaders(cfg: Config, splits: tuple[str, ...]) -> None:

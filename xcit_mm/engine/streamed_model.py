@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from mmengine.dist import get_rank, get_world_size, is_main_process
+from mmengine.dist import is_main_process
 from mmengine.logging import MMLogger
 from mmengine.model import revert_sync_batchnorm
 from mmengine.optim import OptimWrapper
@@ -21,7 +21,7 @@ from ..errors import ProcessesError, UserError
 from ..fusion import in_dtype
 from ..large_images.detect import require_detector
 from ..large_images.normalized import NormalizedImage, require_only_normalization
-from ..large_images.passes import Image, Passes
+from ..large_images.passes import Passes, Unread
 from ..large_images.segment import require_segmentor
 from ..large_images.step import streamed_loss
 from ..large_images.streamable import require_streamable
@@ -73,8 +73,6 @@ class StreamedModel(nn.Module):
         self.memory, self.shared, self.dtype = memory_limit(memory), shared, DTYPES[dtype]
         self.store = None if store is None else Path(store)
         self.group = cpu_group() if shared else own_group()
-        if store is not None and not shared and get_world_size() > 1:
-            self.store = self.store / f'process_{get_rank() + 1}'
         self.eval()
         require_streamable(getattr(self.module, 'backbone', self.module))
         require_only_normalization(self.module.data_preprocessor, ())
@@ -154,9 +152,10 @@ class StreamedModel(nn.Module):
         """Return an image as the input of the model."""
         return NormalizedImage(source, self.module.data_preprocessor, (), sample.get('bands'))
 
-    def require_room_to_predict(self, image: Image, size: tuple[int, int]) -> None:
+    def require_room_to_predict(self, size: tuple[int, int]) -> None:
         """Refuse an image (H, W) whose prediction needs more memory or disk space than there is."""
-        passes = Passes(self.module.backbone, image, group=self.group)
+        backbone = self.module.backbone
+        passes = Passes(backbone, Unread((backbone.in_channels, *size)), group=self.group)
         self._workspace(passes, size).remove()
 
     def _workspace(self, passes: Passes, size: tuple[int, int]) -> Workspace:

@@ -256,11 +256,12 @@ class TrainedPasses(Passes):
         own += _trained(of_moments.norm) if of_moments else []
         total = _Sums([*attention, *own])
         self._tiles_backward(number, total, output, of_input, of_moments, progress)
-        dM, dm, *found = total.over(self.shards)
-        accumulate(own, found)
-        found = torch.autograd.grad(matrices, [G, s, *attended], [dM, dm], allow_unused=True)
-        accumulate(attended, found[2:])
-        dG, ds = found[:2]
+        dM, dm, *of_own = total.over(self.shards)
+        accumulate(own, of_own)
+        dG, ds, *of_attended = torch.autograd.grad(
+            matrices, [G, s, *attended], [dM, dm], allow_unused=True
+        )
+        accumulate(attended, of_attended)
         S = (dG + dG.mT) / N
         return OfMoments(block.norm1, S, (ds / N - s.detach() @ S[0])[:, None])
 
@@ -287,10 +288,10 @@ class TrainedPasses(Passes):
                 if of_moments is not None:
                     of_moments.add(y, outputs, gradients)
             leaves = [*total.leaves, *([x] if of_input is not None else [])]
-            found = torch.autograd.grad(outputs, leaves, gradients, allow_unused=True)
-            total.add(found[: len(total.leaves)])
+            of_leaves = torch.autograd.grad(outputs, leaves, gradients, allow_unused=True)
+            total.add(of_leaves[: len(total.leaves)])
             if of_input is not None:
-                of_input.add(window.grown(HALO, self.size), found[-1])
+                of_input.add(window.grown(HALO, self.size), of_leaves[-1])
         if of_input is not None:
             of_input.settle()
 
@@ -353,10 +354,10 @@ def new_gradients(parameters: Sequence[nn.Parameter]) -> Iterator[list[Tensor | 
     before = [parameter.grad for parameter in parameters]
     for parameter in parameters:
         parameter.grad = None
-    found: list[Tensor | None] = []
+    gradients: list[Tensor | None] = []
     try:
-        yield found
-        found += [parameter.grad for parameter in parameters]
+        yield gradients
+        gradients += [parameter.grad for parameter in parameters]
     finally:
         for parameter, gradient in zip(parameters, before, strict=True):
             parameter.grad = gradient
@@ -368,10 +369,10 @@ def added_up(parameters: Sequence[nn.Parameter], shards: Shards) -> Iterator[Non
 
     A parameter that no process uses remains without a gradient, so that an optimizer skips it.
     """
-    with new_gradients(parameters) as found:
+    with new_gradients(parameters) as gradients:
         yield
-    are_used = shards.sum(torch.tensor([gradient is not None for gradient in found]).long())
-    pairs = [*zip(parameters, found, strict=True)]
+    are_used = shards.sum(torch.tensor([gradient is not None for gradient in gradients]).long())
+    pairs = [*zip(parameters, gradients, strict=True)]
     used = [pair for pair, is_used in zip(pairs, are_used.tolist(), strict=True) if is_used]
     own = [torch.zeros_like(p) if gradient is None else gradient for p, gradient in used]
     accumulate([parameter for parameter, _ in used], summed(own, shards))

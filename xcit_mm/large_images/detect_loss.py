@@ -105,7 +105,7 @@ def losses(
         UserError: If it is not known which pixels of a map the neck or a head reads.
     """
     maps = model.neck(pyramid.maps) if model.with_neck else pyramid.maps
-    shards, tape, found = passes.shards, pyramid.maps[0].tape, []
+    shards, tape, logged = passes.shards, pyramid.maps[0].tape, []
     detector = _Detector(model, maps, sample, size, passes.image.shape[1:])
     rows, columns = detector.cuts
     own = [Window(*spans) for spans in product(rows[shards.share(len(rows))], columns)]
@@ -121,9 +121,9 @@ def losses(
             with _drawn_from(seed, tile):
                 for parts in detector.losses_of(tile, of_tile):
                     _backward(parts, count, tape)
-                    found += ((name, value.item()) for name, value in parts.items())
+                    logged += ((name, value.item()) for name, value in parts.items())
     tape.finish()
-    return _means(found, count, shards)
+    return _means(logged, count, shards)
 
 
 def _backward(parts: dict[str, Tensor], count: int, tape: Tape) -> None:
@@ -321,14 +321,14 @@ def _drawn_from(seed: int | None, tile: Window) -> Iterator[None]:
         yield
 
 
-def _means(found: list[tuple[str, float]], count: int, shards: Shards) -> dict[str, Tensor]:
+def _means(logged: list[tuple[str, float]], count: int, shards: Shards) -> dict[str, Tensor]:
     """Return the means of the values from the tiles of all processes, by name.
 
     A loss that is missing in a tile without boxes counts as 0. The mean of an accuracy is over the
     tiles that have it.
     """
     values = defaultdict(list)
-    for name, value in chain(*shards.gather(found)):
+    for name, value in chain(*shards.gather(logged)):
         values[name].append(value)
     numbers = {name: count if 'loss' in name else len(v) for name, v in values.items()}
     means = shards.broadcast({name: sum(v) / numbers[name] for name, v in values.items()})

@@ -11,7 +11,7 @@ layer is added in the same pass. The tokens equal the tokens of the whole image,
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -50,6 +50,12 @@ class Image(Protocol):
     shape: tuple[int, int, int]
 
     def __getitem__(self, window: tuple[slice, slice, slice]) -> Tensor: ...
+
+
+class Unread(NamedTuple):
+    """An image that is never read, to learn what its passes need."""
+
+    shape: tuple[int, int, int]
 
 
 class Passes:

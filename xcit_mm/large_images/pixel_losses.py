@@ -79,7 +79,7 @@ class CrossEntropy(PixelLoss):
         if (labels != self._ignored).any():
             sum_of_pixels = dict(ignore_index=self._ignored, reduction_override='sum')
             loss = self._module(scores, labels, **sum_of_pixels) / self._divisor
-        else:  # where mmseg looks for the largest label
+        else:  # mmseg fails without labeled pixels: it takes the maximum of no labels
             loss = 0 * scores.sum()
         self._sum += loss.detach().cpu()
         return loss

@@ -4,7 +4,14 @@ from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
-from mmengine.dist import all_reduce, broadcast_object_list, gather_object, get_dist_info
+from mmengine.dist import (
+    all_reduce,
+    broadcast_object_list,
+    gather_object,
+    get_dist_info,
+    get_rank,
+    get_world_size,
+)
 from torch import Tensor
 
 from ..errors import ArgumentError
@@ -44,7 +51,9 @@ class Shards:
 
     @property
     def part(self) -> str:
-        """The name of the folder of this process."""
+        """The name of the folder of this process, which no other process has."""
+        if self.count < get_world_size():  # each process has an image of its own
+            return f'process_{get_rank() + 1}'
         return f'part_{self.rank + 1}_of_{self.count}'
 
     def share(self, size: int, rank: int | None = None) -> slice:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch.distributed as dist
@@ -16,6 +15,7 @@ from . import detect_loss, segment_loss
 from .backward import TrainedPasses, added_up, new_gradients, workspace_of
 from .detect import require_detector
 from .normalized import NormalizedImage
+from .passes import Unread
 from .segment import require_segmentor
 from .streamable import require_trainable
 from .streamed_maps import Pyramid
@@ -83,7 +83,7 @@ def require_room(
 ) -> None:
     """Refuse an image (H, W) whose training needs more memory or disk space than there is."""
     with together(group or cpu_group()):
-        image = SimpleNamespace(shape=(model.backbone.in_channels, *size))
+        image = Unread((model.backbone.in_channels, *size))
         passes = TrainedPasses(model.backbone, image, group=group)
         with workspace_of(passes, memory, store):
             pass

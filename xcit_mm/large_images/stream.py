@@ -59,18 +59,20 @@ def stream_backward(
 
     Raises:
         ValueError: If the backbone cannot be streamed or trained, or an argument is invalid.
-        UserError: If ``memory`` is too small and ``store`` is None, if the disk is too small, or
-            if the image or the gradients have values that are not finite.
+        UserError: If ``memory`` is too small and ``store`` is None, if the disk is too small, if
+            the image or the gradients have values that are not finite, or if the backbones or
+            images of several processes differ. All of them raise it.
     """
     trained = [parameter for parameter in backbone.parameters() if parameter.requires_grad]
-    with new_gradients(trained) as found, together(cpu_group()):
+    with new_gradients(trained) as added, together(cpu_group()):
         passes = TrainedPasses(backbone, image, rows)
+        _require_same_run(passes)
         own = [Window(passes.shards.share(H), slice(0, W)) for _, H, W in passes.map_shapes]
         shapes = [(passes.map_shapes[0][0], *window.size) for window in own]
         if [tuple(gradient.shape) for gradient in gradients] != shapes:
-            given = [tuple(gradient.shape) for gradient in gradients]
+            passed = [tuple(gradient.shape) for gradient in gradients]
             raise ArgumentError(
-                f'the gradients have the shapes {given}, but the maps have {shapes}'
+                f'the gradients have the shapes {passed}, but the maps have {shapes}'
             )
         with workspace_of(passes, memory, store):
             passes.run()
@@ -83,7 +85,7 @@ def stream_backward(
             for of_level in of_levels:
                 of_level.settle()
             passes.backward(of_levels)
-    accumulate(trained, found)
+    accumulate(trained, added)
 
 
 def _read_back(level: LazyMap, gradient: np.ndarray, own: Window, tape: Tape) -> None:
@@ -136,19 +138,9 @@ def stream(
         UserError: If ``memory`` is too small and ``store`` is None, if the disk is too small, or
             if the backbones or images of several processes differ. All of them raise it.
     """
-    group = cpu_group()
-    with together(group):
+    with together(cpu_group()):
         passes = Passes(backbone, image, rows)
-        if group is not None:
-            require_same(
-                {
-                    'the shape of the image': tuple(image.shape),
-                    'the backbone': digest_of_module(backbone),
-                    'the dtype': passes.dtype,
-                    'the size of the tiles': passes.tile,
-                },
-                group,
-            )
+        _require_same_run(passes)
         dtype = torch.float32 if passes.dtype == torch.bfloat16 else passes.dtype
         shards, needed = passes.shards, passes.bytes_needed
         needed += sum(map(math.prod, passes.map_shapes)) * dtype.itemsize // shards.count
@@ -164,6 +156,18 @@ def stream(
         finally:
             workspace.remove()
     return maps
+
+
+def _require_same_run(passes: Passes) -> None:
+    """Refuse processes that do not share one image and one backbone."""
+    if passes.shards.count > 1:
+        values = {
+            'the shape of the image': tuple(passes.image.shape),
+            'the backbone': digest_of_module(passes.backbone),
+            'the dtype': passes.dtype,
+            'the size of the tiles': passes.tile,
+        }
+        require_same(values, cpu_group())
 
 
 def _written(level: LazyMap, stride: int, dtype: torch.dtype, path: Path | None) -> np.ndarray:

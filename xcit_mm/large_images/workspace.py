@@ -37,6 +37,8 @@ MAX_STATE = 2**20  # bytes
 FILES = re.compile(
     r'state\.json|store\.lock|((layer|gradient|all)_\d+|labels|scores)\.bin|objects_\d+\.npz'
 )
+# The process in the name of its folder; see ``Shards.part``.
+NUMBERED = re.compile(r'(part|process)_\d+')
 GIB = 2**30
 
 
@@ -96,10 +98,15 @@ def memory_limit(memory: int | None) -> int:
 def free_disk(folder: Path) -> int:
     """Return the bytes that each process of this machine can write into its folder.
 
-    The files of a run that was killed count as free: they are overwritten.
+    The files in the folders of all processes count as free, because they are overwritten or removed
+    before the next image: the result is the same whatever the other processes have written so far.
     """
-    free = shutil.disk_usage(folder).free // _processes_here()
-    return free + sum(path.stat().st_size for path in _files(folder))
+    written = 0
+    for of_process in folder.parent.glob(NUMBERED.sub(r'\1_*', folder.name)):
+        for path in _files(of_process):
+            with suppress(FileNotFoundError):  # another process has just removed it
+                written += path.stat().st_blocks * 512  # a new file is full of holes
+    return (shutil.disk_usage(folder).free + written) // _processes_here()
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -192,7 +199,7 @@ class Workspace:
         return state
 
     def _require_space(self, needed: int) -> None:
-        """Refuse a disk that is too small for each process; their files are overwritten."""
+        """Refuse a disk that is too small for the files of all processes."""
         free = free_disk(self.folder)
         if needed > free:
             raise UserError(

@@ -1,6 +1,5 @@
 """The memory and disk space that whole images need, checked before the first step."""
 
-from types import SimpleNamespace
 from typing import Any
 
 from mmengine.hooks import Hook
@@ -47,8 +46,7 @@ def _check(model: StreamedModel, dataset: Any, is_trained: bool) -> None:
         if is_trained:
             require_room(model.module, size, model.memory, model.store, model.group)
         else:
-            shape = model.module.backbone.in_channels, *size
-            model.require_room_to_predict(SimpleNamespace(shape=shape), size)
+            model.require_room_to_predict(size)
 
 
 def largest_image(dataset: Any) -> tuple[str, tuple[int, int] | None]:
