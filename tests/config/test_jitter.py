@@ -87,7 +87,7 @@ def test_a_bad_image_is_named_also_if_it_is_the_one_to_paste_from(dataset):
     dataset.pipeline[0].get_indexes = lambda dataset: 5
     for index in (3, 5):
         _, (bad,) = Samples(dataset)[index]
-        assert (bad.file, bad.reason.split(':')[0]) == (name, 'BadImageError')
+        assert (bad.file, bad.reason.split(':')[0]) == (name, 'it is missing or cannot be opened')
 
 
 def test_the_checks_see_through_the_wrapper(config, dataset):

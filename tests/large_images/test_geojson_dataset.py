@@ -178,6 +178,17 @@ def test_coordinates_of_another_system_lie_outside(root):
     assert cause.startswith('2 of the 2 annotations (2 x box outside') and 'ogr2ogr' in cause
 
 
+def test_degrees_instead_of_meters_are_named_as_another_system(root):
+    write_image(root / 'images/a.tif', MAP)
+    path = root / 'objects/a.geojson'
+    degrees = np.array(SQUARE) * 1e-5 + [15, 47]
+    shape = dict(type='Polygon', coordinates=degrees.tolist())
+    feature = dict(type='Feature', properties={'class': 'circle'}, geometry=shape)
+    path.write_text(json.dumps(dict(type='FeatureCollection', features=[feature])))
+    cause = build(root).misplaced(0.1)
+    assert cause.startswith('1 of the 1 annotations (1 x box of no size') and 'ogr2ogr' in cause
+
+
 SQUARE = [[[1, 2], [30, 2], [30, 9], [1, 9]]]
 WRONG = {
     'class': (
@@ -189,7 +200,10 @@ WRONG = {
         r"a\.geojson: feature 2 has no property 'class' .* one of its properties \(name, id\)",
     ),
     'properties': (dict(properties=None), r'one of its properties \(none\)'),
-    'point': (dict(geometry=dict(type='Point', coordinates=[1, 2])), 'is not a Polygon or Multi'),
+    'point': (
+        dict(geometry=dict(type='Point', coordinates=[1, 2])),
+        r'not a Poly.* \(ValueError: it is a Point\)',
+    ),
     'nothing': (dict(geometry=None), r'feature 2 is not a Polygon or MultiPolygon with numbers'),
     'text': (dict(geometry=dict(type='Polygon', coordinates=[['ab', 'cd']])), 'not a Polygon or'),
     'line': (dict(geometry=dict(type='Polygon', coordinates=[SQUARE[0][:2]])), 'not a Polygon or'),
@@ -213,7 +227,7 @@ def test_objects_of_no_size_and_outside_are_reported(root):
     flat = [[[1, 2], [30, 2], [15, 2], [1, 2]]]
     edit(root / 'objects/a.geojson', geometry=dict(type='Polygon', coordinates=flat))
     (problem,) = build(root).problems
-    assert problem.kind == problems.NO_SIZE and problem.image == str(root / 'images/a.tif')
+    assert problem == (problems.NO_SIZE, str(root / 'objects/a.geojson'), 2)
 
 
 FILES = {
@@ -265,6 +279,12 @@ def test_the_rules_of_a_config_accept_the_dataset(root):
     cfg.train_dataloader.dataset = config(root)
     check_data(cfg, ('train',))
     check_classes(cfg, ('train',))
+    cfg.val_dataloader.dataset = config(root)
+    with pytest.raises(UserError, match=r'instances_val.*\.json, but the objects .* ann_file=None'):
+        check_data(cfg, ('val',))
+    cfg.val_dataloader.dataset.ann_file = 'a.json'
+    with pytest.raises(UserError, match=r'ann_file=a\.json, but a GeoJSONDataset reads the files'):
+        check_data(cfg, ('val',))
     cfg.model.bbox_head.num_classes = 3
     with pytest.raises(UserError, match='num_classes=3, but the train dataset has 2 classes'):
         check_classes(cfg, ('train',))

@@ -143,7 +143,7 @@ def test_bad_scenes_are_replaced_and_named(scenes):
         assert sample['data_samples'].img_path.endswith('d.tif')
         bad |= dict(problems)
     a, b, c = (bad[str(scenes / f'images/{name}.tif')] for name in 'abc')
-    assert a == f'BadImageError: {NO_LABELS}: {scenes}/labels/a.tif'
+    assert a == f'{NO_LABELS}: {scenes}/labels/a.tif'
     assert LABELS_OF_OTHER_SIZE in b and 'b.tif has 64x45 pixels, but' in b and '60x45' in b
     assert 'images/c.tif cannot be opened' in c
     evaluated = [dict(type='OpenLabels', may_be_empty=True) if t is LABELS else t for t in TRAINING]
@@ -166,6 +166,7 @@ def test_the_check_of_a_dataset_reads_scenes(scenes):
     assert findings['a'].kind == NO_LABELS and findings['a'].consequence == 'skipped'
     assert findings['b'].kind == LABELS_OF_OTHER_SIZE
     assert 'c.tif: rows 0 to 45 and columns 0 to 64 cannot be read' in findings['c'].detail
+    assert findings['c'].consequence == 'stops the run'
     assert findings['d'].kind == NO_CLASS and findings['d'].detail.endswith('labels/d.tif has 9')
 
 
@@ -205,7 +206,8 @@ def test_images_of_other_bands(tmp_path):
     bands[30, 40] = np.nan
     tifffile.imwrite(path, bands, planarconfig='contig', photometric='minisblack')
     with pytest.raises(BadImageError, match=NOT_FINITE):
-        OpenImage(bands=BANDS['bands']).read_through(dict(img_path=str(path)))
+        loader = OpenImage(bands=BANDS['bands'])
+        loader.read_through(loader(dict(img_path=str(path))))
 
 
 @pytest.mark.parametrize(

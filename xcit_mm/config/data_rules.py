@@ -22,6 +22,7 @@ METRICS_OF = {
     COCO_DATASET: ('CocoMetric', 'CocoAPMetric'),
     'CheckedPanopticDataset': ('PanopticQualityMetric',),
 }
+GEOJSON_DATASET = 'GeoJSONDataset'
 FOLDER, ANNOTATIONS = 'folder', 'annotation file'
 GENERIC_HELP = "point to it with --cfg-options data_root=DIR or in the config's dataloaders"
 
@@ -37,6 +38,9 @@ def check_data(cfg: Config, splits: tuple[str, ...]) -> None:
         evaluators = cfg.get(f'{split}_evaluator') or []
         metrics = [evaluators] if isinstance(evaluators, dict) else evaluators
         metrics = [metric for metric in metrics if metric.get('ann_file')]
+        for dataset in datasets:
+            if class_name(dataset.get('type')) == GEOJSON_DATASET:
+                _refuse_annotation_files(dataset, metrics, split)
         paths = [entry for dataset in datasets for entry in _paths(dataset)]
         paths += [(ANNOTATIONS, Path(metric['ann_file'])) for metric in metrics]
         for kind, path in paths:
@@ -90,6 +94,21 @@ def _paths(dataset: dict) -> Iterator[tuple[str, Path]]:
         yield ANNOTATIONS, Path(root, dataset['ann_file'])
     for prefix in filter(None, (dataset.get('data_prefix') or {}).values()):
         yield FOLDER, Path(root, prefix)
+
+
+def _refuse_annotation_files(dataset: dict, metrics: Sequence[dict], split: str) -> None:
+    """Refuse annotation files beside GeoJSON files, with which nobody would compare them."""
+    if dataset.get('ann_file'):
+        raise UserError(
+            f'{split} data: ann_file={dataset.ann_file}, but a {GEOJSON_DATASET} reads the files '
+            'in data_prefix.objects: remove ann_file, and replace the dataset of the base config '
+            'with _delete_=True'
+        )
+    for metric in metrics:
+        raise UserError(
+            f'{split}_evaluator: ann_file={metric["ann_file"]}, but the objects of the {split} '
+            'dataset are in GeoJSON files: write ann_file=None'
+        )
 
 
 def _check_evaluator(metric: dict, dataset: dict, split: str) -> None:

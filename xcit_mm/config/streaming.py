@@ -89,7 +89,10 @@ def _without_stream(cfg: Config) -> list[str]:
 def _values(stream: Any) -> dict[str, Any]:
     """Return the values of ``stream`` with their defaults, and the memory in bytes."""
     if not isinstance(stream, dict):
-        raise UserError(f"stream={stream!r} is not a dict, such as dict(memory='2GiB', store=None)")
+        raise UserError(
+            f"stream={stream!r} is not a dict, such as dict(memory='2GiB', store=None): on the "
+            'command line, write stream.memory=2GiB'
+        )
     for name in stream.keys() - DEFAULTS.keys():
         hint = did_you_mean(name, DEFAULTS) or f': it has {", ".join(DEFAULTS)}'
         raise UserError(f'stream has no {name}{hint}')

@@ -176,8 +176,8 @@ class _FindingsOfImages(Dataset):
         self.split = split
         self.dataset = dataset
         transforms = dataset.pipeline.transforms
-        whole = [t.read_through for t in transforms if type(t).__name__ == 'OpenImage']
-        self.load = whole[0] if whole else image_loader(dataset)
+        self.open = next((t for t in transforms if type(t).__name__ == 'OpenImage'), None)
+        self.load = self.open or image_loader(dataset)
         self.load_labels = [t for t in transforms if type(t).__name__ in LABELS]
         self.load_segments = [t for t in transforms if type(t).__name__ in SEGMENTS]
         head = cfg.get('model', {}).get('decode_head')
@@ -195,12 +195,19 @@ class _FindingsOfImages(Dataset):
             for load in self.load_segments:
                 load(info)
             detail = self._wrong_labels(info) if self.head else ''
-            return [Finding(self.split, NO_CLASS, STOPS, file, None, detail)] if detail else []
+            if detail:
+                return [Finding(self.split, NO_CLASS, STOPS, file, None, detail)]
         except Exception as error:  # decoders and transforms raise many kinds
             is_known = isinstance(error, BadImageError)
             kind, detail = error.args if is_known else (UNREADABLE, reason(error))
             consequence = 'skipped' if self.split == 'train' else STOPS
             return [Finding(self.split, kind, consequence, file, None, detail, True)]
+        if self.open:
+            try:
+                self.open.read_through(info)
+            except Exception as error:  # in a step, when no other image can replace it
+                return [Finding(self.split, UNREADABLE, STOPS, file, None, reason(error), True)]
+        return []
 
     def _wrong_labels(self, info: dict) -> str:
         """Describe the labels at which ``LabelCheckHook`` would stop the run."""

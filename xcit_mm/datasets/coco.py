@@ -16,7 +16,6 @@ from . import annotations as problems
 from .annotations import REMEDY, Problem
 from .decode import SampleError
 
-# The likely causes if many annotations have the same problem.
 NO_MASKS = 'train a model without masks, or add the masks'
 CAUSES = {
     problems.NO_BOX: 'bbox has to be a list of four numbers, not of texts',
@@ -46,7 +45,8 @@ class CheckedCocoDataset(CocoDataset):
 
     problems: list[Problem]
     remark: str
-    # The likely cause if many boxes are not inside their images.
+    # The likely causes if many annotations have the same problem, or are not inside their images.
+    causes = CAUSES
     not_inside = (
         'the boxes may be two corners instead of x, y, width, height, or fit images of another size'
     )
@@ -105,11 +105,16 @@ class CheckedCocoDataset(CocoDataset):
                 area = problems.area(annotation)
                 kept.append({**annotation, 'area': area, 'segmentation': mask})
         info = super().parse_data_info({'raw_img_info': image, 'raw_ann_info': kept})
-        self.problems += [Problem(kind, info['img_path'], id_) for id_, kind in kinds.items()]
+        for id_, kind in kinds.items():
+            self.problems.append(Problem(kind, *self._place(info, id_)))
         if self._with_masks:
             for instance in info['instances']:
                 instance.setdefault('mask', [])  # mmdet then ignores the object
         return info
+
+    def _place(self, info: dict, annotation_id: int) -> tuple[str, int]:
+        """Return where a user finds an annotation: a file, and its number there."""
+        return info['img_path'], annotation_id
 
     def prepare_data(self, idx: int) -> Any:
         try:
@@ -147,7 +152,7 @@ class CheckedCocoDataset(CocoDataset):
         if lost.total() <= max_share * self._num_annotations:
             return None
         listed = ', '.join(f'{count} x {kind}' for kind, count in lost.most_common())
-        cause = CAUSES.get(lost.most_common()[0][0], self.not_inside)
+        cause = self.causes.get(lost.most_common()[0][0], self.not_inside)
         return f'{lost.total()} of the {self._num_annotations} annotations ({listed}): {cause}'
 
     def consequence(self, kind: str) -> str:

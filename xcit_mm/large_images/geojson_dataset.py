@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,7 @@ class GeoJSONDataset(CheckedCocoDataset):
             its image, or if a feature is not a polygon or has a class that the config lacks.
     """
 
+    causes = MappingProxyType({})  # also degrees, which have no size in pixels
     not_inside = (
         'the coordinates may belong to another reference system: convert them to the system of the '
         'image with ogr2ogr -t_srs SYSTEM -lco RFC7946=NO'
@@ -60,6 +62,7 @@ class GeoJSONDataset(CheckedCocoDataset):
         **kwargs: Any,
     ) -> None:
         self._img_suffix, self._class_property = img_suffix, class_property
+        self._places: dict[int, tuple[str, int]] = {}
         super().__init__(*args, data_prefix={**data_prefix}, **kwargs)
 
     def load_data_list(self) -> list[dict]:
@@ -88,13 +91,18 @@ class GeoJSONDataset(CheckedCocoDataset):
             described = dict(id=number, file_name=str(name), height=size[0], width=size[1])
             content['images'].append(described)
             features = _Features((Path(path) / name).with_suffix(SUFFIX), image, crs)
-            for label, parts in features.objects(self._class_property, classes, to_pixels):
+            objects = features.objects(self._class_property, classes, to_pixels)
+            for feature, (label, parts) in enumerate(objects, 1):
                 annotation = dict(image_id=number, category_id=label + 1, iscrowd=0)
                 annotation['id'] = len(content['annotations']) + 1
+                self._places[annotation['id']] = str(features.path), feature
                 content['annotations'].append(annotation | _outlined(parts))
         if self._encodes_masks:
             require_few_pixels(path, content['images'])
         return indexed(COCO(), content)
+
+    def _place(self, info: dict, annotation_id: int) -> tuple[str, int]:
+        return self._places[annotation_id]
 
 
 class _Features:
@@ -187,6 +195,8 @@ def _polygons(geometry: dict, to_pixels: Any) -> list[Polygon]:
     """Return the polygons of a geometry in pixels, cut where they have holes."""
     kinds = dict(Polygon=lambda rings: [rings], MultiPolygon=list)
     polygons = []
+    if geometry['type'] not in kinds:
+        raise ValueError(f'it is a {one_line(str(geometry["type"]))}')
     for rings in kinds[geometry['type']](geometry['coordinates']):
         shell, *holes = (_ring(ring, to_pixels) for ring in rings)
         polygons += _without_holes(Polygon(shell, holes))

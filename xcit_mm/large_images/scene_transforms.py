@@ -84,15 +84,13 @@ class OpenImage:
         shape = dict(img_shape=(height, width), ori_shape=(height, width), scale_factor=(1.0, 1.0))
         return results | dict(img=source, bands=bands, flip=False, flip_direction=None) | shape
 
-    def read_through(self, results: dict) -> dict:
-        """Open an image and read all of it, to find out whether it can be used."""
-        results = self(results)
+    def read_through(self, results: dict) -> None:
+        """Read all of an open image, to find out whether it can be used."""
         source = results['img']
         for window in source.windows():
             pixels = source.read(window)
             if self._bands is not None:
                 self._bands.bands(pixels)
-        return results
 
     def _decoded(self, path: str, annotated: Size | None) -> np.ndarray:
         pixels = self.loader.decode(self.loader.read(path), annotated)

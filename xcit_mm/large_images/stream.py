@@ -69,8 +69,8 @@ def stream_backward(
         _require_same_run(passes)
         own = [Window(passes.shards.share(H), slice(0, W)) for _, H, W in passes.map_shapes]
         shapes = [(passes.map_shapes[0][0], *window.size) for window in own]
-        if [tuple(gradient.shape) for gradient in gradients] != shapes:
-            passed = [tuple(gradient.shape) for gradient in gradients]
+        passed = [tuple(getattr(gradient, 'shape', ())) for gradient in gradients]
+        if passed != shapes:
             raise ArgumentError(
                 f'the gradients have the shapes {passed}, but the maps have {shapes}'
             )

@@ -79,7 +79,7 @@ def open_workspace(
         files, tile, limit = (f'{n / GIB:.3g} GiB' for n in (*demand, limit))
         raise ArgumentError(
             f'the stores need {files} and a tile needs {tile}, but the limit is {limit}: name a '
-            'folder for the stores with store=DIR (--store, stream.store)'
+            'folder for the stores with store=DIR (--store DIR, or stream.store in a config)'
         )
     workspace = Workspace(folder, identity and identity(), demand.files)
     try:
@@ -159,8 +159,8 @@ class Workspace:
             self._lock.acquire(timeout=0)
         except Timeout:
             raise UserError(
-                f'{folder} is used by another run: name another folder with --store DIR '
-                '(stream.store)'
+                f'{folder} is used by another run: name another folder with --store DIR, '
+                'or stream.store in a config'
             ) from None
         try:
             remove_unfinished(folder)
@@ -205,7 +205,7 @@ class Workspace:
             raise UserError(
                 f'the tokens of the image need {needed / GIB:.3g} GiB in {self.folder}, where '
                 f'{free / GIB:.3g} GiB are free: name a folder on another disk '
-                'with --store DIR (stream.store)'
+                'with --store DIR, or stream.store in a config'
             )
 
     def open(

@@ -7,8 +7,8 @@ import numpy as np
 from mmcv.transforms import BaseTransform
 from torch.utils.data import Dataset
 
-from ...datasets.decode import SampleError
-from ...errors import UserError, one_line, reason
+from ...datasets.decode import BadImageError, SampleError
+from ...errors import UserError, one_line, printable, reason
 from .sampler import SampleRequest, seed_all
 
 MAX_TRIES = 10  # unreadable samples in a row after which a batch is given up
@@ -79,8 +79,10 @@ class TrainingSamples(Samples):
 
 def _bad_sample(file: str, error: Exception) -> BadSample:
     """Return a bad sample; unless its file is the cause, name the transform that failed."""
+    if isinstance(error, (BadImageError, UserError)):
+        return BadSample(file, printable(str(error)))
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    owners = [] if isinstance(error, UserError) else [f.f_locals.get('self') for f in frames]
+    owners = [frame.f_locals.get('self') for frame in frames]
     transforms = [owner for owner in owners if isinstance(owner, BaseTransform)]
     place = f' in {one_line(repr(transforms[-1]))}' if transforms else ''
     return BadSample(file, reason(error) + place)
