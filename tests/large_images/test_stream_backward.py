@@ -64,7 +64,8 @@ def test_gradients_equal_those_of_the_whole_image(arch, patch_size):
         backbone = backbone.to(dtype)
         gradients = whole_gradients(backbone, image.to(dtype))
         expected = taken(backbone)
-        for rows in (1, 2, 5, None) if arch == 'n12' else (3, 4, 6, None):
+        heights = (1, 2, 5, None) if arch == 'n12' else (3, 4, 6, None)
+        for rows in heights if arch == 'n12' or dtype == torch.float64 else heights[1::2]:
             stream_backward(backbone, image.to(dtype), gradients, rows=rows)
             assert largest_error(backbone, expected)[0] <= tolerance
         randomize(backbone)  # so that each parameter matters, in float64
