@@ -97,7 +97,7 @@ def _paths(dataset: dict) -> Iterator[tuple[str, Path]]:
 
 
 def _refuse_annotation_files(dataset: dict, metrics: Sequence[dict], split: str) -> None:
-    """Refuse annotation files beside GeoJSON files, with which nobody would compare them."""
+    """Refuse annotation files for GeoJSON datasets, because the two would never be compared."""
     if dataset.get('ann_file'):
         raise UserError(
             f'{split} data: ann_file={dataset.ann_file}, but a {GEOJSON_DATASET} reads the files '

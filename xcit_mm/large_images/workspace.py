@@ -103,9 +103,10 @@ def free_disk(folder: Path) -> int:
     """
     written = 0
     for of_process in folder.parent.glob(NUMBERED.sub(r'\1_*', folder.name)):
-        for path in _files(of_process):
-            with suppress(FileNotFoundError):  # another process has just removed it
-                written += path.stat().st_blocks * 512  # a new file is full of holes
+        with suppress(FileNotFoundError):  # another process has just removed its folder
+            for path in _files(of_process):
+                with suppress(FileNotFoundError):  # or this file
+                    written += path.stat().st_blocks * 512  # a new file is full of holes
     return (shutil.disk_usage(folder).free + written) // _processes_here()
 
 
