@@ -18,12 +18,20 @@ tools = {
     'openvino': [*onnx, 'openvino>=2025.2', 'nncf>=2.17'],
     'demo': ['gradio>=6'],
     'multiband': ['tifffile>=2023.7'],
-    'large': ['rasterio>=1.4', 'openslide-python>=1.4', 'openslide-bin>=4.0'],
+    'large': [
+        'rasterio>=1.4',
+        'openslide-python>=1.4',
+        'openslide-bin>=4.0',
+        'pyogrio>=0.10',
+        'tifffile>=2023.7',
+        'zarr>=3; python_version >= "3.11"',  # Zarr 3 has no release for Python 3.10
+    ],
     'mim': ['openmim>=0.3.9', 'setuptools<81'],  # mim imports pkg_resources, which 81 dropped
 }
 test = [
     'pytest>=8',
     'pytest-xdist>=3.7',
+    'rio-cogeo>=5',  # validates cloud-optimized GeoTIFF files
     *chain.from_iterable(tools[name] for name in ('classify', 'eval', 'multiband', 'large')),
 ]
 
@@ -63,7 +71,7 @@ setup(
         'pycocotools>=2.0.7',
         'pyyaml>=6.0',
         'rich>=13',
-        'shapely>=2.0',
+        'shapely>=2.1',
     ],
     extras_require={
         'onedl': [
