@@ -174,3 +174,14 @@ def image(shapes_root) -> np.ndarray:
     """RGB, 130 x 160."""
     path = min((shapes_root / 'coco/val2017').iterdir())
     return np.ascontiguousarray(cv2.imread(str(path))[:130, :, ::-1])
+
+
+@pytest.fixture(scope='session')
+def full_size_detector(weights):
+    """A detector that predicts each image at its own size."""
+    return load_model(DETECTOR, weights[DETECTOR], 'cpu', full_size=True)
+
+
+@pytest.fixture(scope='session')
+def full_size_segmentor(weights):
+    return load_model(SEGMENTOR, weights[SEGMENTOR], 'cpu', full_size=True)

@@ -28,7 +28,7 @@ BUILT_ON: dict[str, tuple[str, ...]] = {'mmdet': (), 'mmseg': ()}
 # For each package that only some tools need, the extra of setup.py that installs it.
 EXTRAS = dict.fromkeys(('onnx', 'onnxruntime', 'onnxscript'), 'export')
 EXTRAS |= dict.fromkeys(('openvino', 'nncf'), 'openvino')
-EXTRAS |= {'rasterio': 'large', 'openslide': 'large'}
+EXTRAS |= dict.fromkeys(('rasterio', 'openslide', 'pyogrio', 'zarr'), 'large')
 EXTRAS |= {'tensorboard': 'vis', 'gradio': 'demo', 'tifffile': 'multiband'}
 _quiet_lock = threading.RLock()  # what is hidden is hidden for the whole process
 

@@ -35,8 +35,8 @@ from xcit_mm.engine import test as run_test
 from xcit_mm.engine.distributed import average_gradients
 from xcit_mm.engine.streamed_model import shown
 from xcit_mm.large_images.token_files import TokenFile
-from xcit_mm.large_images.window_files import Array
 from xcit_mm.run_files import has_checkpoints
+from xcit_mm.scenes.arrays import Array
 
 STEPS = 4
 DELETED = dict(_delete_=True)

@@ -20,9 +20,9 @@ from xcit_mm.config.load import load_config
 from xcit_mm.datasets import annotations as problems
 from xcit_mm.engine.coco_metric import CocoAPMetric
 from xcit_mm.environment import require_framework
-from xcit_mm.large_images.geometry import Window
-from xcit_mm.large_images.geotiff import write_geojson
 from xcit_mm.predictions import Detections
+from xcit_mm.scenes.geometry import Window
+from xcit_mm.scenes.geotiff import write_geojson
 
 CLASSES = ('circle', 'square')
 SIZE = 45, 64

@@ -19,7 +19,7 @@ from rasterio.transform import from_origin
 
 from xcit_mm.errors import UserError
 from xcit_mm.infer import run as infer
-from xcit_mm.large_images.geotiff import write_tiff
+from xcit_mm.scenes.geotiff import write_tiff
 
 PLACE = dict(crs='EPSG:32633', transform=from_origin(500000, 5400000, 0.5, 0.5))
 

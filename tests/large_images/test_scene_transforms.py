@@ -29,9 +29,9 @@ from xcit_mm.engine.data.sampler import SampleRequest
 from xcit_mm.engine.data.samples import Samples, TrainingSamples
 from xcit_mm.environment import require_framework
 from xcit_mm.inference.model import _test_pipeline
-from xcit_mm.large_images.geometry import Window, whole
 from xcit_mm.large_images.scene_transforms import DIRECTIONS, FlipAndTurn, OpenImage
-from xcit_mm.large_images.symmetries import Symmetry
+from xcit_mm.scenes.geometry import Window, whole
+from xcit_mm.scenes.symmetries import Symmetry
 
 SIZE = 45, 64
 CLASSES = ('background', 'circle', 'square', 'triangle')

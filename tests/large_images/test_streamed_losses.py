@@ -18,13 +18,13 @@ from xcit_mm.environment import require_framework
 from xcit_mm.errors import UserError
 from xcit_mm.large_images import lazy as lazy_maps
 from xcit_mm.large_images import segment_loss
-from xcit_mm.large_images.geometry import Window, length, whole
 from xcit_mm.large_images.passes import Passes
 from xcit_mm.large_images.segment_loss import losses, require_streamable_losses
 from xcit_mm.large_images.streamed_maps import Pyramid
 from xcit_mm.large_images.tape import Tape
 from xcit_mm.large_images.token_files import TokenFile
 from xcit_mm.large_images.token_gradients import TokenGradients
+from xcit_mm.scenes.geometry import Window, length, whole
 
 SIZE = 137, 91
 CLASSES = 5

@@ -20,6 +20,7 @@ FLOORS = [
     'config',
     'datasets',
     'predictions fusion run_report',
+    'scenes',
     'large_images',
     'engine',
     'inference',

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from ..datasets.annotations import read_annotations, require_encodable
 from ..datasets.coco import indexed
-from ..large_images.geometry import Window
 from ..large_images.large_predictions import run_lengths_in
 from ..predictions.results import run_lengths
+from ..scenes.geometry import Window
 
 try:
     from faster_coco_eval import COCOeval_faster

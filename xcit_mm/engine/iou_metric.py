@@ -9,8 +9,8 @@ from mmengine.registry import METRICS
 from mmseg.evaluation import IoUMetric
 from torch import Tensor
 
-from ..large_images.geometry import tiles, whole
-from ..large_images.window_files import TILE
+from ..scenes.geometry import tiles, whole
+from ..scenes.image_source import TILE
 
 
 @METRICS.register_module()

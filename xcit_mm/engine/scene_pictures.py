@@ -7,10 +7,10 @@ import numpy as np
 from mmengine.structures import BaseDataElement, InstanceData
 
 from ..large_images.large_predictions import MAX_TEXTS, LargeDetections
-from ..large_images.window_files import overview
 from ..large_images.workspace import Workspace
 from ..predictions import Segmentation
 from ..predictions.drawing import Color, draw_objects
+from ..scenes.overview import overview
 
 SIDE = 1024  # pixels of the longer side
 LEGEND_ROWS = 2

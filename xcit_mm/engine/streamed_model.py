@@ -26,10 +26,10 @@ from ..large_images.segment import require_segmentor
 from ..large_images.step import streamed_loss
 from ..large_images.streamable import require_streamable
 from ..large_images.streamed_results import demand_of, label_dtype, results_of
-from ..large_images.window_files import TRAINED, ImageSource
 from ..large_images.workspace import Workspace, memory_limit, open_workspace
 from ..processes import cpu_group, own_group, together
 from ..progress import LoggedProgress, Progress, TileProgress, silent
+from ..scenes.image_source import TRAINED, ImageSource
 from .distributed import average_gradients
 
 REMEDY = 'set stream=None, and train on crops'

@@ -32,10 +32,10 @@ from ..inference.written import STORE, Output, is_output, only_writer, require_k
 from ..large_images.free_memory import free_memory
 from ..large_images.large_predictions import LargeDetections, LargeSegmentation
 from ..large_images.predict_large import LargeOptions, check_options, described, predict_large
-from ..large_images.window_files import image_size
 from ..predictions import SCORE_THR, Detections, Segmentation
 from ..processes import connected, require_same
 from ..progress import ImageProgress, TileProgress
+from ..scenes.open_image import image_size
 from ..threads import Behind, ahead
 
 # Bytes of each pixel and channel of a backbone that a prediction takes: 6.5 to 8.6 GiB for 24

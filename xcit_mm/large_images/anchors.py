@@ -5,7 +5,7 @@ from itertools import chain
 
 from torch import Tensor, nn
 
-from .geometry import Window
+from ..scenes.geometry import Window
 from .lazy import LazyMap
 from .streamed_maps import Pyramid
 

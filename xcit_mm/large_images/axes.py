@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .geometry import Span, length
+from ..scenes.geometry import Span, length
 
 
 class Axis(NamedTuple):

@@ -30,7 +30,7 @@ from ..ops.gram import affine_map, map_tokens
 from ..ops.moments import from_sums
 from ..ops.tracing import computed_dtype, without_autocast
 from ..progress import Progress, silent
-from .geometry import Window
+from ..scenes.geometry import Window
 from .passes import HALO, TILE_TENSORS, Passes
 from .shards import Borrowed, Shards
 from .streamable import require_trainable

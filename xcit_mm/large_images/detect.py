@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from ..errors import UserError
 from ..progress import Progress, silent
+from ..scenes.geometry import Window, tiles
 from .anchors import DenseOutputs
-from .geometry import Window, tiles
 from .lazy import LazyMap
 from .objects import Objects
 from .passes import Passes

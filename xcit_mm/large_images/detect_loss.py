@@ -31,9 +31,9 @@ from torch import Tensor, nn
 
 from ..errors import UserError
 from ..progress import Progress, silent
+from ..scenes.geometry import Window, evenly_cut
 from .anchors import DenseOutputs
 from .detect import TILE, keeps
-from .geometry import Window, evenly_cut
 from .lazy import LazyMap
 from .passes import Passes
 from .rois import HeldRoISource, borrow_around, number_of_stages, reading_windows

@@ -16,7 +16,7 @@ from ..datasets.annotations import require_few_pixels
 from ..datasets.coco import CheckedCocoDataset, indexed
 from ..errors import UserError, did_you_mean, one_line, reason
 from ..files import read_regular
-from .window_files import image_size, open_image
+from ..scenes.open_image import image_size, open_image
 
 OBJECTS = 'objects'  # the name of their folder in data_prefix
 SUFFIX = '.geojson'

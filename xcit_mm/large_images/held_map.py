@@ -6,8 +6,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from ..scenes.geometry import Window
 from .axes import Axis
-from .geometry import Window
 from .lazy import LazyMap
 from .tape import Tape
 

@@ -12,9 +12,10 @@ from pycocotools import mask as coco_mask
 
 from ..datasets.annotations import MAX_PIXELS
 from ..predictions import Detections, Segmentation
-from .geometry import Window, tiles, whole
-from .geotiff import write_geojson, write_tiff
-from .window_files import TILE, overview
+from ..scenes.geometry import Window, tiles, whole
+from ..scenes.geotiff import write_geojson, write_tiff
+from ..scenes.image_source import TILE
+from ..scenes.overview import overview
 from .workspace import Workspace
 
 PICTURE_SIDE = 4096  # pixels of the longer side of a picture

@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..errors import UserError
+from ..scenes.geometry import Window, shifted, tiles, whole
 from .axes import Axis, for_both, pair, pooling, resized, sliding, transposed
-from .geometry import Window, shifted, tiles, whole
 from .shards import Shards
 from .tape import Tape
 

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from ..datasets.decode import BadImageError
 from ..datasets.multiband import LoadMultiband
 from ..errors import UserError
-from .geometry import Span, Window
-from .image_views import RGBImage
-from .window_files import ImageSource
+from ..scenes.geometry import Span, Window
+from ..scenes.image_source import ImageSource
+from ..scenes.image_views import RGBImage
 
 
 class NormalizedImage:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from .geometry import Window
+from ..scenes.geometry import Window
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from ..ops.gram import affine_map, largest_amplification, map_tokens
 from ..ops.moments import from_sums, sums_of_products
 from ..ops.tracing import computed_dtype, without_autocast
 from ..progress import Progress, silent
-from .geometry import Window, grown, length, tiles
+from ..scenes.geometry import Window, grown, length, tiles
 from .shards import Borrowed, Shards
 from .streamable import require_streamable
 from .token_files import TokenFile

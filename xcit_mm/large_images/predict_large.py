@@ -20,6 +20,8 @@ from ..fusion import in_dtype
 from ..predictions import Detections, Segmentation
 from ..processes import cpu_group, digest_of_module, require_same, together
 from ..progress import Progress, silent
+from ..scenes.open_image import open_image
+from ..scenes.overview import overview
 from .detect import require_detector
 from .large_predictions import PICTURE_SIDE, LargeDetections, LargeSegmentation
 from .normalized import NormalizedImage
@@ -29,7 +31,6 @@ from .shards import Shards
 from .slices import detect_slices, label_slices, slices_of
 from .streamable import require_streamable
 from .streamed_results import demand_of, label_dtype, results_of
-from .window_files import open_image, overview
 from .workspace import GIB, Demand, Workspace, open_workspace
 
 MIN_SLICE = 32  # pixels

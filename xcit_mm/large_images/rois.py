@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ..models.xcit import STRIDES
-from .geometry import Window, overlap
+from ..scenes.geometry import Window, overlap
 from .lazy import LazyMap
 from .passes import Passes
 from .streamed_maps import Pyramid

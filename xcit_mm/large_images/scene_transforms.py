@@ -25,12 +25,12 @@ from mmengine.structures import BaseDataElement, InstanceData
 from ..datasets.decode import NO_LABELS, OTHER_SIZE, BadImageError, LoadImage, Size
 from ..datasets.multiband import LoadMultiband
 from ..errors import ArgumentError, UserError
+from ..scenes.color_distortion import ColorDistortion, DistortedImage
+from ..scenes.image_views import RGBImage
+from ..scenes.label_windows import open_labels
+from ..scenes.open_image import open_image
+from ..scenes.symmetries import Symmetry, TurnedImage
 from .annotated_objects import AnnotatedObjects
-from .color_distortion import ColorDistortion, DistortedImage
-from .image_views import RGBImage
-from .label_windows import open_labels
-from .symmetries import Symmetry, TurnedImage
-from .window_files import open_image
 
 # The metadata of a sample that hooks, metrics and the step read.
 META_KEYS = (

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from ..errors import UserError
 from ..progress import Progress, silent
-from .geometry import Window, tiles
+from ..scenes.geometry import Window, tiles
 from .passes import Passes
 from .streamed_maps import Pyramid
 from .token_files import TokenFile

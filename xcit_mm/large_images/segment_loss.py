@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from ..datasets.labels import LabelRule
 from ..errors import UserError
 from ..progress import Progress, silent
-from .geometry import Window, tiles
+from ..scenes.geometry import Window, tiles
 from .held_map import HeldMap
 from .lazy import LazyMap
 from .pixel_losses import EPS, losses_by_type

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..errors import ArgumentError
 from ..processes import agree, cpu_group, lost_processes_named
-from .geometry import Window, length, overlap, tiles
+from ..scenes.geometry import Window, length, overlap, tiles
 from .token_files import TokenFile
 
 ROWS = 256  # rows that are sent at a time

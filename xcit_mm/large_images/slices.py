@@ -13,7 +13,7 @@ import torch
 
 from ..predictions import Detections, Segmentation
 from ..progress import Progress
-from .geometry import Window, shifted
+from ..scenes.geometry import Window, shifted
 from .normalized import NormalizedImage
 from .objects import Objects
 from .token_files import TokenFile

@@ -11,8 +11,8 @@ from torch import Tensor
 from ..errors import ArgumentError, UserError
 from ..models import XCiT
 from ..processes import cpu_group, digest_of_module, require_same, together
+from ..scenes.geometry import Window, tiles
 from .backward import TrainedPasses, accumulate, added_up, new_gradients, workspace_of
-from .geometry import Window, tiles
 from .lazy import LazyMap
 from .passes import Image, Passes
 from .streamed_maps import Pyramid

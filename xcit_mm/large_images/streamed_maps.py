@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from ..models.xcit import STRIDES
+from ..scenes.geometry import Span, Window, grown, shifted
 from .axes import Axis
-from .geometry import Span, Window, grown, shifted
 from .lazy import LazyMap
 from .passes import Passes
 from .shards import Borrowed

@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from .geometry import Window
+from ..scenes.geometry import Window
 
 
 class Readable(Protocol):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UserError, reason
-from .geometry import Span, Window, length, overlap, shifted, tiles
+from ..scenes.geometry import Span, Window, length, overlap, shifted, tiles
 
 WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by their bytes
 MULTIPLIER = 6364136223846793005  # of the generator MMIX (Knuth); any large odd number will do

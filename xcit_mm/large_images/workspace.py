@@ -26,8 +26,8 @@ from ..files import (
     write_json,
     write_whole,
 )
+from ..scenes.geometry import Span
 from .free_memory import free_memory
-from .geometry import Span
 from .shards import Shards
 from .token_files import NOT_AS_WRITTEN, TokenFile, damaged
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from ..errors import UserError
 from .geometry import Window
-from .window_files import PREDICTED, ImageSource
+from .image_source import PREDICTED, ImageSource
 
 MAX_8_BITS = 255
 

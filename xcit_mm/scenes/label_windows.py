@@ -23,9 +23,11 @@ from ..datasets.decode import (
 from ..datasets.labels import LabelRule, of_color_image
 from ..errors import UserError, reason
 from .geometry import Window
+from .image_source import TRAINED, ImageSource, WindowError
+from .open_image import open_image
 from .png_labels import PngLabels, png_size
+from .rasters import LABELS
 from .symmetries import Symmetry, TurnedImage
-from .window_files import LABELS, TRAINED, ImageSource, WindowError, open_image
 
 IGNORED = 255  # mmseg's label of a pixel without a class
 MAX_LABEL = 2**16 - 1  # in a file

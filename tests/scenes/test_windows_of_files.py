@@ -12,10 +12,11 @@ from helpers.processes import in_child
 from PIL import Image
 
 from xcit_mm.inference.model import Model
-from xcit_mm.large_images import window_files
-from xcit_mm.large_images.geometry import Window
 from xcit_mm.large_images.normalized import NormalizedImage
-from xcit_mm.large_images.window_files import open_image, overview
+from xcit_mm.scenes import rasters
+from xcit_mm.scenes.geometry import Window
+from xcit_mm.scenes.open_image import open_image
+from xcit_mm.scenes.overview import overview
 
 WINDOW = Window(slice(33, 90), slice(17, 140))
 
@@ -162,14 +163,14 @@ def test_wide_strips_are_read_in_rows_that_are_kept(image, segmentor, tmp_path, 
     pixels = np.tile(image, (3, 2, 1))
     tifffile.imwrite(tmp_path / 'a.tif', pixels, compression='zlib', rowsperstrip=2)
     expected = segmentor.predict_large(pixels)
-    heights, read = [], window_files.Raster._read
+    heights, read = [], rasters.Raster._read
 
-    def record(source: window_files.Raster, window: Window) -> np.ndarray:
+    def record(source: rasters.Raster, window: Window) -> np.ndarray:
         heights.append(window.size[0])
         return read(source, window)
 
-    monkeypatch.setattr(window_files, 'STRIP_BYTES', 100 * pixels[0].nbytes)
-    monkeypatch.setattr(window_files.Raster, '_read', record)
+    monkeypatch.setattr(rasters, 'STRIP_BYTES', 100 * pixels[0].nbytes)
+    monkeypatch.setattr(rasters.Raster, '_read', record)
     streamed = segmentor.predict_large(tmp_path / 'a.tif')
     assert max(heights) <= 100
     assert np.array_equal(streamed.labels, expected.labels)

@@ -6,8 +6,8 @@ import cv2
 import numpy as np
 
 from .geometry import Window
+from .image_source import ImageSource
 from .image_views import ImageView, RGBImage
-from .window_files import ImageSource
 
 HUES = 180  # in OpenCV's 8-bit HSV
 # Pixels per row, a multiple of the vector width of any processor. OpenCV rounds pixels in whole

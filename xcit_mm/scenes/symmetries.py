@@ -5,8 +5,8 @@ from typing import NamedTuple
 import numpy as np
 
 from .geometry import Span, Window
+from .image_source import ImageSource
 from .image_views import ImageView
-from .window_files import ImageSource
 
 
 class Symmetry(NamedTuple):

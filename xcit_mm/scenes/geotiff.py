@@ -13,7 +13,7 @@ from ..errors import UserError, reason
 from ..files import write_whole
 from ..predictions import Detections
 from .geometry import tiles, whole
-from .window_files import CACHE
+from .rasters import CACHE
 
 BLOCK = 512  # pixels of the side of a block of a label image
 WRITTEN = BLOCK, 4096  # pixels that are written at a time

@@ -16,13 +16,13 @@ from PIL import Image
 from xcit_mm import UserError
 from xcit_mm.datasets.decode import BadImageError
 from xcit_mm.datasets.labels import LabelRule
-from xcit_mm.large_images import window_files
-from xcit_mm.large_images.geometry import Window
-from xcit_mm.large_images.geotiff import write_tiff
-from xcit_mm.large_images.label_windows import open_labels
-from xcit_mm.large_images.png_labels import PngLabels
-from xcit_mm.large_images.symmetries import Symmetry
-from xcit_mm.large_images.window_files import Array
+from xcit_mm.scenes import image_source
+from xcit_mm.scenes.arrays import Array
+from xcit_mm.scenes.geometry import Window
+from xcit_mm.scenes.geotiff import write_tiff
+from xcit_mm.scenes.label_windows import open_labels
+from xcit_mm.scenes.png_labels import PngLabels
+from xcit_mm.scenes.symmetries import Symmetry
 
 WINDOW = Window(slice(3, 28), slice(12, 41))
 IMAGE = Array(np.zeros((45, 64, 3), np.uint8), 'a.tif')
@@ -71,7 +71,7 @@ RULES = {
 @pytest.mark.parametrize('rule', RULES)
 @pytest.mark.parametrize('name', WRITERS)
 def test_labels_equal_those_of_mmseg(name, rule, labels, tmp_path, monkeypatch):
-    monkeypatch.setattr(window_files, 'TILE', (16, 32))  # which the pixels are counted in
+    monkeypatch.setattr(image_source, 'TILE', (16, 32))  # which the pixels are counted in
     WRITERS[name](tmp_path / name, labels)
     reduce_zero_label, label_map = RULES[rule]
     Image.fromarray(labels).save(tmp_path / 'reference.png')

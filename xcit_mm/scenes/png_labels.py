@@ -7,7 +7,7 @@ import numpy as np
 
 from ..files import open_regular
 from .geometry import Window
-from .window_files import Raster
+from .rasters import Raster
 
 START = b'\x89PNG\r\n\x1a\n'
 SCALED_BITS = 2, 4  # of gray values that Pillow scales to 0..255

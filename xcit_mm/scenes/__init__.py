@@ -1,0 +1,1 @@
+"""Large images, labels and predictions in files, read and written by windows."""
