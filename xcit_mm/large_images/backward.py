@@ -24,8 +24,8 @@ import torch
 from torch import Tensor, nn
 
 from ..files import require_writable
-from ..models.layers import XCA, DropPath
-from ..models.rows import Rows
+from ..models.layers import LPI, XCA, DropPath
+from ..models.rows import Rows, RowsWithGaps
 from ..ops.gram import affine_map, map_tokens
 from ..ops.moments import from_sums
 from ..ops.tracing import computed_dtype, without_autocast
@@ -48,14 +48,24 @@ class OfMoments(NamedTuple):
     S: Tensor  # (1, C, C)
     v: Tensor  # (1, 1, C)
 
-    def add(self, tokens: Tensor, outputs: list[Tensor], gradients: list[Tensor]) -> None:
-        """Add the normed tokens (..., C) to the outputs of a tile, and their gradients."""
+    def add(
+        self,
+        tokens: Tensor,
+        valid: Tensor | None,
+        outputs: list[Tensor],
+        gradients: list[Tensor],
+    ) -> None:
+        """Add the normed tokens (h, w, C) to the outputs of a tile, and their gradients.
+
+        ``valid`` (h, w) tells which tokens have data; None if all of them have.
+        """
         z = self.norm(tokens)
         x = z.detach().to(computed_dtype(tokens))
         with without_autocast(x):
             back = map_tokens(x.view(1, -1, x.shape[-1]), self.S, self.v)
+        back = back.to(z.dtype).view(z.shape)
         outputs.append(z)
-        gradients.append(back.to(z.dtype).view(z.shape))
+        gradients.append(back if valid is None else back * valid[..., None])
 
 
 class TileRows(Rows):
@@ -66,12 +76,20 @@ class TileRows(Rows):
         inner: The window of the tile without its halo.
         M: (1, C, C), and ``m`` (1, 1, C): the affine map of the normed tokens.
         kept: The factors by which stochastic depth multiplies the three branches.
+        valid: (h, w) bool, which tokens have data; None if all of them have.
     """
 
     def __init__(
-        self, size: tuple[int, int], inner: Window, M: Tensor, m: Tensor, kept: Iterable[Tensor]
+        self,
+        size: tuple[int, int],
+        inner: Window,
+        M: Tensor,
+        m: Tensor,
+        kept: Iterable[Tensor],
+        valid: Tensor | None,
     ) -> None:
         self._size, self._inner, self._M, self._m = size, inner, M, m
+        self._gaps = None if valid is None else RowsWithGaps(valid)
         self._kept: Iterator[Tensor] = iter(kept)
 
     def call(self, layer: nn.Module, *args: Any, **options: Any) -> Tensor:
@@ -79,6 +97,8 @@ class TileRows(Rows):
             return self._attend(*args, **options)
         if isinstance(layer, DropPath):
             return args[0] * next(self._kept) if layer.training and layer.p else args[0]
+        if isinstance(layer, LPI) and self._gaps is not None:
+            return self._gaps.call(layer, *args, **options)
         return layer(*args, **options)
 
     def _attend(self, x: Tensor, scale: Tensor) -> Tensor:
@@ -169,11 +189,18 @@ class TrainedPasses(Passes):
         return self._sums[number], *matrices
 
     def _layer_on_tile(
-        self, number: int, x: Tensor, attention: tuple[Tensor, Tensor], inner: Window
+        self,
+        number: int,
+        x: Tensor,
+        attention: tuple[Tensor, Tensor],
+        outer: Window,
+        window: Window,
     ) -> Tensor:
         block, (h, w, C) = self.backbone.blocks[number - 1], x.shape
-        rows = TileRows((h, w), inner, *attention, self._draws[number - 1])
-        return block(x.reshape(1, h * w, C), h, w, rows=rows).view(*inner.size, C)
+        draws, inner = self._draws[number - 1], window.within(outer)
+        rows = TileRows((h, w), inner, *attention, draws, self._valid(outer))
+        y = block(x.reshape(1, h * w, C), h, w, rows=rows).view(*inner.size, C)
+        return self._masked(window, y)
 
     @torch.no_grad()
     def backward(self, of_levels: Sequence[TokenGradients], progress: Progress = silent) -> None:
@@ -224,14 +251,18 @@ class TrainedPasses(Passes):
             self._stores[n] = store = self._open(f'layer_{n}', self.dtype)
             borrowed = self.shards.borrow(source, self._rows_read)
             for window in self._own_tiles(self.tile):
-                x, inner = self._with_halo(source, window, borrowed)
-                store.write(window, self._layer_on_tile(n, x, attention, inner))
+                computed, tokens = self._with_data(window), None
+                if computed is not None:
+                    x, outer = self._with_halo(source, computed, borrowed)
+                    tokens = self._layer_on_tile(n, x, attention, outer, computed)
+                self._write(store, window, computed, tokens)
 
     def _with_halo(
         self, source: TokenFile, window: Window, borrowed: Borrowed
     ) -> tuple[Tensor, Window]:
+        """Return the tokens of a tile with its halo, and the window of them."""
         outer = window.grown(HALO, self.size)
-        return source.read(outer, borrowed).to(self.device), window.within(outer)
+        return source.read(outer, borrowed).to(self.device), outer
 
     def _layer_backward(
         self,
@@ -279,19 +310,22 @@ class TrainedPasses(Passes):
         borrowed = self.shards.borrow(source, self._rows_read)
         if of_input is not None:
             of_input.expect(self._rows_read)
-        for window in progress(self._own_tiles(self.tile), f'gradients of layer {number}'):
-            x, inner = self._with_halo(source, window, borrowed)
+        for tile in progress(self._own_tiles(self.tile), f'gradients of layer {number}'):
+            window = self._with_data(tile)
+            if window is None:
+                continue
+            x, outer = self._with_halo(source, window, borrowed)
             x.requires_grad_(of_input is not None)
             with torch.enable_grad():
-                y = self._layer_on_tile(number, x, total.leaves[:2], inner)
+                y = self._layer_on_tile(number, x, total.leaves[:2], outer, window)
                 outputs, gradients = [y], [output.file.read(window).to(y)]
                 if of_moments is not None:
-                    of_moments.add(y, outputs, gradients)
+                    of_moments.add(y, self._valid(window), outputs, gradients)
             leaves = [*total.leaves, *([x] if of_input is not None else [])]
             of_leaves = torch.autograd.grad(outputs, leaves, gradients, allow_unused=True)
             total.add(of_leaves[: len(total.leaves)])
             if of_input is not None:
-                of_input.add(window.grown(HALO, self.size), of_leaves[-1])
+                of_input.add(outer, of_leaves[-1])
         if of_input is not None:
             of_input.settle()
 
@@ -301,11 +335,14 @@ class TrainedPasses(Passes):
         """Compute the gradients of the embedding of the patches."""
         layers = self.backbone.patch_embed, self.backbone.pos_embeder, of_moments.norm
         total = _Sums([p for layer in layers for p in _trained(layer)])
-        for window in progress(self._own_tiles(self._patch_tile), 'gradients of patches'):
+        for tile in progress(self._own_tiles(self._patch_tile), 'gradients of patches'):
+            window = self._with_data(tile)
+            if window is None:
+                continue
             with torch.enable_grad():
                 x = self._embedded(window)
                 outputs, gradients = [x], [output.file.read(window).to(x)]
-                of_moments.add(x, outputs, gradients)
+                of_moments.add(x, self._valid(window), outputs, gradients)
             total.add(torch.autograd.grad(outputs, total.leaves, gradients, allow_unused=True))
         accumulate(total.leaves, total.over(self.shards))
 
@@ -316,7 +353,8 @@ class TrainedPasses(Passes):
         for window in progress(tiles, 'gradients of the first norm'):
             outputs, gradients = [], []
             with torch.enable_grad():
-                of_moments.add(self.store(number).read(window).to(self.device), outputs, gradients)
+                tokens = self.store(number).read(window).to(self.device)
+                of_moments.add(tokens, self._valid(window), outputs, gradients)
             total.add(torch.autograd.grad(outputs, total.leaves, gradients, allow_unused=True))
         accumulate(total.leaves, total.over(self.shards))
 

@@ -12,10 +12,13 @@ from ..errors import UserError
 from ..scenes.geometry import Span, Window
 from ..scenes.image_source import ImageSource
 from ..scenes.image_views import RGBImage
+from ..scenes.validity import ALL, Cells, cells_of
 
 
 class NormalizedImage:
     """An image (channels, H, W), normalized as by the preprocessor of a model, read by windows.
+
+    Pixels without data become 0, as the mean of the training images does.
 
     Args:
         source: The image.
@@ -68,13 +71,49 @@ class NormalizedImage:
         )
 
     def pixels(self, window: Window) -> np.ndarray:
-        """Return a window as RGB (h, w, 3) uint8, or as bands (h, w, channels) float32."""
+        """Return a window as RGB (h, w, 3) uint8, or as bands (h, w, channels) float32.
+
+        Pixels without data have the mean of the preprocessor.
+        """
+        return self._filled(window)[0]
+
+    def cells(self, side: int) -> Cells | None:
+        """Return which squares of ``side`` pixels have data; None if all of them have.
+
+        The padding counts as data.
+        """
+        if not self.source.has_gaps:
+            return None
+        states = cells_of(self.source.valid, self.size, side, self.max_rows)
+        padded = np.full([-(-n // side) for n in self.shape[1:]], ALL, np.uint8)
+        padded[tuple(slice(0, n) for n in states.shape)] = states
+        return Cells(padded)
+
+    def _filled(self, window: Window) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return the pixels of a window, and which of them have data; see :meth:`pixels`."""
+        valid = self.source.valid(window) if self.source.has_gaps else None
         if self.bands is None:
-            return self._rgb.read(window)
-        try:
-            return self.bands.bands(self.source.read(window))
-        except BadImageError as error:
-            raise UserError(f'{self.source.name}: {error}') from None
+            pixels = self._rgb.read(window)
+        else:
+            values = self.source.read(window)
+            if valid is not None:  # NaN would be an error of the loader
+                values = np.where(valid[..., None], values, values.dtype.type(0))
+            try:
+                pixels = self.bands.bands(values)
+            except BadImageError as error:
+                raise UserError(f'{self.source.name}: {error}') from None
+        if valid is not None:
+            pixels = np.where(valid[..., None], pixels, self._fill.astype(pixels.dtype))
+        return pixels, valid
+
+    @property
+    def _fill(self) -> np.ndarray:
+        if self._mean is None:
+            return np.zeros(1)
+        mean = self._mean.flatten().numpy()
+        if self.bands is not None:
+            return mean
+        return (mean[::-1] if self.is_bgr else mean).round().clip(0, 255)
 
     def __getitem__(self, index: tuple[slice, Span, Span]) -> Tensor:
         channels, *spans = index
@@ -82,12 +121,14 @@ class NormalizedImage:
         inside = window.clipped(self.size)
         image = torch.full((self.shape[0], *window.size), float(self._padding), dtype=torch.float32)
         if all(inside.size):
-            pixels = self.pixels(inside)
+            pixels, valid = self._filled(inside)
             if self.is_bgr:
                 pixels = pixels[..., ::-1]
             values = torch.from_numpy(np.ascontiguousarray(pixels)).permute(2, 0, 1).float()
             if self._mean is not None:
                 values = (values - self._mean) / self._std
+            if valid is not None:
+                values *= torch.from_numpy(valid)
             image[(slice(None), *inside.within(window))] = values
         return image[channels]
 

@@ -23,11 +23,12 @@ from ..errors import ArgumentError, UserError
 from ..models import XCiT
 from ..models.in_place import add_attention_and_interaction, add_mlp_
 from ..models.layers import XCABlock
+from ..models.rows import ALONE, RowsWithGaps
 from ..ops.gram import affine_map, largest_amplification, map_tokens
 from ..ops.moments import from_sums, sums_of_products
 from ..ops.tracing import computed_dtype, without_autocast
 from ..progress import Progress, silent
-from ..scenes.geometry import Window, grown, length, tiles
+from ..scenes.geometry import Window, around, grown, length, shifted, tiles
 from .shards import Borrowed, Shards
 from .streamable import require_streamable
 from .token_files import TokenFile
@@ -44,7 +45,8 @@ PASSES = 'passes'  # the stage of a workspace
 class Image(Protocol):
     """A normalized image (channels, H, W) that is read by windows, such as an array.
 
-    It may have the attribute ``max_rows`` of an :class:`.ImageSource`.
+    It may have the attribute ``max_rows`` of an :class:`.ImageSource`, and a method ``cells(side)``
+    that returns the :class:`.Cells` of an image in which pixels have no data, or None.
     """
 
     shape: tuple[int, int, int]
@@ -56,6 +58,13 @@ class Unread(NamedTuple):
     """An image that is never read, to learn what its passes need."""
 
     shape: tuple[int, int, int]
+
+
+class Place(NamedTuple):
+    """The place of an image in a larger image, in pixels: its corner, and (H, W) of the other."""
+
+    corner: tuple[int, int]  # multiples of the patch size
+    size: tuple[int, int]
 
 
 class Passes:
@@ -72,9 +81,15 @@ class Passes:
             computes the moments of the tokens. Default: the whole image.
         group: The processes that share the image: all of them, which is the default, or this
             process alone (:func:`~xcit_mm.processes.own_group`).
+        place: The place of the image in a larger one, whose positions are encoded. Default: the
+            positions are encoded in the image itself.
+
+    Patches without data have the value 0 in each layer. They do not enter the sums of the
+    attention, and the local interaction reads zeros there, as beyond the border of the image.
 
     Attributes:
         size: (H, W) of the image in tokens.
+        cells: The patches of the image, or None if all of them have data.
         shards: The rows of tokens of each process.
         count: The number of passes.
         workspace: The place where the tokens are kept, in memory unless it is replaced.
@@ -90,11 +105,16 @@ class Passes:
         rows: int | None = None,
         statistics_window: int | None = None,
         group: dist.ProcessGroup | None = None,
+        place: Place | None = None,
     ) -> None:
         self._require(backbone)
         backbone.check_size((1, *image.shape))
         self.backbone, self.image, self.workspace = backbone, image, Workspace()
         self.size = tuple(-(-n // backbone.patch_size) for n in image.shape[1:])
+        place = place or Place((0, 0), image.shape[1:])
+        self._corner, self._positions = (
+            tuple(-(-n // backbone.patch_size) for n in pixels) for pixels in place
+        )
         self.shards = Shards(self.size[0], group)
         weight = next(backbone.parameters())
         self.dtype, self.device = weight.dtype, weight.device
@@ -103,6 +123,7 @@ class Passes:
             self.statistics_window = max(1, statistics_window // backbone.patch_size)
         self.tile = self._tile(rows)
         self.count = backbone.out_indices[-1] + 2
+        self.cells = image.cells(backbone.patch_size) if hasattr(image, 'cells') else None
         self._stores: dict[int, TokenFile] = {}
 
     @staticmethod
@@ -217,7 +238,7 @@ class Passes:
         """Compute the sums of a finished pass again, bit for bit, from the tokens that it wrote."""
         store, sums = self.store(number), self._no_sums()
         for window in self._own_tiles(self.tile if number else self._patch_tile):
-            sums += self._sums_of(number, store.read(window).to(self.device))
+            sums += self._sums_of(number, window, store.read(window).to(self.device))
         return self._summed(number, sums)
 
     @property
@@ -232,10 +253,33 @@ class Passes:
         """Embed the patches."""
         sums = self._no_sums()
         for window in progress(self._own_tiles(self._patch_tile), 'patches'):
-            tokens = self._embedded(window)
-            store.write(window, tokens)
-            sums += self._sums_of(0, tokens)
+            computed = self._with_data(window)
+            tokens = computed and self._embedded(computed)
+            self._write(store, window, computed, tokens)
+            sums += self._sums_of(0, computed, tokens)
         return sums
+
+    def _with_data(self, window: Window) -> Window | None:
+        """Return the smallest part of a tile that has all of its tokens with data, if any."""
+        return window if self.cells is None else self.cells.part_with_data(window)
+
+    def _write(
+        self, store: TokenFile, window: Window, computed: Window | None, tokens: Tensor | None
+    ) -> None:
+        """Write the tokens that were computed for a tile, and zeros around them."""
+        for rest in [window] if computed is None else around(computed, window):
+            store.write(rest, torch.zeros(*rest.size, self._channels, dtype=self.dtype))
+        if computed is not None:
+            store.write(computed, tokens)
+
+    def _masked(self, window: Window, tokens: Tensor) -> Tensor:
+        """Return tokens (h, w, C) with zeros where there are no data."""
+        valid = self._valid(window)
+        return tokens if valid is None else tokens * valid[..., None]
+
+    def _valid(self, window: Window) -> Tensor | None:
+        valid = None if self.cells is None else self.cells.valid(window)
+        return None if valid is None else torch.from_numpy(valid).to(self.device)
 
     def _embedded(self, window: Window) -> Tensor:
         """Embed a window of patches, and return its tokens (h, w, C).
@@ -251,8 +295,9 @@ class Passes:
             pixels = torch.from_numpy(np.array(pixels))  # memory maps may be read-only
         x = self.backbone.patch_embed(pixels[None].to(self.device, self.dtype))
         x = x[(..., *window.within(outer))]
-        x = x + self.backbone.pos_embeder(*self.size, window)
-        return x[0].permute(1, 2, 0).contiguous()
+        spans = (shifted(s, n) for s, n in zip(window, self._corner, strict=True))
+        x = x + self.backbone.pos_embeder(*self._positions, tuple(spans))
+        return self._masked(window, x[0].permute(1, 2, 0).contiguous())
 
     def _layer(
         self,
@@ -268,17 +313,23 @@ class Passes:
             attention = self._attention(number, sums, partial(self._precise_sums, block, source))
         sums, total = self._no_sums(), 0
         for window in progress(self._own_tiles(self.tile), f'layer {number} of {self.count - 1}'):
-            if self.statistics_window is not None:
-                around = source.read(self._window_around(window), borrowed).to(self.device)
-                precise = partial(_precise_sums_of, block, around)
-                around_sums = sums_of_products(block.norm1(around))
-                attention = self._attention(number, around_sums, precise)
-            outer = window.grown(HALO, self.size)
-            inner, x = window.within(outer), source.read(outer, borrowed)
-            total += source.sum_of(window, x[tuple(inner)])
-            tokens = self._layer_on_tile(number, x.to(self.device), attention, inner)
-            store.write(window, tokens)
-            sums += self._sums_of(number, tokens)
+            computed, tokens = self._with_data(window), None
+            if computed is not None:
+                if self.statistics_window is not None:
+                    area = self._window_around(window)
+                    near = self._tokens_with_data(area, source.read(area, borrowed))
+                    precise = partial(_precise_sums_of, block, near)
+                    near_sums = sums_of_products(block.norm1(near))
+                    attention = self._attention(number, near_sums, precise)
+                outer = computed.grown(HALO, self.size)
+                x = source.read(outer, borrowed)
+                tokens = self._layer_on_tile(number, x.to(self.device), attention, outer, computed)
+            if computed == window:
+                total += source.sum_of(window, x[tuple(window.within(outer))])
+            else:
+                total += source.sum_of(window, source.read(window))
+            self._write(store, window, computed, tokens)
+            sums += self._sums_of(number, computed, tokens)
         source.require_sum(total)  # the file may have been changed since it was written
         return sums
 
@@ -303,21 +354,37 @@ class Passes:
         return sums, *matrices
 
     def _layer_on_tile(
-        self, number: int, x: Tensor, attention: tuple[Tensor, Tensor], inner: Window
+        self,
+        number: int,
+        x: Tensor,
+        attention: tuple[Tensor, Tensor],
+        outer: Window,
+        window: Window,
     ) -> Tensor:
-        """Compute a layer for tokens (h, w, C), and return the ``inner`` window, which is exact."""
+        """Compute a layer for the tokens (h, w, C) of an ``outer`` window, exact in ``window``."""
         block, (h, w, C) = self.backbone.blocks[number - 1], x.shape
         M, m = attention
         attend = partial(map_tokens, M=M, m=m)
-        y = add_attention_and_interaction(block, x.view(1, h * w, C), h, w, attend)
-        return add_mlp_(block, y.view(h, w, C)[tuple(inner)].contiguous())
+        valid = self._valid(outer)
+        rows = ALONE if valid is None else RowsWithGaps(valid)
+        y = add_attention_and_interaction(block, x.view(1, h * w, C), h, w, attend, rows)
+        y = y.view(h, w, C)[tuple(window.within(outer))].contiguous()
+        return self._masked(window, add_mlp_(block, y))
 
     def _precise_sums(self, block: XCABlock, source: TokenFile) -> Tensor:
         """Compute the sums over all tokens again, with products in float64."""
         sums = self._no_sums()
         for window in self._own_tiles(self.tile):
-            sums += _precise_sums_of(block, source.read(window).to(self.device))
+            tokens = self._tokens_with_data(window, source.read(window))
+            if len(tokens):
+                sums += _precise_sums_of(block, tokens)
         return self.shards.sum(sums)
+
+    def _tokens_with_data(self, window: Window, tokens: Tensor) -> Tensor:
+        """Return the tokens (h, w, C) or (n, C) of a window that have data."""
+        valid = self._valid(window)
+        tokens = tokens.to(self.device)
+        return tokens if valid is None else tokens[valid]
 
     def _window_around(self, window: Window) -> Window:
         """Return the window of the statistics of a tile, shifted to lie within the image."""
@@ -334,13 +401,19 @@ class Passes:
         C = self._channels
         return torch.zeros(1, C + 1, C + 1, dtype=torch.float64, device=self.device)
 
-    def _sums_of(self, number: int, tokens: Tensor) -> Tensor:
+    def _sums_of(self, number: int, window: Window | None, tokens: Tensor | None) -> Tensor:
         """Return the share of a tile that a pass writes in the sums of the layer after it.
 
-        They are zero if that layer needs none, and not finite if a token is not.
+        They are zero if that layer needs none or the tile has no data (None), and not finite if a
+        token is not.
         """
+        if window is None:
+            return self._no_sums()
         if self.statistics_window is not None or number == self.count - 1:
             return 0 * tokens.sum(dtype=torch.promote_types(self.dtype, torch.float32))
+        tokens = self._tokens_with_data(window, tokens)
+        if not len(tokens):
+            return self._no_sums()
         z = self.backbone.blocks[number].norm1(tokens)
         with without_autocast(z):
             return sums_of_products(z.to(computed_dtype(tokens)))

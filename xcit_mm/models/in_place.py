@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..ops.tracing import computed_dtype, is_captured, is_transformed
+from .rows import ALONE, Rows
 from .unmodified import has_unmodified_layers, is_unmodified
 
 # Tokens whose values inside the MLP fit the cache of a CPU, so that their memory is reused. Larger
@@ -32,15 +33,21 @@ def can_be_in_place(block: nn.Module) -> bool:
 
 
 def add_attention_and_interaction(
-    block: nn.Module, x: Tensor, H: int, W: int, attention: Callable[[Tensor], Tensor]
+    block: nn.Module,
+    x: Tensor,
+    H: int,
+    W: int,
+    attention: Callable[[Tensor], Tensor],
+    rows: Rows = ALONE,
 ) -> Tensor:
     """Add the first two branches to tokens (B, N, C), with ``attention`` of the normed tokens.
 
-    One new tensor collects the branches. LayerScale is a factor of these additions.
+    One new tensor collects the branches. LayerScale is a factor of these additions. The local
+    interaction reads other tokens through ``rows``.
     """
     y = attention(block.norm1(x)).to(x.dtype)
     y = torch.addcmul(x, block.gamma1, y, out=y)
-    return y.addcmul_(block.gamma3, block.local_mp(block.norm3(y), H, W).to(y.dtype))
+    return y.addcmul_(block.gamma3, rows.call(block.local_mp, block.norm3(y), H, W).to(y.dtype))
 
 
 def add_mlp_(block: nn.Module, x: Tensor) -> Tensor:

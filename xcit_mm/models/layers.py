@@ -150,7 +150,8 @@ class LPI(RowsModule):
         self, x: Tensor, H: int, W: int, scale: Tensor | None = None, rows: Rows = ALONE
     ) -> Tensor:
         x = rows.call(self.conv1, tokens_to_map(x, H, W))  # (B, C, H, W)
-        if not rows.are_shared and has_unmodified_layers(self) and not is_transformed():
+        are_plain = not (rows.are_shared or rows.have_gaps)
+        if are_plain and has_unmodified_layers(self) and not is_transformed():
             weights = _scaled_weights(self.conv2, scale)
             return map_to_tokens(gelu_norm_conv(x, self.bn, self.conv2, *weights, within=self))
         x = rows.call(self.conv2, rows.call(self.bn, self.act(x)))

@@ -28,6 +28,7 @@ class Rows:
     """All rows of the images are in this process: layers are called as they are."""
 
     are_shared = False
+    have_gaps = False
 
     def check(self, images: Tensor, check_size: Callable[[Sequence[int]], None]) -> None:
         """Check the size of the images with ``check_size``."""
@@ -51,6 +52,27 @@ class Rows:
 
 
 ALONE = Rows()
+
+
+class RowsWithGaps(Rows):
+    """Rows in which some tokens have no data; convolutions read zeros there, as beyond the image.
+
+    Args:
+        valid: (H, W) bool, which tokens have data.
+    """
+
+    have_gaps = True
+
+    def __init__(self, valid: Tensor) -> None:
+        self.valid = valid
+
+    def call(self, layer: nn.Module, *args: Any, **options: Any) -> Tensor:
+        if isinstance(layer, RowsModule):
+            return layer(*args, rows=self, **options)
+        if isinstance(layer, nn.Conv2d):
+            (x,) = args
+            return layer(x * self.valid)
+        return layer(*args, **options)
 
 
 class RowsModule(nn.Module):

@@ -42,6 +42,19 @@ class Window(NamedTuple):
         return Window(*(shifted(span, -o.start) for span, o in zip(self, outer, strict=True)))
 
 
+def around(inner: Window, outer: Window) -> Iterator[Window]:
+    """Yield the windows of what an outer window has around an inner one."""
+    (top, bottom), (left, right) = ((s.start, s.stop) for s in inner)
+    for rows, columns in (
+        (slice(outer.rows.start, top), outer.columns),
+        (slice(bottom, outer.rows.stop), outer.columns),
+        (inner.rows, slice(outer.columns.start, left)),
+        (inner.rows, slice(right, outer.columns.stop)),
+    ):
+        if length(rows) and length(columns):
+            yield Window(rows, columns)
+
+
 def length(span: Span) -> int:
     return span.stop - span.start
 

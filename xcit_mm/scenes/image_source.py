@@ -84,6 +84,10 @@ class ImageSource(ABC):
         """Return which pixels of a window have data, (h, w) bool; None if all of them have."""
         return None
 
+    def valid_box(self) -> Window:
+        """Return a window that holds all pixels with data, from the header of the file."""
+        return whole(self.shape[:2])
+
     def identity(self) -> list:
         """Return what identifies the image: the state of its file, or its values."""
         if self._state is not None:
