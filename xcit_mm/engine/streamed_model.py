@@ -25,7 +25,7 @@ from ..large_images.passes import Passes, Unread
 from ..large_images.segment import require_segmentor
 from ..large_images.step import streamed_loss
 from ..large_images.streamable import require_streamable
-from ..large_images.streamed_results import demand_of, label_dtype, results_of
+from ..large_images.streamed_results import bytes_of_pixel, demand_of, label_dtype, results_of
 from ..large_images.workspace import Workspace, memory_limit, open_workspace
 from ..processes import cpu_group, own_group, together
 from ..progress import LoggedProgress, Progress, TileProgress, silent
@@ -134,8 +134,7 @@ class StreamedModel(nn.Module):
             passes = Passes(module.backbone, image, group=self.group)
             passes.workspace = self._workspace(passes, image.size)
             try:
-                labels = self._label_dtype
-                found = results_of(module, passes, image.size, labels, progress=progress)
+                found = results_of(module, passes, image.size, self._made, progress=progress)
             finally:
                 passes.workspace.remove()  # memory maps of its files remain
             source.require_unchanged()
@@ -159,14 +158,17 @@ class StreamedModel(nn.Module):
         self._workspace(passes, size).remove()
 
     def _workspace(self, passes: Passes, size: tuple[int, int]) -> Workspace:
-        labels, shards = self._label_dtype, passes.shards
-        demand = demand_of(passes, size, 0 if labels is None else labels.itemsize)
+        shards = passes.shards
+        demand = demand_of(passes, size, bytes_of_pixel(self._made, 1))
         folder = None if self.store is None else self.store / shards.part
         return open_workspace(demand, shards, self.memory, folder)
 
     @property
-    def _label_dtype(self) -> torch.dtype | None:
-        return label_dtype(self.module.decode_head.num_classes) if self._is_segmentor else None
+    def _made(self) -> dict[str, torch.dtype]:
+        """What the model makes for each pixel."""
+        if not self._is_segmentor:
+            return {}
+        return dict(labels=label_dtype(self.module.decode_head.num_classes))
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from ..errors import UserError
 from ..progress import Progress, silent
 from ..scenes.geometry import Window, tiles
+from ..scenes.validity import NONE
 from .anchors import DenseOutputs
 from .lazy import LazyMap
 from .objects import Objects
@@ -117,14 +118,27 @@ class _Steps:
         reach = outputs.borrow_for(self.pyramid, own_tiles)
         found = []
         for tile in self.progress(own_tiles, 'anchors'):
+            with_data = self.passes.pixels_with_data(tile.clipped(self.size))
+            if with_data is not None and not with_data.any():
+                continue
             values = outputs.read(tile)
             metas = [dict(img_shape=None)]  # boxes are clipped later, at the borders of the image
             options = dict(batch_img_metas=metas, cfg=cfg, with_nms=with_nms)
             instances = head.predict_by_feat(*values, **options)[0]
             corner = torch.tensor([tile.columns.start, tile.rows.start] * 2)
             instances.bboxes = instances.bboxes.float() + corner.to(instances.bboxes.device)
-            found.append(_clipped(instances, self.size, cfg))
+            instances = _clipped(instances, self.size, cfg)
+            found.append(instances[torch.from_numpy(self._have_data(instances.bboxes))])
         return found, reach
+
+    def _have_data(self, boxes: Tensor) -> np.ndarray:
+        """Return which boxes have their center in a patch with data."""
+        cells, P = self.passes.cells, self.passes.backbone.patch_size
+        if cells is None:
+            return np.ones(len(boxes), bool)
+        places = (_centers(boxes.cpu().numpy()) // P).astype(int)
+        rows, columns = np.minimum(places, np.array(cells.states.shape) - 1).T
+        return cells.states[rows, columns] > NONE
 
     def _tiles_of_anchors(self, outputs: DenseOutputs) -> list[Window]:
         largest = max(outputs.strides)
@@ -159,7 +173,8 @@ class _Steps:
             labels = torch.from_numpy(objects.labels[group]).to(device)
             of_group = _masks(head, maps, group_boxes, labels, self.size)
             masks.update(zip(group.tolist(), of_group, strict=True))
-        return replace(objects, masks=[masks[i] for i in range(len(objects))])
+        objects = replace(objects, masks=[masks[i] for i in range(len(objects))])
+        return objects.with_data(self.passes.pixels_with_data)
 
 
 def _clipped(instances: InstanceData, size: tuple[int, int], cfg: ConfigDict) -> InstanceData:

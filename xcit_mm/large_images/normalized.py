@@ -77,21 +77,35 @@ class NormalizedImage:
         """
         return self._filled(window)[0]
 
+    def valid(self, window: Window) -> np.ndarray | None:
+        """Return which pixels of a window have data, (h, w) bool; None if all of them have."""
+        return self.source.valid(window)
+
     def cells(self, side: int) -> Cells | None:
-        """Return which squares of ``side`` pixels have data; None if all of them have.
+        """Return which squares of ``side`` pixels have data; None if all pixels have.
 
         The padding counts as data.
+
+        Raises:
+            UserError: If no pixel has data.
         """
         if not self.source.has_gaps:
             return None
-        states = cells_of(self.source.valid, self.size, side, self.max_rows)
+        states = cells_of(self.valid, self.size, side, self.max_rows)
+        if not states.any():
+            raise UserError(
+                f'{self.source.name} has no pixel with data where it is read: check its no-data '
+                'value, and --nodata, --region and --mask if they are used'
+            )
+        if (states == ALL).all():
+            return None
         padded = np.full([-(-n // side) for n in self.shape[1:]], ALL, np.uint8)
         padded[tuple(slice(0, n) for n in states.shape)] = states
         return Cells(padded)
 
     def _filled(self, window: Window) -> tuple[np.ndarray, np.ndarray | None]:
         """Return the pixels of a window, and which of them have data; see :meth:`pixels`."""
-        valid = self.source.valid(window) if self.source.has_gaps else None
+        valid = self.valid(window)
         if self.bands is None:
             pixels = self._rgb.read(window)
         else:

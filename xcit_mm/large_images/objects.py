@@ -1,7 +1,7 @@
 """The objects of an image of any size, whose masks are windows of the image."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -44,3 +44,18 @@ class Objects:
     def by_score(self) -> 'Objects':
         """Return the objects by decreasing score."""
         return self[np.argsort(-self.scores, kind='stable')]
+
+    def with_data(self, valid: Callable[[Window], np.ndarray | None]) -> 'Objects':
+        """Return the objects without what their masks cover where the image has no data.
+
+        Objects whose masks cover nothing else are left out. ``valid`` returns which pixels of a
+        window have data; None if all of them have.
+        """
+        masks, kept = [], []
+        for i, (window, mask) in enumerate(self.masks):
+            has_data = valid(window)
+            cut = mask if has_data is None else mask & has_data
+            if has_data is None or cut.any():
+                masks.append((window, cut))
+                kept.append(i)
+        return replace(self[np.array(kept, int)], masks=masks)

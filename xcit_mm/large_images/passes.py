@@ -28,7 +28,7 @@ from ..ops.gram import affine_map, largest_amplification, map_tokens
 from ..ops.moments import from_sums, sums_of_products
 from ..ops.tracing import computed_dtype, without_autocast
 from ..progress import Progress, silent
-from ..scenes.geometry import Window, around, grown, length, shifted, tiles
+from ..scenes.geometry import Window, around, grown, length, tiles
 from .shards import Borrowed, Shards
 from .streamable import require_streamable
 from .token_files import TokenFile
@@ -45,7 +45,7 @@ PASSES = 'passes'  # the stage of a workspace
 class Image(Protocol):
     """A normalized image (channels, H, W) that is read by windows, such as an array.
 
-    It may have the attribute ``max_rows`` of an :class:`.ImageSource`, and a method ``cells(side)``
+    It may have ``max_rows`` and ``valid`` of an :class:`.ImageSource`, and a method ``cells(side)``
     that returns the :class:`.Cells` of an image in which pixels have no data, or None.
     """
 
@@ -58,13 +58,6 @@ class Unread(NamedTuple):
     """An image that is never read, to learn what its passes need."""
 
     shape: tuple[int, int, int]
-
-
-class Place(NamedTuple):
-    """The place of an image in a larger image, in pixels: its corner, and (H, W) of the other."""
-
-    corner: tuple[int, int]  # multiples of the patch size
-    size: tuple[int, int]
 
 
 class Passes:
@@ -81,8 +74,6 @@ class Passes:
             computes the moments of the tokens. Default: the whole image.
         group: The processes that share the image: all of them, which is the default, or this
             process alone (:func:`~xcit_mm.processes.own_group`).
-        place: The place of the image in a larger one, whose positions are encoded. Default: the
-            positions are encoded in the image itself.
 
     Patches without data have the value 0 in each layer. They do not enter the sums of the
     attention, and the local interaction reads zeros there, as beyond the border of the image.
@@ -105,16 +96,11 @@ class Passes:
         rows: int | None = None,
         statistics_window: int | None = None,
         group: dist.ProcessGroup | None = None,
-        place: Place | None = None,
     ) -> None:
         self._require(backbone)
         backbone.check_size((1, *image.shape))
         self.backbone, self.image, self.workspace = backbone, image, Workspace()
         self.size = tuple(-(-n // backbone.patch_size) for n in image.shape[1:])
-        place = place or Place((0, 0), image.shape[1:])
-        self._corner, self._positions = (
-            tuple(-(-n // backbone.patch_size) for n in pixels) for pixels in place
-        )
         self.shards = Shards(self.size[0], group)
         weight = next(backbone.parameters())
         self.dtype, self.device = weight.dtype, weight.device
@@ -263,6 +249,18 @@ class Passes:
         """Return the smallest part of a tile that has all of its tokens with data, if any."""
         return window if self.cells is None else self.cells.part_with_data(window)
 
+    def pixels_with_data(self, window: Window) -> np.ndarray | None:
+        """Return which pixels of a window have data, (h, w) bool; None if all of them have."""
+        if self.cells is None:
+            return None
+        P = self.backbone.patch_size
+        cells = Window(*(slice(s.start // P, -(-s.stop // P)) for s in window))
+        if self.cells.are_complete(cells):
+            return None
+        if self.cells.part_with_data(cells) is None:
+            return np.zeros(window.size, bool)
+        return self.image.valid(window)
+
     def _write(
         self, store: TokenFile, window: Window, computed: Window | None, tokens: Tensor | None
     ) -> None:
@@ -295,8 +293,7 @@ class Passes:
             pixels = torch.from_numpy(np.array(pixels))  # memory maps may be read-only
         x = self.backbone.patch_embed(pixels[None].to(self.device, self.dtype))
         x = x[(..., *window.within(outer))]
-        spans = (shifted(s, n) for s, n in zip(window, self._corner, strict=True))
-        x = x + self.backbone.pos_embeder(*self._positions, tuple(spans))
+        x = x + self.backbone.pos_embeder(*self.size, window)
         return self._masked(window, x[0].permute(1, 2, 0).contiguous())
 
     def _layer(

@@ -1,12 +1,14 @@
 """Labels of the pixels of an image of any size, tile by tile, as if it were labeled as a whole."""
 
 import math
+from collections.abc import Mapping
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..errors import UserError
+from ..predictions.no_label import no_label
 from ..progress import Progress, silent
 from ..scenes.geometry import Window, tiles
 from .passes import Passes
@@ -48,19 +50,23 @@ def label(
     model: nn.Module,
     passes: Passes,
     size: tuple[int, int],
-    dtype: torch.dtype,
-    with_scores: bool = False,
+    made: Mapping[str, torch.dtype],
     progress: Progress = silent,
-) -> list[TokenFile]:
+) -> dict[str, TokenFile]:
     """Label the pixels of an image whose tokens are in the stores of ``passes``.
 
     The model is one that :func:`require_segmentor` accepts, and ``size`` is (H, W). The labels
     equal the labels of mmseg's mode 'whole'. A run that was killed continues after the last
-    finished row of tiles.
+    finished row of tiles. Pixels without data get :func:`.no_label` and the probability 0.
+
+    Args:
+        made: What is computed, and in which dtype: 'labels', possibly 'scores', the probabilities
+            of the labels, and 'probabilities', the probabilities of all classes. In uint8, 255 is
+            the probability 1.
 
     Returns:
-        Stores with the rows of this process, ``shards.share(H)``: the labels (rows, W, 1) and, with
-        ``with_scores``, their probabilities in uint8.
+        Stores with the rows of this process, ``shards.share(H)``: (rows, W, 1), or (rows, W,
+        classes) for the probabilities.
     """
     pyramid = Pyramid(passes)
     maps = model.neck(pyramid.maps) if model.with_neck else pyramid.maps
@@ -70,29 +76,57 @@ def label(
 
     shards, workspace = passes.shards, passes.workspace
     rows = shards.share(size[0])
-    made = {'labels': dtype} | ({'scores': torch.uint8} if with_scores else {})
     side = max(32, min(MAX_TILE, math.isqrt(MAX_SCORES // classes) // 32 * 32))
     of_rows = list(tiles(Window(rows, slice(0, size[1])), (side, size[1])))
     done = min(workspace.finished[LABELS], len(of_rows))
-    stores = [workspace.open(k, rows, (size[1], 1), v, done > 0) for k, v in made.items()]
+    values_of_pixel = dict.fromkeys(made, 1) | dict(probabilities=max(2, classes))
+    stores = {
+        name: workspace.open(name, rows, (size[1], values_of_pixel[name]), dtype, done > 0)
+        for name, dtype in made.items()
+    }
     if done:
-        for store in stores:
+        for store in stores.values():
             store.verify(slice(rows.start, of_rows[done - 1].rows.stop))
     pyramid.borrow_for([[(scores, row)] for row in of_rows])
     progress.expect(len(of_rows) - done)
     for number, row in enumerate(of_rows[done:], done + 1):
         what = f'labels, row {number} of {len(of_rows)}'
         for window in progress(list(tiles(row, (side, side))), what):
-            values = scores.read(window)[0].float()
-            if classes == 1:  # a threshold instead of classes
-                share = values[0].sigmoid()
-                labels = share > head.threshold
-                best = torch.where(labels, share, 1 - share)
-            else:
-                labels = values.argmax(0)
-                best = values.softmax(0).amax(0) if with_scores else None
-            stores[0].write(window, labels.to(dtype)[..., None].cpu())
-            if with_scores:
-                stores[1].write(window, (best * 255).round().to(torch.uint8)[..., None].cpu())
-        workspace.finish(LABELS, number, *stores)
+            valid = passes.pixels_with_data(window)
+            found = {}
+            if valid is None or valid.any():
+                found = _outputs(scores.read(window)[0].float(), head, made)
+            for name, store in stores.items():
+                shape = *window.size, store.shape[2]
+                nothing = no_label(store.dtype) if name == 'labels' else 0
+                values = found.get(name, torch.tensor(nothing, dtype=store.dtype)).expand(shape)
+                if valid is not None and found:
+                    values = values.where(torch.from_numpy(valid)[..., None], nothing)
+                store.write(window, values)
+        workspace.finish(LABELS, number, *stores.values())
     return stores
+
+
+def _outputs(
+    values: Tensor, head: nn.Module, made: Mapping[str, torch.dtype]
+) -> dict[str, Tensor]:
+    """Return what is made of the scores (classes, h, w) of a tile, each (h, w, values)."""
+    if len(values) == 1:  # a threshold instead of classes
+        share = values[0].sigmoid()
+        labels = (share > head.threshold).long()
+        probabilities = torch.stack((1 - share, share))
+    else:
+        labels = values.argmax(0)
+        probabilities = values.softmax(0) if len(made) > 1 else values
+    found = dict(labels=labels[..., None])
+    if 'scores' in made:
+        found['scores'] = probabilities.gather(0, labels[None]).permute(1, 2, 0)
+    if 'probabilities' in made:
+        found['probabilities'] = probabilities.permute(1, 2, 0)
+    return {name: _stored(found[name], name, dtype).cpu() for name, dtype in made.items()}
+
+
+def _stored(values: Tensor, name: str, dtype: torch.dtype) -> Tensor:
+    if dtype == torch.uint8 and name != 'labels':
+        values = (values * 255).round()
+    return values.to(dtype)

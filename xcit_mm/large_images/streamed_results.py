@@ -1,6 +1,7 @@
 """The predictions for an image whose maps the backbone computes as a whole."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -17,15 +18,22 @@ from .workspace import Demand, Workspace
 
 
 def label_dtype(num_classes: int) -> torch.dtype:
-    return torch.uint8 if num_classes <= 256 else torch.int16
+    """Return the dtype of labels, which has a number for pixels without a label."""
+    return torch.uint8 if num_classes <= 255 else torch.int16
 
 
-def demand_of(passes: Passes, size: tuple[int, int], bytes_of_pixel: int) -> Demand:
+def bytes_of_pixel(made: Mapping[str, torch.dtype], num_classes: int) -> int:
+    """Return the size of what :func:`.label` makes for a pixel."""
+    values = dict(probabilities=max(2, num_classes))
+    return sum(dtype.itemsize * values.get(name, 1) for name, dtype in made.items())
+
+
+def demand_of(passes: Passes, size: tuple[int, int], of_pixel: int) -> Demand:
     """Return the memory that this process needs in :func:`results_of`, for an image (H, W).
 
-    ``bytes_of_pixel`` is the size of a label and its score, or 0 for a detector.
+    ``of_pixel`` is the number of bytes that are made for a pixel, 0 for a detector.
     """
-    shards, of_pixels = passes.shards, math.prod(size) * bytes_of_pixel
+    shards, of_pixels = passes.shards, math.prod(size) * of_pixel
     needed = passes.bytes_needed + of_pixels // shards.count
     if shards.count > 1 and shards.rank == 0:
         needed += of_pixels  # the rows of all processes
@@ -36,9 +44,8 @@ def results_of(
     module: nn.Module,
     passes: Passes,
     size: tuple[int, int],
-    labels: torch.dtype | None,
+    made: Mapping[str, torch.dtype],
     *,
-    with_scores: bool = False,
     score_thr: float = 0.0,
     progress: Progress = silent,
 ) -> dict[str, Any] | None:
@@ -51,40 +58,40 @@ def results_of(
         module: A detector or a segmentor.
         passes: Its passes over the image.
         size: (H, W) of the image.
-        labels: The dtype of labels, or None for a detector.
-        with_scores: Whether to return the scores of the labels as well.
+        made: See :func:`.label`; {} for a detector.
         score_thr: The lowest score of the objects to return.
         progress: The display of the progress.
 
     Returns:
-        On the first process, the attributes of :class:`.Objects` by decreasing score, or ``labels``
-        (H, W) and their ``scores``; None on the others.
+        On the first process, the attributes of :class:`.Objects` by decreasing score, or the arrays
+        of what is made for the pixels, (H, W) or (H, W, classes); None on the others.
     """
     passes.run(progress)
-    if labels is None:
+    if not made:
         parts = passes.shards.gather(detect(module, passes, size, score_thr, progress))
         found = vars(Objects.cat(parts).by_score()) if parts else None
     else:
-        stores = label(module, passes, size, labels, with_scores, progress)
+        stores = label(module, passes, size, made, progress)
         found = _collected(passes.shards, stores, size, passes.workspace)
     passes.shards.barrier()
     return found
 
 
 def _collected(
-    shards: Shards, stores: list[TokenFile], size: tuple[int, int], workspace: Workspace
+    shards: Shards, stores: dict[str, TokenFile], size: tuple[int, int], workspace: Workspace
 ) -> dict[str, Any] | None:
-    """Return labels and scores (H, W) of all processes; None on all but the first process."""
+    """Return what all processes made for the pixels; None on all but the first process."""
     if shards.count > 1:
-        complete = [
-            workspace.open(f'all_{i}', slice(0, size[0]), store.shape[1:], store.dtype)
-            for i, store in enumerate(stores)
+        complete = {
+            name: workspace.open(f'all_{name}', slice(0, size[0]), store.shape[1:], store.dtype)
+            for name, store in stores.items()
             if shards.rank == 0
-        ]
-        for i, store in enumerate(stores):
-            shards.collect(store, complete[i] if complete else None, size[0])
+        }
+        for name, store in stores.items():
+            shards.collect(store, complete.get(name), size[0])
         stores = complete
-    for store in stores:
+    for store in stores.values():
         store.verify()
-    labels, scores = [*(store.array()[..., 0] for store in stores), None, None][:2]
-    return None if labels is None else dict(labels=labels, scores=scores)
+    arrays = {name: store.array() for name, store in stores.items()}
+    arrays = {k: v[..., 0] if v.shape[2] == 1 else v for k, v in arrays.items()}
+    return arrays if shards.rank == 0 else None

@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..errors import UserError
 from ..progress import Progress, silent
 from .geometry import Window, tiles, whole
 from .image_source import ImageSource, tile_of
@@ -12,33 +11,19 @@ from .image_source import ImageSource, tile_of
 NONE, SOME, ALL = range(3)  # of the pixels of a cell
 
 
-def valid_area(source: ImageSource, progress: Progress = silent) -> tuple[Window, bool]:
-    """Return the smallest window with all pixels that have data, and whether it has only such.
-
-    Raises:
-        UserError: If no pixel has data.
-    """
-    size = source.shape[:2]
-    if not source.has_gaps:
-        return whole(size), True
-    has_data = [np.zeros(n, bool) for n in size]
-    count = 0
+def valid_area(source: ImageSource, progress: Progress = silent) -> Window:
+    """Return the smallest window with all pixels that have data; it is empty if none have."""
     box = source.valid_box()
+    if not source.has_gaps:
+        return box
+    has_data = [np.zeros(n, bool) for n in source.shape[:2]]
+    progress.expect(1)
     for window in progress(list(tiles(box, tile_of(source.max_rows))), 'pixels without data'):
         valid = source.valid(window)
-        if valid is None:
-            valid = np.ones(window.size, bool)
         for along, span, axis in zip(has_data, window, (1, 0), strict=True):
-            along[span] |= valid.any(axis)
-        count += np.count_nonzero(valid)
-    if not count:
-        raise UserError(
-            f'{source.name} has no pixel with data where it is to be predicted: check its no-data '
-            'value, --nodata, --region and --mask'
-        )
+            along[span] |= True if valid is None else valid.any(axis)
     places = [np.flatnonzero(along) for along in has_data]
-    area = Window(*(slice(int(i[0]), int(i[-1]) + 1) for i in places))
-    return area, count == area.size[0] * area.size[1]
+    return Window(*(slice(int(i[0]), int(i[-1]) + 1) if len(i) else slice(0, 0) for i in places))
 
 
 def cells_of(
