@@ -49,9 +49,12 @@ class LargeSegmentation(LargePrediction, Segmentation):
     Attributes:
         labels: (H, W), indices into ``classes``; an array, or a memory map of a file in the store.
         scores: (H, W) uint8, the probability of each label (255 is 1); None unless requested.
+        probabilities: (H, W, classes), the probabilities of all classes, float16 or uint8 (255 is
+            1); None unless requested.
     """
 
-    scores: np.ndarray | None
+    scores: np.ndarray | None = None
+    probabilities: np.ndarray | None = None
 
     def _counts(self) -> np.ndarray:
         counts = np.zeros(len(self.classes), np.int64)
@@ -85,8 +88,10 @@ class LargeDetections(LargePrediction, Detections):
         boxes: (n, 4); left, top, right and bottom in pixels of the image.
         masks: For each object, a :class:`~.geometry.Window` of the image and the mask (h, w) in
             that window, bool; None for a model without masks.
+        window: The window of the image that was predicted, which the picture shows.
     """
 
+    window: Window
     masks: list[tuple[Window, np.ndarray]] | None
 
     def save(self, folder: Path, name: str) -> dict[str, str]:
@@ -97,13 +102,17 @@ class LargeDetections(LargePrediction, Detections):
 
     @property
     def _reduction(self) -> float:
-        return self.image.shape[1] / self.size[1]
+        return self.image.shape[1] / self.window.size[1]
+
+    def _drawn_boxes(self) -> np.ndarray:
+        corner = self.window.columns.start, self.window.rows.start
+        return (self.boxes - np.tile(corner, 2)) * self._reduction
 
     def _topmost_masks(self) -> np.ndarray:
         topmost = np.zeros(self.image.shape[:2], np.uint16)
         for i in reversed(range(min(len(self), np.iinfo(np.uint16).max))):
             window, mask = self.masks[i]
-            y, x = (int(span.start * self._reduction) for span in window)
+            y, x = (int(s.start * self._reduction) for s in window.within(self.window))
             height, width = (max(1, round(n * self._reduction)) for n in mask.shape)
             mask = cv2.resize(mask.astype(np.uint8), (width, height), interpolation=cv2.INTER_AREA)
             target = topmost[y : y + height, x : x + width]

@@ -12,7 +12,7 @@ from ..errors import UserError
 from ..scenes.geometry import Span, Window
 from ..scenes.image_source import ImageSource
 from ..scenes.image_views import RGBImage
-from ..scenes.validity import ALL, Cells, cells_of
+from ..scenes.validity import ALL, Cells, cells_of, no_data
 
 
 class NormalizedImage:
@@ -93,10 +93,7 @@ class NormalizedImage:
             return None
         states = cells_of(self.valid, self.size, side, self.max_rows)
         if not states.any():
-            raise UserError(
-                f'{self.source.name} has no pixel with data where it is read: check its no-data '
-                'value, and --nodata, --region and --mask if they are used'
-            )
+            raise no_data(self.source.name)
         if (states == ALL).all():
             return None
         padded = np.full([-(-n // side) for n in self.shape[1:]], ALL, np.uint8)

@@ -59,3 +59,36 @@ class Objects:
                 masks.append((window, cut))
                 kept.append(i)
         return replace(self[np.array(kept, int)], masks=masks)
+
+    def placed(
+        self, corner: Sequence[float], scale: Sequence[float], size: tuple[int, int]
+    ) -> 'Objects':
+        """Return the objects of a reduced window of an image in pixels of the image (H, W).
+
+        Args:
+            corner: The top left corner of the window in the image, y and x.
+            scale: The pixels of the image in a pixel of the window, in y and x.
+            size: (H, W) of the image.
+        """
+        boxes = self.boxes * np.tile(scale[::-1], 2) + np.tile(corner[::-1], 2)
+        masks = self.masks
+        if masks is not None:
+            masks = [_placed(*mask, corner, scale, size) for mask in masks]
+        return replace(self, boxes=boxes.astype(np.float32), masks=masks)
+
+
+def _placed(
+    window: Window,
+    mask: np.ndarray,
+    corner: Sequence[float],
+    scale: Sequence[float],
+    size: tuple[int, int],
+) -> tuple[Window, np.ndarray]:
+    """Return a mask in its window of a larger image; see :meth:`Objects.placed`."""
+    spans, places = [], []
+    for span, start, k, n in zip(window, corner, scale, size, strict=True):
+        first = min(round(span.start * k + start), n - 1)
+        spans.append(slice(first, min(max(first + 1, round(span.stop * k + start)), n)))
+        centers = (np.arange(spans[-1].start, spans[-1].stop) + 0.5 - start) / k
+        places.append(np.clip(centers.astype(int) - span.start, 0, span.stop - span.start - 1))
+    return Window(*spans), mask[np.ix_(*places)]

@@ -1,6 +1,7 @@
 """Prediction of an image that does not fit into memory, as a whole or in slices."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,20 +21,30 @@ from ..fusion import in_dtype
 from ..predictions import Detections, Segmentation
 from ..processes import cpu_group, digest_of_module, require_same, together
 from ..progress import Progress, silent
-from ..scenes.open_image import open_image
+from ..scenes.crops import CroppedImage
+from ..scenes.geometry import whole
+from ..scenes.open_scene import Image, SceneOptions, open_scene
 from ..scenes.overview import overview
+from ..scenes.validity import no_data, valid_area
 from .detect import require_detector
 from .large_predictions import PICTURE_SIDE, LargeDetections, LargeSegmentation
 from .normalized import NormalizedImage
+from .objects import Objects
 from .passes import Passes
 from .segment import require_segmentor
 from .shards import Shards
 from .slices import detect_slices, label_slices, slices_of
 from .streamable import require_streamable
-from .streamed_results import demand_of, label_dtype, results_of
+from .streamed_results import bytes_of_pixel, demand_of, in_frame, label_dtype, results_of
 from .workspace import GIB, Demand, Workspace, open_workspace
 
 MIN_SLICE = 32  # pixels
+# The options that determine a prediction; all processes need the same.
+COMPARED = (
+    *('score_thr', 'with_scores', 'probabilities', 'statistics_window', 'positions'),
+    *('nodata', 'level', 'resolution', 'region', 'mask', 'tissue'),
+)
+CHOICES = dict(probabilities=(None, 'uint8', 'float16'), positions=('scene', 'data'))
 
 
 class Predictor(Protocol):
@@ -54,8 +65,8 @@ class Predictor(Protocol):
 
 
 @dataclass(frozen=True)
-class LargeOptions:
-    """How an image that does not fit into memory is predicted.
+class LargeOptions(SceneOptions):
+    """How an image that does not fit into memory is predicted; see also :class:`.SceneOptions`.
 
     Attributes:
         memory: Bytes that the tokens, the labels and a tile may take in memory. If they need more,
@@ -65,11 +76,16 @@ class LargeOptions:
             call was killed, the next one continues there.
         score_thr: The lowest score of objects.
         with_scores: Whether a segmentor returns the probabilities of the labels as well.
+        probabilities: 'uint8' (255 is 1) or 'float16' if a segmentor returns the probabilities of
+            all classes as well.
         statistics_window: Side of a window in pixels. The attention statistics of a tile are
             computed in this window around the tile instead of over the whole image.
         sliced: Side of slices in pixels, which the model predicts one by one. This works with any
             detector and segmentor.
         overlap: Pixels that neighboring slices share.
+        positions: 'scene' if the positions of the patches are encoded in the whole image, as in
+            training; 'data' if they are encoded in the smallest window with all pixels that have
+            data. The prediction is then the same whatever surrounds this window.
 
     Raises:
         ArgumentError: If a value is invalid, or does not fit the others.
@@ -82,15 +98,24 @@ class LargeOptions:
     statistics_window: int | None = None
     sliced: int | None = None
     overlap: int = 128
+    probabilities: str | None = None
+    positions: str = 'scene'
 
     def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, choices in CHOICES.items():
+            if getattr(self, name) not in choices:
+                named = ' or '.join(repr(choice) for choice in choices if choice)
+                raise ArgumentError(f'{name}={getattr(self, name)!r} is not {named}')
         window, side, overlap = self.statistics_window, self.sliced, self.overlap
         if window is not None and window < 1:
             raise ArgumentError(f'statistics_window={window!r} is not a positive number of pixels')
         if side is None:
             return
-        if window is not None or self.with_scores:
-            raise ArgumentError('--sliced cannot be combined with --statistics-window or --scores')
+        if window is not None or self.with_scores or self.probabilities:
+            raise ArgumentError(
+                '--sliced cannot be combined with --statistics-window, --scores or --probabilities'
+            )
         if side < MIN_SLICE or not 0 <= overlap < side:
             raise ArgumentError(
                 f'slices of {side} pixels with an overlap of {overlap} are not possible: slices '
@@ -100,21 +125,23 @@ class LargeOptions:
 
 def predict_large(
     model: Predictor,
-    image: str | Path | np.ndarray,
+    image: Image,
     options: LargeOptions,
     progress: Progress = silent,
 ) -> LargeSegmentation | LargeDetections | None:
     """Predict an image that does not fit into memory, at its own size.
 
     The attention extends over the whole image. The labels equal the labels of mmseg's mode
-    'whole', and objects are found on maps of the whole image. If ``torch.distributed`` is
-    initialized, the processes share the image, and all of them have to call this function. An
-    error of one of them is raised in all.
+    'whole', and objects are found on maps of the whole image. Pixels without data get no label,
+    hold no object, and do not enter the attention. If ``torch.distributed`` is initialized, the
+    processes share the image, and all of them have to call this function. An error of one of them
+    is raised in all.
 
     Args:
         model: A model, such as :func:`xcit_mm.load_model` returns it.
         image: The path of a TIFF file (BigTIFF, GeoTIFF, COG), a whole slide, a NumPy file or any
-            other image, or an array (H, W, channels) such as a memory map.
+            other image; a list of such paths, the tiles of one image; or an array (H, W, channels)
+            such as a memory map.
         options: See :class:`LargeOptions`.
         progress: The display of the progress.
 
@@ -131,45 +158,64 @@ def predict_large(
     with together(group):
         check_options(model, options)
         used = 3 if model.bands is None else None  # of an RGB image
-        source = open_image(image, model.read, used)
+        scene = open_scene(image, model.read, used, options)
+        source = scene.source
         preprocessor, transforms = model.module.data_preprocessor, model.pipeline.transforms[1:]
         pixels = NormalizedImage(source, preprocessor, transforms, model.bands)
         if group is not None:
-            content = dict(size=pixels.source.shape, content=pixels.source.content())
+            content = dict(size=source.shape, content=source.content())
             values = {f'the {name} of the image': value for name, value in content.items()}
-            require_same(described(model, options) | values, group, pixels.source.name)
+            require_same(described(model, options) | values, group, source.name)
         for note in pixels.notes:
             progress.report(note)
+        area = whole(pixels.size)
+        predicted = pixels
+        if options.positions == 'data':
+            area = valid_area(source, progress)
+            if not all(area.size):
+                raise no_data(source.name)
+            if area != whole(pixels.size):
+                cropped = CroppedImage(source, area)
+                predicted = NormalizedImage(cropped, preprocessor, transforms, model.bands)
         predict = _streamed if options.sliced is None else _sliced
-        found, workspace = predict(model, pixels, options, progress)
+        found, workspace = predict(model, predicted, pixels.size, options, progress)
         try:
             if found is not None:
+                if model.task == 'segmentation' and area != whole(pixels.size):
+                    found = in_frame(found, area, pixels.size, workspace)
                 picture = overview(pixels.size, pixels.pixels, PICTURE_SIDE, pixels.max_rows)
-            pixels.source.require_unchanged()
+            source.require_unchanged()
         except UserError:
             workspace.remove()  # it could not be continued
             raise
         if found is None:
             return None
-    kind = LargeDetections if model.task == 'detection' else LargeSegmentation
-    return kind(
+    common = dict(
         image=picture if pixels.bands is None else pixels.bands.picture(picture),
         classes=model.classes,
         palette=model.palette,
-        size=pixels.size,
-        georeference=pixels.source.georeference,
         workspace=workspace,
-        **found,
     )
+    if model.task == 'detection':
+        starts = zip(scene.corner, area, scene.scale, strict=True)
+        corner = [start + span.start * k for start, span, k in starts]
+        objects = Objects(**found).placed(corner, scene.scale, scene.full_size)
+        return LargeDetections(
+            **common,
+            **vars(objects),
+            size=scene.full_size,
+            georeference=scene.full_georeference,
+            window=scene.window,
+        )
+    return LargeSegmentation(**common, **found, size=pixels.size, georeference=scene.georeference)
 
 
 def described(model: Predictor, options: LargeOptions) -> dict[str, Any]:
     """Return what determines the prediction of an image, for :func:`.require_same`."""
-    names = 'score_thr', 'with_scores', 'statistics_window'
     return {
         'the model (config and checkpoint)': _fingerprint(model),
         'dtype': model.streamed_dtype,
-        **{name: getattr(options, name) for name in names},
+        **{name: getattr(options, name) for name in COMPARED},
         **versions(),
     }
 
@@ -178,8 +224,11 @@ def check_options(model: Predictor, options: LargeOptions) -> None:
     """Refuse options that do not fit the model, before an image is opened."""
     if model.task == 'panoptic':
         raise UserError('a panoptic model cannot predict large images: name another model')
-    if options.with_scores and model.task == 'detection':
-        raise ArgumentError('a detector has no scores of labels: leave out --scores (with_scores)')
+    if (options.with_scores or options.probabilities) and model.task == 'detection':
+        raise ArgumentError(
+            'a detector has no probabilities of labels: leave out --scores (with_scores) and '
+            '--probabilities'
+        )
     if options.sliced is None:
         require_streamable(model.module.backbone)
         require = require_detector if model.task == 'detection' else require_segmentor
@@ -189,27 +238,28 @@ def check_options(model: Predictor, options: LargeOptions) -> None:
 
 
 def _streamed(
-    model: Predictor, pixels: NormalizedImage, options: LargeOptions, progress: Progress
+    model: Predictor,
+    pixels: NormalizedImage,
+    size: tuple[int, int],
+    options: LargeOptions,
+    progress: Progress,
 ) -> tuple[dict[str, Any] | None, Workspace]:
     """Predict an image whose maps the backbone computes as a whole.
+
+    ``size`` is (H, W) of the scene, of which ``pixels`` may be a window.
 
     Returns:
         What is found, on the first process (None on the others), and the place of it.
     """
     module = in_dtype(model.module, model.streamed_dtype)
     passes = Passes(module.backbone, pixels, statistics_window=options.statistics_window)
-    passes.workspace = workspace = _workspace_for(passes, model, pixels, options, progress)
+    made = _made(model, options)
+    arguments = passes, made, model, pixels, size, options, progress
+    passes.workspace = workspace = _workspace_for(*arguments)
     release_memory()
     try:
-        found = results_of(
-            module,
-            passes,
-            pixels.size,
-            _label_dtype(model),
-            with_scores=options.with_scores,
-            score_thr=options.score_thr,
-            progress=progress,
-        )
+        thr = options.score_thr
+        found = results_of(module, passes, pixels.size, made, score_thr=thr, progress=progress)
     except BaseException:
         workspace.release()
         raise
@@ -220,16 +270,21 @@ def _streamed(
 
 def _workspace_for(
     passes: Passes,
+    made: Mapping[str, torch.dtype],
     model: Predictor,
     pixels: NormalizedImage,
+    size: tuple[int, int],
     options: LargeOptions,
     progress: Progress,
 ) -> Workspace:
     """Open the place of the tokens and labels of this process."""
-    shards, labels = passes.shards, _label_dtype(model)
-    of_pixel = 0 if labels is None else labels.itemsize + options.with_scores
-    demand = demand_of(passes, pixels.size, of_pixel)
-    settings = [passes.tile, str(passes.dtype), passes.statistics_window, options.with_scores]
+    shards = passes.shards
+    demand = demand_of(passes, pixels.size, bytes_of_pixel(made, len(model.classes)))
+    if size != pixels.size and shards.rank == 0:
+        of_scene = math.prod(size) * bytes_of_pixel(made, len(model.classes))
+        demand = demand._replace(files=demand.files + of_scene)
+    described = {name: str(dtype) for name, dtype in made.items()}
+    settings = [passes.tile, str(passes.dtype), passes.statistics_window, described]
     identity = partial(_identity, model, pixels, settings)
     folder = Path(options.store, shards.part) if options.store else None
     workspace = open_workspace(demand, shards, options.memory, folder, identity)
@@ -238,13 +293,29 @@ def _workspace_for(
     return workspace
 
 
+def _made(model: Predictor, options: LargeOptions) -> dict[str, torch.dtype]:
+    """Return what is made for each pixel; see :func:`.label`."""
+    if model.task != 'segmentation':
+        return {}
+    made = dict(labels=label_dtype(len(model.classes)))
+    if options.with_scores:
+        made['scores'] = torch.uint8
+    if options.probabilities is not None:
+        made['probabilities'] = getattr(torch, options.probabilities)
+    return made
+
+
 def _sliced(
-    model: Predictor, pixels: NormalizedImage, options: LargeOptions, progress: Progress
+    model: Predictor,
+    pixels: NormalizedImage,
+    size: tuple[int, int],
+    options: LargeOptions,
+    progress: Progress,
 ) -> tuple[dict[str, Any], Workspace]:
     slices = slices_of(pixels.size, options.sliced, options.overlap)
-    dtype, needed = _label_dtype(model), 0
-    if dtype is not None:
-        needed = math.prod(pixels.size) * dtype.itemsize
+    made, needed = _made(model, options), 0
+    if made:
+        needed = math.prod(size) * bytes_of_pixel(made, len(model.classes))
     if options.store:
         settings = [options.sliced, options.overlap, options.score_thr, str(model.dtype)]
         identity = _identity(model, pixels, settings)
@@ -257,11 +328,11 @@ def _sliced(
         if model.task == 'detection':
             arguments = slices, options.score_thr, workspace, progress
             return vars(detect_slices(predict, pixels, *arguments)), workspace
-        labels = label_slices(predict, pixels, slices, dtype, workspace, progress)
+        labels = label_slices(predict, pixels, slices, made['labels'], workspace, progress)
     except BaseException:
         workspace.release()
         raise
-    return dict(labels=labels.array()[..., 0], scores=None), workspace
+    return dict(labels=labels.array()[..., 0]), workspace
 
 
 def _report(workspace: Workspace, needed: int, progress: Progress) -> None:
@@ -270,10 +341,6 @@ def _report(workspace: Workspace, needed: int, progress: Progress) -> None:
         done = [f'{number} {stage} are finished' for stage, number in workspace.finished.items()]
         kept = f'{needed / GIB:.2f} GiB are kept in {workspace.folder}'
         progress.report('; '.join([kept, *done]))
-
-
-def _label_dtype(model: Predictor) -> torch.dtype | None:
-    return label_dtype(len(model.classes)) if model.task == 'segmentation' else None
 
 
 def _identity(model: Predictor, pixels: NormalizedImage, settings: list) -> dict[str, Any]:

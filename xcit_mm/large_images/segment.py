@@ -55,14 +55,17 @@ def label(
 ) -> dict[str, TokenFile]:
     """Label the pixels of an image whose tokens are in the stores of ``passes``.
 
-    The model is one that :func:`require_segmentor` accepts, and ``size`` is (H, W). The labels
-    equal the labels of mmseg's mode 'whole'. A run that was killed continues after the last
-    finished row of tiles. Pixels without data get :func:`.no_label` and the probability 0.
+    The labels equal the labels of mmseg's mode 'whole'. A run that was killed continues after the
+    last finished row of tiles. Pixels without data get :func:`.no_label` and the probability 0.
 
     Args:
+        model: A segmentor that :func:`require_segmentor` accepts.
+        passes: The passes over the image, which are finished.
+        size: (H, W) of the image.
         made: What is computed, and in which dtype: 'labels', possibly 'scores', the probabilities
             of the labels, and 'probabilities', the probabilities of all classes. In uint8, 255 is
             the probability 1.
+        progress: The display of the progress.
 
     Returns:
         Stores with the rows of this process, ``shards.share(H)``: (rows, W, 1), or (rows, W,
@@ -98,7 +101,7 @@ def label(
                 found = _outputs(scores.read(window)[0].float(), head, made)
             for name, store in stores.items():
                 shape = *window.size, store.shape[2]
-                nothing = no_label(store.dtype) if name == 'labels' else 0
+                nothing = without_data(name, store.dtype)
                 values = found.get(name, torch.tensor(nothing, dtype=store.dtype)).expand(shape)
                 if valid is not None and found:
                     values = values.where(torch.from_numpy(valid)[..., None], nothing)
@@ -107,9 +110,12 @@ def label(
     return stores
 
 
-def _outputs(
-    values: Tensor, head: nn.Module, made: Mapping[str, torch.dtype]
-) -> dict[str, Tensor]:
+def without_data(name: str, dtype: torch.dtype) -> int:
+    """Return what pixels without data get of what :func:`label` makes."""
+    return no_label(dtype) if name == 'labels' else 0
+
+
+def _outputs(values: Tensor, head: nn.Module, made: Mapping[str, torch.dtype]) -> dict[str, Tensor]:
     """Return what is made of the scores (classes, h, w) of a tile, each (h, w, values)."""
     if len(values) == 1:  # a threshold instead of classes
         share = values[0].sigmoid()

@@ -4,14 +4,17 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from ..progress import Progress, silent
+from ..scenes.geometry import Window, overlap, tiles, whole
+from ..scenes.image_source import TILE
 from .detect import detect
 from .objects import Objects
 from .passes import Passes
-from .segment import label
+from .segment import label, without_data
 from .shards import Shards
 from .token_files import TokenFile
 from .workspace import Demand, Workspace
@@ -95,3 +98,25 @@ def _collected(
     arrays = {name: store.array() for name, store in stores.items()}
     arrays = {k: v[..., 0] if v.shape[2] == 1 else v for k, v in arrays.items()}
     return arrays if shards.rank == 0 else None
+
+
+def in_frame(
+    found: Mapping[str, np.ndarray], area: Window, size: tuple[int, int], workspace: Workspace
+) -> dict[str, np.ndarray]:
+    """Return what was made for a window of an image as arrays of all of its pixels (H, W)."""
+    placed = {}
+    for name, values in found.items():
+        values = values.reshape(*values.shape[:2], -1)
+        dtype = torch.from_numpy(values[:0]).dtype
+        shape = size[1], values.shape[2]
+        store = workspace.open(f'scene_{name}', slice(0, size[0]), shape, dtype)
+        for window in tiles(whole(size), TILE):
+            part = torch.full((*window.size, shape[1]), without_data(name, dtype), dtype=dtype)
+            inside = Window(*(overlap(a, b) for a, b in zip(window, area, strict=True)))
+            if all(inside.size):
+                known = np.array(values[tuple(inside.within(area))])
+                part[tuple(inside.within(window))] = torch.from_numpy(known)
+            store.write(window, part)
+        array = store.array()
+        placed[name] = array[..., 0] if shape[1] == 1 else array
+    return placed

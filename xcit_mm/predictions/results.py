@@ -80,7 +80,7 @@ class Detections:
         """
         return draw_objects(
             self.image,
-            self.boxes * self._reduction if boxes else None,
+            self._drawn_boxes() if boxes else None,
             self._topmost_masks() if masks and self.masks is not None else None,
             [self.palette[i] for i in self.labels],
             self._texts(),
@@ -110,7 +110,8 @@ class Detections:
 
     # The picture of a large image is reduced, and its masks are windows.
 
-    _reduction = 1.0
+    def _drawn_boxes(self) -> np.ndarray:
+        return self.boxes
 
     def _topmost_masks(self) -> np.ndarray:
         return topmost_masks(self.masks)

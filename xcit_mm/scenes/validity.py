@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ..errors import UserError
 from ..progress import Progress, silent
 from .geometry import Window, tiles, whole
 from .image_source import ImageSource, tile_of
@@ -24,6 +25,14 @@ def valid_area(source: ImageSource, progress: Progress = silent) -> Window:
             along[span] |= True if valid is None else valid.any(axis)
     places = [np.flatnonzero(along) for along in has_data]
     return Window(*(slice(int(i[0]), int(i[-1]) + 1) if len(i) else slice(0, 0) for i in places))
+
+
+def no_data(name: str) -> UserError:
+    """Return the error about an image without any pixel that has data."""
+    return UserError(
+        f'{name} has no pixel with data where it is read: check its no-data value, and --nodata, '
+        '--region and --mask if they are used'
+    )
 
 
 def cells_of(

@@ -1,0 +1,161 @@
+"""A scene as its prediction needs it: its resolution, and the pixels that are predicted."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..environment import require
+from ..errors import ArgumentError
+from .crops import CroppedImage, window_of
+from .geometry import Window
+from .image_source import ImageSource
+from .image_views import RGBImage
+from .masks import MaskedImage, mask_of
+from .open_image import open_image
+from .overview import overview
+from .polygon_masks import polygons_of
+from .tissue import PICTURE_SIDE, tissue_of
+
+Image = str | Path | np.ndarray | Sequence[str | Path]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SceneOptions:
+    """The part of an image that is predicted, and at which resolution.
+
+    Attributes:
+        nodata: The value of pixels without data, instead of the one in the file.
+        level: The number of the overview that is read; 0 is the full image.
+        resolution: Meters per pixel, or micrometers per pixel of slides and microscopes, to which
+            the image is resampled.
+        region: The window (left, top, right, bottom) in pixels of the full image, or the path of
+            a GeoJSON file or GeoPackage with polygons.
+        mask: The path of an image whose pixels other than 0 are predicted.
+        tissue: Whether to predict only the tissue of a slide.
+
+    Raises:
+        ArgumentError: If a value is invalid.
+    """
+
+    nodata: float | None = None
+    level: int | None = None
+    resolution: float | None = None
+    region: Sequence[int] | str | Path | None = None
+    mask: str | Path | None = None
+    tissue: bool = False
+
+    def __post_init__(self) -> None:
+        if self.level is not None and self.resolution is not None:
+            raise ArgumentError('level and resolution exclude each other: name one of them')
+        if self.level is not None and self.level < 0:
+            raise ArgumentError(f'level={self.level} is negative: 0 is the full image')
+        if self.resolution is not None and not self.resolution > 0:
+            raise ArgumentError(f'resolution={self.resolution} is not a positive number')
+        if not (self.region is None or isinstance(self.region, (str, Path))):
+            are_numbers = all(isinstance(n, (int, np.integer)) for n in self.region)
+            if not are_numbers or len(self.region) != 4:
+                raise ArgumentError(
+                    f'region={self.region!r} is neither a file nor four numbers of pixels: left, '
+                    'top, right, bottom'
+                )
+
+
+@dataclass(frozen=True)
+class Scene:
+    """An image, and the place of its pixels in the full image.
+
+    Attributes:
+        source: The image at the resolution and in the window of the prediction, whose pixels
+            outside the region, the mask and the tissue count as pixels without data.
+        full_size: (H, W) of the full image.
+        corner: The top left corner of the source in the full image, in its pixels, y and x.
+        scale: The pixels of the full image in a pixel of the source, in y and x.
+    """
+
+    source: ImageSource
+    full_size: tuple[int, int]
+    corner: tuple[float, float]
+    scale: tuple[float, float]
+
+    @property
+    def window(self) -> Window:
+        """The window of the full image that the source shows."""
+        starts = [round(start) for start in self.corner]
+        sides = [round(n * k) for n, k in zip(self.source.shape, self.scale, strict=False)]
+        spans = zip(starts, sides, strict=True)
+        return Window(*(slice(start, start + side) for start, side in spans)).clipped(
+            self.full_size
+        )
+
+    @property
+    def georeference(self) -> dict[str, Any]:
+        """The place of the pixels of the source on the map, or in the full image without a map."""
+        if self.source.georeference or self.source.shape[:2] == self.full_size:
+            return self.source.georeference
+        require('rasterio')
+        from rasterio import Affine
+
+        place = Affine.translation(*self.corner[::-1]) @ Affine.scale(*self.scale[::-1])
+        return dict(transform=place)
+
+    @property
+    def full_georeference(self) -> dict[str, Any]:
+        """The place of the pixels of the full image on the map."""
+        transform = self.source.georeference.get('transform')
+        if self.source.georeference.get('crs') is None or transform is None:
+            return {} if self.source.shape[:2] != self.full_size else self.source.georeference
+        y, x = (-n / k for n, k in zip(self.corner, self.scale, strict=True))
+        smaller = transform.scale(1 / self.scale[1], 1 / self.scale[0])
+        moved = transform @ transform.translation(x, y) @ smaller
+        return {**self.source.georeference, 'transform': moved}
+
+
+def open_scene(
+    image: Image,
+    read: Callable[[str], np.ndarray],
+    channels: int | None,
+    options: SceneOptions,
+) -> Scene:
+    """Open an image, or several tiles of one, as a scene; see :func:`.open_image`.
+
+    Raises:
+        UserError: If the image, the region or the mask cannot be used.
+    """
+    reduced = dict(nodata=options.nodata, level=options.level, resolution=options.resolution)
+    source = open_image(image, read, channels, **reduced)
+    full_size, size = source.full_size, source.shape[:2]
+    scale = tuple(n / m for n, m in zip(full_size, size, strict=True))
+    frame = None
+    if options.region is not None:
+        if isinstance(options.region, (str, Path)):
+            polygons = polygons_of(options.region, source, scale)
+            source, frame = MaskedImage(source, polygons, _state(options.region)), polygons.box
+        else:
+            window = window_of(options.region, full_size)
+            frame = Window(
+                *(
+                    slice(int(s.start / k), max(int(s.start / k) + 1, round(s.stop / k)))
+                    for s, k in zip(window, scale, strict=True)
+                )
+            )
+    if options.mask is not None:
+        labels = open_image(options.mask, read, are_labels=True)
+        source = MaskedImage(source, mask_of(options.mask, labels, source), _state(options.mask))
+    if options.tissue:
+        rgb = RGBImage(source)
+        small = overview(size, rgb.read, PICTURE_SIDE, rgb.max_rows)
+        source = MaskedImage(source, tissue_of(source, small), 'tissue')
+    corner = (0.0, 0.0)
+    if frame is not None:
+        source = CroppedImage(source, frame)
+        corner = tuple(s.start * k for s, k in zip(frame, scale, strict=True))
+    return Scene(source, full_size, corner, scale)
+
+
+def _state(path: str | Path) -> list:
+    """Return what identifies a file."""
+    status = Path(path).expanduser().stat()
+    return [str(Path(path).expanduser().resolve()), status.st_size, status.st_mtime_ns]
