@@ -92,7 +92,10 @@ NOTE = 'values from 0 to 65535 are scaled'
 OTHER_VALUES = {
     '16.tif': (lambda path, image: write(path, image.astype('u2') * 257), NOTE),
     '12.tif': (lambda path, image: write(path, in_12_bits(image), nbits=12), 'from 0 to 4095 are'),
-    'four.tif': (lambda path, image: write(path, image[..., [0, 1, 2, 0]]), 'first 3 of its 4 ch'),
+    'four.tif': (
+        lambda path, image: write(path, image[..., [0, 1, 2, 0]], photometric='minisblack'),
+        'first 3 of its 4 ch',
+    ),
     'gray.tif': (lambda path, image: write(path, image[..., :1]), None),
     'big_endian.npy': (lambda path, image: np.save(path, image.astype('>u2') * 257), NOTE),
     'fortran.npy': (lambda path, image: np.save(path, image.astype('<u2', 'F') * 257), NOTE),

@@ -63,12 +63,17 @@ class LoadMultiband(LoadImage):
         with quiet():  # tifffile logs what is odd about a file
             return self.bands(self._read_bands(data))
 
-    def bands(self, image: np.ndarray) -> np.ndarray:
-        """Return an image (H, W, ``channels``) of any real type as float32, or refuse it."""
+    def bands(self, image: np.ndarray, valid: np.ndarray | None = None) -> np.ndarray:
+        """Return an image (H, W, ``channels``) of any real type as float32, or refuse it.
+
+        Pixels without data become 0: ``valid`` (H, W) is False there.
+        """
         self._require_bands(image.shape)
         if image.dtype.kind not in 'biuf':
             raise BadImageError(NOT_REAL, f'{image.dtype}')
         image = np.ascontiguousarray(image, np.float32)
+        if valid is not None:
+            image = np.where(valid[..., None], image, np.float32(0))
         if self.nan is not None:
             image = np.where(np.isnan(image), np.float32(self.nan), image)
         if not np.isfinite(image).all():

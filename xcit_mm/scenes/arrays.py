@@ -21,18 +21,19 @@ class Array(ImageSource):
         name: str,
         path: Path | None = None,
         channels: int | None = None,
+        nodata: float | None = None,
     ) -> None:
         if image.ndim == 2:
             image = image[..., None]
         if image.ndim != 3 or 0 in image.shape:
             raise ArgumentError(f'{name}: an array of shape {image.shape} is not (H, W, channels)')
-        super().__init__(name, path, image.shape, image.dtype, channels)
+        super().__init__(name, path, image.shape, image.dtype, channels, nodata)
         self._image = image[..., : self.channels]
 
     def __reduce__(self) -> tuple:
         if getattr(self._image, 'mode', None) == 'r' and self._path is not None:
-            return mapped, (self._path, self.channels), dict(_state=self._state)
-        arguments = self._image, self.name, self._path
+            return mapped, (self._path, self.channels, self.nodata), dict(_state=self._state)
+        arguments = self._image, self.name, self._path, None, self.nodata
         return Array, arguments, dict(_state=self._state, shape=self.shape)
 
     def _read(self, window: Window) -> np.ndarray:
@@ -47,6 +48,6 @@ class Array(ImageSource):
         return pixels
 
 
-def mapped(path: Path, channels: int | None) -> Array:
+def mapped(path: Path, channels: int | None, nodata: float | None = None) -> Array:
     array = np.lib.format.open_memmap(path, mode='r')  # np.load would also open archives
-    return Array(array, str(path), path, channels)
+    return Array(array, str(path), path, channels, nodata)

@@ -8,7 +8,7 @@ from ..errors import UserError
 MAX_BLOCK = 2**28  # bytes, with all bands if they are interleaved
 
 
-def require_small_blocks(path: Path, size: Sequence[int], bytes_of_pixel: int) -> None:
+def require_small_blocks(path: Path | str, size: Sequence[int], bytes_of_pixel: int) -> None:
     """Refuse a file with blocks (h, w) that take too much memory."""
     rows, columns = size
     needed = rows * columns * bytes_of_pixel

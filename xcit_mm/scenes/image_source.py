@@ -2,15 +2,17 @@
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..errors import UserError, reason
+from ..errors import ArgumentError, UserError, reason
 from ..processes import digest_of_file, shortened
 from .geometry import Window, tiles, whole
+from .no_data import NoData, has_data, representable
+from .pixel_sizes import PixelSize, to_full_size
 
 MAX_CHANNELS = 2**12  # GDAL looks at each band whenever it reads a few of them
 TILE = 2048, 2048  # pixels that are read at a time where any tile would do
@@ -36,12 +38,21 @@ class ImageSource(ABC):
             or None for any height.
         dtype: The NumPy type of the values.
         max_value: The largest value that the integer type or the header of the file allows.
-        georeference: ``crs`` and ``transform`` of a GeoTIFF, or {}.
+        georeference: ``crs`` and ``transform`` of a GeoTIFF, or {}. ``transform`` leads from the
+            pixels of this image to the map. An image without a place on the map that is reduced
+            has only ``transform``, which leads to the pixels of the full image.
         has_gaps: Whether pixels may have no data; otherwise :meth:`valid` always returns None.
+        nodata: The value of pixels without data, or a tuple with the value of each band; None if
+            there is none.
+        level: The number of the level that is read; 0 is the full image.
+        levels: The size (H, W) of each level of the file.
+        full_size: (H, W) of the full image.
+        pixel_size: The size of a pixel of this image, or None if it is not known.
     """
 
     max_rows: int | None = None
     has_gaps = False
+    pixel_size: PixelSize | None = None
 
     def __init__(
         self,
@@ -50,6 +61,7 @@ class ImageSource(ABC):
         shape: tuple[int, int, int],
         dtype: np.dtype,
         channels: int | None = None,
+        nodata: float | None = None,
     ) -> None:
         self.name, self._path, self.shape, self.dtype = name, path, shape, dtype
         self.channels = min(shape[2], channels or shape[2])
@@ -60,6 +72,13 @@ class ImageSource(ABC):
             )
         self.max_value = np.iinfo(dtype).max if dtype.kind in 'iu' else None
         self.georeference: dict[str, Any] = {}
+        self.level, self.levels, self.full_size = 0, (shape[:2],), shape[:2]
+        self.nodata: NoData = nodata
+        if nodata is not None and not representable(nodata, dtype):
+            raise ArgumentError(
+                f'--nodata {nodata:g}: {name} has values of type {dtype}, which do not include it'
+            )
+        self.has_gaps = nodata is not None or dtype.kind == 'f'
         self._state = self._file_state()
 
     def read(self, window: Window) -> np.ndarray:
@@ -68,8 +87,32 @@ class ImageSource(ABC):
         Raises:
             WindowError: If the window cannot be read.
         """
+        return self._guarded(self._read, window)
+
+    def valid(self, window: Window) -> np.ndarray | None:
+        """Return which pixels of a window have data, (h, w) bool; None if all of them have.
+
+        A pixel has no data if all bands that are read have their no-data value, if one of them is
+        NaN, or if a mask or the transparency of the file says so. Its values are undefined.
+
+        Raises:
+            WindowError: If the window cannot be read.
+        """
+        if not self.has_gaps:
+            return None
+        valid = self._guarded(self._valid, window)
+        return None if valid is None or valid.all() else valid
+
+    def valid_box(self) -> Window:
+        """Return a window that holds all pixels with data, as far as it is known without reading.
+
+        It may be empty.
+        """
+        return whole(self.shape[:2])
+
+    def _guarded(self, read: Callable[[Window], Any], window: Window) -> Any:
         try:
-            return self._read(window)
+            return read(window)
         except UserError:  # of another image, from which this one is computed
             raise
         except Exception as error:  # the decoders raise many kinds of errors
@@ -80,19 +123,12 @@ class ImageSource(ABC):
                 'repair the file'
             ) from None
 
-    def valid(self, window: Window) -> np.ndarray | None:
-        """Return which pixels of a window have data, (h, w) bool; None if all of them have."""
-        return None
-
-    def valid_box(self) -> Window:
-        """Return a window that holds all pixels with data, from the header of the file."""
-        return whole(self.shape[:2])
-
     def identity(self) -> list:
-        """Return what identifies the image: the state of its file, or its values."""
-        if self._state is not None:
-            return self._state
-        return [*self.shape, str(self.dtype), self.content()]
+        """Return what identifies the image: the state of its file or its values, and its level."""
+        state = self._state
+        if state is None:
+            state = [*self.shape, str(self.dtype), self.content()]
+        return [*state, self.level, str(self.nodata)]
 
     def content(self) -> str:
         """Return a digest of the file, which is equal on other machines, or of the values."""
@@ -114,6 +150,15 @@ class ImageSource(ABC):
         """
         if self._file_state() != self._state:
             raise UserError(f'{self.name} has changed while {use}')
+
+    def _use_level(self, level: int, levels: Sequence[tuple[int, int]]) -> None:
+        """Note which level is read, of which sizes (H, W)."""
+        self.level, self.levels, self.full_size = level, tuple(levels), levels[0]
+        if level and not self.georeference:
+            self.georeference = to_full_size(self.shape, self.full_size)
+
+    def _valid(self, window: Window) -> np.ndarray | None:
+        return has_data(self._read(window), self.nodata)
 
     def _file_state(self) -> list | None:
         if self._path is None:

@@ -32,9 +32,14 @@ class ImageView(ImageSource):
         shape, dtype = shape or source.shape, dtype or source.dtype
         super().__init__(source.name, None, shape, dtype, source.channels)
         self.source, self.change, self.max_rows = source, change, source.max_rows
-        self.georeference = source.georeference
+        self.georeference, self.pixel_size = source.georeference, source.pixel_size
+        self.has_gaps, self.nodata = source.has_gaps, source.nodata
+        self.level, self.levels, self.full_size = source.level, source.levels, source.full_size
         if dtype == source.dtype:
             self.max_value = source.max_value
+
+    def valid_box(self) -> Window:
+        return self.source.valid_box()
 
     def identity(self) -> list:
         change = [] if self.change is None else [repr(self.change)]
@@ -46,6 +51,9 @@ class ImageView(ImageSource):
 
     def require_unchanged(self, use: str = PREDICTED) -> None:
         self.source.require_unchanged(use)
+
+    def _valid(self, window: Window) -> np.ndarray | None:
+        return self.source.valid(window)
 
 
 class RGBImage(ImageView):

@@ -5,52 +5,92 @@ the formats of slide scanners, and NumPy reads its own format. docs/large_images
 libraries with others.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
-from ..errors import UserError, looked_in, reason
+from ..errors import ArgumentError, UserError, looked_in, reason
 from ..files import open_regular
 from ..weights.cache import is_url
 from .arrays import Array, mapped
 from .image_source import ImageSource
+from .levels import require_level
 from .rasters import RASTERS, Raster
+from .resampled_image import at_resolution, level_for
 from .slides import SLIDES, Slide
 
 ARRAYS = ('.npy',)
 
 
 def open_image(
-    image: str | Path | np.ndarray,
+    image: str | Path | np.ndarray | Sequence[str | Path],
     read: Callable[[str], np.ndarray],
     channels: int | None = None,
     are_labels: bool = False,
+    *,
+    nodata: float | None = None,
+    level: int | None = None,
+    resolution: float | None = None,
 ) -> ImageSource:
-    """Open an image that is read by windows: a path, or an array (H, W, channels).
+    """Open an image that is read by windows: a path, an address, or an array (H, W, channels).
 
-    ``read`` reads the whole image of a path or URL that cannot be read by windows, and ``channels``
-    is the number of channels, from the first, that are read (default: all). A TIFF file with a
-    palette is an image of labels or an error.
+    Args:
+        image: The image, or several tiles of one scene.
+        read: Reads the whole image of a path or URL that cannot be read by windows.
+        channels: The number of channels, from the first, that are read. Default: all.
+        are_labels: Whether the image holds labels: palettes are allowed, and no pixel is without
+            data.
+        nodata: The value of pixels without data, instead of the value in the file.
+        level: The number of the level that is read; 0, the default, is the full image.
+        resolution: The size of a pixel, in meters on the map, or in micrometers for slides, OME
+            files and OME-Zarr.
 
     Raises:
-        UserError: If the file does not exist or cannot be opened as an image.
+        ArgumentError: If a value is invalid, or both ``level`` and ``resolution`` are given.
+        UserError: If the file does not exist or cannot be opened as an image, or has no such level
+            or no resolution.
     """
+    if level is not None and resolution is not None:
+        raise ArgumentError('--level and --resolution cannot be combined: leave one of them out')
+    options = read, channels, are_labels, nodata
+    source = _opened(image, *options, level or 0)
+    if resolution is None:
+        return source
+    if best := level_for(source, resolution):
+        source = _opened(image, *options, best)
+    return at_resolution(source, resolution)
+
+
+def _opened(
+    image: str | Path | np.ndarray | Sequence[str | Path],
+    read: Callable[[str], np.ndarray],
+    channels: int | None,
+    are_labels: bool,
+    nodata: float | None,
+    level: int,
+) -> ImageSource:
+    """Open an image at a level."""
     if isinstance(image, np.ndarray):
-        return Array(image, 'the array', channels=channels)
+        require_level('the array', level, [image.shape[:2]])
+        return Array(image, 'the array', None, channels, nodata)
     path = Path(image).expanduser()
     suffix = path.suffix.lower()
     if is_url(str(image)) or suffix not in (*SLIDES, *RASTERS, *ARRAYS):
         pixels = read(str(image))
-        return Array(pixels, str(image), None if is_url(str(image)) else path, channels)
+        require_level(str(image), level, [pixels.shape[:2]])
+        file = None if is_url(str(image)) else path
+        return Array(pixels, str(image), file, channels, nodata)
     try:
         open_regular(path).close()
         if suffix in SLIDES:
-            return Slide(path)
+            return Slide(path, nodata, level)
         if suffix in RASTERS:
-            return Raster(path, channels, are_labels)
-        return mapped(path, channels)
+            return Raster(path, channels, are_labels, nodata, level)
+        source = mapped(path, channels, nodata)
+        require_level(source.name, level, source.levels)
+        return source
     except FileNotFoundError:
         raise UserError(f'{image} does not exist{looked_in(path)}') from None
     except UserError:

@@ -7,6 +7,7 @@ import numpy as np
 from .geometry import Span, Window
 from .image_source import ImageSource
 from .image_views import ImageView
+from .pixel_sizes import PixelSize
 
 
 class Symmetry(NamedTuple):
@@ -41,6 +42,15 @@ class Symmetry(NamedTuple):
         columns = _reversed(window.columns, width) if self.flips_columns else window.columns
         return Window(columns, rows) if self.is_transposed else Window(rows, columns)
 
+    def image_of(self, window: Window, size: tuple[int, int]) -> Window:
+        """Return the window of the changed image that shows a window of the original image."""
+        if self.is_transposed:
+            window = Window(window.columns, window.rows)
+        height, width = self.size(size)
+        rows = _reversed(window.rows, height) if self.flips_rows else window.rows
+        columns = _reversed(window.columns, width) if self.flips_columns else window.columns
+        return Window(rows, columns)
+
     def points(self, points: np.ndarray, size: tuple[int, int]) -> np.ndarray:
         """Map points (n, 2), x and y, from the original image to the changed image."""
         height, width = self.size(size)
@@ -66,13 +76,23 @@ class TurnedImage(ImageView):
     def __init__(self, source: ImageSource, symmetry: Symmetry) -> None:
         size = symmetry.size(source.shape[:2])
         super().__init__(source, symmetry, (*size, source.shape[2]))
-        self.georeference = {}
+        self.georeference, self.full_size = {}, symmetry.size(source.full_size)
+        if source.pixel_size is not None:
+            height, width, unit = source.pixel_size
+            self.pixel_size = PixelSize(*symmetry.size((height, width)), unit)
         if symmetry.is_transposed:
             self.max_rows = None  # the more rows a window has, the fewer times a strip is decoded
 
     def _read(self, window: Window) -> np.ndarray:
         original = self.source.read(self.change.origin(window, self.source.shape[:2]))
         return np.ascontiguousarray(self.change.array(original))
+
+    def valid_box(self) -> Window:
+        return self.change.image_of(self.source.valid_box(), self.source.shape[:2])
+
+    def _valid(self, window: Window) -> np.ndarray | None:
+        valid = self.source.valid(self.change.origin(window, self.source.shape[:2]))
+        return None if valid is None else np.ascontiguousarray(self.change.array(valid))
 
 
 def _reversed(span: Span, size: int) -> Span:

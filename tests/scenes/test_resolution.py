@@ -1,0 +1,232 @@
+"""Levels of files, and images at another resolution, against the whole image."""
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import rasterio
+import tifffile
+from rasterio import Affine
+
+from xcit_mm import UserError
+from xcit_mm.scenes.arrays import Array
+from xcit_mm.scenes.geometry import Window, tiles, whole
+from xcit_mm.scenes.image_source import ImageSource
+from xcit_mm.scenes.open_image import open_image
+from xcit_mm.scenes.resampled_image import ResampledImage
+
+RANDOM = np.random.default_rng(0)
+PIXELS = RANDOM.integers(0, 256, (150, 211, 3), np.uint8)
+ON_MAP = dict(crs='EPSG:32632', transform=Affine(0.5, 0, 600_000, 0, -0.5, 5_000_000))
+KINDS = {
+    'u1': PIXELS,
+    'u2': PIXELS.astype(np.uint16) * 257,
+    'f4': RANDOM.normal(size=PIXELS.shape).astype(np.float32),
+    'i4': PIXELS.astype(np.int32) * 10**6,
+}
+
+
+def write(path: Path, image: np.ndarray = PIXELS, factors: tuple[int, ...] = (), **options) -> Path:
+    height, width, count = image.shape
+    options = dict(tiled=True, blockxsize=64, blockysize=32) | options
+    options |= dict(height=height, width=width, count=count, dtype=image.dtype)
+    with rasterio.open(path, 'w', 'GTiff', **options) as file:
+        file.write(np.moveaxis(image, -1, 0))
+    if factors:
+        with rasterio.open(path, 'r+') as file:
+            file.build_overviews(factors, rasterio.enums.Resampling.average)
+    return path
+
+
+def in_parts(source: ImageSource, size: tuple[int, int], read: str = 'read') -> np.ndarray:
+    """Put the windows of an image together."""
+    shape = source.shape if read == 'read' else source.shape[:2]
+    image = np.ones(shape, source.dtype if read == 'read' else bool)
+    for window in tiles(whole(source.shape[:2]), size):
+        values = getattr(source, read)(window)
+        if values is not None:
+            image[tuple(window)] = values
+    return image
+
+
+def expected_axis(values: np.ndarray, size: int) -> np.ndarray:
+    """Resample the first axis by the definition, in float64."""
+    n = len(values)
+    matrix = np.zeros((size, n))
+    for i in range(size):
+        if size < n:
+            start, stop = i * n / size, (i + 1) * n / size
+            for j in range(n):
+                matrix[i, j] = max(0, min(j + 1, stop) - max(j, start))
+        else:
+            center = (i + 0.5) * n / size - 0.5
+            for j in (int(np.floor(center)), int(np.floor(center)) + 1):
+                matrix[i, min(max(j, 0), n - 1)] += 1 - abs(j - center)
+    matrix /= matrix.sum(axis=1, keepdims=True)
+    return np.tensordot(matrix, values, 1)
+
+
+def expected(values: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    rows = expected_axis(values.astype(float), size[0])
+    return expected_axis(rows.swapaxes(0, 1), size[1]).swapaxes(0, 1)
+
+
+@pytest.mark.parametrize('size', [(75, 70), (31, 211), (149, 210), (200, 333), (150, 5), (1, 1)])
+@pytest.mark.parametrize('kind', KINDS)
+def test_a_resampled_image_has_the_same_values_in_any_window(kind, size, monkeypatch):
+    image = ResampledImage(Array(KINDS[kind], 'the array'), size)
+    result = image.read(whole(size))
+    reference = expected(KINDS[kind], size)
+    tolerance = 0.51 if kind != 'f4' else 1e-6
+    assert result.dtype == image.dtype and np.abs(result - reference).max() <= tolerance
+    monkeypatch.setattr('xcit_mm.scenes.resampled_image.MAX_READ', 3 * 40**2)
+    for tile in ((7, 13), (1, 64), (51, 3)):
+        assert np.array_equal(in_parts(image, tile), result)
+
+
+@pytest.mark.parametrize('size', [(70, 97), (300, 422)])
+def test_pixels_without_data_do_not_enter_the_mean(size):
+    pixels = KINDS['f4'].copy()
+    pixels[30:90, 40:111] = np.nan
+    valid = ~np.isnan(pixels[..., 0])
+    image = ResampledImage(Array(pixels, 'the array'), size)
+    shares = expected(valid, size)
+    result = in_parts(image, (9, 31), 'valid')
+    assert np.array_equal(result, shares > 0.5 - 1e-9)
+    sums = expected(np.where(valid[..., None], pixels, 0), size)
+    mean = sums[result] / shares[result][:, None]
+    assert np.abs(in_parts(image, (9, 31))[result] - mean).max() < 1e-5
+
+
+def test_the_levels_of_a_file(tmp_path):
+    path = write(tmp_path / 'a.tif', factors=(2, 4), nodata=0, **ON_MAP)
+    for level, size in enumerate([(150, 211), (75, 106), (38, 53)]):
+        source = open_image(path, str, level=level)
+        assert source.shape == (*size, 3) and source.level == level
+        assert source.full_size == (150, 211) and source.levels[level] == size
+        with rasterio.open(path) as file:
+            pixels = np.moveaxis(file.read(out_shape=size), 0, -1)
+        for image in (source, pickle.loads(pickle.dumps(source))):
+            assert np.array_equal(in_parts(image, (33, 20)), pixels)
+        corner = source.georeference['transform'] * size[::-1]
+        assert corner == pytest.approx(ON_MAP['transform'] * (211, 150))
+        assert source.pixel_size.height == pytest.approx(0.5 * 150 / size[0])
+
+
+def test_a_mask_and_a_place_are_those_of_the_level(tmp_path):
+    path = tmp_path / 'a.tif'
+    write(path)
+    with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=True), rasterio.open(path, 'r+') as file:
+        mask = np.full((150, 211), 255, np.uint8)
+        mask[:80] = 0
+        file.write_mask(mask)
+        file.build_overviews([2])
+    source = open_image(path, str, level=1)
+    valid = source.valid(whole((75, 106)))
+    assert not valid[:40].any() and valid[40:].all()
+    transform = source.georeference['transform']
+    assert transform * (106, 75) == (211, 150) and 'crs' not in source.georeference
+
+
+@pytest.mark.parametrize(
+    ('resolution', 'size', 'level'),
+    [(0.5, (150, 211), 0), (0.9, (83, 117), 0), (1.0, (75, 106), 1), (3.7, (20, 29), 2)],
+)
+def test_a_resolution_is_read_from_the_best_level(tmp_path, resolution, size, level):
+    path = write(tmp_path / 'a.tif', factors=(2, 4), **ON_MAP)
+    source = open_image(path, str, resolution=resolution)
+    assert source.shape == (*size, 3) and source.level == level
+    assert source.full_size == (150, 211)
+    assert source.pixel_size.width == pytest.approx(resolution, rel=0.05)
+    base = open_image(path, str, level=level).read(whole(source.levels[level]))
+    for image in (source, pickle.loads(pickle.dumps(source))):
+        assert np.abs(in_parts(image, (17, 31)) - expected(base, size)).max() <= 0.51
+    corner = source.georeference['transform'] * size[::-1]
+    assert corner == pytest.approx(ON_MAP['transform'] * (211, 150))
+    assert source.georeference['crs'].to_epsg() == 32632
+    assert (source.identity() == open_image(path, str).identity()) == (
+        level == 0 == resolution % 0.5
+    )
+
+
+def test_a_resolution_on_a_map_in_feet(tmp_path):
+    feet = dict(ON_MAP, crs='EPSG:2263')  # New York, US survey feet
+    source = open_image(write(tmp_path / 'a.tif', **feet), str, resolution=0.5 * 0.3048006096 * 2)
+    assert source.shape == (75, 106, 3)
+
+
+def test_the_levels_of_a_slide(tmp_path):
+    full = PIXELS.repeat(2, axis=0).repeat(2, axis=1)[:299, :421]
+    info = 'Aperio Image Library v1\n421x299 [0,0 421x299] (64x64)|MPP = 0.25|AppMag = 40'
+    with tifffile.TiffWriter(tmp_path / 'a.svs') as file:
+        options = dict(tile=(64, 64), photometric='rgb', metadata=None)
+        file.write(full, description=info, **options)
+        file.write(PIXELS[:150:2, ::2], description=info, subfiletype=1, **options)
+    source = open_image(tmp_path / 'a.svs', str, level=1)
+    assert source.levels == ((299, 421), (75, 106)) and source.full_size == (299, 421)
+    assert source.pixel_size.unit == 'µm'
+    assert source.pixel_size.width == pytest.approx(0.25 * 421 / 106)
+    again = pickle.loads(pickle.dumps(source))
+    assert np.array_equal(in_parts(again, (13, 40)), source.read(whole((75, 106))))
+    assert np.abs(in_parts(source, (13, 40)).astype(int) - PIXELS[:150:2, ::2]).max() <= 1
+    assert source.georeference['transform'] * (106, 75) == pytest.approx((421, 299))
+    reduced = open_image(tmp_path / 'a.svs', str, resolution=0.5)
+    assert reduced.shape == (150, 210, 3) and reduced.level == 0
+
+
+LEVELS = '--resolution reduces it to any size'
+ADD = f'{LEVELS}, and gdaladdo -r average FILE 2 4 8 16 adds levels to a TIFF file'
+REFUSED = {
+    'missing': (
+        dict(level=3),
+        f'{{}} has no level 3: its levels are 0 (211x150), 1 (106x75); {LEVELS}',
+    ),
+    'none': (dict(level=1), f'{{}} has no level 1: its only level is 0 (211x150); {ADD}'),
+    'negative': (dict(level=-1), '--level -1: not the number of a level, which is 0 or more'),
+    'zero': (dict(resolution=0.0), '--resolution 0: not a positive number'),
+    'both': (
+        dict(level=1, resolution=1.0),
+        '--level and --resolution cannot be combined: leave one of them out',
+    ),
+    'degrees': (
+        dict(resolution=1.0),
+        '{} has pixels in degrees, but --resolution is in meters: reproject it with gdalwarp '
+        '-t_srs to a system in meters, or name a --level',
+    ),
+    'no_place': (
+        dict(resolution=1.0),
+        '{} does not contain the size of its pixels: name a --level instead of --resolution, or '
+        'add the size with gdal_edit.py -a_srs -tr',
+    ),
+    'tiny': (
+        dict(resolution=0.01),
+        '--resolution 0.01: {} has pixels of 0.5 meters, and is enlarged at most 16 times',
+    ),
+}
+PLACES = {'degrees': dict(ON_MAP, crs='EPSG:4326'), 'no_place': {}}
+
+
+@pytest.mark.parametrize('name', REFUSED)
+def test_levels_and_resolutions_that_do_not_exist_are_refused(name, tmp_path):
+    options, sentence = REFUSED[name]
+    factors = (2,) if name == 'missing' else ()
+    path = write(tmp_path / 'a.tif', factors=factors, **PLACES.get(name, ON_MAP))
+    with pytest.raises(UserError) as error:
+        open_image(path, str, **options)
+    assert str(error.value) == sentence.format(path)
+
+
+def test_arrays_have_one_level():
+    with pytest.raises(UserError, match=r'^the array has no level 1: its only level is 0 \(211x'):
+        open_image(PIXELS, str, level=1)
+
+
+def test_the_box_of_a_resampled_image_holds_what_has_data():
+    source = Array(PIXELS, 'the array')
+    source.valid_box = lambda: Window(slice(31, 60), slice(0, 50))
+    for size in ((50, 70), (300, 422)):
+        rows, columns = ResampledImage(source, size).valid_box()
+        assert rows.start <= 31 * size[0] / 150 < rows.start + 5
+        assert rows.stop - 5 < 60 * size[0] / 150 <= rows.stop
+        assert columns.start == 0 and columns.stop >= 50 * size[1] / 211
