@@ -39,14 +39,16 @@ def test_logits_and_labels_equal_those_of_the_whole_image(name, monkeypatch):
                     logits = model.decode_head(model.neck(maps) if model.with_neck else maps)
                     parts = [logits.read(w) for w in tiles(whole(expected.shape[2:]), (999, 7))]
                 assert relative_error(torch.cat(parts, dim=3), expected) <= tolerance
-                labels, scores = segmentation.label(
-                    model, passes, size, torch.uint8, with_scores=True
-                )
-                labels, scores = (torch.from_numpy(s.array()[..., 0]) for s in (labels, scores))
+                made = dict(labels=torch.uint8, scores=torch.uint8, probabilities=torch.float16)
+                found = segmentation.label(model, passes, size, made)
+                arrays = [torch.from_numpy(store.array()) for store in found.values()]
+                labels, scores = (array[..., 0] for array in arrays[:2])
                 is_tie = top.values[0] - top.values[1] <= 20 * tolerance * resized.abs().max()
                 assert (labels == top.indices[0])[~is_tie].all()
                 shares = resized[0].softmax(0).amax(0)
                 assert (scores / 255 - shares).abs().max() <= 0.51 / 255
+                probabilities = resized[0].softmax(0).permute(1, 2, 0)
+                assert (arrays[2] - probabilities).abs().max() <= 1e-3
 
 
 def test_a_prediction_equals_that_of_the_whole_image(full_size_segmentor, image):

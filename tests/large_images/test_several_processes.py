@@ -94,8 +94,8 @@ def test_pooled_maps_equal_those_of_one_process(patch_size, tmp_path):
     def label() -> torch.Tensor:
         passes = Passes(model.backbone, image)
         passes.run()
-        (labels,) = segmentation.label(model, passes, (217, 131), torch.uint8)
-        return torch.from_numpy(labels.array())
+        found = segmentation.label(model, passes, (217, 131), dict(labels=torch.uint8))
+        return torch.from_numpy(found['labels'].array())
 
     expected = label()
 

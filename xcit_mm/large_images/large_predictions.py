@@ -88,11 +88,12 @@ class LargeDetections(LargePrediction, Detections):
         boxes: (n, 4); left, top, right and bottom in pixels of the image.
         masks: For each object, a :class:`~.geometry.Window` of the image and the mask (h, w) in
             that window, bool; None for a model without masks.
-        window: The window of the image that was predicted, which the picture shows.
+        window: The window of the image that was predicted, which the picture shows. Default: the
+            whole image.
     """
 
-    window: Window
     masks: list[tuple[Window, np.ndarray]] | None
+    window: Window | None = None
 
     def save(self, folder: Path, name: str) -> dict[str, str]:
         """Write the objects as GeoJSON into a folder; see :meth:`LargeSegmentation.save`."""
@@ -101,18 +102,22 @@ class LargeDetections(LargePrediction, Detections):
         return written
 
     @property
+    def _shown(self) -> Window:
+        return self.window or whole(self.size)
+
+    @property
     def _reduction(self) -> float:
-        return self.image.shape[1] / self.window.size[1]
+        return self.image.shape[1] / self._shown.size[1]
 
     def _drawn_boxes(self) -> np.ndarray:
-        corner = self.window.columns.start, self.window.rows.start
+        corner = self._shown.columns.start, self._shown.rows.start
         return (self.boxes - np.tile(corner, 2)) * self._reduction
 
     def _topmost_masks(self) -> np.ndarray:
         topmost = np.zeros(self.image.shape[:2], np.uint16)
         for i in reversed(range(min(len(self), np.iinfo(np.uint16).max))):
             window, mask = self.masks[i]
-            y, x = (int(s.start * self._reduction) for s in window.within(self.window))
+            y, x = (int(s.start * self._reduction) for s in window.within(self._shown))
             height, width = (max(1, round(n * self._reduction)) for n in mask.shape)
             mask = cv2.resize(mask.astype(np.uint8), (width, height), interpolation=cv2.INTER_AREA)
             target = topmost[y : y + height, x : x + width]

@@ -105,7 +105,7 @@ def label(
                 values = found.get(name, torch.tensor(nothing, dtype=store.dtype)).expand(shape)
                 if valid is not None and found:
                     values = values.where(torch.from_numpy(valid)[..., None], nothing)
-                store.write(window, values)
+                store.write(window, values.contiguous())
         workspace.finish(LABELS, number, *stores.values())
     return stores
 

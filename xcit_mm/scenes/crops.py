@@ -19,14 +19,14 @@ class CroppedImage(ImageView):
         transform = source.georeference.get('transform')
         if transform is not None:
             corner = window.columns.start, window.rows.start
-            moved = transform @ transform.translation(*corner)
+            moved = transform * transform.translation(*corner)
             self.georeference = {**source.georeference, 'transform': moved}
 
     def _inside(self, window: Window) -> Window:
         starts = (span.start for span in self.window)
         return Window(*(shifted(s, start) for s, start in zip(window, starts, strict=True)))
 
-    def valid(self, window: Window) -> np.ndarray | None:
+    def _valid(self, window: Window) -> np.ndarray | None:
         return self.source.valid(self._inside(window))
 
     def valid_box(self) -> Window:

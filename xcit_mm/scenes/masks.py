@@ -36,7 +36,7 @@ class MaskedImage(ImageView):
         super().__init__(source, described)
         self.mask, self.has_gaps = mask, True
 
-    def valid(self, window: Window) -> np.ndarray | None:
+    def _valid(self, window: Window) -> np.ndarray | None:
         is_wanted, has_data = self.mask.read(window), self.source.valid(window)
         return is_wanted if has_data is None else is_wanted & has_data
 
@@ -89,7 +89,7 @@ class WarpedMask(Mask):
             self._file.crs, georeference['crs'], *self._file.bounds
         )
         corners = (west, north), (east, north), (west, south), (east, south)
-        x, y = zip(*(~georeference['transform'] @ corner for corner in corners), strict=True)
+        x, y = zip(*(~georeference['transform'] * corner for corner in corners), strict=True)
         box = min(x), min(y), max(x), max(y)
         self.box = Window.around(box, image.shape[:2]).clipped(image.shape[:2])
 

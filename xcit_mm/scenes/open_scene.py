@@ -98,7 +98,7 @@ class Scene:
         require('rasterio')
         from rasterio import Affine
 
-        place = Affine.translation(*self.corner[::-1]) @ Affine.scale(*self.scale[::-1])
+        place = Affine.translation(*self.corner[::-1]) * Affine.scale(*self.scale[::-1])
         return dict(transform=place)
 
     @property
@@ -109,7 +109,7 @@ class Scene:
             return {} if self.source.shape[:2] != self.full_size else self.source.georeference
         y, x = (-n / k for n, k in zip(self.corner, self.scale, strict=True))
         smaller = transform.scale(1 / self.scale[1], 1 / self.scale[0])
-        moved = transform @ transform.translation(x, y) @ smaller
+        moved = transform * transform.translation(x, y) * smaller
         return {**self.source.georeference, 'transform': moved}
 
 
