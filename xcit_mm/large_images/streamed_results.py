@@ -17,7 +17,7 @@ from .workspace import Demand, Workspace
 
 
 def label_dtype(num_classes: int) -> torch.dtype:
-    return torch.uint8 if num_classes <= 256 else torch.int16
+    return torch.uint8 if num_classes <= 255 else torch.int16  # pixels without data have a label
 
 
 def demand_of(passes: Passes, size: tuple[int, int], bytes_of_pixel: int) -> Demand:
