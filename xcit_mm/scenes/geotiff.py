@@ -1,7 +1,7 @@
 """GeoTIFF files of labels and of values of classes, with the georeference of their image."""
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
