@@ -13,6 +13,7 @@ from tools import cli
 PART_FAILED = 1  # the exit code
 SCORE_THR = 0.3
 LARGE = 'memory', 'store', 'with_scores', 'statistics_window', 'sliced', 'overlap'
+WRITTEN = 'vectors', 'polygons', 'smallest_area', 'simplify', 'cog'
 
 
 def main() -> None:
@@ -93,13 +94,46 @@ def main() -> None:
         metavar='PIXELS',
         help='the number of pixels that neighboring slices share; default: 128',
     )
+    large.add_argument(
+        '--vectors',
+        choices=('geojson', 'gpkg'),
+        help='the format of objects and polygons, GeoJSON or GeoPackage; default: geojson',
+    )
+    large.add_argument(
+        '--polygons',
+        action='store_const',
+        const=True,
+        help="also write the polygons of a segmentor's classes",
+    )
+    large.add_argument(
+        '--smallest-area',
+        type=float,
+        metavar='AREA',
+        help='merge smaller regions into their largest neighbor before the polygons are made; in '
+        'square meters if the reference system of the image is projected, otherwise in pixels',
+    )
+    large.add_argument(
+        '--simplify',
+        type=float,
+        metavar='PIXELS',
+        help='simplify the polygons along their shared borders, with this tolerance',
+    )
+    large.add_argument(
+        '--cog',
+        action='store_const',
+        const=True,
+        help='write labels and scores as cloud-optimized GeoTIFF files',
+    )
     parser.add_argument('--device', help='cpu, cuda, cuda:1; default: the GPU if there is one')
     cli.add_dtype_argument(parser)
     cli.add_compile_argument(parser)
     cli.add_options_argument(parser)
     cli.add_trust_argument(parser)
     args = parser.parse_args()
-    large = {name: value for name in LARGE if (value := getattr(args, name)) is not None}
+    large, written = (
+        {name: value for name in names if (value := getattr(args, name)) is not None}
+        for names in (LARGE, WRITTEN)
+    )
 
     with cli.imports():
         from xcit_mm.infer.run import infer
@@ -118,6 +152,7 @@ def main() -> None:
         options=args.cfg_options,
         stream=args.stream or args.sliced is not None,
         large=large,
+        written=written,
     )
     if not done:
         sys.exit(cli.WRONG_INPUT)

@@ -3,13 +3,14 @@
 import errno
 import json
 import os
+import shutil
 import stat
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, count
 from pathlib import Path
-from tempfile import NamedTemporaryFile, TemporaryFile
+from tempfile import NamedTemporaryFile, TemporaryFile, mkdtemp
 from typing import IO, Any, BinaryIO
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
@@ -17,6 +18,7 @@ from xml.etree.ElementTree import Element
 from .errors import UserError, reason
 
 UNFINISHED = '.unfinished'
+FOLDER_IN_THE_WAY = '{} is a folder, but a file must go there: move it away'
 EARLIER = 'earlier_'  # followed by the time of the files that were set aside
 # The last is of a file that is larger than the disk or the shell (ulimit) allows.
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -29,7 +31,7 @@ def write_whole(path: Path, mode: str = 'wb') -> Iterator[IO]:
     After an error, an interruption or on a full disk, ``path`` is what it was before.
     """
     if path.is_dir():
-        raise UserError(f'{path} is a folder, but a file must go there: move it away')
+        raise UserError(FOLDER_IN_THE_WAY.format(path))
     options = dict(dir=path.parent, prefix=f'.{path.name}.', suffix=UNFINISHED, delete=False)
     if 'b' not in mode:  # names of files may hold bytes that are not valid text
         options |= dict(encoding='utf-8', errors='surrogateescape')
@@ -41,17 +43,46 @@ def write_whole(path: Path, mode: str = 'wb') -> Iterator[IO]:
             os.fsync(file.fileno())
             unfinished.chmod(0o644)  # a temporary file is readable by its owner only
             unfinished.replace(path)
-            folder = os.open(path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)  # so that the new name survives a loss of power
-            finally:
-                os.close(folder)
+            _synchronize(path.parent)  # so that the new name survives a loss of power
         except RuntimeError as error:
             if isinstance(error.__context__, OSError):  # torch.save hides a full disk
                 raise error.__context__ from None
             raise
         finally:
             unfinished.unlink(missing_ok=True)
+
+
+@contextmanager
+def write_beside(path: Path) -> Iterator[Path]:
+    """Yield a path to write to, and move the file or folder there to ``path`` if no error occurs.
+
+    This is :func:`write_whole` for libraries that write to a name. The yielded path has the name
+    of ``path`` and is in a folder of its own next to it, which is removed with all that is left in
+    it.
+    """
+    folder = Path(mkdtemp(dir=path.parent, prefix=f'.{path.name}.', suffix=UNFINISHED))
+    try:
+        made = folder / path.name
+        yield made
+        if path.is_dir() and not made.is_dir():
+            raise UserError(FOLDER_IN_THE_WAY.format(path))
+        for inner in (made, *made.rglob('*')):
+            _synchronize(inner)
+        if made.is_dir() and path.exists():  # a folder with files cannot be replaced at once
+            path.replace(folder / 'earlier')
+        made.replace(path)
+        _synchronize(path.parent)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _synchronize(path: Path) -> None:
+    """Wait until the disk holds a file, or the names in a folder."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def write_json(path: Path, content: Any) -> None:

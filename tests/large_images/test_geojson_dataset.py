@@ -21,8 +21,9 @@ from xcit_mm.datasets import annotations as problems
 from xcit_mm.engine.coco_metric import CocoAPMetric
 from xcit_mm.environment import require_framework
 from xcit_mm.predictions import Detections
+from xcit_mm.scenes import geojson
+from xcit_mm.scenes.features import object_layer
 from xcit_mm.scenes.geometry import Window
-from xcit_mm.scenes.geotiff import write_geojson
 
 CLASSES = ('circle', 'square')
 SIZE = 45, 64
@@ -46,6 +47,10 @@ def objects(masks: list | None) -> Detections:
         classes=CLASSES,
         palette=((0, 0, 0),) * 2,
     )
+
+
+def write_geojson(path: Path, found: Detections, georeference: dict) -> None:
+    geojson.write_geojson(path, object_layer(found, georeference))
 
 
 def write_image(path: Path, georeference: dict) -> None:

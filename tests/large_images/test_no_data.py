@@ -251,5 +251,5 @@ def test_a_killed_run_on_a_scene_with_gaps_continues(
     found = full_size_segmentor.predict_large(scene, **options)
     assert np.array_equal(found.labels, expected.labels)
     assert np.array_equal(found.probabilities, expected.probabilities)
-    assert found.probabilities.sum(2)[scene.any(2)] == pytest.approx(1, abs=5e-3)
+    assert found.probabilities.sum(0)[scene.any(2)] == pytest.approx(1, abs=5e-3)
     found.workspace.remove()

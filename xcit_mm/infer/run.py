@@ -31,16 +31,21 @@ from ..inference.sources import MAX_PIXELS, Frame, batches, find_inputs, read_fr
 from ..inference.written import STORE, Output, is_output, only_writer, require_kept
 from ..large_images.free_memory import free_memory
 from ..large_images.large_predictions import LargeDetections, LargeSegmentation
+from ..large_images.output_options import OutputOptions
 from ..large_images.predict_large import LargeOptions, check_options, described, predict_large
 from ..predictions import SCORE_THR, Detections, Segmentation
 from ..processes import connected, require_same
 from ..progress import ImageProgress, TileProgress
 from ..scenes.open_image import image_size
+from ..scenes.placed_images import has_place
 from ..threads import Behind, ahead
 
 # Bytes of each pixel and channel of a backbone that a prediction takes: 6.5 to 8.6 GiB for 24
 # megapixels and 384 channels (docs/inference.md).
 BYTES_OF_PIXEL = 1
+WITHOUT_PLACE = (
+    '{} has a place on a map, which the predictions lose: add --stream to keep it (or --sliced)'
+)
 NOT_WRITTEN = '{}: its prediction cannot be written ({}): check the folder --out'
 
 
@@ -53,12 +58,14 @@ def infer(
     score_thr: float | None = None,
     stream: bool = False,
     large: Mapping[str, Any] | None = None,
+    written: Mapping[str, Any] | None = None,
     **loading: Any,
 ) -> tuple[int, list[str]]:
     """Predict images and videos, and write the predictions and pictures of them to a folder.
 
     The arguments are the options of tools/infer.py: ``large`` has fields of :class:`.LargeOptions`,
-    and ``loading`` further arguments of :func:`xcit_mm.load_model`. Returns the number of images
+    ``written`` fields of :class:`.OutputOptions`, and ``loading`` further arguments of
+    :func:`xcit_mm.load_model`. Returns the number of images
     and frames that were predicted, and a sentence on each of the others, which are also named on
     the console. Raises a UserError if nothing can be predicted.
     """
@@ -67,7 +74,8 @@ def infer(
     if score_thr is not None and not 0 <= score_thr <= 1:
         raise ArgumentError(f'score {score_thr}: not between 0 and 1')
     full_size, compiled = (loading.get(name, False) for name in ('full_size', 'compiled'))
-    _require_effect(large or {}, stream, full_size, compiled)
+    _require_effect({**(large or {}), **(written or {})}, stream, full_size, compiled)
+    outputs = OutputOptions(**written or {})
     tiling = LargeOptions(**large or {}, score_thr=SCORE_THR if score_thr is None else score_thr)
     out = Path(out)
     sources, problems = find_inputs(inputs, partial(is_output, folder=out))
@@ -82,10 +90,12 @@ def infer(
     if stream:
         require('rasterio')  # which writes the result
         check_options(model, tiling)
+        outputs.require_effect(model.task)
     tiled = sources if stream else _too_large(model, sources) if full_size else {}
     whole = {name: source for name, source in sources.items() if name not in tiled}
     dtype = dtype_name(model.streamed_dtype if stream else model.dtype)
-    output = Output(out, model, dict(config=str(config), checkpoint=str(checkpoint), dtype=dtype))
+    info = dict(config=str(config), checkpoint=str(checkpoint), dtype=dtype)
+    output = Output(out, model, info, outputs)
     # Wrong values of heads and of test_cfg show in the first image.
     options = loading.get('options')
     errors = config_errors(load_config(config, options), options, lambda: output.has_written)
@@ -98,6 +108,9 @@ def infer(
                 return len([*_predict_tiled(model, tiled, tiling, out, TileProgress())]), []
         wait = ' torch.compile takes a minute or two at the first image.' if compiled else ''
         said = [f'The model computes in {dtype}.{wait}', *map(printable, problems)]
+        placed = next(filter(has_place, whole.values()), None)
+        if placed is not None:
+            said.append(printable(WITHOUT_PLACE.format(placed)))
         print(*said, sep='\n', file=sys.stderr, flush=True)
         with only_writer(out), output:
             parts = [(0, problems)]

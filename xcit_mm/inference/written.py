@@ -13,6 +13,7 @@ from PIL import Image
 from ..errors import UserError
 from ..files import EARLIER, require_writable, set_aside, write_whole
 from ..large_images.large_predictions import LargeDetections, LargeSegmentation
+from ..large_images.output_options import DEFAULT_OUTPUT, OutputOptions
 from ..predictions import Detections, Segmentation
 from ..predictions.class_names import category_ids
 from ..predictions.drawing import BLACK
@@ -23,9 +24,9 @@ from .video import write_video
 
 PICTURES, LABELS = 'pictures', 'labels'
 PREDICTIONS, CLASSES = 'predictions.json', 'classes.json'
-SCORES, OBJECTS = 'scores', 'objects'  # of large images
+OF_LARGE_IMAGES = 'scores', 'objects', 'polygons', 'probabilities'
 STORE = 'unfinished'  # the folder of the tokens of large images
-WRITTEN = (PICTURES, PREDICTIONS, LABELS, CLASSES, SCORES, OBJECTS)
+WRITTEN = (PICTURES, PREDICTIONS, LABELS, CLASSES, *OF_LARGE_IMAGES)
 JPEG_QUALITY = 92
 MAX_JPEG_SIDE = 65500  # pixels; a longer picture becomes a PNG
 LEGEND_ROWS = 3  # in a video, whose pictures have one size
@@ -86,13 +87,21 @@ class Output:
 
     The JSON file, with ``info``, is written at the end of the block, also after an error or
     Ctrl-C. What an earlier call left is moved into ``earlier_*`` when the first prediction is
-    written, so a call that predicts nothing changes nothing.
+    written, so a call that predicts nothing changes nothing. ``large`` says how predictions of
+    large images are written.
 
     Attributes:
         has_written: Whether a file has been written.
     """
 
-    def __init__(self, folder: Path, model: Model, info: dict[str, str]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        model: Model,
+        info: dict[str, str],
+        large: OutputOptions = DEFAULT_OUTPUT,
+    ) -> None:
+        self._large = large
         self._folder, self._palette, self.has_written = folder, model.palette, False
         self._images: list[dict[str, Any]] = []
         self._annotations: list[dict[str, Any]] = []
@@ -154,7 +163,7 @@ class Output:
         """Write the prediction for an image that does not fit into memory."""
         image = self._described(source, prediction.size)
         self._set_earlier_aside()
-        image |= prediction.save(self._folder, name)
+        image |= prediction.save(self._folder, name, self._large)
         self._write_picture(image, name, prediction.draw())
         if isinstance(prediction, LargeDetections):
             self._add_objects(image, prediction)

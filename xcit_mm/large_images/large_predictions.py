@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,21 @@ from pycocotools import mask as coco_mask
 
 from ..datasets.annotations import MAX_PIXELS
 from ..predictions import Detections, Segmentation
+from ..predictions.no_label import no_label
+from ..scenes.features import POLYGON, Layer, area_of_pixel, object_layer
+from ..scenes.geojson import write_geojson
 from ..scenes.geometry import Window, tiles, whole
-from ..scenes.geotiff import write_geojson, write_tiff
+from ..scenes.geopackage import write_geopackage
+from ..scenes.geotiff import AVERAGE, write_class_table, write_tiff
 from ..scenes.image_source import TILE
+from ..scenes.label_polygons import label_polygons, without_small_regions
 from ..scenes.overview import overview
+from ..scenes.write_zarr import write_zarr
+from .output_options import DEFAULT_OUTPUT, GEOJSON, GEOPACKAGE, OutputOptions
 from .workspace import Workspace
 
 PICTURE_SIDE = 4096  # pixels of the longer side of a picture
+VECTOR_WRITERS = {GEOJSON: write_geojson, GEOPACKAGE: write_geopackage}
 MAX_TEXTS = 300  # number of objects in a picture above which texts would hide them
 
 
@@ -28,7 +37,8 @@ class LargePrediction:
 
     Attributes:
         size: (H, W).
-        georeference: ``crs`` and ``transform`` of a GeoTIFF, or {}.
+        georeference: ``crs`` and ``transform`` of the pixels of the prediction; either may be
+            missing. Without ``crs``, a ``transform`` leads to pixels of the full image.
         workspace: The store; ``workspace.remove()`` deletes its files.
     """
 
@@ -47,10 +57,12 @@ class LargeSegmentation(LargePrediction, Segmentation):
     """The class of each pixel of an image; see also :class:`LargePrediction`.
 
     Attributes:
-        labels: (H, W), indices into ``classes``; an array, or a memory map of a file in the store.
+        labels: (H, W), indices into ``classes``, uint8, or int16 for more than 255 classes; an
+            array, or a memory map of a file in the store. Pixels without data have the label
+            :func:`.no_label`.
         scores: (H, W) uint8, the probability of each label (255 is 1); None unless requested.
-        probabilities: (H, W, classes), the probabilities of all classes, float16 or uint8 (255 is
-            1); None unless requested.
+        probabilities: (K, H, W), the probabilities of the K classes, uint8 (255 is 1) or float16;
+            None unless requested.
     """
 
     scores: np.ndarray | None = None
@@ -59,25 +71,76 @@ class LargeSegmentation(LargePrediction, Segmentation):
     def _counts(self) -> np.ndarray:
         counts = np.zeros(len(self.classes), np.int64)
         for window in tiles(whole(self.size), TILE):
-            counts += np.bincount(self.labels[tuple(window)].ravel(), minlength=len(counts))
+            labels = self.labels[tuple(window)]
+            counts += np.bincount(labels[labels != self._no_label], minlength=len(counts))
         return counts
 
     def _drawn_labels(self) -> np.ndarray:
         return overview(self.size, lambda window: self.labels[tuple(window)], PICTURE_SIDE)
 
-    def save(self, folder: Path, name: str) -> dict[str, str]:
-        """Write the labels, and the scores if there are any, as GeoTIFF files into a folder.
+    @property
+    def _no_label(self) -> int:
+        return no_label(self.labels.dtype)
+
+    def save(
+        self, folder: Path, name: str, options: OutputOptions = DEFAULT_OUTPUT
+    ) -> dict[str, str]:
+        """Write the prediction into a folder.
+
+        ``labels/NAME.tif`` is a GeoTIFF of the labels, with :func:`.no_label` as its no-data value
+        and a table of the classes in ``NAME.tif.aux.xml``. ``scores/NAME.tif`` and
+        ``probabilities/NAME.tif`` (float16: ``NAME.zarr``) are written if the prediction has them,
+        with a mask of the pixels with data, and ``polygons/NAME.geojson`` (or ``.gpkg``) if the
+        options say so. Each file is complete or absent.
 
         Returns:
             The paths of the files, relative to the folder.
+
+        Raises:
+            UserError: If a file cannot be written.
         """
         written = {'labels': f'labels/{name}.tif'}
+        path = _made(folder / written['labels'])
         palette = self.palette if self.labels.dtype == np.uint8 else ()
-        write_tiff(_made(folder / written['labels']), self.labels, self.georeference, palette)
+        about = dict(georeference=self.georeference, cog=options.cog)
+        write_tiff(path, self.labels, palette=palette, nodata=self._no_label, **about)
+        write_class_table(path, self.classes, self.palette)
+        has_gaps = any(
+            (self.labels[tuple(window)] == self._no_label).any()
+            for window in tiles(whole(self.size), TILE)
+        )
+        about |= dict(valid=self._valid if has_gaps else None, levels_by=AVERAGE)
         if self.scores is not None:
             written['scores'] = f'scores/{name}.tif'
-            write_tiff(_made(folder / written['scores']), self.scores, self.georeference)
+            write_tiff(_made(folder / written['scores']), self.scores, **about)
+        values = self.probabilities
+        if values is not None:
+            suffix = 'tif' if values.dtype == np.uint8 else 'zarr'
+            written['probabilities'] = f'probabilities/{name}.{suffix}'
+            path = _made(folder / written['probabilities'])
+            if suffix == 'tif':
+                write_tiff(path, values, names=self.classes, **about)
+            else:
+                write_zarr(path, values, self.classes, self.georeference)
+        if options.polygons:
+            written['polygons'] = f'polygons/{name}.{options.vectors}'
+            self._write_polygons(_made(folder / written['polygons']), options)
         return written
+
+    def _valid(self, window: Window) -> np.ndarray:
+        return self.labels[tuple(window)] != self._no_label
+
+    def _write_polygons(self, path: Path, options: OutputOptions) -> None:
+        smallest = (options.smallest_area or 0) / area_of_pixel(self.georeference)
+        labels = nullcontext(self.labels)
+        if smallest > 1:
+            pixels = math.ceil(smallest)
+            labels = without_small_regions(self.labels, pixels, self._no_label, path.parent)
+        with labels as labels:
+            polygons = label_polygons(labels, self._no_label, options.simplify)
+            classes = self.classes, self.palette
+            layer = Layer('polygons', POLYGON, *classes, self.georeference, polygons)
+            VECTOR_WRITERS[options.vectors](path, layer)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,10 +158,16 @@ class LargeDetections(LargePrediction, Detections):
     masks: list[tuple[Window, np.ndarray]] | None
     window: Window | None = None
 
-    def save(self, folder: Path, name: str) -> dict[str, str]:
-        """Write the objects as GeoJSON into a folder; see :meth:`LargeSegmentation.save`."""
-        written = {'objects': f'objects/{name}.geojson'}
-        write_geojson(_made(folder / written['objects']), self, self.georeference)
+    def save(
+        self, folder: Path, name: str, options: OutputOptions = DEFAULT_OUTPUT
+    ) -> dict[str, str]:
+        """Write the objects to ``objects/NAME.geojson`` (or ``.gpkg``) in a folder.
+
+        See :func:`.object_layer` and :meth:`LargeSegmentation.save`.
+        """
+        written = {'objects': f'objects/{name}.{options.vectors}'}
+        path = _made(folder / written['objects'])
+        VECTOR_WRITERS[options.vectors](path, object_layer(self, self.georeference))
         return written
 
     @property

@@ -207,6 +207,8 @@ def predict_large(
             georeference=scene.full_georeference,
             window=scene.window,
         )
+    if 'probabilities' in found:
+        found['probabilities'] = np.moveaxis(found['probabilities'], 2, 0)
     return LargeSegmentation(**common, **found, size=pixels.size, georeference=scene.georeference)
 
 

@@ -79,12 +79,12 @@ def draw_regions(
 ) -> np.ndarray:
     """Color every pixel by its label (H, W), and write a legend below.
 
-    A label beyond the palette, such as the 255 of ignored ground truth, has no color. White lines
+    A label outside the palette, such as the label of pixels without data, has no color. White lines
     separate the ``segments`` (H, W).
     """
     canvas, factor = _enlarged(image)
     labels = labels.repeat(factor, axis=0).repeat(factor, axis=1)
-    is_colored = labels < len(palette)
+    is_colored = (labels >= 0) & (labels < len(palette))
     colors = np.array(palette, np.uint8)[np.where(is_colored, labels, 0)]
     _blend(canvas, colors, is_colored, opacity)
     if segments is not None:

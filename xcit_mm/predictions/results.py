@@ -161,10 +161,11 @@ class Segmentation:
         return cls(image, labels, classes, palette, segments)
 
     def shares(self) -> dict[int, float]:
-        """Return the share of the image, 0..1, for each class in it, the largest first."""
-        counts = self._counts()[: len(self.classes)]
+        """Return the share of the pixels with data, 0..1, for each class, the largest first."""
+        counts = self._counts()
+        total, counts = counts.sum(), counts[: len(self.classes)]
         order = np.argsort(-counts, kind='stable')
-        return {int(i): counts[i] / self.labels.size for i in order if counts[i]}
+        return {int(i): counts[i] / total for i in order if counts[i]}
 
     def draw(self, opacity: float = 0.5, legend_rows: int | None = None) -> np.ndarray:
         """Draw the colors of the classes and the edges of segments, and a legend below.
@@ -186,7 +187,7 @@ class Segmentation:
     # The labels of a large image are read by windows.
 
     def _counts(self) -> np.ndarray:
-        """Return the number of pixels of each class, and possibly of further labels."""
+        """Return the number of pixels of each label, without those that have no data."""
         return np.bincount(self.labels.ravel(), minlength=len(self.classes))
 
     def _drawn_labels(self) -> np.ndarray:

@@ -1,22 +1,32 @@
-"""Files of labels and objects, with the georeference of their image if it has one."""
+"""GeoTIFF files of labels and of values of classes, with the georeference of their image."""
 
-import json
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 
 from ..environment import require
 from ..errors import UserError, reason
-from ..files import write_whole
-from ..predictions import Detections
-from .geometry import tiles, whole
+from ..files import write_beside, write_whole
+from .geometry import Window, tiles, whole
 from .rasters import CACHE
 
-BLOCK = 512  # pixels of the side of a block of a label image
-WRITTEN = BLOCK, 4096  # pixels that are written at a time
+BLOCK = 512  # pixels of the side of a block
+WRITTEN_BYTES = 2**25  # of what is written at a time
+# How other levels are made from the pixels: labels cannot be averaged.
+MODE, AVERAGE = 'mode', 'average'
+# The columns of a table of classes, with GDAL's numbers of their type and usage.
+INTEGER, TEXT = 0, 2
+COLUMNS = {
+    'Value': (INTEGER, 5),
+    'Class': (TEXT, 2),
+    'Red': (INTEGER, 6),
+    'Green': (INTEGER, 7),
+    'Blue': (INTEGER, 8),
+}
 
 
 def write_tiff(
@@ -24,81 +34,145 @@ def write_tiff(
     values: np.ndarray,
     georeference: Mapping[str, Any],
     palette: Sequence[tuple[int, int, int]] = (),
+    *,
+    nodata: int | None = None,
+    valid: Callable[[Window], np.ndarray] | None = None,
+    names: Sequence[str] = (),
+    levels_by: str = MODE,
+    cog: bool = False,
 ) -> None:
-    """Write an array (H, W) of integers as a tiled GeoTIFF, window by window.
+    """Write an array of integers as a tiled GeoTIFF with overviews, window by window.
 
-    The file is either complete or absent. Values of 8 bits get the colors of ``palette``.
+    The file is either complete or absent: all of it is read again and compared.
+
+    Args:
+        path: The file.
+        values: (H, W), or (bands, H, W).
+        georeference: ``crs`` and ``transform``; either may be missing.
+        palette: Colors of the values, for values of 8 bits.
+        nodata: The value of pixels without data.
+        valid: Returns which pixels of a window have data, (h, w) bool, for a mask band. None: all.
+        names: The descriptions of the bands.
+        levels_by: How overviews are made from the pixels, ``MODE`` or ``AVERAGE``.
+        cog: Whether to write a cloud-optimized GeoTIFF.
+
+    Raises:
+        UserError: If the file cannot be written.
     """
     require('rasterio')
     import rasterio
-    from rasterio.errors import RasterioIOError
-    from rasterio.windows import Window as RasterWindow
+    from rasterio.enums import Resampling
+    from rasterio.errors import RasterioError
+    from rasterio.shutil import copy
 
+    bands = values if values.ndim == 3 else values[None]
+    count, *size = bands.shape
     options = dict(tiled=True, blockxsize=BLOCK, blockysize=BLOCK, compress='deflate')
-    options |= dict(bigtiff='if_safer', height=values.shape[0], width=values.shape[1], count=1)
-    options |= dict(dtype=values.dtype.name, **georeference)
-    windows = [(w, RasterWindow.from_slices(*w)) for w in tiles(whole(values.shape), WRITTEN)]
+    options |= dict(bigtiff='if_safer', height=size[0], width=size[1], count=count)
+    options |= dict(dtype=values.dtype.name, interleave='band', photometric='minisblack')
+    options |= dict(nodata=nodata, **georeference)
+    windows = _windows(bands)
+    settings = dict(
+        GDAL_CACHEMAX=CACHE,
+        GDAL_PAM_ENABLED=False,  # everything is in the file itself
+        GDAL_TIFF_INTERNAL_MASK=True,
+        GDAL_TIFF_OVR_BLOCKSIZE=BLOCK,
+    )
     try:
-        with (
-            write_whole(path) as file,
-            warnings.catch_warnings(),
-            rasterio.Env(GDAL_CACHEMAX=CACHE),
-        ):
+        with write_beside(path) as made, warnings.catch_warnings(), rasterio.Env(**settings):
             warnings.simplefilter('ignore')  # about images without a georeference
-            with rasterio.open(file.name, 'w', 'GTiff', **options) as tiff:
+            plain = made.with_name('plain.tif') if cog else made
+            with rasterio.open(plain, 'w', 'GTiff', **options) as tiff:
                 if len(palette):
                     tiff.write_colormap(1, {i: tuple(color) for i, color in enumerate(palette)})
-                for window, in_file in windows:
-                    tiff.write(values[tuple(window)], 1, window=in_file)
-            with rasterio.open(file.name) as tiff:  # GDAL hides the errors of its last write
-                for window, in_file in windows:
-                    if not np.array_equal(tiff.read(1, window=in_file), values[tuple(window)]):
-                        raise RasterioIOError('the file differs from what was written')
-    except RasterioIOError as error:
+                for band, name in enumerate(names, 1):
+                    tiff.set_band_description(band, name)
+                for window in windows:
+                    tiff.write(bands[(slice(None), *window)], window=_in_file(window))
+                    if valid is not None:
+                        tiff.write_mask(valid(window), window=_in_file(window))
+            factors = _factors(size)
+            with rasterio.open(plain, 'r+') as tiff:
+                tiff.build_overviews(factors, Resampling[levels_by])
+            if cog:
+                layout = dict(blocksize=BLOCK, overviews='force_use_existing')
+                layout |= {name: options[name] for name in ('compress', 'bigtiff')}
+                copy(plain, made, driver='COG', **layout)
+            # GDAL hides the errors of its last write.
+            with rasterio.open(made) as tiff:
+                for window in windows:
+                    _require_same(tiff.read(window=_in_file(window)), bands[(slice(None), *window)])
+                    if valid is not None:
+                        mask = tiff.read_masks(1, window=_in_file(window))
+                        _require_same(mask > 0, valid(window))
+            for level in range(len(factors)):
+                _require_level(made, level)
+    except (RasterioError, rasterio._err.CPLE_BaseError) as error:
         raise UserError(
             f'{path} cannot be written ({reason(error)}): make room on its disk'
         ) from None
 
 
-def write_geojson(path: Path, objects: Detections, georeference: Mapping[str, Any]) -> None:
-    """Write objects as GeoJSON, in the map coordinates of the image if it has any.
+def write_class_table(
+    path: Path, classes: Sequence[str], palette: Sequence[tuple[int, int, int]]
+) -> None:
+    """Write the names and colors of the classes of a label image next to it.
 
-    Objects with masks are outlined by their pixels, and other objects by their boxes. As in the
-    files of GDAL, ``crs`` names the reference system. Without one, the coordinates are pixels.
+    GDAL reads the file ``path.aux.xml`` as the raster attribute table of ``path``.
     """
-    content: dict[str, Any] = dict(type='FeatureCollection')
-    crs = georeference.get('crs')
-    if crs is not None:
-        code = crs.to_epsg()
-        name = crs.to_wkt() if code is None else f'urn:ogc:def:crs:EPSG::{code}'
-        content['crs'] = dict(type='name', properties=dict(name=name))
-    with write_whole(path, 'w') as file:
-        # One by one: the outlines of many objects take gigabytes as lists of numbers.
-        file.write(f'{json.dumps(content)[:-1]}, "features": [')
-        for i, (label, score) in enumerate(zip(objects.labels, objects.scores, strict=True)):
-            feature = dict(
-                type='Feature',
-                properties={'class': objects.classes[label], 'score': round(float(score), 4)},
-                geometry=_geometry(objects, i, georeference.get('transform')),
-            )
-            file.write((',\n' if i else '') + json.dumps(feature))
-        file.write(']}')
+    root = ElementTree.Element('PAMDataset')
+    band = ElementTree.SubElement(root, 'PAMRasterBand', band='1')
+    table = ElementTree.SubElement(band, 'GDALRasterAttributeTable', tableType='thematic')
+    for index, (name, (kind, usage)) in enumerate(COLUMNS.items()):
+        column = ElementTree.SubElement(table, 'FieldDefn', index=str(index))
+        for tag, value in dict(Name=name, Type=kind, Usage=usage).items():
+            ElementTree.SubElement(column, tag).text = str(value)
+    for label, (name, color) in enumerate(zip(classes, palette, strict=True)):
+        row = ElementTree.SubElement(table, 'Row', index=str(label))
+        for value in (label, name, *color):
+            ElementTree.SubElement(row, 'F').text = str(value)
+    ElementTree.indent(root)
+    with write_whole(path.with_name(f'{path.name}.aux.xml')) as file:
+        file.write(ElementTree.tostring(root, 'utf-8'))
 
 
-def _geometry(objects: Detections, i: int, transform: Any) -> dict[str, Any]:
-    require('rasterio')
-    from rasterio import Affine, features
+def _windows(bands: np.ndarray) -> list[Window]:
+    """Return windows of whole blocks that cover the image, each of a few megabytes."""
+    count, *size = bands.shape
+    columns = WRITTEN_BYTES // (count * bands.itemsize * BLOCK) // BLOCK * BLOCK
+    return list(tiles(whole(size), (BLOCK, max(BLOCK, columns))))
+
+
+def _in_file(window: Window) -> Any:
     from rasterio.windows import Window as RasterWindow
-    from rasterio.windows import transform as transform_of_window
 
-    transform = transform or Affine.identity()
-    if objects.masks is None:
-        left, top, right, bottom = map(float, objects.boxes[i])
-        corners = (left, top), (right, top), (right, bottom), (left, bottom), (left, top)
-        a, b, c, d, e, f, *_ = transform
-        ring = [(a * x + b * y + c, d * x + e * y + f) for x, y in corners]
-        return dict(type='Polygon', coordinates=[ring])
-    window, mask = objects.masks[i]
-    in_window = transform_of_window(RasterWindow.from_slices(*window), transform)
-    outlines = features.shapes(mask.astype(np.uint8), mask, transform=in_window)
-    return dict(type='MultiPolygon', coordinates=[shape['coordinates'] for shape, _ in outlines])
+    return RasterWindow.from_slices(*window)
+
+
+def _factors(size: Sequence[int]) -> list[int]:
+    """Return the factors of overviews, until the shorter side has less than a block."""
+    factors = [1]
+    while min(size) // factors[-1] >= BLOCK:
+        factors.append(2 * factors[-1])
+    return factors[1:]
+
+
+def _require_same(read: np.ndarray, written: np.ndarray) -> None:
+    from rasterio.errors import RasterioIOError
+
+    if not np.array_equal(read, written):
+        raise RasterioIOError('the file differs from what was written')
+
+
+def _require_level(path: Path, level: int) -> None:
+    """Refuse an overview with blocks that are missing or cannot be decoded."""
+    import rasterio
+    from rasterio.errors import RasterioIOError
+
+    with rasterio.open(path) as tiff, rasterio.open(path, overview_level=level) as overview:
+        for band in overview.indexes:
+            for (row, column), window in overview.block_windows(band):
+                place = f'BLOCK_OFFSET_{column}_{row}'
+                if tiff.get_tag_item(place, 'TIFF', bidx=band, ovr=level) is None:
+                    raise RasterioIOError(f'a block of level {level + 1} is missing')
+                overview.read(band, window=window)

@@ -1,0 +1,105 @@
+"""Objects and regions of an image as features of a map."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import shapely
+
+from ..predictions import Detections
+from .outlines import outlines_of
+
+TOGETHER = 4096  # features that are held at a time
+POLYGON, MULTIPOLYGON = 'Polygon', 'MultiPolygon'
+
+
+@dataclass(frozen=True)
+class Features:
+    """Some of the n features of a layer.
+
+    Attributes:
+        outlines: (n,) polygons of shapely, in pixels of the image.
+        labels: (n,), indices into the classes.
+        areas: (n,), in pixels.
+        scores: (n,), 0..1; None for features without scores.
+    """
+
+    outlines: np.ndarray
+    labels: np.ndarray
+    areas: np.ndarray
+    scores: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer of features, which are computed when they are written.
+
+    Attributes:
+        name: The name of the layer in a file.
+        kind: The type of all geometries, ``POLYGON`` or ``MULTIPOLYGON``.
+        classes: Names of the classes.
+        palette: A color for each class.
+        georeference: ``crs`` and ``transform``; either may be missing.
+        parts: The features, in parts of a few thousand.
+    """
+
+    name: str
+    kind: str
+    classes: Sequence[str]
+    palette: Sequence[tuple[int, int, int]]
+    georeference: Mapping[str, Any]
+    parts: Iterable[Features]
+
+    def on_map(self, outlines: np.ndarray) -> np.ndarray:
+        """Return polygons in map coordinates, with exterior rings counterclockwise (RFC 7946)."""
+        transform = self.georeference.get('transform')
+        if transform is not None:
+            a, b, c, d, e, f, *_ = transform
+            outlines = shapely.transform(
+                outlines, lambda x, y: (a * x + b * y + c, d * x + e * y + f), interleaved=False
+            )
+        return shapely.orient_polygons(outlines)
+
+    @property
+    def pixel_area(self) -> float:
+        return area_of_pixel(self.georeference)
+
+
+def area_of_pixel(georeference: Mapping[str, Any]) -> float:
+    """Return square meters if the reference system is projected, otherwise 1 (pixel)."""
+    crs, transform = georeference.get('crs'), georeference.get('transform')
+    if crs is None or transform is None or not crs.is_projected:
+        return 1.0
+    return abs(transform.determinant) * crs.linear_units_factor[1] ** 2
+
+
+def object_layer(objects: Detections, georeference: Mapping[str, Any]) -> Layer:
+    """Return the layer of the objects of a large image.
+
+    Objects with masks are outlined by their pixels, and others, also those whose mask is empty, by
+    their boxes.
+    """
+    kind = POLYGON if objects.masks is None else MULTIPOLYGON
+    classes = objects.classes, objects.palette
+    return Layer('objects', kind, *classes, georeference, _parts(objects))
+
+
+def _parts(objects: Detections) -> Iterator[Features]:
+    for start in range(0, max(1, len(objects)), TOGETHER):
+        part = slice(start, start + TOGETHER)
+        outlines = shapely.box(*objects.boxes[part].astype(float).T)
+        if objects.masks is not None:
+            masks = zip(objects.masks[part], outlines, strict=True)
+            outlines = np.array([_outline(mask, box) for mask, box in masks], object)
+        labels, scores = objects.labels[part], objects.scores[part]
+        yield Features(outlines, labels, shapely.area(outlines), scores)
+
+
+def _outline(mask: tuple[Any, np.ndarray], box: shapely.Polygon) -> shapely.MultiPolygon:
+    window, pixels = mask
+    polygons, _ = outlines_of(pixels.astype(np.uint8), pixels)
+    if not len(polygons):
+        return shapely.multipolygons([box])
+    corner = np.array([window.columns.start, window.rows.start])
+    return shapely.transform(shapely.multipolygons(polygons), lambda xy: xy + corner)

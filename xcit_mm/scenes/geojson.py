@@ -1,0 +1,62 @@
+"""GeoJSON files of features, which QGIS and QuPath open."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import shapely
+
+from ..files import write_whole
+from .features import Features, Layer
+
+# A QuPath object that can be edited; detections could not be.
+ANNOTATION = 'annotation'
+
+
+def write_geojson(path: Path, layer: Layer) -> None:
+    """Write a layer as GeoJSON, in map coordinates if the image has a transform, else in pixels.
+
+    As in the files of GDAL, ``crs`` names the reference system, or is null. The properties are
+    ``class``, ``label``, ``score`` (of objects), ``area`` and ``color``, and what QuPath 0.4 and
+    later read: ``objectType``, ``classification`` and ``measurements``. The features are written
+    one by one.
+    """
+    # Null is GeoJSON's name for an unknown system. GDAL otherwise assumes degrees.
+    content: dict[str, Any] = dict(type='FeatureCollection', name=layer.name, crs=None)
+    crs = layer.georeference.get('crs')
+    if crs is not None:
+        code = crs.to_epsg()
+        name = crs.to_wkt() if code is None else f'urn:ogc:def:crs:EPSG::{code}'
+        content['crs'] = dict(type='name', properties=dict(name=name))
+    with write_whole(path, 'w') as file:
+        file.write(f'{json.dumps(content)[:-1]}, "features": [')
+        separator = ''
+        for features in layer.parts:
+            geometries = shapely.to_geojson(layer.on_map(features.outlines))
+            for i, geometry in enumerate(geometries):
+                properties = json.dumps(_properties(layer, features, i))
+                file.write(
+                    f'{separator}{{"type": "Feature", "properties": {properties}, '
+                    f'"geometry": {geometry}}}'
+                )
+                separator = ',\n'
+        file.write(']}')
+
+
+def _properties(layer: Layer, features: Features, i: int) -> dict[str, Any]:
+    label = int(features.labels[i])
+    name, color = layer.classes[label], [int(value) for value in layer.palette[label]]
+    numbers = {}
+    if features.scores is not None:
+        numbers['score'] = round(float(features.scores[i]), 4)
+    numbers['area'] = float(np.round(features.areas[i] * layer.pixel_area, 4))
+    return {
+        'class': name,
+        'label': label,
+        **numbers,
+        'color': color,
+        'objectType': ANNOTATION,
+        'classification': dict(name=name, color=color),
+        'measurements': numbers,
+    }
