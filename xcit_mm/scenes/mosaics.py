@@ -290,12 +290,18 @@ def _require_same_values(first: Raster, other: Raster) -> None:
 
 
 def _require_inside(name: str, tile: Tile, source: Raster) -> None:
-    ends = (c + n for c, n in zip(tile.corner, tile.window.size, strict=True))
-    if min(tile.corner) < 0 or any(n > m for n, m in zip(ends, source.shape, strict=False)):
-        height, width = source.shape[:2]
+    height, width, count = source.shape
+    last = max(band for band in tile.bands if band is not None)
+    if last >= count:
         raise UserError(
-            f'{name} names pixels beyond the {width}x{height} pixels of {tile.path}: write it again '
-            'with gdalbuildvrt'
+            f'{name} names band {last + 1} of {tile.path}, which has {count}: write it again with '
+            'gdalbuildvrt'
+        )
+    ends = (c + n for c, n in zip(tile.corner, tile.window.size, strict=True))
+    if min(tile.corner) < 0 or any(n > m for n, m in zip(ends, (height, width), strict=True)):
+        raise UserError(
+            f'{name} names pixels beyond the {width}x{height} pixels of {tile.path}: write it '
+            'again with gdalbuildvrt'
         )
 
 
