@@ -7,7 +7,7 @@ libraries with others.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 from PIL import Image
@@ -20,6 +20,7 @@ from .image_source import ImageSource
 from .levels import require_level
 from .mosaics import open_mosaic
 from .rasters import RASTERS, Raster
+from .remote_rasters import REMOTE, RemoteRaster
 from .resampled_image import at_resolution, level_for
 from .slides import SLIDES, Slide
 from .virtual_rasters import VIRTUAL, open_virtual
@@ -81,13 +82,16 @@ def _opened(
         return Array(image, 'the array', None, channels, nodata)
     if not isinstance(image, (str, Path)):
         return _opened_mosaic([Path(path).expanduser() for path in image], channels, nodata, level)
-    path = Path(image).expanduser()
-    if is_url(str(image)) or path.suffix.lower() not in BY_WINDOWS:
+    path, is_remote = Path(image).expanduser(), is_url(str(image))
+    if is_remote and suffix_of(str(image)) in REMOTE:
+        with _errors_of(image):
+            return RemoteRaster(str(image), channels, are_labels, nodata, level)
+    if is_remote or path.suffix.lower() not in BY_WINDOWS:
         pixels = read(str(image))
         require_level(str(image), level, [pixels.shape[:2]])
-        file = None if is_url(str(image)) else path
+        file = None if is_remote else path
         return Array(pixels, str(image), file, channels, nodata)
-    with _errors_of(path):
+    with _errors_of(image):
         return _opened_file(path, channels, are_labels, nodata, level)
 
 
@@ -120,25 +124,30 @@ def _opened_mosaic(
 
 
 @contextmanager
-def _errors_of(path: Path) -> Iterator[None]:
+def _errors_of(image: str | Path) -> Iterator[None]:
     """Turn the errors of opening a file into a sentence that names it."""
     try:
         yield
     except FileNotFoundError:
-        raise UserError(f'{path} does not exist{looked_in(path)}') from None
+        raise UserError(f'{image} does not exist{looked_in(image)}') from None
     except UserError:
         raise
     except Exception as error:
-        raise UserError(f'{path} cannot be opened ({reason(error)})') from None
+        raise UserError(f'{image} cannot be opened ({reason(error)})') from None
 
 
 def image_size(path: str) -> tuple[int, int] | None:
     """Return (H, W) of an image file, or None if its header cannot be read."""
-    suffix = Path(path).suffix.lower()
     try:
-        if suffix in BY_WINDOWS:
+        if suffix_of(path) in (REMOTE if is_url(path) else BY_WINDOWS):
             return open_image(path, str).shape[:2]
         with open_regular(Path(path)) as file, Image.open(file) as image:
             return image.size[::-1]
     except Exception:  # the decoder reports later what is wrong
         return None
+
+
+def suffix_of(image: str) -> str:
+    """Return the suffix of a path or an address in lower case, such as '.tif'."""
+    path = image.partition('?')[0].partition('#')[0] if is_url(image) else image
+    return PurePosixPath(path).suffix.lower()
