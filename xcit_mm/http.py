@@ -2,14 +2,15 @@
 
 import json
 import os
+import re
 import string
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from http.client import HTTPException, HTTPResponse, InvalidURL
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib import request
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote
@@ -23,7 +24,11 @@ TIMEOUT = 60  # seconds without data
 CHUNK = 2**20  # bytes
 ATTEMPTS = 5  # in a row without new data
 PAUSE = 2  # seconds before the second attempt, twice as many before each further one
-RANGE_NOT_SATISFIABLE, TOO_MANY_REQUESTS = 416, 429  # HTTP's codes
+RANGE_ATTEMPTS = 3  # to read a part of a file
+# HTTP's codes.
+PARTIAL_CONTENT, RANGE_NOT_SATISFIABLE, TOO_MANY_REQUESTS = 206, 416, 429
+CONTENT_RANGE = re.compile(r'bytes (\d{1,18})-(\d{1,18})/(\d{1,18})')
+CHANGED = '{} has changed while it was read: predict it again when it is complete'
 # Bytes of a file whose size is not known: ten times as many as of the largest models.
 MAX_SIZE = 2**34
 SHOWN_SIZE = 2**24  # bytes; smaller downloads show no progress
@@ -39,6 +44,17 @@ class BrokenConnectionError(UserError):
 
     def __init__(self, url: str, cause: str) -> None:
         super().__init__(f'{url}: the connection broke off ({cause}); try again')
+
+
+class NoSuchPartError(BrokenConnectionError):
+    """A file does not have the part that was requested."""
+
+
+class Version(NamedTuple):
+    """What a server says about a file: its size, and its ETag or date or None."""
+
+    size: int
+    mark: str | None
 
 
 class Part:
@@ -121,7 +137,7 @@ def fetch(
 def read_url(url: str, limit: int) -> bytes:
     """Download a file of at most ``limit`` bytes into memory, in one attempt."""
     data = bytearray()
-    with _open(url, None, REMEDY) as response:
+    with _open(url, {}, REMEDY) as response:
         length = response.length or 0
         while chunk := _read(url, response):
             data += chunk
@@ -132,10 +148,66 @@ def read_url(url: str, limit: int) -> bytes:
     return bytes(data)
 
 
+def read_range(
+    url: str, start: int, stop: int, version: Version | None = None
+) -> tuple[bytes, Version]:
+    """Read a part of a file, up to its end, in a few attempts.
+
+    Args:
+        url: The address.
+        start: The first byte.
+        stop: The byte after the last one.
+        version: What an earlier call returned, which is compared. Default: nothing is.
+
+    Raises:
+        UserError: If the server sends whole files only, if the file has changed, or if the server
+            cannot be reached, answers with an error or stops.
+    """
+    for attempt in range(1, RANGE_ATTEMPTS + 1):
+        try:
+            return _receive_range(url, start, stop, version)
+        except NoSuchPartError:  # the file is empty, or shorter than before
+            raise UserError(CHANGED.format(url)) from None
+        except (UnreachableError, BrokenConnectionError):
+            if attempt == RANGE_ATTEMPTS:
+                raise
+        time.sleep(PAUSE * attempt)
+
+
+def _receive_range(
+    url: str, start: int, stop: int, version: Version | None
+) -> tuple[bytes, Version]:
+    with _open(url, {'Range': f'bytes={start}-{stop - 1}'}, REMEDY) as response:
+        sent = CONTENT_RANGE.fullmatch(response.headers.get('Content-Range', ''))
+        if response.status != PARTIAL_CONTENT or sent is None or int(sent[1]) != start:
+            raise UserError(
+                f'{url}: the server does not send parts of the file (range requests), which a '
+                f'large image needs; {REMEDY}'
+            )
+        mark = response.headers.get('ETag') or response.headers.get('Last-Modified')
+        found = Version(int(sent[3]), mark)
+        if version not in (None, found):
+            raise UserError(CHANGED.format(url))
+        expected, data = min(stop, found.size) - start, bytearray()
+        while len(data) < expected and (chunk := _read(url, response)):
+            data += chunk
+    if len(data) < expected:
+        raise BrokenConnectionError(url, 'the server sent no more')
+    return bytes(data[:expected]), found
+
+
 def _receive(url: str, part: Part, size: int | None, limit: int, remedy: str) -> None:
     """Receive one answer of the server: the rest of the file, or all of it."""
     limit = limit if size is None else size
-    with _open(url, part, remedy) as response:
+    asked = {}
+    if part.offset:
+        asked = {'Range': f'bytes={part.offset}-', 'If-Range': part.version}
+    try:
+        response = _open(url, asked, remedy)
+    except NoSuchPartError:
+        part.remove()
+        raise
+    with response:
         tag = response.headers.get('ETag', '')  # If-Range takes a strong tag, or a date
         version = tag if tag.startswith('"') else response.headers.get('Last-Modified')
         is_rest, sent = response.status == 206, response.headers.get('Content-Range', '')
@@ -166,21 +238,19 @@ def _receive(url: str, part: Part, size: int | None, limit: int, remedy: str) ->
         raise BrokenConnectionError(url, 'the server sent no more')
 
 
-def _open(url: str, part: Part | None, remedy: str) -> HTTPResponse:
-    """Request a file, or the rest of one."""
-    headers = {'User-Agent': 'xcit_mm'}
-    if part and part.offset:
-        headers |= {'Range': f'bytes={part.offset}-', 'If-Range': part.version}
+def _open(url: str, headers: Mapping[str, str], remedy: str) -> HTTPResponse:
+    """Request a file, or the part of it that the headers name."""
+    headers = {'User-Agent': 'xcit_mm', **headers}
     try:
         asked = request.Request(quote(url, safe=string.punctuation), headers=headers)
         if asked.type not in ('http', 'https'):
             raise ValueError('it does not start with http:// or https://')
         return request.build_opener(_WebRedirects).open(asked, timeout=TIMEOUT)
     except HTTPError as error:
-        if part and error.code == RANGE_NOT_SATISFIABLE:
-            part.remove()
         answer = f'the server answers {error.code} {error.reason}'
-        if error.code in (RANGE_NOT_SATISFIABLE, TOO_MANY_REQUESTS) or error.code >= 500:
+        if error.code == RANGE_NOT_SATISFIABLE:
+            raise NoSuchPartError(url, answer) from None
+        if error.code == TOO_MANY_REQUESTS or error.code >= 500:
             raise BrokenConnectionError(url, answer) from None
         raise UserError(f'{url}: {answer}; check the address') from None
     except (URLError, TimeoutError) as error:

@@ -56,31 +56,34 @@ class Handler(BaseHTTPRequestHandler):
         if content is None or server.errors:
             self.send_error(server.errors.pop(0) if server.errors else 404)
             return
-        begin = self._begin()
-        self.send_response(206 if begin else 200)
-        if begin:
-            last = len(content) - 1
+        begin, stop = self._part(len(content))
+        is_part = begin is not None
+        self.send_response(206 if is_part else 200)
+        if is_part:
+            last = stop - 1
             self.send_header('Content-Range', f'bytes {begin}-{last}/{len(content)}')
         version = server.versions.get(self.path)
         if version is not None:
             self.send_header('ETag', version)
         if self.path not in server.unsized | server.endless:
-            self.send_header('Content-Length', str(len(content) - begin))
+            self.send_header('Content-Length', str(stop - (begin or 0)))
         self.end_headers()
         with suppress(ConnectionError):  # the client has had enough
             while self.path in server.endless:
                 self.wfile.write(content)
-        self._send(content[begin:])
+        self._send(content[begin:stop])
 
-    def _begin(self) -> int:
-        """Return the first byte that is sent."""
+    def _part(self, size: int) -> tuple[int | None, int]:
+        """Return the first byte that is sent, or None for a whole file, and the end."""
         server, version = self.server, self.server.versions.get(self.path)
         asked = self.headers.get('Range')
-        if asked is None or version is None or not server.knows_ranges:
-            return 0
-        if server.knows_if_range and self.headers.get('If-Range') != version:
-            return 0
-        return int(asked.removeprefix('bytes=').removesuffix('-'))
+        if asked is None or not server.knows_ranges:
+            return None, size
+        compared = self.headers.get('If-Range')
+        if server.knows_if_range and compared not in (None, version):
+            return None, size
+        first, _, last = asked.removeprefix('bytes=').partition('-')
+        return int(first), min(size, int(last or size) + 1)
 
     def _send(self, body: bytes) -> None:
         server = self.server

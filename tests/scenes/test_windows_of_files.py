@@ -63,7 +63,7 @@ def test_windows_of_each_format(name, image, segmentor, tmp_path):
 
 
 def test_an_address_is_downloaded(image):
-    source = open_image('https://example.org/a.tif', lambda address: image)
+    source = open_image('https://example.org/a.jp2?b=c.tif', lambda address: image)
     assert np.array_equal(source.read(WINDOW), image[tuple(WINDOW)])
 
 

@@ -30,6 +30,8 @@ IN_OTHER_FOLDER = re.compile(
     rb'(?m)^\s*(?:ImageFile|MapFile|MacroImage|OptimisationFile|INDEXFILE|FILE_)[^=\n]*='
     rb'(.*[/\\].*)$'
 )
+# What the struct module and files raise where a header is damaged.
+DAMAGED = OSError, ValueError, LookupError, struct.error
 MAX_TEXT = 2**20  # bytes; openslide refuses longer texts
 
 
@@ -45,14 +47,10 @@ def require_modest_header(path: Path) -> None:
             elif path.suffix.lower() == '.png':
                 metadata = _png_metadata(file)
             else:
-                metadata = _tiff_metadata(file)
-    except (OSError, ValueError, LookupError, struct.error):
+                require_modest_tiff(path, file)
+    except DAMAGED:
         return  # GDAL says what is wrong with such a file
-    if metadata > MAX_METADATA:
-        raise UserError(
-            f'{path} has more than {MAX_METADATA} bytes of metadata, too many to read: copy it '
-            'with gdal_translate -nomd'
-        )
+    _require_little_metadata(path, metadata)
     if code_blocks > MAX_CODE_BLOCKS:
         raise UserError(
             f'{path} has a tile of {code_blocks} code blocks, but at most {MAX_CODE_BLOCKS} can be '
@@ -60,8 +58,28 @@ def require_modest_header(path: Path) -> None:
         )
 
 
-def _tiff_metadata(file: BinaryIO) -> int:
-    """Return the length of GDAL's metadata in the first directory of a TIFF or BigTIFF file."""
+def require_modest_tiff(name: Path | str, file: BinaryIO, directory: int | None = None) -> None:
+    """Refuse a TIFF file that takes GDAL minutes to read.
+
+    ``directory`` is where the directory begins that is read. Default: the first one.
+    """
+    try:
+        metadata = _tiff_metadata(file, directory)
+    except DAMAGED:
+        return
+    _require_little_metadata(name, metadata)
+
+
+def _require_little_metadata(name: Path | str, metadata: int) -> None:
+    if metadata > MAX_METADATA:
+        raise UserError(
+            f'{name} has more than {MAX_METADATA} bytes of metadata, too many to read: copy it '
+            'with gdal_translate -nomd'
+        )
+
+
+def _tiff_metadata(file: BinaryIO, directory: int | None) -> int:
+    """Return the length of GDAL's metadata in a directory of a TIFF or BigTIFF file."""
     order = '<' if file.read(2) == TIFF[0] else '>'
 
     def read(layout: str) -> int:
@@ -70,7 +88,8 @@ def _tiff_metadata(file: BinaryIO) -> int:
     is_big = read('H') == 43
     if is_big:
         file.seek(8)
-    file.seek(read('Q' if is_big else 'I'))
+    first = read('Q' if is_big else 'I')
+    file.seek(first if directory is None else directory)
     entry = order + ('HHQ8x' if is_big else 'HHI4x')  # the tag, its type and number of values
     size = struct.calcsize(entry)
     entries = file.read(min(MAX_TAGS, read('Q' if is_big else 'H')) * size)

@@ -161,13 +161,7 @@ class ImageSource(ABC):
         return has_data(self._read(window), self.nodata)
 
     def _file_state(self) -> list | None:
-        if self._path is None:
-            return None
-        try:
-            status = self._path.stat()
-        except OSError:  # it was removed
-            return []
-        return [str(self._path.resolve()), status.st_size, status.st_mtime_ns]
+        return None if self._path is None else state_of_file(self._path)
 
     @abstractmethod
     def _read(self, window: Window) -> np.ndarray: ...
@@ -176,3 +170,12 @@ class ImageSource(ABC):
 def tile_of(max_rows: int | None) -> tuple[int, int]:
     rows, columns = TILE
     return rows if max_rows is None else min(max_rows, rows), columns
+
+
+def state_of_file(path: Path) -> list:
+    """Return the real path, the size and the time of a file, or [] if it was removed."""
+    try:
+        status = path.stat()
+    except OSError:
+        return []
+    return [str(path.resolve()), status.st_size, status.st_mtime_ns]

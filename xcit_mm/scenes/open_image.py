@@ -5,8 +5,9 @@ the formats of slide scanners, and NumPy reads its own format. docs/large_images
 libraries with others.
 """
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 from PIL import Image
@@ -17,11 +18,15 @@ from ..weights.cache import is_url
 from .arrays import Array, mapped
 from .image_source import ImageSource
 from .levels import require_level
+from .mosaics import open_mosaic
 from .rasters import RASTERS, Raster
+from .remote_rasters import REMOTE, RemoteRaster
 from .resampled_image import at_resolution, level_for
 from .slides import SLIDES, Slide
+from .virtual_rasters import VIRTUAL, open_virtual
 
 ARRAYS = ('.npy',)
+BY_WINDOWS = (*SLIDES, *RASTERS, *VIRTUAL, *ARRAYS)
 
 
 def open_image(
@@ -75,24 +80,56 @@ def _opened(
     if isinstance(image, np.ndarray):
         require_level('the array', level, [image.shape[:2]])
         return Array(image, 'the array', None, channels, nodata)
-    path = Path(image).expanduser()
-    suffix = path.suffix.lower()
-    if is_url(str(image)) or suffix not in (*SLIDES, *RASTERS, *ARRAYS):
+    if not isinstance(image, (str, Path)):
+        return _opened_mosaic([Path(path).expanduser() for path in image], channels, nodata, level)
+    path, is_remote = Path(image).expanduser(), is_url(str(image))
+    if is_remote and suffix_of(str(image)) in REMOTE:
+        with _errors_of(image):
+            return RemoteRaster(str(image), channels, are_labels, nodata, level)
+    if is_remote or path.suffix.lower() not in BY_WINDOWS:
         pixels = read(str(image))
         require_level(str(image), level, [pixels.shape[:2]])
-        file = None if is_url(str(image)) else path
+        file = None if is_remote else path
         return Array(pixels, str(image), file, channels, nodata)
+    with _errors_of(image):
+        return _opened_file(path, channels, are_labels, nodata, level)
+
+
+def _opened_file(
+    path: Path, channels: int | None, are_labels: bool, nodata: float | None, level: int
+) -> ImageSource:
+    """Open a file that is read by windows."""
+    suffix = path.suffix.lower()
+    open_regular(path).close()
+    if suffix in SLIDES:
+        return Slide(path, nodata, level)
+    if suffix in RASTERS:
+        return Raster(path, channels, are_labels, nodata, level)
+    if suffix in VIRTUAL:
+        return open_virtual(path, channels, nodata, level)
+    source = mapped(path, channels, nodata)
+    require_level(source.name, level, source.levels)
+    return source
+
+
+def _opened_mosaic(
+    paths: Sequence[Path], channels: int | None, nodata: float | None, level: int
+) -> ImageSource:
+    if not paths:
+        raise ArgumentError('[]: a mosaic needs at least one file')
+    for path in paths:
+        with _errors_of(path):
+            open_regular(path).close()
+    return open_mosaic(paths, channels, nodata, level)
+
+
+@contextmanager
+def _errors_of(image: str | Path) -> Iterator[None]:
+    """Turn the errors of opening a file into a sentence that names it."""
     try:
-        open_regular(path).close()
-        if suffix in SLIDES:
-            return Slide(path, nodata, level)
-        if suffix in RASTERS:
-            return Raster(path, channels, are_labels, nodata, level)
-        source = mapped(path, channels, nodata)
-        require_level(source.name, level, source.levels)
-        return source
+        yield
     except FileNotFoundError:
-        raise UserError(f'{image} does not exist{looked_in(path)}') from None
+        raise UserError(f'{image} does not exist{looked_in(image)}') from None
     except UserError:
         raise
     except Exception as error:
@@ -101,11 +138,16 @@ def _opened(
 
 def image_size(path: str) -> tuple[int, int] | None:
     """Return (H, W) of an image file, or None if its header cannot be read."""
-    suffix = Path(path).suffix.lower()
     try:
-        if suffix in (*SLIDES, *RASTERS, *ARRAYS):
+        if suffix_of(path) in (REMOTE if is_url(path) else BY_WINDOWS):
             return open_image(path, str).shape[:2]
         with open_regular(Path(path)) as file, Image.open(file) as image:
             return image.size[::-1]
     except Exception:  # the decoder reports later what is wrong
         return None
+
+
+def suffix_of(image: str) -> str:
+    """Return the suffix of a path or an address in lower case, such as '.tif'."""
+    path = image.partition('?')[0].partition('#')[0] if is_url(image) else image
+    return PurePosixPath(path).suffix.lower()

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -149,10 +150,14 @@ class GdalImage(ImageSource):
             valid &= self._of_file('read', window, self._alpha) > 0
         return valid
 
+    def _raising(self) -> AbstractContextManager:
+        """Return what raises the errors that GDAL does not pass on."""
+        return nullcontext()
+
     def _of_file(self, method: str, window: Window, bands: Any) -> np.ndarray:
         from rasterio.windows import Window as RasterWindow
 
-        with self._lock, self._settings:
+        with self._lock, self._settings, self._raising():
             place = RasterWindow.from_slices(*window)
             return getattr(self._file, method)(bands, window=place)
 
