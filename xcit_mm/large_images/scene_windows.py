@@ -15,8 +15,6 @@ from ..datasets.labels import LabelRule
 from ..errors import ArgumentError, UserError
 from ..scenes.class_cells import ClassCells, count_cells
 from ..scenes.geometry import Span, Window, length
-from ..scenes.image_source import ImageSource
-from ..scenes.image_views import ImageView
 from .read_window import ReadWindow
 from .scene_transforms import LoadObjects, OpenLabels, labels_of
 from .scenes_dataset import Scenes
@@ -195,7 +193,7 @@ class SceneWindows(Scenes):
             shown = self._shown(choice, size, rng)
         spans = zip(shown or (None, None), self.size, size, strict=True)
         window = Window(*(_placed(*span, rng) for span in spans))
-        is_valid = _valid(self._opened(choice.scene)['img'], window)
+        is_valid = self._opened(choice.scene)['img'].valid(window)
         return Drawn(choice.scene, window, is_valid, 1 if is_valid is None else is_valid.mean())
 
     def _shown(self, choice: Choice, size: tuple[int, int], rng: np.random.Generator) -> Window:
@@ -285,12 +283,6 @@ def _placed(shown: Span | None, side: int, size: int, rng: np.random.Generator) 
         first, last = max(first, shown.stop - side), min(last, shown.start)
     start = int(rng.integers(first, last + 1))
     return slice(start, start + side)
-
-
-def _valid(image: ImageSource, window: Window) -> np.ndarray | None:
-    """Return which pixels of a window of the file have data; None: all of them."""
-    source = image.source if isinstance(image, ImageView) else image
-    return source.valid(window) if source.has_gaps else None
 
 
 def _ignored_without_data(instance: dict, is_valid: np.ndarray | None) -> dict:
