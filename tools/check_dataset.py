@@ -19,9 +19,20 @@ def main() -> None:
     )
     parser.add_argument('config', help='a file of configs/')
     parser.add_argument(
+        '--statistics',
+        action='store_true',
+        help='measure instead the mean and the standard deviation of each band of the training '
+        'images, and print the lines for the config',
+    )
+    parser.add_argument(
         '--workers', type=cli.positive, help='number of processes; default: one per core'
     )
-    parser.add_argument('--out', type=Path, metavar='FILE', help='JSON file to write the list to')
+    parser.add_argument(
+        '--out',
+        type=Path,
+        metavar='FILE',
+        help='JSON file to write the list, or the statistics, to',
+    )
     cli.add_options_argument(parser)
     args = parser.parse_args()
 
@@ -29,16 +40,21 @@ def main() -> None:
         from xcit_mm.config.adapt import adapt
         from xcit_mm.config.load import load_config
         from xcit_mm.datasets.audit import check_dataset, print_report
+        from xcit_mm.datasets.band_statistics import band_statistics
         from xcit_mm.files import require_writable_file, write_json
     if args.out is not None:
         require_writable_file(args.out)
     cfg = load_config(args.config, args.cfg_options)
     adapt(cfg)
-    report = check_dataset(cfg, workers=args.workers)
-    print_report(report)
+    if args.statistics:
+        report = band_statistics(cfg, workers=args.workers)
+        print(report.text())
+    else:
+        report = check_dataset(cfg, workers=args.workers)
+        print_report(report)
     if args.out is not None:
         write_json(args.out, asdict(report))
-    if report.failures:
+    if not args.statistics and report.failures:
         sys.exit(WOULD_STOP)
 
 

@@ -39,8 +39,13 @@ environment.BUILT_ON.update(
         'xcit_mm.engine.panoptic_metric',
         'xcit_mm.large_images.geojson_dataset',
         'xcit_mm.large_images.scene_transforms',
+        'xcit_mm.large_images.scene_windows',
     ),
-    mmseg=('xcit_mm.engine.iou_metric', 'xcit_mm.large_images.scene_transforms'),
+    mmseg=(
+        'xcit_mm.engine.iou_metric',
+        'xcit_mm.large_images.scene_transforms',
+        'xcit_mm.large_images.scene_windows',
+    ),
 )
 _LOADED_LATER = {'accelerate': 'xcit_mm.models.timm', 'load_model': 'xcit_mm.inference'}
 

@@ -21,7 +21,7 @@ REFUSED = [
     (dict(stream=dict(memory=-1)), r'stream\.memory=-1 is not a size'),
     (dict(stream=dict(memory=True)), r'stream\.memory=True is not a size'),
     (dict(stream=dict(memori='2GiB')), r'stream has no memori; did you mean memory\?'),
-    (dict(stream=dict(disk='/tmp')), r'stream has no disk: it has memory, store, shared'),
+    (dict(stream=dict(disk='/tmp')), r'stream has no disk: it has memory, store, shared, train'),
     (dict(stream=dict(shared=1)), r'stream\.shared=1 is neither True nor False'),
     (dict(stream=dict(store=5)), r'stream\.store=5 is not the path of a folder'),
     (dict(stream=dict(store='/dev/null/store')), r'the folder /dev/null/store cannot be written'),
@@ -84,7 +84,7 @@ def test_what_cannot_be_streamed_is_refused(shapes_root, tmp_path, values, messa
 def test_a_config_that_fits_passes(shapes_root, tmp_path, name):
     cfg, notes = adapted(tmp_path, shapes_root, name, augmented=True)
     check(cfg, 'train')
-    wrapper = dict(type='StreamedModel', memory=2**30, store=None, shared=False)
+    wrapper = dict(type='StreamedModel', memory=2**30, store=None, shared=False, train=True)
     assert cfg.model_wrapper_cfg == wrapper
     assert cfg.default_hooks.room.type == 'RoomCheckHook'
     assert any(note.startswith('Whole images are streamed') for note in notes)
@@ -102,7 +102,7 @@ def test_each_edit_has_a_sentence(shapes_root, tmp_path):
     )
     cfg, notes = adapted(tmp_path, shapes_root, **values)
     assert cfg.model_wrapper_cfg == dict(
-        type='StreamedModel', memory=10**9, store=None, shared=True
+        type='StreamedModel', memory=10**9, store=None, shared=True, train=True
     )
     assert cfg.get('sync_bn') is None
     assert cfg.train_dataloader.num_workers == 0

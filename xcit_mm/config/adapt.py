@@ -16,7 +16,7 @@ from ..errors import UserError
 from ..launchers import was_restarted
 from ..run_files import has_checkpoints
 from .streaming import predict_in_dtype, stream_in_dtype, use_stream
-from .tree import class_name, replace_nodes
+from .tree import class_name, replace_nodes, typed_nodes
 from .tta import use_tta
 
 # Our classes do the same, and survive an interruption, a bad sample or a full disk. The classes for
@@ -52,7 +52,7 @@ def adapt(cfg: Config) -> list[str]:
 
     Edits ``cfg`` and returns sentences for the log. A config of ``configs/`` needs no edit.
     """
-    notes = _use_our_classes(cfg) + _add_runtime(cfg) + use_stream(cfg)
+    notes = _use_our_classes(cfg) + _add_runtime(cfg) + use_stream(cfg) + _fill_windows(cfg)
     return notes + _without_panoptic_quality(cfg) + _adapt_workers(cfg)
 
 
@@ -175,6 +175,19 @@ def _without_panoptic_quality(cfg: Config) -> list[str]:
             if len(cfg[name]) < len(metrics):
                 notes.append(f'{name} has no PanopticQualityMetric: panoptic_on=False.')
     return notes
+
+
+def _fill_windows(cfg: Config) -> list[str]:
+    """Give pixels without data in windows of scenes the mean, which the preprocessor makes zero."""
+    preprocessor = (cfg.get('model') or {}).get('data_preprocessor') or {}
+    mean, filled = preprocessor.get('mean'), False
+    for _, node in typed_nodes(cfg.get('train_dataloader') or {}):
+        if class_name(node['type']) == 'ReadWindow' and mean and node.get('fill') is None:
+            channels = (node.get('bands') or {}).get('channels', 3)
+            fill = list(mean) * (channels if len(mean) == 1 else 1)
+            is_bgr = not node.get('bands') and not preprocessor.get('bgr_to_rgb')
+            node.fill, filled = fill[::-1] if is_bgr else fill, True
+    return ['ReadWindow.fill is the mean of data_preprocessor.'] * filled
 
 
 def _adapt_workers(cfg: Config) -> list[str]:

@@ -10,6 +10,7 @@ from .tree import class_name, typed_nodes
 
 RGB = 3
 MAX_PAD = 4  # channels that OpenCV pads
+WITH_BANDS = ('OpenImage', 'ReadWindow')  # whose argument describes other bands than RGB
 # Transforms of mmcv, mmdet and mmseg that need three channels, or cut their values to 8 bits.
 FOR_RGB = {
     *('AdjustGamma', 'AutoAugment', 'AutoContrast', 'Brightness', 'CachedMixUp', 'CLAHE', 'Color'),
@@ -66,12 +67,12 @@ def _check_transforms(
     for place, node in transforms:
         kind = class_name(node['type'])
         loaded, arguments = channels, "dict(type='LoadMultiband', channels=...)"
-        if kind in ('LoadImage', 'OpenImage'):
+        if kind in ('LoadImage', *WITH_BANDS):
             loaded = RGB
         if _loads_bands(node):
-            loaded = (node['bands'] if kind == 'OpenImage' else node).get('channels')
-        if kind == 'OpenImage':
-            arguments = "dict(type='OpenImage', bands=dict(channels=...))"
+            loaded = (node['bands'] if kind in WITH_BANDS else node).get('channels')
+        if kind in WITH_BANDS:
+            arguments = f"dict(type='{kind}', bands=dict(channels=...))"
         if loaded != channels:
             raise UserError(
                 f'{place}: {kind} loads {loaded} channels, but model.backbone.in_channels='
@@ -85,7 +86,7 @@ def _check_transforms(
 
 def _loads_bands(transform: dict) -> bool:
     kind = class_name(transform['type'])
-    return kind == 'LoadMultiband' or (kind == 'OpenImage' and bool(transform.get('bands')))
+    return kind == 'LoadMultiband' or (kind in WITH_BANDS and bool(transform.get('bands')))
 
 
 def _check_preprocessor(preprocessor: dict, channels: int, is_multiband: bool) -> None:

@@ -21,8 +21,9 @@ COCO_DATASET = 'CheckedCocoDataset'
 METRICS_OF = {
     COCO_DATASET: ('CocoMetric', 'CocoAPMetric'),
     'CheckedPanopticDataset': ('PanopticQualityMetric',),
+    'Scenes': ('CocoMetric', 'CocoAPMetric'),
 }
-GEOJSON_DATASET = 'GeoJSONDataset'
+GEOJSON_DATASET, SCENES = 'GeoJSONDataset', 'Scenes'
 FOLDER, ANNOTATIONS = 'folder', 'annotation file'
 GENERIC_HELP = "point to it with --cfg-options data_root=DIR or in the config's dataloaders"
 
@@ -39,7 +40,8 @@ def check_data(cfg: Config, splits: tuple[str, ...]) -> None:
         metrics = [evaluators] if isinstance(evaluators, dict) else evaluators
         metrics = [metric for metric in metrics if metric.get('ann_file')]
         for dataset in datasets:
-            if class_name(dataset.get('type')) == GEOJSON_DATASET:
+            kind = class_name(dataset.get('type'))
+            if kind == GEOJSON_DATASET or (kind == SCENES and not dataset.get('ann_file')):
                 _refuse_annotation_files(dataset, metrics, split)
         paths = [entry for dataset in datasets for entry in _paths(dataset)]
         paths += [(ANNOTATIONS, Path(metric['ann_file'])) for metric in metrics]
@@ -107,7 +109,7 @@ def _refuse_annotation_files(dataset: dict, metrics: Sequence[dict], split: str)
     for metric in metrics:
         raise UserError(
             f'{split}_evaluator: ann_file={metric["ann_file"]}, but the objects of the {split} '
-            'dataset are in GeoJSON files: write ann_file=None'
+            'dataset are in its own files: write ann_file=None'
         )
 
 

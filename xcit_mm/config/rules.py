@@ -13,7 +13,7 @@ from ..run_files import require_checkpoints
 from ..weights.pretrained import require_file
 from .channel_rules import check_image_channels, check_map_channels
 from .data_rules import check_classes, check_data
-from .stream_rules import check_stream
+from .stream_rules import check_stream, streams_training
 from .tree import class_name, typed_nodes
 
 REQUIRED = {
@@ -113,11 +113,7 @@ def check_single_images(cfg: Config) -> None:
     Streamed images leave BatchNorm in evaluation mode.
     """
     head = cfg.model.get('decode_head')
-    if (
-        cfg.get('stream') is not None
-        or not isinstance(head, dict)
-        or 1 not in head.get('pool_scales', ())
-    ):
+    if streams_training(cfg) or not isinstance(head, dict) or 1 not in head.get('pool_scales', ()):
         return
     norm = (head.get('norm_cfg') or {}).get('type')
     on_gpus = cfg.launcher != 'none' and torch.cuda.is_available()

@@ -14,13 +14,23 @@ METRICS = ('ClassIoUMetric', 'CocoAPMetric')
 CHANGING = ('compile', 'activation_checkpointing', 'efficient_conv_bn_eval')
 
 
+def streams_training(cfg: Config) -> bool:
+    """Return whether a run also trains on whole images, rather than only evaluates them."""
+    stream = cfg.get('stream')
+    return stream is not None and stream.get('train', True)
+
+
 def check_stream(cfg: Config, splits: tuple[str, ...]) -> None:
     """Refuse what cannot be computed tile by tile, or would read an image as a whole."""
     if cfg.get('stream') is None:
-        _check_loaders(cfg, splits)
+        _check_loaders(cfg, splits, "add stream=dict(memory='2GiB')")
         return
-    _check_model(cfg, is_trained='train' in splits)
-    for split in splits:
+    trained = [split for split in splits if split == 'train']
+    if trained and not streams_training(cfg):
+        _check_loaders(cfg, ('train',), 'set stream.train=True')
+        trained = []
+    _check_model(cfg, is_trained=bool(trained))
+    for split in (*trained, *(split for split in splits if split != 'train')):
         loader = cfg.get(f'{split}_dataloader')
         if loader is None:
             continue
@@ -62,15 +72,15 @@ def _check_model(cfg: Config, is_trained: bool) -> None:
             )
 
 
-def _check_loaders(cfg: Config, splits: tuple[str, ...]) -> None:
-    """Refuse transforms of windows in a run that computes whole images at once."""
+def _check_loaders(cfg: Config, splits: tuple[str, ...], remedy: str) -> None:
+    """Refuse transforms of windows where whole images are computed at once."""
     for split in splits:
         for place, names in _pipelines(cfg.get(f'{split}_dataloader') or {}, f'{split}_dataloader'):
             opened = [name for name in names if name in TRANSFORMS]
             if opened:
                 raise UserError(
-                    f'{place}.pipeline: {opened[0]} opens images that are read by windows: add '
-                    "stream=dict(memory='2GiB'), or load the images with LoadImage"
+                    f'{place}.pipeline: {opened[0]} opens images that are read by windows: '
+                    f'{remedy}, or load the images with LoadImage'
                 )
 
 
@@ -83,6 +93,11 @@ def _pipelines(loader: dict, place: str) -> Iterator[tuple[str, list[str]]]:
 
 def _check_pipelines(loader: dict, place: str) -> None:
     for where, names in _pipelines(loader, place):
+        if names[:1] == ['ReadWindow']:
+            raise UserError(
+                f'{where}.pipeline: ReadWindow reads windows, but stream computes whole images: '
+                'write stream=dict(train=False, ...) to train on windows'
+            )
         for name in names:
             if name not in TRANSFORMS:
                 raise UserError(

@@ -1,5 +1,6 @@
 """The edits to the config of a run that streams whole images."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,9 +11,10 @@ from ..device import choose_dtype, dtype_name
 from ..errors import UserError, did_you_mean
 from ..files import require_writable
 from ..sizes import bytes_of
+from .stream_rules import streams_training
 from .tree import class_name, replace_nodes
 
-DEFAULTS = dict(memory=None, store=None, shared=False)
+DEFAULTS = dict(memory=None, store=None, shared=False, train=True)
 LOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 WRAPPER = 'StreamedModel'
 # Samplers whose order all processes can share.
@@ -28,8 +30,8 @@ def use_stream(cfg: Config) -> list[str]:
 
     ``stream`` is a dict with ``memory``, the bytes that the tokens of an image and a tile may take
     (such as '2GiB'; None: half of the free memory), ``store``, a folder for the tokens of images
-    that need more, and ``shared``, whether several processes share each image. Edits ``cfg`` and
-    returns sentences for the log.
+    that need more, ``shared``, whether several processes share each image, and ``train``, whether
+    training computes whole images as well. Edits ``cfg`` and returns sentences for the log.
 
     Raises:
         UserError: If a value is invalid, or the model has a wrapper already.
@@ -44,12 +46,18 @@ def use_stream(cfg: Config) -> list[str]:
         )
     cfg.model_wrapper_cfg = dict(type=WRAPPER, **values)
     cfg.default_hooks.room = dict(type='RoomCheckHook')
-    notes = ['Whole images are streamed, and BatchNorm stays in evaluation mode.']
-    if cfg.pop('sync_bn', None):
-        notes.append('sync_bn is unset: BatchNorm in evaluation mode has nothing to synchronize.')
-    notes += _in_this_process(cfg) + _count_windows(cfg) + _without_drawing(cfg)
+    loaders = LOADERS if values['train'] else LOADERS[1:]
+    if not values['train']:
+        notes = ['Whole images are streamed in evaluations; training computes what is loaded.']
+        if cfg.get('find_unused_parameters'):
+            cfg.model_wrapper_cfg.find_unused_parameters = True
+    else:
+        notes = ['Whole images are streamed, and BatchNorm stays in evaluation mode.']
+        if cfg.pop('sync_bn', None):
+            notes.append('sync_bn is unset: BatchNorm in evaluation mode has nothing to share.')
+    notes += _in_this_process(cfg, loaders) + _count_windows(cfg) + _without_drawing(cfg)
     if values['shared']:
-        notes += _share(cfg)
+        notes += _share(cfg, loaders)
     return notes + _wait_longer(cfg)
 
 
@@ -57,7 +65,7 @@ def stream_in_dtype(cfg: Config) -> list[str]:
     """Replace float16 in training, because gradients of tiles would need their own scale."""
     wrapper = cfg.get('optim_wrapper') or {}
     is_mixed = class_name(wrapper.get('type')) == 'AmpOptimWrapper'
-    if cfg.get('stream') is None or not is_mixed or wrapper.get('dtype') not in (None, 'float16'):
+    if not streams_training(cfg) or not is_mixed or wrapper.get('dtype') not in (None, 'float16'):
         return []
     wrapper.pop('dtype', None)
     wrapper.pop('loss_scale', None)
@@ -97,8 +105,9 @@ def _values(stream: Any) -> dict[str, Any]:
         hint = did_you_mean(name, DEFAULTS) or f': it has {", ".join(DEFAULTS)}'
         raise UserError(f'stream has no {name}{hint}')
     values = {**DEFAULTS, **stream}
-    if type(values['shared']) is not bool:
-        raise UserError(f'stream.shared={values["shared"]!r} is neither True nor False')
+    for name in ('shared', 'train'):
+        if type(values[name]) is not bool:
+            raise UserError(f'stream.{name}={values[name]!r} is neither True nor False')
     store = values['store']
     if store is not None:
         if not isinstance(store, str):
@@ -119,9 +128,9 @@ def _bytes(memory: Any) -> int:
     raise UserError(f'stream.memory={memory!r} is not a size such as 2GiB or 500MB')
 
 
-def _in_this_process(cfg: Config) -> list[str]:
+def _in_this_process(cfg: Config, loaders: Sequence[str]) -> list[str]:
     """Open the files in this process: open files cannot be sent to data workers."""
-    changed = [name for name in LOADERS if (cfg.get(name) or {}).get('num_workers', 0) != 0]
+    changed = [name for name in loaders if (cfg.get(name) or {}).get('num_workers', 0) != 0]
     for name in changed:
         cfg[name].num_workers = 0
     names = ', '.join(changed)
@@ -153,9 +162,9 @@ def _without_drawing(cfg: Config) -> list[str]:
     return [f'{names} is removed: it draws whole images; PictureHook reduces them.'] * bool(names)
 
 
-def _share(cfg: Config) -> list[str]:
+def _share(cfg: Config, loaders: Sequence[str]) -> list[str]:
     """Give all processes the same images in the same order."""
-    for name in LOADERS:
+    for name in loaders:
         sampler = (cfg.get(name) or {}).get('sampler')
         if sampler is None:
             continue

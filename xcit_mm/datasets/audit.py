@@ -81,15 +81,15 @@ def check_dataset(
     check_classes(cfg, tuple(datasets))
     init_default_scope(cfg.default_scope)
 
-    if workers is None:
-        has_affinity = hasattr(os, 'sched_getaffinity')
-        workers = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count()
+    workers = number_of_cores() if workers is None else workers
     report = Report(images=dict.fromkeys(datasets, 0))
     for split, leaves in datasets.items():
         for leaf in leaves:
             dataset = _read_annotations(cfg, split, leaf, report)
             if dataset is not None:
-                _read_images(cfg, split, dataset, workers, report)
+                # Of a dataset of windows, the scenes.
+                images = dataset.scenes() if hasattr(dataset, 'scenes') else dataset
+                _read_images(cfg, split, images, workers, report)
     report.findings.sort(key=lambda f: (SPLITS.index(f.split), f.kind, f.consequence, f.file))
 
     stopping = Counter((f.split, f.kind) for f in report.findings if f.consequence == STOPS)
@@ -101,6 +101,12 @@ def check_dataset(
             f'{cfg.max_bad_share:g} that max_bad_share allows'
         )
     return report
+
+
+def number_of_cores() -> int:
+    """Return the number of cores that this process may use."""
+    has_affinity = hasattr(os, 'sched_getaffinity')
+    return len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count()
 
 
 def print_report(report: Report) -> None:

@@ -27,14 +27,15 @@ from .shapes import (
 
 SIZE = 160  # pixels of the side of each drawing, as in the dataset for training
 IMAGE, INSTANCES, LABELS = 'mosaic.tif', 'instances.json', 'labels.tif'
+OBJECTS = 'objects.geojson'
 
 
 def make_mosaic(root: str | Path, columns: int, seed: int = 0, bands: int = RGB) -> None:
     """Draw an image of ``columns`` x ``columns`` drawings of shapes into a new folder.
 
-    The folder contains a tiled TIFF image, its objects in the COCO format, and a TIFF image of the
-    labels (0 is the background, and 1 to 3 are circles, squares and triangles). The image contains
-    no image of the dataset.
+    The folder contains a tiled TIFF image, its objects in the COCO format and as GeoJSON in pixels,
+    and a TIFF image of the labels (0 is the background, and 1 to 3 are circles, squares and
+    triangles). The image contains no image of the dataset.
     """
 
     def draw(number: int) -> tuple[np.ndarray, list[Shape]]:
@@ -51,6 +52,20 @@ def make_mosaic(root: str | Path, columns: int, seed: int = 0, bands: int = RGB)
         ]
         images = [dict(id=1, file_name=IMAGE, width=columns * SIZE, height=columns * SIZE)]
         write_instances(draft / INSTANCES, images, annotations, CLASSES)
+        features = [_feature(annotation) for annotation in annotations]
+        content = dict(type='FeatureCollection', features=features)
+        (draft / OBJECTS).write_text(json.dumps(content))
+
+
+def _feature(annotation: dict) -> dict:
+    """Return an object in the COCO format, with one polygon, as a feature of GeoJSON."""
+    points = annotation['segmentation'][0]
+    ring = [*zip(points[::2], points[1::2], strict=True), tuple(points[:2])]
+    return dict(
+        type='Feature',
+        properties={'class': CLASSES[annotation['category_id'] - 1]},
+        geometry=dict(type='Polygon', coordinates=[ring]),
+    )
 
 
 @contextmanager

@@ -82,7 +82,8 @@ class CheckedRunner(CheckpointedRunner):
         mmengine counts the images of one iteration, and counts an image once per process.
         """
         counts = self.cfg.optim_wrapper.get('accumulative_counts', 1)
-        sharing = self.world_size if getattr(self.model, 'shared', False) else 1
+        is_shared = getattr(self.model, 'shared', False) and self.model.trains
+        sharing = self.world_size if is_shared else 1
         if (counts, sharing) != (1, 1) and (auto_scale_lr or {}).get('enable'):
             base = auto_scale_lr['base_batch_size'] / counts * sharing
             auto_scale_lr = {**auto_scale_lr, 'base_batch_size': base}

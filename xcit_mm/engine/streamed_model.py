@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from mmengine.dist import is_main_process
+from mmengine.dist import get_world_size, is_main_process
 from mmengine.logging import MMLogger
-from mmengine.model import revert_sync_batchnorm
+from mmengine.model import MMDistributedDataParallel, revert_sync_batchnorm
 from mmengine.optim import OptimWrapper
 from mmengine.registry import MODEL_WRAPPERS
 from mmengine.structures import BaseDataElement, InstanceData, PixelData
@@ -37,7 +37,7 @@ REMEDY = 'set stream=None, and train on crops'
 
 @MODEL_WRAPPERS.register_module()
 class StreamedModel(nn.Module):
-    """A detector or segmentor that computes whole images tile by tile, also in training.
+    """A detector or segmentor that computes whole images tile by tile, also in training if asked.
 
     It replaces mmengine's DistributedDataParallel, and also wraps the model of a single process. A
     batch is ``dict(inputs=[ImageSource], data_samples=[sample])``. The gradients of a step are the
@@ -51,7 +51,10 @@ class StreamedModel(nn.Module):
         store: A folder for the tokens of images that need more. Default: such images raise errors.
         shared: Whether the processes share each image. Otherwise, each process has an image of its
             own, and the gradients are averaged.
+        train: Whether training computes whole images as well. Otherwise, it is mmengine's, with
+            batches of images in memory and with DistributedDataParallel for several processes.
         dtype: The dtype of predictions: 'float32', 'bfloat16' or 'float16'.
+        find_unused_parameters: See DistributedDataParallel.
 
     Attributes:
         group: The processes that share an image; see :class:`~xcit_mm.large_images.passes.Passes`.
@@ -66,10 +69,13 @@ class StreamedModel(nn.Module):
         memory: int | None = None,
         store: str | None = None,
         shared: bool = False,
+        train: bool = True,
         dtype: str = 'float32',
+        find_unused_parameters: bool = False,
     ) -> None:
         super().__init__()
-        self.module = revert_sync_batchnorm(module)
+        self.module = revert_sync_batchnorm(module) if train else module
+        self.trains = train
         self.memory, self.shared, self.dtype = memory_limit(memory), shared, DTYPES[dtype]
         self.store = None if store is None else Path(store)
         self.group = cpu_group() if shared else own_group()
@@ -78,6 +84,9 @@ class StreamedModel(nn.Module):
         require_only_normalization(self.module.data_preprocessor, ())
         require = require_segmentor if self._is_segmentor else require_detector
         require(self.module, REMEDY)
+        self._trained = [self.module]  # in a list: its parameters are counted once
+        if not train and get_world_size() > 1:
+            self._trained = [_distributed(self.module, find_unused_parameters)]
 
     @property
     def _is_segmentor(self) -> bool:
@@ -87,20 +96,22 @@ class StreamedModel(nn.Module):
         return self.module(*args, **kwargs)
 
     def train(self, mode: bool = True) -> 'StreamedModel':
-        """Switch to training or evaluation mode; BatchNorm stays in evaluation mode."""
+        """Switch the mode; where whole images are trained, BatchNorm stays in evaluation mode."""
         super().train(mode)
         for module in self.modules():
-            if isinstance(module, _BatchNorm):
+            if isinstance(module, _BatchNorm) and self.trains:
                 module.eval()
         return self
 
     def train_step(self, data: dict[str, list], optim_wrapper: OptimWrapper) -> dict[str, Tensor]:
-        """Train on one image, and return the terms of the loss for the log.
+        """Train on one image, or on a batch in memory, and return the losses for the log.
 
         Raises:
             UserError: If the image cannot be read, has changed, or does not fit into the memory
                 and the store. All processes raise it, before the weights change.
         """
+        if not self.trains:
+            return self._trained[0].train_step(data, optim_wrapper)
         source, sample = data['inputs'][0], data['data_samples'][0]
         places = self.memory, self.store, self.group
         with together(cpu_group()), shown(source) as progress:
@@ -169,6 +180,16 @@ class StreamedModel(nn.Module):
         if not self._is_segmentor:
             return {}
         return dict(labels=label_dtype(self.module.decode_head.num_classes))
+
+
+def _distributed(model: nn.Module, find_unused_parameters: bool) -> nn.Module:
+    """Wrap a model for several processes as mmengine's runner does, with or without GPUs."""
+    return MMDistributedDataParallel(
+        model,
+        device_ids=[torch.cuda.current_device()] if torch.cuda.is_available() else None,
+        broadcast_buffers=False,
+        find_unused_parameters=find_unused_parameters,
+    )
 
 
 @contextmanager

@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 from mmdet.datasets.api_wrappers import COCO
 from mmdet.registry import DATASETS
-from shapely import GEOSException, make_valid
-from shapely.geometry import MultiPolygon, Polygon, box
+from shapely import GEOSException
+from shapely.geometry import MultiPolygon, Polygon
 
 from ..datasets.annotations import require_few_pixels
 from ..datasets.coco import CheckedCocoDataset, indexed
-from ..errors import UserError, did_you_mean, one_line, reason
+from ..errors import UserError, one_line, reason
 from ..files import read_regular
+from ..scenes.labeled_polygons import label_of, without_holes
 from ..scenes.open_image import image_size, open_image
+from ..scenes.read_features import WGS84
 
 OBJECTS = 'objects'  # the name of their folder in data_prefix
 SUFFIX = '.geojson'
-# GeoJSON's names for degrees of longitude and latitude.
-WGS84 = {'urn:ogc:def:crs:OGC:1.3:CRS84': 'EPSG:4326', 'urn:ogc:def:crs:OGC::CRS84': 'EPSG:4326'}
 
 
 @DATASETS.register_module()
@@ -131,19 +131,7 @@ class _Features:
         for number, feature in enumerate(self._features, 1):
             place = f'{self.path}: feature {number}'
             properties = feature.get('properties') if isinstance(feature, dict) else None
-            if not isinstance(properties, dict) or class_property not in properties:
-                known = ', '.join(map(str, properties)) if isinstance(properties, dict) else 'none'
-                raise UserError(
-                    f'{place} has no property {class_property!r} with the name of its class: set '
-                    f'class_property of the dataset to one of its properties ({known})'
-                )
-            name = properties[class_property]
-            if name not in classes:
-                raise UserError(
-                    f'{place} has the class {one_line(repr(name))}, but the config has '
-                    f'{", ".join(classes)}: correct it, or set metainfo=dict(classes=...)'
-                    f'{did_you_mean(str(name), classes)}'
-                )
+            label = label_of(properties, class_property, classes, place)
             try:
                 parts = _polygons(feature.get('geometry'), to_pixels)
             except (TypeError, ValueError, LookupError, GEOSException) as error:
@@ -151,7 +139,7 @@ class _Features:
                     f'{place} is not a Polygon or MultiPolygon with numbers as coordinates '
                     f'({reason(error)}): correct or remove it'
                 ) from None
-            yield classes.index(name), parts
+            yield label, parts
 
     def _require_system(self, member: Any, image: Path, crs: Any) -> None:
         """Compare the member ``crs`` of GDAL and :func:`.write_geojson` with the image."""
@@ -199,7 +187,7 @@ def _polygons(geometry: dict, to_pixels: Any) -> list[Polygon]:
         raise ValueError(f'it is a {one_line(str(geometry["type"]))}')
     for rings in kinds[geometry['type']](geometry['coordinates']):
         shell, *holes = (_ring(ring, to_pixels) for ring in rings)
-        polygons += _without_holes(Polygon(shell, holes))
+        polygons += without_holes(Polygon(shell, holes))
     if not polygons:
         raise ValueError('it is empty')
     return polygons
@@ -214,24 +202,6 @@ def _ring(ring: list, to_pixels: Any) -> np.ndarray:
     x, y = points.T
     a, b, c, d, e, f, *_ = to_pixels
     return np.stack([a * x + b * y + c, d * x + e * y + f], axis=1)
-
-
-def _without_holes(shape: Any) -> Iterator[Polygon]:
-    """Cut a polygon through each hole, because polygons in COCO's format have no holes."""
-    if not isinstance(shape, Polygon):  # also parts that are points and lines
-        for part in getattr(shape, 'geoms', ()):
-            yield from _without_holes(part)
-    elif not shape.interiors:
-        yield shape
-    elif not shape.is_valid:  # it cannot be cut
-        yield from _without_holes(make_valid(shape))
-    else:
-        left, top, right, bottom = shape.bounds
-        # Through the middle hole, so that each half has at most half of the others.
-        centers = sorted((hole.bounds[0] + hole.bounds[2]) / 2 for hole in shape.interiors)
-        middle = centers[len(centers) // 2]
-        for half in (box(left, top, middle, bottom), box(middle, top, right, bottom)):
-            yield from _without_holes(shape & half)
 
 
 def _outlined(parts: Sequence[Polygon]) -> dict[str, Any]:

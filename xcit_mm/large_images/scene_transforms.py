@@ -27,7 +27,7 @@ from ..datasets.multiband import LoadMultiband
 from ..errors import ArgumentError, UserError
 from ..scenes.color_distortion import ColorDistortion, DistortedImage
 from ..scenes.image_views import RGBImage
-from ..scenes.label_windows import open_labels
+from ..scenes.label_windows import LabelWindows, open_labels
 from ..scenes.open_image import open_image
 from ..scenes.symmetries import Symmetry, TurnedImage
 from .annotated_objects import AnnotatedObjects
@@ -101,8 +101,8 @@ class OpenImage:
 class OpenLabels:
     """Open the labels of an image for a segmentor.
 
-    Reads ``seg_map_path``, ``reduce_zero_label`` and ``label_map`` of mmseg's datasets. Sets
-    ``label_windows``, a :class:`.LabelWindows`.
+    Reads ``seg_map_path``, ``reduce_zero_label`` and ``label_map`` of mmseg's datasets, or
+    ``label_source`` of :class:`.Scenes`. Sets ``label_windows``, a :class:`.LabelWindows`.
 
     Args:
         may_be_empty: Whether scenes without labeled pixels are used, as in an evaluation.
@@ -119,8 +119,7 @@ class OpenLabels:
 
     def __call__(self, results: dict) -> dict:
         _require_unturned(results, self)
-        rules = bool(results.get('reduce_zero_label')), results.get('label_map')
-        labels = open_labels(results['seg_map_path'], results['img'], *rules)
+        labels = labels_of(results)
         if not labels.labeled and not self.may_be_empty:
             raise BadImageError(NO_LABELS, labels.name)
         return results | dict(label_windows=labels)
@@ -247,6 +246,14 @@ class PackScene:
         sample = _detection_sample(results) if is_detection else _segmentation_sample(results)
         sample.set_metainfo({key: results[key] for key in META_KEYS if key in results})
         return dict(inputs=results['img'], data_samples=sample)
+
+
+def labels_of(results: dict) -> LabelWindows:
+    """Open the labels of an open image that a dataset describes."""
+    if 'label_source' in results:  # drawn from polygons
+        return LabelWindows(results['label_source'])
+    rules = bool(results.get('reduce_zero_label')), results.get('label_map')
+    return open_labels(results['seg_map_path'], results['img'], *rules)
 
 
 def _segmentation_sample(results: dict) -> BaseDataElement:

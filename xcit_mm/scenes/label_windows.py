@@ -2,7 +2,7 @@
 
 import io
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from copy import copy
 from functools import partial
 from importlib.util import find_spec
@@ -102,6 +102,10 @@ class LabelWindows:
         turned._source = TurnedImage(self._source, symmetry)
         return turned
 
+    def windows(self) -> Iterator[Window]:
+        """Yield windows that cover the labels; a file in strips is decoded once for all of them."""
+        return self._source.windows()
+
     def require_classes(self, rule: LabelRule) -> None:
         """Raise a UserError if a label is neither a class nor ignored by the loss."""
         wrong = rule.broken_by(np.flatnonzero(self.counts))
@@ -114,7 +118,7 @@ class LabelWindows:
 
     def _count(self) -> np.ndarray:
         in_file = np.zeros(len(self._new_labels), np.int64)
-        for window in self._source.windows():
+        for window in self.windows():
             in_file += np.bincount(self._in_file(window).ravel(), minlength=len(in_file))
         counts = np.zeros(max(self.ignore, int(self._new_labels.max())) + 1, np.int64)
         np.add.at(counts, self._new_labels, in_file)

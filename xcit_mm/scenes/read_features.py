@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import shapely
+from shapely.geometry import mapping, shape
 
 from ..environment import require
 from ..errors import UserError, looked_in, one_line, reason
@@ -57,7 +59,6 @@ def read_features(path: str | Path) -> Features:
             coordinates that are not finite numbers, or if a GeoPackage has several layers.
     """
     path = Path(path).expanduser()
-    require('shapely')
     try:
         data = read_regular(path, MAX_BYTES)
     except FileNotFoundError:
@@ -80,11 +81,9 @@ def in_crs(features: Features, crs: Any) -> Features:
     if features.crs is None:
         return features
     require('rasterio')
-    import shapely
     from rasterio.crs import CRS
     from rasterio.errors import CRSError
     from rasterio.warp import transform_geom
-    from shapely.geometry import mapping, shape
 
     name = one_line(repr(features.crs))
     if crs is None:
@@ -157,9 +156,6 @@ def _named_crs(content: dict) -> str | None:
 
 
 def _geometry(path: Path, number: int, feature: Any) -> Any:
-    import shapely
-    from shapely.geometry import shape
-
     try:
         geometry = shapely.force_2d(shape(feature['geometry']))
         if not np.isfinite(shapely.get_coordinates(geometry)).all():
@@ -218,8 +214,6 @@ def _layer(path: Path, data: bytes) -> Features:
 
 
 def _decoded(path: Path, number: int, wkb: bytes | None) -> Any:
-    import shapely
-
     geometry = None if wkb is None else shapely.from_wkb(wkb, on_invalid='ignore')
     if geometry is None or not np.isfinite(shapely.get_coordinates(geometry)).all():
         raise UserError(

@@ -28,9 +28,11 @@ class RoomCheckHook(Hook):
 
     def before_run(self, runner: Runner) -> None:
         model = runner.model
-        if isinstance(runner._train_loop, BaseLoop):
+        loops = [runner._val_loop, runner._test_loop]
+        if isinstance(runner._train_loop, BaseLoop) and model.trains:
             require_trainable_model(model.module)
-        for loop in (runner._train_loop, runner._val_loop, runner._test_loop):
+            loops.insert(0, runner._train_loop)
+        for loop in loops:
             if isinstance(loop, BaseLoop):
                 with together(cpu_group()):
                     _check(model, loop.dataloader.dataset, is_trained=loop is runner._train_loop)

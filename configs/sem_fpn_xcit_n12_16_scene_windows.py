@@ -1,0 +1,16 @@
+"""Semantic FPN, XCiT-N12/16, on windows of a large drawing, evaluated on a whole one, streamed.
+
+Minutes on two cores:
+
+    tools/make_shapes.py data/scenes/training --mosaic 16 --seed 1
+    tools/make_shapes.py data/scenes/validation --mosaic 8 --seed 2
+    tools/train.py configs/sem_fpn_xcit_n12_16_scene_windows.py
+"""
+
+_base_ = [
+    '_base_/sem_fpn_narrow_xcit.py',
+    '_base_/scene_windows_semantic.py',
+    '_base_/schedule_shapes.py',
+]
+
+model = dict(data_preprocessor=dict(size=(160, 160)), decode_head=dict(num_classes=4))
