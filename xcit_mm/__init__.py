@@ -40,7 +40,14 @@ environment.BUILT_ON.update(
         'xcit_mm.large_images.geojson_dataset',
         'xcit_mm.large_images.scene_transforms',
     ),
-    mmseg=('xcit_mm.engine.iou_metric', 'xcit_mm.large_images.scene_transforms'),
+    mmseg=(
+        'xcit_mm.datasets.height_dataset',
+        'xcit_mm.engine.height_metric',
+        'xcit_mm.engine.iou_metric',
+        'xcit_mm.large_images.scene_transforms',
+        'xcit_mm.models.height_head',
+        'xcit_mm.models.height_losses',
+    ),
 )
 _LOADED_LATER = {'accelerate': 'xcit_mm.models.timm', 'load_model': 'xcit_mm.inference'}
 
