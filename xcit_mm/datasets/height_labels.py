@@ -33,8 +33,8 @@ class LoadHeights:
 
     Pixels that the file marks as missing, by its no-data value, a mask or NaN, have no label. They
     become NaN, which losses and metrics ignore. The scale and the offset that a file names are
-    applied. Reads ``depth_map_path``, after the image has been loaded. Sets ``gt_depth_map``, (H, W)
-    float32, and ``seg_map_path``, which messages name.
+    applied. Reads ``depth_map_path``, after the image has been loaded. Sets ``gt_depth_map``,
+    (H, W) float32, and ``seg_map_path``, which messages name.
 
     Args:
         nodata: A further value of pixels without a label, for files that do not name theirs.

@@ -1,6 +1,7 @@
-"""The folder of predictions: pictures, and COCO's JSON or label images."""
+"""The folder of predictions: pictures, and COCO's JSON, label images or heights."""
 
 import json
+import math
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -12,8 +13,8 @@ from PIL import Image
 
 from ..errors import UserError
 from ..files import EARLIER, require_writable, set_aside, write_whole
-from ..large_images.large_predictions import LargeDetections, LargeSegmentation
-from ..predictions import Detections, Segmentation
+from ..large_images.large_predictions import LargeDetections, LargeHeights, LargePrediction
+from ..predictions import Detections, Heights, Segmentation
 from ..predictions.class_names import category_ids
 from ..predictions.drawing import BLACK
 from ..weights.cache import is_url
@@ -23,10 +24,17 @@ from .video import write_video
 
 PICTURES, LABELS = 'pictures', 'labels'
 PREDICTIONS, CLASSES = 'predictions.json', 'classes.json'
+HEIGHTS, LIMITS = 'heights', 'heights.json'
 SCORES, OBJECTS = 'scores', 'objects'  # of large images
 STORE = 'unfinished'  # the folder of the tokens of large images
-WRITTEN = (PICTURES, PREDICTIONS, LABELS, CLASSES, SCORES, OBJECTS)
-JPEG_QUALITY = 92
+WRITTEN = (PICTURES, PREDICTIONS, LABELS, CLASSES, SCORES, OBJECTS, HEIGHTS, LIMITS)
+GDAL_NODATA = 42113  # the tag of GDAL's no-data value in a TIFF file
+# How Pillow writes an image, by the end of the name.
+FORMATS = {
+    '.jpg': dict(format='JPEG', quality=92),
+    '.png': dict(format='PNG'),
+    '.tif': dict(format='TIFF', compression='tiff_adobe_deflate', tiffinfo={GDAL_NODATA: 'nan'}),
+}
 MAX_JPEG_SIDE = 65500  # pixels; a longer picture becomes a PNG
 LEGEND_ROWS = 3  # in a video, whose pictures have one size
 
@@ -103,6 +111,8 @@ class Output:
             self._json = folder / PREDICTIONS
             categories = [dict(id=i, name=name) for i, name in ids_and_names]
             content = dict(categories=categories, annotations=self._annotations)
+        elif model.task == 'heights':
+            self._json, content = folder / LIMITS, {}
         else:
             self._json = folder / CLASSES
             labels = enumerate(zip(model.classes, model.palette, strict=True))
@@ -123,7 +133,7 @@ class Output:
                 with write_whole(self._json, 'w') as file:
                     file.write(json.dumps(self._content))  # json.dump takes ten times as long
 
-    def add(self, frame: Frame, prediction: Detections | Segmentation) -> None:
+    def add(self, frame: Frame, prediction: Detections | Heights | Segmentation) -> None:
         """Write the prediction for an image, or for the next frame of a video."""
         image = self._described(frame.source, frame.image.shape[:2])
         name = frame.name
@@ -144,13 +154,14 @@ class Output:
             else:  # PNG has no palette of more than 256 colors
                 labels = Image.fromarray(prediction.labels.astype(np.uint16))
             self._write_image(image['labels'], labels)
+        elif isinstance(prediction, Heights):
+            image |= _limits(prediction) | {'heights': f'{HEIGHTS}/{name}.tif'}
+            self._write_image(image['heights'], Image.fromarray(prediction.values))
         else:
             self._add_objects(image, prediction)
         self._images.append(image)
 
-    def add_large(
-        self, source: str, name: str, prediction: LargeDetections | LargeSegmentation
-    ) -> None:
+    def add_large(self, source: str, name: str, prediction: LargePrediction) -> None:
         """Write the prediction for an image that does not fit into memory."""
         image = self._described(source, prediction.size)
         self._set_earlier_aside()
@@ -158,6 +169,8 @@ class Output:
         self._write_picture(image, name, prediction.draw())
         if isinstance(prediction, LargeDetections):
             self._add_objects(image, prediction)
+        elif isinstance(prediction, LargeHeights):
+            image |= _limits(prediction)
         self._images.append(image)
 
     def _set_earlier_aside(self) -> None:
@@ -185,7 +198,7 @@ class Output:
         path = self._folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         with write_whole(path) as file:
-            image.save(file, 'JPEG' if path.suffix == '.jpg' else 'PNG', quality=JPEG_QUALITY)
+            image.save(file, **FORMATS[path.suffix])
 
     def _append_picture(self, name: str, rate: float, picture: np.ndarray) -> None:
         path = self._folder / name
@@ -197,3 +210,9 @@ class Output:
             self._add_to_video = self._video.enter_context(video)
             self._video_path = path
         self._add_to_video(picture)
+
+
+def _limits(prediction: Heights) -> dict[str, float | None]:
+    """Return the lowest and the highest height for a JSON file, which has no NaN."""
+    names = 'minimum', 'maximum'
+    return {k: None if math.isnan(v) else v for k, v in zip(names, prediction.limits, strict=True)}

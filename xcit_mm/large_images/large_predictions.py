@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import numpy as np
 from pycocotools import mask as coco_mask
 
 from ..datasets.annotations import MAX_PIXELS
-from ..predictions import Detections, Segmentation
+from ..predictions import Detections, Heights, Segmentation
+from ..predictions.heights import Limits, limits_of
 from ..scenes.geometry import Window, tiles, whole
 from ..scenes.geotiff import write_geojson, write_tiff
 from ..scenes.image_source import TILE
@@ -74,6 +76,30 @@ class LargeSegmentation(LargePrediction, Segmentation):
         if self.scores is not None:
             written['scores'] = f'scores/{name}.tif'
             write_tiff(_made(folder / written['scores']), self.scores, self.georeference)
+        return written
+
+
+@dataclass(frozen=True, kw_only=True)
+class LargeHeights(LargePrediction, Heights):
+    """The height of each pixel of an image; see also :class:`LargePrediction`.
+
+    Attributes:
+        values: (H, W) float32; an array, or a memory map of a file in the store.
+    """
+
+    @cached_property
+    def limits(self) -> Limits:
+        """The lowest and the highest height; NaN if no pixel has one."""
+        windows = tiles(whole(self.size), TILE)
+        return limits_of(*(np.array(limits_of(self.values[tuple(w)])) for w in windows))
+
+    def _drawn_values(self) -> np.ndarray:
+        return overview(self.size, lambda window: self.values[tuple(window)], PICTURE_SIDE)
+
+    def save(self, folder: Path, name: str) -> dict[str, str]:
+        """Write the heights as a GeoTIFF file; see :meth:`LargeSegmentation.save`."""
+        written = {'heights': f'heights/{name}.tif'}
+        write_tiff(_made(folder / written['heights']), self.values, self.georeference)
         return written
 
 

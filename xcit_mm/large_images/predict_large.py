@@ -17,13 +17,19 @@ from ..device import release_memory
 from ..environment import versions
 from ..errors import ArgumentError, UserError
 from ..fusion import in_dtype
-from ..predictions import Detections, Segmentation
+from ..predictions import Detections, Heights, Segmentation
 from ..processes import cpu_group, digest_of_module, require_same, together
 from ..progress import Progress, silent
 from ..scenes.open_image import open_image
 from ..scenes.overview import overview
 from .detect import require_detector
-from .large_predictions import PICTURE_SIDE, LargeDetections, LargeSegmentation
+from .large_predictions import (
+    PICTURE_SIDE,
+    LargeDetections,
+    LargeHeights,
+    LargePrediction,
+    LargeSegmentation,
+)
 from .normalized import NormalizedImage
 from .passes import Passes
 from .segment import require_segmentor
@@ -34,6 +40,7 @@ from .streamed_results import demand_of, label_dtype, results_of
 from .workspace import GIB, Demand, Workspace, open_workspace
 
 MIN_SLICE = 32  # pixels
+KINDS = {'detection': LargeDetections, 'heights': LargeHeights, 'segmentation': LargeSegmentation}
 
 
 class Predictor(Protocol):
@@ -49,7 +56,7 @@ class Predictor(Protocol):
     streamed_dtype: torch.dtype  # of an image that is predicted as a whole
 
     def read(self, image: str | Path) -> np.ndarray: ...
-    def predict(self, image: np.ndarray) -> Detections | Segmentation: ...
+    def predict(self, image: np.ndarray) -> Detections | Heights | Segmentation: ...
     def at_own_size(self) -> 'Predictor': ...
 
 
@@ -103,10 +110,10 @@ def predict_large(
     image: str | Path | np.ndarray,
     options: LargeOptions,
     progress: Progress = silent,
-) -> LargeSegmentation | LargeDetections | None:
+) -> LargePrediction | None:
     """Predict an image that does not fit into memory, at its own size.
 
-    The attention extends over the whole image. The labels equal the labels of mmseg's mode
+    The attention extends over the whole image. Labels and heights equal those of mmseg's mode
     'whole', and objects are found on maps of the whole image. If ``torch.distributed`` is
     initialized, the processes share the image, and all of them have to call this function. An
     error of one of them is raised in all.
@@ -119,7 +126,8 @@ def predict_large(
         progress: The display of the progress.
 
     Returns:
-        The prediction on the first process, and None on the others.
+        The prediction on the first process, a :class:`.LargeDetections`, :class:`.LargeHeights` or
+        :class:`.LargeSegmentation`, and None on the others.
 
     Raises:
         UserError: If the image, the model or the store cannot be used, or if the tokens do not fit
@@ -151,14 +159,15 @@ def predict_large(
             raise
         if found is None:
             return None
-    kind = LargeDetections if model.task == 'detection' else LargeSegmentation
-    return kind(
+    if model.task == 'heights':
+        found = dict(values=found['labels'])
+    names = {} if model.task == 'heights' else dict(classes=model.classes, palette=model.palette)
+    return KINDS[model.task](
         image=picture if pixels.bands is None else pixels.bands.picture(picture),
-        classes=model.classes,
-        palette=model.palette,
         size=pixels.size,
         georeference=pixels.source.georeference,
         workspace=workspace,
+        **names,
         **found,
     )
 
@@ -178,8 +187,9 @@ def check_options(model: Predictor, options: LargeOptions) -> None:
     """Refuse options that do not fit the model, before an image is opened."""
     if model.task == 'panoptic':
         raise UserError('a panoptic model cannot predict large images: name another model')
-    if options.with_scores and model.task == 'detection':
-        raise ArgumentError('a detector has no scores of labels: leave out --scores (with_scores)')
+    if options.with_scores and model.task != 'segmentation':
+        kind = 'a detector has' if model.task == 'detection' else 'heights have'
+        raise ArgumentError(f'{kind} no scores of labels: leave out --scores (with_scores)')
     if options.sliced is None:
         require_streamable(model.module.backbone)
         require = require_detector if model.task == 'detection' else require_segmentor
@@ -273,6 +283,9 @@ def _report(workspace: Workspace, needed: int, progress: Progress) -> None:
 
 
 def _label_dtype(model: Predictor) -> torch.dtype | None:
+    """Return the dtype of what is stored for each pixel; None for a detector."""
+    if model.task == 'heights':
+        return torch.float32
     return label_dtype(len(model.classes)) if model.task == 'segmentation' else None
 
 

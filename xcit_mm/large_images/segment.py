@@ -1,4 +1,4 @@
-"""Labels of the pixels of an image of any size, tile by tile, as if it were labeled as a whole."""
+"""Labels or heights of the pixels of an image of any size, tile by tile, as if of a whole image."""
 
 import math
 
@@ -18,12 +18,18 @@ MAX_SCORES = 2**24  # scores of a tile: 64 MiB
 LABELS = 'rows of labels'  # the stage of a workspace
 
 
+def predicts_heights(model: nn.Module) -> bool:
+    """Return whether a model predicts a number for each pixel instead of a class."""
+    return any(kind.__name__ == 'DepthEstimator' for kind in type(model).__mro__)
+
+
 def has_unmodified_head(model: nn.Module) -> bool:
-    """Return whether mmseg's own code computes the labels, only from the map of the head."""
+    """Return whether mmseg's own code computes labels or heights, only from the map of the head."""
     from mmseg.models import EncoderDecoder
     from mmseg.models.decode_heads.decode_head import BaseDecodeHead
+    from mmseg.models.segmentors import DepthEstimator
 
-    if type(model) is not EncoderDecoder:
+    if type(model) not in (EncoderDecoder, DepthEstimator):
         return False
     head = type(model.decode_head)
     return (
@@ -53,6 +59,8 @@ def label(
     progress: Progress = silent,
 ) -> list[TokenFile]:
     """Label the pixels of an image whose tokens are in the stores of ``passes``.
+
+    A model that :func:`predicts_heights` gives the pixels heights instead, in a float ``dtype``.
 
     The model is one that :func:`require_segmentor` accepts, and ``size`` is (H, W). The labels
     equal the labels of mmseg's mode 'whole'. A run that was killed continues after the last
@@ -84,7 +92,9 @@ def label(
         what = f'labels, row {number} of {len(of_rows)}'
         for window in progress(list(tiles(row, (side, side))), what):
             values = scores.read(window)[0].float()
-            if classes == 1:  # a threshold instead of classes
+            if predicts_heights(model):
+                labels = values[0]
+            elif classes == 1:  # a threshold instead of classes
                 share = values[0].sigmoid()
                 labels = share > head.threshold
                 best = torch.where(labels, share, 1 - share)

@@ -11,7 +11,7 @@ from itertools import groupby, pairwise
 import numpy as np
 import torch
 
-from ..predictions import Detections, Segmentation
+from ..predictions import Detections, Heights, Segmentation
 from ..progress import Progress
 from ..scenes.geometry import Window, shifted
 from .normalized import NormalizedImage
@@ -51,7 +51,7 @@ def _middles(spans: list[slice]) -> list[slice]:
 
 
 def label_slices(
-    predict: Callable[[np.ndarray], Segmentation],
+    predict: Callable[[np.ndarray], Segmentation | Heights],
     pixels: NormalizedImage,
     slices: list[tuple[Window, Window]],
     dtype: torch.dtype,
@@ -61,7 +61,7 @@ def label_slices(
     """Label each slice by itself; the middle part of a slice determines the labels there.
 
     ``predict`` does not resize the pixels of a slice. A run that was killed continues after the
-    last finished row of slices. Returns a store with the labels (H, W, 1).
+    last finished row of slices. Returns a store with the labels, or the heights, (H, W, 1).
     """
     height, width = pixels.size
     done = workspace.finished[SLICES]
@@ -72,7 +72,9 @@ def label_slices(
         labels.verify(slice(0, middle.rows.stop))
     for number, row in _unfinished(rows, done, progress):
         for window, middle in row:
-            part = predict(pixels.pixels(window)).labels[tuple(middle.within(window))]
+            found = predict(pixels.pixels(window))
+            of_pixels = found.values if isinstance(found, Heights) else found.labels
+            part = of_pixels[tuple(middle.within(window))]
             labels.write(middle, torch.from_numpy(np.ascontiguousarray(part))[..., None])
         workspace.finish(SLICES, number, labels)
     labels.verify()

@@ -43,6 +43,10 @@ class HeightHead(FPNHead):
         heights = super().cls_seg(feat).float() * self.std + self.mean
         return F.softplus(heights / self.std) * self.std if self.positive else heights
 
+    def extra_repr(self) -> str:  # part of the digest that decides whether a stream continues
+        scale = f'mean={self.mean}, std={self.std}, positive={self.positive}'
+        return f'{super().extra_repr()}, {scale}'
+
     loss_by_feat = VPDDepthHead.loss_by_feat  # resizes the heights, and adds up the losses
 
     def _stack_batch_gt(self, batch_data_samples: list) -> Tensor:

@@ -32,7 +32,7 @@ class LabeledSiLogLoss(SiLogLoss):
     """mmseg's scale-invariant loss of logarithms, for positive heights.
 
     It is the mean over the images with a label: the gradient of mmseg's loss is NaN for others.
-    Predictions need gradients, too, where they are too small: build the head with ``positive=True``.
+    It has no gradient where a prediction is not positive: build the head with ``positive=True``.
     """
 
     def forward(self, predicted: Tensor, heights: Tensor) -> Tensor:

@@ -25,9 +25,10 @@ def write_tiff(
     georeference: Mapping[str, Any],
     palette: Sequence[tuple[int, int, int]] = (),
 ) -> None:
-    """Write an array (H, W) of integers as a tiled GeoTIFF, window by window.
+    """Write an array (H, W) as a tiled GeoTIFF, window by window.
 
-    The file is either complete or absent. Values of 8 bits get the colors of ``palette``.
+    The file is either complete or absent. Values of 8 bits get the colors of ``palette``. The
+    no-data value of floats is NaN.
     """
     require('rasterio')
     import rasterio
@@ -37,6 +38,9 @@ def write_tiff(
     options = dict(tiled=True, blockxsize=BLOCK, blockysize=BLOCK, compress='deflate')
     options |= dict(bigtiff='if_safer', height=values.shape[0], width=values.shape[1], count=1)
     options |= dict(dtype=values.dtype.name, **georeference)
+    is_float = values.dtype.kind == 'f'
+    if is_float:
+        options |= dict(nodata=np.nan, predictor=3)  # which halves the files of floats
     windows = [(w, RasterWindow.from_slices(*w)) for w in tiles(whole(values.shape), WRITTEN)]
     try:
         with (
@@ -52,7 +56,8 @@ def write_tiff(
                     tiff.write(values[tuple(window)], 1, window=in_file)
             with rasterio.open(file.name) as tiff:  # GDAL hides the errors of its last write
                 for window, in_file in windows:
-                    if not np.array_equal(tiff.read(1, window=in_file), values[tuple(window)]):
+                    read, written = tiff.read(1, window=in_file), values[tuple(window)]
+                    if not np.array_equal(read, written, equal_nan=is_float):
                         raise RasterioIOError('the file differs from what was written')
     except RasterioIOError as error:
         raise UserError(
