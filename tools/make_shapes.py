@@ -37,6 +37,12 @@ def main() -> None:
         help='draw large images of N x N drawings instead (default: 3), in which a key in one '
         'corner decides the class of all shapes',
     )
+    parser.add_argument(
+        '--heights',
+        action='store_true',
+        help='draw cones, domes and boxes on hills instead, with the height of each pixel; with '
+        '--mosaic N, one image of N times 160 pixels per side',
+    )
     parser.add_argument('--num-train', type=cli.positive, help='the number of training images')
     parser.add_argument('--num-val', type=cli.positive, help='the number of validation images')
     args = parser.parse_args()
@@ -44,6 +50,8 @@ def main() -> None:
     numbers = {name: number for name, number in numbers.items() if number is not None}
     if args.mosaic and (args.context or numbers):
         parser.error('--mosaic draws one image: leave out --context, --num-train and --num-val')
+    if args.heights and (args.context or args.bands != 3):
+        parser.error('--heights draws other images: leave out --context and --bands')
     if args.context and args.bands != 3:
         parser.error('--context draws images with three bands: leave out --bands')
 
@@ -51,8 +59,13 @@ def main() -> None:
         from xcit_mm.datasets.context import ContextSpec, make_context
         from xcit_mm.datasets.mosaic import make_mosaic
         from xcit_mm.datasets.shapes import ShapesSpec, make_shapes
+        from xcit_mm.datasets.terrain import HeightsSpec, make_height_scene, make_heights
     drawn = True
-    if args.mosaic:
+    if args.heights and args.mosaic:
+        make_height_scene(args.root, args.mosaic, args.seed)
+    elif args.heights:
+        make_heights(args.root, HeightsSpec(seed=args.seed, **numbers))
+    elif args.mosaic:
         make_mosaic(args.root, args.mosaic, args.seed, args.bands)
     elif args.context:
         make_context(args.root, ContextSpec(columns=args.context, seed=args.seed, **numbers))

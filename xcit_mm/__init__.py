@@ -42,9 +42,13 @@ environment.BUILT_ON.update(
         'xcit_mm.large_images.scene_windows',
     ),
     mmseg=(
+        'xcit_mm.datasets.height_dataset',
+        'xcit_mm.engine.height_metric',
         'xcit_mm.engine.iou_metric',
         'xcit_mm.large_images.scene_transforms',
         'xcit_mm.large_images.scene_windows',
+        'xcit_mm.models.height_head',
+        'xcit_mm.models.height_losses',
     ),
 )
 _LOADED_LATER = {'accelerate': 'xcit_mm.models.timm', 'load_model': 'xcit_mm.inference'}

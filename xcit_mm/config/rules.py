@@ -13,6 +13,7 @@ from ..run_files import require_checkpoints
 from ..weights.pretrained import require_file
 from .channel_rules import check_image_channels, check_map_channels
 from .data_rules import check_classes, check_data
+from .height_rules import check_heights
 from .stream_rules import check_stream, streams_training
 from .tree import class_name, typed_nodes
 
@@ -34,6 +35,7 @@ def check(cfg: Config, task: str) -> None:
         check_counts(cfg)
         check_recipe(cfg)
         check_single_images(cfg)
+    check_heights(cfg, SPLITS[task])
     check_stream(cfg, SPLITS[task])
     check_map_channels(cfg)
     check_class_weights(cfg)

@@ -6,6 +6,7 @@ from typing import Any
 from mmengine.config import Config
 
 from ..errors import UserError
+from .height_rules import ESTIMATOR
 from .tree import class_name, split_datasets
 
 # Sizes of the views relative to the size of the test, as in the configs of mmdet and mmseg.
@@ -33,6 +34,8 @@ def use_tta(cfg: Config) -> list[str]:
             '--tta merges objects with boxes, not the segments of a panoptic model: add '
             '--cfg-options model.test_cfg.panoptic_on=False to evaluate its objects'
         )
+    if class_name(cfg.model.get('type')) == ESTIMATOR:
+        raise UserError('--tta merges the scores of classes, not heights: leave it out')
     ratios = RATIOS[cfg.default_scope]
     sizes = ', '.join(map(str, ratios))
     views = f'{len(ratios)} sizes ({sizes} times the size of the test), plain and mirrored'

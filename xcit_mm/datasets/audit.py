@@ -18,18 +18,21 @@ from rich.progress import track
 from torch.utils.data import DataLoader, Dataset
 
 from ..config.data_rules import check_classes, check_data
-from ..config.tree import split_datasets
+from ..config.tree import class_name, split_datasets, typed_nodes
 from ..environment import quiet, require_framework
 from ..errors import UserError, printable, reason
 from .annotations import LOST_SHARE, STOPS
 from .decode import UNREADABLE, BadImageError, image_loader
+from .height_labels import HeightRule
 from .labels import LabelRule
 
 SPLITS = ('train', 'val', 'test')
 NO_CLASS = 'labels of no class'
+NO_LOGARITHM = 'heights that the loss cannot use'
 MAX_LISTED = 5  # labels of an image
-# The transforms that read labels, and those that read segments or objects.
-LABELS, SEGMENTS = ('LoadAnnotations', 'OpenLabels'), ('LoadPanoptic', 'LoadObjects')
+# The transforms that read labels, and those that read segments, objects or heights.
+LABELS = ('LoadAnnotations', 'OpenLabels')
+SEGMENTS = ('LoadPanoptic', 'LoadObjects', 'LoadHeights')
 
 
 @dataclass(frozen=True)
@@ -200,9 +203,10 @@ class _FindingsOfImages(Dataset):
             info = self.load(info)
             for load in self.load_segments:
                 load(info)
-            detail = self._wrong_labels(info) if self.head else ''
-            if detail:
-                return [Finding(self.split, NO_CLASS, STOPS, file, None, detail)]
+            checks = {NO_LOGARITHM: self._wrong_heights, NO_CLASS: self._wrong_labels}
+            for kind, check in checks.items() if self.head else ():
+                if detail := check(info):
+                    return [Finding(self.split, kind, STOPS, file, None, detail)]
         except Exception as error:  # decoders and transforms raise many kinds
             is_known = isinstance(error, BadImageError)
             kind, detail = error.args if is_known else (UNREADABLE, reason(error))
@@ -214,6 +218,13 @@ class _FindingsOfImages(Dataset):
             except Exception as error:  # in a step, when no other image can replace it
                 return [Finding(self.split, UNREADABLE, STOPS, file, None, reason(error), True)]
         return []
+
+    def _wrong_heights(self, info: dict) -> str:
+        """Describe a height at which ``LabelCheckHook`` would stop the run."""
+        losses = (class_name(node['type']) for _, node in typed_nodes(self.head))
+        rule = HeightRule.of_losses(losses)
+        wrong = rule.broken_by(info.get('gt_depth_map', np.zeros(0)))[:1].tolist()
+        return rule.refusal(*wrong, info['seg_map_path']) if wrong else ''
 
     def _wrong_labels(self, info: dict) -> str:
         """Describe the labels at which ``LabelCheckHook`` would stop the run."""

@@ -17,13 +17,14 @@ from PIL import Image
 from ..datasets.decode import UNREADABLE, opened
 from ..errors import UserError, reason
 from ..inference.sources import to_rgb
-from ..predictions import SCORE_THR, Detections, Segmentation
+from ..predictions import SCORE_THR, Detections, Heights, Segmentation
 from .models import OfferedModels
 
-Prediction = Detections | Segmentation
+Prediction = Detections | Heights | Segmentation
 
 TITLE = 'What XCiT sees'
 FORMATS = ('BMP', 'GIF', 'JPEG', 'PNG', 'TIFF', 'WEBP')  # Pillow reads them without other programs
+ENDS = ('lowest', 'highest')
 MAX_SIDE = 2048  # pixels; the models of our configs use no larger picture
 
 
@@ -129,13 +130,19 @@ def _draw(
 ) -> tuple[np.ndarray, gr.Dataframe]:
     if prediction is None:
         raise _error('the prediction is no longer kept: press Find again')
-    classes = prediction.classes
-    if isinstance(prediction, Segmentation):
+    if isinstance(prediction, Heights):
+        rows = [
+            [name, f'{height:.4g}'] for name, height in zip(ENDS, prediction.limits, strict=True)
+        ]
+        label, headers = 'Heights', ['Place', 'Height']
+        picture = prediction.draw(opacity)
+    elif isinstance(prediction, Segmentation):
+        classes = prediction.classes
         rows = [[classes[i], f'{share:.1%}'] for i, share in prediction.shares().items()]
         label, headers = f'{len(rows)} classes', ['Class', 'Share of the picture']
         picture = prediction.draw(opacity)
     else:
-        shown = prediction.above(score)
+        shown, classes = prediction.above(score), prediction.classes
         best = {i: shown.scores[shown.labels == i].max() for i in set(shown.labels.tolist())}
         counts = Counter(shown.labels.tolist()).most_common()
         rows = [[classes[i], number, f'{best[i]:.2f}'] for i, number in counts]

@@ -26,14 +26,14 @@ from ..errors import (
     reason,
 )
 from ..files import DISK_FULL
-from ..inference.model import Model, load_model
+from ..inference.model import Model, Prediction, load_model
 from ..inference.sources import MAX_PIXELS, Frame, batches, find_inputs, read_frames
 from ..inference.written import STORE, Output, is_output, only_writer, require_kept
 from ..large_images.free_memory import free_memory
-from ..large_images.large_predictions import LargeDetections, LargeSegmentation
+from ..large_images.large_predictions import LargePrediction
 from ..large_images.output_options import OutputOptions
 from ..large_images.predict_large import LargeOptions, check_options, described, predict_large
-from ..predictions import SCORE_THR, Detections, Segmentation
+from ..predictions import SCORE_THR, Detections
 from ..processes import connected, require_same
 from ..progress import ImageProgress, TileProgress
 from ..scenes.open_image import image_size
@@ -84,8 +84,9 @@ def infer(
     require_kept(sources.values(), out)
     model = load_model(config, checkpoint, **loading)
     if model.task != 'detection' and score_thr is not None:
+        what = 'heights' if model.task == 'heights' else 'labels'
         raise UserError(
-            f'score {score_thr}: {config} predicts labels without scores; omit --score-thr'
+            f'score {score_thr}: {config} predicts {what} without scores; omit --score-thr'
         )
     if stream:
         require('rasterio')  # which writes the result
@@ -174,7 +175,7 @@ def _predict_tiled(
     options: LargeOptions,
     out: Path,
     progress: TileProgress,
-) -> Iterator[tuple[str, str, LargeDetections | LargeSegmentation | None]]:
+) -> Iterator[tuple[str, str, LargePrediction | None]]:
     """Predict images tile by tile, and report those that cannot be."""
     for name, source in sources.items():
         store = Path(options.store or out / STORE, name)
@@ -233,7 +234,7 @@ def _write(
     progress: ImageProgress,
     score_thr: float,
     frame: Frame,
-    prediction: Detections | Segmentation,
+    prediction: Prediction,
 ) -> None:
     """Write a prediction, or report why it cannot be written."""
     try:
@@ -249,7 +250,7 @@ def _write(
 
 def _predict(
     model: Model, batch: list[Frame], written: Behind, progress: ImageProgress
-) -> Iterator[tuple[Frame, Detections | Segmentation]]:
+) -> Iterator[tuple[Frame, Prediction]]:
     """Predict a batch; if that fails, predict its images one by one."""
     try:
         images = [frame.prepared or frame.image for frame in batch]

@@ -1,4 +1,4 @@
-"""A trained detector or segmentor that takes images and returns predictions."""
+"""A trained model that takes images and returns predictions."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -26,9 +26,10 @@ from ..engine.build_model import build_model, weights_for
 from ..environment import quiet, require_framework
 from ..errors import UserError, reason
 from ..fusion import FusedCopy
-from ..large_images.large_predictions import LargeDetections, LargeSegmentation
+from ..large_images.large_predictions import LargePrediction
 from ..large_images.predict_large import LargeOptions, predict_large
-from ..predictions import Detections, Segmentation
+from ..large_images.segment import predicts_heights
+from ..predictions import Detections, Heights, Segmentation
 from ..predictions.class_names import classes_and_palette
 from ..predictions.drawing import Color
 from ..processes import cpu_group, together
@@ -41,6 +42,7 @@ from .sources import to_bands, to_rgb
 TASKS = {'mmdet': 'detection', 'mmseg': 'segmentation'}  # by the scope of the config
 
 ImageLike = str | Path | np.ndarray | Image.Image
+Prediction = Detections | Heights | Segmentation
 
 
 class Prepared(NamedTuple):
@@ -55,7 +57,7 @@ class Model:
     """A trained detector or segmentor, from :func:`load_model`.
 
     Attributes:
-        task: 'detection', 'segmentation' or 'panoptic'.
+        task: 'detection', 'segmentation', 'panoptic' or 'heights'.
         classes: Names of the classes.
         palette: A color for each class.
         module: mmdet's or mmseg's model, in evaluation mode and in float32.
@@ -77,8 +79,8 @@ class Model:
     def __post_init__(self) -> None:
         self._fused = FusedCopy(self.dtype, self.compiled)
 
-    def predict(self, image: ImageLike) -> Detections | Segmentation:
-        """Detect the objects of an image, or classify its pixels.
+    def predict(self, image: ImageLike) -> Prediction:
+        """Detect the objects of an image, or predict the classes or the heights of its pixels.
 
         Args:
             image: A path or http(s) URL, an RGB array (H, W, 3) uint8, or an image of PIL. For a
@@ -127,9 +129,7 @@ class Model:
         return self.pipeline.transforms[-1](prepared.results)
 
     @torch.inference_mode()
-    def predict_batch(
-        self, images: Sequence[ImageLike | Prepared]
-    ) -> list[Detections | Segmentation]:
+    def predict_batch(self, images: Sequence[ImageLike | Prepared]) -> list[Prediction]:
         """Predict several images; see :meth:`predict`.
 
         Only images that the model gets at one size go through it together, because XCiT would
@@ -151,7 +151,7 @@ class Model:
 
     def predict_large(
         self, image: str | Path | np.ndarray, *args: Any, **options: Any
-    ) -> LargeDetections | LargeSegmentation | None:
+    ) -> LargePrediction | None:
         """Predict an image that does not fit into memory; see :func:`.predict_large`.
 
         The arguments after the image are the fields of :class:`.LargeOptions`, such as ``memory``.
@@ -170,9 +170,7 @@ class Model:
     def _picture(self, image: np.ndarray) -> np.ndarray:
         return image if self.bands is None else self.bands.picture(image)
 
-    def _predict(
-        self, data: dict[str, Any], images: list[np.ndarray]
-    ) -> list[Detections] | list[Segmentation]:
+    def _predict(self, data: dict[str, Any], images: list[np.ndarray]) -> list[Prediction]:
         names = self.classes, self.palette
         is_segmentation = self.task == 'segmentation'
         with self._fused.of(self.module) as module, free_backbone_maps(module):
@@ -181,6 +179,9 @@ class Model:
             dtype = np.uint8 if len(self.classes) <= 256 else np.int16
             labels = [x.cpu().numpy().astype(dtype) for x in results]
             return [Segmentation(*pair, *names) for pair in zip(images, labels, strict=True)]
+        if self.task == 'heights':
+            maps = [result.pred_depth_map.data[0].float().cpu().numpy() for result in results]
+            return [Heights(*pair) for pair in zip(images, maps, strict=True)]
         if self.task == 'panoptic':
             segments = [result.pred_panoptic_seg for result in results]
             pairs = zip(segments, images, strict=True)
@@ -243,6 +244,7 @@ def load_model(
     fusion = getattr(module, 'panoptic_fusion_head', None)
     is_panoptic = fusion is not None and module.test_cfg.get('panoptic_on', True)
     task = 'panoptic' if is_panoptic else TASKS[cfg.default_scope]
+    task = 'heights' if predicts_heights(module) else task
     dtypes = dict(dtype=computed_dtype, streamed_dtype=choose_dtype(dtype or 'float32', target))
     return Model(task, classes, palette, module.to(target), pipeline, compiled=compiled, **dtypes)
 

@@ -1,6 +1,7 @@
-"""The folder of predictions: pictures, and COCO's JSON or label images."""
+"""The folder of predictions: pictures, and COCO's JSON, label images or heights."""
 
 import json
+import math
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -12,9 +13,9 @@ from PIL import Image
 
 from ..errors import UserError
 from ..files import EARLIER, require_writable, set_aside, write_whole
-from ..large_images.large_predictions import LargeDetections, LargeSegmentation
+from ..large_images.large_predictions import LargeDetections, LargeHeights, LargePrediction
 from ..large_images.output_options import DEFAULT_OUTPUT, OutputOptions
-from ..predictions import Detections, Segmentation
+from ..predictions import Detections, Heights, Segmentation
 from ..predictions.class_names import category_ids
 from ..predictions.drawing import BLACK
 from ..weights.cache import is_url
@@ -24,10 +25,17 @@ from .video import write_video
 
 PICTURES, LABELS = 'pictures', 'labels'
 PREDICTIONS, CLASSES = 'predictions.json', 'classes.json'
+HEIGHTS, LIMITS = 'heights', 'heights.json'
 OF_LARGE_IMAGES = 'scores', 'objects', 'polygons', 'probabilities'
 STORE = 'unfinished'  # the folder of the tokens of large images
-WRITTEN = (PICTURES, PREDICTIONS, LABELS, CLASSES, *OF_LARGE_IMAGES)
-JPEG_QUALITY = 92
+WRITTEN = (PICTURES, PREDICTIONS, LABELS, CLASSES, HEIGHTS, LIMITS, *OF_LARGE_IMAGES)
+GDAL_NODATA = 42113  # the tag of GDAL's no-data value in a TIFF file
+# How Pillow writes an image, by the end of the name.
+FORMATS = {
+    '.jpg': dict(format='JPEG', quality=92),
+    '.png': dict(format='PNG'),
+    '.tif': dict(format='TIFF', compression='tiff_adobe_deflate', tiffinfo={GDAL_NODATA: 'nan'}),
+}
 MAX_JPEG_SIDE = 65500  # pixels; a longer picture becomes a PNG
 LEGEND_ROWS = 3  # in a video, whose pictures have one size
 
@@ -112,6 +120,8 @@ class Output:
             self._json = folder / PREDICTIONS
             categories = [dict(id=i, name=name) for i, name in ids_and_names]
             content = dict(categories=categories, annotations=self._annotations)
+        elif model.task == 'heights':
+            self._json, content = folder / LIMITS, {}
         else:
             self._json = folder / CLASSES
             labels = enumerate(zip(model.classes, model.palette, strict=True))
@@ -132,7 +142,7 @@ class Output:
                 with write_whole(self._json, 'w') as file:
                     file.write(json.dumps(self._content))  # json.dump takes ten times as long
 
-    def add(self, frame: Frame, prediction: Detections | Segmentation) -> None:
+    def add(self, frame: Frame, prediction: Detections | Heights | Segmentation) -> None:
         """Write the prediction for an image, or for the next frame of a video."""
         image = self._described(frame.source, frame.image.shape[:2])
         name = frame.name
@@ -153,13 +163,14 @@ class Output:
             else:  # PNG has no palette of more than 256 colors
                 labels = Image.fromarray(prediction.labels.astype(np.uint16))
             self._write_image(image['labels'], labels)
+        elif isinstance(prediction, Heights):
+            image |= _limits(prediction) | {'heights': f'{HEIGHTS}/{name}.tif'}
+            self._write_image(image['heights'], Image.fromarray(prediction.values))
         else:
             self._add_objects(image, prediction)
         self._images.append(image)
 
-    def add_large(
-        self, source: str, name: str, prediction: LargeDetections | LargeSegmentation
-    ) -> None:
+    def add_large(self, source: str, name: str, prediction: LargePrediction) -> None:
         """Write the prediction for an image that does not fit into memory."""
         image = self._described(source, prediction.size)
         self._set_earlier_aside()
@@ -167,6 +178,8 @@ class Output:
         self._write_picture(image, name, prediction.draw())
         if isinstance(prediction, LargeDetections):
             self._add_objects(image, prediction)
+        elif isinstance(prediction, LargeHeights):
+            image |= _limits(prediction)
         self._images.append(image)
 
     def _set_earlier_aside(self) -> None:
@@ -194,7 +207,7 @@ class Output:
         path = self._folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         with write_whole(path) as file:
-            image.save(file, 'JPEG' if path.suffix == '.jpg' else 'PNG', quality=JPEG_QUALITY)
+            image.save(file, **FORMATS[path.suffix])
 
     def _append_picture(self, name: str, rate: float, picture: np.ndarray) -> None:
         path = self._folder / name
@@ -206,3 +219,9 @@ class Output:
             self._add_to_video = self._video.enter_context(video)
             self._video_path = path
         self._add_to_video(picture)
+
+
+def _limits(prediction: Heights) -> dict[str, float | None]:
+    """Return the lowest and the highest height for a JSON file, which has no NaN."""
+    names = 'minimum', 'maximum'
+    return {k: None if math.isnan(v) else v for k, v in zip(names, prediction.limits, strict=True)}

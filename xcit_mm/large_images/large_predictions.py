@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import numpy as np
 from pycocotools import mask as coco_mask
 
 from ..datasets.annotations import MAX_PIXELS
-from ..predictions import Detections, Segmentation
+from ..predictions import Detections, Heights, Segmentation
+from ..predictions.heights import Limits, limits_of
 from ..predictions.no_label import no_label
 from ..scenes.features import POLYGON, Layer, area_of_pixel, object_layer
 from ..scenes.geojson import write_geojson
@@ -141,6 +143,33 @@ class LargeSegmentation(LargePrediction, Segmentation):
             classes = self.classes, self.palette
             layer = Layer('polygons', POLYGON, *classes, self.georeference, polygons)
             VECTOR_WRITERS[options.vectors](path, layer)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LargeHeights(LargePrediction, Heights):
+    """The height of each pixel of an image; see also :class:`LargePrediction`.
+
+    Attributes:
+        values: (H, W) float32; an array, or a memory map of a file in the store.
+    """
+
+    @cached_property
+    def limits(self) -> Limits:
+        """The lowest and the highest height; NaN if no pixel has one."""
+        windows = tiles(whole(self.size), TILE)
+        return limits_of(*(np.array(limits_of(self.values[tuple(w)])) for w in windows))
+
+    def _drawn_values(self) -> np.ndarray:
+        return overview(self.size, lambda window: self.values[tuple(window)], PICTURE_SIDE)
+
+    def save(
+        self, folder: Path, name: str, options: OutputOptions = DEFAULT_OUTPUT
+    ) -> dict[str, str]:
+        """Write the heights as a GeoTIFF file; see :meth:`LargeSegmentation.save`."""
+        written = {'heights': f'heights/{name}.tif'}
+        about = dict(nodata=np.nan, levels_by=AVERAGE, cog=options.cog)
+        write_tiff(_made(folder / written['heights']), self.values, self.georeference, **about)
+        return written
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -348,6 +348,7 @@ def _adaptive_avg_pool2d(x: LazyMap, output_size: int | tuple[int, int]) -> Lazy
 POINTWISE = {
     *('add', 'sub', 'rsub', 'mul', 'div', 'neg', 'exp', 'clamp', 'sigmoid', 'tanh'),
     *('float', 'relu', 'relu6', 'leaky_relu', 'gelu', 'silu', 'hardswish', 'hardsigmoid'),
+    'softplus',
 }
 FUNCTIONS = {
     'adaptive_avg_pool2d': _adaptive_avg_pool2d,

@@ -18,7 +18,7 @@ from ..device import release_memory
 from ..environment import versions
 from ..errors import ArgumentError, UserError
 from ..fusion import in_dtype
-from ..predictions import Detections, Segmentation
+from ..predictions import Detections, Heights, Segmentation
 from ..processes import cpu_group, digest_of_module, require_same, together
 from ..progress import Progress, silent
 from ..scenes.crops import CroppedImage
@@ -27,7 +27,13 @@ from ..scenes.open_scene import Image, SceneOptions, open_scene
 from ..scenes.overview import overview
 from ..scenes.validity import no_data, valid_area
 from .detect import require_detector
-from .large_predictions import PICTURE_SIDE, LargeDetections, LargeSegmentation
+from .large_predictions import (
+    PICTURE_SIDE,
+    LargeDetections,
+    LargeHeights,
+    LargePrediction,
+    LargeSegmentation,
+)
 from .normalized import NormalizedImage
 from .objects import Objects
 from .passes import Passes
@@ -60,7 +66,7 @@ class Predictor(Protocol):
     streamed_dtype: torch.dtype  # of an image that is predicted as a whole
 
     def read(self, image: str | Path) -> np.ndarray: ...
-    def predict(self, image: np.ndarray) -> Detections | Segmentation: ...
+    def predict(self, image: np.ndarray) -> Detections | Heights | Segmentation: ...
     def at_own_size(self) -> 'Predictor': ...
 
 
@@ -128,10 +134,10 @@ def predict_large(
     image: Image,
     options: LargeOptions,
     progress: Progress = silent,
-) -> LargeSegmentation | LargeDetections | None:
+) -> LargePrediction | None:
     """Predict an image that does not fit into memory, at its own size.
 
-    The attention extends over the whole image. The labels equal the labels of mmseg's mode
+    The attention extends over the whole image. Labels and heights equal the results of mmseg's mode
     'whole', and objects are found on maps of the whole image. Pixels without data get no label,
     hold no object, and do not enter the attention. If ``torch.distributed`` is initialized, the
     processes share the image, and all of them have to call this function. An error of one of them
@@ -146,7 +152,8 @@ def predict_large(
         progress: The display of the progress.
 
     Returns:
-        The prediction on the first process, and None on the others.
+        The prediction on the first process, a :class:`.LargeDetections`, :class:`.LargeHeights` or
+        :class:`.LargeSegmentation`, and None on the others.
 
     Raises:
         UserError: If the image, the model or the store cannot be used, or if the tokens do not fit
@@ -181,7 +188,7 @@ def predict_large(
         found, workspace = predict(model, predicted, pixels.size, options, progress)
         try:
             if found is not None:
-                if model.task == 'segmentation' and area != whole(pixels.size):
+                if model.task != 'detection' and area != whole(pixels.size):
                     found = in_frame(found, area, pixels.size, workspace)
                 picture = overview(pixels.size, pixels.pixels, PICTURE_SIDE, pixels.max_rows)
             source.require_unchanged()
@@ -190,26 +197,22 @@ def predict_large(
             raise
         if found is None:
             return None
-    common = dict(
-        image=picture if pixels.bands is None else pixels.bands.picture(picture),
-        classes=model.classes,
-        palette=model.palette,
-        workspace=workspace,
-    )
-    if model.task == 'detection':
-        starts = zip(scene.corner, area, scene.scale, strict=True)
-        corner = [start + span.start * k for start, span, k in starts]
-        objects = Objects(**found).placed(corner, scene.scale, scene.full_size)
-        return LargeDetections(
-            **common,
-            **vars(objects),
-            size=scene.full_size,
-            georeference=scene.full_georeference,
-            window=scene.window,
-        )
-    if 'probabilities' in found:
-        found['probabilities'] = np.moveaxis(found['probabilities'], 2, 0)
-    return LargeSegmentation(**common, **found, size=pixels.size, georeference=scene.georeference)
+    picture = picture if pixels.bands is None else pixels.bands.picture(picture)
+    common = dict(image=picture, workspace=workspace)
+    if model.task == 'heights':
+        place = dict(size=pixels.size, georeference=scene.georeference)
+        return LargeHeights(**common, **place, values=found['heights'])
+    common |= dict(classes=model.classes, palette=model.palette)
+    if model.task == 'segmentation':
+        if 'probabilities' in found:
+            found['probabilities'] = np.moveaxis(found['probabilities'], 2, 0)
+        place = dict(size=pixels.size, georeference=scene.georeference)
+        return LargeSegmentation(**common, **place, **found)
+    starts = zip(scene.corner, area, scene.scale, strict=True)
+    corner = [start + span.start * k for start, span, k in starts]
+    objects = Objects(**found).placed(corner, scene.scale, scene.full_size)
+    place = dict(size=scene.full_size, georeference=scene.full_georeference)
+    return LargeDetections(**common, **place, **vars(objects), window=scene.window)
 
 
 def described(model: Predictor, options: LargeOptions) -> dict[str, Any]:
@@ -226,9 +229,10 @@ def check_options(model: Predictor, options: LargeOptions) -> None:
     """Refuse options that do not fit the model, before an image is opened."""
     if model.task == 'panoptic':
         raise UserError('a panoptic model cannot predict large images: name another model')
-    if (options.with_scores or options.probabilities) and model.task == 'detection':
+    if (options.with_scores or options.probabilities) and model.task != 'segmentation':
+        kind = 'a detector has' if model.task == 'detection' else 'heights have'
         raise ArgumentError(
-            'a detector has no probabilities of labels: leave out --scores (with_scores) and '
+            f'{kind} no probabilities of labels: leave out --scores (with_scores) and '
             '--probabilities'
         )
     if options.sliced is None:
@@ -297,7 +301,9 @@ def _workspace_for(
 
 def _made(model: Predictor, options: LargeOptions) -> dict[str, torch.dtype]:
     """Return what is made for each pixel; see :func:`.label`."""
-    if model.task != 'segmentation':
+    if model.task == 'heights':
+        return dict(heights=torch.float32)
+    if model.task == 'detection':
         return {}
     made = dict(labels=label_dtype(len(model.classes)))
     if options.with_scores:
@@ -330,11 +336,12 @@ def _sliced(
         if model.task == 'detection':
             arguments = slices, options.score_thr, workspace, progress
             return vars(detect_slices(predict, pixels, *arguments)), workspace
-        labels = label_slices(predict, pixels, slices, made['labels'], workspace, progress)
+        ((name, dtype),) = made.items()
+        values = label_slices(predict, pixels, slices, name, dtype, workspace, progress)
     except BaseException:
         workspace.release()
         raise
-    return dict(labels=labels.array()[..., 0]), workspace
+    return {name: values.array()[..., 0]}, workspace
 
 
 def _report(workspace: Workspace, needed: int, progress: Progress) -> None:

@@ -1,4 +1,4 @@
-"""Labels of the pixels of an image of any size, tile by tile, as if it were labeled as a whole."""
+"""Labels or heights of the pixels of an image of any size, tile by tile, as if of a whole image."""
 
 import math
 from collections.abc import Mapping
@@ -20,12 +20,18 @@ MAX_SCORES = 2**24  # scores of a tile: 64 MiB
 LABELS = 'rows of labels'  # the stage of a workspace
 
 
+def predicts_heights(model: nn.Module) -> bool:
+    """Return whether a model predicts a number for each pixel instead of a class."""
+    return any(kind.__name__ == 'DepthEstimator' for kind in type(model).__mro__)
+
+
 def has_unmodified_head(model: nn.Module) -> bool:
-    """Return whether mmseg's own code computes the labels, only from the map of the head."""
+    """Return whether mmseg's own code computes labels or heights, only from the map of the head."""
     from mmseg.models import EncoderDecoder
     from mmseg.models.decode_heads.decode_head import BaseDecodeHead
+    from mmseg.models.segmentors import DepthEstimator
 
-    if type(model) is not EncoderDecoder:
+    if type(model) not in (EncoderDecoder, DepthEstimator):
         return False
     head = type(model.decode_head)
     return (
@@ -56,15 +62,17 @@ def label(
     """Label the pixels of an image whose tokens are in the stores of ``passes``.
 
     The labels equal the labels of mmseg's mode 'whole'. A run that was killed continues after the
-    last finished row of tiles. Pixels without data get :func:`.no_label` and the probability 0.
+    last finished row of tiles. Pixels without data get :func:`.no_label`, the probability 0 and the
+    height NaN.
 
     Args:
         model: A segmentor that :func:`require_segmentor` accepts.
         passes: The passes over the image, which are finished.
         size: (H, W) of the image.
-        made: What is computed, and in which dtype: 'labels', possibly 'scores', the probabilities
-            of the labels, and 'probabilities', the probabilities of all classes. In uint8, 255 is
-            the probability 1.
+        made: What is computed, and in which dtype: 'heights' for a model that
+            :func:`predicts_heights`, otherwise 'labels', possibly 'scores', the probabilities of
+            the labels, and 'probabilities', the probabilities of all classes. In uint8, 255 is the
+            probability 1.
         progress: The display of the progress.
 
     Returns:
@@ -110,13 +118,15 @@ def label(
     return stores
 
 
-def without_data(name: str, dtype: torch.dtype) -> int:
+def without_data(name: str, dtype: torch.dtype) -> float:
     """Return what pixels without data get of what :func:`label` makes."""
-    return no_label(dtype) if name == 'labels' else 0
+    return no_label(dtype) if name == 'labels' else dict(heights=math.nan).get(name, 0)
 
 
 def _outputs(values: Tensor, head: nn.Module, made: Mapping[str, torch.dtype]) -> dict[str, Tensor]:
-    """Return what is made of the scores (classes, h, w) of a tile, each (h, w, values)."""
+    """Return what is made of the outputs (classes, h, w) of a head for a tile, (h, w, values)."""
+    if 'heights' in made:
+        return dict(heights=values.permute(1, 2, 0).to(made['heights']).cpu())
     if len(values) == 1:  # a threshold instead of classes
         share = values[0].sigmoid()
         labels = (share > head.threshold).long()

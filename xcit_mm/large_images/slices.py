@@ -11,7 +11,7 @@ from itertools import groupby, pairwise
 import numpy as np
 import torch
 
-from ..predictions import Detections, Segmentation
+from ..predictions import Detections, Heights, Segmentation
 from ..progress import Progress
 from ..scenes.geometry import Window, shifted
 from .normalized import NormalizedImage
@@ -51,9 +51,10 @@ def _middles(spans: list[slice]) -> list[slice]:
 
 
 def label_slices(
-    predict: Callable[[np.ndarray], Segmentation],
+    predict: Callable[[np.ndarray], Segmentation | Heights],
     pixels: NormalizedImage,
     slices: list[tuple[Window, Window]],
+    name: str,
     dtype: torch.dtype,
     workspace: Workspace,
     progress: Progress,
@@ -61,18 +62,20 @@ def label_slices(
     """Label each slice by itself; the middle part of a slice determines the labels there.
 
     ``predict`` does not resize the pixels of a slice. A run that was killed continues after the
-    last finished row of slices. Returns a store with the labels (H, W, 1).
+    last finished row of slices. Returns a store with the labels, or the heights, (H, W, 1).
     """
     height, width = pixels.size
     done = workspace.finished[SLICES]
-    labels = workspace.open('labels', slice(0, height), (width, 1), dtype, done > 0)
+    labels = workspace.open(name, slice(0, height), (width, 1), dtype, done > 0)
     rows = _rows_of(slices)
     if done:
         _, middle = rows[:done][-1][-1]
         labels.verify(slice(0, middle.rows.stop))
     for number, row in _unfinished(rows, done, progress):
         for window, middle in row:
-            part = predict(pixels.pixels(window)).labels[tuple(middle.within(window))]
+            found = predict(pixels.pixels(window))
+            of_pixels = found.values if isinstance(found, Heights) else found.labels
+            part = of_pixels[tuple(middle.within(window))]
             labels.write(middle, torch.from_numpy(np.ascontiguousarray(part))[..., None])
         workspace.finish(SLICES, number, labels)
     labels.verify()

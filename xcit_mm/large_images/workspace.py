@@ -36,7 +36,7 @@ MAX_STATE = 2**20  # bytes
 # The files of a workspace. All other files in its folder are left alone.
 FILES = re.compile(
     r'state\.json|store\.lock|(layer|gradient)_\d+\.bin|objects_\d+\.npz|'
-    r'((all|scene)_)?(labels|scores|probabilities)\.bin'
+    r'((all|scene)_)?(labels|scores|probabilities|heights)\.bin'
 )
 # The process in the name of its folder; see ``Shards.part``.
 NUMBERED = re.compile(r'(part|process)_\d+')

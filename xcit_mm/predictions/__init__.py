@@ -1,5 +1,6 @@
-"""What a detector or segmentor predicts: objects or labels, their classes, and pictures of them."""
+"""What a model predicts: objects, labels or heights, their classes, and pictures of them."""
 
+from .heights import Heights
 from .results import SCORE_THR, Detections, Segmentation
 
-__all__ = ['SCORE_THR', 'Detections', 'Segmentation']
+__all__ = ['SCORE_THR', 'Detections', 'Heights', 'Segmentation']

@@ -95,6 +95,46 @@ def draw_regions(
     return np.concatenate([canvas, _draw_legend(legend, canvas, legend_rows)])
 
 
+def draw_heights(
+    image: np.ndarray, values: np.ndarray, limits: tuple[float, float], opacity: float
+) -> np.ndarray:
+    """Color every pixel by its height (H, W), and draw the scale of colors below.
+
+    ``limits`` are the heights of the first and the last color. A pixel with NaN has no color.
+    """
+    canvas, factor = _enlarged(image)
+    low, high = limits
+    shares = (values - low) / max(high - low, np.finfo(np.float32).tiny)
+    is_colored = np.isfinite(shares)
+    shades = (255 * np.where(is_colored, shares, 0).clip(0, 1)).astype(np.uint8)
+    colors, is_colored = (
+        x.repeat(factor, axis=0).repeat(factor, axis=1) for x in (_heat(shades), is_colored)
+    )
+    _blend(canvas, colors, is_colored, opacity)
+    return np.concatenate([canvas, _draw_scale(canvas, limits)])
+
+
+def _heat(shades: np.ndarray) -> np.ndarray:
+    """Return the colors (H, W, 3) of shades (H, W) uint8, from dark blue to yellow."""
+    return np.ascontiguousarray(cv2.applyColorMap(shades, cv2.COLORMAP_VIRIDIS)[..., ::-1])
+
+
+def _draw_scale(canvas: np.ndarray, limits: tuple[float, float]) -> np.ndarray:
+    """Draw a bar of all colors with the lowest, the middle and the highest height."""
+    font, width = _font(canvas), canvas.shape[1]
+    size = font.size
+    bar = np.linspace(0, 255, max(1, width - 2 * size)).astype(np.uint8)[None].repeat(size, axis=0)
+    picture = Image.new('RGB', (width, round(3.6 * size)), WHITE)
+    picture.paste(Image.fromarray(_heat(bar)), (size, size // 2))
+    draw = ImageDraw.Draw(picture)
+    low, high = limits
+    marks = (low, size, 'l'), ((low + high) / 2, width // 2, 'm'), (high, width - size, 'r')
+    for height, x, anchor in marks:
+        text = 'no data' if np.isnan(height) else f'{height:.4g}'
+        draw.text((x, 2.6 * size), text, fill=BLACK, font=font, anchor=f'{anchor}m')
+    return np.array(picture)
+
+
 def _enlarged(image: np.ndarray) -> tuple[np.ndarray, int]:
     """Return a copy of an image, enlarged if it is small, and the factor."""
     short, long = sorted(image.shape[:2])

@@ -14,7 +14,10 @@ from .titles import OF_CLASS, PRECISIONS, title
 BOXES_AND_MASKS = dict(boxes='coco/bbox_{}', masks='coco/segm_{}')
 SEGMENTS = dict(all='coco_panoptic/{}', things='coco_panoptic/{}_th', stuff='coco_panoptic/{}_st')
 COLUMNS = {item: name.removeprefix('AP ') for item, name in PRECISIONS.items()}
+HEIGHTS = dict(heights='height/{}')
+ERRORS = dict(MAE='MAE', RMSE='RMSE', delta1='delta1', step='step', step_inside='inside')
 TABLES = (
+    (HEIGHTS, ERRORS, '.3f'),
     (SEGMENTS, dict(PQ='PQ', SQ='SQ', RQ='RQ'), '.2f'),
     (BOXES_AND_MASKS, COLUMNS, '.3f'),
 )

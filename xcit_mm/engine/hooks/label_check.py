@@ -1,11 +1,13 @@
-"""Labels of a segmentation that belong to no class, refused before they reach the loss."""
+"""Labels that belong to no class, and heights without a logarithm, refused before the loss."""
 
 from mmengine.hooks import Hook
 from mmengine.model import BaseTTAModel
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
+from mmengine.structures import BaseDataElement
 from torch import nn
 
+from ...datasets.height_labels import HeightRule
 from ...datasets.labels import LabelRule, of_color_image
 from ...errors import UserError
 from ..distributed import unwrapped
@@ -15,6 +17,8 @@ from . import order
 @HOOKS.register_module()
 class LabelCheckHook(Hook):
     """Stop at a label outside the classes of the segmentor, with its file and value.
+
+    Also stop at a height whose logarithm the loss needs and that is not positive.
 
     On a GPU the loss would end in a device-side assert that names neither, and the IoU ignores such
     pixels silently.
@@ -33,6 +37,8 @@ class LabelCheckHook(Hook):
         for sample in samples[0] if has_views else samples:  # all views have the same labels
             if 'label_windows' in sample:  # of a large image
                 sample.label_windows.require_classes(_rule(head))
+            if 'gt_depth_map' in sample:
+                _require_heights(head, sample)
             labels = sample.gt_sem_seg.data if 'gt_sem_seg' in sample else None
             if labels is None:
                 continue
@@ -50,3 +56,10 @@ class LabelCheckHook(Hook):
 
 def _rule(head: nn.Module) -> LabelRule:
     return LabelRule.of_head(head.num_classes, head.out_channels, head.ignore_index)
+
+
+def _require_heights(head: nn.Module, sample: BaseDataElement) -> None:
+    rule = HeightRule.of_losses(type(module).__name__ for module in head.modules())
+    wrong = rule.broken_by(sample.gt_depth_map.data)
+    if len(wrong):
+        raise UserError(rule.refusal(float(wrong[0]), sample.seg_map_path))

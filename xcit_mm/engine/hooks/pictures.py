@@ -19,9 +19,10 @@ from PIL import Image
 
 from ...datasets.decode import BadImageError, image_loader
 from ...files import require_no_links
-from ...predictions import Detections, Segmentation
+from ...predictions import Detections, Heights, Segmentation
 from ...predictions.class_names import valid_palette
 from ...predictions.drawing import Color, draw_objects, topmost_masks
+from ...predictions.heights import limits_of
 from ...predictions.results import INSTANCE_OFFSET
 from ...run_files import PICTURES
 from ...threads import Behind
@@ -95,6 +96,11 @@ def _draw(loop: BaseLoop, samples: Sequence[BaseDataElement], folder: Path) -> N
                 Segmentation.from_panoptic(s, image, *names) for s in segments if s is not None
             )
             pictures = [result.draw(legend_rows=LEGEND_ROWS) for result in results]
+        elif 'pred_depth_map' in sample:
+            keys = ('gt_depth_map', 'pred_depth_map')
+            maps = [sample.get(key).data[0].cpu().numpy() for key in keys if key in sample]
+            limits = limits_of(*maps)  # the same colors in both pictures
+            pictures = [Heights(image, values).draw(limits=limits) for values in maps]
         else:
             keys = ('gt_sem_seg', 'pred_sem_seg', 'gt_instances', 'pred_instances')
             pictures = [_picture(image, sample.get(key), *names) for key in keys if key in sample]

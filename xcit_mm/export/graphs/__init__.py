@@ -8,6 +8,7 @@ replaced (``dynamic_sizes``), layers are converted (``float16``), and it is reco
 from torch import nn
 
 from ...errors import UserError
+from ...large_images.segment import predicts_heights
 from .detr import DetrGraph
 from .graph import BackboneGraph, Graph
 from .mask2former import Mask2FormerGraph, Mask2FormerSegmentorGraph
@@ -26,6 +27,10 @@ def build_graph(model: nn.Module, part: str) -> Graph:
     """
     if part == 'backbone':
         return BackboneGraph(model)
+    if predicts_heights(model):
+        raise UserError(
+            'a model of heights cannot be exported as a whole: --part backbone exports its maps'
+        )
     if hasattr(model, 'encode_decode'):
         has_queries = type(model.decode_head).__name__ == 'Mask2FormerHead'
         return (Mask2FormerSegmentorGraph if has_queries else SegmentorGraph)(model)
