@@ -3,6 +3,7 @@
 
 import argparse
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -12,8 +13,17 @@ from tools import cli
 
 PART_FAILED = 1  # the exit code
 SCORE_THR = 0.3
-LARGE = 'memory', 'store', 'with_scores', 'statistics_window', 'sliced', 'overlap'
+LARGE = (
+    *('memory', 'store', 'with_scores', 'probabilities', 'statistics_window', 'sliced', 'overlap'),
+    *('nodata', 'level', 'resolution', 'region', 'mask', 'tissue', 'positions'),
+)
 WRITTEN = 'vectors', 'polygons', 'smallest_area', 'simplify', 'cog'
+
+
+def _region(text: str) -> tuple[int, ...] | str:
+    """Return the four numbers of a window, or the path of a file."""
+    is_window = re.fullmatch(r'\d+(,\d+){3}', text)
+    return tuple(map(int, text.split(','))) if is_window else text
 
 
 def main() -> None:
@@ -76,6 +86,12 @@ def main() -> None:
         help='also write the probabilities of the labels',
     )
     large.add_argument(
+        '--probabilities',
+        choices=('uint8', 'float16'),
+        help='also write the probabilities of all classes: as GeoTIFF, in which 255 is 1, or as '
+        'Zarr',
+    )
+    large.add_argument(
         '--statistics-window',
         type=cli.positive,
         metavar='PIXELS',
@@ -93,6 +109,47 @@ def main() -> None:
         type=int,
         metavar='PIXELS',
         help='the number of pixels that neighboring slices share; default: 128',
+    )
+    part = parser.add_argument_group('the part of a large image that is predicted')
+    part.add_argument(
+        '--nodata',
+        type=float,
+        metavar='VALUE',
+        help='the value of pixels without data, instead of the value in the file',
+    )
+    part.add_argument(
+        '--region',
+        type=_region,
+        metavar='WHERE',
+        help='a window LEFT,TOP,RIGHT,BOTTOM in pixels, or a GeoJSON file or GeoPackage with '
+        'polygons',
+    )
+    part.add_argument(
+        '--mask', metavar='FILE', help='an image, whose pixels other than 0 are predicted'
+    )
+    part.add_argument(
+        '--tissue',
+        action='store_const',
+        const=True,
+        help='predict only the tissue of slides, which is found by its color',
+    )
+    part.add_argument(
+        '--level', type=int, metavar='N', help='read the N-th overview; 0 is the full image'
+    )
+    part.add_argument(
+        '--resolution',
+        type=float,
+        metavar='SIZE',
+        help='resample to pixels of this size: meters on a map, micrometers on a slide',
+    )
+    part.add_argument(
+        '--positions',
+        choices=('scene', 'data'),
+        help='encode the positions of patches in the whole image, or in the smallest window with '
+        'all pixels that have data; default: scene',
+    )
+    part.add_argument(
+        '--mosaic', action='store_true', help='the inputs are the tiles of one image on a map'
     )
     large.add_argument(
         '--vectors',
@@ -153,6 +210,7 @@ def main() -> None:
         stream=args.stream or args.sliced is not None,
         large=large,
         written=written,
+        mosaic=args.mosaic,
     )
     if not done:
         sys.exit(cli.WRONG_INPUT)

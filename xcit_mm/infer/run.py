@@ -8,6 +8,7 @@ from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import torch
@@ -39,6 +40,8 @@ from ..progress import ImageProgress, TileProgress
 from ..scenes.open_image import image_size
 from ..scenes.placed_images import has_place
 from ..threads import Behind, ahead
+from .summary import Predicted, print_summary
+from .summary import described as described_prediction
 
 # Bytes of each pixel and channel of a backbone that a prediction takes: 6.5 to 8.6 GiB for 24
 # megapixels and 384 channels (docs/inference.md).
@@ -59,22 +62,24 @@ def infer(
     stream: bool = False,
     large: Mapping[str, Any] | None = None,
     written: Mapping[str, Any] | None = None,
+    mosaic: bool = False,
     **loading: Any,
 ) -> tuple[int, list[str]]:
     """Predict images and videos, and write the predictions and pictures of them to a folder.
 
     The arguments are the options of tools/infer.py: ``large`` has fields of :class:`.LargeOptions`,
     ``written`` fields of :class:`.OutputOptions`, and ``loading`` further arguments of
-    :func:`xcit_mm.load_model`. Returns the number of images
-    and frames that were predicted, and a sentence on each of the others, which are also named on
-    the console. Raises a UserError if nothing can be predicted.
+    :func:`xcit_mm.load_model`. With ``mosaic``, the inputs are the tiles of one scene. Returns the
+    number of images and frames that were predicted, and a sentence on each of the others, which are
+    also named on the console. Raises a UserError if nothing can be predicted.
     """
     if batch_size < 1:
         raise ArgumentError(f'batch size {batch_size}: not a positive number')
     if score_thr is not None and not 0 <= score_thr <= 1:
         raise ArgumentError(f'score {score_thr}: not between 0 and 1')
     full_size, compiled = (loading.get(name, False) for name in ('full_size', 'compiled'))
-    _require_effect({**(large or {}), **(written or {})}, stream, full_size, compiled)
+    given = {**(large or {}), **(written or {}), **(dict(mosaic=True) if mosaic else {})}
+    _require_effect(given, stream, full_size, compiled)
     outputs = OutputOptions(**written or {})
     tiling = LargeOptions(**large or {}, score_thr=SCORE_THR if score_thr is None else score_thr)
     out = Path(out)
@@ -82,6 +87,8 @@ def infer(
     if not sources:
         raise UserError('; '.join(problems))
     require_kept(sources.values(), out)
+    if mosaic:
+        sources = {Path(inputs[0]).stem or 'mosaic': [*sources.values()]}
     model = load_model(config, checkpoint, **loading)
     if model.task != 'detection' and score_thr is not None:
         what = 'heights' if model.task == 'heights' else 'labels'
@@ -150,7 +157,7 @@ def _too_large(model: Model, sources: Mapping[str, str]) -> dict[str, str]:
 def _infer_tiled(
     model: Model, sources: Mapping[str, str], output: Output, out: Path, tiling: LargeOptions
 ) -> tuple[int, list[str]]:
-    done = 0
+    scenes, start = [], monotonic()
     with TileProgress() as progress:
         for source, name, prediction in _predict_tiled(model, sources, tiling, out, progress):
             try:
@@ -161,12 +168,16 @@ def _infer_tiled(
                 prediction.workspace.release()  # another run continues there
                 progress.give_up(NOT_WRITTEN.format(source, reason(error)))
             else:
+                about = described_prediction(prediction), prediction.size, monotonic() - start
+                scenes.append(Predicted(name, *about))
                 prediction.workspace.remove()
-                done += 1
+            start = monotonic()
     for folder, _, _ in os.walk(out / STORE, topdown=False):
         with suppress(OSError):  # it holds unfinished images
             Path(folder).rmdir()
-    return done, progress.problems
+    if len(sources) > 1:
+        print_summary(scenes, len(progress.problems))
+    return len(scenes), progress.problems
 
 
 def _predict_tiled(
@@ -177,10 +188,11 @@ def _predict_tiled(
     progress: TileProgress,
 ) -> Iterator[tuple[str, str, LargePrediction | None]]:
     """Predict images tile by tile, and report those that cannot be."""
-    for name, source in sources.items():
+    for name, scene in sources.items():
         store = Path(options.store or out / STORE, name)
+        source = scene if isinstance(scene, str) else ', '.join(scene)
         try:
-            prediction = predict_large(model, source, replace(options, store=store), progress)
+            prediction = predict_large(model, scene, replace(options, store=store), progress)
         except ProcessesError:
             raise
         except (OSError, UserError) as error:  # all processes raise the same UserError

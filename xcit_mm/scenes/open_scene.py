@@ -145,14 +145,28 @@ def open_scene(
         labels = open_image(options.mask, read, are_labels=True)
         source = MaskedImage(source, mask_of(options.mask, labels, source), _state(options.mask))
     if options.tissue:
-        rgb = RGBImage(source)
-        small = overview(size, rgb.read, PICTURE_SIDE, rgb.max_rows)
+        small = _picture(image, read, channels, options, source)
         source = MaskedImage(source, tissue_of(source, small), 'tissue')
     corner = (0.0, 0.0)
     if frame is not None:
         source = CroppedImage(source, frame)
         corner = tuple(s.start * k for s, k in zip(frame, scale, strict=True))
     return Scene(source, full_size, corner, scale)
+
+
+def _picture(
+    image: Image,
+    read: Callable[[str], np.ndarray],
+    channels: int | None,
+    options: SceneOptions,
+    source: ImageSource,
+) -> np.ndarray:
+    """Return a reduced picture of an image, RGB, from the smallest level that is large enough."""
+    large = [n for n, size in enumerate(source.levels) if max(size) >= PICTURE_SIDE]
+    if large and large[-1] > source.level:
+        source = open_image(image, read, channels, nodata=options.nodata, level=large[-1])
+    rgb = RGBImage(source)
+    return overview(source.shape[:2], rgb.read, PICTURE_SIDE, rgb.max_rows)
 
 
 def _state(path: str | Path) -> list:

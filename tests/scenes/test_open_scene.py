@@ -1,0 +1,229 @@
+"""The part of a scene that is predicted: regions, masks and tissue."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import rasterio.transform
+import rasterio.warp
+import shapely
+from rasterio import Affine
+from shapely.geometry import mapping
+
+from xcit_mm.errors import ArgumentError, UserError
+from xcit_mm.scenes.geometry import Window, tiles, whole
+from xcit_mm.scenes.open_scene import Scene, SceneOptions, open_scene
+
+SIZE = 120, 200
+CRS = 'EPSG:32633'
+PLACE = Affine(0.5, 0, 500_000, 0, -0.5, 5_400_000)  # pixels of half a meter
+
+
+@pytest.fixture(scope='module')
+def pixels() -> np.ndarray:
+    return np.random.default_rng(0).integers(1, 255, (*SIZE, 3), np.uint8)
+
+
+@pytest.fixture(scope='module')
+def on_map(pixels, tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp('scenes') / 'scene.tif'
+    write(path, pixels, crs=CRS, transform=PLACE)
+    return path
+
+
+def write(path: Path, values: np.ndarray, **options) -> Path:
+    bands = values[None] if values.ndim == 2 else np.moveaxis(values, 2, 0)
+    profile = dict(height=bands.shape[1], width=bands.shape[2], count=len(bands))
+    with rasterio.open(path, 'w', 'GTiff', dtype=bands.dtype, **profile, **options) as file:
+        file.write(bands)
+    return path
+
+
+def write_polygons(path: Path, *polygons, crs: str | None = None) -> Path:
+    features = [dict(type='Feature', properties={}, geometry=mapping(p)) for p in polygons]
+    content = dict(type='FeatureCollection', features=features)
+    if crs is not None:
+        content['crs'] = dict(type='name', properties=dict(name=crs))
+    path.write_text(json.dumps(content))
+    return path
+
+
+def opened(image, **options) -> Scene:
+    return open_scene(image, None, 3, SceneOptions(**options))
+
+
+def has_data(scene: Scene) -> np.ndarray:
+    """Return which pixels of a scene have data, read in small windows."""
+    valid = np.ones(scene.source.shape[:2], bool)
+    for window in tiles(whole(valid.shape), (17, 23)):
+        part = scene.source.valid(window)
+        valid[tuple(window)] = True if part is None else part
+    return valid
+
+
+def test_a_window_in_pixels(pixels, on_map):
+    for image in (pixels, on_map):
+        scene = opened(image, region=(30, 20, 150, 95))
+        assert scene.source.shape == (75, 120, 3)
+        assert scene.full_size == SIZE
+        assert scene.window == Window(slice(20, 95), slice(30, 150))
+        inner = Window(slice(5, 40), slice(7, 30))
+        assert np.array_equal(scene.source.read(inner), pixels[25:60, 37:60])
+        assert has_data(scene).all()
+    assert scene.georeference['transform'] * (0, 0) == PLACE * (30, 20)
+    assert scene.full_georeference['transform'].almost_equals(PLACE)
+    assert opened(pixels, region=(30, 20, 150, 95)).georeference == dict(
+        transform=Affine.translation(30, 20)
+    )
+
+
+def test_a_region_at_a_resolution(on_map):
+    scene = opened(on_map, resolution=1.0, region=(30, 20, 150, 95))
+    assert scene.source.shape[:2] == (38, 60)
+    assert scene.scale == (2, 2)
+    assert scene.window.columns == slice(30, 150)
+    assert scene.georeference['transform'] * (0, 0) == PLACE * (30, 20)
+    assert scene.full_georeference['transform'].almost_equals(PLACE)
+
+
+@pytest.mark.parametrize('region', [(30, 20, 201, 95), (30, 20, 30, 95), (150, 20, 30, 95)])
+def test_windows_outside_the_image_are_named(pixels, region):
+    with pytest.raises(UserError, match='is not a window of the image of 200x120 pixels'):
+        opened(pixels, region=region)
+
+
+CIRCLE = shapely.Point(100, 60).buffer(40)  # in pixels
+ISLAND = shapely.box(10, 10, 25, 20)
+
+
+def in_circle() -> np.ndarray:
+    y, x = np.mgrid[: SIZE[0], : SIZE[1]] + 0.5
+    return shapely.contains_xy(shapely.union_all([CIRCLE, ISLAND]), x, y)
+
+
+def placed(polygon, transform: Affine = PLACE):
+    return shapely.transform(polygon, lambda p: np.stack(transform * p.T, 1))
+
+
+def test_polygons_in_pixels_map_coordinates_and_degrees(pixels, on_map, tmp_path):
+    expected = in_circle()
+    window = Window(*(slice(i.min(), i.max() + 1) for i in np.nonzero(expected)))
+    on_ground = [placed(p) for p in (CIRCLE, ISLAND)]
+    in_degrees = [
+        shapely.geometry.shape(rasterio.warp.transform_geom(CRS, 'EPSG:4326', mapping(p)))
+        for p in on_ground
+    ]
+    cases = [
+        (pixels, write_polygons(tmp_path / 'pixels.json', CIRCLE, ISLAND)),
+        (on_map, write_polygons(tmp_path / 'map.json', *on_ground)),
+        (on_map, write_polygons(tmp_path / 'named.json', *on_ground, crs=CRS)),
+        (on_map, write_polygons(tmp_path / 'degrees.json', *in_degrees)),
+        (on_map, write_polygons(tmp_path / 'wgs.json', *in_degrees, crs='EPSG:4326')),
+    ]
+    for image, path in cases:
+        scene = opened(image, region=path)
+        found = np.zeros(SIZE, bool)
+        found[tuple(scene.window)] = has_data(scene)
+        assert (found != expected).mean() < (1e-3 if 'degrees' in path.name else 2e-3), path
+        rows, columns = scene.window
+        assert rows.start <= window.rows.start and rows.stop >= window.rows.stop
+        assert columns.stop - columns.start <= 200
+
+
+def test_polygons_that_cannot_be_used_are_named(pixels, on_map, tmp_path):
+    def refused(match: str, image, *polygons, crs: str | None = None) -> None:
+        path = write_polygons(tmp_path / 'region.json', *polygons, crs=crs)
+        with pytest.raises(UserError, match=match):
+            opened(image, region=path)
+
+    bow_tie = shapely.Polygon([(0, 0), (50, 50), (50, 0), (0, 50)])
+    far = shapely.box(1000, 1000, 1100, 1100)
+    refused('the polygon of feature 1 is invalid .Self-intersection', pixels, bow_tie)
+    refused('has no polygon in the array', pixels, far)
+    refused('has no polygon in .*scene.tif: its coordinates may belong to another', on_map, far)
+    refused('has no features, but a region needs polygons', pixels)
+    refused('has Point, but a region needs polygons', pixels, shapely.Point(3, 3))
+    refused('but the image has none', pixels, CIRCLE, crs=CRS)
+    with pytest.raises(UserError, match=r'missing.gpkg does not exist'):
+        opened(pixels, region='missing.gpkg')
+
+
+def test_a_mask_of_the_same_image(pixels, on_map, tmp_path):
+    mask = in_circle()
+    path = write(tmp_path / 'mask.tif', mask.astype(np.uint8) * 255)
+    for image in (pixels, on_map):
+        assert np.array_equal(has_data(opened(image, mask=path)), mask)
+    small = write(tmp_path / 'small.tif', mask[::10, ::10].astype(np.uint8))
+    found = has_data(opened(pixels, mask=small))
+    assert np.array_equal(found, mask[::10, ::10].repeat(10, 0).repeat(10, 1))
+
+
+def test_a_mask_with_another_reference_system_and_resolution(on_map, tmp_path):
+    mask = in_circle()
+    # The same mask in meters of Web Mercator, with pixels of about a quarter of a meter.
+    crs = 'EPSG:3857'
+    bounds = rasterio.transform.array_bounds(*SIZE, PLACE)
+    transform, width, height = rasterio.warp.calculate_default_transform(
+        CRS, crs, SIZE[1], SIZE[0], *bounds, resolution=0.25
+    )
+    warped = np.zeros((height, width), np.uint8)
+    rasterio.warp.reproject(
+        mask.astype(np.uint8), warped, PLACE, src_crs=CRS, dst_transform=transform, dst_crs=crs
+    )
+    path = write(tmp_path / 'warped.tif', warped, crs=crs, transform=transform)
+    found = has_data(opened(on_map, mask=path))
+    assert (found != mask).mean() < 0.01
+
+
+def test_masks_that_do_not_fit_are_named(pixels, on_map, tmp_path):
+    other = write(tmp_path / 'other.tif', np.ones((100, 100), np.uint8))
+    with pytest.raises(UserError, match='has 100x100 pixels, which is not the shape of the array'):
+        opened(pixels, mask=other)
+    empty = write(tmp_path / 'empty.tif', np.zeros(SIZE, np.uint8))
+    with pytest.raises(UserError, match=r'empty.tif has no pixel other than 0 in the array'):
+        opened(pixels, mask=empty)
+    elsewhere = Affine(0.5, 0, 600_000, 0, -0.5, 5_400_000)
+    far = write(tmp_path / 'far.tif', np.ones(SIZE, np.uint8), crs=CRS, transform=elsewhere)
+    with pytest.raises(UserError, match=r'far.tif has no pixel other than 0 in .*scene.tif'):
+        opened(on_map, mask=far)
+
+
+def test_tissue_is_found_by_its_color():
+    generator = np.random.default_rng(0)
+    slide = generator.normal((238, 236, 240), 3, (*SIZE, 3))
+    tissue = in_circle() & (np.arange(SIZE[1]) > 30)
+    slide[tissue] = generator.normal((190, 110, 170), 12, (tissue.sum(), 3))
+    found = has_data(opened(slide.clip(0, 255).astype(np.uint8), tissue=True))
+    assert (found != tissue).mean() < 0.02
+    glass = generator.normal((238, 236, 240), 3, (*SIZE, 3)).clip(0, 255).astype(np.uint8)
+    with pytest.raises(UserError, match='the array has no tissue that differs from the glass'):
+        opened(glass, tissue=True)
+
+
+def test_all_parts_together(pixels, tmp_path):
+    mask = np.zeros(SIZE, np.uint8)
+    mask[50:] = 1
+    path = write(tmp_path / 'mask.tif', mask)
+    image = pixels.copy()
+    image[:, 110:] = 0
+    scene = opened(image, region=(90, 40, 130, 100), mask=path, nodata=0)
+    expected = np.zeros((60, 40), bool)
+    expected[10:, :20] = True
+    assert np.array_equal(has_data(scene), expected)
+    assert scene.source.valid_box().rows == slice(10, 60)
+    assert scene.source.identity() != opened(image, region=(90, 40, 130, 100)).source.identity()
+
+
+@pytest.mark.parametrize(
+    ('options', 'sentence'),
+    [
+        (dict(level=1, resolution=2), 'level and resolution exclude each other'),
+        (dict(level=-1), 'level=-1 is negative'),
+        (dict(resolution=0), 'resolution=0 is not a positive number'),
+        (dict(region=(1, 2, 3)), 'is neither a file nor four numbers of pixels'),
+    ],
+)
+def test_invalid_options_are_named(options, sentence):
+    with pytest.raises(ArgumentError, match=sentence):
+        SceneOptions(**options)
