@@ -19,11 +19,14 @@ from .arrays import Array, mapped
 from .image_source import ImageSource
 from .levels import require_level
 from .mosaics import open_mosaic
+from .ome_tiff import OmeTiff, is_ome
 from .rasters import RASTERS, Raster
 from .remote_rasters import REMOTE, RemoteRaster
 from .resampled_image import at_resolution, level_for
 from .slides import SLIDES, Slide
 from .virtual_rasters import VIRTUAL, open_virtual
+from .zarr_images import ZarrImage
+from .zarr_metadata import is_zarr
 
 ARRAYS = ('.npy',)
 BY_WINDOWS = (*SLIDES, *RASTERS, *VIRTUAL, *ARRAYS)
@@ -86,6 +89,9 @@ def _opened(
     if is_remote and suffix_of(str(image)) in REMOTE:
         with _errors_of(image):
             return RemoteRaster(str(image), channels, are_labels, nodata, level)
+    if not is_remote and is_zarr(path):
+        with _errors_of(image):
+            return ZarrImage(path, channels, nodata, level)
     if is_remote or path.suffix.lower() not in BY_WINDOWS:
         pixels = read(str(image))
         require_level(str(image), level, [pixels.shape[:2]])
@@ -103,6 +109,8 @@ def _opened_file(
     open_regular(path).close()
     if suffix in SLIDES:
         return Slide(path, nodata, level)
+    if is_ome(path) and not are_labels:
+        return OmeTiff(path, channels, nodata, level)
     if suffix in RASTERS:
         return Raster(path, channels, are_labels, nodata, level)
     if suffix in VIRTUAL:
@@ -139,7 +147,7 @@ def _errors_of(image: str | Path) -> Iterator[None]:
 def image_size(path: str) -> tuple[int, int] | None:
     """Return (H, W) of an image file, or None if its header cannot be read."""
     try:
-        if suffix_of(path) in (REMOTE if is_url(path) else BY_WINDOWS):
+        if is_zarr(Path(path)) or suffix_of(path) in (REMOTE if is_url(path) else BY_WINDOWS):
             return open_image(path, str).shape[:2]
         with open_regular(Path(path)) as file, Image.open(file) as image:
             return image.size[::-1]

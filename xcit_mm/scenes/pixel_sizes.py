@@ -9,6 +9,14 @@ from ..environment import require
 METERS, MICROMETERS = 'm', '\N{MICRO SIGN}m'
 
 
+# The units of OME and NGFF, in micrometers.
+IN_MICROMETERS = dict(nm=1e-3, nanometer=1e-3, micrometer=1, mm=1e3, millimeter=1e3, cm=1e4)
+IN_MICROMETERS |= dict(centimeter=1e4, m=1e6, meter=1e6) | {
+    MICROMETERS: 1,
+    '\N{GREEK SMALL LETTER MU}m': 1,
+}
+
+
 class PixelSize(NamedTuple):
     """The height and the width of a pixel, in a unit: meters of a map, or micrometers."""
 
@@ -38,6 +46,15 @@ def pixel_size_of(height: Any, width: Any) -> PixelSize | None:
     except (TypeError, ValueError):
         return None
     return size if min(size[:2]) > 0 and max(size[:2]) < math.inf else None
+
+
+def in_micrometers(length: Any, unit: str | None) -> float | None:
+    """Return a length, a number or a text, in micrometers; None if it or its unit is not known."""
+    factor = IN_MICROMETERS.get(unit)
+    try:
+        return None if factor is None else float(length) * factor
+    except (TypeError, ValueError):
+        return None
 
 
 def to_full_size(size: Sequence[int], full_size: Sequence[int]) -> dict[str, Any]:
