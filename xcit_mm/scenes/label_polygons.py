@@ -13,6 +13,7 @@ from ..environment import require
 from ..files import UNFINISHED
 from .features import TOGETHER, Features
 from .geometry import Window, tiles, whole
+from .joined_parts import joined
 from .outlines import built, outlines_of, taken_apart
 
 BLOCK = 2048  # pixels of the side of a block whose regions are outlined together
@@ -173,8 +174,7 @@ class _Regions:
         finished = [number for number in self._members if number not in still_open]
         merged = []
         for number in finished:
-            polygon = shapely.coverage_union_all(self._members.pop(number))
-            merged.append((polygon, self._labels[number]))
+            merged.append((joined(self._members.pop(number), BLOCK), self._labels[number]))
         self._above, self._below = self._below, np.full_like(self._below, -1)
         self._left[:] = -1
         return merged
