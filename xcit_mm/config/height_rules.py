@@ -27,9 +27,8 @@ def check_heights(cfg: Config, splits: tuple[str, ...]) -> None:
                 )
             if not is_estimator and kind in METRICS:
                 raise UserError(
-                    f'{place}: {kind} measures heights, but the model is a '
-                    f'{class_name(cfg.model.get("type"))}: write type={ESTIMATOR!r}, or use '
-                    'another metric'
+                    f'{place}: {kind} measures heights, but model.type={cfg.model.get("type")!r} '
+                    f'predicts none: write {ESTIMATOR!r}, or use another metric'
                 )
         if is_estimator:
             _check_datasets(cfg, split)
@@ -53,8 +52,8 @@ def _check_heads(model: dict, is_estimator: bool) -> None:
             continue
         if not is_estimator:
             raise UserError(
-                f'{place}: {HEAD} predicts heights, but the model is a '
-                f'{class_name(model.get("type"))}: write model.type={ESTIMATOR!r}'
+                f'{place}: {HEAD} predicts heights, but model.type={model.get("type")!r} makes '
+                f'classes of them: write {ESTIMATOR!r}'
             )
         losses = [class_name(node['type']) for _, node in typed_nodes(head.get('loss_decode'))]
         if 'LabeledSiLogLoss' in losses and not head.get('positive', False):

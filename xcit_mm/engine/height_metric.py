@@ -22,8 +22,8 @@ class HeightMetric(BaseMetric):
     divided by 1.25. All pixels of the dataset with a label count alike.
 
     Args:
-        tile: Side in pixels of the tiles whose borders are checked: ``step`` is the largest step of
-            the error across them, and ``step_inside`` the largest one elsewhere; see
+        tile: Side in pixels of the tiles whose borders are checked: ``step`` is the largest false
+            step across them, and ``step_inside`` the largest one elsewhere; see
             :func:`~xcit_mm.predictions.seams.largest_steps`. Default: neither is measured.
         collect_device: 'cpu' or 'gpu', where the results of several processes are collected.
         prefix: Replaces ``height``, with which the names of the metrics start.

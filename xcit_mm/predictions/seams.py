@@ -7,7 +7,7 @@ import numpy as np
 
 
 class Steps(NamedTuple):
-    """The largest steps of the error across the borders of tiles, and inside them."""
+    """The largest false steps across the borders of tiles, and inside them."""
 
     at_borders: float
     inside: float
@@ -19,10 +19,12 @@ def largest_steps(
     rows: Collection[int],
     columns: Collection[int],
 ) -> Steps:
-    """Return the largest steps of the error, ``predicted - heights``, between neighboring pixels.
+    """Return the largest steps between neighboring pixels that a prediction adds to the labels.
 
-    A step that the labels have as well, such as the edge of a roof, is no error. If tiles fit
-    together, the steps across their borders are not larger than the steps inside.
+    If the labels rise by ``a`` from a pixel to the next one, a prediction that rises by 0 to ``a``
+    has no false step, because a model blurs the edges of roofs. Beyond that range, the false step
+    is the distance to it. If tiles fit together, the steps across their borders are not larger than
+    the steps inside.
 
     Args:
         predicted: The prediction (H, W).
@@ -31,14 +33,14 @@ def largest_steps(
         columns: The columns, without 0, where a tile starts.
 
     Returns:
-        The largest steps in the unit of the heights, 0 if there is no pair of pixels.
+        The largest steps in the unit of the heights, 0 if there are none.
     """
-    error = np.asarray(predicted, np.float64) - heights
-    at_borders, inside = 0.0, 0.0
+    largest = [0.0, 0.0]
     for axis, starts in enumerate((rows, columns)):
-        steps = np.abs(np.diff(error, axis=axis))
-        largest = np.nan_to_num(steps, nan=0.0).max(axis=1 - axis, initial=0)
-        is_border = np.isin(np.arange(1, len(largest) + 1), [*starts])
-        at_borders = max(at_borders, largest[is_border].max(initial=0))
-        inside = max(inside, largest[~is_border].max(initial=0))
-    return Steps(float(at_borders), float(inside))
+        rise, true_rise = (np.diff(x.astype(np.float64), axis=axis) for x in (predicted, heights))
+        steps = np.maximum(rise - np.maximum(true_rise, 0), np.minimum(true_rise, 0) - rise)
+        steps = np.nan_to_num(steps, nan=0.0).max(axis=1 - axis, initial=0)
+        is_border = np.isin(np.arange(1, len(steps) + 1), [*starts])
+        for i, chosen in enumerate((is_border, ~is_border)):
+            largest[i] = max(largest[i], float(steps[chosen].max(initial=0)))
+    return Steps(*largest)

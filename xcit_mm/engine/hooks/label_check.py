@@ -18,7 +18,7 @@ from . import order
 class LabelCheckHook(Hook):
     """Stop at a label outside the classes of the segmentor, with its file and value.
 
-    Also stop at a height whose logarithm the loss needs and that is not positive.
+    Also stop a training at a height that is not positive if the loss needs its logarithm.
 
     On a GPU the loss would end in a device-side assert that names neither, and the IoU ignores such
     pixels silently.
@@ -37,7 +37,7 @@ class LabelCheckHook(Hook):
         for sample in samples[0] if has_views else samples:  # all views have the same labels
             if 'label_windows' in sample:  # of a large image
                 sample.label_windows.require_classes(_rule(head))
-            if 'gt_depth_map' in sample:
+            if 'gt_depth_map' in sample and head.training:  # an evaluation needs no loss
                 _require_heights(head, sample)
             labels = sample.gt_sem_seg.data if 'gt_sem_seg' in sample else None
             if labels is None:
