@@ -144,9 +144,9 @@ def main() -> None:
     )
     part.add_argument(
         '--positions',
-        choices=('scene', 'data'),
-        help='encode the positions of patches in the whole image, or in the smallest window with '
-        'all pixels that have data; default: scene',
+        choices=('data', 'scene'),
+        help='encode the positions of patches in the smallest window with all pixels that have '
+        'data, or in the whole image; default: data',
     )
     part.add_argument(
         '--mosaic', action='store_true', help='the inputs are the tiles of one image on a map'

@@ -337,7 +337,7 @@ def test_an_interruption_does_not_wait_for_a_server(
         (dict(stream=True, large=dict(sliced=64, overlap=64)), 'slices of 64 pixels with an over'),
         (
             dict(stream=True, large=dict(sliced=64, with_scores=True)),
-            '--sliced cannot be combined with --statistics-window or --scores',
+            '--sliced cannot be combined with --statistics-window, --scores or --probabilities',
         ),
         (dict(stream=True, large=dict(statistics_window=0)), 'statistics_window=0 is not a posit'),
         (dict(stream=True, large=dict(overlap=64)), '--overlap is for slices: add --sliced'),

@@ -154,12 +154,12 @@ def test_processes_share_an_image_with_gaps(tmp_path):
 
 @pytest.mark.parametrize('border', [0, 33, 96])
 def test_a_border_without_data_changes_nothing(full_size_detector, image, border):
-    """With positions in the data, the objects are the same bit for bit."""
+    """The objects are the same bit for bit."""
     image = np.where(image == 7, 8, image).astype(np.uint8)
     expected = full_size_detector.predict_large(image)
     sides = (border, border + 5), (border, border), (0, 0)
     bordered = np.pad(image, sides, constant_values=7)
-    found = full_size_detector.predict_large(bordered, nodata=7, positions='data')
+    found = full_size_detector.predict_large(bordered, nodata=7)
     assert len(found) == len(expected) > 0
     assert found.size == bordered.shape[:2]
     assert np.array_equal(found.scores, expected.scores)

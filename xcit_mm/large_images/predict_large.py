@@ -89,9 +89,9 @@ class LargeOptions(SceneOptions):
         sliced: Side of slices in pixels, which the model predicts one by one. This works with any
             detector and segmentor.
         overlap: Pixels that neighboring slices share.
-        positions: 'scene' if the positions of the patches are encoded in the whole image, as in
-            training; 'data' if they are encoded in the smallest window with all pixels that have
-            data. The prediction is then the same whatever surrounds this window.
+        positions: 'data' if the positions of the patches are encoded in the smallest window with
+            all pixels that have data, so that the prediction is the same whatever surrounds this
+            window; 'scene' if they are encoded in the whole image, as in training on whole images.
 
     Raises:
         ArgumentError: If a value is invalid, or does not fit the others.
@@ -105,7 +105,7 @@ class LargeOptions(SceneOptions):
     sliced: int | None = None
     overlap: int = 128
     probabilities: str | None = None
-    positions: str = 'scene'
+    positions: str = 'data'
 
     def __post_init__(self) -> None:
         super().__post_init__()
