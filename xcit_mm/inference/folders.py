@@ -50,9 +50,8 @@ class Folder:
     def __iter__(self) -> Iterator[Path]:
         for parent, folders, files in os.walk(self.path, onerror=self._report):
             folder = Path(parent)
-            folders[:] = sorted(
-                n for n in folders if n[0] != '.' and not self._is_output(folder / n)
-            )
+            names = sorted(name for name in folders if name[0] != '.')
+            names = [name for name in names if not self._is_output(folder / name)]
             files = sorted(name for name in files if name[0] != '.')
             slides = {Path(n).stem for n in files if n.lower().endswith(MIRAX)}
             arrays = [name for name in names if name.lower().endswith(ZARR)]
