@@ -50,11 +50,36 @@ def test_what_is_found_and_its_names(arguments, out, more, names, tmp_path, monk
         path.touch()
     monkeypatch.chdir(tmp_path / 'photos')
     Path('linked').symlink_to(tmp_path)
-    inputs, problems = find_inputs(arguments.split(), partial(is_output, folder=Path(out)))
+    inputs, problems, _ = find_inputs(arguments.split(), partial(is_output, folder=Path(out)))
     assert ' '.join(inputs) == names
     assert 'below/c' not in inputs or inputs['below/c'] == 'below/c.tiff'
     nothing = ['*.bmp matches no file', 'empty holds no image or video']
     assert problems == ([] if names else nothing)
+
+
+SCENES = (
+    *('a.vrt', 'b.svs', 'c.zarr/zarr.json', 'c.zarr/c/0/0.png', 'd.ome.tif', 'e.BTF'),
+    *('f.mrxs', 'f/Slidedat.ini', 'f/g.png', 'h.zarr', 'dicom/a.dcm', 'dicom/b.dcm'),
+    *('slide/a.vms', 'slide/i.jpg', 'slide/m.jpg', 'slide/other.jpg', 'a.tfw', 'a.tif.aux.xml'),
+)
+
+
+def test_scenes_and_slides_in_folders_are_one_image_each(tmp_path, monkeypatch):
+    for name in SCENES:
+        path = tmp_path / 'scenes' / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text('[Virtual Microscope Specimen]\nImageFile=i.jpg\nMapFile(0) = m.jpg\r\n')
+    monkeypatch.chdir(tmp_path)
+    inputs, problems, notes = find_inputs(['scenes'], lambda path: False)
+    found = 'a.vrt b.svs c.zarr d.ome.tif e.BTF f.mrxs dicom/a.dcm slide/a.vms slide/other.jpg'
+    assert [*inputs.values()] == [f'scenes/{name}' for name in found.split()]
+    assert problems == []
+    skipped = '3 files that are no images or videos were skipped (.tfw, .xml, .zarr)'
+    assert notes == [f'scenes: {skipped}']
+    assert find_inputs(['scenes/c.zarr'], lambda path: False) == ({'c': 'scenes/c.zarr'}, [], [])
+    (tmp_path / 'scenes/slide/notes').touch()
+    _, _, notes = find_inputs(['scenes/slide'], lambda path: False)
+    assert notes == ['scenes/slide: 1 file that is no image or video was skipped (no suffix)']
 
 
 def test_the_name_of_a_url_stays_in_the_folder():
@@ -63,7 +88,7 @@ def test_the_name_of_a_url_stays_in_the_folder():
         'http://example.org/..%2f..%2fetc%2fx.png': '_.._etc_x',
         f'http://example.org/{"long" * 200}.jpg': ('long' * 200)[:150],
     }.items():
-        assert find_inputs([url], lambda path: False) == ({name: url}, [])
+        assert find_inputs([url], lambda path: False) == ({name: url}, [], [])
 
 
 def test_a_batch_holds_fewer_of_large_images(monkeypatch):

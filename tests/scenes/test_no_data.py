@@ -195,6 +195,25 @@ def test_areas_that_were_not_scanned_are_white_and_have_no_data(slide):
     assert np.array_equal(slide(0).valid(whole((90, 134)))[::2, ::2], ~EMPTY)
 
 
+def test_levels_between_the_pixels_of_a_slide_are_read_in_fixed_blocks(slide, monkeypatch):
+    source = slide(1)
+    expected = source.read(whole(SIZE))
+    regions, read_region = [], Scan.read_region
+
+    def recorded(scan, corner, level, size):
+        regions.append((*corner, *size))
+        return read_region(scan, corner, level, size)
+
+    monkeypatch.setattr(Scan, 'read_region', recorded)
+    monkeypatch.setattr('xcit_mm.scenes.slides.BLOCK', 32)
+    source.read(WINDOW)
+    assert regions == [(24, 6, 29, 35)]  # pixels at whole steps
+    source.full_size = 90, 133
+    regions.clear()
+    assert np.array_equal(source.read(WINDOW), expected[tuple(WINDOW)])
+    assert regions == [(0, 0, 32, 32), (64, 0, 32, 32), (0, 64, 32, 13), (64, 64, 32, 13)]
+
+
 def test_the_box_of_the_scanned_area_is_known_from_the_smallest_level(slide, monkeypatch):
     empty = np.ones(SIZE, bool)
     empty[11:31, 20:44] = False

@@ -16,6 +16,7 @@ from xcit_mm.scenes.open_image import image_size, open_image
 PIXELS = np.random.default_rng(0).integers(1, 255, (75, 101, 5), np.uint8)
 WINDOW = Window(slice(13, 60), slice(31, 98))
 CHANNELS = np.moveaxis(PIXELS, -1, 0)
+HEADER = '<?xml version="1.0" encoding="UTF-8"?>'
 SCALE = dict(PhysicalSizeX=0.5, PhysicalSizeY=0.25)
 
 
@@ -97,9 +98,8 @@ def test_units_bits_and_missing_data(tmp_path):
     values = CHANNELS.copy()
     values[:, :20, 40:50] = 7
     source = open_image(write(path, values), str, nodata=7)
-    assert np.array_equal(
-        source.valid(WINDOW), (PIXELS * 0 + np.moveaxis(values, 0, -1) != 7).any(-1)[tuple(WINDOW)]
-    )
+    valid = (np.moveaxis(values, 0, -1) != 7).any(axis=2)
+    assert np.array_equal(source.valid(WINDOW), valid[tuple(WINDOW)])
 
 
 def several_files(folder: Path) -> list[Path]:
@@ -112,7 +112,7 @@ def several_files(folder: Path) -> list[Path]:
     )
     for number, path in enumerate(paths):
         xml = (
-            '<?xml version="1.0" encoding="UTF-8"?><OME xmlns="http://www.openmicroscopy.org/'
+            f'{HEADER}<OME xmlns="http://www.openmicroscopy.org/'
             f'Schemas/OME/2016-06" UUID="urn:uuid:{number}"><Image ID="Image:0"><Pixels '
             'ID="Pixels:0" DimensionOrder="XYCZT" Type="uint8" SizeX="101" SizeY="75" SizeC="2" '
             'SizeZ="1" SizeT="1"><Channel ID="Channel:0:0" SamplesPerPixel="1"/><Channel '
@@ -159,7 +159,7 @@ REFUSED = {
         'has 5 images along the axis Z, but one image is needed: copy one of them to a file of',
     ),
     'plain': (
-        lambda p: tifffile.imwrite(p, PIXELS[..., :3]),
+        lambda p: tifffile.imwrite(p, PIXELS[..., :3], metadata=None, ome=False),
         'has no metadata of OME (',
     ),
     'folder': (
@@ -167,7 +167,7 @@ REFUSED = {
         "names the file '../b.tiff', but its files have to be in its folder",
     ),
     'planes': (changed('"75" SizeC="2"', '"7" SizeC="99"'), 'claims 99 planes, but 1 to 9 can be'),
-    'pipe': (pipe, 'b.ome.tif: Not a regular file'),
+    'pipe': (pipe, 'Not a regular file: '),
     'entity': (
         changed(
             '<?xml version="1.0" encoding="UTF-8"?>', '<!DOCTYPE a [<!ENTITY a "a">]>'.ljust(38)

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from ..datasets.shapes import draw_image, spread
 from ..errors import UserError
 from ..inference import Model
-from ..inference.sources import VIDEOS, find_inputs
+from ..inference.folders import VIDEOS
+from ..inference.sources import find_inputs
 from .graphs.graph import Graph
 from .graphs.mask2former import INSTANCES
 
@@ -84,7 +85,7 @@ def find_images(model: Model, arguments: Sequence[str]) -> Images:
     Raises:
         UserError: If an argument is no image; from the functions, if an image cannot be read.
     """
-    inputs, problems = find_inputs(arguments, lambda path: False)
+    inputs, problems, _ = find_inputs(arguments, lambda path: False)
     if problems:
         raise UserError(f'{problems[0]}: name images, or a folder of images')
     sources = [s for s in inputs.values() if not s.lower().endswith(VIDEOS)]

@@ -83,7 +83,7 @@ def infer(
     outputs = OutputOptions(**written or {})
     tiling = LargeOptions(**large or {}, score_thr=SCORE_THR if score_thr is None else score_thr)
     out = Path(out)
-    sources, problems = find_inputs(inputs, partial(is_output, folder=out))
+    sources, problems, notes = find_inputs(inputs, partial(is_output, folder=out))
     if not sources:
         raise UserError('; '.join(problems))
     require_kept(sources.values(), out)
@@ -115,7 +115,7 @@ def infer(
             if torch.distributed.get_rank():  # the first process shows the progress and writes
                 return len([*_predict_tiled(model, tiled, tiling, out, TileProgress())]), []
         wait = ' torch.compile takes a minute or two at the first image.' if compiled else ''
-        said = [f'The model computes in {dtype}.{wait}', *map(printable, problems)]
+        said = [f'The model computes in {dtype}.{wait}', *map(printable, [*notes, *problems])]
         placed = next(filter(has_place, whole.values()), None)
         if placed is not None:
             said.append(printable(WITHOUT_PLACE.format(placed)))

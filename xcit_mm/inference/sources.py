@@ -17,12 +17,11 @@ from ..errors import ArgumentError, UserError, looked_in, reason
 from ..files import read_regular
 from ..http import read_url
 from ..progress import ImageProgress
+from ..scenes.zarr_metadata import is_zarr
 from ..weights.cache import is_url
+from .folders import VIDEOS, Folder
 from .video import read_video
 
-# The suffixes of files in a folder. A file that is named itself may have any suffix.
-IMAGES = ('.bmp', '.gif', '.jp2', '.jpeg', '.jpg', '.pgm', '.png', '.ppm', '.tif', '.tiff', '.webp')
-VIDEOS = ('.avi', '.m4v', '.mkv', '.mov', '.mp4', '.mpeg', '.mpg', '.webm', '.wmv')
 MAX_DOWNLOAD = 2**29  # bytes of an image
 MAX_NAME = 150  # bytes; file systems take 255, including suffixes
 # Of all images whose predictions are in memory: the masks of a large image take gigabytes.
@@ -44,18 +43,31 @@ class Frame(NamedTuple):
         return self.image[..., 0].size
 
 
-def find_inputs(
-    arguments: Sequence[str], is_output: Callable[[Path], bool]
-) -> tuple[dict[str, str], list[str]]:
+class Inputs(NamedTuple):
+    """What a command line names.
+
+    Attributes:
+        sources: The images and videos by name, which is the path below the folder that was named,
+            without suffix.
+        problems: A sentence on each argument without inputs, and each folder that cannot be read.
+        notes: A sentence on the files of each folder that are no images or videos.
+    """
+
+    sources: dict[str, str]
+    problems: list[str]
+    notes: list[str]
+
+
+def find_inputs(arguments: Sequence[str], is_output: Callable[[Path], bool]) -> Inputs:
     """List the images and videos behind paths, folders, patterns and URLs, each once.
 
-    Return the sources by name, which is the path below the folder that was named, without suffix;
-    and a sentence on each argument without inputs. ``is_output`` tells which paths to skip.
+    ``is_output`` tells which paths to skip.
     """
     sources: dict[str, tuple[str, PurePosixPath]] = {}  # by real path
     problems: list[str] = []
+    notes: list[str] = []
     for argument in arguments:
-        expanded = list(_expand(argument, is_output, problems))
+        expanded = list(_expand(argument, is_output, problems, notes))
         if not expanded:
             kind = 'holds no image or video' if Path(argument).is_dir() else 'matches no file'
             problems.append(f'{argument} {kind}')
@@ -72,7 +84,7 @@ def find_inputs(
             unique = f'{name}_{number}'
         taken.add(unique.casefold())
         inputs[unique] = source
-    return inputs, [*dict.fromkeys(problems)]
+    return Inputs(inputs, [*dict.fromkeys(problems)], [*dict.fromkeys(notes)])
 
 
 def read_frames(
@@ -172,7 +184,7 @@ def read_image(source: str, decode: Callable[[bytes], np.ndarray] = decode_rgb) 
 
 
 def _expand(
-    argument: str, is_output: Callable[[Path], bool], problems: list[str]
+    argument: str, is_output: Callable[[Path], bool], problems: list[str], notes: list[str]
 ) -> Iterator[tuple[str, PurePosixPath]]:
     """Yield sources and their names, which two sources may share."""
 
@@ -188,16 +200,15 @@ def _expand(
         paths = map(Path, sorted(glob(argument, recursive=True)))  # noqa: PTH207  absolute ones
         matches = [path for path in paths if not is_output(path)]
     for match in matches:
-        if not match.is_dir():
+        if not match.is_dir() or is_zarr(match):
             yield str(match), _name(match.stem)
             continue
-        for parent, folders, files in os.walk(match, onerror=report):
-            folder = Path(parent)
-            folders[:] = sorted(n for n in folders if n[0] != '.' and not is_output(folder / n))
-            for name in sorted(files):
-                if name.lower().endswith(IMAGES + VIDEOS) and name[0] != '.':
-                    below = PurePosixPath(folder.relative_to(match).as_posix())
-                    yield str(folder / name), below / _name(Path(name).stem)
+        folder = Folder(match, is_output, report)
+        for path in folder:
+            below = PurePosixPath(path.relative_to(match).parent.as_posix())
+            yield str(path), below / _name(path.stem)
+        if note := folder.note():
+            notes.append(note)
 
 
 def _name(stem: str) -> PurePosixPath:
