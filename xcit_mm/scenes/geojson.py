@@ -17,9 +17,9 @@ ANNOTATION = 'annotation'
 def write_geojson(path: Path, layer: Layer) -> None:
     """Write a layer as GeoJSON, in map coordinates if the image has a transform, else in pixels.
 
-    As in the files of GDAL, ``crs`` names the reference system. The properties are ``class``, ``label``, ``score`` (of objects), ``area`` and ``color``, and what QuPath 0.4 and
-    later read: ``objectType``, ``classification`` and ``measurements``. The features are written
-    one by one.
+    As in the files of GDAL, ``crs`` names the reference system. The properties are ``class``,
+    ``label``, ``score`` (of objects), ``area`` and ``color``, and what QuPath 0.4 and later read:
+    ``objectType``, ``classification`` and ``measurements``. The features are written one by one.
     """
     content: dict[str, Any] = dict(type='FeatureCollection', name=layer.name)
     crs = layer.georeference.get('crs')

@@ -16,8 +16,8 @@ from .rasters import CACHE
 
 BLOCK = 512  # pixels of the side of a block
 WRITTEN_BYTES = 2**25  # of what is written at a time
-# How overviews are made from the pixels: labels cannot be averaged. GDAL's 'mode' writes the label 0
-# where pixels of 16 bits have no data.
+# How overviews are made from the pixels: labels cannot be averaged. GDAL's 'mode' writes the label
+# 0 where pixels of 16 bits have no data.
 NEAREST, AVERAGE = 'nearest', 'average'
 # The columns of a table of classes, with GDAL's numbers of their type and usage.
 INTEGER, TEXT = 0, 2
