@@ -3,10 +3,12 @@
 import json
 import os
 import resource
+import shutil
 import signal
 from pathlib import Path
 
 import numpy as np
+import pyogrio
 import pytest
 import rasterio
 from helpers.in_process import call_tool
@@ -17,7 +19,7 @@ from PIL import Image
 from pycocotools.coco import COCO
 from rasterio.transform import from_origin
 
-from xcit_mm.errors import UserError
+from xcit_mm.errors import ArgumentError, UserError
 from xcit_mm.infer import run as infer
 from xcit_mm.scenes.geotiff import write_tiff
 
@@ -75,6 +77,39 @@ def test_a_detector_writes_objects_in_coordinates(
         x, y, width, height = annotation['bbox']
         assert columns.min() >= x - 2 and columns.max() <= x + width + 2
         assert rows.min() >= y - 2 and rows.max() <= y + height + 2
+
+
+def test_options_of_the_outputs(weights, scene, segmentor, tmp_path):
+    command = SEGMENTOR, weights[SEGMENTOR], [str(scene)], tmp_path
+    options = dict(polygons=True, vectors='gpkg', smallest_area=5.0, simplify=1.0, cog=True)
+    assert infer.infer(*command, stream=True, written=options) == (1, [])
+    (described,) = json.loads((tmp_path / 'classes.json').read_text())['images']
+    assert described['polygons'] == 'polygons/scene.gpkg'
+    with rasterio.open(tmp_path / described['labels']) as file:
+        assert file.tags(ns='IMAGE_STRUCTURE')['LAYOUT'] == 'COG'
+    about, _, outlines, _ = pyogrio.raw.read(tmp_path / described['polygons'])
+    assert about['crs'] == 'EPSG:32633' and len(outlines) > 0
+
+
+def test_outputs_that_the_model_or_the_run_does_not_have(weights, scene, tmp_path):
+    command = DETECTOR, weights[DETECTOR], [str(scene)], tmp_path / 'out'
+    with pytest.raises(ArgumentError, match=r'^--polygons is for segmentors, but the model is a'):
+        infer.infer(*command, stream=True, written=dict(polygons=True))
+    with pytest.raises(ArgumentError, match=r'^--cog: only for large images; add --stream$'):
+        infer.infer(*command, written=dict(cog=True))
+    assert not (tmp_path / 'out').exists()
+
+
+def test_an_image_that_loses_its_place_is_named(weights, scene, image, tmp_path, capfd):
+    Image.fromarray(image).save(tmp_path / 'a.tif')
+    shutil.copy(scene, tmp_path / 'b.tif')
+    shutil.copy(scene, tmp_path / 'c.tif')
+    command = SEGMENTOR, weights[SEGMENTOR]
+    hint = 'b.tif has a place on a map, which the predictions lose: add --stream to keep it (or'
+    for name, stream, count in (('*.tif', False, 1), ('a.tif', False, 0), ('b.tif', True, 0)):
+        assert infer.infer(*command, [str(tmp_path / name)], tmp_path / 'out', stream=stream)[0]
+        said = capfd.readouterr().err
+        assert said.count('has a place on a map') == said.count(hint) == count
 
 
 def test_a_label_image_on_a_full_disk_is_not_left_behind(tmp_path):

@@ -17,13 +17,11 @@ ANNOTATION = 'annotation'
 def write_geojson(path: Path, layer: Layer) -> None:
     """Write a layer as GeoJSON, in map coordinates if the image has a transform, else in pixels.
 
-    As in the files of GDAL, ``crs`` names the reference system, or is null. The properties are
-    ``class``, ``label``, ``score`` (of objects), ``area`` and ``color``, and what QuPath 0.4 and
-    later read: ``objectType``, ``classification`` and ``measurements``. The features are written
-    one by one.
+    As in the files of GDAL, ``crs`` names the reference system. The properties are ``class``,
+    ``label``, ``score`` (of objects), ``area`` and ``color``, and what QuPath 0.4 and later read:
+    ``objectType``, ``classification`` and ``measurements``. The features are written one by one.
     """
-    # Null is GeoJSON's name for an unknown system. GDAL otherwise assumes degrees.
-    content: dict[str, Any] = dict(type='FeatureCollection', name=layer.name, crs=None)
+    content: dict[str, Any] = dict(type='FeatureCollection', name=layer.name)
     crs = layer.georeference.get('crs')
     if crs is not None:
         code = crs.to_epsg()

@@ -16,8 +16,9 @@ from .rasters import CACHE
 
 BLOCK = 512  # pixels of the side of a block
 WRITTEN_BYTES = 2**25  # of what is written at a time
-# How other levels are made from the pixels: labels cannot be averaged.
-MODE, AVERAGE = 'mode', 'average'
+# How overviews are made from the pixels: labels cannot be averaged. GDAL's 'mode' writes the label
+# 0 where pixels of 16 bits have no data.
+NEAREST, AVERAGE = 'nearest', 'average'
 # The columns of a table of classes, with GDAL's numbers of their type and usage.
 INTEGER, TEXT = 0, 2
 COLUMNS = {
@@ -38,7 +39,7 @@ def write_tiff(
     nodata: int | None = None,
     valid: Callable[[Window], np.ndarray] | None = None,
     names: Sequence[str] = (),
-    levels_by: str = MODE,
+    levels_by: str = NEAREST,
     cog: bool = False,
 ) -> None:
     """Write an array of integers as a tiled GeoTIFF with overviews, window by window.
@@ -53,7 +54,7 @@ def write_tiff(
         nodata: The value of pixels without data.
         valid: Returns which pixels of a window have data, (h, w) bool, for a mask band. None: all.
         names: The descriptions of the bands.
-        levels_by: How overviews are made from the pixels, ``MODE`` or ``AVERAGE``.
+        levels_by: How overviews are made from the pixels, ``NEAREST`` or ``AVERAGE``.
         cog: Whether to write a cloud-optimized GeoTIFF.
 
     Raises:
