@@ -90,7 +90,7 @@ class Scenes(BaseDataset):
                 f'{type(self).__name__}: background={self._background!r} is not one of the classes '
                 f'{", ".join(self.classes)}'
             )
-        is_raster = not self.ann_file and Path(self._suffixes[1]).suffix.lower() not in FEATURES
+        is_raster = not self.ann_file and not self._suffixes[1].lower().endswith(FEATURES)
         if self._with_objects and is_raster:
             raise ArgumentError(
                 f'{type(self).__name__}: label_suffix={self._suffixes[1]!r} names images of labels,'

@@ -1,0 +1,201 @@
+"""Features of GeoJSON files and GeoPackages, and files that are refused."""
+
+import json
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyogrio
+import pytest
+import shapely
+from rasterio.warp import transform as warped
+from shapely.geometry import mapping
+
+from xcit_mm import UserError
+from xcit_mm.scenes.read_features import WGS84, in_crs, read_features
+
+UTM = 'EPSG:32632'
+SHAPES = [
+    shapely.Polygon([(5e5, 5e6), (5e5 + 90, 5e6), (5e5, 5e6 + 70)], None),
+    shapely.MultiPolygon([shapely.box(5e5, 5e6, 5e5 + 1, 5e6 + 2), shapely.box(6e5, 0, 7e5, 1)]),
+]
+PROPERTIES = [{'class': 'a', 'n': 1}, {'class': 'b', 'n': -2}]
+
+
+def write_geopackage(path: Path, shapes=SHAPES, layer: str = 'one', **options) -> Path:
+    """Write polygons, the first two with properties."""
+    columns = [np.array([p[name] for p in PROPERTIES[: len(shapes)]]) for name in ('class', 'n')]
+    columns[0] = columns[0].astype(object)
+    encoded = np.array([None if s is None else shapely.to_wkb(s) for s in shapes], object)
+    values = dict(field_data=columns, fields=['class', 'n'], layer=layer, driver='GPKG')
+    values |= dict(geometry_type='Unknown', crs=UTM) | options
+    pyogrio.raw.write(path, encoded, **values)
+    return path
+
+
+def collection(*features: dict, **members) -> dict:
+    return dict(type='FeatureCollection', features=list(features), **members)
+
+
+def named(name: str) -> dict:
+    return dict(type='name', properties=dict(name=name))
+
+
+def write(path: Path, content: object) -> Path:
+    path.write_text(json.dumps(content))
+    return path
+
+
+def as_features(shapes=SHAPES) -> list[dict]:
+    pairs = zip(shapes, PROPERTIES, strict=True)
+    return [dict(type='Feature', properties=p, geometry=mapping(s)) for s, p in pairs]
+
+
+def test_both_formats_hold_the_same_features(tmp_path):
+    name = 'urn:ogc:def:crs:EPSG::32632'
+    files = [
+        write(tmp_path / 'a.geojson', collection(*as_features(), crs=named(name))),
+        write_geopackage(tmp_path / 'a.gpkg'),
+    ]
+    for path, crs in zip(files, (name, UTM), strict=True):
+        found = read_features(path)
+        assert shapely.equals_exact(found.geometries, SHAPES).all()
+        assert found.properties == PROPERTIES
+        assert found.crs == crs
+        assert in_crs(found, UTM) is found
+
+
+@pytest.mark.parametrize(
+    'content',
+    [as_features()[0] | {'properties': None}, mapping(SHAPES[0])],
+    ids=['feature', 'geometry'],
+)
+def test_geojson_may_be_one_feature_without_properties(tmp_path, content):
+    found = read_features(write(tmp_path / 'a.geojson', content))
+    assert found.geometries == [SHAPES[0]]
+    assert found.properties == [{}]
+    assert found.crs is None
+    assert in_crs(found, UTM) is found
+
+
+def test_heights_are_dropped(tmp_path):
+    shape = shapely.force_3d(SHAPES[0], 7)
+    files = [
+        write(tmp_path / 'a.geojson', mapping(shape)),
+        write_geopackage(tmp_path / 'a.gpkg', [shape]),
+    ]
+    for path in files:
+        assert not read_features(path).geometries[0].has_z
+
+
+@pytest.mark.parametrize('name', WGS84)
+def test_coordinates_are_converted(tmp_path, name):
+    path = write_geopackage(tmp_path / 'a.gpkg')
+    degrees = in_crs(read_features(path), 'EPSG:4326')
+    expected = warped(UTM, 'EPSG:4326', *shapely.get_coordinates(SHAPES).T)
+    assert np.allclose(shapely.get_coordinates(degrees.geometries).T, expected, atol=1e-12)
+    assert degrees.properties == PROPERTIES
+    content = collection(*as_features(degrees.geometries), crs=named(name))
+    back = in_crs(read_features(write(tmp_path / 'b.geojson', content)), UTM)
+    assert np.allclose(shapely.get_coordinates(back.geometries), shapely.get_coordinates(SHAPES))
+
+
+def test_a_geopackage_with_a_closed_write_ahead_log_is_read_and_leaves_no_files(tmp_path):
+    path = write_geopackage(tmp_path / 'a.gpkg')
+    editor = sqlite3.connect(path)
+    editor.execute('PRAGMA journal_mode=WAL')
+    editor.close()
+    assert path.read_bytes()[18:20] == b'\2\2'
+    assert len(read_features(path).geometries) == 2
+    assert [*tmp_path.iterdir()] == [path]
+
+
+def test_a_geopackage_that_is_being_edited_is_refused(tmp_path):
+    path = write_geopackage(tmp_path / 'a.gpkg')
+    editor = sqlite3.connect(path)
+    editor.execute('PRAGMA journal_mode=WAL')
+    editor.execute('CREATE TABLE other (a)')
+    editor.commit()
+    with pytest.raises(UserError, match=r'has changes in a\.gpkg-wal .*: close the program that'):
+        read_features(path)
+    editor.close()
+
+
+def broken(name: str):
+    return lambda path: path.write_bytes(name.encode())
+
+
+def other_database(path: Path) -> None:
+    with sqlite3.connect(path) as database:
+        database.execute('CREATE TABLE a (b)')
+
+
+def two_layers(path: Path) -> None:
+    write_geopackage(path)
+    write_geopackage(path, layer='two')
+
+
+def cut_off(path: Path) -> None:
+    write_geopackage(path)
+    path.write_bytes(path.read_bytes()[:5000])
+
+
+REFUSED = {
+    'no file': (lambda path: None, r'a\.geojson does not exist'),
+    'folder': (Path.mkdir, r'a\.geojson cannot be read \(IsADirectoryError'),
+    'no JSON': (broken('{'), r'is neither a GeoJSON file nor a GeoPackage \(JSONDecodeError: '),
+    'empty': (broken(''), r'is neither a GeoJSON file nor a GeoPackage \(JSONDecodeError: '),
+    'list': (broken('[]'), r'nor a GeoPackage \(ValueError: it has no list of features\)'),
+    'nested': (broken('[' * 9999), r'nor a GeoPackage \(RecursionError'),
+    'not finite': (
+        broken('{"type": "Point", "coordinates": [1, NaN]}'),
+        r'feature 1 has no geometry with numbers as coordinates \(ValueError: a coordinate is not',
+    ),
+    'null': (
+        broken('{"type": "Feature", "geometry": null}'),
+        'feature 1 has no geometry with numbers as coordinates .*: correct or remove it',
+    ),
+    'text': (
+        broken('{"type": "FeatureCollection", "features": ["a"]}'),
+        'feature 1 has no geometry with numbers as coordinates',
+    ),
+    'no name': (
+        broken('{"type": "Feature", "crs": 3, "geometry": null}'),
+        r'\(ValueError: its member crs has no name\)',
+    ),
+    'database': (other_database, 'is an SQLite database, but not a GeoPackage: convert it'),
+    'layers': (
+        two_layers,
+        r'has 2 layers with geometries \(one, two\), but one is needed: copy a layer with ogr2ogr',
+    ),
+    'cut off': (cut_off, r'cannot be read as a GeoPackage \(DataSourceError'),
+    'no geometry': (
+        lambda path: write_geopackage(path, [None]),
+        'feature 1 has no geometry with finite coordinates: correct or remove it',
+    ),
+}
+
+
+@pytest.mark.parametrize('case', REFUSED)
+def test_files_without_features_are_refused_in_one_sentence(tmp_path, case):
+    spoil, message = REFUSED[case]
+    path = tmp_path / 'a.geojson'
+    spoil(path)
+    with pytest.raises(UserError, match=message) as refused:
+        read_features(path)
+    assert str(path) in str(refused.value) and '\n' not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ('crs', 'target', 'message'),
+    [
+        ('EPSG:4326', None, "has the reference system 'EPSG:4326', but the image has none"),
+        ('moon', UTM, r"the reference system 'moon' cannot be used \(CRSError"),
+        ('EPSG:4326', UTM, r"cannot be converted from 'EPSG:4326' to EPSG:32632 \(.*\): they may"),
+    ],
+)
+def test_coordinates_that_cannot_be_converted_are_refused(tmp_path, crs, target, message):
+    features = read_features(write(tmp_path / 'a.geojson', mapping(shapely.Point(1, 95))))
+    with pytest.raises(UserError, match=message):
+        in_crs(replace(features, crs=crs), target)
