@@ -1,14 +1,17 @@
 """Labels of the pixels of an image of any size, tile by tile, as if it were labeled as a whole."""
 
 import math
+from collections.abc import Callable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..errors import UserError
+from ..ops.resized_labels import bilinear, labels_of_resized
 from ..progress import Progress, silent
 from ..scenes.geometry import Window, tiles
+from .lazy import LazyMap
 from .passes import Passes
 from .streamed_maps import Pyramid
 from .token_files import TokenFile
@@ -65,13 +68,15 @@ def label(
     pyramid = Pyramid(passes)
     maps = model.neck(pyramid.maps) if model.with_neck else pyramid.maps
     head, classes = model.decode_head, model.out_channels
-    bilinear = dict(mode='bilinear', align_corners=model.align_corners)
-    scores = F.interpolate(head(maps), size=size, **bilinear)
+    logits = head(maps)
+    scores = F.interpolate(logits, size, mode='bilinear', align_corners=model.align_corners)
 
     shards, workspace = passes.shards, passes.workspace
     rows = shards.share(size[0])
     made = {'labels': dtype} | ({'scores': torch.uint8} if with_scores else {})
-    side = max(32, min(MAX_TILE, math.isqrt(MAX_SCORES // classes) // 32 * 32))
+    read = logits if classes > 1 and not with_scores else scores
+    pixels = MAX_SCORES // classes * math.prod(size) // math.prod(read.shape[2:])
+    side = max(32, min(MAX_TILE, math.isqrt(pixels) // 32 * 32))
     of_rows = list(tiles(Window(rows, slice(0, size[1])), (side, size[1])))
     done = min(workspace.finished[LABELS], len(of_rows))
     stores = [workspace.open(k, rows, (size[1], 1), v, done > 0) for k, v in made.items()]
@@ -80,19 +85,37 @@ def label(
             store.verify(slice(rows.start, of_rows[done - 1].rows.stop))
     pyramid.borrow_for([[(scores, row)] for row in of_rows])
     progress.expect(len(of_rows) - done)
+    label_window = _labels_of_windows(logits, size, model.align_corners)
     for number, row in enumerate(of_rows[done:], done + 1):
         what = f'labels, row {number} of {len(of_rows)}'
         for window in progress(list(tiles(row, (side, side))), what):
-            values = scores.read(window)[0].float()
-            if classes == 1:  # a threshold instead of classes
-                share = values[0].sigmoid()
+            if read is logits:
+                labels = label_window(window)
+            elif classes == 1:  # a threshold instead of classes
+                share = scores.read(window)[0, 0].float().sigmoid()
                 labels = share > head.threshold
                 best = torch.where(labels, share, 1 - share)
             else:
-                labels = values.argmax(0)
-                best = values.softmax(0).amax(0) if with_scores else None
+                values = scores.read(window)[0].float()
+                labels, best = values.argmax(0), values.softmax(0).amax(0)
             stores[0].write(window, labels.to(dtype)[..., None].cpu())
             if with_scores:
                 stores[1].write(window, (best * 255).round().to(torch.uint8)[..., None].cpu())
         workspace.finish(LABELS, number, *stores)
     return stores
+
+
+def _labels_of_windows(
+    logits: LazyMap, size: tuple[int, int], align_corners: bool
+) -> Callable[[Window], Tensor]:
+    """Return a function that labels windows of an image (H, W) from scores that it resizes."""
+    dtype = torch.promote_types(logits.dtype, torch.float32)
+    sizes = zip(logits.shape[2:], size, strict=True)
+    axes = [bilinear(n, [resized], align_corners, dtype) for n, resized in sizes]
+
+    def labels_of(window: Window) -> Tensor:
+        parts = [axis.part(span) for axis, span in zip(axes, window, strict=True)]
+        reach, samplings = zip(*parts, strict=True)
+        return labels_of_resized(logits.read(Window(*reach))[0].to(dtype), *samplings)
+
+    return labels_of
