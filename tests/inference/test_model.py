@@ -12,8 +12,8 @@ from PIL import Image
 
 from xcit_mm import UserError, device
 from xcit_mm.errors import ArgumentError
-from xcit_mm.inference import chunked as memory
 from xcit_mm.inference import load_model
+from xcit_mm.ops import resized_labels
 
 SHAPES = ('circle', 'square', 'triangle')
 
@@ -81,7 +81,7 @@ def test_the_scores_of_many_classes_are_not_in_memory_together(tmp_path, image, 
         [expected] = model.module.test_step(data)
     labels = expected.pred_sem_seg.data[0].numpy()
     best, second = expected.seg_logits.data.topk(2, dim=0).values
-    monkeypatch.setattr(memory, 'MAX_SCORES', 7 * image[..., 0].size)
+    monkeypatch.setattr(resized_labels, 'MAX_SCORES', 7 * image[..., 0].size)
     with torch.profiler.profile(profile_memory=True) as profile:
         predicted = model.predict(image).labels
     is_clear = (best - second > 1e-5).numpy()

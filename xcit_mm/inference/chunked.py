@@ -1,16 +1,12 @@
 """Inference on large images, whose maps and scores take gigabytes."""
 
-import math
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from ..large_images.segment import has_unmodified_head
-
-MAX_SCORES = 2**25  # numbers that are resized at a time: 128 MiB
+from ..ops.resized_labels import bilinear, labels_of_resized
 
 
 class SingleUseMaps(list):
@@ -37,8 +33,9 @@ def segment(model: nn.Module, data: dict[str, Any]) -> list[Tensor]:
     """Return the labels (H, W) of each image at its original size.
 
     mmseg resizes the scores of all classes to the size of the image. That needs 14 GB for 150
-    classes and 24 megapixels. Here, a few classes at a time are resized and compared with the best
-    score so far. Sliding windows and segmentors with their own inference are left to mmseg.
+    classes and 24 megapixels. Here, only the scores that can win somewhere are resized; see
+    :mod:`xcit_mm.ops.resized_labels`. Sliding windows and segmentors with their own inference are
+    left to mmseg.
     """
     is_whole = (
         has_unmodified_head(model)
@@ -50,20 +47,15 @@ def segment(model: nn.Module, data: dict[str, Any]) -> list[Tensor]:
     data = model.data_preprocessor(data, False)
     samples = data['data_samples']
     scores = model(data.pop('inputs'), samples, mode='tensor')  # (B, classes, H/4, W/4)
-    return [_labels(model, scores[i : i + 1], sample.metainfo) for i, sample in enumerate(samples)]
+    of_images = zip(scores.float().unbind(), samples, strict=True)
+    return [_labels(values, sample.metainfo, model.align_corners) for values, sample in of_images]
 
 
-def _labels(model: nn.Module, scores: Tensor, meta: dict[str, Any]) -> Tensor:
-    size = meta['ori_shape']
-    num_classes = max(1, MAX_SCORES // max(math.prod(size), math.prod(meta['img_shape'])))
-    best_scores = scores.new_full(size, -torch.inf)
-    labels = torch.zeros(size, dtype=torch.long, device=scores.device)
-    for first in range(0, scores.shape[1], num_classes):
-        # First to the size that the model has seen, then to the original size, as in mmseg.
-        part = scores[:, first : first + num_classes].contiguous()
-        part = model.decode_head.predict_by_feat(part, [meta])
-        part = F.interpolate(part, size, mode='bilinear', align_corners=model.align_corners)
-        part_scores, part_labels = part[0].max(0)
-        labels = torch.where(part_scores > best_scores, part_labels + first, labels)
-        best_scores = torch.maximum(best_scores, part_scores)
-    return labels
+def _labels(scores: Tensor, meta: dict[str, Any], align_corners: bool) -> Tensor:
+    # First to the size that the model has seen, then to the original size, as in mmseg.
+    sizes = meta.get('pad_shape', meta['img_shape'])[:2], meta['ori_shape'][:2]
+    rows, columns = (
+        bilinear(n, of_axis, align_corners)
+        for n, *of_axis in zip(scores.shape[1:], *sizes, strict=True)
+    )
+    return labels_of_resized(scores, rows, columns)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..ops.resized_labels import sources
 from ..scenes.geometry import Span, length
 
 
@@ -66,11 +67,8 @@ def resized(
     if mode == 'nearest':  # take the indices from PyTorch, which rounds in its own way
         how = dict(size=size) if factor is None else dict(scale_factor=factor)
         place = F.interpolate(torch.arange(n, dtype=dtype).view(1, 1, n), **how).flatten()
-    elif align_corners:
-        place = torch.arange(size, dtype=dtype) * ((n - 1) / (size - 1) if size > 1 else 0.0)
     else:
-        scale = n / size if factor is None else 1 / factor
-        place = ((torch.arange(size, dtype=dtype) + 0.5) * scale - 0.5).clamp_min(0)
+        place = sources(n, size, align_corners, dtype, factor)
     lower = place.long().clamp_max(n - 1)
     upper = lower if mode == 'nearest' else (lower + 1).clamp_max(n - 1)
     fraction = (place - lower).clamp(0, 1).numpy()  # of the upper pixel

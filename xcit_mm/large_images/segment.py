@@ -1,16 +1,18 @@
 """Labels or heights of the pixels of an image of any size, tile by tile, as if of a whole image."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..errors import UserError
+from ..ops.resized_labels import bilinear, labels_of_resized
 from ..predictions.no_label import no_label
 from ..progress import Progress, silent
 from ..scenes.geometry import Window, tiles
+from .lazy import LazyMap
 from .passes import Passes
 from .streamed_maps import Pyramid
 from .token_files import TokenFile
@@ -82,12 +84,14 @@ def label(
     pyramid = Pyramid(passes)
     maps = model.neck(pyramid.maps) if model.with_neck else pyramid.maps
     head, classes = model.decode_head, model.out_channels
-    bilinear = dict(mode='bilinear', align_corners=model.align_corners)
-    scores = F.interpolate(head(maps), size=size, **bilinear)
+    logits = head(maps)
+    scores = F.interpolate(logits, size, mode='bilinear', align_corners=model.align_corners)
 
     shards, workspace = passes.shards, passes.workspace
     rows = shards.share(size[0])
-    side = max(32, min(MAX_TILE, math.isqrt(MAX_SCORES // classes) // 32 * 32))
+    read = logits if classes > 1 and [*made] == ['labels'] else scores
+    pixels = MAX_SCORES // classes * math.prod(size) // math.prod(read.shape[2:])
+    side = max(32, min(MAX_TILE, math.isqrt(pixels) // 32 * 32))
     of_rows = list(tiles(Window(rows, slice(0, size[1])), (side, size[1])))
     done = min(workspace.finished[LABELS], len(of_rows))
     values_of_pixel = dict.fromkeys(made, 1) | dict(probabilities=max(2, classes))
@@ -100,13 +104,17 @@ def label(
             store.verify(slice(rows.start, of_rows[done - 1].rows.stop))
     pyramid.borrow_for([[(scores, row)] for row in of_rows])
     progress.expect(len(of_rows) - done)
+    label_window = _labels_of_windows(logits, size, model.align_corners)
     for number, row in enumerate(of_rows[done:], done + 1):
         what = f'labels, row {number} of {len(of_rows)}'
         for window in progress(list(tiles(row, (side, side))), what):
             valid = passes.pixels_with_data(window)
             found = {}
             if valid is None or valid.any():
-                found = _outputs(scores.read(window)[0].float(), head, made)
+                if read is logits:
+                    found['labels'] = label_window(window).to(made['labels'])[..., None].cpu()
+                else:
+                    found = _outputs(scores.read(window)[0].float(), head, made)
             for name, store in stores.items():
                 shape = *window.size, store.shape[2]
                 nothing = without_data(name, store.dtype)
@@ -116,6 +124,22 @@ def label(
                 store.write(window, values.contiguous())
         workspace.finish(LABELS, number, *stores.values())
     return stores
+
+
+def _labels_of_windows(
+    logits: LazyMap, size: tuple[int, int], align_corners: bool
+) -> Callable[[Window], Tensor]:
+    """Return a function that labels windows of an image (H, W) from scores that it resizes."""
+    dtype = torch.promote_types(logits.dtype, torch.float32)
+    sizes = zip(logits.shape[2:], size, strict=True)
+    axes = [bilinear(n, [resized], align_corners, dtype) for n, resized in sizes]
+
+    def labels_of(window: Window) -> Tensor:
+        parts = [axis.part(span) for axis, span in zip(axes, window, strict=True)]
+        reach, samplings = zip(*parts, strict=True)
+        return labels_of_resized(logits.read(Window(*reach))[0].to(dtype), *samplings)
+
+    return labels_of
 
 
 def without_data(name: str, dtype: torch.dtype) -> float:

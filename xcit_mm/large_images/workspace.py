@@ -31,7 +31,7 @@ from .free_memory import free_memory
 from .shards import Shards
 from .token_files import NOT_AS_WRITTEN, TokenFile, damaged
 
-STATE, LOCK, VERSION = 'state.json', 'store.lock', 2
+STATE, LOCK, VERSION = 'state.json', 'store.lock', 3
 MAX_STATE = 2**20  # bytes
 # The files of a workspace. All other files in its folder are left alone.
 FILES = re.compile(
