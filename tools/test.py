@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Evaluate a checkpoint: COCO's AP for detectors, IoU for segmentors."""
+"""Evaluate a checkpoint: COCO's AP for detectors, IoU for segmentors, errors for heights."""
 
 import argparse
 import sys

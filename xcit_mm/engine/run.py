@@ -88,7 +88,8 @@ def test(
         compiled: See :func:`xcit_mm.load_model`.
 
     Returns:
-        The metrics by name: from 0 to 1 in COCO, in percent for segmentation.
+        The metrics by name: from 0 to 1 in COCO, in percent for segmentation, and in the unit of
+        the labels for heights.
 
     Raises:
         UserError: If the config, an option, the data or the checkpoint is wrong, or if the

@@ -58,7 +58,7 @@ class Model:
 
     Attributes:
         task: 'detection', 'segmentation', 'panoptic' or 'heights'.
-        classes: Names of the classes.
+        classes: Names of the classes; none for heights.
         palette: A color for each class.
         module: mmdet's or mmseg's model, in evaluation mode and in float32.
         pipeline: The transforms of the config's test dataset.
@@ -238,15 +238,16 @@ def load_model(
     module.load_state_dict(state, strict=False)
     require_framework(cfg.default_scope)
     scope = DefaultScope.overwrite_default_scope(cfg.default_scope)
+    has_classes = not predicts_heights(module)
     with config_errors(cfg, options), scope, quiet():
-        classes, palette = classes_and_palette(cfg, content, module)
+        names = classes_and_palette(cfg, content, module) if has_classes else ((), ())
         pipeline = _test_pipeline(cfg, full_size)
     fusion = getattr(module, 'panoptic_fusion_head', None)
     is_panoptic = fusion is not None and module.test_cfg.get('panoptic_on', True)
     task = 'panoptic' if is_panoptic else TASKS[cfg.default_scope]
-    task = 'heights' if predicts_heights(module) else task
+    task = task if has_classes else 'heights'
     dtypes = dict(dtype=computed_dtype, streamed_dtype=choose_dtype(dtype or 'float32', target))
-    return Model(task, classes, palette, module.to(target), pipeline, compiled=compiled, **dtypes)
+    return Model(task, *names, module.to(target), pipeline, compiled=compiled, **dtypes)
 
 
 def _test_pipeline(cfg: Config, full_size: bool) -> Compose:

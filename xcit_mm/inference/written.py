@@ -115,8 +115,8 @@ class Output:
         self._annotations: list[dict[str, Any]] = []
         self._video = ExitStack()  # closes the video that is written
         self._video_path: Path | None = None
-        ids_and_names = zip(category_ids(model.classes), model.classes, strict=True)
         if model.task == 'detection':
+            ids_and_names = zip(category_ids(model.classes), model.classes, strict=True)
             self._json = folder / PREDICTIONS
             categories = [dict(id=i, name=name) for i, name in ids_and_names]
             content = dict(categories=categories, annotations=self._annotations)
