@@ -194,10 +194,11 @@ class _Axis:
     def weighted(self, values: np.ndarray, axis: int, span: Span, first: int) -> np.ndarray:
         """Return the weighted sums of an array along an axis; its first place is ``first``."""
         places, weights = self.terms(span)
-        values = np.moveaxis(values, axis, 0)
-        places -= first
-        shape = len(weights), *[1] * (values.ndim - 1)
-        total = np.zeros((len(weights), *values.shape[1:]), values.dtype)
+        weights = weights.astype(values.dtype)
+        shape = [-1 if i == axis else 1 for i in range(values.ndim)]
+        total = 0
         for k in range(weights.shape[1]):
-            total += values[places[:, k]] * weights[:, k].reshape(shape).astype(values.dtype)
-        return np.moveaxis(total, 0, axis)
+            total = total + np.take(values, places[:, k] - first, axis) * weights[:, k].reshape(
+                shape
+            )
+        return total
