@@ -203,6 +203,8 @@ def test_a_tile_without_a_place_or_of_another_kind_is_refused(tmp_path):
         open_image([paths[0], tmp_path / 'a.png'], str)
     with pytest.raises(UserError, match=r'^\[\]: a mosaic needs at least one file$'):
         open_image([], str)
+    with pytest.raises(UserError, match=r'^http://a/b.tif: the tiles of a mosaic are local files'):
+        open_image([paths[0], 'http://a/b.tif'], str)
     with pytest.raises(UserError, match=r'none.tif does not exist'):
         open_image([paths[0], tmp_path / 'none.tif'], str)
 

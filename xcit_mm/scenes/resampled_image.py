@@ -14,12 +14,13 @@ from .pixel_sizes import METERS, to_full_size
 
 MAX_READ = 2**24  # values of the source that are in memory at a time, or those of one pixel
 HALF = 0.5  # of the area of a pixel, which needs to have data
+TOLERANCE = 0.01  # of a resolution; a level with such pixels is not resampled
 ROUNDING = 1e-9  # of a share of an area
 MAX_ENLARGEMENT = 16
 
 
 def level_for(source: ImageSource, resolution: float) -> int:
-    """Return the smallest level whose pixels are at most as large as a resolution, or 0.
+    """Return the smallest level whose pixels are at most about as large as a resolution, or 0.
 
     ``resolution`` is the size of a pixel in the unit of ``source.pixel_size``. ``source`` is the
     full image.
@@ -43,7 +44,7 @@ def level_for(source: ImageSource, resolution: float) -> int:
     best = 0
     for level, size in enumerate(source.levels):
         pixel = source.pixel_size.reduced(source.full_size, size)
-        if max(pixel.height, pixel.width) <= resolution and math.prod(size) < math.prod(
+        if max(pixel[:2]) <= resolution * (1 + TOLERANCE) and math.prod(size) < math.prod(
             source.levels[best]
         ):
             best = level
@@ -53,9 +54,12 @@ def level_for(source: ImageSource, resolution: float) -> int:
 def at_resolution(source: ImageSource, resolution: float) -> ImageSource:
     """Return an image whose pixels have about the size ``resolution``, in the unit of the source.
 
-    Each axis gets the whole number of pixels that is closest, and the pixels cover the image.
+    Each axis gets the whole number of pixels that is closest, and the pixels cover the image. An
+    image that has such pixels already is returned as it is.
     """
     height, width, unit = source.pixel_size
+    if max(abs(side / resolution - 1) for side in (height, width)) <= TOLERANCE:
+        return source
     rows, columns, _ = source.shape
     size = tuple(
         max(1, round(n * pixel / resolution)) for n, pixel in ((rows, height), (columns, width))
@@ -66,7 +70,7 @@ def at_resolution(source: ImageSource, resolution: float) -> ImageSource:
             f'--resolution {resolution:g}: {source.name} has pixels of {width:g} {name}, and is '
             f'enlarged at most {MAX_ENLARGEMENT} times'
         )
-    return source if size == (rows, columns) else ResampledImage(source, size)
+    return ResampledImage(source, size)
 
 
 class ResampledImage(ImageView):
