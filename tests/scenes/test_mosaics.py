@@ -65,6 +65,9 @@ def test_tiles_make_up_one_image(tmp_path, nodata, monkeypatch):
         assert np.array_equal(pixels, np.moveaxis(expected, 0, -1))
         assert np.array_equal(valid, (expected > 0).any(axis=0))
         assert np.array_equal(image.read(WINDOW), pixels[tuple(WINDOW)])
+    source.read(WINDOW)
+    source.valid(WINDOW)[:] = False  # the next caller gets its own
+    assert np.array_equal(source.valid(WINDOW), valid[tuple(WINDOW)])
     assert source.georeference['transform'] == transform
     assert source.georeference['crs'].to_epsg() == 32632
     assert source.pixel_size.width == 0.5

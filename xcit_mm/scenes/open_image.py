@@ -159,6 +159,12 @@ def image_size(path: str) -> tuple[int, int] | None:
         return None
 
 
+def needs_windows(image: str) -> bool:
+    """Return whether a file is of a kind that only :func:`open_image` reads."""
+    is_file = suffix_of(image) in (*SLIDES, *VIRTUAL, *ARRAYS)
+    return not is_url(image) and (is_file or is_zarr(Path(image).expanduser()))
+
+
 def suffix_of(image: str) -> str:
     """Return the suffix of a path or an address in lower case, such as '.tif'."""
     path = image.partition('?')[0].partition('#')[0] if is_url(image) else image

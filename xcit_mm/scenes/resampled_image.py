@@ -12,7 +12,7 @@ from .image_source import ImageSource
 from .image_views import ImageView
 from .pixel_sizes import METERS, to_full_size
 
-MAX_READ = 2**24  # values of the source that are in memory at a time, or those of one pixel
+MAX_READ = 2**23  # values of the source that are in memory at a time, or those of one pixel
 HALF = 0.5  # of the area of a pixel, which needs to have data
 TOLERANCE = 0.01  # of a resolution; a level with such pixels is not resampled
 ROUNDING = 1e-9  # of a share of an area
