@@ -9,7 +9,7 @@ import pytest
 
 from xcit_mm import UserError
 from xcit_mm.inference import sources
-from xcit_mm.inference.sources import Frame, batches, find_inputs
+from xcit_mm.inference.sources import Frame, batches, find_inputs, read_image
 from xcit_mm.inference.video import read_video, write_video
 from xcit_mm.inference.written import is_output
 from xcit_mm.progress import ImageProgress
@@ -80,6 +80,19 @@ def test_scenes_and_slides_in_folders_are_one_image_each(tmp_path, monkeypatch):
     (tmp_path / 'scenes/slide/notes').touch()
     _, _, notes = find_inputs(['scenes/slide'], lambda path: False)
     assert notes == ['scenes/slide: 1 file that is no image or video was skipped (no suffix)']
+
+
+def test_scenes_that_are_only_read_by_windows_name_the_option(tmp_path):
+    (tmp_path / 'b.zarr').mkdir()
+    for name in ('a.vrt', 'a.SVS', 'a.npy', 'b.zarr'):
+        if name != 'b.zarr':
+            (tmp_path / name).touch()
+        with pytest.raises(UserError) as error:
+            read_image(str(tmp_path / name))
+        sentence = 'is read window by window: add --stream (predict_large)'
+        assert str(error.value) == f'{tmp_path / name} {sentence}'
+    with pytest.raises(UserError, match=r'none.svs does not exist'):
+        read_image(str(tmp_path / 'none.svs'))
 
 
 def test_the_name_of_a_url_stays_in_the_folder():

@@ -65,6 +65,9 @@ def test_tiles_make_up_one_image(tmp_path, nodata, monkeypatch):
         assert np.array_equal(pixels, np.moveaxis(expected, 0, -1))
         assert np.array_equal(valid, (expected > 0).any(axis=0))
         assert np.array_equal(image.read(WINDOW), pixels[tuple(WINDOW)])
+    source.read(WINDOW)
+    source.valid(WINDOW)[:] = False  # the next caller gets its own
+    assert np.array_equal(source.valid(WINDOW), valid[tuple(WINDOW)])
     assert source.georeference['transform'] == transform
     assert source.georeference['crs'].to_epsg() == 32632
     assert source.pixel_size.width == 0.5
@@ -203,6 +206,8 @@ def test_a_tile_without_a_place_or_of_another_kind_is_refused(tmp_path):
         open_image([paths[0], tmp_path / 'a.png'], str)
     with pytest.raises(UserError, match=r'^\[\]: a mosaic needs at least one file$'):
         open_image([], str)
+    with pytest.raises(UserError, match=r'^http://a/b.tif: the tiles of a mosaic are local files'):
+        open_image([paths[0], 'http://a/b.tif'], str)
     with pytest.raises(UserError, match=r'none.tif does not exist'):
         open_image([paths[0], tmp_path / 'none.tif'], str)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import rasterio
+import tifffile
 from PIL import Image
 
 from xcit_mm import UserError
@@ -93,10 +94,16 @@ def test_pixels_without_data_are_found_in_any_window(name, tmp_path):
     assert source.valid_box() == whole(SIZE)
 
 
+def write_other_value(path: Path) -> Path:
+    """Write a no-data value that no pixel can have, which GDAL does not."""
+    value = (42113, 's', 0, '-9999', True)
+    tifffile.imwrite(path, filled(0), photometric='rgb', extratags=[value])
+    return path
+
+
 UNMARKED = {
     'plain.tif': lambda path: open_image(write(path, filled(0)), str),
-    'one_band.tif': lambda path: open_image(write(path, filled(0, bands=(1,)), nodata=0), str),
-    'unrepresentable.tif': lambda path: open_image(write(path, filled(0), nodata=None), str),
+    'other_value.tif': lambda path: open_image(write_other_value(path), str),
     'labels.tif': lambda path: open_image(
         write(path, filled(0)[..., :1], nodata=0), str, are_labels=True
     ),
@@ -107,7 +114,13 @@ UNMARKED = {
 
 @pytest.mark.parametrize('name', UNMARKED)
 def test_other_pixels_have_data(name, tmp_path):
-    assert UNMARKED[name](tmp_path / name).valid(WINDOW) is None
+    source = UNMARKED[name](tmp_path / name)
+    assert source.valid(WINDOW) is None and source.has_gaps == (source.dtype.kind == 'f')
+
+
+def test_one_band_with_the_value_is_not_enough(tmp_path):
+    source = open_image(write(tmp_path / 'a.tif', filled(0, bands=(1,)), nodata=0), str)
+    assert source.has_gaps and source.valid(WINDOW) is None
 
 
 def test_transparency_is_no_channel_of_an_rgb_image(tmp_path):

@@ -19,6 +19,8 @@ from xcit_mm.scenes.resampled_image import ResampledImage
 RANDOM = np.random.default_rng(0)
 PIXELS = RANDOM.integers(0, 256, (150, 211, 3), np.uint8)
 ON_MAP = dict(crs='EPSG:32632', transform=Affine(0.5, 0, 600_000, 0, -0.5, 5_000_000))
+JPEG_2000 = dict(width=422, height=300, count=3, dtype='uint8', REVERSIBLE='YES', QUALITY=100)
+JPEG_2000 |= dict(RESOLUTIONS=3, BLOCKXSIZE=64, BLOCKYSIZE=64)
 KINDS = {
     'u1': PIXELS,
     'u2': PIXELS.astype(np.uint16) * 257,
@@ -148,6 +150,24 @@ def test_a_resolution_is_read_from_the_best_level(tmp_path, resolution, size, le
     assert (source.identity() == open_image(path, str).identity()) == (
         level == 0 == resolution % 0.5
     )
+
+
+def test_a_level_with_about_these_pixels_is_read_as_it_is(tmp_path):
+    path = write(tmp_path / 'a.tif', factors=(2, 4), **ON_MAP)
+    for resolution, level in ((0.504, 0), (0.496, 0), (0.995, 1), (1.004, 1)):
+        source = open_image(path, str, resolution=resolution)
+        assert source.identity() == open_image(path, str, level=level).identity()
+
+
+def test_levels_of_jpeg_2000(tmp_path):
+    path = tmp_path / 'a.jp2'
+    with rasterio.open(path, 'w', 'JP2OpenJPEG', **JPEG_2000) as file:
+        file.write(np.moveaxis(np.tile(PIXELS, (2, 2, 1)), -1, 0))
+    source = open_image(path, str, level=1)
+    with rasterio.open(path, overview_level=0) as file:
+        expected = np.moveaxis(file.read(), 0, -1)
+    assert source.levels[:2] == ((300, 422), (150, 211))
+    assert np.array_equal(in_parts(source, (33, 20)), expected)
 
 
 def test_a_resolution_on_a_map_in_feet(tmp_path):

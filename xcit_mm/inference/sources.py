@@ -17,6 +17,7 @@ from ..errors import ArgumentError, UserError, looked_in, reason
 from ..files import read_regular
 from ..http import read_url
 from ..progress import ImageProgress
+from ..scenes.open_image import needs_windows
 from ..scenes.zarr_metadata import is_zarr
 from ..weights.cache import is_url
 from .folders import VIDEOS, Folder
@@ -169,6 +170,8 @@ def read_image(source: str, decode: Callable[[bytes], np.ndarray] = decode_rgb) 
     Raises:
         UserError: If the image does not exist or cannot be read.
     """
+    if needs_windows(source) and Path(source).expanduser().exists():
+        raise UserError(f'{source} is read window by window: add --stream (predict_large)')
     try:
         if is_url(source):
             data = read_url(source, MAX_DOWNLOAD)

@@ -53,6 +53,8 @@ class ImageSource(ABC):
     max_rows: int | None = None
     has_gaps = False
     pixel_size: PixelSize | None = None
+    # The window that was read last and its valid pixels, where finding these means to read again.
+    _last: tuple[Window, np.ndarray] | None = None
 
     def __init__(
         self,
@@ -100,7 +102,9 @@ class ImageSource(ABC):
         """
         if not self.has_gaps:
             return None
-        valid = self._guarded(self._valid, window)
+        last = self._last
+        is_known = last is not None and last[0] == window
+        valid = last[1].copy() if is_known else self._guarded(self._valid, window)
         return None if valid is None or valid.all() else valid
 
     def valid_box(self) -> Window:

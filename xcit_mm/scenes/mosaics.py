@@ -108,7 +108,7 @@ class Mosaic(ImageSource):
         self._use_level(level, levels)
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | dict(_opened=OrderedDict(), _lock=None)
+        return vars(self) | dict(_opened=OrderedDict(), _lock=None, _last=None)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _lock=Lock())
@@ -129,14 +129,15 @@ class Mosaic(ImageSource):
         return [_digest([state_of_file(path) for path in self._files])]
 
     def _read(self, window: Window) -> np.ndarray:
-        return self._composed(window)[0]
+        pixels, valid = self._composed(window)
+        self._last = window, valid
+        return pixels
 
     def _valid(self, window: Window) -> np.ndarray:
-        pixels, is_covered = self._composed(window)
-        return is_covered.any(axis=2) & has_data(pixels, self.nodata)
+        return self._composed(window)[1]
 
     def _composed(self, window: Window) -> tuple[np.ndarray, np.ndarray]:
-        """Return the pixels of a window, and which of them (h, w, bands) a tile shows."""
+        """Return the pixels of a window, and which of them have data."""
         empty = [0 if value is None else value for value in of_bands(self.nodata, self.channels)]
         pixels = np.empty((*window.size, self.channels), self.dtype)
         pixels[...] = np.array(empty).astype(self.dtype)
@@ -156,7 +157,7 @@ class Mosaic(ImageSource):
                 is_shown = valid & ~is_covered[place][..., band]
                 np.copyto(pixels[place][..., band], values[..., tile.bands[band]], where=is_shown)
                 is_covered[place][..., band] |= is_shown
-        return pixels, is_covered
+        return pixels, is_covered.any(axis=2) & has_data(pixels, self.nodata)
 
     def _open(self, tile: Tile, level: int) -> Raster:
         """Return the open file of a tile; the files that were used last stay open."""

@@ -20,7 +20,7 @@ from .levels import RESAMPLE, require_level
 from .pixel_sizes import MICROMETERS, in_micrometers, pixel_size_of
 from .rasters import GdalImage
 
-OME = tuple(f'.ome{suffix}' for suffix in ('.tif', '.tiff', '.btf', '.tf2', '.tf8'))
+OME = tuple(f'.ome{suffix}' for suffix in ('.tif', '.tiff', '.btf', '.tf8'))
 MAX_PLANES = 2**16  # of an image
 PLANES = 'SizeC', 'SizeZ', 'SizeT'
 

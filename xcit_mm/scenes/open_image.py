@@ -1,8 +1,9 @@
-"""The choice of the library that reads an image file by windows.
+"""The choice of the library that reads an image by windows.
 
-rasterio reads TIFF files (BigTIFF, tiled, pyramidal, GeoTIFF, COG) and JPEG 2000, openslide reads
-the formats of slide scanners, and NumPy reads its own format. docs/large_images.md compares these
-libraries with others.
+rasterio reads TIFF files (BigTIFF, tiled, pyramidal, GeoTIFF, COG, the pages of OME-TIFF, mosaics
+of files, files by address) and JPEG 2000. openslide reads the formats of slide scanners, zarr reads
+Zarr and OME-Zarr, and NumPy reads its own format. docs/large_images.md compares these libraries
+with others.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -84,6 +85,9 @@ def _opened(
         require_level('the array', level, [image.shape[:2]])
         return Array(image, 'the array', None, channels, nodata)
     if not isinstance(image, (str, Path)):
+        for tile in map(str, image):
+            if is_url(tile):
+                raise UserError(f'{tile}: the tiles of a mosaic are local files; download it first')
         return _opened_mosaic([Path(path).expanduser() for path in image], channels, nodata, level)
     path, is_remote = Path(image).expanduser(), is_url(str(image))
     if is_remote and suffix_of(str(image)) in REMOTE:
@@ -153,6 +157,12 @@ def image_size(path: str) -> tuple[int, int] | None:
             return image.size[::-1]
     except Exception:  # the decoder reports later what is wrong
         return None
+
+
+def needs_windows(image: str) -> bool:
+    """Return whether a file is of a kind that only :func:`open_image` reads."""
+    is_file = suffix_of(image) in (*SLIDES, *VIRTUAL, *ARRAYS)
+    return not is_url(image) and (is_file or is_zarr(Path(image).expanduser()))
 
 
 def suffix_of(image: str) -> str:

@@ -17,7 +17,7 @@ from .file_headers import require_modest_header
 from .geometry import Window
 from .image_source import ImageSource
 from .levels import ADD_LEVELS, RESAMPLE, require_level
-from .no_data import has_data
+from .no_data import has_data, representable
 from .pixel_sizes import pixel_size_on_map
 
 # The drivers of GDAL by suffix. Without a driver, GDAL looks at the content, so a text file that
@@ -131,8 +131,12 @@ class GdalImage(ImageSource):
         if self._are_labels:
             self._has_mask = self.has_gaps = False
             return
-        if self.nodata is None and any(value is not None for value in file.nodatavals[bands]):
-            self.nodata = file.nodatavals[bands]
+        values = tuple(
+            value if value is not None and representable(value, self.dtype) else None
+            for value in file.nodatavals[bands]
+        )
+        if self.nodata is None and None not in values:
+            self.nodata = values
         is_marked = self.nodata is not None or self._has_mask or self._alpha is not None
         self.has_gaps |= is_marked
 

@@ -12,14 +12,15 @@ from .image_source import ImageSource
 from .image_views import ImageView
 from .pixel_sizes import METERS, to_full_size
 
-MAX_READ = 2**24  # values of the source that are in memory at a time, or those of one pixel
+MAX_READ = 2**23  # values of the source that are in memory at a time, or those of one pixel
 HALF = 0.5  # of the area of a pixel, which needs to have data
+TOLERANCE = 0.01  # of a resolution; a level with such pixels is not resampled
 ROUNDING = 1e-9  # of a share of an area
 MAX_ENLARGEMENT = 16
 
 
 def level_for(source: ImageSource, resolution: float) -> int:
-    """Return the smallest level whose pixels are at most as large as a resolution, or 0.
+    """Return the smallest level whose pixels are at most about as large as a resolution, or 0.
 
     ``resolution`` is the size of a pixel in the unit of ``source.pixel_size``. ``source`` is the
     full image.
@@ -43,7 +44,7 @@ def level_for(source: ImageSource, resolution: float) -> int:
     best = 0
     for level, size in enumerate(source.levels):
         pixel = source.pixel_size.reduced(source.full_size, size)
-        if max(pixel.height, pixel.width) <= resolution and math.prod(size) < math.prod(
+        if max(pixel[:2]) <= resolution * (1 + TOLERANCE) and math.prod(size) < math.prod(
             source.levels[best]
         ):
             best = level
@@ -53,9 +54,12 @@ def level_for(source: ImageSource, resolution: float) -> int:
 def at_resolution(source: ImageSource, resolution: float) -> ImageSource:
     """Return an image whose pixels have about the size ``resolution``, in the unit of the source.
 
-    Each axis gets the whole number of pixels that is closest, and the pixels cover the image.
+    Each axis gets the whole number of pixels that is closest, and the pixels cover the image. An
+    image that has such pixels already is returned as it is.
     """
     height, width, unit = source.pixel_size
+    if max(abs(side / resolution - 1) for side in (height, width)) <= TOLERANCE:
+        return source
     rows, columns, _ = source.shape
     size = tuple(
         max(1, round(n * pixel / resolution)) for n, pixel in ((rows, height), (columns, width))
@@ -66,7 +70,7 @@ def at_resolution(source: ImageSource, resolution: float) -> ImageSource:
             f'--resolution {resolution:g}: {source.name} has pixels of {width:g} {name}, and is '
             f'enlarged at most {MAX_ENLARGEMENT} times'
         )
-    return source if size == (rows, columns) else ResampledImage(source, size)
+    return ResampledImage(source, size)
 
 
 class ResampledImage(ImageView):
@@ -194,10 +198,11 @@ class _Axis:
     def weighted(self, values: np.ndarray, axis: int, span: Span, first: int) -> np.ndarray:
         """Return the weighted sums of an array along an axis; its first place is ``first``."""
         places, weights = self.terms(span)
-        values = np.moveaxis(values, axis, 0)
-        places -= first
-        shape = len(weights), *[1] * (values.ndim - 1)
-        total = np.zeros((len(weights), *values.shape[1:]), values.dtype)
+        weights = weights.astype(values.dtype)
+        shape = [-1 if i == axis else 1 for i in range(values.ndim)]
+        total = 0
         for k in range(weights.shape[1]):
-            total += values[places[:, k]] * weights[:, k].reshape(shape).astype(values.dtype)
-        return np.moveaxis(total, 0, axis)
+            total = total + np.take(values, places[:, k] - first, axis) * weights[:, k].reshape(
+                shape
+            )
+        return total

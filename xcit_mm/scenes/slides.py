@@ -80,13 +80,20 @@ class Slide(ImageSource):
         return bounds
 
     def _read(self, window: Window) -> np.ndarray:
-        pixels = self._rgba(window)
-        # Areas that were not scanned are transparent; they become white, like the glass.
-        return np.where(pixels[..., 3:] == 255, pixels[..., :3], np.uint8(255))
+        pixels, valid = self._scanned(window)
+        self._last = window, valid
+        return pixels
 
     def _valid(self, window: Window) -> np.ndarray:
+        return self._scanned(window)[1]
+
+    def _scanned(self, window: Window) -> tuple[np.ndarray, np.ndarray]:
+        """Return the pixels of a window, and which of them have data."""
         pixels = self._rgba(window)
-        return (pixels[..., 3] == 255) & has_data(pixels[..., :3], self.nodata)
+        is_scanned = pixels[..., 3] == 255
+        # Areas that were not scanned are transparent; they become white, like the glass.
+        rgb = np.where(is_scanned[..., None], pixels[..., :3], np.uint8(255))
+        return rgb, is_scanned & has_data(rgb, self.nodata)
 
     def _rgba(self, window: Window) -> np.ndarray:
         height, width = window.size
