@@ -385,21 +385,18 @@ def test_options_that_are_refused(values, message):
 @pytest.mark.parametrize(
     ('values', 'task', 'message'),
     [
-        (
-            dict(polygons=True),
-            'detection',
-            '--polygons is for segmentors, but the model is a detector: leave it out',
-        ),
+        (dict(polygons=True), 'detection', '--polygons is for segmentors: leave it out'),
+        (dict(polygons=True), 'heights', '--polygons is for segmentors: leave it out'),
         (
             dict(cog=True),
             'detection',
-            '--cog is for segmentors, but the model is a detector: leave it out',
+            '--cog is for GeoTIFF files, and a detector writes none: leave it out',
         ),
         (
             dict(vectors='gpkg'),
             'segmentation',
-            '--vectors gpkg is for objects and polygons, but a segmentor writes labels: add '
-            '--polygons, or leave it out',
+            '--vectors gpkg is for objects and polygons: leave it out, or add --polygons for a '
+            'segmentor',
         ),
     ],
 )

@@ -50,19 +50,19 @@ class OutputOptions:
         """Refuse options without an effect on the predictions of a model, and missing packages.
 
         Raises:
-            ArgumentError: If the task, 'detection' or 'segmentation', does not fit the options.
+            ArgumentError: If the task, such as 'detection' or 'segmentation', has no such output.
             DependencyError: If a package is missing.
         """
-        if task == 'detection':
-            for name in ('polygons', 'cog'):
-                if getattr(self, name):
-                    raise ArgumentError(
-                        f'--{name} is for segmentors, but the model is a detector: leave it out'
-                    )
-        elif self.vectors != GEOJSON and not self.polygons:
+        if self.polygons and task != 'segmentation':
+            raise ArgumentError('--polygons is for segmentors: leave it out')
+        if self.cog and task == 'detection':
             raise ArgumentError(
-                f'--vectors {self.vectors} is for objects and polygons, but a segmentor writes '
-                'labels: add --polygons, or leave it out'
+                '--cog is for GeoTIFF files, and a detector writes none: leave it out'
+            )
+        if self.vectors != GEOJSON and task != 'detection' and not self.polygons:
+            raise ArgumentError(
+                f'--vectors {self.vectors} is for objects and polygons: leave it out, or add '
+                '--polygons for a segmentor'
             )
         if self.vectors == GEOPACKAGE:
             require('pyogrio')
