@@ -24,6 +24,8 @@ from xcit_mm.engine import test as run_test
 from xcit_mm.engine import train
 from xcit_mm.large_images.read_window import ReadWindow
 
+pytestmark = pytest.mark.usefixtures('unformatted_configs')
+
 STEPS = 4
 DELETED = dict(_delete_=True)
 CLASSES = ('background', 'circle', 'square', 'triangle')
