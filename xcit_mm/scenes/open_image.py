@@ -69,3 +69,19 @@ def image_size(path: str) -> tuple[int, int] | None:
             return image.size[::-1]
     except Exception:  # the decoder reports later what is wrong
         return None
+
+
+def open_header(path: Path) -> ImageSource:
+    """Open an image for its size and georeference, without decoding it; its pixels may be wrong.
+
+    Raises:
+        UserError: If the file cannot be opened as an image.
+    """
+
+    def blank(name: str) -> np.ndarray:
+        size = image_size(name)
+        if size is None:
+            raise UserError(f'{name} cannot be opened as an image: repair or remove it')
+        return np.broadcast_to(np.uint8(0), size)
+
+    return open_image(path, blank)
