@@ -31,7 +31,8 @@ train_dataloader = dict(
         data_prefix=dict(img='training', labels='training'),
         window=160,
         pipeline=[
-            dict(type='ReadWindow'),
+            # Pixels without data have the mean of the preprocessor.
+            dict(type='ReadWindow', fill=[123.675, 116.28, 103.53]),
             dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
             dict(type='RandomFlip', prob=0.5),
             dict(type='PackDetInputs'),

@@ -24,7 +24,8 @@ train_dataloader = dict(
         window=160,
         balanced=True,
         pipeline=[
-            dict(type='ReadWindow'),
+            # Pixels without data have the mean of the preprocessor.
+            dict(type='ReadWindow', fill=[123.675, 116.28, 103.53]),
             dict(type='RandomFlip', prob=0.5),
             dict(type='PackSegInputs'),
         ],

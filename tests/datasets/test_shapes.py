@@ -13,7 +13,7 @@ from helpers.in_process import call_tool
 from pycocotools.coco import COCO
 
 from xcit_mm import UserError
-from xcit_mm.datasets import shapes
+from xcit_mm.datasets import mosaic, shapes
 from xcit_mm.datasets.multiband import LoadMultiband
 from xcit_mm.datasets.shapes import CLASSES, ShapesSpec, draw_image, make_shapes
 
@@ -137,6 +137,18 @@ def test_the_tool_draws_once(monkeypatch, capfd, tmp_path):
     for state in ('drawn', 'already there'):
         code, output, _ = call_tool(monkeypatch, capfd, 'make_shapes.py', tmp_path / 'shapes')
         assert code == 0 and state in output
+
+
+def test_a_mosaic_has_the_same_objects_in_both_formats(tmp_path):
+    mosaic.make_mosaic(tmp_path / 'mosaic', 2)
+    instances = json.loads((tmp_path / 'mosaic/instances.json').read_text())
+    names = {category['id']: category['name'] for category in instances['categories']}
+    features = json.loads((tmp_path / 'mosaic/objects.geojson').read_text())['features']
+    for feature, annotation in zip(features, instances['annotations'], strict=True):
+        assert feature['properties'] == {'class': names[annotation['category_id']]}
+        ring = feature['geometry']['coordinates'][0]
+        assert ring[0] == ring[-1]
+        assert np.ravel(ring[:-1]).tolist() == annotation['segmentation'][0]
 
 
 def test_a_mosaic_has_the_colors_of_as_many_bands(monkeypatch, capfd, tmp_path):

@@ -23,7 +23,7 @@ from xcit_mm import XCiT, environment
 from xcit_mm.config.tree import leaves
 
 CONFIGS = sorted(path.stem for path in (ROOT / 'configs').glob('*.py'))
-DRAWN = 'shapes', 'small', 'context', 'context_crops'
+DRAWN = 'shapes', 'small', 'context', 'context_crops', 'scene_windows'
 BUILT_IN = [name for name in CONFIGS if name.endswith(DRAWN)]  # the data
 NAMES = [name for name in CONFIGS if name not in BUILT_IN and '_lsj_' not in name]
 MASK2FORMER = ('instance', 'panoptic', 'semantic')  # tasks

@@ -7,17 +7,13 @@ import re
 import resource
 import signal
 import sys
-from contextlib import ExitStack
 from functools import partial
 from itertools import count
 from pathlib import Path
-from unittest.mock import patch
 
-import mmengine.config.config
 import numpy as np
 import pytest
 import torch
-import yapf.yapflib.yapf_api
 from helpers import relative_error
 from helpers.processes import forked, in_child, in_processes, torchrun
 from helpers.resumed_runs import assert_same_run
@@ -37,6 +33,8 @@ from xcit_mm.engine.streamed_model import shown
 from xcit_mm.large_images.token_files import TokenFile
 from xcit_mm.run_files import has_checkpoints
 from xcit_mm.scenes.arrays import Array
+
+pytestmark = pytest.mark.usefixtures('unformatted_configs')
 
 STEPS = 4
 DELETED = dict(_delete_=True)
@@ -85,18 +83,6 @@ class SpoilHook(Hook):
             runner.model.module.backbone.blocks[1].mlp.fc1.weight.data.fill_(torch.nan)
         if self.what == 'full disk':
             resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
-
-
-@pytest.fixture(scope='module', autouse=True)
-def _unformatted_configs():
-    """Spare the layout of configs, which takes mmengine longer than the steps of these runs."""
-    name, places = 'FormatCode', (mmengine.config.config, yapf.yapflib.yapf_api)
-    with ExitStack() as stack:
-        for place in places:  # where the two families of packages look for it
-            stack.enter_context(
-                patch.object(place, name, lambda text, **_: (text, True), create=True)
-            )
-        yield
 
 
 def logged(work_dir: Path, file: str = 'losses.jsonl') -> list[dict]:

@@ -24,6 +24,8 @@ from xcit_mm.engine import test as run_test
 from xcit_mm.engine import train
 from xcit_mm.large_images.read_window import ReadWindow
 
+pytestmark = pytest.mark.usefixtures('unformatted_configs')
+
 STEPS = 4
 DELETED = dict(_delete_=True)
 CLASSES = ('background', 'circle', 'square', 'triangle')
@@ -75,7 +77,6 @@ def config(folder: Path, root: Path, name: str = SEGMENTOR, **values) -> Path:
     values = (
         dict(
             stream=STREAM,
-            sync_bn=None,
             train_dataloader=dict(
                 batch_size=2,
                 num_workers=values.pop('num_workers', 0),
@@ -174,6 +175,19 @@ def test_two_processes_average_their_gradients(root, tmp_path):
     train(str(path), str(tmp_path / 'alone'))
     alone = torch.load(tmp_path / 'alone/rank_0.pth')
     assert not all(torch.equal(value, alone[name]) for name, value in first.items())
+
+
+def test_only_evaluations_are_changed(root, tmp_path):
+    values = dict(sync_bn='torch', num_workers=2)
+    cfg = load_config(config(tmp_path, root, **values))
+    cfg.val_dataloader.num_workers = 2
+    cfg.find_unused_parameters = True
+    notes = adapt_for_training(cfg)
+    assert notes[0].startswith('Whole images are streamed in evaluations; training computes')
+    assert cfg.sync_bn == 'torch'
+    assert (cfg.train_dataloader.num_workers, cfg.val_dataloader.num_workers) == (2, 0)
+    assert cfg.model_wrapper_cfg.find_unused_parameters
+    check(cfg, 'train')
 
 
 def test_pixels_without_data_get_the_mean_of_the_preprocessor(root, tmp_path):

@@ -13,6 +13,7 @@ from mmengine.structures import InstanceData
 from PIL import Image
 from rasterio.crs import CRS
 from rasterio.transform import from_origin
+from rasterio.warp import transform_geom
 
 from xcit_mm import UserError
 from xcit_mm.config.data_rules import check_classes, check_data
@@ -24,6 +25,7 @@ from xcit_mm.predictions import Detections
 from xcit_mm.scenes import geojson
 from xcit_mm.scenes.features import object_layer
 from xcit_mm.scenes.geometry import Window
+from xcit_mm.scenes.read_features import WGS84
 
 CLASSES = ('circle', 'square')
 SIZE = 45, 64
@@ -207,12 +209,12 @@ WRONG = {
     'properties': (dict(properties=None), r'one of its properties \(none\)'),
     'point': (
         dict(geometry=dict(type='Point', coordinates=[1, 2])),
-        r'not a Poly.* \(ValueError: it is a Point\)',
+        r'feature 2 is a Point, not a Polygon or MultiPolygon: correct or remove it',
     ),
-    'nothing': (dict(geometry=None), r'feature 2 is not a Polygon or MultiPolygon with numbers'),
-    'text': (dict(geometry=dict(type='Polygon', coordinates=[['ab', 'cd']])), 'not a Polygon or'),
-    'line': (dict(geometry=dict(type='Polygon', coordinates=[SQUARE[0][:2]])), 'not a Polygon or'),
-    'empty': (dict(geometry=dict(type='MultiPolygon', coordinates=[])), 'ValueError: it is empty'),
+    'nothing': (dict(geometry=None), r'feature 2 has no geometry .* \(ValueError: it is null\)'),
+    'text': (dict(geometry=dict(type='Polygon', coordinates=[['ab', 'cd']])), 'has no geometry'),
+    'line': (dict(geometry=dict(type='Polygon', coordinates=[SQUARE[0][:2]])), 'has no geometry'),
+    'empty': (dict(geometry=dict(type='MultiPolygon', coordinates=[])), 'is an empty Multi'),
     'infinite': (
         dict(geometry=dict(type='Polygon', coordinates=[[[1e999, 2], *SQUARE[0]]])),
         'a coordinate is not finite',
@@ -240,10 +242,10 @@ FILES = {
         lambda root: (root / 'objects/a.geojson').unlink(),
         r'a\.geojson with the objects of .* is missing: write',
     ),
-    'no JSON': (lambda root: (root / 'objects/a.geojson').write_text('{'), 'is not a GeoJSON file'),
+    'no JSON': (lambda root: (root / 'objects/a.geojson').write_text('{'), 'is neither a GeoJ'),
     'list': (
         lambda root: (root / 'objects/a.geojson').write_text('[]'),
-        r'a\.geojson is not a GeoJSON file \(ValueError: it has no list of features\)',
+        r'a\.geojson is neither .* \(ValueError: it has no list of features\)',
     ),
     'no image': (
         lambda root: [path.unlink() for path in (root / 'images').iterdir()],
@@ -251,11 +253,11 @@ FILES = {
     ),
     'broken image': (
         lambda root: (root / 'images/a.tif').write_bytes(b'II*\0'),
-        r'a\.tif cannot be opened as an image',
+        r'a\.tif cannot be opened \(RasterioIOError',
     ),
     'other system': (
         lambda root: write_geojson(root / 'objects/a.geojson', objects(None), MAP),
-        r"has the reference system 'urn:ogc:def:crs:EPSG::32633', but .*tif has none: remove",
+        r"has the reference system 'urn:ogc:def:crs:EPSG::32633', but the image has none: remove",
     ),
 }
 
@@ -268,13 +270,31 @@ def test_files_that_cannot_be_used_are_refused(name, root):
         build(root)
 
 
-@pytest.mark.parametrize('system', ['urn:ogc:def:crs:OGC:1.3:CRS84', 'EPSG:32632', 'unknown', 3])
-def test_another_reference_system_than_the_image_is_refused(system, root):
+@pytest.mark.parametrize('system', ['urn:ogc:def:crs:OGC:1.3:CRS84', 'EPSG:32632'])
+def test_coordinates_in_another_reference_system_than_the_image_are_converted(system, root):
+    write_image(root / 'images/a.tif', MAP)
+    path = root / 'objects/a.geojson'
+    write_geojson(path, objects(None), MAP)
+    boxes = build(root)[0]['data_samples'].gt_instances.bboxes
+    content = json.loads(path.read_text())
+    target = WGS84.get(system, system)
+    for feature in content['features']:
+        feature['geometry'] = transform_geom(MAP['crs'], target, feature['geometry'])
+    content['crs'] = dict(type='name', properties=dict(name=system))
+    path.write_text(json.dumps(content))
+    assert np.allclose(build(root)[0]['data_samples'].gt_instances.bboxes, boxes, atol=0.05)
+
+
+@pytest.mark.parametrize(
+    ('system', 'sentence'),
+    [('unknown', "reference system 'unknown' cannot be used"), (3, 'its member crs has no name')],
+)
+def test_an_unknown_reference_system_is_refused(system, sentence, root):
     write_image(root / 'images/a.tif', MAP)
     path = root / 'objects/a.geojson'
     member = dict(type='name', properties=dict(name=system))
     path.write_text(json.dumps(json.loads(path.read_text()) | dict(crs=member)))
-    with pytest.raises(UserError, match=r'has EPSG:32633: write the file with ogr2ogr -t_srs EPSG'):
+    with pytest.raises(UserError, match=sentence):
         build(root)
 
 

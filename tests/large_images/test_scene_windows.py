@@ -20,6 +20,7 @@ from shapely.geometry import mapping, shape
 from xcit_mm import UserError
 from xcit_mm.config.load import load_config
 from xcit_mm.datasets.audit import check_dataset
+from xcit_mm.datasets.band_statistics import band_statistics
 from xcit_mm.datasets.decode import SampleError
 from xcit_mm.engine.data.sampler import SampleRequest
 from xcit_mm.engine.data.samples import TrainingSamples
@@ -32,6 +33,7 @@ from xcit_mm.scenes.image_views import RGBImage
 from xcit_mm.scenes.open_image import open_image
 
 CLASSES = ('field', 'road', 'water')
+METAINFO = dict(classes=CLASSES)
 SIZES = {'a': (150, 211), 'b': (97, 64)}
 SIDE = 48
 UTM = rasterio.CRS.from_epsg(32632)
@@ -93,7 +95,7 @@ def build(root: Path, scope: str = 'mmseg', labels: str = 'labels', **values):
         type='SceneWindows',
         data_root=str(root),
         data_prefix=dict(img='images', labels=labels),
-        metainfo=dict(classes=CLASSES),
+        metainfo=METAINFO,
         window=SIDE,
         pipeline=SEGMENTOR if scope == 'mmseg' else DETECTOR,
     )
@@ -437,6 +439,18 @@ def test_objects_without_data_are_ignored(gaps, monkeypatch, drawn):
     assert refused.value.file == str(gaps / 'images/a.tif')
 
 
+def test_only_pixels_with_data_count_in_the_statistics(gaps, tmp_path):
+    dataset = dict(type='SceneWindows', data_root=str(gaps), pipeline=[BANDS], window=SIDE)
+    dataset |= dict(data_prefix=dict(img='images', labels='labels'), metainfo=METAINFO)
+    file = tmp_path / 'config.py'
+    file.write_text(f"default_scope = 'mmseg'\ntrain_dataloader = dict(dataset={dataset!r})")
+    found = band_statistics(load_config(file), workers=1)
+    pixels = read(gaps / 'images/a.tif')[:, WithGaps.columns :].reshape(-1, 3).astype(float)
+    assert found.pixels == len(pixels)
+    assert np.allclose(found.mean, pixels.mean(axis=0), rtol=1e-12)
+    assert np.allclose(found.std, pixels.std(axis=0), rtol=1e-12)
+
+
 def test_16_bits_have_the_values_of_a_prediction(root, drawn):
     for name, size in SIZES.items():
         values = np.random.default_rng(1).integers(0, 2**16, (*size, 3), np.uint16)
@@ -557,7 +571,7 @@ def test_the_check_of_a_dataset_reads_the_scenes(root, tmp_path):
     scenes = dict(
         data_root=str(root),
         data_prefix=dict(img='images', labels='labels'),
-        metainfo=dict(classes=CLASSES),
+        metainfo=METAINFO,
     )
     loader = dict(dataset=dict(type='SceneWindows', window=SIDE, pipeline=SEGMENTOR, **scenes))
     file = tmp_path / 'config.py'

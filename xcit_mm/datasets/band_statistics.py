@@ -141,7 +141,8 @@ def _is_rgb(cfg: Config) -> bool:
     return bool(preprocessor.get('bgr_to_rgb') or preprocessor.get('rgb_to_bgr'))
 
 
-class _Part(NamedTuple):
+@dataclass(frozen=True)  # PyTorch would turn the arrays in a tuple into tensors
+class _Part:
     """The moments of an image or of a window of it, or why it cannot be read."""
 
     file: str
@@ -168,6 +169,7 @@ class _Parts(Dataset):
         cv2.setNumThreads(0)  # the workers share the cores
         index, window = self._parts[number]
         info = self._dataset.get_data_info(index)
+        info.pop('seg_map_path', None)  # the labels may not be there yet
         try:
             pixels = self._pixels(info, index, window)
             has_colors = not isinstance(self._load, LoadMultiband)

@@ -143,8 +143,11 @@ class SceneWindows(Scenes):
         return scenes
 
     def get_data_info(self, idx: int) -> dict:
-        """Return a scene. Which scene a sample shows is known only when its window is drawn."""
-        return super().get_data_info(idx % len(self.data_list))
+        """Return the size of a sample; its scene is known only when its window is drawn."""
+        self.full_init()
+        height, width = self.size
+        info = self.data_list[idx % len(self.data_list)]
+        return {**info, 'height': height, 'width': width, 'sample_idx': idx}
 
     def prepare_data(self, idx: int) -> Any:
         """Draw a window, and return it after the pipeline.

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from mmengine.dataset import BaseDataset
 from mmengine.logging import print_log
 from mmengine.registry import DATASETS
@@ -19,7 +18,7 @@ from ..scenes.geometry import whole
 from ..scenes.image_source import ImageSource
 from ..scenes.label_windows import IGNORED
 from ..scenes.labeled_polygons import LabeledPolygons, label_of, read_polygons, repaired
-from ..scenes.open_image import image_size, open_image
+from ..scenes.open_image import image_size, open_header
 from ..scenes.polygon_labels import PolygonLabels
 
 LABELS = 'labels'  # the name of their folder in data_prefix
@@ -164,7 +163,7 @@ class Scenes(BaseDataset):
                 Path(self.data_prefix['img'], image['file_name']),
                 (image['height'], image['width']),
             )
-            _require_size(size, self.ann_file, _header(path))
+            _require_size(size, self.ann_file, open_header(path))
             yield path, image['id'], LabeledPolygons.within(size, polygons)
         if kinds:
             listed = ', '.join(
@@ -195,7 +194,7 @@ class Scenes(BaseDataset):
         return whole_shape, False
 
     def _described(self, path: Path, id_: int, labels: Path | LabeledPolygons) -> dict:
-        image = _header(path)
+        image = open_header(path)
         height, width = image.shape[:2]
         info = dict(img_path=str(path), img_id=id_, height=height, width=width)
         info |= dict(label_map=None, reduce_zero_label=False)
@@ -210,18 +209,6 @@ class Scenes(BaseDataset):
         outside = IGNORED if self._background is None else self.classes.index(self._background)
         source = PolygonLabels(file, image.shape[:2], labels, outside, IGNORED)
         return info | dict(seg_map_path=str(file), label_source=source)
-
-
-def _header(path: Path) -> ImageSource:
-    """Open an image for its size and georeference; its pixels may be wrong."""
-
-    def decoded(name: str) -> np.ndarray:
-        size = image_size(name)
-        if size is None:
-            raise UserError(f'{name} cannot be opened as an image: repair or remove it')
-        return np.broadcast_to(np.uint8(0), size)
-
-    return open_image(path, decoded)
 
 
 def _require_size(size: tuple[int, int] | None, labels: str, image: ImageSource) -> None:

@@ -1,7 +1,7 @@
 """Polygons with classes in the pixels of an image: read, repaired, and cut by windows."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from shapely.geometry import MultiPolygon, Polygon, box
 from ..errors import UserError, did_you_mean, one_line
 from .geometry import Window
 from .image_source import ImageSource
-from .read_features import in_crs, read_features
+from .read_features import Features, in_crs, read_features
 
 POLYGONS = 'Polygon', 'MultiPolygon'
 # A polygon that crosses itself is repaired if this share of its area changes at most.
@@ -95,15 +95,12 @@ def read_polygons(
         UserError: If the file cannot be read, if a feature is not a polygon, has an unknown class,
             or crosses itself so that its area is not known, or if all are outside the image.
     """
-    features = in_crs(read_features(path), image.georeference.get('crs'))
-    transform, polygons = image.georeference.get('transform'), []
+    features, polygons = features_in_pixels(path, image), []
     for number, (shape, properties) in enumerate(
         zip(features.geometries, features.properties, strict=True), 1
     ):
         place = f'{path}: feature {number}'
         label = label_of(properties, class_property, classes, place)
-        if transform is not None:
-            shape = shapely.transform(shape, _to_pixels(transform))
         polygons.append((repaired(shape, place), label, False))
     found = LabeledPolygons.within(image.shape[:2], polygons)
     if polygons and not len(found.shapes):
@@ -115,15 +112,31 @@ def read_polygons(
     return found
 
 
+def features_in_pixels(path: Path, image: ImageSource) -> Features:
+    """Read the features of an image, and convert their coordinates to its pixels.
+
+    Raises:
+        UserError: See :func:`.read_features` and :func:`.in_crs`.
+    """
+    features = in_crs(read_features(path), image.georeference.get('crs'))
+    transform = image.georeference.get('transform')
+    if transform is None:
+        return features
+    convert = _to_pixels(transform)
+    return replace(
+        features, geometries=[shapely.transform(s, convert) for s in features.geometries]
+    )
+
+
 def label_of(
-    properties: Mapping[str, Any] | None, class_property: str, classes: Sequence[str], place: str
+    properties: Mapping[str, Any], class_property: str, classes: Sequence[str], place: str
 ) -> int:
     """Return the number of the class that a property of a feature names.
 
     ``place`` starts the sentence about a feature without the property, or with another class.
     """
-    if not isinstance(properties, Mapping) or class_property not in properties:
-        known = ', '.join(map(str, properties)) if isinstance(properties, Mapping) else 'none'
+    if class_property not in properties:
+        known = ', '.join(map(str, properties)) or 'none'
         raise UserError(
             f'{place} has no property {class_property!r} with the name of its class: set '
             f'class_property of the dataset to one of its properties ({known})'
@@ -138,15 +151,20 @@ def label_of(
     return classes.index(name)
 
 
+def require_polygon(shape: Any, place: str) -> None:
+    """Refuse a shape that is not a Polygon or MultiPolygon; ``place`` starts the sentence."""
+    if shape.geom_type not in POLYGONS or shape.is_empty:
+        kind = f'is an empty {shape.geom_type}' if shape.is_empty else f'is a {shape.geom_type}'
+        raise UserError(f'{place} {kind}, not a Polygon or MultiPolygon: correct or remove it')
+
+
 def repaired(shape: Any, place: str) -> Any:
     """Return a valid Polygon or MultiPolygon that covers the same area.
 
     Raises:
         UserError: If the shape is no polygon, or if its repair changes its area.
     """
-    if shape.geom_type not in POLYGONS or shape.is_empty:
-        kind = f'is an empty {shape.geom_type}' if shape.is_empty else f'is a {shape.geom_type}'
-        raise UserError(f'{place} {kind}, not a Polygon or MultiPolygon: correct or remove it')
+    require_polygon(shape, place)
     if shape.is_valid:
         return shape
     whole = _polygonal(shapely.make_valid(shape))

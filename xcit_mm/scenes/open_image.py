@@ -169,3 +169,19 @@ def suffix_of(image: str) -> str:
     """Return the suffix of a path or an address in lower case, such as '.tif'."""
     path = image.partition('?')[0].partition('#')[0] if is_url(image) else image
     return PurePosixPath(path).suffix.lower()
+
+
+def open_header(path: Path) -> ImageSource:
+    """Open an image for its size and georeference, without decoding it; its pixels may be wrong.
+
+    Raises:
+        UserError: If the file cannot be opened as an image.
+    """
+
+    def blank(name: str) -> np.ndarray:
+        size = image_size(name)
+        if size is None:
+            raise UserError(f'{name} cannot be opened as an image: repair or remove it')
+        return np.broadcast_to(np.uint8(0), size)
+
+    return open_image(path, blank)

@@ -132,9 +132,10 @@ def _geojson(path: Path, data: bytes) -> Features:
 
 
 def _listed(content: Any) -> list:
-    kind = content.get('type') if isinstance(content, dict) else None
-    if kind == 'FeatureCollection' and isinstance(content.get('features'), list):
-        return content['features']
+    members = content if isinstance(content, dict) else {}
+    if isinstance(members.get('features'), list):
+        return members['features']
+    kind = members.get('type')
     if kind == 'Feature':
         return [content]
     if kind in GEOMETRIES:
@@ -157,6 +158,8 @@ def _named_crs(content: dict) -> str | None:
 
 def _geometry(path: Path, number: int, feature: Any) -> Any:
     try:
+        if feature['geometry'] is None:
+            raise ValueError('it is null')
         geometry = shapely.force_2d(shape(feature['geometry']))
         if not np.isfinite(shapely.get_coordinates(geometry)).all():
             raise ValueError('a coordinate is not finite')
