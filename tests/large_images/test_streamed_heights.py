@@ -13,8 +13,10 @@ from rasterio.transform import from_origin
 from torch.nn import functional as F
 
 from xcit_mm import load_model
+from xcit_mm.demo.page import _draw
 from xcit_mm.errors import ArgumentError, UserError
 from xcit_mm.infer.run import infer
+from xcit_mm.inference.video import write_video
 from xcit_mm.large_images import segment
 from xcit_mm.large_images.passes import Passes
 from xcit_mm.large_images.slices import slices_of
@@ -156,3 +158,24 @@ def test_nan_is_written_as_no_data(tmp_path):
 def test_heights_have_no_scores(model, image):
     with pytest.raises(ArgumentError, match='heights have no scores of labels: leave out --scores'):
         model.predict_large(image, with_scores=True)
+
+
+def test_a_video_has_the_heights_of_each_frame(weights, image, tmp_path):
+    with write_video(tmp_path / 'clip.mp4', 8, (160, 120)) as add:
+        for i in range(2):
+            add(np.ascontiguousarray(np.roll(image[:120], 9 * i, axis=1)))
+    out = tmp_path / 'out'
+    assert infer(CONFIG, weights, [str(tmp_path / 'clip.mp4')], out, options=OPTIONS) == (2, [])
+    assert [path.name for path in sorted((out / 'heights/clip').iterdir())] == [
+        '000000.tif',
+        '000001.tif',
+    ]
+    assert (out / 'pictures/clip.mp4').stat().st_size > 0
+
+
+def test_the_demo_shows_the_ends_of_the_scale(model, image):
+    heights = model.predict(image)
+    picture, table = _draw(heights, 0.3, True, True, 0.5)
+    assert np.array_equal(picture, heights.draw(0.5))
+    rows = [[end, f'{x:.4g}'] for end, x in zip(('lowest', 'highest'), heights.limits, strict=True)]
+    assert table.value['data'] == rows
