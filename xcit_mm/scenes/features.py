@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import shapely
 
+from ..environment import require
 from ..predictions import Detections
 from .outlines import outlines_of
 
@@ -90,10 +91,18 @@ def _parts(objects: Detections) -> Iterator[Features]:
         part = slice(start, start + TOGETHER)
         outlines = shapely.box(*objects.boxes[part].astype(float).T)
         if objects.masks is not None:
-            masks = zip(objects.masks[part], outlines, strict=True)
-            outlines = np.array([_outline(mask, box) for mask, box in masks], object)
+            outlines = _outlines(objects.masks[part], outlines)
         labels, scores = objects.labels[part], objects.scores[part]
         yield Features(outlines, labels, shapely.area(outlines), scores)
+
+
+def _outlines(masks: Sequence[tuple[Any, np.ndarray]], boxes: np.ndarray) -> np.ndarray:
+    require('rasterio')
+    from rasterio import Env
+
+    with Env():  # otherwise, each call sets up GDAL, which takes longer than an outline
+        outlines = [_outline(mask, box) for mask, box in zip(masks, boxes, strict=True)]
+    return np.array(outlines, object)
 
 
 def _outline(mask: tuple[Any, np.ndarray], box: shapely.Polygon) -> shapely.MultiPolygon:
