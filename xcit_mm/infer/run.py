@@ -68,7 +68,8 @@ def infer(
         raise ArgumentError(f'score {score_thr}: not between 0 and 1')
     full_size, compiled = (loading.get(name, False) for name in ('full_size', 'compiled'))
     _require_effect(large or {}, stream, full_size, compiled)
-    tiling = LargeOptions(**large or {}, score_thr=SCORE_THR if score_thr is None else score_thr)
+    lowest = SCORE_THR if score_thr is None else score_thr
+    tiling = LargeOptions(**large or {}, score_thr=lowest, batch_size=batch_size)
     out = Path(out)
     sources, problems = find_inputs(inputs, partial(is_output, folder=out))
     if not sources:

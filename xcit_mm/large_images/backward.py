@@ -303,7 +303,7 @@ class TrainedPasses(Passes):
         total = _Sums([p for layer in layers for p in _trained(layer)])
         for window in progress(self._own_tiles(self._patch_tile), 'gradients of patches'):
             with torch.enable_grad():
-                x = self._embedded(window)
+                x = self._embedded(window, self._pixels_of(window))
                 outputs, gradients = [x], [output.file.read(window).to(x)]
                 of_moments.add(x, outputs, gradients)
             total.add(torch.autograd.grad(outputs, total.leaves, gradients, allow_unused=True))

@@ -56,7 +56,7 @@ class NormalizedImage:
         self.is_bgr = bands is None and not swaps  # the loader of the config returns BGR
         self._mean = self._std = None
         if preprocessor._enable_normalize:
-            self._mean, self._std = preprocessor.mean.cpu(), preprocessor.std.cpu()
+            self._mean, self._std = preprocessor.mean.cpu().numpy(), preprocessor.std.cpu().numpy()
         divisor, self._padding = 1, 0.0
         if hasattr(preprocessor, 'pad_size_divisor') and not hasattr(preprocessor, 'size'):  # mmdet
             divisor, self._padding = preprocessor.pad_size_divisor, preprocessor.pad_value
@@ -80,16 +80,18 @@ class NormalizedImage:
         channels, *spans = index
         window = Window(*spans)
         inside = window.clipped(self.size)
-        image = torch.full((self.shape[0], *window.size), float(self._padding), dtype=torch.float32)
+        # Not PyTorch: a thread that reads ahead would start CPU threads of its own.
+        image = np.full((self.shape[0], *window.size), self._padding, np.float32)
         if all(inside.size):
             pixels = self.pixels(inside)
             if self.is_bgr:
                 pixels = pixels[..., ::-1]
-            values = torch.from_numpy(np.ascontiguousarray(pixels)).permute(2, 0, 1).float()
+            values = pixels.transpose(2, 0, 1).astype(np.float32, order='C')
             if self._mean is not None:
-                values = (values - self._mean) / self._std
+                values -= self._mean
+                values /= self._std
             image[(slice(None), *inside.within(window))] = values
-        return image[channels]
+        return torch.from_numpy(image[channels])
 
 
 def require_only_normalization(preprocessor: nn.Module, transforms: Sequence[Callable]) -> None:

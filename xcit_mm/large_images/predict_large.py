@@ -1,6 +1,7 @@
 """Prediction of an image that does not fit into memory, as a whole or in slices."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -49,7 +50,8 @@ class Predictor(Protocol):
     streamed_dtype: torch.dtype  # of an image that is predicted as a whole
 
     def read(self, image: str | Path) -> np.ndarray: ...
-    def predict(self, image: np.ndarray) -> Detections | Segmentation: ...
+    def prepare(self, image: np.ndarray) -> Any: ...
+    def predict_batch(self, images: Sequence[Any]) -> list[Detections] | list[Segmentation]: ...
     def at_own_size(self) -> 'Predictor': ...
 
 
@@ -70,6 +72,7 @@ class LargeOptions:
         sliced: Side of slices in pixels, which the model predicts one by one. This works with any
             detector and segmentor.
         overlap: Pixels that neighboring slices share.
+        batch_size: The number of slices that go through the model together.
 
     Raises:
         ArgumentError: If a value is invalid, or does not fit the others.
@@ -82,11 +85,14 @@ class LargeOptions:
     statistics_window: int | None = None
     sliced: int | None = None
     overlap: int = 128
+    batch_size: int = 1
 
     def __post_init__(self) -> None:
         window, side, overlap = self.statistics_window, self.sliced, self.overlap
         if window is not None and window < 1:
             raise ArgumentError(f'statistics_window={window!r} is not a positive number of pixels')
+        if self.batch_size < 1:
+            raise ArgumentError(f'batch_size={self.batch_size!r} is not a positive number')
         if side is None:
             return
         if window is not None or self.with_scores:
@@ -252,12 +258,12 @@ def _sliced(
         _report(workspace, needed, progress)
     else:
         workspace = open_workspace(Demand(needed), Shards(pixels.size[0]), options.memory, None)
-    predict = model.at_own_size().predict
+    at_own_size, common = model.at_own_size(), (options.batch_size, workspace, progress)
     try:
         if model.task == 'detection':
-            arguments = slices, options.score_thr, workspace, progress
-            return vars(detect_slices(predict, pixels, *arguments)), workspace
-        labels = label_slices(predict, pixels, slices, dtype, workspace, progress)
+            found = detect_slices(at_own_size, pixels, slices, options.score_thr, *common)
+            return vars(found), workspace
+        labels = label_slices(at_own_size, pixels, slices, dtype, *common)
     except BaseException:
         workspace.release()
         raise

@@ -5,8 +5,10 @@ models whose training images were much smaller than the image.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
-from itertools import groupby, pairwise
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from itertools import chain, groupby, islice, pairwise
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -14,6 +16,8 @@ import torch
 from ..predictions import Detections, Segmentation
 from ..progress import Progress
 from ..scenes.geometry import Window, shifted
+from ..threads import ahead
+from .joined_objects import join
 from .normalized import NormalizedImage
 from .objects import Objects
 from .token_files import TokenFile
@@ -23,6 +27,13 @@ from .workspace import Workspace
 # more than this part of the smaller one, as in SAHI. A slice has only a part of a cut object.
 MAX_SHARED = 0.5
 SLICES = 'rows of slices'  # the stage of a workspace
+
+
+class SlicePredictor(Protocol):
+    """A model that does not resize the pixels of a slice."""
+
+    def prepare(self, image: np.ndarray) -> Any: ...
+    def predict_batch(self, images: Sequence[Any]) -> list[Detections] | list[Segmentation]: ...
 
 
 def slices_of(size: tuple[int, int], side: int, overlap: int) -> list[tuple[Window, Window]]:
@@ -51,17 +62,18 @@ def _middles(spans: list[slice]) -> list[slice]:
 
 
 def label_slices(
-    predict: Callable[[np.ndarray], Segmentation],
+    model: SlicePredictor,
     pixels: NormalizedImage,
     slices: list[tuple[Window, Window]],
     dtype: torch.dtype,
+    batch_size: int,
     workspace: Workspace,
     progress: Progress,
 ) -> TokenFile:
     """Label each slice by itself; the middle part of a slice determines the labels there.
 
-    ``predict`` does not resize the pixels of a slice. A run that was killed continues after the
-    last finished row of slices. Returns a store with the labels (H, W, 1).
+    A run that was killed continues after the last finished row of slices. Returns a store with the
+    labels (H, W, 1).
     """
     height, width = pixels.size
     done = workspace.finished[SLICES]
@@ -70,38 +82,65 @@ def label_slices(
     if done:
         _, middle = rows[:done][-1][-1]
         labels.verify(slice(0, middle.rows.stop))
-    for number, row in _unfinished(rows, done, progress):
-        for window, middle in row:
-            part = predict(pixels.pixels(window)).labels[tuple(middle.within(window))]
-            labels.write(middle, torch.from_numpy(np.ascontiguousarray(part))[..., None])
-        workspace.finish(SLICES, number, labels)
+    with closing(_predicted(model, pixels, rows[done:], batch_size)) as predicted:
+        for number, row in _unfinished(rows, done, progress):
+            for window, middle in row:
+                part = next(predicted).labels[tuple(middle.within(window))]
+                labels.write(middle, torch.from_numpy(np.ascontiguousarray(part))[..., None])
+            workspace.finish(SLICES, number, labels)
     labels.verify()
     return labels
 
 
 def detect_slices(
-    predict: Callable[[np.ndarray], Detections],
+    model: SlicePredictor,
     pixels: NormalizedImage,
     slices: list[tuple[Window, Window]],
     score_thr: float,
+    batch_size: int,
     workspace: Workspace,
     progress: Progress,
 ) -> Objects:
-    """Detect the objects of each slice by itself, and drop duplicates; see :func:`label_slices`."""
+    """Detect the objects of each slice by itself; see :func:`label_slices`.
+
+    Objects that the slices cut are joined (:func:`.join`), and duplicates are dropped.
+    """
     rows, done = _rows_of(slices), workspace.finished[SLICES]
     found = [_unpacked(workspace.load(f'objects_{number}')) for number in range(1, done + 1)]
-    for number, row in _unfinished(rows, done, progress):
-        parts, corners = [], []
-        for window, _ in row:
-            parts.append(_moved(predict(pixels.pixels(window)).above(score_thr), window))
-            corner = window.columns.start, window.rows.start
-            corners.append(np.tile(corner, (len(parts[-1]), 1)))
-        found.append((Objects.cat(parts), np.concatenate(corners)))
-        workspace.save(f'objects_{number}', _packed(*found[-1]))
-        workspace.finish(SLICES, number)
+    with closing(_predicted(model, pixels, rows[done:], batch_size)) as predicted:
+        for number, row in _unfinished(rows, done, progress):
+            parts, corners = [], []
+            for window, _ in row:
+                parts.append(_moved(next(predicted).above(score_thr), window))
+                corner = window.columns.start, window.rows.start
+                corners.append(np.tile(corner, (len(parts[-1]), 1)))
+            found.append((Objects.cat(parts), np.concatenate(corners)))
+            workspace.save(f'objects_{number}', _packed(*found[-1]))
+            workspace.finish(SLICES, number)
     parts, corners = zip(*found, strict=True)
     objects, corners = Objects.cat(parts), np.concatenate(corners)
-    return objects[_without_duplicates(objects, corners)]
+    joined = join(objects, corners, [window for window, _ in slices], pixels.size)
+    kept = _without_duplicates(joined.objects, joined.corners)
+    if joined.cut:
+        progress.report(
+            f'{pixels.source.name}: slices cut {joined.cut} of {len(objects)} objects; after parts '
+            f'were joined, {joined.is_cut[kept].sum()} of {len(kept)} are cut'
+        )
+    return joined.objects[kept]
+
+
+def _predicted(
+    model: SlicePredictor,
+    pixels: NormalizedImage,
+    rows: list[list[tuple[Window, Window]]],
+    batch_size: int,
+) -> Iterator[Detections | Segmentation]:
+    """Predict the slices of some rows in batches, and read the next batch meanwhile."""
+    prepared = (model.prepare(pixels.pixels(window)) for window, _ in chain(*rows))
+    batches = iter(lambda: list(islice(prepared, batch_size)), [])
+    with closing(ahead(batches)) as read:
+        for batch in read:
+            yield from model.predict_batch(batch)
 
 
 def _rows_of(slices: list[tuple[Window, Window]]) -> list[list[tuple[Window, Window]]]:
