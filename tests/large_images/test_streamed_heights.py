@@ -60,8 +60,8 @@ def test_streamed_heights_equal_those_of_the_whole_image(positive, monkeypatch):
         for rows in (1, None):
             passes = Passes(model.backbone, image, rows)
             passes.run()
-            (store,) = segment.label(model, passes, size, torch.float32)
-            heights = torch.from_numpy(store.array()[..., 0].copy())
+            made = segment.label(model, passes, size, dict(heights=torch.float32))
+            heights = torch.from_numpy(made['heights'].array()[..., 0].copy())
             assert heights.dtype == torch.float32
             assert relative_error(heights, expected) <= 1e-6
 
@@ -104,7 +104,7 @@ def test_a_killed_run_and_files_give_the_same_heights(model, image, tmp_path):
     stored = model.predict_large(image, memory=1024, store=tmp_path)
     assert np.array_equal(stored.values, expected)
     stored.workspace.release()  # as a run leaves it that was killed after the last row
-    (path,) = tmp_path.rglob('labels*')
+    (path,) = tmp_path.rglob('heights*')
     assert path.stat().st_size == 4 * expected.size
     again = model.predict_large(image, memory=1024, store=tmp_path)
     assert np.array_equal(again.values, expected)
@@ -149,14 +149,14 @@ def test_an_image_in_memory_becomes_a_tiff_that_gdal_reads(weights, model, image
 def test_nan_is_written_as_no_data(tmp_path):
     values = np.random.default_rng(0).normal(size=(700, 33)).astype(np.float32)
     values[600:] = np.nan
-    write_tiff(tmp_path / 'a.tif', values, {})
+    write_tiff(tmp_path / 'a.tif', values, {}, nodata=np.nan)
     with rasterio.open(tmp_path / 'a.tif') as file:
         np.testing.assert_array_equal(file.read(1), values)
         assert file.read(1, masked=True).mask[600:].all()
 
 
 def test_heights_have_no_scores(model, image):
-    with pytest.raises(ArgumentError, match='heights have no scores of labels: leave out --scores'):
+    with pytest.raises(ArgumentError, match='heights have no probabilities of labels: leave out'):
         model.predict_large(image, with_scores=True)
 
 

@@ -81,7 +81,8 @@ def infer(
     given = {**(large or {}), **(written or {}), **(dict(mosaic=True) if mosaic else {})}
     _require_effect(given, stream, full_size, compiled)
     outputs = OutputOptions(**written or {})
-    tiling = LargeOptions(**large or {}, score_thr=SCORE_THR if score_thr is None else score_thr)
+    lowest = SCORE_THR if score_thr is None else score_thr
+    tiling = LargeOptions(**large or {}, score_thr=lowest, batch_size=batch_size)
     out = Path(out)
     sources, problems, notes = find_inputs(inputs, partial(is_output, folder=out))
     if not sources:

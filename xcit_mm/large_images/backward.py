@@ -340,7 +340,7 @@ class TrainedPasses(Passes):
             if window is None:
                 continue
             with torch.enable_grad():
-                x = self._embedded(window)
+                x = self._embedded(window, self._pixels_of(window))
                 outputs, gradients = [x], [output.file.read(window).to(x)]
                 of_moments.add(x, self._valid(window), outputs, gradients)
             total.add(torch.autograd.grad(outputs, total.leaves, gradients, allow_unused=True))

@@ -59,7 +59,7 @@ class NormalizedImage:
         self.is_bgr = bands is None and not swaps  # the loader of the config returns BGR
         self._mean = self._std = None
         if preprocessor._enable_normalize:
-            self._mean, self._std = preprocessor.mean.cpu(), preprocessor.std.cpu()
+            self._mean, self._std = preprocessor.mean.cpu().numpy(), preprocessor.std.cpu().numpy()
         divisor, self._padding = 1, 0.0
         if hasattr(preprocessor, 'pad_size_divisor') and not hasattr(preprocessor, 'size'):  # mmdet
             divisor, self._padding = preprocessor.pad_size_divisor, preprocessor.pad_value
@@ -121,7 +121,7 @@ class NormalizedImage:
     def _fill(self) -> np.ndarray:
         if self._mean is None:
             return np.zeros(1)
-        mean = self._mean.flatten().numpy()
+        mean = self._mean.flatten()
         if self.bands is not None:
             return mean
         return (mean[::-1] if self.is_bgr else mean).round().clip(0, 255)
@@ -130,18 +130,20 @@ class NormalizedImage:
         channels, *spans = index
         window = Window(*spans)
         inside = window.clipped(self.size)
-        image = torch.full((self.shape[0], *window.size), float(self._padding), dtype=torch.float32)
+        # Not PyTorch: a thread that reads ahead would start CPU threads of its own.
+        image = np.full((self.shape[0], *window.size), self._padding, np.float32)
         if all(inside.size):
             pixels, valid = self._filled(inside)
             if self.is_bgr:
                 pixels = pixels[..., ::-1]
-            values = torch.from_numpy(np.ascontiguousarray(pixels)).permute(2, 0, 1).float()
+            values = pixels.transpose(2, 0, 1).astype(np.float32, order='C')
             if self._mean is not None:
-                values = (values - self._mean) / self._std
+                values -= self._mean
+                values /= self._std
             if valid is not None:
-                values *= torch.from_numpy(valid)
+                values *= valid
             image[(slice(None), *inside.within(window))] = values
-        return image[channels]
+        return torch.from_numpy(image[channels])
 
 
 def require_only_normalization(preprocessor: nn.Module, transforms: Sequence[Callable]) -> None:

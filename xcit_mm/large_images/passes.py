@@ -10,6 +10,7 @@ layer is added in the same pass. The tokens equal the tokens of the whole image,
 
 import math
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -29,6 +30,7 @@ from ..ops.moments import from_sums, sums_of_products
 from ..ops.tracing import computed_dtype, without_autocast
 from ..progress import Progress, silent
 from ..scenes.geometry import Window, around, grown, length, tiles
+from ..threads import ahead
 from .shards import Borrowed, Shards
 from .streamable import require_streamable
 from .token_files import TokenFile
@@ -236,13 +238,17 @@ class Passes:
         return rows, columns
 
     def _embed(self, store: TokenFile, progress: Progress) -> Tensor:
-        """Embed the patches."""
-        sums = self._no_sums()
-        for window in progress(self._own_tiles(self._patch_tile), 'patches'):
-            computed = self._with_data(window)
-            tokens = computed and self._embedded(computed)
-            self._write(store, window, computed, tokens)
-            sums += self._sums_of(0, computed, tokens)
+        """Embed the patches, and read the pixels of the next tile meanwhile."""
+        sums, own_tiles = self._no_sums(), self._own_tiles(self._patch_tile)
+        computed_parts = [self._with_data(window) for window in own_tiles]
+        to_read = (part for part in computed_parts if part is not None)
+        with closing(ahead(map(self._pixels_of, to_read))) as read:
+            parts = iter(computed_parts)
+            for window in progress(own_tiles, 'patches'):
+                computed = next(parts)
+                tokens = computed and self._embedded(computed, next(read))
+                self._write(store, window, computed, tokens)
+                sums += self._sums_of(0, computed, tokens)
         return sums
 
     def _with_data(self, window: Window) -> Window | None:
@@ -279,20 +285,23 @@ class Passes:
         valid = None if self.cells is None else self.cells.valid(window)
         return None if valid is None else torch.from_numpy(valid).to(self.device)
 
-    def _embedded(self, window: Window) -> Tensor:
-        """Embed a window of patches, and return its tokens (h, w, C).
+    def _pixels_of(self, window: Window) -> Tensor:
+        """Return the pixels (channels, h, w) that a window of patches reads.
 
         A token reads 15 pixels (7 for patch size 8) above and left of its patch.
         """
-        P, (_, height, width) = self.backbone.patch_size, self.image.shape
-        outer = Window(*(slice(max(0, span.start - 1), span.stop) for span in window))
-        rows = slice(outer.rows.start * P, min(height, outer.rows.stop * P))
-        columns = slice(outer.columns.start * P, min(width, outer.columns.stop * P))
+        P, outer = self.backbone.patch_size, _with_row_and_column_before(window)
+        spans = zip(outer, self.image.shape[1:], strict=True)
+        rows, columns = (slice(span.start * P, min(n, span.stop * P)) for span, n in spans)
         pixels = self.image[:, rows, columns]
-        if not isinstance(pixels, Tensor):
-            pixels = torch.from_numpy(np.array(pixels))  # memory maps may be read-only
+        if isinstance(pixels, Tensor):
+            return pixels
+        return torch.from_numpy(np.array(pixels))  # memory maps may be read-only
+
+    def _embedded(self, window: Window, pixels: Tensor) -> Tensor:
+        """Embed a window of patches, and return its tokens (h, w, C)."""
         x = self.backbone.patch_embed(pixels[None].to(self.device, self.dtype))
-        x = x[(..., *window.within(outer))]
+        x = x[(..., *window.within(_with_row_and_column_before(window)))]
         x = x + self.backbone.pos_embeder(*self.size, window)
         return self._masked(window, x[0].permute(1, 2, 0).contiguous())
 
@@ -421,6 +430,10 @@ class Passes:
         H, W = (n * self.backbone.patch_size for n in self.size)
         strides = [stride for _, stride, _, _ in self.backbone.levels]
         return [(self._channels, H // stride, W // stride) for stride in strides]
+
+
+def _with_row_and_column_before(window: Window) -> Window:
+    return Window(*(slice(max(0, span.start - 1), span.stop) for span in window))
 
 
 def _precise_sums_of(block: XCABlock, tokens: Tensor) -> Tensor:

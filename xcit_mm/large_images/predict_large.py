@@ -1,7 +1,7 @@
 """Prediction of an image that does not fit into memory, as a whole or in slices."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -66,7 +66,10 @@ class Predictor(Protocol):
     streamed_dtype: torch.dtype  # of an image that is predicted as a whole
 
     def read(self, image: str | Path) -> np.ndarray: ...
-    def predict(self, image: np.ndarray) -> Detections | Heights | Segmentation: ...
+    def prepare(self, image: np.ndarray) -> Any: ...
+    def predict_batch(
+        self, images: Sequence[Any]
+    ) -> Sequence[Detections | Heights | Segmentation]: ...
     def at_own_size(self) -> 'Predictor': ...
 
 
@@ -92,6 +95,7 @@ class LargeOptions(SceneOptions):
         positions: 'data' if the positions of the patches are encoded in the smallest window with
             all pixels that have data, so that the prediction is the same whatever surrounds this
             window; 'scene' if they are encoded in the whole image, as in training on whole images.
+        batch_size: The number of slices that go through the model together.
 
     Raises:
         ArgumentError: If a value is invalid, or does not fit the others.
@@ -106,6 +110,7 @@ class LargeOptions(SceneOptions):
     overlap: int = 128
     probabilities: str | None = None
     positions: str = 'data'
+    batch_size: int = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -116,6 +121,8 @@ class LargeOptions(SceneOptions):
         window, side, overlap = self.statistics_window, self.sliced, self.overlap
         if window is not None and window < 1:
             raise ArgumentError(f'statistics_window={window!r} is not a positive number of pixels')
+        if self.batch_size < 1:
+            raise ArgumentError(f'batch_size={self.batch_size!r} is not a positive number')
         if side is None:
             return
         if window is not None or self.with_scores or self.probabilities:
@@ -331,13 +338,13 @@ def _sliced(
         _report(workspace, needed, progress)
     else:
         workspace = open_workspace(Demand(needed), Shards(pixels.size[0]), options.memory, None)
-    predict = model.at_own_size().predict
+    at_own_size, common = model.at_own_size(), (options.batch_size, workspace, progress)
     try:
         if model.task == 'detection':
-            arguments = slices, options.score_thr, workspace, progress
-            return vars(detect_slices(predict, pixels, *arguments)), workspace
+            found = detect_slices(at_own_size, pixels, slices, options.score_thr, *common)
+            return vars(found), workspace
         ((name, dtype),) = made.items()
-        values = label_slices(predict, pixels, slices, name, dtype, workspace, progress)
+        values = label_slices(at_own_size, pixels, slices, name, dtype, *common)
     except BaseException:
         workspace.release()
         raise

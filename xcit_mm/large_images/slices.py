@@ -5,8 +5,10 @@ models whose training images were much smaller than the image.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
-from itertools import groupby, pairwise
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from itertools import chain, groupby, islice, pairwise
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -14,8 +16,11 @@ import torch
 from ..predictions import Detections, Heights, Segmentation
 from ..progress import Progress
 from ..scenes.geometry import Window, shifted
+from ..threads import ahead
+from .joined_objects import join
 from .normalized import NormalizedImage
 from .objects import Objects
+from .segment import without_data
 from .token_files import TokenFile
 from .workspace import Workspace
 
@@ -23,6 +28,16 @@ from .workspace import Workspace
 # more than this part of the smaller one, as in SAHI. A slice has only a part of a cut object.
 MAX_SHARED = 0.5
 SLICES = 'rows of slices'  # the stage of a workspace
+NO_OBJECTS = Objects(np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, int))
+
+
+class SlicePredictor(Protocol):
+    """A model that does not resize the pixels of a slice."""
+
+    def prepare(self, image: np.ndarray) -> Any: ...
+    def predict_batch(
+        self, images: Sequence[Any]
+    ) -> Sequence[Detections | Heights | Segmentation]: ...
 
 
 def slices_of(size: tuple[int, int], side: int, overlap: int) -> list[tuple[Window, Window]]:
@@ -51,18 +66,19 @@ def _middles(spans: list[slice]) -> list[slice]:
 
 
 def label_slices(
-    predict: Callable[[np.ndarray], Segmentation | Heights],
+    model: SlicePredictor,
     pixels: NormalizedImage,
     slices: list[tuple[Window, Window]],
     name: str,
     dtype: torch.dtype,
+    batch_size: int,
     workspace: Workspace,
     progress: Progress,
 ) -> TokenFile:
     """Label each slice by itself; the middle part of a slice determines the labels there.
 
-    ``predict`` does not resize the pixels of a slice. A run that was killed continues after the
-    last finished row of slices. Returns a store with the labels, or the heights, (H, W, 1).
+    Slices without data are not predicted. A run that was killed continues after the last finished
+    row of slices. Returns a store with the labels, or the heights, (H, W, 1).
     """
     height, width = pixels.size
     done = workspace.finished[SLICES]
@@ -71,40 +87,94 @@ def label_slices(
     if done:
         _, middle = rows[:done][-1][-1]
         labels.verify(slice(0, middle.rows.stop))
-    for number, row in _unfinished(rows, done, progress):
-        for window, middle in row:
-            found = predict(pixels.pixels(window))
-            of_pixels = found.values if isinstance(found, Heights) else found.labels
-            part = of_pixels[tuple(middle.within(window))]
-            labels.write(middle, torch.from_numpy(np.ascontiguousarray(part))[..., None])
-        workspace.finish(SLICES, number, labels)
+    with closing(_predicted(model, pixels, rows[done:], batch_size)) as predicted:
+        for number, row in _unfinished(rows, done, progress):
+            for window, middle in row:
+                values = torch.full(middle.size, without_data(name, dtype), dtype=dtype)
+                found, valid = next(predicted)
+                if found is not None:
+                    part = found.values if isinstance(found, Heights) else found.labels
+                    inner = tuple(middle.within(window))
+                    has_data = torch.tensor(True if valid is None else valid[inner])
+                    part = torch.from_numpy(np.ascontiguousarray(part[inner]))
+                    values = part.where(has_data, values)
+                labels.write(middle, values[..., None])
+            workspace.finish(SLICES, number, labels)
     labels.verify()
     return labels
 
 
 def detect_slices(
-    predict: Callable[[np.ndarray], Detections],
+    model: SlicePredictor,
     pixels: NormalizedImage,
     slices: list[tuple[Window, Window]],
     score_thr: float,
+    batch_size: int,
     workspace: Workspace,
     progress: Progress,
 ) -> Objects:
-    """Detect the objects of each slice by itself, and drop duplicates; see :func:`label_slices`."""
+    """Detect the objects of each slice by itself; see :func:`label_slices`.
+
+    Objects that the slices cut are joined (:func:`.join`), and duplicates are dropped. Objects hold
+    only pixels with data; those whose center has none are left out.
+    """
     rows, done = _rows_of(slices), workspace.finished[SLICES]
     found = [_unpacked(workspace.load(f'objects_{number}')) for number in range(1, done + 1)]
-    for number, row in _unfinished(rows, done, progress):
-        parts, corners = [], []
-        for window, _ in row:
-            parts.append(_moved(predict(pixels.pixels(window)).above(score_thr), window))
-            corner = window.columns.start, window.rows.start
-            corners.append(np.tile(corner, (len(parts[-1]), 1)))
-        found.append((Objects.cat(parts), np.concatenate(corners)))
-        workspace.save(f'objects_{number}', _packed(*found[-1]))
-        workspace.finish(SLICES, number)
+    with closing(_predicted(model, pixels, rows[done:], batch_size)) as predicted:
+        for number, row in _unfinished(rows, done, progress):
+            parts, corners = [NO_OBJECTS], [np.zeros((0, 2), int)]
+            for window, _ in row:
+                of_slice, valid = next(predicted)
+                if of_slice is None:
+                    continue
+                parts.append(_moved(of_slice.above(score_thr), window, valid))
+                corner = window.columns.start, window.rows.start
+                corners.append(np.tile(corner, (len(parts[-1]), 1)))
+            found.append((_together(parts), np.concatenate(corners)))
+            workspace.save(f'objects_{number}', _packed(*found[-1]))
+            workspace.finish(SLICES, number)
     parts, corners = zip(*found, strict=True)
-    objects, corners = Objects.cat(parts), np.concatenate(corners)
-    return objects[_without_duplicates(objects, corners)]
+    objects, corners = _together(parts), np.concatenate(corners)
+    joined = join(objects, corners, [window for window, _ in slices], pixels.size)
+    kept = _without_duplicates(joined.objects, joined.corners)
+    if joined.cut:
+        progress.report(
+            f'{pixels.source.name}: slices cut {joined.cut} of {len(objects)} objects; after parts '
+            f'were joined, {joined.is_cut[kept].sum()} of {len(kept)} are cut'
+        )
+    return joined.objects[kept]
+
+
+def _predicted(
+    model: SlicePredictor,
+    pixels: NormalizedImage,
+    rows: list[list[tuple[Window, Window]]],
+    batch_size: int,
+) -> Iterator[tuple[Detections | Heights | Segmentation | None, np.ndarray | None]]:
+    """Predict the slices of some rows in batches, and read the next batch meanwhile.
+
+    Yields the prediction for each slice, None for a slice without data, and which of its pixels
+    have data, (h, w) bool; None if all of them have.
+    """
+
+    def read_slice(window: Window) -> tuple[Any, np.ndarray | None]:
+        valid = pixels.valid(window)
+        has_data = valid is None or valid.any()
+        return (model.prepare(pixels.pixels(window)) if has_data else None), valid
+
+    read_slices = (read_slice(window) for window, _ in chain(*rows))
+    batches = iter(lambda: list(islice(read_slices, batch_size)), [])
+    with closing(ahead(batches)) as read:
+        for batch in read:
+            prepared = [slice_ for slice_, _ in batch if slice_ is not None]
+            predicted = iter(model.predict_batch(prepared) if prepared else ())
+            for slice_, valid in batch:
+                yield (None if slice_ is None else next(predicted)), valid
+
+
+def _together(parts: Sequence[Objects]) -> Objects:
+    """Return the objects of all parts, some of which may have no objects and no masks."""
+    return Objects.cat([part for part in parts if len(part)] or [parts[-1]])
 
 
 def _rows_of(slices: list[tuple[Window, Window]]) -> list[list[tuple[Window, Window]]]:
@@ -120,15 +190,23 @@ def _unfinished(
         yield number, progress(row, f'slices, row {number} of {len(rows)}')
 
 
-def _moved(found: Detections, window: Window) -> Objects:
-    """Return the objects of a slice in the coordinates of the image, with windows as masks."""
+def _moved(found: Detections, window: Window, valid: np.ndarray | None) -> Objects:
+    """Return the objects of a slice in the coordinates of the image, with windows as masks.
+
+    ``valid`` (h, w) tells which pixels of the slice have data; None if all of them have.
+    """
+    if valid is not None:
+        centers = ((found.boxes[:, :2] + found.boxes[:, 2:]) / 2).astype(int)
+        columns, rows = np.minimum(centers, np.array(valid.shape[::-1]) - 1).T
+        found = found.kept(np.flatnonzero(valid[rows, columns]))
     masks = None
     if found.masks is not None:
         masks = []
         for box, mask in zip(found.boxes, found.masks, strict=True):
             inner = Window.around(box.tolist(), mask.shape)
             outer = Window(*(shifted(s, w.start) for s, w in zip(inner, window, strict=True)))
-            masks.append((outer, mask[tuple(inner)].copy()))
+            mask = mask[tuple(inner)].copy()
+            masks.append((outer, mask if valid is None else mask & valid[tuple(inner)]))
     corner = np.array([window.columns.start, window.rows.start] * 2, np.float32)
     return Objects(found.boxes + corner, found.scores, found.labels, masks)
 

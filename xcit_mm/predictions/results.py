@@ -58,7 +58,10 @@ class Detections:
 
     def above(self, score_thr: float) -> 'Detections':
         """Return the objects with at least this score."""
-        kept = np.flatnonzero(self.scores >= score_thr)
+        return self.kept(np.flatnonzero(self.scores >= score_thr))
+
+    def kept(self, kept: np.ndarray) -> 'Detections':
+        """Return the objects with these indices, in their order."""
         if len(kept) == len(self):
             return self  # without a copy of the masks, which can take gigabytes
         names = ('boxes', 'scores', 'labels') + (() if self.masks is None else ('masks',))
