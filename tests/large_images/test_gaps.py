@@ -17,9 +17,13 @@ from xcit_mm.large_images import segment as segmentation
 from xcit_mm.large_images import stream, stream_backward
 from xcit_mm.large_images.objects import Objects
 from xcit_mm.large_images.passes import Passes
+from xcit_mm.large_images.slices import slices_of
 from xcit_mm.scenes.arrays import Array
 from xcit_mm.scenes.geometry import Window, whole
 from xcit_mm.scenes.validity import ALL, NONE, SOME, Cells, cells_of, valid_area
+
+# The mean of the shapes config, which pixels without data get.
+FILL = np.array([124, 116, 104], np.uint8)
 
 
 class Gappy:
@@ -252,3 +256,30 @@ def test_a_killed_run_on_a_scene_with_gaps_continues(
     assert np.array_equal(found.probabilities, expected.probabilities)
     assert found.probabilities.sum(0)[scene.any(2)] == pytest.approx(1, abs=5e-3)
     found.workspace.remove()
+
+
+def test_slices_without_data_are_not_predicted(full_size_segmentor, full_size_detector, image):
+    has_data = disk(image.shape[:2])
+    has_data[:, 64:] = False
+    scene = np.where(has_data[..., None], image // 2 + 64, 0).astype(np.uint8)
+    options = dict(nodata=0, positions='scene', sliced=64, overlap=0, batch_size=2)
+    predicted = []
+
+    def recorded(model):
+        model = dataclasses.replace(model)
+        batch = model.predict_batch
+        model.predict_batch = lambda images: predicted.append(len(images)) or batch(images)
+        model.at_own_size = lambda: model
+        return model
+
+    labels = recorded(full_size_segmentor).predict_large(scene, **options).labels
+    assert sum(predicted) < len(slices_of(scene.shape[:2], 64, 0))
+    assert np.array_equal(labels == 255, ~has_data)
+    alone = full_size_segmentor.predict(np.where(has_data[..., None], scene, FILL)[:64, :64])
+    assert np.array_equal(labels[:64, :64][has_data[:64, :64]], alone.labels[has_data[:64, :64]])
+    objects = recorded(full_size_detector).predict_large(scene, **options)
+    assert len(objects) > 0
+    centers = ((objects.boxes[:, :2] + objects.boxes[:, 2:]) / 2).astype(int)
+    assert has_data[centers[:, 1], centers[:, 0]].all()
+    for window, mask in objects.masks:
+        assert not (mask & ~has_data[tuple(window)]).any()
