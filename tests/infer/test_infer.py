@@ -185,7 +185,8 @@ def test_slices_of_an_image_in_a_folder_leave_no_folders(run, photos, tmp_path):
     shutil.copytree(photos / 'below', tmp_path / 'in/below')
     assert run(tmp_path / 'in', stream=True, large=dict(sliced=96, overlap=32))[0] == 1
     out = tmp_path / 'out'
-    assert files(out) == ['classes.json', 'labels/below/a.tif', 'pictures/below/a.jpg']
+    labels = 'labels/below/a.tif', 'labels/below/a.tif.aux.xml'
+    assert files(out) == ['classes.json', *labels, 'pictures/below/a.jpg']
     assert not (out / 'unfinished').exists()
 
 

@@ -24,7 +24,7 @@ from ..errors import ArgumentError, UserError
 from ..models import XCiT
 from ..models.in_place import add_attention_and_interaction, add_mlp_
 from ..models.layers import XCABlock
-from ..models.rows import ALONE, RowsWithGaps
+from ..models.rows import RowsWithGaps
 from ..ops.gram import affine_map, largest_amplification, map_tokens
 from ..ops.moments import from_sums, sums_of_products
 from ..ops.tracing import computed_dtype, without_autocast
@@ -370,12 +370,21 @@ class Passes:
         """Compute a layer for the tokens (h, w, C) of an ``outer`` window, exact in ``window``."""
         block, (h, w, C) = self.backbone.blocks[number - 1], x.shape
         M, m = attention
-        attend = partial(map_tokens, M=M, m=m)
-        valid = self._valid(outer)
-        rows = ALONE if valid is None else RowsWithGaps(valid)
-        y = add_attention_and_interaction(block, x.view(1, h * w, C), h, w, attend, rows)
-        y = y.view(h, w, C)[tuple(window.within(outer))].contiguous()
-        return self._masked(window, add_mlp_(block, y))
+        attend, valid, inner = (
+            partial(map_tokens, M=M, m=m),
+            self._valid(outer),
+            window.within(outer),
+        )
+        x = x.view(1, h * w, C)
+        if valid is None:
+            y = add_attention_and_interaction(block, x, h, w, attend)
+            return add_mlp_(block, y.view(h, w, C)[tuple(inner)].contiguous())
+        attend = partial(_of_some, attend, valid.flatten())
+        y = add_attention_and_interaction(block, x, h, w, attend, RowsWithGaps(valid))
+        y, has_data = y.view(h, w, C)[tuple(inner)], valid[tuple(inner)]
+        tokens = torch.zeros_like(y)
+        tokens[has_data] = add_mlp_(block, y[has_data])
+        return tokens
 
     def _precise_sums(self, block: XCABlock, source: TokenFile) -> Tensor:
         """Compute the sums over all tokens again, with products in float64."""
@@ -434,6 +443,13 @@ class Passes:
 
 def _with_row_and_column_before(window: Window) -> Window:
     return Window(*(slice(max(0, span.start - 1), span.stop) for span in window))
+
+
+def _of_some(function: Callable[[Tensor], Tensor], are_computed: Tensor, x: Tensor) -> Tensor:
+    """Return a function of some of the tokens (1, N, C), and 0 for the others."""
+    y = torch.zeros_like(x)
+    y[:, are_computed] = function(x[:, are_computed])
+    return y
 
 
 def _precise_sums_of(block: XCABlock, tokens: Tensor) -> Tensor:
