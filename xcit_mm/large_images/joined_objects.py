@@ -42,7 +42,8 @@ def join(
     their masks (or boxes, for a model without masks) overlap by half. Slices that share few pixels
     or none must cut both of them, and the parts must overlap by half along the seam. An object is
     joined with one object of another slice at most, the one that it agrees with best. A joined
-    object has the union of the masks and boxes, and the highest score, of its parts.
+    object has the highest score of its parts, and the union of their masks and boxes, or those of
+    a part that no border cuts.
 
     Args:
         objects: The n objects of all slices, in the coordinates of the image.
@@ -75,8 +76,9 @@ def join(
     for i in range(len(objects)):
         parts.setdefault(root_of(i), []).append(i)
     best = [max(group, key=lambda i: objects.scores[i]) for group in parts.values()]
+    is_whole = ~sides.any(1)
     is_cut = [len(group) == 1 and bool(sides[group[0]].any()) for group in parts.values()]
-    unions = [_union(objects, group) for group in parts.values()]
+    unions = [_union(objects, group, is_whole) for group in parts.values()]
     kept = objects[np.array(best, int)]
     boxes = np.array([union for union, _ in unions], kept.boxes.dtype).reshape(-1, 4)
     masks = None if objects.masks is None else [mask for _, mask in unions]
@@ -171,9 +173,11 @@ def _iou(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def _union(
-    objects: Objects, group: Sequence[int]
+    objects: Objects, group: Sequence[int], is_whole: np.ndarray
 ) -> tuple[np.ndarray, tuple[Window, np.ndarray] | None]:
-    """Return the box and the mask that hold those of all parts."""
+    """Return the box and the mask of all parts, or of the best one that no border cuts."""
+    wholes = [i for i in group if is_whole[i]]
+    group = [max(wholes, key=lambda i: objects.scores[i])] if wholes else group
     boxes = objects.boxes[group]
     union = np.concatenate((boxes[:, :2].min(0), boxes[:, 2:].max(0)))
     if objects.masks is None or len(group) == 1:
