@@ -159,8 +159,9 @@ def test_windows_are_trained_and_whole_scenes_are_evaluated(root, tmp_path, name
     assert tested == pytest.approx({key: metrics[key] for key in tested}, abs=0.02)
 
 
-def test_two_processes_average_their_gradients(root, tmp_path):
-    path, work_dir = config(tmp_path, root), tmp_path / 'run'
+@pytest.mark.parametrize('shared', [False, True], ids=['own scenes', 'shared scenes'])
+def test_two_processes_average_their_gradients(root, tmp_path, shared):
+    path, work_dir = config(tmp_path, root, stream=STREAM | dict(shared=shared)), tmp_path / 'run'
 
     def run(rank: int) -> None:
         os.environ.update(env, RANK=str(rank))

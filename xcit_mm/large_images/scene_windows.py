@@ -5,16 +5,20 @@ import pickle
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from time import monotonic
 from typing import Any, NamedTuple
 
 import numpy as np
+from mmengine.logging import print_log
 from mmengine.registry import DATASETS
 
 from ..datasets.decode import BadImageError, SampleError
 from ..datasets.labels import LabelRule
 from ..errors import ArgumentError, UserError
+from ..progress import LOG_INTERVAL
 from ..scenes.class_cells import ClassCells, count_cells
 from ..scenes.geometry import Span, Window, length
+from ..scenes.label_windows import LabelWindows
 from .read_window import ReadWindow
 from .scene_transforms import LoadObjects, OpenLabels, labels_of
 from .scenes_dataset import Scenes
@@ -114,12 +118,11 @@ class SceneWindows(Scenes):
         self._areas = sizes.prod(axis=1) / sizes.prod(axis=1).sum()
         if self._length is None:
             self._length = int((-(-sizes // self.size)).prod(axis=1).sum())
-        # The opened labels, pickled: their pixels are counted once, and files are open when needed.
-        self._labels: list[bytes] = []
+        # Labels whose pixels are counted. Files are pickled, and open only when they are needed.
+        self._labels: list[LabelWindows | bytes] = []
         self._cells: list[ClassCells] = []
         if not self._with_objects:
-            for info in self.data_list:
-                self._open_labels(info)
+            self._open_all_labels()
         elif not any(len(info['polygons'].shapes) for info in self.data_list):
             raise UserError(
                 f'none of the {len(self.data_list)} scenes in {self.data_prefix["img"]} has an '
@@ -216,7 +219,9 @@ class SceneWindows(Scenes):
         if scene not in self._open:
             opened = self._reader.opener(self.data_list[scene])
             if not self._with_objects:
-                opened['label_windows'] = pickle.loads(self._labels[scene])
+                labels = self._labels[scene]
+                is_file = isinstance(labels, bytes)
+                opened['label_windows'] = pickle.loads(labels) if is_file else labels
             self._open[scene] = opened
             if len(self._open) > MAX_OPEN:
                 self._open.popitem(last=False)
@@ -231,6 +236,16 @@ class SceneWindows(Scenes):
         except Exception as error:  # decoders and transforms raise many kinds
             raise SampleError(self.data_list[scene]['img_path'], error) from error
 
+    def _open_all_labels(self) -> None:
+        logged = monotonic()
+        for number, info in enumerate(self.data_list):
+            if monotonic() - logged > LOG_INTERVAL:
+                logged = monotonic()
+                print_log(
+                    f'counted the labels of {number} of {len(self.data_list)} scenes', 'current'
+                )
+            self._open_labels(info)
+
     def _open_labels(self, info: dict) -> None:
         """Open the labels of a scene, and count their pixels."""
         try:
@@ -243,7 +258,7 @@ class SceneWindows(Scenes):
                 f'{labels.name}: none of its pixels has a label: label some, or move '
                 f'{info["img_path"]} to another folder'
             )
-        self._labels.append(pickle.dumps(labels))
+        self._labels.append(labels if 'label_source' in info else pickle.dumps(labels))
         if self._balanced:
             self._cells.append(count_cells(labels, len(self.classes)))
 
