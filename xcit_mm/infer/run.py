@@ -98,6 +98,8 @@ def infer(
         )
     if stream:
         require('rasterio')  # which writes the result
+        if tiling.probabilities == 'float16':
+            require('zarr')
         check_options(model, tiling)
         outputs.require_effect(model.task)
     tiled = sources if stream else _too_large(model, sources) if full_size else {}

@@ -64,8 +64,8 @@ def label(
     """Label the pixels of an image whose tokens are in the stores of ``passes``.
 
     The labels equal the labels of mmseg's mode 'whole'. A run that was killed continues after the
-    last finished row of tiles. Pixels without data get :func:`.no_label`, the probability 0 and the
-    height NaN.
+    last finished row of tiles. Pixels without data get :func:`.no_label`, and NaN or the probability
+    0.
 
     Args:
         model: A segmentor that :func:`require_segmentor` accepts.
@@ -106,7 +106,7 @@ def label(
     progress.expect(len(of_rows) - done)
     label_window = _labels_of_windows(logits, size, model.align_corners)
     for number, row in enumerate(of_rows[done:], done + 1):
-        what = f'labels, row {number} of {len(of_rows)}'
+        what = f'{next(iter(made))}, row {number} of {len(of_rows)}'
         for window in progress(list(tiles(row, (side, side))), what):
             valid = passes.pixels_with_data(window)
             found = {}
@@ -144,7 +144,9 @@ def _labels_of_windows(
 
 def without_data(name: str, dtype: torch.dtype) -> float:
     """Return what pixels without data get of what :func:`label` makes."""
-    return no_label(dtype) if name == 'labels' else dict(heights=math.nan).get(name, 0)
+    if name == 'labels':
+        return no_label(dtype)
+    return math.nan if dtype.is_floating_point else 0
 
 
 def _outputs(values: Tensor, head: nn.Module, made: Mapping[str, torch.dtype]) -> dict[str, Tensor]:
