@@ -64,8 +64,7 @@ def label(
     """Label the pixels of an image whose tokens are in the stores of ``passes``.
 
     The labels equal the labels of mmseg's mode 'whole'. A run that was killed continues after the
-    last finished row of tiles. Pixels without data get :func:`.no_label`, and NaN or the probability
-    0.
+    last finished row of tiles. Pixels without data get :func:`.no_label`, and NaN, or 0 in uint8.
 
     Args:
         model: A segmentor that :func:`require_segmentor` accepts.
