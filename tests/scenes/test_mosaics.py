@@ -242,13 +242,15 @@ HOSTILE = {
     ),
     'band': (('<SourceBand>1', '<SourceBand>9'), 'names band 9 of'),
     'type': (('"Byte"', '"CFloat32"'), 'its bands have the types CFloat32'),
-    'huge': (('rasterXSize="60"', 'rasterXSize="99999999999"'), 'no VRTDataset with a size'),
+    'huge': (('rasterXSize="60"', 'rasterXSize="99999999999"'), 'it has 99999999999x50 pixels'),
     'number': (('<D', '<E/><D'), 'it has a E'),
     'system': (('<VRTR', f'<SRS>http://127.0.0.1:9/a</SRS>{PLACE.format(0)}'), 'its SRS is no'),
     'place': (('<VRTR', PLACE.format('nan')), 'no six numbers'),
     'entity': (('<VRTD', '<!DOCTYPE a [<!ENTITY a "a">]><VRTD'), 'XML entities are refused'),
     'empty': ((BAND, ''), 'it has 0 bands'),
     'no_file': ((FILE, ''), 'it names no file'),
+    'other': (('<VRTDataset raster', '<VRTDataset x'), 'it is no VRTDataset with a size'),
+    'word': (('"60"', '"many"'), "'many' is not a whole number"),
     'cut': (('</VRTDataset>', ''), 'no element found'),
 }
 

@@ -1,5 +1,6 @@
 """Levels of files, and images at another resolution, against the whole image."""
 
+import os
 import pickle
 from pathlib import Path
 
@@ -235,6 +236,19 @@ def test_levels_and_resolutions_that_do_not_exist_are_refused(name, tmp_path):
     with pytest.raises(UserError) as error:
         open_image(path, str, **options)
     assert str(error.value) == sentence.format(path)
+
+
+@pytest.mark.parametrize('name', ['OVERVIEW_FILE', '&#79;VERVIEW_FILE', 'overview_file'])
+def test_overviews_in_another_file_are_refused_and_not_opened(name, tmp_path):
+    os.mkfifo(tmp_path / 'pipe')  # whoever opens it waits
+    item = f'<Item name="{name}" domain="OVERVIEWS">{tmp_path}/pipe</Item>'
+    tags = [(42112, 's', 0, f'<GDALMetadata>{item}</GDALMetadata>', True)]
+    path = tmp_path / 'a.tif'
+    tifffile.imwrite(path, PIXELS, photometric='rgb', extratags=tags)
+    with pytest.raises(UserError) as error:
+        open_image(path, str)
+    sentence = 'names another file or address that holds its overviews: copy it with gdal_translate'
+    assert str(error.value) == f'{path} {sentence} -nomd'
 
 
 def test_arrays_have_one_level():

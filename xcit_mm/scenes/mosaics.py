@@ -15,7 +15,7 @@ from ..processes import digest_of_file, shortened
 from .geometry import Window, overlap, shifted
 from .image_source import ImageSource, state_of_file
 from .levels import RESAMPLE, require_level
-from .no_data import NoData, has_data, of_bands
+from .no_data import NoData, has_data, of_bands, representable
 from .pixel_sizes import pixel_size_on_map
 from .rasters import RASTERS, Raster
 
@@ -138,7 +138,10 @@ class Mosaic(ImageSource):
 
     def _composed(self, window: Window) -> tuple[np.ndarray, np.ndarray]:
         """Return the pixels of a window, and which of them have data."""
-        empty = [0 if value is None else value for value in of_bands(self.nodata, self.channels)]
+        empty = [
+            value if value is not None and representable(value, self.dtype) else 0
+            for value in of_bands(self.nodata, self.channels)
+        ]
         pixels = np.empty((*window.size, self.channels), self.dtype)
         pixels[...] = np.array(empty).astype(self.dtype)
         is_covered = np.zeros(pixels.shape, bool)

@@ -70,6 +70,11 @@ class GdalImage(ImageSource):
         with self._settings, warnings.catch_warnings():
             warnings.simplefilter('ignore')  # about files without a georeference
             self._file = file = open_file()
+            if file.tags(ns='OVERVIEWS'):  # GDAL would open them with any driver
+                raise UserError(
+                    f'{name} names another file or address that holds its overviews: copy it with '
+                    'gdal_translate -nomd'
+                )
             size = file.height, file.width
             factors = file.overviews(1)
             levels = [size, *(tuple(-(-n // factor) for n in size) for factor in factors)]

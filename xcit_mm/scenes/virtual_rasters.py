@@ -58,9 +58,12 @@ def open_virtual(
     require('rasterio')
     try:
         root = parse_xml(read_regular(path, MAX_TEXT))
-        size = tuple(_integer(root.get(f'raster{axis}Size')) for axis in 'YX')
-        if root.tag != 'VRTDataset' or not all(0 < n <= MAX_SIDE for n in size):
+        sides = root.get('rasterYSize'), root.get('rasterXSize')
+        if root.tag != 'VRTDataset' or None in sides:
             raise ValueError('it is no VRTDataset with a size')
+        size = tuple(map(_integer, sides))
+        if not all(0 < n <= MAX_SIDE for n in size):
+            raise ValueError(f'it has {size[1]}x{size[0]} pixels')
         bands = _bands(root, channels is not None)
         tiles = _tiles(path, bands, size)
         georeference = _georeference(root)
@@ -197,9 +200,9 @@ def _require_known(element: Element, known: set[str]) -> None:
             raise ValueError(f'it has a {child.tag}')
 
 
-def _integer(text: str | None) -> int:
-    if text is None or not text.strip().isdecimal():
-        raise ValueError(f'{text!r} is not a whole number')
+def _integer(text: str) -> int:
+    if not text.strip().isdecimal():
+        raise ValueError(f'{one_line(text)!r} is not a whole number')
     return int(text)
 
 
