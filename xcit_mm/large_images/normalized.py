@@ -102,15 +102,11 @@ class NormalizedImage:
 
     def _filled(self, window: Window) -> tuple[np.ndarray, np.ndarray | None]:
         """Return the pixels of a window, and which of them have data; see :meth:`pixels`."""
-        valid = self.valid(window)
-        if self.bands is None:
-            pixels = self._rgb.read(window)
-        else:
-            values = self.source.read(window)
-            if valid is not None:  # NaN would be an error of the loader
-                values = np.where(valid[..., None], values, values.dtype.type(0))
+        pixels = self._rgb.read(window) if self.bands is None else self.source.read(window)
+        valid = self.valid(window)  # after the pixels, of which some files know it then
+        if self.bands is not None:
             try:
-                pixels = self.bands.bands(values)
+                pixels = self.bands.bands(pixels, valid)
             except BadImageError as error:
                 raise UserError(f'{self.source.name}: {error}') from None
         if valid is not None:

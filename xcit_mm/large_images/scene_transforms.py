@@ -90,7 +90,7 @@ class OpenImage:
         for window in source.windows():
             pixels = source.read(window)
             if self._bands is not None:
-                self._bands.bands(pixels)
+                self._bands.bands(pixels, source.valid(window))
 
     def _decoded(self, path: str, annotated: Size | None) -> np.ndarray:
         pixels = self.loader.decode(self.loader.read(path), annotated)
