@@ -8,13 +8,16 @@ import torch
 from helpers import randomize, relative_error
 from helpers.processes import in_processes
 from helpers.small_xcit import small_xcit
+from mmseg.models import SegDataPreProcessor
 from torch import Tensor, nn
 
 from xcit_mm import XCiT
+from xcit_mm.datasets.multiband import LoadMultiband
 from xcit_mm.errors import UserError
 from xcit_mm.large_images import passes as passes_module
 from xcit_mm.large_images import segment as segmentation
 from xcit_mm.large_images import stream, stream_backward
+from xcit_mm.large_images.normalized import NormalizedImage
 from xcit_mm.large_images.objects import Objects
 from xcit_mm.large_images.passes import Passes
 from xcit_mm.large_images.slices import slices_of
@@ -284,3 +287,20 @@ def test_slices_without_data_are_not_predicted(full_size_segmentor, full_size_de
     assert has_data[centers[:, 1], centers[:, 0]].all()
     for window, mask in objects.masks:
         assert not (mask & ~has_data[tuple(window)]).any()
+
+
+def test_pixels_without_data_get_what_they_had_in_training():
+    preprocessor = SegDataPreProcessor(mean=[10.0, 20.0], std=[2.0, 4.0])
+    bands = np.full((40, 40, 2), [12, 28], np.float32)
+    bands[3, 5, 1] = np.nan
+    for nan, expected in ((None, [0, 0]), (6.0, [-2, -3.5])):
+        loader = LoadMultiband(2, nan=nan)
+        image = NormalizedImage(Array(bands, 'the array'), preprocessor, (), loader)
+        values = image[:, 0:10, 0:10]
+        assert values[:, 0, 0].tolist() == [1, 2]
+        assert values[:, 3, 5].tolist() == expected
+        assert not image.valid(Window(slice(3, 4), slice(5, 6))).any()
+    with pytest.raises(UserError, match='has values that are not finite'):
+        NormalizedImage(Array(bands / 0, 'the array'), preprocessor, (), LoadMultiband(2))[
+            :, :9, :9
+        ]

@@ -203,7 +203,7 @@ def test_images_of_other_bands(tmp_path):
         OpenImage()(dict(img_path=str(path)))
     with pytest.raises(UserError, match=r'DistortColors changes only RGB images, not .* 5 bands'):
         Compose([dict(type='DistortColors')])(results)
-    bands[30, 40] = np.nan
+    bands[30, 40] = np.inf
     tifffile.imwrite(path, bands, planarconfig='contig', photometric='minisblack')
     with pytest.raises(BadImageError, match=NOT_FINITE):
         loader = OpenImage(bands=BANDS['bands'])

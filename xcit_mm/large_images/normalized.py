@@ -18,7 +18,8 @@ from ..scenes.validity import ALL, Cells, cells_of, no_data
 class NormalizedImage:
     """An image (channels, H, W), normalized as by the preprocessor of a model, read by windows.
 
-    Pixels without data become 0, as the mean of the training images does.
+    Pixels without data become 0, as the mean of the training images does, or what the ``nan`` of
+    ``bands`` becomes.
 
     Args:
         source: The image.
@@ -73,7 +74,7 @@ class NormalizedImage:
     def pixels(self, window: Window) -> np.ndarray:
         """Return a window as RGB (h, w, 3) uint8, or as bands (h, w, channels) float32.
 
-        Pixels without data have the mean of the preprocessor.
+        Pixels without data have the mean of the preprocessor, or the ``nan`` of ``bands``.
         """
         return self._filled(window)[0]
 
@@ -110,11 +111,17 @@ class NormalizedImage:
             except BadImageError as error:
                 raise UserError(f'{self.source.name}: {error}') from None
         if valid is not None:
-            pixels = np.where(valid[..., None], pixels, self._fill.astype(pixels.dtype))
+            fill = self._mean_pixel if self._fill is None else np.array([self._fill])
+            pixels = np.where(valid[..., None], pixels, fill.astype(pixels.dtype))
         return pixels, valid
 
     @property
-    def _fill(self) -> np.ndarray:
+    def _fill(self) -> float | None:
+        """The value that NaN had in training; None if pixels without data get the mean."""
+        return None if self.bands is None else self.bands.nan
+
+    @property
+    def _mean_pixel(self) -> np.ndarray:
         if self._mean is None:
             return np.zeros(1)
         mean = self._mean.flatten()
@@ -136,7 +143,7 @@ class NormalizedImage:
             if self._mean is not None:
                 values -= self._mean
                 values /= self._std
-            if valid is not None:
+            if valid is not None and self._fill is None:
                 values *= valid
             image[(slice(None), *inside.within(window))] = values
         return torch.from_numpy(image[channels])
