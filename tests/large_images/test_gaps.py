@@ -290,17 +290,17 @@ def test_slices_without_data_are_not_predicted(full_size_segmentor, full_size_de
 
 
 def test_pixels_without_data_get_what_they_had_in_training():
-    preprocessor = SegDataPreProcessor(mean=[10.0, 20.0], std=[2.0, 4.0])
-    bands = np.full((40, 40, 2), [12, 28], np.float32)
+    preprocessor = SegDataPreProcessor(mean=[10.0, 20.0, 5.0], std=[2.0, 4.0, 1.0])
+    bands = np.full((40, 40, 3), [12, 28, 8], np.float32)
     bands[3, 5, 1] = np.nan
-    for nan, expected in ((None, [0, 0]), (6.0, [-2, -3.5])):
-        loader = LoadMultiband(2, nan=nan)
+    for nan, expected in ((None, [0, 0, 0]), (6.0, [-2, -3.5, 1])):
+        loader = LoadMultiband(3, nan=nan)
         image = NormalizedImage(Array(bands, 'the array'), preprocessor, (), loader)
         values = image[:, 0:10, 0:10]
-        assert values[:, 0, 0].tolist() == [1, 2]
+        assert values[:, 0, 0].tolist() == [1, 2, 3]
         assert values[:, 3, 5].tolist() == expected
         assert not image.valid(Window(slice(3, 4), slice(5, 6))).any()
     with pytest.raises(UserError, match='has values that are not finite'):
-        NormalizedImage(Array(bands / 0, 'the array'), preprocessor, (), LoadMultiband(2))[
+        NormalizedImage(Array(bands / 0, 'the array'), preprocessor, (), LoadMultiband(3))[
             :, :9, :9
         ]
