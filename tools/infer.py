@@ -48,7 +48,7 @@ def main() -> None:
         type=int,
         default=1,
         metavar='N',
-        help='images that are predicted together; default: 1',
+        help='images, or slices of a large image, that are predicted together; default: 1',
     )
     parser.add_argument(
         '--score-thr',
