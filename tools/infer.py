@@ -46,9 +46,9 @@ def main() -> None:
     parser.add_argument(
         '--batch-size',
         type=int,
-        default=1,
         metavar='N',
-        help='images, or slices of a large image, that are predicted together; default: 1',
+        help='images, or slices of a large image, that are predicted together; default: 1 image, '
+        'or up to 8 slices of 256 pixels or less',
     )
     parser.add_argument(
         '--score-thr',

@@ -4,14 +4,20 @@ import re
 
 import numpy as np
 import pytest
+import torch
 
 from xcit_mm.errors import ArgumentError
+from xcit_mm.large_images.normalized import NormalizedImage
 from xcit_mm.large_images.predict_large import LargeOptions, predict_large
-from xcit_mm.progress import Progress
+from xcit_mm.large_images.slices import label_slices, slices_of
+from xcit_mm.large_images.workspace import Workspace
+from xcit_mm.predictions import Segmentation
+from xcit_mm.progress import Progress, silent
 from xcit_mm.scenes.arrays import Array
+from xcit_mm.scenes.geometry import whole
 from xcit_mm.scenes.image_source import WindowError
 
-SLICES = dict(sliced=64, overlap=16)  # three rows of three slices
+SLICES = dict(sliced=64, overlap=16, batch_size=1)  # three rows of three slices
 
 
 class Notes(Progress):
@@ -40,13 +46,55 @@ def test_batches_have_the_results_of_single_slices(
     objects = detector.predict_large(image, score_thr=0.3, **SLICES)
     assert len(objects) > 0
     sizes = batches_of(detector, monkeypatch)
-    options = dict(SLICES, batch_size=batch_size)
+    options = SLICES | dict(batch_size=batch_size)
     labels = full_size_segmentor.predict_large(image, **options).labels
     assert (labels != expected).mean() < 1e-3  # larger products round in another way
     batched = detector.predict_large(image, score_thr=0.3, **options)
     assert sizes == 2 * ([batch_size] * (9 // batch_size) + [9 % batch_size])
     assert abs(len(batched) - len(objects)) <= 0.02 * len(objects)
     assert np.allclose(batched.scores[:20], objects.scores[:20], atol=1e-4)
+
+
+class Batched:
+    """Predicts labels that depend on the whole batch."""
+
+    def prepare(self, image):
+        return image
+
+    def predict_batch(self, images):
+        label = sum(int(image[0, 0, 0]) for image in images) % 250
+        return [
+            Segmentation(image, np.full(image.shape[:2], label, np.uint8), (), ())
+            for image in images
+        ]
+
+
+@pytest.mark.parametrize('done', [1, 2])
+def test_batches_are_the_same_after_an_interruption(done, image, full_size_segmentor):
+    preprocessor = full_size_segmentor.module.data_preprocessor
+    pixels = NormalizedImage(Array(image, 'the array'), preprocessor, (), None)
+    slices = slices_of(image.shape[:2], 40, 8)
+
+    def label(workspace):
+        arguments = 'labels', torch.uint8, 4, workspace, silent
+        return label_slices(Batched(), pixels, slices, *arguments).array()
+
+    expected = label(Workspace())
+    workspace = Workspace()
+    first_rows = [s for s in slices if s[0].rows.start < slices[-1][0].rows.start * done // 3]
+    store = workspace.open('labels', slice(0, image.shape[0]), (image.shape[1], 1), torch.uint8)
+    store.write(whole(image.shape[:2]), torch.from_numpy(expected.copy()))
+    finished = len({window.rows.start for window, _ in first_rows})
+    last = max(middle.rows.stop for _, middle in first_rows)
+    store.array()[last:] = 0
+    workspace.finish('rows of slices', finished)
+    workspace.open = lambda *_: store
+    assert np.array_equal(label(workspace), expected)
+
+
+@pytest.mark.parametrize(('side', 'together'), [(64, 8), (300, 5), (512, 2), (1024, 1)])
+def test_fewer_large_slices_go_through_the_model_together(side, together):
+    assert LargeOptions(sliced=side, overlap=0).slices_together == together
 
 
 def test_cut_objects_are_counted(detector, image):
@@ -76,4 +124,4 @@ def test_an_error_of_reading_ahead_is_raised(full_size_segmentor, image, options
 
 def test_a_batch_has_a_slice(full_size_segmentor, image):
     with pytest.raises(ArgumentError, match=r'^batch_size=0 is not a positive number$'):
-        full_size_segmentor.predict_large(image, batch_size=0, **SLICES)
+        full_size_segmentor.predict_large(image, sliced=64, batch_size=0)

@@ -57,7 +57,7 @@ def infer(
     checkpoint: str | Path,
     inputs: Sequence[str],
     out: str | Path,
-    batch_size: int = 1,
+    batch_size: int | None = None,
     score_thr: float | None = None,
     stream: bool = False,
     large: Mapping[str, Any] | None = None,
@@ -73,7 +73,7 @@ def infer(
     number of images and frames that were predicted, and a sentence on each of the others, which are
     also named on the console. Raises a UserError if nothing can be predicted.
     """
-    if batch_size < 1:
+    if batch_size is not None and batch_size < 1:
         raise ArgumentError(f'batch size {batch_size}: not a positive number')
     if score_thr is not None and not 0 <= score_thr <= 1:
         raise ArgumentError(f'score {score_thr}: not between 0 and 1')
@@ -126,7 +126,7 @@ def infer(
         with only_writer(out), output:
             parts = [(0, problems)]
             if whole:
-                parts.append(_infer_whole(model, whole, output, batch_size, tiling.score_thr))
+                parts.append(_infer_whole(model, whole, output, batch_size or 1, tiling.score_thr))
             if tiled:
                 parts.append(_infer_tiled(model, tiled, output, out, tiling))
     return sum(done for done, _ in parts), [problem for _, part in parts for problem in part]

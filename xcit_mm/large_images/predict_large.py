@@ -45,6 +45,7 @@ from .streamed_results import bytes_of_pixel, demand_of, in_frame, label_dtype, 
 from .workspace import GIB, Demand, Workspace, open_workspace
 
 MIN_SLICE = 32  # pixels
+MAX_BATCH, BATCH_PIXELS = 8, 2**19  # of slices; more take more memory, and little less time
 # The options that determine a prediction; all processes need the same.
 COMPARED = (
     *('score_thr', 'with_scores', 'probabilities', 'statistics_window', 'positions'),
@@ -95,7 +96,8 @@ class LargeOptions(SceneOptions):
         positions: 'data' if the positions of the patches are encoded in the smallest window with
             all pixels that have data, so that the prediction is the same whatever surrounds this
             window; 'scene' if they are encoded in the whole image, as in training on whole images.
-        batch_size: The number of slices that go through the model together.
+        batch_size: The number of slices that go through the model together. Default: as many as
+            have 2^19 pixels, at least 1 and at most 8.
 
     Raises:
         ArgumentError: If a value is invalid, or does not fit the others.
@@ -110,7 +112,7 @@ class LargeOptions(SceneOptions):
     overlap: int = 128
     probabilities: str | None = None
     positions: str = 'data'
-    batch_size: int = 1
+    batch_size: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -121,7 +123,7 @@ class LargeOptions(SceneOptions):
         window, side, overlap = self.statistics_window, self.sliced, self.overlap
         if window is not None and window < 1:
             raise ArgumentError(f'statistics_window={window!r} is not a positive number of pixels')
-        if self.batch_size < 1:
+        if self.batch_size is not None and self.batch_size < 1:
             raise ArgumentError(f'batch_size={self.batch_size!r} is not a positive number')
         if side is None:
             return
@@ -134,6 +136,11 @@ class LargeOptions(SceneOptions):
                 f'slices of {side} pixels with an overlap of {overlap} are not possible: slices '
                 f'need {MIN_SLICE} pixels or more, and the overlap has to be smaller'
             )
+
+    @property
+    def slices_together(self) -> int:
+        """The number of slices that go through the model together."""
+        return self.batch_size or max(1, min(MAX_BATCH, BATCH_PIXELS // self.sliced**2))
 
 
 def predict_large(
@@ -328,17 +335,20 @@ def _sliced(
     progress: Progress,
 ) -> tuple[dict[str, Any], Workspace]:
     slices = slices_of(pixels.size, options.sliced, options.overlap)
+    batch_size = options.slices_together
     made, needed = _made(model, options), 0
     if made:
         needed = math.prod(size) * bytes_of_pixel(made, len(model.classes))
     if options.store:
-        settings = [options.sliced, options.overlap, options.score_thr, str(model.dtype)]
+        # Slices that go through the model together may round differently.
+        settings = [options.sliced, options.overlap, options.score_thr, batch_size]
+        settings.append(str(model.dtype))
         identity = _identity(model, pixels, settings)
         workspace = Workspace(Path(options.store, 'sliced'), identity, needed)
         _report(workspace, needed, progress)
     else:
         workspace = open_workspace(Demand(needed), Shards(pixels.size[0]), options.memory, None)
-    at_own_size, common = model.at_own_size(), (options.batch_size, workspace, progress)
+    at_own_size, common = model.at_own_size(), (batch_size, workspace, progress)
     try:
         if model.task == 'detection':
             found = detect_slices(at_own_size, pixels, slices, options.score_thr, *common)

@@ -87,7 +87,7 @@ def label_slices(
     if done:
         _, middle = rows[:done][-1][-1]
         labels.verify(slice(0, middle.rows.stop))
-    with closing(_predicted(model, pixels, rows[done:], batch_size)) as predicted:
+    with closing(_predicted(model, pixels, rows, done, batch_size)) as predicted:
         for number, row in _unfinished(rows, done, progress):
             for window, middle in row:
                 values = torch.full(middle.size, without_data(name, dtype), dtype=dtype)
@@ -120,7 +120,7 @@ def detect_slices(
     """
     rows, done = _rows_of(slices), workspace.finished[SLICES]
     found = [_unpacked(workspace.load(f'objects_{number}')) for number in range(1, done + 1)]
-    with closing(_predicted(model, pixels, rows[done:], batch_size)) as predicted:
+    with closing(_predicted(model, pixels, rows, done, batch_size)) as predicted:
         for number, row in _unfinished(rows, done, progress):
             parts, corners = [NO_OBJECTS], [np.zeros((0, 2), int)]
             for window, _ in row:
@@ -149,27 +149,38 @@ def _predicted(
     model: SlicePredictor,
     pixels: NormalizedImage,
     rows: list[list[tuple[Window, Window]]],
+    done: int,
     batch_size: int,
 ) -> Iterator[tuple[Detections | Heights | Segmentation | None, np.ndarray | None]]:
-    """Predict the slices of some rows in batches, and read the next batch meanwhile.
+    """Predict the slices after the rows that are ``done``, and read the next batch meanwhile.
+
+    The batches are the same however many rows are done, so a run that continues repeats the last
+    one, and rounds as a run that was never killed.
 
     Yields the prediction for each slice, None for a slice without data, and which of its pixels
     have data, (h, w) bool; None if all of them have.
     """
 
     def read_slice(window: Window) -> tuple[Any, np.ndarray | None]:
-        valid = pixels.valid(window)
+        image = pixels.pixels(window)
+        valid = pixels.valid(window)  # after the pixels, of which some files know it then
         has_data = valid is None or valid.any()
-        return (model.prepare(pixels.pixels(window)) if has_data else None), valid
+        return (model.prepare(image) if has_data else None), valid
 
-    read_slices = (read_slice(window) for window, _ in chain(*rows))
+    windows = [window for window, _ in chain(*rows)]
+    first = sum(map(len, rows[:done]))
+    start = first // batch_size * batch_size
+    read_slices = map(read_slice, windows[start:])
     batches = iter(lambda: list(islice(read_slices, batch_size)), [])
     with closing(ahead(batches)) as read:
         for batch in read:
             prepared = [slice_ for slice_, _ in batch if slice_ is not None]
             predicted = iter(model.predict_batch(prepared) if prepared else ())
-            for slice_, valid in batch:
-                yield (None if slice_ is None else next(predicted)), valid
+            for number, (slice_, valid) in enumerate(batch, start):
+                found = None if slice_ is None else next(predicted)
+                if number >= first:
+                    yield found, valid
+            start += len(batch)
 
 
 def _together(parts: Sequence[Objects]) -> Objects:

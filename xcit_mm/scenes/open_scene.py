@@ -9,6 +9,7 @@ import numpy as np
 
 from ..environment import require
 from ..errors import ArgumentError
+from ..processes import digest_of_file
 from .crops import CroppedImage, window_of
 from .geometry import Window
 from .image_source import ImageSource
@@ -132,7 +133,10 @@ def open_scene(
     if options.region is not None:
         if isinstance(options.region, (str, Path)):
             polygons = polygons_of(options.region, source, scale)
-            source, frame = MaskedImage(source, polygons, _state(options.region)), polygons.box
+            source, frame = (
+                MaskedImage(source, polygons, digest_of_file(Path(options.region).expanduser())),
+                polygons.box,
+            )
         else:
             window = window_of(options.region, full_size)
             frame = Window(
@@ -143,7 +147,11 @@ def open_scene(
             )
     if options.mask is not None:
         labels = open_image(options.mask, read, are_labels=True)
-        source = MaskedImage(source, mask_of(options.mask, labels, source), _state(options.mask))
+        source = MaskedImage(
+            source,
+            mask_of(options.mask, labels, source),
+            digest_of_file(Path(options.mask).expanduser()),
+        )
     if options.tissue:
         small = _picture(image, read, channels, options, source)
         source = MaskedImage(source, tissue_of(source, small), 'tissue')
@@ -167,9 +175,3 @@ def _picture(
         source = open_image(image, read, channels, nodata=options.nodata, level=large[-1])
     rgb = RGBImage(source)
     return overview(source.shape[:2], rgb.read, PICTURE_SIDE, rgb.max_rows)
-
-
-def _state(path: str | Path) -> list:
-    """Return what identifies a file."""
-    status = Path(path).expanduser().stat()
-    return [str(Path(path).expanduser().resolve()), status.st_size, status.st_mtime_ns]
