@@ -11,7 +11,7 @@ from ..environment import require
 from ..errors import ArgumentError
 from ..processes import digest_of_file
 from .crops import CroppedImage, window_of
-from .geometry import Window
+from .geometry import Window, whole
 from .image_source import ImageSource
 from .image_views import RGBImage
 from .masks import MaskedImage, mask_of
@@ -129,37 +129,35 @@ def open_scene(
     source = open_image(image, read, channels, **reduced)
     full_size, size = source.full_size, source.shape[:2]
     scale = tuple(n / m for n, m in zip(full_size, size, strict=True))
-    frame = None
-    if options.region is not None:
-        if isinstance(options.region, (str, Path)):
-            polygons = polygons_of(options.region, source, scale)
-            source, frame = (
-                MaskedImage(source, polygons, digest_of_file(Path(options.region).expanduser())),
-                polygons.box,
-            )
-        else:
-            window = window_of(options.region, full_size)
-            frame = Window(
-                *(
-                    slice(int(s.start / k), max(int(s.start / k) + 1, round(s.stop / k)))
-                    for s, k in zip(window, scale, strict=True)
-                )
-            )
+    source, frame = _in_region(source, options.region, scale)
     if options.mask is not None:
-        labels = open_image(options.mask, read, are_labels=True)
-        source = MaskedImage(
-            source,
-            mask_of(options.mask, labels, source),
-            digest_of_file(Path(options.mask).expanduser()),
-        )
+        mask = mask_of(options.mask, open_image(options.mask, read, are_labels=True), source)
+        source = MaskedImage(source, mask, _digest(options.mask))
     if options.tissue:
         small = _picture(image, read, channels, options, source)
         source = MaskedImage(source, tissue_of(source, small), 'tissue')
-    corner = (0.0, 0.0)
-    if frame is not None:
+    if frame != whole(size):
         source = CroppedImage(source, frame)
-        corner = tuple(s.start * k for s, k in zip(frame, scale, strict=True))
+    corner = tuple(span.start * k for span, k in zip(frame, scale, strict=True))
     return Scene(source, full_size, corner, scale)
+
+
+def _in_region(
+    source: ImageSource, region: Sequence[int] | str | Path | None, scale: Sequence[float]
+) -> tuple[ImageSource, Window]:
+    """Return an image without data outside the polygons of a region, and the window around it."""
+    if region is None:
+        return source, whole(source.shape[:2])
+    if isinstance(region, (str, Path)):
+        polygons = polygons_of(region, source, scale)
+        return MaskedImage(source, polygons, _digest(region)), polygons.box
+    spans = zip(window_of(region, source.full_size), scale, strict=True)
+    starts_and_stops = [(int(span.start / k), round(span.stop / k)) for span, k in spans]
+    return source, Window(*(slice(a, max(a + 1, b)) for a, b in starts_and_stops))
+
+
+def _digest(path: str | Path) -> str:
+    return digest_of_file(Path(path).expanduser())
 
 
 def _picture(
