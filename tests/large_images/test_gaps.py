@@ -193,6 +193,10 @@ def test_values_without_data_change_nothing(full_size_segmentor, full_size_detec
     assert np.array_equal(objects[0].boxes, objects[1].boxes)
     for window, mask in objects[0].masks:
         assert not (mask & ~has_data[tuple(window)]).any()
+    cells = cells_of(lambda window: has_data[tuple(window)], has_data.shape, 16)
+    centers = (objects[0].boxes[:, :2] + objects[0].boxes[:, 2:]) / 32
+    columns, rows = np.minimum(centers.astype(int), np.array(cells.shape[::-1]) - 1).T
+    assert (cells[rows, columns] > NONE).all()
 
 
 def test_a_scene_without_data_is_an_error(full_size_segmentor):
@@ -206,7 +210,9 @@ def test_cells_and_the_area_of_an_image():
     pixels = np.full((37, 53, 3), 9, np.uint8)
     pixels[5:20, 16:33] = 1
     source = Array(pixels, 'the array', nodata=9)
-    assert valid_area(source) == Window(slice(5, 20), slice(16, 33))
+    assert valid_area(source) == (Window(slice(5, 20), slice(16, 33)), True)
+    pixels[7, 18] = 9
+    assert valid_area(source) == (Window(slice(5, 20), slice(16, 33)), False)
     states = cells_of(source.valid, (37, 53), 16)
     assert states.tolist() == [[NONE, SOME, SOME, NONE], [NONE, SOME, SOME, NONE], [NONE] * 4]
     cells = Cells(states)

@@ -8,6 +8,7 @@ import pytest
 import rasterio.transform
 import rasterio.warp
 import shapely
+from PIL import Image
 from rasterio import Affine
 from shapely.geometry import mapping
 
@@ -227,3 +228,54 @@ def test_all_parts_together(pixels, tmp_path):
 def test_invalid_options_are_named(options, sentence):
     with pytest.raises(ArgumentError, match=sentence):
         SceneOptions(**options)
+
+
+def test_the_pixels_of_a_mask_do_not_depend_on_windows(on_map, tmp_path):
+    noise = np.random.default_rng(1).integers(0, 2, (300, 400), np.uint8)
+    transform = Affine(0.3, 0.05, 500_000, 0.04, -0.3, 5_400_000)
+    path = write(tmp_path / 'noise.tif', noise, crs='EPSG:32632', transform=PLACE)
+    x, y = rasterio.warp.transform(CRS, 'EPSG:32632', [500_050], [5_399_970])
+    transform = Affine(0.3, 0.05, x[0] - 60, 0.04, -0.3, y[0] + 50)
+    path = write(tmp_path / 'noise.tif', noise, crs='EPSG:32632', transform=transform)
+    scene = opened(on_map, mask=path)
+    window = whole(SIZE)
+    assert np.array_equal(has_data(scene), scene.source.valid(window))
+    assert 0.3 < scene.source.valid(window).mean() < 0.6
+
+
+def test_values_of_masks_are_labels(pixels, tmp_path):
+    mask = in_circle().astype(np.uint8)
+    colors = Image.fromarray(mask)
+    colors.putpalette([120, 120, 120, 0, 0, 0])  # 1 is black
+    colors.save(tmp_path / 'palette.png')
+    Image.fromarray(mask.astype(np.uint16)).save(tmp_path / 'wide.png')
+    np.save(tmp_path / 'mask.npy', mask)
+    for name in ('palette.png', 'wide.png', 'mask.npy'):
+        assert np.array_equal(has_data(opened(pixels, mask=tmp_path / name)), mask > 0)
+    labels = np.where(mask, mask, 255).astype(np.uint8)
+    own = write(tmp_path / 'own.tif', labels, nodata=255)
+    assert np.array_equal(has_data(opened(pixels, mask=own)), mask > 0)
+
+
+def test_files_that_are_no_masks_are_named(pixels, on_map, tmp_path):
+    def refused(path, match: str, image=pixels) -> None:
+        with pytest.raises(UserError, match=match):
+            opened(image, mask=path)
+
+    write(tmp_path / 'rgba.tif', np.zeros((*SIZE, 4), np.uint8))
+    refused(tmp_path / 'rgba.tif', r'the mask .*rgba.tif has 4 bands: copy one to another file')
+    refused('https://example.org/mask.tif', 'cannot be used as a mask: name a TIFF')
+    refused(tmp_path / 'mask.zarr', 'cannot be used as a mask: name a TIFF')
+    refused(tmp_path / 'missing.png', r'missing.png does not exist')
+    local = 'LOCAL_CS["here",UNIT["metre",1]]'
+    path = write(tmp_path / 'local.tif', np.ones(SIZE, np.uint8), crs=local, transform=PLACE)
+    refused(path, r'local.tif cannot be placed on .*scene.tif', on_map)
+
+
+def test_a_mask_that_changes_is_noticed(on_map, tmp_path):
+    path = write(tmp_path / 'mask.tif', np.ones(SIZE, np.uint8), crs=CRS, transform=PLACE)
+    scene = opened(on_map, mask=path)
+    scene.source.require_unchanged()
+    write(path, np.zeros((300, 300), np.uint8), crs=CRS, transform=PLACE)
+    with pytest.raises(UserError, match=r'mask.tif has changed while'):
+        scene.source.require_unchanged()

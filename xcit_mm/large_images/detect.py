@@ -127,18 +127,18 @@ class _Steps:
             instances = head.predict_by_feat(*values, **options)[0]
             corner = torch.tensor([tile.columns.start, tile.rows.start] * 2)
             instances.bboxes = instances.bboxes.float() + corner.to(instances.bboxes.device)
-            instances = _clipped(instances, self.size, cfg)
-            found.append(instances[torch.from_numpy(self._have_data(instances.bboxes))])
+            found.append(self._with_data(_clipped(instances, self.size, cfg)))
         return found, reach
 
-    def _have_data(self, boxes: Tensor) -> np.ndarray:
-        """Return which boxes have their center in a patch with data."""
+    def _with_data(self, instances: InstanceData) -> InstanceData:
+        """Return the instances whose center is in a patch with data."""
         cells, P = self.passes.cells, self.passes.backbone.patch_size
         if cells is None:
-            return np.ones(len(boxes), bool)
-        places = (_centers(boxes.cpu().numpy()) // P).astype(int)
-        rows, columns = np.minimum(places, np.array(cells.states.shape) - 1).T
-        return cells.states[rows, columns] > NONE
+            return instances
+        places = (_centers(instances.bboxes.cpu().numpy()) // P).astype(int)
+        rows, columns = np.clip(places, 0, np.array(cells.states.shape) - 1).T
+        has_data = torch.from_numpy(cells.states[rows, columns] > NONE)
+        return instances[has_data.to(instances.bboxes.device)]
 
     def _tiles_of_anchors(self, outputs: DenseOutputs) -> list[Window]:
         largest = max(outputs.strides)
@@ -157,10 +157,11 @@ class _Steps:
         maps = tuple(map(RoISource, self.maps))
         meta = dict(img_shape=self.size, ori_shape=self.size, scale_factor=(1.0, 1.0))
         without_nms = ConfigDict(cfg, nms=dict(type='nms', iou_threshold=1.0))
-        return [
+        found = (
             head.predict_bbox(maps, [meta], [instances], without_nms)[0]
             for instances in self.progress(proposals, 'boxes')
-        ]
+        )
+        return [self._with_data(instances) for instances in found]
 
     def mask(self, head: nn.Module, objects: Objects, reach: int) -> Objects:
         """Return the objects of this process with the masks of a RoI head."""

@@ -67,6 +67,9 @@ class Passes:
 
     If ``torch.distributed`` is initialized, each process computes a block of rows of the image.
 
+    Patches without data have the value 0 in each layer. They do not enter the sums of the
+    attention, and the local interaction reads zeros there, as beyond the border of the image.
+
     Args:
         backbone: The backbone, in evaluation mode.
         image: The image, which only the first pass reads.
@@ -76,9 +79,6 @@ class Passes:
             computes the moments of the tokens. Default: the whole image.
         group: The processes that share the image: all of them, which is the default, or this
             process alone (:func:`~xcit_mm.processes.own_group`).
-
-    Patches without data have the value 0 in each layer. They do not enter the sums of the
-    attention, and the local interaction reads zeros there, as beyond the border of the image.
 
     Attributes:
         size: (H, W) of the image in tokens.
@@ -243,9 +243,8 @@ class Passes:
         computed_parts = [self._with_data(window) for window in own_tiles]
         to_read = (part for part in computed_parts if part is not None)
         with closing(ahead(map(self._pixels_of, to_read))) as read:
-            parts = iter(computed_parts)
-            for window in progress(own_tiles, 'patches'):
-                computed = next(parts)
+            pairs = list(zip(own_tiles, computed_parts, strict=True))
+            for window, computed in progress(pairs, 'patches'):
                 tokens = computed and self._embedded(computed, next(read))
                 self._write(store, window, computed, tokens)
                 sums += self._sums_of(0, computed, tokens)

@@ -192,11 +192,11 @@ def predict_large(
         area = whole(pixels.size)
         predicted = pixels
         if options.positions == 'data':
-            area = valid_area(source, progress)
+            area, is_complete = valid_area(source, progress)
             if not all(area.size):
                 raise no_data(source.name)
-            if area != whole(pixels.size):
-                cropped = CroppedImage(source, area)
+            if source.has_gaps:
+                cropped = CroppedImage(source, area, is_complete)
                 predicted = NormalizedImage(cropped, preprocessor, transforms, model.bands)
         predict = _streamed if options.sliced is None else _sliced
         found, workspace = predict(model, predicted, pixels.size, options, progress)

@@ -7,6 +7,7 @@ models whose training images were much smaller than the image.
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from itertools import chain, groupby, islice, pairwise
 from typing import Any, Protocol
 
@@ -212,14 +213,17 @@ def _moved(found: Detections, window: Window, valid: np.ndarray | None) -> Objec
         found = found.kept(np.flatnonzero(valid[rows, columns]))
     masks = None
     if found.masks is not None:
-        masks = []
-        for box, mask in zip(found.boxes, found.masks, strict=True):
-            inner = Window.around(box.tolist(), mask.shape)
-            outer = Window(*(shifted(s, w.start) for s, w in zip(inner, window, strict=True)))
-            mask = mask[tuple(inner)].copy()
-            masks.append((outer, mask if valid is None else mask & valid[tuple(inner)]))
+        inner = [Window.around(box.tolist(), window.size) for box in found.boxes]
+        masks = [(w, mask[tuple(w)].copy()) for w, mask in zip(inner, found.masks, strict=True)]
+    objects = Objects(found.boxes, found.scores, found.labels, masks)
+    if valid is not None and masks is not None:
+        objects = objects.with_data(lambda w: valid[tuple(w)])
+    masks = objects.masks
+    if masks is not None:
+        starts = [span.start for span in window]
+        masks = [(Window(*map(shifted, inner, starts)), mask) for inner, mask in masks]
     corner = np.array([window.columns.start, window.rows.start] * 2, np.float32)
-    return Objects(found.boxes + corner, found.scores, found.labels, masks)
+    return replace(objects, boxes=objects.boxes + corner, masks=masks)
 
 
 def _packed(objects: Objects, corners: np.ndarray) -> dict[str, np.ndarray]:

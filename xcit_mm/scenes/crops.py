@@ -11,11 +11,18 @@ from .image_views import ImageView
 
 
 class CroppedImage(ImageView):
-    """A window of another image."""
+    """A window of another image.
 
-    def __init__(self, source: ImageSource, window: Window) -> None:
+    Args:
+        source: The other image.
+        window: The window.
+        is_complete: Whether all pixels in the window are known to have data.
+    """
+
+    def __init__(self, source: ImageSource, window: Window, is_complete: bool = False) -> None:
         super().__init__(source, tuple(window), shape=(*window.size, source.shape[2]))
         self.window = window
+        self.has_gaps = source.has_gaps and not is_complete
         transform = source.georeference.get('transform')
         if transform is not None:
             corner = window.columns.start, window.rows.start

@@ -44,6 +44,7 @@ class ImageSource(ABC):
         has_gaps: Whether pixels may have no data; otherwise :meth:`valid` always returns None.
         nodata: The value of pixels without data, or a tuple with the value of each band; None if
             there is none.
+        file_nodata: The no-data value of the first band in the file, also of labels, or None.
         level: The number of the level that is read; 0 is the full image.
         levels: The size (H, W) of each level of the file.
         full_size: (H, W) of the full image.
@@ -53,6 +54,7 @@ class ImageSource(ABC):
     max_rows: int | None = None
     has_gaps = False
     pixel_size: PixelSize | None = None
+    file_nodata: float | None = None
     # The window that was read last and its valid pixels, where finding these means to read again.
     _last: tuple[Window, np.ndarray] | None = None
 

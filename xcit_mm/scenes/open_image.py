@@ -91,17 +91,17 @@ def _opened(
         return _opened_mosaic([Path(path).expanduser() for path in image], channels, nodata, level)
     path, is_remote = Path(image).expanduser(), is_url(str(image))
     if is_remote and suffix_of(str(image)) in REMOTE:
-        with _errors_of(image):
+        with errors_of(image):
             return RemoteRaster(str(image), channels, are_labels, nodata, level)
     if not is_remote and is_zarr(path):
-        with _errors_of(image):
+        with errors_of(image):
             return ZarrImage(path, channels, nodata, level)
     if is_remote or path.suffix.lower() not in BY_WINDOWS:
         pixels = read(str(image))
         require_level(str(image), level, [pixels.shape[:2]])
         file = None if is_remote else path
         return Array(pixels, str(image), file, channels, nodata)
-    with _errors_of(image):
+    with errors_of(image):
         return _opened_file(path, channels, are_labels, nodata, level)
 
 
@@ -130,13 +130,13 @@ def _opened_mosaic(
     if not paths:
         raise ArgumentError('[]: a mosaic needs at least one file')
     for path in paths:
-        with _errors_of(path):
+        with errors_of(path):
             open_regular(path).close()
     return open_mosaic(paths, channels, nodata, level)
 
 
 @contextmanager
-def _errors_of(image: str | Path) -> Iterator[None]:
+def errors_of(image: str | Path) -> Iterator[None]:
     """Turn the errors of opening a file into a sentence that names it."""
     try:
         yield

@@ -14,7 +14,7 @@ from .crops import CroppedImage, window_of
 from .geometry import Window, whole
 from .image_source import ImageSource
 from .image_views import RGBImage
-from .masks import MaskedImage, mask_of
+from .masks import MaskedImage, mask_of, open_mask
 from .open_image import open_image
 from .overview import overview
 from .polygon_masks import polygons_of
@@ -106,8 +106,10 @@ class Scene:
     def full_georeference(self) -> dict[str, Any]:
         """The place of the pixels of the full image on the map."""
         transform = self.source.georeference.get('transform')
-        if self.source.georeference.get('crs') is None or transform is None:
-            return {} if self.source.shape[:2] != self.full_size else self.source.georeference
+        if self.source.shape[:2] == self.full_size:
+            return self.source.georeference
+        if self.source.georeference.get('crs') is None:
+            return {}
         y, x = (-n / k for n, k in zip(self.corner, self.scale, strict=True))
         smaller = transform.scale(1 / self.scale[1], 1 / self.scale[0])
         moved = transform * transform.translation(x, y) * smaller
@@ -131,8 +133,8 @@ def open_scene(
     scale = tuple(n / m for n, m in zip(full_size, size, strict=True))
     source, frame = _in_region(source, options.region, scale)
     if options.mask is not None:
-        mask = mask_of(options.mask, open_image(options.mask, read, are_labels=True), source)
-        source = MaskedImage(source, mask, _digest(options.mask))
+        mask = open_mask(options.mask)
+        source = MaskedImage(source, mask_of(mask, source), mask.content())
     if options.tissue:
         small = _picture(image, read, channels, options, source)
         source = MaskedImage(source, tissue_of(source, small), 'tissue')
@@ -150,14 +152,11 @@ def _in_region(
         return source, whole(source.shape[:2])
     if isinstance(region, (str, Path)):
         polygons = polygons_of(region, source, scale)
-        return MaskedImage(source, polygons, _digest(region)), polygons.box
-    spans = zip(window_of(region, source.full_size), scale, strict=True)
-    starts_and_stops = [(int(span.start / k), round(span.stop / k)) for span, k in spans]
-    return source, Window(*(slice(a, max(a + 1, b)) for a, b in starts_and_stops))
-
-
-def _digest(path: str | Path) -> str:
-    return digest_of_file(Path(path).expanduser())
+        digest = digest_of_file(Path(region).expanduser())
+        return MaskedImage(source, polygons, digest), polygons.box
+    spans = zip(window_of(region, source.full_size), source.shape, source.full_size, strict=False)
+    # All pixels of the image that show a part of the region.
+    return source, Window(*(slice(s.start * m // n, -(-s.stop * m // n)) for s, m, n in spans))
 
 
 def _picture(

@@ -1,6 +1,7 @@
 """Masks of the pixels in polygons."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -55,18 +56,20 @@ def polygons_of(path: str | Path, image: ImageSource, scale: Sequence[float]) ->
     features = read_features(path)
     _require_polygons(features)
     crs, transform = (image.georeference.get(name) for name in ('crs', 'transform'))
-    candidates = [features]
+    guessed = None
     if crs is None:
         matrix = 1 / scale[1], 0, 0, 1 / scale[0], 0, 0
     else:
         a, b, c, d, e, f, *_ = ~transform
         matrix = a, b, d, e, c, f
         if features.crs is None:
-            candidates.append(replace(features, crs=WGS84))
-    for candidate in candidates:
-        inside = _placed(candidate, crs, matrix, image.shape[:2])
-        if inside:
-            return Polygons(inside, image.shape[:2])
+            guessed = replace(features, crs=WGS84)
+    inside = _placed(in_crs(features, crs), matrix, image.shape[:2])
+    if not inside and guessed is not None:
+        with suppress(UserError):  # the coordinates are no degrees
+            inside = _placed(in_crs(guessed, crs), matrix, image.shape[:2])
+    if inside:
+        return Polygons(inside, image.shape[:2])
     raise UserError(
         f'{path} has no polygon in {image.name}: its coordinates may belong to another reference '
         'system or to another image'
@@ -89,19 +92,13 @@ def _require_polygons(features: Features) -> None:
             )
 
 
-def _placed(
-    features: Features, crs: Any, matrix: Sequence[float], size: tuple[int, int]
-) -> list[Any]:
+def _placed(features: Features, matrix: Sequence[float], size: tuple[int, int]) -> list[Any]:
     """Return the polygons that are in an image (H, W), in its pixels."""
     import shapely
     from shapely.affinity import affine_transform
 
-    try:
-        polygons = in_crs(features, crs).geometries
-    except UserError:
-        if features.crs == WGS84:  # a guess; the coordinates are no degrees
-            return []
-        raise
+    polygons = [affine_transform(polygon, matrix) for polygon in features.geometries]
+    # In other coordinates, a polygon may cross itself in the last digits.
+    repaired = shapely.make_valid(np.array(polygons, object))
     extent = shapely.box(0, 0, *size[::-1])
-    polygons = [affine_transform(polygon, matrix) for polygon in polygons]
-    return [polygon for polygon in polygons if polygon.intersection(extent).area]
+    return [polygon for polygon in repaired if polygon.intersection(extent).area]

@@ -130,6 +130,7 @@ class GdalImage(ImageSource):
     def _find_gaps(self) -> None:
         """Note how the file marks pixels without data."""
         file, bands = self._file, slice(self.channels)
+        self.file_nodata = file.nodatavals[0]
         flags = [flag.name for flag in file.mask_flag_enums[0]]
         # The mask of GDAL is made of no-data values or the transparency where it has no mask.
         self._has_mask = 'per_dataset' in flags and 'alpha' not in flags
@@ -158,6 +159,27 @@ class GdalImage(ImageSource):
         if self._alpha is not None:
             valid &= self._of_file('read', window, self._alpha) > 0
         return valid
+
+    def warped(self, **grid: Any) -> Callable[[Window], tuple[np.ndarray, np.ndarray]]:
+        """Return what reads the first band, and its mask, on another grid, by the nearest pixel.
+
+        The grid is the arguments ``crs``, ``transform``, ``height`` and ``width`` of rasterio's
+        ``WarpedVRT``.
+        """
+        from rasterio.enums import Resampling
+        from rasterio.vrt import WarpedVRT
+        from rasterio.windows import Window as RasterWindow
+
+        # With GDAL's usual tolerance, a pixel depends on the window that is read.
+        with self._lock, self._settings:
+            vrt = WarpedVRT(self._file, resampling=Resampling.nearest, tolerance=1e-9, **grid)
+
+        def read(window: Window) -> tuple[np.ndarray, np.ndarray]:
+            place = RasterWindow.from_slices(*window)
+            with self._lock, self._settings, self._raising():
+                return vrt.read(1, window=place), vrt.read_masks(1, window=place)
+
+        return read
 
     def _raising(self) -> AbstractContextManager:
         """Return what raises the errors that GDAL does not pass on."""

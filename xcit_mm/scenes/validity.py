@@ -1,5 +1,6 @@
 """Which parts of an image have data."""
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -12,19 +13,25 @@ from .image_source import ImageSource, tile_of
 NONE, SOME, ALL = range(3)  # of the pixels of a cell
 
 
-def valid_area(source: ImageSource, progress: Progress = silent) -> Window:
-    """Return the smallest window with all pixels that have data; it is empty if none have."""
+def valid_area(source: ImageSource, progress: Progress = silent) -> tuple[Window, bool]:
+    """Return the smallest window with all pixels that have data, and whether it has only such.
+
+    The window is empty if no pixel has data.
+    """
     box = source.valid_box()
     if not source.has_gaps:
-        return box
-    has_data = [np.zeros(n, bool) for n in source.shape[:2]]
+        return box, True
+    has_data, count = [np.zeros(n, bool) for n in source.shape[:2]], 0
     progress.expect(1)
     for window in progress(list(tiles(box, tile_of(source.max_rows))), 'pixels without data'):
         valid = source.valid(window)
         for along, span, axis in zip(has_data, window, (1, 0), strict=True):
             along[span] |= True if valid is None else valid.any(axis)
+        count += math.prod(window.size) if valid is None else np.count_nonzero(valid)
     places = [np.flatnonzero(along) for along in has_data]
-    return Window(*(slice(int(i[0]), int(i[-1]) + 1) if len(i) else slice(0, 0) for i in places))
+    spans = (slice(int(i[0]), int(i[-1]) + 1) if len(i) else slice(0, 0) for i in places)
+    area = Window(*spans)
+    return area, count == math.prod(area.size)
 
 
 def no_data(name: str) -> UserError:
