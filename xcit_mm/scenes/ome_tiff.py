@@ -11,9 +11,9 @@ import numpy as np
 
 from ..environment import quiet, require
 from ..errors import UserError, one_line
+from ..file_headers import require_modest_tiff
 from ..files import open_regular, parse_xml
 from ..processes import digest_of_file, shortened
-from .file_headers import require_modest_tiff
 from .geometry import Window
 from .image_source import ImageSource, state_of_file
 from .levels import RESAMPLE, require_level

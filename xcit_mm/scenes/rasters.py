@@ -12,8 +12,8 @@ import numpy as np
 
 from ..environment import require
 from ..errors import UserError
+from ..file_headers import require_modest_header
 from .blocks import require_small_blocks
-from .file_headers import require_modest_header
 from .geometry import Window
 from .image_source import ImageSource
 from .levels import ADD_LEVELS, RESAMPLE, require_level

@@ -13,9 +13,9 @@ from typing import Any
 
 from ..environment import require
 from ..errors import UserError
+from ..file_headers import require_modest_tiff
 from ..http import Version, read_range
 from ..processes import shortened
-from .file_headers import require_modest_tiff
 from .image_source import PREDICTED
 from .rasters import GdalImage
 
