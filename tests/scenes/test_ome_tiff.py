@@ -206,3 +206,15 @@ def test_hostile_and_unusable_files_are_refused(name, tmp_path, monkeypatch):
         source = open_image(path, str)
         source.read(whole(source.shape[:2]))
     assert REFUSED[name][1] in str(error.value)
+
+
+def test_pages_of_too_many_channels_are_not_opened(tmp_path, monkeypatch):
+    monkeypatch.setattr('xcit_mm.scenes.image_source.MAX_CHANNELS', 4)
+    monkeypatch.setattr('xcit_mm.scenes.ome_tiff.GdalImage', pytest.fail)
+    path = write(tmp_path / 'a.ome.tif')
+    with pytest.raises(UserError) as error:
+        open_image(path, str)
+    assert str(error.value) == (
+        f'{path} has 5 channels, but at most 4 can be read: copy those that the model needs to '
+        'another file'
+    )

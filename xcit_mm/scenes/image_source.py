@@ -67,11 +67,7 @@ class ImageSource(ABC):
     ) -> None:
         self.name, self._path, self.shape, self.dtype = name, path, shape, dtype
         self.channels = min(shape[2], channels or shape[2])
-        if shape[2] > MAX_CHANNELS:
-            raise UserError(
-                f'{name} has {shape[2]} channels, but at most {MAX_CHANNELS} can be read: copy '
-                'those that the model needs to another file'
-            )
+        require_few_channels(name, shape[2])
         self.max_value = np.iinfo(dtype).max if dtype.kind in 'iu' else None
         self.georeference: dict[str, Any] = {}
         self.level, self.levels, self.full_size = 0, (shape[:2],), shape[:2]
@@ -169,6 +165,15 @@ class ImageSource(ABC):
 
     @abstractmethod
     def _read(self, window: Window) -> np.ndarray: ...
+
+
+def require_few_channels(name: str, count: int) -> None:
+    """Refuse an image with more channels than can be read."""
+    if count > MAX_CHANNELS:
+        raise UserError(
+            f'{name} has {count} channels, but at most {MAX_CHANNELS} can be read: copy those that '
+            'the model needs to another file'
+        )
 
 
 def tile_of(max_rows: int | None) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from ..file_headers import require_modest_tiff
 from ..files import open_regular, parse_xml
 from ..processes import digest_of_file, shortened
 from .geometry import Window
-from .image_source import ImageSource, state_of_file
+from .image_source import ImageSource, require_few_channels, state_of_file
 from .levels import RESAMPLE, require_level
 from .pixel_sizes import MICROMETERS, in_micrometers, pixel_size_of
 from .rasters import GdalImage
@@ -60,6 +60,7 @@ class OmeTiff(ImageSource):
         require_level(str(path), level, sizes, RESAMPLE)
         pages = levels[level][1]
         count = sum(page.channels for page in pages)
+        require_few_channels(str(path), count)  # before each page is opened
         self._files = tuple(dict.fromkeys([path, *(page.path for page in pages)]))
         self._pages: list[GdalImage] = []
         for page in pages:
