@@ -182,7 +182,7 @@ def test_transparency_of_a_virtual_raster_is_its_mask(tmp_path):
 
 @pytest.mark.parametrize('is_virtual', [False, True])
 def test_transparency_of_tiles_is_a_band_if_all_bands_are_read(is_virtual, tmp_path):
-    paths = scene(tmp_path, count=4, photometric='rgb')
+    paths = scene(tmp_path, count=4, photometric='rgb', alpha='yes')
     image = virtual(tmp_path / 'a.vrt', paths[::-1]) if is_virtual else paths
     single = open_image(paths[0], str)
     source = open_image(image, str)
