@@ -28,7 +28,14 @@ from ..errors import (
 )
 from ..files import is_disk_full
 from ..inference.model import Model, Prediction, load_model
-from ..inference.sources import MAX_PIXELS, Frame, batches, find_inputs, read_frames
+from ..inference.sources import (
+    MAX_PIXELS,
+    Frame,
+    batches,
+    find_inputs,
+    mosaic_name,
+    read_frames,
+)
 from ..inference.written import STORE, Output, is_output, only_writer, require_kept
 from ..large_images.free_memory import free_memory
 from ..large_images.large_predictions import LargePrediction
@@ -88,7 +95,7 @@ def infer(
         raise UserError('; '.join(problems))
     require_kept(sources.values(), out)
     if mosaic:
-        sources = {Path(inputs[0]).stem or 'mosaic': [*sources.values()]}
+        sources = {mosaic_name(inputs[0]): [*sources.values()]}
     model = load_model(config, checkpoint, **loading)
     if model.task != 'detection' and score_thr is not None:
         what = 'heights' if model.task == 'heights' else 'labels'
