@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ArgumentError, UserError, reason
+from ..errors import ArgumentError, ChangedError, UserError, reason
 from ..processes import digest_of_file, shortened
 from .geometry import Window, tiles, whole
 from .no_data import NoData, has_data, representable
@@ -144,12 +144,12 @@ class ImageSource(ABC):
         return tiles(whole(self.shape[:2]), tile_of(self.max_rows))
 
     def require_unchanged(self, use: str = PREDICTED) -> None:
-        """Raise a UserError if the file has changed since it was opened.
+        """Raise a ChangedError if the file has changed since it was opened.
 
         ``use`` is ``PREDICTED`` or ``TRAINED``, the end of the message.
         """
         if self._file_state() != self._state:
-            raise UserError(f'{self.name} has changed while {use}')
+            raise ChangedError(f'{self.name} has changed while {use}')
 
     def _use_level(self, level: int, levels: Sequence[tuple[int, int]]) -> None:
         """Note which level is read, of which sizes (H, W)."""
