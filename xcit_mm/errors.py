@@ -79,6 +79,10 @@ class ArgumentError(UserError, ValueError):
     """An invalid value of an argument. The message names the value and the choices."""
 
 
+class ChangedError(UserError):
+    """A file has changed while it was used."""
+
+
 class ProcessesError(UserError):
     """The processes of a run cannot continue together: one has ended, or they differ."""
 

@@ -22,6 +22,7 @@ FOLDER_IN_THE_WAY = '{} is a folder, but a file must go there: move it away'
 EARLIER = 'earlier_'  # followed by the time of the files that were set aside
 # The last is of a file that is larger than the disk or the shell (ulimit) allows.
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+GROWTH = 2**20  # bytes that a file on a full disk cannot take
 
 
 @contextmanager
@@ -58,7 +59,7 @@ def write_beside(path: Path) -> Iterator[Path]:
 
     This is :func:`write_whole` for libraries that write to a name. The yielded path has the name
     of ``path`` and is in a folder of its own next to it, which is removed with all that is left in
-    it.
+    it. If the disk is full, the error of the block has the OSError that says so as its cause.
     """
     folder = Path(mkdtemp(dir=path.parent, prefix=f'.{path.name}.', suffix=UNFINISHED))
     try:
@@ -72,8 +73,33 @@ def write_beside(path: Path) -> Iterator[Path]:
             path.replace(folder / 'earlier')
         made.replace(path)
         _synchronize(path.parent)
+    except Exception as error:
+        if (full := _disk_full(folder)) is not None:  # GDAL and SQLite hide it
+            raise error from full
+        raise
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _disk_full(folder: Path) -> OSError | None:
+    """Return why the largest file of a folder cannot grow, if the disk is full."""
+    files = filter(Path.is_file, folder.rglob('*'))
+    try:
+        largest = max(files, key=lambda path: path.stat().st_size, default=folder / 'growing')
+        with largest.open('ab') as file:
+            file.write(bytes(GROWTH))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        return error if error.errno in DISK_FULL else None
+    return None
+
+
+def is_disk_full(error: BaseException | None) -> bool:
+    """Return whether an error, its cause or its context says that the disk is full."""
+    while error is not None and getattr(error, 'errno', None) not in DISK_FULL:
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _synchronize(path: Path) -> None:

@@ -18,7 +18,7 @@ from urllib.parse import quote
 from rich.console import Console
 from rich.progress import Progress
 
-from .errors import UserError, reason
+from .errors import ChangedError, UserError, reason
 
 TIMEOUT = 60  # seconds without data
 CHUNK = 2**20  # bytes
@@ -160,14 +160,15 @@ def read_range(
         version: What an earlier call returned, which is compared. Default: nothing is.
 
     Raises:
-        UserError: If the server sends whole files only, if the file has changed, or if the server
-            cannot be reached, answers with an error or stops.
+        ChangedError: If the file has changed.
+        UserError: If the server sends whole files only, cannot be reached, answers with an error or
+            stops.
     """
     for attempt in range(1, RANGE_ATTEMPTS + 1):
         try:
             return _receive_range(url, start, stop, version)
         except NoSuchPartError:  # the file is empty, or shorter than before
-            raise UserError(CHANGED.format(url)) from None
+            raise ChangedError(CHANGED.format(url)) from None
         except (UnreachableError, BrokenConnectionError):
             if attempt == RANGE_ATTEMPTS:
                 raise
@@ -187,7 +188,7 @@ def _receive_range(
         mark = response.headers.get('ETag') or response.headers.get('Last-Modified')
         found = Version(int(sent[3]), mark)
         if version not in (None, found):
-            raise UserError(CHANGED.format(url))
+            raise ChangedError(CHANGED.format(url))
         expected, data = min(stop, found.size) - start, bytearray()
         while len(data) < expected and (chunk := _read(url, response)):
             data += chunk

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import rasterio
+import tifffile
 from helpers.heights import CONFIG, write_heights
 
 from xcit_mm import UserError
@@ -79,6 +80,19 @@ def test_files_that_are_missing_cut_or_of_another_format(tmp_path):
         (tmp_path / 'a.tif').write_bytes(content)
         with pytest.raises(BadImageError, match=decode.LABELS_UNREADABLE):
             load(tmp_path / 'a.tif', (99, 99))
+
+
+def test_a_file_with_much_metadata_is_refused_before_it_is_opened(tmp_path, monkeypatch):
+    monkeypatch.setattr('rasterio.io.MemoryFile.open', pytest.fail)
+    item = f'<Item name="a">{"a" * 2**18}</Item>'
+    tags = [(42112, 's', 0, f'<GDALMetadata>{item}</GDALMetadata>', True)]
+    tifffile.imwrite(tmp_path / 'a.tif', VALUES, extratags=tags)
+    with pytest.raises(BadImageError) as raised:
+        load(tmp_path / 'a.tif')
+    assert str(raised.value) == (
+        'its label file cannot be read: it has more than 262144 bytes of metadata, too many to '
+        'read: copy it with gdal_translate -nomd'
+    )
 
 
 def test_equal_seeds_draw_equal_heights_and_others_do_not(tmp_path):

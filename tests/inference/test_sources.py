@@ -9,7 +9,14 @@ import pytest
 
 from xcit_mm import UserError
 from xcit_mm.inference import sources
-from xcit_mm.inference.sources import Frame, batches, find_inputs, read_image
+from xcit_mm.inference.sources import (
+    MAX_NAME,
+    Frame,
+    batches,
+    find_inputs,
+    mosaic_name,
+    read_image,
+)
 from xcit_mm.inference.video import read_video, write_video
 from xcit_mm.inference.written import is_output
 from xcit_mm.progress import ImageProgress
@@ -102,6 +109,28 @@ def test_the_name_of_a_url_stays_in_the_folder():
         f'http://example.org/{"long" * 200}.jpg': ('long' * 200)[:150],
     }.items():
         assert find_inputs([url], lambda path: False) == ({name: url}, [], [])
+
+
+@pytest.mark.parametrize(
+    ('argument', 'name'),
+    [
+        ('tiles/a.tif', 'a'),
+        ('tiles', 'tiles'),
+        ('tiles/*.tif', 'tiles'),
+        ('tiles/**/[ab]/*.tif', 'tiles'),
+        ('*.tif', 'scene'),
+        ('..', 'scenes'),
+        ('tiles/..', 'scene'),
+        ('[a].tif', '[a]'),  # a file
+        ('/', 'image'),
+        (f'{"a" * 200}.tif', 'a' * MAX_NAME),
+    ],
+)
+def test_the_name_of_a_mosaic_is_a_file_name(argument, name, tmp_path, monkeypatch):
+    (tmp_path / 'scenes/scene/tiles').mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / 'scenes/scene')
+    Path('[a].tif').touch()
+    assert mosaic_name(argument) == name
 
 
 def test_a_batch_holds_fewer_of_large_images(monkeypatch):

@@ -1,5 +1,6 @@
 """tools/infer.py on large images: its files, kills, several processes, and bad input."""
 
+import errno
 import json
 import os
 import resource
@@ -21,6 +22,7 @@ from rasterio.transform import from_origin
 
 from xcit_mm.errors import ArgumentError, UserError
 from xcit_mm.infer import run as infer
+from xcit_mm.large_images.large_predictions import LargeSegmentation
 from xcit_mm.scenes.geotiff import write_tiff
 
 PLACE = dict(crs='EPSG:32633', transform=from_origin(500000, 5400000, 0.5, 0.5))
@@ -158,6 +160,33 @@ def test_an_image_that_fails_is_named_and_the_others_are_predicted(weights, imag
     assert 'first.png: its prediction cannot be written (UnicodeEncodeError' in problems[1]
     assert [path.name for path in (tmp_path / 'out/labels').glob('*.tif')] == ['second.tif']
     assert len(list((tmp_path / 'out/unfinished').rglob('state.json'))) == 1  # of the first
+
+
+def test_an_output_that_cannot_be_written_is_named_unless_the_disk_is_full(
+    weights, image, tmp_path, monkeypatch
+):
+    for name in ('first.png', 'second.png'):
+        Image.fromarray(image).save(tmp_path / name)
+    save, causes = LargeSegmentation.save, [None]
+
+    def fails_once(prediction: LargeSegmentation, *arguments) -> dict[str, str]:
+        if causes:
+            raise UserError('a.tif cannot be written') from causes.pop()
+        return save(prediction, *arguments)
+
+    monkeypatch.setattr(LargeSegmentation, 'save', fails_once)
+    command = SEGMENTOR, weights[SEGMENTOR], [str(tmp_path / '*.png')], tmp_path / 'out'
+    options = dict(stream=True, large=dict(memory=1024))
+    done, (problem,) = infer.infer(*command, **options)
+    assert done == 1 and problem.startswith(f'{tmp_path}/first.png: its prediction cannot be')
+    assert 'written (a.tif cannot be written): check the folder --out' in problem
+    store = tmp_path / 'out/unfinished/first'
+    assert [path.name for path in store.parent.iterdir()] == ['first']
+    causes.append(OSError(errno.ENOSPC, 'No space left on device'))
+    with pytest.raises(UserError, match=r'^a.tif cannot be written$'):  # it continues, then stops
+        infer.infer(*command, **options)
+    assert infer.infer(*command, **options) == (2, [])
+    assert not store.parent.exists()
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from rasterio.transform import from_origin
 from rio_cogeo.cogeo import cog_validate
 
 from xcit_mm.errors import ArgumentError, UserError
+from xcit_mm.files import is_disk_full
 from xcit_mm.large_images.large_predictions import LargeDetections, LargeSegmentation
 from xcit_mm.large_images.output_options import OutputOptions
 from xcit_mm.large_images.streamed_results import label_dtype
@@ -350,8 +351,10 @@ def test_a_file_on_a_full_disk_is_not_left_behind(kind, tmp_path):
     def fails(rank: int) -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-        with pytest.raises(UserError, match=rf'{name} cannot be written .*: make room on its disk'):
+        sentence = rf'{name} cannot be written .*: make room on its disk'
+        with pytest.raises(UserError, match=sentence) as raised:
             prediction.save(tmp_path / 'out', 'a', options)
+        assert is_disk_full(raised.value)
 
     forked(1, fails)
     left = [path.name for path in (tmp_path / 'out').rglob('*') if path.is_file()]

@@ -362,6 +362,32 @@ def test_an_image_that_changes_during_a_run_or_after_a_kill_is_refused(segmentor
         predict_large(segmentor, copy, options)
 
 
+@pytest.mark.parametrize('error', [UserError('the server stopped'), KeyboardInterrupt()])
+def test_an_error_after_the_prediction_keeps_the_store_unless_the_image_has_changed(
+    segmentor, scene, tmp_path, monkeypatch, error
+):
+    copy = Path(shutil.copy(scene, tmp_path))
+    options, counting = LargeOptions(memory=0, store=tmp_path / 'store'), Counting()
+
+    def fail(*_) -> None:
+        raise error
+
+    def change(*_) -> None:
+        os.utime(copy, (1, 1))
+        raise UserError('it cannot be read')
+
+    overview = 'xcit_mm.large_images.predict_large.overview'
+    monkeypatch.setattr(overview, fail)
+    with pytest.raises(type(error), match=str(error)) as caught:
+        predict_large(segmentor, copy, options)
+    monkeypatch.setattr(overview, change)
+    with pytest.raises(UserError, match='has changed while it was predicted: predict it'):
+        predict_large(segmentor, copy, options, counting)
+    assert counting.count == 0  # everything was finished
+    assert not (tmp_path / 'store').exists()
+    del caught  # until here, its traceback kept the objects of the failed call
+
+
 def test_a_failed_pass_lets_another_call_use_the_store(segmentor, scene, tmp_path, monkeypatch):
     def fail(*args) -> None:
         raise UserError('planted')

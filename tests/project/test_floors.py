@@ -13,7 +13,7 @@ APPS = ['attention', 'benchmark', 'classification', 'demo', 'flops', 'infer', 'z
 FLOORS = [
     'errors version',
     'console environment files launchers progress sizes threads',
-    'device http processes run_files',
+    'device file_headers http processes run_files',
     'mmcv_ops ops',
     'models',
     'weights',

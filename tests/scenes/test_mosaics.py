@@ -16,6 +16,7 @@ from xcit_mm.scenes import mosaics
 from xcit_mm.scenes.geometry import Window, tiles, whole
 from xcit_mm.scenes.image_source import ImageSource
 from xcit_mm.scenes.open_image import image_size, open_image
+from xcit_mm.scenes.rasters import Raster
 
 RANDOM = np.random.default_rng(0)
 WINDOW = Window(slice(20, 90), slice(31, 104))
@@ -177,6 +178,37 @@ def test_transparency_of_a_virtual_raster_is_its_mask(tmp_path):
         mask = file.read(4) > 0
     source = open_image(path, str, 3)
     assert source.shape[2] == 3 and np.array_equal(source.valid(whole(mask.shape)), mask)
+
+
+@pytest.mark.parametrize('is_virtual', [False, True])
+def test_transparency_of_tiles_is_a_band_if_all_bands_are_read(is_virtual, tmp_path):
+    paths = scene(tmp_path, count=4, photometric='rgb', alpha='yes')
+    image = virtual(tmp_path / 'a.vrt', paths[::-1]) if is_virtual else paths
+    single = open_image(paths[0], str)
+    source = open_image(image, str)
+    assert source.shape[2] == source.channels == single.channels == 4
+    window = Window(slice(0, 50), slice(0, 40))  # of the first tile
+    expected = single.read(window)
+    assert np.array_equal(source.read(window), expected)
+    assert np.array_equal(open_image(image, str, 3).read(window), expected[..., :3])
+
+
+@pytest.mark.parametrize('is_virtual', [False, True])
+def test_bands_that_are_not_used_are_not_read(is_virtual, tmp_path, monkeypatch):
+    read = []
+
+    def spy(raster: Raster, method: str, window: Window, bands: range) -> np.ndarray:
+        read.append(list(bands))
+        return original(raster, method, window, bands)
+
+    original = Raster._of_file
+    monkeypatch.setattr(Raster, '_of_file', spy)
+    paths = scene(tmp_path, count=6)
+    source = open_image(virtual(tmp_path / 'a.vrt', paths[::-1]) if is_virtual else paths, str, 3)
+    pixels = source.read(WINDOW)
+    assert source.shape[2] == 6 and pixels.shape[2] == 3
+    assert read and all(bands == [1, 2, 3] for bands in read)
+    assert np.array_equal(pixels, open_image(paths, str).read(WINDOW)[..., :3])
 
 
 DIFFERENT = {

@@ -153,6 +153,13 @@ def pipe(path: Path) -> None:
     os.mkfifo(path.with_name('b.ome.tif'))
 
 
+def link(path: Path) -> None:
+    several_files(path.parent)
+    (path.parent / 'folder').mkdir()
+    other = path.with_name('b.ome.tif')
+    other.symlink_to(other.replace(path.parent / 'folder/b.tif'))
+
+
 REFUSED = {
     'sections': (
         lambda p: write(p, CHANNELS, 'ZYX'),
@@ -166,6 +173,18 @@ REFUSED = {
         changed('"b.ome.tif"', '"../b.tiff"'),
         "names the file '../b.tiff', but its files have to be in its folder",
     ),
+    'folder_beside_a_file': (
+        changed(
+            'UUID FileName="b.ome.tif">urn:uuid:1</UUID>',
+            'UUID FileName="../b" MetadataFile="a"/>'.ljust(43),
+        ),
+        "names the file '../b', but its files have to be in its folder",
+    ),
+    'no_name': (
+        changed('"b.ome.tif"', '""         '),
+        "names the file '', but its files have to be in its folder",
+    ),
+    'link': (link, "folder/b.tif', but its files have to be in its folder"),
     'planes': (changed('"75" SizeC="2"', '"7" SizeC="99"'), 'claims 99 planes, but 1 to 9 can be'),
     'pipe': (pipe, 'Not a regular file: '),
     'entity': (
@@ -187,3 +206,15 @@ def test_hostile_and_unusable_files_are_refused(name, tmp_path, monkeypatch):
         source = open_image(path, str)
         source.read(whole(source.shape[:2]))
     assert REFUSED[name][1] in str(error.value)
+
+
+def test_pages_of_too_many_channels_are_not_opened(tmp_path, monkeypatch):
+    monkeypatch.setattr('xcit_mm.scenes.image_source.MAX_CHANNELS', 4)
+    monkeypatch.setattr('xcit_mm.scenes.ome_tiff.GdalImage', pytest.fail)
+    path = write(tmp_path / 'a.ome.tif')
+    with pytest.raises(UserError) as error:
+        open_image(path, str)
+    assert str(error.value) == (
+        f'{path} has 5 channels, but at most 4 can be read: copy those that the model needs to '
+        'another file'
+    )

@@ -1,5 +1,6 @@
 """Heights, or other numbers for each pixel, from the first band of a raster file."""
 
+import io
 import warnings
 from collections.abc import Iterable
 from typing import NamedTuple, TypeVar
@@ -8,7 +9,8 @@ import numpy as np
 from mmengine.registry import TRANSFORMS
 
 from ..environment import require
-from ..errors import one_line
+from ..errors import UserError, one_line
+from ..file_headers import require_modest_tiff
 from .decode import (
     LABELS_MISSING,
     LABELS_OF_OTHER_SIZE,
@@ -71,6 +73,7 @@ def decode_heights(data: bytes, size: Size, nodata: float | None = None) -> np.n
     from rasterio.io import MemoryFile
 
     try:
+        require_modest_tiff('it', io.BytesIO(data))
         with warnings.catch_warnings(), MemoryFile(data) as memory:
             warnings.simplefilter('ignore')  # about images without a georeference
             with memory.open(driver=DRIVER) as file:
@@ -83,7 +86,7 @@ def decode_heights(data: bytes, size: Size, nodata: float | None = None) -> np.n
                     raise BadImageError(LABELS_OF_OTHER_SIZE, sizes)
                 values = file.read(1, masked=True)
                 scale, offset = file.scales[0], file.offsets[0]
-    except (RasterioError, ValueError, TypeError) as error:
+    except (UserError, RasterioError, ValueError, TypeError) as error:
         raise BadImageError(LABELS_UNREADABLE, one_line(str(error))) from None
     is_missing = np.ma.getmaskarray(values) | (values.data == nodata)
     heights = (values.data * scale + offset).astype(np.float32)

@@ -26,9 +26,16 @@ from ..errors import (
     printable,
     reason,
 )
-from ..files import DISK_FULL
+from ..files import is_disk_full
 from ..inference.model import Model, Prediction, load_model
-from ..inference.sources import MAX_PIXELS, Frame, batches, find_inputs, read_frames
+from ..inference.sources import (
+    MAX_PIXELS,
+    Frame,
+    batches,
+    find_inputs,
+    mosaic_name,
+    read_frames,
+)
 from ..inference.written import STORE, Output, is_output, only_writer, require_kept
 from ..large_images.free_memory import free_memory
 from ..large_images.large_predictions import LargePrediction
@@ -40,8 +47,7 @@ from ..progress import ImageProgress, TileProgress
 from ..scenes.open_image import image_size
 from ..scenes.placed_images import has_place
 from ..threads import Behind, ahead
-from .summary import Predicted, print_summary
-from .summary import described as described_prediction
+from .summary import Predicted, in_few_words, print_summary
 
 # Bytes of each pixel and channel of a backbone that a prediction takes: 6.5 to 8.6 GiB for 24
 # megapixels and 384 channels (docs/inference.md).
@@ -89,7 +95,7 @@ def infer(
         raise UserError('; '.join(problems))
     require_kept(sources.values(), out)
     if mosaic:
-        sources = {Path(inputs[0]).stem or 'mosaic': [*sources.values()]}
+        sources = {mosaic_name(inputs[0]): [*sources.values()]}
     model = load_model(config, checkpoint, **loading)
     if model.task != 'detection' and score_thr is not None:
         what = 'heights' if model.task == 'heights' else 'labels'
@@ -165,13 +171,13 @@ def _infer_tiled(
         for source, name, prediction in _predict_tiled(model, sources, tiling, out, progress):
             try:
                 output.add_large(source, name, prediction)
-            except (OSError, UnicodeError) as error:
-                if _is_disk_full(error):
-                    raise
+            except (OSError, UnicodeError, UserError) as error:
                 prediction.workspace.release()  # another run continues there
-                progress.give_up(NOT_WRITTEN.format(source, reason(error)))
+                if is_disk_full(error):
+                    raise
+                progress.give_up(NOT_WRITTEN.format(source, _why(error)))
             else:
-                about = described_prediction(prediction), prediction.size, monotonic() - start
+                about = in_few_words(prediction), prediction.size, monotonic() - start
                 scenes.append(Predicted(name, *about))
                 prediction.workspace.remove()
             start = monotonic()
@@ -200,16 +206,12 @@ def _predict_tiled(
             raise
         except (OSError, UserError) as error:  # all processes raise the same UserError
             are_many = torch.distributed.is_initialized()
-            if not isinstance(error, UserError) and (are_many or _is_disk_full(error)):
+            if not isinstance(error, UserError) and (are_many or is_disk_full(error)):
                 raise
             why = _why(error)
             progress.give_up(why if source in why else f'{source}: {why}')
             continue
         yield source, name, prediction
-
-
-def _is_disk_full(error: Exception) -> bool:
-    return getattr(error, 'errno', None) in DISK_FULL
 
 
 def _why(error: Exception) -> str:
@@ -258,7 +260,7 @@ def _write(
         output.add(frame, prediction)
         progress.count()
     except (OSError, MemoryError, UserError) as error:
-        if _is_disk_full(error):  # the other images would fail as well
+        if is_disk_full(error):  # the other images would fail as well
             raise
         progress.give_up(NOT_WRITTEN.format(frame.source, _why(error)))
 

@@ -22,8 +22,8 @@ class Predicted(NamedTuple):
     seconds: float
 
 
-def described(prediction: LargePrediction) -> str:
-    """Return what was found in a scene, in a few words."""
+def in_few_words(prediction: LargePrediction) -> str:
+    """Return what was found in a scene."""
     if isinstance(prediction, LargeHeights):
         low, high = prediction.limits
         return f'heights from {low:.4g} to {high:.4g}'

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ..errors import printable
+from ..file_headers import MAX_TEXT
 from ..files import open_regular
-from ..scenes.file_headers import MAX_TEXT
 from ..scenes.rasters import RASTERS
 from ..scenes.slides import SLIDES
 from ..scenes.virtual_rasters import VIRTUAL

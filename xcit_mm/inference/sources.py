@@ -88,6 +88,18 @@ def find_inputs(arguments: Sequence[str], is_output: Callable[[Path], bool]) -> 
     return Inputs(inputs, [*dict.fromkeys(problems)], [*dict.fromkeys(notes)])
 
 
+def mosaic_name(argument: str) -> str:
+    """Return the name of a scene whose first tiles are those of an argument.
+
+    It is the name of the file or the folder; for a pattern, of the folder that it starts in.
+    """
+    # Without resolving links, whose names are kept.
+    path = Path(os.path.abspath(Path(argument).expanduser()))  # noqa: PTH100
+    if has_magic(argument) and not path.exists():
+        path = next(folder for folder in path.parents if not has_magic(str(folder)))
+    return str(_name(path.stem))
+
+
 def read_frames(
     inputs: dict[str, str], progress: ImageProgress, read: Callable[[str], np.ndarray]
 ) -> Iterator[Frame]:

@@ -1,7 +1,8 @@
 """Prediction of an image that does not fit into memory, as a whole or in slices."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,13 +17,14 @@ from torch import nn
 from ..datasets.multiband import LoadMultiband
 from ..device import release_memory
 from ..environment import versions
-from ..errors import ArgumentError, UserError
+from ..errors import ArgumentError, ChangedError, UserError
 from ..fusion import in_dtype
 from ..predictions import Detections, Heights, Segmentation
 from ..processes import cpu_group, digest_of_module, require_same, together
 from ..progress import Progress, silent
 from ..scenes.crops import CroppedImage
 from ..scenes.geometry import whole
+from ..scenes.image_source import ImageSource
 from ..scenes.open_scene import Image, SceneOptions, open_scene
 from ..scenes.overview import overview
 from ..scenes.validity import no_data, valid_area
@@ -200,15 +202,11 @@ def predict_large(
                 predicted = NormalizedImage(cropped, preprocessor, transforms, model.bands)
         predict = _streamed if options.sliced is None else _sliced
         found, workspace = predict(model, predicted, pixels.size, options, progress)
-        try:
+        with _finished(workspace, source):
             if found is not None:
                 if model.task != 'detection' and area != whole(pixels.size):
                     found = in_frame(found, area, pixels.size, workspace)
                 picture = overview(pixels.size, pixels.pixels, PICTURE_SIDE, pixels.max_rows)
-            source.require_unchanged()
-        except UserError:
-            workspace.remove()  # it could not be continued
-            raise
         if found is None:
             return None
     picture = picture if pixels.bands is None else pixels.bands.picture(picture)
@@ -227,6 +225,24 @@ def predict_large(
     objects = Objects(**found).placed(corner, scene.scale, scene.full_size)
     place = dict(size=scene.full_size, georeference=scene.full_georeference)
     return LargeDetections(**common, **place, **vars(objects), window=scene.window)
+
+
+@contextmanager
+def _finished(workspace: Workspace, source: ImageSource) -> Iterator[None]:
+    """Remove a store after an error if the image has changed, otherwise release it."""
+    try:
+        try:
+            yield
+        except UserError:
+            source.require_unchanged()  # otherwise, this is the reason
+            raise
+        source.require_unchanged()
+    except ChangedError:
+        workspace.remove()  # it could not be continued
+        raise
+    except BaseException:
+        workspace.release()
+        raise
 
 
 def described(model: Predictor, options: LargeOptions) -> dict[str, Any]:

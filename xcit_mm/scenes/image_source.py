@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ArgumentError, UserError, reason
+from ..errors import ArgumentError, ChangedError, UserError, reason
 from ..processes import digest_of_file, shortened
 from .geometry import Window, tiles, whole
 from .no_data import NoData, has_data, representable
@@ -69,11 +69,7 @@ class ImageSource(ABC):
     ) -> None:
         self.name, self._path, self.shape, self.dtype = name, path, shape, dtype
         self.channels = min(shape[2], channels or shape[2])
-        if shape[2] > MAX_CHANNELS:
-            raise UserError(
-                f'{name} has {shape[2]} channels, but at most {MAX_CHANNELS} can be read: copy '
-                'those that the model needs to another file'
-            )
+        require_few_channels(name, shape[2])
         self.max_value = np.iinfo(dtype).max if dtype.kind in 'iu' else None
         self.georeference: dict[str, Any] = {}
         self.level, self.levels, self.full_size = 0, (shape[:2],), shape[:2]
@@ -150,12 +146,12 @@ class ImageSource(ABC):
         return tiles(whole(self.shape[:2]), tile_of(self.max_rows))
 
     def require_unchanged(self, use: str = PREDICTED) -> None:
-        """Raise a UserError if the file has changed since it was opened.
+        """Raise a ChangedError if the file has changed since it was opened.
 
         ``use`` is ``PREDICTED`` or ``TRAINED``, the end of the message.
         """
         if self._file_state() != self._state:
-            raise UserError(f'{self.name} has changed while {use}')
+            raise ChangedError(f'{self.name} has changed while {use}')
 
     def _use_level(self, level: int, levels: Sequence[tuple[int, int]]) -> None:
         """Note which level is read, of which sizes (H, W)."""
@@ -171,6 +167,15 @@ class ImageSource(ABC):
 
     @abstractmethod
     def _read(self, window: Window) -> np.ndarray: ...
+
+
+def require_few_channels(name: str, count: int) -> None:
+    """Refuse an image with more channels than can be read."""
+    if count > MAX_CHANNELS:
+        raise UserError(
+            f'{name} has {count} channels, but at most {MAX_CHANNELS} can be read: copy those that '
+            'the model needs to another file'
+        )
 
 
 def tile_of(max_rows: int | None) -> tuple[int, int]:

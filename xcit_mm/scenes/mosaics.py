@@ -77,6 +77,7 @@ class Mosaic(ImageSource):
     ) -> None:
         self._files, self._opened, self._lock = tuple(files), OrderedDict(), Lock()
         self._named_nodata, levels_of_tiles, row_limits = nodata, [], []
+        count, tiles = len(tiles[0].bands), [_with_first_bands(tile, channels) for tile in tiles]
         for tile in tiles:
             source = self._open(tile, 0)
             if not levels_of_tiles:
@@ -93,7 +94,7 @@ class Mosaic(ImageSource):
             (_reduced(tile, factor), of_tile[factor])
             for tile, of_tile in zip(tiles, levels_of_tiles, strict=True)
         ]
-        shape = *levels[level], len(tiles[0].bands)
+        shape = *levels[level], count
         super().__init__(name, None, shape, first.dtype, channels, nodata)
         self.has_gaps, self.max_value = True, first.max_value
         self.max_rows = min(row_limits, default=None)
@@ -169,7 +170,8 @@ class Mosaic(ImageSource):
         key = tile.path, channels, nodata, level
         with self._lock:
             if key not in self._opened:
-                self._opened[key] = Raster(tile.path, channels, nodata=nodata, level=level)
+                options = dict(nodata=nodata, level=level, keep_alpha=True)
+                self._opened[key] = Raster(tile.path, channels, **options)
                 if len(self._opened) > MAX_OPEN:
                     self._opened.popitem(last=False)
             self._opened.move_to_end(key)
@@ -307,6 +309,12 @@ def _require_inside(name: str, tile: Tile, source: Raster) -> None:
             f'{name} names pixels beyond the {width}x{height} pixels of {tile.path}: write it '
             'again with gdalbuildvrt'
         )
+
+
+def _with_first_bands(tile: Tile, channels: int | None) -> Tile:
+    """Return a tile without the bands that are not read, or the same tile if none is read."""
+    bands = tile.bands[:channels]
+    return tile if bands.count(None) == len(bands) else tile._replace(bands=bands)
 
 
 def _levels(tile: Tile, source: Raster) -> dict[int, int]:

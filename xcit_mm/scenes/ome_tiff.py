@@ -11,11 +11,11 @@ import numpy as np
 
 from ..environment import quiet, require
 from ..errors import UserError, one_line
+from ..file_headers import require_modest_tiff
 from ..files import open_regular, parse_xml
 from ..processes import digest_of_file, shortened
-from .file_headers import require_modest_tiff
 from .geometry import Window
-from .image_source import ImageSource, state_of_file
+from .image_source import ImageSource, require_few_channels, state_of_file
 from .levels import RESAMPLE, require_level
 from .pixel_sizes import MICROMETERS, in_micrometers, pixel_size_of
 from .rasters import GdalImage
@@ -23,6 +23,7 @@ from .rasters import GdalImage
 OME = tuple(f'.ome{suffix}' for suffix in ('.tif', '.tiff', '.btf', '.tf8'))
 MAX_PLANES = 2**16  # of an image
 PLANES = 'SizeC', 'SizeZ', 'SizeT'
+NAMES = 'MetadataFile', 'FileName'  # attributes of elements that name files
 
 
 class Page(NamedTuple):
@@ -59,6 +60,7 @@ class OmeTiff(ImageSource):
         require_level(str(path), level, sizes, RESAMPLE)
         pages = levels[level][1]
         count = sum(page.channels for page in pages)
+        require_few_channels(str(path), count)  # before each page is opened
         self._files = tuple(dict.fromkeys([path, *(page.path for page in pages)]))
         self._pages: list[GdalImage] = []
         for page in pages:
@@ -134,15 +136,14 @@ def _metadata(path: Path, text: str) -> Element:
             'with the metadata'
         )
     for element in root.iter():
-        name = element.get('MetadataFile', element.get('FileName'))
-        if name is not None and (Path(name).name != name or '\\' in name):
-            raise UserError(
-                f'{path} names the file {one_line(name)!r}, but its files have to be in its '
-                'folder: remove the folder from the name'
-            )
-        if name is not None and path.with_name(name).exists():
-            open_regular(path.with_name(name)).close()
+        names = [name for key in NAMES if (name := element.get(key)) is not None]
+        for name in names:
+            if Path(name).name != name or '\\' in name or not name.strip('.'):
+                raise _elsewhere(path, name)
+            if (file := path.resolve().with_name(name)).exists():
+                open_regular(file).close()
         if _is(element, 'BinaryOnly'):
+            name = element.get(NAMES[0])
             raise UserError(f'{path} is a part of an image: name {one_line(str(name))} instead')
     for pixels in images:
         try:
@@ -167,10 +168,19 @@ def _pages(path: Path, level: Any) -> list[Page]:
     for page in level.pages:
         if page is None:
             raise UserError(f'{path}: a channel is missing, because a file is cut off or missing')
+        file = Path(page.parent.filehandle.path)
+        if file.parent != path.resolve().parent:
+            raise _elsewhere(path, str(file))
         # A page of RGB is one page with three channels.
-        samples = level.keyframe.samplesperpixel
-        pages.append(Page(Path(page.parent.filehandle.path), page.offset, samples))
+        pages.append(Page(file, page.offset, level.keyframe.samplesperpixel))
     return pages
+
+
+def _elsewhere(path: Path, name: str) -> UserError:
+    return UserError(
+        f'{path} names the file {one_line(name)!r}, but its files have to be in its folder: '
+        'remove the folder from the name'
+    )
 
 
 def _opened(path: Path, page: Page, nodata: float | None) -> GdalImage:

@@ -12,8 +12,8 @@ import numpy as np
 
 from ..environment import require
 from ..errors import UserError
+from ..file_headers import require_modest_header
 from .blocks import require_small_blocks
-from .file_headers import require_modest_header
 from .geometry import Window
 from .image_source import ImageSource
 from .levels import ADD_LEVELS, RESAMPLE, require_level
@@ -43,6 +43,7 @@ class GdalImage(ImageSource):
         are_labels: Whether palettes are allowed, and no pixel is without data.
         nodata: The value of pixels without data. Default: the value in the file.
         level: The number of the level.
+        keep_alpha: Whether the transparency is a channel if it is among the first ``channels``.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class GdalImage(ImageSource):
         are_labels: bool = False,
         nodata: float | None = None,
         level: int = 0,
+        keep_alpha: bool = False,
     ) -> None:
         import rasterio
 
@@ -90,7 +92,8 @@ class GdalImage(ImageSource):
             raise UserError(f'{name} has a palette: convert it with gdal_translate -expand rgb')
         kinds = [kind.name for kind in file.colorinterp]
         self._alpha = None
-        if channels is not None and not are_labels and kinds[-1] == 'alpha' and file.count > 1:
+        is_channel = channels is None or (keep_alpha and channels >= file.count)
+        if not is_channel and not are_labels and kinds[-1] == 'alpha' and file.count > 1:
             self._alpha = file.count
         count = file.count - (self._alpha is not None)
         shape, dtype = (file.height, file.width, count), np.dtype(file.dtypes[0])
@@ -203,6 +206,7 @@ class Raster(GdalImage):
         are_labels: bool = False,
         nodata: float | None = None,
         level: int = 0,
+        keep_alpha: bool = False,
     ) -> None:
         require('rasterio')
         import rasterio
@@ -210,7 +214,7 @@ class Raster(GdalImage):
         require_modest_header(path)
         driver = (RASTERS | LABELS)[path.suffix.lower()]
         open_file = partial(rasterio.open, path.resolve(), driver=driver)
-        self._arguments = path, channels, are_labels, nodata, level
+        self._arguments = path, channels, are_labels, nodata, level, keep_alpha
         super().__init__(str(path), path, open_file, *self._arguments[1:])
 
     def __reduce__(self) -> tuple:

@@ -12,8 +12,8 @@ from shapely.geometry import mapping, shape
 
 from ..environment import require
 from ..errors import UserError, looked_in, one_line, reason
+from ..file_headers import SQLITE
 from ..files import read_regular
-from .file_headers import SQLITE
 
 MAX_BYTES = 2**31 - 1  # of a file of features, which is read as a whole
 # Where SQLite keeps the number of the application, with those of GeoPackage 1.0, 1.1 and later.

@@ -12,10 +12,10 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from ..environment import require
-from ..errors import UserError
+from ..errors import ChangedError
+from ..file_headers import require_modest_tiff
 from ..http import Version, read_range
 from ..processes import shortened
-from .file_headers import require_modest_tiff
 from .image_source import PREDICTED
 from .rasters import GdalImage
 
@@ -147,7 +147,7 @@ class RemoteRaster(GdalImage):
     def require_unchanged(self, use: str = PREDICTED) -> None:
         version = Version(*self._state[1:])
         if self._remote.version != version:
-            raise UserError(f'{self.name} has changed while {use}')
+            raise ChangedError(f'{self.name} has changed while {use}')
         self._remote.require_unchanged()
 
     def identity(self) -> list:

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from ..environment import require
+from ..file_headers import require_own_files
 from .blocks import require_small_blocks
-from .file_headers import require_own_files
 from .geometry import Window, tiles
 from .image_source import ImageSource
 from .levels import require_level
