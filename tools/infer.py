@@ -167,7 +167,8 @@ def main() -> None:
         type=float,
         metavar='AREA',
         help='merge smaller regions into their largest neighbor before the polygons are made; in '
-        'square meters if the reference system of the image is projected, otherwise in pixels',
+        'square meters if the reference system of the image is projected, otherwise in pixels (of '
+        'the full image if there is no reference system)',
     )
     large.add_argument(
         '--simplify',
