@@ -180,7 +180,8 @@ def main() -> None:
         '--cog',
         action='store_const',
         const=True,
-        help='write labels and scores as cloud-optimized GeoTIFF files',
+        help='write labels, scores and heights, but not probabilities, as cloud-optimized GeoTIFF '
+        'files',
     )
     parser.add_argument('--device', help='cpu, cuda, cuda:1; default: the GPU if there is one')
     cli.add_dtype_argument(parser)

@@ -21,7 +21,7 @@ class OutputOptions:
             projected, otherwise in pixels (of the full image if there is no reference system).
         simplify: The tolerance in pixels with which polygons are simplified along their shared
             borders, so that neighbors still touch.
-        cog: Whether to write labels and their scores as cloud-optimized GeoTIFF files.
+        cog: Whether to write labels, their scores and heights as cloud-optimized GeoTIFF files.
 
     Raises:
         ArgumentError: If a value is invalid, or needs another one.
