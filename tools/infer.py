@@ -167,7 +167,8 @@ def main() -> None:
         type=float,
         metavar='AREA',
         help='merge smaller regions into their largest neighbor before the polygons are made; in '
-        'square meters if the reference system of the image is projected, otherwise in pixels',
+        'square meters if the reference system of the image is projected, otherwise in pixels (of '
+        'the full image if there is no reference system)',
     )
     large.add_argument(
         '--simplify',
@@ -179,7 +180,8 @@ def main() -> None:
         '--cog',
         action='store_const',
         const=True,
-        help='write labels and scores as cloud-optimized GeoTIFF files',
+        help='write labels, scores and heights, but not probabilities, as cloud-optimized GeoTIFF '
+        'files',
     )
     parser.add_argument('--device', help='cpu, cuda, cuda:1; default: the GPU if there is one')
     cli.add_dtype_argument(parser)

@@ -18,6 +18,8 @@ from pycocotools.cocoeval import COCOeval
 import xcit_mm  # noqa: F401  registers the metrics
 from xcit_mm import environment
 from xcit_mm.run_report.tables import metrics_table, write_metrics
+from xcit_mm.scenes.arrays import Array
+from xcit_mm.scenes.label_windows import LabelWindows
 
 NAMES = ('mAP', 'mAP_50', 'mAP_75', 'mAP_s', 'mAP_m', 'mAP_l')
 KINDS = ('bbox', 'segm')
@@ -306,6 +308,20 @@ def test_predictions_without_labels_are_only_written(tmp_path):
     metric.process({}, [dict(pred_sem_seg=predicted, img_path='a.jpg')])
     assert metric.evaluate(1) == {}
     assert (tmp_path / 'a.png').is_file()
+
+
+def test_labels_of_pixels_without_data_do_not_count():
+    metric = iou_metric(('background', 'circle'))
+    labels = np.zeros((4, 4, 1), np.uint8)
+    labels[:2, :2] = 1
+    pixels = np.ones((4, 4, 3), np.float32)
+    pixels[:, 2:] = np.nan
+    predicted = np.where(np.isnan(pixels[..., 0]), 255, labels[..., 0])  # as it is predicted
+    windows = LabelWindows(Array(labels, 'labels'), image=Array(pixels, 'image'))
+    data = torch.from_numpy(predicted)[None]
+    metric.process({}, [dict(label_windows=windows, pred_sem_seg=dict(data=data))])
+    metric.evaluate(1)
+    assert metric.class_iou == dict(background=100, circle=100)
 
 
 def test_ious_are_those_of_a_plain_count(tmp_path):

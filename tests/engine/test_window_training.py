@@ -14,15 +14,20 @@ from helpers.scenes import DETECTOR, SEGMENTOR, scene_config
 from mmengine.dist import get_rank
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
+from mmseg.models import SegDataPreProcessor
 
 from xcit_mm import UserError
 from xcit_mm.config.adapt import adapt_for_training
 from xcit_mm.config.load import load_config
 from xcit_mm.config.rules import check
 from xcit_mm.datasets.mosaic import make_mosaic
+from xcit_mm.datasets.multiband import LoadMultiband
 from xcit_mm.engine import test as run_test
 from xcit_mm.engine import train
+from xcit_mm.large_images.normalized import NormalizedImage
 from xcit_mm.large_images.read_window import ReadWindow
+from xcit_mm.scenes.arrays import Array
+from xcit_mm.scenes.geometry import whole
 
 pytestmark = pytest.mark.usefixtures('unformatted_configs')
 
@@ -200,6 +205,20 @@ def test_pixels_without_data_get_the_mean_of_the_preprocessor(root, tmp_path):
     cfg.model.data_preprocessor.update(bgr_to_rgb=False)
     adapt_for_training(cfg)
     assert np.allclose(cfg.train_dataloader.dataset.pipeline[0].fill, [103.53, 116.28, 123.675])
+
+
+def test_pixels_without_data_get_nan_of_the_bands_as_in_predictions(root, tmp_path):
+    cfg = load_config(config(tmp_path, root))
+    bands = dict(channels=3, rgb=[0, 1, 2], nan=-7.0)
+    cfg.train_dataloader.dataset.pipeline[0].bands = bands
+    assert 'ReadWindow.fill is nan of its bands.' in adapt_for_training(cfg)
+    filled = [-7.0] * 3
+    assert cfg.train_dataloader.dataset.pipeline[0].fill == filled
+    source = Array(np.full((32, 32, 3), np.nan, np.float32), 'bands')
+    preprocessor = SegDataPreProcessor(mean=[1.0, 2, 3], std=[2.0, 2, 2])
+    predicted = NormalizedImage(source, preprocessor, [], LoadMultiband(**bands))
+    window = whole((32, 32))
+    assert (predicted.pixels(window) == filled).all()
 
 
 @pytest.mark.parametrize(

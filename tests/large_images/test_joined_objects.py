@@ -107,6 +107,18 @@ def test_an_object_is_joined_with_the_best_of_two_parts():
     assert found.cut == 3 and found.is_cut.tolist() == [False, True]
 
 
+def test_two_objects_of_one_slice_are_not_joined_through_their_neighbors():
+    slices = [window for window, _ in slices_of(SIZE, 100, 0)]
+    boxes = [[75, 20, 100, 60]]  # at the top left, half as high as the next one
+    boxes += [[100, 20, 140, 100], [98, 100, 140, 160]]  # at the top right, and below it
+    boxes += [[60, 100, 100, 160], [60, 62, 100, 100]]  # at the bottom left, and above it
+    boxes = np.array(boxes, float)
+    corners = np.array([[0, 0], [100, 0], [100, 100], [0, 100], [0, 0]])
+    objects = Objects(boxes, np.linspace(0.9, 0.5, 5), np.zeros(5, int))
+    found = join(objects, corners, slices, SIZE)
+    assert found.objects.boxes.tolist() == [[75, 20, 100, 60], [60, 20, 140, 160]]
+
+
 def test_nothing_is_cut_in_one_slice_or_without_objects():
     found = joined([(0, 0, 300, 200, 0, 0.9)], side=300, overlap=0)
     assert found.cut == 0 and len(found.objects) == 1

@@ -18,7 +18,7 @@ from xcit_mm.datasets.decode import BadImageError
 from xcit_mm.datasets.labels import LabelRule
 from xcit_mm.scenes import image_source
 from xcit_mm.scenes.arrays import Array
-from xcit_mm.scenes.geometry import Window
+from xcit_mm.scenes.geometry import Window, whole
 from xcit_mm.scenes.geotiff import write_tiff
 from xcit_mm.scenes.label_windows import open_labels
 from xcit_mm.scenes.png_labels import PngLabels
@@ -88,6 +88,39 @@ def test_labels_equal_those_of_mmseg(name, rule, labels, tmp_path, monkeypatch):
     turned = windows.turned(QUARTER_TURN)
     assert turned.shape == (64, 45)
     assert np.array_equal(turned.read(WINDOW), np.rot90(expected)[tuple(WINDOW)])
+
+
+@pytest.mark.parametrize('rule', RULES)
+@pytest.mark.parametrize('name', ['strips.tif', 'wide.tif', 'plain.png', 'signed.npy'])
+def test_labels_are_ignored_where_the_image_has_no_data(name, rule, labels, tmp_path, monkeypatch):
+    monkeypatch.setattr(image_source, 'TILE', (16, 32))
+    WRITERS[name](tmp_path / name, labels)
+    complete = open_labels(str(tmp_path / name), IMAGE, *RULES[rule])
+    pixels = np.random.default_rng(1).random((45, 64, 2), np.float32)
+    pixels[20:, :30], pixels[5, 60] = np.nan, np.nan
+    has_data = ~np.isnan(pixels[..., 0])
+    expected = np.where(has_data, complete.read(whole((45, 64))), 255)
+    windows = open_labels(str(tmp_path / name), Array(pixels, 'a.tif'), *RULES[rule])
+    for read in (windows, pickle.loads(pickle.dumps(windows))):
+        assert np.array_equal(read.read(WINDOW), expected[tuple(WINDOW)])
+    assert np.array_equal(windows.counts[:256], np.bincount(expected.ravel(), minlength=256))
+    assert windows.counts.sum() == labels.size
+    assert windows.labeled == (expected != 255).sum() < complete.labeled
+    turned = windows.turned(QUARTER_TURN)
+    assert np.array_equal(turned.read(WINDOW), np.rot90(expected)[tuple(WINDOW)])
+    alone = windows.of_image(None)
+    assert np.array_equal(alone.read(WINDOW), complete.read(WINDOW))
+    assert np.array_equal(alone.of_image(Array(pixels, 'a')).read(WINDOW), expected[tuple(WINDOW)])
+
+
+def test_labels_and_images_in_strips_are_read_in_few_rows(labels, tmp_path):
+    write_strips(tmp_path / 'a.tif', labels)
+    assert open_labels(str(tmp_path / 'a.tif'), IMAGE).max_rows is not None
+    np.save(tmp_path / 'a.npy', labels)
+    image = Array(np.zeros((45, 64, 3), np.float32), 'a.tif')
+    image.max_rows = 7
+    windows = open_labels(str(tmp_path / 'a.npy'), image)
+    assert windows.max_rows == max(window.size[0] for window in windows.windows()) == 7
 
 
 def test_a_label_map_without_ignored_pixels(labels, tmp_path):

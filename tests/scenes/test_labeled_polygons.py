@@ -60,6 +60,31 @@ def test_windows_of_labels_are_parts_of_the_whole_drawing(tile, outside):
         assert np.array_equal(source.read(window)[..., 0], expected[tuple(window)])
 
 
+@pytest.mark.parametrize('step', [1, 0.5, 0.25])
+def test_edges_through_centers_of_pixels_are_drawn_alike_in_all_windows(step):
+    random, polygons = np.random.default_rng(0), []
+    for i in range(150):  # stars with a hole, or in two parts
+        angles = np.sort(random.random(random.integers(3, 40))) * 2 * np.pi
+        middle, reach = random.uniform(0, SIZE[::-1]), random.uniform(0.2, 1, (len(angles), 1))
+        points = middle + 99 * reach * np.stack([np.cos(angles), np.sin(angles)], axis=1)
+        points = np.round(points / step) * step
+        shape = shapely.Polygon(points)
+        if shape.is_valid and shape.area:
+            shape -= shapely.box(*middle.round(), *middle.round() + np.array([9, 9 + i % 2 * 200]))
+            shape -= shapely.box(*middle.round() - (0, i % 2 * 200), *middle.round() + 9)
+            polygons.append((shape, random.integers(3), False))
+    polygons = LabeledPolygons(*map(np.array, zip(*polygons, strict=True)))
+    assert {3, 6} == {*shapely.get_type_id(polygons.shapes).tolist()}
+    source = labels_of(polygons)
+    order = np.argsort(polygons.labels, kind='stable')
+    shapes = shapely.transform(polygons.shapes[order], lambda xy: np.round(xy * 2**16) / 2**16)
+    pairs = zip(shapes, polygons.labels[order].tolist(), strict=True)
+    expected = rasterize(pairs, out_shape=SIZE, fill=255, dtype='uint8')
+    small = tiles(Window(slice(90, 110), slice(0, SIZE[1])), (1, 7))
+    for window in [*tiles(whole(SIZE), (23, 31)), *small]:
+        assert np.array_equal(source.read(window)[..., 0], expected[tuple(window)])
+
+
 def test_a_pixel_has_the_class_of_the_last_polygon_at_its_center():
     shapes = [shapely.box(0, 0, 9.4, 9.6), shapely.box(5, 5, 20, 20), shapely.box(15, 0, 30, 30)]
     polygons = LabeledPolygons.within(SIZE, [(s, 2 - i, False) for i, s in enumerate(shapes)])

@@ -178,16 +178,26 @@ def _without_panoptic_quality(cfg: Config) -> list[str]:
 
 
 def _fill_windows(cfg: Config) -> list[str]:
-    """Give pixels without data in windows of scenes the mean, which the preprocessor makes zero."""
+    """Give pixels without data in windows of scenes the values that they have in a prediction.
+
+    They are ``nan`` of the bands, or the mean, which the preprocessor makes zero.
+    """
     preprocessor = (cfg.get('model') or {}).get('data_preprocessor') or {}
-    mean, filled = preprocessor.get('mean'), False
+    mean, notes = preprocessor.get('mean'), set()
     for _, node in typed_nodes(cfg.get('train_dataloader') or {}):
-        if class_name(node['type']) == 'ReadWindow' and mean and node.get('fill') is None:
-            channels = (node.get('bands') or {}).get('channels', 3)
+        if class_name(node['type']) != 'ReadWindow' or node.get('fill') is not None:
+            continue
+        bands = node.get('bands') or {}
+        channels, nan = bands.get('channels', 3), bands.get('nan')
+        if nan is not None:
+            node.fill = [nan] * channels
+            notes.add('ReadWindow.fill is nan of its bands.')
+        elif mean:
             fill = list(mean) * (channels if len(mean) == 1 else 1)
-            is_bgr = not node.get('bands') and not preprocessor.get('bgr_to_rgb')
-            node.fill, filled = fill[::-1] if is_bgr else fill, True
-    return ['ReadWindow.fill is the mean of data_preprocessor.'] * filled
+            is_bgr = not bands and not preprocessor.get('bgr_to_rgb')
+            node.fill = fill[::-1] if is_bgr else fill
+            notes.add('ReadWindow.fill is the mean of data_preprocessor.')
+    return sorted(notes)
 
 
 def _adapt_workers(cfg: Config) -> list[str]:

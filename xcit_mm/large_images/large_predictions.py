@@ -92,8 +92,9 @@ class LargeSegmentation(LargePrediction, Segmentation):
         ``labels/NAME.tif`` is a GeoTIFF of the labels, with :func:`.no_label` as its no-data value
         and a table of the classes in ``NAME.tif.aux.xml``. ``scores/NAME.tif`` and
         ``probabilities/NAME.tif`` (float16: ``NAME.zarr``) are written if the prediction has them,
-        with a mask of the pixels with data, and ``polygons/NAME.geojson`` (or ``.gpkg``) if the
-        options say so. Each file is complete or absent.
+        with a mask of the pixels with data. Probabilities have a band for each class, and are never
+        cloud-optimized. ``polygons/NAME.geojson`` (or ``.gpkg``) is written if
+        the options say so. Each file is complete or absent.
 
         Returns:
             The paths of the files, relative to the folder.
@@ -121,7 +122,8 @@ class LargeSegmentation(LargePrediction, Segmentation):
             written['probabilities'] = f'probabilities/{name}.{suffix}'
             path = _made(folder / written['probabilities'])
             if suffix == 'tif':
-                write_tiff(path, values, names=self.classes, **about)
+                # In a COG, which is for pictures, each block would hold the pixels of all classes.
+                write_tiff(path, values, names=self.classes, **about | dict(cog=False))
             else:
                 write_zarr(path, values, self.classes, self.georeference)
         if options.polygons:

@@ -18,10 +18,10 @@ class OutputOptions:
         polygons: Whether to write the polygons of a segmentor's classes as well.
         smallest_area: Regions with a smaller area get the class of their largest neighbor before
             the polygons are made; in square meters if the reference system of the image is
-            projected, otherwise in pixels.
+            projected, otherwise in pixels (of the full image if there is no reference system).
         simplify: The tolerance in pixels with which polygons are simplified along their shared
             borders, so that neighbors still touch.
-        cog: Whether to write labels and their scores as cloud-optimized GeoTIFF files.
+        cog: Whether to write labels, their scores and heights as cloud-optimized GeoTIFF files.
 
     Raises:
         ArgumentError: If a value is invalid, or needs another one.

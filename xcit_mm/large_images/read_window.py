@@ -28,7 +28,8 @@ class ReadWindow:
     Args:
         bands: See :class:`.OpenImage`.
         fill: A number for each channel, as RGB or in the order of the bands. Default: zeros;
-            ``tools/train.py`` sets it to the mean of the model's preprocessor.
+            ``tools/train.py`` sets it to ``nan`` of the bands, or to the mean of the model's
+            preprocessor, as in predictions.
 
     Raises:
         BadImageError: If the window has values that are not finite.
@@ -63,8 +64,6 @@ class ReadWindow:
         labels = results.pop('label_windows', None)
         if labels is not None:
             found = labels.read(window)
-            if is_valid is not None:
-                found[~is_valid] = IGNORED
             read['gt_seg_map'] = np.full(size, IGNORED, found.dtype)
             read['gt_seg_map'][inside] = found
             read['seg_fields'] = [*results.get('seg_fields', []), 'gt_seg_map']

@@ -102,7 +102,8 @@ class OpenLabels:
     """Open the labels of an image for a segmentor.
 
     Reads ``seg_map_path``, ``reduce_zero_label`` and ``label_map`` of mmseg's datasets, or
-    ``label_source`` of :class:`.Scenes`. Sets ``label_windows``, a :class:`.LabelWindows`.
+    ``label_source`` of :class:`.Scenes`. Sets ``label_windows``, a :class:`.LabelWindows`, which
+    ignores pixels where the image has no data.
 
     Args:
         may_be_empty: Whether scenes without labeled pixels are used, as in an evaluation.
@@ -251,7 +252,7 @@ class PackScene:
 def labels_of(results: dict) -> LabelWindows:
     """Open the labels of an open image that a dataset describes."""
     if 'label_source' in results:  # drawn from polygons
-        return LabelWindows(results['label_source'])
+        return LabelWindows(results['label_source'], image=results['img'])
     rules = bool(results.get('reduce_zero_label')), results.get('label_map')
     return open_labels(results['seg_map_path'], results['img'], *rules)
 

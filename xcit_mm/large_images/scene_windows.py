@@ -221,7 +221,8 @@ class SceneWindows(Scenes):
             if not self._with_objects:
                 labels = self._labels[scene]
                 is_file = isinstance(labels, bytes)
-                opened['label_windows'] = pickle.loads(labels) if is_file else labels
+                labels = pickle.loads(labels) if is_file else labels
+                opened['label_windows'] = labels.of_image(opened['img'])
             self._open[scene] = opened
             if len(self._open) > MAX_OPEN:
                 self._open.popitem(last=False)
@@ -258,9 +259,10 @@ class SceneWindows(Scenes):
                 f'{labels.name}: none of its pixels has a label: label some, or move '
                 f'{info["img_path"]} to another folder'
             )
-        self._labels.append(labels if 'label_source' in info else pickle.dumps(labels))
         if self._balanced:
             self._cells.append(count_cells(labels, len(self.classes)))
+        labels = labels.of_image(None)  # which is open only when it is needed
+        self._labels.append(labels if 'label_source' in info else pickle.dumps(labels))
 
     def _index_classes(self) -> None:
         """List for each class where it is: scenes, their parts, and the sum of the weights so far.

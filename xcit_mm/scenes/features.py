@@ -68,11 +68,16 @@ class Layer:
 
 
 def area_of_pixel(georeference: Mapping[str, Any]) -> float:
-    """Return square meters if the reference system is projected, otherwise 1 (pixel)."""
+    """Return the area of a pixel: square meters if the reference system is projected.
+
+    For degrees, it is 1 (pixel). Without a reference system, it is in the unit of the coordinates,
+    which are pixels of the full image if the image is reduced.
+    """
     crs, transform = georeference.get('crs'), georeference.get('transform')
-    if crs is None or transform is None or not crs.is_projected:
+    if transform is None or (crs is not None and not crs.is_projected):
         return 1.0
-    return abs(transform.determinant) * crs.linear_units_factor[1] ** 2
+    meters = 1.0 if crs is None else crs.linear_units_factor[1]
+    return abs(transform.determinant) * meters**2
 
 
 def object_layer(objects: Detections, georeference: Mapping[str, Any]) -> Layer:

@@ -16,6 +16,7 @@ from .rasters import CACHE
 
 BLOCK = 512  # pixels of the side of a block
 WRITTEN_BYTES = 2**25  # of what is written at a time
+STORED = dict(compress='deflate', bigtiff='if_safer')
 # How overviews are made from the pixels: labels cannot be averaged. GDAL's 'mode' writes the label
 # 0 where pixels of 16 bits have no data.
 NEAREST, AVERAGE = 'nearest', 'average'
@@ -36,13 +37,13 @@ def write_tiff(
     georeference: Mapping[str, Any],
     palette: Sequence[tuple[int, int, int]] = (),
     *,
-    nodata: int | None = None,
+    nodata: float | None = None,
     valid: Callable[[Window], np.ndarray] | None = None,
     names: Sequence[str] = (),
     levels_by: str = NEAREST,
     cog: bool = False,
 ) -> None:
-    """Write an array of integers as a tiled GeoTIFF with overviews, window by window.
+    """Write an array of integers or floats as a tiled GeoTIFF with overviews, window by window.
 
     The file is either complete or absent: all of it is read again and compared.
 
@@ -51,30 +52,20 @@ def write_tiff(
         values: (H, W), or (bands, H, W).
         georeference: ``crs`` and ``transform``; either may be missing.
         palette: Colors of the values, for values of 8 bits.
-        nodata: The value of pixels without data.
+        nodata: The value of pixels without data, which may be NaN for floats.
         valid: Returns which pixels of a window have data, (h, w) bool, for a mask band. None: all.
         names: The descriptions of the bands.
         levels_by: How overviews are made from the pixels, ``NEAREST`` or ``AVERAGE``.
-        cog: Whether to write a cloud-optimized GeoTIFF.
+        cog: Whether to write a cloud-optimized GeoTIFF, whose blocks hold all bands.
 
     Raises:
         UserError: If the file cannot be written.
     """
     require('rasterio')
     import rasterio
-    from rasterio.enums import Resampling
     from rasterio.errors import RasterioError
-    from rasterio.shutil import copy
 
     bands = values if values.ndim == 3 else values[None]
-    count, *size = bands.shape
-    options = dict(tiled=True, blockxsize=BLOCK, blockysize=BLOCK, compress='deflate')
-    options |= dict(bigtiff='if_safer', height=size[0], width=size[1], count=count)
-    options |= dict(dtype=values.dtype.name, interleave='band', photometric='minisblack')
-    options |= dict(nodata=nodata, **georeference)
-    if values.dtype.kind == 'f':
-        options |= dict(predictor=3)  # which halves the files of floats
-    windows = _windows(bands)
     settings = dict(
         GDAL_CACHEMAX=CACHE,
         GDAL_PAM_ENABLED=False,  # everything is in the file itself
@@ -85,35 +76,83 @@ def write_tiff(
         with write_beside(path) as made, warnings.catch_warnings(), rasterio.Env(**settings):
             warnings.simplefilter('ignore')  # about images without a georeference
             plain = made.with_name('plain.tif') if cog else made
-            with rasterio.open(plain, 'w', 'GTiff', **options) as tiff:
-                if len(palette):
-                    tiff.write_colormap(1, {i: tuple(color) for i, color in enumerate(palette)})
-                for band, name in enumerate(names, 1):
-                    tiff.set_band_description(band, name)
-                for window in windows:
-                    tiff.write(bands[(slice(None), *window)], window=_in_file(window))
-                    if valid is not None:
-                        tiff.write_mask(valid(window), window=_in_file(window))
-            factors = _factors(size)
-            with rasterio.open(plain, 'r+') as tiff:
-                tiff.build_overviews(factors, Resampling[levels_by])
+            options = dict(georeference, nodata=nodata)
+            _write_pixels(plain, bands, options, palette, valid, names)
+            levels = _add_levels(plain, levels_by)
             if cog:
-                layout = dict(blocksize=BLOCK, overviews='force_use_existing')
-                layout |= {name: options[name] for name in ('compress', 'bigtiff')}
-                copy(plain, made, driver='COG', **layout)
-            # GDAL hides the errors of its last write.
-            with rasterio.open(made) as tiff:
-                for window in windows:
-                    _require_same(tiff.read(window=_in_file(window)), bands[(slice(None), *window)])
-                    if valid is not None:
-                        mask = tiff.read_masks(1, window=_in_file(window))
-                        _require_same(mask > 0, valid(window))
-            for level in range(len(factors)):
-                _require_level(made, level)
+                _convert_to_cog(plain, made)
+            _verify(made, bands, valid, levels)
     except (RasterioError, rasterio._err.CPLE_BaseError) as error:
         raise UserError(
             f'{path} cannot be written ({reason(error)}): make room on its disk'
         ) from None
+
+
+def _write_pixels(
+    path: Path,
+    bands: np.ndarray,
+    options: Mapping[str, Any],
+    palette: Sequence[tuple[int, int, int]],
+    valid: Callable[[Window], np.ndarray] | None,
+    names: Sequence[str],
+) -> None:
+    import rasterio
+
+    count, height, width = bands.shape
+    options = dict(options, **STORED, height=height, width=width, count=count)
+    options |= dict(tiled=True, blockxsize=BLOCK, blockysize=BLOCK, interleave='band')
+    options |= dict(dtype=bands.dtype.name, photometric='minisblack')
+    if bands.dtype.kind == 'f':
+        options |= dict(predictor=3)  # which halves the files of floats
+    with rasterio.open(path, 'w', 'GTiff', **options) as tiff:
+        if len(palette):
+            tiff.write_colormap(1, {i: tuple(color) for i, color in enumerate(palette)})
+        for band, name in enumerate(names, 1):
+            tiff.set_band_description(band, name)
+        for window in _windows(bands):
+            tiff.write(bands[(slice(None), *window)], window=_in_file(window))
+            if valid is not None:
+                tiff.write_mask(valid(window), window=_in_file(window))
+
+
+def _add_levels(path: Path, levels_by: str) -> int:
+    """Add the overviews, and return their number."""
+    import rasterio
+    from rasterio.enums import Resampling
+
+    with rasterio.open(path, 'r+') as tiff:
+        factors = _factors(tiff.shape)
+        tiff.build_overviews(factors, Resampling[levels_by])
+    return len(factors)
+
+
+def _convert_to_cog(plain: Path, path: Path) -> None:
+    from rasterio.shutil import copy
+
+    copy(plain, path, driver='COG', blocksize=BLOCK, overviews='force_use_existing', **STORED)
+
+
+def _verify(
+    path: Path,
+    bands: np.ndarray,
+    valid: Callable[[Window], np.ndarray] | None,
+    levels: int,
+) -> None:
+    """Refuse a file that differs from the array, because GDAL hides the errors of its last write.
+
+    Raises:
+        RasterioIOError: If pixels differ, or if an overview cannot be read.
+    """
+    import rasterio
+
+    with rasterio.open(path) as tiff:
+        for window in _windows(bands):
+            _require_same(tiff.read(window=_in_file(window)), bands[(slice(None), *window)])
+            if valid is not None:
+                mask = tiff.read_masks(1, window=_in_file(window))
+                _require_same(mask > 0, valid(window))
+    for level in range(levels):
+        _require_level(path, level)
 
 
 def write_class_table(

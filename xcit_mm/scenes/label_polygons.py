@@ -146,7 +146,7 @@ class _Regions:
     ) -> list[tuple[shapely.Polygon, int]]:
         """Add a block, and return those of its polygons that are complete."""
         top, bottom, left, right = (
-            self._pieces(polygons, axis, place, window)
+            self._pieces(polygons, axis, place)
             for axis, places in ((1, window.rows), (0, window.columns))
             for place in (places.start, places.stop)
         )
@@ -179,9 +179,7 @@ class _Regions:
         self._left[:] = -1
         return merged
 
-    def _pieces(
-        self, polygons: np.ndarray, axis: int, place: int, window: Window
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _pieces(self, polygons: np.ndarray, axis: int, place: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the polygon and the start of each piece of an inner side of a block."""
         if place in (0, self._size[1 - axis]) or not len(polygons):
             return np.empty(0, int), np.empty(0, int)

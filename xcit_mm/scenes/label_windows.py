@@ -22,8 +22,8 @@ from ..datasets.decode import (
 )
 from ..datasets.labels import LabelRule, of_color_image
 from ..errors import UserError, reason
-from .geometry import Window
-from .image_source import TRAINED, ImageSource, WindowError
+from .geometry import Window, tiles, whole
+from .image_source import TRAINED, ImageSource, WindowError, tile_of
 from .open_image import open_image
 from .png_labels import PngLabels, png_size
 from .rasters import LABELS
@@ -37,11 +37,14 @@ PNG = b'\x89PNG'
 class LabelWindows:
     """The class of each pixel of an image, read by windows.
 
+    Pixels where the image has no data are ignored, whatever their label is.
+
     Args:
         source: The labels as an image of one channel.
         reduce_zero_label: As in mmseg: 0 is ignored, and the first class is 1.
         label_map: The new number of each label, if the classes of the dataset differ from the
             classes of the file.
+        image: The image, if some of its pixels may have no data.
 
     Attributes:
         name: The name of the labels in messages.
@@ -49,7 +52,7 @@ class LabelWindows:
         counts: The number of pixels of each label, int64, counted when the labels are opened; at
             least the labels 0 to 255.
         ignore: The label of pixels without a class.
-        max_rows: See :class:`.ImageSource`.
+        max_rows: See :class:`.ImageSource`; for the labels and the image.
 
     Raises:
         UserError: If the file cannot be read, has several channels, or values that are no labels.
@@ -62,6 +65,7 @@ class LabelWindows:
         source: ImageSource,
         reduce_zero_label: bool = False,
         label_map: Mapping[int, int] | None = None,
+        image: ImageSource | None = None,
     ) -> None:
         self.name = source.name
         if source.shape[2] != 1:
@@ -72,6 +76,7 @@ class LabelWindows:
                 'each pixel as an integer instead'
             )
         self._source, self._reduces_zero = source, reduce_zero_label
+        self._image = image if image is not None and image.has_gaps else None
         self._new_labels = _new_labels(source.dtype.itemsize, reduce_zero_label, label_map or {})
         self.counts = self._count()
 
@@ -81,7 +86,8 @@ class LabelWindows:
 
     @property
     def max_rows(self) -> int | None:
-        return self._source.max_rows
+        sources = [self._source] if self._image is None else [self._source, self._image]
+        return min((s.max_rows for s in sources if s.max_rows is not None), default=None)
 
     @property
     def labeled(self) -> int:
@@ -94,17 +100,32 @@ class LabelWindows:
         Raises:
             UserError: If the window cannot be read.
         """
-        return self._new_labels[self._in_file(window)]
+        labels = self._new_labels[self._in_file(window)]
+        valid = self._valid(window)
+        if valid is not None:
+            labels[~valid] = self.ignore
+        return labels
+
+    def of_image(self, image: ImageSource | None) -> 'LabelWindows':
+        """Return the labels with the same image opened another time, or without it if None.
+
+        The counts stay, also those without the image.
+        """
+        labels = copy(self)
+        labels._image = image if image is not None and image.has_gaps else None
+        return labels
 
     def turned(self, symmetry: Symmetry) -> 'LabelWindows':
         """Return the labels of the flipped and turned image, without a copy."""
         turned = copy(self)
         turned._source = TurnedImage(self._source, symmetry)
+        if self._image is not None:
+            turned._image = TurnedImage(self._image, symmetry)
         return turned
 
     def windows(self) -> Iterator[Window]:
         """Yield windows that cover the labels; a file in strips is decoded once for all of them."""
-        return self._source.windows()
+        return tiles(whole(self.shape), tile_of(self.max_rows))
 
     def require_classes(self, rule: LabelRule) -> None:
         """Raise a UserError if a label is neither a class nor ignored by the loss."""
@@ -117,12 +138,20 @@ class LabelWindows:
         self._source.require_unchanged(TRAINED)
 
     def _count(self) -> np.ndarray:
-        in_file = np.zeros(len(self._new_labels), np.int64)
+        in_file, missing = np.zeros(len(self._new_labels), np.int64), 0
         for window in self.windows():
-            in_file += np.bincount(self._in_file(window).ravel(), minlength=len(in_file))
+            labels, valid = self._in_file(window), self._valid(window)
+            if valid is not None:
+                missing += valid.size - np.count_nonzero(valid)
+                labels = labels[valid]
+            in_file += np.bincount(labels.ravel(), minlength=len(in_file))
         counts = np.zeros(max(self.ignore, int(self._new_labels.max())) + 1, np.int64)
         np.add.at(counts, self._new_labels, in_file)
+        counts[self.ignore] += missing
         return counts
+
+    def _valid(self, window: Window) -> np.ndarray | None:
+        return None if self._image is None else self._image.valid(window)
 
     def _in_file(self, window: Window) -> np.ndarray:
         labels = self._source.read(window)[..., 0]
@@ -151,7 +180,7 @@ def open_labels(
         BadImageError: If the labels are missing or damaged, or have another size than the image.
         UserError: See :class:`LabelWindows`.
     """
-    rules = reduce_zero_label, label_map
+    rules = reduce_zero_label, label_map, image
     size = png_size(Path(path)) if _has_windows(path) else None
     if size is not None:
         _require_size(size, path, image)
