@@ -23,9 +23,9 @@ from ..predictions import Detections, Heights, Segmentation
 from ..processes import cpu_group, digest_of_module, require_same, together
 from ..progress import Progress, silent
 from ..scenes.crops import CroppedImage
-from ..scenes.geometry import whole
+from ..scenes.geometry import Window, whole
 from ..scenes.image_source import ImageSource
-from ..scenes.open_scene import Image, SceneOptions, open_scene
+from ..scenes.open_scene import Image, Scene, SceneOptions, open_scene
 from ..scenes.overview import overview
 from ..scenes.validity import no_data, valid_area
 from .detect import require_detector
@@ -183,23 +183,19 @@ def predict_large(
         used = 3 if model.bands is None else None  # of an RGB image
         scene = open_scene(image, model.read, used, options)
         source = scene.source
-        preprocessor, transforms = model.module.data_preprocessor, model.pipeline.transforms[1:]
-        pixels = NormalizedImage(source, preprocessor, transforms, model.bands)
+        pixels = _normalized(model, source)
         if group is not None:
             content = dict(size=source.shape, content=source.content())
             values = {f'the {name} of the image': value for name, value in content.items()}
             require_same(described(model, options) | values, group, source.name)
         for note in pixels.notes:
             progress.report(note)
-        area = whole(pixels.size)
-        predicted = pixels
-        if options.positions == 'data':
+        area, predicted = whole(pixels.size), pixels
+        if options.positions == 'data' and source.has_gaps:
             area, is_complete = valid_area(source, progress)
             if not all(area.size):
                 raise no_data(source.name)
-            if source.has_gaps:
-                cropped = CroppedImage(source, area, is_complete)
-                predicted = NormalizedImage(cropped, preprocessor, transforms, model.bands)
+            predicted = _normalized(model, CroppedImage(source, area, is_complete))
         predict = _streamed if options.sliced is None else _sliced
         found, workspace = predict(model, predicted, pixels.size, options, progress)
         with _finished(workspace, source):
@@ -210,15 +206,25 @@ def predict_large(
         if found is None:
             return None
     picture = picture if pixels.bands is None else pixels.bands.picture(picture)
-    common = dict(image=picture, workspace=workspace)
+    return _result(model, scene, found, area, image=picture, workspace=workspace)
+
+
+def _normalized(model: Predictor, source: ImageSource) -> NormalizedImage:
+    preprocessor, transforms = model.module.data_preprocessor, model.pipeline.transforms[1:]
+    return NormalizedImage(source, preprocessor, transforms, model.bands)
+
+
+def _result(
+    model: Predictor, scene: Scene, found: dict[str, Any], area: Window, **common: Any
+) -> LargeDetections | LargeHeights | LargeSegmentation:
+    """Return what was found in the ``area`` of a scene as a prediction for the full image."""
+    place = dict(size=scene.source.shape[:2], georeference=scene.georeference)
     if model.task == 'heights':
-        place = dict(size=pixels.size, georeference=scene.georeference)
         return LargeHeights(**common, **place, values=found['heights'])
     common |= dict(classes=model.classes, palette=model.palette)
     if model.task == 'segmentation':
         if 'probabilities' in found:
             found['probabilities'] = np.moveaxis(found['probabilities'], 2, 0)
-        place = dict(size=pixels.size, georeference=scene.georeference)
         return LargeSegmentation(**common, **place, **found)
     starts = zip(scene.corner, area, scene.scale, strict=True)
     corner = [start + span.start * k for start, span, k in starts]
