@@ -143,7 +143,9 @@ def test_slices_cover_an_image(without_limits, image):
         assert window.size == (96, 96)
         covered[tuple(middle)] += 1
     assert (covered == 1).all()
-    objects = without_limits.predict_large(image, sliced=96, overlap=32, score_thr=0.1)
+    objects = without_limits.predict_large(
+        image, sliced=96, overlap=32, score_thr=0.1, batch_size=1
+    )
     assert len(objects) > 0
     assert (np.diff(objects.scores) <= 0).all()
     assert len(objects.masks) == len(objects)

@@ -72,7 +72,9 @@ def test_labels_in_16_bits(full_size_segmentor, image, dtype):
 
 
 def test_slices_keep_the_middle_of_what_they_share(full_size_segmentor, image):
-    large = full_size_segmentor.predict_large(image, sliced=96, overlap=32)  # of 130 x 160 pixels
+    large = full_size_segmentor.predict_large(
+        image, sliced=96, overlap=32, batch_size=1
+    )  # of 130 x 160 pixels
     corner = full_size_segmentor.predict(np.ascontiguousarray(image[-96:, -96:])).labels
     assert np.array_equal(large.labels[-65:, -80:], corner[-65:, -80:])
     assert large.labels.shape == image.shape[:2]
