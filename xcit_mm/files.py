@@ -148,10 +148,15 @@ def require_no_links(folder: Path) -> None:
             raise UserError(f'{path} is a link, but a run writes its own files there: remove it')
 
 
-def remove_unfinished(folder: Path) -> None:
-    """Remove the unfinished files of a killed :func:`write_whole`. Nobody may be writing there."""
-    for path in folder.glob(f'.*{UNFINISHED}'):
-        if path.is_file():
+def remove_unfinished(folder: Path, name: str = '') -> None:
+    """Remove what killed calls of :func:`write_whole` and :func:`write_beside` left in a folder.
+
+    Nobody may be writing there. ``name`` is how the names of the files begin that were written.
+    """
+    for path in folder.glob(f'.{name}*{UNFINISHED}'):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.is_file():
             path.unlink(missing_ok=True)
 
 

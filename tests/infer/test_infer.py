@@ -202,6 +202,32 @@ def test_a_run_writes_to_no_folder_of_another_and_moves_no_input(run, photos, tm
     assert run('earlier_1', out=photos)[0] == 1
 
 
+def test_what_a_killed_run_left_unfinished_is_removed_by_the_next_one(tmp_path):
+    unfinished = [
+        tmp_path / 'labels/below/.a.tif.x1.unfinished/a.tif',  # as of write_beside
+        tmp_path / 'polygons/.x2.unfinished/labels',
+        tmp_path / 'pictures/.a.jpg.x3.unfinished',
+        tmp_path / '.classes.json.x4.unfinished',
+    ]
+    kept = [
+        tmp_path / '.iter_1.pth.x5.unfinished',  # a training run may be writing it
+        tmp_path / 'other/.a.tif.x6.unfinished/a.tif',
+        tmp_path / 'labels/below/a.tif',
+    ]
+    for path in (*unfinished, *kept):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    with only_writer(tmp_path):
+        unfinished[0].parent.mkdir()
+        unfinished[0].touch()
+        with pytest.raises(UserError, match='another run writes its'), only_writer(tmp_path):
+            pass
+        assert unfinished[0].exists() and not any(path.exists() for path in unfinished[1:])
+    with only_writer(tmp_path):
+        assert sorted(path for path in tmp_path.rglob('*') if path.is_file()) == sorted(kept)
+        assert not list(tmp_path.glob('labels/below/.*'))
+
+
 def test_a_prediction_that_cannot_be_written_is_named_unless_the_disk_is_full(
     run, photos, tmp_path, monkeypatch
 ):

@@ -1,6 +1,7 @@
 """Images in which pixels have no data."""
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from xcit_mm import XCiT
 from xcit_mm.datasets.multiband import LoadMultiband
-from xcit_mm.errors import UserError
+from xcit_mm.errors import ArgumentError, UserError
 from xcit_mm.large_images import passes as passes_module
 from xcit_mm.large_images import segment as segmentation
 from xcit_mm.large_images import stream, stream_backward
@@ -266,6 +267,19 @@ def test_a_killed_run_on_a_scene_with_gaps_continues(
     assert np.array_equal(np.isnan(found.probabilities).all(0), ~scene.any(2))
     assert found.probabilities.sum(0)[scene.any(2)] == pytest.approx(1, abs=5e-3)
     found.workspace.remove()
+
+
+def test_slices_of_an_area_need_memory_for_its_labels_and_those_of_the_scene(
+    full_size_segmentor, image
+):
+    scene = np.pad(image[:80, :90], [(16, 0), (16, 0), (0, 0)])
+    options = dict(nodata=0, sliced=64, overlap=16)
+    area = valid_area(Array(scene, 'scene', nodata=0))
+    assert math.prod(area.size) < math.prod(scene.shape[:2])
+    needed = math.prod(area.size) + math.prod(scene.shape[:2])  # a byte for each label
+    with pytest.raises(ArgumentError, match='the stores need '):
+        full_size_segmentor.predict_large(scene, memory=needed - 1, **options)
+    assert full_size_segmentor.predict_large(scene, memory=needed, **options).size == (96, 106)
 
 
 def test_slices_without_data_are_not_predicted(full_size_segmentor, full_size_detector, image):

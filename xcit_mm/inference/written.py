@@ -4,7 +4,7 @@ import json
 import math
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from ..errors import UserError
-from ..files import EARLIER, require_writable, set_aside, write_whole
+from ..files import EARLIER, remove_unfinished, require_writable, set_aside, write_whole
 from ..large_images.large_predictions import LargeDetections, LargeHeights, LargePrediction
 from ..large_images.output_options import DEFAULT_OUTPUT, OutputOptions
 from ..predictions import Detections, Heights, Segmentation
@@ -44,6 +44,8 @@ LEGEND_ROWS = 3  # in a video, whose pictures have one size
 def only_writer(folder: Path) -> Iterator[None]:
     """Keep other runs from writing predictions to a folder within a ``with`` block.
 
+    What killed runs have left unfinished is removed.
+
     Raises:
         UserError: If the folder cannot be written to, or another run writes there.
     """
@@ -61,9 +63,19 @@ def only_writer(folder: Path) -> Iterator[None]:
             ) from None
         except OSError:  # some network disks cannot lock a folder
             pass
+        else:
+            _remove_unfinished(folder)
         yield
     finally:
         os.close(descriptor)
+
+
+def _remove_unfinished(folder: Path) -> None:
+    for part in WRITTEN:
+        with suppress(OSError):  # of another user
+            remove_unfinished(folder, f'{part}.')
+            for below, _, _ in os.walk(folder / part):
+                remove_unfinished(Path(below))
 
 
 def is_output(path: Path, folder: Path) -> bool:

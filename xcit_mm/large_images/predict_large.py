@@ -358,9 +358,9 @@ def _sliced(
 ) -> tuple[dict[str, Any], Workspace]:
     slices = slices_of(pixels.size, options.sliced, options.overlap)
     batch_size = options.slices_together
-    made, needed = _made(model, options), 0
-    if made:
-        needed = math.prod(size) * bytes_of_pixel(made, len(model.classes))
+    made = _made(model, options)
+    sizes = {pixels.size, size}  # the labels of an area are stored, and then those of the scene
+    needed = sum(map(math.prod, sizes)) * bytes_of_pixel(made, len(model.classes))
     if options.store:
         # Slices that go through the model together may round differently.
         settings = [options.sliced, options.overlap, options.score_thr, batch_size]
