@@ -23,9 +23,9 @@ from xcit_mm.engine.coco_metric import CocoAPMetric
 from xcit_mm.environment import require_framework
 from xcit_mm.predictions import Detections
 from xcit_mm.scenes import geojson
-from xcit_mm.scenes.features import object_layer
 from xcit_mm.scenes.geometry import Window
-from xcit_mm.scenes.read_features import WGS84
+from xcit_mm.scenes.read_features import DEGREES
+from xcit_mm.scenes.vector_layers import object_layer
 
 CLASSES = ('circle', 'square')
 SIZE = 45, 64
@@ -277,7 +277,7 @@ def test_coordinates_in_another_reference_system_than_the_image_are_converted(sy
     write_geojson(path, objects(None), MAP)
     boxes = build(root)[0]['data_samples'].gt_instances.bboxes
     content = json.loads(path.read_text())
-    target = WGS84.get(system, system)
+    target = DEGREES.get(system, system)
     for feature in content['features']:
         feature['geometry'] = transform_geom(MAP['crs'], target, feature['geometry'])
     content['crs'] = dict(type='name', properties=dict(name=system))

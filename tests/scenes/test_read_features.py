@@ -13,7 +13,7 @@ from rasterio.warp import transform as warped
 from shapely.geometry import mapping
 
 from xcit_mm import UserError
-from xcit_mm.scenes.read_features import WGS84, in_crs, read_features
+from xcit_mm.scenes.read_features import DEGREES, in_crs, read_features
 
 UTM = 'EPSG:32632'
 SHAPES = [
@@ -89,7 +89,7 @@ def test_heights_are_dropped(tmp_path):
         assert not read_features(path).geometries[0].has_z
 
 
-@pytest.mark.parametrize('name', WGS84)
+@pytest.mark.parametrize('name', DEGREES)
 def test_coordinates_are_converted(tmp_path, name):
     path = write_geopackage(tmp_path / 'a.gpkg')
     degrees = in_crs(read_features(path), 'EPSG:4326')

@@ -16,7 +16,6 @@ from ..datasets.annotations import MAX_PIXELS
 from ..predictions import Detections, Heights, Segmentation
 from ..predictions.heights import Limits, limits_of
 from ..predictions.no_label import no_label
-from ..scenes.features import POLYGON, Layer, area_of_pixel, object_layer
 from ..scenes.geojson import write_geojson
 from ..scenes.geometry import Window, tiles, whole
 from ..scenes.geopackage import write_geopackage
@@ -24,6 +23,7 @@ from ..scenes.geotiff import AVERAGE, write_class_table, write_tiff
 from ..scenes.image_source import TILE
 from ..scenes.label_polygons import label_polygons, without_small_regions
 from ..scenes.overview import overview
+from ..scenes.vector_layers import POLYGON, Layer, area_of_pixel, object_layer
 from ..scenes.write_zarr import write_zarr
 from .output_options import DEFAULT_OUTPUT, GEOJSON, GEOPACKAGE, OutputOptions
 from .workspace import Workspace

@@ -8,7 +8,7 @@ import numpy as np
 import shapely
 
 from ..files import write_whole
-from .features import Features, Layer
+from .vector_layers import Layer, LayerPart
 
 # A QuPath object that can be edited; detections could not be.
 ANNOTATION = 'annotation'
@@ -30,10 +30,10 @@ def write_geojson(path: Path, layer: Layer) -> None:
     with write_whole(path, 'w') as file:
         file.write(f'{json.dumps(content)[:-1]}, "features": [')
         separator = ''
-        for features in layer.parts:
-            geometries = shapely.to_geojson(layer.on_map(features.outlines))
+        for part in layer.parts:
+            geometries = shapely.to_geojson(layer.on_map(part.outlines))
             for i, geometry in enumerate(geometries):
-                properties = json.dumps(_properties(layer, features, i))
+                properties = json.dumps(_properties(layer, part, i))
                 file.write(
                     f'{separator}{{"type": "Feature", "properties": {properties}, '
                     f'"geometry": {geometry}}}'
@@ -42,13 +42,13 @@ def write_geojson(path: Path, layer: Layer) -> None:
         file.write(']}')
 
 
-def _properties(layer: Layer, features: Features, i: int) -> dict[str, Any]:
-    label = int(features.labels[i])
+def _properties(layer: Layer, part: LayerPart, i: int) -> dict[str, Any]:
+    label = int(part.labels[i])
     name, color = layer.classes[label], [int(value) for value in layer.palette[label]]
     numbers = {}
-    if features.scores is not None:
-        numbers['score'] = round(float(features.scores[i]), 4)
-    numbers['area'] = float(np.round(features.areas[i] * layer.pixel_area, 4))
+    if part.scores is not None:
+        numbers['score'] = round(float(part.scores[i]), 4)
+    numbers['area'] = float(np.round(part.areas[i] * layer.pixel_area, 4))
     return {
         'class': name,
         'label': label,

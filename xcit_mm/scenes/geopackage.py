@@ -9,7 +9,7 @@ import shapely
 from ..environment import require
 from ..errors import UserError, reason
 from ..files import write_beside
-from .features import Layer
+from .vector_layers import Layer
 
 UNDEFINED_CARTESIAN = -1  # of the GeoPackage standard, such as for pixels
 VERSION = '1.2'  # GDAL before 3.7 warns of later versions
@@ -36,16 +36,16 @@ def write_geopackage(path: Path, layer: Layer) -> None:
     try:
         with write_beside(path) as made, warnings.catch_warnings():
             warnings.simplefilter('ignore')  # about layers without a reference system
-            for number, features in enumerate(layer.parts):
-                labels = features.labels.astype(np.int32)
+            for number, part in enumerate(layer.parts):
+                labels = part.labels.astype(np.int32)
                 fields = {'class': names[labels], 'label': labels}
-                if features.scores is not None:
-                    fields['score'] = features.scores.astype(float).round(4)
-                fields['area'] = features.areas * layer.pixel_area
+                if part.scores is not None:
+                    fields['score'] = part.scores.astype(float).round(4)
+                fields['area'] = part.areas * layer.pixel_area
                 fields['color'] = colors[labels]
                 write(
                     str(made),
-                    shapely.to_wkb(layer.on_map(features.outlines)),
+                    shapely.to_wkb(layer.on_map(part.outlines)),
                     [*fields.values()],
                     [*fields],
                     layer=layer.name,

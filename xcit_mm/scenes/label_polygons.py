@@ -11,10 +11,10 @@ import shapely
 
 from ..environment import require
 from ..files import UNFINISHED
-from .features import TOGETHER, Features
 from .geometry import Window, tiles, whole
 from .joined_parts import joined
 from .outlines import built, outlines_of, taken_apart
+from .vector_layers import TOGETHER, LayerPart
 
 BLOCK = 2048  # pixels of the side of a block whose regions are outlined together
 
@@ -45,7 +45,7 @@ def without_small_regions(
 
 def label_polygons(
     labels: np.ndarray, nodata: int, simplify: float | None = None
-) -> Iterator[Features]:
+) -> Iterator[LayerPart]:
     """Yield the polygons of the regions of a label image (H, W), in parts.
 
     A region consists of pixels with one label that share sides. Without ``simplify``, the polygons
@@ -65,7 +65,7 @@ def label_polygons(
     while (part := list(islice(found, TOGETHER))) or first:
         outlines = np.array([polygon for polygon, _ in part], object)
         values = np.array([label for _, label in part], int)
-        yield Features(outlines, values, shapely.area(outlines))
+        yield LayerPart(outlines, values, shapely.area(outlines))
         first = False  # a layer without polygons has one part
 
 

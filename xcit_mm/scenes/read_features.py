@@ -21,7 +21,7 @@ APPLICATION, GEOPACKAGES = slice(68, 72), (b'GP10', b'GP11', b'GPKG')
 # Where SQLite says whether a write-ahead log belongs to the file.
 JOURNAL, WITHOUT_LOG = slice(18, 20), b'\x01\x01'
 # GeoJSON's names for degrees of longitude and latitude.
-WGS84 = {'urn:ogc:def:crs:OGC:1.3:CRS84': 'EPSG:4326', 'urn:ogc:def:crs:OGC::CRS84': 'EPSG:4326'}
+DEGREES = {'urn:ogc:def:crs:OGC:1.3:CRS84': 'EPSG:4326', 'urn:ogc:def:crs:OGC::CRS84': 'EPSG:4326'}
 GEOMETRIES = (
     *('Point', 'MultiPoint', 'LineString', 'MultiLineString'),
     *('Polygon', 'MultiPolygon', 'GeometryCollection'),
@@ -153,7 +153,7 @@ def _named_crs(content: dict) -> str | None:
         name = None
     if not isinstance(name, str):
         raise ValueError('its member crs has no name')
-    return WGS84.get(name, name)
+    return DEGREES.get(name, name)
 
 
 def _geometry(path: Path, number: int, feature: Any) -> Any:

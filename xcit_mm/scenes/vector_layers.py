@@ -1,4 +1,4 @@
-"""Objects and regions of an image as features of a map."""
+"""Layers of vector features that are written: objects and regions of an image on a map."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ POLYGON, MULTIPOLYGON = 'Polygon', 'MultiPolygon'
 
 
 @dataclass(frozen=True)
-class Features:
-    """Some of the n features of a layer.
+class LayerPart:
+    """Some features of a layer.
 
     Attributes:
         outlines: (n,) polygons of shapely, in pixels of the image.
@@ -50,7 +50,7 @@ class Layer:
     classes: Sequence[str]
     palette: Sequence[tuple[int, int, int]]
     georeference: Mapping[str, Any]
-    parts: Iterable[Features]
+    parts: Iterable[LayerPart]
 
     def on_map(self, outlines: np.ndarray) -> np.ndarray:
         """Return polygons in map coordinates, with exterior rings counterclockwise (RFC 7946)."""
@@ -91,14 +91,14 @@ def object_layer(objects: Detections, georeference: Mapping[str, Any]) -> Layer:
     return Layer('objects', kind, *classes, georeference, _parts(objects))
 
 
-def _parts(objects: Detections) -> Iterator[Features]:
+def _parts(objects: Detections) -> Iterator[LayerPart]:
     for start in range(0, max(1, len(objects)), TOGETHER):
         part = slice(start, start + TOGETHER)
         outlines = shapely.box(*objects.boxes[part].astype(float).T)
         if objects.masks is not None:
             outlines = _outlines(objects.masks[part], outlines)
         labels, scores = objects.labels[part], objects.scores[part]
-        yield Features(outlines, labels, shapely.area(outlines), scores)
+        yield LayerPart(outlines, labels, shapely.area(outlines), scores)
 
 
 def _outlines(masks: Sequence[tuple[Any, np.ndarray]], boxes: np.ndarray) -> np.ndarray:
