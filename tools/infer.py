@@ -15,15 +15,27 @@ PART_FAILED = 1  # the exit code
 SCORE_THR = 0.3
 LARGE = (
     *('memory', 'store', 'with_scores', 'probabilities', 'statistics_window', 'sliced', 'overlap'),
-    *('nodata', 'level', 'resolution', 'region', 'mask', 'tissue', 'positions'),
+    *('nodata', 'level', 'resolution', 'region', 'mask', 'tissue', 'value_range', 'positions'),
 )
 WRITTEN = 'vectors', 'polygons', 'smallest_area', 'simplify', 'cog'
 
 
-def _region(text: str) -> tuple[int, ...] | str:
-    """Return the four numbers of a window, or the path of a file."""
-    is_window = re.fullmatch(r'\d+(,\d+){3}', text)
-    return tuple(map(int, text.split(','))) if is_window else text
+def _region(text: str) -> str:
+    """Return the text of a window or the path of a file."""
+    if re.fullmatch(r'[-+.,\s\d]+', text) and not re.fullmatch(r'\d+(,\d+){3}', text):
+        raise argparse.ArgumentTypeError(
+            f'{text} is not a window: name LEFT,TOP,RIGHT,BOTTOM in whole pixels, such as '
+            '0,0,512,512'
+        )
+    return text
+
+
+def _range(text: str) -> tuple[float, ...]:
+    try:
+        low, high = map(float, text.split(','))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f'{text} is not LOW,HIGH, such as 0,10000') from None
+    return low, high
 
 
 def main() -> None:
@@ -141,6 +153,14 @@ def main() -> None:
         type=float,
         metavar='SIZE',
         help='resample to pixels of this size: meters on a map, micrometers on a slide',
+    )
+    part.add_argument(
+        '--range',
+        dest='value_range',
+        type=_range,
+        metavar='LOW,HIGH',
+        help='the values of the image that become 0 and 255, for images of more than 8 bits; '
+        'default: all values that the file allows',
     )
     part.add_argument(
         '--positions',

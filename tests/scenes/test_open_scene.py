@@ -219,10 +219,13 @@ def test_all_parts_together(pixels, tmp_path):
 @pytest.mark.parametrize(
     ('options', 'sentence'),
     [
-        (dict(level=1, resolution=2), 'level and resolution exclude each other'),
-        (dict(level=-1), 'level=-1 is negative'),
-        (dict(resolution=0), 'resolution=0 is not a positive number'),
-        (dict(region=(1, 2, 3)), 'is neither a file nor four numbers of pixels'),
+        (dict(level=1, resolution=2), '--level and --resolution cannot be combined'),
+        (dict(level=-1), '--level -1 is negative'),
+        (dict(resolution=0), '--resolution 0 is not a positive number'),
+        (dict(region=shapely.box(0, 0, 1, 1)), 'is neither a file nor four whole numbers'),
+        (dict(mask=np.ones((3, 3))), 'a mask is the path of a file, not ndarray'),
+        (dict(value_range=(5, 5)), 'name the values that become 0 and 255'),
+        (dict(region=(1, 2, 3)), 'is neither a file nor four whole numbers of pixels'),
     ],
 )
 def test_invalid_options_are_named(options, sentence):
@@ -270,6 +273,34 @@ def test_files_that_are_no_masks_are_named(pixels, on_map, tmp_path):
     local = 'LOCAL_CS["here",UNIT["metre",1]]'
     path = write(tmp_path / 'local.tif', np.ones(SIZE, np.uint8), crs=local, transform=PLACE)
     refused(path, r'local.tif cannot be placed on .*scene.tif', on_map)
+
+
+def test_a_range_of_values_becomes_8_bits(tmp_path):
+    values = np.arange(0, 12000, 0.5, np.float32)[: 120 * 198].reshape(120, 66, 3)
+    values[0, 0] = np.nan
+    for dtype, low, high in ((np.float32, -100, 5000), (np.int16, 0, 10000), (np.uint16, 0, 4095)):
+        image = np.nan_to_num(values).astype(dtype) if dtype != np.float32 else values
+        scene = opened(image, value_range=(low, high))
+        expected = ((np.nan_to_num(image.astype(float)) - low) / (high - low) * 255).clip(0, 255)
+        found = scene.source.read(whole((120, 66)))
+        assert found.dtype == np.uint8
+        assert np.abs(found - expected).max() <= 0.51
+    assert not has_data(opened(values, value_range=(0, 1)))[0, 0]
+    with pytest.raises(ArgumentError, match='--range is for models of RGB images'):
+        open_scene(values, None, None, SceneOptions(value_range=(0, 1)))
+
+
+def test_files_next_to_an_image_that_are_not_read_are_named(on_map, tmp_path, pixels):
+    path = write(tmp_path / 'plain.tif', pixels)
+    assert opened(path).notes == ()
+    (tmp_path / 'plain.tfw').touch()
+    (tmp_path / 'plain.tif.msk').touch()
+    [note] = opened(path).notes
+    assert note.startswith(f'{path}: plain.tfw and plain.tif.msk next to it are not read')
+
+
+def test_a_region_may_be_the_text_of_the_command_line(pixels):
+    assert opened(pixels, region='30,20,150,95').source.shape == (75, 120, 3)
 
 
 def test_a_mask_that_changes_is_noticed(on_map, tmp_path):

@@ -52,6 +52,8 @@ from .summary import Predicted, in_few_words, print_summary
 # Bytes of each pixel and channel of a backbone that a prediction takes: 6.5 to 8.6 GiB for 24
 # megapixels and 384 channels (docs/inference.md).
 BYTES_OF_PIXEL = 1
+# Options whose names differ from the names of their fields.
+OPTIONS = dict(with_scores='scores', value_range='range')
 WITHOUT_PLACE = (
     '{} has a place on a map, which the predictions lose: add --stream to keep it (or --sliced)'
 )
@@ -112,6 +114,8 @@ def infer(
     whole = {name: source for name, source in sources.items() if name not in tiled}
     dtype = dtype_name(model.streamed_dtype if stream else model.dtype)
     info = dict(config=str(config), checkpoint=str(checkpoint), dtype=dtype)
+    if given:
+        info['options'] = {k: str(v) if isinstance(v, Path) else v for k, v in given.items()}
     output = Output(out, model, info, outputs)
     # Wrong values of heads and of test_cfg show in the first image.
     options = loading.get('options')
@@ -149,7 +153,9 @@ def _require_effect(
     ignored = [] if stream else sorted(large.keys() - (('memory', 'store') if full_size else ()))
     if ignored:
         names = [f'--{name.removeprefix("with_").replace("_", "-")}' for name in ignored]
-        raise ArgumentError(f'{" and ".join(names)}: only for large images; add --stream')
+        raise ArgumentError(
+            f'{" and ".join(names)}: only for large images; add --stream or --sliced'
+        )
 
 
 def _too_large(model: Model, sources: Mapping[str, str]) -> dict[str, str]:
@@ -184,7 +190,7 @@ def _infer_tiled(
     for folder, _, _ in os.walk(out / STORE, topdown=False):
         with suppress(OSError):  # it holds unfinished images
             Path(folder).rmdir()
-    if len(sources) > 1:
+    if scenes:
         print_summary(scenes, len(progress.problems))
     return len(scenes), progress.problems
 

@@ -53,4 +53,5 @@ def print_summary(scenes: Sequence[Predicted], problems: int) -> None:
     console = Console(highlight=False, markup=False)
     console.print(table)
     failed = f'; {problems} could not be predicted' if problems else ''
-    console.print(f'{len(scenes)} scenes in {sum(s.seconds for s in scenes):.0f} seconds{failed}')
+    number = '1 scene' if len(scenes) == 1 else f'{len(scenes)} scenes'
+    console.print(f'{number} in {sum(s.seconds for s in scenes):.0f} seconds{failed}')

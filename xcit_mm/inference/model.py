@@ -3,7 +3,8 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +25,7 @@ from ..datasets.multiband import LoadMultiband
 from ..device import choose_device, choose_dtype
 from ..engine.build_model import build_model, weights_for
 from ..environment import quiet, require_framework
-from ..errors import UserError, reason
+from ..errors import ArgumentError, UserError, reason
 from ..fusion import FusedCopy
 from ..large_images.large_predictions import LargePrediction
 from ..large_images.predict_large import LargeOptions, predict_large
@@ -157,6 +158,11 @@ class Model:
         The arguments after the image are the fields of :class:`.LargeOptions`, such as ``memory``.
         """
         with together(cpu_group()):
+            names = [field.name for field in fields(LargeOptions)]
+            for name in options.keys() - set(names):
+                close = get_close_matches(name, names, 1)
+                hint = f': did you mean {close[0]}?' if close else f', but {", ".join(names)} are'
+                raise ArgumentError(f'{name} is no option of predict_large{hint}')
             checked = LargeOptions(*args, **options)
         return predict_large(self, image, checked)
 

@@ -186,6 +186,9 @@ class Output:
         """Write the prediction for an image that does not fit into memory."""
         image = self._described(source, prediction.size)
         self._set_earlier_aside()
+        if prediction.window is not None:  # in the full image
+            rows, columns = prediction.window
+            image['window'] = [columns.start, rows.start, columns.stop, rows.stop]
         image |= prediction.save(self._folder, name, self._large)
         self._write_picture(image, name, prediction.draw())
         if isinstance(prediction, LargeDetections):

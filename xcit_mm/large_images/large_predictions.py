@@ -42,11 +42,14 @@ class LargePrediction:
         georeference: ``crs`` and ``transform`` of the pixels of the prediction; either may be
             missing. Without ``crs``, a ``transform`` leads to pixels of the full image.
         workspace: The store; ``workspace.remove()`` deletes its files.
+        window: The window of the full image that was predicted, which the picture shows. Default:
+            the whole image.
     """
 
     size: tuple[int, int]
     georeference: Mapping[str, Any]
     workspace: Workspace
+    window: Window | None = None
 
     @property
     def picture(self) -> np.ndarray:
@@ -182,12 +185,9 @@ class LargeDetections(LargePrediction, Detections):
         boxes: (n, 4); left, top, right and bottom in pixels of the image.
         masks: For each object, a :class:`~.geometry.Window` of the image and the mask (h, w) in
             that window, bool; None for a model without masks.
-        window: The window of the image that was predicted, which the picture shows. Default: the
-            whole image.
     """
 
     masks: list[tuple[Window, np.ndarray]] | None
-    window: Window | None = None
 
     def save(
         self, folder: Path, name: str, options: OutputOptions = DEFAULT_OUTPUT

@@ -28,6 +28,7 @@ from ..scenes.image_source import ImageSource
 from ..scenes.open_scene import Image, Scene, SceneOptions, open_scene
 from ..scenes.overview import overview
 from ..scenes.validity import no_data, valid_area
+from ..sizes import bytes_of
 from .detect import require_detector
 from .large_predictions import (
     PICTURE_SIDE,
@@ -51,7 +52,7 @@ MAX_BATCH, BATCH_PIXELS = 8, 2**19  # of slices; more take more memory, and litt
 # The options that determine a prediction; all processes need the same.
 COMPARED = (
     *('score_thr', 'with_scores', 'probabilities', 'statistics_window', 'positions'),
-    *('nodata', 'level', 'resolution', 'region', 'mask', 'tissue'),
+    *('nodata', 'level', 'resolution', 'region', 'mask', 'tissue', 'value_range'),
 )
 CHOICES = dict(probabilities=(None, 'uint8', 'float16'), positions=('scene', 'data'))
 
@@ -81,9 +82,9 @@ class LargeOptions(SceneOptions):
     """How an image that does not fit into memory is predicted; see also :class:`.SceneOptions`.
 
     Attributes:
-        memory: Bytes that the tokens, the labels and a tile may take in memory. If they need more,
-            tokens and labels are stored in files in ``store``. Default: half of the free memory,
-            divided by the number of processes on this machine.
+        memory: Bytes, or a text such as '2GiB', that the tokens, the labels and a tile may take in
+            memory. If they need more, tokens and labels are stored in files in ``store``. Default:
+            half of the free memory, divided by the number of processes on this machine.
         store: A folder for these files, and for what is finished of ``sliced`` predictions. If a
             call was killed, the next one continues there.
         score_thr: The lowest score of objects.
@@ -105,7 +106,7 @@ class LargeOptions(SceneOptions):
         ArgumentError: If a value is invalid, or does not fit the others.
     """
 
-    memory: int | None = None
+    memory: int | str | None = None
     store: str | Path | None = None
     score_thr: float = 0.0
     with_scores: bool = False
@@ -118,6 +119,11 @@ class LargeOptions(SceneOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if isinstance(self.memory, str):
+            try:
+                object.__setattr__(self, 'memory', bytes_of(self.memory))
+            except ValueError as error:
+                raise ArgumentError(f'memory={self.memory!r}: {error}') from None
         for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:
                 named = ' or '.join(repr(choice) for choice in choices if choice)
@@ -188,7 +194,7 @@ def predict_large(
             content = dict(size=source.shape, content=source.content())
             values = {f'the {name} of the image': value for name, value in content.items()}
             require_same(described(model, options) | values, group, source.name)
-        for note in pixels.notes:
+        for note in (*scene.notes, *pixels.notes):
             progress.report(note)
         area, predicted = whole(pixels.size), pixels
         if options.positions == 'data' and source.has_gaps:
@@ -218,6 +224,7 @@ def _result(
     model: Predictor, scene: Scene, found: dict[str, Any], area: Window, **common: Any
 ) -> LargeDetections | LargeHeights | LargeSegmentation:
     """Return what was found in the ``area`` of a scene as a prediction for the full image."""
+    common |= dict(window=scene.window)
     place = dict(size=scene.source.shape[:2], georeference=scene.georeference)
     if model.task == 'heights':
         return LargeHeights(**common, **place, values=found['heights'])
@@ -230,7 +237,7 @@ def _result(
     corner = [start + span.start * k for start, span, k in starts]
     objects = Objects(**found).placed(corner, scene.scale, scene.full_size)
     place = dict(size=scene.full_size, georeference=scene.full_georeference)
-    return LargeDetections(**common, **place, **vars(objects), window=scene.window)
+    return LargeDetections(**common, **place, **vars(objects))
 
 
 @contextmanager
@@ -385,7 +392,7 @@ def _sliced(
 
 def _report(workspace: Workspace, needed: int, progress: Progress) -> None:
     """Tell where the stores are, and how much of a run that was killed is finished."""
-    if workspace.folder is not None:
+    if workspace.folder is not None and needed:
         done = [f'{number} {stage} are finished' for stage, number in workspace.finished.items()]
         kept = f'{needed / GIB:.2f} GiB are kept in {workspace.folder}'
         progress.report('; '.join([kept, *done]))

@@ -85,12 +85,12 @@ class RGBImage(ImageView):
         if source.dtype.newbyteorder('=') not in (np.uint8, np.uint16):
             raise UserError(
                 f'{source.name} has values of type {source.dtype}, but the model needs uint8 or '
-                'uint16: convert the image'
+                'uint16: name the values that become 0 and 255 with --range LOW,HIGH'
             )
         self._scale = MAX_8_BITS / source.max_value
         self.notes.append(
             f'{source.name}: its values from 0 to {source.max_value} are scaled to 0 to '
-            f'{MAX_8_BITS}, the range of the training images'
+            f'{MAX_8_BITS}, the range of the training images; --range LOW,HIGH scales other values'
         )
 
     def _read(self, window: Window) -> np.ndarray:

@@ -59,10 +59,15 @@ class MaskedImage(ImageView):
 
 
 class Stretched(Mask):
-    """A small mask (h, w) bool that is stretched over the image (H, W)."""
+    """A small mask (h, w) bool that is stretched over the image (H, W).
+
+    Attributes:
+        share: The share of the image, 0..1.
+    """
 
     def __init__(self, mask: np.ndarray, size: tuple[int, int]) -> None:
         self._mask, self._size = mask, size
+        self.share = float(mask.mean())
         places = [np.flatnonzero(mask.any(axis)) for axis in (1, 0)]
         self.box = Window(slice(0, 0), slice(0, 0))
         if len(places[0]):
@@ -154,7 +159,10 @@ def mask_of(mask: ImageSource, image: ImageSource) -> Mask:
             )
         found = Stretched(_selected(mask), (H, W))
     if not all(found.box.size):
-        raise UserError(f'the mask {mask.name} has no pixel other than 0 in {image.name}')
+        raise UserError(
+            f'the mask {mask.name} has no pixel other than 0 in {image.name}, or lies elsewhere on '
+            'the map'
+        )
     return found
 
 

@@ -1,6 +1,7 @@
 """Several image files that make up one image."""
 
 import hashlib
+import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from .pixel_sizes import pixel_size_on_map
 from .rasters import RASTERS, Raster
 
 MAX_OPEN = 32  # files at a time
+MIN_COVERED = 0.01  # of the extent of a mosaic; below, tiles are far apart
 OFF_GRID = 0.05  # of a pixel, by which the pixels of two tiles may differ
 
 
@@ -222,6 +224,12 @@ def open_mosaic(
         for path, source, (row, column) in zip(paths, sources, corners, strict=True)
     ]
     size = tuple(max(tile.window[axis].stop for tile in tiles) for axis in (0, 1))
+    covered = sum(math.prod(tile.window.size) for tile in tiles) / math.prod(size)
+    if covered < MIN_COVERED:
+        raise UserError(
+            f'{first.name} and {len(paths) - 1} other tiles cover {covered:.2%} of their extent of '
+            f'{size[1]}x{size[0]} pixels: predict them as scenes of their own, without --mosaic'
+        )
     transform = first.georeference['transform']
     transform = transform * type(transform).translation(left, top)
     georeference = dict(first.georeference, transform=transform)

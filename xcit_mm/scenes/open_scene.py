@@ -1,5 +1,7 @@
 """A scene as its prediction needs it: its resolution, and the pixels that are predicted."""
 
+import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +12,7 @@ import numpy as np
 from ..environment import require
 from ..errors import ArgumentError
 from ..processes import digest_of_file
+from ..weights.cache import is_url
 from .crops import CroppedImage, window_of
 from .geometry import Window, whole
 from .image_source import ImageSource
@@ -19,7 +22,10 @@ from .open_image import open_image
 from .overview import overview
 from .polygon_masks import polygons_of
 from .tissue import PICTURE_SIDE, tissue_of
+from .value_range import RangedImage
 
+WORLD_FILES, SIDECARS = ('.tfw', '.tifw', '.wld', '.jgw', '.pgw', '.j2w'), ('.msk', '.ovr')
+WINDOW = re.compile(r' *\d+(, *\d+){3} *')
 Image = str | Path | np.ndarray | Sequence[str | Path]
 
 
@@ -36,6 +42,7 @@ class SceneOptions:
             a GeoJSON file or GeoPackage with polygons.
         mask: The path of an image whose pixels other than 0 are predicted.
         tissue: Whether to predict only the tissue of a slide.
+        value_range: The values of the image that become 0 and 255, for a model of RGB images.
 
     Raises:
         ArgumentError: If a value is invalid.
@@ -47,20 +54,32 @@ class SceneOptions:
     region: Sequence[int] | str | Path | None = None
     mask: str | Path | None = None
     tissue: bool = False
+    value_range: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
         if self.level is not None and self.resolution is not None:
-            raise ArgumentError('level and resolution exclude each other: name one of them')
+            raise ArgumentError('--level and --resolution cannot be combined: name one of them')
         if self.level is not None and self.level < 0:
-            raise ArgumentError(f'level={self.level} is negative: 0 is the full image')
+            raise ArgumentError(f'--level {self.level} is negative: 0 is the full image')
         if self.resolution is not None and not self.resolution > 0:
-            raise ArgumentError(f'resolution={self.resolution} is not a positive number')
-        if not (self.region is None or isinstance(self.region, (str, Path))):
-            are_numbers = all(isinstance(n, (int, np.integer)) for n in self.region)
-            if not are_numbers or len(self.region) != 4:
+            raise ArgumentError(f'--resolution {self.resolution} is not a positive number')
+        region = self.region
+        if isinstance(region, str) and WINDOW.fullmatch(region):  # as on the command line
+            object.__setattr__(self, 'region', tuple(map(int, region.split(','))))
+        elif not (region is None or isinstance(region, (str, Path))):
+            is_window = isinstance(region, Sequence) and len(region) == 4
+            if not is_window or not all(isinstance(n, (int, np.integer)) for n in region):
                 raise ArgumentError(
-                    f'region={self.region!r} is neither a file nor four numbers of pixels: left, '
+                    f'region={region!r} is neither a file nor four whole numbers of pixels: left, '
                     'top, right, bottom'
+                )
+        if not (self.mask is None or isinstance(self.mask, (str, Path))):
+            raise ArgumentError(f'a mask is the path of a file, not {type(self.mask).__name__}')
+        if self.value_range is not None:
+            limits = tuple(self.value_range)
+            if len(limits) != 2 or not -math.inf < limits[0] < limits[1] < math.inf:
+                raise ArgumentError(
+                    f'--range {limits}: name the values that become 0 and 255, the lower one first'
                 )
 
 
@@ -74,12 +93,14 @@ class Scene:
         full_size: (H, W) of the full image.
         corner: The top left corner of the source in the full image, in its pixels, y and x.
         scale: The pixels of the full image in a pixel of the source, in y and x.
+        notes: Sentences on what was not read, or was found.
     """
 
     source: ImageSource
     full_size: tuple[int, int]
     corner: tuple[float, float]
     scale: tuple[float, float]
+    notes: tuple[str, ...] = ()
 
     @property
     def window(self) -> Window:
@@ -131,17 +152,24 @@ def open_scene(
     source = open_image(image, read, channels, **reduced)
     full_size, size = source.full_size, source.shape[:2]
     scale = tuple(n / m for n, m in zip(full_size, size, strict=True))
+    notes = unread_neighbors(image)
+    if options.value_range is not None:
+        if channels is None:
+            raise ArgumentError('--range is for models of RGB images: the others read all values')
+        source = RangedImage(source, options.value_range)
     source, frame = _in_region(source, options.region, scale)
     if options.mask is not None:
         mask = open_mask(options.mask)
         source = MaskedImage(source, mask_of(mask, source), mask.content())
     if options.tissue:
         small = _picture(image, read, channels, options, source)
-        source = MaskedImage(source, tissue_of(source, small), 'tissue')
+        tissue = tissue_of(source, small)
+        notes.append(f'{source.name}: tissue is {tissue.share:.1%} of the image')
+        source = MaskedImage(source, tissue, 'tissue')
     if frame != whole(size):
         source = CroppedImage(source, frame)
     corner = tuple(span.start * k for span, k in zip(frame, scale, strict=True))
-    return Scene(source, full_size, corner, scale)
+    return Scene(source, full_size, corner, scale, tuple(notes))
 
 
 def _in_region(
@@ -159,6 +187,22 @@ def _in_region(
     return source, Window(*(slice(s.start * m // n, -(-s.stop * m // n)) for s, m, n in spans))
 
 
+def unread_neighbors(image: Image) -> list[str]:
+    """Return a sentence on files next to an image that other programs read as a part of it."""
+    if isinstance(image, np.ndarray) or not isinstance(image, (str, Path)) or is_url(str(image)):
+        return []
+    path = Path(image).expanduser()
+    found = [path.with_suffix(suffix) for suffix in WORLD_FILES]
+    found += [path.with_name(f'{path.name}{suffix}') for suffix in SIDECARS]
+    names = [str(neighbor.name) for neighbor in found if neighbor.is_file()]
+    if not names:
+        return []
+    return [
+        f'{path}: {" and ".join(names)} next to it {"is" if len(names) == 1 else "are"} not read: '
+        'gdal_translate puts places, masks and levels into the file itself'
+    ]
+
+
 def _picture(
     image: Image,
     read: Callable[[str], np.ndarray],
@@ -170,5 +214,7 @@ def _picture(
     large = [n for n, size in enumerate(source.levels) if max(size) >= PICTURE_SIDE]
     if large and large[-1] > source.level:
         source = open_image(image, read, channels, nodata=options.nodata, level=large[-1])
+        if options.value_range is not None:
+            source = RangedImage(source, options.value_range)
     rgb = RGBImage(source)
     return overview(source.shape[:2], rgb.read, PICTURE_SIDE, rgb.max_rows)

@@ -57,13 +57,12 @@ def polygons_of(path: str | Path, image: ImageSource, scale: Sequence[float]) ->
     _require_polygons(features)
     crs, transform = (image.georeference.get(name) for name in ('crs', 'transform'))
     guessed = None
-    if crs is None:
-        matrix = 1 / scale[1], 0, 0, 1 / scale[0], 0, 0
-    else:
+    matrix = 1 / scale[1], 0, 0, 1 / scale[0], 0, 0
+    if transform is not None:
         a, b, c, d, e, f, *_ = ~transform
         matrix = a, b, d, e, c, f
-        if features.crs is None:
-            guessed = replace(features, crs=WGS84)
+    if crs is not None and features.crs is None:
+        guessed = replace(features, crs=WGS84)
     inside = _placed(in_crs(features, crs), matrix, image.shape[:2])
     if not inside and guessed is not None:
         with suppress(UserError):  # the coordinates are no degrees
