@@ -41,9 +41,9 @@ def join(
     which the other one was found, goes on, and if they agree: in the pixels that both slices show,
     their masks (or boxes, for a model without masks) overlap by half. Slices that share few pixels
     or none must cut both of them, and the parts must overlap by half along the seam. An object is
-    joined with one object of another slice at most, the one that it agrees with best. A joined
-    object has the highest score of its parts, and the union of their masks and boxes, or those of
-    a part that no border cuts.
+    joined with one object of another slice at most, the one that it agrees with best: no two parts
+    of a joined object are from one slice. It has the highest score of its parts, and the union of
+    their masks and boxes, or those of a part that no border cuts.
 
     Args:
         objects: The n objects of all slices, in the coordinates of the image.
@@ -66,12 +66,12 @@ def join(
         value = _agreement(objects, windows, sides, i, j)
         if value >= MIN_AGREEMENT:
             agreeing.append((value, i, j))
-    taken = set()
+    seen_in = [{tuple(corner)} for corner in corners.tolist()]  # the slices of the parts of a root
     for _, i, j in sorted(agreeing, key=lambda found: -found[0]):
-        ends = (i, *corners[j].tolist()), (j, *corners[i].tolist())
-        if taken.isdisjoint(ends):
-            taken.update(ends)
-            root[root_of(i)] = root_of(j)
+        a, b = root_of(i), root_of(j)
+        if seen_in[a].isdisjoint(seen_in[b]):
+            root[a] = b
+            seen_in[b] |= seen_in[a]
     parts: dict[int, list[int]] = {}
     for i in range(len(objects)):
         parts.setdefault(root_of(i), []).append(i)
