@@ -21,7 +21,8 @@ from helpers.runs import steps
 from helpers.scenes import DETECTOR, scene_config, train_scenes
 from mmengine.dist import get_rank
 from mmengine.hooks import Hook
-from mmengine.registry import HOOKS
+from mmengine.registry import HOOKS, MODELS
+from mmseg.models import EncoderDecoder
 from PIL import Image
 from torch import nn
 
@@ -56,6 +57,11 @@ EVERYTHING = dict(
     model=dict(backbone=dict(drop_path_rate=0.3)),
     default_hooks=dict(ema=dict(type='EMAHook', momentum=0.3), **PICTURES),
 )
+
+
+@MODELS.register_module()
+class OtherSegmentor(EncoderDecoder):
+    """A segmentor whose code is not mmseg's own."""
 
 
 @HOOKS.register_module()
@@ -304,7 +310,7 @@ def test_two_processes_train_and_measure_what_one_does(
             r'FocalLoss \(decode\) cannot be computed tile by tile; use',
         ),
         (
-            dict(model=dict(type='DepthEstimator')),
+            dict(model=dict(type='OtherSegmentor')),
             r'which pixels of its maps FPNHead reads is not known; set stream=None, and train on',
         ),
     ],
