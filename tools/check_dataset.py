@@ -21,7 +21,7 @@ def main() -> None:
     parser.add_argument(
         '--statistics',
         action='store_true',
-        help='measure instead the mean and the standard deviation of each band of the training '
+        help='only measure the mean and the standard deviation of each band of the training '
         'images, and print the lines for the config',
     )
     parser.add_argument(
@@ -31,7 +31,7 @@ def main() -> None:
         '--out',
         type=Path,
         metavar='FILE',
-        help='JSON file to write the list, or the statistics, to',
+        help='JSON file to write the list or the statistics to',
     )
     cli.add_options_argument(parser)
     args = parser.parse_args()

@@ -59,8 +59,8 @@ def main() -> None:
         '--batch-size',
         type=int,
         metavar='N',
-        help='images, or slices of a large image, that are predicted together; default: 1 image, '
-        'or up to 8 slices of 256 pixels or less',
+        help='the number of images, or of slices of a large image, that are predicted together; '
+        'default: 1 image, or up to 8 slices of 256 pixels or less',
     )
     parser.add_argument(
         '--score-thr',
@@ -100,8 +100,8 @@ def main() -> None:
     large.add_argument(
         '--probabilities',
         choices=('uint8', 'float16'),
-        help='also write the probabilities of all classes: as GeoTIFF, in which 255 is 1, or as '
-        'Zarr',
+        help='also write the probabilities of all classes: as a GeoTIFF in which 255 is 1 '
+        '(uint8), or as a Zarr array (float16)',
     )
     large.add_argument(
         '--statistics-window',
@@ -127,7 +127,7 @@ def main() -> None:
         '--nodata',
         type=float,
         metavar='VALUE',
-        help='the value of pixels without data, instead of the value in the file',
+        help='the value of pixels without data; default: the value in the file',
     )
     part.add_argument(
         '--region',
@@ -137,13 +137,13 @@ def main() -> None:
         'polygons',
     )
     part.add_argument(
-        '--mask', metavar='FILE', help='an image, whose pixels other than 0 are predicted'
+        '--mask', metavar='FILE', help='predict only the pixels where this image is not 0'
     )
     part.add_argument(
         '--tissue',
         action='store_const',
         const=True,
-        help='predict only the tissue of slides, which is found by its color',
+        help='predict only the tissue on slides, which is found by its color',
     )
     part.add_argument(
         '--level', type=int, metavar='N', help='read the N-th overview; 0 is the full image'
@@ -152,7 +152,7 @@ def main() -> None:
         '--resolution',
         type=float,
         metavar='SIZE',
-        help='resample to pixels of this size: meters on a map, micrometers on a slide',
+        help='resample to pixels of this size, in meters on a map or micrometers on a slide',
     )
     part.add_argument(
         '--range',
@@ -165,8 +165,8 @@ def main() -> None:
     part.add_argument(
         '--positions',
         choices=('data', 'scene'),
-        help='encode the positions of patches in the smallest window with all pixels that have '
-        'data, or in the whole image; default: data',
+        help='encode the positions of patches relative to the smallest window that holds all '
+        'pixels with data, or relative to the whole image; default: data',
     )
     part.add_argument(
         '--mosaic', action='store_true', help='the inputs are the tiles of one image on a map'
@@ -186,9 +186,9 @@ def main() -> None:
         '--smallest-area',
         type=float,
         metavar='AREA',
-        help='merge smaller regions into their largest neighbor before the polygons are made; in '
-        'square meters if the reference system of the image is projected, otherwise in pixels (of '
-        'the full image if there is no reference system)',
+        help='merge smaller regions into their largest neighbor before the polygons are made. The '
+        'area is in square meters if the reference system of the image is projected, otherwise in '
+        'pixels (of the full image if there is no reference system)',
     )
     large.add_argument(
         '--simplify',

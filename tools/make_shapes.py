@@ -40,8 +40,8 @@ def main() -> None:
     parser.add_argument(
         '--heights',
         action='store_true',
-        help='draw cones, domes and boxes on hills instead, with the height of each pixel; with '
-        '--mosaic N, one image of N times 160 pixels per side',
+        help='draw cones, domes and boxes on hills instead, with the height of each pixel. With '
+        '--mosaic N, draw one image with sides of N times 160 pixels',
     )
     parser.add_argument('--num-train', type=cli.positive, help='the number of training images')
     parser.add_argument('--num-val', type=cli.positive, help='the number of validation images')

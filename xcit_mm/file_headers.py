@@ -61,7 +61,7 @@ def require_modest_header(path: Path) -> None:
 def require_modest_tiff(name: Path | str, file: BinaryIO, directory: int | None = None) -> None:
     """Refuse a TIFF file that takes GDAL minutes to read.
 
-    ``directory`` is where the directory begins that is read. Default: the first one.
+    ``directory`` is where the directory that is read begins. Default: the first one.
     """
     try:
         metadata = _tiff_metadata(file, directory)

@@ -151,7 +151,7 @@ def require_no_links(folder: Path) -> None:
 def remove_unfinished(folder: Path, name: str = '') -> None:
     """Remove what killed calls of :func:`write_whole` and :func:`write_beside` left in a folder.
 
-    Nobody may be writing there. ``name`` is how the names of the files begin that were written.
+    Nobody may be writing there. The names of the files that were written begin with ``name``.
     """
     for path in folder.glob(f'.{name}*{UNFINISHED}'):
         if path.is_dir() and not path.is_symlink():

@@ -157,7 +157,7 @@ def read_range(
         url: The address.
         start: The first byte.
         stop: The byte after the last one.
-        version: What an earlier call returned, which is compared. Default: nothing is.
+        version: What an earlier call returned, to compare with. Default: no comparison.
 
     Raises:
         ChangedError: If the file has changed.

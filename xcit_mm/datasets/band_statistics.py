@@ -23,7 +23,7 @@ from .multiband import LoadMultiband
 
 
 class Moments(NamedTuple):
-    """The number of pixels, and of each band the mean and the sum of squared deviations from it."""
+    """The number of pixels, and the mean and the sum of squared deviations of each band."""
 
     count: int
     mean: np.ndarray
@@ -60,7 +60,7 @@ class BandStatistics:
         std: The standard deviations.
         pixels: The number of pixels with data.
         images: The number of images that were read.
-        left_out: What is wrong with each image that was not, or not completely.
+        left_out: What is wrong with each image that was not read, or not completely.
     """
 
     mean: list[float]
@@ -136,7 +136,7 @@ def _training_data(cfg: Config) -> Iterator[Any]:
 
 
 def _is_rgb(cfg: Config) -> bool:
-    """Return whether the preprocessor gets RGB, by which the mean of a config is ordered."""
+    """Return whether the preprocessor gets RGB, which decides the order of the mean in a config."""
     preprocessor = (cfg.get('model') or {}).get('data_preprocessor') or {}
     return bool(preprocessor.get('bgr_to_rgb') or preprocessor.get('rgb_to_bgr'))
 
@@ -195,5 +195,5 @@ class _Parts(Dataset):
     def _windows(self, index: int) -> list[Any]:
         try:
             return [*self._open(self._dataset.get_data_info(index))['img'].windows()]
-        except Exception:  # it is reported when it is read
+        except Exception:  # reported when it is read
             return [None]

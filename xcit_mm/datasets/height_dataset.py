@@ -23,7 +23,7 @@ class HeightDataset(BaseSegDataset):
 
     def load_data_list(self) -> list[dict]:
         samples = super().load_data_list()
-        for sample in samples:  # under mmseg's name for files that hold no classes
+        for sample in samples:  # mmseg's name for files that hold no classes
             if 'seg_map_path' in sample:
                 sample['depth_map_path'] = sample.pop('seg_map_path')
         return samples

@@ -18,7 +18,7 @@ from .shapes import require_drawable
 SPLITS = ('training', 'validation')
 SCENE, HEIGHTS = 'scene.tif', 'heights.tif'
 NODATA = -9999.0  # in the files of labels, which name it
-GAP_SHARE = 0.25  # of the drawings, in which a strip has no labels
+GAP_SHARE = 0.25  # share of the drawings in which a strip has no labels
 
 HILL = 80  # pixels between the summits of the ground
 HILL_HEIGHT = 5.0  # standard deviation of the altitude of the ground, in meters

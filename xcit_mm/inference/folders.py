@@ -35,7 +35,7 @@ class Folder:
         report: Gets the errors of folders that cannot be read.
 
     Attributes:
-        skipped: The number of files that are none of these, by suffix.
+        skipped: The number of other files, by suffix.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ def _parts_of_slides(folder: Path, files: list[str]) -> set[str]:
             try:
                 with open_regular(folder / name) as file:
                     text = file.read(MAX_TEXT)
-            except OSError:  # its reading reports it
+            except OSError:  # reported when the slide is read
                 continue
             parts |= {os.fsdecode(value) for value in PART.findall(text)}
     return parts

@@ -51,7 +51,7 @@ class Inputs(NamedTuple):
         sources: The images and videos by name, which is the path below the folder that was named,
             without suffix.
         problems: A sentence on each argument without inputs, and each folder that cannot be read.
-        notes: A sentence on the files of each folder that are no images or videos.
+        notes: A sentence on the files of each folder that are not images or videos.
     """
 
     sources: dict[str, str]

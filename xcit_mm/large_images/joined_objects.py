@@ -10,7 +10,7 @@ from shapely import STRtree, box
 from ..scenes.geometry import Span, Window, length, overlap
 from .objects import Objects
 
-MIN_AGREEMENT = 0.5  # IoU of two parts of an object, in the pixels or along the seam that both see
+MIN_AGREEMENT = 0.5  # IoU of two parts of an object, in shared pixels or along the seam
 REACH = 3  # pixels between a part and the border that cuts it: boxes are not exact
 MIN_SHARED = 8  # pixels; across a narrower overlap, two parts are compared along the seam only
 
@@ -37,13 +37,13 @@ def join(
 ) -> Joined:
     """Join the parts of objects that slices cut.
 
-    Two objects of a class are parts of one if a slice cuts one of them where another slice, in
-    which the other one was found, goes on, and if they agree: in the pixels that both slices show,
-    their masks (or boxes, for a model without masks) overlap by half. Slices that share few pixels
-    or none must cut both of them, and the parts must overlap by half along the seam. An object is
-    joined with one object of another slice at most, the one that it agrees with best: no two parts
-    of a joined object are from one slice. It has the highest score of its parts, and the union of
-    their masks and boxes, or those of a part that no border cuts.
+    Two objects of a class are parts of one object if the border that cuts one of them lies within
+    the slice of the other one, and if they agree: in the pixels that both slices show, their masks
+    (or boxes, for a model without masks) overlap by half. If the slices share few pixels or none,
+    both objects must be cut, and must overlap by half along the seam. An object is joined with at
+    most one object of another slice, the one that it agrees with best, so no two parts of a joined
+    object are from one slice. The joined object has the highest score of its parts, and the union
+    of their masks and boxes, or the mask and the box of a part that no border cuts.
 
     Args:
         objects: The n objects of all slices, in the coordinates of the image.
@@ -100,7 +100,7 @@ def _cut_sides(objects: Objects, windows: Sequence[Window], size: tuple[int, int
 
 
 def _near(objects: Objects, corners: np.ndarray, sides: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Yield the pairs of a cut object with objects of its class in other slices that it meets."""
+    """Yield each cut object with each object of its class in another slice that it meets."""
     is_cut = sides.any(1)
     cut = np.flatnonzero(is_cut)
     if not len(cut):
@@ -116,7 +116,7 @@ def _near(objects: Objects, corners: np.ndarray, sides: np.ndarray) -> Iterator[
 def _agreement(
     objects: Objects, windows: Sequence[Window], sides: np.ndarray, i: int, j: int
 ) -> float:
-    """Return how well two objects agree where both slices see them; 0 if no border cuts them."""
+    """Return how well two objects agree where both slices show them; 0 if no border cuts them."""
     a, b = windows[i], windows[j]
     cuts = [_faces(a, b, sides[i]), _faces(b, a, sides[j])]
     if not any(cuts):
@@ -125,7 +125,7 @@ def _agreement(
     thin = [axis for axis, span in enumerate(shared) if length(span) < MIN_SHARED]
     if not thin:
         return _iou(_pixels(objects, i, shared), _pixels(objects, j, shared))
-    if len(thin) > 1 or not all(cuts):  # slices that share a corner only have common neighbors
+    if len(thin) > 1 or not all(cuts):  # slices that share only a corner have common neighbors
         return 0.0
     across, along = thin[0], 1 - thin[0]
     band = list(shared)

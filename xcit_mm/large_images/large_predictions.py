@@ -96,8 +96,8 @@ class LargeSegmentation(LargePrediction, Segmentation):
         and a table of the classes in ``NAME.tif.aux.xml``. ``scores/NAME.tif`` and
         ``probabilities/NAME.tif`` (float16: ``NAME.zarr``) are written if the prediction has them,
         with a mask of the pixels with data. Probabilities have a band for each class, and are never
-        cloud-optimized. ``polygons/NAME.geojson`` (or ``.gpkg``) is written if
-        the options say so. Each file is complete or absent.
+        cloud-optimized. ``polygons/NAME.geojson`` (or ``.gpkg``) is written if the options say so.
+        Each file is complete or absent.
 
         Returns:
             The paths of the files, relative to the folder.

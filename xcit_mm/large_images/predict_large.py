@@ -96,11 +96,12 @@ class LargeOptions(SceneOptions):
         sliced: Side of slices in pixels, which the model predicts one by one. This works with any
             detector and segmentor.
         overlap: Pixels that neighboring slices share.
-        positions: 'data' if the positions of the patches are encoded in the smallest window with
-            all pixels that have data, so that the prediction is the same whatever surrounds this
-            window; 'scene' if they are encoded in the whole image, as in training on whole images.
+        positions: 'data' encodes the positions of the patches relative to the smallest window that
+            holds all pixels with data, so that the prediction is the same whatever surrounds this
+            window. 'scene' encodes them relative to the whole image, as in training on whole
+            images.
         batch_size: The number of slices that go through the model together. Default: as many as
-            have 2^19 pixels, at least 1 and at most 8.
+            have 2^19 pixels together, at least 1 and at most 8.
 
     Raises:
         ArgumentError: If a value is invalid, or does not fit the others.

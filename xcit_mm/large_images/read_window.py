@@ -1,4 +1,4 @@
-"""The transform that reads a window of a large image, as LoadImage loads an image."""
+"""The transform that reads a window of a large image, as LoadImage reads an image."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

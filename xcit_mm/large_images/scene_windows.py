@@ -63,7 +63,7 @@ class SceneWindows(Scenes):
         length: The number of windows of an epoch. Default: as many as cover all scenes once.
         balanced: Whether all classes are drawn equally often.
         min_valid: The smallest share of pixels with data in a window. If 32 windows have less, the
-            one with the most is used; without any pixel, another sample takes its place.
+            one with the most is used; if none has any, another sample takes its place.
         min_visible: An object of which a smaller share of the area is in the window is ignored: it
             is neither a target nor background.
 
@@ -118,7 +118,7 @@ class SceneWindows(Scenes):
         self._areas = sizes.prod(axis=1) / sizes.prod(axis=1).sum()
         if self._length is None:
             self._length = int((-(-sizes // self.size)).prod(axis=1).sum())
-        # Labels whose pixels are counted. Files are pickled, and open only when they are needed.
+        # Labels whose pixels are counted. Files are pickled, and opened only when they are needed.
         self._labels: list[LabelWindows | bytes] = []
         self._cells: list[ClassCells] = []
         if not self._with_objects:
@@ -231,7 +231,7 @@ class SceneWindows(Scenes):
 
     @contextmanager
     def _named(self, scene: int) -> Iterator[None]:
-        """Name the image of a scene in errors, by which another sample takes its place."""
+        """Turn errors into a SampleError that names the image, so that another sample is used."""
         try:
             yield
         except Exception as error:  # decoders and transforms raise many kinds
@@ -261,7 +261,7 @@ class SceneWindows(Scenes):
             )
         if self._balanced:
             self._cells.append(count_cells(labels, len(self.classes)))
-        labels = labels.of_image(None)  # which is open only when it is needed
+        labels = labels.of_image(None)  # which is opened only when it is needed
         self._labels.append(labels if 'label_source' in info else pickle.dumps(labels))
 
     def _index_classes(self) -> None:

@@ -118,7 +118,7 @@ class Scenes(BaseDataset):
         folder, (img_suffix, label_suffix) = Path(self.data_prefix['img']), self._suffixes
         of_labels = Path(self.data_prefix.get(LABELS, folder))
         images = sorted(folder.rglob(f'*{img_suffix}'))
-        if of_labels == folder and label_suffix != img_suffix:  # NAME_labels.tif is no image
+        if of_labels == folder and label_suffix != img_suffix:  # NAME_labels.tif is not an image
             images = [path for path in images if not path.name.endswith(label_suffix)]
         if not images:
             raise UserError(

@@ -21,10 +21,10 @@ def largest_steps(
 ) -> Steps:
     """Return the largest steps between neighboring pixels that a prediction adds to the labels.
 
-    If the labels rise by ``a`` from a pixel to the next one, a prediction that rises by 0 to ``a``
-    has no false step, because a model blurs the edges of roofs. Beyond that range, the false step
-    is the distance to it. If tiles fit together, the steps across their borders are not larger than
-    the steps inside.
+    If the labels rise by ``a`` from one pixel to the next, a prediction that rises by 0 to ``a``
+    has no false step, because a model blurs the edges of roofs. Otherwise, the false step is the
+    distance of its rise from this range. If tiles fit together, the steps across their borders are
+    not larger than the steps inside.
 
     Args:
         predicted: The prediction (H, W).

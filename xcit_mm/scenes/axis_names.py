@@ -50,8 +50,8 @@ def named_axes(name: str, shape: Sequence[int], names: Sequence[str]) -> Axes:
 def unnamed_axes(name: str, shape: Sequence[int]) -> Axes:
     """Return the axes of an array (H, W), (H, W, channels) or (channels, H, W).
 
-    The channels are the shorter one of the first and the last axis, or the last one if both have
-    the same length. Further axes come first, with the length 1.
+    The channels are the shorter of the first and the last axis, or the last one if both have the
+    same length. Further axes come first, with the length 1.
     """
     first = max(0, len(shape) - 3)
     if len(shape) < 2 or any(length != 1 for length in shape[:first]):

@@ -103,7 +103,7 @@ def _write_pixels(
     options |= dict(tiled=True, blockxsize=BLOCK, blockysize=BLOCK, interleave='band')
     options |= dict(dtype=bands.dtype.name, photometric='minisblack')
     if bands.dtype.kind == 'f':
-        options |= dict(predictor=3)  # which halves the files of floats
+        options |= dict(predictor=3)  # halves the size of files of floats
     with rasterio.open(path, 'w', 'GTiff', **options) as tiff:
         if len(palette):
             tiff.write_colormap(1, {i: tuple(color) for i, color in enumerate(palette)})

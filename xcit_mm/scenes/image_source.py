@@ -14,8 +14,8 @@ from .geometry import Window, tiles, whole
 from .no_data import NoData, has_data, representable
 from .pixel_sizes import PixelSize, to_full_size
 
-MAX_CHANNELS = 2**12  # GDAL looks at each band whenever it reads a few of them
-TILE = 2048, 2048  # pixels that are read at a time where any tile would do
+MAX_CHANNELS = 2**12  # GDAL visits every band even if it reads only a few of them
+TILE = 2048, 2048  # pixels that are read at a time if tiles may have any size
 # How messages about a file that has changed end, with the remedy.
 PREDICTED = 'it was predicted: predict it again when it is complete'
 TRAINED = 'a training step read it: resume the run when it is complete'
@@ -39,8 +39,8 @@ class ImageSource(ABC):
         dtype: The NumPy type of the values.
         max_value: The largest value that the integer type or the header of the file allows.
         georeference: ``crs`` and ``transform`` of a GeoTIFF, or {}. ``transform`` leads from the
-            pixels of this image to the map. An image without a place on the map that is reduced
-            has only ``transform``, which leads to the pixels of the full image.
+            pixels of this image to the map. A reduced image without a place on the map has only
+            ``transform``, which leads to the pixels of the full image.
         has_gaps: Whether pixels may have no data; otherwise :meth:`valid` always returns None.
         nodata: The value of pixels without data, or a tuple with the value of each band; None if
             there is none.
@@ -55,7 +55,7 @@ class ImageSource(ABC):
     has_gaps = False
     pixel_size: PixelSize | None = None
     file_nodata: float | None = None
-    # The window that was read last and its valid pixels, where finding these means to read again.
+    # The window that was read last and its valid pixels, if finding them would need another read.
     _last: tuple[Window, np.ndarray] | None = None
 
     def __init__(
@@ -106,7 +106,7 @@ class ImageSource(ABC):
         return None if valid is None or valid.all() else valid
 
     def valid_box(self) -> Window:
-        """Return a window that holds all pixels with data, as far as it is known without reading.
+        """Return a window that holds all pixels with data, as far as is known without reading.
 
         It may be empty.
         """
@@ -154,7 +154,7 @@ class ImageSource(ABC):
             raise ChangedError(f'{self.name} has changed while {use}')
 
     def _use_level(self, level: int, levels: Sequence[tuple[int, int]]) -> None:
-        """Note which level is read, of which sizes (H, W)."""
+        """Note which level is read, and the sizes (H, W) of all levels."""
         self.level, self.levels, self.full_size = level, tuple(levels), levels[0]
         if level and not self.georeference:
             self.georeference = to_full_size(self.shape, self.full_size)

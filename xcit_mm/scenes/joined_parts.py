@@ -23,7 +23,7 @@ def joined(parts: list[shapely.Polygon], block: int) -> shapely.Polygon:
         if not len(cuts):
             complete.append(ring)
             continue
-        ring = np.roll(ring, -int(cuts[0]) - 1, 0)  # it begins behind a piece that is left out
+        ring = np.roll(ring, -int(cuts[0]) - 1, 0)  # it begins after a piece that is left out
         ends = np.append(cuts[1:] - cuts[0] - 1, len(ring) - 1)
         begin = 0
         for end in ends.tolist():

@@ -25,7 +25,7 @@ def without_small_regions(
 ) -> Iterator[np.ndarray]:
     """Yield labels (H, W) in which smaller regions have the label of their largest neighbor.
 
-    A region that has only pixels without data around it stays. The labels are a memory map of a
+    A region that only pixels without data surround is kept. The labels are a memory map of a
     file in ``folder``, which is removed at the end.
     """
     require('rasterio')
@@ -49,9 +49,9 @@ def label_polygons(
     """Yield the polygons of the regions of a label image (H, W), in parts.
 
     A region consists of pixels with one label that share sides. Without ``simplify``, the polygons
-    follow the sides of the pixels. They have a corner wherever the polygons of their neighbors have
-    one. The image is outlined block by block, and regions that continue in other blocks are put
-    together as soon as all their blocks are outlined.
+    follow the sides of the pixels. They have a corner wherever a neighboring polygon has one. The
+    image is outlined block by block, and regions that continue in other blocks are put together as
+    soon as all their blocks are outlined.
 
     Args:
         labels: uint8 or int16; an array or a memory map.
@@ -129,8 +129,8 @@ def _with_nodes(polygons: np.ndarray, nodes: np.ndarray) -> np.ndarray:
 class _Regions:
     """Parts of regions that continue in blocks that are not outlined yet.
 
-    Blocks are added row by row. Their polygons have corners at the same places of a shared side,
-    so parts of a region are found by the corner where a piece of that side begins.
+    Blocks are added row by row. The polygons of two blocks have the same corners on the side that
+    the blocks share, so parts of a region are found by the corner where a piece of it begins.
     """
 
     def __init__(self, size: tuple[int, int]) -> None:

@@ -58,8 +58,8 @@ class LabeledPolygons:
     def objects(self, window: Window, min_visible: float) -> list[dict[str, Any]]:
         """Return the objects in a window, as mmdet's datasets list them as ``instances``.
 
-        Each object is the part of a polygon that is inside. If that is less than a share
-        ``min_visible`` of its area, the object is ignored.
+        Each object is the part of a polygon that is inside. If this part is less than a share
+        ``min_visible`` of the polygon's area, the object is ignored.
         """
         numbers = self.touching(window)
         parts = _within_box(self.shapes[numbers], _box(window))
@@ -88,12 +88,12 @@ def read_polygons(
 ) -> LabeledPolygons:
     """Read the polygons of an image from a GeoJSON file or a GeoPackage.
 
-    If the image has a georeference, its coordinates are map coordinates. They are converted if the
+    If the image has a georeference, the coordinates are map coordinates, and are converted if the
     file names another reference system. Otherwise, they are pixels.
 
     Raises:
         UserError: If the file cannot be read, if a feature is not a polygon, has an unknown class,
-            or crosses itself so that its area is not known, or if all are outside the image.
+            or crosses itself so that its area is ambiguous, or if all are outside the image.
     """
     features, polygons = features_in_pixels(path, image), []
     for number, (shape, properties) in enumerate(

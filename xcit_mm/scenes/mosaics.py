@@ -21,8 +21,8 @@ from .pixel_sizes import pixel_size_on_map
 from .rasters import RASTERS, Raster
 
 MAX_OPEN = 32  # files at a time
-MIN_COVERED = 0.01  # of the extent of a mosaic; below, tiles are far apart
-OFF_GRID = 0.05  # of a pixel, by which the pixels of two tiles may differ
+MIN_COVERED = 0.01  # share of the extent of a mosaic; tiles that cover less are far apart
+OFF_GRID = 0.05  # the fraction of a pixel by which the grids of two tiles may differ
 
 
 class Tile(NamedTuple):
@@ -62,7 +62,7 @@ class Mosaic(ImageSource):
 
     Raises:
         UserError: If a tile cannot be opened or is too small for its place, if its values have
-            another type than the values of the first one, or if there is no such level.
+            another type than the first tile's, or if there is no such level.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ def open_mosaic(
     nodata: float | None = None,
     level: int = 0,
 ) -> Mosaic:
-    """Open files on one map as one image. Where they overlap, the first one is shown.
+    """Open files on one map as one image. Where they overlap, the first one with data is read.
 
     Raises:
         UserError: If a file cannot be opened, or if two tiles differ in the reference system, the

@@ -107,7 +107,7 @@ def _structure(path: Path) -> tuple[Element, list[tuple[tuple[int, int], list[Pa
     """Return the metadata of the first image, and the size and the pages of each level."""
     from tifffile import TiffFile
 
-    with quiet(), TiffFile(path) as file:  # tifffile logs what is odd about a file
+    with quiet(), TiffFile(path) as file:  # tifffile logs oddities of a file
         require_modest_tiff(path, file.filehandle)
         pixels = _metadata(path, file.pages.first.description)
         series = file.series[0]
@@ -122,7 +122,7 @@ def _structure(path: Path) -> tuple[Element, list[tuple[tuple[int, int], list[Pa
 
 
 def _metadata(path: Path, text: str) -> Element:
-    """Return the metadata of the first image, after a look at all files that they name."""
+    """Return the metadata of the first image, after a check of all files that it names."""
     try:
         root = parse_xml(text.encode())
         images = [element for element in root.iter() if _is(element, 'Pixels')]

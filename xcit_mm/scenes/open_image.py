@@ -2,8 +2,8 @@
 
 rasterio reads TIFF files (BigTIFF, tiled, pyramidal, GeoTIFF, COG, the pages of OME-TIFF, mosaics
 of files, files by address) and JPEG 2000. openslide reads the formats of slide scanners, zarr reads
-Zarr and OME-Zarr, and NumPy reads its own format. docs/large_images.md compares these libraries
-with others.
+Zarr and OME-Zarr, and NumPy reads its own format. docs/scenes.md compares these libraries with
+others.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -155,7 +155,7 @@ def image_size(path: str) -> tuple[int, int] | None:
             return open_image(path, str).shape[:2]
         with open_regular(Path(path)) as file, Image.open(file) as image:
             return image.size[::-1]
-    except Exception:  # the decoder reports later what is wrong
+    except Exception:  # the decoder will report what is wrong
         return None
 
 

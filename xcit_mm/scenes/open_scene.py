@@ -93,7 +93,7 @@ class Scene:
         full_size: (H, W) of the full image.
         corner: The top left corner of the source in the full image, in its pixels, y and x.
         scale: The pixels of the full image in a pixel of the source, in y and x.
-        notes: Sentences on what was not read, or was found.
+        notes: Sentences on what was found, and on what was not read.
     """
 
     source: ImageSource

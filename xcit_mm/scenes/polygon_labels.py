@@ -70,10 +70,10 @@ class PolygonLabels(ImageSource):
 def _reduced_outside(polygons: np.ndarray, window: Window) -> tuple[np.ndarray, np.ndarray]:
     """Return polygons (n,) with fewer corners that cover the same pixels of a window.
 
-    The corners outside, of which a polygon may have millions, would cost most. If consecutive
-    corners are on one side of the window, only the first and the last are kept. All edges that
-    cross the window stay as they are: where clipping cuts them, rounding would move pixels whose
-    centers are on an edge. Outside, the polygons may cross themselves.
+    A polygon may have millions of corners outside the window, which would cost most of the time.
+    If consecutive corners are on one side of the window, only the first and the last are kept. All
+    edges that cross the window stay as they are: clipping would round where it cuts them, and move
+    pixels whose centers are on an edge. Outside, the polygons may cross themselves.
 
     Returns:
         The polygons, and the numbers (m,) of those that are not on one side as a whole.

@@ -28,7 +28,7 @@ LABELS = {'.png': 'PNG'}
 CACHE = 2**25  # bytes of decoded blocks that GDAL keeps
 # For an image in strips, GDAL keeps what a row of tiles reads, up to these limits.
 STRIP_ROWS, STRIP_BYTES = 1100, 2**28
-GDAL_CACHED_BANDS = 127  # if no more bands are interleaved, GDAL keeps them all
+GDAL_CACHED_BANDS = 127  # up to this number of interleaved bands, GDAL keeps all of them
 
 
 class GdalImage(ImageSource):
@@ -135,7 +135,7 @@ class GdalImage(ImageSource):
         file, bands = self._file, slice(self.channels)
         self.file_nodata = file.nodatavals[0]
         flags = [flag.name for flag in file.mask_flag_enums[0]]
-        # The mask of GDAL is made of no-data values or the transparency where it has no mask.
+        # Without a mask in the file, GDAL makes one from no-data values or the transparency.
         self._has_mask = 'per_dataset' in flags and 'alpha' not in flags
         if self._are_labels:
             self._has_mask = self.has_gaps = False

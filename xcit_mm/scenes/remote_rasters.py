@@ -20,7 +20,7 @@ from .image_source import PREDICTED
 from .rasters import GdalImage
 
 REMOTE = ('.tif', '.tiff', '.btf', '.tf8')
-BLOCK, KEPT_BLOCKS = 2**18, 2**8  # bytes that are transferred at least, and blocks in memory
+BLOCK, KEPT_BLOCKS = 2**18, 2**8  # smallest number of bytes per transfer, and blocks in memory
 NAME = 'remote.tif'  # the only name that GDAL can open
 
 
@@ -30,7 +30,7 @@ class RemoteFile:
     Attributes:
         url: The address.
         version: The size of the file, and what the server says about its version.
-        error: What the last read of GDAL has raised. GDAL cannot raise it.
+        error: What GDAL's last read raised. GDAL itself cannot pass it on.
     """
 
     def __init__(self, url: str) -> None:
@@ -39,7 +39,7 @@ class RemoteFile:
         self._blocks[0], self.version = read_range(url, 0, BLOCK)
 
     def read(self, start: int, stop: int) -> bytes:
-        """Return the bytes of a span, as far as the file goes."""
+        """Return the bytes of a span, up to the end of the file."""
         stop = min(stop, self.version.size)
         if start >= stop:
             return b''
@@ -70,7 +70,7 @@ class RemoteFile:
 
     @contextmanager
     def raising(self) -> Iterator[None]:
-        """Raise what went wrong while GDAL has read the file in a ``with`` block."""
+        """Raise what went wrong while GDAL read the file in a ``with`` block."""
         self.error = None
         try:
             yield
@@ -163,7 +163,7 @@ class RemoteRaster(GdalImage):
 
 
 def _opener(file: RemoteFile) -> Any:
-    """Return what opens the file for GDAL, and no other one."""
+    """Return what opens this file for GDAL, and no other file."""
     from rasterio.abc import FileContainer
 
     class Opener(FileContainer):

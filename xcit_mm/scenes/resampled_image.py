@@ -13,9 +13,9 @@ from .image_views import ImageView
 from .pixel_sizes import METERS, to_full_size
 
 MAX_READ = 2**23  # values of the source that are in memory at a time, or those of one pixel
-HALF = 0.5  # of the area of a pixel, which needs to have data
-TOLERANCE = 0.01  # of a resolution; a level with such pixels is not resampled
-ROUNDING = 1e-9  # of a share of an area
+HALF = 0.5  # share of the area of a pixel that needs to have data
+TOLERANCE = 0.01  # relative difference to a resolution; a level within it is not resampled
+ROUNDING = 1e-9  # tolerance of a share of an area
 MAX_ENLARGEMENT = 16
 
 
@@ -77,7 +77,7 @@ class ResampledImage(ImageView):
     """An image that is reduced or enlarged to a size, window by window.
 
     Reduced pixels are the mean of the area that they cover, and enlarged pixels are interpolated
-    bilinearly, on each axis for itself. Only pixels with data are used. A pixel has data if at
+    bilinearly, on each axis by itself. Only pixels with data are used. A pixel has data if at
     least half of its area has. The weights depend on the place in the whole image, and the terms
     are added in the order of their places, so the values are the same in any window.
     """

@@ -8,16 +8,16 @@ from .image_source import ImageSource
 from .masks import Stretched
 
 PICTURE_SIDE = 2048  # pixels of the longer side of the picture in which tissue is found
-SMALLEST = 1e-4  # of that picture; smaller spots are dust
+SMALLEST = 1e-4  # share of that picture; smaller spots are dust
 GAP = 7  # pixels; gaps in tissue that are narrower are filled
-MIN_SATURATION = 10  # of 255, by which tissue differs from the glass
+MIN_SATURATION = 10  # of 255; smallest saturation that separates tissue from glass
 
 
 def tissue_of(image: ImageSource, small: np.ndarray) -> Stretched:
     """Find the tissue of a stained slide in a reduced picture of it, RGB (h, w, 3) uint8.
 
     Stained tissue is colored, and glass is gray or white. Otsu's threshold of the saturation
-    divides them.
+    separates them.
 
     Raises:
         UserError: If there is no tissue.

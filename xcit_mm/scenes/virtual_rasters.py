@@ -49,11 +49,11 @@ def open_virtual(
     """Open a virtual raster.
 
     Bands of transparency are left out if a number of ``channels`` is given: a pixel has data where
-    a file has. Without an offset to whole pixels, a file is placed at the nearest ones.
+    a file has data. A file that is not at whole pixels is placed at the nearest ones.
 
     Raises:
         UserError: If the text is damaged, or does more than place parts of raster files on this
-            machine, in their own resolution.
+            machine, at their own resolution.
     """
     require('rasterio')
     try:
@@ -78,7 +78,7 @@ def open_virtual(
 
 
 def _bands(root: Element, without_alpha: bool) -> list[Element]:
-    """Return the bands, after a look at all that they contain."""
+    """Return the bands, after a check of all that they contain."""
     _require_known(root, IGNORED)
     bands = root.findall('VRTRasterBand')
     if root.get('subClass'):

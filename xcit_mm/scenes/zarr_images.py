@@ -29,8 +29,8 @@ class ZarrImage(ImageSource):
 
     Axes with names (``dimension_names``, ``_ARRAY_DIMENSIONS`` of xarray, or the axes of OME-Zarr)
     are found by their names: y, x, and c for the channels, or similar ones. An array without names
-    is (H, W), (H, W, channels) or (channels, H, W): the channels are the shorter one of the first
-    and the last axis. Other axes need the length 1.
+    is (H, W), (H, W, channels) or (channels, H, W): the channels are the shorter of the first and
+    the last axis. Other axes need the length 1.
 
     A chunk without a file is an error, unless the ``nodata`` that the user has named is the fill
     value of the array.

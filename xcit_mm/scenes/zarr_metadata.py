@@ -50,7 +50,7 @@ def levels_of(path: Path) -> list[Level]:
 
     Raises:
         UserError: If there is no image, or if its arrays are outside of ``path``, are no images of
-            numbers, or have codecs that are not known.
+            numbers, or have unknown codecs.
     """
     root = path.resolve()
     node = _node(path, root)
