@@ -222,7 +222,7 @@ HOSTILE = {
     ),
     'linked_chunk': (
         lambda p: link(write(p) / 'c/0/0/0', p.parent / 'x'),
-        'c/0/0/0 is a link, a pipe or a device: replace it by a copy',
+        'c/0/0/0 is a link, a pipe or a device: replace it with a copy',
     ),
     'linked_folder': (
         lambda p: link(write(p) / 'c', p.parent / 'x'),
@@ -230,13 +230,13 @@ HOSTILE = {
     ),
     'linked_array': (
         lambda p: link(write_ome(p) / 's0', p.parent / 'x'),
-        'zarr.json is a link: replace it by a copy',
+        'zarr.json is a link: replace it with a copy',
     ),
     'linked_metadata': (
         lambda p: link(write(p) / 'zarr.json', p.parent / 'x'),
-        'zarr.json is a link: replace it by a copy',
+        'zarr.json is a link: replace it with a copy',
     ),
-    'no_json': (lambda p: (write(p) / 'zarr.json').write_text('{'), 'is no metadata of Zarr'),
+    'no_json': (lambda p: (write(p) / 'zarr.json').write_text('{'), 'is not Zarr metadata'),
     'empty': (lambda p: p.mkdir(), 'holds no array or image of Zarr: copy it again'),
     'group': (
         lambda p: write(p / 'b') and (p / '.zgroup').write_text('{"zarr_format": 2}'),

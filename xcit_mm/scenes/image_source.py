@@ -76,7 +76,7 @@ class ImageSource(ABC):
         self.nodata: NoData = nodata
         if nodata is not None and not representable(nodata, dtype):
             raise ArgumentError(
-                f'--nodata {nodata:g}: {name} has values of type {dtype}, which do not include it'
+                f'--nodata {nodata:g}: {name} has values of type {dtype}, which cannot hold it'
             )
         self.has_gaps = nodata is not None or dtype.kind == 'f'
         self._state = self._file_state()

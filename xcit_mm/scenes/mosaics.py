@@ -204,7 +204,7 @@ def open_mosaic(
     for source in sources:
         if source.georeference.get('crs') is None:
             raise UserError(
-                f'{source.name} has no place on the map, which a tile of a mosaic needs: add it '
+                f'{source.name} has no place on the map, but a tile of a mosaic needs one: add it '
                 'with gdal_edit.py -a_srs -a_ullr'
             )
         _require_same_grid(first, source)

@@ -71,7 +71,10 @@ class OmeTiff(ImageSource):
         first = self._pages[0]
         for image in self._pages:
             if (image.shape[:2], image.dtype) != (sizes[level], first.dtype):
-                raise UserError(f'{path}: its channels differ in size or type: write them alike')
+                raise UserError(
+                    f'{path}: its channels differ in size or type: write all of them with the same '
+                    'size and type'
+                )
         super().__init__(str(path), path, (*sizes[level], count), first.dtype, channels, nodata)
         self.nodata, self.has_gaps = first.nodata, first.has_gaps
         self.max_rows, self.max_value = first.max_rows, _max_value(pixels, first.max_value)

@@ -58,7 +58,9 @@ class SceneOptions:
 
     def __post_init__(self) -> None:
         if self.level is not None and self.resolution is not None:
-            raise ArgumentError('--level and --resolution cannot be combined: name one of them')
+            raise ArgumentError(
+                '--level and --resolution cannot be combined: leave one of them out'
+            )
         if self.level is not None and self.level < 0:
             raise ArgumentError(f'--level {self.level} is negative: 0 is the full image')
         if self.resolution is not None and not self.resolution > 0:

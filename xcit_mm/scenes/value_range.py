@@ -20,7 +20,10 @@ class RangedImage(ImageView):
 
     def __init__(self, source: ImageSource, limits: Sequence[float]) -> None:
         if source.dtype.kind not in 'uif':
-            raise UserError(f'{source.name} has values of type {source.dtype}, which have no range')
+            raise UserError(
+                f'{source.name} has values of type {source.dtype}, but --range needs integers or '
+                'floats'
+            )
         low, high = limits
         super().__init__(source, f'{low}..{high}', dtype=np.dtype(np.uint8))
         self.max_value = MAX_8_BITS

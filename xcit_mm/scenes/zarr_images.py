@@ -150,7 +150,7 @@ def _regular_files(name: Path | str, folder: Path) -> Iterator[Path]:
                 yield Path(entry.path)
             else:
                 raise UserError(
-                    f'{name}: {entry.path} is a link, a pipe or a device: replace it by a copy'
+                    f'{name}: {entry.path} is a link, a pipe or a device: replace it with a copy'
                 )
 
 

@@ -107,7 +107,7 @@ def _level(
 ) -> Level:
     shape = node.metadata.get('shape')
     if not node.is_array or not _is_shape(shape):
-        raise UserError(f'{path}: {folder} is no array of Zarr with pixels: copy it again')
+        raise UserError(f'{path}: {folder} is not a Zarr array with pixels: copy it again')
     for codec in _codecs(node):
         if codec.removeprefix(NUMCODECS) not in CODECS:
             raise UserError(
@@ -165,7 +165,7 @@ def _node(path: Path, folder: Path) -> Node:
 
 def _json(path: Path, file: Path) -> Mapping[str, Any]:
     if file.is_symlink() or not file.resolve().is_relative_to(path.resolve()):
-        raise UserError(f'{path}: {file} is a link: replace it by a copy')
+        raise UserError(f'{path}: {file} is a link: replace it with a copy')
     try:
         content = json.loads(read_regular(file, MAX_BYTES))
     except OSError as error:
@@ -173,7 +173,7 @@ def _json(path: Path, file: Path) -> Mapping[str, Any]:
     except (ValueError, RecursionError):
         content = None
     if not isinstance(content, dict):
-        raise UserError(f'{path}: {file} is no metadata of Zarr: copy it again')
+        raise UserError(f'{path}: {file} is not Zarr metadata: copy it again')
     return content
 
 
