@@ -274,7 +274,7 @@ def test_slices_of_an_area_need_memory_for_its_labels_and_those_of_the_scene(
 ):
     scene = np.pad(image[:80, :90], [(16, 0), (16, 0), (0, 0)])
     options = dict(nodata=0, sliced=64, overlap=16)
-    area = valid_area(Array(scene, 'scene', nodata=0))
+    area, _ = valid_area(Array(scene, 'scene', nodata=0))
     assert math.prod(area.size) < math.prod(scene.shape[:2])
     needed = math.prod(area.size) + math.prod(scene.shape[:2])  # a byte for each label
     with pytest.raises(ArgumentError, match='the stores need '):

@@ -97,7 +97,9 @@ def test_outputs_that_the_model_or_the_run_does_not_have(weights, scene, tmp_pat
     command = DETECTOR, weights[DETECTOR], [str(scene)], tmp_path / 'out'
     with pytest.raises(ArgumentError, match=r'^--polygons is for segmentors: leave it out$'):
         infer.infer(*command, stream=True, written=dict(polygons=True))
-    with pytest.raises(ArgumentError, match=r'^--cog: only for large images; add --stream$'):
+    with pytest.raises(
+        ArgumentError, match=r'^--cog: only for large images; add --stream or --sliced$'
+    ):
         infer.infer(*command, written=dict(cog=True))
     assert not (tmp_path / 'out').exists()
 

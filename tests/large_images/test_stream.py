@@ -43,7 +43,8 @@ def test_streamed_maps_equal_those_of_the_whole_image(arch, patch_size):
     backbone = random_xcit(arch, patch_size)
     for dtype, tolerance in TOLERANCES.items():
         backbone = backbone.to(dtype)
-        for size, one in zip(ODD_SIZES, STRIPES, strict=False):
+        sizes = ODD_SIZES[:1] if arch == 'm24' else ODD_SIZES  # of which the others show all
+        for size, one in zip(sizes, STRIPES, strict=False):
             image = torch.randn(3, *size, dtype=dtype)
             expected = whole_maps(backbone, image)
             for rows in STRIPES if arch == 'n12' else (one, None):
