@@ -231,7 +231,7 @@ def test_tiles_that_do_not_fit_together_are_named(name, tmp_path):
 
 def test_a_tile_without_a_place_or_of_another_kind_is_refused(tmp_path):
     paths = [write(tmp_path / 'a.tif'), write(tmp_path / 'b.tif', crs=None)]
-    with pytest.raises(UserError, match=r'b.tif has no place on the map, which a tile of a mo'):
+    with pytest.raises(UserError, match=r'b.tif has no place on the map, but a tile of a mo'):
         open_image(paths, str)
     (tmp_path / 'a.png').touch()
     with pytest.raises(UserError, match=r'a.png cannot be a tile of a mosaic: convert it to'):

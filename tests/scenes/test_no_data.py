@@ -152,8 +152,8 @@ def test_views_pass_on_where_data_is():
 def test_a_value_that_the_type_does_not_include_is_refused(nodata, dtype):
     with pytest.raises(UserError) as error:
         open_image(filled(0, dtype), str, nodata=nodata)
-    sentence = f'--nodata {nodata:g}: the array has values of type {np.dtype(dtype)}, which do not'
-    assert str(error.value) == f'{sentence} include it'
+    sentence = f'--nodata {nodata:g}: the array has values of type {np.dtype(dtype)}, which cannot'
+    assert str(error.value) == f'{sentence} hold it'
 
 
 def test_the_value_belongs_to_the_identity_of_an_image(tmp_path):
