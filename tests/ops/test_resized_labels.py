@@ -9,7 +9,7 @@ from xcit_mm.ops.resized_labels import bilinear, labels_of_resized
 
 
 def field(classes, height, width, noise=0.3):
-    """Return scores (classes, h, w) like those of a segmentor: smooth, with some noise."""
+    """Return scores (classes, h, w) as a segmentor computes them: smooth, with some noise."""
     coarse = torch.randn(1, classes, max(1, height // 5), max(1, width // 5)) * 3
     scores = F.interpolate(coarse, (height, width), mode='bicubic')[0]
     return scores + noise * torch.randn(classes, height, width)

@@ -39,7 +39,7 @@ def test_a_false_step_is_the_distance_from_what_the_labels_allow():
         ([0, 0, 6, 10, 0, 0, 5], 0, 4),  # blurred: the wall is no false step, what follows is
         ([0, 0, 13, 13, 3, 0, 5], 3, 0),  # too high a wall
         ([0, 0, -2, -2, 0, 0, 5], 2, 2),  # a pit in place of a tower
-        ([0, 0, 10, 10, 0, 99, 5], 0, 0),  # beside a pixel without a label
+        ([0, 0, 10, 10, 0, 99, 5], 0, 0),  # next to a pixel without a label
     ):
         steps = largest_steps(np.array([predicted], float), heights, (), (2,))
         assert steps == (at_borders, inside), predicted

@@ -214,7 +214,7 @@ def test_bands_that_are_not_used_are_not_read(is_virtual, tmp_path, monkeypatch)
 DIFFERENT = {
     'system': (dict(crs='EPSG:32633'), 'their reference systems are EPSG:32632 and EPSG:32633; al'),
     'size': (dict(side=0.6), 'their pixel sizes are 0.5x0.5 and 0.6x0.6; align one of them with'),
-    'grid': (dict(at=(60.3, 0)), 'their grids are 0 and 0.30 of a pixel beside it; align one of'),
+    'grid': (dict(at=(60.3, 0)), 'their grids are 0 and 0.30 of a pixel apart; align one of'),
     'type': (dict(dtype='uint16'), 'their values are uint8 up to 255 and uint16 up to 65535; conv'),
     'bands': (dict(count=4, photometric='minisblack'), 'they have 3 and 4 bands; choose the same'),
 }

@@ -89,7 +89,7 @@ def find_inputs(arguments: Sequence[str], is_output: Callable[[Path], bool]) -> 
 
 
 def mosaic_name(argument: str) -> str:
-    """Return the name of a scene whose first tiles are those of an argument.
+    """Return the name of a scene whose first tiles an argument names.
 
     It is the name of the file or the folder; for a pattern, of the folder that it starts in.
     """

@@ -89,7 +89,7 @@ def join(
 
 
 def _cut_sides(objects: Objects, windows: Sequence[Window], size: tuple[int, int]) -> np.ndarray:
-    """Return which borders of its slice each object touches, except those of the image.
+    """Return which borders of its slice each object touches, unless they are the image's borders.
 
     They are (n, 4) bool, for the left, top, right and bottom border.
     """

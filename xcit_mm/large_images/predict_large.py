@@ -367,7 +367,7 @@ def _sliced(
     slices = slices_of(pixels.size, options.sliced, options.overlap)
     batch_size = options.slices_together
     made = _made(model, options)
-    sizes = {pixels.size, size}  # the labels of an area are stored, and then those of the scene
+    sizes = {pixels.size, size}  # the labels of the area are stored, and also the scene's
     needed = sum(map(math.prod, sizes)) * bytes_of_pixel(made, len(model.classes))
     if options.store:
         # Slices that go through the model together may round differently.

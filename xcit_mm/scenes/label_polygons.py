@@ -144,7 +144,7 @@ class _Regions:
     def add(
         self, window: Window, polygons: np.ndarray, labels: np.ndarray
     ) -> list[tuple[shapely.Polygon, int]]:
-        """Add a block, and return those of its polygons that are complete."""
+        """Add a block, and return the polygons that it completes."""
         top, bottom, left, right = (
             self._pieces(polygons, axis, place)
             for axis, places in ((1, window.rows), (0, window.columns))

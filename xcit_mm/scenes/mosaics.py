@@ -274,7 +274,7 @@ def _require_same_grid(first: _TileHeader, other: _TileHeader) -> None:
             't_srs',
         ),
         (drift > OFF_GRID, 'pixel sizes', sizes, 'tr'),
-        (offset > OFF_GRID, 'grids', ['0', f'{offset:.2f} of a pixel beside it'], 'tap -tr'),
+        (offset > OFF_GRID, 'grids', ['0', f'{offset:.2f} of a pixel apart'], 'tap -tr'),
     )
     for differs, what, (one, two), remedy in differences:
         if differs:
