@@ -50,6 +50,11 @@ environment.BUILT_ON.update(
         'xcit_mm.models.height_head',
         'xcit_mm.models.height_losses',
     ),
+    mmengine=(
+        'xcit_mm.datasets.image_folders',
+        'xcit_mm.datasets.image_transforms',
+        'xcit_mm.models.image_preprocessor',
+    ),
 )
 _LOADED_LATER = {'accelerate': 'xcit_mm.models.timm', 'load_model': 'xcit_mm.inference'}
 

@@ -24,7 +24,7 @@ PACKAGES = 'torch', 'torchvision', 'numpy', *STACKS['onedl'], *STACKS['openmmlab
 FRAMEWORK_PARTS = ('models', 'datasets', 'evaluation', 'visualization')
 # For each framework, the modules with our classes that are built on it. They are above this file,
 # so the package names them (xcit_mm/__init__.py).
-BUILT_ON: dict[str, tuple[str, ...]] = {'mmdet': (), 'mmseg': ()}
+BUILT_ON: dict[str, tuple[str, ...]] = {'mmdet': (), 'mmseg': (), 'mmengine': ()}
 # For each package that only some tools need, the extra of setup.py that installs it.
 EXTRAS = dict.fromkeys(('onnx', 'onnxruntime', 'onnxscript'), 'export')
 EXTRAS |= dict.fromkeys(('openvino', 'nncf'), 'openvino')
@@ -74,11 +74,14 @@ def require_one_stack() -> None:
 
 
 def require_framework(name: str) -> None:
-    """Import mmdet or mmseg, and our classes that are built on it, so that all are registered."""
+    """Import mmdet or mmseg, and our classes that are built on it, so that all are registered.
+
+    With mmengine alone, pretraining and classifiers are registered.
+    """
     require_one_stack()
     require('torchvision')  # its build may not fit torch
     require('mmcv')
-    for part in FRAMEWORK_PARTS:
+    for part in FRAMEWORK_PARTS if name != 'mmengine' else ():
         require(f'{name}.{part}')
     for module in BUILT_ON.get(name, ()):
         require(module)

@@ -4,7 +4,6 @@ Figures and sections refer to the paper (XCiT, arXiv 2106.09681). Letters in sha
 d = C / h channels, N = H * W tokens.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,12 +16,11 @@ from torchvision.transforms.functional import normalize, to_tensor
 
 from ..device import choose_device
 from ..errors import ArgumentError
-from ..models import XCiT
+from ..models.image_xcit import XCiTTrunk
 from ..models.layers import XCA, map_to_tokens
 from ..ops.gram import EPS
 from ..weights.names import (
     PYRAMID,
-    Architecture,
     architecture,
     backbone_state,
     model_state,
@@ -71,7 +69,9 @@ class AttentionProbe(nn.Module):
         path, self.device = str(path), choose_device(device)
         state = model_state(read_checkpoint(path, trusted=trusted), path)
         self.architecture = architecture(state, path)
-        self.backbone = _Trunk(self.architecture)
+        dim, depth, num_heads, patch_size = self.architecture
+        arch = dict(embed_dim=dim, depth=depth, num_heads=num_heads, eta=1.0)
+        self.backbone = XCiTTrunk(arch, patch_size)
         trunk = {k: v for k, v in backbone_state(state).items() if not k.startswith(PYRAMID)}
         require_same_tensors(trunk, self.backbone.state_dict(), path)
         self.backbone.load_state_dict(trunk)
@@ -108,19 +108,6 @@ class AttentionProbe(nn.Module):
             found.append(class_attention(block.attn, block.norm1(x))[0])
         queries, keys, *attention = (m.unflatten(1, size).cpu() for m in found)
         return AttentionMaps(queries, keys, *(attention or [None]), layer, class_layer)
-
-
-class _Trunk(XCiT):
-    """An XCiT for images of any size, whose only map is the tokens of its last layer."""
-
-    def __init__(self, shape: Architecture) -> None:
-        dim, depth, num_heads, patch_size = shape
-        arch = dict(embed_dim=dim, depth=depth, num_heads=num_heads, eta=1.0)
-        super().__init__(arch, patch_size, tuple(range(depth - 4, depth)), start_level=3)
-        self.fpn4 = nn.Identity()  # instead of the pooling that refuses small images
-
-    def check_size(self, shape: Sequence[int]) -> None:
-        pass
 
 
 def scaled(image: np.ndarray, factor: float) -> np.ndarray:

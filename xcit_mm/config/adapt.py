@@ -15,6 +15,7 @@ from ..device import choose_dtype, dtype_name, multiplies_bfloat16
 from ..errors import UserError
 from ..launchers import was_restarted
 from ..run_files import has_checkpoints
+from ..weights.pretrained import BACKBONES
 from .streaming import predict_in_dtype, stream_in_dtype, use_stream
 from .tree import class_name, replace_nodes, typed_nodes
 from .tta import use_tta
@@ -303,6 +304,6 @@ def _trust(cfg: Config, trusted: bool) -> list[str]:
     if not trusted:
         return []
     backbone = (cfg.get('model') or {}).get('backbone') or {}
-    if backbone.get('type') == 'XCiT' and backbone.get('init_cfg'):
+    if backbone.get('type') in BACKBONES and backbone.get('init_cfg'):
         backbone.init_cfg.trusted = True
     return ['Checkpoints are trusted: code that they hold is run.']

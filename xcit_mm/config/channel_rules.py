@@ -6,10 +6,12 @@ from mmengine.utils import is_seq_of
 from ..errors import UserError
 from ..models.archs import ARCHS
 from ..models.xcit import NUM_LEVELS
+from ..weights.pretrained import BACKBONES
 from .tree import class_name, typed_nodes
 
 RGB = 3
 MAX_PAD = 4  # channels that OpenCV pads
+FOR_BANDS = ('MultibandPreprocessor', 'ImagePreprocessor')  # whose mean has any length
 WITH_BANDS = ('OpenImage', 'ReadWindow')  # whose argument describes other bands than RGB
 # Transforms of mmcv, mmdet and mmseg that need three channels, or cut their values to 8 bits.
 FOR_RGB = {
@@ -51,7 +53,7 @@ def check_map_channels(cfg: Config) -> None:
 def check_image_channels(cfg: Config, splits: tuple[str, ...]) -> None:
     """Refuse loaders, transforms and means that do not fit the input channels of the backbone."""
     backbone = cfg.model.get('backbone') or {}
-    if backbone.get('type') != 'XCiT':
+    if backbone.get('type') not in BACKBONES:
         return
     channels = backbone.get('in_channels', RGB)
     loaders = {f'{split}_dataloader': cfg.get(f'{split}_dataloader') or {} for split in splits}
@@ -91,7 +93,7 @@ def _loads_bands(transform: dict) -> bool:
 
 def _check_preprocessor(preprocessor: dict, channels: int, is_multiband: bool) -> None:
     kind = preprocessor.get('type')
-    allowed = {1, channels} if kind == 'MultibandPreprocessor' else {1, channels} & {1, RGB}
+    allowed = {1, channels} if kind in FOR_BANDS else {1, channels} & {1, RGB}
     for name in ('mean', 'std'):
         numbers = preprocessor.get(name)
         if numbers is not None and len(numbers) not in allowed:

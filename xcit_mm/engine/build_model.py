@@ -16,7 +16,7 @@ from ..config.channel_rules import check_image_channels
 from ..config.config_errors import config_errors
 from ..environment import quiet, require, require_one_stack
 from ..errors import UserError
-from ..models import XCiT
+from ..models import ImageXCiT, XCiT
 from ..weights.names import HEAD, detector_state, model_state
 from ..weights.pretrained import read_all_safely
 
@@ -50,8 +50,9 @@ def build_model(cfg: Config, device: str, options: Mapping[str, Any] | None = No
 def weights_for(model: nn.Module, checkpoint: Any, path: str) -> dict[str, Tensor]:
     """Return the weights of a detector or segmentor in what a file holds, under our names."""
     state = model_state(checkpoint, path)
-    has_xcit = isinstance(getattr(model, 'backbone', None), XCiT)
-    return detector_state(state) if has_xcit else state
+    backbone = getattr(model, 'backbone', None)
+    is_of_maps = isinstance(backbone, XCiT) and not isinstance(backbone, ImageXCiT)
+    return detector_state(state) if is_of_maps else state
 
 
 def without_other_heads(

@@ -1,6 +1,7 @@
 """The XCiT backbone and its layers."""
 
+from .image_xcit import ImageXCiT
 from .preprocessor import MultibandPreprocessor
 from .xcit import XCiT
 
-__all__ = ['MultibandPreprocessor', 'XCiT']
+__all__ = ['ImageXCiT', 'MultibandPreprocessor', 'XCiT']

@@ -106,7 +106,7 @@ class XCiT(BaseModule):
         self.blocks = nn.ModuleList(
             XCABlock(dim, num_heads, eta, drop_path_rate) for _ in range(depth)
         )
-        self.apply(_init_linear)
+        self.apply(init_linear)
         levels = list(pyramid_levels(dim, patch_size))
         levels[:start_level] = (nn.Identity() for _ in range(start_level))  # not called
         self.fpn1, self.fpn2, self.fpn3, self.fpn4 = levels
@@ -193,7 +193,7 @@ def _resolve_out_indices(out_indices: Sequence[int] | None, depth: int) -> tuple
     return tuple(map(int, indices))
 
 
-def _init_linear(module: nn.Module) -> None:
+def init_linear(module: nn.Module) -> None:
     """Initialize linear layers as the authors do; other layers keep PyTorch's initialization."""
     if isinstance(module, nn.Linear):
         nn.init.trunc_normal_(module.weight, std=0.02)

@@ -18,11 +18,13 @@ from .inflation import RGB, STEM
 WRAPPERS = ('state_dict', 'model', 'teacher', 'student')
 # The ends of rpn_head, roi_head, bbox_head ...; DINO's generator embeds the classes, too.
 HEAD = ('_head', 'dn_query_generator')
-BACKBONE = 'backbone.'  # the prefix of a backbone in detectors, segmentors and DINO
+BACKBONE = 'backbone.'  # the prefix of a backbone in detectors, segmentors and the authors' DINO
+TEACHER = 'teacher.backbone.'  # its prefix in our DINO, which evaluates the teacher, too
 # The classification head of the released ImageNet models.
 CLASSIFIER = ('cls_token', 'cls_attn_blocks.', 'norm.', 'head.')
 # The parts of our backbone that ImageNet models do not have.
 PYRAMID = ('fpn1.', 'fpn2.', 'out_norms.')
+QUERY = '.q.weight'  # of class attention in timm, whose queries, keys and values are separate
 NUM_SHOWN = 3  # tensors of each side in an error
 
 
@@ -84,9 +86,12 @@ def model_state(checkpoint: Any, path: str | Path) -> dict[str, Tensor]:
 
 
 def without_prefix(state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """Return the weights under ``backbone.`` by their names in it; if there are none, all."""
-    prefixed = {k.removeprefix(BACKBONE): v for k, v in state.items() if k.startswith(BACKBONE)}
-    return prefixed or state
+    """Return the weights of the backbone by their names in it; without a prefix, all weights."""
+    for prefix in (TEACHER, BACKBONE):
+        prefixed = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
+        if prefixed:
+            return prefixed
+    return state
 
 
 def backbone_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -94,11 +99,30 @@ def backbone_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
     ``state`` holds a classifier, a DINO model, a detector, a segmentor or a backbone.
     """
-    return {
-        re.sub(r'^pos_embed\.', 'pos_embeder.', name): value  # timm's name
-        for name, value in without_prefix(state).items()
-        if not name.startswith(CLASSIFIER)
-    }
+    named = _under_our_names(state)
+    return {name: value for name, value in named.items() if not name.startswith(CLASSIFIER)}
+
+
+def image_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights of an ``ImageXCiT`` under our names, which are those of the release.
+
+    ``state`` is as in :func:`backbone_state`. Without class attention in it, there is none in the
+    result either.
+    """
+    named = _under_our_names(state)
+    named = {name: value for name, value in named.items() if not name.startswith(PYRAMID)}
+    separate = {name[: -len(QUERY)] for name in named if name.endswith(QUERY)}  # in timm
+    for start in separate:
+        for kind in ('weight', 'bias'):
+            parts = [named.pop(f'{start}.{part}.{kind}', None) for part in 'qkv']
+            if all(isinstance(part, Tensor) for part in parts):
+                named[f'{start}.qkv.{kind}'] = torch.cat(parts)
+    return named
+
+
+def _under_our_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    weights = without_prefix(state).items()
+    return {re.sub(r'^pos_embed\.', 'pos_embeder.', name): value for name, value in weights}  # timm
 
 
 def detector_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -11,11 +11,22 @@ from mmengine.runner import CheckpointLoader
 from torch import nn
 
 from ..errors import UserError, did_you_mean, looked_in
+from ..models import ImageXCiT
 from .cache import download, is_url
 from .inflation import inflate
-from .names import PYRAMID, backbone_state, model_state, modules_of, require_same_tensors
+from .names import (
+    CLASSIFIER,
+    PYRAMID,
+    backbone_state,
+    image_state,
+    model_state,
+    modules_of,
+    require_same_tensors,
+)
 from .read import TIMM, read_checkpoint
 
+BACKBONES = 'XCiT', 'ImageXCiT'  # types in configs
+HEAD = {'head.weight', 'head.bias'}  # of a classifier
 # What to do if the weights that the backbone starts from cannot be downloaded.
 RANDOM = ' (--cfg-options pretrained=FILE; for random weights: --cfg-options pretrained=None)'
 
@@ -28,16 +39,26 @@ def load_pretrained(
 ) -> None:
     """Load pretrained weights into an XCiT backbone, and log how many tensors were loaded.
 
-    The file must hold exactly the tensors of this backbone; only the pyramid and the norms after
-    it may be missing. Otherwise a UserError is raised, and the backbone is unchanged. Weights for
-    RGB fit a backbone with other ``in_channels``: see :func:`~xcit_mm.weights.inflation.inflate`.
+    The file must hold exactly the tensors of this backbone. Only the pyramid and the norms after it
+    may be missing, or in an ``ImageXCiT`` the class attention and the head. Otherwise a UserError
+    is raised, and the backbone is unchanged. Weights for RGB fit a backbone with other
+    ``in_channels``: see :func:`~xcit_mm.weights.inflation.inflate`.
     """
     if not path:
         raise UserError("init_cfg=dict(type='Pretrained', checkpoint=...) names no checkpoint")
-    state = backbone_state(model_state(read_checkpoint(path, trusted=trusted), path))
+    weights, model = (
+        model_state(read_checkpoint(path, trusted=trusted), path),
+        backbone.state_dict(),
+    )
+    if isinstance(backbone, ImageXCiT):
+        state, optional = image_state(weights), CLASSIFIER
+        # A head for other classes, or for none.
+        if any(state[n].shape != getattr(model.get(n), 'shape', None) for n in HEAD & state.keys()):
+            state = {name: value for name, value in state.items() if name not in HEAD}
+    else:
+        state, optional = backbone_state(weights), PYRAMID
     state, inflated = inflate(state, backbone.in_channels, path, rgb)
-    model = backbone.state_dict()
-    may_be_missing = {name for name in model if name.startswith(PYRAMID)}
+    may_be_missing = {name for name in model if name.startswith(optional)}
     require_same_tensors(state, model, path, may_be_missing)
     backbone.load_state_dict(state, strict=False)
     print_log(f'Loaded {len(state)} of the {len(model)} tensors of XCiT from {path}', 'current')
@@ -51,7 +72,7 @@ def load_pretrained(
 def download_pretrained(cfg: Config) -> list[str]:
     """Download the weights that a config's backbone starts from, and return lines for the log."""
     backbone = cfg.model.get('backbone') or {}
-    if backbone.get('type') != 'XCiT':
+    if backbone.get('type') not in BACKBONES:
         return []
     init_cfg = backbone.get('init_cfg')
     if not init_cfg:

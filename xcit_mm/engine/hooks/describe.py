@@ -1,0 +1,40 @@
+"""What a model expects of images, and what else describes it, in its checkpoints."""
+
+from typing import Any
+
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS
+from mmengine.runner import Runner
+
+from ..distributed import unwrapped
+
+IMAGES = 'images'  # the key in ``meta`` of a checkpoint
+
+
+@HOOKS.register_module()
+class DescribeHook(Hook):
+    """Add to ``meta`` of a checkpoint what its model needs to be used without its config.
+
+    ``images`` are the ``channels``, ``mean``, ``std`` and ``bgr_to_rgb`` of the preprocessor, the
+    ``size`` of the pictures of an evaluation, and the loader of images with other bands as
+    ``bands``. ``classes`` are the names of the classes. A ``description`` of the model is added,
+    such as the teacher of a distillation.
+    """
+
+    def before_save_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
+        model, meta = unwrapped(runner.model), checkpoint['meta']
+        preprocessor = model.data_preprocessor
+        pipeline = runner.cfg.train_dataloader.dataset.get('pipeline') or []
+        loaders = (dict(t) for t in pipeline if t.get('type') == 'LoadMultiband')
+        meta[IMAGES] = dict(
+            channels=model.backbone.in_channels,
+            mean=preprocessor.mean.flatten().tolist(),
+            std=preprocessor.std.flatten().tolist(),
+            bgr_to_rgb=preprocessor.bgr_to_rgb,
+            size=getattr(model, 'image_size', None),
+            bands=next(loaders, None),
+        )
+        classes = runner.train_dataloader.dataset.metainfo.get('classes')
+        if classes:
+            meta['classes'] = list(classes)
+        meta |= getattr(model, 'description', {})
