@@ -53,7 +53,7 @@ environment.BUILT_ON.update(
     mmengine=(
         'xcit_mm.datasets.image_folders',
         'xcit_mm.datasets.image_transforms',
-        'xcit_mm.models.image_preprocessor',
+        'xcit_mm.models.self_distillation',
     ),
 )
 _LOADED_LATER = {'accelerate': 'xcit_mm.models.timm', 'load_model': 'xcit_mm.inference'}

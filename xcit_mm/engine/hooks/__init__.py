@@ -12,6 +12,7 @@ from . import (  # noqa: F401  registered when they are imported
     label_check,
     loss_log,
     merged_views,
+    momentum_teacher,
     non_finite,
     pictures,
     report,

@@ -7,6 +7,7 @@ replaces these numbers.
 
 ROOM = 30  # before anything else is prepared
 NON_FINITE = 40  # before weights and statistics are averaged
+TEACHER = 45  # before the checkpoint, which holds it
 LABELS = 50
 BAD_DATA = 61  # these three before the checkpoint, which then matches what they have written
 LOSS_LOG = 62

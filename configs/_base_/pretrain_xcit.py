@@ -1,0 +1,42 @@
+"""DINO with an XCiT on RGB images (arXiv 2104.14294): no labels, crops of images in folders."""
+
+_base_ = ['image_runtime.py']
+
+model = dict(
+    type='SelfDistillation',
+    data_preprocessor=dict(
+        type='ImagePreprocessor',
+        mean=[123.675, 116.28, 103.53],
+        std=[58.395, 57.12, 57.375],
+        bgr_to_rgb=True,
+    ),
+    backbone=dict(type='ImageXCiT'),
+)
+train_pipeline = [
+    dict(type='LoadImage'),
+    dict(type='MultiCrop'),
+    dict(type='PackImage'),
+]
+train_dataloader = dict(
+    num_workers=8,
+    persistent_workers=True,
+    timeout=600,  # seconds without a batch that end the run
+    sampler=dict(type='DefaultSampler', shuffle=True),
+    dataset=dict(
+        type='UnlabeledImages',
+        data_prefix=dict(img=''),
+        pipeline=train_pipeline,
+    ),
+)
+optim_wrapper = dict(
+    type='AmpOptimWrapper',
+    optimizer=dict(type='AdamW', lr=5e-4, betas=(0.9, 0.999), weight_decay=0.04, fused=True),
+    clip_grad=dict(max_norm=3),
+    # Biases, norms and LayerScale.
+    paramwise_cfg=dict(bias_decay_mult=0.0, norm_decay_mult=0.0, flat_decay_mult=0.0),
+)
+auto_scale_lr = dict(base_batch_size=256)
+default_hooks = dict(
+    teacher=dict(type='MomentumTeacherHook'),
+    collapse=dict(type='CollapseHook'),
+)

@@ -1,0 +1,23 @@
+"""1,000 iterations of DINO for built-in drawings: minutes on a CPU."""
+
+iterations = 1000
+
+train_cfg = dict(type='ResumableIterLoop', max_iters=iterations, val_interval=iterations)
+optim_wrapper = dict(optimizer=dict(lr=1e-3))
+param_scheduler = [
+    dict(type='LinearLR', start_factor=0.01, by_epoch=False, end=100),
+    dict(type='CosineAnnealingLR', by_epoch=False, begin=100, end=iterations, eta_min=1e-6),
+    dict(
+        type='CosineAnnealingParamScheduler',
+        param_name='weight_decay',
+        eta_min_ratio=10,
+        by_epoch=False,
+        end=iterations,
+    ),
+]
+auto_scale_lr = dict(base_batch_size=32)
+default_hooks = dict(
+    logger=dict(interval=10),
+    checkpoint=dict(by_epoch=False, interval=100),
+)
+log_processor = dict(by_epoch=False, window_size=20)

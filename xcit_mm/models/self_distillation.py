@@ -1,0 +1,216 @@
+"""DINO: self-distillation with no labels, on crops of images with any number of channels.
+
+Caron et al., "Emerging properties in self-supervised vision transformers" (arXiv 2104.14294), with
+which the XCiT of table 3 were trained. Letters in shapes: B images, K outputs of the head.
+"""
+
+import copy
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from mmengine.dist import all_reduce
+from mmengine.model import BaseModel
+from mmengine.registry import MODELS
+from mmengine.structures import BaseDataElement
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..errors import ArgumentError
+from .xcit import init_linear
+
+NUM_GLOBAL = 2  # crops that the teacher gets
+
+
+class ProjectionHead(nn.Module):
+    """An MLP, L2 normalization, and a linear layer whose rows have length 1.
+
+    Shape:
+        (B, ``dim``) to (B, ``outputs``).
+    """
+
+    def __init__(self, dim: int, outputs: int, hidden: int, bottleneck: int) -> None:
+        super().__init__()
+        self.mlp = nn.Sequential(
+            nn.Linear(dim, hidden),
+            nn.GELU(),
+            nn.Linear(hidden, hidden),
+            nn.GELU(),
+            nn.Linear(hidden, bottleneck),
+        )
+        self.mlp.apply(init_linear)
+        self.last_layer = nn.Linear(bottleneck, outputs, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.normalize(self.mlp(x), dim=-1)
+        return F.linear(x, F.normalize(self.last_layer.weight, dim=-1))
+
+
+def dino_loss(
+    student: Tensor,
+    teacher: Tensor,
+    center: Tensor,
+    student_temperature: float,
+    teacher_temperature: float,
+) -> tuple[Tensor, Tensor]:
+    """Compute the loss of DINO and the entropy of the teacher (arXiv 2104.14294, equations 1 to 3).
+
+    It is the cross entropy between the centered and sharpened distribution of the teacher for a
+    global crop, and the distribution of the student for every other crop, averaged over all pairs
+    of crops and over the images.
+
+    Shape:
+        student: (S, B, K), the outputs for all crops, the global ones first. teacher: (2, B, K).
+        center: (K,). Output: two numbers, in nats.
+    """
+    dtype = torch.promote_types(student.dtype, torch.float32)
+    predicted = F.log_softmax(student.to(dtype) / student_temperature, dim=-1)
+    targets = F.softmax((teacher.to(dtype) - center) / teacher_temperature, dim=-1).detach()
+    entropies = torch.einsum('tbk,sbk->ts', targets, -predicted) / student.shape[1]
+    own = torch.eye(*entropies.shape, dtype=torch.bool, device=entropies.device)
+    loss = entropies.masked_fill(own, 0).sum() / (~own).sum()
+    return loss, torch.special.entr(targets).sum(-1).mean()
+
+
+def feature_spread(features: Tensor) -> Tensor:
+    """Measure how different the features (B, C) of images are.
+
+    It is the mean standard deviation of their L2-normalized values, times the square root of C: 0
+    if all images have the same features, and about 1 if they are spread over the sphere.
+    """
+    unit = F.normalize(features.float(), dim=-1)
+    return unit.std(0, correction=0).mean() * math.sqrt(features.shape[1])
+
+
+@MODELS.register_module()
+class SelfDistillation(BaseModel):
+    """A student that learns the outputs of a teacher, which is the average of earlier students.
+
+    Both are an ``ImageXCiT`` with a projection head. :class:`.MomentumTeacherHook` moves the
+    teacher after each step. What is saved for later is the teacher, as in the authors' release.
+
+    Args:
+        backbone: Config of the ``ImageXCiT`` of the student.
+        outputs: K of the heads; 65,536 for ImageNet, far fewer for small data.
+        hidden: Width of the MLP of the heads.
+        bottleneck: Numbers that the last layer reads.
+        student_temperature: Divides the outputs of the student.
+        teacher_temperature: The first and the last temperature of the teacher.
+        warmup_share: Share of the training in which its temperature rises.
+        frozen_share: Share of the training in which the last layer of the student does not change.
+        momentum: First momentum of the teacher, which rises to 1 along a cosine.
+        center_momentum: Momentum of the center of the teacher's outputs.
+        data_preprocessor: Config of an :class:`.ImagePreprocessor`.
+
+    Shape:
+        For ``mode='loss'``, a list of crops (B, n, C, h, w); the first group holds the two global
+        crops. For ``mode='predict'``, images (B, C, H, W).
+    """
+
+    def __init__(
+        self,
+        backbone: dict[str, Any],
+        outputs: int = 65536,
+        hidden: int = 2048,
+        bottleneck: int = 256,
+        student_temperature: float = 0.1,
+        teacher_temperature: tuple[float, float] = (0.04, 0.07),
+        warmup_share: float = 0.1,
+        frozen_share: float = 1 / 300,
+        momentum: float = 0.996,
+        center_momentum: float = 0.9,
+        data_preprocessor: dict[str, Any] | None = None,
+        init_cfg: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__(data_preprocessor, init_cfg)
+        for name, value in (('momentum', momentum), ('center_momentum', center_momentum)):
+            if not 0 <= value <= 1:
+                raise ArgumentError(f'SelfDistillation: {name}={value!r} is not from 0 to 1')
+        network = MODELS.build(backbone)
+        dim = network.norm.weight.numel()
+        head = ProjectionHead(dim, outputs, hidden, bottleneck)
+        self.student = nn.ModuleDict(dict(backbone=network, head=head))
+        # The teacher skips no branches.
+        teacher = MODELS.build({**backbone, 'drop_path_rate': 0.0, 'init_cfg': None})
+        self.teacher = nn.ModuleDict(dict(backbone=teacher, head=copy.deepcopy(head)))
+        self.teacher.requires_grad_(False)
+        self.teacher.load_state_dict(self.student.state_dict())
+        self.register_buffer('center', torch.zeros(outputs))
+        self.student_temperature, self.teacher_temperatures = (
+            student_temperature,
+            teacher_temperature,
+        )
+        self.warmup_share, self.frozen_share = warmup_share, frozen_share
+        self.first_momentum, self.center_momentum = momentum, center_momentum
+        self.set_progress(0.0)
+
+    @property
+    def backbone(self) -> nn.Module:
+        """The network that is the result of the training: the backbone of the teacher."""
+        return self.teacher.backbone
+
+    def init_weights(self) -> None:
+        """Load the weights that ``init_cfg`` of the backbone names, into student and teacher."""
+        self.student.backbone.init_weights()
+        self.teacher.load_state_dict(self.student.state_dict())
+
+    def set_progress(self, share: float) -> None:
+        """Set the temperature and the momentum for the share of the training that is done."""
+        first, last = self.teacher_temperatures
+        risen = min(1.0, share / self.warmup_share) if self.warmup_share else 1.0
+        self.teacher_temperature = first + (last - first) * risen
+        self.momentum = 1 - (1 - self.first_momentum) * (math.cos(math.pi * share) + 1) / 2
+        self.is_last_layer_frozen = share < self.frozen_share
+
+    @torch.no_grad()
+    def update_teacher(self) -> None:
+        """Move the parameters of the teacher toward the student.
+
+        Running statistics of BatchNorm stay its own: they belong to the crops that it gets.
+        """
+        averages, values = list(self.teacher.parameters()), list(self.student.parameters())
+        torch._foreach_lerp_(averages, values, 1 - self.momentum)
+
+    def forward(
+        self,
+        inputs: Tensor | Sequence[Tensor],
+        data_samples: Sequence[BaseDataElement] = (),
+        mode: str = 'predict',
+    ) -> Any:
+        if mode == 'loss':
+            return self._loss(inputs)
+        token = self.backbone.features(inputs).token
+        if mode == 'tensor':
+            return token
+        for sample, features in zip(data_samples, token, strict=True):
+            sample.set_field(features, 'features')
+        return list(data_samples)
+
+    def _loss(self, groups: Sequence[Tensor]) -> dict[str, Tensor]:
+        features = [self.student.backbone.features(_crops(group)).token for group in groups]
+        outputs = [
+            self.student.head(f).unflatten(0, (-1, len(g)))
+            for f, g in zip(features, groups, strict=True)
+        ]
+        with torch.no_grad():
+            of_teacher = self.teacher.head(self.teacher.backbone.features(_crops(groups[0])).token)
+            of_teacher = of_teacher.float()
+        targets = of_teacher.unflatten(0, (NUM_GLOBAL, -1))
+        temperatures = self.student_temperature, self.teacher_temperature
+        loss, entropy = dino_loss(torch.cat(outputs), targets, self.center, *temperatures)
+        self._move_center(of_teacher)
+        spread = feature_spread(features[0].detach().unflatten(0, (NUM_GLOBAL, -1))[0])
+        return dict(loss=loss, teacher_entropy=entropy, feature_spread=spread)
+
+    @torch.no_grad()
+    def _move_center(self, outputs: Tensor) -> None:
+        """Move the center toward the mean of the teacher's outputs over all processes."""
+        mean = outputs.mean(0)
+        all_reduce(mean, 'mean')
+        self.center.lerp_(mean, 1 - self.center_momentum)
+
+
+def _crops(group: Tensor) -> Tensor:
+    """Return a group of crops (B, n, C, h, w) one crop after the other, (n * B, C, h, w)."""
+    return group.transpose(0, 1).flatten(0, 1)
