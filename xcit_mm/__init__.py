@@ -53,6 +53,8 @@ environment.BUILT_ON.update(
     mmengine=(
         'xcit_mm.datasets.image_folders',
         'xcit_mm.datasets.image_transforms',
+        'xcit_mm.datasets.multi_crop',
+        'xcit_mm.datasets.unlabeled_images',
         'xcit_mm.models.image_preprocessor',
     ),
 )
