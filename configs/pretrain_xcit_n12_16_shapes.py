@@ -2,7 +2,7 @@
 
 It takes twelve minutes of one core (see docs/pretrain.md):
 
-    tools/make_shapes.py data/unlabeled --train 4000 --val 1 --seed 1
+    tools/make_shapes.py data/unlabeled --num-train 4000 --num-val 1 --seed 1
     tools/train.py configs/pretrain_xcit_n12_16_shapes.py
 """
 
@@ -10,7 +10,8 @@ _base_ = ['_base_/pretrain_xcit.py', '_base_/schedule_pretrain_shapes.py']
 
 data_root = 'data/unlabeled/'
 data_help = dict(
-    root=data_root, text='tools/make_shapes.py {root} --train 4000 --val 1 --seed 1 draws it'
+    root=data_root,
+    text='tools/make_shapes.py {root} --num-train 4000 --num-val 1 --seed 1 draws it',
 )
 
 model = dict(backbone=dict(arch='n12', patch_size=16), outputs=1024, hidden=512, bottleneck=128)

@@ -54,6 +54,9 @@ environment.BUILT_ON.update(
         'xcit_mm.datasets.image_folders',
         'xcit_mm.datasets.image_transforms',
         'xcit_mm.models.self_distillation',
+        'xcit_mm.datasets.multi_crop',
+        'xcit_mm.datasets.unlabeled_images',
+        'xcit_mm.models.image_preprocessor',
     ),
 )
 _LOADED_LATER = {'accelerate': 'xcit_mm.models.timm', 'load_model': 'xcit_mm.inference'}

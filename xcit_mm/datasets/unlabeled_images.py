@@ -1,0 +1,48 @@
+"""A dataset of images without labels."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mmengine.dataset import BaseDataset
+from mmengine.logging import print_log
+from mmengine.registry import DATASETS
+
+from ..errors import UserError
+from .image_folders import SUFFIXES, images_below
+
+
+@DATASETS.register_module()
+class UnlabeledImages(BaseDataset):
+    """All images in a folder and its folders, for a training without labels.
+
+    A sample has ``img_path``. Folders of classes are fine, but their names are ignored.
+
+    Args:
+        data_prefix: ``dict(img=...)``, the folder of the images.
+        suffixes: The ends of the names of image files, in lower case.
+        kwargs: Other arguments of mmengine's ``BaseDataset``.
+
+    Raises:
+        UserError: If the folder has no image, or images of labels.
+    """
+
+    def __init__(self, *args: Any, suffixes: Sequence[str] = SUFFIXES, **kwargs: Any) -> None:
+        self.suffixes = tuple(suffixes)
+        super().__init__(*args, **kwargs)
+
+    def load_data_list(self) -> list[dict]:
+        folder = Path(self.data_prefix['img'])
+        files = list(images_below(folder, self.suffixes))
+        if not files:
+            raise UserError(
+                f'{folder} has no image ({", ".join(self.suffixes)}): write the folder of your '
+                'images in data_prefix.img of the dataset'
+            )
+        inside = {file.parent for file in files}
+        if len(inside) > 1:
+            print_log(
+                f'{folder}: {len(files)} images in {len(inside)} folders, whose names are ignored',
+                'current',
+            )
+        return [dict(img_path=str(file)) for file in files]
