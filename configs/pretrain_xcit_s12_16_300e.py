@@ -5,7 +5,7 @@ Published on ImageNet: k-NN 76.0 %, linear probe 77.8 % (see docs/probe.md):
     tools/dist_train.sh configs/pretrain_xcit_s12_16_300e.py 8
 """
 
-_base_ = ['_base_/pretrain_xcit.py', '_base_/schedule_300e.py']
+_base_ = ['_base_/pretrain_xcit.py', '_base_/schedule_pretrain_300e.py']
 
 data_root = 'data/imagenet/train/'
 

@@ -1,7 +1,5 @@
 """DINO with an XCiT on RGB images (arXiv 2104.14294): no labels, crops of images in folders."""
 
-_base_ = ['image_runtime.py']
-
 model = dict(
     type='SelfDistillation',
     data_preprocessor=dict(
@@ -27,16 +25,4 @@ train_dataloader = dict(
         data_prefix=dict(img=''),
         pipeline=train_pipeline,
     ),
-)
-optim_wrapper = dict(
-    type='AmpOptimWrapper',
-    optimizer=dict(type='AdamW', lr=5e-4, betas=(0.9, 0.999), weight_decay=0.04, fused=True),
-    clip_grad=dict(max_norm=3),
-    # Biases, norms and LayerScale.
-    paramwise_cfg=dict(bias_decay_mult=0.0, norm_decay_mult=0.0, flat_decay_mult=0.0),
-)
-auto_scale_lr = dict(base_batch_size=256)
-default_hooks = dict(
-    teacher=dict(type='MomentumTeacherHook'),
-    collapse=dict(type='CollapseHook'),
 )

@@ -1,5 +1,7 @@
 """1,000 iterations of DINO for built-in drawings: minutes on a CPU."""
 
+_base_ = ['schedule_pretrain.py']
+
 iterations = 1000
 
 train_cfg = dict(type='ResumableIterLoop', max_iters=iterations, val_interval=iterations)

@@ -1,5 +1,7 @@
 """300 epochs of DINO: 10 of warm-up, then a cosine; the weight decay rises (arXiv 2104.14294)."""
 
+_base_ = ['schedule_pretrain.py']
+
 epochs = 300
 warmup = 10
 
