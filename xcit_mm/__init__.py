@@ -56,6 +56,7 @@ environment.BUILT_ON.update(
         'xcit_mm.models.self_distillation',
         'xcit_mm.datasets.multi_crop',
         'xcit_mm.datasets.unlabeled_images',
+        'xcit_mm.large_images.unlabeled_windows',
         'xcit_mm.models.image_preprocessor',
     ),
 )

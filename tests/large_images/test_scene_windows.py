@@ -25,7 +25,7 @@ from xcit_mm.datasets.decode import SampleError
 from xcit_mm.engine.data.sampler import SampleRequest
 from xcit_mm.engine.data.samples import TrainingSamples
 from xcit_mm.environment import require_framework
-from xcit_mm.large_images import scene_transforms, scene_windows
+from xcit_mm.large_images import drawn_windows, scene_transforms
 from xcit_mm.large_images.read_window import ReadWindow
 from xcit_mm.scenes.arrays import Array
 from xcit_mm.scenes.geometry import Window, whole
@@ -226,7 +226,7 @@ def test_larger_scenes_are_drawn_more_often(root, drawn):
 )
 def test_all_places_that_show_something_are_equally_likely(shown, size, expected):
     rng = np.random.default_rng(0)
-    spans = [scene_windows._placed(shown, 4, size, rng) for _ in range(800)]
+    spans = [drawn_windows._placed(shown, 4, size, rng) for _ in range(800)]
     starts = Counter(span.start for span in spans)
     assert {span.stop - span.start for span in spans} == {4}
     assert sorted(starts) == [*expected]
@@ -435,7 +435,7 @@ def test_objects_without_data_are_ignored(gaps, monkeypatch, drawn):
     monkeypatch.setattr(WithGaps, 'columns', 211)
     with pytest.raises(SampleError) as refused:
         detector(gaps, pipeline=[BANDS, *DETECTOR[1:]])[0]
-    assert str(refused.value.cause) == scene_windows.NO_DATA
+    assert str(refused.value.cause) == drawn_windows.NO_DATA
     assert refused.value.file == str(gaps / 'images/a.tif')
 
 

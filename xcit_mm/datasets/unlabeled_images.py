@@ -10,6 +10,7 @@ from mmengine.registry import DATASETS
 
 from ..errors import UserError
 from .image_folders import SUFFIXES, images_below
+from .unexpected_labels import require_no_labels
 
 
 @DATASETS.register_module()
@@ -24,7 +25,7 @@ class UnlabeledImages(BaseDataset):
         kwargs: Other arguments of mmengine's ``BaseDataset``.
 
     Raises:
-        UserError: If the folder has no image, or images of labels.
+        UserError: If the folder has no image, or images of labels; see :func:`.require_no_labels`.
     """
 
     def __init__(self, *args: Any, suffixes: Sequence[str] = SUFFIXES, **kwargs: Any) -> None:
@@ -39,6 +40,7 @@ class UnlabeledImages(BaseDataset):
                 f'{folder} has no image ({", ".join(self.suffixes)}): write the folder of your '
                 'images in data_prefix.img of the dataset'
             )
+        require_no_labels(folder, files)
         inside = {file.parent for file in files}
         if len(inside) > 1:
             print_log(

@@ -1,73 +1,40 @@
-"""A dataset that draws windows from large images at random, without cutting files."""
+"""A dataset that draws windows with labels from large images, without cutting files."""
 
 import math
 import pickle
-from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from mmengine.logging import print_log
 from mmengine.registry import DATASETS
 
-from ..datasets.decode import BadImageError, SampleError
+from ..datasets.decode import BadImageError
 from ..datasets.labels import LabelRule
-from ..errors import ArgumentError, UserError
+from ..errors import UserError
 from ..progress import LOG_INTERVAL
 from ..scenes.class_cells import ClassCells, count_cells
-from ..scenes.geometry import Span, Window, length
+from ..scenes.geometry import Window
 from ..scenes.label_windows import LabelWindows
-from .read_window import ReadWindow
+from .drawn_windows import Choice, Drawn, DrawnWindows, require_share
 from .scene_transforms import LoadObjects, OpenLabels, labels_of
 from .scenes_dataset import Scenes
 
-NO_DATA = 'no window with data was found in it'
-MAX_DRAWS = 32  # windows that are drawn until one has enough pixels with data
-MAX_OPEN = 8  # scenes that are open in a process
-
-
-class Choice(NamedTuple):
-    """A scene, and what a window of it has to show: nothing, an object, or a class in a cell."""
-
-    scene: int
-    label: int | None = None
-    part: int | None = None
-
-
-class Drawn(NamedTuple):
-    """A window of a scene, which of its pixels have data (None: all), and their share."""
-
-    scene: int
-    window: Window
-    is_valid: np.ndarray | None
-    share: float
-
 
 @DATASETS.register_module()
-class SceneWindows(Scenes):
-    """Windows of large images, drawn at random in each iteration.
+class SceneWindows(DrawnWindows, Scenes):
+    """Windows of large images with labels, drawn at random in each iteration.
 
-    The pipeline starts with :class:`.ReadWindow`. Which window a sample shows follows from NumPy's
-    global random numbers, which a run seeds for each sample with the iteration and its place in the
-    batch. So a resumed run draws the same windows, with any number of data workers. With
-    ``test_mode``, the windows follow from the index.
-
-    Scenes are drawn in proportion to their area. If ``balanced``, a class is drawn first, with the
-    same probability for each class, and then one of its pixels or objects in all scenes. The window
-    shows it at a random place.
+    See :class:`.DrawnWindows` for the pipeline and the order. Scenes are drawn in proportion to
+    their area. If ``balanced``, a class is drawn first, with the same probability for each class,
+    and then one of its pixels or objects in all scenes. The window shows it at a random place.
 
     Args:
-        window: The side of the windows in pixels, or (h, w). A smaller scene is padded.
-        length: The number of windows of an epoch. Default: as many as cover all scenes once.
         balanced: Whether all classes are drawn equally often.
-        min_valid: The smallest share of pixels with data in a window. If 32 windows have less, the
-            one with the most is used; if none has any, another sample takes its place.
         min_visible: An object of which a smaller share of the area is in the window is ignored: it
             is neither a target nor background.
 
-    The other arguments and errors are the same as in :class:`.Scenes`.
+    The other arguments and errors are the same as in :class:`.DrawnWindows` and :class:`.Scenes`.
 
     Raises:
         UserError: If a scene has no labels, or a label that is not a class; if ``balanced`` and no
@@ -77,47 +44,18 @@ class SceneWindows(Scenes):
     def __init__(
         self,
         *args: Any,
-        window: int | Sequence[int] = 512,
-        length: int | None = None,
         balanced: bool = False,
-        min_valid: float = 0.5,
         min_visible: float = 0.3,
         **kwargs: Any,
     ) -> None:
-        size = (window, window) if isinstance(window, int) else tuple(window)
-        if len(size) != 2 or not all(type(n) is int and n > 0 for n in size):
-            raise ArgumentError(f'SceneWindows: window={window!r} is not a size in pixels')
-        if length is not None and (type(length) is not int or length < 1):
-            raise ArgumentError(f'SceneWindows: length={length!r} is not a positive integer')
-        for name, share in (('min_valid', min_valid), ('min_visible', min_visible)):
-            if not 0 <= share <= 1:
-                raise ArgumentError(f'SceneWindows: {name}={share!r} is not a number from 0 to 1')
-        self.size, self._length, self._balanced = size, length, balanced
-        self._min_valid, self._min_visible = min_valid, min_visible
-        self._open: OrderedDict[int, dict] = OrderedDict()
+        require_share(type(self).__name__, min_visible=min_visible)
+        self._balanced, self._min_visible = balanced, min_visible
         super().__init__(*args, **kwargs)
-
-    def __getstate__(self) -> dict:  # open files are not sent to data workers
-        return {**self.__dict__, '_open': OrderedDict()}
-
-    def __len__(self) -> int:
-        self.full_init()
-        return self._length
 
     def full_init(self) -> None:
         if self._fully_initialized:
             return
-        self._reader = next(iter(self.pipeline.transforms), None)
-        if not isinstance(self._reader, ReadWindow):
-            raise ArgumentError(
-                f'SceneWindows: the first transform of its pipeline is '
-                f'{type(self._reader).__name__}: use ReadWindow'
-            )
         super().full_init()
-        sizes = np.array([(info['height'], info['width']) for info in self.data_list])
-        self._areas = sizes.prod(axis=1) / sizes.prod(axis=1).sum()
-        if self._length is None:
-            self._length = int((-(-sizes // self.size)).prod(axis=1).sum())
         # Labels whose pixels are counted. Files are pickled, and opened only when they are needed.
         self._labels: list[LabelWindows | bytes] = []
         self._cells: list[ClassCells] = []
@@ -145,65 +83,27 @@ class SceneWindows(Scenes):
         scenes.data_list, scenes._fully_initialized = self.data_list, True
         return scenes
 
-    def get_data_info(self, idx: int) -> dict:
-        """Return the size of a sample; its scene is known only when its window is drawn."""
-        self.full_init()
-        height, width = self.size
-        info = self.data_list[idx % len(self.data_list)]
-        return {**info, 'height': height, 'width': width, 'sample_idx': idx}
-
-    def prepare_data(self, idx: int) -> Any:
-        """Draw a window, and return it after the pipeline.
-
-        Raises:
-            SampleError: If the window cannot be read; it names the image.
-        """
-        seed = idx if self.test_mode else np.random.randint(2**31, size=4).tolist()
-        drawn = self._draw(np.random.default_rng(seed))
-        info, window = self.data_list[drawn.scene], drawn.window
-        with self._named(drawn.scene):
-            of_window = dict(window=window, window_size=self.size, is_valid=drawn.is_valid)
-            if self._with_objects:
-                objects = info['polygons'].objects(window, self._min_visible)
-                of_window['instances'] = [_ignored_without_data(o, drawn.is_valid) for o in objects]
-            return self.pipeline({**self._opened(drawn.scene), **of_window, 'sample_idx': idx})
-
-    def _draw(self, rng: np.random.Generator) -> Drawn:
-        """Draw windows until one has enough pixels with data, and return the best."""
-        best = None
-        for _ in range(MAX_DRAWS):
-            choice = self._choose(rng)
-            with self._named(choice.scene):
-                drawn = self._look(choice, rng)
-            if best is None or drawn.share > best.share:
-                best = drawn
-            if best.share >= self._min_valid:
-                break
-        if not best.share:
-            raise SampleError(self.data_list[best.scene]['img_path'], BadImageError(NO_DATA))
-        return best
+    def _of_window(self, drawn: Drawn) -> dict:
+        of_window, info = super()._of_window(drawn), self.data_list[drawn.scene]
+        if self._with_objects:
+            objects = info['polygons'].objects(drawn.window, self._min_visible)
+            of_window['instances'] = [_ignored_without_data(o, drawn.is_valid) for o in objects]
+        return of_window
 
     def _choose(self, rng: np.random.Generator) -> Choice:
         if not self._balanced:
-            return Choice(int(rng.choice(len(self._areas), p=self._areas)))
+            return super()._choose(rng)
         label = int(rng.integers(len(self.classes)))
         scenes, parts, until = self._places[label]
         entry = np.searchsorted(until, rng.integers(until[-1]), side='right')
         return Choice(int(scenes[entry]), label, int(parts[entry]))
 
-    def _look(self, choice: Choice, rng: np.random.Generator) -> Drawn:
-        """Place a window at random so that it shows what was chosen."""
-        info = self.data_list[choice.scene]
-        size, shown = (info['height'], info['width']), None
-        if choice.label is not None:
-            shown = self._shown(choice, size, rng)
-        spans = zip(shown or (None, None), self.size, size, strict=True)
-        window = Window(*(_placed(*span, rng) for span in spans))
-        is_valid = self._opened(choice.scene)['img'].valid(window)
-        return Drawn(choice.scene, window, is_valid, 1 if is_valid is None else is_valid.mean())
-
-    def _shown(self, choice: Choice, size: tuple[int, int], rng: np.random.Generator) -> Window:
+    def _shown(
+        self, choice: Choice, size: tuple[int, int], rng: np.random.Generator
+    ) -> Window | None:
         """Return the window of a chosen object, or one pixel of a class in a cell."""
+        if choice.label is None:
+            return None
         if self._with_objects:
             shape = self.data_list[choice.scene]['polygons'].shapes[choice.part]
             return Window.around(shape.bounds, size)
@@ -214,28 +114,14 @@ class SceneWindows(Scenes):
         row, column = cell.rows.start + int(rows[pixel]), cell.columns.start + int(columns[pixel])
         return Window(slice(row, row + 1), slice(column, column + 1))
 
-    def _opened(self, scene: int) -> dict:
+    def _opened_now(self, scene: int) -> dict:
         """Return a scene with its open image and labels."""
-        if scene not in self._open:
-            opened = self._reader.opener(self.data_list[scene])
-            if not self._with_objects:
-                labels = self._labels[scene]
-                is_file = isinstance(labels, bytes)
-                labels = pickle.loads(labels) if is_file else labels
-                opened['label_windows'] = labels.of_image(opened['img'])
-            self._open[scene] = opened
-            if len(self._open) > MAX_OPEN:
-                self._open.popitem(last=False)
-        self._open.move_to_end(scene)
-        return self._open[scene]
-
-    @contextmanager
-    def _named(self, scene: int) -> Iterator[None]:
-        """Turn errors into a SampleError that names the image, so that another sample is used."""
-        try:
-            yield
-        except Exception as error:  # decoders and transforms raise many kinds
-            raise SampleError(self.data_list[scene]['img_path'], error) from error
+        opened = super()._opened_now(scene)
+        if not self._with_objects:
+            labels = self._labels[scene]
+            labels = pickle.loads(labels) if isinstance(labels, bytes) else labels
+            opened['label_windows'] = labels.of_image(opened['img'])
+        return opened
 
     def _open_all_labels(self) -> None:
         logged = monotonic()
@@ -289,20 +175,6 @@ class SceneWindows(Scenes):
                     f'{name}: write balanced=False, or remove it from metainfo'
                 )
             self._places.append((scenes[chosen], parts[chosen], np.cumsum(weights[chosen])))
-
-
-def _placed(shown: Span | None, side: int, size: int, rng: np.random.Generator) -> Span:
-    """Draw a span of ``side`` pixels on an axis of ``size`` pixels; an axis may be shorter."""
-    if size <= side:
-        return slice(0, size)
-    first, last = 0, size - side
-    if shown is not None:
-        if length(shown) > side:
-            middle = (shown.start + shown.stop) // 2
-            shown = slice(middle, middle + 1)
-        first, last = max(first, shown.stop - side), min(last, shown.start)
-    start = int(rng.integers(first, last + 1))
-    return slice(start, start + side)
 
 
 def _ignored_without_data(instance: dict, is_valid: np.ndarray | None) -> dict:
