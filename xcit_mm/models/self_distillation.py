@@ -43,8 +43,10 @@ class ProjectionHead(nn.Module):
         self.last_layer = nn.Linear(bottleneck, outputs, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = F.normalize(self.mlp(x), dim=-1)
-        return F.linear(x, F.normalize(self.last_layer.weight, dim=-1))
+        # At first, the cosines of images differ by less than the resolution of bfloat16.
+        with torch.autocast(x.device.type, enabled=False):
+            x = F.normalize(self.mlp(x.to(self.last_layer.weight.dtype)), dim=-1)
+            return F.linear(x, F.normalize(self.last_layer.weight, dim=-1))
 
 
 def dino_loss(
@@ -64,10 +66,10 @@ def dino_loss(
         student: (S, B, K), the outputs for all crops, the global ones first. teacher: (2, B, K).
         center: (K,). Output: two numbers, in nats.
     """
-    dtype = torch.promote_types(student.dtype, torch.float32)
-    predicted = F.log_softmax(student.to(dtype) / student_temperature, dim=-1)
-    targets = F.softmax((teacher.to(dtype) - center) / teacher_temperature, dim=-1).detach()
-    entropies = torch.einsum('tbk,sbk->ts', targets, -predicted) / student.shape[1]
+    predicted = F.log_softmax(student / student_temperature, dim=-1)
+    targets = F.softmax((teacher - center) / teacher_temperature, dim=-1).detach()
+    with torch.autocast(student.device.type, enabled=False):
+        entropies = torch.einsum('tbk,sbk->ts', targets, -predicted) / student.shape[1]
     own = torch.eye(*entropies.shape, dtype=torch.bool, device=entropies.device)
     loss = entropies.masked_fill(own, 0).sum() / (~own).sum()
     return loss, torch.special.entr(targets).sum(-1).mean()
@@ -195,7 +197,6 @@ class SelfDistillation(BaseModel):
         ]
         with torch.no_grad():
             of_teacher = self.teacher.head(self.teacher.backbone.features(_crops(groups[0])).token)
-            of_teacher = of_teacher.float()
         targets = of_teacher.unflatten(0, (NUM_GLOBAL, -1))
         temperatures = self.student_temperature, self.teacher_temperature
         loss, entropy = dino_loss(torch.cat(outputs), targets, self.center, *temperatures)
