@@ -1,0 +1,24 @@
+"""DINO with XCiT-N12/16 on windows of large images without labels: drawings, for a CPU.
+
+tools/make_shapes.py data/scenes/training --mosaic 16 --seed 1
+tools/train.py configs/pretrain_xcit_n12_16_scene_windows.py
+"""
+
+_base_ = ['pretrain_xcit_n12_16_shapes.py']
+
+data_root = 'data/scenes/'
+data_help = dict(
+    root=data_root, text='tools/make_shapes.py {root}training --mosaic 16 --seed 1 draws it'
+)
+
+train_dataloader = dict(
+    dataset=dict(
+        _delete_=True,
+        type='UnlabeledWindows',
+        data_root=data_root,
+        data_prefix=dict(img='training'),
+        img_suffix='mosaic.tif',
+        window=160,
+        pipeline=[dict(type='ReadWindow'), *_base_.train_pipeline[1:]],
+    ),
+)
