@@ -14,10 +14,10 @@ from xcit_mm.errors import ArgumentError
 
 HOOKS = ('NonFiniteHook', 'LossLogHook')
 SENTENCE = (
-    'iteration {}: feature_spread has been below 0.05 for {} steps (now 0.01), so all images get the '
-    'same features (collapse): lower optim_wrapper.optimizer.lr or the temperature of the teacher, '
-    'make the crops of an image differ more, and look whether the images of the training data are '
-    'all alike'
+    'iteration {}: feature_spread has been below 0.05 for {} steps (now 0.01), so all images get '
+    'the same features (collapse): lower optim_wrapper.optimizer.lr or the temperature of the '
+    'teacher, make the crops of an image differ more, and look whether the images of the training '
+    'data are all alike'
 )
 
 

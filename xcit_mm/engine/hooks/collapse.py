@@ -63,7 +63,8 @@ class CollapseHook(Hook):
         if steps >= self.patience:
             raise UserError(
                 f'iteration {runner.iter + 1}: {SPREAD} has been below {self.limit:g} for {steps} '
-                f'steps (now {spread:.2g}), so all images get the same features (collapse): lower optim_wrapper.optimizer.lr or the temperature of the teacher, '
-                'make the crops of an image differ more, and look whether the images of the '
-                'training data are all alike'
+                f'steps (now {spread:.2g}), so all images get the same features (collapse): lower '
+                'optim_wrapper.optimizer.lr or the temperature of the teacher, make the crops of '
+                'an image differ more, and look whether the images of the training data are all '
+                'alike'
             )
