@@ -173,6 +173,22 @@ def test_of_many_metrics_the_first_are_plotted_and_all_are_in_a_table(tmp_path, 
     assert 'small' not in str(rows)  # no object has that size
 
 
+def test_numbers_beside_the_loss_and_accuracies_are_shown(tmp_path):
+    numbers = dict(teacher_entropy=2, feature_spread=0.7, own=1, lr=0.1, grad_norm=1)
+    write_lines(tmp_path / 'losses.jsonl', dict(iter=1, epoch=1, base_lr=1, loss=3, **numbers))
+    accuracies = [
+        {'iter': i, 'knn/top1': v, 'knn/top5': 99} for i, v in ((1, 60), (2, 80), (3, 70))
+    ]
+    write_lines(tmp_path / 'metrics.jsonl', *accuracies)
+    plotted = [name for name, _ in plots.choose_plots([read_run(tmp_path)])]
+    expected = ['loss', 'knn/top1', 'teacher_entropy', 'feature_spread', 'own', 'lr', 'grad_norm']
+    assert plotted == expected
+    page, rows = page_of([tmp_path], tmp_path / 'out.html')
+    assert ['iter', '3', '2'] in rows and ['k-NN accuracy, top 1', '70', '80'] in rows
+    for name in ('Spread of the features', 'Entropy of the teacher, nats', 'k-NN accuracy, perc'):
+        assert name in page
+
+
 def test_metrics_have_titles():
     titles = {
         'coco/segm_mAP': 'Mask AP',
@@ -183,6 +199,9 @@ def test_metrics_have_titles():
         'coco_panoptic/SQ_th': 'SQ of things',
         'coco_panoptic/RQ_st': 'RQ of stuff',
         'mIoU': 'mIoU',
+        'knn/top1': 'k-NN accuracy, top 1',
+        'accuracy/top5': 'Accuracy, top 5',
+        'knn/other': 'knn/other',
         'mine_th': 'mine_th',
     }
     assert {name: title(name) for name in titles} == titles

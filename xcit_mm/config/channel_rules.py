@@ -84,6 +84,11 @@ def _check_transforms(
             raise UserError(
                 f'{place}: {kind} does not take {channels} channels of any type: remove it'
             )
+        if kind == 'MultiCrop' and node.get('color') == 'rgb' and is_multiband:
+            raise UserError(
+                f"{place}: color='rgb' of {kind} changes hue and saturation, which {channels} "
+                "bands of any type do not have: write color='bands'"
+            )
 
 
 def _loads_bands(transform: dict) -> bool:

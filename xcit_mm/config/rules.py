@@ -14,6 +14,7 @@ from ..weights.pretrained import require_file
 from .channel_rules import check_image_channels, check_map_channels
 from .data_rules import check_classes, check_data
 from .height_rules import check_heights
+from .image_rules import check_images
 from .stream_rules import check_stream, streams_training
 from .tree import class_name, typed_nodes
 
@@ -47,6 +48,8 @@ def check(cfg: Config, task: str) -> None:
     check_data(cfg, SPLITS[task])
     require_framework(cfg.default_scope)
     check_classes(cfg, SPLITS[task])
+    if task == 'train':
+        check_images(cfg)
     if cfg.get('load_from'):
         require_file(cfg.load_from)  # it may have to be downloaded
 

@@ -73,6 +73,11 @@ class MultiCrop:
                 raise ArgumentError(f'MultiCrop: {name}={size!r} is not a positive integer')
         if type(num_local) is not int or num_local < 0:
             raise ArgumentError(f'MultiCrop: num_local={num_local!r} is not a number of crops')
+        if num_local and local_size > global_size:
+            raise ArgumentError(
+                f'MultiCrop: local_size={local_size} is larger than global_size={global_size}: the '
+                'local crops are the small ones'
+            )
         for name, scale in (('global_scale', global_scale), ('local_scale', local_scale)):
             if len(scale) != 2 or not 0 < scale[0] <= scale[1] <= 1:
                 raise ArgumentError(

@@ -10,7 +10,7 @@ import numpy as np
 from ..errors import one_line
 from ..files import write_whole
 from .reading import Run
-from .titles import PANOPTIC, title
+from .titles import ACCURACIES, PANOPTIC, title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,10 +20,23 @@ MAIN_METRICS = {
     'coco/bbox_mAP': 'Box AP',
     'coco/segm_mAP': 'Mask AP',
     'mIoU': 'Mean IoU, percent',
+    'accuracy/top1': 'Top-1 accuracy, percent',
+    'knn/top1': 'k-NN accuracy, percent',
 }
-TITLES = MAIN_METRICS | dict(loss='Loss', lr='Learning rate', grad_norm='Norm of the gradient')
-IN_TABLE_ONLY = *MAIN_METRICS, PANOPTIC, 'mAcc', 'aAcc', 'iter'  # how names begin: AP50 and so on
-MAX_PLOTS = 12  # of other metrics, and of parts of the loss; an evaluation by class has hundreds
+TITLES = MAIN_METRICS | dict(
+    loss='Loss',
+    lr='Learning rate',
+    grad_norm='Norm of the gradient',
+    teacher_entropy='Entropy of the teacher, nats',
+    feature_spread='Spread of the features',
+    momentum='Momentum of the teacher',
+)
+# How names begin: AP50 and so on.
+IN_TABLE_ONLY = *MAIN_METRICS, *ACCURACIES, PANOPTIC, 'mAcc', 'aAcc', 'iter'
+FROM_ZERO = 'teacher_entropy', 'feature_spread'  # zero is a collapse
+NO_CURVES = 'iter', 'epoch', 'loss', 'lr', 'grad_norm'  # which have a place of their own, or none
+# Of other metrics, of parts of the loss, and of other numbers; an evaluation by class has hundreds.
+MAX_PLOTS = 12
 MAX_POINTS = 1000  # of a curve; a longer one is drawn as means of neighbors
 MAX_MARKERS = 30
 SMOOTHED_SHARE = 25  # a moving average is over this part of the curve
@@ -37,9 +50,11 @@ def choose_plots(runs: Sequence[Run]) -> list[tuple[str, str]]:
     }
     other_metrics = [n for n in names['metrics'] if not n.startswith(IN_TABLE_ONLY)][:MAX_PLOTS]
     parts = [n for n in names['losses'] if 'loss' in n and n != 'loss'][:MAX_PLOTS]
+    others = [n for n in names['losses'] if 'loss' not in n and n not in NO_CURVES][:MAX_PLOTS]
+    parts = parts if len(parts) > 1 else []
     plots = [('loss', 'losses')]
     plots += [(name, 'metrics') for name in (*MAIN_METRICS, *other_metrics)]
-    plots += [(name, 'losses') for name in ('lr', *(parts if len(parts) > 1 else []), 'grad_norm')]
+    plots += [(name, 'losses') for name in (*others, 'lr', *parts, 'grad_norm')]
     return [(name, source) for name, source in plots if name in names[source]]
 
 
@@ -67,6 +82,8 @@ def draw(plots: Sequence[tuple[str, str]], runs: Sequence[Run], file: IO[bytes],
                 _draw_curve(axes, np.array(points), is_noisy, label=_literal(run.name), **style)
         axes.set_title(_literal(TITLES.get(name) or title(name)), fontsize=11)
         axes.set_xlim(left=0)
+        if name in FROM_ZERO:
+            axes.set_ylim(bottom=0)
         axes.set_xlabel('iteration')
         axes.grid(alpha=0.3)
         axes.spines[['top', 'right']].set_visible(False)

@@ -6,11 +6,15 @@ PRECISIONS = dict(
 )
 PANOPTIC = 'coco_panoptic/'
 SEGMENTS = {'_th': 'things', '_st': 'stuff'}
+ACCURACIES = {'accuracy/': 'Accuracy', 'knn/': 'k-NN accuracy'}
 OF_CLASS = 'AP_'  # followed by the name of the class
 
 
 def title(name: str) -> str:
-    """Return a short title of a metric of COCO, or the name of another metric."""
+    """Return a short title of a metric of COCO or of an accuracy, or the name of another metric."""
+    for prefix, kind in ACCURACIES.items():
+        if name.startswith(f'{prefix}top'):
+            return f'{kind}, top {name.removeprefix(f"{prefix}top")}'
     for prefix, kind in KINDS.items():
         if name.startswith(prefix):
             item = name.removeprefix(prefix)

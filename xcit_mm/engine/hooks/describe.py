@@ -25,7 +25,7 @@ class DescribeHook(Hook):
         model, meta = unwrapped(runner.model), checkpoint['meta']
         preprocessor = model.data_preprocessor
         pipeline = runner.cfg.train_dataloader.dataset.get('pipeline') or []
-        loaders = (dict(t) for t in pipeline if t.get('type') == 'LoadMultiband')
+        loaders = (loader for transform in pipeline if (loader := _loader_of_bands(transform)))
         meta[IMAGES] = dict(
             channels=model.backbone.in_channels,
             mean=preprocessor.mean.flatten().tolist(),
@@ -38,3 +38,11 @@ class DescribeHook(Hook):
         if classes:
             meta['classes'] = list(classes)
         meta |= getattr(model, 'description', {})
+
+
+def _loader_of_bands(transform: dict) -> dict[str, Any] | None:
+    """Return the config of the loader of other bands than RGB that a transform is or has."""
+    if transform.get('type') == 'LoadMultiband':
+        return dict(transform)
+    bands = transform.get('bands') if transform.get('type') == 'ReadWindow' else None
+    return dict(type='LoadMultiband', **bands) if bands else None

@@ -12,6 +12,7 @@ LABELS = 50
 BAD_DATA = 61  # these three before the checkpoint, which then matches what they have written
 LOSS_LOG = 62
 TENSORBOARD = 63
+COLLAPSE = 64  # after the logs, which show it, and before the checkpoint with its count
 PICTURES = 70
 REPORT = 95  # after the checkpoint and the pictures
 INTERRUPT = 100  # after the checkpoint of the same step

@@ -1,0 +1,157 @@
+"""Windows of large images without labels: what they show, their order, and what is refused."""
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import rasterio
+from mmengine.registry import DATASETS, DefaultScope
+
+from xcit_mm import UserError
+from xcit_mm.datasets.decode import SampleError
+from xcit_mm.engine.data.sampler import SampleRequest
+from xcit_mm.engine.data.samples import TrainingSamples
+from xcit_mm.environment import require_framework
+from xcit_mm.large_images.read_window import ReadWindow
+from xcit_mm.scenes.geometry import Window
+
+pytestmark = pytest.mark.filterwarnings('ignore::rasterio.errors.NotGeoreferencedWarning')
+SIZES = {'a': (150, 211), 'inside/b': (60, 64)}
+SIDE = 48
+WHOLE = [dict(type='ReadWindow', bands=dict(channels=5)), dict(type='PackImage')]
+CROPS = dict(type='MultiCrop', global_size=32, local_size=16, num_local=3)
+
+
+@pytest.fixture
+def root(tmp_path) -> Path:
+    """Two scenes of five bands of 16 bits, without data in the left half of the second."""
+    (tmp_path / 'inside').mkdir()
+    random = np.random.default_rng(0)
+    for name, size in SIZES.items():
+        values = random.integers(1, 2**12, (5, *size), np.uint16)
+        if 'b' in name:
+            values[..., : size[1] // 2] = 0
+        options = dict(height=size[0], width=size[1], count=5, dtype='uint16', nodata=0)
+        with rasterio.open(tmp_path / f'{name}.tif', 'w', 'GTiff', **options) as file:
+            file.write(values)
+    return tmp_path
+
+
+@pytest.fixture
+def drawn(monkeypatch) -> list[tuple[str, Window]]:
+    """The scenes and windows that are read."""
+    windows, original = [], ReadWindow.__call__
+
+    def record(transform, results):
+        windows.append((results['img_path'], results['window']))
+        return original(transform, results)
+
+    monkeypatch.setattr(ReadWindow, '__call__', record)
+    return windows
+
+
+def build(root: Path, **values):
+    require_framework('mmengine')
+    config = dict(type='UnlabeledWindows', data_prefix=dict(img=str(root)), window=SIDE)
+    with DefaultScope.overwrite_default_scope('mmengine'):
+        return DATASETS.build(config | dict(pipeline=WHOLE) | values)
+
+
+def read(path: str) -> np.ndarray:
+    with rasterio.open(path) as file:
+        return file.read()
+
+
+def test_a_sample_is_the_window_of_the_file(root, drawn):
+    dataset = build(root, min_valid=0.6)
+    assert len(dataset) == 4 * 5 + 2 * 2
+    assert not dataset.metainfo
+    for index in range(60):
+        sample = dataset[index % len(dataset)]
+        path, window = drawn[-1]
+        values = read(path)[(slice(None), *window)]
+        assert (values[0] > 0).mean() >= 0.6
+        assert np.array_equal(sample['inputs'], values.astype(np.float32))
+        assert sample['data_samples'].img_path == path
+    assert {path for path, _ in drawn} == {str(root / f'{name}.tif') for name in SIZES}
+
+
+def test_the_pipeline_of_a_pretraining_crops_the_windows(root):
+    sample = build(root, pipeline=[WHOLE[0], CROPS, WHOLE[1]])[0]
+    large, small = sample['inputs']
+    assert (large.shape, small.shape) == ((2, 5, 32, 32), (3, 5, 16, 16))
+    assert large.isfinite().all() and large.std() > 100
+
+
+def test_windows_follow_from_the_position_in_the_run(root, drawn):
+    first = TrainingSamples(build(root, pipeline=[WHOLE[0], CROPS, WHOLE[1]]))
+    requests = [SampleRequest(i % 3, (0, 0, i, 1)) for i in range(8)]
+    expected = [first[request][0]['inputs'][1] for request in requests]
+    windows = drawn.copy()
+    assert len({repr(window) for window in windows}) > 5
+    second = pickle.loads(pickle.dumps(first))  # as for a data worker
+    drawn.clear()
+    for i in (6, 1, 7, 0):
+        assert second[requests[i]][0]['inputs'][1].equal(expected[i])
+    assert drawn == [windows[i] for i in (6, 1, 7, 0)]
+
+
+def test_the_scenes_are_whole_images_for_statistics(root):
+    scenes = build(root).scenes()
+    assert [scenes[i]['img'].shape for i in range(len(scenes))] == [
+        (*size, 5) for size in SIZES.values()
+    ]
+
+
+def test_a_scene_without_data_is_a_bad_sample(root):
+    with rasterio.open(root / 'a.tif', 'r+') as file:
+        file.write(np.zeros((5, *SIZES['a']), np.uint16))
+    (root / 'inside/b.tif').unlink()
+    with pytest.raises(SampleError) as bad:
+        build(root)[0]
+    assert bad.value.file == str(root / 'a.tif')
+
+
+def test_labels_among_the_scenes_are_refused(root):
+    (root / 'train_labels').mkdir()
+    (root / 'a.tif').rename(root / 'train_labels/a.tif')
+    with pytest.raises(UserError) as refused:
+        build(root)
+    assert str(refused.value) == (
+        f'{root}/train_labels has the name of a folder of labels, but a training without '
+        'labels would take them for images: write the folder of the images, such as '
+        f'{root}/inside, in data_prefix.img of the dataset, or rename a folder of images'
+    )
+    (root / 'train_labels/a.tif').rename(root / 'inside/b_labels.tif')
+    with pytest.raises(UserError, match=r'b_labels\.tif has the name of a file with labels'):
+        build(root)
+
+
+def test_scenes_that_cannot_be_used_are_refused(root):
+    with pytest.raises(UserError) as refused:
+        build(root, img_suffix='.vrt')
+    assert str(refused.value) == (
+        f'{root} has no images *.vrt: set their folder in data_prefix and their suffix in '
+        'img_suffix'
+    )
+    with pytest.raises(UserError, match='UnlabeledWindows: window=0 is not a size in pixels'):
+        build(root, window=0)
+    with pytest.raises(UserError, match='its pipeline is PackImage: use ReadWindow'):
+        build(root, pipeline=WHOLE[1:])
+    (root / 'a.tif').write_bytes(b'II*')
+    with pytest.raises(UserError, match=r'a\.tif cannot be opened \(RasterioIOError'):
+        build(root)
+
+
+def test_neither_mmdet_nor_mmseg_is_imported():
+    code = (
+        'import sys; from xcit_mm.environment import require_framework; '
+        "require_framework('mmengine'); from mmengine.registry import DATASETS; "
+        "assert DATASETS.get('UnlabeledWindows') and DATASETS.get('UnlabeledImages'); "
+        "assert not {'mmdet', 'mmseg', 'rasterio'} & sys.modules.keys()"
+    )
+    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]

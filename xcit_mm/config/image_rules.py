@@ -1,0 +1,64 @@
+"""The rules for runs on whole images: crops, batches, and enough images for them."""
+
+import os
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+from mmengine.config import Config
+
+from ..errors import ArgumentError, UserError
+from .tree import class_name, dataset_class, registered_class, split_datasets, typed_nodes
+
+SCOPE = 'mmengine'
+CROPS = 'MultiCrop'
+FOLDERS = ('ClassFolders', 'UnlabeledImages')
+WHERE = ('data_root', 'data_prefix', 'suffixes')  # arguments of both
+
+
+def check_images(cfg: Config) -> None:
+    """Refuse crops and batches that a training on whole images cannot use.
+
+    The classes of such trainings are registered: see
+    :func:`~xcit_mm.environment.require_framework`.
+    """
+    if cfg.default_scope != SCOPE:
+        return
+    place = 'train_dataloader'
+    crops = [n for n in typed_nodes(cfg[place], place) if class_name(n[1]['type']) == CROPS]
+    for where, node in crops:
+        arguments = {name: value for name, value in node.items() if name != 'type'}
+        try:
+            registered_class(CROPS, SCOPE)(**arguments)
+        except ArgumentError as error:
+            raise UserError(f'{where}: {error}') from None
+    size = cfg[place].get('batch_size', 1)
+    if crops and size == 1:
+        raise UserError(
+            f'{place}.batch_size=1: a training without labels compares the images of a batch: '
+            'write at least 2'
+        )
+    _require_images(cfg, size)
+
+
+def _require_images(cfg: Config, size: int) -> None:
+    """Refuse fewer images than a batch has; files are counted up to that number only."""
+    folders, number = [], 0
+    for dataset in split_datasets(cfg, 'train'):
+        kind = dataset_class(dataset, SCOPE)
+        if kind is None or kind.__name__ not in FOLDERS or dataset.get('indices') is not None:
+            return  # their images are not files in a folder, or not all of them
+        given = {name: dataset[name] for name in WHERE if name in dataset}
+        lister = kind(**given, lazy_init=True)  # with the defaults of its arguments
+        folders.append(str(Path(lister.data_prefix['img'])))
+        number += len(list(islice(_files(folders[-1], lister.suffixes), size)))
+    if 0 < number < size:  # the dataset refuses an empty folder
+        raise UserError(
+            f'train_dataloader.batch_size={size}, but {", ".join(folders)} has {number} images: '
+            'write a smaller batch_size, or add images'
+        )
+
+
+def _files(folder: str, suffixes: tuple[str, ...]) -> Iterator[str]:
+    for _, _, names in os.walk(folder):
+        yield from (name for name in names if name.lower().endswith(suffixes))

@@ -1,0 +1,70 @@
+"""A training without labels whose features become the same for all images is stopped."""
+
+from typing import Any
+
+import torch
+from mmengine.dist import all_reduce
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS
+from mmengine.runner import Runner
+
+from ...errors import ArgumentError, UserError
+from ..checkpoints.training_state import COLLAPSED_STEPS
+from . import order
+
+SPREAD = 'feature_spread'  # what the model logs
+
+
+@HOOKS.register_module()
+class CollapseHook(Hook):
+    """Stop a training without labels if all images get the same features.
+
+    Reads ``feature_spread`` of the outputs of the model: about 1 if the features are spread over
+    the sphere, 0 if they are constant. Processes use its mean, and stop together. The number of
+    steps so far is in the checkpoints, so a resumed run stops at the same step.
+
+    Args:
+        limit: A step is counted if the spread is below it.
+        patience: The number of steps in a row at which the run stops.
+
+    Raises:
+        UserError: At that number of steps, and before the first step for batches of one image.
+    """
+
+    priority = order.COLLAPSE
+
+    def __init__(self, limit: float = 0.05, patience: int = 100) -> None:
+        if type(limit) not in (int, float) or not 0 < limit < 1:
+            raise ArgumentError(f'CollapseHook: limit={limit!r} is not a number between 0 and 1')
+        if type(patience) is not int or patience < 1:
+            raise ArgumentError(f'CollapseHook: patience={patience!r} is not a positive integer')
+        self.limit, self.patience = limit, patience
+
+    def before_train(self, runner: Runner) -> None:
+        if runner.train_dataloader.batch_sampler.batch_size == 1:
+            raise UserError(
+                'train_dataloader.batch_size=1: the features of one image have no spread, so a '
+                'collapse would not be noticed: write at least 2'
+            )
+
+    def after_train_iter(
+        self, runner: Runner, outputs: dict[str, Any] | None = None, **_: Any
+    ) -> None:
+        if SPREAD not in (outputs or {}):
+            raise ArgumentError(
+                f'CollapseHook: the outputs of {runner.cfg.model.type} have no {SPREAD}: set '
+                'default_hooks.collapse=None, or return it with the losses'
+            )
+        spread = torch.as_tensor(outputs[SPREAD], dtype=torch.float32).detach().clone()
+        all_reduce(spread, 'mean')
+        hub = runner.message_hub
+        steps = hub.runtime_info.get(COLLAPSED_STEPS, 0) + 1 if spread < self.limit else 0
+        hub.update_info(COLLAPSED_STEPS, steps)
+        if steps >= self.patience:
+            raise UserError(
+                f'iteration {runner.iter + 1}: {SPREAD} has been below {self.limit:g} for {steps} '
+                f'steps (now {spread:.2g}), so all images get the same features (collapse): lower '
+                'optim_wrapper.optimizer.lr or the temperature of the teacher, make the crops of '
+                'an image differ more, and look whether the images of the training data are all '
+                'alike'
+            )
