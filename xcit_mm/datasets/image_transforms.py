@@ -22,7 +22,7 @@ def to_array(image: Tensor) -> np.ndarray:
 
 
 @TRANSFORMS.register_module()
-class CenterCrop:
+class CenterSquare:
     """Resize the shorter side and cut out the central square, as for the evaluation of classifiers.
 
     Reads and sets ``img`` (H, W, C).
@@ -35,7 +35,7 @@ class CenterCrop:
 
     def __init__(self, size: int, ratio: float = 1.0) -> None:
         if not 0 < ratio <= 1:
-            raise ArgumentError(f'CenterCrop: ratio={ratio!r} is not in (0, 1]')
+            raise ArgumentError(f'CenterSquare: ratio={ratio!r} is not in (0, 1]')
         self.size, self.ratio = size, ratio
 
     def __call__(self, results: dict) -> dict:

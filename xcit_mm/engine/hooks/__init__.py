@@ -16,4 +16,5 @@ from . import (  # noqa: F401  registered when they are imported
     pictures,
     report,
     room_check,
+    same_teacher,
 )
