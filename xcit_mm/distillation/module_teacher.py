@@ -54,7 +54,7 @@ class ModuleTeacher(Teacher):
         num_prefix_tokens: int = 0,
         license_note: str | None = None,
     ) -> None:
-        self.num_prefix_tokens = num_prefix_tokens
+        self.num_prefix_tokens = num_prefix_tokens  # for the first features, at the end
         if not checkpoint:
             raise ArgumentError(
                 f'teacher {module["type"]}: name its weights, model.teacher.checkpoint=FILE'

@@ -87,6 +87,9 @@ class Teacher(ABC):
         probe = self._features(torch.zeros(1, num_channels, *(self.size or [PROBE_SIZE] * 2)))
         self.map_channels, self.vector_channels = probe.map.shape[1], probe.vector.shape[1]
 
+    def __deepcopy__(self, memo: dict) -> 'Teacher':
+        return self  # a copy of the model, such as the average of its weights, needs no second one
+
     def features(self, images: Tensor, preprocessor: BaseDataPreprocessor) -> TeacherFeatures:
         """Compute the features of images (B, C, H, W) that a preprocessor has normalized.
 

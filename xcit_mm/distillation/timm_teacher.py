@@ -1,6 +1,7 @@
 """Teachers from timm: convolutional networks and transformers, with any weights for them."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from mmengine.registry import MODELS
@@ -70,7 +71,7 @@ class TimmTeacher(Teacher):
             num_channels=arguments.get('in_chans', published['input_size'][0]),
             size=size,
             channels=channels,
-            license_note=license_note or license_name and f'{license_name} (timm, {origin})',
+            license_note=license_note or (license_name and f'{license_name} (timm, {origin})'),
         )
 
     def _extract(self, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -101,7 +102,9 @@ def _pretrained_cfg(name: str) -> dict[str, Any]:
     if not timm.is_model(name):
         hint = did_you_mean(name.partition('.')[0], timm.list_models())
         raise UserError(f'model.teacher.name={name!r} is not a model of timm{hint}')
-    cfg = timm.get_pretrained_cfg(name)
+    cfg = None
+    with suppress(RuntimeError):  # for a tag that the model does not have
+        cfg = timm.get_pretrained_cfg(name)
     if cfg is None:
         tags = timm.list_pretrained(f'{name.partition(".")[0]}.*')
         hint = did_you_mean(name, tags) or ': leave out what follows the dot'
@@ -122,18 +125,26 @@ def _build(name: str, checkpoint: str | None, arguments: dict[str, Any]) -> nn.M
         )
     state = model_state(read_checkpoint(checkpoint), checkpoint)
     require_finite(state, checkpoint)
-    classifier = timm.get_pretrained_cfg(name).classifier
-    head = state.get(f'{classifier}.weight')
-    if 'num_classes' not in arguments and isinstance(head, Tensor):
-        arguments = {**arguments, 'num_classes': len(head)}
+    published = timm.get_pretrained_cfg(name).to_dict()
+    head = state.get(f'{published["classifier"]}.weight')
+    if isinstance(head, Tensor):
+        arguments = {'num_classes': len(head), **arguments}
+    channels, *sides = published['input_size']
     network = _created(
         name,
         f'{checkpoint} does not fit the teacher {name}',
         'name the model of the file in model.teacher.name, or set '
         'model.teacher.arguments.num_classes=0 if it has no classification head',
         pretrained=True,
-        # timm converts the names and sizes of all releases that it knows, and loads all or nothing.
-        pretrained_cfg_overlay=dict(state_dict=dict(state), source='', custom_load=False),
+        # timm converts the names and sizes of all releases that it knows. It would leave out the
+        # head of a file with other classes than it has published, and average other channels.
+        pretrained_cfg_overlay=dict(
+            state_dict=dict(state),
+            source='',
+            custom_load=False,
+            num_classes=arguments.get('num_classes', published['num_classes']),
+            input_size=(arguments.get('in_chans', channels), *sides),
+        ),
         **arguments,
     )
     del network.pretrained_cfg['state_dict']
