@@ -4,7 +4,9 @@ from copy import deepcopy
 
 import pytest
 import torch
+from helpers.processes import in_processes
 from helpers.small_xcit import SMALL
+from mmengine.model import MMDistributedDataParallel
 from mmengine.registry import MODELS
 from torch import nn
 from torch.nn import functional as F
@@ -148,6 +150,25 @@ def test_bfloat16_changes_the_losses_by_rounding_only(build):
         assert value.dtype == torch.float32
         torch.testing.assert_close(value, expected[name], rtol=2e-2, atol=2e-2)
     assert losses['loss_dense'] != expected['loss_dense']
+
+
+def test_two_processes_have_the_gradients_of_one(build, tmp_path):
+    x = torch.randn(4, 3, 64, 64)
+
+    def gradients(model, inputs) -> list[torch.Tensor]:
+        losses = model(inputs, mode='loss')
+        (losses['loss_dense'] + losses['loss_global']).backward()
+        return [p.grad for p in model.parameters() if p.requires_grad]
+
+    expected = gradients(build().eval(), x)  # BatchNorm would use the statistics of its batch
+
+    def in_process(rank: int) -> None:
+        model = MMDistributedDataParallel(build().eval())
+        found = gradients(model, x[2 * rank : 2 * rank + 2])
+        for a, b in zip(found, expected, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-6)
+
+    in_processes(2, in_process, tmp_path)
 
 
 def test_wrong_losses_and_small_maps_are_refused(build):
