@@ -3,9 +3,9 @@
     stand_ins.py
 
 In the root of a clone, beside its data/shapes: COCO, ADE20k and ImageNet, a dataset in YOLO's
-layout, a few shapes of 13 bands and for trainings without labels, two photographs, a released classifier, in mmengine's cache a
-released detector and segmentor, all of random weights, and what a training leaves whose losses are
-not finite.
+layout, a few shapes of 13 bands and for trainings without labels, two photographs, a released
+classifier, in mmengine's cache a released detector and segmentor, all of random weights, and what a
+training leaves whose losses are not finite.
 """
 
 import json
