@@ -57,6 +57,9 @@ environment.BUILT_ON.update(
         'xcit_mm.datasets.multi_crop',
         'xcit_mm.datasets.unlabeled_images',
         'xcit_mm.large_images.unlabeled_windows',
+        'xcit_mm.distillation.feature_distillation',
+        'xcit_mm.distillation.module_teacher',
+        'xcit_mm.distillation.timm_teacher',
         'xcit_mm.models.image_preprocessor',
     ),
 )

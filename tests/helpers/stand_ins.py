@@ -3,9 +3,9 @@
     stand_ins.py
 
 In the root of a clone, beside its data/shapes: COCO, ADE20k and ImageNet, a dataset in YOLO's
-layout, a few shapes of 13 bands, two photographs, a released classifier, in mmengine's cache a
-released detector and segmentor, all of random weights, and what a training leaves whose losses are
-not finite.
+layout, a few shapes of 13 bands and for trainings without labels, two photographs, a released
+classifier, in mmengine's cache a released detector and segmentor, all of random weights, and what a
+training leaves whose losses are not finite.
 """
 
 import json
@@ -96,6 +96,8 @@ if __name__ == '__main__':
     make_imagenet(Path('data/shapes'), Path('data/imagenet/val'))
     make_fruit(Path('datasets/fruit'))
     make_shapes('data/shapes_13bands', ShapesSpec(num_train=4, num_val=2, bands=13))
+    for folder in ('data/unlabeled', 'data/of_teacher'):
+        make_shapes(folder, ShapesSpec(num_train=4, num_val=1))
     torch.save({'model': timm.create_model(CLASSIFIER).state_dict()}, f'{CLASSIFIER}_dist.pth')
     make_diverged_run('work_dirs/diverged', 120)
     for config, file in RELEASED.items():

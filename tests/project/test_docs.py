@@ -46,6 +46,8 @@ ONLY_PARSED = {
     'tools/prepare_data.py coco': 'it downloads gigabytes; test_prepare_data.py has a server',
     'tools/prepare_data.py ade20k': 'as for coco',
     'tools/make_shapes.py data/shapes_13bands': 'stand_ins.py has drawn a few of these images',
+    'tools/make_shapes.py data/of_teacher': 'as for data/shapes_13bands',
+    'tools/make_shapes.py data/unlabeled': 'as for data/shapes_13bands',
     'tools/demo.py': 'it serves until it is stopped; test_demo.py opens the page in a browser',
     'tools/classify.py xcit_small_12_p8_384_dist.pth data/imagenet/val --sample': 'as without',
     'tools/classify.py xcit_small_12_p8_384_dist.pth --images': 'test_classify.py runs it',
@@ -62,6 +64,8 @@ SHORTER = {
     'val_dataloader.persistent_workers=False val_dataloader.dataset.indices=1',
     'tools/train.py configs/sem_fpn_xcit_n12_16_context.py': 'train_dataloader.batch_size=1 '
     'load_from=work_dirs/sem_fpn_xcit_n12_16_context_crops/iter_600.pth',
+    'tools/train.py configs/pretrain': 'val_dataloader=None',
+    'tools/train.py configs/distill': 'val_dataloader=None',
     'tools/train.py own_segmentation.py': 'train_dataloader.dataset.pipeline.2.scale="(512,128)" '
     'train_dataloader.dataset.pipeline.3.crop_size="(128,128)" '
     'val_dataloader.dataset.pipeline.1.scale="(512,128)" '
@@ -74,8 +78,8 @@ SHORTER = {
 SLOW = {'docs/export.md'}  # two minutes
 # Without an object above a score of 0.5, int8 has nothing to compare, and no file is written.
 NEEDS_TRAINING = '--precision int8 --calibrate data/shapes/coco/train2017'
-# The checkpoint of a training so shortened, and of the whole one, which the pages name.
-LAST_STEP, WHOLE = 'iter_2.pth', 'iter_600.pth'
+# The checkpoint of a training so shortened, and of the whole ones, which the pages name.
+LAST_STEP, WHOLE = 'iter_2.pth', ('iter_600.pth', 'iter_1000.pth')
 
 
 def blocks(page: str) -> list[tuple[str, str]]:
@@ -128,7 +132,9 @@ class Terminal:
         options = ' '.join(SHORTER[start] for start in beginning(SHORTER, command)).split()
         self.run([*self._words(command), *(['--cfg-options', *options] if options else [])])
         for path in self.folder.glob(f'work_dirs/*/{LAST_STEP}'):
-            path.rename(path.with_name(WHOLE))
+            for name in WHOLE:
+                path.with_name(name).hardlink_to(path)
+            path.unlink()
 
     def run(self, argv: list[str], only_parse: bool = False) -> str:
         """Run a tool, or ['-c', program], in a process of its own and return what it prints."""

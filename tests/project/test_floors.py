@@ -17,6 +17,7 @@ FLOORS = [
     'mmcv_ops ops',
     'models',
     'weights',
+    'distillation',
     'config',
     'datasets',
     'predictions fusion run_report',

@@ -43,6 +43,7 @@ def fingerprint(cfg: Config, splits: tuple[str, ...]) -> dict[str, str]:
     files = {
         'the checkpoint': cfg.get('load_from'),
         'the pretrained backbone': init_cfg.get('checkpoint'),
+        'the teacher': (cfg.model.get('teacher') or {}).get('checkpoint'),
     }
     for split in splits:
         dataset = (cfg.get(f'{split}_dataloader') or {}).get('dataset') or {}

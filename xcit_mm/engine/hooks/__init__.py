@@ -18,4 +18,5 @@ from . import (  # noqa: F401  registered when they are imported
     pictures,
     report,
     room_check,
+    same_teacher,
 )

@@ -1,0 +1,13 @@
+"""The optimizer of a distillation, and the hook that compares its teacher when it resumes."""
+
+_base_ = ['image_runtime.py']
+
+optim_wrapper = dict(
+    type='AmpOptimWrapper',
+    dtype='bfloat16',  # the features of some teachers exceed the range of float16
+    optimizer=dict(type='AdamW', lr=1e-3, betas=(0.9, 0.999), weight_decay=0.05, fused=True),
+    clip_grad=dict(max_norm=3),
+    # Biases, norms and LayerScale.
+    paramwise_cfg=dict(bias_decay_mult=0.0, norm_decay_mult=0.0, flat_decay_mult=0.0),
+)
+default_hooks = dict(same_teacher=dict(type='SameTeacherHook'))

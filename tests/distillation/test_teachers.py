@@ -1,0 +1,234 @@
+"""Teachers return what their network computes of the images that the student gets."""
+
+import pytest
+import timm
+import torch
+from helpers.small_xcit import SMALL, small_xcit
+from mmengine.registry import MODELS
+from torch import nn
+from torch.nn import functional as F
+
+from xcit_mm import UserError
+from xcit_mm.distillation.module_teacher import ModuleTeacher
+from xcit_mm.distillation.timm_teacher import TimmTeacher
+from xcit_mm.models import ImageXCiT
+from xcit_mm.models.image_preprocessor import ImagePreprocessor
+
+MEAN, STD = [100.0, 110.0, 120.0], [50.0, 60.0, 70.0]
+PREPROCESSOR = ImagePreprocessor(MEAN, STD)
+SWIN = dict(embed_dim=16, depths=(1, 1), num_heads=(1, 2), window_size=4)
+XCIT = dict(type='ImageXCiT', arch=SMALL, patch_size=16)
+SCALE = dict(mean=MEAN, std=STD)
+
+
+@MODELS.register_module()
+class Patches(nn.Module):
+    """A module that returns its patches of 16 pixels, as tokens, after prefix tokens of zeros."""
+
+    def __init__(self, num_prefix: int = 0, as_maps: bool = False) -> None:
+        super().__init__()
+        self.num_prefix, self.as_maps = num_prefix, as_maps
+        self.conv = nn.Conv2d(3, 8, 16, 16)
+
+    def forward(self, x):
+        x = self.conv(x)
+        if self.as_maps:
+            return 2 * x, x
+        return F.pad(x.flatten(2).transpose(1, 2), (0, 0, self.num_prefix, 0))
+
+
+def normalized(images: torch.Tensor) -> torch.Tensor:
+    return PREPROCESSOR(dict(inputs=[*images]))['inputs']
+
+
+def pixels(*shape: int) -> torch.Tensor:
+    return torch.randint(0, 256, shape, dtype=torch.uint8)
+
+
+def save(path, network: nn.Module, prefix: str = '', **meta) -> str:
+    state = {prefix + name: value for name, value in network.state_dict().items()}
+    torch.save(dict(state_dict=state, meta=meta), path)
+    return str(path)
+
+
+def refusal(function, *args, **kwargs) -> str:
+    with pytest.raises(UserError) as raised:
+        function(*args, **kwargs)
+    assert '\n' not in str(raised.value)
+    return str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ('name', 'arguments', 'layout'),
+    [
+        ('test_resnet', {}, 'BCHW'),
+        ('swin_tiny_patch4_window7_224', SWIN, 'BHWC'),
+        ('test_vit', {}, 'BNC'),
+        ('xcit_nano_12_p16_224', dict(embed_dim=32, depth=2), 'BNC'),
+    ],
+)
+def test_features_and_logits_are_timms_for_images_with_its_normalization(
+    name, arguments, layout, tmp_path
+):
+    torch.manual_seed(0)
+    has_size = 'resnet' not in name
+    network = timm.create_model(
+        name, num_classes=7, **arguments, **(dict(img_size=64) if has_size else {})
+    ).eval()
+    path = save(tmp_path / 'weights.pth', network)
+    teacher = TimmTeacher(name, path, size=64 if has_size else None, arguments=arguments)
+    images = pixels(2, 3, 64, 64)
+    cfg = network.pretrained_cfg
+    mean, std = (torch.tensor(cfg[part]).view(-1, 1, 1) for part in ('mean', 'std'))
+    x = (images / 255 - mean) / std
+    with torch.no_grad():
+        expected = network.forward_features(x)
+        logits = network(x)
+        vector = network.forward_head(expected, pre_logits=True)
+    if layout == 'BNC':
+        expected = expected[:, 1:].unflatten(1, (4, 4))
+    expected = expected if layout == 'BCHW' else expected.permute(0, 3, 1, 2)
+    found = teacher.features(normalized(images), PREPROCESSOR)
+    close = dict(rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(found.map, expected, **close)
+    torch.testing.assert_close(found.vector, vector, **close)
+    torch.testing.assert_close(teacher.logits(normalized(images), PREPROCESSOR), logits, **close)
+    assert (teacher.map_channels, teacher.vector_channels) == (expected.shape[1], vector.shape[1])
+    assert not any(p.requires_grad for p in teacher.network.parameters())
+    assert teacher.description.items() >= dict(name=name, weights=path).items()
+    license_name = cfg.get('license')
+    assert teacher.description['license'].startswith(license_name or 'unknown')
+
+
+def test_weights_of_another_size_without_a_head_are_converted(tmp_path):
+    network = timm.create_model('test_vit', num_classes=0, img_size=160)
+    path = save(tmp_path / 'weights.pth', network)
+    message = refusal(TimmTeacher, 'test_vit', path)
+    assert message.startswith(f'{path} does not fit the teacher test_vit (RuntimeError: ')
+    assert 'Missing key(s) in state_dict: "head.weight"' in message
+    assert message.endswith(
+        'model.teacher.arguments.num_classes=0 if it has no classification head'
+    )
+    teacher = TimmTeacher('test_vit', path, size=(64, 96), arguments=dict(num_classes=0))
+    images = normalized(pixels(1, 3, 48, 48))
+    found = teacher.features(images, PREPROCESSOR)
+    assert found.map.shape == (1, 64, 4, 6)
+    assert refusal(teacher.logits, images, PREPROCESSOR) == (
+        'teacher test_vit returns no logits (B, classes): name the weights of a classifier'
+    )
+
+
+def test_a_teacher_needs_weights_that_fit(tmp_path, monkeypatch):
+    assert refusal(TimmTeacher, 'test_vit') == (
+        'teacher test_vit: name its weights with model.teacher.checkpoint=FILE, or download them '
+        'with model.teacher.pretrained=True'
+    )
+    assert refusal(TimmTeacher, 'test_wit', pretrained=True) == (
+        "model.teacher.name='test_wit' is not a model of timm; did you mean test_vit?"
+    )
+    assert refusal(TimmTeacher, 'test_vit.r160', pretrained=True) == (
+        'timm has no weights of the name test_vit.r160; did you mean test_vit.r160_in1k?'
+    )
+    path = save(tmp_path / 'resnet.pth', timm.create_model('test_resnet'))
+    assert 'does not fit the teacher test_vit' in refusal(TimmTeacher, 'test_vit', path)
+    missing = tmp_path / 'missing.pth'
+    assert refusal(TimmTeacher, 'test_vit', str(missing)) == (
+        f'the checkpoint {missing} cannot be read: it does not exist'
+    )
+    monkeypatch.setenv('HF_HUB_OFFLINE', '1')
+    monkeypatch.setattr('huggingface_hub.constants.HF_HUB_OFFLINE', True)
+    monkeypatch.setenv('HF_HOME', str(tmp_path))
+    message = refusal(TimmTeacher, 'test_vit', pretrained=True)
+    assert message.startswith('teacher test_vit: the weights cannot be loaded (')
+    assert message.endswith(
+        'download them on another machine, and name the file in model.teacher.checkpoint'
+    )
+
+
+def test_a_teacher_takes_its_channels_in_its_order(tmp_path):
+    network = Patches().eval()
+    path = save(tmp_path / 'weights.pth', network)
+    teacher = ModuleTeacher(dict(type='Patches'), path, channels=(3, 0, 2), **SCALE)
+    bands = pixels(1, 13, 48, 32)
+    of_bands = ImagePreprocessor([1.0] * 13, [2.0] * 13)
+    images = of_bands(dict(inputs=[*bands]))['inputs']
+    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (MEAN, STD))
+    expected = network.conv((bands[:, [3, 0, 2]] - mean) / std)
+    torch.testing.assert_close(teacher.features(images, of_bands).map, expected)
+
+    teacher = ModuleTeacher(dict(type='Patches'), path, **SCALE)
+    assert refusal(teacher.features, images, of_bands) == (
+        'teacher Patches takes 3 channels, but the images have 13: write which ones it takes in '
+        'model.teacher.channels, such as (2, 1, 0)'
+    )
+    teacher = ModuleTeacher(dict(type='Patches'), path, channels=(13, 0, 2), **SCALE)
+    assert refusal(teacher.features, images, of_bands) == (
+        'model.teacher.channels=(13, 0, 2): the images have the channels 0 to 12'
+    )
+    assert refusal(ModuleTeacher, dict(type='Patches'), path, channels=(1, 2), **SCALE) == (
+        'teacher Patches: channels=(1, 2) are not 3, which it takes'
+    )
+
+
+@pytest.mark.parametrize('arguments', [dict(), dict(num_prefix=2), dict(as_maps=True)])
+def test_a_module_returns_tokens_or_maps(arguments, tmp_path):
+    module = dict(type='Patches', **arguments)
+    network = MODELS.build(module)
+    path = save(tmp_path / 'weights.pth', network, prefix='backbone.')
+    number = arguments.get('num_prefix', 0)
+    teacher = ModuleTeacher(module, path, size=(48, 80), num_prefix_tokens=number, **SCALE)
+    images = normalized(pixels(2, 3, 48, 80))
+    found = teacher.features(images, PREPROCESSOR)
+    torch.testing.assert_close(found.map, network.conv(images))
+    vector = torch.zeros(2, 8) if number else found.map.mean((2, 3))
+    torch.testing.assert_close(found.vector, vector)
+    if number:
+        assert refusal(ModuleTeacher, module, path, size=(48, 80), **SCALE) == (
+            'teacher Patches returns 17 tokens for an image of 48x80 pixels, which are no map: '
+            'check num_prefix_tokens'
+        )
+
+
+def test_an_xcit_of_ours_says_how_its_images_are_normalized(tmp_path):
+    torch.manual_seed(0)
+    network = ImageXCiT(SMALL, 16).eval()
+    images = normalized(pixels(2, 3, 64, 48))
+    of_file = dict(mean=[1.0, 2.0, 3.0], std=[4.0, 5.0, 6.0])
+    path = save(tmp_path / 'weights.pth', network, prefix='backbone.', images=of_file)
+    found = ModuleTeacher(XCIT, path).features(images, PREPROCESSOR)
+    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in of_file.values())
+    expected = network.features((images * PREPROCESSOR.std + PREPROCESSOR.mean - mean) / std)
+    torch.testing.assert_close(found.map, expected.map.detach())
+    torch.testing.assert_close(found.vector, expected.token.detach())
+
+    unknown = save(tmp_path / 'unknown.pth', network)
+    assert refusal(ModuleTeacher, XCIT, unknown) == (
+        f'teacher ImageXCiT: {unknown} does not say how its images are normalized: write '
+        'model.teacher.mean and model.teacher.std'
+    )
+    of_trunk = save(tmp_path / 'trunk.pth', small_xcit(), images=of_file)
+    assert f'{of_trunk} does not hold the weights' in refusal(ModuleTeacher, XCIT, of_trunk)
+    trunk = dict(type='XCiT', arch=SMALL, patch_size=16, out_indices=(0, 1, 2, 3))
+    assert ModuleTeacher(trunk, of_trunk).map_channels == 32
+
+
+def test_what_a_teacher_cannot_compute_is_one_sentence(tmp_path):
+    network = timm.create_model('test_vit', img_size=64)
+    path = save(tmp_path / 'weights.pth', network)
+    teacher = TimmTeacher('test_vit', path, std=[1e-45] * 3, size=64)
+    assert refusal(teacher.features, normalized(pixels(1, 3, 64, 64)), PREPROCESSOR) == (
+        'teacher test_vit returns NaN or infinite numbers for images of 64x64 pixels: check its '
+        'weights, mean and std, or train in bfloat16 instead of float16'
+    )
+    teacher = ModuleTeacher(
+        dict(type='Patches'), save(tmp_path / 'patches.pth', Patches()), **SCALE
+    )
+    message = refusal(teacher.features, normalized(pixels(1, 3, 8, 8)), PREPROCESSOR)
+    assert message.startswith('teacher Patches fails on images of 8x8 pixels (RuntimeError: ')
+    assert message.endswith('): set model.teacher.size to a size that it takes')
+    name = 'crossvit_9_240'
+    other = save(tmp_path / 'other.pth', timm.create_model(name))
+    assert refusal(TimmTeacher, name, other) == (
+        f'teacher {name} returns features which are neither maps (B, C, H, W) nor tokens '
+        '(B, N, C): choose another model'
+    )

@@ -1,0 +1,47 @@
+"""Losses between the features of a student and of its teacher, which differ in size and scale."""
+
+from collections.abc import Callable
+
+from torch import Tensor
+from torch.nn import functional as F
+
+BETA = 2.0  # of smooth L1, as in feature distillation (arXiv 2205.14141, section 3)
+
+
+def cosine_loss(student: Tensor, teacher: Tensor) -> Tensor:
+    """Return 1 minus the cosine of the angle between features (..., C), on average."""
+    return 1 - mean_cosine(student, teacher)
+
+
+def smooth_l1_loss(student: Tensor, teacher: Tensor) -> Tensor:
+    """Return the smooth L1 loss for features (..., C) of the teacher that are normalized.
+
+    They are normalized over their channels by a LayerNorm without parameters, because the scale of
+    features differs by orders of magnitude between networks.
+    """
+    return F.smooth_l1_loss(student, F.layer_norm(teacher, teacher.shape[-1:]), beta=BETA)
+
+
+def mean_cosine(student: Tensor, teacher: Tensor) -> Tensor:
+    """Return the mean cosine of the angles between features (..., C)."""
+    return F.cosine_similarity(student, teacher, dim=-1).mean()
+
+
+def of_same_size(student: Tensor, teacher: Tensor) -> tuple[Tensor, Tensor]:
+    """Resize two maps (B, C, H, W) to the larger height and the larger width of the two.
+
+    Bilinear, so that no feature of either is left out, and features at the same place of the image
+    meet.
+    """
+    size = [max(sides) for sides in zip(student.shape[2:], teacher.shape[2:], strict=True)]
+    student, teacher = (
+        x if list(x.shape[2:]) == size else F.interpolate(x, size, mode='bilinear')
+        for x in (student, teacher)
+    )
+    return student, teacher
+
+
+LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    'cosine': cosine_loss,
+    'smooth_l1': smooth_l1_loss,
+}

@@ -1,0 +1,194 @@
+"""A trained network whose features are targets, and which is no part of the model it teaches."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from mmengine.model import BaseDataPreprocessor
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..errors import ArgumentError, UserError, is_out_of_memory, reason
+from ..models.layers import tokens_to_map
+from ..processes import digest_of_module
+
+PROBE_SIZE = 224  # pixels, of the first images that a teacher for any size gets
+NO_MAP = 'which are neither maps (B, C, H, W) nor tokens (B, N, C)'
+
+
+class TeacherFeatures(NamedTuple):
+    """What a teacher computes of images, in float32."""
+
+    vector: Tensor  # (B, C), the class token or the pooled map
+    map: Tensor  # (B, C, H, W)
+
+
+class Teacher(ABC):
+    """A frozen network in evaluation mode.
+
+    It is not an ``nn.Module``, so that the model which holds it has none of its weights among its
+    parameters, in its checkpoints, or in messages between processes. It follows the images to their
+    device.
+
+    Args:
+        name: What errors and checkpoints call it.
+        network: The network with its weights.
+        weights: The file or the URL of its weights.
+        mean: The mean of each channel that it takes, or one for all, in the unit of the images (0
+            to 255 for most), in its own order.
+        std: The standard deviations.
+        num_channels: The number of channels that it takes.
+        size: The height and the width that images are resized to, or one number for both. None:
+            they keep their size.
+        channels: Which channels of the images it takes, from 0, in its order, such as (3, 2, 1)
+            for red, green and blue. Default: all.
+        license_note: The license of the weights, for checkpoints.
+
+    Raises:
+        UserError: If it has no features, or features that are not finite.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        network: nn.Module,
+        weights: str,
+        mean: Sequence[float],
+        std: Sequence[float],
+        num_channels: int,
+        size: int | Sequence[int] | None = None,
+        channels: Sequence[int] | None = None,
+        license_note: str | None = None,
+    ) -> None:
+        self.name = name
+        self.network = network.eval().requires_grad_(False)
+        self.size = (size, size) if isinstance(size, int) else size and tuple(size)
+        self.channels = None if channels is None else list(channels)
+        self.num_channels = num_channels
+        for argument, values in (('mean', mean), ('std', std)):
+            if len(values) not in (1, num_channels):
+                raise ArgumentError(
+                    f'teacher {name}: {argument}={tuple(values)} has not one number for each of '
+                    f'its {num_channels} channels'
+                )
+        if channels is not None and len(channels) != num_channels:
+            raise ArgumentError(
+                f'teacher {name}: channels={tuple(channels)} are not {num_channels}, which it takes'
+            )
+        self.mean, self.std = (torch.tensor(v).float().view(-1, 1, 1) for v in (mean, std))
+        self.description = dict(
+            name=name,
+            weights=weights,
+            digest=digest_of_module(self.network),
+            license=license_note or 'unknown: see where the weights come from',
+        )
+        probe = self._features(torch.zeros(1, num_channels, *(self.size or [PROBE_SIZE] * 2)))
+        self.map_channels, self.vector_channels = probe.map.shape[1], probe.vector.shape[1]
+
+    def __deepcopy__(self, memo: dict) -> 'Teacher':
+        return self  # a copy of the model, such as the average of its weights, needs no second one
+
+    def features(self, images: Tensor, preprocessor: BaseDataPreprocessor) -> TeacherFeatures:
+        """Compute the features of images (B, C, H, W) that a preprocessor has normalized.
+
+        Raises:
+            UserError: If the images have channels or a size that do not fit, or if features are not
+                finite.
+        """
+        return self._features(self._seen(images, preprocessor))
+
+    @torch.no_grad()
+    def logits(self, images: Tensor, preprocessor: BaseDataPreprocessor) -> Tensor:
+        """Compute the logits (B, classes) of images (B, C, H, W), in float32.
+
+        Raises:
+            UserError: As for :meth:`features`, or if there is no classification head.
+        """
+        images = self._seen(images, preprocessor)
+        logits = self._run(self._classify, images)
+        if not isinstance(logits, Tensor) or logits.ndim != 2:
+            raise UserError(
+                f'teacher {self.name} returns no logits (B, classes): name the weights of a '
+                'classifier'
+            )
+        return self._checked(logits, images)
+
+    @abstractmethod
+    def _extract(self, images: Tensor) -> tuple[Tensor | None, Tensor]:
+        """Return the vectors (B, C), if there are any besides the map, and the maps."""
+
+    @abstractmethod
+    def _classify(self, images: Tensor) -> Any:
+        """Return the logits (B, classes), or something else if there is no head for them."""
+
+    @torch.no_grad()
+    def _features(self, images: Tensor) -> TeacherFeatures:
+        vector, maps = self._run(self._extract, images)
+        vector = maps.mean((2, 3)) if vector is None else vector
+        return TeacherFeatures(self._checked(vector, images), self._checked(maps, images))
+
+    def _run(self, function: Callable[[Tensor], Any], images: Tensor) -> Any:
+        try:
+            return function(images)
+        except UserError:
+            raise
+        except Exception as error:  # each network has its own for sizes that it does not take
+            if is_out_of_memory(error):
+                raise
+            raise UserError(
+                f'teacher {self.name} fails on images of {_sides(images)} pixels '
+                f'({reason(error)}): set model.teacher.size to a size that it takes'
+            ) from error
+
+    def _checked(self, x: Tensor, images: Tensor) -> Tensor:
+        x = x.float()
+        if not x.isfinite().all():
+            raise UserError(
+                f'teacher {self.name} returns NaN or infinite numbers for images of '
+                f'{_sides(images)} pixels: check its weights, mean and std, or train in bfloat16 '
+                'instead of float16'
+            )
+        return x
+
+    def _seen(self, images: Tensor, preprocessor: BaseDataPreprocessor) -> Tensor:
+        """Return images as the network takes them: its channels, its normalization, its size."""
+        if self.mean.device != images.device:
+            self.network.to(images.device)
+            self.mean, self.std = self.mean.to(images.device), self.std.to(images.device)
+        images = images * preprocessor.std + preprocessor.mean
+        available = images.shape[1]
+        if self.channels is not None:
+            if not all(0 <= channel < available for channel in self.channels):
+                raise UserError(
+                    f'model.teacher.channels={tuple(self.channels)}: the images have the channels '
+                    f'0 to {available - 1}'
+                )
+            images = images[:, self.channels]
+        elif available != self.num_channels:
+            raise UserError(
+                f'teacher {self.name} takes {self.num_channels} channels, but the images have '
+                f'{available}: write which ones it takes in model.teacher.channels, such as '
+                f'{tuple(range(self.num_channels))[::-1]}'
+            )
+        images = (images - self.mean) / self.std
+        if self.size is not None and self.size != tuple(images.shape[2:]):
+            images = F.interpolate(images, self.size, mode='bicubic', antialias=True)
+        return images
+
+    def _map_of_tokens(self, tokens: Tensor, num_prefix: int, images: Tensor) -> Tensor:
+        """Return the map (B, C, H, W) of tokens (B, N, C) after their first ``num_prefix``."""
+        tokens = tokens[:, num_prefix:]
+        number, (height, width) = tokens.shape[1], images.shape[2:]
+        rows = round(math.sqrt(number * height / width))
+        if not rows or number % rows:
+            raise UserError(
+                f'teacher {self.name} returns {number} tokens for an image of {_sides(images)} '
+                'pixels, which are no map: check num_prefix_tokens'
+            )
+        return tokens_to_map(tokens, rows, number // rows)
+
+
+def _sides(images: Tensor) -> str:
+    return 'x'.join(map(str, images.shape[2:]))
