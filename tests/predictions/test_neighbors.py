@@ -4,10 +4,14 @@ import math
 
 import pytest
 import torch
+from helpers.small_xcit import SMALL
+from mmengine.evaluator import Evaluator
+from mmengine.structures import BaseDataElement
 from torch.nn.functional import cosine_similarity
 
 from xcit_mm import UserError
 from xcit_mm.engine.knn_metric import KNNMetric
+from xcit_mm.models.self_distillation import SelfDistillation
 from xcit_mm.predictions import neighbors
 from xcit_mm.predictions.neighbors import knn_classify, nearest_neighbors, top_accuracy
 
@@ -74,6 +78,27 @@ def test_metric_is_the_accuracy_of_each_image_among_the_others():
     right = [row.index(max(row)) == n for row, n in zip(expected, labels.tolist(), strict=True)]
     assert 0 < sum(right) < 30
     assert metric.evaluate(30) == {'knn/top1': pytest.approx(100 * sum(right) / 30)}
+
+
+def test_metric_measures_the_tokens_of_the_teacher_in_a_validation():
+    torch.manual_seed(0)
+    network = dict(type='ImageXCiT', arch=SMALL, patch_size=16)
+    preprocessor = dict(type='ImagePreprocessor', mean=[0.0], std=[1.0])
+    model = SelfDistillation(network, 8, 8, 8, data_preprocessor=preprocessor).eval()
+    labels = [0, 0, 0, 1, 1, 1, 1]
+    images = [torch.randn(3, 32, 32) * (1 + 3 * label) for label in labels]
+    evaluator = Evaluator(dict(type='KNNMetric', k=3))
+    for start in (0, 4):
+        part = slice(start, start + 4)
+        batch = [BaseDataElement(gt_label=label) for label in labels[part]]
+        with torch.no_grad():
+            predicted = model.val_step(dict(inputs=images[part], data_samples=batch))
+        evaluator.process(data_samples=predicted)
+    with torch.no_grad():
+        tokens = model.teacher.backbone.features(torch.stack(images)).token
+    expected = [votes(tokens, labels, x, 3, 0.07, 2, own=i) for i, x in enumerate(tokens)]
+    right = sum(row.index(max(row)) == n for row, n in zip(expected, labels, strict=True))
+    assert evaluator.evaluate(7) == {'knn/top1': pytest.approx(100 * right / 7)}
 
 
 def test_metric_refuses_what_it_cannot_measure():
