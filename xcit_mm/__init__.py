@@ -53,6 +53,7 @@ environment.BUILT_ON.update(
     mmengine=(
         'xcit_mm.datasets.image_folders',
         'xcit_mm.datasets.image_transforms',
+        'xcit_mm.engine.knn_metric',
         'xcit_mm.models.self_distillation',
         'xcit_mm.datasets.multi_crop',
         'xcit_mm.datasets.unlabeled_images',

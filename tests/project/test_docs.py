@@ -51,6 +51,7 @@ ONLY_PARSED = {
     'tools/demo.py': 'it serves until it is stopped; test_demo.py opens the page in a browser',
     'tools/classify.py xcit_small_12_p8_384_dist.pth data/imagenet/val --sample': 'as without',
     'tools/classify.py xcit_small_12_p8_384_dist.pth --images': 'test_classify.py runs it',
+    'tools/probe.py': 'it needs two folders of labeled images; test_probe.py runs it',
     'tools/benchmark.py': 'it compares eight models; test_benchmark.py runs it',
     'tools/zoo.py': 'it builds models of many configs; test_zoo.py runs it',
 }

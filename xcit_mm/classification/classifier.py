@@ -1,18 +1,16 @@
 """A classifier of image files."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.utils.data import DataLoader
 
 from ..device import choose_device, choose_dtype
-from ..errors import UserError
+from ..inference.image_batches import image_batches
 from ..inference.sources import read_image
 from ..progress import ImageProgress
 from ..weights.names import architecture
@@ -93,36 +91,22 @@ class Classifier:
         Raises:
             UserError: If no image can be read.
         """
-        workers = min(self.workers, len(paths) // self.batch_size)
-        read = partial(_read_images, self._transform)
-        loader = DataLoader(list(paths), self.batch_size, num_workers=workers, collate_fn=read)
         results: list[list[Guess] | str] = []
         with ImageProgress() as progress:
-            progress.expect(len(paths))
-            for images, errors in loader:
-                scores = self.model(images.to(self.device, self.dtype)).float().softmax(-1)
-                top = (t.tolist() for t in scores.topk(min(5, len(self._names))))
-                for error, values, labels in zip(errors, *top, strict=True):
-                    if error:
-                        progress.report(f'{error}; left out')
-                    best = zip(labels, values, strict=True)
-                    results.append(error or [Guess(i, self._names[i], value) for i, value in best])
-                    progress.count()
-        if all(isinstance(result, str) for result in results):
-            raise UserError(f'no image can be read: {results[0]}')
+            prepare = partial(_read_image, self._transform)
+            for batch in image_batches(paths, prepare, self.batch_size, self.workers, progress):
+                images = [image for image in batch if isinstance(image, Tensor)]
+                guesses = iter(self._guesses(images) if images else ())
+                results += [im if isinstance(im, str) else next(guesses) for im in batch]
         return results
 
+    def _guesses(self, images: Sequence[Tensor]) -> Iterator[list[Guess]]:
+        scores = self.model(torch.stack(images).to(self.device, self.dtype)).float().softmax(-1)
+        top = (t.tolist() for t in scores.topk(min(5, len(self._names))))
+        for values, labels in zip(*top, strict=True):
+            best = zip(labels, values, strict=True)
+            yield [Guess(i, self._names[i], value) for i, value in best]
 
-def _read_images(
-    transform: Callable[[Image.Image], Tensor], paths: Sequence[str | Path]
-) -> tuple[Tensor, list[str]]:
-    """Return a batch, in which unreadable images are black, and the error of each image or ''."""
-    images, errors = [], []
-    for path in paths:
-        try:
-            image, error = read_image(str(path)), ''
-        except UserError as unreadable:
-            image, error = np.zeros((1, 1, 3), np.uint8), str(unreadable)
-        images.append(transform(Image.fromarray(image)))
-        errors.append(error)
-    return torch.stack(images), errors
+
+def _read_image(transform: Callable[[Image.Image], Tensor], path: str) -> Tensor:
+    return transform(Image.fromarray(read_image(path)))

@@ -6,9 +6,8 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
+from ...weights.image_network import IMAGES
 from ..distributed import unwrapped
-
-IMAGES = 'images'  # the key in ``meta`` of a checkpoint
 
 
 @HOOKS.register_module()

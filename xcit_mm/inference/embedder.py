@@ -1,0 +1,284 @@
+"""Features of images from any file with an XCiT."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torchvision.transforms.v2 import InterpolationMode
+from torchvision.transforms.v2 import functional as F
+
+from ..datasets.image_transforms import CenterSquare, to_tensor
+from ..datasets.multiband import LoadMultiband
+from ..device import choose_device, choose_dtype
+from ..errors import ArgumentError, UserError
+from ..models.image_preprocessor import ImagePreprocessor
+from ..models.image_xcit import ImageFeatures, ImageXCiT
+from ..progress import ImageProgress
+from ..weights.image_network import load_image_network
+from ..weights.inflation import RGB
+from .image_batches import image_batches
+from .sources import to_bands, to_rgb
+
+# ImageNet's, in RGB from 0 to 255, with which all released models were trained.
+MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
+SIZE = 224  # pixels, of a file that names no other
+RATIO = 0.875  # in DINO's evaluation: 224 of 256 pixels
+FITS = ('square', 'longer')
+
+
+class ImageReader:
+    """What reads, resizes and normalizes images for a network, also in worker processes.
+
+    See :class:`Embedder`, whose methods it has.
+
+    Args:
+        bands: The loader of images of other channels than RGB. None: RGB.
+        normalize: Normalizes a batch.
+        is_reversed: Whether the network gets the channels in the opposite order of :meth:`read`.
+        size: The default number of pixels.
+        fit: One of ``FITS``.
+    """
+
+    def __init__(
+        self,
+        bands: LoadMultiband | None,
+        normalize: ImagePreprocessor,
+        is_reversed: bool,
+        size: int,
+        fit: str,
+    ) -> None:
+        if fit not in FITS:
+            raise ArgumentError(f'fit={fit!r} is not one of {FITS}')
+        _require_positive(size)
+        self.bands, self.normalize, self.is_reversed = bands, normalize, is_reversed
+        self.size, self.fit = size, fit
+
+    def read(self, image: str | Path | np.ndarray | Image.Image) -> np.ndarray:
+        """Return an image as RGB (H, W, 3) uint8, or as bands (H, W, ``channels``) float32."""
+        return to_rgb(image) if self.bands is None else to_bands(image, self.bands)
+
+    def prepare(self, image: np.ndarray, size: int | None = None) -> Tensor:
+        """Resize and normalize an image that :meth:`read` returns, to (C, h, w) in float32."""
+        size = self.size if size is None else size
+        _require_positive(size)
+        if self.fit == 'square':
+            image = CenterSquare(size, RATIO)(dict(img=image))['img']
+        x = to_tensor(image)
+        if self.fit == 'longer':
+            longer = max(x.shape[-2:])
+            sides = [max(1, round(side * size / longer)) for side in x.shape[-2:]]
+            x = F.resize(x, sides, InterpolationMode.BICUBIC, antialias=True)
+        x = x.flip(0) if self.is_reversed else x
+        return self.normalize(dict(inputs=[x]))['inputs'][0]
+
+    def __call__(self, path: str) -> Tensor:
+        return self.prepare(self.read(path))
+
+
+class Embedder:
+    """An XCiT that computes features of images, with the preprocessing of its training.
+
+    The preprocessing is the one in ``meta['images']`` of the file, which our trainings write. For
+    other files of three channels, it is ImageNet's.
+
+    Args:
+        checkpoint: See :func:`~xcit_mm.weights.image_network.load_image_network`.
+        device: Name of a device. None: a GPU if there is one, otherwise the CPU.
+        dtype: See :func:`xcit_mm.load_model`.
+        size: Pixels, see ``fit``. None: the size in the file, or 224.
+        trusted: See :func:`~xcit_mm.weights.read.read_checkpoint`.
+        mean, std: Of each channel, or one for all, in the order of the network. They replace those
+            of the file, and a file of other channels than three that has none needs them.
+        fit: 'square' cuts the central square of ``size`` pixels out of the image, whose shorter
+            side is ``size / 0.875`` pixels then, as in DINO's evaluation. 'longer' resizes the
+            longer side to ``size`` and keeps the aspect ratio.
+
+    Attributes:
+        model: An ``ImageXCiT`` or, if the file has no class attention, an ``XCiTTrunk``.
+        has_token: Whether the file has class attention. Otherwise the mean of the map is the token.
+        dim: The number of channels C of a token.
+        reader: What prepares the images; :attr:`reader.bands <ImageReader.bands>` loads them and
+            :attr:`reader.normalize <ImageReader.normalize>` has their mean and standard deviation.
+        description: The checkpoint and the properties of the model, for JSON.
+
+    Raises:
+        UserError: If the file cannot be loaded as a whole, or does not say how to normalize.
+        ArgumentError: If an argument is invalid.
+    """
+
+    def __init__(
+        self,
+        checkpoint: str | Path,
+        device: str | None = None,
+        dtype: str | None = None,
+        size: int | None = None,
+        trusted: bool = False,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+        fit: str = 'square',
+    ) -> None:
+        self.checkpoint = str(checkpoint)
+        self.device = choose_device(device)
+        self.dtype = choose_dtype(dtype, self.device)
+        self.model, shape, images = load_image_network(checkpoint, trusted)
+        self.model.to(self.device, self.dtype)
+        self.has_token = isinstance(self.model, ImageXCiT)
+        self.dim = shape.embed_dim
+        channels = self.model.in_channels
+        self.reader = _reader(self.checkpoint, channels, images, mean, std, size, fit)
+        self.description: dict[str, Any] = dict(
+            checkpoint=self.checkpoint,
+            model=str(shape),
+            parameters=sum(p.numel() for p in self.model.parameters()),
+            channels=channels,
+            size=self.reader.size,
+            fit=fit,
+            has_token=self.has_token,
+        )
+
+    def read(self, image: str | Path | np.ndarray | Image.Image) -> np.ndarray:
+        """Return an image as RGB (H, W, 3) uint8, or as bands (H, W, ``channels``) float32.
+
+        Args:
+            image: A path or URL, an array of this shape, or for RGB an image of PIL.
+
+        Raises:
+            UserError: If the image cannot be read.
+        """
+        return self.reader.read(image)
+
+    def prepare(self, image: np.ndarray, size: int | None = None) -> Tensor:
+        """Resize and normalize an image that :meth:`read` returns.
+
+        Args:
+            image: (H, W, ``channels``).
+            size: Pixels instead of those of the embedder.
+
+        Returns:
+            (``channels``, h, w), float32, in the order of channels of the network.
+        """
+        return self.reader.prepare(image, size)
+
+    @torch.inference_mode()
+    def features(self, images: Tensor) -> ImageFeatures:
+        """Compute the tokens (B, C) and the maps (B, C, h, w) of prepared images.
+
+        Args:
+            images: (B, ``channels``, H, W), as :meth:`prepare` returns them.
+
+        Returns:
+            Both in float32 on the CPU. Patches determine h and w: ``ceil(H / patch_size)``.
+        """
+        token, maps = self._compute(images)
+        return ImageFeatures(token.float().cpu(), maps.float().cpu())
+
+    # Features of large images, streamed, belong here.
+
+    @torch.inference_mode()
+    def tokens(
+        self,
+        paths: Sequence[str | Path],
+        batch_size: int = 64,
+        workers: int = 0,
+        progress: ImageProgress | None = None,
+    ) -> tuple[np.ndarray, list[str]]:
+        """Compute the tokens of image files.
+
+        Args:
+            paths: Paths or URLs.
+            batch_size: Images in a batch. Those of different sizes are computed one after another.
+            workers: Processes that read images. 0: read them in this process.
+            progress: Counts the images and reports those that are left out.
+
+        Returns:
+            The tokens (n, C) in float32, and for each image its error or ''. The tokens of images
+            with an error are NaN.
+
+        Raises:
+            UserError: If no image can be read.
+        """
+        tokens = np.full((len(paths), self.dim), np.nan, np.float32)
+        errors: list[str] = []
+        bar = ImageProgress() if progress is None else progress
+        for batch in image_batches(paths, self.reader, batch_size, workers, bar):
+            by_shape: dict[torch.Size, list[int]] = defaultdict(list)
+            for i, image in enumerate(batch):
+                if isinstance(image, Tensor):
+                    by_shape[image.shape].append(i)
+            for indices in by_shape.values():
+                token = self._compute(torch.stack([batch[i] for i in indices])).token
+                tokens[[len(errors) + i for i in indices]] = token.float().cpu().numpy()
+            errors += [image if isinstance(image, str) else '' for image in batch]
+        return tokens, errors
+
+    def _compute(self, images: Tensor) -> ImageFeatures:
+        x = images.to(self.device, self.dtype)
+        if self.has_token:
+            return self.model.features(x)
+        (maps,) = self.model(x)
+        return ImageFeatures(maps.float().mean((2, 3)), maps)
+
+
+def _reader(
+    path: str,
+    channels: int,
+    images: Mapping[str, Any],
+    mean: Sequence[float] | None,
+    std: Sequence[float] | None,
+    size: int | None,
+    fit: str,
+) -> ImageReader:
+    """Return the reader of the images that a file describes."""
+    if mean is None:
+        mean = images.get('mean') or (MEAN if channels == RGB else None)
+    if std is None:
+        std = images.get('std') or (STD if channels == RGB else None)
+    for name, values in (('mean', mean), ('std', std)):
+        if values is None:
+            raise UserError(
+                f'{path} does not say how images of {channels} channels are normalized: name '
+                'mean= and std= (--mean and --std), with a number for each channel'
+            )
+        if len(values) not in (1, channels) or not np.isfinite(values).all():
+            raise ArgumentError(
+                f'{name}={tuple(values)} is not a number for each of the {channels} channels, or '
+                'one for all'
+            )
+    if min(std) <= 0:
+        raise ArgumentError(f'std={tuple(std)} has a number that is not positive')
+    bands, bgr_to_rgb = _bands(path, channels, images), images.get('bgr_to_rgb', channels == RGB)
+    # RGB is what ``read`` returns, but the loader of our trainings returns BGR.
+    is_reversed = bgr_to_rgb if bands is not None else not bgr_to_rgb
+    normalize = ImagePreprocessor(mean, std)
+    size = size if size is not None else images.get('size') or SIZE
+    return ImageReader(bands, normalize, is_reversed, size, fit)
+
+
+def _bands(path: str, channels: int, images: Mapping[str, Any]) -> LoadMultiband | None:
+    """Return the loader of images of other channels than RGB."""
+    described = images.get('bands')
+    if described is None:
+        return None if channels == RGB else LoadMultiband(channels)
+    try:
+        bands = LoadMultiband(**{k: v for k, v in described.items() if k != 'type'})
+    except (TypeError, ArgumentError) as error:
+        raise UserError(
+            f"meta['images'] of {path} has no valid loader of bands ({error}): write the file "
+            'again by a training'
+        ) from None
+    if bands.channels != channels:
+        raise UserError(
+            f"meta['images'] of {path} has a loader of {bands.channels} bands, but the model has "
+            f'{channels} channels: write the file again by a training'
+        )
+    return bands
+
+
+def _require_positive(size: int) -> None:
+    if type(size) is not int or size < 1:
+        raise ArgumentError(f'size={size!r} is not a positive number of pixels')

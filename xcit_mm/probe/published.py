@@ -1,0 +1,47 @@
+"""The accuracies of the released DINO models on ImageNet (paper, table 3)."""
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+NUM_CLASSES = 1000
+
+
+class Accuracy(NamedTuple):
+    """Top-1 of a linear classifier and of k-NN, in percent."""
+
+    linear: float
+    knn: float
+
+
+TABLE_3 = {
+    'xcit_small_12_p16_dino': Accuracy(77.8, 76.0),
+    'xcit_small_12_p8_dino': Accuracy(79.2, 77.1),
+    'xcit_medium_24_p16_dino': Accuracy(78.8, 76.4),
+    'xcit_medium_24_p8_dino': Accuracy(80.3, 77.9),
+}
+# In XCiT's release (whose small models are named cp16, too) and in DINO's.
+RELEASED = re.compile(r'xcit_(small|medium)_(12|24)_c?p(16|8)_(?:dino|pretrain)')
+SYNSET = re.compile(r'n\d{8}')
+
+
+def published(path: str, model: str, classes: tuple[str, ...]) -> tuple[str, Accuracy] | None:
+    """Return the released model that a file holds, and its accuracies.
+
+    Args:
+        path: The file, which is named after the model.
+        model: The architecture in the file, such as XCiT-S12/16.
+        classes: The names of the folders, which have to be ImageNet's 1,000 synsets.
+
+    Returns:
+        None if the file has another name or architecture, or the classes are others.
+    """
+    match = RELEASED.search(Path(path).name)
+    is_imagenet = len(classes) == NUM_CLASSES and all(map(SYNSET.fullmatch, classes))
+    if match is None or not is_imagenet:
+        return None
+    size, depth, patch = match.groups()
+    name = f'xcit_{size}_{depth}_p{patch}_dino'
+    if name not in TABLE_3 or model != f'XCiT-{size[0].upper()}{depth}/{patch}':
+        return None
+    return name, TABLE_3[name]
