@@ -16,6 +16,11 @@ SMALL = dict(global_size=32, local_size=16, num_local=3)
 PLAIN = SMALL | dict(color='none')
 
 
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    seed_all(0)
+
+
 @pytest.fixture
 def without_blur(monkeypatch) -> None:
     monkeypatch.setattr(multi_crop, '_blurred', lambda crop, probability: crop)

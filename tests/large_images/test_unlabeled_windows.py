@@ -66,14 +66,14 @@ def read(path: str) -> np.ndarray:
 
 
 def test_a_sample_is_the_window_of_the_file(root, drawn):
-    dataset = build(root, min_valid=0.6)
-    assert len(dataset) == 4 * 5 + 2 * 2
+    assert len(build(root)) == 4 * 5 + 2 * 2
+    dataset = build(root, min_valid=0.4, length=60, test_mode=True)
     assert not dataset.metainfo
     for index in range(60):
-        sample = dataset[index % len(dataset)]
+        sample = dataset[index]
         path, window = drawn[-1]
         values = read(path)[(slice(None), *window)]
-        assert (values[0] > 0).mean() >= 0.6
+        assert (values[0] > 0).mean() >= 0.4
         assert np.array_equal(sample['inputs'], values.astype(np.float32))
         assert sample['data_samples'].img_path == path
     assert {path for path, _ in drawn} == {str(root / f'{name}.tif') for name in SIZES}
