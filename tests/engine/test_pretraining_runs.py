@@ -77,7 +77,7 @@ def test_a_resumed_run_ends_as_one_that_was_not_stopped(images, tmp_path):
 def test_the_teacher_is_the_pretrained_backbone(images, tmp_path):
     train(CONFIG, str(tmp_path), options=changes(images, dict(type='LoadImage')))
     path, saved = tmp_path / 'iter_4.pth', state(tmp_path)
-    backbone, network = XCiT(ARCH, 16), ImageXCiT(ARCH, 16, num_classes=5)
+    backbone, network = XCiT(ARCH, 16, (0, 1, 2, 3)), ImageXCiT(ARCH, 16, num_classes=5)
     for model in (backbone, network):
         load_pretrained(model, path)
         loaded = model.state_dict()
