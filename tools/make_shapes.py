@@ -43,6 +43,11 @@ def main() -> None:
         help='draw cones, domes and boxes on hills instead, with the height of each pixel. With '
         '--mosaic N, draw one image with sides of N times 160 pixels',
     )
+    parser.add_argument(
+        '--classes',
+        action='store_true',
+        help='draw instead one shape an image, in a folder for each of ten classes',
+    )
     parser.add_argument('--num-train', type=cli.positive, help='the number of training images')
     parser.add_argument('--num-val', type=cli.positive, help='the number of validation images')
     args = parser.parse_args()
@@ -52,12 +57,15 @@ def main() -> None:
         parser.error('--mosaic draws one image: leave out --context, --num-train and --num-val')
     if args.heights and (args.context or args.bands != 3):
         parser.error('--heights draws other images: leave out --context and --bands')
+    if args.classes and (args.mosaic or args.context or args.heights or args.bands != 3):
+        parser.error('--classes draws other images: leave out the options of other drawings')
     if args.context and args.bands != 3:
         parser.error('--context draws images with three bands: leave out --bands')
 
     with cli.imports():
         from xcit_mm.datasets.context import ContextSpec, make_context
         from xcit_mm.datasets.mosaic import make_mosaic
+        from xcit_mm.datasets.shape_classes import ClassesSpec, make_classes
         from xcit_mm.datasets.shapes import ShapesSpec, make_shapes
         from xcit_mm.datasets.terrain import HeightsSpec, make_height_scene, make_heights
     drawn = True
@@ -65,6 +73,8 @@ def main() -> None:
         make_height_scene(args.root, args.mosaic, args.seed)
     elif args.heights:
         make_heights(args.root, HeightsSpec(seed=args.seed, **numbers))
+    elif args.classes:
+        drawn = make_classes(args.root, ClassesSpec(seed=args.seed, **numbers))
     elif args.mosaic:
         make_mosaic(args.root, args.mosaic, args.seed, args.bands)
     elif args.context:

@@ -53,15 +53,17 @@ environment.BUILT_ON.update(
     mmengine=(
         'xcit_mm.datasets.image_folders',
         'xcit_mm.datasets.image_transforms',
-        'xcit_mm.engine.knn_metric',
-        'xcit_mm.models.self_distillation',
         'xcit_mm.datasets.multi_crop',
+        'xcit_mm.datasets.timm_augment',
         'xcit_mm.datasets.unlabeled_images',
-        'xcit_mm.large_images.unlabeled_windows',
         'xcit_mm.distillation.feature_distillation',
         'xcit_mm.distillation.module_teacher',
         'xcit_mm.distillation.timm_teacher',
-        'xcit_mm.models.image_preprocessor',
+        'xcit_mm.engine.accuracy_metric',
+        'xcit_mm.engine.knn_metric',
+        'xcit_mm.large_images.unlabeled_windows',
+        'xcit_mm.models.image_classifier',
+        'xcit_mm.models.self_distillation',
     ),
 )
 _LOADED_LATER = {'accelerate': 'xcit_mm.models.timm', 'load_model': 'xcit_mm.inference'}

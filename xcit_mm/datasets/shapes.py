@@ -99,7 +99,7 @@ def require_drawable(seed: int, bands: int = RGB) -> None:
 def draw_image(rng: np.random.Generator, size: int) -> tuple[np.ndarray, list[Shape]]:
     """Return an image, (size, size, 3) uint8 RGB, and its shapes from back to front."""
     shapes = _place_shapes(rng, size)
-    image = _texture(rng, size, contrast=30.0)
+    image = texture(rng, size, contrast=30.0)
     for shape in shapes:
         paint = _paint(rng, image, shape)
         alpha = np.zeros((size, size), np.uint8)
@@ -181,12 +181,12 @@ def _paint(rng: np.random.Generator, image: np.ndarray, shape: Shape) -> np.ndar
     cv2.fillPoly(under, [shape.outline.round().astype(np.int32)], 1)
     below = image[under > 0].mean(axis=0)
     while True:
-        paint = _texture(rng, size, contrast=15.0)
+        paint = texture(rng, size, contrast=15.0)
         if np.linalg.norm(paint.mean(axis=(0, 1)) - below) >= MIN_CONTRAST:
             return paint
 
 
-def _texture(rng: np.random.Generator, size: int, contrast: float) -> np.ndarray:
+def texture(rng: np.random.Generator, size: int, contrast: float) -> np.ndarray:
     """Return a random color with smooth blotches and fine grain, (size, size, 3) float32."""
     color = rng.uniform(40, 215, size=3)
     coarse = rng.normal(size=(int(rng.integers(3, 12)),) * 2).astype(np.float32)

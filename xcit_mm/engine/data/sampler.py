@@ -13,7 +13,7 @@ from mmengine.dist import all_reduce, get_rank, get_world_size
 from mmengine.registry import DATA_SAMPLERS
 from torch.utils.data import BatchSampler, Sampler
 
-from ...errors import UserError
+from ...errors import ArgumentError, UserError
 
 # Samplers without an end, by name, because some exist only where mmdet is installed.
 ENDLESS = ('InfiniteSampler', 'MultiSourceSampler', 'GroupMultiSourceSampler')
@@ -30,6 +30,34 @@ class SharedSampler(DefaultSampler):
         super().__init__(dataset, *args, **kwargs)
         self.rank, self.world_size = 0, 1  # the share of a single process
         self.num_samples = self.total_size = len(dataset)
+
+
+@DATA_SAMPLERS.register_module()
+class RepeatedSampler(DefaultSampler):
+    """Repeated augmentation: several views of each image, one after the other (arXiv 1901.09335).
+
+    The processes share the views of an image. An epoch has as many samples as with a
+    ``DefaultSampler``, so that it holds only a part of the images.
+
+    Args:
+        dataset: The dataset.
+        repeats: The number of views of an image.
+        kwargs: Arguments of mmengine's ``DefaultSampler``.
+    """
+
+    def __init__(self, dataset: Sized, repeats: int = 3, **kwargs: Any) -> None:
+        super().__init__(dataset, **kwargs)
+        if type(repeats) is not int or repeats < 1:
+            raise ArgumentError(f'RepeatedSampler: repeats={repeats!r} is not a positive integer')
+        self.repeats = repeats
+
+    def __iter__(self) -> Iterator[int]:
+        generator = torch.Generator().manual_seed(self.seed + self.epoch)
+        size = len(self.dataset)
+        order = torch.randperm(size, generator=generator) if self.shuffle else torch.arange(size)
+        views = order.repeat_interleave(self.repeats)
+        views = views.repeat(-(-self.total_size // len(views)))[: self.total_size]
+        return iter(views[self.rank :: self.world_size].tolist())
 
 
 class SampleRequest(NamedTuple):
