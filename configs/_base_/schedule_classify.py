@@ -1,0 +1,13 @@
+"""The optimizer of DeiT (arXiv 2012.12877), with which XCiT is trained (section 4.1)."""
+
+_base_ = ['image_runtime.py']
+
+val_cfg = dict(type='ValLoop')
+test_cfg = dict(type='TestLoop')
+optim_wrapper = dict(
+    type='AmpOptimWrapper',
+    optimizer=dict(type='AdamW', lr=5e-4, betas=(0.9, 0.999), weight_decay=0.05, fused=True),
+    # Biases, norms and LayerScale.
+    paramwise_cfg=dict(bias_decay_mult=0.0, norm_decay_mult=0.0, flat_decay_mult=0.0),
+)
+auto_scale_lr = dict(base_batch_size=512)
