@@ -105,6 +105,7 @@ def test_a_folder_of_labels_is_refused(tmp_path, name):
         ('a.tif', 'a_labels.tif'),
         ('a_leftImg8bit.png', 'a_gtFine_labelTrainIds.png'),
         ('a_leftImg8bit.png', 'a_gtFine_instanceIds.png'),
+        ('mosaic.tif', 'labels.tif'),
     ],
 )
 def test_a_file_of_labels_is_refused(tmp_path, image, label):

@@ -16,7 +16,8 @@ FOLDER = re.compile(
     re.I,
 )
 BESIDE_IMAGE = re.compile(r'(.+?)[ _.-]*(masks?|labels?|gt|seg(mentation)?|annotations?)', re.I)
-CITYSCAPES = re.compile(r'.+_(label|instance)(Train)?Ids')
+# The names of Cityscapes, and of the labels of a single mosaic.
+ALONE = re.compile(r'.+_(label|instance)(Train)?Ids|labels|masks')
 PROBLEM = 'but a training without labels would take them for images'
 
 
@@ -25,8 +26,8 @@ def require_no_labels(folder: Path, files: Sequence[Path]) -> None:
 
     Raises:
         UserError: If a folder has a name such as ``labels`` or ``train_masks``, a file has one such
-            as ``a_mask.png`` beside ``a.png`` or ``a_labelTrainIds.png``, or at least half of the
-            images have a file with the same name and another suffix.
+            as ``a_mask.png`` beside ``a.png``, ``a_labelTrainIds.png`` or ``labels.tif``, or at
+            least half of the images have a file with the same name and another suffix.
     """
     folders = Counter(file.parent for file in files)
     of_labels = [parent for parent in folders if _is_for_labels(folder, parent)]
@@ -41,7 +42,7 @@ def require_no_labels(folder: Path, files: Sequence[Path]) -> None:
     for file in files:
         beside = BESIDE_IMAGE.fullmatch(file.stem)
         is_beside = beside is not None and (file.parent, beside[1]) in names
-        if is_beside or CITYSCAPES.fullmatch(file.stem):
+        if is_beside or ALONE.fullmatch(file.stem):
             raise UserError(
                 f'{file} has the name of a file with labels, {PROBLEM}: move such files to another '
                 'folder, or name the ends of the names of the images in suffixes of the dataset'
