@@ -16,6 +16,7 @@ from ..errors import UserError
 from ..launchers import was_restarted
 from ..run_files import has_checkpoints
 from ..weights.pretrained import BACKBONES
+from .image_classes import use_folders_as_classes
 from .streaming import predict_in_dtype, stream_in_dtype, use_stream
 from .tree import class_name, replace_nodes, typed_nodes
 from .tta import use_tta
@@ -69,7 +70,7 @@ def adapt_for_training(
     The ``options`` of the command line are in ``cfg`` already, and no edit overrides them.
     """
     options = options or {}
-    notes = adapt(cfg)
+    notes = adapt(cfg) + use_folders_as_classes(cfg, options)
     if tensorboard:
         cfg.default_hooks.tensorboard = dict(type='TensorBoardHook')
     notes += _limit_iterations(cfg, options) + _without_amp(cfg) + stream_in_dtype(cfg)
@@ -110,7 +111,8 @@ def adapt_for_test(
     if is_streamed and tta:
         raise UserError('--tta merges whole predictions, but stream has windows: leave it out')
     predict_in = predict_in_dtype if is_streamed else _use_fused_layers
-    notes = adapt(cfg) + _without_gpus(cfg) + predict_in(cfg, dtype, compiled)
+    notes = adapt(cfg) + use_folders_as_classes(cfg, {}) + _without_gpus(cfg)
+    notes += predict_in(cfg, dtype, compiled)
     if tta and cfg.get('test_dataloader') and cfg.get('model'):  # check refuses other configs
         notes += use_tta(cfg)
     cfg.load_from, cfg.resume = checkpoint, False

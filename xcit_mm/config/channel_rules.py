@@ -19,6 +19,7 @@ FOR_RGB = {
     *('ColorTransform', 'Contrast', 'CutOut', 'Equalize', 'Expand', 'Invert', 'MixUp', 'Mosaic'),
     *('DistortColors', 'Normalize', 'PhotoMetricDistortion', 'Posterize', 'RandAugment'),
     'RandomCutOut',
+    'TimmAugment',
     *('RandomGrayscale', 'RandomMosaic', 'RGB2Gray', 'Sharpness', 'ShearX', 'ShearY', 'Solarize'),
     *('SolarizeAdd', 'TranslateX', 'TranslateY', 'YOLOXHSVRandomAug'),
 }

@@ -14,6 +14,7 @@ from .tree import class_name, dataset_class, dicts, loads_masks, registered_clas
 HEADS = (
     *('Shared2FCBBoxHead', 'ConvFCBBoxHead', 'FCNMaskHead', 'RetinaHead', 'RTMDetSepBNHead'),
     *('DeformableDETRHead', 'DINOHead', 'Mask2FormerHead', 'FPNHead', 'UPerHead', 'FCNHead'),
+    'ImageXCiT',
 )
 CLASSES, THINGS, STUFF = 'num_classes', 'num_things_classes', 'num_stuff_classes'  # of a head
 # The datasets that check their annotation file, and the metrics that read the same file.

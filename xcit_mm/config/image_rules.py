@@ -38,6 +38,11 @@ def check_images(cfg: Config) -> None:
             f'{place}.batch_size=1: a training without labels compares the images of a batch: '
             'write at least 2'
         )
+    if cfg.model.get('mixup') is not None and size % 2:
+        raise UserError(
+            f'{place}.batch_size={size}: model.mixup mixes the images of a batch in pairs: write '
+            'an even number, or mixup=None'
+        )
     _require_images(cfg, size)
 
 

@@ -8,6 +8,7 @@ from mmengine.dataset import BaseDataset
 from mmengine.registry import DATASETS
 
 from ..errors import UserError
+from ..files import subfolders
 
 SUFFIXES = ('.jpg', '.jpeg', '.png', '.bmp', '.ppm', '.webp', '.tif', '.tiff')
 
@@ -51,15 +52,6 @@ class ClassFolders(BaseDataset):
                 )
             samples += [dict(img_path=str(file), gt_label=label) for file in files]
         return samples
-
-
-def subfolders(folder: Path) -> list[Path]:
-    """Return the folders in a folder in alphabetical order, without hidden ones."""
-    try:
-        inside = sorted(folder.iterdir())
-    except OSError as error:
-        raise UserError(f'the folder {folder} cannot be read ({error.strerror})') from None
-    return [path for path in inside if path.is_dir() and not path.name.startswith('.')]
 
 
 def images_below(folder: Path, suffixes: Sequence[str] = SUFFIXES) -> Iterator[Path]:
