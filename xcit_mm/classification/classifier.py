@@ -10,11 +10,15 @@ from PIL import Image
 from torch import Tensor
 
 from ..device import choose_device, choose_dtype
+from ..inference.embedder import image_reader
 from ..inference.image_batches import image_batches
 from ..inference.sources import read_image
 from ..progress import ImageProgress
+from ..weights.image_network import described_classes, described_images
+from ..weights.inflation import RGB, STEM
 from ..weights.names import architecture
-from ..weights.timm_classifier import load_classifier
+from ..weights.read import read_checkpoint
+from ..weights.timm_classifier import classifier_in
 from .published import NUM_CLASSES, name_in_release, training_size
 
 
@@ -31,12 +35,13 @@ class Classifier:
 
     Images are prepared as the release was evaluated (paper, section 4.1: crop ratio 1.0): timm's
     transforms resize the shorter side to ``size`` (bicubic), cut out the central square and
-    normalize it.
+    normalize it. A file of our trainings says how its images are normalized, how many pixels and
+    channels they have, and what the classes are called.
 
     Args:
         checkpoint: See :func:`~xcit_mm.weights.timm_classifier.load_classifier`.
-        size: Side of the square in pixels. None: the training size according to the name of the
-            file, or 224.
+        size: Side of the square in pixels. None: the training size according to the file or its
+            name, or 224.
         batch_size: Images in a batch.
         workers: Processes that read images. 0: read them in this process.
         device: Name of a device. None: a GPU if there is one, otherwise the CPU.
@@ -45,6 +50,7 @@ class Classifier:
 
     Attributes:
         model: timm's model, see :func:`~xcit_mm.weights.timm_classifier.load_classifier`.
+        classes: The names of the classes in a file of our trainings, otherwise an empty list.
         description: The checkpoint, its architecture, parameters and image size, for JSON.
 
     Raises:
@@ -64,10 +70,15 @@ class Classifier:
         self.checkpoint = str(checkpoint)
         self.device = choose_device(device)
         self.dtype = choose_dtype(dtype, self.device)
-        self.model = load_classifier(checkpoint, trusted=trusted).to(self.device, self.dtype)
-        self.architecture = architecture(self.model.state_dict(), self.checkpoint)
+        content = read_checkpoint(checkpoint, trusted=trusted)
+        self.model = classifier_in(content, checkpoint).to(self.device, self.dtype)
+        state = self.model.state_dict()
+        self.architecture = architecture(state, self.checkpoint)
         self.released_name = name_in_release(self.checkpoint)
-        self.size = size or training_size(self.released_name)
+        channels, number = state[STEM].shape[1], self.model.num_classes
+        images = described_images(content, channels, self.checkpoint)
+        self.classes = described_classes(content, number, self.checkpoint)
+        self.size = size or images.get('size') or training_size(self.released_name)
         self.batch_size, self.workers = batch_size, workers
         self.description = dict(
             checkpoint=self.checkpoint,
@@ -78,10 +89,15 @@ class Classifier:
 
         from timm.data import ImageNetInfo, create_transform
 
-        size = (3, self.size, self.size)
-        self._transform = create_transform(size, interpolation='bicubic', crop_pct=1.0)
-        self._names = [f'class {i}' for i in range(self.model.num_classes)]
-        if len(self._names) == NUM_CLASSES:
+        if images or channels != RGB:
+            arguments = self.checkpoint, channels, images, None, None, self.size, 'square'
+            self._prepare = image_reader(*arguments, ratio=1.0)
+        else:
+            size = (RGB, self.size, self.size)
+            transform = create_transform(size, interpolation='bicubic', crop_pct=1.0)
+            self._prepare = partial(_read_image, transform)
+        self._names = self.classes or [f'class {i}' for i in range(number)]
+        if number == NUM_CLASSES and not self.classes:
             self._names = ImageNetInfo().label_descriptions()
 
     @torch.inference_mode()
@@ -93,8 +109,8 @@ class Classifier:
         """
         results: list[list[Guess] | str] = []
         with ImageProgress() as progress:
-            prepare = partial(_read_image, self._transform)
-            for batch in image_batches(paths, prepare, self.batch_size, self.workers, progress):
+            loading = self._prepare, self.batch_size, self.workers
+            for batch in image_batches(paths, *loading, progress):
                 images = [image for image in batch if isinstance(image, Tensor)]
                 guesses = iter(self._guesses(images) if images else ())
                 results += [im if isinstance(im, str) else next(guesses) for im in batch]

@@ -12,12 +12,15 @@ from .classifier import Classifier
 from .published import NUM_CLASSES, NUM_IMAGES, published, standard_error, verdict
 
 
-def labeled_images(folder: Path, num_classes: int) -> tuple[list[tuple[str, int]], bool]:
+def labeled_images(
+    folder: Path, num_classes: int, classes: Sequence[str] = ()
+) -> tuple[list[tuple[str, int]], bool]:
     """List the images of a folder that has a subfolder for each class.
 
-    Subfolders named after ImageNet's synsets may be fewer than its 1000; with other names, they are
-    the classes in alphabetical order. Returns the path and the class index of every image, and
-    whether the classes are ImageNet's.
+    With the names of ``classes``, the subfolders are some of them. Without, subfolders named after
+    ImageNet's synsets may be fewer than its 1000; with other names, they are the classes in
+    alphabetical order. Returns the path and the class index of every image, and whether the classes
+    are ImageNet's.
     """
     from timm.data import ImageNetInfo
 
@@ -25,7 +28,15 @@ def labeled_images(folder: Path, num_classes: int) -> tuple[list[tuple[str, int]
         names, labels = find_classes(folder)
         synsets = ImageNetInfo().label_names()
         is_imagenet = num_classes == NUM_CLASSES and set(names) <= set(synsets)
-        if is_imagenet:
+        if classes:
+            unknown = [name for name in names if name not in classes]
+            if unknown:
+                raise UserError(
+                    f'{folder} has the subfolder {unknown[0]}, which is not a class of the '
+                    f'checkpoint ({", ".join(classes[:5])}): check the path'
+                )
+            labels = {name: classes.index(name) for name in names}
+        elif is_imagenet:
             labels = {name: synsets.index(name) for name in names}
         elif len(names) != num_classes:
             raise UserError(
@@ -33,7 +44,7 @@ def labeled_images(folder: Path, num_classes: int) -> tuple[list[tuple[str, int]
                 f'have one for each of the {num_classes} classes, named by synset (n01440764) for '
                 'ImageNet: check the path'
             )
-        return make_dataset(folder, labels, IMG_EXTENSIONS), is_imagenet
+        return make_dataset(folder, labels, IMG_EXTENSIONS), is_imagenet and not classes
     except OSError as error:
         raise UserError(
             f'the images of {folder} cannot be listed ({reason(error)}): check the path'
@@ -48,7 +59,7 @@ def report_folder(
     ``sample`` is the number of images to draw at random, the same ones in every call; None: all.
     Returns lines to print, and the content of a JSON file.
     """
-    samples, is_imagenet = labeled_images(folder, classifier.model.num_classes)
+    samples, is_imagenet = labeled_images(folder, classifier.model.num_classes, classifier.classes)
     num_classes = len({label for _, label in samples})
     if sample is not None:
         samples = random.Random(0).sample(samples, min(sample, len(samples)))

@@ -42,6 +42,7 @@ class ImageReader:
         is_reversed: Whether the network gets the channels in the opposite order of :meth:`read`.
         size: The default number of pixels.
         fit: One of ``FITS``.
+        ratio: The side of a square divided by the shorter side of the resized image.
     """
 
     def __init__(
@@ -51,12 +52,13 @@ class ImageReader:
         is_reversed: bool,
         size: int,
         fit: str,
+        ratio: float = RATIO,
     ) -> None:
         if fit not in FITS:
             raise ArgumentError(f'fit={fit!r} is not one of {FITS}')
         _require_positive(size)
         self.bands, self.normalize, self.is_reversed = bands, normalize, is_reversed
-        self.size, self.fit = size, fit
+        self.size, self.fit, self.ratio = size, fit, ratio
 
     def read(self, image: str | Path | np.ndarray | Image.Image) -> np.ndarray:
         """Return an image as RGB (H, W, 3) uint8, or as bands (H, W, ``channels``) float32."""
@@ -67,7 +69,7 @@ class ImageReader:
         size = self.size if size is None else size
         _require_positive(size)
         if self.fit == 'square':
-            image = CenterSquare(size, RATIO)(dict(img=image))['img']
+            image = CenterSquare(size, self.ratio)(dict(img=image))['img']
         x = to_tensor(image)
         if self.fit == 'longer':
             longer = max(x.shape[-2:])
@@ -130,7 +132,7 @@ class Embedder:
         self.has_token = isinstance(self.model, ImageXCiT)
         self.dim = shape.embed_dim
         channels = self.model.in_channels
-        self.reader = _reader(self.checkpoint, channels, images, mean, std, size, fit)
+        self.reader = image_reader(self.checkpoint, channels, images, mean, std, size, fit)
         self.description: dict[str, Any] = dict(
             checkpoint=self.checkpoint,
             model=str(shape),
@@ -224,7 +226,7 @@ class Embedder:
         return ImageFeatures(maps.float().mean((2, 3)), maps)
 
 
-def _reader(
+def image_reader(
     path: str,
     channels: int,
     images: Mapping[str, Any],
@@ -232,8 +234,12 @@ def _reader(
     std: Sequence[float] | None,
     size: int | None,
     fit: str,
+    ratio: float = RATIO,
 ) -> ImageReader:
-    """Return the reader of the images that a file describes."""
+    """Return the reader of the images that a file describes; see :class:`Embedder`.
+
+    ``images`` is ``meta['images']`` of the file at ``path``, and ``ratio`` of :class:`ImageReader`.
+    """
     if mean is None:
         mean = images.get('mean') or (MEAN if channels == RGB else None)
     if std is None:
@@ -256,7 +262,7 @@ def _reader(
     is_reversed = bgr_to_rgb if bands is not None else not bgr_to_rgb
     normalize = ImagePreprocessor(mean, std)
     size = size if size is not None else images.get('size') or SIZE
-    return ImageReader(bands, normalize, is_reversed, size, fit)
+    return ImageReader(bands, normalize, is_reversed, size, fit, ratio)
 
 
 def _bands(path: str, channels: int, images: Mapping[str, Any]) -> LoadMultiband | None:

@@ -21,7 +21,7 @@ from .names import (
 from .pretrained import HEAD
 from .read import read_checkpoint
 
-IMAGES = 'images'  # the key in ``meta`` of our checkpoints
+IMAGES, CLASSES = 'images', 'classes'  # the keys in ``meta`` of our checkpoints
 LISTS = 'mean', 'std'
 
 
@@ -67,11 +67,42 @@ def load_image_network(path: str | Path, trusted: bool = False) -> ImageNetwork:
     model = (ImageXCiT if has_token else XCiTTrunk)(arch, shape.patch_size, in_channels=channels)
     require_same_tensors(state, model.state_dict(), path)
     model.load_state_dict(state)
-    meta = checkpoint.get('meta') if isinstance(checkpoint, Mapping) else None
-    images = meta.get(IMAGES) if isinstance(meta, Mapping) else None
+    return ImageNetwork(model.eval(), shape, described_images(checkpoint, channels, path))
+
+
+def described_images(checkpoint: Any, channels: int, path: str | Path) -> dict[str, Any]:
+    """Return ``meta['images']`` of what a file holds, or an empty dict without it.
+
+    Raises:
+        UserError: If a value is invalid.
+    """
+    images = _meta(checkpoint).get(IMAGES)
     if images is not None:
         _require_valid(images, channels, path)
-    return ImageNetwork(model.eval(), shape, dict(images or {}))
+    return dict(images or {})
+
+
+def described_classes(checkpoint: Any, number: int, path: str | Path) -> list[str]:
+    """Return the names of the classes of what a file holds, or an empty list without them.
+
+    Raises:
+        UserError: If they are not ``number`` different names.
+    """
+    names = _meta(checkpoint).get(CLASSES)
+    if names is None:
+        return []
+    is_list = isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
+    if not is_list or len(set(names)) != len(names) or len(names) != number:
+        raise UserError(
+            f"meta['{CLASSES}'] of {path} has no names for its {number} classes: write the file "
+            'again by a training'
+        )
+    return list(names)
+
+
+def _meta(checkpoint: Any) -> Mapping[str, Any]:
+    meta = checkpoint.get('meta') if isinstance(checkpoint, Mapping) else None
+    return meta if isinstance(meta, Mapping) else {}
 
 
 def _require_valid(images: Any, channels: int, path: str | Path) -> None:

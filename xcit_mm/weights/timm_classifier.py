@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 from ..environment import require
 from ..errors import UserError, reason
 from ..models.timm import accelerate
+from .inflation import STEM
 from .names import architecture, model_state, require_same_tensors, without_prefix
 from .read import read_checkpoint
 
@@ -28,7 +30,12 @@ def load_classifier(path: str | Path, trusted: bool = False) -> nn.Module:
     Raises:
         UserError: If the file cannot be read, or is not exactly a classifier.
     """
-    model = build_classifier(model_state(read_checkpoint(path, trusted=trusted), path), path)
+    return classifier_in(read_checkpoint(path, trusted=trusted), path)
+
+
+def classifier_in(checkpoint: Any, path: str | Path) -> nn.Module:
+    """Build the model of :func:`load_classifier` from what a file holds."""
+    model = build_classifier(model_state(checkpoint, path), path)
     if not model.num_classes:
         raise UserError(
             f'{path} has no classification head, like every DINO model: name the file of a '
@@ -54,6 +61,7 @@ def build_classifier(state: Mapping[str, Tensor], path: str | Path) -> nn.Module
     with torch.device('meta'):  # skips the initialization: every value is replaced
         model = Xcit(
             patch_size=shape.patch_size,
+            in_chans=state[STEM].shape[1],
             num_classes=0 if head is None else len(torch.atleast_1d(head)),
             embed_dim=shape.embed_dim,
             depth=shape.depth,
