@@ -190,6 +190,7 @@ class SelfDistillation(BaseModel):
         return list(data_samples)
 
     def _loss(self, groups: Sequence[Tensor]) -> dict[str, Tensor]:
+        self.image_size = groups[0].shape[-1]
         features = [self.student.backbone.features(_crops(group)).token for group in groups]
         outputs = [
             self.student.head(f).unflatten(0, (-1, len(g)))
