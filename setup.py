@@ -33,7 +33,9 @@ test = [
     'pytest>=8',
     'pytest-xdist>=3.7',
     'rio-cogeo>=5',  # validates cloud-optimized GeoTIFF files
-    *chain.from_iterable(tools[name] for name in ('classify', 'eval', 'multiband', 'large', 'retrieval')),
+    *chain.from_iterable(
+        tools[name] for name in ('classify', 'eval', 'multiband', 'large', 'retrieval')
+    ),
 ]
 
 setup(

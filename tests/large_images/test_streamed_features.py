@@ -11,7 +11,9 @@ from xcit_mm.models.layers import map_to_tokens
 
 
 @pytest.mark.parametrize('dtype, tolerance', [(torch.float32, 1e-5), (torch.float64, 1e-12)])
-@pytest.mark.parametrize('patch, size, rows', [(16, (83, 141), 2), (8, (59, 37), 3), (16, (5, 9), 1)])
+@pytest.mark.parametrize(
+    'patch, size, rows', [(16, (83, 141), 2), (8, (59, 37), 3), (16, (5, 9), 1)]
+)
 def test_tiles_give_the_features_of_the_whole_image(patch, size, rows, dtype, tolerance):
     torch.manual_seed(0)
     model = ImageXCiT(SMALL, patch)
