@@ -109,7 +109,6 @@ def main() -> None:
     if args.json is not None:
         write_json(args.json, content)
     if problems:
-        print(*map(printable, problems), sep='\n', file=sys.stderr)
         sys.exit(LEFT_OUT)
 
 

@@ -13,6 +13,8 @@ LOCAL_DIM = 128  # of local descriptors; wider tokens are projected (section D.3
 SEED = 0
 ITERATIONS = 20
 TRAIN_TOKENS = 2**18  # that a codebook is learned from, at most
+# A sum of residuals of this length is 0 but for rounding, as of the only token of a center.
+ROUNDING = 1e-4
 FIELDS = 'mean', 'projection', 'centers'
 
 
@@ -131,6 +133,8 @@ def vlad(residuals: np.ndarray) -> np.ndarray:
 
     The power is 1/2, then each center's part has length 1, and then the whole vector.
     """
+    lengths = np.linalg.norm(residuals, axis=1, keepdims=True)
+    residuals = np.where(lengths > ROUNDING, residuals, 0)
     rooted = np.sign(residuals) * np.sqrt(np.abs(residuals))
     return _normalized(_normalized(rooted).reshape(1, -1))[0]
 

@@ -1,5 +1,6 @@
 """Descriptors of the inputs of a command line, and a search among them."""
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..environment import require
-from ..errors import ArgumentError, UserError
+from ..errors import ArgumentError, UserError, printable
 from ..files import require_writable_file
 from ..inference.embedder import Embedder
 from ..inference.folders import VIDEOS
@@ -61,14 +62,15 @@ class Embedding:
         options: See :class:`EmbedOptions`.
 
     Attributes:
-        problems: A sentence on each input that was left out.
+        problems: A sentence on each input that was left out, which is also shown.
+        codebook: The codebook, if the descriptor has one, after :meth:`prepare`.
     """
 
     def __init__(self, embedder: Embedder, options: EmbedOptions) -> None:
         check_options(options)
         self.embedder, self.options = embedder, options
         self.problems: list[str] = []
-        self._codebook: Codebook | None = None
+        self.codebook: Codebook | None = None
 
     def prepare(self, inputs: Sequence[str]) -> None:
         """Read the codebook, or learn it from the training images or else from the inputs."""
@@ -78,23 +80,28 @@ class Embedding:
         torch_threads_for_faiss()
         path = options.codebook
         if path is not None and path.exists():
-            self._codebook = Codebook.load(path)
-            self._codebook.require_width(self.embedder.dim, str(path))
-            if options.k not in (None, self._codebook.size):
+            self.codebook = Codebook.load(path)
+            self.codebook.require_width(self.embedder.dim, str(path))
+            if options.k not in (None, self.codebook.size):
                 raise UserError(
-                    f'--k {options.k}: the codebook {path} has {self._codebook.size} centers; '
+                    f'--k {options.k}: the codebook {path} has {self.codebook.size} centers; '
                     'leave --k out, or name a new file with --codebook'
                 )
             return
         sources = self.sources(options.train) if options.train else list(inputs)
         if not sources:
             raise UserError('a codebook is learned from images: name some with --train')
+        if len(sources) == 1:
+            raise UserError(
+                f'{sources[0]}: a codebook of one image cannot tell images apart: name more with '
+                '--train, or a file with --codebook'
+            )
         each = max(1, TRAIN_TOKENS // len(sources))
         samples = self._each(sources, lambda image: sample(image.tiles(), each))
         tokens = np.concatenate([tokens for _, _, tokens in samples])
-        self._codebook = Codebook.learn(tokens, options.k or WITH_CODEBOOK[options.descriptor])
+        self.codebook = Codebook.learn(tokens, options.k or WITH_CODEBOOK[options.descriptor])
         if path is not None:
-            self._codebook.save(path)
+            self.codebook.save(path)
 
     def sources(self, arguments: Sequence[str]) -> list[str]:
         """Return the images that arguments name, or raise a UserError if there are none."""
@@ -104,12 +111,14 @@ class Embedding:
         problems = [*found.problems, *(f'{video} is a video; left out' for video in videos)]
         if not sources:
             raise UserError('; '.join(problems))
+        for sentence in (*found.notes, *problems):
+            print(printable(sentence), file=sys.stderr)
         self.problems += problems
         return sources
 
     def describe(self, sources: Sequence[str]) -> Described:
         """Compute the descriptors of images."""
-        kind, codebook = self.options.descriptor, self._codebook
+        kind, codebook = self.options.descriptor, self.codebook
         rows = self._each(sources, lambda image: describe(image, kind, codebook))
         names, sizes, vectors = (list(column) for column in zip(*rows, strict=True))
         return Described(names, sizes, np.stack(vectors))
@@ -118,7 +127,7 @@ class Embedding:
         """Compute the local descriptors of images."""
 
         def local(image: ImageTokens) -> np.ndarray:
-            return np.concatenate([self._codebook.local(tokens) for tokens in image.tiles()])
+            return np.concatenate([self.codebook.local(tokens) for tokens in image.tiles()])
 
         rows = self._each(sources, local)
         return [name for name, _, _ in rows], [vectors for _, _, vectors in rows]
@@ -172,7 +181,7 @@ def check_options(options: EmbedOptions) -> None:
         raise ArgumentError('--index and --sheet are for a search: name queries with --search')
     if not options.search and options.out is None:
         raise ArgumentError('nothing to do: name a file with --out, or queries with --search')
-    if options.index is not None and options.out is not None and not options.search:
+    if options.index is not None and options.out is not None:
         raise ArgumentError('--index and --out cannot be combined: leave one of them out')
     if uses_codebook or options.search:
         require('faiss')
@@ -207,7 +216,7 @@ def embed(
     if options.descriptor == ASMK:
         names, local = embedding.local(sources)
         query_names, query_local = embedding.local(queries)
-        ranks, scores = AsmkIndex(embedding._codebook, local).search(query_local, options.top)
+        ranks, scores = AsmkIndex(embedding.codebook, local).search(query_local, options.top)
     else:
         described = embedding.describe(sources) if index is None else index
         names = described.names
