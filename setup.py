@@ -17,6 +17,7 @@ tools = {
     'export': onnx,
     'openvino': [*onnx, 'openvino>=2025.2', 'nncf>=2.17'],
     'demo': ['gradio>=6'],
+    'retrieval': ['faiss-cpu>=1.8', 'asmk>=0.1.1', 'pyarrow>=16'],
     'multiband': ['tifffile>=2023.7'],
     'large': [
         'rasterio>=1.4',
@@ -32,7 +33,9 @@ test = [
     'pytest>=8',
     'pytest-xdist>=3.7',
     'rio-cogeo>=5',  # validates cloud-optimized GeoTIFF files
-    *chain.from_iterable(tools[name] for name in ('classify', 'eval', 'multiband', 'large')),
+    *chain.from_iterable(
+        tools[name] for name in ('classify', 'eval', 'multiband', 'large', 'retrieval')
+    ),
 ]
 
 setup(

@@ -29,6 +29,7 @@ BUILT_ON: dict[str, tuple[str, ...]] = {'mmdet': (), 'mmseg': (), 'mmengine': ()
 EXTRAS = dict.fromkeys(('onnx', 'onnxruntime', 'onnxscript'), 'export')
 EXTRAS |= dict.fromkeys(('openvino', 'nncf'), 'openvino')
 EXTRAS |= dict.fromkeys(('rasterio', 'openslide', 'pyogrio', 'zarr'), 'large')
+EXTRAS |= dict.fromkeys(('faiss', 'asmk', 'pyarrow'), 'retrieval')
 EXTRAS |= {'tensorboard': 'vis', 'gradio': 'demo', 'tifffile': 'multiband'}
 _quiet_lock = threading.RLock()  # what is hidden is hidden for the whole process
 

@@ -57,9 +57,10 @@ class NormalizedImage:
             )
         swaps = getattr(preprocessor, '_channel_conversion', None)
         swaps = getattr(preprocessor, 'channel_conversion', False) if swaps is None else swaps
+        swaps = swaps or getattr(preprocessor, 'bgr_to_rgb', False)  # of an ImagePreprocessor
         self.is_bgr = bands is None and not swaps  # the loader of the config returns BGR
         self._mean = self._std = None
-        if preprocessor._enable_normalize:
+        if getattr(preprocessor, '_enable_normalize', True):
             self._mean, self._std = preprocessor.mean.cpu().numpy(), preprocessor.std.cpu().numpy()
         divisor, self._padding = 1, 0.0
         if hasattr(preprocessor, 'pad_size_divisor') and not hasattr(preprocessor, 'size'):  # mmdet
@@ -151,7 +152,7 @@ class NormalizedImage:
 
 def require_only_normalization(preprocessor: nn.Module, transforms: Sequence[Callable]) -> None:
     kind = type(preprocessor).__name__
-    if kind not in ('DetDataPreprocessor', 'SegDataPreProcessor'):
+    if kind not in ('DetDataPreprocessor', 'SegDataPreProcessor', 'ImagePreprocessor'):
         raise UserError(
             f'a model with a {kind} cannot be used for large images: its effect is not known'
         )

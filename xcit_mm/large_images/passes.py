@@ -134,6 +134,10 @@ class Passes:
     def _tokens_of_tile(self) -> int:
         return TILE_TOKENS
 
+    def tiles(self) -> list[Window]:
+        """Return the tiles of the layers, in the rows of this process."""
+        return self._own_tiles(self.tile)
+
     def _own_tiles(self, tile: tuple[int, int]) -> list[Window]:
         return list(tiles(Window(self.shards.rows, slice(0, self.size[1])), tile))
 

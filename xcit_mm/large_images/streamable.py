@@ -6,6 +6,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from ..errors import ArgumentError
 from ..models import XCiT
 from ..models.convolutions import flat_layers
+from ..models.image_xcit import ImageXCiT
 from ..models.in_place import can_be_in_place
 from ..models.layers import LPI, XCA, XCABlock
 from ..models.unmodified import PYTORCH_LAYERS, is_unmodified
@@ -29,7 +30,8 @@ def require_trainable(backbone: nn.Module) -> None:
 
 
 def _require_plain(backbone: nn.Module) -> None:
-    if getattr(type(backbone), 'forward', None) is not XCiT.forward:
+    # Of an ImageXCiT, the trunk is streamed.
+    if getattr(type(backbone), 'forward', None) not in (XCiT.forward, ImageXCiT.forward):
         raise ArgumentError(f'a {type(backbone).__name__} cannot be streamed: only an XCiT can')
     for i, block in enumerate(backbone.blocks[: backbone.out_indices[-1] + 1]):
         if not (is_unmodified(block, (XCABlock,)) and can_be_in_place(block)):

@@ -1,0 +1,1 @@
+"""Descriptors of images, and search with them."""

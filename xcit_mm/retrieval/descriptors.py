@@ -1,0 +1,45 @@
+"""Descriptors of images: one vector of length 1 for each."""
+
+import numpy as np
+
+from ..errors import UserError
+from .codebook import Codebook, vlad
+from .image_tokens import ImageTokens
+
+TOKEN, MEAN, GEM, VLAD, ASMK = DESCRIPTORS = 'token', 'mean', 'gem', 'vlad', 'asmk'
+WITH_CODEBOOK = {VLAD: 256, ASMK: 1024}  # and the default number of centers
+GEM_POWER = 3
+SMALLEST = 1e-6  # of a value in GeM, which takes powers
+
+
+def describe(image: ImageTokens, kind: str, codebook: Codebook | None) -> np.ndarray:
+    """Return a descriptor (D) in float32 of length 1.
+
+    Args:
+        image: The features.
+        kind: One of ``DESCRIPTORS`` except 'asmk', which is no vector.
+        codebook: Of VLAD.
+
+    Raises:
+        UserError: If all values are 0.
+    """
+    if kind == TOKEN:
+        vector = image.token().astype(np.float64)
+    elif kind == VLAD:
+        vector = vlad(sum(map(codebook.residuals, image.tiles()))).astype(np.float64)
+    else:
+        vector = _pooled(image, GEM_POWER if kind == GEM else 1)
+    length = np.linalg.norm(vector)
+    if not 0 < length < np.inf:
+        raise UserError(f'its descriptor has length {length:g}; leave the image out')
+    return (vector / length).astype(np.float32)
+
+
+def _pooled(image: ImageTokens, power: int) -> np.ndarray:
+    total, count = 0.0, 0
+    for tokens in image.tiles():
+        values = tokens.astype(np.float64)
+        if power != 1:
+            values = values.clip(SMALLEST) ** power
+        total, count = total + values.sum(0), count + len(values)
+    return (total / count) ** (1 / power) if power != 1 else total / count

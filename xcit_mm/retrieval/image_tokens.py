@@ -1,0 +1,114 @@
+"""The features of single images, whole or tile by tile."""
+
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+
+from ..errors import UserError, is_out_of_memory
+from ..inference.embedder import Embedder
+from ..large_images.free_memory import free_memory
+from ..large_images.normalized import NormalizedImage
+from ..large_images.streamed_features import StreamedFeatures
+from ..models.image_preprocessor import ImagePreprocessor
+from ..models.layers import map_to_tokens
+from ..scenes.open_image import image_size, needs_windows, open_image
+
+NATIVE = 'native'
+BYTES_OF_PIXEL = 1  # of each pixel and channel, as in tools/infer.py
+
+
+class ImageTokens:
+    """What an embedder computes of one image, which does not depend on how it is computed.
+
+    Attributes:
+        size: (H, W) of the image file in pixels.
+        token: Returns the class token (C), or the mean of the tokens without class attention.
+        tiles: Yields the tokens (n, C) before the class attention, in parts.
+    """
+
+    def __init__(
+        self,
+        size: tuple[int, int],
+        token: Callable[[], np.ndarray],
+        tiles: Callable[[], Iterator[np.ndarray]],
+    ) -> None:
+        self.size, self.token, self.tiles = size, token, tiles
+
+
+def image_tokens(embedder: Embedder, source: str, size: int | str) -> ImageTokens:
+    """Compute the features of an image.
+
+    Args:
+        embedder: The network, with ``fit='longer'``.
+        source: A path or URL.
+        size: Pixels of the longer side, or 'native' for the size of the file. Then, an image that
+            would not fit into memory, or whose kind of file is only read by windows, is streamed.
+
+    Raises:
+        UserError: If the image cannot be read, or does not fit into memory.
+    """
+    if size == NATIVE and _is_streamed(embedder, source):
+        return _streamed(embedder, source)
+    image = embedder.read(source)
+    pixels = embedder.prepare(image, max(image.shape[:2]) if size == NATIVE else size)
+    try:
+        features = embedder.features(pixels[None])
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        height, width = pixels.shape[1:]
+        raise UserError(
+            f'{source}: {width}x{height} pixels do not fit into the memory: name a smaller --size'
+        ) from None
+    tokens = map_to_tokens(features.map)[0].numpy()
+    if not np.isfinite(tokens).all() or not features.token.isfinite().all():
+        raise UserError(
+            f'{source}: the model computes values that are not finite; check the image and the '
+            'checkpoint'
+        )
+    token = features.token[0].numpy()
+    return ImageTokens(image.shape[:2], lambda: token, lambda: iter([tokens]))
+
+
+def _is_streamed(embedder: Embedder, source: str) -> bool:
+    limit = free_memory() // (embedder.dim * BYTES_OF_PIXEL)
+    return needs_windows(source) or math.prod(image_size(source) or (0,)) > limit
+
+
+def _streamed(embedder: Embedder, source: str) -> ImageTokens:
+    reader = embedder.reader
+    if reader.bands is not None and reader.is_reversed:
+        raise UserError(
+            f'{source} is streamed, but {embedder.checkpoint} reverses the order of its bands '
+            '(bgr_to_rgb), which only --size PIXELS does'
+        )
+    normalize = ImagePreprocessor(
+        reader.normalize.mean.flatten().tolist(),
+        reader.normalize.std.flatten().tolist(),
+        bgr_to_rgb=not reader.is_reversed,
+    )
+    opened = open_image(source, embedder.read, 3 if reader.bands is None else None)
+    image = NormalizedImage(opened, normalize, [], reader.bands)
+    features = StreamedFeatures(embedder.model, image)
+
+    def tiles() -> Iterator[np.ndarray]:
+        for tokens in features.tokens():
+            yield tokens.float().cpu().numpy()
+
+    def token() -> np.ndarray:
+        if embedder.has_token:
+            return features.token().float().cpu().numpy()
+        sums = [(tokens.sum(0, dtype=np.float64), len(tokens)) for tokens in tiles()]
+        return (sum(s for s, _ in sums) / sum(n for _, n in sums)).astype(np.float32)
+
+    opened.require_unchanged()
+    return ImageTokens(image.size, token, tiles)
+
+
+def torch_threads_for_faiss() -> None:
+    """Let faiss use as many threads as PyTorch."""
+    import faiss
+
+    faiss.omp_set_num_threads(torch.get_num_threads())

@@ -1,0 +1,256 @@
+"""Descriptors of the inputs of a command line, and a search among them."""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ..environment import require
+from ..errors import ArgumentError, UserError, printable
+from ..files import require_writable_file
+from ..inference.embedder import Embedder
+from ..inference.folders import VIDEOS
+from ..inference.sources import find_inputs
+from ..progress import ImageProgress
+from .codebook import TRAIN_TOKENS, Codebook, require_k, sample
+from .descriptor_files import Described, read_descriptors, require_out, write_descriptors
+from .descriptors import ASMK, WITH_CODEBOOK, describe
+from .image_tokens import ImageTokens, image_tokens, torch_threads_for_faiss
+from .nearest import AsmkIndex, nearest_vectors
+from .sheet import Found, draw_sheet
+
+Value = TypeVar('Value')
+
+
+@dataclass
+class EmbedOptions:
+    """The options of tools/embed.py.
+
+    Attributes:
+        descriptor: One of ``DESCRIPTORS``.
+        size: Pixels of the longer side, or 'native'.
+        k: The number of centers. None: the default of the descriptor.
+        train: Inputs that a codebook is learned from. Empty: the inputs themselves.
+        codebook: The file of the codebook, which is read if it exists and written otherwise.
+        out: The file of descriptors.
+        search: Queries.
+        index: A file of descriptors to search, instead of the inputs.
+        top: The number of images that are found for each query.
+        sheet: The file of the sheet.
+    """
+
+    descriptor: str = 'token'
+    size: int | str = 768
+    k: int | None = None
+    train: Sequence[str] = ()
+    codebook: Path | None = None
+    out: Path | None = None
+    search: Sequence[str] = ()
+    index: Path | None = None
+    top: int = 5
+    sheet: Path | None = None
+
+
+class Embedding:
+    """Descriptors of images by one embedder.
+
+    Args:
+        embedder: The network, with ``fit='longer'``.
+        options: See :class:`EmbedOptions`.
+
+    Attributes:
+        problems: A sentence on each input that was left out, which is also shown.
+        codebook: The codebook, if the descriptor has one, after :meth:`prepare`.
+    """
+
+    def __init__(self, embedder: Embedder, options: EmbedOptions) -> None:
+        check_options(options)
+        self.embedder, self.options = embedder, options
+        self.problems: list[str] = []
+        self.codebook: Codebook | None = None
+
+    def prepare(self, inputs: Sequence[str]) -> None:
+        """Read the codebook, or learn it from the training images or else from the inputs."""
+        options = self.options
+        if options.descriptor not in WITH_CODEBOOK:
+            return
+        torch_threads_for_faiss()
+        path = options.codebook
+        if path is not None and path.exists():
+            self.codebook = Codebook.load(path)
+            self.codebook.require_width(self.embedder.dim, str(path))
+            if options.k not in (None, self.codebook.size):
+                raise UserError(
+                    f'--k {options.k}: the codebook {path} has {self.codebook.size} centers; '
+                    'leave --k out, or name a new file with --codebook'
+                )
+            return
+        sources = self.sources(options.train) if options.train else list(inputs)
+        if not sources:
+            raise UserError('a codebook is learned from images: name some with --train')
+        if len(sources) == 1:
+            raise UserError(
+                f'{sources[0]}: a codebook of one image cannot tell images apart: name more with '
+                '--train, or a file with --codebook'
+            )
+        each = max(1, TRAIN_TOKENS // len(sources))
+        samples = self._each(sources, lambda image: sample(image.tiles(), each))
+        tokens = np.concatenate([tokens for _, _, tokens in samples])
+        self.codebook = Codebook.learn(tokens, options.k or WITH_CODEBOOK[options.descriptor])
+        if path is not None:
+            self.codebook.save(path)
+
+    def sources(self, arguments: Sequence[str]) -> list[str]:
+        """Return the images that arguments name, or raise a UserError if there are none."""
+        found = find_inputs(arguments, lambda _: False)
+        videos = [s for s in found.sources.values() if s.lower().endswith(VIDEOS)]
+        sources = [s for s in found.sources.values() if s not in videos]
+        problems = [*found.problems, *(f'{video} is a video; left out' for video in videos)]
+        if not sources:
+            raise UserError('; '.join(problems))
+        for sentence in (*found.notes, *problems):
+            print(printable(sentence), file=sys.stderr)
+        self.problems += problems
+        return sources
+
+    def describe(self, sources: Sequence[str]) -> Described:
+        """Compute the descriptors of images."""
+        kind, codebook = self.options.descriptor, self.codebook
+        rows = self._each(sources, lambda image: describe(image, kind, codebook))
+        names, sizes, vectors = (list(column) for column in zip(*rows, strict=True))
+        return Described(names, sizes, np.stack(vectors))
+
+    def local(self, sources: Sequence[str]) -> tuple[list[str], list[np.ndarray]]:
+        """Compute the local descriptors of images."""
+
+        def local(image: ImageTokens) -> np.ndarray:
+            return np.concatenate([self.codebook.local(tokens) for tokens in image.tiles()])
+
+        rows = self._each(sources, local)
+        return [name for name, _, _ in rows], [vectors for _, _, vectors in rows]
+
+    def _each(
+        self, sources: Sequence[str], compute: Callable[[ImageTokens], Value]
+    ) -> list[tuple[str, tuple[int, int], Value]]:
+        """Return what is computed of each readable image, with its name and size."""
+        with ImageProgress() as progress:
+            progress.expect(len(sources))
+            rows = list(self._computed(sources, compute, progress))
+        self.problems += [p for p in progress.problems if p not in self.problems]
+        if not rows:
+            raise UserError(f'no image can be used: {progress.problems[0]}')
+        return rows
+
+    def _computed(
+        self,
+        sources: Sequence[str],
+        compute: Callable[[ImageTokens], Value],
+        progress: ImageProgress,
+    ) -> Iterator[tuple[str, tuple[int, int], Value]]:
+        for source in sources:
+            try:
+                image = image_tokens(self.embedder, source, self.options.size)
+                value = compute(image)
+            except UserError as error:
+                why = str(error)
+                progress.give_up(why if source in why else f'{source}: {why}')
+                continue
+            yield source, image.size, value
+            progress.count()
+
+
+def check_options(options: EmbedOptions) -> None:
+    """Refuse options that do not fit together, and files that cannot be written."""
+    uses_codebook = options.descriptor in WITH_CODEBOOK
+    if not uses_codebook and (options.codebook or options.train or options.k is not None):
+        raise ArgumentError(
+            f'--codebook, --train and --k are for {" and ".join(WITH_CODEBOOK)}: leave them out of '
+            f'--descriptor {options.descriptor}'
+        )
+    if options.k is not None:
+        require_k(options.k)
+    if options.descriptor == ASMK and (options.out or options.index or not options.search):
+        raise ArgumentError(
+            '--descriptor asmk compares local descriptors and has no vector: name queries with '
+            '--search, without --out and --index'
+        )
+    if not options.search and (options.index or options.sheet):
+        raise ArgumentError('--index and --sheet are for a search: name queries with --search')
+    if not options.search and options.out is None:
+        raise ArgumentError('nothing to do: name a file with --out, or queries with --search')
+    if options.index is not None and options.out is not None:
+        raise ArgumentError('--index and --out cannot be combined: leave one of them out')
+    if uses_codebook or options.search:
+        require('faiss')
+    if options.descriptor == ASMK:
+        require('asmk')
+    if options.out is not None:
+        require_out(options.out)
+    if options.sheet is not None:
+        if options.sheet.suffix.lower() != '.png':
+            raise ArgumentError(f'--sheet {options.sheet}: the file has to end in .png')
+        require_writable_file(options.sheet)
+
+
+def embed(
+    embedder: Embedder, inputs: Sequence[str], options: EmbedOptions
+) -> tuple[dict[str, Any], list[str]]:
+    """Describe images, write the descriptors and search among them.
+
+    Returns:
+        A description of what was computed, for JSON, and a sentence on each input left out.
+    """
+    embedding = Embedding(embedder, options)
+    if options.index is not None and inputs:
+        raise ArgumentError('--index replaces the inputs: name one or the other')
+    if options.index is None and not inputs:
+        raise ArgumentError('no inputs: name files, folders or URLs, or search in --index FILE')
+    sources = embedding.sources(inputs) if inputs else []
+    queries = embedding.sources(options.search) if options.search else []
+    index = None if options.index is None else read_descriptors(options.index)
+    embedding.prepare(sources or queries)
+    content: dict[str, Any] = dict(descriptor=options.descriptor, size=options.size)
+    if options.descriptor == ASMK:
+        names, local = embedding.local(sources)
+        query_names, query_local = embedding.local(queries)
+        ranks, scores = AsmkIndex(embedding.codebook, local).search(query_local, options.top)
+    else:
+        described = embedding.describe(sources) if index is None else index
+        names = described.names
+        content |= dict(images=len(names), dimensions=described.vectors.shape[1])
+        if options.out is not None:
+            write_descriptors(options.out, described)
+        if not queries:
+            return content, embedding.problems
+        query_names, _, vectors = embedding.describe(queries)
+        if vectors.shape[1] != described.vectors.shape[1]:
+            raise UserError(
+                f'--index {options.index} has descriptors of {described.vectors.shape[1]} '
+                f'dimensions, but those of the queries have {vectors.shape[1]}: use the options '
+                'and the checkpoint that it was written with'
+            )
+        ranks, scores = nearest_vectors(described.vectors, vectors, options.top)
+    found: list[Found] = [
+        (query, [(names[i], float(s)) for i, s in zip(row, values, strict=True)])
+        for query, row, values in zip(query_names, ranks, scores, strict=True)
+    ]
+    content['found'] = [
+        dict(query=query, images=[dict(name=name, score=score) for name, score in images])
+        for query, images in found
+    ]
+    if options.sheet is not None:
+        draw_sheet(options.sheet, found, _pictures(embedder))
+    return content, embedding.problems
+
+
+def _pictures(embedder: Embedder) -> Callable[[str], np.ndarray]:
+    bands = embedder.reader.bands
+
+    def picture(name: str) -> np.ndarray:
+        image = embedder.read(name)
+        return image if bands is None else bands.picture(image)
+
+    return picture

@@ -1,0 +1,61 @@
+"""A sheet of pictures: each query, and the images that were found for it."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+from ..errors import UserError, printable
+from ..files import write_whole
+
+SIDE, GAP, TEXT = 160, 8, 16  # pixels of a picture, between them, and of a line of text
+MAX_ROWS = 100
+MAX_LETTERS = 25
+
+Found = tuple[str, Sequence[tuple[str, float]]]  # a query, and names with scores
+
+
+def draw_sheet(path: Path, found: Sequence[Found], picture: Callable[[str], np.ndarray]) -> None:
+    """Draw the first ``MAX_ROWS`` queries at the left, and what was found to the right.
+
+    Args:
+        path: A file .png.
+        found: What was found.
+        picture: Reads an image as RGB (H, W, 3) uint8, or raises a UserError.
+    """
+    rows = found[:MAX_ROWS]
+    columns = 1 + max(len(images) for _, images in rows)
+    cell = SIDE + GAP, SIDE + TEXT + GAP
+    sheet = Image.new('RGB', (columns * cell[0] + 2 * GAP, len(rows) * cell[1] + GAP), 'white')
+    draw = ImageDraw.Draw(sheet)
+    for row, (query, images) in enumerate(rows):
+        labels = [
+            (query, Path(query).name),
+            *((name, f'{s:.3f}  {Path(name).name}') for name, s in images),
+        ]
+        for column, (name, label) in enumerate(labels):
+            x = GAP + column * cell[0] + (GAP if column else 0)
+            y = GAP + row * cell[1]
+            _paste(sheet, picture, name, (x, y))
+            text = printable(label)
+            text = text if len(text) <= MAX_LETTERS else f'{text[: MAX_LETTERS - 3]}...'
+            draw.text(
+                (x, y + SIDE + 2), text.encode('latin-1', 'replace').decode('latin-1'), 'black'
+            )
+        line = GAP + cell[0] - 1
+        draw.line((line, GAP + row * cell[1], line, GAP + row * cell[1] + SIDE), 'gray', 2)
+    with write_whole(path) as file:
+        sheet.save(file, 'PNG')
+
+
+def _paste(
+    sheet: Image.Image, picture: Callable[[str], np.ndarray], name: str, corner: tuple[int, int]
+) -> None:
+    try:
+        image = Image.fromarray(picture(name))
+    except UserError:  # of an index, whose files may have been moved
+        image = Image.new('RGB', (SIDE, SIDE), 'lightgray')
+    image.thumbnail((SIDE, SIDE))
+    left, top = ((SIDE - n) // 2 for n in image.size)
+    sheet.paste(image, (corner[0] + left, corner[1] + top))
