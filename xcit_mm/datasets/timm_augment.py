@@ -39,7 +39,8 @@ class TimmAugment:
         erase: float = 0.25,
     ) -> None:
         require('timm')
-        from timm.data import RandomErasing, create_transform
+        from timm.data import create_transform
+        from timm.data.random_erasing import RandomErasing
 
         crop, policy, _ = create_transform(
             size,
