@@ -7,7 +7,7 @@ warmup = 5
 
 train_cfg = dict(type='ResumableEpochLoop', max_epochs=epochs, val_interval=10)
 param_scheduler = [
-    dict(type='LinearLR', start_factor=2e-3, end=warmup, convert_to_iter_based=True),
+    dict(type='LinearLR', start_factor=1e-3, end=warmup, convert_to_iter_based=True),
     dict(
         type='CosineAnnealingLR',
         begin=warmup,

@@ -6,8 +6,13 @@ optim_wrapper = dict(
     type='AmpOptimWrapper',
     optimizer=dict(type='AdamW', lr=5e-4, betas=(0.9, 0.999), weight_decay=0.04, fused=True),
     clip_grad=dict(max_norm=3),
-    # Biases, norms and LayerScale.
-    paramwise_cfg=dict(bias_decay_mult=0.0, norm_decay_mult=0.0, flat_decay_mult=0.0),
+    # Weights decay; biases, norms, LayerScale and the class token do not.
+    paramwise_cfg=dict(
+        bias_decay_mult=0.0,
+        norm_decay_mult=0.0,
+        flat_decay_mult=0.0,
+        custom_keys=dict(cls_token=dict(decay_mult=0.0)),
+    ),
 )
 auto_scale_lr = dict(base_batch_size=256)
 default_hooks = dict(

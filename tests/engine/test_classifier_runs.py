@@ -55,9 +55,10 @@ def trained(root, tmp_path_factory):
     folder = tmp_path_factory.mktemp('run')
     mixup = dict(mixup_alpha=0.8, cutmix_alpha=1.0, label_smoothing=0.1, _delete_=True)
     sampler = dict(type='RepeatedSampler', shuffle=True, _delete_=True)
+    drop = {'train_dataloader.drop_last': True}
     augment = [dict(type='LoadImage'), dict(type='TimmAugment', size=64), dict(type='PackImage')]
     more = {'model.mixup': mixup, 'train_dataloader.sampler': sampler}
-    of_run = changes(root, **more, **{'train_dataloader.dataset.pipeline': augment})
+    of_run = changes(root, **more, **drop, **{'train_dataloader.dataset.pipeline': augment})
     train(CONFIG, str(folder), options=of_run)
     return folder, of_run
 

@@ -124,3 +124,9 @@ def test_equal_scores_are_no_success():
     metric = AccuracyMetric()
     metric.process({}, [dict(pred_scores=torch.ones(CLASSES), gt_label=0)])
     assert metric.evaluate(1)['accuracy/top1'] == 0
+
+
+def test_scores_that_are_not_finite_are_refused():
+    sample = dict(pred_scores=torch.full((CLASSES,), np.nan), gt_label=0, img_path='a.png')
+    with pytest.raises(UserError, match=r'a\.png: the scores of its classes are not finite'):
+        AccuracyMetric().process({}, [sample])

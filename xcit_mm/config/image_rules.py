@@ -43,6 +43,13 @@ def check_images(cfg: Config) -> None:
             f'{place}.batch_size={size}: model.mixup mixes the images of a batch in pairs: write '
             'an even number, or mixup=None'
         )
+    sampler = class_name((cfg[place].get('sampler') or {}).get('type'))
+    is_endless = sampler == 'InfiniteSampler'
+    if cfg.model.get('mixup') is not None and not (is_endless or cfg[place].get('drop_last')):
+        raise UserError(
+            f'{place}.drop_last=False: model.mixup mixes the images of a batch in pairs, and the '
+            'last batch may have an odd number: write drop_last=True'
+        )
     _require_images(cfg, size)
 
 

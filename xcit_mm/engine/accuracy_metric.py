@@ -7,6 +7,8 @@ import numpy as np
 from mmengine.evaluator import BaseMetric
 from mmengine.registry import METRICS
 
+from ..errors import UserError
+
 BEST = 5  # classes of which one is right, for top5
 
 
@@ -16,6 +18,9 @@ class AccuracyMetric(BaseMetric):
 
     ``top5`` is left out if there are at most five classes. It has the arguments of mmengine's
     ``BaseMetric``.
+
+    Raises:
+        UserError: If scores are not finite.
     """
 
     default_prefix = 'accuracy'
@@ -24,6 +29,11 @@ class AccuracyMetric(BaseMetric):
         """Note how many classes have a larger score than the right one in each image."""
         for sample in data_samples:
             scores, label = sample['pred_scores'].cpu().numpy(), int(sample['gt_label'])
+            if not np.isfinite(scores).all():
+                raise UserError(
+                    f'{sample["img_path"]}: the scores of its classes are not finite: use an '
+                    'earlier checkpoint, or compute in float32'
+                )
             # A class with the same score counts as larger: constant scores are no success.
             rank = int((scores >= scores[label]).sum()) - 1
             self.results.append((label, rank, len(scores)))
