@@ -45,4 +45,6 @@ def read_holidays(folder: Path) -> Benchmark:
     names = [str(path) for path in paths]
     judgments = [Judgment(others, [query]) for query, *others in groups.values()]
     queries = [names[query] for query, *_ in groups.values()]
-    return Benchmark(names, queries, dict(all=judgments), is_whole=(len(names), len(queries)) == SIZE)
+    return Benchmark(
+        names, queries, dict(all=judgments), is_whole=(len(names), len(queries)) == SIZE
+    )

@@ -36,7 +36,9 @@ def published(
     Args:
         path: The file, which is named after the model.
         model: The architecture in the file, such as XCiT-S12/16.
-        descriptor, k, size: The descriptor, its number of centers, and the pixels.
+        descriptor: The kind of descriptor.
+        k: The number of centers of its codebook, or None.
+        size: Pixels of the longer side.
     """
     name = Path(path).name
     for pattern, ending in ((FINE_TUNED, ''), (DINO, ' DINO')):

@@ -72,7 +72,9 @@ def _lists(path: Path, content: Any) -> tuple[list[str], list[str], list[dict]]:
     if type(content) is not dict:
         raise _invalid(path, 'it holds no dict')
     lists = [content.get(name) for name in ('imlist', 'qimlist', 'gnd')]
-    for key, values, kind in zip(('imlist', 'qimlist', 'gnd'), lists, (str, str, dict), strict=True):
+    for key, values, kind in zip(
+        ('imlist', 'qimlist', 'gnd'), lists, (str, str, dict), strict=True
+    ):
         if type(values) is not list or not values or any(type(v) is not kind for v in values):
             raise _invalid(path, f'{key} is no list of {kind.__name__}')
     images, queries, rows = lists
