@@ -4,6 +4,8 @@ import pickletools
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from ..weights.pickles import EMPTY_ARRAYS, MAX_BITS, NUMPY, VALIDATED, UnreadableError
 
 # What restores arrays and scalars. Each validates its arguments.
@@ -16,6 +18,7 @@ OLD_STRINGS = 'STRING', 'BINSTRING', 'SHORT_BINSTRING'  # of Python 2
 PUTS = 'PUT', 'BINPUT', 'LONG_BINPUT', 'MEMOIZE'
 GETS = 'GET', 'BINGET', 'LONG_BINGET'
 TUPLES = {'TUPLE1': 1, 'TUPLE2': 2, 'TUPLE3': 3}
+PLAIN = str, bytes, int, float, bool, type(None)
 EMPTY: dict[str, Callable[[], Any]] = dict(EMPTY_DICT=dict, EMPTY_LIST=list, EMPTY_TUPLE=tuple)
 
 
@@ -32,9 +35,27 @@ def read_plain(data: bytes) -> Any:
         UnreadableError: If the pickle needs anything else, or is damaged.
     """
     try:
-        return _Machine().run(data)
+        value = _Machine().run(data)
     except (ValueError, TypeError, AttributeError, LookupError, OverflowError, MemoryError) as e:
         raise UnreadableError(f'it is damaged ({type(e).__name__})') from None
+    _require_plain(value)
+    return value
+
+
+def _require_plain(value: Any) -> None:
+    """Refuse a value that holds what is only there to restore arrays."""
+    waiting, seen = [value], set()
+    while waiting:
+        value = waiting.pop()
+        if id(value) in seen:  # values may repeat each other
+            continue
+        seen.add(id(value))
+        if type(value) is dict:
+            waiting += value.values()
+        elif type(value) in (list, tuple):
+            waiting += value
+        elif not (type(value) in PLAIN or isinstance(value, (np.ndarray, np.generic))):
+            raise UnreadableError('it is damaged: it holds the name of a function')
 
 
 class _Machine:
