@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
-"""Describe images by vectors, and search for similar ones."""
+"""Describe images by vectors, search for similar ones, and find near-copies."""
 
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clone as it stands
 
 from tools import cli
 
 LEFT_OUT = 1  # exit code
+SIZE, SIZE_OF_COPIES = 768, 224  # pixels
+BENCHMARKS = 'roxford5k', 'rparis6k', 'holidays'
 DESCRIPTORS = 'token', 'mean', 'gem', 'vlad', 'asmk'
 
 
@@ -27,16 +30,20 @@ def main() -> None:
         choices=DESCRIPTORS,
         default='token',
         help='token: the class token; mean, gem, vlad: of the tokens before the class attention; '
-        'asmk: for --search only (default: %(default)s)',
+        'asmk: for --search and --benchmark only (default: %(default)s)',
     )
     parser.add_argument(
         '--size',
         type=_size,
-        default=768,
         help='pixels of the longer side, or native: as the file, streamed if it is too large '
-        '(default: %(default)s)',
+        f'(default: {SIZE}, for --duplicates {SIZE_OF_COPIES})',
     )
-    parser.add_argument('--out', type=Path, metavar='FILE', help='descriptors, .npy or .parquet')
+    parser.add_argument(
+        '--out',
+        type=Path,
+        metavar='FILE',
+        help='descriptors, .npy or .parquet; near-copies, .csv or .json',
+    )
     parser.add_argument(
         '--codebook',
         type=Path,
@@ -66,7 +73,23 @@ def main() -> None:
     parser.add_argument(
         '--top', type=cli.positive, default=5, help='images found (default: %(default)s)'
     )
-    parser.add_argument('--json', type=Path, metavar='FILE', help='write what was found as JSON')
+    parser.add_argument(
+        '--duplicates',
+        action='store_true',
+        help='find near-copies among the inputs: resized, cropped or compressed images',
+    )
+    parser.add_argument(
+        '--threshold', type=float, metavar='T', help='similarity of near-copies (default: 0.8)'
+    )
+    parser.add_argument(
+        '--benchmark',
+        nargs=2,
+        metavar=('NAME', 'DIR'),
+        help=f'evaluate on {", ".join(BENCHMARKS)}, whose images are in DIR',
+    )
+    parser.add_argument(
+        '--json', type=Path, metavar='FILE', help='write the result of a search or a benchmark'
+    )
     parser.add_argument('--sheet', type=Path, metavar='FILE.png', help='draw what was found')
     parser.add_argument('--mean', nargs='+', type=float, metavar='NUMBER', help='of each channel')
     parser.add_argument('--std', nargs='+', type=float, metavar='NUMBER', help='of each channel')
@@ -74,18 +97,30 @@ def main() -> None:
     cli.add_dtype_argument(parser)
     cli.add_trust_argument(parser)
     args = parser.parse_args()
+    if args.size is None:
+        args.size = SIZE_OF_COPIES if args.duplicates else SIZE
+    if args.benchmark is not None:
+        if args.benchmark[0] not in BENCHMARKS:
+            parser.error(f'--benchmark {args.benchmark[0]}: not one of {", ".join(BENCHMARKS)}')
+        if args.inputs:
+            parser.error('--benchmark has its own images: leave out the inputs')
+    if args.duplicates and not args.inputs:
+        parser.error('--duplicates needs inputs: name files, folders or URLs')
 
     with cli.imports():
         from xcit_mm.errors import printable
         from xcit_mm.files import require_writable_file, write_json
         from xcit_mm.inference.embedder import Embedder
+        from xcit_mm.retrieval.benchmarks import run_benchmark
+        from xcit_mm.retrieval.duplicates import find_duplicates
         from xcit_mm.retrieval.run import EmbedOptions, check_options, embed
     fields = ('descriptor', 'size', 'k', 'train', 'codebook', 'out', 'search', 'index', 'top')
-    options = EmbedOptions(**{name: getattr(args, name) for name in fields}, sheet=args.sheet)
+    fields += ('sheet', 'duplicates', 'threshold', 'benchmark')
+    options = EmbedOptions(**{name: getattr(args, name) for name in fields})
     check_options(options)
     if args.json is not None:
-        if not args.search:
-            parser.error('--json is for a search: name queries with --search')
+        if not (args.search or args.benchmark):
+            parser.error('--json is for a search or a benchmark: add --search or --benchmark')
         require_writable_file(args.json)
     embedder = Embedder(
         args.checkpoint,
@@ -97,8 +132,15 @@ def main() -> None:
         args.std,
         fit='longer',
     )
-    content, problems = embed(embedder, args.inputs, options)
-    if args.out is not None:
+    if args.duplicates:
+        content, problems = find_duplicates(embedder, args.inputs, options)
+        print(_copies(content))
+    elif args.benchmark is not None:
+        content, problems = run_benchmark(embedder, options), []
+        print(_results(content))
+    else:
+        content, problems = embed(embedder, args.inputs, options)
+    if args.out is not None and not args.duplicates:
         print(
             printable(f'{args.out}: {content["images"]} images, {content["dimensions"]} dimensions')
         )
@@ -110,6 +152,30 @@ def main() -> None:
         write_json(args.json, content)
     if problems:
         sys.exit(LEFT_OUT)
+
+
+def _copies(content: dict[str, Any]) -> str:
+    from xcit_mm.errors import printable
+
+    lines = [
+        f'{content["images"]} images, {len(content["pairs"])} pairs of near-copies in '
+        f'{len(content["groups"])} groups'
+    ]
+    for number, group in enumerate(content['groups'], 1):
+        lines += [f'group {number}', *(f'  {name}' for name in group)]
+    return printable('\n'.join(lines))
+
+
+def _results(content: dict[str, Any]) -> str:
+    lines = [f'{content["benchmark"]}: {content["images"]} images, {content["queries"]} queries']
+    for setting, row in content['settings'].items():
+        if row['mean_average_precision'] is None:
+            lines.append(f'{setting:8}no query has positives')
+            continue
+        figure = '' if row['published'] is None else f' (table D.4: {row["published"]:.1f})'
+        precision = ''.join(f', mP@{k} {value:.1f}' for k, value in row['precision'].items())
+        lines.append(f'{setting:8}mAP {row["mean_average_precision"]:.1f}{figure}{precision}')
+    return '\n'.join(lines)
 
 
 def _size(text: str) -> int | str:

@@ -14,6 +14,7 @@ from ..large_images.streamed_features import StreamedFeatures
 from ..models.image_preprocessor import ImagePreprocessor
 from ..models.layers import map_to_tokens
 from ..scenes.open_image import image_size, needs_windows, open_image
+from .ranking import Box
 
 NATIVE = 'native'
 BYTES_OF_PIXEL = 1  # of each pixel and channel, as in tools/infer.py
@@ -37,7 +38,9 @@ class ImageTokens:
         self.size, self.token, self.tiles = size, token, tiles
 
 
-def image_tokens(embedder: Embedder, source: str, size: int | str) -> ImageTokens:
+def image_tokens(
+    embedder: Embedder, source: str, size: int | str, box: Box | None = None
+) -> ImageTokens:
     """Compute the features of an image.
 
     Args:
@@ -45,14 +48,19 @@ def image_tokens(embedder: Embedder, source: str, size: int | str) -> ImageToken
         source: A path or URL.
         size: Pixels of the longer side, or 'native' for the size of the file. Then, an image that
             would not fit into memory, or whose kind of file is only read by windows, is streamed.
+        box: The part of the image that counts, at the scale of the whole image.
 
     Raises:
         UserError: If the image cannot be read, or does not fit into memory.
     """
-    if size == NATIVE and _is_streamed(embedder, source):
+    if box is None and size == NATIVE and _is_streamed(embedder, source):
         return _streamed(embedder, source)
     image = embedder.read(source)
-    pixels = embedder.prepare(image, max(image.shape[:2]) if size == NATIVE else size)
+    longer = max(image.shape[:2])
+    if box is not None:
+        image = _cut_out(image, box, source)
+    scale = 1 if size == NATIVE else size / longer
+    pixels = embedder.prepare(image, max(1, round(max(image.shape[:2]) * scale)))
     try:
         features = embedder.features(pixels[None])
     except (MemoryError, RuntimeError) as error:
@@ -70,6 +78,15 @@ def image_tokens(embedder: Embedder, source: str, size: int | str) -> ImageToken
         )
     token = features.token[0].numpy()
     return ImageTokens(image.shape[:2], lambda: token, lambda: iter([tokens]))
+
+
+def _cut_out(image: np.ndarray, box: Box, source: str) -> np.ndarray:
+    left, top, right, bottom = (max(0, round(n)) for n in box)
+    part = image[top:bottom, left:right]
+    if not part.size:
+        height, width = image.shape[:2]
+        raise UserError(f'{source}: the box {box} is outside of its {width}x{height} pixels')
+    return part
 
 
 def _is_streamed(embedder: Embedder, source: str) -> bool:

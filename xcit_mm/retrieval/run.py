@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +21,7 @@ from .descriptor_files import Described, read_descriptors, require_out, write_de
 from .descriptors import ASMK, WITH_CODEBOOK, describe
 from .image_tokens import ImageTokens, image_tokens, torch_threads_for_faiss
 from .nearest import AsmkIndex, nearest_vectors
+from .ranking import Box
 from .sheet import Found, draw_sheet
 
 Value = TypeVar('Value')
@@ -40,6 +42,9 @@ class EmbedOptions:
         index: A file of descriptors to search, instead of the inputs.
         top: The number of images that are found for each query.
         sheet: The file of the sheet.
+        duplicates: Whether near-copies are found among the inputs.
+        threshold: The smallest similarity of near-copies, from 0 to 1. None: the default.
+        benchmark: One of ``BENCHMARKS`` and its folder, which are evaluated.
     """
 
     descriptor: str = 'token'
@@ -52,6 +57,9 @@ class EmbedOptions:
     index: Path | None = None
     top: int = 5
     sheet: Path | None = None
+    duplicates: bool = False
+    threshold: float | None = None
+    benchmark: tuple[str, str] | None = None
 
 
 class Embedding:
@@ -116,29 +124,34 @@ class Embedding:
         self.problems += problems
         return sources
 
-    def describe(self, sources: Sequence[str]) -> Described:
-        """Compute the descriptors of images."""
+    def describe(self, sources: Sequence[str], boxes: Sequence[Box] = ()) -> Described:
+        """Compute the descriptors of images, or of a box in each."""
         kind, codebook = self.options.descriptor, self.codebook
-        rows = self._each(sources, lambda image: describe(image, kind, codebook))
+        rows = self._each(sources, lambda image: describe(image, kind, codebook), boxes)
         names, sizes, vectors = (list(column) for column in zip(*rows, strict=True))
         return Described(names, sizes, np.stack(vectors))
 
-    def local(self, sources: Sequence[str]) -> tuple[list[str], list[np.ndarray]]:
-        """Compute the local descriptors of images."""
+    def local(
+        self, sources: Sequence[str], boxes: Sequence[Box] = ()
+    ) -> tuple[list[str], list[np.ndarray]]:
+        """Compute the local descriptors of images, or of a box in each."""
 
         def local(image: ImageTokens) -> np.ndarray:
             return np.concatenate([self.codebook.local(tokens) for tokens in image.tiles()])
 
-        rows = self._each(sources, local)
+        rows = self._each(sources, local, boxes)
         return [name for name, _, _ in rows], [vectors for _, _, vectors in rows]
 
     def _each(
-        self, sources: Sequence[str], compute: Callable[[ImageTokens], Value]
+        self,
+        sources: Sequence[str],
+        compute: Callable[[ImageTokens], Value],
+        boxes: Sequence[Box] = (),
     ) -> list[tuple[str, tuple[int, int], Value]]:
         """Return what is computed of each readable image, with its name and size."""
         with ImageProgress() as progress:
             progress.expect(len(sources))
-            rows = list(self._computed(sources, compute, progress))
+            rows = list(self._computed(sources, compute, boxes, progress))
         self.problems += [p for p in progress.problems if p not in self.problems]
         if not rows:
             raise UserError(f'no image can be used: {progress.problems[0]}')
@@ -148,11 +161,12 @@ class Embedding:
         self,
         sources: Sequence[str],
         compute: Callable[[ImageTokens], Value],
+        boxes: Sequence[Box],
         progress: ImageProgress,
     ) -> Iterator[tuple[str, tuple[int, int], Value]]:
-        for source in sources:
+        for source, box in zip_longest(sources, boxes):
             try:
-                image = image_tokens(self.embedder, source, self.options.size)
+                image = image_tokens(self.embedder, source, self.options.size, box)
                 value = compute(image)
             except UserError as error:
                 why = str(error)
@@ -165,6 +179,7 @@ class Embedding:
 def check_options(options: EmbedOptions) -> None:
     """Refuse options that do not fit together, and files that cannot be written."""
     uses_codebook = options.descriptor in WITH_CODEBOOK
+    _require_one_task(options)
     if not uses_codebook and (options.codebook or options.train or options.k is not None):
         raise ArgumentError(
             f'--codebook, --train and --k are for {" and ".join(WITH_CODEBOOK)}: leave them out of '
@@ -172,27 +187,62 @@ def check_options(options: EmbedOptions) -> None:
         )
     if options.k is not None:
         require_k(options.k)
-    if options.descriptor == ASMK and (options.out or options.index or not options.search):
+    if options.descriptor == ASMK and (
+        options.out or options.index or not (options.search or options.benchmark)
+    ):
         raise ArgumentError(
             '--descriptor asmk compares local descriptors and has no vector: name queries with '
-            '--search, without --out and --index'
+            '--search, without --out and --index, or use --benchmark'
         )
-    if not options.search and (options.index or options.sheet):
+    if not options.search and (options.index or (options.sheet and not options.duplicates)):
         raise ArgumentError('--index and --sheet are for a search: name queries with --search')
-    if not options.search and options.out is None:
-        raise ArgumentError('nothing to do: name a file with --out, or queries with --search')
+    has_task = options.search or options.duplicates or options.benchmark
+    if not has_task and options.out is None:
+        raise ArgumentError(
+            'nothing to do: name a file with --out, or queries with --search, or use --duplicates '
+            'or --benchmark'
+        )
     if options.index is not None and options.out is not None:
         raise ArgumentError('--index and --out cannot be combined: leave one of them out')
-    if uses_codebook or options.search:
+    if uses_codebook or has_task:
         require('faiss')
     if options.descriptor == ASMK:
         require('asmk')
-    if options.out is not None:
+    if options.duplicates:
+        _require_copies(options)
+    elif options.out is not None:
         require_out(options.out)
     if options.sheet is not None:
         if options.sheet.suffix.lower() != '.png':
             raise ArgumentError(f'--sheet {options.sheet}: the file has to end in .png')
         require_writable_file(options.sheet)
+
+
+def _require_one_task(options: EmbedOptions) -> None:
+    """Refuse tasks and options that cannot be combined."""
+    tasks = dict(search=options.search, duplicates=options.duplicates, benchmark=options.benchmark)
+    named = [f'--{name}' for name, value in tasks.items() if value]
+    if len(named) > 1:
+        raise ArgumentError(f'{" and ".join(named)} cannot be combined: name one of them')
+    if options.benchmark and options.out:
+        raise ArgumentError('--benchmark writes no descriptors: leave --out out, or use --json')
+    if options.threshold is not None and not options.duplicates:
+        raise ArgumentError('--threshold is for near-copies: add --duplicates, or leave it out')
+    if options.threshold is not None and not 0 <= options.threshold <= 1:
+        raise ArgumentError(
+            f'--threshold {options.threshold:g} is no similarity: name a number from 0 to 1'
+        )
+
+
+def _require_copies(options: EmbedOptions) -> None:
+    """Refuse a file of near-copies of another kind, and one that cannot be written."""
+    if options.out is None:
+        return
+    if options.out.suffix.lower() not in ('.csv', '.json'):
+        raise ArgumentError(
+            f'--out {options.out}: the file of near-copies has to end in .csv or .json'
+        )
+    require_writable_file(options.out)
 
 
 def embed(
@@ -242,11 +292,12 @@ def embed(
         for query, images in found
     ]
     if options.sheet is not None:
-        draw_sheet(options.sheet, found, _pictures(embedder))
+        draw_sheet(options.sheet, found, pictures(embedder))
     return content, embedding.problems
 
 
-def _pictures(embedder: Embedder) -> Callable[[str], np.ndarray]:
+def pictures(embedder: Embedder) -> Callable[[str], np.ndarray]:
+    """Return what reads an image as RGB (H, W, 3) uint8, also one of other channels."""
     bands = embedder.reader.bands
 
     def picture(name: str) -> np.ndarray:

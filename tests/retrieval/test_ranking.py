@@ -1,0 +1,73 @@
+"""Mean average precision against the definition of revisited Oxford, image by image."""
+
+import numpy as np
+import pytest
+
+from xcit_mm.retrieval.published import published
+from xcit_mm.retrieval.ranking import KAPPAS, Judgment, evaluate
+
+
+def defined(ranking, positives, junk):
+    """The average precision and the precisions by their definition, image by image."""
+    area, hits, seen, precision, recall = 0.0, 0, 0, 1.0, 0.0
+    precisions = dict.fromkeys(KAPPAS)
+    for image in ranking:
+        if image in junk:
+            continue
+        seen += 1
+        hits += image in positives
+        # The curve goes straight from a point to the next one.
+        area += (hits / len(positives) - recall) * (precision + hits / seen) / 2
+        precision, recall = hits / seen, hits / len(positives)
+        for k in KAPPAS:
+            if precisions[k] is None and (seen == k or hits == len(positives)):
+                precisions[k] = hits / seen
+    return [area, *precisions.values()]
+
+
+def test_random_rankings_with_junk_have_the_defined_quality():
+    random = np.random.default_rng(0)
+    rankings, judgments, expected = [], [], []
+    for query in range(200):
+        n = int(random.integers(3, 60))
+        ranking, kinds = random.permutation(n), random.integers(0, 4, n)
+        kinds[0] = 1
+        if query % 10 == 0:
+            kinds[kinds == 1] = 0  # such a query is left out
+        positives, junk = (np.flatnonzero(kinds == kind) for kind in (1, 2))
+        rankings.append(ranking)
+        judgments.append(Judgment(positives.tolist(), junk.tolist()))
+        if len(positives):
+            expected.append(defined(ranking, {*positives}, {*junk}))
+    quality = evaluate(rankings, judgments)
+    values = [quality.mean_average_precision, *quality.precision.values()]
+    np.testing.assert_allclose(values, np.mean(expected, 0), rtol=1e-12)
+    assert quality.queries == len(expected) == 180
+
+
+def test_junk_does_not_count():
+    ranking = np.array([3, 0, 4, 1, 2])
+    clean = evaluate([ranking], [Judgment([0, 1], [3, 4])])
+    assert clean.mean_average_precision == 1 and clean.precision == {1: 1, 5: 1, 10: 1}
+    assert evaluate([ranking], [Judgment([0, 1], [])]).mean_average_precision < 0.6
+
+
+def test_queries_without_positives_have_no_quality():
+    quality = evaluate([np.arange(3)], [Judgment([], [1])])
+    assert quality.queries == 0 and np.isnan(quality.mean_average_precision)
+
+
+@pytest.mark.parametrize(
+    'path, model, options, holidays',
+    [
+        ('x/xcit_small_12_p16_384_dist.pth', 'XCiT-S12/16', ('token', None, 768), 86.0),
+        ('xcit_small_12_p8_384_dist.pth', 'XCiT-S12/8', ('asmk', 65536, 768), 92.3),
+        ('xcit_small_12_p16_384_dist.pth', 'XCiT-S12/16', ('token', None, 512), 84.6),
+        ('dino_xcit_small_12_p8_pretrain.pth', 'XCiT-S12/8', ('token', None, 768), 88.3),
+        ('xcit_small_12_p16_384_dist.pth', 'XCiT-S12/16', ('gem', None, 768), None),
+        ('xcit_small_12_p16_384_dist.pth', 'XCiT-S12/8', ('token', None, 768), None),
+        ('xcit_small_12_p16_224_dist.pth', 'XCiT-S12/16', ('token', None, 768), None),
+    ],
+)
+def test_released_files_have_the_figures_of_the_paper(path, model, options, holidays):
+    assert published(path, model, *options).get(('holidays', 'all')) == holidays

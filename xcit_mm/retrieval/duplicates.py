@@ -1,0 +1,151 @@
+"""Near-copies among images: resized, cropped or compressed ones."""
+
+import csv
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import cv2
+import numpy as np
+
+from ..errors import UserError
+from ..files import write_json, write_whole
+from ..inference.embedder import Embedder
+from ..progress import ImageProgress
+from .descriptor_files import Described
+from .nearest import nearest_vectors
+from .picture_match import similarity, small_picture
+from .run import Embedding, EmbedOptions, pictures
+from .sheet import draw_sheet
+
+THRESHOLD = 0.8  # of the similarity; that of different pictures is below 0.4 nearly always
+NEIGHBORS = 10  # candidates of each image by each of two vectors
+THUMBNAIL = 8  # pixels of a side
+
+
+class Pair(NamedTuple):
+    """Two near-copies, as indices of images, and their similarity."""
+
+    first: int
+    second: int
+    score: float
+
+
+def find_duplicates(
+    embedder: Embedder, inputs: Sequence[str], options: EmbedOptions
+) -> tuple[dict[str, Any], list[str]]:
+    """Find the near-copies among images, and write and draw them as the options say.
+
+    Returns:
+        The pairs and groups, for JSON, and a sentence on each input left out.
+
+    Raises:
+        UserError: If there are fewer than two readable images.
+    """
+    embedding = Embedding(embedder, options)
+    sources = embedding.sources(inputs)
+    _require_two(sources)
+    embedding.prepare(sources)
+    described = embedding.describe(sources)
+    _require_two(described.names)
+    picture = pictures(embedder)
+    small = [small_picture(picture(name)) for name in described.names]
+    threshold = THRESHOLD if options.threshold is None else options.threshold
+    pairs = similar_pairs(described.vectors, small, threshold)
+    groups = groups_of(pairs, described)
+    number = {index: n for n, group in enumerate(groups, 1) for index in group}
+    names = described.names
+    rows = [dict(group=number[i], first=names[i], second=names[j], score=s) for i, j, s in pairs]
+    rows.sort(key=lambda row: (row['group'], -row['score'], row['first'], row['second']))
+    content = dict(
+        images=len(names),
+        threshold=threshold,
+        pairs=rows,
+        groups=[[names[index] for index in group] for group in groups],
+    )
+    if options.out is not None:
+        write_copies(options.out, content)
+    if options.sheet is not None and groups:
+        found = [
+            (names[head], [(names[index], similarity(small[head], small[index])) for index in rest])
+            for head, *rest in groups
+        ]
+        draw_sheet(options.sheet, found, picture)
+    return content, embedding.problems
+
+
+def similar_pairs(vectors: np.ndarray, small: Sequence[np.ndarray], threshold: float) -> list[Pair]:
+    """Return the pairs of images whose pictures are alike.
+
+    Only the nearest images are compared, by the descriptor and by a thumbnail, so that descriptors
+    of a network that has not learned anything do as well.
+
+    Args:
+        vectors: The descriptors (n, D).
+        small: The images of :func:`~xcit_mm.retrieval.picture_match.small_picture`.
+        threshold: The smallest similarity of a pair.
+    """
+    thumbnails = [cv2.resize(x, (THUMBNAIL,) * 2, interpolation=cv2.INTER_AREA) for x in small]
+    candidates = sorted(
+        {*_neighbors(vectors), *_neighbors(np.stack(thumbnails).reshape(len(small), -1))}
+    )
+    pairs = []
+    with ImageProgress() as progress:
+        progress.expect(len(candidates))
+        for i, j in candidates:
+            score = similarity(small[i], small[j])
+            if score >= threshold:
+                pairs.append(Pair(i, j, score))
+            progress.count()
+    return pairs
+
+
+def _neighbors(vectors: np.ndarray) -> Iterable[tuple[int, int]]:
+    """Yield pairs of vectors that are near to each other, once the common part is subtracted."""
+    centered = vectors - vectors.mean(0)
+    lengths = np.linalg.norm(centered, axis=1, keepdims=True)
+    unit = (centered / np.where(lengths > 0, lengths, 1)).astype(np.float32)
+    ranks, _ = nearest_vectors(unit, unit, NEIGHBORS + 1)
+    for i, row in enumerate(ranks):
+        for j in map(int, row):
+            if i != j:
+                yield min(i, j), max(i, j)
+
+
+def groups_of(pairs: Sequence[Pair], described: Described) -> list[list[int]]:
+    """Return the images that pairs connect, the one with most pixels first in each group."""
+    parents: dict[int, int] = {}
+
+    def root(index: int) -> int:
+        while parents.setdefault(index, index) != index:
+            parents[index] = index = parents[parents[index]]
+        return index
+
+    for i, j, _ in pairs:
+        first, second = sorted((root(i), root(j)))
+        parents[second] = first
+    groups: dict[int, list[int]] = {}
+    for index in sorted(parents):
+        groups.setdefault(root(index), []).append(index)
+    for group in groups.values():
+        group.sort(key=lambda index: -int(np.prod(described.sizes[index])))
+    return list(groups.values())
+
+
+def write_copies(path: Path, content: dict[str, Any]) -> None:
+    """Write pairs as CSV, or pairs and groups as JSON, by the suffix."""
+    if path.suffix.lower() == '.json':
+        write_json(path, content)
+        return
+    with write_whole(path, 'w') as file:
+        writer = csv.DictWriter(file, ('group', 'first', 'second', 'score'), lineterminator='\n')
+        writer.writeheader()
+        writer.writerows({**row, 'score': f'{row["score"]:.4f}'} for row in content['pairs'])
+
+
+def _require_two(names: Sequence[str]) -> None:
+    if len(names) < 2:
+        raise UserError(
+            f'{names[0]} is the only image, but near-copies are found among at least two: name '
+            'more images or folders'
+        )
