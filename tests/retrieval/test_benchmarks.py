@@ -140,7 +140,7 @@ def test_hostile_ground_truth_runs_no_code(embed, oxford, tmp_path):
         path.write_bytes(pickle.dumps(Hostile(os.mkdir, str(trace)), protocol=protocol))
         code, _, errors = embed('--benchmark', 'roxford5k', oxford)
         assert code == 2 and 'gnd_roxford5k.pkl is not the ground truth of the benchmark' in errors
-        assert 'mkdir, but only numbers, texts, lists' in errors and 'Traceback' not in errors
+        assert 'mkdir, which could run code' in errors and 'Traceback' not in errors
     assert not trace.exists()
 
 
@@ -154,8 +154,6 @@ def test_hostile_ground_truth_runs_no_code(embed, oxford, tmp_path):
         b'\x80\x02]q\xffh\x00.',
         b'\x80\x02K\x01K\x02\x86K\x03\x86}K\x01s.',
         b'\x80\x02}(K\x01K\x01\x86K\x02u.',  # a key that is no text
-        b'\x80\x02cnumpy\nndarray\n.',
-        b'\x80\x02](cnumpy\nndarray\ne.',
         b'\x80\x02cnumpy\nndarray\n)R.',
         b'\x80\x02cnumpy\ndtype\nX\x01\x00\x00\x00O\x89\x88\x87R.',
         b'\x80\x02X\x0d\x00\x00\x00numpy.ndarray)R.',  # a text instead of a name

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from xcit_mm.retrieval.published import published
+from xcit_mm.retrieval.published_maps import published
 from xcit_mm.retrieval.ranking import KAPPAS, Judgment, evaluate
 
 

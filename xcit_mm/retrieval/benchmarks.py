@@ -11,7 +11,7 @@ from ..inference.embedder import Embedder
 from .descriptors import ASMK
 from .holidays import read_holidays
 from .nearest import AsmkIndex, nearest_vectors
-from .published import published
+from .published_maps import published
 from .ranking import Benchmark, Box, evaluate
 from .revisited import SIZES, read_revisited
 from .run import Embedding, EmbedOptions
