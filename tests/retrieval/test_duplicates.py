@@ -124,7 +124,7 @@ def test_groups_are_what_pairs_connect_with_the_largest_first():
         (['--duplicates', '--out', 'x.npy'], 'near-copies has to end in .csv or .json'),
         (['--duplicates', '--search', 'x.png'], '--search and --duplicates cannot be combined'),
         (['--duplicates', '--json', 'x.json'], '--json is for a search or a benchmark'),
-        (['--duplicates'], ' is the only image, but near-copies are found among at least two'),
+        (['--duplicates'], 'is the only image, but near-copies are found among at least two'),
     ],
 )
 def test_bad_options_are_refused(embed, folder, arguments, sentence):

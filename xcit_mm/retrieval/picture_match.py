@@ -1,14 +1,17 @@
 """How alike two pictures are once one is laid over the other."""
 
+from functools import cache
+
 import cv2
 import numpy as np
 
 SIDE = 64  # pixels of the small pictures that are compared
-COARSE = 32  # pixels of the smaller ones whose alignment is searched
-BORDER = COARSE // 8  # by which a picture may reach out of the other one
-SCALES = 1.0, 0.9, 0.8  # of the part in the whole, where the alignment starts
-HOPELESS = 0.5  # correlation of the coarse alignment, below which it is not refined
-STEPS, PRECISION, SMOOTHING = 30, 1e-4, 3  # of the refinement by ECC
+COARSE = 16  # pixels of the smaller ones whose alignment is searched
+# Where the alignment starts, along each axis: scales of the part in the whole, and steps of its
+# position, by which it may also reach out of the whole. In sides of the whole.
+SCALES, STEP = (1.0, 0.9, 0.8), 0.05
+HOPELESS = 0.7  # correlation of the coarse alignment, below which it is not refined
+ECC_STEPS, PRECISION, SMOOTHING = 20, 1e-4, 3  # of the refinement by ECC
 MIN_SCALE, MAX_SHEAR, MIN_OVERLAP = 0.7, 0.05, 0.7
 # Gray levels squared, as in SSIM (Wang et al., 2004), for pictures that are dark or plain.
 DARK, PLAIN = (0.01 * 255) ** 2, (0.03 * 255) ** 2
@@ -22,16 +25,15 @@ def small_picture(image: np.ndarray) -> np.ndarray:
 def similarity(first: np.ndarray, second: np.ndarray) -> float:
     """Return how alike two small pictures are, from 0 to 1.
 
-    Each may be a part of the other: the position and the scale of the part are searched by template
-    matching and refined by ECC. Where they overlap, the value is the product of the luminance and
+    Each may be a part of the other: the position and the scale of the part are searched on a grid
+    and refined by ECC. Where they overlap, the value is the product of the luminance and
     the correlation of SSIM, the latter also of the fine details alone, which pictures of two skies
     do not have in common.
     """
     grays = [cv2.cvtColor(x, cv2.COLOR_RGB2GRAY) for x in (first, second)]
     if min(gray.var() for gray in grays) < PLAIN:  # correlation would be noise
         return max(0.0, _overlap(first, second, np.eye(2, 3, dtype=np.float32)))
-    small = [cv2.resize(x, (COARSE, COARSE), interpolation=cv2.INTER_AREA) for x in grays]
-    (correlation, start), (opposite, other) = _coarse(*small), _coarse(*small[::-1])
+    (correlation, start), (opposite, other) = _coarse(*grays), _coarse(*grays[::-1])
     if opposite > correlation:
         correlation, start, first, second, grays = opposite, other, second, first, grays[::-1]
     if correlation < HOPELESS:
@@ -41,27 +43,50 @@ def similarity(first: np.ndarray, second: np.ndarray) -> float:
 
 def _coarse(whole: np.ndarray, part: np.ndarray) -> tuple[float, np.ndarray]:
     """Return the best correlation, and the transform (2, 3) from the part to the whole."""
-    padded = cv2.copyMakeBorder(whole, *[BORDER] * 4, cv2.BORDER_REPLICATE)
-    best, transform = -1.0, np.eye(2, 3, dtype=np.float32)
-    for y_scale in SCALES:
-        for x_scale in SCALES:
-            sides = round(COARSE * x_scale), round(COARSE * y_scale)
-            template = cv2.resize(part, sides, interpolation=cv2.INTER_AREA)
-            found = cv2.matchTemplate(padded, template, cv2.TM_CCOEFF_NORMED)
-            _, value, _, corner = cv2.minMaxLoc(found)
-            if value > best:
-                best = value
-                for axis in range(2):
-                    # In pixels of SIDE, whose centers are mapped to centers.
-                    scale = sides[axis] / COARSE
-                    shift = (corner[axis] - BORDER) * SIDE / COARSE + (scale - 1) / 2
-                    transform[axis, [axis, 2]] = scale, shift
-    return best, transform
+    resample, places = _windows()
+    windows = resample @ whole @ resample.T
+    shape = len(places), COARSE, len(places), COARSE
+    windows = windows.reshape(shape).transpose(0, 2, 1, 3).reshape(len(places) ** 2, -1)
+    small = cv2.resize(part, (COARSE, COARSE), interpolation=cv2.INTER_AREA).reshape(1, -1)
+    windows, small = (x - x.mean(1, keepdims=True) for x in (windows, small))
+    lengths = np.linalg.norm(windows, axis=1) * np.linalg.norm(small)
+    correlations = (windows @ small[0]) / np.maximum(lengths, 1)
+    best = int(correlations.argmax())
+    (y_scale, top), (x_scale, left) = (places[i] for i in divmod(best, len(places)))
+    # Centers of pixels are mapped to centers.
+    y, x = (SIDE * n + (s - 1) / 2 for n, s in ((top, y_scale), (left, x_scale)))
+    transform = np.array([[x_scale, 0, x], [0, y_scale, y]], np.float32)
+    return float(correlations[best]), transform
+
+
+@cache
+def _windows() -> tuple[np.ndarray, list[tuple[float, float]]]:
+    """Return the grid of windows along an axis.
+
+    Returns:
+        The weights (n * COARSE, SIDE) that resample each window, and its scale and start (n).
+    """
+    places = [
+        (scale, STEP * step)
+        for scale in SCALES
+        for step in range(-1, round((1 - scale) / STEP) + 2)
+    ]
+    weights = np.zeros((len(places), COARSE, SIDE), np.float32)
+    for n, (scale, start) in enumerate(places):
+        edges = SIDE * (start + scale * np.arange(COARSE + 1) / COARSE)
+        for bin_ in range(COARSE):
+            low, high = edges[bin_], edges[bin_ + 1]
+            # The pixels at the border go on outside.
+            left, right = np.arange(SIDE, dtype=float), np.arange(1.0, SIDE + 1)
+            left[0], right[-1] = -np.inf, np.inf
+            covered = np.minimum(right, high) - np.maximum(left, low)
+            weights[n, bin_] = np.maximum(covered, 0) / (high - low)
+    return weights.reshape(-1, SIDE), places
 
 
 def _refined(whole: np.ndarray, part: np.ndarray, start: np.ndarray) -> list[np.ndarray]:
     """Return the transform that ECC makes of a rough one, or [] if it does not converge."""
-    criteria = cv2.TERM_CRITERIA_EPS | cv2.TERM_CRITERIA_COUNT, STEPS, PRECISION
+    criteria = cv2.TERM_CRITERIA_EPS | cv2.TERM_CRITERIA_COUNT, ECC_STEPS, PRECISION
     try:
         _, transform = cv2.findTransformECC(
             part, whole, start.copy(), cv2.MOTION_AFFINE, criteria, None, SMOOTHING
