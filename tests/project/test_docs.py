@@ -38,6 +38,8 @@ DONE = (
 )
 # What has its arguments read and its config loaded with the options, and is not run, and why.
 ONLY_PARSED = {
+    'tools/embed.py --checkpoint xcit_small_12_p16_384_dist.pth --benchmark': 'it needs gigabytes; '
+    'test_benchmarks.py writes small folders',
     'tools/train.py configs/mask_rcnn_xcit_s12_8_3x': 'half a minute a step without a GPU',
     'tools/train.py configs/mask_rcnn_xcit_t12_16_3x': 'as for own.py',
     'tools/train.py configs/cascade': 'test_recipes.py trains its model; DINO is run',

@@ -107,6 +107,13 @@ def test_plain_pictures_are_alike_by_their_color():
     assert similarity(plain['white'], plain['light']) > 0.95
     assert similarity(plain['white'], plain['black']) < 0.1
     assert similarity(plain['white'], plain['red']) < 0.1
+    # A pattern that is as bright as a plain picture, and one of other contrast.
+    pattern = np.random.default_rng(0).integers(0, 2, (8, 8, 1)).repeat(3, 2)
+    gray, strong = (
+        small_picture((125 + 100 * contrast * (pattern - pattern.mean())).astype(np.uint8))
+        for contrast in (0, 1)
+    )
+    assert similarity(gray, strong) < 0.1 and similarity(strong, strong) > 0.999
 
 
 def test_groups_are_what_pairs_connect_with_the_largest_first():

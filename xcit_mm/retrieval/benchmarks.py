@@ -13,11 +13,8 @@ from .holidays import read_holidays
 from .nearest import AsmkIndex, nearest_vectors
 from .published_maps import published
 from .ranking import Benchmark, Box, evaluate
-from .revisited import SIZES, read_revisited
+from .revisited import read_revisited
 from .run import Embedding, EmbedOptions
-
-HOLIDAYS = 'holidays'
-BENCHMARKS = (*SIZES, HOLIDAYS)
 
 
 def run_benchmark(embedder: Embedder, options: EmbedOptions) -> dict[str, Any]:
@@ -64,7 +61,7 @@ def run_benchmark(embedder: Embedder, options: EmbedOptions) -> dict[str, Any]:
 def _read(name: str, folder: Path) -> Benchmark:
     if not folder.is_dir():
         raise UserError(f'--benchmark {name} {folder}: it is no folder; name the one of the images')
-    return read_holidays(folder) if name == HOLIDAYS else read_revisited(name, folder)
+    return read_holidays(folder) if name == 'holidays' else read_revisited(name, folder)
 
 
 def _rankings(embedding: Embedding, benchmark: Benchmark) -> Sequence[np.ndarray]:

