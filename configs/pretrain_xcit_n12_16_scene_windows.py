@@ -19,6 +19,10 @@ train_dataloader = dict(
         data_prefix=dict(img='training'),
         img_suffix='mosaic.tif',
         window=160,
-        pipeline=[dict(type='ReadWindow'), *_base_.train_pipeline[1:]],
+        pipeline=[
+            # Pixels without data have the mean of the preprocessor.
+            dict(type='ReadWindow', fill=[123.675, 116.28, 103.53]),
+            *_base_.train_pipeline[1:],
+        ],
     ),
 )

@@ -4,8 +4,4 @@ _base_ = ['default_runtime.py']
 
 default_scope = 'mmengine'  # neither mmdet nor mmseg
 custom_imports = dict(imports=['xcit_mm'])
-default_hooks = dict(
-    labels=None,  # of pixels
-    pictures=None,
-    describe=dict(type='DescribeHook'),
-)
+default_hooks = dict(describe=dict(type='DescribeHook'))

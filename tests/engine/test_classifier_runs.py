@@ -9,6 +9,7 @@ import tifffile
 import torch
 from helpers.in_process import call_tool
 from helpers.runs import losses, weights
+from PIL import Image
 
 from xcit_mm import UserError
 from xcit_mm.datasets.shape_classes import CLASSES, ClassesSpec, make_classes
@@ -71,6 +72,10 @@ def test_a_resumed_run_ends_as_one_that_was_not_stopped(trained, tmp_path):
     assert all(torch.equal(a[name], b[name]) for name in {**a, **b})
     assert {k: v for k, v in losses(whole).items() if k > 2} == losses(tmp_path)
     assert 'accuracy/top1' in (tmp_path / 'metrics.jsonl').read_text()
+    pictures = list((tmp_path / 'pictures').iterdir())
+    assert len(pictures) == 10
+    width, height = Image.open(pictures[0]).size
+    assert width == 2 * height  # the annotated class, and the predicted one
 
 
 def test_a_teacher_teaches_and_is_named_in_the_checkpoint(trained, root, tmp_path):

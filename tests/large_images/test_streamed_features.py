@@ -1,4 +1,4 @@
-"""Features of an image that is streamed equal those of the whole image."""
+"""Streaming an image gives the features of the whole image."""
 
 import pytest
 import torch

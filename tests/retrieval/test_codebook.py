@@ -11,7 +11,7 @@ pytest.importorskip('asmk')
 import faiss
 from asmk import functional, hamming
 
-from xcit_mm.retrieval.codebook import Codebook, vlad
+from xcit_mm.retrieval.codebook import Codebook, sample, vlad
 from xcit_mm.retrieval.nearest import ALPHA, QUERY_WORDS, AsmkIndex, nearest_vectors
 
 K = 7
@@ -117,3 +117,15 @@ def test_nearest_vectors_are_those_of_the_products():
     products = vectors[:3] @ vectors.T
     assert (ranks == np.argsort(-products, 1)).all()
     np.testing.assert_allclose(scores, -np.sort(-products, 1), rtol=1e-5)
+
+
+def test_a_sample_does_not_depend_on_tiles_and_covers_a_square_image():
+    side, count = 48, 48
+    place = np.arange(side * side, dtype=np.float32)
+    tokens = np.stack((place // side, place % side), axis=1)
+    whole = sample([tokens], count)
+    assert len(whole) == count
+    assert np.array_equal(whole, sample(np.split(tokens, (5, 700, 1900)), count))
+    rows, columns = (len(set(axis.tolist())) for axis in whole.T)
+    assert min(rows, columns) > 20
+    assert np.array_equal(sample([tokens], 10**6), tokens)

@@ -131,9 +131,7 @@ def test_index_is_searched_without_its_images(embed, folder, tmp_path):
     assert row['images'][0]['name'] == str(folder / '2.png')
     np.save(out, np.ones((5, 7), np.float32))
     code, _, errors = embed('--search', query, '--index', out)
-    assert (
-        code == 2 and 'has descriptors of 7 dimensions, but those of the queries have 32' in errors
-    )
+    assert code == 2 and 'has descriptors of 7 dimensions, but the queries have 32' in errors
 
 
 def test_codebook_file_is_read_again(embed, folder, tmp_path):

@@ -46,6 +46,8 @@ HOOKS_OF_MMENGINE = {
 DATALOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 TIMEOUT = 600  # seconds without a batch after which a run ends
 WORKER_ARGUMENTS = ('persistent_workers', 'prefetch_factor', 'timeout')
+WRAPPER = 'optim_wrapper.type'  # on the command line, OptimWrapper trains in float32
+ARGUMENTS_OF_AMP = ('loss_scale', 'dtype', 'use_fsdp')
 DEVICES_WITHOUT_AMP = ('cpu', 'mps')  # where mmengine's AmpOptimWrapper does not run
 
 
@@ -73,7 +75,7 @@ def adapt_for_training(
     notes = adapt(cfg) + use_folders_as_classes(cfg, options)
     if tensorboard:
         cfg.default_hooks.tensorboard = dict(type='TensorBoardHook')
-    notes += _limit_iterations(cfg, options) + _without_amp(cfg) + stream_in_dtype(cfg)
+    notes += _limit_iterations(cfg, options) + _without_amp(cfg, options) + stream_in_dtype(cfg)
     notes += _without_gpus(cfg)
     if not resume and was_restarted() and has_checkpoints(cfg.work_dir):
         resume = True
@@ -255,12 +257,14 @@ def _limit_iterations(cfg: Config, options: Mapping[str, Any]) -> list[str]:
     return notes
 
 
-def _without_amp(cfg: Config) -> list[str]:
+def _without_amp(cfg: Config, options: Mapping[str, Any]) -> list[str]:
     device, wrapper = get_device(), cfg.get('optim_wrapper') or {}
-    if device not in DEVICES_WITHOUT_AMP or wrapper.get('type') != 'AmpOptimWrapper':
+    is_mixed = wrapper.get('type') == 'AmpOptimWrapper'
+    if (device in DEVICES_WITHOUT_AMP and is_mixed) or options.get(WRAPPER) == 'OptimWrapper':
+        for argument in ARGUMENTS_OF_AMP:
+            wrapper.pop(argument, None)
+    if device not in DEVICES_WITHOUT_AMP or not is_mixed:
         return []
-    for argument in ('loss_scale', 'dtype', 'use_fsdp'):
-        wrapper.pop(argument, None)
     if device == 'cpu' and multiplies_bfloat16():
         wrapper.type = 'CPUAmpOptimWrapper'
         return [

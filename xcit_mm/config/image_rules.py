@@ -38,14 +38,15 @@ def check_images(cfg: Config) -> None:
             f'{place}.batch_size=1: a training without labels compares the images of a batch: '
             'write at least 2'
         )
-    if cfg.model.get('mixup') is not None and size % 2:
+    is_mixed = (cfg.get('model') or {}).get('mixup') is not None
+    if is_mixed and size % 2:
         raise UserError(
             f'{place}.batch_size={size}: model.mixup mixes the images of a batch in pairs: write '
             'an even number, or mixup=None'
         )
     sampler = class_name((cfg[place].get('sampler') or {}).get('type'))
     is_endless = sampler == 'InfiniteSampler'
-    if cfg.model.get('mixup') is not None and not (is_endless or cfg[place].get('drop_last')):
+    if is_mixed and not (is_endless or cfg[place].get('drop_last')):
         raise UserError(
             f'{place}.drop_last=False: model.mixup mixes the images of a batch in pairs, and the '
             'last batch may have an odd number: write drop_last=True'

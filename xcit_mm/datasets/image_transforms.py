@@ -81,12 +81,13 @@ class CropAndFlip:
 class PackImage:
     """Pack ``img`` (H, W, C), or the tensors in ``crops``, with the label of the whole image.
 
-    The data sample holds ``img_path``, and ``gt_label`` if there is one.
+    The data sample holds ``img_path``, ``ori_shape``, and ``gt_label`` if there is one.
     """
 
     def __call__(self, results: dict) -> dict:
         inputs = results.get('crops')
-        sample = BaseDataElement(metainfo=dict(img_path=results['img_path']))
+        info = {name: results[name] for name in ('img_path', 'ori_shape')}
+        sample = BaseDataElement(metainfo=info)
         if 'gt_label' in results:
             sample.set_field(results['gt_label'], 'gt_label', dtype=int)
         return dict(

@@ -84,7 +84,7 @@ class Teacher(ABC):
             digest=digest_of_module(self.network),
             license=license_note or 'unknown: see where the weights come from',
         )
-        probe = self._features(torch.zeros(1, num_channels, *(self.size or [PROBE_SIZE] * 2)))
+        probe = self._features(self._blank_image())
         self.map_channels, self.vector_channels = probe.map.shape[1], probe.vector.shape[1]
 
     def __deepcopy__(self, memo: dict) -> 'Teacher':
@@ -99,14 +99,20 @@ class Teacher(ABC):
         """
         return self._features(self._seen(images, preprocessor))
 
-    @torch.no_grad()
     def logits(self, images: Tensor, preprocessor: BaseDataPreprocessor) -> Tensor:
         """Compute the logits (B, classes) of images (B, C, H, W), in float32.
 
         Raises:
             UserError: As for :meth:`features`, or if there is no classification head.
         """
-        images = self._seen(images, preprocessor)
+        return self._logits(self._seen(images, preprocessor))
+
+    def count_classes(self) -> int:
+        """Return the number of classes, or raise a UserError if there is no classification head."""
+        return self._logits(self._blank_image()).shape[1]
+
+    @torch.no_grad()
+    def _logits(self, images: Tensor) -> Tensor:
         logits = self._run(self._classify, images)
         if not isinstance(logits, Tensor) or logits.ndim != 2:
             raise UserError(
@@ -122,6 +128,9 @@ class Teacher(ABC):
     @abstractmethod
     def _classify(self, images: Tensor) -> Any:
         """Return the logits (B, classes), or something else if there is no head for them."""
+
+    def _blank_image(self) -> Tensor:
+        return torch.zeros(1, self.num_channels, *(self.size or [PROBE_SIZE] * 2))
 
     @torch.no_grad()
     def _features(self, images: Tensor) -> TeacherFeatures:

@@ -32,6 +32,10 @@ class ImageClassifier(BaseModel):
         teacher_weight: Share of the teacher in the loss.
         init_cfg: See mmengine's ``BaseModule``.
 
+    Raises:
+        UserError: If the teacher has another number of classes, or none.
+        ArgumentError: If an argument is invalid.
+
     Shape:
         (B, C, H, W) to ``loss``, or for ``mode='predict'`` to data samples with ``pred_scores``
         (classes) and ``pred_label``; otherwise to logits (B, classes).
@@ -67,6 +71,12 @@ class ImageClassifier(BaseModel):
         self.description: dict[str, Any] = {}
         if teacher is not None:
             self.teacher = MODELS.build(teacher)
+            classes, of_teacher = self.backbone.num_classes, self.teacher.count_classes()
+            if of_teacher != classes:
+                raise UserError(
+                    f'teacher {self.teacher.name} has {of_teacher} classes, but '
+                    f'model.backbone.num_classes={classes}: use a teacher of the same classes'
+                )
             self.description = dict(teacher=self.teacher.description)
 
     def forward(
@@ -95,11 +105,6 @@ class ImageClassifier(BaseModel):
         if self.teacher is None:
             return dict(loss=loss)
         predicted = self.teacher.logits(images, self.data_preprocessor)
-        if predicted.shape != logits.shape:
-            raise UserError(
-                f'teacher {self.teacher.name} has {predicted.shape[1]} classes, but '
-                f'model.backbone.num_classes={logits.shape[1]}: use a teacher of the same classes'
-            )
         of_teacher = F.cross_entropy(logits, predicted.argmax(-1))
         weight = self.teacher_weight
         return dict(loss_labels=(1 - weight) * loss, loss_teacher=weight * of_teacher)

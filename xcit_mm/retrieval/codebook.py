@@ -140,9 +140,19 @@ def vlad(residuals: np.ndarray) -> np.ndarray:
 
 
 def sample(tiles: Iterable[np.ndarray], count: int) -> np.ndarray:
-    """Return at most about ``count`` of the tokens of an image, evenly spaced."""
-    tokens = np.concatenate(list(tiles))
-    return tokens[:: max(1, len(tokens) // count)]
+    """Return at most ``count`` of the tokens of an image, drawn at random, the same in every call.
+
+    However the image is divided into tiles, they are the same tokens, and no more than they and a
+    tile are kept. (Evenly spaced tokens of a square image could be from a single column.)
+    """
+    rng = np.random.default_rng(SEED)
+    kept, keys = np.zeros((0, 0), np.float32), np.zeros(0)
+    for tile in tiles:
+        kept = np.concatenate((kept, tile)) if len(kept) else tile
+        keys = np.concatenate((keys, rng.random(len(tile))))
+        smallest = np.sort(keys.argsort(kind='stable')[:count])  # in the order of the image
+        kept, keys = kept[smallest], keys[smallest]
+    return kept
 
 
 def require_k(k: int) -> None:

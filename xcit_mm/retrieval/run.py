@@ -284,7 +284,7 @@ def embed(
         if vectors.shape[1] != described.vectors.shape[1]:
             raise UserError(
                 f'--index {options.index} has descriptors of {described.vectors.shape[1]} '
-                f'dimensions, but those of the queries have {vectors.shape[1]}: use the options '
+                f'dimensions, but the queries have {vectors.shape[1]}: use the options '
                 'and the checkpoint that it was written with'
             )
         ranks, scores = nearest_vectors(described.vectors, vectors, options.top)

@@ -101,6 +101,8 @@ def _draw(loop: BaseLoop, samples: Sequence[BaseDataElement], folder: Path) -> N
             maps = [sample.get(key).data[0].cpu().numpy() for key in keys if key in sample]
             limits = limits_of(*maps)  # the same colors in both pictures
             pictures = [Heights(image, values).draw(limits=limits) for values in maps]
+        elif 'pred_label' in sample:
+            pictures = _class_pictures(image, sample, *names)
         else:
             keys = ('gt_sem_seg', 'pred_sem_seg', 'gt_instances', 'pred_instances')
             pictures = [_picture(image, sample.get(key), *names) for key in keys if key in sample]
@@ -123,6 +125,17 @@ def _annotated_segments(sample: BaseDataElement) -> PixelData | None:
     for number, mask in enumerate(sample.gt_instances.masks.to_ndarray().astype(bool), 1):
         segments[0, torch.from_numpy(mask)] += number * INSTANCE_OFFSET
     return PixelData(sem_seg=segments)
+
+
+def _class_pictures(
+    image: np.ndarray, sample: BaseDataElement, classes: Sequence[str], palette: Sequence[Color]
+) -> list[np.ndarray]:
+    """Name the annotated class and the predicted one, with its probability, at a frame."""
+    label, predicted = sample.gt_label, sample.pred_label
+    probability = float(sample.pred_scores[predicted])
+    texts = (label, classes[label]), (predicted, f'{classes[predicted]} {probability:.2f}')
+    frame = np.array([[0, 0, *image.shape[1::-1]]], np.float32)
+    return [draw_objects(image, frame, None, [palette[n]], [text]) for n, text in texts]
 
 
 def _picture(
