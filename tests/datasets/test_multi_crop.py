@@ -52,7 +52,7 @@ def test_images_of_any_size_type_and_number_of_bands_are_cropped(shape, dtype):
         assert large.shape == (2, shape[2], 32, 32) and small.shape == (3, shape[2], 16, 16)
         assert large.dtype == small.dtype == getattr(torch, np.dtype(dtype).name)
         assert large.isfinite().all() and small.isfinite().all()
-    packed = PackImage()(dict(img=image, img_path='a.png', crops=(large, small)))
+    packed = PackImage()(dict(img=image, img_path='a.png', ori_shape=(9, 9), crops=(large, small)))
     assert packed['inputs'][0] is large and packed['inputs'][1] is small
     assert len(crops_of(image, num_local=0)) == 1
 

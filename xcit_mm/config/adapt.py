@@ -72,7 +72,7 @@ def adapt_for_training(
     The ``options`` of the command line are in ``cfg`` already, and no edit overrides them.
     """
     options = options or {}
-    notes = adapt(cfg) + use_folders_as_classes(cfg, options)
+    notes = adapt(cfg) + use_folders_as_classes(cfg)
     if tensorboard:
         cfg.default_hooks.tensorboard = dict(type='TensorBoardHook')
     notes += _limit_iterations(cfg, options) + _without_amp(cfg, options) + stream_in_dtype(cfg)
@@ -113,7 +113,7 @@ def adapt_for_test(
     if is_streamed and tta:
         raise UserError('--tta merges whole predictions, but stream has windows: leave it out')
     predict_in = predict_in_dtype if is_streamed else _use_fused_layers
-    notes = adapt(cfg) + use_folders_as_classes(cfg, {}) + _without_gpus(cfg)
+    notes = adapt(cfg) + use_folders_as_classes(cfg) + _without_gpus(cfg)
     notes += predict_in(cfg, dtype, compiled)
     if tta and cfg.get('test_dataloader') and cfg.get('model'):  # check refuses other configs
         notes += use_tta(cfg)

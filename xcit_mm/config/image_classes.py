@@ -1,8 +1,6 @@
 """The classes of a classifier, from the folders of its training images."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from mmengine.config import Config
 
@@ -15,7 +13,7 @@ SPLITS = ('train', 'val', 'test')
 NUMBER = 'model.backbone.num_classes'
 
 
-def use_folders_as_classes(cfg: Config, options: Mapping[str, Any]) -> list[str]:
+def use_folders_as_classes(cfg: Config) -> list[str]:
     """Set the classes of the datasets, and of the head of a classifier, if the config names none.
 
     The folders of the training images are the classes, also of a validation that lacks some. Edits
@@ -43,7 +41,7 @@ def use_folders_as_classes(cfg: Config, options: Mapping[str, Any]) -> list[str]
     for dataset in named:
         if not (dataset.get('metainfo') or {}).get('classes'):
             dataset.metainfo = dict(classes=names)
-    if cfg.model.backbone.get('num_classes') is not None or NUMBER in options:
+    if cfg.model.backbone.get('num_classes') is not None:
         return []
     cfg.model.backbone.num_classes = len(names)
     return [f'{NUMBER}={len(names)}: the folders in {_folder(source)} are the classes.']
