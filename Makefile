@@ -7,6 +7,7 @@ PYTEST = OMP_NUM_THREADS=1 $(<D)/bin/python -m pytest -n 2 --dist loadscope --no
 # What depends on the family of packages: configs, weights, and train, test and resume of each task.
 BOTH_FAMILIES := tests/config tests/engine/test_configs.py tests/engine/test_resume.py \
 	tests/engine/test_height_runs.py tests/engine/test_window_training.py \
+	tests/engine/test_pretraining_runs.py tests/engine/test_classifier_runs.py \
 	tests/engine/test_streamed_training.py tests/fusion tests/large_images/test_detection.py \
 	tests/large_images/test_segmentation.py tests/large_images/test_streamed_losses.py \
 	tests/large_images/test_streamed_detector_losses.py \
