@@ -1,4 +1,4 @@
-"""Global and local crops of an image for self-supervised pretraining, with any number of bands."""
+"""Global and local crops for self-supervised pretraining, with any number of bands."""
 
 from collections.abc import Sequence
 
@@ -14,44 +14,44 @@ from .image_transforms import to_array, to_tensor
 
 COLORS = ('auto', 'rgb', 'bands', 'none')
 RGB = 3
-SIGMA = (0.1, 2.0)  # of the blur, in pixels of a crop
-MAX_MEASURED = 256  # rows and columns from which the spread of a band is measured
+SIGMA = (0.1, 2.0)  # range of the blur, in pixels of the crop
+MAX_MEASURED = 256  # rows and columns used to measure the spread of a band
 
 
 @TRANSFORMS.register_module()
 class MultiCrop:
-    """Cut out global and local crops, and change the colors of each, as DINO does.
+    """Cut global and local crops out of an image and change their colors, as in DINO.
 
     Reads ``img`` (H, W, C), uint8 or float32 with any number of channels, and sets ``crops``: a
     tensor (2, C, g, g) of global crops and, unless ``num_local`` is 0, a tensor
-    (num_local, C, l, l) of local crops, with the type and the order of the channels of the image.
-    A part smaller than a crop is enlarged.
+    (num_local, C, l, l) of local crops, with the data type and the channel order of the image. A
+    part that is smaller than a crop is enlarged.
 
-    The crops follow `DINO <https://arxiv.org/abs/2104.14294>`_, which has the augmentation of BYOL:
-    a random part resized with bicubic interpolation, mirrored images, changed colors, blur (the
-    first global crop always, the second with a probability of 0.1, local ones of 0.5), and, in
-    three-channel images of 8 bits, gray images and a solarized second global crop.
+    The crops follow `DINO <https://arxiv.org/abs/2104.14294>`_, which uses BYOL's augmentation: a
+    random part resized with bicubic interpolation, random flips, changed colors, and blur (always
+    for the first global crop, with a probability of 0.1 for the second, and 0.5 for local crops).
+    For 8-bit images with three channels, gray crops and a solarized second global crop are added.
 
-    The colors of all other images change as their bands allow: a value becomes ``mean + (value -
-    mean) * gain + offset * spread``, where mean and spread are the mean and the standard deviation
-    of the band in the whole image. One gain and one offset hold for all bands, as when the light
-    changes, and a smaller gain and offset are drawn for each band.
+    For all other images, the colors are changed without assumptions about the bands: a value
+    becomes ``mean + (value - mean) * gain + offset * spread``, where mean and spread are the mean
+    and the standard deviation of the band in the whole image. One gain and one offset apply to all
+    bands, like a change of light. In addition, a smaller gain and offset are drawn for each band.
 
     Args:
         global_size: The side of the two global crops in pixels.
-        global_scale: The smallest and the largest share of the area in a global crop.
+        global_scale: The smallest and the largest share of the image area in a global crop.
         local_size: The side of the local crops in pixels.
-        local_scale: The smallest and the largest share of the area in a local crop.
+        local_scale: The smallest and the largest share of the image area in a local crop.
         num_local: The number of local crops.
-        flip: The probability of a crop with left and right exchanged.
-        vertical: The probability of a crop with top and bottom exchanged; 0.5 for images without
-            an up, such as aerial images.
+        flip: The probability of a horizontal flip of a crop.
+        vertical: The probability of a vertical flip of a crop. Use 0.5 for images without an
+            upright direction, such as aerial images.
         color: ``'rgb'`` (hue, saturation, gray and solarized images; only for uint8 with three
-            channels in the order BGR), ``'bands'`` (gain and offset), ``'none'``, or ``'auto'``:
-            ``'rgb'`` where it is possible, else ``'bands'``.
+            channels in the order BGR), ``'bands'`` (gain and offset), ``'none'``, or ``'auto'``
+            (``'rgb'`` where possible, otherwise ``'bands'``).
         gain: The gain of all bands is drawn from 1 - gain to 1 + gain.
         offset: The offset of all bands is drawn from -offset to offset, in units of the spread.
-        per_band: The same for the gain and the offset of each band.
+        per_band: The limit of the additional gain and offset of each band, in the same units.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class MultiCrop:
         return results
 
     def _change_of(self, image: Tensor) -> nn.Module:
-        """Return what changes the colors of crops of an image."""
+        """Return the module that changes the colors of the crops of an image."""
         is_rgb = image.dtype == torch.uint8 and len(image) == RGB
         if self.color == 'rgb' and not is_rgb:
             raise ArgumentError(
@@ -133,7 +133,7 @@ class MultiCrop:
 
 
 class _ChangeRGB(nn.Module):
-    """Changed colors of a crop (3, h, w) in the order BGR."""
+    """Random color changes of a crop (3, h, w) in the order BGR."""
 
     def __init__(self, change: nn.Module) -> None:
         super().__init__()
@@ -144,7 +144,7 @@ class _ChangeRGB(nn.Module):
 
 
 class _ChangeBands(nn.Module):
-    """Gain and offset of the bands of a crop (C, h, w), relative to their spread in the image."""
+    """Random gain and offset of the bands of a crop (C, h, w), relative to their spread."""
 
     def __init__(self, image: Tensor, gain: float, offset: float, per_band: float) -> None:
         super().__init__()
@@ -154,7 +154,7 @@ class _ChangeBands(nn.Module):
         self.gain, self.offset, self.per_band = gain, offset, per_band
 
     def forward(self, crop: Tensor) -> Tensor:
-        if torch.rand(()) >= 0.8:  # as often as the colors of RGB images
+        if torch.rand(()) >= 0.8:  # the same probability as for RGB images
             return crop
         gain = (1 + _drawn(self.gain)) * (1 + _drawn(self.per_band, len(crop)))
         offset = _drawn(self.offset) + _drawn(self.per_band, len(crop))
@@ -175,7 +175,7 @@ def _resized_crop(size: int, scale: Sequence[float]) -> v2.Transform:
 
 
 def _blurred(crop: Tensor, probability: float) -> Tensor:
-    """Blur a crop with a random strength; OpenCV is several times faster than torchvision."""
+    """Blur a crop with random strength. OpenCV is several times faster than torchvision."""
     if torch.rand(()) >= probability:
         return crop
     sigma = float(torch.empty(()).uniform_(*SIGMA))

@@ -1,4 +1,4 @@
-"""Drawings of one shape each in a folder for each class, to train classifiers on."""
+"""Drawings of single shapes in one folder per class, for training classifiers."""
 
 import json
 from contextlib import suppress
@@ -14,12 +14,12 @@ from ..errors import UserError
 from ..files import require_writable, write_json, writing_to
 from .shapes import MANIFEST, MIN_CONTRAST, require_drawable, texture
 
-KINDS = {'circle': 64, 'hexagon': 6, 'pentagon': 5, 'square': 4, 'triangle': 3}  # corners
+KINDS = {'circle': 64, 'hexagon': 6, 'pentagon': 5, 'square': 4, 'triangle': 3}  # number of corners
 CLASSES = tuple(sorted(f'{kind}_{part}' for kind in KINDS for part in ('filled', 'frame')))
-SIDE = 64  # of the images in pixels
-RADIUS = 0.24, 0.42  # of the shape in the middle, relative to the side
-SMALL = 0.05, 0.11  # of the shapes around it, which do not count
-FRAME = 0.45  # of the radius of a frame is its width
+SIDE = 64  # side of the images in pixels
+RADIUS = 0.24, 0.42  # radius of the main shape, relative to the side
+SMALL = 0.05, 0.11  # radius of the small shapes around it, which do not determine the class
+FRAME = 0.45  # width of a frame, relative to its radius
 NUM_SMALL = 6
 
 
@@ -33,10 +33,10 @@ class ClassesSpec:
 
 
 def make_classes(root: str | Path, spec: ClassesSpec) -> bool:
-    """Draw the dataset into a new or empty folder, and return False if it was already there.
+    """Draw the dataset into a new or empty folder. Return False if it already exists there.
 
-    It has the folders ``train`` and ``val`` with a folder for each class. The classes take turns,
-    so that each has the same number of images, or one more.
+    The dataset has the folders ``train`` and ``val`` with one subfolder per class. Images are
+    assigned to the classes in rotation, so class sizes differ by at most one image.
     """
     root = Path(root).resolve()
     require_drawable(spec.seed)
@@ -70,7 +70,7 @@ def make_classes(root: str | Path, spec: ClassesSpec) -> bool:
 
 
 def draw_class(rng: np.random.Generator, name: str) -> np.ndarray:
-    """Return a drawing of a class of ``CLASSES``, (64, 64, 3) uint8 RGB."""
+    """Draw an image (64, 64, 3) in uint8 RGB of one of the ``CLASSES``."""
     kind, part = name.split('_')
     image = texture(rng, SIDE, contrast=30.0)
     for _ in range(NUM_SMALL):
@@ -94,7 +94,7 @@ def _with_shape(
     unit = np.stack((np.cos(angles), np.sin(angles)), axis=1)
     mask = np.zeros((SIDE, SIDE), np.uint8)
     for share, value in ((1, 255), (1 - FRAME, 0))[: 1 + is_frame]:
-        points = 16 * (center + share * radius * SIDE * unit - 0.5)  # cv2's fixed point
+        points = 16 * (center + share * radius * SIDE * unit - 0.5)  # fixed point for cv2
         cv2.fillPoly(mask, [points.round().astype(np.int32)], value, cv2.LINE_AA, shift=4)
     weight = mask[..., None] / np.float32(255)
     below = (image * weight).sum((0, 1)) / max(weight.sum(), 1)

@@ -1,1 +1,1 @@
-"""Training of an XCiT with the features of another network. See docs/distill.md."""
+"""Distillation of another network's features into an XCiT. See docs/distill.md."""

@@ -12,32 +12,32 @@ from ..models.image_xcit import ImageFeatures
 from .feature_losses import LOSSES, mean_cosine, of_same_size
 from .teacher import Teacher
 
-MIN_SIDE = 2  # of maps; a single vector is the same in all places
+MIN_SIDE = 2  # of maps; a 1x1 map would resize to the same vector at all positions
 
 
 @MODELS.register_module()
 class FeatureDistillation(BaseModel):
     """An :class:`.ImageXCiT` that learns the features of a teacher.
 
-    The map of the student passes a 1x1 convolution to the channels of the teacher, and its class
-    token a linear layer. The loss of the maps compares them at each place, after the smaller map
-    has been resized to the larger one; the global loss compares class tokens, or what the teacher
-    has pooled.
+    A 1x1 convolution projects the map of the student to the channels of the teacher, and a linear
+    layer projects its class token. The dense loss compares the maps at each position, after
+    resizing the smaller map to the larger one. The global loss compares the class token with the
+    class token or the pooled features of the teacher.
 
     Args:
         backbone: The config of the ``ImageXCiT``.
         teacher: The config of a :class:`.TimmTeacher` or a :class:`.ModuleTeacher`.
         data_preprocessor: The config of an :class:`.ImagePreprocessor`.
-        dense_loss: The loss of the maps: 'cosine', 'smooth_l1' or None.
-        global_loss: The loss of the vectors: 'cosine', 'smooth_l1' or None. Without it, the class
+        dense_loss: The loss between maps: 'cosine', 'smooth_l1' or None.
+        global_loss: The loss between vectors: 'cosine', 'smooth_l1' or None. Without it, the class
             attention is not trained.
-        dense_weight: Factor of the loss of the maps.
-        global_weight: Factor of the loss of the vectors.
+        dense_weight: The factor of the dense loss.
+        global_weight: The factor of the global loss.
         init_cfg: See mmengine's ``BaseModule``.
 
     Shape:
-        (B, C, H, W) to ``loss_dense``, ``loss_global``, ``dense_cosine`` and ``global_cosine``; in
-        other modes than 'loss' to the features of the student.
+        (B, C, H, W) to ``loss_dense``, ``loss_global``, ``dense_cosine`` and ``global_cosine``.
+        In modes other than 'loss', (B, C, H, W) to the features of the student.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class FeatureDistillation(BaseModel):
         self.description = dict(teacher=self.teacher.description)
         self.backbone = MODELS.build(backbone)
         dim = self.backbone.cls_token.shape[-1]
-        # The names do not end with "_head", the mark of detectors and segmentors.
+        # The names must not end in "_head", which marks detectors and segmentors.
         if dense_loss is not None:
             self.dense_projection = nn.Conv2d(dim, self.teacher.map_channels, 1)
         if global_loss is not None:
@@ -72,7 +72,7 @@ class FeatureDistillation(BaseModel):
         if global_loss is None:
             unused += [self.backbone.norm, self.backbone.cls_attn_blocks]
             self.backbone.cls_token.requires_grad_(False)
-        for module in unused:  # DistributedDataParallel waits for the gradients of all others
+        for module in unused:  # DistributedDataParallel waits for all other gradients
             module.requires_grad_(False)
 
     def forward(

@@ -1,23 +1,23 @@
-"""Losses between the features of a student and of its teacher, which differ in size and scale."""
+"""Losses between the features of a student and a teacher with different sizes and scales."""
 
 from collections.abc import Callable
 
 from torch import Tensor
 from torch.nn import functional as F
 
-BETA = 2.0  # of smooth L1, as in feature distillation (arXiv 2205.14141, section 3)
+BETA = 2.0  # for smooth L1, as in feature distillation (arXiv 2205.14141, section 3)
 
 
 def cosine_loss(student: Tensor, teacher: Tensor) -> Tensor:
-    """Return 1 minus the cosine of the angle between features (..., C), on average."""
+    """Return 1 minus the mean cosine of the angles between features (..., C)."""
     return 1 - mean_cosine(student, teacher)
 
 
 def smooth_l1_loss(student: Tensor, teacher: Tensor) -> Tensor:
-    """Return the smooth L1 loss for features (..., C) of the teacher that are normalized.
+    """Return the smooth L1 loss between features (..., C) and normalized features of the teacher.
 
-    They are normalized over their channels by a LayerNorm without parameters, because the scale of
-    features differs by orders of magnitude between networks.
+    A LayerNorm without parameters normalizes the teacher's features over their channels, because
+    the scale of features differs by orders of magnitude between networks.
     """
     return F.smooth_l1_loss(student, F.layer_norm(teacher, teacher.shape[-1:]), beta=BETA)
 
@@ -28,10 +28,10 @@ def mean_cosine(student: Tensor, teacher: Tensor) -> Tensor:
 
 
 def of_same_size(student: Tensor, teacher: Tensor) -> tuple[Tensor, Tensor]:
-    """Resize two maps (B, C, H, W) to the larger height and the larger width of the two.
+    """Resize two maps (B, C, H, W) to the larger height and the larger width of both.
 
-    Bilinear, so that no feature of either is left out, and features at the same place of the image
-    meet.
+    Bilinear interpolation to the larger size keeps all features of both maps, and aligns features
+    from the same position in the image.
     """
     size = [max(sides) for sides in zip(student.shape[2:], teacher.shape[2:], strict=True)]
     student, teacher = (

@@ -1,4 +1,4 @@
-"""Teachers that are registered with mmengine, such as an XCiT that was trained before."""
+"""Teachers from modules registered with mmengine, such as a trained XCiT."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,24 +23,24 @@ from .teacher import NO_MAP, Teacher
 class ModuleTeacher(Teacher):
     """A registered module as a teacher.
 
-    It returns a map (B, C, H, W), several of which the last one is used, or tokens (B, N, C). An
-    :class:`.ImageXCiT` also returns its class token; other modules have their first prefix token,
-    or the mean of the map.
+    The module returns a map (B, C, H, W), several maps (only the last one is used), or tokens
+    (B, N, C). The vector of an :class:`.ImageXCiT` is its class token. For other modules, it is the
+    first prefix token or, without prefix tokens, the mean of the map.
 
     Args:
         module: The config of the module, such as ``dict(type='ImageXCiT', arch='n12')``.
-        checkpoint: A file or URL with all of its weights, by themselves or as the backbone of a
-            detector, a segmentor, or a training on whole images.
+        checkpoint: A file or URL with all of its weights, alone or as the backbone of a detector, a
+            segmentor, or a model trained on whole images.
         size: See :class:`.Teacher`.
-        mean: The mean of each channel. Default: what the checkpoint says, if it is from a training
-            on whole images.
-        std: The standard deviations, likewise.
+        mean: The mean of each channel. Default: the value in the checkpoint of a model trained on
+            whole images.
+        std: The standard deviation of each channel. Default: as for ``mean``.
         channels: See :class:`.Teacher`.
-        num_prefix_tokens: The number of tokens that are not of the map; they come first.
+        num_prefix_tokens: The number of tokens before the tokens of the map.
         license_note: The license of the weights.
 
     Raises:
-        UserError: If the file does not hold exactly the weights of the module.
+        UserError: If the file does not contain exactly the weights of the module.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class ModuleTeacher(Teacher):
         num_prefix_tokens: int = 0,
         license_note: str | None = None,
     ) -> None:
-        self.num_prefix_tokens = num_prefix_tokens  # for the first features, at the end
+        self.num_prefix_tokens = num_prefix_tokens  # super().__init__ computes features
         if not checkpoint:
             raise ArgumentError(
                 f'teacher {module["type"]}: name its weights, model.teacher.checkpoint=FILE'
@@ -99,7 +99,7 @@ class ModuleTeacher(Teacher):
 
 
 def _load(network: nn.Module, state: Mapping[str, Tensor], path: str) -> None:
-    """Load exactly the weights of a module; those of its classification head may be left out."""
+    """Load exactly the weights of a module, with or without its classification head."""
     wanted = network.state_dict()
     if isinstance(network, ImageXCiT):
         state = image_state(state)

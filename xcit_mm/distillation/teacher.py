@@ -1,4 +1,4 @@
-"""A trained network whose features are targets, and which is no part of the model it teaches."""
+"""Base class for teachers: trained networks whose features are targets for a student."""
 
 import math
 from abc import ABC, abstractmethod
@@ -14,40 +14,40 @@ from ..errors import ArgumentError, UserError, is_out_of_memory, reason
 from ..models.layers import tokens_to_map
 from ..processes import digest_of_module
 
-PROBE_SIZE = 224  # pixels, of the first images that a teacher for any size gets
+PROBE_SIZE = 224  # pixels of the first image for a teacher without a fixed size
 NO_MAP = 'which are neither maps (B, C, H, W) nor tokens (B, N, C)'
 
 
 class TeacherFeatures(NamedTuple):
-    """What a teacher computes of images, in float32."""
+    """The features of images, computed by a teacher in float32."""
 
-    vector: Tensor  # (B, C), the class token or the pooled map
+    vector: Tensor  # (B, C), class token or pooled map
     map: Tensor  # (B, C, H, W)
 
 
 class Teacher(ABC):
     """A frozen network in evaluation mode.
 
-    It is not an ``nn.Module``, so that the model which holds it has none of its weights among its
-    parameters, in its checkpoints, or in messages between processes. It follows the images to their
-    device.
+    It is not an ``nn.Module``, so a student with a teacher does not include the teacher's weights
+    in its parameters, its checkpoints, or the communication between processes. The teacher moves to
+    the device of the images.
 
     Args:
-        name: What errors and checkpoints call it.
-        network: The network with its weights.
+        name: The name in errors and checkpoints.
+        network: The network, with its weights loaded.
         weights: The file or the URL of its weights.
-        mean: The mean of each channel that it takes, or one for all, in the unit of the images (0
-            to 255 for most), in its own order.
-        std: The standard deviations.
-        num_channels: The number of channels that it takes.
+        mean: The mean of each input channel in the order of the network, or one value for all, in
+            the unit of the images (0 to 255 for most).
+        std: The standard deviation of each input channel, or one value for all.
+        num_channels: The number of input channels.
         size: The height and the width that images are resized to, or one number for both. None:
-            they keep their size.
-        channels: Which channels of the images it takes, from 0, in its order, such as (3, 2, 1)
-            for red, green and blue. Default: all.
-        license_note: The license of the weights, for checkpoints.
+            images keep their size.
+        channels: The channels of the images to pass to the network, from 0, in the order of the
+            network, such as (3, 2, 1) for red, green and blue. Default: all.
+        license_note: The license of the weights, saved in checkpoints.
 
     Raises:
-        UserError: If it has no features, or features that are not finite.
+        UserError: If the network returns no features, or features that are not finite.
     """
 
     def __init__(
@@ -88,13 +88,13 @@ class Teacher(ABC):
         self.map_channels, self.vector_channels = probe.map.shape[1], probe.vector.shape[1]
 
     def __deepcopy__(self, memo: dict) -> 'Teacher':
-        return self  # a copy of the model, such as the average of its weights, needs no second one
+        return self  # copies of the student, such as its EMA, share one teacher
 
     def features(self, images: Tensor, preprocessor: BaseDataPreprocessor) -> TeacherFeatures:
-        """Compute the features of images (B, C, H, W) that a preprocessor has normalized.
+        """Compute the features of images (B, C, H, W) that were normalized by a preprocessor.
 
         Raises:
-            UserError: If the images have channels or a size that do not fit, or if features are not
+            UserError: If the channels or the size of the images do not fit, or if features are not
                 finite.
         """
         return self._features(self._seen(images, preprocessor))
@@ -123,11 +123,11 @@ class Teacher(ABC):
 
     @abstractmethod
     def _extract(self, images: Tensor) -> tuple[Tensor | None, Tensor]:
-        """Return the vectors (B, C), if there are any besides the map, and the maps."""
+        """Return the vectors (B, C), or None if there are only maps, and the maps."""
 
     @abstractmethod
     def _classify(self, images: Tensor) -> Any:
-        """Return the logits (B, classes), or something else if there is no head for them."""
+        """Return the logits (B, classes), or something else if there is no classification head."""
 
     def _blank_image(self) -> Tensor:
         return torch.zeros(1, self.num_channels, *(self.size or [PROBE_SIZE] * 2))
@@ -143,7 +143,7 @@ class Teacher(ABC):
             return function(images)
         except UserError:
             raise
-        except Exception as error:  # each network has its own for sizes that it does not take
+        except Exception as error:  # networks raise different errors for unsupported sizes
             if is_out_of_memory(error):
                 raise
             raise UserError(
@@ -162,7 +162,7 @@ class Teacher(ABC):
         return x
 
     def _seen(self, images: Tensor, preprocessor: BaseDataPreprocessor) -> Tensor:
-        """Return images as the network takes them: its channels, its normalization, its size."""
+        """Return images with the channels, the normalization and the size of the network."""
         if self.mean.device != images.device:
             self.network.to(images.device)
             self.mean, self.std = self.mean.to(images.device), self.std.to(images.device)
@@ -187,7 +187,7 @@ class Teacher(ABC):
         return images
 
     def _map_of_tokens(self, tokens: Tensor, num_prefix: int, images: Tensor) -> Tensor:
-        """Return the map (B, C, H, W) of tokens (B, N, C) after their first ``num_prefix``."""
+        """Return the map (B, C, H, W) of the tokens (B, N, C) after the first ``num_prefix``."""
         tokens = tokens[:, num_prefix:]
         number, (height, width) = tokens.shape[1], images.shape[2:]
         rows = round(math.sqrt(number * height / width))

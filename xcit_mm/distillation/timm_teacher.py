@@ -1,4 +1,4 @@
-"""Teachers from timm: convolutional networks and transformers, with any weights for them."""
+"""Teachers from timm: convolutional networks and transformers, with any of their weights."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -13,29 +13,31 @@ from ..weights.names import model_state, require_finite
 from ..weights.read import read_checkpoint
 from .teacher import NO_MAP, Teacher
 
-PIXEL_MAX = 255  # timm's mean and std are for 1
+PIXEL_MAX = 255  # timm's mean and std are for values up to 1
 
 
 @MODELS.register_module()
 class TimmTeacher(Teacher):
-    """A model of timm as a teacher.
+    """A timm model as a teacher.
 
     Args:
-        name: Its name in timm, such as ``'vit_small_patch14_dinov2.lvd142m'``.
-        checkpoint: A local file, or its URL, with all of its weights, as timm or its authors have
-            published them.
-        pretrained: Whether to download the weights that timm has for ``name``.
-        size: See :class:`.Teacher`. Networks for a fixed size are built for it; their default is
-            the size that timm names.
-        mean: The mean of red, green and blue in the unit of the images. Default: timm's, times 255.
-        std: The standard deviations, likewise.
+        name: The name in timm, such as ``'vit_small_patch14_dinov2.lvd142m'``.
+        checkpoint: A local file or a URL with all weights of the model, as published by timm or
+            the authors of the model.
+        pretrained: Whether to download timm's weights for ``name``.
+        size: See :class:`.Teacher`. Networks with a fixed input size are built for this size. Their
+            default is timm's input size.
+        mean: The mean of red, green and blue in the unit of the images. Default: timm's values,
+            times 255.
+        std: The standard deviations of red, green and blue. Default: timm's values, times 255.
         channels: See :class:`.Teacher`.
         license_note: The license of the weights. Default: the license that timm names.
-        arguments: Other arguments of ``timm.create_model``, such as ``num_classes=0`` for a file
+        arguments: Other arguments for ``timm.create_model``, such as ``num_classes=0`` for a file
             without a classification head.
 
     Raises:
-        UserError: If timm has no such model, there are no weights, or they do not fit exactly.
+        UserError: If timm has no such model or no weights for it, or if the weights do not fit
+            exactly.
     """
 
     def __init__(
@@ -82,7 +84,7 @@ class TimmTeacher(Teacher):
         if x.ndim == 3:
             return vector, self._map_of_tokens(x, _num_prefix_tokens(self.network), images)
         dim, is_channels_last = self.network.num_features, x.shape[3] == self.network.num_features
-        if x.shape[1] == dim:  # and the width by chance as well
+        if x.shape[1] == dim:  # the width may have the same size by chance
             is_channels_last &= getattr(self.network, 'output_fmt', 'NCHW') == 'NHWC'
         return vector, x.permute(0, 3, 1, 2) if is_channels_last else x
 
@@ -91,7 +93,7 @@ class TimmTeacher(Teacher):
 
 
 def _num_prefix_tokens(network: nn.Module) -> int:
-    """Return the number of tokens before the tokens of the map, which older models do not name."""
+    """Return the number of tokens before the tokens of the map. Older models do not name it."""
     return getattr(network, 'num_prefix_tokens', int(hasattr(network, 'cls_token')))
 
 
@@ -103,7 +105,7 @@ def _pretrained_cfg(name: str) -> dict[str, Any]:
         hint = did_you_mean(name.partition('.')[0], timm.list_models())
         raise UserError(f'model.teacher.name={name!r} is not a model of timm{hint}')
     cfg = None
-    with suppress(RuntimeError):  # for a tag that the model does not have
+    with suppress(RuntimeError):  # raised for an unknown tag of the model
         cfg = timm.get_pretrained_cfg(name)
     if cfg is None:
         tags = timm.list_pretrained(f'{name.partition(".")[0]}.*')
@@ -136,8 +138,9 @@ def _build(name: str, checkpoint: str | None, arguments: dict[str, Any]) -> nn.M
         'name the model of the file in model.teacher.name, or set '
         'model.teacher.arguments.num_classes=0 if it has no classification head',
         pretrained=True,
-        # timm converts the names and sizes of all releases that it knows. It would leave out the
-        # head of a file with other classes than it has published, and average other channels.
+        # timm converts the names and sizes of all releases that it knows. With the published number
+        # of classes and channels, it would drop the head of a file with other classes, and average
+        # the first layer over other channels.
         pretrained_cfg_overlay=dict(
             state_dict=dict(state),
             source='',
@@ -156,12 +159,12 @@ def _created(name: str, problem: str, remedy: str, **arguments: Any) -> nn.Modul
 
     try:
         return timm.create_model(name, **arguments)
-    except Exception as error:  # from the network, the client of the hub, timm or PyTorch
+    except Exception as error:  # from the network connection, the hub client, timm or PyTorch
         raise UserError(f'{problem} ({_line(error)}): {remedy}') from error
 
 
 def _line(error: Exception) -> str:
-    """Return the first two lines of an error: the first of ``load_state_dict`` names no weight."""
+    """Return two lines of an error: the first line of ``load_state_dict`` names no weight."""
     first, *others = reason(error), *str(error).strip().splitlines()[1:2]
     return ' '.join([first, *(line.strip() for line in others)])
 

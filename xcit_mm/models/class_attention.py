@@ -1,6 +1,6 @@
-"""Class attention: the layers in which a class token reads the tokens of an image.
+"""Class attention: layers in which a class token attends to the tokens of an image.
 
-They follow the blocks of classifiers and DINO models (section 3.3; Touvron et al., "Going deeper
+They follow the blocks in classifiers and DINO models (section 3.3; Touvron et al., "Going deeper
 with image transformers", arXiv 2103.17239). Parameter names match the authors' release.
 
 Letters in shapes: B images, N tokens, C channels, h heads of d = C / h channels.
@@ -14,7 +14,7 @@ from .layers import Mlp
 
 
 class ClassAttention(nn.Module):
-    """Attention of the class token to itself and to all other tokens, linear in their number.
+    """Attention of the class token to itself and all other tokens, at linear cost.
 
     Shape:
         Class tokens (B, 1, C) and tokens (B, N, C) to (B, 1, C).
@@ -38,15 +38,15 @@ class ClassAttention(nn.Module):
 
 
 class ClassAttentionBlock(nn.Module):
-    """Class attention and an MLP for the class token, each normed, scaled and added.
+    """Class attention and an MLP for the class token, each with norm, scale and residual.
 
-    The other tokens change only one by one (:meth:`next_tokens`): they read nothing of each other.
+    The other tokens do not attend to each other: each changes on its own (:meth:`next_tokens`).
 
     Args:
-        dim: C.
-        num_heads: h.
-        eta: Initial LayerScale.
-        tokens_norm: Whether all tokens are normed a second time, or only the class token.
+        dim: The number of channels C.
+        num_heads: The number of heads h.
+        eta: The initial value of LayerScale.
+        tokens_norm: Whether the second norm applies to all tokens, or only to the class token.
 
     Shape:
         Class tokens (B, 1, C) and tokens (B, N, C) to the same.
@@ -67,15 +67,15 @@ class ClassAttentionBlock(nn.Module):
         return self.next_token(token, read), self.next_tokens(x)
 
     def next_token(self, token: Tensor, read: Tensor) -> Tensor:
-        """Return the class token after it has read (B, 1, C) from the tokens."""
+        """Return the next class token, given the output ``read`` (B, 1, C) of the attention."""
         token = self.norm2(token + self.gamma1 * read)
         return token + self.gamma2 * self.mlp(token)
 
     def next_tokens(self, x: Tensor) -> Tensor:
-        """Return the tokens that the next block reads.
+        """Return the tokens for the next block.
 
-        In the release, the attention passes on the normed tokens, and the MLP, which skips them,
-        adds them to themselves.
+        In the release, the attention returns the normalized tokens unchanged. The MLP skips them,
+        so its residual connection adds the tokens to themselves.
         """
         x = x + self.gamma1 * self.norm1(x)
         return 2 * (self.norm2(x) if self.tokens_norm else x)

@@ -1,4 +1,4 @@
-"""Training of classifiers with the recipe of the paper, with or without a teacher."""
+"""Training of classifiers with the paper's recipe, with or without a teacher."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,27 +18,29 @@ from ..errors import ArgumentError, UserError
 class ImageClassifier(BaseModel):
     """An :class:`.ImageXCiT` that learns the classes of images.
 
-    With a teacher, the loss is the mean of the cross entropy with the labels and with the class
+    With a teacher, the loss is the mean of two cross entropies: with the labels, and with the class
     that the teacher predicts for the same image (hard distillation; Touvron et al., arXiv
-    2012.12877). XCiT has no token for it: both losses are of the same logits, as in the release.
+    2012.12877). XCiT has no distillation token, so both losses use the same logits, as in the
+    release.
 
     Args:
         backbone: The config of the ``ImageXCiT``, with ``num_classes``.
         data_preprocessor: The config of an :class:`.ImagePreprocessor`.
-        mixup: Arguments of timm's ``Mixup``, such as ``dict(mixup_alpha=0.8, cutmix_alpha=1.0)``,
-            which needs batches of an even number of images. None: images are not mixed.
-        teacher: The config of a :class:`.TimmTeacher` or a :class:`.ModuleTeacher` of the same
+        mixup: The arguments of timm's ``Mixup``, such as ``dict(mixup_alpha=0.8,
+            cutmix_alpha=1.0)``. The number of images in a batch has to be even. None: images are
+            not mixed.
+        teacher: The config of a :class:`.TimmTeacher` or a :class:`.ModuleTeacher` with the same
             classes in the same order. None: labels only.
-        teacher_weight: Share of the teacher in the loss.
+        teacher_weight: The share of the teacher in the loss.
         init_cfg: See mmengine's ``BaseModule``.
 
     Raises:
-        UserError: If the teacher has another number of classes, or none.
+        UserError: If the teacher has another number of classes, or no classification head.
         ArgumentError: If an argument is invalid.
 
     Shape:
-        (B, C, H, W) to ``loss``, or for ``mode='predict'`` to data samples with ``pred_scores``
-        (classes) and ``pred_label``; otherwise to logits (B, classes).
+        (B, C, H, W) to ``loss`` for ``mode='loss'``, to data samples with ``pred_scores`` (classes)
+        and ``pred_label`` for ``mode='predict'``, and otherwise to logits (B, classes).
     """
 
     def __init__(

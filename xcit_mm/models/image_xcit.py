@@ -1,4 +1,4 @@
-"""XCiT as a network for whole images: one vector each, and the map that it was read from."""
+"""XCiT for whole images: one vector per image, and the map that the vector is read from."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -17,10 +17,10 @@ NUM_CLASS_LAYERS = 2  # in all published models
 
 
 class XCiTTrunk(XCiT):
-    """An XCiT for images of any size, whose only map is the tokens of its last layer.
+    """An XCiT for images of any size that returns one map, the tokens of its last layer.
 
-    It has the arguments of :class:`.XCiT`, except for those about maps, and the parameters of a
-    published classifier without the class attention.
+    It has the arguments of :class:`.XCiT` except for the arguments about maps. Its parameters are
+    the parameters of a published classifier without the class attention.
 
     Shape:
         (B, ``in_channels``, H, W) to a tuple of one map (B, C, ceil(H / patch_size),
@@ -33,10 +33,10 @@ class XCiTTrunk(XCiT):
         depth = resolve_arch(arch).depth
         last = range(depth - NUM_LEVELS, depth)
         super().__init__(arch, patch_size, tuple(last), start_level=NUM_LEVELS - 1, **arguments)
-        self.fpn4 = nn.Identity()  # instead of the pooling that refuses small images
+        self.fpn4 = nn.Identity()  # replaces the pooling, which refuses small images
 
     def check_size(self, shape: Sequence[int]) -> None:
-        """Refuse images of a shape other than (B, channels, H, W)."""
+        """Refuse images with a shape other than (B, channels, H, W)."""
         if len(shape) != 4 or shape[1] != self.in_channels:
             raise ArgumentError(
                 f'images of shape {tuple(shape)} are not (B, {self.in_channels}, H, W), '
@@ -45,7 +45,7 @@ class XCiTTrunk(XCiT):
 
 
 class ImageFeatures(NamedTuple):
-    """What an :class:`ImageXCiT` computes of images."""
+    """The features of images, computed by an :class:`ImageXCiT`."""
 
     token: Tensor  # (B, C), the class token after the last norm
     map: Tensor  # (B, C, H, W), the tokens of the last layer before the class attention
@@ -53,17 +53,18 @@ class ImageFeatures(NamedTuple):
 
 @MODELS.register_module()
 class ImageXCiT(XCiTTrunk):
-    """XCiT with class attention: a classifier, or a network that embeds images.
+    """XCiT with class attention: an image classifier or an image encoder.
 
-    Its parameters have the names of the authors' classifiers and DINO models, so that it loads
-    their files, and :class:`.XCiT` loads its files.
+    Parameters have the same names as in the authors' classifiers and DINO models. It loads the
+    authors' files, and :class:`.XCiT` loads its files.
 
     Args:
         arch, patch_size, drop_path_rate, with_cp, frozen_stages, in_channels, norm_eval: See
             :class:`.XCiT`.
         num_classes: The number of classes, or 0 for a network without a classification head.
-        init_cfg: As in :class:`.XCiT`. Class attention and head are initialized at random if they
-            are not in the file, and the head if it has other classes.
+        init_cfg: See :class:`.XCiT`. The class attention and the head are initialized at random if
+            they are not in the file. The head is also initialized at random if it has other
+            classes.
 
     Shape:
         (B, ``in_channels``, H, W) of any size to logits (B, ``num_classes``), or to class tokens
@@ -81,7 +82,7 @@ class ImageXCiT(XCiTTrunk):
         if type(num_classes) is not int or num_classes < 0:
             raise ArgumentError(f'num_classes={num_classes!r} is not an integer from 0 on')
         dim, _, num_heads, eta, _ = shape = resolve_arch(arch)
-        # In the release, only N12 norms the class token alone after the attention.
+        # In the release, only N12 normalizes the class token alone after the attention.
         tokens_norm = shape[:3] != ARCHS['n12'][:3]
         self.num_classes = num_classes
         self.cls_token = nn.Parameter(nn.init.trunc_normal_(torch.empty(1, 1, dim), std=0.02))

@@ -1,7 +1,8 @@
-"""DINO: self-distillation with no labels, on crops of images with any number of channels.
+"""DINO: self-distillation without labels, on image crops with any number of channels.
 
-Caron et al., "Emerging properties in self-supervised vision transformers" (arXiv 2104.14294), with
-which the XCiT of table 3 were trained. Letters in shapes: B images, K outputs of the head.
+Caron et al., "Emerging properties in self-supervised vision transformers" (arXiv 2104.14294).
+The XCiT models of table 3 were trained with this method. Letters in shapes: B images, K outputs of
+the head.
 """
 
 import copy
@@ -20,7 +21,7 @@ from torch.nn import functional as F
 from ..errors import ArgumentError
 from .xcit import init_linear
 
-NUM_GLOBAL = 2  # crops that the teacher gets
+NUM_GLOBAL = 2  # number of crops for the teacher
 
 
 class ProjectionHead(nn.Module):
@@ -43,7 +44,7 @@ class ProjectionHead(nn.Module):
         self.last_layer = nn.Linear(bottleneck, outputs, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        # At first, the cosines of images differ by less than the resolution of bfloat16.
+        # At first, the cosines of different images differ by less than the resolution of bfloat16.
         with torch.autocast(x.device.type, enabled=False):
             x = F.normalize(self.mlp(x.to(self.last_layer.weight.dtype)), dim=-1)
             return F.linear(x, F.normalize(self.last_layer.weight, dim=-1))
@@ -56,15 +57,15 @@ def dino_loss(
     student_temperature: float,
     teacher_temperature: float,
 ) -> tuple[Tensor, Tensor]:
-    """Compute the loss of DINO and the entropy of the teacher (arXiv 2104.14294, equations 1 to 3).
+    """Compute DINO's loss and the entropy of the teacher (arXiv 2104.14294, equations 1 to 3).
 
-    It is the cross entropy between the centered and sharpened distribution of the teacher for a
-    global crop, and the distribution of the student for every other crop, averaged over all pairs
+    The loss is the cross entropy between the centered and sharpened distribution of the teacher for
+    a global crop and the distribution of the student for every other crop, averaged over all pairs
     of crops and over the images.
 
     Shape:
         student: (S, B, K), the outputs for all crops, the global ones first. teacher: (2, B, K).
-        center: (K,). Output: two numbers, in nats.
+        center: (K,). Output: two scalars, in nats.
     """
     predicted = F.log_softmax(student / student_temperature, dim=-1)
     targets = F.softmax((teacher - center) / teacher_temperature, dim=-1).detach()
@@ -78,8 +79,9 @@ def dino_loss(
 def feature_spread(features: Tensor) -> Tensor:
     """Measure how different the features (B, C) of images are.
 
-    It is the mean standard deviation of their L2-normalized values, times the square root of C: 0
-    if all images have the same features, and about 1 if they are spread over the sphere.
+    The spread is the mean standard deviation of the L2-normalized features over the images, times
+    the square root of C. It is 0 if all images have the same features, and about 1 if the features
+    are spread over the sphere.
     """
     unit = F.normalize(features.float(), dim=-1)
     return unit.std(0, correction=0).mean() * math.sqrt(features.shape[1])
@@ -87,19 +89,21 @@ def feature_spread(features: Tensor) -> Tensor:
 
 @MODELS.register_module()
 class SelfDistillation(BaseModel):
-    """A student that learns the outputs of a teacher, which is the average of earlier students.
+    """A student that learns the outputs of a teacher, the average of earlier students.
 
-    Both are an ``ImageXCiT`` with a projection head. :class:`.MomentumTeacherHook` moves the
-    teacher after each step. What is saved for later is the teacher, as in the authors' release.
+    Both networks are an ``ImageXCiT`` with a projection head. :class:`.MomentumTeacherHook` updates
+    the teacher after each step. The teacher is the result of the training, as in the authors'
+    release.
 
     Args:
-        backbone: Config of the ``ImageXCiT`` of the student.
-        outputs: K of the heads; 65,536 for ImageNet, far fewer for small data.
+        backbone: Config of the student's ``ImageXCiT``.
+        outputs: K, the number of outputs of the heads: 65,536 for ImageNet, far fewer for small
+            datasets.
         hidden: Width of the MLP of the heads.
-        bottleneck: Numbers that the last layer reads.
-        student_temperature: Divides the outputs of the student.
+        bottleneck: Width of the input of the last layer.
+        student_temperature: The temperature that divides the outputs of the student.
         teacher_temperature: The first and the last temperature of the teacher.
-        warmup_share: Share of the training in which its temperature rises.
+        warmup_share: Share of the training in which the temperature of the teacher rises.
         frozen_share: Share of the training in which the last layer of the student does not change.
         momentum: First momentum of the teacher, which rises to 1 along a cosine.
         center_momentum: Momentum of the center of the teacher's outputs.
@@ -133,7 +137,7 @@ class SelfDistillation(BaseModel):
         dim = network.norm.weight.numel()
         head = ProjectionHead(dim, outputs, hidden, bottleneck)
         self.student = nn.ModuleDict(dict(backbone=network, head=head))
-        # The teacher skips no branches.
+        # The teacher has no stochastic depth.
         teacher = MODELS.build({**backbone, 'drop_path_rate': 0.0, 'init_cfg': None})
         self.teacher = nn.ModuleDict(dict(backbone=teacher, head=copy.deepcopy(head)))
         self.teacher.requires_grad_(False)
@@ -153,12 +157,12 @@ class SelfDistillation(BaseModel):
         return self.teacher.backbone
 
     def init_weights(self) -> None:
-        """Load the weights that ``init_cfg`` of the backbone names, into student and teacher."""
+        """Load the weights named by ``init_cfg`` of the backbone into student and teacher."""
         self.student.backbone.init_weights()
         self.teacher.load_state_dict(self.student.state_dict())
 
     def set_progress(self, share: float) -> None:
-        """Set the temperature and the momentum for the share of the training that is done."""
+        """Set the temperature and the momentum for the completed share of the training."""
         first, last = self.teacher_temperatures
         risen = min(1.0, share / self.warmup_share) if self.warmup_share else 1.0
         self.teacher_temperature = first + (last - first) * risen
@@ -169,7 +173,7 @@ class SelfDistillation(BaseModel):
     def update_teacher(self) -> None:
         """Move the parameters of the teacher toward the student.
 
-        Running statistics of BatchNorm stay its own: they belong to the crops that it gets.
+        The teacher keeps its own BatchNorm statistics, because they belong to its own crops.
         """
         averages, values = list(self.teacher.parameters()), list(self.student.parameters())
         torch._foreach_lerp_(averages, values, 1 - self.momentum)
@@ -214,5 +218,5 @@ class SelfDistillation(BaseModel):
 
 
 def _crops(group: Tensor) -> Tensor:
-    """Return a group of crops (B, n, C, h, w) one crop after the other, (n * B, C, h, w)."""
+    """Flatten a group of crops (B, n, C, h, w) to (n * B, C, h, w), ordered by crop."""
     return group.transpose(0, 1).flatten(0, 1)

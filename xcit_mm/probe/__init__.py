@@ -1,4 +1,4 @@
-"""How well the features of a checkpoint separate classes: k-NN and a linear classifier."""
+"""Evaluation of the features of a checkpoint with k-NN and a linear classifier."""
 
 from .report import report_probe
 

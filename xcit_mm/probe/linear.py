@@ -1,14 +1,14 @@
-"""A linear classifier of features, without chance: logistic regression by L-BFGS."""
+"""A deterministic linear classifier on features: logistic regression by L-BFGS."""
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-MAX_LOGITS = 2**25  # in memory at a time
+MAX_LOGITS = 2**25  # in memory at once
 MAX_ITERATIONS = 200
 HISTORY = 10  # steps that L-BFGS remembers
-FLAT = 1e-6  # of the largest gradient, at which it ends
-SMALLEST = 1e-6  # standard deviation of a channel that is not constant
+FLAT = 1e-6  # L-BFGS stops when the largest gradient is below this value
+SMALLEST = 1e-6  # standard deviation below which a channel counts as constant
 
 
 def linear_scores(train: Tensor, labels: Tensor, queries: Tensor, num_classes: int) -> Tensor:
@@ -19,10 +19,10 @@ def linear_scores(train: Tensor, labels: Tensor, queries: Tensor, num_classes: i
     ``LogisticRegression`` with C = 1; the bias is not penalized.
 
     Args:
-        train: Features (n, C).
-        labels: Their classes, (n,).
-        queries: Features (m, C).
-        num_classes: K.
+        train: Features (n, C) of the labeled images.
+        labels: The classes (n) of these features.
+        queries: Features (m, C) of the images to classify.
+        num_classes: The number of classes K.
 
     Returns:
         The logits (m, K).

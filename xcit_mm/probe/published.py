@@ -1,4 +1,4 @@
-"""The accuracies of the released DINO models on ImageNet (paper, table 3)."""
+"""Accuracies of the released DINO models on ImageNet (table 3 of the paper)."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ NUM_CLASSES = 1000
 
 
 class Accuracy(NamedTuple):
-    """Top-1 of a linear classifier and of k-NN, in percent."""
+    """Top-1 accuracy of a linear classifier and of k-NN, in percent."""
 
     linear: float
     knn: float
@@ -20,21 +20,21 @@ TABLE_3 = {
     'xcit_medium_24_p16_dino': Accuracy(78.8, 76.4),
     'xcit_medium_24_p8_dino': Accuracy(80.3, 77.9),
 }
-# In XCiT's release (whose small models are named cp16, too) and in DINO's.
+# File names in XCiT's release (small models are also named cp16 there) and in DINO's release.
 RELEASED = re.compile(r'xcit_(small|medium)_(12|24)_c?p(16|8)_(?:dino|pretrain)')
 SYNSET = re.compile(r'n\d{8}')
 
 
 def published(path: str, model: str, classes: tuple[str, ...]) -> tuple[str, Accuracy] | None:
-    """Return the released model that a file holds, and its accuracies.
+    """Return the name of the released model in a file, and its accuracies.
 
     Args:
-        path: The file, which is named after the model.
+        path: The file, named after the model.
         model: The architecture in the file, such as XCiT-S12/16.
-        classes: The names of the folders, which have to be ImageNet's 1,000 synsets.
+        classes: The names of the folders. They have to be ImageNet's 1,000 synsets.
 
     Returns:
-        None if the file has another name or architecture, or the classes are others.
+        None if the file has another name or architecture, or if the classes differ.
     """
     match = RELEASED.search(Path(path).name)
     is_imagenet = len(classes) == NUM_CLASSES and all(map(SYNSET.fullmatch, classes))

@@ -1,4 +1,4 @@
-"""The accuracies of k-NN and of a linear classifier on the tokens of labeled images."""
+"""Accuracies of k-NN and a linear classifier on the tokens of labeled images."""
 
 import random
 from collections.abc import Sequence
@@ -37,22 +37,23 @@ def report_probe(
     batch_size: int = 64,
     workers: int = 0,
 ) -> tuple[str, dict[str, Any]]:
-    """Classify the images of a folder by those of another.
+    """Classify the images in one folder by the labeled images in another folder.
 
     Args:
-        embedder: Computes the tokens.
-        train: A folder with a folder of labeled images for each class.
-        val: A folder with the same classes, whose images are classified.
-        sample: The number of images to draw at random from each folder, the same ones in every
-            call. None: all.
-        batch_size: Images in a batch.
-        workers: Processes that read images.
+        embedder: The network that computes the tokens.
+        train: A folder with one subfolder of labeled images per class.
+        val: A folder with the same classes. Its images are classified.
+        sample: The number of random images to use from each folder, the same ones in every call.
+            None: all images.
+        batch_size: The number of images per batch.
+        workers: The number of processes that read images.
 
     Returns:
-        Lines to print, and the content of a JSON file.
+        The lines to print, and the content of the JSON file.
 
     Raises:
-        UserError: If the folders do not have the same two or more classes, or no readable image.
+        UserError: If the folders do not have the same classes (at least two), or if a folder has no
+            readable image.
     """
     _require_different(train, val)
     to_train, classes = _samples(train, None, sample)
@@ -102,7 +103,7 @@ def _require_different(train: Path, val: Path) -> None:
 def _samples(
     folder: Path, classes: Sequence[str] | None, sample: int | None
 ) -> tuple[list[dict], tuple[str, ...]]:
-    """Return images with their labels, and the names of the classes."""
+    """Return the images with their labels, and the class names."""
     metainfo = None if classes is None else dict(classes=classes)
     prefix = dict(img=str(folder.expanduser()))
     dataset = ClassFolders(data_prefix=prefix, metainfo=metainfo, lazy_init=True)

@@ -1,1 +1,1 @@
-"""Descriptors of images, and search with them."""
+"""Image descriptors and image search."""

@@ -1,4 +1,4 @@
-"""The quality of an embedder on a benchmark of image retrieval."""
+"""Evaluation of an embedder on image retrieval benchmarks."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,11 +18,11 @@ from .run import Embedding, EmbedOptions
 
 
 def run_benchmark(embedder: Embedder, options: EmbedOptions) -> dict[str, Any]:
-    """Rank the images of a benchmark for its queries, and evaluate the rankings.
+    """Rank the images of a benchmark for each query, and evaluate the rankings.
 
     Returns:
-        The results for each setting in percent, for JSON, with the figures of the paper if the
-        file is a released one and the benchmark is complete.
+        The results of each setting in percent, for JSON. They include the figures of the paper if
+        the checkpoint is a released file and the benchmark is complete.
 
     Raises:
         UserError: If an image or the ground truth is missing, invalid or unreadable.
@@ -46,7 +46,7 @@ def run_benchmark(embedder: Embedder, options: EmbedOptions) -> dict[str, Any]:
     )
     for setting, judgments in benchmark.judgments.items():
         quality = evaluate(rankings, judgments)
-        # A setting in which no query has a positive has no value.
+        # A setting without any query that has positives has no value.
         value = None if not quality.queries else 100 * quality.mean_average_precision
         precision = {} if value is None else {k: 100 * v for k, v in quality.precision.items()}
         content['settings'][setting] = dict(

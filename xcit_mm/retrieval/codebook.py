@@ -1,4 +1,4 @@
-"""Codebooks of local descriptors: a projection, and the centers of k-means."""
+"""Codebooks for local descriptors: a projection and k-means centers."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,20 +9,20 @@ import numpy as np
 from ..errors import ArgumentError, UserError, reason
 from ..files import write_whole
 
-LOCAL_DIM = 128  # of local descriptors; wider tokens are projected (section D.3.2)
+LOCAL_DIM = 128  # width of local descriptors; wider tokens are projected (section D.3.2)
 SEED = 0
 ITERATIONS = 20
-TRAIN_TOKENS = 2**18  # that a codebook is learned from, at most
-# A sum of residuals of this length is 0 but for rounding, as of the only token of a center.
+TRAIN_TOKENS = 2**18  # most tokens that a codebook is learned from
+# A shorter sum of residuals is only rounding error, such as for a center with a single token.
 ROUNDING = 1e-4
 FIELDS = 'mean', 'projection', 'centers'
 
 
 class Codebook:
-    """A projection of tokens to local descriptors, and k centers that quantize them.
+    """A projection from tokens to local descriptors, and k centers that quantize them.
 
     Args:
-        mean: (C), which is subtracted from the tokens.
+        mean: (C), subtracted from the tokens.
         projection: (C, d), onto the main directions of the tokens.
         centers: (k, d).
     """
@@ -36,10 +36,10 @@ class Codebook:
 
     @classmethod
     def learn(cls, tokens: np.ndarray, k: int) -> 'Codebook':
-        """Learn a codebook from tokens (n, C); equal tokens give equal codebooks.
+        """Learn a codebook from tokens (n, C). Equal tokens give equal codebooks.
 
         Raises:
-            UserError: If there are fewer than k tokens, or they are all alike.
+            UserError: If there are fewer than k tokens, or all tokens are equal.
         """
         import faiss
 
@@ -57,7 +57,7 @@ class Codebook:
             )
         _, directions = np.linalg.eigh(centered.T @ centered)
         directions = directions[:, ::-1][:, :LOCAL_DIM]
-        # The sign of an eigenvector is arbitrary: its largest entry is positive.
+        # The sign of an eigenvector is arbitrary: make its largest entry positive.
         largest = np.abs(directions).argmax(0)
         directions = directions * np.sign(directions[largest, range(directions.shape[1])])
         if tokens.shape[1] <= LOCAL_DIM:
@@ -83,11 +83,11 @@ class Codebook:
         return _normalized((tokens - self.mean) @ self.projection)
 
     def words(self, local: np.ndarray) -> np.ndarray:
-        """Return the number of the nearest center of each local descriptor."""
+        """Return the index of the nearest center for each local descriptor."""
         return self._index.search(local, 1)[1][:, 0]
 
     def residuals(self, tokens: np.ndarray) -> np.ndarray:
-        """Return the sum (k, d) of the differences of local descriptors to their centers."""
+        """Return the summed differences (k, d) between local descriptors and their centers."""
         local = self.local(tokens)
         words = self.words(local)
         sums = np.zeros(self.centers.shape)
@@ -95,7 +95,7 @@ class Codebook:
         return sums
 
     def require_width(self, width: int, path: str) -> None:
-        """Refuse a model whose tokens have another width."""
+        """Refuse a model whose tokens have a different width."""
         if len(self.mean) != width:
             raise UserError(
                 f'the codebook {path} is for tokens of {len(self.mean)} channels, but the model '
@@ -103,7 +103,7 @@ class Codebook:
             )
 
     def save(self, path: Path) -> None:
-        """Write the codebook to a file ``.npz`` without pickles, whole or not at all."""
+        """Write the codebook to an ``.npz`` file without pickles, whole or not at all."""
         with write_whole(path) as file:
             np.savez(file, **{name: getattr(self, name) for name in FIELDS})
 
@@ -112,7 +112,7 @@ class Codebook:
         """Read a codebook.
 
         Raises:
-            UserError: If the file is no codebook.
+            UserError: If the file is not a codebook.
         """
         try:
             with np.load(path, allow_pickle=False) as file:
@@ -129,9 +129,10 @@ class Codebook:
 
 
 def vlad(residuals: np.ndarray) -> np.ndarray:
-    """Return the VLAD (k * d) of sums of residuals (k, d).
+    """Return the VLAD descriptor (k * d) for summed residuals (k, d).
 
-    The power is 1/2, then each center's part has length 1, and then the whole vector.
+    The signed square root is applied first. Then the part of each center is normalized to length 1,
+    and finally the whole vector.
     """
     lengths = np.linalg.norm(residuals, axis=1, keepdims=True)
     residuals = np.where(lengths > ROUNDING, residuals, 0)
@@ -140,10 +141,11 @@ def vlad(residuals: np.ndarray) -> np.ndarray:
 
 
 def sample(tiles: Iterable[np.ndarray], count: int) -> np.ndarray:
-    """Return at most ``count`` of the tokens of an image, drawn at random, the same in every call.
+    """Return at most ``count`` random tokens of an image, the same ones in every call.
 
-    However the image is divided into tiles, they are the same tokens, and no more than they and a
-    tile are kept. (Evenly spaced tokens of a square image could be from a single column.)
+    The selection does not depend on how the image is divided into tiles, and only the selected
+    tokens and one tile are kept in memory. (Evenly spaced tokens of a square image could all come
+    from a single column.)
     """
     rng = np.random.default_rng(SEED)
     kept, keys = np.zeros((0, 0), np.float32), np.zeros(0)

@@ -1,4 +1,4 @@
-"""Files of descriptors: NumPy with names beside it, or Parquet."""
+"""Descriptor files: NumPy with a JSON file of names, or Parquet."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ class Described(NamedTuple):
 
 
 def require_suffix(path: Path, option: str) -> None:
-    """Refuse a path of another suffix, and one of Parquet without pyarrow."""
+    """Refuse a path with another suffix, and a Parquet file if pyarrow is missing."""
     if path.suffix.lower() not in SUFFIXES:
         raise UserError(f'{option} {path}: the file has to end in {" or ".join(SUFFIXES)}')
     if path.suffix.lower() == PARQUET:
@@ -38,12 +38,12 @@ def require_out(path: Path) -> None:
 
 
 def names_of(path: Path) -> Path:
-    """Return the file of the names of a NumPy file."""
+    """Return the path of the file with the names for a NumPy file."""
     return path.with_suffix('.json')
 
 
 def write_descriptors(path: Path, described: Described) -> None:
-    """Write descriptors; each file is written whole or not at all."""
+    """Write descriptors. Each file is written whole or not at all."""
     if path.suffix.lower() == NUMPY:
         with write_whole(path) as file:
             np.save(file, described.vectors, allow_pickle=False)
@@ -68,10 +68,10 @@ def write_descriptors(path: Path, described: Described) -> None:
 
 
 def read_descriptors(path: Path) -> Described:
-    """Read a file of :func:`write_descriptors`.
+    """Read a file written by :func:`write_descriptors`.
 
     Raises:
-        UserError: If the file does not hold descriptors with names.
+        UserError: If the file does not contain descriptors with names.
     """
     require_suffix(path, '--index')
     try:

@@ -1,4 +1,4 @@
-"""Descriptors of images: one vector of length 1 for each."""
+"""Image descriptors: one vector of length 1 per image."""
 
 import numpy as np
 
@@ -7,18 +7,18 @@ from .codebook import Codebook, vlad
 from .image_tokens import ImageTokens
 
 TOKEN, MEAN, GEM, VLAD, ASMK = DESCRIPTORS = 'token', 'mean', 'gem', 'vlad', 'asmk'
-WITH_CODEBOOK = {VLAD: 256, ASMK: 1024}  # and the default number of centers
+WITH_CODEBOOK = {VLAD: 256, ASMK: 1024}  # with the default number of centers
 GEM_POWER = 3
-SMALLEST = 1e-6  # of a value in GeM, which takes powers
+SMALLEST = 1e-6  # lowest value in GeM, because powers need positive values
 
 
 def describe(image: ImageTokens, kind: str, codebook: Codebook | None) -> np.ndarray:
-    """Return a descriptor (D) in float32 of length 1.
+    """Return a float32 descriptor (D) of length 1.
 
     Args:
-        image: The features.
-        kind: One of ``DESCRIPTORS`` except 'asmk', which is no vector.
-        codebook: Of VLAD.
+        image: The features of the image.
+        kind: One of ``DESCRIPTORS`` except 'asmk', which has no vector.
+        codebook: The codebook for VLAD.
 
     Raises:
         UserError: If all values are 0.

@@ -1,4 +1,4 @@
-"""Near-copies among images: resized, cropped or compressed ones."""
+"""Near-copies of images: resized, cropped or compressed versions."""
 
 import csv
 from collections.abc import Iterable, Sequence
@@ -18,10 +18,10 @@ from .picture_match import similarity, small_picture
 from .run import Embedding, EmbedOptions, pictures
 from .sheet import draw_sheet
 
-THRESHOLD = 0.8  # of the similarity; measured: copies 0.9, others 0.4
-NEIGHBORS = 10  # candidates of each image by each of two vectors
+THRESHOLD = 0.8  # lowest similarity; measured: 0.9 for copies, 0.4 for other images
+NEIGHBORS = 10  # candidates per image, for each of two vectors
 MAX_DRAWN = 10  # copies of an image on the sheet
-THUMBNAIL = 8  # pixels of a side
+THUMBNAIL = 8  # side in pixels
 
 
 class Pair(NamedTuple):
@@ -35,10 +35,10 @@ class Pair(NamedTuple):
 def find_duplicates(
     embedder: Embedder, inputs: Sequence[str], options: EmbedOptions
 ) -> tuple[dict[str, Any], list[str]]:
-    """Find the near-copies among images, and write and draw them as the options say.
+    """Find near-copies among images, and write and draw them according to the options.
 
     Returns:
-        The pairs and groups, for JSON, and a sentence on each input left out.
+        The pairs and groups, for JSON, and a sentence about each input that was left out.
 
     Raises:
         UserError: If there are fewer than two readable images.
@@ -85,14 +85,14 @@ def find_duplicates(
 
 
 def similar_pairs(vectors: np.ndarray, small: Sequence[np.ndarray], threshold: float) -> list[Pair]:
-    """Return the pairs of images whose pictures are alike.
+    """Return the pairs of images that look alike.
 
-    Only the nearest images are compared, by the descriptor and by a thumbnail, so that descriptors
-    of a network that has not learned anything do as well.
+    Each image is compared only with its nearest images, both by descriptor and by thumbnail. The
+    thumbnails make this work even with the descriptors of an untrained network.
 
     Args:
         vectors: The descriptors (n, D).
-        small: The images of :func:`~xcit_mm.retrieval.picture_match.small_picture`.
+        small: The images from :func:`~xcit_mm.retrieval.picture_match.small_picture`.
         threshold: The smallest similarity of a pair.
     """
     thumbnails = [cv2.resize(x, (THUMBNAIL,) * 2, interpolation=cv2.INTER_AREA) for x in small]
@@ -111,7 +111,7 @@ def similar_pairs(vectors: np.ndarray, small: Sequence[np.ndarray], threshold: f
 
 
 def _neighbors(vectors: np.ndarray) -> Iterable[tuple[int, int]]:
-    """Yield pairs of vectors that are near to each other, once the common part is subtracted."""
+    """Yield pairs of vectors that are close to each other after subtracting the mean."""
     centered = vectors - vectors.mean(0)
     lengths = np.linalg.norm(centered, axis=1, keepdims=True)
     unit = (centered / np.where(lengths > 0, lengths, 1)).astype(np.float32)
@@ -123,7 +123,7 @@ def _neighbors(vectors: np.ndarray) -> Iterable[tuple[int, int]]:
 
 
 def groups_of(pairs: Sequence[Pair], described: Described) -> list[list[int]]:
-    """Return the images that pairs connect, the one with most pixels first in each group."""
+    """Return groups of images that pairs connect, each with its largest image first."""
     parents: dict[int, int] = {}
 
     def root(index: int) -> int:
@@ -143,7 +143,7 @@ def groups_of(pairs: Sequence[Pair], described: Described) -> list[list[int]]:
 
 
 def write_copies(path: Path, content: dict[str, Any]) -> None:
-    """Write pairs as CSV, or pairs and groups as JSON, by the suffix."""
+    """Write pairs as CSV, or pairs and groups as JSON, depending on the suffix."""
     if path.suffix.lower() == '.json':
         write_json(path, content)
         return

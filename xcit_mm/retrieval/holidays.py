@@ -1,4 +1,4 @@
-"""INRIA Holidays: groups of photographs of the same scene, by the number in their names."""
+"""INRIA Holidays: groups of photographs of the same scene, numbered in their file names."""
 
 from pathlib import Path
 
@@ -6,18 +6,18 @@ from ..errors import UserError
 from ..files import subfolders
 from .ranking import Benchmark, Judgment
 
-GROUP = 100  # numbers that a group has
-SIZE = 1491, 500  # images and queries
+GROUP = 100  # numbers per group
+SIZE = 1491, 500  # number of images and of queries
 
 
 def read_holidays(folder: Path) -> Benchmark:
-    """Find the images ``NUMBER.jpg`` in a folder, or in its folder ``jpg``.
+    """Find the images ``NUMBER.jpg`` in a folder, or in its subfolder ``jpg``.
 
-    Images with the same ``NUMBER // 100`` are a group. The first one is the query, whose positives
-    are the others, and which is junk in its own ranking.
+    Images with the same ``NUMBER // 100`` are a group. The first image of a group is the query and
+    the others are its positives. The query is junk in its own ranking.
 
     Raises:
-        UserError: If there are no images, a name is no number, or no group has two images.
+        UserError: If there are no images, a name is not a number, or no group has two images.
     """
     if 'jpg' in [path.name for path in subfolders(folder)]:
         folder = folder / 'jpg'

@@ -1,4 +1,4 @@
-"""The features of single images, whole or tile by tile."""
+"""Features of single images, computed at once or tile by tile."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -17,15 +17,15 @@ from ..scenes.open_image import image_size, needs_windows, open_image
 from .ranking import Box
 
 NATIVE = 'native'
-BYTES_OF_PIXEL = 1  # of each pixel and channel, as in tools/infer.py
+BYTES_OF_PIXEL = 1  # per pixel and channel, as in tools/infer.py
 
 
 class ImageTokens:
-    """What an embedder computes of one image, which does not depend on how it is computed.
+    """The features of one image, the same whether it is streamed or not.
 
     Attributes:
         size: (H, W) of the image file in pixels.
-        token: Returns the class token (C), or the mean of the tokens without class attention.
+        token: Returns the class token (C) or, without class attention, the mean of the tokens.
         tiles: Yields the tokens (n, C) before the class attention, in parts.
     """
 
@@ -46,9 +46,10 @@ def image_tokens(
     Args:
         embedder: The network, with ``fit='longer'``.
         source: A path or URL.
-        size: Pixels of the longer side, or 'native' for the size of the file. Then, an image that
-            would not fit into memory, or whose kind of file is only read by windows, is streamed.
-        box: The part of the image that counts, at the scale of the whole image.
+        size: Length of the longer side in pixels, or 'native' for the size of the file. With
+            'native', an image is streamed if it would not fit into memory, or if its file format
+            can only be read by windows.
+        box: The part of the image to use, at the scale of the whole image.
 
     Raises:
         UserError: If the image cannot be read, or does not fit into memory.
@@ -125,7 +126,7 @@ def _streamed(embedder: Embedder, source: str) -> ImageTokens:
 
 
 def torch_threads_for_faiss() -> None:
-    """Let faiss use as many threads as PyTorch."""
+    """Set the number of threads of faiss to the number of threads of PyTorch."""
     import faiss
 
     faiss.omp_set_num_threads(torch.get_num_threads())

@@ -1,4 +1,4 @@
-"""The nearest images of queries, by vectors or by ASMK."""
+"""Nearest images for queries, by vectors or by ASMK."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from .codebook import Codebook
 
-# Of Tolias et al., "Learning and aggregating deep local descriptors for instance-level
+# From Tolias et al., "Learning and aggregating deep local descriptors for instance-level
 # recognition", arXiv 2007.13172.
 ALPHA, THRESHOLD, QUERY_WORDS = 3.0, 0.0, 5
 
@@ -24,7 +24,7 @@ def nearest_vectors(
 
 
 class AsmkIndex:
-    """Images that ASMK of the package asmk finds, with binary descriptors and an inverted file.
+    """Image index of the package asmk, with binary descriptors and an inverted file.
 
     Args:
         codebook: The centers.
@@ -63,6 +63,6 @@ class AsmkIndex:
 
 
 def _columns(images: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the local descriptors of all images, and the number of the image of each."""
+    """Return the local descriptors of all images, and the image index of each descriptor."""
     counts = [len(image) for image in images]
     return np.concatenate(images), np.repeat(np.arange(len(images)), counts)

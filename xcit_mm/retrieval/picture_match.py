@@ -1,34 +1,35 @@
-"""How alike two pictures are once one is laid over the other."""
+"""Similarity of two pictures after alignment."""
 
 from functools import cache
 
 import cv2
 import numpy as np
 
-SIDE = 64  # pixels of the small pictures that are compared
-COARSE = 16  # pixels of the smaller ones whose alignment is searched
-# Where the alignment starts, along each axis: scales of the part in the whole, and steps of its
-# position, by which it may also reach out of the whole. In sides of the whole.
+SIDE = 64  # side of the compared pictures in pixels
+COARSE = 16  # side in pixels of the pictures for the search of the alignment
+# Grid of initial alignments along each axis, in sides of the whole picture: the scale of the part,
+# and the step of its position. The part may extend beyond the whole by one step.
 SCALES, STEP = (1.0, 0.9, 0.8), 0.05
-HOPELESS = 0.7  # correlation of the coarse alignment, below which it is not refined
-ECC_STEPS, PRECISION, SMOOTHING = 20, 1e-4, 3  # of the refinement by ECC
+HOPELESS = 0.7  # below this correlation, a coarse alignment is not refined
+ECC_STEPS, PRECISION, SMOOTHING = 20, 1e-4, 3  # for the refinement by ECC
 MIN_SCALE, MAX_SHEAR, MIN_OVERLAP = 0.7, 0.05, 0.7
-# Gray levels squared, as in SSIM (Wang et al., 2004), for pictures that are dark or plain.
+# Squared gray levels for dark and plain pictures: the constants of SSIM (Wang et al., 2004).
 DARK, PLAIN = (0.01 * 255) ** 2, (0.03 * 255) ** 2
 
 
 def small_picture(image: np.ndarray) -> np.ndarray:
-    """Return an RGB image (H, W, 3) in uint8 as a small square (SIDE, SIDE, 3) in float32."""
+    """Resize a uint8 RGB image (H, W, 3) to a float32 square (SIDE, SIDE, 3)."""
     return cv2.resize(image, (SIDE, SIDE), interpolation=cv2.INTER_AREA).astype(np.float32)
 
 
 def similarity(first: np.ndarray, second: np.ndarray) -> float:
-    """Return how alike two small pictures are, from 0 to 1.
+    """Return the similarity of two small pictures, from 0 to 1.
 
-    Each may be a part of the other: the position and the scale of the part are searched on a grid
-    and refined by ECC. Where they overlap, the value is SSIM: the product of the luminance and
-    of contrast and correlation, the latter also of the fine details alone, which pictures of two
-    skies do not have in common.
+    Either picture may be a part of the other: the position and the scale of the part are searched
+    on a grid and refined by ECC. The similarity is the SSIM of the overlap: the product of a
+    luminance term and a term for contrast and correlation. The second term is computed for the
+    pictures and for their fine details alone, and the smaller value counts, because pictures of
+    different skies share only coarse structure.
     """
     grays = [cv2.cvtColor(x, cv2.COLOR_RGB2GRAY) for x in (first, second)]
     if min(gray.var() for gray in grays) < PLAIN:  # correlation would be noise
@@ -42,7 +43,7 @@ def similarity(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def _coarse(whole: np.ndarray, part: np.ndarray) -> tuple[float, np.ndarray]:
-    """Return the best correlation, and the transform (2, 3) from the part to the whole."""
+    """Return the best correlation, and its transform (2, 3) from the part to the whole."""
     resample, places = _windows()
     windows = resample @ whole @ resample.T
     shape = len(places), COARSE, len(places), COARSE
@@ -53,7 +54,7 @@ def _coarse(whole: np.ndarray, part: np.ndarray) -> tuple[float, np.ndarray]:
     correlations = (windows @ small[0]) / np.maximum(lengths, 1)
     best = int(correlations.argmax())
     (y_scale, top), (x_scale, left) = (places[i] for i in divmod(best, len(places)))
-    # Centers of pixels are mapped to centers.
+    # Pixel centers are mapped to pixel centers.
     y, x = (SIDE * n + (s - 1) / 2 for n, s in ((top, y_scale), (left, x_scale)))
     transform = np.array([[x_scale, 0, x], [0, y_scale, y]], np.float32)
     return float(correlations[best]), transform
@@ -64,7 +65,7 @@ def _windows() -> tuple[np.ndarray, list[tuple[float, float]]]:
     """Return the grid of windows along an axis.
 
     Returns:
-        The weights (n * COARSE, SIDE) that resample each window, and its scale and start (n).
+        The weights (n * COARSE, SIDE) that resample the windows, and n pairs of scale and start.
     """
     places = [
         (scale, STEP * step)
@@ -76,7 +77,7 @@ def _windows() -> tuple[np.ndarray, list[tuple[float, float]]]:
         edges = SIDE * (start + scale * np.arange(COARSE + 1) / COARSE)
         for bin_ in range(COARSE):
             low, high = edges[bin_], edges[bin_ + 1]
-            # The pixels at the border go on outside.
+            # The border pixels extend beyond the picture.
             left, right = np.arange(SIDE, dtype=float), np.arange(1.0, SIDE + 1)
             left[0], right[-1] = -np.inf, np.inf
             covered = np.minimum(right, high) - np.maximum(left, low)
@@ -85,7 +86,7 @@ def _windows() -> tuple[np.ndarray, list[tuple[float, float]]]:
 
 
 def _refined(whole: np.ndarray, part: np.ndarray, start: np.ndarray) -> list[np.ndarray]:
-    """Return the transform that ECC makes of a rough one, or [] if it does not converge."""
+    """Return the transform refined by ECC in a list, or [] if ECC does not converge."""
     criteria = cv2.TERM_CRITERIA_EPS | cv2.TERM_CRITERIA_COUNT, ECC_STEPS, PRECISION
     try:
         _, transform = cv2.findTransformECC(
@@ -97,7 +98,7 @@ def _refined(whole: np.ndarray, part: np.ndarray, start: np.ndarray) -> list[np.
 
 
 def _overlap(whole: np.ndarray, part: np.ndarray, transform: np.ndarray) -> float:
-    """Return the similarity where the part lies on the whole, or 0 if it hardly does."""
+    """Return the similarity where part and whole overlap, or 0 if they hardly overlap."""
     scales, shear = np.diag(transform[:, :2]), transform[[0, 1], [1, 0]]
     if not MIN_SCALE < scales.min() <= scales.max() < 1 / MIN_SCALE:
         return 0.0
@@ -117,12 +118,12 @@ def _overlap(whole: np.ndarray, part: np.ndarray, transform: np.ndarray) -> floa
 
 
 def _luminance(first: np.ndarray, second: np.ndarray) -> float:
-    """Return the luminance term of SSIM for pixels (n, 3), of the channel that differs most."""
+    """Return the luminance term of SSIM for pixels (n, 3), for the channel that differs most."""
     a, b = first.mean(0), second.mean(0)
     return float(np.min((2 * a * b + DARK) / (a**2 + b**2 + DARK)))
 
 
 def _correlation(first: np.ndarray, second: np.ndarray, inside: np.ndarray) -> float:
-    """Return the product of contrast and correlation in SSIM, which is 1 for plain pictures."""
+    """Return the product of contrast and correlation in SSIM, 1 for plain pictures."""
     a, b = (x[inside] - x[inside].mean(0) for x in (first, second))
     return float((2 * np.mean(a * b) + PLAIN) / (np.mean(a**2) + np.mean(b**2) + PLAIN))

@@ -1,8 +1,9 @@
-"""Pickles of numbers, text, lists, dicts and arrays, read without running what they name.
+"""Pickles of numbers, text, lists, dicts and arrays, read without running code from them.
 
 The ground truth of the revisited benchmarks is such a pickle. Python's unpickler would call any
-function in it, and even with names forbidden it can be made to take all memory or to overflow the
-stack. So this reader follows the few instructions that such values need, and refuses all others.
+function that a pickle names. Even without names, a pickle can make it exhaust the memory or
+overflow the stack. This reader supports only the few instructions that such values need, and
+refuses all others.
 """
 
 import pickletools
@@ -10,19 +11,19 @@ from typing import Any
 
 from ..weights.pickles import EMPTY_ARRAYS, VALIDATED, UnreadableError, UnsafeClassError
 
-# What makes arrays and numbers of NumPy, and Python's bytes in protocols up to 2.
+# Functions that create NumPy arrays and numbers, and Python's bytes in protocols up to 2.
 MAKERS = {
     name: make
     for name, make in VALIDATED.items()
     if name in ('_codecs.encode', 'builtins.bytes', 'numpy.dtype', *EMPTY_ARRAYS)
     or name.endswith('.scalar')
 }
-ARRAY = 'numpy.ndarray'  # an argument of what makes arrays, which is never called
+ARRAY = 'numpy.ndarray'  # an argument of the functions that create arrays; never called
 RESTORED = tuple({VALIDATED['numpy.dtype'], VALIDATED[ARRAY]})
-MAX_BITS = 64  # of an integer
+MAX_BITS = 64  # per integer
 MAX_DEPTH = 16  # levels of nested values
-# How many values there may be, where those that are used again count each time: ROOM, and GROWTH
-# for each byte of the pickle.
+# Limit on the number of values: ROOM, plus GROWTH for each byte of the pickle. A value that is used
+# several times counts each time.
 ROOM, GROWTH = 2**20, 64
 CONSTANTS = {'NONE': None, 'NEWTRUE': True, 'NEWFALSE': False}
 TUPLES = {'EMPTY_TUPLE': 0, 'TUPLE1': 1, 'TUPLE2': 2, 'TUPLE3': 3}
@@ -44,11 +45,11 @@ class _Name:
 def read_plain(data: bytes) -> Any:
     """Return the value of a pickle of dicts, lists, tuples, text, numbers and arrays of numbers.
 
-    The keys of dicts are text. No value holds itself.
+    The keys of dicts are text. No value contains itself.
 
     Raises:
-        UnreadableError: If the pickle is damaged or holds anything else; the message is the reason,
-            without the file.
+        UnreadableError: If the pickle is damaged or contains anything else. The message is the
+            reason, without the file.
     """
     reader = _Reader()
     try:
@@ -59,14 +60,14 @@ def read_plain(data: bytes) -> Any:
         raise UnreadableError(f'it names {error.name}, which could run code') from None
     except (UnreadableError, MemoryError):
         raise
-    except Exception:  # whatever the arguments of a damaged file make of the functions in MAKERS
+    except Exception:  # the functions in MAKERS may raise anything for a damaged file
         raise UnreadableError('it is no pickle, or damaged') from None
     _require_small(value, ROOM + GROWTH * len(data))
     return value
 
 
 def _require_small(value: Any, room: int) -> None:
-    """Refuse values that grow without end when they are copied, as a list that holds itself."""
+    """Refuse values that grow without end when copied, such as a list that contains itself."""
     values = [value]
     for _ in range(MAX_DEPTH):
         inner = []
@@ -82,7 +83,7 @@ def _require_small(value: Any, room: int) -> None:
 
 
 class _Reader:
-    """The stack of a pickle, and the values that it uses again."""
+    """The stack of a pickle, and the memo of values for later use."""
 
     def __init__(self) -> None:
         self.stack: list[Any] = []
@@ -90,7 +91,7 @@ class _Reader:
         self._memo: dict[int, Any] = {}
 
     def step(self, instruction: str, argument: Any) -> None:
-        """Follow an instruction."""
+        """Execute an instruction."""
         stack = self.stack
         if instruction in VALUES:
             if type(argument) is int and argument.bit_length() > MAX_BITS:
@@ -119,7 +120,7 @@ class _Reader:
         self.stack[start:] = [tuple(self.stack[start:])]
 
     def _marked(self) -> list[Any]:
-        """Return what is on the stack above the last mark."""
+        """Remove and return the values on the stack above the last mark."""
         values, self.stack = self.stack, self._outer.pop()
         return values
 

@@ -1,11 +1,11 @@
-"""Mean average precisions of the released models (paper, table D.4)."""
+"""Mean average precision of the released models (table D.4 of the paper)."""
 
 import re
 from pathlib import Path
 
 # In percent: ROxford5k medium and hard, and Holidays.
 Row = tuple[float, float, float]
-# By network, descriptor, number of centers and pixels.
+# Keys: network, descriptor, number of centers, and length of the longer side in pixels.
 TABLE_D4: dict[tuple[str, str, int | None, int], Row] = {
     ('S12/16', 'token', None, 224): (12.7, 2.4, 71.5),
     ('S12/16', 'token', None, 384): (20.1, 4.6, 83.4),
@@ -23,7 +23,7 @@ TABLE_D4: dict[tuple[str, str, int | None, int], Row] = {
     ('S12/16', 'asmk', 65536, 768): (40.0, 15.0, 92.0),
 }
 COLUMNS = [('roxford5k', 'medium'), ('roxford5k', 'hard'), ('holidays', 'all')]
-# The files that were fine-tuned at 384 pixels, and DINO's, as the authors name them.
+# The authors' names of the files that were fine-tuned at 384 pixels, and of the DINO files.
 FINE_TUNED = re.compile(r'xcit_small_12_p(16|8)_384_dist')
 DINO = re.compile(r'xcit_small_12_c?p(16|8)_(?:dino|pretrain)')
 
@@ -31,14 +31,14 @@ DINO = re.compile(r'xcit_small_12_c?p(16|8)_(?:dino|pretrain)')
 def published(
     path: str, model: str, descriptor: str, k: int | None, size: int | str
 ) -> dict[tuple[str, str], float]:
-    """Return the figures of a released file by benchmark and setting, or {} for others.
+    """Return the figures of a released file by benchmark and setting, or {} for other files.
 
     Args:
-        path: The file, which is named after the model.
+        path: The file, named after the model.
         model: The architecture in the file, such as XCiT-S12/16.
         descriptor: The kind of descriptor.
         k: The number of centers of its codebook, or None.
-        size: Pixels of the longer side.
+        size: Length of the longer side in pixels, or 'native'.
     """
     name = Path(path).name
     for pattern, ending in ((FINE_TUNED, ''), (DINO, ' DINO')):

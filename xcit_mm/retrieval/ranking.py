@@ -1,4 +1,4 @@
-"""The quality of rankings: mean average precision and precision, as revisited Oxford defines them.
+"""Quality of rankings: mean average precision and precision, as defined by revisited Oxford.
 
 Radenović et al., "Revisiting Oxford and Paris: Large-Scale Image Retrieval Benchmarking",
 arXiv 1803.11285.
@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-KAPPAS = 1, 5, 10  # of the precision at k
+KAPPAS = 1, 5, 10  # values of k for the precision at k
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom in pixels
 
 
 class Judgment(NamedTuple):
-    """What is right for a query, as indices of images.
+    """The ground truth of a query, as indices of images.
 
     Junk images are removed from a ranking before it is evaluated.
     """
@@ -35,14 +35,14 @@ class Quality(NamedTuple):
 
 @dataclass
 class Benchmark:
-    """Images, queries, and what is right for each query.
+    """Images, queries, and the ground truth of each query.
 
     Attributes:
         images: The paths of the images that are ranked.
         queries: The paths of the queries.
-        judgments: For each setting, one for each query.
-        boxes: The part of each query that counts. Empty: the queries are among the images, and are
-            described as a whole.
+        judgments: For each setting, one judgment per query.
+        boxes: The part of each query image to use. Empty: the queries are among the images, and
+            the whole image is used.
         is_whole: Whether it has as many images and queries as the published benchmark.
     """
 
@@ -57,8 +57,8 @@ def evaluate(rankings: Sequence[np.ndarray], judgments: Sequence[Judgment]) -> Q
     """Return the quality of rankings.
 
     Args:
-        rankings: For each query the indices of all images, the most similar first.
-        judgments: For each query. Those without positives are left out.
+        rankings: For each query, the indices of all images, the most similar first.
+        judgments: One per query. Queries without positives are left out.
 
     Returns:
         The means, which are NaN if no query has positives.
@@ -75,11 +75,12 @@ def evaluate(rankings: Sequence[np.ndarray], judgments: Sequence[Judgment]) -> Q
 
 
 def average_precision(places: np.ndarray, num_positives: int) -> float:
-    """Return the area under precision over recall by the trapezoid rule.
+    """Return the area under the precision-recall curve by the trapezoid rule.
 
     Args:
-        places: Where positives stand in the ranking, from 0, in ascending order.
-        num_positives: Of the query; those that are not in the ranking count as never found.
+        places: The positions of the positives in the ranking, from 0, in ascending order.
+        num_positives: The number of positives of the query. Positives that are not in the ranking
+            count as never found.
     """
     found = np.arange(len(places))
     before = np.where(places == 0, 1, found / np.maximum(places, 1))
@@ -88,7 +89,7 @@ def average_precision(places: np.ndarray, num_positives: int) -> float:
 
 
 def _precisions(places: np.ndarray) -> list[float]:
-    """Return the precision at each k, or up to the last positive if that stands before k."""
+    """Return the precision at each k, or at the rank of the last positive if that is lower."""
     if not len(places):
         return [0.0] * len(KAPPAS)
     cuts = [min(k, int(places[-1]) + 1) for k in KAPPAS]

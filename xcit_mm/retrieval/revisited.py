@@ -1,4 +1,4 @@
-"""Revisited Oxford and Paris (arXiv 1803.11285) in their own file layout."""
+"""Revisited Oxford and Paris (arXiv 1803.11285) in their original file layout."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,9 +12,9 @@ from ..weights.pickles import UnreadableError
 from .plain_pickle import read_plain
 from .ranking import Benchmark, Box, Judgment
 
-SIZES = dict(roxford5k=(4993, 70), rparis6k=(6322, 70))  # images and queries
-MAX_BYTES = 2**26  # of a ground truth; the published ones take less than 1 MB
-# For each setting, the lists of the ground truth that are positive, and those that are junk.
+SIZES = dict(roxford5k=(4993, 70), rparis6k=(6322, 70))  # number of images and of queries
+MAX_BYTES = 2**26  # per ground truth; the published files are smaller than 1 MB
+# For each setting, the lists of the ground truth that are positives, and the lists that are junk.
 SETTINGS = dict(
     easy=(('easy',), ('junk', 'hard')),
     medium=(('easy', 'hard'), ('junk',)),
@@ -23,14 +23,14 @@ SETTINGS = dict(
 
 
 def read_revisited(name: str, folder: Path) -> Benchmark:
-    """Read the ground truth ``gnd_NAME.pkl`` in a folder, with the images in ``jpg`` beside it.
+    """Read the ground truth ``gnd_NAME.pkl`` in a folder, with the images in its folder ``jpg``.
 
     Args:
         name: 'roxford5k' or 'rparis6k'.
         folder: The folder.
 
     Raises:
-        UserError: If the ground truth is missing, is no plain data or does not fit together, or
+        UserError: If the ground truth is missing, is not plain data or is inconsistent, or if
             images are missing.
     """
     path = folder / f'gnd_{name}.pkl'
@@ -87,7 +87,7 @@ def _lists(path: Path, content: Any) -> tuple[list[str], list[str], list[dict]]:
 
 
 def _kinds(path: Path, query: str, row: dict, num_images: int) -> dict[str, list[int]]:
-    """Return the lists easy, hard and junk of a query, which have no image in common."""
+    """Return the lists easy, hard and junk of a query. They have no image in common."""
     kinds = {}
     for kind in ('easy', 'hard', 'junk'):
         values = _flat(row.get(kind))
@@ -111,7 +111,7 @@ def _box(path: Path, query: str, values: Any) -> Box:
 
 
 def _flat(values: Any) -> Sequence[float] | None:
-    """Return finite numbers in a list, a tuple or an array of one dimension; None for others."""
+    """Return the finite numbers in a list, tuple or 1D array, or None for anything else."""
     if isinstance(values, np.ndarray):
         values = values.tolist() if values.ndim == 1 else None
     if not isinstance(values, (list, tuple)):

@@ -1,4 +1,4 @@
-"""Descriptors of the inputs of a command line, and a search among them."""
+"""Descriptors for the inputs of tools/embed.py, and search among them."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -34,18 +34,18 @@ class EmbedOptions:
 
     Attributes:
         descriptor: One of ``DESCRIPTORS``.
-        size: Pixels of the longer side, or 'native'.
+        size: Length of the longer side in pixels, or 'native'.
         k: The number of centers. None: the default of the descriptor.
-        train: Inputs that a codebook is learned from. Empty: the inputs themselves.
-        codebook: The file of the codebook, which is read if it exists and written otherwise.
-        out: The file of descriptors.
-        search: Queries.
+        train: Images for learning the codebook. Empty: the inputs.
+        codebook: The codebook file. It is read if it exists, and written otherwise.
+        out: The output file.
+        search: The query images.
         index: A file of descriptors to search, instead of the inputs.
-        top: The number of images that are found for each query.
-        sheet: The file of the sheet.
-        duplicates: Whether near-copies are found among the inputs.
-        threshold: The smallest similarity of near-copies, from 0 to 1. None: the default.
-        benchmark: One of ``BENCHMARKS`` and its folder, which are evaluated.
+        top: The number of results for each query.
+        sheet: The file for the sheet of pictures.
+        duplicates: Whether to find near-copies among the inputs.
+        threshold: The lowest similarity of near-copies, from 0 to 1. None: the default.
+        benchmark: One of ``BENCHMARKS`` to evaluate, and its folder.
     """
 
     descriptor: str = 'token'
@@ -64,15 +64,15 @@ class EmbedOptions:
 
 
 class Embedding:
-    """Descriptors of images by one embedder.
+    """Descriptors of images, computed by one embedder.
 
     Args:
         embedder: The network, with ``fit='longer'``.
         options: See :class:`EmbedOptions`.
 
     Attributes:
-        problems: A sentence on each input that was left out, which is also shown.
-        codebook: The codebook, if the descriptor has one, after :meth:`prepare`.
+        problems: A sentence about each input that was left out. It is also shown.
+        codebook: The codebook after :meth:`prepare`, if the descriptor needs one.
     """
 
     def __init__(self, embedder: Embedder, options: EmbedOptions) -> None:
@@ -82,7 +82,7 @@ class Embedding:
         self.codebook: Codebook | None = None
 
     def prepare(self, inputs: Sequence[str]) -> None:
-        """Read the codebook, or learn it from the training images or else from the inputs."""
+        """Read the codebook, or learn it from the training images or, without them, the inputs."""
         options = self.options
         if options.descriptor not in WITH_CODEBOOK:
             return
@@ -126,7 +126,7 @@ class Embedding:
         return sources
 
     def describe(self, sources: Sequence[str], boxes: Sequence[Box] = ()) -> Described:
-        """Compute the descriptors of images, or of a box in each."""
+        """Compute the descriptors of images, or of one box in each image."""
         kind, codebook = self.options.descriptor, self.codebook
         rows = self._each(sources, lambda image: describe(image, kind, codebook), boxes)
         names, sizes, vectors = (list(column) for column in zip(*rows, strict=True))
@@ -135,7 +135,7 @@ class Embedding:
     def local(
         self, sources: Sequence[str], boxes: Sequence[Box] = ()
     ) -> tuple[list[str], list[np.ndarray]]:
-        """Compute the local descriptors of images, or of a box in each."""
+        """Compute the local descriptors of images, or of one box in each image."""
 
         def local(image: ImageTokens) -> np.ndarray:
             return np.concatenate([self.codebook.local(tokens) for tokens in image.tiles()])
@@ -149,7 +149,7 @@ class Embedding:
         compute: Callable[[ImageTokens], Value],
         boxes: Sequence[Box] = (),
     ) -> list[tuple[str, tuple[int, int], Value]]:
-        """Return what is computed of each readable image, with its name and size."""
+        """Return the name, the size and the computed value of each readable image."""
         with ImageProgress() as progress:
             progress.expect(len(sources))
             rows = list(self._computed(sources, compute, boxes, progress))
@@ -240,7 +240,7 @@ def _require_one_task(options: EmbedOptions) -> None:
 
 
 def _require_copies(options: EmbedOptions) -> None:
-    """Refuse a file of near-copies of another kind, and one that cannot be written."""
+    """Refuse an output file for near-copies that has another suffix or cannot be written."""
     if options.out is None:
         return
     if options.out.suffix.lower() not in ('.csv', '.json'):
@@ -253,10 +253,10 @@ def _require_copies(options: EmbedOptions) -> None:
 def embed(
     embedder: Embedder, inputs: Sequence[str], options: EmbedOptions
 ) -> tuple[dict[str, Any], list[str]]:
-    """Describe images, write the descriptors and search among them.
+    """Compute descriptors of images, write them and search among them.
 
     Returns:
-        A description of what was computed, for JSON, and a sentence on each input left out.
+        A summary of the results, for JSON, and a sentence about each input that was left out.
     """
     embedding = Embedding(embedder, options)
     if options.index is not None and inputs:
@@ -302,7 +302,7 @@ def embed(
 
 
 def pictures(embedder: Embedder) -> Callable[[str], np.ndarray]:
-    """Return what reads an image as RGB (H, W, 3) uint8, also one of other channels."""
+    """Return a function that reads an image with any channels as RGB (H, W, 3) uint8."""
     bands = embedder.reader.bands
 
     def picture(name: str) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""A sheet of pictures: each query, and the images that were found for it."""
+"""A sheet of pictures with the results of each query."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,19 +9,19 @@ from PIL import Image, ImageDraw
 from ..errors import UserError, printable
 from ..files import write_whole
 
-SIDE, GAP, TEXT = 160, 8, 16  # pixels of a picture, between them, and of a line of text
+SIDE, GAP, TEXT = 160, 8, 16  # pixels: picture side, space between pictures, text line
 MAX_ROWS = 100
 MAX_LETTERS = 25
 
-Found = tuple[str, Sequence[tuple[str, float]]]  # a query, and names with scores
+Found = tuple[str, Sequence[tuple[str, float]]]  # a query, and the names and scores of its results
 
 
 def draw_sheet(path: Path, found: Sequence[Found], picture: Callable[[str], np.ndarray]) -> None:
-    """Draw the first ``MAX_ROWS`` queries at the left, and what was found to the right.
+    """Draw the first ``MAX_ROWS`` queries on the left, and their results on the right.
 
     Args:
-        path: A file .png.
-        found: What was found.
+        path: A .png file.
+        found: The queries and their results.
         picture: Reads an image as RGB (H, W, 3) uint8, or raises a UserError.
     """
     rows = found[:MAX_ROWS]
@@ -54,7 +54,7 @@ def _paste(
 ) -> None:
     try:
         image = Image.fromarray(picture(name))
-    except UserError:  # of an index, whose files may have been moved
+    except UserError:  # the files of an index may have been moved
         image = Image.new('RGB', (SIDE, SIDE), 'lightgray')
     image.thumbnail((SIDE, SIDE))
     left, top = ((SIDE - n) // 2 for n in image.size)

@@ -1,4 +1,4 @@
-"""A training without labels whose features become the same for all images is stopped."""
+"""A hook that stops a training without labels when its features collapse."""
 
 from typing import Any
 
@@ -12,23 +12,24 @@ from ...errors import ArgumentError, UserError
 from ..checkpoints.training_state import COLLAPSED_STEPS
 from . import order
 
-SPREAD = 'feature_spread'  # what the model logs
+SPREAD = 'feature_spread'  # name in the outputs and the log of the model
 
 
 @HOOKS.register_module()
 class CollapseHook(Hook):
     """Stop a training without labels if all images get the same features.
 
-    Reads ``feature_spread`` of the outputs of the model: about 1 if the features are spread over
-    the sphere, 0 if they are constant. Processes use its mean, and stop together. The number of
-    steps so far is in the checkpoints, so a resumed run stops at the same step.
+    The hook reads ``feature_spread`` from the outputs of the model: about 1 if the features are
+    spread over the sphere, 0 if they are constant. The value is averaged over all processes, so
+    they stop together. The number of steps so far is saved in checkpoints, so a resumed run stops
+    at the same step.
 
     Args:
-        limit: A step is counted if the spread is below it.
-        patience: The number of steps in a row at which the run stops.
+        limit: The spread below which a step is counted.
+        patience: The number of consecutive counted steps at which the run stops.
 
     Raises:
-        UserError: At that number of steps, and before the first step for batches of one image.
+        UserError: After that number of steps, or before the first step if a batch has one image.
     """
 
     priority = order.COLLAPSE
