@@ -10,4 +10,4 @@ _base_ = ['_base_/pretrain_xcit.py', '_base_/schedule_pretrain_300e.py']
 data_root = 'data/imagenet/train/'
 
 model = dict(backbone=dict(arch='s12', patch_size=16))
-train_dataloader = dict(batch_size=32, dataset=dict(data_root=data_root))
+train_dataloader = dict(batch_size=32, drop_last=True, dataset=dict(data_root=data_root))

@@ -117,6 +117,10 @@ def main() -> None:
     if args.json is not None:
         if not (args.search or args.benchmark):
             parser.error('--json is for a search or a benchmark: add --search or --benchmark')
+        if args.out is not None and args.json == args.out.with_suffix('.json'):
+            parser.error(
+                f'--json {args.json} is where the names of --out are written: name another'
+            )
         require_writable_file(args.json)
     embedder = Embedder(
         args.checkpoint,

@@ -17,3 +17,4 @@ optim_wrapper = dict(
     ),
 )
 auto_scale_lr = dict(base_batch_size=512)
+default_hooks = dict(same_teacher=dict(type='SameTeacherHook'))

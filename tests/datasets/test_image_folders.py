@@ -164,3 +164,10 @@ def test_classes_without_images_or_folders_are_refused(tmp_path):
     fill(tmp_path, 'dog/notes.txt')
     with pytest.raises(UserError, match=r'dog has no image \(.*\): add images of the class, or'):
         classes()
+
+
+def test_a_validation_may_lack_a_class(tmp_path):
+    fill(tmp_path, 'b/1.png')
+    arguments = dict(data_prefix=dict(img=str(tmp_path)), metainfo=dict(classes=('a', 'b')))
+    (sample,) = DATASETS.build(dict(type='ClassFolders', **arguments)).load_data_list()
+    assert sample['gt_label'] == 1

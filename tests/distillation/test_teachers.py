@@ -193,14 +193,23 @@ def test_an_xcit_of_ours_says_how_its_images_are_normalized(tmp_path):
     torch.manual_seed(0)
     network = ImageXCiT(SMALL, 16).eval()
     images = normalized(pixels(2, 3, 64, 48))
-    of_file = dict(mean=[1.0, 2.0, 3.0], std=[4.0, 5.0, 6.0])
+    scale = dict(mean=[1.0, 2.0, 3.0], std=[4.0, 5.0, 6.0])
+    of_file = dict(**scale, channels=3, bgr_to_rgb=PREPROCESSOR.bgr_to_rgb)
     path = save(tmp_path / 'weights.pth', network, prefix='backbone.', images=of_file)
     found = ModuleTeacher(XCIT, path).features(images, PREPROCESSOR)
-    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in of_file.values())
+    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in scale.values())
     expected = network.features((images * PREPROCESSOR.std + PREPROCESSOR.mean - mean) / std)
     torch.testing.assert_close(found.map, expected.map.detach())
     torch.testing.assert_close(found.vector, expected.token.detach())
 
+    reversed_ = of_file | dict(bgr_to_rgb=not PREPROCESSOR.bgr_to_rgb)
+    path = save(tmp_path / 'reversed.pth', network, prefix='backbone.', images=reversed_)
+    found = ModuleTeacher(XCIT, path).features(images, PREPROCESSOR)
+    raw = (images * PREPROCESSOR.std + PREPROCESSOR.mean).flip(1)
+    torch.testing.assert_close(found.map, network.features((raw - mean) / std).map.detach())
+
+    broken = save(tmp_path / 'broken.pth', network, images=of_file | dict(mean=5))
+    assert f"meta['images'] of {broken} has no mean and std" in refusal(ModuleTeacher, XCIT, broken)
     unknown = save(tmp_path / 'unknown.pth', network)
     assert refusal(ModuleTeacher, XCIT, unknown) == (
         f'teacher ImageXCiT: {unknown} does not say how its images are normalized: write '

@@ -1,6 +1,8 @@
 """DINO through the runner: resuming, bands, windows of large images, and its files as weights."""
 
+import math
 import shutil
+from itertools import pairwise
 
 import cv2
 import numpy as np
@@ -70,8 +72,36 @@ def test_a_resumed_run_ends_as_one_that_was_not_stopped(images, tmp_path):
     assert a.keys() == b.keys()
     assert all(torch.equal(a[name], b[name]) for name in a)
     assert {k: v for k, v in losses(whole).items() if k > 2} == losses(parts)
-    student, teacher = (a[f'{part}.backbone.cls_token'] for part in ('student', 'teacher'))
-    assert not torch.equal(student, teacher)
+
+
+def test_the_teacher_follows_each_step_and_the_last_layer_waits(images, tmp_path):
+    of_run = changes(images, dict(type='LoadImage')) | {
+        'default_hooks.checkpoint.interval': 1,
+        'default_hooks.checkpoint.max_keep_ckpts': 9,
+        'model.momentum': 0.9,
+        'model.frozen_share': 0.5,
+    }
+    train(CONFIG, str(tmp_path), options=of_run)
+    steps = [weights(tmp_path / f'iter_{n}.pth') for n in range(1, 5)]
+    last = [step['student.head.last_layer.weight'] for step in steps]
+    assert torch.equal(last[0], last[1])  # frozen in half of the four steps
+    assert not torch.equal(last[1], last[2])
+    for number, (before, after) in enumerate(pairwise(steps), 1):
+        momentum = 1 - 0.1 * (math.cos(math.pi * number / 4) + 1) / 2
+        for name in ('backbone.cls_token', 'head.mlp.0.weight'):
+            student, teacher = (after[f'{part}.{name}'] for part in ('student', 'teacher'))
+            expected = momentum * before[f'teacher.{name}'] + (1 - momentum) * student
+            assert not torch.equal(teacher, before[f'teacher.{name}'])
+            torch.testing.assert_close(teacher, expected, rtol=1e-5, atol=1e-7)
+
+
+def test_bfloat16_does_not_round_the_outputs_of_the_head(images, tmp_path):
+    wrapper = dict(type='CPUAmpOptimWrapper', optimizer=dict(type='AdamW', lr=1e-3), _delete_=True)
+    of_run = changes(images, dict(type='LoadImage')) | {'optim_wrapper': wrapper}
+    of_run.pop('optim_wrapper.type')
+    train(CONFIG, str(tmp_path), options=of_run)
+    logged = list(losses(tmp_path).values())
+    assert any(value != float(torch.tensor(value).bfloat16()) for value in logged)
 
 
 def test_the_teacher_is_the_pretrained_backbone(images, tmp_path):

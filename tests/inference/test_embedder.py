@@ -203,7 +203,8 @@ def test_other_channels_need_their_normalization(network, save):
         Embedder(path)
     assert str(error.value) == (
         f'{path} does not say how images of 5 channels are normalized: name mean= and std= '
-        '(--mean and --std), with a number for each channel'
+        'of Embedder (--mean and --std of tools/probe.py and tools/embed.py), with a number for '
+        'each channel'
     )
     embedder = Embedder(path, mean=[1.0], std=[2.0] * 5, size=16)
     found = embedder.prepare(np.full((16, 16, 5), 5, np.float32))

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from xcit_mm.errors import ArgumentError
 from xcit_mm.models.self_distillation import (
     ProjectionHead,
     SelfDistillation,
@@ -154,3 +155,32 @@ def test_spread_tells_collapse_from_learning():
     assert feature_spread(3 * F.normalize(torch.randn(512, 64), dim=-1)) == pytest.approx(
         1, abs=0.05
     )
+
+
+def test_the_head_and_the_loss_are_not_rounded_under_autocast():
+    dino, groups = model().train(), crops()
+    states = copy.deepcopy(dino.state_dict())
+    with torch.autocast('cpu', torch.bfloat16):
+        head = dino.student.head(torch.randn(2, 32))
+        narrow = dino(groups, mode='loss')['loss']
+    dino.load_state_dict(states)
+    assert head.dtype == narrow.dtype == torch.float32
+    student, teacher = torch.randn(4, 3, 24), torch.randn(2, 3, 24)
+    expected, _ = dino_loss(student, teacher, torch.zeros(24), 0.1, 0.04)
+    with torch.autocast('cpu', torch.bfloat16):
+        loss, _ = dino_loss(student, teacher, torch.zeros(24), 0.1, 0.04)
+    assert loss == expected
+
+
+def test_a_head_of_classes_gets_no_gradient():
+    torch.manual_seed(0)
+    preprocessor = dict(type='ImagePreprocessor', mean=[0.0], std=[1.0])
+    dino = SelfDistillation(TINY | dict(num_classes=3), 24, 16, 8, data_preprocessor=preprocessor)
+    dino(crops(), mode='loss')['loss'].backward()
+    trained = [p for p in dino.parameters() if p.requires_grad]
+    assert all(p.grad is not None for p in trained)
+
+
+def test_temperatures_are_positive():
+    with pytest.raises(ArgumentError, match='teacher_temperature=0 is not positive'):
+        model(teacher_temperature=(0, 0.07))

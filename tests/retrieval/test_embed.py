@@ -1,6 +1,7 @@
 """Descriptors of files, and the search among them, by tools/embed.py."""
 
 import json
+import warnings
 from functools import partial
 
 import numpy as np
@@ -177,3 +178,31 @@ def test_empty_folders_are_refused(embed, tmp_path):
     (tmp_path / 'empty').mkdir()
     code, _, errors = embed(tmp_path / 'empty', '--out', tmp_path / 'x.npy')
     assert code == 2 and 'empty holds no image or video' in errors
+
+
+def test_pixels_without_data_do_not_count_at_the_native_size(checkpoint, tmp_path):
+    rasterio = pytest.importorskip('rasterio')
+    image = np.random.default_rng(0).integers(1, 256, (3, 64, 96), np.uint8)
+    image[:, :, :48] = 0
+    profile = dict(driver='GTiff', width=96, height=64, count=3, dtype='uint8')
+    for name, nodata in (('gaps', 0), ('whole', None)):
+        path = tmp_path / f'{name}.tif'
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore')  # about images without a georeference
+            with rasterio.open(path, 'w', **profile, nodata=nodata) as file:
+                file.write(image)
+    embedder = Embedder(checkpoint, fit='longer')
+    number = {
+        name: sum(
+            map(len, module.image_tokens(embedder, str(tmp_path / f'{name}.tif'), 'native').tiles())
+        )
+        for name in ('gaps', 'whole')
+    }
+    assert number == dict(gaps=4 * 3, whole=4 * 6)
+
+
+def test_the_names_are_not_overwritten(embed, folder, tmp_path):
+    query = folder / '0.png'
+    options = '--search', query, '--out', tmp_path / 'x.npy', '--json', tmp_path / 'x.json'
+    code, _, errors = embed(folder, *options)
+    assert code == 2 and 'where the names of --out are written' in errors

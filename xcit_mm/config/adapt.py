@@ -46,6 +46,7 @@ HOOKS_OF_MMENGINE = {
 DATALOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 TIMEOUT = 600  # seconds without a batch after which a run ends
 WORKER_ARGUMENTS = ('persistent_workers', 'prefetch_factor', 'timeout')
+IMAGES_SCOPE = 'mmengine'  # of pretraining, distillation and classifiers
 WRAPPER = 'optim_wrapper.type'  # on the command line, OptimWrapper trains in float32
 ARGUMENTS_OF_AMP = ('loss_scale', 'dtype', 'use_fsdp')
 DEVICES_WITHOUT_AMP = ('cpu', 'mps')  # where mmengine's AmpOptimWrapper does not run
@@ -117,6 +118,8 @@ def adapt_for_test(
     notes += predict_in(cfg, dtype, compiled)
     if tta and cfg.get('test_dataloader') and cfg.get('model'):  # check refuses other configs
         notes += use_tta(cfg)
+    if cfg.get('default_scope') == IMAGES_SCOPE and (cfg.get('model') or {}).pop('teacher', None):
+        notes.append('model.teacher is unset: only a training needs it.')
     cfg.load_from, cfg.resume = checkpoint, False
     if show_dir is not None:
         pictures = cfg.default_hooks.get('pictures', dict(type='PictureHook'))
@@ -312,4 +315,6 @@ def _trust(cfg: Config, trusted: bool) -> list[str]:
     backbone = (cfg.get('model') or {}).get('backbone') or {}
     if backbone.get('type') in BACKBONES and backbone.get('init_cfg'):
         backbone.init_cfg.trusted = True
+    if cfg.get('default_scope') == IMAGES_SCOPE and cfg.model.get('teacher'):
+        cfg.model.teacher.trusted = True
     return ['Checkpoints are trusted: code that they hold is run.']

@@ -1,6 +1,6 @@
 """Folders of images: without labels, or with a folder for each class."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,16 @@ class ClassFolders(BaseDataset):
         UserError: If a class has no folder or no image, or a folder is not a class.
     """
 
-    def __init__(self, *args: Any, suffixes: Sequence[str] = SUFFIXES, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        data_prefix: Mapping[str, str] | None = None,
+        suffixes: Sequence[str] = SUFFIXES,
+        **kwargs: Any,
+    ) -> None:
         self.suffixes = tuple(suffixes)
-        super().__init__(*args, **kwargs)
+        prefix = {'img': '', **(data_prefix or {})}
+        super().__init__(*args, data_prefix=prefix, **kwargs)
 
     def load_data_list(self) -> list[dict]:
         folder = Path(self.data_prefix['img'])
@@ -44,6 +51,8 @@ class ClassFolders(BaseDataset):
         self._metainfo['classes'] = tuple(classes)
         samples = []
         for label, name in enumerate(classes):
+            if name not in names:  # a validation may lack a class
+                continue
             files = list(images_below(folder / name, self.suffixes))
             if not files:
                 raise UserError(

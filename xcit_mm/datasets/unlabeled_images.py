@@ -1,6 +1,6 @@
 """A dataset of images without labels."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,16 @@ class UnlabeledImages(BaseDataset):
         UserError: If the folder has no image, or images of labels; see :func:`.require_no_labels`.
     """
 
-    def __init__(self, *args: Any, suffixes: Sequence[str] = SUFFIXES, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        data_prefix: Mapping[str, str] | None = None,
+        suffixes: Sequence[str] = SUFFIXES,
+        **kwargs: Any,
+    ) -> None:
         self.suffixes = tuple(suffixes)
-        super().__init__(*args, **kwargs)
+        prefix = {'img': '', **(data_prefix or {})}
+        super().__init__(*args, data_prefix=prefix, **kwargs)
 
     def load_data_list(self) -> list[dict]:
         folder = Path(self.data_prefix['img'])

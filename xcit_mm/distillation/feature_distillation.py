@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ..errors import ArgumentError, UserError
 from ..models.image_xcit import ImageFeatures
+from ..weights.image_network import CLASS_ATTENTION
 from .feature_losses import LOSSES, mean_cosine, of_same_size
 from .teacher import Teacher
 
@@ -72,6 +73,7 @@ class FeatureDistillation(BaseModel):
         if global_loss is None:
             unused += [self.backbone.norm, self.backbone.cls_attn_blocks]
             self.backbone.cls_token.requires_grad_(False)
+            self.description[CLASS_ATTENTION] = False  # it stays as it is at random
         for module in unused:  # DistributedDataParallel waits for all other gradients
             module.requires_grad_(False)
 

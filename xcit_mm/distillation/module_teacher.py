@@ -8,6 +8,8 @@ from torch import Tensor, nn
 
 from ..errors import ArgumentError, UserError
 from ..models import ImageXCiT, XCiT
+from ..weights.image_network import described_images
+from ..weights.inflation import RGB
 from ..weights.names import (
     backbone_state,
     image_state,
@@ -38,6 +40,7 @@ class ModuleTeacher(Teacher):
         channels: See :class:`.Teacher`.
         num_prefix_tokens: The number of tokens before the tokens of the map.
         license_note: The license of the weights.
+        trusted: See :func:`~xcit_mm.weights.read.read_checkpoint`.
 
     Raises:
         UserError: If the file does not contain exactly the weights of the module.
@@ -53,15 +56,17 @@ class ModuleTeacher(Teacher):
         channels: Sequence[int] | None = None,
         num_prefix_tokens: int = 0,
         license_note: str | None = None,
+        trusted: bool = False,
     ) -> None:
         self.num_prefix_tokens = num_prefix_tokens  # super().__init__ computes features
         if not checkpoint:
             raise ArgumentError(
                 f'teacher {module["type"]}: name its weights, model.teacher.checkpoint=FILE'
             )
-        network, content = MODELS.build(module), read_checkpoint(checkpoint)
+        network, content = MODELS.build(module), read_checkpoint(checkpoint, trusted=trusted)
         _load(network, model_state(content, checkpoint), checkpoint)
-        images = content.get('meta', {}).get('images', {})
+        in_channels = getattr(network, 'in_channels', module.get('in_channels', RGB))
+        images = described_images(content, in_channels, checkpoint)
         if mean is None and std is None:
             mean, std = images.get('mean'), images.get('std')
         if mean is None or std is None:
@@ -75,10 +80,11 @@ class ModuleTeacher(Teacher):
             str(checkpoint),
             mean,
             std,
-            module.get('in_channels', max(len(mean), 3) if len(mean) == 1 else len(mean)),
+            in_channels,
             size,
             channels,
             license_note,
+            images.get('bgr_to_rgb'),
         )
 
     def _extract(self, images: Tensor) -> tuple[Tensor | None, Tensor]:

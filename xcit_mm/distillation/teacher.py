@@ -45,6 +45,8 @@ class Teacher(ABC):
         channels: The channels of the images to pass to the network, from 0, in the order of the
             network, such as (3, 2, 1) for red, green and blue. Default: all.
         license_note: The license of the weights, saved in checkpoints.
+        bgr_to_rgb: Whether its training reversed the channels that were loaded. The channels are
+            reversed for it if the student's preprocessor differs. None: they are not.
 
     Raises:
         UserError: If the network returns no features, or features that are not finite.
@@ -61,12 +63,13 @@ class Teacher(ABC):
         size: int | Sequence[int] | None = None,
         channels: Sequence[int] | None = None,
         license_note: str | None = None,
+        bgr_to_rgb: bool | None = None,
     ) -> None:
         self.name = name
         self.network = network.eval().requires_grad_(False)
         self.size = (size, size) if isinstance(size, int) else size and tuple(size)
         self.channels = None if channels is None else list(channels)
-        self.num_channels = num_channels
+        self.num_channels, self.bgr_to_rgb = num_channels, bgr_to_rgb
         for argument, values in (('mean', mean), ('std', std)):
             if len(values) not in (1, num_channels):
                 raise ArgumentError(
@@ -181,6 +184,8 @@ class Teacher(ABC):
                 f'{available}: write which ones it takes in model.teacher.channels, such as '
                 f'{tuple(range(self.num_channels))[::-1]}'
             )
+        if self.channels is None and self.bgr_to_rgb not in (None, preprocessor.bgr_to_rgb):
+            images = images.flip(1)
         images = (images - self.mean) / self.std
         if self.size is not None and self.size != tuple(images.shape[2:]):
             images = F.interpolate(images, self.size, mode='bicubic', antialias=True)

@@ -32,6 +32,7 @@ class TimmTeacher(Teacher):
         std: The standard deviations of red, green and blue. Default: timm's values, times 255.
         channels: See :class:`.Teacher`.
         license_note: The license of the weights. Default: the license that timm names.
+        trusted: See :func:`~xcit_mm.weights.read.read_checkpoint`.
         arguments: Other arguments for ``timm.create_model``, such as ``num_classes=0`` for a file
             without a classification head.
 
@@ -50,6 +51,7 @@ class TimmTeacher(Teacher):
         std: Sequence[float] | None = None,
         channels: Sequence[int] | None = None,
         license_note: str | None = None,
+        trusted: bool = False,
         arguments: Mapping[str, Any] | None = None,
     ) -> None:
         if (checkpoint is None) != bool(pretrained):
@@ -61,7 +63,7 @@ class TimmTeacher(Teacher):
         if published.get('fixed_input_size'):
             size = size or published['input_size'][1:]
             arguments['img_size'] = (size, size) if isinstance(size, int) else tuple(size)
-        network = _build(name, checkpoint, arguments)
+        network = _build(name, checkpoint, trusted, arguments)
         origin = published.get('origin_url') or published.get('hf_hub_id') or published.get('url')
         license_name = published.get('license')
         super().__init__(
@@ -114,7 +116,9 @@ def _pretrained_cfg(name: str) -> dict[str, Any]:
     return cfg.to_dict()
 
 
-def _build(name: str, checkpoint: str | None, arguments: dict[str, Any]) -> nn.Module:
+def _build(
+    name: str, checkpoint: str | None, trusted: bool, arguments: dict[str, Any]
+) -> nn.Module:
     import timm
 
     if checkpoint is None:
@@ -125,7 +129,7 @@ def _build(name: str, checkpoint: str | None, arguments: dict[str, Any]) -> nn.M
             pretrained=True,
             **arguments,
         )
-    state = model_state(read_checkpoint(checkpoint), checkpoint)
+    state = model_state(read_checkpoint(checkpoint, trusted=trusted), checkpoint)
     require_finite(state, checkpoint)
     published = timm.get_pretrained_cfg(name).to_dict()
     head = state.get(f'{published["classifier"]}.weight')

@@ -179,8 +179,6 @@ class Embedder:
         token, maps = self._compute(images)
         return ImageFeatures(token.float().cpu(), maps.float().cpu())
 
-    # Features of large images, streamed, belong here.
-
     @torch.inference_mode()
     def tokens(
         self,
@@ -248,7 +246,8 @@ def image_reader(
         if values is None:
             raise UserError(
                 f'{path} does not say how images of {channels} channels are normalized: name '
-                'mean= and std= (--mean and --std), with a number for each channel'
+                'mean= and std= of Embedder (--mean and --std of tools/probe.py and '
+                'tools/embed.py), with a number for each channel'
             )
         if len(values) not in (1, channels) or not np.isfinite(values).all():
             raise ArgumentError(

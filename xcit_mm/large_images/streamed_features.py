@@ -13,10 +13,8 @@ from torch import Tensor
 
 from ..models.class_attention import ClassAttention
 from ..models.image_xcit import ImageXCiT, XCiTTrunk
-from ..progress import Progress, silent
 from ..scenes.geometry import Window
 from .passes import Image, Passes
-from .workspace import Workspace
 
 
 class StreamedFeatures:
@@ -39,14 +37,10 @@ class StreamedFeatures:
         model: XCiTTrunk,
         image: Image,
         rows: int | None = None,
-        workspace: Workspace | None = None,
-        progress: Progress = silent,
     ) -> None:
         self._model = model
         self._passes = Passes(model, image, rows)
-        if workspace is not None:
-            self._passes.workspace = workspace
-        self._passes.run(progress)
+        self._passes.run()
 
     @torch.inference_mode()
     def tokens(self) -> Iterator[Tensor]:

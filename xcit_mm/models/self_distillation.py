@@ -133,6 +133,12 @@ class SelfDistillation(BaseModel):
         for name, value in (('momentum', momentum), ('center_momentum', center_momentum)):
             if not 0 <= value <= 1:
                 raise ArgumentError(f'SelfDistillation: {name}={value!r} is not from 0 to 1')
+        for name, value in (
+            ('student_temperature', student_temperature),
+            ('teacher_temperature', min(teacher_temperature)),
+        ):
+            if not value > 0:
+                raise ArgumentError(f'SelfDistillation: {name}={value!r} is not positive')
         network = MODELS.build(backbone)
         dim = network.norm.weight.numel()
         head = ProjectionHead(dim, outputs, hidden, bottleneck)
@@ -141,6 +147,7 @@ class SelfDistillation(BaseModel):
         teacher = MODELS.build({**backbone, 'drop_path_rate': 0.0, 'init_cfg': None})
         self.teacher = nn.ModuleDict(dict(backbone=teacher, head=copy.deepcopy(head)))
         self.teacher.requires_grad_(False)
+        network.head.requires_grad_(False)  # of classes: DistributedDataParallel would wait for it
         self.teacher.load_state_dict(self.student.state_dict())
         self.register_buffer('center', torch.zeros(outputs))
         self.student_temperature, self.teacher_temperatures = (

@@ -141,11 +141,10 @@ def vlad(residuals: np.ndarray) -> np.ndarray:
 
 
 def sample(tiles: Iterable[np.ndarray], count: int) -> np.ndarray:
-    """Return at most ``count`` random tokens of an image, the same ones in every call.
+    """Return at most ``count`` tokens of an image, drawn with a fixed seed.
 
-    The selection does not depend on how the image is divided into tiles, and only the selected
-    tokens and one tile are kept in memory. (Evenly spaced tokens of a square image could all come
-    from a single column.)
+    No more than these and a tile are in memory. Tiles of whole rows give the same tokens as the
+    image in one part. Evenly spaced tokens of a square image could all be from one column.
     """
     rng = np.random.default_rng(SEED)
     kept, keys = np.zeros((0, 0), np.float32), np.zeros(0)

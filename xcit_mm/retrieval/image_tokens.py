@@ -2,10 +2,12 @@
 
 import math
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import torch
 
+from ..datasets.multiband import MAX_VALUES
 from ..errors import UserError, is_out_of_memory
 from ..inference.embedder import Embedder
 from ..large_images.free_memory import free_memory
@@ -13,7 +15,8 @@ from ..large_images.normalized import NormalizedImage
 from ..large_images.streamed_features import StreamedFeatures
 from ..models.image_preprocessor import ImagePreprocessor
 from ..models.layers import map_to_tokens
-from ..scenes.open_image import image_size, needs_windows, open_image
+from ..scenes.open_image import BY_WINDOWS, image_size, needs_windows, open_image, suffix_of
+from ..weights.cache import is_url
 from .ranking import Box
 
 NATIVE = 'native'
@@ -47,15 +50,18 @@ def image_tokens(
         embedder: The network, with ``fit='longer'``.
         source: A path or URL.
         size: Length of the longer side in pixels, or 'native' for the size of the file. With
-            'native', an image is streamed if it would not fit into memory, or if its file format
-            can only be read by windows.
+            'native', an image is streamed if it would not fit into memory, if pixels of it may have
+            no data, or if its file format can only be read by windows.
         box: The part of the image to use, at the scale of the whole image.
 
     Raises:
         UserError: If the image cannot be read, or does not fit into memory.
     """
-    if box is None and size == NATIVE and _is_streamed(embedder, source):
+    may_stream = box is None and size == NATIVE
+    if may_stream and _is_streamed(embedder, source):
         return _streamed(embedder, source)
+    if needs_windows(source):
+        raise UserError(f'{source} can only be read by windows: use --size native')
     image = embedder.read(source)
     longer = max(image.shape[:2])
     if box is not None:
@@ -67,6 +73,8 @@ def image_tokens(
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
+        if may_stream:
+            return _streamed(embedder, source)
         height, width = pixels.shape[1:]
         raise UserError(
             f'{source}: {width}x{height} pixels do not fit into the memory: name a smaller --size'
@@ -91,8 +99,18 @@ def _cut_out(image: np.ndarray, box: Box, source: str) -> np.ndarray:
 
 
 def _is_streamed(embedder: Embedder, source: str) -> bool:
-    limit = free_memory() // (embedder.dim * BYTES_OF_PIXEL)
-    return needs_windows(source) or math.prod(image_size(source) or (0,)) > limit
+    if needs_windows(source):
+        return True
+    # Pixels without data have to be left out, however large the file is.
+    is_raster = suffix_of(source) in BY_WINDOWS and not is_url(source)
+    if is_raster and Path(source).expanduser().is_file():
+        opened = open_image(source, embedder.read)
+        if opened.has_gaps or math.prod(opened.shape) > MAX_VALUES:
+            return True
+    room = free_memory()
+    if embedder.device.type == 'cuda':
+        room = min(room, torch.cuda.mem_get_info(embedder.device)[0])
+    return math.prod(image_size(source) or (0,)) > room // (embedder.dim * BYTES_OF_PIXEL)
 
 
 def _streamed(embedder: Embedder, source: str) -> ImageTokens:

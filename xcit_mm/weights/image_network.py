@@ -21,7 +21,8 @@ from .names import (
 from .pretrained import HEAD
 from .read import read_checkpoint
 
-IMAGES, CLASSES = 'images', 'classes'  # the keys in ``meta`` of our checkpoints
+# The keys in ``meta`` of our checkpoints. The last one is False if class attention was not trained.
+IMAGES, CLASSES, CLASS_ATTENTION = 'images', 'classes', 'class_attention'
 LISTS = 'mean', 'std'
 
 
@@ -57,6 +58,8 @@ def load_image_network(path: str | Path, trusted: bool = False) -> ImageNetwork:
         for name, value in image_state(model_state(checkpoint, path)).items()
         if name not in HEAD
     }
+    if _meta(checkpoint).get(CLASS_ATTENTION) is False:
+        state = {name: value for name, value in state.items() if not name.startswith(CLASSIFIER)}
     shape = architecture(state, path)
     has_token = any(name.startswith(CLASSIFIER) for name in state)
     stem = state.get(STEM)

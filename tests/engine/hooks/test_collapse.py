@@ -52,12 +52,18 @@ def test_a_collapse_stops_the_run_in_one_sentence(tmp_path):
 
 
 def test_only_steps_in_a_row_count(tmp_path):
-    spreads = [0.01, 0.01, 0.06, 0.01, float('nan'), 0.01, 0.01, 0.3]
+    spreads = [0.06, 0.01, 0.01, 0.06, float('nan'), 0.01, 0.01, 0.3]
     runner = run(tmp_path, spreads)
     runner.train()
     assert runner.iter == 8
-    with pytest.raises(UserError, match=r'iteration 2: .* for 2 steps'):
+    with pytest.raises(UserError, match=r'iteration 3: .* for 2 steps'):
         run(tmp_path, spreads, patience=2).train()
+
+
+def test_features_that_have_no_spread_yet_are_given_a_tenth_of_the_training(tmp_path):
+    spreads = [0.01] * 8  # as with a LayerScale of 1e-5; the first step is within the tenth
+    with pytest.raises(UserError, match=r'iteration 4: .* for 3 steps'):
+        run(tmp_path, spreads).train()
 
 
 def test_a_resumed_run_stops_at_the_same_step(tmp_path):

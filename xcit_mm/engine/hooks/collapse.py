@@ -12,6 +12,7 @@ from ...errors import ArgumentError, UserError
 from ..checkpoints.training_state import COLLAPSED_STEPS
 from . import order
 
+GRACE = 0.1  # share of a training in which the features may have no spread yet
 SPREAD = 'feature_spread'  # name in the outputs and the log of the model
 
 
@@ -22,7 +23,8 @@ class CollapseHook(Hook):
     The hook reads ``feature_spread`` from the outputs of the model: about 1 if the features are
     spread over the sphere, 0 if they are constant. The value is averaged over all processes, so
     they stop together. The number of steps so far is saved in checkpoints, so a resumed run stops
-    at the same step.
+    at the same step. Deep networks with a small LayerScale start with nearly equal features: in the
+    first tenth of a training, steps count only after the spread has once reached the limit.
 
     Args:
         limit: The spread below which a step is counted.
@@ -59,7 +61,15 @@ class CollapseHook(Hook):
         spread = torch.as_tensor(outputs[SPREAD], dtype=torch.float32).detach().clone()
         all_reduce(spread, 'mean')
         hub = runner.message_hub
-        steps = hub.runtime_info.get(COLLAPSED_STEPS, 0) + 1 if spread < self.limit else 0
+        steps = hub.runtime_info.get(COLLAPSED_STEPS)
+        if not spread < self.limit:
+            steps = 0
+        elif steps is not None:
+            steps += 1
+        elif runner.iter >= GRACE * runner.max_iters:
+            steps = 1
+        else:  # with the small LayerScale of deep networks, features are nearly equal at first
+            return
         hub.update_info(COLLAPSED_STEPS, steps)
         if steps >= self.patience:
             raise UserError(

@@ -6,6 +6,7 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
+from ...config.tree import split_datasets
 from ...weights.image_network import IMAGES
 from ..distributed import unwrapped
 
@@ -23,7 +24,8 @@ class DescribeHook(Hook):
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
         model, meta = unwrapped(runner.model), checkpoint['meta']
         preprocessor = model.data_preprocessor
-        pipeline = runner.cfg.train_dataloader.dataset.get('pipeline') or []
+        dataset, *_ = split_datasets(runner.cfg, 'train')  # inside those that wrap or join others
+        pipeline = dataset.get('pipeline') or []
         loaders = (loader for transform in pipeline if (loader := _loader_of_bands(transform)))
         meta[IMAGES] = dict(
             channels=model.backbone.in_channels,

@@ -90,7 +90,9 @@ class NonFiniteHook(Hook):
         images = [str(sample.get('img_path')) for sample in batch.get('data_samples', [])]
         with write_whole(path) as file:
             # Large images are files that are read by windows.
-            inputs = [image for image in batch.get('inputs', []) if isinstance(image, Tensor)]
+            inputs = [
+                image for image in batch.get('inputs', []) if isinstance(image, (Tensor, list))
+            ]
             content = dict(inputs=inputs, images=images, losses=terms)
             torch.save(dict(meta={}, state_dict=self._model.state_dict(), **content), file)
         raise UserError(

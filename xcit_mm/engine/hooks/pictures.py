@@ -113,7 +113,10 @@ def _save(pictures: Sequence[np.ndarray], sample: BaseDataElement, folder: Path)
     """Write pictures side by side, if there are any, into a file with the name of the image."""
     if pictures:
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f'{Path(sample.img_path).stem}.png'
+        source = Path(sample.img_path)
+        # Folders of classes may have files of equal names.
+        name = f'{source.parent.name}_{source.stem}' if 'pred_label' in sample else source.stem
+        path = folder / f'{name}.png'
         Image.fromarray(np.concatenate(pictures, axis=1)).save(path)
 
 

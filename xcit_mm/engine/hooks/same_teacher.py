@@ -19,9 +19,10 @@ class SameTeacherHook(Hook):
     """
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
-        teacher = unwrapped(runner.model).description['teacher']
-        before = checkpoint['meta'].get('teacher')
-        if runner._resume and before and before['digest'] != teacher['digest']:
+        teacher = unwrapped(runner.model).description.get('teacher')
+        before = (checkpoint.get('meta') or {}).get('teacher')
+        are_known = runner._resume and before and teacher
+        if are_known and before['digest'] != teacher['digest']:
             raise UserError(
                 f'the weights of the teacher have changed since this run began: it learns from '
                 f'{before["name"]} ({before["weights"]}, digest {before["digest"]}), but '
