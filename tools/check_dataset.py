@@ -52,6 +52,8 @@ def main() -> None:
     else:
         report = check_dataset(cfg, workers=args.workers)
         print_report(report)
+        if report.findings and args.out is None:
+            print('--out FILE writes all of them.')
     if args.out is not None:
         write_json(args.out, asdict(report))
     if not args.statistics and report.failures:

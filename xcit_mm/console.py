@@ -8,10 +8,12 @@ from .errors import printable
 
 # The start of mmengine's messages of a hundred lines: the environment, the config, the hooks.
 LONG = ('\n' + '-' * 60 + '\nSystem environment', 'Config:\n', 'Hooks will be executed')
-# Four lines for each of hundreds of parameters with options, mmengine's notes on its own code, and
-# its warning about accumulated gradients that a resume loses: our loops lose none.
+# Four lines for each of hundreds of parameters with options, a line for each of a momentum teacher
+# (which no optimizer changes), mmengine's notes on its own code, and its warning about accumulated
+# gradients that a resume loses: our loops lose none.
 NOISE = (
     'paramwise_options',
+    'teacher.',
     '"FileClient" will be deprecated',
     '"HardDiskBackend" is the alias',
     'Resumed iteration number is not divisible',

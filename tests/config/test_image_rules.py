@@ -23,7 +23,7 @@ def folder(tmp_path) -> Path:
     """Six images in two folders, and a file that is none."""
     for name in ('a/0.png', 'a/1.PNG', 'a/notes.txt', 'b/0.jpg', 'b/1.jpg', 'b/2.jpg', 'c.png'):
         (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).touch()
+        (tmp_path / name).write_text(name)
     return tmp_path
 
 
@@ -58,6 +58,15 @@ def test_fewer_images_than_a_batch_has_are_refused(folder, kind):
         check_images(config(folder, 3, data_prefix=dict(img='a'), type=kind))
     with pytest.raises(UserError, match='has 3 images'):
         check_images(config(folder, 4, suffixes=('.jpg',), type=kind))
+
+
+def test_copies_of_one_file_are_refused_where_images_are_compared(folder):
+    for path in folder.glob('b/*.jpg'):
+        path.write_text('one image')
+    with pytest.raises(UserError, match=r'3 images in .*/b are copies of one file \(.*jpg\), but'):
+        check_images(config(folder, 3, data_prefix=dict(img='b')))
+    check_images(config(folder, 3, crop=None, data_prefix=dict(img='b')))
+    check_images(config(folder, 6))
 
 
 def test_joined_folders_are_counted_together(folder):

@@ -33,7 +33,7 @@ def model(**arguments):
     torch.manual_seed(0)
     sizes = dict(outputs=24, hidden=16, bottleneck=8)
     preprocessor = dict(type='ImagePreprocessor', mean=[0.0], std=[1.0])
-    return SelfDistillation(TINY, **sizes, data_preprocessor=preprocessor, **arguments)
+    return SelfDistillation(TINY, data_preprocessor=preprocessor, **(sizes | arguments))
 
 
 def crops(images=3, num_local=2):
@@ -181,6 +181,12 @@ def test_a_head_of_classes_gets_no_gradient():
     assert all(p.grad is not None for p in trained)
 
 
-def test_temperatures_are_positive():
-    with pytest.raises(ArgumentError, match='teacher_temperature=0 is not positive'):
-        model(teacher_temperature=(0, 0.07))
+def test_impossible_sizes_shares_and_temperatures_are_refused():
+    for temperature in ((0, 0.07), -1, (0.04,)):
+        with pytest.raises(ArgumentError, match='is not the first and the last of two positive'):
+            model(teacher_temperature=temperature)
+    for name, value in (('outputs', 1), ('hidden', 0), ('bottleneck', -4), ('outputs', 2.5)):
+        with pytest.raises(ArgumentError, match=f'{name}={value} is not 2 or more'):
+            model(**{name: value})
+    with pytest.raises(ArgumentError, match='frozen_share=3 is not from 0 to 1'):
+        model(frozen_share=3)

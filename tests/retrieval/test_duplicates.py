@@ -117,7 +117,7 @@ def test_plain_pictures_are_alike_by_their_color():
 
 
 def test_groups_are_what_pairs_connect_with_the_largest_first():
-    described = Described(list('abcde'), [(2, 2), (3, 3), (9, 9), (1, 1), (5, 5)], np.eye(5))
+    described = Described(list('abcde'), [(2, 2), (3, 3), (9, 9), (1, 1), (5, 5)], np.eye(5), {})
     pairs = [Pair(0, 3, 1.0), Pair(2, 4, 1.0), Pair(1, 3, 1.0)]
     assert groups_of(pairs, described) == [[1, 0, 3], [2, 4]]
 

@@ -60,7 +60,7 @@ def test_descriptors_and_names_are_written(embed, folder, tmp_path, checkpoint, 
     vectors = np.load(out, allow_pickle=False)
     assert vectors.shape == (5, dim) and vectors.dtype == np.float32
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-5)
-    names = json.loads(out.with_suffix('.json').read_text())
+    names = json.loads(out.with_suffix('.json').read_text())['names']
     assert names == [str(folder / f'{i}.png') for i in range(5)]
     if kind != 'vlad':
         embedder = Embedder(checkpoint, 'cpu', fit='longer', size=64)
@@ -86,7 +86,7 @@ def test_parquet_holds_names_and_sizes(embed, folder, tmp_path):
     embed(folder, '--out', tmp_path / 'out.npy')
     read = read_descriptors(out)
     assert (read.vectors == np.load(tmp_path / 'out.npy')).all()
-    assert read.names == json.loads((tmp_path / 'out.json').read_text())
+    assert read.names == json.loads((tmp_path / 'out.json').read_text())['names']
 
 
 @pytest.mark.parametrize('kind', ['token', 'mean', 'gem', 'vlad'])
@@ -130,6 +130,13 @@ def test_index_is_searched_without_its_images(embed, folder, tmp_path):
     assert embed('--search', query, '--index', out, '--json', found)[0] == 0
     (row,) = json.loads(found.read_text())['found']
     assert row['images'][0]['name'] == str(folder / '2.png')
+    for other, name in (
+        (['--descriptor', 'gem'], 'descriptor token, but the queries have descriptor gem'),
+        (['--size', 32], 'size 64, but the queries have size 32'),
+        (['--std', 9, 9, 9], 'network'),
+    ):
+        code, _, errors = embed('--search', query, '--index', out, *other)
+        assert code == 2 and f'--index {out} was written with {name}' in errors
     np.save(out, np.ones((5, 7), np.float32))
     code, _, errors = embed('--search', query, '--index', out)
     assert code == 2 and 'has descriptors of 7 dimensions, but the queries have 32' in errors
@@ -153,7 +160,7 @@ def test_unreadable_images_are_left_out(embed, folder, tmp_path):
     out = tmp_path / 'out.npy'
     code, _, errors = embed(folder, '--out', out)
     assert code == 1 and '1.png: it is not a readable image' in errors
-    assert len(np.load(out)) == len(json.loads(out.with_suffix('.json').read_text())) == 4
+    assert len(np.load(out)) == len(json.loads(out.with_suffix('.json').read_text())['names']) == 4
 
 
 @pytest.mark.parametrize(
@@ -163,7 +170,7 @@ def test_unreadable_images_are_left_out(embed, folder, tmp_path):
         ([], 'nothing to do: name a file with --out, or queries with --search'),
         (['--descriptor', 'asmk', '--out', 'x.npy'], '--descriptor asmk compares local'),
         (['--k', '3', '--out', 'x.npy'], 'leave them out of --descriptor token'),
-        (['--sheet', 'x.png', '--out', 'x.npy'], '--index and --sheet are for a search'),
+        (['--sheet', 'x.png', '--out', 'x.npy'], '--sheet draws what is found: name queries with'),
         (['--descriptor', 'vlad', '--out', 'x.npy'], 'a codebook of one image cannot tell'),
     ],
 )

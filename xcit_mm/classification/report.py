@@ -11,6 +11,8 @@ from ..errors import UserError, reason
 from .classifier import Classifier
 from .published import NUM_CLASSES, NUM_IMAGES, published, standard_error, verdict
 
+MAX_LISTED = 5  # names in an error
+
 
 def labeled_images(
     folder: Path, num_classes: int, classes: Sequence[str] = ()
@@ -33,14 +35,14 @@ def labeled_images(
             if unknown:
                 raise UserError(
                     f'{folder} has the subfolder {unknown[0]}, which is not a class of the '
-                    f'checkpoint ({", ".join(classes[:5])}): check the path'
+                    f'checkpoint ({_first(classes)}): check the path'
                 )
             labels = {name: classes.index(name) for name in names}
         elif is_imagenet:
             labels = {name: synsets.index(name) for name in names}
         elif len(names) != num_classes:
             raise UserError(
-                f'{folder} has {len(names)} subfolders ({", ".join(names[:3])}, ...), but it must '
+                f'{folder} has {len(names)} subfolders ({_first(names)}), but it must '
                 f'have one for each of the {num_classes} classes, named by synset (n01440764) for '
                 'ImageNet: check the path'
             )
@@ -108,3 +110,8 @@ def report_pictures(
         images[file] = [guess._asdict() for guess in guesses]
         lines += [file, *(f'{guess.probability:9.1%}  {guess.name}' for guess in guesses)]
     return '\n'.join(lines), dict(**classifier.description, images=images, bad=bad)
+
+
+def _first(names: Sequence[str]) -> str:
+    more = f' and {len(names) - MAX_LISTED} more' if len(names) > MAX_LISTED else ''
+    return f'{", ".join(names[:MAX_LISTED])}{more}'

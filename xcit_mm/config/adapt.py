@@ -17,6 +17,7 @@ from ..launchers import was_restarted
 from ..run_files import has_checkpoints
 from ..weights.pretrained import BACKBONES
 from .image_classes import use_folders_as_classes
+from .image_rules import IMAGES_SCOPE
 from .streaming import predict_in_dtype, stream_in_dtype, use_stream
 from .tree import class_name, replace_nodes, typed_nodes
 from .tta import use_tta
@@ -46,7 +47,6 @@ HOOKS_OF_MMENGINE = {
 DATALOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 TIMEOUT = 600  # seconds without a batch after which a run ends
 WORKER_ARGUMENTS = ('persistent_workers', 'prefetch_factor', 'timeout')
-IMAGES_SCOPE = 'mmengine'  # of pretraining, distillation and classifiers
 WRAPPER = 'optim_wrapper.type'  # on the command line, OptimWrapper trains in float32
 ARGUMENTS_OF_AMP = ('loss_scale', 'dtype', 'use_fsdp')
 DEVICES_WITHOUT_AMP = ('cpu', 'mps')  # where mmengine's AmpOptimWrapper does not run

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from filecmp import cmp
 from itertools import islice
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from mmengine.config import Config
 from ..errors import ArgumentError, UserError
 from .tree import class_name, dataset_class, registered_class, split_datasets, typed_nodes
 
-SCOPE = 'mmengine'
+IMAGES_SCOPE = 'mmengine'  # of pretraining, distillation and classifiers
 CROPS = 'MultiCrop'
 FOLDERS = ('ClassFolders', 'UnlabeledImages')
 WHERE = ('data_root', 'data_prefix', 'suffixes')  # arguments of both
@@ -22,14 +23,14 @@ def check_images(cfg: Config) -> None:
     The classes of such trainings are registered: see
     :func:`~xcit_mm.environment.require_framework`.
     """
-    if cfg.default_scope != SCOPE:
+    if cfg.default_scope != IMAGES_SCOPE:
         return
     place = 'train_dataloader'
     crops = [n for n in typed_nodes(cfg[place], place) if class_name(n[1]['type']) == CROPS]
     for where, node in crops:
         arguments = {name: value for name, value in node.items() if name != 'type'}
         try:
-            registered_class(CROPS, SCOPE)(**arguments)
+            registered_class(CROPS, IMAGES_SCOPE)(**arguments)
         except ArgumentError as error:
             raise UserError(f'{where}: {error}') from None
     size = cfg[place].get('batch_size', 1)
@@ -51,27 +52,36 @@ def check_images(cfg: Config) -> None:
             f'{place}.drop_last=False: model.mixup mixes the images of a batch in pairs, and the '
             'last batch may have an odd number: write drop_last=True'
         )
-    _require_images(cfg, size)
+    _require_images(cfg, size, bool(crops))
 
 
-def _require_images(cfg: Config, size: int) -> None:
-    """Refuse fewer images than a batch has; files are counted up to that number only."""
-    folders, number = [], 0
+def _require_images(cfg: Config, size: int, are_compared: bool) -> None:
+    """Refuse fewer images than a batch has, or copies of one file if images ``are_compared``.
+
+    Only as many files as a batch has are counted and compared.
+    """
+    folders: list[str] = []
+    files: list[Path] = []
     for dataset in split_datasets(cfg, 'train'):
-        kind = dataset_class(dataset, SCOPE)
+        kind = dataset_class(dataset, IMAGES_SCOPE)
         if kind is None or kind.__name__ not in FOLDERS or dataset.get('indices') is not None:
             return  # their images are not files in a folder, or not all of them
         given = {name: dataset[name] for name in WHERE if name in dataset}
         lister = kind(**given, lazy_init=True)  # with the defaults of its arguments
         folders.append(str(Path(lister.data_prefix['img'])))
-        number += len(list(islice(_files(folders[-1], lister.suffixes), size)))
-    if 0 < number < size:  # the dataset refuses an empty folder
+        files += islice(_files(folders[-1], lister.suffixes), size)
+    if 0 < len(files) < size:  # the dataset refuses an empty folder
         raise UserError(
-            f'train_dataloader.batch_size={size}, but {", ".join(folders)} has {number} images: '
-            'write a smaller batch_size, or add images'
+            f'train_dataloader.batch_size={size}, but {", ".join(folders)} has {len(files)} '
+            'images: write a smaller batch_size, or add images'
+        )
+    if are_compared and files and all(cmp(files[0], file, shallow=False) for file in files):
+        raise UserError(
+            f'{len(files)} images in {", ".join(folders)} are copies of one file ({files[0]}), but '
+            'a training without labels learns how images differ: add other images'
         )
 
 
-def _files(folder: str, suffixes: tuple[str, ...]) -> Iterator[str]:
-    for _, _, names in os.walk(folder):
-        yield from (name for name in names if name.lower().endswith(suffixes))
+def _files(folder: str, suffixes: tuple[str, ...]) -> Iterator[Path]:
+    for parent, _, names in os.walk(folder):
+        yield from (Path(parent, name) for name in names if name.lower().endswith(suffixes))

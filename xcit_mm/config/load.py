@@ -196,6 +196,10 @@ def _move_data(cfg: Config, new_root: str, path: Path) -> None:
 
     for name in cfg:
         cfg[name] = replace_nodes(cfg[name], move)
-    if cfg.to_dict() == before:
-        raise UserError(f'--cfg-options data_root: no path of {path} starts with its {old_root}')
+    after = cfg.to_dict()
+    if all(after[name] == before[name] for name in before if name != 'data_help'):
+        raise UserError(
+            f'--cfg-options data_root: no path of {path} starts with its {old_root}: name the '
+            'folder of each dataset, such as train_dataloader.dataset.data_prefix.img'
+        )
     cfg.data_root = new_root

@@ -7,6 +7,7 @@ from mmengine.config import Config
 
 from ..errors import UserError
 from .height_rules import ESTIMATOR
+from .image_rules import IMAGES_SCOPE
 from .tree import class_name, split_datasets
 
 # Sizes of the views relative to the size of the test, as in the configs of mmdet and mmseg.
@@ -23,6 +24,8 @@ def use_tta(cfg: Config) -> list[str]:
     views follow from the test pipeline. Edits ``cfg`` and returns sentences for the log.
     """
     dataset, *others = split_datasets(cfg, 'test')
+    if cfg.get('default_scope') == IMAGES_SCOPE:
+        raise UserError('--tta merges predictions of detectors and segmentors: leave it out')
     if others or cfg.get('default_scope') not in RATIOS:
         raise UserError(
             f'--tta: the test data of {cfg.filename} is not a single dataset of mmdet or mmseg: '

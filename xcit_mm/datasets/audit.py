@@ -126,8 +126,6 @@ def print_report(report: Report) -> None:
         example = f'{first.file}{annotation}{first.detail and f": {first.detail}"}'
         print(f'{split}: {1 + len(others)} x {subject}{kind} ({consequence}), such as:')
         print(f'    {printable(example)}')
-    if report.findings:
-        print('--out FILE writes all of them.')
     print(f'Images read: {", ".join(f"{n} of {split}" for split, n in report.images.items())}.')
     print(f'A run would {"" if report.failures else "not "}stop at this data.')
 

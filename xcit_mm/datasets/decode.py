@@ -13,6 +13,7 @@ from mmengine import fileio
 from mmengine.registry import TRANSFORMS
 from PIL import Image
 
+from ..file_headers import TIFF
 from ..files import read_regular
 
 # What makes an image unusable.
@@ -32,6 +33,8 @@ NO_LABELS = 'none of its pixels has a label'
 ENDS = ((b'\xff\xd8', b'\xff\xd9'), (b'\x89PNG', b'IEND\xaeB`\x82'))
 EXIF_ORIENTATION = 0x0112
 MAX_BYTES = 2**31 - 1  # of an image file, the limit of OpenCV
+SILENT = 0  # a log level of OpenCV
+NOT_RGB = 'a TIFF file that is damaged, or has other bands than RGB (see docs/multiband.md)'
 LABEL_SUFFIXES = ('.png', '.bmp', '.gif', '.jpg', '.jpeg', '.tif', '.tiff')
 
 Size = tuple[int, int]  # width and height in pixels
@@ -147,6 +150,7 @@ def decode(data: bytes, annotated: Size | None = None) -> np.ndarray:
     if not data:
         raise BadImageError(EMPTY)
     _check_end(data)
+    level = cv2.setLogLevel(SILENT)  # the error below says what OpenCV would log
     try:
         encoded = np.frombuffer(data, np.uint8)
         image = cv2.imdecode(encoded, cv2.IMREAD_COLOR)
@@ -157,12 +161,15 @@ def decode(data: bytes, annotated: Size | None = None) -> np.ndarray:
             return image
     except cv2.error:  # more pixels than OpenCV allows
         pass
+    finally:
+        cv2.setLogLevel(level)
     try:
         with opened(data) as image:
             return np.ascontiguousarray(np.asarray(image.convert('RGB'))[..., ::-1])
     except Exception:  # the decoders of Pillow raise many kinds
         has_no_end = any(data.startswith(start) and not data.endswith(end) for start, end in ENDS)
-        raise BadImageError(CUT_OFF if has_no_end else UNREADABLE) from None
+        kind = CUT_OFF if has_no_end else UNREADABLE
+        raise BadImageError(kind, NOT_RGB if data.startswith(TIFF) else '') from None
 
 
 @contextmanager

@@ -79,7 +79,8 @@ class MultiCrop:
                 'local crops are the small ones'
             )
         for name, scale in (('global_scale', global_scale), ('local_scale', local_scale)):
-            if len(scale) != 2 or not 0 < scale[0] <= scale[1] <= 1:
+            is_pair = isinstance(scale, Sequence) and len(scale) == 2
+            if not is_pair or not 0 < scale[0] <= scale[1] <= 1:
                 raise ArgumentError(
                     f'MultiCrop: {name}={scale!r} is not a smallest and a largest share of the '
                     'area, such as (0.25, 1)'

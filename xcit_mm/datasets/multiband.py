@@ -7,6 +7,7 @@ from mmengine.registry import TRANSFORMS
 
 from ..environment import quiet, require
 from ..errors import ArgumentError, one_line
+from ..file_headers import TIFF
 from .decode import EMPTY, UNREADABLE, BadImageError, LoadImage, Size
 
 OTHER_BANDS = 'its number of bands differs from the config'
@@ -60,6 +61,9 @@ class LoadMultiband(LoadImage):
         """Decode a TIFF file to (H, W, ``channels``), float32, or raise a BadImageError."""
         if not data:
             raise BadImageError(EMPTY)
+        if not data.startswith(TIFF):
+            detail = f'not a TIFF file, but images of {self.channels} bands are TIFF files'
+            raise BadImageError(UNREADABLE, detail)
         with quiet():  # tifffile logs what is odd about a file
             return self.bands(self._read_bands(data))
 

@@ -3,7 +3,10 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from logging import WARNING
 from pathlib import Path
+
+from mmengine.logging import print_log
 
 from ..errors import UserError
 
@@ -67,4 +70,13 @@ def _require_one_suffix(files: Sequence[Path]) -> None:
             f'{parent / stem}{first} and {stem}{second} may be an image and its labels, {PROBLEM}: '
             f"write suffixes=('{first}',) or suffixes=('{second}',) of the dataset, whichever are "
             'the images'
+        )
+    if pairs:
+        (parent, stem), (first, second, *_) = next(iter(pairs.items()))
+        print_log(
+            f'{len(pairs)} of {len(suffixes)} images have a second file, such as {parent / stem}'
+            f'{first} and {second}: if one of them holds labels, name the ends of the names of the '
+            'images in suffixes of the dataset',
+            'current',
+            WARNING,
         )

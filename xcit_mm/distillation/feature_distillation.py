@@ -56,6 +56,9 @@ class FeatureDistillation(BaseModel):
         for name, loss in (('dense_loss', dense_loss), ('global_loss', global_loss)):
             if loss is not None and loss not in LOSSES:
                 raise ArgumentError(f'{name}={loss!r} is not one of {", ".join(LOSSES)} or None')
+        for name, weight in (('dense_weight', dense_weight), ('global_weight', global_weight)):
+            if type(weight) not in (int, float) or not weight > 0:
+                raise ArgumentError(f'{name}={weight!r} is not positive')
         if dense_loss is None and global_loss is None:
             raise ArgumentError('dense_loss=None and global_loss=None leave nothing to learn')
         self.dense_loss, self.global_loss = dense_loss, global_loss

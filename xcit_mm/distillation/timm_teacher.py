@@ -134,6 +134,12 @@ def _build(
     published = timm.get_pretrained_cfg(name).to_dict()
     head = state.get(f'{published["classifier"]}.weight')
     if isinstance(head, Tensor):
+        wanted = arguments.get('num_classes', len(head))
+        if wanted not in (0, len(head)):
+            raise UserError(
+                f'{checkpoint} has {len(head)} classes, but '
+                f'model.teacher.arguments.num_classes={wanted}: name a teacher of the same classes'
+            )
         arguments = {'num_classes': len(head), **arguments}
     channels, *sides = published['input_size']
     network = _created(

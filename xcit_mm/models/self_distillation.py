@@ -130,15 +130,24 @@ class SelfDistillation(BaseModel):
         init_cfg: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(data_preprocessor, init_cfg)
-        for name, value in (('momentum', momentum), ('center_momentum', center_momentum)):
-            if not 0 <= value <= 1:
-                raise ArgumentError(f'SelfDistillation: {name}={value!r} is not from 0 to 1')
-        for name, value in (
-            ('student_temperature', student_temperature),
-            ('teacher_temperature', min(teacher_temperature)),
-        ):
-            if not value > 0:
-                raise ArgumentError(f'SelfDistillation: {name}={value!r} is not positive')
+        for name, number in dict(outputs=outputs, hidden=hidden, bottleneck=bottleneck).items():
+            if type(number) is not int or number < 2:
+                raise ArgumentError(f'SelfDistillation: {name}={number!r} is not 2 or more')
+        shares = dict(warmup_share=warmup_share, frozen_share=frozen_share)
+        shares |= dict(momentum=momentum, center_momentum=center_momentum)
+        for name, share in shares.items():
+            if type(share) not in (int, float) or not 0 <= share <= 1:
+                raise ArgumentError(f'SelfDistillation: {name}={share!r} is not from 0 to 1')
+        if type(student_temperature) not in (int, float) or not student_temperature > 0:
+            raise ArgumentError(
+                f'SelfDistillation: student_temperature={student_temperature!r} is not positive'
+            )
+        is_pair = isinstance(teacher_temperature, Sequence) and len(teacher_temperature) == 2
+        if not is_pair or not min(teacher_temperature) > 0:
+            raise ArgumentError(
+                f'SelfDistillation: teacher_temperature={teacher_temperature!r} is not the first '
+                'and the last of two positive temperatures, such as (0.04, 0.07)'
+            )
         network = MODELS.build(backbone)
         dim = network.norm.weight.numel()
         head = ProjectionHead(dim, outputs, hidden, bottleneck)

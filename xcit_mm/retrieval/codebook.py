@@ -1,5 +1,6 @@
 """Codebooks for local descriptors: a projection and k-means centers."""
 
+import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 from zipfile import BadZipFile
@@ -8,6 +9,7 @@ import numpy as np
 
 from ..errors import ArgumentError, UserError, reason
 from ..files import write_whole
+from ..processes import shortened
 
 LOCAL_DIM = 128  # width of local descriptors; wider tokens are projected (section D.3.2)
 SEED = 0
@@ -77,6 +79,14 @@ class Codebook:
     @property
     def size(self) -> int:
         return len(self.centers)
+
+    @property
+    def digest(self) -> str:
+        """A short digest of all numbers."""
+        digest = hashlib.sha256()
+        for numbers in (self.mean, self.projection, self.centers):
+            digest.update(np.ascontiguousarray(numbers, np.float32).tobytes())
+        return shortened(digest)
 
     def local(self, tokens: np.ndarray) -> np.ndarray:
         """Return the local descriptors (n, d) of tokens (n, C), of length 1."""

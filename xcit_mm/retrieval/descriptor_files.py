@@ -11,14 +11,20 @@ from ..errors import UserError, reason
 from ..files import require_writable_file, write_json, write_whole
 
 NUMPY, PARQUET = SUFFIXES = '.npy', '.parquet'
+MADE_WITH = 'xcit_mm'  # the key in the metadata of a Parquet file
 
 
 class Described(NamedTuple):
-    """Images and their descriptors."""
+    """Images and their descriptors.
+
+    Vectors can be compared if they are made with the same values of ``made_with``, such as the size
+    of the images and the digest of the network.
+    """
 
     names: list[str]  # paths or URLs
     sizes: list[tuple[int, int] | None]  # (H, W) in pixels
     vectors: np.ndarray  # (n, D) in float32, of length 1
+    made_with: dict[str, str]
 
 
 def require_suffix(path: Path, option: str) -> None:
@@ -47,7 +53,7 @@ def write_descriptors(path: Path, described: Described) -> None:
     if path.suffix.lower() == NUMPY:
         with write_whole(path) as file:
             np.save(file, described.vectors, allow_pickle=False)
-        write_json(names_of(path), described.names)
+        write_json(names_of(path), dict(names=described.names, made_with=described.made_with))
         return
     import pyarrow
     from pyarrow import parquet
@@ -63,6 +69,7 @@ def write_descriptors(path: Path, described: Described) -> None:
             descriptor=pyarrow.FixedSizeListArray.from_arrays(flat, dim),
         )
     )
+    table = table.replace_schema_metadata({MADE_WITH: json.dumps(described.made_with)})
     with write_whole(path) as file:
         parquet.write_table(table, file)
 
@@ -77,13 +84,15 @@ def read_descriptors(path: Path) -> Described:
     try:
         if path.suffix.lower() == NUMPY:
             vectors = np.load(path, allow_pickle=False)
-            names = json.loads(names_of(path).read_text(errors='surrogateescape'))
-            described = Described(names, [None] * len(names), vectors)
+            content = json.loads(names_of(path).read_text(errors='surrogateescape'))
+            names = content['names']
+            described = Described(names, [None] * len(names), vectors, content['made_with'])
         else:
             described = _read_parquet(path)
         is_valid = described.vectors.ndim == 2 and described.vectors.dtype == np.float32
         is_valid = is_valid and len(described.names) == len(described.vectors) > 0
         is_valid = is_valid and all(isinstance(name, str) for name in described.names)
+        is_valid = is_valid and isinstance(described.made_with, dict)
         is_valid = is_valid and bool(np.isfinite(described.vectors).all())
     except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError) as error:
         raise UserError(
@@ -105,7 +114,8 @@ def _read_parquet(path: Path) -> Described:
     column = table['descriptor'].combine_chunks()
     vectors = column.flatten().to_numpy().reshape(len(table), -1)
     sizes = zip(table['height'].to_pylist(), table['width'].to_pylist(), strict=True)
-    return Described(table['name'].to_pylist(), list(sizes), vectors)
+    made_with = json.loads(table.schema.metadata[MADE_WITH.encode()])
+    return Described(table['name'].to_pylist(), list(sizes), vectors, made_with)
 
 
 def _text(name: str) -> str:

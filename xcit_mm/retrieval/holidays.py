@@ -1,5 +1,6 @@
 """INRIA Holidays: groups of photographs of the same scene, numbered in their file names."""
 
+import re
 from pathlib import Path
 
 from ..errors import UserError
@@ -7,6 +8,7 @@ from ..files import subfolders
 from .ranking import Benchmark, Judgment
 
 GROUP = 100  # numbers per group
+NAME = '[0-9]{6}'
 SIZE = 1491, 500  # number of images and of queries
 
 
@@ -28,7 +30,7 @@ def read_holidays(folder: Path) -> Benchmark:
             'are in'
         )
     for path in paths:
-        if not (path.stem.isascii() and path.stem.isdecimal()):
+        if not re.fullmatch(NAME, path.stem):
             raise UserError(
                 f'{path} is no image of Holidays, whose names are numbers such as 100000.jpg: '
                 'move it away'

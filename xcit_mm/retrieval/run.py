@@ -15,6 +15,7 @@ from ..files import require_writable_file
 from ..inference.embedder import Embedder
 from ..inference.folders import VIDEOS
 from ..inference.sources import find_inputs
+from ..processes import digest_of_module
 from ..progress import ImageProgress
 from .codebook import TRAIN_TOKENS, Codebook, require_k, sample
 from .descriptor_files import Described, read_descriptors, require_out, write_descriptors
@@ -130,7 +131,18 @@ class Embedding:
         kind, codebook = self.options.descriptor, self.codebook
         rows = self._each(sources, lambda image: describe(image, kind, codebook), boxes)
         names, sizes, vectors = (list(column) for column in zip(*rows, strict=True))
-        return Described(names, sizes, np.stack(vectors))
+        return Described(names, sizes, np.stack(vectors), self.made_with)
+
+    @property
+    def made_with(self) -> dict[str, str]:
+        """What the vectors depend on besides the images. Vectors of equal values are comparable."""
+        made_with = dict(descriptor=self.options.descriptor, size=str(self.options.size))
+        reader = self.embedder.reader
+        settings = digest_of_module(reader.normalize, f'{reader.is_reversed}')
+        made_with['network'] = digest_of_module(self.embedder.model, settings)
+        if self.codebook is not None:
+            made_with['codebook'] = self.codebook.digest
+        return made_with
 
     def local(
         self, sources: Sequence[str], boxes: Sequence[Box] = ()
@@ -196,7 +208,10 @@ def check_options(options: EmbedOptions) -> None:
             '--search, without --out and --index, or use --benchmark'
         )
     if not options.search and (options.index or (options.sheet and not options.duplicates)):
-        raise ArgumentError('--index and --sheet are for a search: name queries with --search')
+        remedy = 'name queries with --search'
+        if options.index is None:
+            raise ArgumentError(f'--sheet draws what is found: {remedy}, or use --duplicates')
+        raise ArgumentError(f'--index is for a search: {remedy}')
     has_task = options.search or options.duplicates or options.benchmark
     if not has_task and options.out is None:
         raise ArgumentError(
@@ -267,12 +282,16 @@ def embed(
     queries = embedding.sources(options.search) if options.search else []
     index = None if options.index is None else read_descriptors(options.index)
     embedding.prepare(sources or queries)
+    if index is not None:
+        _require_comparable(options.index, index.made_with, embedding.made_with)
     content: dict[str, Any] = dict(descriptor=options.descriptor, size=options.size)
     if options.descriptor == ASMK:
-        names, local = embedding.local(sources)
         query_names, query_local = embedding.local(queries)
+        names, local = embedding.local(sources)
         ranks, scores = AsmkIndex(embedding.codebook, local).search(query_local, options.top)
     else:
+        if queries:  # first, because there are fewer that could be wrong
+            query_names, _, vectors, _ = embedding.describe(queries)
         described = embedding.describe(sources) if index is None else index
         names = described.names
         content |= dict(images=len(names), dimensions=described.vectors.shape[1])
@@ -280,12 +299,10 @@ def embed(
             write_descriptors(options.out, described)
         if not queries:
             return content, embedding.problems
-        query_names, _, vectors = embedding.describe(queries)
         if vectors.shape[1] != described.vectors.shape[1]:
             raise UserError(
                 f'--index {options.index} has descriptors of {described.vectors.shape[1]} '
-                f'dimensions, but the queries have {vectors.shape[1]}: use the options '
-                'and the checkpoint that it was written with'
+                f'dimensions, but the queries have {vectors.shape[1]}: write it again with --out'
             )
         ranks, scores = nearest_vectors(described.vectors, vectors, options.top)
     found: list[Found] = [
@@ -299,6 +316,17 @@ def embed(
     if options.sheet is not None:
         draw_sheet(options.sheet, found, pictures(embedder))
     return content, embedding.problems
+
+
+def _require_comparable(path: Path, before: dict[str, str], now: dict[str, str]) -> None:
+    """Refuse to search in vectors that are made with other options or another checkpoint."""
+    for name in {**now, **before}:
+        if before.get(name) != now.get(name):
+            raise UserError(
+                f'--index {path} was written with {name} {before.get(name)}, but the queries have '
+                f'{name} {now.get(name)}: use the options, the checkpoint and the codebook that '
+                'it was written with'
+            )
 
 
 def pictures(embedder: Embedder) -> Callable[[str], np.ndarray]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from ..errors import UserError, reason
-from ..files import write_whole
+from ..files import require_writable_file, write_whole
 from .inflation import RGB, inflate
 from .names import HEAD, architecture, backbone_state, detector_state, model_state, require_finite
 from .read import read_checkpoint
@@ -30,6 +30,7 @@ def convert(
     """
     if target.exists():
         raise UserError(f'{target} already exists; name a new file')
+    require_writable_file(target)
     state = model_state(read_checkpoint(source, trusted=trusted), source)
     is_whole = any(name.split('.')[0].endswith(HEAD) for name in state)
     state = detector_state(state) if is_whole else backbone_state(state)

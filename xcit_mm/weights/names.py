@@ -149,6 +149,11 @@ def require_same_tensors(
     differ = [n for n in compared if _shape(state.get(n)) != _shape(model.get(n))]
     if differ:
         remedy = 'use the config and the file of the same model'
+        if _has_head(model) and not _has_head(state):
+            remedy = (
+                'it has no head of a detector or segmentor; a training starts from it with '
+                '--cfg-options pretrained=FILE'
+            )
         in_stem = [name.removeprefix(BACKBONE) for name in differ] == [STEM]
         if in_stem and state[differ[0]].shape[1] == RGB:
             channels = model[differ[0]].shape[1]
@@ -159,6 +164,10 @@ def require_same_tensors(
             f'{remedy}'
         )
     require_finite(state, path)
+
+
+def _has_head(names: Iterable[str]) -> bool:
+    return any(name.partition('.')[0].endswith(HEAD[0]) for name in names)
 
 
 def modules_of(names: Iterable[str]) -> list[str]:
