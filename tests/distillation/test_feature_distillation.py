@@ -162,9 +162,10 @@ def test_two_processes_have_the_gradients_of_one(build, tmp_path):
 
     expected = gradients(build().eval(), x)  # BatchNorm would use the statistics of its batch
 
+    model = build().eval()  # here, because it writes and reads the file of the teacher
+
     def in_process(rank: int) -> None:
-        model = MMDistributedDataParallel(build().eval())
-        found = gradients(model, x[2 * rank : 2 * rank + 2])
+        found = gradients(MMDistributedDataParallel(model), x[2 * rank : 2 * rank + 2])
         for a, b in zip(found, expected, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-6)
 
