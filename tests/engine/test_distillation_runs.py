@@ -53,7 +53,7 @@ def options(root):
 def save_teacher(path, seed: int) -> dict:
     """Write a small XCiT, and return the options that name it."""
     torch.manual_seed(seed)
-    images = dict(mean=[120.0], std=[60.0])
+    images = dict(channels=3, mean=[120.0], std=[60.0], bgr_to_rgb=False)
     state = ImageXCiT(SMALL, 16).state_dict()
     torch.save(dict(state_dict=state, meta=dict(images=images)), path)
     return {

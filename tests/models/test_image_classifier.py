@@ -39,7 +39,7 @@ def of_file(path, num_classes=CLASSES):
     torch.nn.init.normal_(network.head.weight)
     with torch.no_grad():  # so that images have different classes
         network.head.bias -= network(batch()[0]).mean(0)
-    images = dict(mean=[120.0], std=[60.0])
+    images = dict(channels=3, mean=[120.0], std=[60.0], bgr_to_rgb=False)
     torch.save(dict(state_dict=network.state_dict(), meta=dict(images=images)), path)
     module = dict(type='ImageXCiT', arch=SMALL, patch_size=16, num_classes=num_classes)
     return network, dict(type=ModuleTeacher, module=module, checkpoint=str(path))
