@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from filecmp import cmp
 from itertools import islice
 from pathlib import Path
@@ -75,11 +76,17 @@ def _require_images(cfg: Config, size: int, are_compared: bool) -> None:
             f'train_dataloader.batch_size={size}, but {", ".join(folders)} has {len(files)} '
             'images: write a smaller batch_size, or add images'
         )
-    if are_compared and files and all(cmp(files[0], file, shallow=False) for file in files):
+    if are_compared and files and all(_is_copy(files[0], file) for file in files):
         raise UserError(
             f'{len(files)} images in {", ".join(folders)} are copies of one file ({files[0]}), but '
             'a training without labels learns how images differ: add other images'
         )
+
+
+def _is_copy(file: Path, other: Path) -> bool:
+    with suppress(OSError):  # the training says what is wrong with a file
+        return cmp(file, other, shallow=False)
+    return False
 
 
 def _files(folder: str, suffixes: tuple[str, ...]) -> Iterator[Path]:
