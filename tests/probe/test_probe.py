@@ -110,7 +110,7 @@ def test_wrong_folders_are_named(probe, checkpoint, folders, tmp_path):
         (one / name).rmdir()
     (val / 'violet').rename(val / 'red')
     code, _, error = probe(checkpoint, one, train)
-    assert code == 2 and 'but its folders are the classes: red' in error
+    assert code == 2 and 'but its folders are the classes (red)' in error
 
 
 def test_a_single_class_is_refused(probe, checkpoint, tmp_path):

@@ -185,8 +185,10 @@ def test_a_converted_detector_is_whole_and_overwrites_nothing(source, tmp_path):
     with pytest.raises(UserError, match='already exists'):
         convert(tmp_path / 'source.pth', tmp_path / 'target.pth')
     with pytest.raises(UserError, match='cannot be written'):
-        convert(tmp_path / 'source.pth', tmp_path / 'nowhere' / 'target.pth')
+        convert(tmp_path / 'source.pth', tmp_path / 'source.pth' / 'target.pth')
     assert {p.name for p in tmp_path.iterdir()} == {'source.pth', 'target.pth'}
+    convert(tmp_path / 'source.pth', tmp_path / 'new' / 'target.pth')
+    assert (tmp_path / 'new/target.pth').is_file()
 
 
 @pytest.mark.parametrize(
