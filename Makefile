@@ -2,8 +2,8 @@ PYTHON ?= python3
 VENV := .venv
 VENV_OPENMMLAB := .venv-openmmlab
 REQUIREMENTS := setup.py constraints.txt
-# Three processes with a thread each, for two cores: many tests wait for processes that they start.
-PYTEST = OMP_NUM_THREADS=1 $(<D)/bin/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder
+# Two processes with a thread each.
+PYTEST = OMP_NUM_THREADS=1 $(<D)/bin/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder
 # What depends on the family of packages: configs, weights, and train, test and resume of each task.
 BOTH_FAMILIES := tests/config tests/engine/test_configs.py tests/engine/test_resume.py \
 	tests/engine/test_height_runs.py tests/engine/test_window_training.py \
