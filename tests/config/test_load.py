@@ -30,9 +30,10 @@ def test_data_root_moves_datasets_and_evaluators_or_is_refused(tmp_path):
     assert cfg.train_dataloader.dataset.data_root == 'elsewhere/ade/'
     assert cfg.work_dir == 'work_dirs/sem_fpn_xcit_n12_16_shapes'
     own = f"_base_ = '{SHAPES}'\ndata_root = 'data/mine/'"  # and the datasets as they were
-    (tmp_path / 'own.py').write_text(own)
-    with pytest.raises(UserError, match=r'no path of .*own\.py starts with its data/mine/'):
-        load_config(tmp_path / 'own.py', {'data_root': 'elsewhere'})
+    for with_help in ('', "\ndata_help = dict(root='data/mine/', text='{root}')"):  # is no path
+        (tmp_path / 'own.py').write_text(own + with_help)
+        with pytest.raises(UserError, match=r'no path of .*own\.py starts with its data/mine/'):
+            load_config(tmp_path / 'own.py', {'data_root': 'elsewhere'})
 
 
 def test_pretrained_is_what_the_backbone_starts_from():

@@ -93,6 +93,20 @@ def cut(kind, share=0.5, **kwargs):
     return data[: int(len(data) * share)]
 
 
+def tiff_of_bands(bands):
+    tifffile = pytest.importorskip('tifffile')
+    file = io.BytesIO()
+    image = np.zeros((6, 5, bands), np.uint8)
+    tifffile.imwrite(file, image, photometric='minisblack', planarconfig='contig')
+    return file.getvalue()
+
+
+def test_a_tiff_file_of_other_bands_is_refused_in_one_sentence(capfd):
+    with pytest.raises(BadImageError, match=r'damaged, or has other bands than RGB \(see docs/mul'):
+        decode(tiff_of_bands(5))
+    assert capfd.readouterr() == ('', '')  # OpenCV would log a dozen lines
+
+
 @pytest.mark.parametrize(
     ('data', 'kind'),
     [

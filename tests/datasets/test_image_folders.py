@@ -8,6 +8,7 @@ from mmengine.registry import DATASETS
 from PIL import Image
 
 from xcit_mm import UserError, environment
+from xcit_mm.datasets import unexpected_labels
 from xcit_mm.engine.data.sampler import SampleRequest
 from xcit_mm.engine.data.samples import TrainingSamples
 
@@ -122,6 +123,15 @@ def test_a_file_of_labels_is_refused(tmp_path, image, label):
 def test_the_remedy_helps_where_images_and_labels_share_a_folder(tmp_path):
     fill(tmp_path, 'a_leftImg8bit.png', 'a_gtFine_labelTrainIds.png', 'a_gtFine_color.png')
     assert listed(unlabeled(tmp_path, suffixes=('_leftimg8bit.png',))) == ['a_leftImg8bit.png']
+
+
+def test_a_second_file_for_a_few_images_is_logged(tmp_path, monkeypatch):
+    logged = []
+    monkeypatch.setattr(unexpected_labels, 'print_log', lambda text, *_: logged.append(text))
+    fill(tmp_path, 'a.jpg', 'a.png', 'b.jpg', 'c.jpg')
+    assert len(unlabeled(tmp_path)) == 4
+    (text,) = logged
+    assert text.startswith(f'1 of 3 images have a second file, such as {tmp_path}/a.jpg and .png:')
 
 
 def test_a_second_file_for_each_image_is_refused(tmp_path):

@@ -253,7 +253,7 @@ def test_folders_that_are_not_holidays_are_refused(holidays, tmp_path):
     (tmp_path / 'empty').mkdir()
     with pytest.raises(UserError, match='empty holds no image of Holidays, such as'):
         read_holidays(tmp_path / 'empty')
-    other = holidays / 'jpg' / 'cat.jpg'
+    other = holidays / 'jpg' / '000000100000.jpg'  # as in COCO
     shutil.copy(holidays / 'jpg' / '100000.jpg', other)
     with pytest.raises(UserError, match='is no image of Holidays, whose names are numbers'):
         read_holidays(holidays)
