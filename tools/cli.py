@@ -82,6 +82,7 @@ def _exit_code(error: Exception, retry: str) -> int | None:
     """Print an error that the user can do something about; None for others."""
     from xcit_mm.errors import ConfigError, Interrupted, UserError, reason
     from xcit_mm.files import DISK_FULL
+    from xcit_mm.shipped import commands
 
     message = error
     if isinstance(error, OSError) and error.errno in DISK_FULL:
@@ -95,7 +96,7 @@ def _exit_code(error: Exception, retry: str) -> int | None:
         message = f'{error}; the traceback is in {_write_traceback(error)}'
     elif not isinstance(error, (Interrupted, UserError)):
         return None
-    _complain(message)
+    _complain(commands(str(message)))
     return SIGNALED + error.signum if isinstance(error, Interrupted) else WRONG_INPUT
 
 

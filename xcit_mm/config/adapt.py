@@ -4,7 +4,6 @@ Each edit that the command line does not ask for has a sentence for the log.
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from ..device import choose_dtype, dtype_name, multiplies_bfloat16
 from ..errors import UserError
 from ..launchers import was_restarted
 from ..run_files import has_checkpoints
+from ..shipped import CONFIGS
 from ..weights.pretrained import BACKBONES
 from .image_classes import use_folders_as_classes
 from .image_rules import IMAGES_SCOPE
@@ -39,7 +39,7 @@ REPLACEMENTS = {
 }
 LOAD_IMAGE_ARGUMENTS = {'type', 'to_float32', 'backend_args'}
 # What the configs of xcit_mm inherit; other configs get from it what they lack.
-RUNTIME = Path(__file__).parents[1] / '.mim/configs/_base_/default_runtime.py'
+RUNTIME = CONFIGS / '_base_/default_runtime.py'
 # What mmengine adds to the default hooks, and drops where a config has None.
 HOOKS_OF_MMENGINE = {
     *('runtime_info', 'timer', 'sampler_seed', 'logger', 'param_scheduler', 'checkpoint'),

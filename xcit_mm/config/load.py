@@ -10,6 +10,7 @@ from mmengine.runner import Runner
 
 from ..environment import BUILT_ON, quiet, remedy, require, require_framework
 from ..errors import DependencyError, UserError, did_you_mean, looked_in, one_line, reason
+from ..shipped import CONFIGS, find_config
 from .jitter import use_jitter
 from .tree import CONTAINERS, arguments_of, nodes, registered_class, replace_nodes
 
@@ -45,7 +46,7 @@ def load_config(
     (None: random weights), and ``lsj=SIZE`` augments by large-scale jitter with copy-paste.
 
     Args:
-        path: Path of the config file.
+        path: Path of a config file, or the name of a config of this package.
         options: Dotted names and values, as from ``--cfg-options``.
         work_dir: Folder that the run writes to. Default: ``work_dirs/<name of the config>``.
         launcher: 'none', 'pytorch', 'slurm' or 'mpi'.
@@ -55,7 +56,7 @@ def load_config(
             that nothing reads.
         DependencyError: If the file needs a package that is missing.
     """
-    path = Path(path)
+    path = find_config(path)
     cfg = _read(path)
     options = dict(options or {})
     if 'lsj' in options:  # first: other options may name a transform of it
@@ -75,7 +76,11 @@ def load_config(
 
 def _read(path: Path) -> Config:
     if not path.is_file():
-        hint = did_you_mean(path.name, [p.name for p in path.parent.glob('*.py')])
+        files = [
+            *path.parent.glob('*.py'),
+            *(CONFIGS.glob('*.py') if path.parent == Path() else ()),
+        ]
+        hint = did_you_mean(path.name, [file.name if path.suffix else file.stem for file in files])
         raise UserError(f'the config {path} does not exist{looked_in(path)}{hint}')
     try:
         with quiet():  # custom_imports import mmdet or mmseg
