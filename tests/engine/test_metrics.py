@@ -123,18 +123,19 @@ def test_figures_of_all_and_of_each_class_are_those_of_pycocotools(
     changed.path.write_text(json.dumps(content))
     names = ('circle', 'square', 'triangle', 'star')
     prefix = str(tmp_path / 'predictions')
-    metrics = evaluate(changed, near_the_truth, names, classwise=True, outfile_prefix=prefix)
+    metrics = evaluate(changed, near_the_truth, names, outfile_prefix=prefix)
     assert f'{name} evaluates the predictions' in log
     for kind in KINDS:
         predictions = json.loads((tmp_path / f'predictions.{kind}.json').read_text())
         expected = dict(zip(NAMES, figures(coco, predictions, kind, [1, 2, 3])[:6], strict=True))
         for id_, class_name in enumerate(names[:3], 1):
-            expected[f'AP_{class_name}'] = figures(coco, predictions, kind, [id_])[0]
+            of_class = figures(coco, predictions, kind, [id_])
+            expected |= {f'AP_{class_name}': of_class[0], f'AP50_{class_name}': of_class[1]}
         # mmdet rounds to three digits
         assert {k: metrics[f'coco/{kind}_{k}'] for k in expected} == pytest.approx(
             expected, abs=5.001e-4
         )
-        assert metrics[f'coco/{kind}_AP_star'] == -1
+        assert metrics[f'coco/{kind}_AP_star'] == metrics[f'coco/{kind}_AP50_star'] == -1
         assert 0.2 < metrics[f'coco/{kind}_mAP'] < 0.9
     assert metrics['coco/bbox_AP_circle'] != metrics['coco/segm_AP_circle']
 
@@ -146,17 +147,19 @@ def figures(coco: COCO, predictions: list[dict], kind: str, ids: list[int]) -> n
 def test_the_final_table_says_what_its_figures_are():
     metrics = {'coco/bbox_mAP': 0.5, 'coco/bbox_mAP_s': -1.0, 'coco/segm_mAP': 0.4}
     metrics |= {'coco/bbox_AP_red apple': 0.25, 'coco/segm_AP_red apple': -1.0}
+    metrics |= {'coco/segm_AP50_red apple': 0.5}
     metrics |= {'coco/bbox_AR@100': 0.7, 'mIoU': 44.0, 'text': 'no number'}
     metrics |= {f'coco_panoptic/{name}': 12.345 for name in ('PQ', 'SQ', 'PQ_th')}
     assert [line.split('  ')[0] for line in metrics_table(metrics).splitlines()] == [
         *('', 'all', 'things'),
         *('', 'boxes', 'masks'),
-        *('AP of', 'red apple', 'Box AR@100', 'mIoU'),
+        *('class', 'red apple', 'Box AR@100', 'mIoU'),
     ]
     assert [line.split() for line in metrics_table(metrics).splitlines()[:8]] == [
         *(['PQ', 'SQ'], ['all', '12.35', '12.35'], ['things', '12.35', '-']),
         *(['AP', 'small'], ['boxes', '0.500', '-'], ['masks', '0.400', '-']),
-        *(['AP', 'of', 'boxes', 'masks'], ['red', 'apple', '0.250', '-']),
+        ['class', *('box', 'AP', 'mask', 'AP', 'mask', 'AP50')],
+        ['red', 'apple', '0.250', '-', '0.500'],
     ]
     assert metrics_table({}) == 'No metrics were computed.'
 
@@ -279,10 +282,17 @@ def test_pycocotools_evaluates_where_the_last_bit_could_change_a_digit(monkeypat
 @pytest.mark.parametrize(
     ('kwargs', 'names'),
     [
-        ({}, NAMES),
-        (dict(metric_items=['mAP_50', 'AR@100']), ('mAP_50', 'AR@100')),
+        (dict(classwise=False), NAMES),
+        (dict(classwise=False, metric_items=['mAP_50', 'AR@100']), ('mAP_50', 'AR@100')),
         (
-            dict(classwise=True, metric_items=['mAP']),
+            dict(metric_items=['mAP']),
+            (
+                'mAP',
+                *(f'{p}_{c}' for p in ('AP', 'AP50') for c in ('circle', 'square', 'triangle')),
+            ),
+        ),
+        (
+            dict(metric_items=['mAP'], iou_thrs=[0.75]),
             ('mAP', 'AP_circle', 'AP_square', 'AP_triangle'),
         ),
         (dict(format_only=True, outfile_prefix='predictions'), ()),

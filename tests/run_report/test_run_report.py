@@ -194,6 +194,8 @@ def test_metrics_have_titles():
         'coco/segm_mAP': 'Mask AP',
         'coco/segm_mAP_l': 'Mask AP large',
         'coco/bbox_AP_red apple': 'Box AP of red apple',
+        'coco/segm_AP50_red apple': 'Mask AP50 of red apple',
+        'coco/red apple_precision': 'AP of red apple',  # of mmdet's own metric
         'coco/bbox_AR@100': 'Box AR@100',
         'coco_panoptic/PQ': 'PQ',
         'coco_panoptic/SQ_th': 'SQ of things',

@@ -65,15 +65,21 @@ def _draw_confusion(axes: 'Axes', tables: ErrorTables, chosen: np.ndarray) -> No
     axes.set_ylabel('annotated')
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
-    part = '' if len(tables.classes) <= MAX_CLASSES else f', {MAX_CLASSES} classes'
-    axes.set_title(f'Confusions, {tables.of}{part}', fontsize=11)
+    title = f'Confusions, {tables.of}'
+    if len(tables.classes) > MAX_CLASSES:
+        title += f' of {MAX_CLASSES} classes'
+    if tables.score_thr is not None:
+        title += f', score ≥ {tables.score_thr:g}'
+    axes.set_title(title, fontsize=11)
 
 
 def _draw_costs(axes: 'Axes', tables: ErrorTables) -> None:
     names = [row['error'] for row in tables.costs]
     values = [row['cost in AP50'] for row in tables.costs]
     bars = axes.barh(names, values, color=['C0'] * (len(names) - 2) + ['C7'] * 2)
-    texts = [f'{value:.3f} ({row["number"]:,})' for row, value in zip(tables.costs, values)]
+    texts = [
+        f'{value:.3f} ({row["number"]:,})' for row, value in zip(tables.costs, values, strict=True)
+    ]
     axes.bar_label(bars, texts, padding=3, fontsize=8)
     axes.set_xlim(0, 1.35 * max(*values, 0.01))
     axes.invert_yaxis()

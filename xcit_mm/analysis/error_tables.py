@@ -29,6 +29,7 @@ class ErrorTables:
             predicted class (columns).
         images: For each image its name and the annotated, predicted and correct numbers by class,
             without classes that have none.
+        score_thr: The score from which predictions are counted; None for models without scores.
         by_class: Further columns of ``classes.csv``: K values by the name of the column.
         costs: The rows of ``errors.csv``, the errors of a detector; None for other models.
     """
@@ -38,6 +39,7 @@ class ErrorTables:
     rest: str
     confusion: np.ndarray
     images: list[tuple[str, Mapping[int, tuple[int, int, int]]]]
+    score_thr: float | None = None
     by_class: Mapping[str, Sequence[float]] = field(default_factory=dict)
     costs: list[dict[str, Any]] | None = None
 

@@ -11,7 +11,10 @@ from .overlaps import FOUND, Overlaps, matched
 from .tide import CORRECT, FALSE, KINDS, MISSING, Judgment, costs, joined, judge
 
 BACKGROUND = 'background'
-MEANINGS = KINDS | {FALSE: 'every prediction that finds no object', MISSING: 'every object not found'}
+MEANINGS = KINDS | {
+    FALSE: 'every prediction that finds no object',
+    MISSING: 'every object not found',
+}
 
 
 def object_tables(
@@ -50,6 +53,7 @@ def object_tables(
         rest=BACKGROUND,
         confusion=confusion,
         images=counted,
+        score_thr=score_thr,
         by_class=_best_thresholds(judged, number) | by_kind,
         costs=_rows_of_costs(judged, number, score_thr),
     )
@@ -104,7 +108,9 @@ def _best_thresholds(judged: Judgment, number: int) -> dict[str, list[float]]:
 def _classes_by_kind(judged: Judgment, score_thr: float) -> dict[str, np.ndarray]:
     """Return for each kind of error the class of every error at a threshold."""
     is_shown = judged.counts & (judged.scores >= score_thr)
-    classes = {name: judged.predicted[is_shown & (judged.kinds == i)] for i, name in enumerate(KINDS)}
+    classes = {
+        name: judged.predicted[is_shown & (judged.kinds == i)] for i, name in enumerate(KINDS)
+    }
     is_missed = np.maximum(judged.found, judged.near) < score_thr
     is_false = is_shown & (judged.kinds != CORRECT)
     return classes | {

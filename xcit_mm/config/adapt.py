@@ -109,8 +109,9 @@ def adapt_for_test(
 ) -> list[str]:
     """Edit a config for the evaluation of a checkpoint, and return sentences for the log.
 
-    ``show_dir`` is a folder for a picture of every prediction, ``errors_dir`` a folder for tables
-    of the errors, ``tta`` test-time augmentation, and ``dtype`` and ``compiled`` as for :func:`xcit_mm.load_model`.
+    ``show_dir`` is a folder for a picture of every prediction, ``errors_dir`` one for tables of the
+    errors, ``tta`` test-time augmentation, ``dtype`` and ``compiled`` as for
+    :func:`xcit_mm.load_model`.
     """
     is_streamed = cfg.get('stream') is not None
     if is_streamed and tta:

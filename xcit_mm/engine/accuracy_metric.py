@@ -52,7 +52,7 @@ class AccuracyMetric(BaseMetric):
         return {name: float(value) for name, value in metrics.items()}
 
     def error_tables(self) -> list[ErrorTables]:
-        """Return the errors of the last evaluation, in the process that has computed its metrics."""
+        """Return the errors of the last evaluation, in the process that computed its metrics."""
         classes = tuple(self.dataset_meta['classes'])
         confusion, images = np.zeros((len(classes), len(classes)), int), []
         for name, label, predicted in self._images:

@@ -154,7 +154,7 @@ class CocoAPMetric(CocoMetric):
         return metrics | self._metrics_by_class(evaluations)
 
     def error_tables(self) -> list[ErrorTables]:
-        """Return the errors of the last evaluation, in the process that has computed its metrics.
+        """Return the errors of the last evaluation, in the process that computed its metrics.
 
         The predictions are then forgotten, because their masks can take gigabytes.
         """
@@ -175,7 +175,11 @@ class CocoAPMetric(CocoMetric):
             """Return a field, the class, and the box or the run lengths of each object."""
             entries = [] if coco is None else coco.imgToAnns[image]
             return [
-                (entry[field], labels[id_], entry['bbox'] if kind == 'bbox' else coco.annToRLE(entry))
+                (
+                    entry[field],
+                    labels[id_],
+                    entry['bbox'] if kind == 'bbox' else coco.annToRLE(entry),
+                )
                 for entry in entries
                 if (id_ := entry['category_id']) in labels
             ]

@@ -1,4 +1,4 @@
-"""mmseg's IoU metric with what the classes are confused with, for images of any size. Needs mmseg."""
+"""mmseg's IoU metric with the confusions of classes, for images of any size. Needs mmseg."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -88,7 +88,7 @@ class ClassIoUMetric(IoUMetric):
         return super().compute_metrics([(common, union, predicted, labeled)])
 
     def error_tables(self) -> list[ErrorTables]:
-        """Return the errors of the last evaluation, in the process that has computed its metrics."""
+        """Return the errors of the last evaluation, in the process that computed its metrics."""
         if self.format_only:
             return []
         classes = tuple(self.dataset_meta['classes'])
