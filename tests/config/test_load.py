@@ -266,9 +266,11 @@ def test_the_weights_of_a_run_come_from_one_source():
 
 def test_a_test_loads_the_checkpoint_and_draws_into_the_folder():
     cfg = load_config(SHAPES)
-    notes = adapt_for_test(cfg, 'a.pth', show_dir='shown', trust_checkpoint=True)
+    folders = dict(show_dir='shown', errors_dir='counted')
+    notes = adapt_for_test(cfg, 'a.pth', **folders, trust_checkpoint=True)
     assert cfg.load_from == 'a.pth'
     assert cfg.default_hooks.pictures.test_dir == 'shown'
+    assert cfg.default_hooks.errors.test_dir == 'counted'
     assert cfg.trust_checkpoint
     assert any('code that they hold is run' in note for note in notes)
 

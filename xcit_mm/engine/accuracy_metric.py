@@ -39,7 +39,7 @@ class AccuracyMetric(BaseMetric):
             rank = int((scores >= scores[label]).sum()) - 1
             scores[label] = -np.inf
             predicted = int(scores.argmax()) if rank else label
-            self.results.append((sample['img_path'], predicted, (label, rank, len(scores))))
+            self.results.append((sample.get('img_path', ''), predicted, (label, rank, len(scores))))
 
     def compute_metrics(self, results: list) -> dict[str, float]:
         self._images = [(name, label, predicted) for name, predicted, (label, *_) in results]
