@@ -67,7 +67,7 @@ def _draw_confusion(axes: 'Axes', tables: ErrorTables, chosen: np.ndarray) -> No
     axes.spines[:].set_visible(False)
     title = f'Confusions, {tables.of}'
     if len(tables.classes) > MAX_CLASSES:
-        title += f' of {MAX_CLASSES} classes'
+        title += f', the {MAX_CLASSES} most confused classes'
     if tables.score_thr is not None:
         title += f', score ≥ {tables.score_thr:g}'
     axes.set_title(title, fontsize=11)
