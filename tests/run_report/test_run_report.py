@@ -313,10 +313,11 @@ def test_files_without_an_end_are_refused_or_left_out(tmp_path, monkeypatch):
         folder = tmp_path / f'{number}'
         write_lines(folder / 'losses.jsonl', dict(iter=1, loss=1))
         (folder / 'pictures').mkdir()
-        for name in ('run.json', 'pictures/0.png'):
+        (folder / 'errors/boxes').mkdir(parents=True)
+        for name in ('run.json', 'pictures/0.png', 'errors/boxes/errors.png'):
             make(folder / name)
         run = read_run(folder)
-        assert (run.info, run.config, run.pictures) == ({}, '', [])
+        assert (run.info, run.config, run.pictures, run.errors) == ({}, '', [], [])
         make(folder / 'metrics.jsonl')
         with pytest.raises(UserError, match=r'metrics\.jsonl cannot be read'):
             read_run(folder)
@@ -348,8 +349,11 @@ def test_odd_values_and_damaged_files_do_not_break_the_page(tmp_path):
         (folder / 'pictures').mkdir()
         (folder / 'pictures/gone.png').symlink_to(tmp_path / 'nowhere')
         (folder / 'pictures/cut_off.png').write_bytes(b'\x89PNG')
+        (folder / 'errors/boxes').mkdir(parents=True)
+        (folder / 'errors/boxes/errors.png').write_bytes(b'\x89PNG')
     page, rows = page_of(folders, tmp_path / 'out.html')
     assert 'Loss over' in page and 'Mean IoU, percent over' in page and 'image/jpeg' not in page
+    assert 'image/png' not in page
     assert [row[0] for row in rows[1:6]] == list('01234')
 
 

@@ -144,6 +144,8 @@ def _use_our_classes(cfg: Config) -> list[str]:
             name = class_name(node.type)  # of mmdet.CocoDataset, too
             # With other arguments, such as color_type, mmcv's class decodes differently.
             is_same = name != 'LoadImageFromFile' or node.keys() <= LOAD_IMAGE_ARGUMENTS
+            # Classes that are built on mmseg are registered with it only.
+            is_same &= name != 'IoUMetric' or cfg.get('default_scope') == 'mmseg'
             if name in REPLACEMENTS and is_same:
                 replaced.add(name)
                 node.type = REPLACEMENTS[name]
