@@ -10,6 +10,8 @@ LOSSES = 'losses.jsonl'
 METRICS = 'metrics.jsonl'
 RUN_INFO = 'run.json'
 PICTURES = 'pictures'
+ERRORS = 'errors'
+ERRORS_PICTURE = 'errors.png'
 POINTER = 'last_checkpoint'  # mmengine's file with the path of the newest checkpoint
 CHECKPOINTS = ('epoch_*.pth', 'iter_*.pth')
 NON_FINITE = 'non_finite_'  # the start of the names of the files that NonFiniteHook writes
@@ -24,6 +26,7 @@ WRITTEN = (
     RUN_INFO,
     'report.html',
     PICTURES,
+    ERRORS,
     'tensorboard',
 )
 

@@ -21,6 +21,7 @@ FLOORS = [
     'distillation',
     'config',
     'datasets',
+    'analysis',
     'predictions fusion run_report',
     'scenes',
     'large_images',

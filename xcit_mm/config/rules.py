@@ -22,6 +22,7 @@ REQUIRED = {
     'train': ('model', 'train_dataloader', 'train_cfg', 'optim_wrapper'),
     'test': ('model', 'test_dataloader', 'test_cfg', 'test_evaluator'),
 }
+METRICS_WITH_ERRORS = ('CocoAPMetric', 'ClassIoUMetric', 'AccuracyMetric')
 SPLITS = {'train': ('train', 'val'), 'test': ('test',)}
 
 
@@ -41,6 +42,8 @@ def check(cfg: Config, task: str) -> None:
     check_map_channels(cfg)
     check_class_weights(cfg)
     check_image_channels(cfg, SPLITS[task])
+    if task == 'test':
+        check_errors(cfg)
     if 'tensorboard' in cfg.default_hooks:
         require('tensorboard')
     if cfg.get('resume') and not cfg.get('load_from'):
@@ -110,6 +113,17 @@ def check_recipe(cfg: Config) -> None:
                 f'{place}.momentum={momentum!r} is not between 0 and 1; it is the weight of the '
                 'newest parameters, such as 0.0002'
             )
+
+
+def check_errors(cfg: Config) -> None:
+    """Refuse to count the errors of a test if no metric counts them."""
+    metrics = [class_name(node['type']) for _, node in typed_nodes(cfg.test_evaluator)]
+    folder = (cfg.default_hooks.get('errors') or {}).get('test_dir')
+    if folder is not None and not set(metrics) & set(METRICS_WITH_ERRORS):
+        raise UserError(
+            f'--errors {folder}: {" and ".join(metrics)} of test_evaluator counts no errors, only '
+            f'{", ".join(METRICS_WITH_ERRORS)} do: leave out --errors, or use one of them'
+        )
 
 
 def check_single_images(cfg: Config) -> None:

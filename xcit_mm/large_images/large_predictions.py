@@ -23,11 +23,13 @@ from ..scenes.geotiff import AVERAGE, write_class_table, write_tiff
 from ..scenes.image_source import TILE
 from ..scenes.label_polygons import label_polygons, without_small_regions
 from ..scenes.overview import overview
+from ..scenes.pixel_sizes import METERS, MICROMETERS, PixelSize
 from ..scenes.vector_layers import POLYGON, Layer, area_of_pixel, object_layer
 from ..scenes.write_zarr import write_zarr
 from .output_options import DEFAULT_OUTPUT, GEOJSON, GEOPACKAGE, OutputOptions
 from .workspace import Workspace
 
+AREAS = {METERS: 'square meters', MICROMETERS: 'square micrometers'}
 PICTURE_SIDE = 4096  # pixels of the longer side of a picture
 VECTOR_WRITERS = {GEOJSON: write_geojson, GEOPACKAGE: write_geopackage}
 MAX_TEXTS = 300  # number of objects in a picture above which texts would hide them
@@ -68,10 +70,20 @@ class LargeSegmentation(LargePrediction, Segmentation):
         scores: (H, W) uint8, the probability of each label (255 is 1); None unless requested.
         probabilities: (K, H, W), the probabilities of the K classes, uint8 (255 is 1) or float16;
             None unless requested.
+        pixel_size: The size of a pixel, or None if it is not known.
     """
 
     scores: np.ndarray | None = None
     probabilities: np.ndarray | None = None
+    pixel_size: PixelSize | None = None
+
+    def counts(self) -> list[dict[str, float]]:
+        """Return the pixels, the percentage and, if it is known, the area of each class."""
+        counts = super().counts()
+        if self.pixel_size is None:
+            return counts
+        height, width, unit = self.pixel_size
+        return [count | {AREAS[unit]: count['pixels'] * height * width} for count in counts]
 
     def _counts(self) -> np.ndarray:
         counts = np.zeros(len(self.classes), np.int64)

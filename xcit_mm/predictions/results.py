@@ -71,6 +71,11 @@ class Detections:
             values[name] = value[kept] if is_array else [value[i] for i in kept]
         return replace(self, **values)
 
+    def counts(self) -> list[dict[str, float]]:
+        """Return the number of ``objects`` of each class."""
+        numbers = np.bincount(self.labels, minlength=len(self.classes))
+        return [dict(objects=number) for number in numbers.tolist()]
+
     def draw(self, boxes: bool = True, masks: bool = True) -> np.ndarray:
         """Draw the objects over the image.
 
@@ -169,6 +174,13 @@ class Segmentation:
         total, counts = counts.sum(), counts[: len(self.classes)]
         order = np.argsort(-counts, kind='stable')
         return {int(i): counts[i] / total for i in order if counts[i]}
+
+    def counts(self) -> list[dict[str, float]]:
+        """Return the ``pixels`` of each class, and their percentage of the pixels with data."""
+        numbers = self._counts()
+        percent = 100 * numbers / max(1, numbers.sum())
+        pairs = zip(numbers[: len(self.classes)].tolist(), percent.tolist(), strict=False)
+        return [dict(pixels=number, percent=share) for number, share in pairs]
 
     def draw(self, opacity: float = 0.5, legend_rows: int | None = None) -> np.ndarray:
         """Draw the colors of the classes and the edges of segments, and a legend below.

@@ -13,6 +13,7 @@ from . import (  # noqa: F401  registered when they are imported
     label_check,
     loss_log,
     merged_views,
+    model_errors,
     momentum_teacher,
     non_finite,
     pictures,

@@ -14,5 +14,6 @@ LOSS_LOG = 62
 TENSORBOARD = 63
 COLLAPSE = 64  # after the logs, which show it, and before the checkpoint with its count
 PICTURES = 70
+MODEL_ERRORS = 71
 REPORT = 95  # after the checkpoint and the pictures
 INTERRUPT = 100  # after the checkpoint of the same step
