@@ -213,6 +213,6 @@ def test_pooling_by_matrices_is_adaptive_average_pooling(size):
 
 def test_a_recorded_graph_pools_by_matrices():
     pool = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(2))
-    pool.batched, pool.channels, pool.outputs = True, 3, ('maps',)
+    pool.batched, pool.side, pool.channels, pool.outputs = True, None, 3, ('maps',)
     x = torch.rand(2, 3, 7, 13)
     assert relative_error(recorded(pool)(x)['maps'], pool(x)) <= 1e-6

@@ -8,14 +8,14 @@ from ..inference import Model
 
 
 def describe(model: Model) -> dict[str, str]:
-    """Return the metadata of a trained model, as JSON by name.
+    """Return what a program needs to predict images with a trained model, as JSON by name.
 
-    ``classes``; ``palette``, a color for each class; ``resizing`` of the test pipeline, see
+    This is ``palette``, a color for each class; ``resizing`` of the test pipeline, see
     :func:`resizing`, unless the pipeline has other transforms; ``threshold`` of the probabilities
     of masks, or of a foreground alone; and ``align_corners`` of a segmentor, with which its logits
     are resized to the image.
     """
-    content = {'classes': model.classes, 'palette': model.palette}
+    content = {'palette': model.palette}
     if not _others(model):
         content['resizing'] = resizing(model)
     module = model.module

@@ -94,8 +94,7 @@ def export(
         module = build_model(cfg, 'cpu', options)
     else:
         model = load_model(config, checkpoint, 'cpu', options, trust_checkpoint)
-        module = model.module
-        metadata |= describe(model)
+        module, metadata['classes'] = model.module, json.dumps(model.classes)
     with config_errors(cfg, options):
         graph = build_graph(module, part)
     if gather:
@@ -106,6 +105,10 @@ def export(
         is_bgr = metadata['channels'] == 'BGR'
         graph = DeepnessGraph(graph, deepness, len(model.classes), is_bgr)
         metadata |= graph.metadata(model.classes, resolution)
+        if is_bgr:
+            metadata['channels'] = 'RGB'
+    elif checkpoint is not None:
+        metadata |= describe(model)
     metadata['outputs'] = json.dumps(graph.outputs)
     calibration = find_images(model, calibrate) if calibrate else {}
     images = calibration or drawn_images(graph)

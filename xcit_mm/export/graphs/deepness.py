@@ -34,7 +34,7 @@ class DeepnessGraph(Graph):
                 f'{", ".join(graph.outputs)}: of a panoptic model, export the objects with '
                 '--cfg-options model.test_cfg.instance_on=True'
             )
-        self.graph = graph
+        self.inner = graph  # fx has its own attribute ``graph``
         self.side, self.num_classes, self.is_bgr = side, num_classes, is_bgr
         self.channels, self.batched, self.NARROW = graph.channels, graph.batched, graph.NARROW
         self.outputs = (PROBABILITIES if 'logits' in graph.outputs else DETECTIONS,)
@@ -42,16 +42,16 @@ class DeepnessGraph(Graph):
     @property
     def model(self) -> nn.Module:
         """The model of the inner graph, which is not a child a second time."""
-        return self.graph.model
+        return self.inner.model
 
     def forward(self, image: Tensor) -> tuple[Tensor]:
-        return (self._output(self.graph(self._pixels(image))),)
+        return (self._output(self.inner(self._pixels(image))),)
 
     def reference(self, image: Tensor) -> tuple[Tensor]:
-        return (self._output(self.graph.reference(self._pixels(image))),)
+        return (self._output(self.inner.reference(self._pixels(image))),)
 
     def with_more_objects(self, image: Tensor) -> 'DeepnessGraph | None':
-        graph = self.graph.with_more_objects(self._pixels(image))
+        graph = self.inner.with_more_objects(self._pixels(image))
         if graph is None:
             return None
         return DeepnessGraph(graph, self.side, self.num_classes, self.is_bgr)
@@ -105,7 +105,7 @@ class DeepnessGraph(Graph):
         return 255 * (image.flip(1) if self.is_bgr else image)
 
     def _output(self, values: Sequence[Tensor]) -> Tensor:
-        named = dict(zip(self.graph.outputs, values, strict=True))
+        named = dict(zip(self.inner.outputs, values, strict=True))
         if 'logits' in named:
             logits = named['logits']
             return logits.softmax(1) if logits.shape[1] > 1 else logits.sigmoid()
