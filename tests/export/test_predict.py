@@ -11,9 +11,9 @@ from PIL import Image
 from pycocotools import mask as coco_mask
 from torch.nn import functional as F
 
-from xcit_mm.datasets.decode import decode_rgb
 from xcit_mm.export import predict
 from xcit_mm.export.predict import Objects, Regions
+from xcit_mm.inference.sources import decode_rgb
 
 TOLERANCE = dict(overlap=0.99, score=0.3, lost=0.02, labels=3e-4)
 
