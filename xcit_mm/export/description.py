@@ -20,8 +20,8 @@ def describe(model: Model) -> dict[str, str]:
         content['resizing'] = resizing(model)
     module = model.module
     if model.task == 'segmentation':
-        content['align_corners'] = module.align_corners
-        if module.out_channels == 1:
+        content['align_corners'] = getattr(module, 'align_corners', False)
+        if getattr(module, 'out_channels', None) == 1:
             content['threshold'] = module.decode_head.threshold
     elif getattr(getattr(module, 'roi_head', None), 'with_mask', False):
         content['threshold'] = module.test_cfg.rcnn.mask_thr_binary
@@ -44,9 +44,8 @@ def resizing(model: Model) -> dict[str, Any] | None:
             f'the test pipeline has {others[0]}, but predict.py can only resize RGB images of 8 '
             'bits bilinearly: use --out instead of --folder'
         )
-    for transform in model.pipeline.transforms[1:-1]:
-        return dict(scale=list(transform.scale), keep_ratio=transform.keep_ratio)
-    return None
+    resizes = model.pipeline.transforms[1:-1]
+    return dict(scale=[*resizes[0].scale], keep_ratio=resizes[0].keep_ratio) if resizes else None
 
 
 def _others(model: Model) -> list[str]:

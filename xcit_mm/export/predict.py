@@ -500,7 +500,14 @@ def main() -> None:
             print(f'{image_path} cannot be read: {error}', file=sys.stderr)
             failed = True
             continue
-        result = model.predict(image, args.score_thr)
+        try:
+            result = model.predict(image, args.score_thr)
+        except Exception as error:  # each runtime has its own
+            width, height = image.shape[1::-1]
+            what = f'an image of {width}x{height} pixels'
+            print(f'{image_path}: the model does not take {what} ({error})', file=sys.stderr)
+            failed = True
+            continue
         target = args.out / image_path.name
         save(result, model.classes, target)
         draw(image, result, model).save(_with_suffix(target, '_drawn.png'))
