@@ -47,6 +47,8 @@ ONLY_PARSED = {
     'tools/train.py configs/cascade': 'test_recipes.py trains its model; DINO is run',
     'tools/train.py configs/mask2former': 'test_recipes.py trains and validates it',
     'tools/train.py own.py': 'test_tools.py fine-tunes this detector',
+    'tools/export.py configs/dino': 'it takes minutes; test_graphs.py writes a file with gathers',
+    'tools/export.py configs/sem_fpn': 'test_deepness.py writes such a file',
     'tools/prepare_data.py coco': 'it downloads gigabytes; test_prepare_data.py has a server',
     'tools/prepare_data.py ade20k': 'as for coco',
     'tools/make_shapes.py data/shapes_13bands': 'stand_ins.py has drawn a few of these images',
