@@ -10,6 +10,7 @@ from helpers.small_xcit import SMALL, small_xcit
 from PIL import Image
 from torchvision import transforms
 
+import xcit_mm
 from xcit_mm import UserError
 from xcit_mm.errors import ArgumentError
 from xcit_mm.inference.embedder import Embedder
@@ -169,6 +170,40 @@ def test_files_of_other_sizes_and_unreadable_ones_keep_their_places(
     assert errors[1] in capfd.readouterr().err.replace('\n', '')
     with pytest.raises(UserError, match=r'no image can be read: .*none\.png does not exist'):
         embedder.tokens(paths[-1:])
+
+
+@pytest.mark.parametrize('has_token', [True, False])
+def test_embedding_of_an_image_is_its_token_of_length_1(network, save, picture, has_token):
+    image, path = picture
+    state = network().state_dict()
+    if not has_token:
+        backbone = small_xcit()
+        randomize(backbone)
+        state = {f'backbone.{name}': value for name, value in backbone.state_dict().items()}
+    embedder = xcit_mm.Embedder(save(state), size=48)
+    embedding = embedder.embed(path)
+    assert embedder.has_token == has_token
+    assert embedding.shape == (32,) and embedding.dtype == np.float32
+    assert np.linalg.norm(embedding) == pytest.approx(1)
+    token = embedder.tokens([path])[0][0]
+    np.testing.assert_allclose(embedding, token / np.linalg.norm(token), rtol=1e-4, atol=1e-6)
+    for same in (str(path), image, Image.fromarray(image), image.astype(np.uint16) * 257):
+        np.testing.assert_array_equal(embedder.embed(same), embedding)
+    x = embedder.prepare(image, 64)
+    token = embedder.features(x[None]).token[0].numpy()
+    expected = token / np.linalg.norm(token)
+    np.testing.assert_allclose(embedder.embed(image, 64), expected, rtol=1e-5, atol=1e-6)
+    gray = np.array(Image.fromarray(image).convert('L'))
+    np.testing.assert_array_equal(embedder.embed(gray), embedder.embed(gray[..., [0, 0, 0]]))
+    with pytest.raises(UserError, match=r'none\.png does not exist'):
+        embedder.embed('none.png')
+
+
+def test_embedding_that_is_not_finite_is_an_error(network, save, picture):
+    state = network().state_dict()
+    state['norm.bias'] = torch.full_like(state['norm.bias'], torch.nan)
+    with pytest.raises(UserError, match='the descriptor of the image has length nan; leave'):
+        Embedder(save(state), size=32).embed(picture[0])
 
 
 def test_worker_processes_read_the_same(network, save, picture):
