@@ -16,6 +16,8 @@ from xcit_mm.errors import ArgumentError
 from xcit_mm.inference.embedder import Embedder
 from xcit_mm.models.image_xcit import ImageXCiT
 from xcit_mm.progress import ImageProgress
+from xcit_mm.retrieval.descriptors import TOKEN, describe
+from xcit_mm.retrieval.image_tokens import image_tokens
 
 IMAGES = dict(
     channels=3, mean=[10.0, 20.0, 30.0], std=[2.0, 4.0, 5.0], bgr_to_rgb=True, size=48, bands=None
@@ -193,16 +195,20 @@ def test_embedding_of_an_image_is_its_token_of_length_1(network, save, picture, 
     token = embedder.features(x[None]).token[0].numpy()
     expected = token / np.linalg.norm(token)
     np.testing.assert_allclose(embedder.embed(image, 64), expected, rtol=1e-5, atol=1e-6)
+    longer = Embedder(save(state), size=48, fit='longer')
+    descriptor = describe(image_tokens(longer, str(path), 48), TOKEN, None)
+    np.testing.assert_array_equal(longer.embed(path), descriptor)
     gray = np.array(Image.fromarray(image).convert('L'))
-    np.testing.assert_array_equal(embedder.embed(gray), embedder.embed(gray[..., [0, 0, 0]]))
+    as_rgb = gray[..., None].repeat(3, -1)
+    np.testing.assert_array_equal(embedder.embed(gray), embedder.embed(as_rgb))
     with pytest.raises(UserError, match=r'none\.png does not exist'):
         embedder.embed('none.png')
 
 
 def test_embedding_that_is_not_finite_is_an_error(network, save, picture):
     state = network().state_dict()
-    state['norm.bias'] = torch.full_like(state['norm.bias'], torch.nan)
-    with pytest.raises(UserError, match='the descriptor of the image has length nan; leave'):
+    state['norm.weight'] = torch.full_like(state['norm.weight'], 3e38)
+    with pytest.raises(UserError, match=r'descriptor of the image has length (inf|nan); leave'):
         Embedder(save(state), size=32).embed(picture[0])
 
 
