@@ -146,6 +146,21 @@ def test_fiftyone_imports_detections(run, photos, tmp_path, stream):
             assert np.array_equal(found.mask, mask[rows, columns])
 
 
+def test_fiftyone_reads_label_images_by_the_colors_of_the_classes(run, photos, tmp_path):
+    data = pytest.importorskip('fiftyone.utils.data', reason='FiftyOne is not installed')
+    out = tmp_path / 'out'
+    run('below')
+    classes = json.loads((out / 'classes.json').read_text())['classes']
+    colors = np.array([c['colour'] for c in classes], np.uint8)
+    importer = data.ImageSegmentationDirectoryImporter(
+        data_path=str(photos / 'below'), labels_path=str(out / 'labels'), load_masks=True
+    )
+    with importer:
+        [(path, _, found)] = importer
+    assert path == str(photos / 'below/a.jpg')
+    assert np.array_equal(found.mask, colors[np.array(Image.open(out / 'labels/a.png'))])
+
+
 def test_segmentations_are_written_as_pictures_and_labels(run, segmentor, tmp_path):
     out = tmp_path / 'out'
     assert run(batch_size=2)[0] == 4 + NUM_FRAMES
