@@ -337,6 +337,9 @@ def test_objects_go_to_other_tools(number, with_masks):
     assert table['name'].tolist() == [CLASSES[i] for i in prediction.labels]
     assert len(polygons) == number
     assert [found.score for found in prediction] == prediction.scores.tolist()
+    annotations = prediction.to_coco(1)
+    assert [a['category_name'] for a in annotations] == table['name'].tolist()
+    assert [a['area'] for a in annotations] == table['area'].tolist()
     if number and with_masks:
         areas = [121 - 15, 0, 200]
         assert isinstance(theirs.mask, supervision.CompactMask)
