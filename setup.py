@@ -20,6 +20,7 @@ tools = {
     'openvino': [*onnx, 'openvino>=2025.2', 'nncf>=2.17'],
     'demo': ['gradio>=6'],
     'retrieval': ['faiss-cpu>=1.8', 'asmk>=0.1.1', 'pyarrow>=16'],
+    'results': ['supervision>=0.28', 'pandas>=2.2'],
     'multiband': ['tifffile>=2023.7'],
     'large': [
         'rasterio>=1.4',
@@ -36,7 +37,7 @@ test = [
     'pytest-xdist>=3.7',
     'rio-cogeo>=5',  # validates cloud-optimized GeoTIFF files
     *chain.from_iterable(
-        tools[name] for name in ('classify', 'eval', 'multiband', 'large', 'retrieval')
+        tools[name] for name in ('classify', 'eval', 'multiband', 'large', 'retrieval', 'results')
     ),
 ]
 

@@ -31,6 +31,7 @@ EXTRAS = dict.fromkeys(('onnx', 'onnxruntime', 'onnxscript'), 'export')
 EXTRAS |= dict.fromkeys(('openvino', 'nncf'), 'openvino')
 EXTRAS |= dict.fromkeys(('rasterio', 'openslide', 'pyogrio', 'zarr'), 'large')
 EXTRAS |= dict.fromkeys(('faiss', 'asmk', 'pyarrow'), 'retrieval')
+EXTRAS |= dict.fromkeys(('supervision', 'pandas'), 'results')
 EXTRAS |= {'tensorboard': 'vis', 'gradio': 'demo', 'tifffile': 'multiband'}
 _quiet_lock = threading.RLock()  # what is hidden is hidden for the whole process
 

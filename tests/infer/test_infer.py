@@ -15,6 +15,7 @@ from helpers.file_server import serving
 from helpers.in_process import call_tool
 from helpers.random_weights import DETECTOR, SEGMENTOR
 from PIL import Image
+from pycocotools import mask as coco_mask
 from pycocotools.coco import COCO
 
 from xcit_mm import UserError, mmcv_ops, threads
@@ -101,6 +102,8 @@ def test_detections_are_written_as_pictures_and_coco(run, detector, tmp_path, ca
         annotations = coco.loadAnns(coco.getAnnIds(image['id']))
         np.testing.assert_allclose([a['score'] for a in annotations], expected.scores, atol=1e-4)
         assert [a['category_id'] for a in annotations] == [i + 1 for i in expected.labels]
+        names = [detector.classes[i] for i in expected.labels]
+        assert [a['category_name'] for a in annotations] == names
         assert (image['height'], image['width']) == expected.image.shape[:2]
         picture = np.array(Image.open(out / image['picture']), int)
         assert np.abs(picture - expected.draw()).mean() < 8
@@ -118,6 +121,59 @@ def test_detections_are_written_as_pictures_and_coco(run, detector, tmp_path, ca
             assert (row['class'], row['objects']) == (coco.cats[label + 1]['name'], str(len(ids)))
     assert [i['frame'] for i in coco.imgs.values() if 'frame' in i] == list(range(NUM_FRAMES))
     assert read_video(str(out / 'pictures/clip.mp4'))[:2] == (NUM_FRAMES, 8)
+
+
+@pytest.mark.parametrize('stream', [False, True])
+def test_fiftyone_imports_detections(run, photos, tmp_path, stream):
+    coco = pytest.importorskip('fiftyone.utils.coco', reason='FiftyOne is not installed')
+    run('a.jpg', 'a.png', 'below', config=DETECTOR, score_thr=0.3, stream=stream)
+    content = json.loads((tmp_path / 'out/predictions.json').read_text())
+    expected = {image['file_name']: [] for image in content['images']}
+    files_by_id = {image['id']: image['file_name'] for image in content['images']}
+    for annotation in content['annotations']:
+        expected[files_by_id[annotation['image_id']]].append(annotation)
+    named = {str(photos / name) for name in ('a.jpg', 'a.png', 'below/a.jpg')}
+    assert expected.keys() == named and all(expected.values())
+    importer = coco.COCODetectionDatasetImporter(
+        labels_path=str(tmp_path / 'out/predictions.json'),
+        label_types=['detections', 'segmentations'],
+    )
+    with importer:
+        samples = [*importer]
+        info = importer.get_dataset_info()
+    assert info['classes'] == ['circle', 'square', 'triangle'] and info['dtype'] == 'float32'
+    assert {path for path, *_ in samples} == named
+    for path, metadata, labels in samples:
+        width, height = metadata.width, metadata.height
+        assert Image.open(path).size == (width, height)
+        for kind in ('detections', 'segmentations'):
+            for found, annotation in zip(labels[kind].detections, expected[path], strict=True):
+                assert found.label == annotation['category_name'] == found.category_name
+                assert found.confidence == annotation['score']
+                box = np.array(found.bounding_box) * [width, height, width, height]
+                np.testing.assert_allclose(box, annotation['bbox'], rtol=0, atol=0.01)
+        for found, annotation in zip(
+            labels['segmentations'].detections, expected[path], strict=True
+        ):
+            mask = coco_mask.decode(annotation['segmentation'])
+            x, y, w, h = annotation['bbox']
+            rows, columns = (slice(round(a), round(a + n)) for a, n in ((y, h), (x, w)))
+            assert np.array_equal(found.mask, mask[rows, columns])
+
+
+def test_fiftyone_reads_label_images_by_the_colors_of_the_classes(run, photos, tmp_path):
+    data = pytest.importorskip('fiftyone.utils.data', reason='FiftyOne is not installed')
+    out = tmp_path / 'out'
+    run('below')
+    classes = json.loads((out / 'classes.json').read_text())['classes']
+    colors = np.array([c['colour'] for c in classes], np.uint8)
+    importer = data.ImageSegmentationDirectoryImporter(
+        data_path=str(photos / 'below'), labels_path=str(out / 'labels'), load_masks=True
+    )
+    with importer:
+        [(path, _, found)] = importer
+    assert path == str(photos / 'below/a.jpg')
+    assert np.array_equal(found.mask, colors[np.array(Image.open(out / 'labels/a.png'))])
 
 
 def test_segmentations_are_written_as_pictures_and_labels(run, segmentor, tmp_path):

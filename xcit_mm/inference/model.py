@@ -84,9 +84,10 @@ class Model:
         """Detect the objects of an image, or predict the classes or the heights of its pixels.
 
         Args:
-            image: A path or http(s) URL, an RGB array (H, W, 3) uint8, or an image of PIL. For a
-                model that loads its images with ``LoadMultiband``: a path or URL of a TIFF file,
-                or an array of its bands (H, W, ``channels``).
+            image: A path or http(s) URL, an image of PIL, or an array: RGB (H, W, 3), RGBA or gray
+                (H, W), uint8 or uint16. An array is predicted like a PNG file of it. For a model
+                that loads its images with ``LoadMultiband``: a path or URL of a TIFF file, or an
+                array of its bands (H, W, ``channels``).
 
         Raises:
             UserError: If the image cannot be read.
