@@ -151,8 +151,6 @@ setup(
             'ipykernel>=6.29',
             'nbclient>=0.10',
             'playwright>=1.45',  # drives the browser of the system, and brings none
-            'build>=1.2',
-            'twine>=6',
         ],
     },
 )
