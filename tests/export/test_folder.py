@@ -25,11 +25,21 @@ SIZES = (99, 131), (161, 203), (320, 247)
 ODD_SIZES = (*SIZES, (77, 91), (333, 251), (641, 321), (159, 160), (501, 399), (97, 311), (160, 90))
 
 
+RESIZE = dict(type='Resize', scale=(128, 96), keep_ratio=False)
+OPTIONS = {
+    'test_dataloader.dataset.pipeline': [
+        dict(type='LoadImage'),
+        RESIZE,
+        dict(type='PackSegInputs'),
+    ]
+}
+
+
 @pytest.fixture(scope='module')
 def folder(models, tmp_path_factory):
-    """A folder of a detector in PyTorch's format, which takes the least time to write."""
-    path = tmp_path_factory.mktemp('exported') / 'detector'
-    exported = export_folder(*models('detector'), path, 'torch')
+    """A folder of a segmentor that resizes, in PyTorch's format, which is written fastest."""
+    path = tmp_path_factory.mktemp('exported') / 'segmentor'
+    exported = export_folder(*models('sem_fpn'), path, 'torch', options=OPTIONS)
     assert exported.path == path / 'model.pt2'
     return path
 
@@ -37,6 +47,11 @@ def folder(models, tmp_path_factory):
 @pytest.fixture(scope='module')
 def exported(folder):
     return predict.Model(folder / 'model.pt2')
+
+
+@pytest.fixture(scope='module')
+def resizing_segmentor(models):
+    return load_model(*models('sem_fpn'), 'cpu', OPTIONS)
 
 
 def drawn(folder, sizes):
@@ -51,7 +66,12 @@ def drawn(folder, sizes):
     return paths
 
 
-def assert_equal(objects, detections):
+def assert_labels_are_equal(regions, segmentation):
+    assert len(np.unique(segmentation.labels)) > 1
+    assert (regions.labels != segmentation.labels).mean() <= 1e-3
+
+
+def assert_objects_are_equal(objects, detections):
     assert len(objects.scores) == len(detections) > 5
     assert np.abs(objects.boxes - detections.boxes).max() <= 1e-3
     assert np.abs(objects.scores - detections.scores).max() <= 1e-5
@@ -72,48 +92,47 @@ def call(monkeypatch, capsys, folder, *arguments):
 
 def test_a_folder_has_a_program_and_a_test_that_it_passes(folder, exported):
     assert sorted(path.name for path in folder.iterdir()) == [
-        'README.md', 'expected.json', 'model.pt2', 'predict.py', 'test.png'
+        'README.md', 'expected.json', 'expected_labels.png', 'model.pt2', 'predict.py', 'test.png'
     ]  # fmt: skip
-    assert [path.name for path in folder.parent.iterdir()] == ['detector']
+    assert [path.name for path in folder.parent.iterdir()] == ['segmentor']
     assert (folder / 'predict.py').read_bytes() == Path(predict.__file__).read_bytes()
     assert predict.check(folder, exported) is None
     readme = (folder / 'README.md').read_text()
     assert re.search(r'pip install torch==[\d.]+ torchvision==[\d.]+ numpy==', readme)
-    assert 'resized to fit into 160x160' in readme
-    assert '- Classes: circle, square, triangle\n' in readme
-    assert int(re.search(r'(\d+) objects with a score above 0.3', readme)[1]) > 3
+    assert 'resized to 128x96' in readme
+    assert '- Classes: background, circle, square, triangle\n' in readme
 
 
 def test_a_wrong_result_is_found(folder, monkeypatch, capsys, tmp_path):
     other = shutil.copytree(folder, tmp_path / 'other')
-    content = json.loads((other / 'expected.json').read_text())
-    for entry in content['objects']:
-        entry['box'][0] += 5
-    (other / 'expected.json').write_text(json.dumps(content))
+    with Image.open(other / 'expected_labels.png') as labels:
+        turned = labels.rotate(180)
+    turned.save(other / 'expected_labels.png')
     code, printed = call(monkeypatch, capsys, other, '--check')
     assert code == 1
-    assert re.match(r'test.png: \d+ of \d+ objects have no counterpart', printed)
+    assert re.match(r'test.png: \d+.\d+% of the pixels differ', printed)
 
 
 def test_the_program_predicts_what_xcit_mm_does(
-    folder, exported, models, monkeypatch, capsys, tmp_path
+    folder, resizing_segmentor, monkeypatch, capsys, tmp_path
 ):
     paths, out = drawn(tmp_path, SIZES), tmp_path / 'out'
     (tmp_path / 'text.jpg').write_text('no image')
-    arguments = *paths, tmp_path / 'text.jpg', '--out', out
-    code, printed = call(monkeypatch, capsys, folder, *arguments, '--score-thr', 0)
+    Image.new('RGB', (16, 8)).save(tmp_path / 'small.png')
+    others = tmp_path / 'text.jpg', tmp_path / 'small.png'
+    code, printed = call(monkeypatch, capsys, folder, *paths, *others, '--out', out)
     assert code == 2
     assert f'{tmp_path / "text.jpg"} cannot be read: ' in printed
-    model = load_model(*models('detector'), 'cpu')
     for path in paths:
-        detections = model.predict(path)
-        assert_equal(predict.load(out / path.name), detections)
+        segmentation = resizing_segmentor.predict(path)
+        assert_labels_are_equal(predict.load(out / path.name), segmentation)
+        shares = json.loads((out / f'{path.name}.json').read_text())['shares']
+        expected = {segmentation.classes[i]: share for i, share in segmentation.shares().items()}
+        assert shares == pytest.approx(expected, abs=2e-3)
         with Image.open(out / f'{path.name}_drawn.png') as picture:
-            assert picture.size == detections.image.shape[1::-1]
-            assert np.any(np.asarray(picture) != detections.image)
-    assert len([*out.iterdir()]) == 2 * len(paths)
-    kept = exported.predict(predict.read_image(paths[0]), 0.4)
-    assert len(kept.scores) == (model.predict(paths[0]).scores >= 0.4).sum() > 0
+            assert picture.size == segmentation.image.shape[1::-1]
+            assert np.any(np.asarray(picture) != segmentation.image)
+    assert len([*out.iterdir()]) == 3 * (len(paths) + 1)
 
 
 @pytest.mark.parametrize(
@@ -210,40 +229,39 @@ def run(folder, python, *arguments):
 def test_the_program_needs_only_the_runtime_numpy_and_pillow(models, tmp_path):
     pytest.importorskip('onnx')
     pytest.importorskip('onnxruntime')
-    export_folder(*models('detector'), tmp_path / 'exported')
+    folder = tmp_path / 'exported'
+    export_folder(*models('detector'), folder)
+    readme = (folder / 'README.md').read_text()
+    assert 'resized to fit into 160x160' in readme
+    assert int(re.search(r'(\d+) objects with a score above 0.3', readme)[1]) > 3
     python = bare_environment(tmp_path / 'venv', 'onnxruntime', 'numpy', 'pillow')
     for name in ('torch', 'xcit_mm', 'mmdet', 'cv2'):
         done = run(tmp_path, python, '-c', f'import {name}')
         assert f"No module named '{name}'" in done.stderr
-    program = tmp_path / 'exported/predict.py'
-    done = run(tmp_path, python, program, '--check')
+    done = run(tmp_path, python, folder / 'predict.py', '--check')
     assert (done.returncode, done.stdout) == (0, 'test.png: as expected\n'), done.stderr
     paths, out = drawn(tmp_path, ODD_SIZES), tmp_path / 'out'
-    done = run(tmp_path, python, program, *paths, '--out', out, '--score-thr', 0)
+    done = run(tmp_path, python, folder / 'predict.py', *paths, '--out', out, '--score-thr', 0)
     assert done.returncode == 0, done.stderr
     model = load_model(*models('detector'), 'cpu')
     for path in paths:
-        assert_equal(predict.load(out / path.name), model.predict(path))
+        assert_objects_are_equal(predict.load(out / path.name), model.predict(path))
+    exported = predict.Model(folder / 'model.onnx')
+    kept = exported.predict(predict.read_image(paths[0]), 0.4)
+    assert len(kept.scores) == (model.predict(paths[0]).scores >= 0.4).sum() > 0
 
 
 @pytest.mark.slow
-def test_a_segmentor_that_resizes_labels_the_pixels_of_the_image(models, tmp_path):
+def test_the_program_runs_openvino(models, resizing_segmentor, tmp_path):
     pytest.importorskip('onnx')
     pytest.importorskip('openvino')
-    resize = dict(type='Resize', scale=(128, 96), keep_ratio=False)
-    pipeline = [dict(type='LoadImage'), resize, dict(type='PackSegInputs')]
-    options = {'test_dataloader.dataset.pipeline': pipeline}
-    export_folder(*models('sem_fpn'), tmp_path / 'exported', 'openvino', options=options)
+    export_folder(*models('sem_fpn'), tmp_path / 'exported', 'openvino', options=OPTIONS)
     python = bare_environment(tmp_path / 'venv', 'openvino', 'numpy', 'pillow')
     paths, out = drawn(tmp_path, SIZES), tmp_path / 'out'
     done = run(tmp_path, python, tmp_path / 'exported/predict.py', *paths, '--out', out)
     assert done.returncode == 0, done.stderr
-    model = load_model(*models('sem_fpn'), 'cpu', options)
     for path in paths:
-        labels, expected = predict.load(out / path.name).labels, model.predict(path).labels
-        assert len(np.unique(expected)) > 1
-        assert (labels != expected).mean() <= 1e-3
-        assert (out / f'{path.name}_drawn.png').exists()
+        assert_labels_are_equal(predict.load(out / path.name), resizing_segmentor.predict(path))
 
 
 def test_the_program_imports_nothing_else():
