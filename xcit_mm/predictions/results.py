@@ -227,8 +227,8 @@ class Detections:
         """Return the outline of each object as a polygon of shapely, in pixels of the image.
 
         Returns:
-            (n,) objects: a ``MultiPolygon`` along the sides of the pixels of a mask, with holes,
-            which is empty for an empty mask. For a model without masks, the box as a ``Polygon``.
+            An array (n,). Each mask has a ``MultiPolygon`` along the sides of its pixels, with
+            holes; it is empty if the mask is empty. Without masks, each box is a ``Polygon``.
 
         Raises:
             DependencyError: If there are masks, and rasterio is not installed.
