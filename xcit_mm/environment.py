@@ -30,7 +30,12 @@ EXTRAS = dict.fromkeys(('onnx', 'onnxruntime', 'onnxscript'), 'export')
 EXTRAS |= dict.fromkeys(('openvino', 'nncf'), 'openvino')
 EXTRAS |= dict.fromkeys(('rasterio', 'openslide', 'pyogrio', 'zarr'), 'large')
 EXTRAS |= dict.fromkeys(('faiss', 'asmk', 'pyarrow'), 'retrieval')
-EXTRAS |= {'tensorboard': 'vis', 'gradio': 'demo', 'tifffile': 'multiband'}
+EXTRAS |= {
+    'huggingface_hub': 'hub',
+    'tensorboard': 'vis',
+    'gradio': 'demo',
+    'tifffile': 'multiband',
+}
 _quiet_lock = threading.RLock()  # what is hidden is hidden for the whole process
 
 
