@@ -77,7 +77,8 @@ def read_description(name: str | Path) -> Config:
     """
     file = find_file(name, file=CONFIG)
     try:
-        content = _decode(json.loads(read_regular(file, MAX_BYTES)))
+        text = read_regular(file, MAX_BYTES).decode()
+        content = _decode(json.loads(text))
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f'the config of {name} cannot be read ({reason(error)})') from None
     _check(content, str(name))
@@ -88,7 +89,7 @@ def read_description(name: str | Path) -> Config:
         model=content['model'],
         test_dataloader=dict(dataset=dataset),
     )
-    return Config(parts, filename=str(name))
+    return Config(parts, cfg_text=text, filename=str(name))
 
 
 def _encode(node: Any) -> Any:
@@ -166,7 +167,9 @@ def _known_types(parts: dict[str, Any], scope: str) -> set[str]:
 
     # RoI layers and NMS have names of functions and classes there.
     names = {name for name, value in vars(mmcv.ops).items() if callable(value)}
-    return names.union(*(registered_names(r.children.get(scope, r)) for r in REGISTRIES))
+    for registry in REGISTRIES:
+        names |= {*registered_names(registry), *registry.children[scope].module_dict}
+    return names
 
 
 def _is_module(value: str) -> bool:

@@ -111,6 +111,7 @@ def _write_weights(model: Model, path: Path) -> None:
     # Tensors that share their memory, as in the heads of DINO, are written one by one.
     state = {k: v.contiguous().clone() for k, v in model.module.state_dict().items()}
     save_file(state, path, {'format': 'pt'})
+    path.chmod(0o644)  # safetensors makes it readable by its owner only
 
 
 def _upload(folder: Path, repo: str, private: bool) -> str:

@@ -110,9 +110,8 @@ def read_all_safely(trusted: bool) -> Iterator[None]:
         return read_checkpoint(filename, map_location, trusted)
 
     schemes = CheckpointLoader._schemes.copy()
-    CheckpointLoader.register_scheme(
-        ('', 'http://', 'https://', HUB), load_from_xcit_mm, force=True
-    )
+    prefixes = ('', 'http://', 'https://', HUB)
+    CheckpointLoader.register_scheme(prefixes, load_from_xcit_mm, force=True)
     try:
         yield
     finally:
