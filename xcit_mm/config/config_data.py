@@ -32,6 +32,8 @@ KEYS = {
     'palette': list,
 }
 MAX_BYTES = 2**20
+MAX_DEPTH = 40  # levels of values in each other; our configs have ten
+START = 'init_cfg', 'pretrained'  # arguments for weights that a training starts from
 TUPLE = '__tuple__'  # JSON has lists only, but some transforms need tuples
 VALUES = (str, bool, int, float, type(None))
 # Neither a path nor an address, a dotted name or an expression.
@@ -79,9 +81,9 @@ def read_description(name: str | Path) -> Config:
     try:
         text = read_regular(file, MAX_BYTES).decode()
         content = _decode(json.loads(text))
+        _check(content, str(name))
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f'the config of {name} cannot be read ({reason(error)})') from None
-    _check(content, str(name))
     names = {key: content[key] for key in ('classes', 'palette') if content[key]}
     dataset = dict(metainfo=names, pipeline=content['pipeline'])
     parts = dict(
@@ -94,7 +96,7 @@ def read_description(name: str | Path) -> Config:
 
 def _encode(node: Any) -> Any:
     if isinstance(node, Mapping):
-        return {key: _encode(value) for key, value in node.items() if key != 'init_cfg'}
+        return {key: _encode(value) for key, value in node.items() if key not in START}
     if isinstance(node, (list, tuple)):
         values = [_encode(value) for value in node]
         return {TUPLE: values} if isinstance(node, tuple) else values
@@ -141,7 +143,7 @@ def _check(content: Any, name: str) -> None:
             is_allowed = PLAIN.fullmatch(value) is not None and not _is_module(value)
         else:
             is_allowed = isinstance(value, (list, tuple, *VALUES))
-        if not is_allowed:
+        if not is_allowed or place.count('.') > MAX_DEPTH:
             raise UserError(
                 f'the config of {name}: {one_line(place)}={one_line(repr(value))}, {_not_allowed()}'
             )
@@ -157,8 +159,8 @@ def _not_allowed() -> str:
 
 def _known_types(parts: dict[str, Any], scope: str) -> set[str]:
     """Return the names of all types that a config of a framework may build."""
-    types = {value for place, value in nodes(parts) if place.endswith('.type')}
-    used = {scope, *(str(kind).partition('.')[0] for kind in types)}
+    types = (str(value) for place, value in nodes(parts) if place.endswith('.type'))
+    used = {scope, *(kind.partition('.')[0] for kind in types)}
     for framework in FRAMEWORKS:
         if framework in used:
             require_framework(framework)

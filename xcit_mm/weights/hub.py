@@ -17,7 +17,7 @@ PICKLE = 'pytorch_model.bin'  # how older programs store weights
 ADDRESS = re.compile(r'hf://([\w.-]+/[\w.-]+)(?:@([\w./-]+))?')
 RESTRICTED, NOT_FOUND = 403, 404  # HTTP's codes
 REMEDIES = {
-    401: 'log in again with "hf auth login", or set HF_TOKEN to a token that is valid',
+    401: 'log in with "hf auth login", or set HF_TOKEN to a valid token',
     RESTRICTED: 'accept the terms on the page of the model, or use a token with this permission',
     NOT_FOUND: 'there is no such model or revision, or it is private: check the name, and log in '
     'with "hf auth login" or HF_TOKEN',
