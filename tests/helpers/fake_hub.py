@@ -102,7 +102,7 @@ class Handler(BaseHTTPRequestHandler):
             is_new = name not in self.server.repos
             if is_new:
                 is_private = asked.get('visibility') == 'private'
-                self.server.repos[name] = Repo(private=is_private)
+                self.server.repos[name] = Repo([{}], private=is_private)
             self._answer({'url': f'{self.server.address}/{name}'}, 200 if is_new else 409)
         elif path == '/api/validate-yaml':
             self._answer({'errors': [], 'warnings': []})

@@ -113,7 +113,7 @@ def test_a_model_travels_through_the_hub(hub, checkpoint, image, tmp_path, monke
     )
     assert (code, output) == (0, f'uploaded to {hub.address}/{REPO}\n'), error
     repo = hub.repos[REPO]
-    (files,) = repo.commits
+    _, files = repo.commits
     assert repo.private
     assert files.keys() == {'README.md', 'config.json', 'model.safetensors', 'picture.png'}
     assert files['picture.png'] == picture.read_bytes()

@@ -11,7 +11,7 @@ from pathlib import Path
 from ..errors import UserError, reason
 from ..inference import Model
 from ..models import XCiT
-from ..run_report.titles import OF_CLASS, title
+from ..run_report.titles import KINDS, OF_CLASS, title
 from ..weights.hub import HUB
 from ..weights.names import architecture
 
@@ -45,11 +45,13 @@ def read_metrics(path: Path, checkpoint: str | Path | None) -> dict[str, float]:
             f'--metrics {path} has the metrics of {tested}, not of {checkpoint}: evaluate it with '
             'tools/test.py --out'
         )
+    of_classes = tuple(kind + OF_CLASS for kind in KINDS)
     return {
         name: value
         for name, value in metrics.items()
         # COCO's -1 stands for a size that no object has.
-        if isinstance(value, Real) and math.isfinite(value) and value != -1 and OF_CLASS not in name
+        if isinstance(value, Real) and math.isfinite(value) and value != -1
+        if not name.startswith(of_classes)
     }
 
 
