@@ -131,6 +131,12 @@ def test_nothing_in_a_description_is_run(read_changed, tmp_path, monkeypatch, pl
     assert 'trace_module' not in sys.modules and not Path('trace').exists()
 
 
+def test_a_folder_with_the_name_of_a_value_changes_nothing(read_changed, tmp_path, monkeypatch):
+    (tmp_path / 's12').mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    read_changed('model.backbone.arch', 's12')
+
+
 # What Python can parse, and functions that call themselves cannot walk.
 PLAIN = json.dumps(
     dict(xcit_mm='1', default_scope='mmdet', model={}, classes=[], palette=[], pipeline='mmdet')

@@ -1,6 +1,7 @@
 """Models on the hub: only the config and the weights are downloaded, and refusals are sentences."""
 
 import pickle
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,6 +70,16 @@ def test_a_download_that_breaks_off_is_an_error_and_then_whole(hub, monkeypatch)
         find_file(NAME)
     hub.cut = None
     assert torch.equal(read_checkpoint(NAME)['weight'], DATA['weight'])
+
+
+def test_a_full_disk_is_a_sentence(hub):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))  # as by ulimit -f
+    try:
+        with pytest.raises(UserError, match=f'{NAME}: the disk is full .*File too large'):
+            find_file(NAME)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.mark.parametrize(

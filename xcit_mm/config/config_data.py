@@ -136,7 +136,7 @@ def _check(content: Any, name: str) -> None:
     for place, value in nodes(parts):
         key = place.rpartition('.')[2]
         if key == 'type':
-            is_allowed = isinstance(value, str) and value in known
+            is_allowed = isinstance(value, str) and value in known and not _is_module(value)
         elif isinstance(value, dict):
             is_allowed = all(KEY.fullmatch(inner) for inner in value)
         elif isinstance(value, str):
@@ -176,4 +176,5 @@ def _known_types(parts: dict[str, Any], scope: str) -> set[str]:
 
 def _is_module(value: str) -> bool:
     """Return whether a value would be imported by mmengine, which looks for types everywhere."""
-    return bool(value) and value not in sys.modules and find_spec(value) is not None
+    spec = find_spec(value) if value and value not in sys.modules else None
+    return spec is not None and spec.origin is not None  # not a folder of this name, which is empty

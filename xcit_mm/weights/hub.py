@@ -9,6 +9,7 @@ from typing import Any
 
 from ..environment import require
 from ..errors import UserError, looked_in, reason
+from ..files import is_disk_full
 
 HUB = 'hf://'
 CONFIG = 'config.json'
@@ -79,6 +80,11 @@ def hub_errors(what: str) -> Iterator[None]:
     except HFValidationError as error:
         raise UserError(f'{what}: the hub does not allow this name ({reason(error)})') from None
     except Exception as error:  # of the client of HTTP, which depends on the version
+        if is_disk_full(error):
+            text = reason(error)
+            raise UserError(
+                f'{what}: the disk is full ({text}): make room, or set HF_HUB_CACHE'
+            ) from None
         cause = error
         if isinstance(error, LocalEntryNotFoundError):
             cause = error.__cause__ or error
