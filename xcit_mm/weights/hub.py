@@ -47,14 +47,15 @@ def find_file(name: str | Path, trusted: bool = False, file: str = WEIGHTS) -> P
         DependencyError: If huggingface_hub is missing.
     """
     name = str(name)
-    folder = download_model(name, trusted) if name.startswith(HUB) else Path(name).expanduser()
+    on_hub = name.startswith(HUB)
+    folder = download_model(name, trusted) if on_hub else Path(name).expanduser()
     choices = [file, PICKLE] if file == WEIGHTS and trusted else [file]
     path = next((folder / choice for choice in choices if (folder / choice).exists()), None)
     if path is not None:
         return path
-    where = '' if name.startswith(HUB) else looked_in(folder)
-    remedy = 'name a model that tools/push.py has written, or a config file and a checkpoint'
-    if file == WEIGHTS and not trusted:
+    where = '' if on_hub else looked_in(folder)
+    remedy = f'name a {"model" if on_hub else "file in it, or a folder"} that tools/push.py made'
+    if file == WEIGHTS and not trusted and (on_hub or (folder / PICKLE).exists()):
         remedy += f'; --trust-checkpoint also reads {PICKLE}, a pickle, and runs the code in it'
     raise UserError(f'{name} has no {file}{where}: {remedy}')
 
