@@ -101,7 +101,7 @@ class Handler(BaseHTTPRequestHandler):
             name = f'{asked["organization"]}/{asked["name"]}'
             is_new = name not in self.server.repos
             if is_new:
-                is_private = asked.get('visibility') == 'private'
+                is_private = asked.get('private') or asked.get('visibility') == 'private'
                 self.server.repos[name] = Repo([{}], private=is_private)
             self._answer({'url': f'{self.server.address}/{name}'}, 200 if is_new else 409)
         elif path == '/api/validate-yaml':
