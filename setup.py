@@ -19,6 +19,7 @@ tools = {
     'export': onnx,
     'openvino': [*onnx, 'openvino>=2025.2', 'nncf>=2.17'],
     'demo': ['gradio>=6'],
+    'hub': ['huggingface_hub>=1.0', 'safetensors>=0.4'],
     'retrieval': ['faiss-cpu>=1.8', 'asmk>=0.1.1', 'pyarrow>=16'],
     'results': ['supervision>=0.28', 'pandas>=2.2'],
     'multiband': ['tifffile>=2023.7'],
@@ -37,7 +38,8 @@ test = [
     'pytest-xdist>=3.7',
     'rio-cogeo>=5',  # validates cloud-optimized GeoTIFF files
     *chain.from_iterable(
-        tools[name] for name in ('classify', 'eval', 'multiband', 'large', 'retrieval', 'results')
+        tools[name]
+        for name in ('classify', 'eval', 'hub', 'multiband', 'large', 'retrieval', 'results')
     ),
 ]
 

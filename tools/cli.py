@@ -15,6 +15,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -198,6 +199,11 @@ def add_trust_argument(parser: argparse.ArgumentParser) -> None:
         action='store_true',
         help='read a checkpoint or an exported file that holds more than weights, and run its code',
     )
+
+
+def has_weights(config: str) -> bool:
+    """Return whether a config stands for a whole model, on the hub or in a folder."""
+    return config.startswith('hf://') or Path(config).expanduser().is_dir()
 
 
 def positive(text: str) -> int:

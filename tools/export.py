@@ -22,11 +22,14 @@ def main() -> None:
         epilog='The file takes images of any size. It is written only if its results match those '
         'of PyTorch: for drawn images of three sizes, or in int8 for the images of --calibrate.',
     )
-    parser.add_argument('config', help='config file')
+    parser.add_argument(
+        'config', help='config file, or a model on the hub (hf://owner/name) or in a folder'
+    )
     parser.add_argument(
         'checkpoint',
         nargs='?',
-        help='file or URL of a released model or of a run of this config (default: random weights)',
+        help='file or URL of a released model or of a run of this config (default: the weights '
+        'of a model on the hub or in a folder, otherwise random weights)',
     )
     target = parser.add_mutually_exclusive_group(required=True)
     target.add_argument(
@@ -90,6 +93,8 @@ def main() -> None:
         from xcit_mm.export import export, export_folder
     # An exit removes unfinished files on its way.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(cli.SIGNALED + number))
+    if cli.has_weights(args.config) and args.checkpoint is None:
+        args.checkpoint = args.config
     if args.checkpoint is None:
         print('No checkpoint: the weights of the file are random.')
     wait = 'several minutes' if args.precision == 'int8' else 'a minute or two'

@@ -14,7 +14,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     cli.add_run_arguments(parser)
     parser.add_argument(
-        'checkpoint', help='file or URL of a released model, or of a checkpoint of this config'
+        'checkpoint',
+        help='file, URL or hf://owner/name of a released model, or a checkpoint of this config',
     )
     parser.add_argument('--show-dir', help='draw the predictions over the images into this folder')
     parser.add_argument(

@@ -33,6 +33,7 @@ EXTRAS |= dict.fromkeys(('rasterio', 'openslide', 'pyogrio', 'zarr'), 'large')
 EXTRAS |= dict.fromkeys(('faiss', 'asmk', 'pyarrow'), 'retrieval')
 EXTRAS |= dict.fromkeys(('supervision', 'pandas'), 'results')
 EXTRAS |= {'tensorboard': 'vis', 'gradio': 'demo', 'tifffile': 'multiband'}
+EXTRAS['huggingface_hub'] = 'hub'
 _quiet_lock = threading.RLock()  # what is hidden is hidden for the whole process
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 APPS = ['attention', 'benchmark', 'classification', 'demo', 'flops', 'infer', 'probe']
-APPS += ['retrieval', 'zoo']
+APPS += ['push', 'retrieval', 'zoo']
 # From the ground up; what stands in one line may import nothing else in it.
 FLOORS = [
     'errors shipped version',

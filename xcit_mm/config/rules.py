@@ -21,6 +21,7 @@ from .tree import class_name, typed_nodes
 REQUIRED = {
     'train': ('model', 'train_dataloader', 'train_cfg', 'optim_wrapper'),
     'test': ('model', 'test_dataloader', 'test_cfg', 'test_evaluator'),
+    'prediction': ('model', 'test_dataloader'),
 }
 METRICS_WITH_ERRORS = ('CocoAPMetric', 'ClassIoUMetric', 'AccuracyMetric')
 SPLITS = {'train': ('train', 'val'), 'test': ('test',)}
@@ -54,7 +55,7 @@ def check(cfg: Config, task: str) -> None:
     if task == 'train':
         check_images(cfg)
     if cfg.get('load_from'):
-        require_file(cfg.load_from)  # it may have to be downloaded
+        require_file(cfg.load_from, trusted=cfg.get('trust_checkpoint', False))
 
 
 def require_parts(cfg: Config, task: str) -> None:
