@@ -8,7 +8,16 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-APPS = ['attention', 'benchmark', 'classification', 'demo', 'flops', 'infer', 'probe']
+APPS = [
+    'annotation_tools',
+    'attention',
+    'benchmark',
+    'classification',
+    'demo',
+    'flops',
+    'infer',
+    'probe',
+]
 APPS += ['retrieval', 'zoo']
 # From the ground up; what stands in one line may import nothing else in it.
 FLOORS = [

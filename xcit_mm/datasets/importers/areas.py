@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from pycocotools import mask as coco_mask
 
+from ..annotations import usable_mask
 from .base import LabelError, Shape, Size
 
 ELLIPSE_CORNERS = 360  # 0.01 pixels from an ellipse with a radius of 260 pixels
@@ -44,18 +45,28 @@ def window_of(corner: Size, extent: Size, size: Size, place: str) -> tuple[slice
     return slice(y, y + height), slice(x, x + width)
 
 
-def joined(parts: Sequence[Shape], size: Size) -> Shape:
-    """Return the shape of an object that has several parts: the mask of all of them."""
+def joined(parts: Sequence[Shape], size: Size, place: str) -> Shape:
+    """Return the shape of an object: its only part, or the mask of several."""
     if len(parts) == 1:
         return parts[0]
     mask = np.zeros(size[::-1], bool)
     for part in parts:
-        mask |= part if isinstance(part, np.ndarray) else filled(part, size)
+        mask |= as_mask(part, size, place)
     return mask
 
 
-def filled(polygon: Sequence[float], size: Size) -> np.ndarray:
-    """Return the mask (H, W) of a polygon, as pycocotools draws it in training."""
-    corners = np.reshape(polygon, (-1, 2)).clip(0, size)
-    (rle,) = coco_mask.frPyObjects([corners.ravel().tolist()], size[1], size[0])
+def as_mask(area: Shape, size: Size, place: str) -> np.ndarray:
+    """Return a mask, or the mask (H, W) of a polygon as pycocotools draws it.
+
+    Raises:
+        LabelError: If the outline of the polygon is too long.
+    """
+    if isinstance(area, np.ndarray):
+        return area
+    width, height = size
+    corners = np.reshape(area, (-1, 2)).clip(0, size).ravel().tolist()
+    usable = usable_mask([corners], dict(width=width, height=height))
+    if not usable:
+        raise LabelError(f'{place}: the outline is too long to be drawn')
+    (rle,) = coco_mask.frPyObjects(usable, height, width)
     return coco_mask.decode(rle).astype(bool)

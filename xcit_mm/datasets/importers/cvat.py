@@ -34,8 +34,8 @@ class CvatDataset(ForeignDataset):
         root = base.read_xml(self.classes_file, 'annotations')
         if root.find('track') is not None:
             raise UserError(
-                f'{self.classes_file} holds the tracks of a video: export the task from CVAT in the '
-                'format "CVAT for images 1.1"'
+                f'{self.classes_file} holds the tracks of a video: export the task from CVAT as '
+                '"CVAT for images 1.1"'
             )
         names = [label.findtext('name') for label in root.findall('meta//labels/label')]
         if names:
@@ -74,7 +74,7 @@ class CvatDataset(ForeignDataset):
 
     def parse_label(self, label: list[Element], size: Size, place: str) -> tuple[str, Shape, bool]:
         name = base.clean_name(label[0].get('label'), place)
-        return name, areas.joined([_shape(part, size, place) for part in label], size), False
+        return name, areas.joined([_shape(part, size, place) for part in label], size, place), False
 
 
 def _shape(element: Element, size: Size, place: str) -> Shape:

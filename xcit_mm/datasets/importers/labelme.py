@@ -78,7 +78,7 @@ class LabelmeDataset(ForeignDataset):
 
     def parse_label(self, label: list[dict], size: Size, place: str) -> tuple[str, Shape, bool]:
         name = base.clean_name(label[0].get('label'), place)
-        return name, areas.joined([_shape(part, size, place) for part in label], size), False
+        return name, areas.joined([_shape(part, size, place) for part in label], size, place), False
 
 
 def _shape(shape: dict, size: Size, place: str) -> Shape:

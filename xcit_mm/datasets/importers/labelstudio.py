@@ -3,6 +3,7 @@
 import posixpath
 import re
 from collections.abc import Mapping
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -41,8 +42,8 @@ class LabelstudioDataset(ForeignDataset):
         tasks = base.read_json(self._file)
         if not isinstance(tasks, list) or not all(map(_is_task, tasks)):
             raise UserError(
-                f'{self._file} is not a list of tasks with data and annotations: export the project '
-                'from Label Studio as JSON (not as JSON-MIN)'
+                f'{self._file} is not a list of tasks with data and annotations: export the '
+                'project from Label Studio as JSON (not as JSON-MIN)'
             )
         self._results: dict[Path, list[dict]] = {}
         for task in tasks:
@@ -132,7 +133,7 @@ def _shape(value: dict, size: Size, place: str) -> Shape:
 
     def pixels(*names: str) -> list[float]:
         percentages = base.read_numbers([value.get(name) for name in names], place)
-        return [percent * side / 100 for percent, side in zip(percentages, size)]
+        return _scaled(percentages, size)
 
     if value.get('format') == 'rle' or 'rle' in value:
         try:
@@ -140,10 +141,13 @@ def _shape(value: dict, size: Size, place: str) -> Shape:
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise LabelError(f'{place}: the brush cannot be read ({error})') from None
     if 'points' in value:
-        percentages = base.read_points(value['points'], place)
-        return [percent * size[i % 2] / 100 for i, percent in enumerate(percentages)]
+        return _scaled(base.read_points(value['points'], place), size)
     (degrees,) = base.read_numbers([value.get('rotation') or 0], place)
     if 'radiusX' in value:
         return areas.ellipse(pixels('x', 'y'), pixels('radiusX', 'radiusY'), degrees)
     (x, y), (width, height) = pixels('x', 'y'), pixels('width', 'height')
     return areas.rotated_box([x, y, x + width, y + height], (x, y), degrees)
+
+
+def _scaled(percentages: list[float], size: Size) -> list[float]:
+    return [percent * side / 100 for percent, side in zip(percentages, cycle(size))]

@@ -7,12 +7,11 @@ import shlex
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from pprint import pformat
 
 from ...errors import UserError, printable
-from ...files import require_writable, set_aside, write_whole
+from ...files import require_writable, write_files
 from .base import SPLITS, ForeignDataset, absolute
 from .contents import Contents, Images, read_contents, require_good
 
@@ -84,7 +83,8 @@ def convert(dataset: ForeignDataset, root: str | Path, base: Path, skip_bad: boo
         listed = ', '.join(f'{name} {counts[name]}' for name in classes)
         lines.append(f'{split}.json: {len(images)} images, {counts.total()} objects: {listed}')
     lines += [f'{remark}: {count}' for remark, count in contents.remarks.items() if count]
-    lines.append(_write_files(root, {path: text.encode() for path, text in files.items()}))
+    contents_of_files = {path: text.encode() for path, text in files.items()}
+    lines.append(write_files(root, contents_of_files, [root / f'{name}.json' for name in SPLITS]))
     path = shlex.quote(str(config))
     lines += ['Read every image, then train:', f'    tools/check_dataset.py {path}']
     for line in (*lines, f'    tools/train.py {path}'):
@@ -157,16 +157,3 @@ def _config_text(
 def _literal(value: object) -> str:
     """Return a Python literal without braces, which mmengine replaces in configs."""
     return pformat(value, width=90, compact=True).replace('{', r'\x7b')
-
-
-def _write_files(root: Path, files: Mapping[Path, bytes]) -> str:
-    """Write all files or none, and return what happened to the files of an earlier call."""
-    known = {*files, *(root / f'{split}.json' for split in SPLITS)}
-    existing = [path for path in known if path.exists()]
-    if {path: path.is_file() and path.read_bytes() for path in existing} == files:
-        return 'Everything was already there'
-    with ExitStack() as stack:  # at the end, the files get their names, the config last
-        for path, content in files.items():
-            stack.enter_context(write_whole(path)).write(content)
-        aside = set_aside(root, existing, 'use another --root')
-    return f'Earlier files are now in {aside}' if aside else f'Everything was written to {root}'
