@@ -60,6 +60,7 @@ def test_arguments_have_the_choices_and_defaults_of_the_package():
         'convert_predictions': dict(KINDS=KINDS),
         'get_flops': dict(ARCHS=tuple(ARCHS), PATCH_SIZES=PATCH_SIZES),
         'infer': dict(SCORE_THR=SCORE_THR),
+        'label_studio': dict(SCORE_THR=SCORE_THR),
         'prepare_data': dict(ROOTS={k: v.root for k, v in DATASETS.items()}, SPLITS=SPLITS),
         'visualize_attention': dict(PANEL_SIDE=PANEL_SIDE),
     }
