@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import ROOT
-from helpers.annotated import BOX, CLASSES, TRIANGLE, masks, write_annotated
+from helpers import DATA, ROOT
+from helpers.annotated import BOX, CLASSES, TRIANGLE, masks, runs, write_annotated
 from helpers.in_process import call_tool
 from pycocotools import mask as coco_mask
 
@@ -156,3 +156,35 @@ def test_predictions_that_cannot_be_used_are_one_sentence(tmp_path, change, mess
 def test_a_score_that_is_none_is_refused(tmp_path):
     with pytest.raises(UserError, match='score 2: not between 0 and 1'):
         convert_predictions('cvat', tmp_path, tmp_path / 'out', score_thr=2)
+
+
+def test_other_packages_read_the_same_objects(written, tmp_path):
+    """The files of recorded_tools.py, which says what their packages read from them."""
+    recorded = json.loads((DATA / 'annotation_tools.json').read_text())
+    assert (written('cvat') / 'annotations.xml').read_text() == recorded['cvat']['ours']
+    folder = written('labelme')
+    for name, expected in recorded['labelme']['ours'].items():
+        assert json.loads((folder / f'{name}.json').read_text()) == expected
+    tasks = json.loads((written('labelstudio') / 'tasks.json').read_text())
+    assert tasks == recorded['labelstudio']['ours']
+
+    x, y, width, height = BOX
+    box = [x, y, x + width, y + height]
+    encoded = [['square', 'mask', runs(mask)] for mask in masks().values()]
+    for tool in DATASETS:
+        read = recorded[tool]['read']
+        first, second, third = read['a']
+        assert (first[:2], second[:2]) == (['circle', 'box'], ['triangle', 'polygon'])
+        assert first[2] == pytest.approx(box, abs=1e-2)
+        assert second[2] == pytest.approx(TRIANGLE, abs=1e-2)
+        assert [third, *read['below/b']] == encoded
+
+
+def test_supervision_reads_what_prepare_data_writes(written, tmp_path):
+    recorded = json.loads((DATA / 'annotation_tools.json').read_text())['supervision']
+    read_again('cvat', written('cvat'))
+    assert json.loads((tmp_path / 'cvat/coco/train.json').read_text()) == recorded['ours']
+    (_, box, _), _, (*_, parts) = recorded['read']['a']
+    assert box == pytest.approx([BOX[0], BOX[1], BOX[0] + BOX[2], BOX[1] + BOX[3]], abs=1e-2)
+    found = [parts, *(mask for *_, mask in recorded['read']['below/b'])]
+    assert found == [runs(mask) for mask in masks().values()]

@@ -38,8 +38,8 @@ def write_annotated(root: Path) -> Path:
         dict(image_id=1, category_id=3, bbox=around, segmentation=[TRIANGLE], score=0.5)
     )
     for name, mask in masks().items():
-        rle = coco_mask.encode(np.asfortranarray(mask, np.uint8))
-        shape = dict(bbox=coco_mask.toBbox(rle).tolist(), segmentation=decoded(rle), score=0.25)
+        rle = dict(size=[*SIZE[::-1]], counts=runs(mask))
+        shape = dict(bbox=coco_mask.toBbox(rle).tolist(), segmentation=rle, score=0.25)
         annotations.append(dict(image_id=1 if name == 'parts' else 2, category_id=2, **shape))
     annotations = [dict(annotation, id=i) for i, annotation in enumerate(annotations, 1)]
     categories = [dict(id=i, name=name) for i, name in enumerate(CLASSES, 1)]
@@ -49,5 +49,6 @@ def write_annotated(root: Path) -> Path:
     return path
 
 
-def decoded(rle: dict) -> dict:
-    return {**rle, 'counts': rle['counts'].decode()}
+def runs(mask: np.ndarray) -> str:
+    """Return the run lengths of a mask as COCO has them."""
+    return coco_mask.encode(np.asfortranarray(mask, np.uint8))['counts'].decode()

@@ -92,8 +92,9 @@ def _shape(shape: dict, size: Size, place: str) -> Shape:
     if kind == 'mask':
         x1, y1, x2, y2 = map(round, base.read_points(points, place, 2))
         extent = x2 - x1 + 1, y2 - y1 + 1
+        window = areas.window_of((x1, y1), extent, size, place)
         mask = np.zeros(size[::-1], bool)
-        mask[areas.window_of((x1, y1), extent, size, place)] = _pixels(shape, extent, place)
+        mask[window] = _pixels(shape, extent, place)
         return mask
     if kind in ('polygon', 'oriented_rectangle'):
         return base.read_points(points, place)
