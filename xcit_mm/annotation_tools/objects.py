@@ -29,6 +29,7 @@ from ..weights.cache import is_url
 
 BOXES, POLYGONS, MASKS = KINDS = ('boxes', 'polygons', 'masks')
 TOLERANCE = 0.5  # pixels between a polygon and the outline of its mask
+SMALLEST_PART = 0.01  # of the largest part of a mask; smaller parts have no polygon
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class AnnotatedObject:
         """Return its box, the polygons of its parts, or its mask.
 
         An object without an area is a box, and one without a mask has its own polygon. Polygons of
-        a mask are simplified and do not have its holes.
+        a mask are simplified and do not have its holes and its smallest parts.
         """
         if kind == BOXES or self.area is None:
             return [self.box]
@@ -69,8 +70,9 @@ class AnnotatedObject:
     @cached_property
     def _polygons(self) -> list[Shape]:
         outlines, _ = outlines_of(self.area.view(np.uint8), self.area)
-        rings = shapely.get_exterior_ring(outlines)
-        polygons = shapely.simplify(shapely.polygons(rings), TOLERANCE)
+        filled = shapely.polygons(shapely.get_exterior_ring(outlines))
+        areas = shapely.area(filled)
+        polygons = shapely.simplify(filled[areas >= SMALLEST_PART * areas.max()], TOLERANCE)
         return [shapely.get_coordinates(polygon)[:-1].ravel().tolist() for polygon in polygons]
 
 
