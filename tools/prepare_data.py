@@ -19,8 +19,11 @@ FORMATS = {
     'labelme': ('LabelMe', 'LabelmeDataset'),
     'cvat': ('CVAT', 'CvatDataset'),
     'labelstudio': ('Label Studio', 'LabelstudioDataset'),
+    'coco_panoptic': ('panoptic COCO', 'CocoPanopticDataset'),
 }
-BASE = Path(__file__).resolve().parents[1] / 'configs' / 'faster_rcnn_xcit_n12_16_small.py'
+CONFIGS = Path(__file__).resolve().parents[1] / 'configs'
+BASE = CONFIGS / 'faster_rcnn_xcit_n12_16_small.py'
+PANOPTIC_BASE = CONFIGS / 'mask2former_panoptic_xcit_n12_16_shapes.py'
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -59,11 +62,14 @@ def main() -> None:
     args = parse_arguments()
     with cli.imports():
         from xcit_mm.datasets.fetch import DATASETS, prepare
-        from xcit_mm.datasets.importers.write_coco import convert
+        from xcit_mm.datasets.importers.write_coco import OBJECTS, convert
+        from xcit_mm.datasets.importers.write_panoptic import PANOPTIC
     if args.dataset in FORMATS:
         module = import_module(f'xcit_mm.datasets.importers.{args.dataset}')
         dataset = getattr(module, FORMATS[args.dataset][1])(args.source)
-        convert(dataset, args.root, BASE, args.skip_bad)
+        is_panoptic = args.dataset == 'coco_panoptic'
+        layout = (PANOPTIC_BASE, PANOPTIC) if is_panoptic else (BASE, OBJECTS)
+        convert(dataset, args.root, *layout, args.skip_bad)
         return
     dataset = DATASETS[args.dataset]
     data_root = prepare(dataset, args.root, args.splits, args.mirror, args.keep_archives)

@@ -17,7 +17,7 @@ from xcit_mm.annotation_tools.convert import convert_predictions
 from xcit_mm.datasets.importers.cvat import CvatDataset
 from xcit_mm.datasets.importers.labelme import LabelmeDataset
 from xcit_mm.datasets.importers.labelstudio import LabelstudioDataset
-from xcit_mm.datasets.importers.write_coco import convert
+from xcit_mm.datasets.importers.write_coco import OBJECTS, convert
 
 BASE = ROOT / 'configs/faster_rcnn_xcit_n12_16_small.py'
 DATASETS = dict(cvat=CvatDataset, labelme=LabelmeDataset, labelstudio=LabelstudioDataset)
@@ -44,7 +44,7 @@ def read_again(tool: str, folder: Path) -> dict[str, list[dict]]:
         (folder / 'tasks.json').write_text(json.dumps(tasks))
     if tool != 'labelme':  # whose files name the images
         shutil.copytree(folder.parent / 'images', folder / 'images')
-    convert(DATASETS[tool](folder), folder / 'coco', BASE)
+    convert(DATASETS[tool](folder), folder / 'coco', BASE, OBJECTS)
     found: dict[str, list[dict]] = {}
     for split in ('train', 'val'):
         content = json.loads((folder / f'coco/{split}.json').read_text())

@@ -20,7 +20,7 @@ from xcit_mm.datasets.importers import brush_rle
 from xcit_mm.datasets.importers.cvat import CvatDataset
 from xcit_mm.datasets.importers.labelme import LabelmeDataset
 from xcit_mm.datasets.importers.labelstudio import LabelstudioDataset
-from xcit_mm.datasets.importers.write_coco import convert
+from xcit_mm.datasets.importers.write_coco import OBJECTS, convert
 
 BASE = ROOT / 'configs/faster_rcnn_xcit_n12_16_small.py'
 DATASETS = dict(cvat=CvatDataset, labelme=LabelmeDataset, labelstudio=LabelstudioDataset)
@@ -69,7 +69,7 @@ def region(kind: str, name: str = 'circle', **value: object) -> dict:
 
 def converted(tool: str, folder: Path, skip_bad: bool = False) -> list[dict]:
     """Return the annotations of a.png."""
-    convert(DATASETS[tool](folder), folder / 'out', BASE, skip_bad)
+    convert(DATASETS[tool](folder), folder / 'out', BASE, OBJECTS, skip_bad)
     content = json.loads((folder / 'out/train.json').read_text())
     assert [Path(image['file_name']).name for image in content['images']] == ['a.png']
     return content['annotations']
@@ -186,7 +186,7 @@ def test_the_image_of_a_task_is_found_by_its_address(folder, address):
     tasks = json.loads((folder / 'export.json').read_text())
     tasks[0]['data'] = dict(text='first', image=address)
     (folder / 'export.json').write_text(json.dumps(tasks))
-    convert(LabelstudioDataset(folder / 'export.json'), folder / 'out', BASE)
+    convert(LabelstudioDataset(folder / 'export.json'), folder / 'out', BASE, OBJECTS)
     content = json.loads((folder / 'out/train.json').read_text())
     assert content['images'][0]['file_name'] == 'set 1/a b.png'
 
@@ -198,7 +198,7 @@ def test_splits_are_folders_of_labelme_and_subsets_of_cvat(folder):
         shapes = [dict(label='pear', points=[[1, 1], [9, 9]], shape_type='rectangle')]
         content = dict(shapes=shapes, imagePath='c.png')
         (folder / split / 'c.json').write_text(json.dumps(content))
-    convert(LabelmeDataset(folder), folder / 'out', BASE)
+    convert(LabelmeDataset(folder), folder / 'out', BASE, OBJECTS)
     box = '<box label="circle" xtl="1" ytl="1" xbr="9" ybr="9"/>'
     images = ''.join(
         f'<image id="{i}" name="c.png" subset="{subset}" width="60" height="40">{box}</image>'
@@ -207,7 +207,7 @@ def test_splits_are_folders_of_labelme_and_subsets_of_cvat(folder):
     (folder / 'Train').symlink_to('train')
     (folder / 'Val').symlink_to('val')
     cvat(folder, '', more=images)
-    convert(CvatDataset(folder), folder / 'out2', BASE)
+    convert(CvatDataset(folder), folder / 'out2', BASE, OBJECTS)
     for out, prefix in (('out', ''), ('out2', '')):
         val = json.loads((folder / out / 'val.json').read_text())
         assert [i['file_name'].lower() for i in val['images']] == [f'{prefix}val/c.png']

@@ -22,9 +22,10 @@ from helpers import DATA, ROOT
 from helpers.annotated import CLASSES, SIZE, masks, runs, write_annotated
 from xcit_mm.annotation_tools.convert import convert_predictions
 from xcit_mm.datasets.importers.cvat import CvatDataset
-from xcit_mm.datasets.importers.write_coco import convert
+from xcit_mm.datasets.importers.write_coco import OBJECTS, convert
 
 RECORDED = DATA / 'annotation_tools.json'
+BASE = ROOT / 'configs/faster_rcnn_xcit_n12_16_small.py'
 
 
 def cvat(folder: Path) -> dict:
@@ -124,9 +125,7 @@ def supervision(folder: Path) -> dict:
 
     shutil.copytree(folder.parent / 'images', folder / 'in/images')
     convert_predictions('cvat', folder.parent / 'predictions.json', folder / 'in')
-    convert(
-        CvatDataset(folder / 'in'), folder / 'out', ROOT / 'configs/retinanet_xcit_t12_16_1x.py'
-    )
+    convert(CvatDataset(folder / 'in'), folder / 'out', BASE, OBJECTS)
     file, read = folder / 'out/train.json', defaultdict(list)
     content = json.loads(file.read_text())
     dataset = DetectionDataset.from_coco(str(folder / 'in'), str(file), force_masks=True)

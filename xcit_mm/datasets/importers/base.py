@@ -46,6 +46,7 @@ class ForeignDataset(ABC):
         # sorted.
         self.classes: list[str] = []
         self.classes_file = self.folder / CLASSES
+        self.num_things = 0  # the first classes in a panoptic dataset
         self.splits: dict[str, list[Path]] = {}  # absolute paths of images, by a name of SPLITS
         self.labels: dict[Path, Path] = {}  # the label file of each image
         self.problems: list[LabelError] = []  # images that are listed and cannot be found
