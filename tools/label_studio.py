@@ -49,13 +49,13 @@ def main() -> None:
         parser.error(f'--port {args.port}: not between 1 and 65535')
     if not 0 <= args.score_thr <= 1:
         parser.error(f'--score-thr {args.score_thr}: not between 0 and 1')
-    if not os.environ.get(TOKEN):
-        parser.error(f'set {TOKEN} to an access token of your account in Label Studio')
 
     with cli.imports():
-        from xcit_mm import load_model
+        from xcit_mm import UserError, load_model
         from xcit_mm.annotation_tools.backend import Backend
         from xcit_mm.annotation_tools.server import serve
+    if not os.environ.get(TOKEN):
+        raise UserError(f'set {TOKEN} to an access token of your account in Label Studio')
     model = load_model(
         args.config,
         args.checkpoint,

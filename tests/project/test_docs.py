@@ -51,6 +51,7 @@ ONLY_PARSED = {
     'tools/make_shapes.py data/of_teacher': 'as for data/shapes_13bands',
     'tools/make_shapes.py data/unlabeled': 'as for data/shapes_13bands',
     'tools/demo.py': 'it serves until it is stopped; test_demo.py opens the page in a browser',
+    'tools/label_studio.py': 'it serves until it is stopped; test_label_studio.py asks it',
     'tools/classify.py xcit_small_12_p8_384_dist.pth data/imagenet/val --sample': 'as without',
     'tools/classify.py xcit_small_12_p8_384_dist.pth --images': 'test_classify.py runs it',
     'tools/probe.py': 'it needs two folders of labeled images; test_probe.py runs it',
