@@ -123,6 +123,7 @@ def test_the_tool_says_what_it_wrote_and_keeps_earlier_files(monkeypatch, capfd,
     (aside,) = (tmp_path / 'out').glob('earlier_*')
     assert f'Earlier files are now in {aside}' in output
     assert (aside / 'below/b.json').read_text() == 'edited'
+    assert len(LabelmeDataset(tmp_path / 'out').labels) == 3  # without what was set aside
     assert call_tool(monkeypatch, capfd, *typed, '--image-url', 'x')[0] == 2
     path.write_text('{}')
     code, _, error = call_tool(monkeypatch, capfd, *typed)
@@ -188,3 +189,12 @@ def test_supervision_reads_what_prepare_data_writes(written, tmp_path):
     assert box == pytest.approx([BOX[0], BOX[1], BOX[0] + BOX[2], BOX[1] + BOX[3]], abs=1e-2)
     found = [parts, *(mask for *_, mask in recorded['read']['below/b'])]
     assert found == [runs(mask) for mask in masks().values()]
+
+
+def test_two_images_of_one_file_of_labelme_are_refused(tmp_path):
+    path = write_annotated(tmp_path)
+    path.write_text(path.read_text().replace('c.png', 'a.jpg'))
+    with pytest.raises(
+        UserError, match=r'a\.png and .*a\.jpg would share the file a\.json of Labe'
+    ):
+        convert_predictions('labelme', path, tmp_path / 'out')

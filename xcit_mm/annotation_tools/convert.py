@@ -1,11 +1,13 @@
 """The files for annotation tools that ``tools/convert_predictions.py`` writes."""
 
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ..errors import ArgumentError, printable
 from ..files import require_writable, write_files
 from . import cvat, labelme, labelstudio
-from .objects import MASKS, read_objects
+from .objects import MASKS, AnnotatedImage, read_objects
 
 
 def convert_predictions(
@@ -28,6 +30,8 @@ def convert_predictions(
     out = Path(out)
     classes, images = read_objects(Path(predictions), score_thr)
     require_writable(out)
+    numbers: Counter[str] = Counter()
+    images = _counted(images, numbers)
     if tool == 'cvat':
         files = cvat.files(classes, images, kind)
     elif tool == 'labelme':
@@ -36,5 +40,10 @@ def convert_predictions(
         url = labelstudio.LOCAL_FILES if image_url is None else image_url
         files = labelstudio.files(classes, images, kind, url)
     said = write_files(out, {out / name: content for name, content in files})
-    objects = sum(len(image.objects) for image in images)
-    print(printable(f'{len(images)} images, {objects} objects\n{said}'))
+    print(printable(f'{numbers["images"]} images, {numbers["objects"]} objects\n{said}'))
+
+
+def _counted(images: Iterable[AnnotatedImage], numbers: Counter[str]) -> Iterator[AnnotatedImage]:
+    for image in images:
+        numbers.update(images=1, objects=len(image.objects))
+        yield image

@@ -1,6 +1,6 @@
 """Objects as an XML file in the format "CVAT for images 1.1"."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
@@ -14,7 +14,7 @@ ALL = dict(source='auto', occluded='0', z_order='0')  # attributes of all object
 
 
 def files(
-    classes: Sequence[str], images: Sequence[AnnotatedImage], kind: str
+    classes: Sequence[str], images: Iterable[AnnotatedImage], kind: str
 ) -> Iterator[tuple[str, bytes]]:
     """Yield the names and contents of the files for CVAT: one file, which CVAT uploads.
 

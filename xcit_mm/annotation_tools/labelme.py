@@ -4,7 +4,7 @@ import base64
 import io
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -12,16 +12,21 @@ import numpy as np
 from PIL import Image
 
 from ..datasets.importers.base import Shape
+from ..errors import UserError
 from .objects import AnnotatedImage, smallest_window
 
 VERSION = '5.5.0'  # of LabelMe, since when its files have all fields that are written
 
 
-def files(folder: Path, images: Sequence[AnnotatedImage], kind: str) -> Iterator[tuple[str, bytes]]:
+def files(folder: Path, images: Iterable[AnnotatedImage], kind: str) -> Iterator[tuple[str, bytes]]:
     """Yield the names and contents of the files for LabelMe: one for each image.
 
     The files in ``folder`` name the images by their relative paths.
+
+    Raises:
+        UserError: If the names of two images differ in their suffixes only.
     """
+    named: dict[PurePosixPath, Path] = {}
     for image in images:
         shapes = []
         for group, item in enumerate(image.objects, 1):
@@ -31,6 +36,11 @@ def files(folder: Path, images: Sequence[AnnotatedImage], kind: str) -> Iterator
             common |= dict(label=item.name, group_id=group if len(parts) > 1 else None)
             shapes += [common | _described(part) for part in parts]
         path = PurePosixPath(image.name).with_suffix('.json')
+        if named.setdefault(path, image.path) != image.path:
+            raise UserError(
+                f'{named[path]} and {image.path} would share the file {path} of LabelMe: rename '
+                'one of them, and predict them again'
+            )
         content = dict(
             version=VERSION,
             flags={},

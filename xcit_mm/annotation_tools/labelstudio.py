@@ -1,7 +1,7 @@
 """Objects as tasks and predictions of Label Studio."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote
 from xml.etree import ElementTree
@@ -31,7 +31,7 @@ class Control(NamedTuple):
 
 def files(
     classes: Sequence[str],
-    images: Sequence[AnnotatedImage],
+    images: Iterable[AnnotatedImage],
     kind: str,
     image_url: str = LOCAL_FILES,
 ) -> Iterator[tuple[str, bytes]]:

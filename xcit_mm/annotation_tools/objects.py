@@ -2,7 +2,7 @@
 
 import os
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,7 @@ from ..datasets.annotations import (
     usable_mask,
 )
 from ..datasets.importers.areas import joined
-from ..datasets.importers.base import Shape, Size
+from ..datasets.importers.base import Shape, Size, absolute
 from ..errors import UserError
 from ..inference.written import PREDICTIONS
 from ..scenes.outlines import outlines_of
@@ -85,24 +85,30 @@ class AnnotatedImage(NamedTuple):
     objects: list[AnnotatedObject]
 
 
-def read_objects(path: Path, score_thr: float = 0) -> tuple[list[str], list[AnnotatedImage]]:
+def read_objects(path: Path, score_thr: float = 0) -> tuple[list[str], Iterator[AnnotatedImage]]:
     """Read the classes and the images of predictions.json, or of another file in COCO's format.
 
-    ``path`` is the file or its folder. Objects with a lower score are left out.
+    ``path`` is the file or its folder. Objects with a lower score are left out. Masks are decoded
+    when an image is asked for.
 
     Raises:
         UserError: If the file or an annotation cannot be used.
     """
     path = path / PREDICTIONS if path.is_dir() else path
     content = read_annotations(path).content
+    _require_files(path, content['images'])
     names = {category['id']: category['name'] for category in content['categories']}
+    return [*names.values()], _images(path, content, names, score_thr)
+
+
+def _images(
+    path: Path, content: dict, names: dict[int, str], score_thr: float
+) -> Iterator[AnnotatedImage]:
     annotations = defaultdict(list)
     for annotation in content.get('annotations', ()):
         annotations[annotation['image_id']].append(annotation)
-    _require_files(path, content['images'])
-    paths = [Path(os.path.abspath(image['file_name'])) for image in content['images']]  # noqa: PTH100
-    folder = Path(os.path.commonpath([image.parent for image in paths] or ['/']))
-    images = []
+    paths = [absolute(Path(image['file_name'])) for image in content['images']]
+    folder = Path(os.path.commonpath([file.parent for file in paths] or ['/']))
     for image, file in zip(content['images'], paths, strict=True):
         objects = [
             _parsed(annotation, image, names, f'{path}: annotation {annotation["id"]}')
@@ -110,8 +116,7 @@ def read_objects(path: Path, score_thr: float = 0) -> tuple[list[str], list[Anno
             if score_thr <= _score(annotation, path)
         ]
         size = image['width'], image['height']
-        images.append(AnnotatedImage(file, file.relative_to(folder).as_posix(), size, objects))
-    return [*names.values()], images
+        yield AnnotatedImage(file, file.relative_to(folder).as_posix(), size, objects)
 
 
 def _require_files(path: Path, images: Sequence[dict]) -> None:

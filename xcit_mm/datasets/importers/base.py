@@ -5,7 +5,7 @@ import math
 import os
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -143,6 +143,17 @@ def read_points(points: Any, place: str, number: int | None = None) -> list[floa
         needed = 'at least three' if number is None else number
         raise LabelError(f'{place}: the points are not a list of {needed} pairs of numbers')
     return read_numbers([value for point in points for value in point], place)
+
+
+def grouped(parts: Iterable[tuple[str, Any, Hashable]]) -> list[tuple[str, list]]:
+    """Return the parts of each object, with the place of the first one.
+
+    Parts with the same key are of one object; a part whose key is None is an object of its own.
+    """
+    objects: dict[Hashable, tuple[str, list]] = {}
+    for number, (place, part, key) in enumerate(parts):
+        objects.setdefault(number if key is None else key, (place, []))[1].append(part)
+    return [*objects.values()]
 
 
 def clean_name(name: Any, place: str) -> str:

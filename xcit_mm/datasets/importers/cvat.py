@@ -1,7 +1,6 @@
 """The format "CVAT for images 1.1": one XML file."""
 
 from pathlib import Path
-from typing import Any
 from xml.etree.ElementTree import Element
 
 import numpy as np
@@ -59,18 +58,17 @@ class CvatDataset(ForeignDataset):
     def read_labels(self, image: Path) -> tuple[list[tuple[str, list[Element]]], Size]:
         element = self._elements[image]
         place = f'{self.classes_file}: image {element.get("name")}'
-        groups: dict[Any, tuple[str, list[Element]]] = {}
+        parts = []
         for number, shape in enumerate(element, 1):
             if shape.tag in NOT_AREAS:
                 self.remarks[LEFT_OUT] += 1
                 continue
             group = shape.get('group_id', '0')
-            is_part = group != '0' and shape.tag != 'box'
-            key = (shape.get('label'), group) if is_part else number
-            groups.setdefault(key, (f'{place}: object {number}', []))[1].append(shape)
+            key = (shape.get('label'), group) if group != '0' and shape.tag != 'box' else None
+            parts.append((f'{place}: object {number}', shape, key))
         sides = element.get('width'), element.get('height')
         width, height = map(int, base.read_numbers(sides, f'{place}: size'))
-        return [*groups.values()], (width, height)
+        return base.grouped(parts), (width, height)
 
     def parse_label(self, label: list[Element], size: Size, place: str) -> tuple[str, Shape, bool]:
         name = base.clean_name(label[0].get('label'), place)

@@ -10,6 +10,7 @@ import numpy as np
 from PIL import Image
 
 from ...errors import UserError, reason
+from ...files import EARLIER
 from . import areas, base
 from .base import ForeignDataset, LabelError, Shape, Size
 
@@ -31,8 +32,11 @@ class LabelmeDataset(ForeignDataset):
         self.read_classes()
         self._contents: dict[Path, dict[str, Any]] = {}
         for file in sorted(source.rglob('*.json')) if source.is_dir() else [source]:
+            file = base.absolute(file)
+            if any(part.startswith(EARLIER) for part in file.relative_to(self.folder).parts):
+                continue  # tools/convert_predictions.py has set it aside
             try:
-                self._add(base.absolute(file))
+                self._add(file)
             except LabelError as error:
                 self.problems.append(error)
         if not self.labels and not self.problems:
@@ -58,7 +62,7 @@ class LabelmeDataset(ForeignDataset):
 
     def read_labels(self, image: Path) -> tuple[list[tuple[str, list]], Size | None]:
         file, content = self.labels[image], self._contents[image]
-        groups: dict[Any, tuple[str, list]] = {}
+        parts = []
         for number, shape in enumerate(content['shapes'], 1):
             place = f'{file}: shape {number}'
             if not isinstance(shape, dict):
@@ -68,13 +72,12 @@ class LabelmeDataset(ForeignDataset):
                 self.remarks[LEFT_OUT] += 1
                 continue
             is_part = group is not None and kind != 'rectangle'
-            key = (str(shape.get('label')), str(group)) if is_part else number
-            groups.setdefault(key, (place, []))[1].append(shape)
+            parts.append((place, shape, (str(shape.get('label')), str(group)) if is_part else None))
         sides = [content['imageWidth'], content['imageHeight']]
         if sides == [None, None]:
-            return [*groups.values()], None
+            return base.grouped(parts), None
         width, height = map(int, base.read_numbers(sides, f'{file}: size'))
-        return [*groups.values()], (width, height)
+        return base.grouped(parts), (width, height)
 
     def parse_label(self, label: list[dict], size: Size, place: str) -> tuple[str, Shape, bool]:
         name = base.clean_name(label[0].get('label'), place)
