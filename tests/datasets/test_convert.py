@@ -266,6 +266,19 @@ def test_an_outline_that_crosses_itself_has_an_area(yolo, tmp_path):
     assert read(tmp_path / 'out', 'train')['annotations'][0]['area'] == 32 * 24 / 2
 
 
+def test_oriented_boxes_of_yolo_are_outlines_and_are_counted(prepare, yolo, tmp_path):
+    for name in 'ab':
+        (yolo / f'labels/train/{name}.txt').write_text('1 0.5 0.2 0.8 0.5 0.5 0.8 0.2 0.5')
+    code, output, _ = prepare(yolo)
+    assert code == 0
+    (line,) = (line for line in output.splitlines() if 'oriented boxes' in line)
+    assert line.startswith('Outlines of four corners, as YOLO writes oriented boxes (OBB); detect')
+    assert line.endswith(': 2')
+    box, _ = read(tmp_path / 'out', 'train')['annotations']
+    assert box['bbox'] == [8, 6, 24, 18] and box['area'] == 24 * 18 / 2
+    assert box['segmentation'] == [[20, 6, 32, 15, 20, 24, 8, 15]]
+
+
 @pytest.mark.parametrize(
     ('box', 'expected'),
     [
