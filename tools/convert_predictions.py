@@ -20,6 +20,13 @@ def main() -> None:
         help='the file or folder that tools/infer.py has written for a detector, or another file '
         "in COCO's format",
     )
+    parser.add_argument(
+        '--images',
+        metavar='DIR',
+        default='.',
+        help='the folder of the images, if the file names their paths in it; default: the current '
+        'folder',
+    )
     parser.add_argument('--out', metavar='DIR', required=True, help='the folder to write to')
     parser.add_argument(
         '--shapes',
@@ -48,7 +55,13 @@ def main() -> None:
     with cli.imports():
         from xcit_mm.annotation_tools.convert import convert_predictions
     convert_predictions(
-        args.tool, args.predictions, args.out, args.shapes, args.score_thr, args.image_url
+        args.tool,
+        args.predictions,
+        args.out,
+        folder=args.images,
+        kind=args.shapes,
+        score_thr=args.score_thr,
+        image_url=args.image_url,
     )
 
 

@@ -89,6 +89,13 @@ def test_objects_may_be_written_as_boxes_or_with_the_polygons_of_their_parts(wri
         assert coco_mask.decode(item['segmentation']).sum() == 15 * 20 + 5 * 5
 
 
+def test_names_of_images_may_be_relative_to_a_folder(tmp_path):
+    path = write_annotated(tmp_path)
+    path.write_text(path.read_text().replace(f'{tmp_path}/images/', ''))
+    convert_predictions('labelme', path, tmp_path / 'labelme', folder=tmp_path / 'images')
+    assert read_again('labelme', tmp_path / 'labelme').keys() == {'a.png', 'below/b.png', 'c.png'}
+
+
 def test_objects_below_a_score_are_left_out(written):
     assert 'circle' in (written('cvat', score_thr=0.75) / 'annotations.xml').read_text()
     found = read_again('cvat', written('cvat', score_thr=0.75))

@@ -14,6 +14,7 @@ def convert_predictions(
     tool: str,
     predictions: str | Path,
     out: str | Path,
+    folder: str | Path = '.',
     kind: str = MASKS,
     score_thr: float = 0,
     image_url: str | None = None,
@@ -28,7 +29,7 @@ def convert_predictions(
     if not 0 <= score_thr <= 1:
         raise ArgumentError(f'score {score_thr}: not between 0 and 1')
     out = Path(out)
-    classes, images = read_objects(Path(predictions), score_thr)
+    classes, images = read_objects(Path(predictions), Path(folder), score_thr)
     require_writable(out)
     numbers: Counter[str] = Counter()
     images = _counted(images, numbers)

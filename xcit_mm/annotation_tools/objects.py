@@ -85,11 +85,13 @@ class AnnotatedImage(NamedTuple):
     objects: list[AnnotatedObject]
 
 
-def read_objects(path: Path, score_thr: float = 0) -> tuple[list[str], Iterator[AnnotatedImage]]:
+def read_objects(
+    path: Path, folder: Path, score_thr: float
+) -> tuple[list[str], Iterator[AnnotatedImage]]:
     """Read the classes and the images of predictions.json, or of another file in COCO's format.
 
-    ``path`` is the file or its folder. Objects with a lower score are left out. Masks are decoded
-    when an image is asked for.
+    ``path`` is the file or its folder, and the paths of images are relative to ``folder``. Objects
+    with a lower score are left out. Masks are decoded when an image is asked for.
 
     Raises:
         UserError: If the file or an annotation cannot be used.
@@ -98,17 +100,17 @@ def read_objects(path: Path, score_thr: float = 0) -> tuple[list[str], Iterator[
     content = read_annotations(path).content
     _require_files(path, content['images'])
     names = {category['id']: category['name'] for category in content['categories']}
-    return [*names.values()], _images(path, content, names, score_thr)
+    return [*names.values()], _images(path, content, names, folder, score_thr)
 
 
 def _images(
-    path: Path, content: dict, names: dict[int, str], score_thr: float
+    path: Path, content: dict, names: dict[int, str], folder: Path, score_thr: float
 ) -> Iterator[AnnotatedImage]:
     annotations = defaultdict(list)
     for annotation in content.get('annotations', ()):
         annotations[annotation['image_id']].append(annotation)
-    paths = [absolute(Path(image['file_name'])) for image in content['images']]
-    folder = Path(os.path.commonpath([file.parent for file in paths] or ['/']))
+    paths = [absolute(folder / image['file_name']) for image in content['images']]
+    common = Path(os.path.commonpath([file.parent for file in paths] or ['/']))
     for image, file in zip(content['images'], paths, strict=True):
         objects = [
             _parsed(annotation, image, names, f'{path}: annotation {annotation["id"]}')
@@ -116,7 +118,7 @@ def _images(
             if score_thr <= _score(annotation, path)
         ]
         size = image['width'], image['height']
-        yield AnnotatedImage(file, file.relative_to(folder).as_posix(), size, objects)
+        yield AnnotatedImage(file, file.relative_to(common).as_posix(), size, objects)
 
 
 def _require_files(path: Path, images: Sequence[dict]) -> None:
