@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from collections.abc import Callable, Iterator
 from http.client import HTTPConnection
 
@@ -98,6 +99,13 @@ def test_masks_are_brushes_if_the_project_has_them_and_polygons_otherwise(backen
     assert all(0 <= x <= 100 for r in polygons for x in np.ravel(r['value'].get('points', 0)))
 
 
+def test_polygons_without_their_package_are_one_sentence(backend, expected, monkeypatch):
+    monkeypatch.setitem(sys.modules, 'rasterio', None)
+    assert asked(backend(), labeling('RectangleLabels'))
+    with pytest.raises(UserError, match=r'rasterio .*pip install -e "\.\[large\]"'):
+        asked(backend(), labeling('PolygonLabels'))
+
+
 def test_classes_without_a_label_are_named_once_and_left_out(backend, expected, capsys):
     model = backend()
     config = labeling('RectangleLabels', labels=('circle', 'hexagon'))
@@ -165,7 +173,8 @@ def test_an_image_that_cannot_be_read_has_no_result(studio, backend, capsys, add
 
 def test_a_local_file_of_label_studio_and_a_full_address_are_read(studio, backend, expected):
     studio.files['/data/local-files/?d=x/a.jpg'] = studio.files[UPLOADED]
-    for address in ('/data/local-files/?d=x/a.jpg', studio.url(UPLOADED)):
+    full = studio.url(UPLOADED)
+    for address in ('/data/local-files/?d=x/a.jpg', full, full.replace('http', 'HTTP')):
         assert len(asked(backend(), labeling('RectangleLabels'), address)) == len(expected)
 
 
@@ -217,9 +226,10 @@ def test_the_server_speaks_the_protocol(request_of, expected):
     assert request_of('POST', '/webhook', dict(action='ANNOTATION_CREATED')) == (201, {})
 
 
-def test_requests_that_cannot_be_answered_end_with_a_sentence(request_of, monkeypatch):
+def test_requests_that_cannot_be_answered_end_with_a_sentence(request_of, monkeypatch, capsys):
     config = labeling('RectangleLabels')
     monkeypatch.setattr(server_module, 'MAX_BODY', 1000)
+    said = []
     for method, path, body, code, message in (
         ('GET', '/predict', None, 404, 'not found'),
         ('POST', '/train', {}, 404, 'not found'),
@@ -232,6 +242,8 @@ def test_requests_that_cannot_be_answered_end_with_a_sentence(request_of, monkey
     ):
         answered, content = request_of(method, path, body)
         assert answered == code and message in content['error'], (path, content)
+        said += [f'{path}: {content["error"]}'] if code == 400 else []
+    assert {*capsys.readouterr().err.splitlines()} == {*said}
 
 
 def test_the_tool_needs_a_token_and_a_free_port(monkeypatch, capfd, weights, studio):

@@ -83,7 +83,7 @@ class Backend:
         offered = frozenset().union(*(control.labels for control in labeling.controls))
         missing = [name for name in self._model.classes if name not in offered]
         if missing:
-            self._say(
+            self.say(
                 f'the labeling configuration has no label {" or ".join(missing)}: objects of '
                 f'{"this class" if len(missing) == 1 else "these classes"} are left out until you '
                 'add it'
@@ -101,7 +101,7 @@ class Backend:
             image = read_image(self._address(address), decode, headers)
             objects = objects_of(self._model.predict(image), self._score_thr)
         except UserError as error:
-            self._say(f'task {task.get("id")}: {error}')
+            self.say(f'task {task.get("id")}: {error}')
             objects = []
         return described(objects, labeling.controls, self._version)
 
@@ -115,7 +115,7 @@ class Backend:
                 f'{text} is not on {self._url}, from where alone images are read: upload the '
                 'image, or add its folder as local storage of Label Studio'
             )
-        return url
+        return urlsplit(url).geturl()  # in small letters where case makes no difference
 
     def _credentials(self) -> str:
         """Return the header for the token, after the exchange of a personal access token."""
@@ -129,8 +129,8 @@ class Backend:
         except (KeyError, TypeError, ValueError):
             raise UserError(f'{url} does not return an access token: check the address') from None
 
-    def _say(self, sentence: str) -> None:
-        """Print a sentence once."""
+    def say(self, sentence: str) -> None:
+        """Print a sentence to the console once: Label Studio shows little of what goes wrong."""
         if sentence not in self._said:
             self._said.add(sentence)
             print(printable(sentence), file=sys.stderr, flush=True)

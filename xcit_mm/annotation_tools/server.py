@@ -76,6 +76,7 @@ class _Handler(BaseHTTPRequestHandler):
                     raise UserError('the request is not an object of JSON')
                 self._answer(200, actions[self.path](request))
             except (UserError, ValueError, RecursionError) as error:
+                self.backend.say(f'{self.path}: {error}')
                 self._answer(400, dict(error=str(error)))
 
     def _answer(self, code: int, content: dict[str, Any]) -> None:
