@@ -1,7 +1,7 @@
 """Faster R-CNN, XCiT-N12/16 with narrow heads: boxes in small images, few classes, from scratch.
 
 It trains on the built-in shapes, to a box AP of about 75 in ten minutes on one core. A config that
-inherits from it, such as tools/prepare_data.py writes for VOC and YOLO, names other data:
+inherits from it, such as tools/prepare_data.py writes for VOC, YOLO and others, names other data:
 
     tools/make_shapes.py data/shapes
     tools/train.py configs/faster_rcnn_xcit_n12_16_small.py

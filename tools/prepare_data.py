@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Download COCO 2017 or ADE20k, or convert a VOC or YOLO dataset so that the configs can use it."""
+"""Download COCO 2017 or ADE20k, or convert a dataset of another format for the configs."""
 
 import argparse
 import sys
@@ -12,9 +12,18 @@ from tools import cli
 
 ROOTS = {'coco': 'data/coco', 'ade20k': 'data/ade'}
 SPLITS = ('train', 'val')
-# The class that reads each format, in the file of its name in xcit_mm/datasets/importers.
-FORMATS = {'voc': 'VocDataset', 'yolo': 'YoloDataset'}
-BASE = Path(__file__).resolve().parents[1] / 'configs' / 'faster_rcnn_xcit_n12_16_small.py'
+# The name of each format, and the class in xcit_mm/datasets/importers that reads it.
+FORMATS = {
+    'voc': ('VOC', 'VocDataset'),
+    'yolo': ('YOLO', 'YoloDataset'),
+    'labelme': ('LabelMe', 'LabelmeDataset'),
+    'cvat': ('CVAT', 'CvatDataset'),
+    'labelstudio': ('Label Studio', 'LabelstudioDataset'),
+    'coco_panoptic': ('panoptic COCO', 'CocoPanopticDataset'),
+}
+CONFIGS = Path(__file__).resolve().parents[1] / 'configs'
+BASE = CONFIGS / 'faster_rcnn_xcit_n12_16_small.py'
+PANOPTIC_BASE = CONFIGS / 'mask2former_panoptic_xcit_n12_16_shapes.py'
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -37,10 +46,10 @@ def parse_arguments() -> argparse.Namespace:
         download.add_argument('--mirror', metavar='URL', help=text)
         text = 'keep the archives in DIR after they are unpacked'
         download.add_argument('--keep-archives', action='store_true', help=text)
-    for name in FORMATS:
-        text = f'write annotations and a config for a {name.upper()} dataset; images stay in place'
+    for name, (title, _) in FORMATS.items():
+        text = f'write annotations and a config for a {title} dataset; images stay in place'
         conversion = datasets.add_parser(name, help=text, description=text)
-        text = 'the folder of the dataset, or for YOLO its YAML file'
+        text = 'the folder of the dataset, or its YAML, XML or JSON file'
         conversion.add_argument('source', metavar='SRC', help=text)
         text = 'the folder to write to'
         conversion.add_argument('--root', metavar='DIR', required=True, help=text)
@@ -53,11 +62,14 @@ def main() -> None:
     args = parse_arguments()
     with cli.imports():
         from xcit_mm.datasets.fetch import DATASETS, prepare
-        from xcit_mm.datasets.importers.write_coco import convert
+        from xcit_mm.datasets.importers.write_coco import OBJECTS, convert
+        from xcit_mm.datasets.importers.write_panoptic import PANOPTIC
     if args.dataset in FORMATS:
         module = import_module(f'xcit_mm.datasets.importers.{args.dataset}')
-        dataset = getattr(module, FORMATS[args.dataset])(args.source)
-        convert(dataset, args.root, BASE, args.skip_bad)
+        dataset = getattr(module, FORMATS[args.dataset][1])(args.source)
+        is_panoptic = args.dataset == 'coco_panoptic'
+        layout = (PANOPTIC_BASE, PANOPTIC) if is_panoptic else (BASE, OBJECTS)
+        convert(dataset, args.root, *layout, args.skip_bad)
         return
     dataset = DATASETS[args.dataset]
     data_root = prepare(dataset, args.root, args.splits, args.mirror, args.keep_archives)

@@ -6,8 +6,8 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from itertools import chain, count
 from pathlib import Path
 from tempfile import NamedTemporaryFile, TemporaryFile, mkdtemp
@@ -185,12 +185,33 @@ def set_aside(folder: Path, paths: Sequence[Path], remedy: str) -> Path | None:
     try:
         aside.mkdir()
         for path in paths:
-            path.replace(aside / path.name)
+            moved = aside / path.relative_to(folder)
+            moved.parent.mkdir(parents=True, exist_ok=True)
+            path.replace(moved)
     except OSError as error:
         raise UserError(
             f'the earlier files of {folder} cannot be moved to {aside} ({reason(error)}): {remedy}'
         ) from None
     return aside
+
+
+def write_files(
+    folder: Path, files: Mapping[Path, bytes], of_earlier_calls: Iterable[Path] = ()
+) -> str:
+    """Write all files or none, and return a sentence on what happened to earlier files.
+
+    Files with other content at these paths, or at the paths ``of_earlier_calls``, are moved into
+    a folder ``earlier_*``.
+    """
+    existing = [path for path in {*files, *of_earlier_calls} if path.exists()]
+    if {path: path.is_file() and path.read_bytes() for path in existing} == files:
+        return 'Everything was already there'
+    with ExitStack() as stack:  # at the end, the files get their names, the first one last
+        for path, content in files.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(write_whole(path)).write(content)
+        aside = set_aside(folder, existing, 'name another folder')
+    return f'Earlier files are now in {aside}' if aside else f'Everything was written to {folder}'
 
 
 @contextmanager

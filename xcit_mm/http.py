@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from http.client import HTTPException, HTTPResponse, InvalidURL
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib import request
 from urllib.error import HTTPError, URLError
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from rich.console import Console
 from rich.progress import Progress
@@ -27,6 +28,9 @@ PAUSE = 2  # seconds before the second attempt, twice as many before each furthe
 RANGE_ATTEMPTS = 3  # to read a part of a file
 # HTTP's codes.
 PARTIAL_CONTENT, RANGE_NOT_SATISFIABLE, TOO_MANY_REQUESTS = 206, 416, 429
+REFUSED = (401, 403)
+AUTHORIZATION = 'Authorization'  # the header that holds a token
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 CONTENT_RANGE = re.compile(r'bytes (\d{1,18})-(\d{1,18})/(\d{1,18})')
 CHANGED = '{} has changed while it was read: predict it again when it is complete'
 # Bytes of a file whose size is not known: ten times as many as of the largest models.
@@ -134,10 +138,16 @@ def fetch(
             part.remove()
 
 
-def read_url(url: str, limit: int) -> bytes:
-    """Download a file of at most ``limit`` bytes into memory, in one attempt."""
+def read_url(
+    url: str, limit: int, headers: Mapping[str, str] = NO_HEADERS, sent: bytes | None = None
+) -> bytes:
+    """Download a file of at most ``limit`` bytes into memory, in one attempt.
+
+    With a header Authorization, the server may redirect to itself only. ``sent`` is the body of a
+    POST request; None for a GET request.
+    """
     data = bytearray()
-    with _open(url, {}, REMEDY) as response:
+    with _open(url, headers, REMEDY, sent) as response:
         length = response.length or 0
         while chunk := _read(url, response):
             data += chunk
@@ -239,11 +249,13 @@ def _receive(url: str, part: Part, size: int | None, limit: int, remedy: str) ->
         raise BrokenConnectionError(url, 'the server sent no more')
 
 
-def _open(url: str, headers: Mapping[str, str], remedy: str) -> HTTPResponse:
+def _open(
+    url: str, headers: Mapping[str, str], remedy: str, sent: bytes | None = None
+) -> HTTPResponse:
     """Request a file, or the part of it that the headers name."""
     headers = {'User-Agent': 'xcit_mm', **headers}
     try:
-        asked = request.Request(quote(url, safe=string.punctuation), headers=headers)
+        asked = request.Request(quote(url, safe=string.punctuation), sent, headers)
         if asked.type not in ('http', 'https'):
             raise ValueError('it does not start with http:// or https://')
         return request.build_opener(_WebRedirects).open(asked, timeout=TIMEOUT)
@@ -253,7 +265,9 @@ def _open(url: str, headers: Mapping[str, str], remedy: str) -> HTTPResponse:
             raise NoSuchPartError(url, answer) from None
         if error.code == TOO_MANY_REQUESTS or error.code >= 500:
             raise BrokenConnectionError(url, answer) from None
-        raise UserError(f'{url}: {answer}; check the address') from None
+        is_refused = AUTHORIZATION in headers and error.code in REFUSED
+        what = 'the token' if is_refused else 'the address'
+        raise UserError(f'{url}: {answer}; check {what}') from None
     except (URLError, TimeoutError) as error:
         cause = getattr(error, 'reason', error)
         raise UnreachableError(f'{url} cannot be reached ({cause}); {remedy}') from None
@@ -270,6 +284,12 @@ class _WebRedirects(request.HTTPRedirectHandler):
         target = args[-1]
         if not target.startswith(('https://', f'{req.type}://')):
             raise UserError(f'{req.full_url}: the server redirects to {target}; {REMEDY}')
+        has_token = req.has_header(AUTHORIZATION)
+        if has_token and urlsplit(target)[:2] != urlsplit(req.full_url)[:2]:
+            raise UserError(
+                f'{req.full_url}: the server redirects to {target}, but another server must not '
+                'get the token'
+            )
         return super().redirect_request(req, *args)
 
 

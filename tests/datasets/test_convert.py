@@ -21,7 +21,7 @@ from xcit_mm.datasets.audit import check_dataset
 from xcit_mm.datasets.decode import decode
 from xcit_mm.datasets.importers.contents import image_size
 from xcit_mm.datasets.importers.voc import VocDataset
-from xcit_mm.datasets.importers.write_coco import convert
+from xcit_mm.datasets.importers.write_coco import OBJECTS, convert
 from xcit_mm.datasets.importers.yolo import YoloDataset
 
 BASE = ROOT / 'configs/faster_rcnn_xcit_n12_16_small.py'
@@ -43,7 +43,7 @@ def file_names(root: Path, split: str) -> list[str]:
 @pytest.mark.parametrize('name', MAKERS)
 def test_a_run_accepts_the_config_and_objects_equal_the_original(shapes_root, tmp_path, name):
     root = tmp_path / name
-    convert(MAKERS[name](shapes_root, tmp_path / 'source'), root, BASE)
+    convert(MAKERS[name](shapes_root, tmp_path / 'source'), root, BASE, OBJECTS)
     for split in ('train', 'val'):
         content, original = read(root, split), read_coco(shapes_root, split)
         assert content['categories'] == original['categories']
@@ -153,7 +153,7 @@ def test_a_second_call_writes_only_what_changed_and_keeps_earlier_files(prepare,
 
 
 def test_the_folders_of_the_config_and_of_the_images_can_be_moved(yolo, tmp_path):
-    convert(YoloDataset(yolo), tmp_path / 'out', BASE)
+    convert(YoloDataset(yolo), tmp_path / 'out', BASE, OBJECTS)
     config = shutil.move(tmp_path / 'out', tmp_path / 'moved') / 'out.py'
     moved = yolo.rename(tmp_path / 'elsewhere')
     with pytest.raises(UserError, match=r'the images have moved: --cfg-options data_root=DIR'):
@@ -162,13 +162,13 @@ def test_the_folders_of_the_config_and_of_the_images_can_be_moved(yolo, tmp_path
 
 
 def test_if_a_file_cannot_be_written_no_file_is_replaced(yolo, tmp_path):
-    convert(YoloDataset(yolo), tmp_path / 'out', BASE)
+    convert(YoloDataset(yolo), tmp_path / 'out', BASE, OBJECTS)
     (tmp_path / 'out/val.json').unlink()
     (tmp_path / 'out/val.json').mkdir()
     before = {path: path.is_file() and path.read_bytes() for path in (tmp_path / 'out').iterdir()}
     write_yaml(yolo, '[apple, pear]')
     with pytest.raises(UserError, match=r'val\.json is a folder'):
-        convert(YoloDataset(yolo), tmp_path / 'out', BASE)
+        convert(YoloDataset(yolo), tmp_path / 'out', BASE, OBJECTS)
     after = {path: path.is_file() and path.read_bytes() for path in (tmp_path / 'out').iterdir()}
     assert after == before
 
@@ -177,7 +177,7 @@ def test_difficult_objects_are_ignored_in_training_and_evaluation(voc, tmp_path)
     difficult = voc_object('pear', [1, 1, 9, 9], more='<difficult>1</difficult>')
     part = '<part><name>leaf</name><bndbox><xmin>1</xmin></bndbox></part>'
     write_xml(voc, 'a', 40, 30, difficult + voc_object('nut', [0, 0, 9, 9], more=part))
-    convert(VocDataset(voc), tmp_path / 'out', BASE)
+    convert(VocDataset(voc), tmp_path / 'out', BASE, OBJECTS)
     (pear, nut) = read(tmp_path / 'out', 'train')['annotations']
     assert (pear['iscrowd'], nut['iscrowd'], nut['bbox']) == (1, 0, [0, 0, 9, 9])
     cfg = load_config(tmp_path / 'out/out.py')
@@ -191,7 +191,7 @@ def test_splits_of_several_years_are_joined(voc, tmp_path):
         lists.mkdir(parents=True)
         for split, names in dict(train='a', val='b', trainval='a\nb', test='b').items():
             (lists / f'{split}.txt').write_text(names)
-    convert(VocDataset(tmp_path / 'devkit'), tmp_path / 'out', BASE)
+    convert(VocDataset(tmp_path / 'devkit'), tmp_path / 'out', BASE, OBJECTS)
     validated = ['VOC2007/JPEGImages/b.png', 'VOC2012/JPEGImages/b.png']
     assert file_names(tmp_path / 'out', 'val') == validated
     assert len(file_names(tmp_path / 'out', 'trainval')) == 4
@@ -209,7 +209,7 @@ def test_splits_of_yolo_are_folders_lists_and_text_files(yolo, tmp_path):
         'path: /of/another/machine\ntrain: [../images/train, images/val]\nval: lists/val.txt\n'
         f'test: images\nnames: [yes, 2, {json.dumps(NAMES[2:])[1:]}\n'
     )
-    convert(YoloDataset(yolo / 'data.yaml'), tmp_path / 'out', BASE)
+    convert(YoloDataset(yolo / 'data.yaml'), tmp_path / 'out', BASE, OBJECTS)
     everything = [f'images/{split}/{name}.png' for split in ('train', 'val') for name in 'ab']
     assert file_names(tmp_path / 'out', 'train') == everything
     assert file_names(tmp_path / 'out', 'val') == [*everything[2:], everything[0]]
@@ -223,7 +223,7 @@ def test_yolo_without_a_yaml_has_a_list_of_classes_and_folders(yolo, tmp_path):
     (yolo / 'data.yaml').unlink()
     (yolo / 'classes.txt').write_text('\ufeffred apple\r\npear\r\n')
     for expected in ([2, 2], [3, 1]):
-        convert(YoloDataset(yolo), tmp_path / 'out', BASE)
+        convert(YoloDataset(yolo), tmp_path / 'out', BASE, OBJECTS)
         counts = [len(read(tmp_path / 'out', split)['annotations']) for split in ('train', 'val')]
         assert counts == expected
         for file in [*yolo.glob('images/*/*'), *yolo.glob('labels/*/*')]:  # beside each other
@@ -254,7 +254,7 @@ LABELS = [
 def test_labels_of_yolo_are_read_in_any_form_of_text(yolo, tmp_path, text):
     (yolo / 'labels/train/a.txt').write_bytes(text.encode())
     (yolo / 'labels/train/b.txt').write_text('')  # no objects
-    convert(YoloDataset(yolo), tmp_path / 'out', BASE)
+    convert(YoloDataset(yolo), tmp_path / 'out', BASE, OBJECTS)
     pear, apple = read(tmp_path / 'out', 'train')['annotations']
     assert (pear['category_id'], pear['bbox']) == (2, [10, 7.5, 20, 15])
     assert (apple['category_id'], apple['bbox']) == (1, [6, 4.5, 4, 3])
@@ -262,8 +262,21 @@ def test_labels_of_yolo_are_read_in_any_form_of_text(yolo, tmp_path, text):
 
 def test_an_outline_that_crosses_itself_has_an_area(yolo, tmp_path):
     (yolo / 'labels/train/a.txt').write_text('1 0.1 0.1 0.9 0.9 0.9 0.1 0.1 0.9')
-    convert(YoloDataset(yolo), tmp_path / 'out', BASE)
+    convert(YoloDataset(yolo), tmp_path / 'out', BASE, OBJECTS)
     assert read(tmp_path / 'out', 'train')['annotations'][0]['area'] == 32 * 24 / 2
+
+
+def test_oriented_boxes_of_yolo_are_outlines_and_are_counted(prepare, yolo, tmp_path):
+    for name in 'ab':
+        (yolo / f'labels/train/{name}.txt').write_text('1 0.5 0.2 0.8 0.5 0.5 0.8 0.2 0.5')
+    code, output, _ = prepare(yolo)
+    assert code == 0
+    (line,) = (line for line in output.splitlines() if 'oriented boxes' in line)
+    assert line.startswith('Outlines of four corners, as YOLO writes oriented boxes (OBB); detect')
+    assert line.endswith(': 2')
+    box, _ = read(tmp_path / 'out', 'train')['annotations']
+    assert box['bbox'] == [8, 6, 24, 18] and box['area'] == 24 * 18 / 2
+    assert box['segmentation'] == [[20, 6, 32, 15, 20, 24, 8, 15]]
 
 
 @pytest.mark.parametrize(
@@ -279,7 +292,7 @@ def test_boxes_of_voc_are_read(voc, tmp_path, box, expected):
     xml = voc_object('pear', [float(n) for n in box], more='<difficult>True</difficult>')
     path = write_xml(voc, 'a', '40.0', '30.0', xml)
     path.rename(path.with_suffix('.XML'))
-    convert(VocDataset(voc), tmp_path / 'out', BASE)
+    convert(VocDataset(voc), tmp_path / 'out', BASE, OBJECTS)
     (annotation,) = read(tmp_path / 'out', 'train')['annotations']
     assert annotation['bbox'] == (expected or [9.5, 4.25, 21.25, 15.75])
     assert annotation['iscrowd'] == 1
@@ -404,13 +417,13 @@ def test_a_bad_file_is_named(prepare, voc, yolo, name, content, message):
 def test_a_bad_yaml_is_one_sentence(yolo, tmp_path, text, message):
     (yolo / 'data.yaml').write_text(text)
     with pytest.raises(UserError, match=re.escape(message)):
-        convert(YoloDataset(yolo), tmp_path / 'out', BASE)
+        convert(YoloDataset(yolo), tmp_path / 'out', BASE, OBJECTS)
 
 
 def test_a_folder_that_cannot_be_converted_is_one_sentence(yolo, tmp_path):
     shutil.rmtree(yolo / 'labels')
     with pytest.raises(UserError, match=r'no image has an object .*labels/train/a\.txt'):
-        convert(YoloDataset(yolo), tmp_path / 'out', BASE)
+        convert(YoloDataset(yolo), tmp_path / 'out', BASE, OBJECTS)
     with pytest.raises(UserError, match=r'no data\.yaml or classes\.txt'):
         YoloDataset(tmp_path)
     with pytest.raises(UserError, match='has no folder Annotations'):

@@ -30,6 +30,8 @@ class FileServer(ThreadingHTTPServer):
         self.knows_if_range = True  # compares versions before a part is sent
         self.requests: list[str] = []  # paths
         self.ranges: list[str | None] = []  # the Range header of each request
+        self.tokens: list[str | None] = []  # the Authorization header of each request
+        self.bodies: list[bytes] = []  # of POST requests
         self.waiting = threading.Event()  # set while an answer is silent
         self.stopped = threading.Event()  # set to end the silence
 
@@ -47,6 +49,7 @@ class Handler(BaseHTTPRequestHandler):
         server = self.server
         server.requests.append(self.path)
         server.ranges.append(self.headers.get('Range'))
+        server.tokens.append(self.headers.get('Authorization'))
         content = server.files.get(self.path)
         if self.path in server.redirects:
             self.send_response(302)
@@ -72,6 +75,10 @@ class Handler(BaseHTTPRequestHandler):
             while self.path in server.endless:
                 self.wfile.write(content)
         self._send(content[begin:stop])
+
+    def do_POST(self) -> None:
+        self.server.bodies.append(self.rfile.read(int(self.headers['Content-Length'])))
+        self.do_GET()
 
     def _part(self, size: int) -> tuple[int | None, int]:
         """Return the first byte that is sent, or None for a whole file, and the end."""

@@ -8,8 +8,8 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-APPS = ['attention', 'benchmark', 'classification', 'demo', 'flops', 'infer', 'probe']
-APPS += ['push', 'retrieval', 'zoo']
+APPS = ['annotation_tools', 'attention', 'benchmark', 'classification', 'demo', 'flops', 'infer']
+APPS += ['probe', 'push', 'retrieval', 'zoo']
 # From the ground up; what stands in one line may import nothing else in it.
 FLOORS = [
     'errors shipped version',

@@ -1,7 +1,7 @@
 """COCO's panoptic annotations without panopticapi, a package that is not on PyPI. Needs mmdet.
 
-A PNG file holds the segment id of each pixel, and a JSON file the category of each segment. Things
-are objects that can be counted; stuff is the rest. A pixel without a segment has the id 0.
+A PNG file holds the segment id of each pixel (``segment_ids.py``), and a JSON file the category of
+each segment. Things are objects that can be counted; stuff is the rest.
 """
 
 from typing import Any
@@ -18,25 +18,11 @@ from ..errors import UserError
 from . import annotations as problems
 from .annotations import Problem
 from .coco import CheckedCocoDataset, indexed, log_problems, require_classes
-from .decode import LABELS_MISSING, LABELS_UNREADABLE, BadImageError, LoadImage, opened
+from .decode import BadImageError
+from .segment_ids import segment_ids
 
 IGNORED = 255  # mmdet's label of a pixel of no segment
 WITHOUT_SEGMENT = 'its label file lacks a segment of the annotation file'
-
-
-def segment_ids(path: str, backend_args: dict | None = None) -> np.ndarray:
-    """Read the PNG of an image: (H, W) int32, the id red + 256 green + 65536 blue.
-
-    Raises:
-        BadImageError: If it is missing or damaged.
-    """
-    try:
-        with opened(LoadImage(backend_args=backend_args).read(path, LABELS_MISSING)) as image:
-            return np.asarray(image.convert('RGB')) @ np.array((1, 2**8, 2**16), np.int32)
-    except BadImageError:
-        raise
-    except Exception:  # the decoders of Pillow raise many kinds
-        raise BadImageError(LABELS_UNREADABLE) from None
 
 
 class _SegmentsOfImages(COCOPanoptic):

@@ -11,7 +11,7 @@ from mmengine.registry import METRICS
 
 from ..datasets.annotations import read_panoptic_annotations
 from ..datasets.decode import LABELS_OF_OTHER_SIZE, BadImageError
-from ..datasets.panoptic import segment_ids
+from ..datasets.segment_ids import segment_ids
 from ..errors import UserError
 from ..predictions.segmentation import INSTANCE_OFFSET
 

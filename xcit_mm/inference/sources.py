@@ -1,7 +1,7 @@
 """The images and videos that a command line names."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from glob import glob, has_magic
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from ..datasets.decode import BadImageError, decode, rgb_of
 from ..datasets.multiband import LoadMultiband
 from ..errors import ArgumentError, UserError, looked_in, reason
 from ..files import read_regular
-from ..http import read_url
+from ..http import NO_HEADERS, read_url
 from ..progress import ImageProgress
 from ..scenes.open_image import needs_windows
 from ..scenes.zarr_metadata import is_zarr
@@ -176,8 +176,14 @@ def decode_rgb(data: bytes) -> np.ndarray:
     return np.ascontiguousarray(decode(data)[..., ::-1])
 
 
-def read_image(source: str, decode: Callable[[bytes], np.ndarray] = decode_rgb) -> np.ndarray:
+def read_image(
+    source: str,
+    decode: Callable[[bytes], np.ndarray] = decode_rgb,
+    headers: Mapping[str, str] = NO_HEADERS,
+) -> np.ndarray:
     """Read an image file or URL, by default as RGB, (H, W, 3) uint8.
+
+    ``headers`` are sent with the request for a URL.
 
     Raises:
         UserError: If the image does not exist or cannot be read.
@@ -186,7 +192,7 @@ def read_image(source: str, decode: Callable[[bytes], np.ndarray] = decode_rgb) 
         raise UserError(f'{source} is read window by window: add --stream (predict_large)')
     try:
         if is_url(source):
-            data = read_url(source, MAX_DOWNLOAD)
+            data = read_url(source, MAX_DOWNLOAD, headers)
         else:
             data = read_regular(Path(source).expanduser(), MAX_FILE_BYTES)
         return decode(data)

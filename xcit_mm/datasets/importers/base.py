@@ -1,19 +1,30 @@
 """What the datasets of all formats have in common, and the readers of their files."""
 
+import json
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
+
+import numpy as np
 
 from ...errors import UserError, looked_in, reason
-from ...files import read_regular
+from ...files import parse_xml, read_regular
 
 SPLITS = ('train', 'val', 'trainval', 'test')
 IMAGE_SUFFIXES = ('.bmp', '.jpeg', '.jpg', '.png', '.tif', '.tiff', '.webp')
 
+CLASSES = 'classes.txt'
+
 Size = tuple[int, int]  # width and height in pixels
+# A box, x1, y1, x2, y2; a polygon, x1, y1, x2, y2, x3, y3, ..., both in pixels; or a mask (H, W) of
+# bool, as large as the image.
+Shape = Sequence[float] | np.ndarray
 
 
 class LabelError(UserError):
@@ -31,22 +42,38 @@ class ForeignDataset(ABC):
             raise UserError(f'{source} does not exist{looked_in(source)}')
         # The ``data_root`` of the config.
         self.folder = absolute(source if source.is_dir() else source.parent)
-        # In the order of the config; empty: the names of all objects, sorted.
+        # In the order of the config, and where they are listed; empty: the names of all objects,
+        # sorted.
         self.classes: list[str] = []
+        self.classes_file = self.folder / CLASSES
+        self.num_things = 0  # the first classes in a panoptic dataset
         self.splits: dict[str, list[Path]] = {}  # absolute paths of images, by a name of SPLITS
         self.labels: dict[Path, Path] = {}  # the label file of each image
         self.problems: list[LabelError] = []  # images that are listed and cannot be found
+        self.remarks: Counter[str] = Counter()  # numbers for the report
 
     @abstractmethod
-    def read_labels(self, file: Path) -> tuple[list[tuple[str, Any]], Size | None]:
-        """Return the labels in a file, each with its place, and the size of the image if known."""
+    def read_labels(self, image: Path) -> tuple[list[tuple[str, Any]], Size | None]:
+        """Return the labels of an image, each with its place, and its size if it is annotated."""
 
     @abstractmethod
-    def parse_label(self, label: Any, size: Size, place: str) -> tuple[str, Sequence[float], bool]:
-        """Return the class of an object, its shape, and whether the object is difficult.
+    def parse_label(self, label: Any, size: Size, place: str) -> tuple[str, Shape, bool]:
+        """Return the class of an object, its shape, and whether the object is difficult."""
 
-        The shape is a box, x1, y1, x2, y2, or a polygon, x1, y1, x2, y2, x3, y3, ..., in pixels.
-        """
+    def read_classes(self) -> None:
+        """Read the classes from ``classes.txt`` in the folder of the dataset, if there is one."""
+        if self.classes_file.exists():
+            names = [line for _, line in read_lines(self.classes_file)]
+            self.classes = check_names(names, self.classes_file)
+
+    def add_image(self, image: Path, file: Path, split: str = 'train') -> None:
+        """List an image with its label file; a split of another name is for training."""
+        if image in self.labels:
+            listed = f' and {self.labels[image]}' if self.labels[image] != file else ''
+            self.problems.append(LabelError(f'{file}{listed}: {image} is annotated twice'))
+        else:
+            self.splits.setdefault(split if split in SPLITS else 'train', []).append(image)
+            self.labels[image] = file
 
 
 def absolute(path: Path) -> Path:
@@ -76,15 +103,65 @@ def read_lines(path: Path) -> list[tuple[str, str]]:
     return [(f'{path}:{i}', line.strip()) for i, line in enumerate(lines, 1) if line.strip()]
 
 
-def read_numbers(words: Sequence[str | None], place: str) -> list[float]:
-    """Return the numbers in texts, or raise a LabelError if they are not finite."""
+def read_json(path: Path) -> Any:
+    """Return the content of a JSON file, or raise a LabelError."""
+    try:
+        return json.loads(read_bytes(path).decode('utf-8-sig'))
+    except (ValueError, RecursionError) as error:
+        raise LabelError(f'{path}: invalid JSON ({reason(error)})') from None
+
+
+def read_xml(path: Path, root: str) -> Element:
+    """Return the root element of an XML file, or raise a LabelError if it has another name."""
+    try:
+        element = parse_xml(read_bytes(path))
+    except (ElementTree.ParseError, ValueError, LookupError) as error:
+        raise LabelError(f'{path}: invalid XML ({error})') from None
+    if element.tag != root:
+        raise LabelError(f'{path}: the root element is <{element.tag}> instead of <{root}>')
+    return element
+
+
+def read_numbers(words: Sequence[str | float | None], place: str) -> list[float]:
+    """Return numbers or the numbers in texts, or raise a LabelError if they are not finite."""
     try:
         numbers = [float(word) for word in words]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         numbers = [math.nan]
     if not all(map(math.isfinite, numbers)):
         raise LabelError(f'{place}: not finite numbers: {" ".join(map(str, words))}')
     return numbers
+
+
+def read_points(points: Any, place: str, number: int | None = None) -> list[float]:
+    """Return x1, y1, x2, y2, ... of a list of pairs, or raise a LabelError.
+
+    ``number`` is the number of pairs, by default at least three, as a polygon has.
+    """
+    is_list = isinstance(points, list) and all(isinstance(p, list) and len(p) == 2 for p in points)
+    if not is_list or (len(points) < 3 if number is None else len(points) != number):
+        needed = 'at least three' if number is None else number
+        raise LabelError(f'{place}: the points are not a list of {needed} pairs of numbers')
+    return read_numbers([value for point in points for value in point], place)
+
+
+def grouped(parts: Iterable[tuple[str, Any, Hashable]]) -> list[tuple[str, list]]:
+    """Return the parts of each object, with the place of the first one.
+
+    Parts with the same key are of one object; a part whose key is None is an object of its own.
+    """
+    objects: dict[Hashable, tuple[str, list]] = {}
+    for number, (place, part, key) in enumerate(parts):
+        objects.setdefault(number if key is None else key, (place, []))[1].append(part)
+    return [*objects.values()]
+
+
+def clean_name(name: Any, place: str) -> str:
+    """Return the name of a class without surrounding space, or raise a LabelError."""
+    name = ' '.join(name.split()) if isinstance(name, str) else ''
+    if not name:
+        raise LabelError(f'{place}: the name is missing')
+    return name
 
 
 def check_names(names: Any, file: Path) -> list[str]:

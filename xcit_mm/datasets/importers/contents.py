@@ -1,13 +1,13 @@
 """The usable images of a dataset, with their objects as annotations in COCO's format."""
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
+from pycocotools import mask as coco_mask
 from rich.console import Console
 from rich.progress import track
 from shapely import make_valid
@@ -15,8 +15,9 @@ from shapely.geometry import Polygon
 
 from ...errors import UserError, reason
 from ...files import open_regular
+from ..annotations import require_encodable
 from ..decode import EXIF_ORIENTATION, decode
-from .base import ForeignDataset, LabelError, Size
+from .base import ForeignDataset, LabelError, Shape, Size
 
 TOLERANCE = 1.0  # pixels that a box may exceed the image: coordinates may start at 0 or 1
 CUT = 'Objects that extend beyond the image, and are cut at its border'
@@ -42,12 +43,12 @@ class Contents:
 
 def read_contents(dataset: ForeignDataset) -> Contents:
     """Read all labels of a dataset, and the size of each image."""
-    contents = Contents(problems=[*dataset.problems])
+    contents = Contents(problems=[*dataset.problems], remarks=dataset.remarks)
     images = dict.fromkeys(image for images in dataset.splits.values() for image in images)
     for image in track(images, 'Reading', console=Console(stderr=True)):
         file, objects, problems = dataset.labels[image], [], []
         try:
-            labels, annotated = dataset.read_labels(file)
+            labels, annotated = dataset.read_labels(image)
             size = image_size(image, annotated)
             if annotated not in (None, size):
                 raise LabelError(f'{file}: size {annotated}, but {image} has {size} pixels')
@@ -56,6 +57,9 @@ def read_contents(dataset: ForeignDataset) -> Contents:
         for place, label in labels:
             try:
                 name, shape, is_difficult = dataset.parse_label(label, size, place)
+                if dataset.classes and name not in dataset.classes:
+                    listed = dataset.classes_file.name
+                    raise LabelError(f'{place}: {name} is not a class in {listed}')
                 fields, is_cut = _annotation_fields(shape, size, place)
                 contents.remarks[CUT] += is_cut
                 objects.append((name, dict(fields, iscrowd=int(is_difficult))))
@@ -105,10 +109,10 @@ def image_size(path: Path, annotated: Size | None = None) -> Size:
         ) from None
 
 
-def _annotation_fields(
-    shape: Sequence[float], size: Size, place: str
-) -> tuple[dict[str, Any], bool]:
+def _annotation_fields(shape: Shape, size: Size, place: str) -> tuple[dict[str, Any], bool]:
     """Return the fields of an annotation, and whether the object is cut at the border."""
+    if isinstance(shape, np.ndarray):
+        return _mask_fields(shape, place), False
     corners = np.reshape(shape, (-1, 2))
     cut = corners.clip(0, size)
     is_box = len(corners) == 2
@@ -126,3 +130,12 @@ def _annotation_fields(
     if area <= 0:
         raise LabelError(f'{place}: the outline encloses no area')
     return dict(bbox=bbox, area=round(area, 4), segmentation=[cut.ravel().tolist()]), is_cut
+
+
+def _mask_fields(mask: np.ndarray, place: str) -> dict[str, Any]:
+    require_encodable(place, mask.shape)
+    if not mask.any():
+        raise LabelError(f'{place}: the mask has no pixel')
+    rle = coco_mask.encode(np.asfortranarray(mask, np.uint8))
+    bbox, area = coco_mask.toBbox(rle).tolist(), float(coco_mask.area(rle))
+    return dict(bbox=bbox, area=area, segmentation={**rle, 'counts': rle['counts'].decode()})

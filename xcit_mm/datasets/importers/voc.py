@@ -1,11 +1,9 @@
 """The format of Pascal VOC: an XML file for each image."""
 
 from pathlib import Path
-from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
 from ...errors import UserError
-from ...files import parse_xml
 from . import base
 from .base import SPLITS, ForeignDataset, LabelError, Size
 
@@ -26,9 +24,7 @@ class VocDataset(ForeignDataset):
                 f'{source} has no folder Annotations with an XML file for each image: name a '
                 'folder such as VOC2007'
             )
-        names = self.folder / 'classes.txt'
-        if names.exists():
-            self.classes = base.check_names([line for _, line in base.read_lines(names)], names)
+        self.read_classes()
         for year in [self.folder] if self.folder in years else years:
             self._find_images(year)
 
@@ -56,14 +52,9 @@ class VocDataset(ForeignDataset):
                     label = labels.get(name, year / 'Annotations' / f'{name}.xml')
                     self.labels[found[0]] = label
 
-    def read_labels(self, file: Path) -> tuple[list[tuple[str, Element]], Size | None]:
-        data = base.read_bytes(file)
-        try:
-            root = parse_xml(data)
-        except (ElementTree.ParseError, ValueError, LookupError) as error:
-            raise LabelError(f'{file}: invalid XML ({error})') from None
-        if root.tag != 'annotation':
-            raise LabelError(f'{file}: the root element is <{root.tag}> instead of <annotation>')
+    def read_labels(self, image: Path) -> tuple[list[tuple[str, Element]], Size | None]:
+        file = self.labels[image]
+        root = base.read_xml(file, 'annotation')
         objects = enumerate(root.findall('object'), 1)
         labels = [(f'{file}: object {number}', element) for number, element in objects]
         sides = [root.findtext(f'size/{side}', '0') for side in ('width', 'height')]
@@ -71,11 +62,7 @@ class VocDataset(ForeignDataset):
         return labels, (width, height) if width and height else None
 
     def parse_label(self, label: Element, size: Size, place: str) -> tuple[str, list[float], bool]:
-        name = ' '.join(label.findtext('name', '').split())
-        if not name:
-            raise LabelError(f'{place}: the name is missing')
-        if self.classes and name not in self.classes:
-            raise LabelError(f'{place}: {name} is not a class in classes.txt')
+        name = base.clean_name(label.findtext('name'), place)
         corners = [label.findtext(f'bndbox/{key}') for key in ('xmin', 'ymin', 'xmax', 'ymax')]
         x1, y1, x2, y2 = numbers = base.read_numbers(corners, place)
         if max(numbers) <= 1 and not all(number.is_integer() for number in numbers):

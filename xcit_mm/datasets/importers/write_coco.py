@@ -6,13 +6,14 @@ import re
 import shlex
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from pprint import pformat
+from typing import Any
 
 from ...errors import UserError, printable
-from ...files import require_writable, set_aside, write_whole
+from ...files import require_writable, write_files
 from ...shipped import commands
 from .base import SPLITS, ForeignDataset, absolute
 from .contents import Contents, Images, read_contents, require_good
@@ -59,7 +60,27 @@ param_scheduler = [warm_up, dict(decay, end=max_iters)]
 '''
 
 
-def convert(dataset: ForeignDataset, root: str | Path, base: Path, skip_bad: bool = False) -> None:
+@dataclass(frozen=True)
+class Layout:
+    """How a dataset is written.
+
+    Attributes:
+        config: The text of the config, with the fields of ``_config_text`` in braces.
+        content: Returns the content of the annotation file of a split, from the dataset, its images
+            and the names of the classes.
+    """
+
+    config: str
+    content: Callable[[Any, Images, Sequence[str]], dict[str, list[dict]]]
+
+
+def convert(
+    dataset: ForeignDataset,
+    root: str | Path,
+    base: Path,
+    layout: Layout,
+    skip_bad: bool = False,
+) -> None:
     """Write annotation files for the splits and a config with ``base``, all of them or none.
 
     With ``skip_bad``, images that have unusable labels are left out, and any number of objects is
@@ -77,15 +98,16 @@ def convert(dataset: ForeignDataset, root: str | Path, base: Path, skip_bad: boo
     splits = _usable_splits(dataset, contents)
     classes = _classes(dataset, contents)
     config = root / f'{re.sub(r"[^0-9A-Za-z_]", "_", absolute(root).name) or "dataset"}.py'
-    files = {config: _config_text(dataset.folder, splits, classes, base)}
+    files = {config: _config_text(dataset, splits, classes, base, layout.config)}
     lines = []
     for split, images in splits.items():
-        files[root / f'{split}.json'] = json.dumps(_coco_content(dataset.folder, images, classes))
+        files[root / f'{split}.json'] = json.dumps(layout.content(dataset, images, classes))
         counts = Counter(name for _, objects in images.values() for name, _ in objects)
         listed = ', '.join(f'{name} {counts[name]}' for name in classes)
         lines.append(f'{split}.json: {len(images)} images, {counts.total()} objects: {listed}')
     lines += [f'{remark}: {count}' for remark, count in contents.remarks.items() if count]
-    lines.append(_write_files(root, {path: text.encode() for path, text in files.items()}))
+    contents_of_files = {path: text.encode() for path, text in files.items()}
+    lines.append(write_files(root, contents_of_files, [root / f'{name}.json' for name in SPLITS]))
     path = shlex.quote(str(config))
     lines += ['Read every image, then train:', f'    tools/check_dataset.py {path}']
     for line in (*lines, f'    tools/train.py {path}'):
@@ -125,28 +147,50 @@ def _usable_splits(dataset: ForeignDataset, contents: Contents) -> dict[str, Ima
     return splits
 
 
-def _coco_content(folder: Path, images: Images, classes: Sequence[str]) -> dict[str, list[dict]]:
+def coco_images(folder: Path, images: Images) -> list[dict[str, Any]]:
+    """Return the entries of images in an annotation file, numbered from 1."""
+    return [
+        dict(id=number, file_name=path_below(folder, image), width=width, height=height)
+        for number, (image, ((width, height), _)) in enumerate(images.items(), 1)
+    ]
+
+
+def path_below(folder: Path, path: Path) -> str:
+    """Return a path relative to a folder if it is in it."""
+    return str(path.relative_to(folder) if path.is_relative_to(folder) else path)
+
+
+def _objects(
+    dataset: ForeignDataset, images: Images, classes: Sequence[str]
+) -> dict[str, list[dict]]:
     category_ids = {name: number for number, name in enumerate(classes, 1)}
-    infos, annotations = [], []
-    for image_id, (image, ((width, height), objects)) in enumerate(images.items(), 1):
-        path = image.relative_to(folder) if image.is_relative_to(folder) else image
-        infos.append(dict(id=image_id, file_name=str(path), width=width, height=height))
+    annotations = []
+    for image_id, (_, objects) in enumerate(images.values(), 1):
         for name, fields in objects:
             ids = dict(image_id=image_id, category_id=category_ids[name])
             annotations.append(dict(id=len(annotations) + 1, **ids, **fields))
     categories = [dict(id=number, name=name) for name, number in category_ids.items()]
+    infos = coco_images(dataset.folder, images)
     return dict(images=infos, annotations=annotations, categories=categories)
 
 
+OBJECTS = Layout(CONFIG, _objects)
+
+
 def _config_text(
-    folder: Path, splits: Mapping[str, Images], classes: Sequence[str], base: Path
+    dataset: ForeignDataset,
+    splits: Mapping[str, Images],
+    classes: Sequence[str],
+    base: Path,
+    template: str,
 ) -> str:
     side = statistics.median(max(size) for size, _ in splits['train'].values())
     steps = EPOCHS * len(splits['train']) / IMAGES_PER_STEP
-    return CONFIG.format(
+    return template.format(
         base=_literal(str(base.resolve())),
-        data_root=_literal(f'{folder}/'),
+        data_root=_literal(f'{dataset.folder}/'),
         classes=_literal(tuple(classes)),
+        num_things=dataset.num_things,
         scale=min(MAX_SCALE, 32 * math.ceil(side / 32)),
         max_iters=VALIDATION_INTERVAL * math.ceil(steps / VALIDATION_INTERVAL),
         images_per_step=IMAGES_PER_STEP,
@@ -158,16 +202,3 @@ def _config_text(
 def _literal(value: object) -> str:
     """Return a Python literal without braces, which mmengine replaces in configs."""
     return pformat(value, width=90, compact=True).replace('{', r'\x7b')
-
-
-def _write_files(root: Path, files: Mapping[Path, bytes]) -> str:
-    """Write all files or none, and return what happened to the files of an earlier call."""
-    known = {*files, *(root / f'{split}.json' for split in SPLITS)}
-    existing = [path for path in known if path.exists()]
-    if {path: path.is_file() and path.read_bytes() for path in existing} == files:
-        return 'Everything was already there'
-    with ExitStack() as stack:  # at the end, the files get their names, the config last
-        for path, content in files.items():
-            stack.enter_context(write_whole(path)).write(content)
-        aside = set_aside(root, existing, 'use another --root')
-    return f'Earlier files are now in {aside}' if aside else f'Everything was written to {root}'

@@ -14,6 +14,10 @@ from .base import ForeignDataset, LabelError, Size
 IMAGES, LABELS = f'{os.sep}images{os.sep}', f'{os.sep}labels{os.sep}'  # folders with equal trees
 MAX_RELATIVE = 2  # larger coordinates of YOLO are in pixels, not slightly beyond the border
 TAGS = ('str', 'int', 'float', 'bool', 'null', 'seq', 'map')  # of YAML, for plain values
+ORIENTED = (
+    'Outlines of four corners, as YOLO writes oriented boxes (OBB); detectors of boxes learn the '
+    'upright boxes around them, without the angle'
+)
 EMPTY = (None, '', '~', 'null')  # values in YAML that is read as text
 
 
@@ -112,7 +116,8 @@ class YoloDataset(ForeignDataset):
                 self.problems.append(LabelError(f'{line_place}: no image {candidates[0]}'))
         return images
 
-    def read_labels(self, file: Path) -> tuple[list[tuple[str, str]], None]:
+    def read_labels(self, image: Path) -> tuple[list[tuple[str, str]], None]:
+        file = self.labels[image]
         return base.read_lines(file) if file.exists() else [], None
 
     def parse_label(self, label: str, size: Size, place: str) -> tuple[str, list[float], bool]:
@@ -137,6 +142,7 @@ class YoloDataset(ForeignDataset):
                 f'{place}: {len(values)} numbers after the class instead of the 4 of a box or an '
                 'even number of at least 6 for a polygon (keypoints and scores are not supported)'
             )
+        self.remarks[ORIENTED] += len(values) == 8
         pixels = [value * side for value, side in zip(values, cycle(size))]
         return self.classes[int(number)], pixels, False
 

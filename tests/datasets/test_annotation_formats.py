@@ -1,0 +1,402 @@
+"""Datasets of LabelMe, CVAT and Label Studio, converted to COCO's format."""
+
+import base64
+import io
+import json
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers import DATA, ROOT
+from helpers.annotated import CLASSES, SIZE, masks, runs
+from PIL import Image
+from pycocotools import mask as coco_mask
+
+from xcit_mm import UserError
+from xcit_mm.datasets.importers import brush_rle
+from xcit_mm.datasets.importers.cvat import CvatDataset
+from xcit_mm.datasets.importers.labelme import LabelmeDataset
+from xcit_mm.datasets.importers.labelstudio import LabelstudioDataset
+from xcit_mm.datasets.importers.write_coco import OBJECTS, convert
+
+BASE = ROOT / 'configs/faster_rcnn_xcit_n12_16_small.py'
+DATASETS = dict(cvat=CvatDataset, labelme=LabelmeDataset, labelstudio=LabelstudioDataset)
+RECORDED = json.loads((DATA / 'annotation_tools.json').read_text())
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """Two images; the second one is held out for validation."""
+    (tmp_path / 'images').mkdir()
+    for name in 'ab':
+        Image.new('RGB', SIZE).save(tmp_path / f'images/{name}.png')
+    return tmp_path
+
+
+def labelme(folder: Path, shapes: list[dict], **more: object) -> None:
+    size = dict(imageWidth=SIZE[0], imageHeight=SIZE[1])
+    for name, own in (('a', shapes), ('b', [])):
+        content = dict(shapes=own, imagePath=f'images\\{name}.png', **size, **more)
+        (folder / f'{name}.json').write_text(json.dumps(content))
+
+
+def cvat(folder: Path, shapes: str, more: str = '', size: str = 'width="60" height="40"') -> None:
+    labels = ''.join(f'<label><name>{name}</name></label>' for name in CLASSES)
+    (folder / 'annotations.xml').write_text(
+        f'<annotations><meta><task><labels>{labels}</labels></task></meta>{more}'
+        f'<image id="0" name="a.png" {size}>{shapes}</image>'
+        f'<image id="1" name="b.png" {size}/></annotations>'
+    )
+
+
+def labelstudio(folder: Path, results: list[dict], **more: object) -> None:
+    sides = dict(to_name='image', original_width=SIZE[0], original_height=SIZE[1])
+    results = [{**sides, **result} for result in results]
+    tasks = [
+        dict(id=1, data=dict(image='/data/upload/1/0123abcd-a.png'), annotations=[result])
+        for result in [dict(result=results, **more)]
+    ]
+    tasks.append(dict(id=2, data=dict(image='x:8080/b.png'), annotations=[dict(result=[])]))
+    (folder / 'export.json').write_text(json.dumps(tasks))
+
+
+def region(kind: str, name: str = 'circle', **value: object) -> dict:
+    return dict(type=f'{kind}labels', value={**value, f'{kind}labels': [name]})
+
+
+def converted(tool: str, folder: Path, skip_bad: bool = False) -> list[dict]:
+    """Return the annotations of a.png."""
+    convert(DATASETS[tool](folder), folder / 'out', BASE, OBJECTS, skip_bad)
+    content = json.loads((folder / 'out/train.json').read_text())
+    assert [Path(image['file_name']).name for image in content['images']] == ['a.png']
+    return content['annotations']
+
+
+def corners(annotation: dict) -> np.ndarray:
+    return np.reshape(annotation['segmentation'][0], (-1, 2))
+
+
+def decode(annotation: dict) -> np.ndarray:
+    return coco_mask.decode(annotation['segmentation'])
+
+
+TURNED = [[26.34, 5], [33.66, 5], [33.66, 15], [26.34, 15]]
+
+
+def test_files_of_the_tools_themselves_are_read(folder, capsys):
+    (folder / 'annotations.xml').write_text(RECORDED['cvat']['theirs'].replace('.jpg', '.png'))
+    with pytest.raises(UserError, match='too few images'):  # datumaro knows one image
+        converted('cvat', folder)
+    capsys.readouterr()
+    text = (folder / 'annotations.xml').read_text()
+    second = '<image id="1" name="b.png" width="60" height="40"/></annotations>'
+    (folder / 'annotations.xml').write_text(text.replace('</annotations>', second))
+    box, joined, oriented = converted('cvat', folder)
+    assert box['bbox'] == [3.25, 4.5, 20.13, 10.75]
+    assert decode(joined)[:20, 30:50][5:].all() and decode(joined)[35, 9]
+    assert joined['category_id'] == 3
+    # A box of 20x10 pixels around (30, 20), turned by 30 degrees.
+    half = 10 * math.cos(math.radians(30)) + 5 * math.sin(math.radians(30))
+    assert oriented['bbox'][2] == pytest.approx(2 * half, abs=1e-3)
+    assert oriented['area'] == pytest.approx(200, abs=1e-2)
+
+    theirs = RECORDED['labelme']['theirs']
+    labelme(folder, theirs['shapes'])
+    (folder / 'out').rename(folder.parent / f'{folder.name}_cvat')
+    box, circle, mask = converted('labelme', folder)
+    assert box['bbox'] == [3.25, 4.5, 20.125, 10.75]
+    assert circle['bbox'] == pytest.approx([20, 10, 20, 20], abs=1e-3)
+    assert circle['area'] == pytest.approx(100 * math.pi, rel=1e-4)
+    assert mask['segmentation']['counts'] == runs(masks()['parts'])
+    assert 'Points and lines, which are not objects with an area, left out: 1' in (
+        capsys.readouterr().out
+    )
+
+
+def test_brushes_of_label_studio_are_read(folder):
+    theirs = RECORDED['labelstudio']['theirs']
+    labelstudio(folder, [region('brush', format='rle', rle=rle) for rle in theirs.values()])
+    found = [
+        annotation['segmentation']['counts'] for annotation in converted('labelstudio', folder)
+    ]
+    assert found == [runs(mask) for mask in masks().values()]
+
+
+@pytest.mark.parametrize('shape', [(1, 1), (30, 41), (300, 301)])
+def test_brushes_are_encoded_and_decoded(shape):
+    generator = np.random.default_rng(0)
+    for share in (0, 0.3, 1):
+        mask = generator.random(shape) < share
+        data = brush_rle.encode(mask)
+        np.testing.assert_array_equal(brush_rle.decode(data, shape), mask)
+        for wrong in (data[:-1], data[:6], [], None, 'text', [300], [1.5] * 9):
+            with pytest.raises((ValueError, TypeError)):
+                brush_rle.decode(wrong, shape)
+
+
+def test_shapes_of_label_studio_are_rotated_around_their_corner_or_center(folder):
+    # Percentages of 60x40 pixels.
+    upright = dict(x=5, y=20, width=25, height=50)
+    labelstudio(
+        folder,
+        [
+            region('rectangle', **upright, rotation=0),
+            region('rectangle', **dict(upright, x=50), rotation=90),
+            region('ellipse', x=50, y=50, radiusX=10, radiusY=25, rotation=90),
+            region('polygon', 'square', points=[[10, 10], [20, 10], [20, 50]]),
+            dict(type='labels', value=dict(x=0, y=0, width=50, height=25, labels=['square'])),
+            dict(type='rectangle', value=dict(x=0, y=0, width=50, height=25)),
+            dict(type='choices', value=dict(choices=['sharp'])),
+        ],
+    )
+    box, turned, ellipse, polygon, plain = converted('labelstudio', folder)
+    assert box['bbox'] == [3, 8, 15, 20] and 'segmentation' not in box
+    # Its width of 15 pixels points down from (30, 8), and its height of 20 pixels to the left.
+    assert turned['bbox'] == pytest.approx([10, 8, 20, 15], abs=1e-3)
+    np.testing.assert_allclose(corners(turned)[:2], [[30, 8], [30, 23]], atol=1e-3)
+    assert ellipse['bbox'] == pytest.approx([20, 14, 20, 12], abs=1e-3)
+    assert polygon['segmentation'] == [[6, 4, 12, 4, 12, 20]]
+    assert plain['bbox'] == [0, 0, 30, 10] and plain['category_id'] == 2
+
+
+def test_tasks_of_label_studio_choose_one_annotation(folder, capsys):
+    labelstudio(folder, [])
+    tasks = json.loads((folder / 'export.json').read_text())
+    box = region('rectangle', x=0, y=0, width=50, height=25)
+    box |= dict(original_width=SIZE[0], original_height=SIZE[1])
+    skipped, truth = dict(was_cancelled=True, result=[]), dict(ground_truth=True, result=[box])
+    tasks[0]['annotations'] = [skipped, dict(result=[]), truth]
+    tasks.append(dict(id=3, data=dict(image='c.png'), annotations=[skipped]))
+    (folder / 'export.json').write_text(json.dumps(tasks))
+    assert [a['bbox'] for a in converted('labelstudio', folder)] == [[0, 0, 30, 10]]
+    assert 'Tasks without an annotation, left out: 1' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    'address',
+    ['/data/local-files/?d=set%201/a%20b.png', 'http://h/x/set%201/a%20b.png', 'set 1/a b.png'],
+)
+def test_the_image_of_a_task_is_found_by_its_address(folder, address):
+    (folder / 'set 1').mkdir()
+    (folder / 'images/a.png').rename(folder / 'set 1/a b.png')
+    labelstudio(folder, [region('rectangle', x=0, y=0, width=50, height=25)])
+    tasks = json.loads((folder / 'export.json').read_text())
+    tasks[0]['data'] = dict(text='first', image=address)
+    (folder / 'export.json').write_text(json.dumps(tasks))
+    convert(LabelstudioDataset(folder / 'export.json'), folder / 'out', BASE, OBJECTS)
+    content = json.loads((folder / 'out/train.json').read_text())
+    assert content['images'][0]['file_name'] == 'set 1/a b.png'
+
+
+def test_splits_are_folders_of_labelme_and_subsets_of_cvat(folder):
+    for split in ('train', 'val'):
+        (folder / split).mkdir()
+        Image.new('RGB', SIZE).save(folder / split / 'c.png')
+        shapes = [dict(label='pear', points=[[1, 1], [9, 9]], shape_type='rectangle')]
+        content = dict(shapes=shapes, imagePath='c.png')
+        (folder / split / 'c.json').write_text(json.dumps(content))
+    convert(LabelmeDataset(folder), folder / 'out', BASE, OBJECTS)
+    box = '<box label="circle" xtl="1" ytl="1" xbr="9" ybr="9"/>'
+    images = ''.join(
+        f'<image id="{i}" name="c.png" subset="{subset}" width="60" height="40">{box}</image>'
+        for i, subset in enumerate(('Train', 'Val'))
+    )
+    (folder / 'Train').symlink_to('train')
+    (folder / 'Val').symlink_to('val')
+    cvat(folder, '', more=images)
+    convert(CvatDataset(folder), folder / 'out2', BASE, OBJECTS)
+    for out, prefix in (('out', ''), ('out2', '')):
+        val = json.loads((folder / out / 'val.json').read_text())
+        assert [i['file_name'].lower() for i in val['images']] == [f'{prefix}val/c.png']
+        assert len(val['annotations']) == 1
+
+
+def png(*size: int) -> str:
+    stored = io.BytesIO()
+    Image.new('L', size, 255).save(stored, 'PNG')
+    return base64.b64encode(stored.getvalue()).decode()
+
+
+def drawn(kind: str, *points: object, **more: object) -> dict:
+    return dict(label='pear', shape_type=kind, points=[*points], **more)
+
+
+BAD_SHAPES = [
+    (drawn('rectangle', [1, 2]), 'the points are not a list of 2 pairs of numbers'),
+    (drawn('polygon', [1, 2], [3, 4]), 'the points are not a list of at least three pairs'),
+    (drawn('polygon', [1, 2], [3, 4], [5]), 'the points are not a list'),
+    (drawn('polygon', [1, 2], [3, 4], [5, None]), 'not finite numbers: 1 2 3 4 5 None'),
+    (drawn('polygon', [1, 2], [3, 4], [5, 10**400]), 'not finite numbers'),
+    (drawn('rectangle', [1, 2], [1, 9]), 'box of no size'),
+    (drawn('rectangle', [100, 2], [110, 9]), 'box outside the image'),
+    (drawn('circle', [9, 9], [9, 9]), 'box of no size'),
+    (drawn('cube', [1, 2]), 'shapes of the type cube are not supported'),
+    (drawn('mask', [1, 2], [3, 4]), 'the mask cannot be read'),
+    (drawn('mask', [1, 2], [3, 4], mask='!'), 'the mask cannot be read'),
+    (drawn('mask', [1, 2], [3, 4], mask=png(9, 9)), r'\(9, 9\) pixels instead of \(3, 3\)'),
+    (drawn('mask', [50, 2], [70, 4], mask=png(21, 3)), '21x3 pixels from 50,2 is not within'),
+    (drawn('mask', [9, 9], [3, 3], mask=png(1, 1)), '-5x-5 pixels from 9,9 is not within'),
+    ({**drawn('rectangle', [1, 2], [5, 9]), 'label': ' '}, 'the name is missing'),
+    ({**drawn('rectangle', [1, 2], [5, 9]), 'label': 'plum'}, r'plum is not a class in classes\.t'),
+]
+BAD_ELEMENTS = [
+    (
+        '<box label="plum" xtl="1" ytl="1" xbr="9" ybr="9"/>',
+        r'plum is not a class in annotations\.',
+    ),
+    ('<box label="circle" xtl="1" ytl="1" xbr="9"/>', 'not finite numbers: 1 1 9 None'),
+    ('<box xtl="1" ytl="1" xbr="9" ybr="9"/>', 'the name is missing'),
+    ('<box label="circle" rotation="x" xtl="1" ytl="1" xbr="9" ybr="9"/>', 'not finite numbers: x'),
+    ('<polygon label="circle" points="1,2;3,4"/>', 'the points are not a list of at least three'),
+    ('<polygon label="circle"/>', 'the points are not a list of at least three'),
+    ('<cuboid label="circle"/>', 'a cuboid is not supported'),
+    (
+        '<mask label="circle" left="1" top="1" width="4" height="2" rle="3, 4"/>',
+        'the run lengths of the mask are not of 4x2 pixels',
+    ),
+    (
+        '<mask label="circle" left="1" top="1" width="4" height="2" rle="9, -1"/>',
+        'the run lengths of the mask are not of 4x2 pixels',
+    ),
+    (
+        '<mask label="circle" left="1" top="1" width="4" height="2" rle="8"/>',
+        'the mask has no pixel',
+    ),
+    (
+        '<mask label="circle" left="58" top="1" width="4" height="2" rle="0, 8"/>',
+        '4x2 pixels from 58,1 is not within the image',
+    ),
+    ('<mask label="circle" left="1" top="1" width="4" height="2"/>', 'not finite numbers'),
+]
+BAD_RESULTS = [
+    (region('rectangle', x=1, y=1, width=9), 'not finite numbers: 9 None'),
+    (region('polygon', points=[[1, 1]]), 'the points are not a list'),
+    (region('brush', format='rle', rle=[1, 2, 3]), r'the brush cannot be read \(the data is cut'),
+    (region('brush', format='rle'), 'the brush cannot be read'),
+    (dict(region('rectangle', x=1), image_rotation=90), 'the image was rotated in Label Studio'),
+    (dict(type='rectanglelabels', value=dict(rectanglelabels=['a', 'b'])), 'a list of one label'),
+    (dict(region('rectangle', 'plum', x=0, y=0, width=9, height=9)), 'plum is not a class in cla'),
+]
+
+
+@pytest.mark.parametrize(
+    ('tool', 'write', 'cases'),
+    [
+        ('labelme', labelme, BAD_SHAPES),
+        ('cvat', lambda folder, shapes: cvat(folder, ''.join(shapes)), BAD_ELEMENTS),
+        ('labelstudio', labelstudio, BAD_RESULTS),
+    ],
+)
+def test_every_bad_label_is_named(folder, capsys, tool, write, cases):
+    (folder / 'classes.txt').write_text('pear\ncircle\n')
+    write(folder, [label for label, _ in cases])
+    with pytest.raises(UserError, match=f'{len(cases)} images or labels cannot be used'):
+        converted(tool, folder)
+    lines = capsys.readouterr().out.splitlines()
+    for number, (line, (_, message)) in enumerate(zip(lines, cases, strict=True), 1):
+        assert re.search(rf' {number}: .*{message}', line), (line, message)
+    assert not list((folder / 'out').iterdir())
+
+
+def rewritten(name: str, content: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).write_text(content)
+
+
+@pytest.mark.parametrize(
+    ('tool', 'write', 'message'),
+    [
+        ('labelme', lambda folder: None, 'has no JSON file of LabelMe'),
+        ('labelme', rewritten('a.json', '{'), r'a\.json: invalid JSON'),
+        ('labelme', rewritten('a.json', '[' * 5000), r'a\.json: invalid JSON'),
+        ('labelme', rewritten('a.json', '[1]'), r'a\.json: not a file of LabelMe'),
+        ('labelme', rewritten('a.json', '{"shapes": [], "imagePath": "c.png"}'), r'no image .*c\.'),
+        (
+            'labelme',
+            rewritten('a.json', '{"shapes": [], "imagePath": "c.png", "imageData": "eA=="}'),
+            'the image inside the file is not read',
+        ),
+        (
+            'labelme',
+            rewritten('a.json', '{"shapes": [3], "imagePath": "images/a.png"}'),
+            'shape 1: not a JSON object',
+        ),
+        (
+            'labelme',
+            rewritten(
+                'a.json',
+                '{"shapes": [], "imagePath": "images/a.png", "imageWidth": 5, "imageHeight": 4}',
+            ),
+            r'size \(5, 4\), but .*a\.png has \(60, 40\) pixels',
+        ),
+        ('cvat', lambda folder: None, r'no annotations\.xml there: unpack the export'),
+        ('cvat', rewritten('annotations.xml', '<annotations>'), 'invalid XML'),
+        (
+            'cvat',
+            rewritten('annotations.xml', '<!DOCTYPE a [<!ENTITY a "a">]><a/>'),
+            'entities are',
+        ),
+        ('cvat', rewritten('annotations.xml', '<a/>'), 'the root element is <a> instead of'),
+        (
+            'cvat',
+            rewritten('annotations.xml', '<annotations><track/></annotations>'),
+            'holds the tracks of a video: export the task from CVAT as "CVAT for images 1.1"',
+        ),
+        (
+            'cvat',
+            rewritten('annotations.xml', '<annotations><image name="../z.png"/></annotations>'),
+            r'no image \.\./z\.png in',
+        ),
+        ('cvat', lambda folder: cvat(folder, '', size='width="x" height="4"'), 'size: not finite'),
+        ('labelstudio', lambda folder: None, 'has 0 JSON files: name the export'),
+        ('labelstudio', rewritten('e.json', '{}'), 'is not a list of tasks with data and annotat'),
+        ('labelstudio', rewritten('e.json', '[{"image": "a"}]'), r'as JSON \(not as JSON-MIN\)'),
+        (
+            'labelstudio',
+            rewritten('e.json', '[{"data": {"image": "c.png"}, "annotations": [{"result": []}]}]'),
+            r'task None: no image c\.png in',
+        ),
+        (
+            'labelstudio',
+            rewritten('e.json', '[{"data": {"image": 3}, "annotations": [{"result": []}]}]'),
+            'its data does not name an image',
+        ),
+        (
+            'labelstudio',
+            rewritten('e.json', '[{"id": 7, "data": {}, "annotations": [{"result": 5}]}]'),
+            'task 7: the result of its annotation is not a list of objects',
+        ),
+        (
+            'labelstudio',
+            rewritten(
+                'e.json',
+                '[{"id": 7, "data": {}, "annotations": [{"result": []}, {"result": []}]}]',
+            ),
+            'task 7 has 2 annotations: delete all but one, or mark one as ground truth',
+        ),
+        (
+            'labelstudio',
+            lambda folder: labelstudio(folder, [dict(type='bitmask', value={})]),
+            'results of the type bitmask are not supported',
+        ),
+        (
+            'labelstudio',
+            lambda folder: labelstudio(folder, [dict(region('rectangle'), original_width=None)]),
+            'size: not finite numbers: None 40',
+        ),
+    ],
+)
+def test_a_bad_file_is_one_sentence(folder, tool, write, message):
+    write(folder)
+    with pytest.raises(UserError, match=message):
+        converted(tool, folder)
+
+
+def test_an_image_that_is_annotated_twice_is_named(folder):
+    labelme(folder, [drawn('rectangle', [1, 2], [5, 9])])
+    (folder / 'c.json').write_text((folder / 'a.json').read_text())
+    with pytest.raises(UserError, match=r'c\.json and .*a\.json: .*a\.png is annotated twice'):
+        converted('labelme', folder)
+    assert len(converted('labelme', folder, skip_bad=True)) == 1

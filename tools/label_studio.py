@@ -1,0 +1,73 @@
+#!/usr/bin/env python3
+"""Serve a model to Label Studio, which shows its predictions as labels to correct."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clone as it stands
+
+from tools import cli
+
+SCORE_THR = 0.3
+URL, TOKEN = 'LABEL_STUDIO_URL', 'LABEL_STUDIO_API_KEY'
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument('config', help='a file of configs/')
+    parser.add_argument(
+        'checkpoint', help='file or URL of a released model, or of a checkpoint of this config'
+    )
+    parser.add_argument(
+        '--label-studio',
+        metavar='URL',
+        default=os.environ.get(URL, 'http://localhost:8080'),
+        help=f'the address of Label Studio; default: the variable {URL}, or else '
+        'http://localhost:8080. The variable ' + TOKEN + ' holds an access token',
+    )
+    parser.add_argument(
+        '--host',
+        default='127.0.0.1',
+        help='0.0.0.0: other machines and containers can ask, too; default: %(default)s',
+    )
+    parser.add_argument('--port', type=int, default=9090, help='default: %(default)s')
+    parser.add_argument(
+        '--score-thr',
+        type=float,
+        default=SCORE_THR,
+        metavar='SCORE',
+        help='leave out objects with a lower score; default: %(default)s',
+    )
+    parser.add_argument('--device', help='cpu, cuda, cuda:1; default: the GPU if there is one')
+    cli.add_dtype_argument(parser)
+    cli.add_options_argument(parser)
+    cli.add_trust_argument(parser)
+    args = parser.parse_args()
+    if not 0 < args.port < 2**16:
+        parser.error(f'--port {args.port}: not between 1 and 65535')
+    if not 0 <= args.score_thr <= 1:
+        parser.error(f'--score-thr {args.score_thr}: not between 0 and 1')
+
+    with cli.imports():
+        from xcit_mm import UserError, load_model
+        from xcit_mm.annotation_tools.backend import Backend
+        from xcit_mm.annotation_tools.server import serve
+    if not os.environ.get(TOKEN):
+        raise UserError(f'set {TOKEN} to an access token of your account in Label Studio')
+    model = load_model(
+        args.config,
+        args.checkpoint,
+        device=args.device,
+        options=args.cfg_options,
+        trust_checkpoint=args.trust_checkpoint,
+        dtype=args.dtype,
+    )
+    version = f'{Path(args.config).stem} {Path(args.checkpoint).name}'
+    backend = Backend(model, version, args.label_studio, os.environ[TOKEN], args.score_thr)
+    serve(backend, args.host, args.port)
+
+
+if __name__ == '__main__':
+    cli.run_tool(main)

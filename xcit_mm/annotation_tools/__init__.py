@@ -1,0 +1,1 @@
+"""Predictions for annotation tools: files to import, and a server that Label Studio asks."""

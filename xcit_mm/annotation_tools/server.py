@@ -1,0 +1,91 @@
+"""The server that Label Studio asks for predictions."""
+
+import json
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Event, Thread
+from typing import Any
+
+from ..errors import UserError
+from .backend import Backend
+
+MAX_BODY = 2**26  # bytes of a request, in which tasks bring their annotations
+TIMEOUT = 60  # seconds without data from a client
+HEALTH = ('/', '/health')
+
+
+def serve(backend: Backend, host: str, port: int) -> None:
+    """Answer Label Studio until Ctrl-C or SIGTERM."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with served(backend, host, port) as address:
+        print(f'Label Studio can use the model at {address}; Ctrl-C ends it.', flush=True)
+        with suppress(KeyboardInterrupt):
+            Event().wait()
+
+
+@contextmanager
+def served(backend: Backend, host: str, port: int) -> Iterator[str]:
+    """Serve predictions during the block, from threads of this process, and yield the address.
+
+    Raises:
+        UserError: If the port is in use.
+    """
+    handler = type('Handler', (_Handler,), dict(backend=backend))
+    try:
+        server = ThreadingHTTPServer((host, port), handler)
+    except OSError:
+        raise UserError(
+            f'predictions cannot be served at {host}, port {port}: the port is in use, or the '
+            'address is not on this machine; change --port or --host'
+        ) from None
+    with server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f'http://{host}:{server.server_port}'
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    backend: Backend
+    timeout = TIMEOUT
+
+    def do_GET(self) -> None:
+        is_known = self.path in HEALTH
+        answer = dict(status='UP', model_class='xcit_mm') if is_known else dict(error='not found')
+        self._answer(200 if is_known else 404, answer)
+
+    def do_POST(self) -> None:
+        actions = {'/setup': self.backend.setup, '/predict': self.backend.predict}
+        length = self.headers.get('Content-Length', '')
+        if self.path not in (*actions, '/webhook'):
+            self._answer(404, dict(error='not found'))
+        elif not length.isdecimal() or int(length) > MAX_BODY:
+            self._answer(413, dict(error=f'a request has a length of at most {MAX_BODY} bytes'))
+        elif self.path == '/webhook':  # of a started training, for example, which is not done here
+            self.rfile.read(int(length))
+            self._answer(201, {})
+        else:
+            try:
+                request = json.loads(self.rfile.read(int(length)))
+                if not isinstance(request, dict):
+                    raise UserError('the request is not an object of JSON')
+                self._answer(200, actions[self.path](request))
+            except (UserError, ValueError, RecursionError) as error:
+                self.backend.say(f'{self.path}: {error}')
+                self._answer(400, dict(error=str(error)))
+
+    def _answer(self, code: int, content: dict[str, Any]) -> None:
+        data = json.dumps(content).encode()
+        self.send_response(code)
+        self.send_header('Content-Type', 'application/json')
+        self.send_header('Content-Length', str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: Any) -> None:
+        """Print nothing for a request: Label Studio asks often whether the server is there."""

@@ -1,0 +1,107 @@
+"""COCO's panoptic format: a JSON file for each split, and a PNG of segment ids for each image."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...errors import UserError
+from ..annotations import SEGMENTS, read_panoptic_annotations
+from ..decode import BadImageError
+from ..segment_ids import segment_ids
+from . import base
+from .base import SPLITS, ForeignDataset, LabelError, Size
+
+FILES = ('panoptic*.json', 'annotations/panoptic*.json', '*.json', 'annotations/*.json')
+PREFIX = 'panoptic_'
+
+
+class CocoPanopticDataset(ForeignDataset):
+    """A folder with JSON files, which may be in a folder ``annotations``, or one JSON file.
+
+    The name of a file says the split, as in ``panoptic_val.json``. Its PNG files are in a folder of
+    its name, and its images next to it or above, also in folders such as ``images`` and ``val``.
+
+    Attributes:
+        segments: The segments of each image, as in the file.
+        png_files: The PNG file of each image.
+    """
+
+    def __init__(self, source: str | Path) -> None:
+        source = Path(source)
+        super().__init__(source)
+        self.segments: dict[Path, list[dict]] = {}
+        self.png_files: dict[Path, Path] = {}
+        self._names: dict[int, str] = {}
+        self._sizes: dict[Path, Size] = {}
+        found = ([source],) if source.is_file() else (sorted(source.glob(name)) for name in FILES)
+        files = next(filter(None, found), None)
+        if files is None:
+            raise UserError(f'{source} has no JSON file of panoptic annotations: name the file')
+        for file in map(base.absolute, files):
+            self._add(file)
+
+    def _add(self, file: Path) -> None:
+        content = read_panoptic_annotations(file).content
+        categories = sorted(content['categories'], key=lambda category: not category['isthing'])
+        names = base.check_names([category['name'] for category in categories], file)
+        if self.classes and names != self.classes:
+            raise UserError(
+                f'{file} has the classes {", ".join(names)}, but {self.classes_file} has '
+                f'{", ".join(self.classes)}: they must be the same, in the same order'
+            )
+        self.classes, self.classes_file = names, file
+        self.num_things = sum(bool(category['isthing']) for category in categories)
+        ids = [category['id'] for category in categories]
+        self._names = dict(zip(ids, names, strict=True))
+        annotations = {entry['image_id']: entry for entry in content.get('annotations', ())}
+        part = file.stem.removeprefix(PREFIX)
+        split = next((name for name in SPLITS[::-1] if name in part), 'train')
+        for info in content['images']:
+            entry, name = annotations.get(info['id']), info['file_name']
+            folders = (file.parent / up / down for up in ('', '..') for down in _below(part, split))
+            image = next(filter(Path.is_file, (base.absolute(f / name) for f in folders)), None)
+            if image is None or entry is None:
+                what = f'no image {name}' if image is None else f'no annotation of {name}'
+                self.problems.append(LabelError(f'{file}: {what}'))
+                continue
+            self.add_image(image, file, split)
+            self.segments.setdefault(
+                image,
+                [
+                    dict(segment, name=self._names[segment['category_id']])
+                    for segment in entry[SEGMENTS]
+                ],
+            )
+            png = file.with_suffix('') / entry['file_name']
+            self.png_files.setdefault(image, base.absolute(png))
+            self._sizes.setdefault(image, (info['width'], info['height']))
+
+    def read_labels(self, image: Path) -> tuple[list[tuple[str, Any]], Size]:
+        png = self.png_files[image]
+        try:
+            ids = segment_ids(str(png))
+        except BadImageError as error:
+            raise LabelError(f'{png}: {error}') from None
+        if ids.shape != self._sizes[image][::-1]:
+            raise LabelError(f'{png}: {ids.shape[1]}x{ids.shape[0]} pixels, unlike its image')
+        listed = [segment['id'] for segment in self.segments[image]]
+        unknown = np.setdiff1d(ids, [0, *listed])
+        if unknown.size:
+            raise LabelError(
+                f'{png}: {unknown.size} segments, such as {unknown[0]}, are not in '
+                f'{self.labels[image].name}'
+            )
+        labels = [(f'{png}: segment {s["id"]}', (s, ids)) for s in self.segments[image]]
+        return labels, self._sizes[image]
+
+    def parse_label(
+        self, label: tuple[dict, np.ndarray], size: Size, place: str
+    ) -> tuple[str, np.ndarray, bool]:
+        segment, ids = label
+        return segment['name'], ids == segment['id'], bool(segment.get('iscrowd'))
+
+
+def _below(part: str, split: str) -> tuple[str, ...]:
+    """Return the folders in which the images of a split may be."""
+    return '', part, split, 'images', f'images/{part}', f'images/{split}'

@@ -1,0 +1,86 @@
+"""Annotation files and a config for a panoptic dataset. Its PNG files stay where they are."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from .coco_panoptic import CocoPanopticDataset
+from .contents import Images
+from .write_coco import Layout, coco_images, path_below
+
+CONFIG = '''\
+"""Written by tools/prepare_data.py together with the annotation files. Edit it as you like."""
+
+_base_ = {base}
+
+data_root = {data_root}  # the folder of the images and PNG files
+data_help = dict(root=data_root, text='the images have moved: --cfg-options data_root=DIR')
+folder = "{{{{ fileDirname }}}}/"  # the folder of this file and of the annotation files
+classes = {classes}
+things = {num_things}  # the first classes; the others are stuff
+stuff = len(classes) - things
+scale = ({scale}, {scale})  # pixels: images are resized to fit into it
+max_iters = {max_iters}  # steps with {images_per_step} images each
+
+resize = dict(type='Resize', scale=scale, keep_ratio=True)
+load, load_labels, *rest = _base_.train_pipeline
+train_pipeline = [load, load_labels, resize, *rest]
+test_pipeline = [resize if t['type'] == 'Resize' else t for t in _base_.test_pipeline]
+
+metainfo = dict(
+    classes=classes,
+    thing_classes=classes[:things],
+    stuff_classes=classes[things:],
+    palette=None,
+)
+data = dict(data_root=data_root, data_prefix=dict(img='', seg=''), metainfo=metainfo)
+train = dict(ann_file=folder + 'train.json', pipeline=train_pipeline, **data)
+val = dict(ann_file=folder + '{val}.json', pipeline=test_pipeline, **data)
+test = dict(ann_file=folder + '{test}.json', pipeline=test_pipeline, **data)
+train_dataloader = dict(dataset=train)
+val_dataloader = dict(dataset=val)
+test_dataloader = dict(dataset=test)
+quality = dict(type='PanopticQualityMetric', seg_prefix=data_root)
+val_evaluator = dict(_delete_=True, ann_file=val['ann_file'], **quality)
+test_evaluator = dict(_delete_=True, ann_file=test['ann_file'], **quality)
+
+numbers = dict(num_things_classes=things, num_stuff_classes=stuff)
+loss = dict(class_weight=[1.0] * len(classes) + [0.1])
+model = dict(
+    panoptic_head=dict(loss_cls=loss, **numbers),
+    panoptic_fusion_head=numbers,
+)
+train_cfg = dict(max_iters=max_iters)
+warm_up, decay = _base_.param_scheduler
+param_scheduler = [warm_up, dict(decay, end=max_iters)]
+'''
+
+
+def _segments(
+    dataset: CocoPanopticDataset, images: Images, classes: Sequence[str]
+) -> dict[str, list[dict]]:
+    category_ids = {name: number for number, name in enumerate(classes, 1)}
+    annotations = [
+        dict(
+            image_id=image_id,
+            file_name=path_below(dataset.folder, dataset.png_files[image]),
+            segments_info=[
+                _segment(segment['id'], category_ids[name], fields)
+                for segment, (name, fields) in zip(dataset.segments[image], objects, strict=True)
+            ],
+        )
+        for image_id, (image, (_, objects)) in enumerate(images.items(), 1)
+    ]
+    categories = [
+        dict(id=number, name=name, isthing=int(number <= dataset.num_things))
+        for name, number in category_ids.items()
+    ]
+    infos = coco_images(dataset.folder, images)
+    return dict(images=infos, annotations=annotations, categories=categories)
+
+
+def _segment(segment_id: int, category_id: int, fields: dict[str, Any]) -> dict[str, Any]:
+    measured = {name: fields[name] for name in ('bbox', 'area', 'iscrowd')}
+    return dict(id=segment_id, category_id=category_id, **measured)
+
+
+PANOPTIC = Layout(CONFIG, _segments)
