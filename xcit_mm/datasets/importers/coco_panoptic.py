@@ -48,8 +48,8 @@ class CocoPanopticDataset(ForeignDataset):
         if self.classes and (names, num_things) != (self.classes, self.num_things):
             raise UserError(
                 f'{file} has the classes {", ".join(names)} ({num_things} things), but '
-                f'{self.classes_file} has {", ".join(self.classes)} ({self.num_things} things): make '
-                'them the same, in the same order'
+                f'{self.classes_file} has {", ".join(self.classes)} ({self.num_things} things): '
+                'make them the same, in the same order'
             )
         self.classes, self.classes_file, self.num_things = names, file, num_things
         name_of = {category['id']: name for category, name in zip(categories, names, strict=True)}
