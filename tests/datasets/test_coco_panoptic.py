@@ -127,7 +127,7 @@ def test_files_of_a_dataset_must_have_the_same_classes(own, tmp_path):
     text = (own / 'annotations/panoptic.json').read_text()
     (own / 'annotations/panoptic_val.json').write_text(text.replace('sky', 'sea'))
     with pytest.raises(
-        UserError, match=r'panoptic_val\.json has the classes dog, sea, but .*, sky'
+        UserError, match=r'panoptic_val\.json has the classes dog, sea \(1 things\), but .*, sky'
     ):
         CocoPanopticDataset(own)
     with pytest.raises(UserError, match='has no JSON file of panoptic annotations: name the file'):

@@ -32,7 +32,6 @@ class CocoPanopticDataset(ForeignDataset):
         super().__init__(source)
         self.segments: dict[Path, list[dict]] = {}
         self.png_files: dict[Path, Path] = {}
-        self._names: dict[int, str] = {}
         self._sizes: dict[Path, Size] = {}
         found = ([source],) if source.is_file() else (sorted(source.glob(name)) for name in FILES)
         files = next(filter(None, found), None)
@@ -45,15 +44,15 @@ class CocoPanopticDataset(ForeignDataset):
         content = read_panoptic_annotations(file).content
         categories = sorted(content['categories'], key=lambda category: not category['isthing'])
         names = base.check_names([category['name'] for category in categories], file)
-        if self.classes and names != self.classes:
+        num_things = sum(bool(category['isthing']) for category in categories)
+        if self.classes and (names, num_things) != (self.classes, self.num_things):
             raise UserError(
-                f'{file} has the classes {", ".join(names)}, but {self.classes_file} has '
-                f'{", ".join(self.classes)}: they must be the same, in the same order'
+                f'{file} has the classes {", ".join(names)} ({num_things} things), but '
+                f'{self.classes_file} has {", ".join(self.classes)} ({self.num_things} things): '
+                'make them the same, in the same order'
             )
-        self.classes, self.classes_file = names, file
-        self.num_things = sum(bool(category['isthing']) for category in categories)
-        ids = [category['id'] for category in categories]
-        self._names = dict(zip(ids, names, strict=True))
+        self.classes, self.classes_file, self.num_things = names, file, num_things
+        name_of = {category['id']: name for category, name in zip(categories, names, strict=True)}
         annotations = {entry['image_id']: entry for entry in content.get('annotations', ())}
         part = file.stem.removeprefix(PREFIX)
         split = next((name for name in SPLITS[::-1] if name in part), 'train')
@@ -69,7 +68,7 @@ class CocoPanopticDataset(ForeignDataset):
             self.segments.setdefault(
                 image,
                 [
-                    dict(segment, name=self._names[segment['category_id']])
+                    dict(segment, name=name_of[segment['category_id']])
                     for segment in entry[SEGMENTS]
                 ],
             )
