@@ -106,6 +106,7 @@ setup(
         ]
     },
     python_requires='>=3.10',
+    classifiers=[f'Programming Language :: Python :: 3.{minor}' for minor in range(10, 15)],
     # mmengine, mmcv, mmdet and mmseg come under two families of names: see the extras.
     install_requires=[
         'torch>=2.6',

@@ -6,11 +6,13 @@ from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import SimpleNamespace
 
+import mmcv
 import pytest
 import torch
 from helpers.compiled_mmcv import results
 from mmcv import ops
 from mmcv.utils import collect_env
+from mmengine.utils.dl_utils import misc
 
 import xcit_mm  # noqa: F401  installs the stand-in before mmcv.ops is imported
 from xcit_mm import environment, mmcv_ops
@@ -168,6 +170,15 @@ def test_other_operators_say_that_they_need_compiled_mmcv(call, message):
 
 
 @of_the_stand_in
+def test_mmengine_looks_for_the_extension_on_python_3_14(monkeypatch):
+    """The original mmengine calls ``pkgutil.find_loader``, which Python 3.14 does not have."""
+    monkeypatch.setattr(misc, 'pkgutil', SimpleNamespace(), raising=False)
+    mmcv_ops.install()
+    assert misc.pkgutil.find_loader('mmcv') is mmcv.__spec__.loader
+    assert misc.pkgutil.find_loader('mmcv.missing') is None
+    misc.mmcv_full_available()
+
+
 def test_a_bug_report_can_be_collected():
     assert collect_env()['MMCV Compiler'] == 'n/a'
 
