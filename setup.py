@@ -5,7 +5,7 @@ from setuptools import find_packages, setup
 
 version = next(
     line.split("'")[1]
-    for line in Path('xcit_mm/version.py').read_text().splitlines()
+    for line in Path('xcit_mm/version.py').read_text(encoding='utf-8').splitlines()
     if line.startswith('__version__')
 )
 onnx = ['onnx>=1.16', 'onnxruntime>=1.18', 'onnxscript>=0.5']
@@ -42,7 +42,7 @@ setup(
     name='xcit_mm',
     version=version,
     description='XCiT backbones for mmdetection and mmsegmentation',
-    long_description=Path('README.md').read_text(),
+    long_description=Path('README.md').read_text(encoding='utf-8'),
     long_description_content_type='text/markdown',
     license='Apache-2.0',
     license_files=['LICENSE', 'NOTICE'],
@@ -65,12 +65,13 @@ setup(
     # mmengine, mmcv, mmdet and mmseg come under two families of names: see the extras.
     install_requires=[
         'torch>=2.6',
-        'filelock>=3.9',
+        'filelock>=3.30',
         'torchvision>=0.21',
         'jinja2>=3.1',
         'matplotlib>=3.6',
         'numpy>=1.24',
         'pillow>=9.4',
+        'psutil>=5.9',
         'pycocotools>=2.0.7',
         'pyyaml>=6.0',
         'rich>=13',

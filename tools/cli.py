@@ -105,11 +105,16 @@ def _write_traceback(error: 'ConfigError') -> str:
 
     text = printable(''.join(traceback.format_exception(error)), sys.maxsize)
     if error.log is not None and error.log.is_file():
-        with error.log.open('a', errors='backslashreplace') as file:
+        with error.log.open('a', encoding='utf-8', errors='backslashreplace') as file:
             file.write(text)
         return str(error.log)
     with tempfile.NamedTemporaryFile(
-        'w', errors='backslashreplace', prefix='xcit_mm_', suffix='.log', delete=False
+        'w',
+        encoding='utf-8',
+        errors='backslashreplace',
+        prefix='xcit_mm_',
+        suffix='.log',
+        delete=False,
     ) as file:
         file.write(text)
     return file.name

@@ -3,7 +3,6 @@
 import ctypes
 import gc
 import os
-import sys
 from functools import cache
 
 import torch
@@ -77,5 +76,6 @@ def release_memory() -> None:
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-    if sys.platform == 'linux' and hasattr(ctypes.CDLL(None), 'malloc_trim'):
-        ctypes.CDLL(None).malloc_trim(0)
+    trim = getattr(ctypes.pythonapi, 'malloc_trim', None)  # of glibc
+    if trim is not None:
+        trim(0)

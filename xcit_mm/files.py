@@ -7,7 +7,7 @@ import shutil
 import stat
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain, count
 from pathlib import Path
 from tempfile import NamedTemporaryFile, TemporaryFile, mkdtemp
@@ -22,6 +22,8 @@ FOLDER_IN_THE_WAY = '{} is a folder, but a file must go there: move it away'
 EARLIER = 'earlier_'  # followed by the time of the files that were set aside
 # The last is of a file that is larger than the disk or the shell (ulimit) allows.
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+PAUSES = 0.1, 0.3, 1.0, 3.0  # seconds in which a virus scanner may have a new file open
+OPENS_FOLDERS = hasattr(os, 'O_DIRECTORY')
 GROWTH = 2**20  # bytes that a file on a full disk cannot take
 
 
@@ -35,22 +37,23 @@ def write_whole(path: Path, mode: str = 'wb') -> Iterator[IO]:
         raise UserError(FOLDER_IN_THE_WAY.format(path))
     options = dict(dir=path.parent, prefix=f'.{path.name}.', suffix=UNFINISHED, delete=False)
     if 'b' not in mode:  # names of files may hold bytes that are not valid text
-        options |= dict(encoding='utf-8', errors='surrogateescape')
-    with NamedTemporaryFile(mode, **options) as file:
-        unfinished = Path(file.name)
-        try:
+        options |= dict(encoding='utf-8', errors='surrogateescape', newline='\n')
+    file = NamedTemporaryFile(mode, **options)  # noqa: SIM115  closed before it is renamed
+    unfinished = Path(file.name)
+    try:
+        with file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-            unfinished.chmod(0o644)  # a temporary file is readable by its owner only
-            unfinished.replace(path)
-            _synchronize(path.parent)  # so that the new name survives a loss of power
-        except RuntimeError as error:
-            if isinstance(error.__context__, OSError):  # torch.save hides a full disk
-                raise error.__context__ from None
-            raise
-        finally:
-            unfinished.unlink(missing_ok=True)
+        unfinished.chmod(0o644)  # a temporary file is readable by its owner only
+        _replace(unfinished, path)
+        _synchronize(path.parent)  # so that the new name survives a loss of power
+    except RuntimeError as error:
+        if isinstance(error.__context__, OSError):  # torch.save hides a full disk
+            raise error.__context__ from None
+        raise
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -70,8 +73,8 @@ def write_beside(path: Path) -> Iterator[Path]:
         for inner in (made, *made.rglob('*')):
             _synchronize(inner)
         if made.is_dir() and path.exists():  # a folder with files cannot be replaced at once
-            path.replace(folder / 'earlier')
-        made.replace(path)
+            _replace(path, folder / 'earlier')
+        _replace(made, path)
         _synchronize(path.parent)
     except Exception as error:
         if (full := _disk_full(folder)) is not None:  # GDAL and SQLite hide it
@@ -102,13 +105,55 @@ def is_disk_full(error: BaseException | None) -> bool:
     return error is not None
 
 
+def _replace(made: Path, path: Path) -> None:
+    """Rename a file or folder; on Windows, nothing that a program has open can be replaced."""
+    for pause in (*PAUSES, None):
+        try:
+            made.replace(path)
+        except PermissionError as error:
+            if pause is None:
+                raise UserError(
+                    f'{path} cannot be replaced ({reason(error)}): close the program that has it '
+                    'open, or move it away'
+                ) from None
+            time.sleep(pause)
+        else:
+            return
+
+
 def _synchronize(path: Path) -> None:
-    """Wait until the disk holds a file, or the names in a folder."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    """Wait until the disk holds a file, or the names in a folder if the system can open it."""
+    if path.is_file():
+        synchronize(path)
+    elif OPENS_FOLDERS:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def synchronize(path: Path) -> None:
+    """Wait until the disk holds a file."""
+    with path.open('r+b') as file:  # Windows writes no file that is open for reading only
+        os.fsync(file.fileno())
+
+
+def allocate(path: Path, size: int) -> None:
+    """Make a file of zeros whose space is reserved. Raises an OSError if the disk is full."""
+    with path.open('xb') as file:
+        if hasattr(os, 'posix_fallocate'):  # on Linux
+            os.posix_fallocate(file.fileno(), 0, size)
+        else:
+            for start in range(0, size, GROWTH):
+                file.write(bytes(min(GROWTH, size - start)))
+
+
+def move_folder(folder: Path, target: Path) -> None:
+    """Move a folder to a path on the same disk where nothing is, or an empty folder."""
+    with suppress(OSError):
+        target.rmdir()  # Windows replaces no folder
+    folder.rename(target)
 
 
 def write_json(path: Path, content: Any) -> None:
