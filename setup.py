@@ -1,7 +1,9 @@
+import shutil
 from itertools import chain
 from pathlib import Path
 
 from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
 
 version = next(
     line.split("'")[1]
@@ -38,6 +40,22 @@ test = [
     ),
 ]
 
+# What OpenMMLab's mim reads, in the package's folder .mim.
+MIM = ('model-index.yml', 'configs/**/*.py', 'configs/*.yml', 'tools/*.py')
+
+
+class BuildWithMim(build_py):
+    """Copy what mim reads from where it is, also if git made no links to it, as on Windows."""
+
+    def run(self) -> None:
+        super().run()
+        if not self.editable_mode:
+            for path in chain.from_iterable(Path().glob(pattern) for pattern in MIM):
+                target = Path(self.build_lib, 'xcit_mm', '.mim', path)
+                self.mkpath(str(target.parent))
+                shutil.copyfile(path, target)
+
+
 setup(
     name='xcit_mm',
     version=version,
@@ -55,12 +73,10 @@ setup(
         'xcit_mm': [
             'py.typed',
             'run_report/page.html',
-            '.mim/model-index.yml',
-            '.mim/configs/**/*.py',
-            '.mim/configs/*.yml',
-            '.mim/tools/*.py',
+            *(f'.mim/{pattern}' for pattern in MIM),
         ]
     },
+    cmdclass={'build_py': BuildWithMim},
     python_requires='>=3.10',
     # mmengine, mmcv, mmdet and mmseg come under two families of names: see the extras.
     install_requires=[

@@ -4,7 +4,7 @@ Each edit that the command line does not ask for has a sentence for the log.
 """
 
 from collections.abc import Mapping
-from pathlib import Path
+from multiprocessing import get_all_start_methods
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from ..device import choose_dtype, dtype_name, multiplies_bfloat16
 from ..errors import UserError
 from ..launchers import was_restarted
 from ..run_files import has_checkpoints
+from ..shipped import shipped
 from ..weights.pretrained import BACKBONES
 from .image_classes import use_folders_as_classes
 from .image_rules import IMAGES_SCOPE
@@ -39,7 +40,7 @@ REPLACEMENTS = {
 }
 LOAD_IMAGE_ARGUMENTS = {'type', 'to_float32', 'backend_args'}
 # What the configs of xcit_mm inherit; other configs get from it what they lack.
-RUNTIME = Path(__file__).parents[1] / '.mim/configs/_base_/default_runtime.py'
+RUNTIME = shipped('configs') / '_base_/default_runtime.py'
 # What mmengine adds to the default hooks, and drops where a config has None.
 HOOKS_OF_MMENGINE = {
     *('runtime_info', 'timer', 'sampler_seed', 'logger', 'param_scheduler', 'checkpoint'),
@@ -212,7 +213,11 @@ def _adapt_workers(cfg: Config) -> list[str]:
     """Start data workers from a process without threads, and limit the wait for them."""
     notes = []
     processes = (cfg.get('env_cfg') or {}).get('mp_cfg') or {}
-    if processes.get('mp_start_method', 'fork') == 'fork':
+    method, offered = processes.get('mp_start_method', 'fork'), get_all_start_methods()
+    if 'forkserver' not in offered and method != 'spawn':
+        cfg.merge_from_dict({'env_cfg.mp_cfg.mp_start_method': 'spawn'})
+        notes.append('Each data worker is a new process: this system has no fork server.')
+    elif method == 'fork':
         cfg.merge_from_dict({'env_cfg.mp_cfg.mp_start_method': 'forkserver'})
         notes.append('A fork server starts the data workers: a fork with threads may hang.')
     for name in DATALOADERS:

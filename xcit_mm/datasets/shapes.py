@@ -271,8 +271,10 @@ def _draw_dataset(root: Path, spec: ShapesSpec) -> None:
                 annotations.append(annotation_of(shape, len(annotations) + 1, image_id))
         categories = [dict(id=i, name=name) for i, name in enumerate(CLASSES, 1)]
         content = dict(images=images, annotations=annotations, categories=categories)
-        (annotation_dir / f'instances_{split}.json').write_text(json.dumps(content), encoding='utf-8')
+        path = annotation_dir / f'instances_{split}.json'
+        path.write_text(json.dumps(content), encoding='utf-8')
         things = [dict(category, isthing=1) for category in categories]
         stuff = dict(id=len(CLASSES) + 1, name=STUFF, isthing=0)
         content = dict(images=images, annotations=panoptic, categories=[*things, stuff])
-        (annotation_dir / f'panoptic_{split}.json').write_text(json.dumps(content), encoding='utf-8')
+        path = annotation_dir / f'panoptic_{split}.json'
+        path.write_text(json.dumps(content), encoding='utf-8')
