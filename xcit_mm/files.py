@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import shutil
 import stat
 import time
@@ -22,6 +23,8 @@ FOLDER_IN_THE_WAY = '{} is a folder, but a file must go there: move it away'
 EARLIER = 'earlier_'  # followed by the time of the files that were set aside
 # The last is of a file that is larger than the disk or the shell (ulimit) allows.
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+NOT_IN_NAMES = re.compile(r'[<>:"/\\|?*\x00-\x1f]')  # on Windows
+RESERVED = re.compile(r'con|prn|aux|nul|(com|lpt)\d', re.I)  # devices there, with any suffix
 PAUSES = 0.1, 0.3, 1.0, 3.0  # seconds in which a virus scanner may have a new file open
 OPENS_FOLDERS = hasattr(os, 'O_DIRECTORY')
 GROWTH = 2**20  # bytes that a file on a full disk cannot take
@@ -64,22 +67,33 @@ def write_beside(path: Path) -> Iterator[Path]:
     of ``path`` and is in a folder of its own next to it, which is removed with all that is left in
     it. If the disk is full, the error of the block has the OSError that says so as its cause.
     """
-    folder = Path(mkdtemp(dir=path.parent, prefix=f'.{path.name}.', suffix=UNFINISHED))
+    with unfinished_folder(path.parent, path.name) as folder:
+        try:
+            made = folder / path.name
+            yield made
+            if path.is_dir() and not made.is_dir():
+                raise UserError(FOLDER_IN_THE_WAY.format(path))
+            for inner in (made, *made.rglob('*')):
+                _synchronize(inner)
+            if made.is_dir() and path.exists():  # a folder with files cannot be replaced at once
+                _replace(path, folder / 'earlier')
+            _replace(made, path)
+            _synchronize(path.parent)
+        except Exception as error:
+            if (full := _disk_full(folder)) is not None:  # GDAL and SQLite hide it
+                raise error from full
+            raise
+
+
+@contextmanager
+def unfinished_folder(parent: Path, name: str) -> Iterator[Path]:
+    """Make a hidden folder, and remove it with what is in it at the end of a ``with`` block.
+
+    On Windows, a file that is still open or mapped stays, for :func:`remove_unfinished`.
+    """
+    folder = Path(mkdtemp(dir=parent, prefix=f'.{name}.', suffix=UNFINISHED))
     try:
-        made = folder / path.name
-        yield made
-        if path.is_dir() and not made.is_dir():
-            raise UserError(FOLDER_IN_THE_WAY.format(path))
-        for inner in (made, *made.rglob('*')):
-            _synchronize(inner)
-        if made.is_dir() and path.exists():  # a folder with files cannot be replaced at once
-            _replace(path, folder / 'earlier')
-        _replace(made, path)
-        _synchronize(path.parent)
-    except Exception as error:
-        if (full := _disk_full(folder)) is not None:  # GDAL and SQLite hide it
-            raise error from full
-        raise
+        yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -154,6 +168,12 @@ def move_folder(folder: Path, target: Path) -> None:
     with suppress(OSError):
         target.rmdir()  # Windows replaces no folder
     folder.rename(target)
+
+
+def valid_name(text: str) -> str:
+    """Return text as the name of a file on every system, '' if nothing is left of it."""
+    name = NOT_IN_NAMES.sub('_', text).strip('.').rstrip('. ')
+    return f'_{name}' if RESERVED.fullmatch(name.partition('.')[0].rstrip()) else name
 
 
 def write_json(path: Path, content: Any) -> None:

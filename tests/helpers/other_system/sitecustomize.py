@@ -1,9 +1,9 @@
 """A system without what only POSIX has, for every Python process that has this folder in its path.
 
-Modules and functions that Windows lacks are gone, and those that it has fail where they fail there:
-a file that is open cannot be renamed or removed, a folder cannot be opened, there are no links, and
-text has the encoding cp1252 and ends its lines with CR and LF where the code does not say otherwise.
-``os.name`` and ``sys.platform`` stay, because Python's own library follows them.
+Modules and functions that Windows lacks are gone, and others fail where they fail there: a file
+that this process has open cannot be renamed or removed, a folder cannot be opened, and there are no
+links. Where the code does not say otherwise, text has the encoding cp1252, and lines end with CR
+and LF. ``os.name`` and ``sys.platform`` stay, because Python's own library follows them.
 """
 
 import builtins
@@ -20,112 +20,127 @@ import sys
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
+from typing import IO, Any
 
-# They keep what they need, as they have other ways on Windows.
-import filelock  # noqa: F401
-import filelock._native._unix  # noqa: F401  imported lazily
+# They have other ways on Windows, and keep what they need here.
+import filelock._native._unix  # noqa: F401  which is loaded late
 import psutil  # noqa: F401
 
 MODULES = ('fcntl', 'resource', 'pwd', 'grp', 'termios', 'tty', 'pty', 'multiprocessing.forkserver')
-OF_OS = (
-    *('fork', 'forkpty', 'posix_fallocate', 'posix_spawn', 'sched_getaffinity', 'statvfs'),
-    *('fstatvfs', 'sysconf', 'sync', 'fdatasync', 'mkfifo', 'killpg', 'setsid', 'getuid'),
-    *('geteuid', 'O_NOFOLLOW', 'O_DIRECTORY', 'O_NONBLOCK', 'pidfd_open'),
-)
-OF_SIGNAL = (
-    *('pthread_sigmask', 'pthread_kill', 'sigtimedwait', 'sigwait', 'sigwaitinfo', 'sigpending'),
-    *('alarm', 'setitimer', 'pause', 'siginterrupt', 'SIGKILL', 'SIGHUP', 'SIGUSR1', 'SIGUSR2'),
-    *('SIGALRM', 'SIGCHLD', 'SIGCONT', 'SIGSTOP', 'SIGQUIT', 'SIGPIPE'),
-)
-CATCHABLE = [signal.SIGINT, signal.SIGTERM, signal.SIGABRT, signal.SIGSEGV, signal.SIGFPE]
-READ_ONLY = os.O_RDONLY
-SIGKILL, ACCESS_MODE = signal.SIGKILL, 3
-disk_status, flags_of = os.statvfs, fcntl.fcntl
+ATTRIBUTES = {
+    os: (
+        *('fork', 'forkpty', 'posix_fallocate', 'posix_spawn', 'sched_getaffinity', 'statvfs'),
+        *('fstatvfs', 'sysconf', 'sync', 'fdatasync', 'mkfifo', 'killpg', 'setsid', 'pidfd_open'),
+        *('O_NOFOLLOW', 'O_DIRECTORY', 'O_NONBLOCK'),
+    ),
+    signal: (
+        *('pthread_sigmask', 'pthread_kill', 'sigtimedwait', 'sigwait', 'sigwaitinfo', 'alarm'),
+        *('sigpending', 'setitimer', 'pause', 'siginterrupt', 'SIGKILL', 'SIGHUP', 'SIGUSR1'),
+        *('SIGUSR2', 'SIGALRM', 'SIGCHLD', 'SIGCONT', 'SIGSTOP', 'SIGQUIT', 'SIGPIPE'),
+    ),
+    mmap: ('MADV_DONTNEED',),
+}
+CATCHABLE = (signal.SIGINT, signal.SIGTERM, signal.SIGABRT, signal.SIGSEGV, signal.SIGFPE)
+SIGKILL = signal.SIGKILL
+open_file, open_descriptor, synchronize = io.open, os.open, os.fsync
+set_handler, space_on_disk = signal.signal, shutil.disk_usage
+statvfs = os.statvfs
 
 
-def in_use(path: object) -> bool:
-    """Whether this process has a file, or a file in a folder, open or in its memory."""
-    path = os.path.realpath(os.fspath(path))
-    if isinstance(path, bytes) or path.startswith(('/dev/', '/proc/')):
-        return False
+def is_used(path: Any) -> bool:
+    """Return whether this process has a file, or one in a folder, open or mapped into memory."""
+    name = os.path.realpath(os.fspath(path))
     used = []
-    for name in os.listdir('/proc/self/fd'):
+    for link in Path('/proc/self/fd').iterdir():
         try:
-            used.append(os.readlink(f'/proc/self/fd/{name}'))
-        except OSError:  # of the listing itself
+            used.append(str(link.readlink()))
+        except OSError:  # closed since
             continue
-    with opened('/proc/self/maps') as maps:
-        used += [line.split(maxsplit=5)[5].rstrip('\n') for line in maps if '/' in line]
-    return any(name == path or name.startswith(path + os.sep) for name in used)
+    with open_file('/proc/self/maps', errors='replace') as maps:
+        used += [line.rstrip('\n').split(maxsplit=5)[-1] for line in maps]
+    return any(file == name or file.startswith(name + os.sep) for file in used)
 
 
-def refusing(function: Callable, number_of_paths: int, fails_if_there: bool = False) -> Callable:
+def refusing_used(function: Callable, paths: int, replaces: bool = True) -> Callable:
+    """Return a function whose first ``paths`` arguments must be files that nobody uses."""
+
     @wraps(function)
-    def changed(*args: object, **kwargs: object) -> object:
-        for path in args[:number_of_paths]:
-            if not kwargs and in_use(path):
-                raise PermissionError(errno.EACCES, 'in use by a process (WinError 32)', str(path))
-        if number_of_paths == 2 and os.path.lexists(args[1]):
-            if fails_if_there:
-                raise FileExistsError(errno.EEXIST, 'is there (WinError 183)', str(args[1]))
-            if os.path.isdir(args[1]):
-                raise PermissionError(errno.EACCES, 'a folder (WinError 5)', str(args[1]))
-        return function(*args, **kwargs)
+    def changed(*args: Any, **options: Any) -> Any:
+        for path in args[:paths]:
+            if is_used(path):
+                raise PermissionError(errno.EACCES, 'used by a process (WinError 32)', str(path))
+        if paths == 2 and Path(args[1]).exists():
+            if not replaces:
+                raise FileExistsError(errno.EEXIST, 'it exists (WinError 183)', str(args[1]))
+            if Path(args[1]).is_dir():
+                raise PermissionError(errno.EACCES, 'it is a folder (WinError 5)', str(args[1]))
+        return function(*args, **options)
 
     return changed
 
 
-def without_links(source: object, target: object, *args: object, **kwargs: object) -> None:
-    raise OSError(errno.EPERM, 'a privilege is not held (WinError 1314)', str(target))
+def refuse_link(source: Any, target: Any, *args: Any, **options: Any) -> None:
+    raise OSError(errno.EPERM, 'no privilege (WinError 1314)', str(target))
 
 
-def open_descriptor(path: object, flags: int, *args: object, **kwargs: object) -> int:
-    is_temporary = flags & os.O_TMPFILE == os.O_TMPFILE  # a file, as Windows has it, too
-    if os.path.isdir(path) and not is_temporary:
+def open_no_folder(path: Any, flags: int, *args: Any, **options: Any) -> int:
+    is_temporary = flags & os.O_TMPFILE == os.O_TMPFILE  # a file without a name
+    if Path(os.fsdecode(path)).is_dir() and not is_temporary:
         raise PermissionError(errno.EACCES, 'Permission denied', str(path))
-    return descriptor_of(path, flags, *args, **kwargs)
+    return open_descriptor(path, flags, *args, **options)
 
 
-def fsync(file: object) -> None:
+def synchronize_written(file: Any) -> None:
     number = file if isinstance(file, int) else file.fileno()
-    if flags_of(number, fcntl.F_GETFL) & ACCESS_MODE == READ_ONLY:
+    if fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
         raise OSError(errno.EBADF, 'Bad file descriptor')
     synchronize(file)
 
 
-def open_text(file, mode='r', buffering=-1, encoding=None, errors=None, newline=None, *args, **more):
+def open_in_cp1252(
+    file: Any,
+    mode: str = 'r',
+    buffering: int = -1,
+    encoding: str | None = None,
+    errors: str | None = None,
+    newline: str | None = None,
+    *args: Any,
+    **options: Any,
+) -> IO:
     if 'b' not in mode:
         encoding = 'cp1252' if encoding in (None, 'locale') else encoding
-        newline = '\r\n' if newline is None and set(mode) & set('wax+') else newline
-    return opened(file, mode, buffering, encoding, errors, newline, *args, **more)
+        newline = '\r\n' if newline is None and {*mode} & {*'wax+'} else newline
+    return open_file(file, mode, buffering, encoding, errors, newline, *args, **options)
 
 
-def handle(number: int, handler: object) -> object:
+def handle(number: int, handler: Any) -> Any:
     if number not in CATCHABLE:
         raise ValueError('signal number out of range')
     return set_handler(number, handler)
 
 
-opened, descriptor_of, synchronize, set_handler = io.open, os.open, os.fsync, signal.signal
-os.supports_dir_fd, shutil._use_fd_functions = set(), False
+def disk_usage(path: Any) -> Any:
+    os.statvfs = statvfs
+    try:
+        return space_on_disk(path)
+    finally:
+        del os.statvfs
+
+
 for name in ('replace', 'rename'):
-    setattr(os, name, refusing(getattr(os, name), 2, name == 'rename'))
+    setattr(os, name, refusing_used(getattr(os, name), 2, name == 'replace'))
 for name in ('unlink', 'remove', 'rmdir'):
-    setattr(os, name, refusing(getattr(os, name), 1))
-os.symlink = os.link = without_links
-os.open, os.fsync, signal.signal = open_descriptor, fsync, handle
-builtins.open = io.open = open_text
-shutil.disk_usage = lambda path: shutil._ntuple_diskusage(
-    *(
-        n * disk_status(path).f_frsize
-        for n in (disk_status(path).f_blocks, 0, disk_status(path).f_bavail)
-    )
-)
-for module, names in ((os, OF_OS), (signal, OF_SIGNAL), (mmap, ('MADV_DONTNEED',))):
+    setattr(os, name, refusing_used(getattr(os, name), 1))
+os.supports_dir_fd, shutil._use_fd_functions = set(), False
+os.symlink = os.link = refuse_link
+os.open, os.fsync, signal.signal = open_no_folder, synchronize_written, handle
+builtins.open = io.open = open_in_cp1252
+shutil.disk_usage = disk_usage
+for module, names in ATTRIBUTES.items():
     for name in names:
         if hasattr(module, name):
             delattr(module, name)
-sys.modules.update(dict.fromkeys(MODULES))  # which makes their import fail
+sys.modules.update(dict.fromkeys(MODULES))  # their import fails
 context = multiprocessing.context
 context._concrete_contexts = {'spawn': context._concrete_contexts['spawn']}
 context._default_context._default_context = context._concrete_contexts['spawn']

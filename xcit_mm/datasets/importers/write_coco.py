@@ -129,7 +129,7 @@ def _coco_content(folder: Path, images: Images, classes: Sequence[str]) -> dict[
     infos, annotations = [], []
     for image_id, (image, ((width, height), objects)) in enumerate(images.items(), 1):
         path = image.relative_to(folder) if image.is_relative_to(folder) else image
-        infos.append(dict(id=image_id, file_name=str(path), width=width, height=height))
+        infos.append(dict(id=image_id, file_name=path.as_posix(), width=width, height=height))
         for name, fields in objects:
             ids = dict(image_id=image_id, category_id=category_ids[name])
             annotations.append(dict(id=len(annotations) + 1, **ids, **fields))
