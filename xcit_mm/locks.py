@@ -29,6 +29,14 @@ def try_lock(file: IO[str]) -> bool:
     return lock_descriptor(file.fileno(), blocking=False)
 
 
+def is_there(file: IO[str], path: Path) -> bool:
+    """Return whether an open file still has its name, which the last holder may have removed."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
 @contextmanager
 def unlocking(file: IO[str]) -> Iterator[None]:
     """Unlock and close a file at the end of a ``with`` block.

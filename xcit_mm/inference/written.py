@@ -22,7 +22,7 @@ from ..files import (
 )
 from ..large_images.large_predictions import LargeDetections, LargeHeights, LargePrediction
 from ..large_images.output_options import DEFAULT_OUTPUT, OutputOptions
-from ..locks import open_lock, try_lock, unlocking
+from ..locks import is_there, open_lock, try_lock, unlocking
 from ..predictions import Detections, Heights, Segmentation
 from ..predictions.class_names import category_ids
 from ..predictions.drawing import BLACK
@@ -59,13 +59,14 @@ def only_writer(folder: Path) -> Iterator[None]:
         UserError: If the folder cannot be written to, or another run writes there.
     """
     require_writable(folder)
+    path = folder / LOCK
     with writing_to(folder):
-        file = open_lock(folder / LOCK)
-    try:
-        is_locked = try_lock(file)
-    except OSError:  # some network disks have no locks
-        is_locked = None
+        file = open_lock(path)
     with unlocking(file):
+        try:
+            is_locked = try_lock(file) and is_there(file, path)
+        except OSError:  # some network disks have no locks
+            is_locked = None
         if is_locked is False:
             raise UserError(
                 f'another run writes its predictions to {folder}: wait for its end, or name '
@@ -73,7 +74,11 @@ def only_writer(folder: Path) -> Iterator[None]:
             )
         if is_locked:
             _remove_unfinished(folder)
-        yield
+        try:
+            yield
+        finally:
+            with suppress(OSError):  # Windows keeps a file that is open
+                path.unlink()
 
 
 def _remove_unfinished(folder: Path) -> None:

@@ -14,6 +14,7 @@ import mmap
 import multiprocessing.context
 import multiprocessing.popen_fork
 import os
+import platform
 import shutil
 import signal
 import sys
@@ -31,20 +32,21 @@ ATTRIBUTES = {
     os: (
         *('fork', 'forkpty', 'posix_fallocate', 'posix_spawn', 'sched_getaffinity', 'statvfs'),
         *('fstatvfs', 'sysconf', 'sync', 'fdatasync', 'mkfifo', 'killpg', 'setsid', 'pidfd_open'),
-        *('O_NOFOLLOW', 'O_DIRECTORY', 'O_NONBLOCK'),
+        *('O_NOFOLLOW', 'O_DIRECTORY'),
     ),
     signal: (
         *('pthread_sigmask', 'pthread_kill', 'sigtimedwait', 'sigwait', 'sigwaitinfo', 'alarm'),
         *('sigpending', 'setitimer', 'pause', 'siginterrupt', 'SIGKILL', 'SIGHUP', 'SIGUSR1'),
-        *('SIGUSR2', 'SIGALRM', 'SIGCHLD', 'SIGCONT', 'SIGSTOP', 'SIGQUIT', 'SIGPIPE'),
+        *('SIGUSR2', 'SIGALRM', 'SIGCONT', 'SIGSTOP', 'SIGQUIT', 'SIGPIPE'),
     ),
     mmap: ('MADV_DONTNEED',),
 }
 CATCHABLE = (signal.SIGINT, signal.SIGTERM, signal.SIGABRT, signal.SIGSEGV, signal.SIGFPE)
+CATCHABLE += (signal.SIGCHLD,)  # by which PyTorch notices the end of a worker, but not on Windows
 SIGKILL = signal.SIGKILL
 open_file, open_descriptor, synchronize = io.open, os.open, os.fsync
 set_handler, space_on_disk = signal.signal, shutil.disk_usage
-statvfs = os.statvfs
+statvfs, name_of_system = os.statvfs, platform.system
 
 
 def is_used(path: Any) -> bool:
@@ -127,6 +129,12 @@ def disk_usage(path: Any) -> Any:
         del os.statvfs
 
 
+def system() -> str:
+    """Return the name of Windows to mmengine only, which sets processes up by it."""
+    is_mmengine = sys._getframe(1).f_globals['__name__'].startswith('mmengine.')
+    return 'Windows' if is_mmengine else name_of_system()
+
+
 for name in ('replace', 'rename'):
     setattr(os, name, refusing_used(getattr(os, name), 2, name == 'replace'))
 for name in ('unlink', 'remove', 'rmdir'):
@@ -135,7 +143,7 @@ os.supports_dir_fd, shutil._use_fd_functions = set(), False
 os.symlink = os.link = refuse_link
 os.open, os.fsync, signal.signal = open_no_folder, synchronize_written, handle
 builtins.open = io.open = open_in_cp1252
-shutil.disk_usage = disk_usage
+shutil.disk_usage, platform.system = disk_usage, system
 for module, names in ATTRIBUTES.items():
     for name in names:
         if hasattr(module, name):
@@ -144,5 +152,5 @@ sys.modules.update(dict.fromkeys(MODULES))  # their import fails
 context = multiprocessing.context
 context._concrete_contexts = {'spawn': context._concrete_contexts['spawn']}
 context._default_context._default_context = context._concrete_contexts['spawn']
-context.DefaultContext.get_all_start_methods = lambda self: ['spawn']
+multiprocessing.get_all_start_methods = lambda: ['spawn']
 multiprocessing.popen_fork.Popen.kill = lambda self: self._send_signal(SIGKILL)
