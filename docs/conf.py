@@ -90,7 +90,7 @@ def finish(app: Sphinx, error: Exception | None) -> None:
     """Check that the reference is complete, and write the page at the address of the site."""
     if error or app.builder.name != 'html':
         return
-    Path(app.outdir, 'index.html').write_text(FRONT_PAGE)
+    Path(app.outdir, 'index.html').write_text(FRONT_PAGE, encoding='utf-8')
     documented = set(app.env.get_domain('py').objects)  # which objects.inv lists
     public = {
         f'{module}.{name}'

@@ -14,6 +14,7 @@ from helpers.resumed_runs import assert_same_run
 from helpers.runs import options, steps
 from helpers.systems import run, start
 
+MODES = ('r', 'w', 'a', 'x', 'r+', 'w+')
 PROGRAM = r"""
 import multiprocessing
 import os
@@ -65,18 +66,17 @@ allocate(folder / 'zeros', 3 * 2**20 + 1)
 assert (folder / 'zeros').read_bytes() == bytes(3 * 2**20 + 1)
 set_aside(folder, [folder / 'zeros', folder / 'd'], '')
 
-held = run_lock(Config(dict(work_dir=str(folder / 'run'), launcher='none')))
-for hold, other in ((lambda: held, lambda: run_lock(Config(dict(
-    work_dir=str(folder / 'run'), launcher='none')))), (lambda: only_writer(folder),) * 2):
+work_dir = Config(dict(work_dir=str(folder / 'run'), launcher='none'))
+for hold in (lambda: run_lock(work_dir), lambda: only_writer(folder)):
     with hold():
         try:
-            with other():
+            with hold():
                 pass
         except UserError as error:
             print(error)
         else:
             raise SystemExit('two hold a folder')
-    with other():
+    with hold():
         pass
 
 cfg = load_config(sys.argv[2])
@@ -94,17 +94,24 @@ def test_files_locks_and_processes_need_nothing_of_posix(tmp_path):
     assert 'Each data worker is a new process: this system has no fork server.' in printed
 
 
+def opens_text(call: ast.Call) -> bool:
+    """Whether a call is one of a path's ``read_text()``, ``write_text(...)`` and ``open('a')``."""
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else ''
+    if name == 'open':
+        mode = call.args[0].value if call.args and isinstance(call.args[0], ast.Constant) else ''
+        return mode in MODES
+    return (name, len(call.args)) in (('read_text', 0), ('write_text', 1))
+
+
 def test_text_files_have_an_encoding():
-    """On Windows, Python's default is cp1252. Ruff finds the calls of ``open``."""
+    """On Windows, Python's default is cp1252."""
     without = [
         f'{path.relative_to(ROOT)}:{node.lineno}'
-        for folder in ('xcit_mm', 'tools')
+        for folder in ('xcit_mm', 'tools', 'docs')
         for path in (ROOT / folder).rglob('*.py')
         for node in ast.walk(ast.parse(path.read_text(encoding='utf-8')))
         if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr in ('read_text', 'write_text')
-        and len(node.args) < 1 + (node.func.attr == 'write_text')
+        and opens_text(node)
         and 'encoding' not in {keyword.arg for keyword in node.keywords}
     ]
     assert without == []
