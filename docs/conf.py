@@ -63,13 +63,13 @@ def write_api_pages(app: Sphinx) -> None:
         if below := [n for n in modules() if n.rpartition('.')[0] == name]:
             contents = ''.join(f'   {n.rpartition(".")[2]} <{n}>\n' for n in below)
             page += f'\n.. toctree::\n   :maxdepth: 1\n\n{contents}'
-        (API / f'{name}.rst').write_text(page)
+        (API / f'{name}.rst').write_text(page, encoding='utf-8')
 
 
 def add_contents(app: Sphinx, page: str, source: list[str]) -> None:
     """Append the contents of the site to its front page, in the order of docs/README.md."""
     if page == root_doc:
-        index = (DOCS / 'README.md').read_text()
+        index = (DOCS / 'README.md').read_text(encoding='utf-8')
         pages = [f'docs/{name}' for name in re.findall(r'\]\((\w+)\.md\)', index)]
         pages += ['docs/api/xcit_mm', 'CONTRIBUTING', 'CHANGELOG', 'SECURITY', 'docs/README']
         source[0] += '\n'.join(['\n```{toctree}', ':hidden:', *pages, '```'])
