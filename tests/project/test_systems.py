@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import urllib.request
+from pathlib import PureWindowsPath
 
 import pytest
 from helpers import ROOT, wait_until, wait_until_session_ends
@@ -13,6 +14,11 @@ from helpers.random_weights import DETECTOR, SEGMENTOR
 from helpers.resumed_runs import assert_same_run
 from helpers.runs import options, steps
 from helpers.systems import run, start
+
+from tools import cli
+from xcit_mm.engine.recipe import PATH
+from xcit_mm.files import valid_name
+from xcit_mm.weights.cache import is_url
 
 MODES = ('r', 'w', 'a', 'x', 'r+', 'w+')
 PROGRAM = r"""
@@ -92,6 +98,24 @@ def test_files_locks_and_processes_need_nothing_of_posix(tmp_path):
     assert 'is in use by another training run (process' in printed
     assert 'another run writes its predictions' in printed
     assert 'Each data worker is a new process: this system has no fork server.' in printed
+
+
+@pytest.mark.parametrize('path', [r'C:\data\coco', r'D:images', r'\\server\share\a.tif', 'C:/a,b'])
+def test_paths_of_windows_are_paths_and_no_addresses(path):
+    assert not is_url(path)
+    assert path == r'D:images' or PATH.search(path)
+    assert cli.parse_value(path) == (path if ',' not in path else ['C:/a', 'b'])
+    name = valid_name(path)
+    assert PureWindowsPath(name).name == name and not PureWindowsPath(name).drive
+    folder = PureWindowsPath('out')
+    assert (folder / name).parent == folder
+
+
+@pytest.mark.parametrize('text', ['..', '. .', 'CON', 'nul.tif', 'com1', 'a\x07b', 'a.', 'a|b', ''])
+def test_names_are_names_on_windows(text):
+    name = PureWindowsPath(valid_name(text))
+    assert not name.is_reserved() and str(name) == name.name == valid_name(text)  # or both ''
+    assert not str(name).endswith(('.', ' ')) or not name.name
 
 
 def opens_text(call: ast.Call) -> bool:
