@@ -1,13 +1,15 @@
 import re
+import shutil
 from itertools import chain
 from pathlib import Path
 
 from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
 
 ADDRESS = 'https://github.com/xcit-mm/xcit_mm'
 version = next(
     line.split("'")[1]
-    for line in Path('xcit_mm/version.py').read_text().splitlines()
+    for line in Path('xcit_mm/version.py').read_text(encoding='utf-8').splitlines()
     if line.startswith('__version__')
 )
 onnx = ['onnx>=1.16', 'onnxruntime>=1.18', 'onnxscript>=0.5']
@@ -42,6 +44,21 @@ test = [
         for name in ('classify', 'eval', 'hub', 'multiband', 'large', 'retrieval', 'results')
     ),
 ]
+
+# What OpenMMLab's mim reads, in the package's folder .mim.
+MIM = ('model-index.yml', 'configs/**/*.py', 'configs/*.yml', 'tools/*.py')
+
+
+class BuildWithMim(build_py):
+    """Copy what mim reads from where it is, also if git made no links to it, as on Windows."""
+
+    def run(self) -> None:
+        super().run()
+        if not self.editable_mode:
+            for path in chain.from_iterable(Path().glob(pattern) for pattern in MIM):
+                target = Path(self.build_lib, 'xcit_mm', '.mim', path)
+                self.mkpath(str(target.parent))
+                shutil.copyfile(path, target)
 
 
 def page() -> str:
@@ -78,9 +95,7 @@ setup(
         'Intended Audience :: Science/Research',
         'Operating System :: POSIX :: Linux',
         'Programming Language :: Python :: 3',
-        'Programming Language :: Python :: 3.10',
-        'Programming Language :: Python :: 3.11',
-        'Programming Language :: Python :: 3.12',
+        *(f'Programming Language :: Python :: 3.{minor}' for minor in range(10, 15)),
         'Topic :: Scientific/Engineering :: Artificial Intelligence',
         'Topic :: Scientific/Engineering :: Image Recognition',
         'Typing :: Typed',
@@ -99,24 +114,22 @@ setup(
         'xcit_mm': [
             'py.typed',
             'run_report/page.html',
-            '.mim/model-index.yml',
-            '.mim/configs/**/*.py',
-            '.mim/configs/*.yml',
-            '.mim/tools/*.py',
+            *(f'.mim/{pattern}' for pattern in MIM),
         ]
     },
+    cmdclass={'build_py': BuildWithMim},
     python_requires='>=3.10',
-    classifiers=[f'Programming Language :: Python :: 3.{minor}' for minor in range(10, 15)],
     # mmengine, mmcv, mmdet and mmseg come under two families of names: see the extras.
     install_requires=[
         'torch>=2.6',
         'argcomplete>=3.2',
-        'filelock>=3.9',
+        'filelock>=3.30',
         'torchvision>=0.21',
         'jinja2>=3.1',
         'matplotlib>=3.6',
         'numpy>=1.24',
         'pillow>=9.4',
+        'psutil>=5.9',
         'pycocotools>=2.0.7',
         'pyyaml>=6.0',
         'rich>=13',

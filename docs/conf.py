@@ -63,11 +63,13 @@ def write_api_pages(app: Sphinx) -> None:
     rooms = [name for name in modules() if name.count('.') == 1]
     contents = ''.join(f'   {name.rpartition(".")[2]} <{name}>\n' for name in rooms)
     front = _section('xcit_mm', 'API reference', '=')
-    (API / 'xcit_mm.rst').write_text(f'{front}\n.. toctree::\n   :maxdepth: 1\n\n{contents}')
+    (API / 'xcit_mm.rst').write_text(
+        f'{front}\n.. toctree::\n   :maxdepth: 1\n\n{contents}', encoding='utf-8'
+    )
     for room in rooms:
         below = [name for name in modules() if name.startswith(f'{room}.')]
         sections = [_section(room, room, '='), *(_section(name, name, '-') for name in below)]
-        (API / f'{room}.rst').write_text('\n'.join(sections))
+        (API / f'{room}.rst').write_text('\n'.join(sections), encoding='utf-8')
 
 
 def _section(module: str, title: str, underline: str) -> str:
@@ -77,7 +79,7 @@ def _section(module: str, title: str, underline: str) -> str:
 def add_contents(app: Sphinx, page: str, source: list[str]) -> None:
     """Append the contents of the site to its front page, in the order of docs/README.md."""
     if page == root_doc:
-        index = (DOCS / 'README.md').read_text()
+        index = (DOCS / 'README.md').read_text(encoding='utf-8')
         pages = [f'docs/{name}' for name in re.findall(r'\]\((\w+)\.md\)', index)]
         pages += ['docs/api/xcit_mm', 'CONTRIBUTING', 'CHANGELOG', 'SECURITY', 'docs/README']
         source[0] += '\n'.join(['\n```{toctree}', ':hidden:', *pages, '```'])
@@ -98,7 +100,7 @@ def finish(app: Sphinx, error: Exception | None) -> None:
     """Check that the reference is complete, and write the page at the address of the site."""
     if error or app.builder.name != 'html':
         return
-    Path(app.outdir, 'index.html').write_text(FRONT_PAGE)
+    Path(app.outdir, 'index.html').write_text(FRONT_PAGE, encoding='utf-8')
     documented = set(app.env.get_domain('py').objects)  # which objects.inv lists
     public = {
         f'{module}.{name}'

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 WRONG_INPUT = 2  # the exit code, as argparse has it
 DTYPES = ('float32', 'bfloat16', 'float16', 'auto')
+LEFT = (errno.EPIPE, errno.EINVAL)  # errors of a pipe without a reader; the second on Windows
 SIGNALED = 128  # plus the number of the signal, as shells have it
 
 
@@ -107,11 +108,16 @@ def _write_traceback(error: 'ConfigError') -> str:
 
     text = printable(''.join(traceback.format_exception(error)), sys.maxsize)
     if error.log is not None and error.log.is_file():
-        with error.log.open('a', errors='backslashreplace') as file:
+        with error.log.open('a', encoding='utf-8', errors='backslashreplace') as file:
             file.write(text)
         return str(error.log)
     with tempfile.NamedTemporaryFile(
-        'w', errors='backslashreplace', prefix='xcit_mm_', suffix='.log', delete=False
+        'w',
+        encoding='utf-8',
+        errors='backslashreplace',
+        prefix='xcit_mm_',
+        suffix='.log',
+        delete=False,
     ) as file:
         file.write(text)
     return file.name
@@ -127,7 +133,9 @@ class _Pipe(io.FileIO):
     def write(self, data: bytes) -> int | None:
         try:
             return super().write(data)
-        except BrokenPipeError:
+        except OSError as error:
+            if error.errno not in LEFT:
+                raise
             return len(data)
 
 
@@ -137,6 +145,9 @@ def _tolerant(stream: io.TextIOWrapper | None) -> io.TextIOWrapper | None:
         return stream
     with suppress(BrokenPipeError):
         stream.flush()
+    if stream.isatty():  # on Windows, only Python's own stream writes all characters to a console
+        stream.reconfigure(errors='backslashreplace')
+        return stream
     buffer = io.BufferedWriter(_Pipe(stream.fileno(), 'w', closefd=False))
     by_line = stream.line_buffering or stream.write_through
     return io.TextIOWrapper(buffer, stream.encoding, 'backslashreplace', line_buffering=by_line)

@@ -33,7 +33,7 @@ def main() -> None:
     report, lacks_operator = survey(args.families, lambda line: print(line, flush=True))
     print(f'\n{report}', end='')
     if args.out is not None:
-        args.out.write_text(report)
+        args.out.write_text(report, encoding='utf-8')
     if lacks_operator:
         sys.exit(LACKS_OPERATOR)
 

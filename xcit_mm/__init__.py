@@ -14,10 +14,13 @@ and replaces the compiled operators of mmcv if they are missing. Importing :mod:
 registers the runner, loops and hooks of our configs.
 """
 
+import os
 from importlib import import_module
 
 from . import environment
 
+# PyTorch reads it when it is imported: the CPU computes what Apple's GPUs cannot, with a warning.
+os.environ.setdefault('PYTORCH_ENABLE_MPS_FALLBACK', '1')
 environment.require('torch')
 environment.require('cv2')  # mmengine imports it, and it is what a slim machine cannot load
 environment.require('mmengine')

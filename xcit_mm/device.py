@@ -3,7 +3,6 @@
 import ctypes
 import gc
 import os
-import sys
 from functools import cache
 
 import torch
@@ -14,15 +13,15 @@ DTYPES = {'float32': torch.float32, 'bfloat16': torch.bfloat16, 'float16': torch
 
 
 def choose_device(name: str | None) -> torch.device:
-    """Return the device 'cpu', 'cuda' or 'cuda:1'; for None a GPU if there is one, or the CPU.
+    """Return 'cpu', 'cuda', 'cuda:1' or 'mps' as a device; for None a GPU, if any, or the CPU.
 
     Raises:
         ArgumentError: If the device cannot be used.
     """
     if name is None:
-        if not torch.cuda.is_available():
-            return torch.device('cpu')
-        return torch.device('cuda', int(os.environ.get('LOCAL_RANK', '0')))  # set by torchrun
+        if torch.cuda.is_available():
+            return torch.device('cuda', int(os.environ.get('LOCAL_RANK', '0')))  # set by torchrun
+        return torch.device('mps' if torch.backends.mps.is_available() else 'cpu')
     try:
         device = torch.device(name)
         torch.empty(1, device=device).cpu()
@@ -72,10 +71,18 @@ def multiplies_bfloat16() -> bool:
     return has_instructions and torch.backends.mkldnn.is_available()
 
 
+def widest_dtype(device: torch.device) -> torch.dtype:
+    """Return float64, or float32 for a device without it, such as Apple's GPUs."""
+    return torch.float64 if device.type in ('cpu', 'cuda') else torch.float32
+
+
 def release_memory() -> None:
     """Return freed memory to the operating system."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-    if sys.platform == 'linux' and hasattr(ctypes.CDLL(None), 'malloc_trim'):
-        ctypes.CDLL(None).malloc_trim(0)
+    if torch.backends.mps.is_available():
+        torch.mps.empty_cache()
+    trim = getattr(ctypes.pythonapi, 'malloc_trim', None)  # of glibc
+    if trim is not None:
+        trim(0)

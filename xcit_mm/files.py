@@ -3,11 +3,12 @@
 import errno
 import json
 import os
+import re
 import shutil
 import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain, count
 from pathlib import Path
 from tempfile import NamedTemporaryFile, TemporaryFile, mkdtemp
@@ -22,6 +23,10 @@ FOLDER_IN_THE_WAY = '{} is a folder, but a file must go there: move it away'
 EARLIER = 'earlier_'  # followed by the time of the files that were set aside
 # The last is of a file that is larger than the disk or the shell (ulimit) allows.
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+NOT_IN_NAMES = re.compile(r'[<>:"/\\|?*\x00-\x1f]')  # on Windows
+RESERVED = re.compile(r'con|prn|aux|nul|(com|lpt)\d', re.I)  # devices there, with any suffix
+PAUSES = 0.1, 0.3, 1.0, 3.0  # seconds in which a virus scanner may have a new file open
+OPENS_FOLDERS = hasattr(os, 'O_DIRECTORY')
 GROWTH = 2**20  # bytes that a file on a full disk cannot take
 
 
@@ -35,22 +40,23 @@ def write_whole(path: Path, mode: str = 'wb') -> Iterator[IO]:
         raise UserError(FOLDER_IN_THE_WAY.format(path))
     options = dict(dir=path.parent, prefix=f'.{path.name}.', suffix=UNFINISHED, delete=False)
     if 'b' not in mode:  # names of files may hold bytes that are not valid text
-        options |= dict(encoding='utf-8', errors='surrogateescape')
-    with NamedTemporaryFile(mode, **options) as file:
-        unfinished = Path(file.name)
-        try:
+        options |= dict(encoding='utf-8', errors='surrogateescape', newline='\n')
+    file = NamedTemporaryFile(mode, **options)  # noqa: SIM115  closed before it is renamed
+    unfinished = Path(file.name)
+    try:
+        with file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-            unfinished.chmod(0o644)  # a temporary file is readable by its owner only
-            unfinished.replace(path)
-            _synchronize(path.parent)  # so that the new name survives a loss of power
-        except RuntimeError as error:
-            if isinstance(error.__context__, OSError):  # torch.save hides a full disk
-                raise error.__context__ from None
-            raise
-        finally:
-            unfinished.unlink(missing_ok=True)
+        unfinished.chmod(0o644)  # a temporary file is readable by its owner only
+        _replace(unfinished, path)
+        _synchronize(path.parent)  # so that the new name survives a loss of power
+    except RuntimeError as error:
+        if isinstance(error.__context__, OSError):  # torch.save hides a full disk
+            raise error.__context__ from None
+        raise
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -61,22 +67,33 @@ def write_beside(path: Path) -> Iterator[Path]:
     of ``path`` and is in a folder of its own next to it, which is removed with all that is left in
     it. If the disk is full, the error of the block has the OSError that says so as its cause.
     """
-    folder = Path(mkdtemp(dir=path.parent, prefix=f'.{path.name}.', suffix=UNFINISHED))
+    with unfinished_folder(path.parent, path.name) as folder:
+        try:
+            made = folder / path.name
+            yield made
+            if path.is_dir() and not made.is_dir():
+                raise UserError(FOLDER_IN_THE_WAY.format(path))
+            for inner in (made, *made.rglob('*')):
+                _synchronize(inner)
+            if made.is_dir() and path.exists():  # a folder with files cannot be replaced at once
+                _replace(path, folder / 'earlier')
+            _replace(made, path)
+            _synchronize(path.parent)
+        except Exception as error:
+            if (full := _disk_full(folder)) is not None:  # GDAL and SQLite hide it
+                raise error from full
+            raise
+
+
+@contextmanager
+def unfinished_folder(parent: Path, name: str) -> Iterator[Path]:
+    """Make a hidden folder, and remove it with what is in it at the end of a ``with`` block.
+
+    On Windows, a file that is still open or mapped stays, for :func:`remove_unfinished`.
+    """
+    folder = Path(mkdtemp(dir=parent, prefix=f'.{name}.', suffix=UNFINISHED))
     try:
-        made = folder / path.name
-        yield made
-        if path.is_dir() and not made.is_dir():
-            raise UserError(FOLDER_IN_THE_WAY.format(path))
-        for inner in (made, *made.rglob('*')):
-            _synchronize(inner)
-        if made.is_dir() and path.exists():  # a folder with files cannot be replaced at once
-            path.replace(folder / 'earlier')
-        made.replace(path)
-        _synchronize(path.parent)
-    except Exception as error:
-        if (full := _disk_full(folder)) is not None:  # GDAL and SQLite hide it
-            raise error from full
-        raise
+        yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -102,13 +119,61 @@ def is_disk_full(error: BaseException | None) -> bool:
     return error is not None
 
 
+def _replace(made: Path, path: Path) -> None:
+    """Rename a file or folder; on Windows, nothing that a program has open can be replaced."""
+    for pause in (*PAUSES, None):
+        try:
+            made.replace(path)
+        except PermissionError as error:
+            if pause is None:
+                raise UserError(
+                    f'{path} cannot be replaced ({reason(error)}): close the program that has it '
+                    'open, or move it away'
+                ) from None
+            time.sleep(pause)
+        else:
+            return
+
+
 def _synchronize(path: Path) -> None:
-    """Wait until the disk holds a file, or the names in a folder."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    """Wait until the disk holds a file, or the names in a folder if the system can open it."""
+    if path.is_file():
+        synchronize(path)
+    elif OPENS_FOLDERS:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def synchronize(path: Path) -> None:
+    """Wait until the disk holds a file."""
+    with path.open('r+b') as file:  # Windows writes no file that is open for reading only
+        os.fsync(file.fileno())
+
+
+def allocate(path: Path, size: int) -> None:
+    """Make a file of zeros whose space is reserved. Raises an OSError if the disk is full."""
+    with path.open('xb') as file:
+        if hasattr(os, 'posix_fallocate'):  # on Linux
+            os.posix_fallocate(file.fileno(), 0, size)
+        else:
+            for start in range(0, size, GROWTH):
+                file.write(bytes(min(GROWTH, size - start)))
+
+
+def move_folder(folder: Path, target: Path) -> None:
+    """Move a folder to a path on the same disk where nothing is, or an empty folder."""
+    with suppress(OSError):
+        target.rmdir()  # Windows replaces no folder
+    folder.rename(target)
+
+
+def valid_name(text: str) -> str:
+    """Return text as the name of a file on every system, '' if nothing is left of it."""
+    name = NOT_IN_NAMES.sub('_', text).strip('.').rstrip('. ')
+    return f'_{name}' if RESERVED.fullmatch(name.partition('.')[0].rstrip()) else name
 
 
 def write_json(path: Path, content: Any) -> None:

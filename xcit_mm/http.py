@@ -1,7 +1,6 @@
 """Downloads over HTTP: a file is complete or absent, and an interrupted download is resumed."""
 
 import json
-import os
 import re
 import string
 import sys
@@ -20,6 +19,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from .errors import ChangedError, UserError, reason
+from .files import synchronize
 
 TIMEOUT = 60  # seconds without data
 CHUNK = 2**20  # bytes
@@ -73,7 +73,7 @@ class Part:
         self._note = self.path.with_suffix('.part.json')
         self.version, self.size = None, None
         with suppress(OSError, ValueError, TypeError, KeyError):  # missing or damaged
-            note = json.loads(self._note.read_text())
+            note = json.loads(self._note.read_text(encoding='utf-8'))
             self.version, self.size = str(note['version']), int(note['size'])
 
     @property
@@ -85,7 +85,8 @@ class Part:
         self.remove()
         self.version, self.size = version if size else None, size
         if self.version:
-            self._note.write_text(json.dumps(dict(version=self.version, size=self.size)))
+            content = json.dumps(dict(version=self.version, size=self.size))
+            self._note.write_text(content, encoding='utf-8')
 
     def remove(self) -> None:
         self.path.unlink(missing_ok=True)  # before its note, which never belongs to other bytes
@@ -129,8 +130,7 @@ def fetch(
         except UserError:
             part.remove()
             raise
-        with part.path.open('rb') as file:
-            os.fsync(file.fileno())
+        synchronize(part.path)
         part.path.replace(target)
         part.remove()
     finally:

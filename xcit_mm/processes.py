@@ -93,6 +93,7 @@ def _store(rank: int, patience: timedelta) -> dist.Store:
     is_server = rank == 0 and os.environ.get('TORCHELASTIC_USE_AGENT_STORE') != 'True'
     host, port = os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT'])
     settings = dict(is_master=is_server, timeout=patience, wait_for_workers=False)
+    settings['use_libuv'] = os.environ.get('USE_LIBUV', '1') == '1'  # not in PyTorch for Windows
     try:
         store = dist.TCPStore(host, port, **settings)
     except dist.DistNetworkError as error:

@@ -90,10 +90,10 @@ def test_a_restarted_run_waits_for_the_one_before(tmp_path, monkeypatch):
 
 
 def test_a_disk_without_locks_is_a_note(tmp_path, monkeypatch):
-    def lockf(*args):
+    def flock(*args):
         raise OSError(37, 'No locks available')
 
-    monkeypatch.setattr('fcntl.lockf', lockf)  # in place of such a disk
+    monkeypatch.setattr('fcntl.flock', flock)  # in place of such a disk
     with hold(tmp_path) as (note,):
         assert 'has no locks (OSError: [Errno 37] No locks available)' in note
 

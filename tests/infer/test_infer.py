@@ -291,6 +291,7 @@ def test_what_a_killed_run_left_unfinished_is_removed_by_the_next_one(tmp_path):
         tmp_path / '.iter_1.pth.x5.unfinished',  # a training run may be writing it
         tmp_path / 'other/.a.tif.x6.unfinished/a.tif',
         tmp_path / 'labels/below/a.tif',
+        tmp_path / '.predictions.lock',
     ]
     for path in (*unfinished, *kept):
         path.parent.mkdir(parents=True, exist_ok=True)

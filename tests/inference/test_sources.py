@@ -106,6 +106,8 @@ def test_the_name_of_a_url_stays_in_the_folder():
     for url, name in {
         'https://example.org/a/photo%20one.jpg?size=2': 'photo one',
         'http://example.org/..%2f..%2fetc%2fx.png': '_.._etc_x',
+        'http://example.org/..%5C..%5Cnul.png': '_.._nul',
+        'http://example.org/C:nul.png': 'C_nul',
         f'http://example.org/{"long" * 200}.jpg': ('long' * 200)[:150],
     }.items():
         assert find_inputs([url], lambda path: False) == ({name: url}, [], [])
@@ -123,6 +125,8 @@ def test_the_name_of_a_url_stays_in_the_folder():
         ('tiles/..', 'scene'),
         ('[a].tif', '[a]'),  # a file
         ('/', 'image'),
+        (r'C:\a|b.tif', 'C__a_b'),  # no name on Windows
+        ('CON.backup.tif', '_CON.backup'),
         (f'{"a" * 200}.tif', 'a' * MAX_NAME),
     ],
 )

@@ -89,6 +89,22 @@ def test_a_wheel_has_every_file_of_the_package_and_what_to_install(clone, wheel)
     assert {f'Version: {xcit_mm.__version__}', *extras} < {*metadata}
 
 
+def test_a_clone_without_links_builds_the_same_wheel(clone, wheel, tmp_path):
+    """As git makes it on Windows: the links are files with their targets."""
+    shutil.copytree(clone, tmp_path / 'clone', symlinks=True)
+    for link in (tmp_path / 'clone/xcit_mm/.mim').iterdir():
+        target = str(link.readlink())
+        link.unlink()
+        link.write_text(target)
+    python(tmp_path / 'clone', '-c', BUILD.format('wheel'), tmp_path)
+    built = next(tmp_path.glob('*.whl'))
+    with zipfile.ZipFile(built) as archive, zipfile.ZipFile(wheel) as expected:
+        of_package = [name for name in expected.namelist() if name.startswith('xcit_mm/')]
+        assert of_package == [n for n in archive.namelist() if n.startswith('xcit_mm/')]
+        for name in of_package:
+            assert archive.read(name) == expected.read(name), name
+
+
 @pytest.mark.slow
 def test_mim_trains_and_tests_what_pip_installed(site, shapes_root, tmp_path):
     data = f'data_root={shapes_root}'

@@ -255,6 +255,7 @@ CODE = '<PixelFunctionCode>1</PixelFunctionCode><SimpleSource'
 HOSTILE = {
     'nested': (('a.tif<', 'b.vrt<'), "names 'b.vrt', which is no TIFF or JPEG 2000 file"),
     'remote': (('a.tif<', '/vsicurl/http://127.0.0.1/a.tif<'), 'which is no TIFF'),
+    'share': (('a.tif<', r'\\server\share\a.tif<'), 'which is no TIFF'),
     'archive': (('a.tif<', '/vsizip/a.zip/a.tif<'), 'which is no TIFF'),
     'address': (('a.tif<', 'http://127.0.0.1/a.tif<'), 'No such file'),
     'directory': (('a.tif<', 'GTIFF_DIR:1:a.tif<'), 'No such file'),

@@ -47,7 +47,8 @@ def _cell(measurement: Measurement) -> str:
 def write_json(measurements: Sequence[Measurement], settings: Settings, path: Path) -> None:
     """Write the machine, the settings and the measurements in seconds and bytes."""
     cpuinfo = Path('/proc/cpuinfo')  # on Linux
-    processor = re.search(r'model name\s*: (.*)', cpuinfo.read_text() if cpuinfo.exists() else '')
+    text = cpuinfo.read_text(encoding='utf-8') if cpuinfo.exists() else ''
+    processor = re.search(r'model name\s*: (.*)', text)
     on_gpu = settings.device.startswith('cuda')
     environment = {
         **asdict(settings),

@@ -4,6 +4,7 @@ Each edit that the command line does not ask for has a sentence for the log.
 """
 
 from collections.abc import Mapping
+from multiprocessing import get_all_start_methods
 from typing import Any
 
 import torch
@@ -219,7 +220,11 @@ def _adapt_workers(cfg: Config) -> list[str]:
     """Start data workers from a process without threads, and limit the wait for them."""
     notes = []
     processes = (cfg.get('env_cfg') or {}).get('mp_cfg') or {}
-    if processes.get('mp_start_method', 'fork') == 'fork':
+    method, offered = processes.get('mp_start_method', 'fork'), get_all_start_methods()
+    if 'forkserver' not in offered and method != 'spawn':
+        cfg.merge_from_dict({'env_cfg.mp_cfg.mp_start_method': 'spawn'})
+        notes.append('Each data worker is a new process: this system has no fork server.')
+    elif method == 'fork':
         cfg.merge_from_dict({'env_cfg.mp_cfg.mp_start_method': 'forkserver'})
         notes.append('A fork server starts the data workers: a fork with threads may hang.')
     for name in DATALOADERS:

@@ -138,7 +138,7 @@ def _class_names(classes: Any, split: str) -> Sequence[str] | None:
             f'{split} data: classes={classes!r} is neither a tuple of names, as in ({classes!r},), '
             'nor a file with one name per line'
         )
-    return Path(classes).read_text().splitlines()
+    return Path(classes).read_text(encoding='utf-8').splitlines()
 
 
 def _check_heads(model: dict, counted: Mapping[str, Sequence[str]], split: str) -> None:

@@ -1,11 +1,11 @@
 """The check of a whole dataset before a run: what the run would drop, or stop at."""
 
 import os
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from multiprocessing import get_all_start_methods
 from operator import attrgetter
 from typing import Any
 
@@ -159,7 +159,7 @@ def _read_images(cfg: Config, split: str, dataset: Any, workers: int, report: Re
         batch_size=None,
         num_workers=workers,
         prefetch_factor=1,
-        multiprocessing_context='fork' if sys.platform == 'linux' else None,
+        multiprocessing_context=get_all_start_methods()[0],
     )
     done = 0
     try:

@@ -1,8 +1,8 @@
 """The mean and the standard deviation of each band over the images of a dataset."""
 
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from multiprocessing import get_all_start_methods
 from typing import Any, NamedTuple
 
 import cv2
@@ -101,7 +101,7 @@ def band_statistics(cfg: Config, workers: int | None = None) -> BandStatistics:
             batch_size=None,
             num_workers=number_of_cores() if workers is None else workers,
             prefetch_factor=1,
-            multiprocessing_context='fork' if sys.platform == 'linux' else None,
+            multiprocessing_context=get_all_start_methods()[0],
         )
         try:
             for found in track(loader, 'Reading train', console=Console(stderr=True)):

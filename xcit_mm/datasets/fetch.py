@@ -14,7 +14,7 @@ from rich.console import Console
 from torchvision.datasets.utils import calculate_md5
 
 from ..errors import UserError
-from ..files import require_writable, writing_to
+from ..files import move_folder, require_writable, writing_to
 from ..http import fetch
 
 SPLITS = ('train', 'val')
@@ -182,8 +182,9 @@ def _install(root: Path, archive: Archive, mirror: str | None) -> None:
     try:
         with Console(stderr=True).status(f'Unpacking {file}'), ZipFile(file) as opened:
             opened.extractall(draft)  # never outside of it, and without links
-        os.sync()  # after a power failure, too, a folder of this name is complete
-        (draft / archive.folder).rename(root / archive.folder)
+        if hasattr(os, 'sync'):  # not on Windows
+            os.sync()  # after a power failure, too, a folder of this name is complete
+        move_folder(draft / archive.folder, root / archive.folder)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 

@@ -12,7 +12,7 @@ from rich.progress import track
 
 from ..environment import require
 from ..errors import UserError
-from ..files import require_writable, writing_to
+from ..files import move_folder, require_writable, writing_to
 from .shapes import (
     BACKGROUND_LABEL,
     CLASSES,
@@ -54,7 +54,7 @@ def make_mosaic(root: str | Path, columns: int, seed: int = 0, bands: int = RGB)
         write_instances(draft / INSTANCES, images, annotations, CLASSES)
         features = [_feature(annotation) for annotation in annotations]
         content = dict(type='FeatureCollection', features=features)
-        (draft / OBJECTS).write_text(json.dumps(content))
+        (draft / OBJECTS).write_text(json.dumps(content), encoding='utf-8')
 
 
 def _feature(annotation: dict) -> dict:
@@ -82,7 +82,7 @@ def new_folder(root: str | Path) -> Iterator[Path]:
         draft = Path(folder, 'draft')
         draft.mkdir()
         yield draft
-        draft.rename(root)
+        move_folder(draft, root)
 
 
 def write_mosaic(
@@ -125,4 +125,4 @@ def write_instances(
     """Write objects in the COCO format; the ids of the categories start with 1."""
     categories = [dict(id=i, name=name) for i, name in enumerate(classes, 1)]
     content = dict(images=images, annotations=annotations, categories=categories)
-    path.write_text(json.dumps(content))
+    path.write_text(json.dumps(content), encoding='utf-8')

@@ -11,7 +11,7 @@ import numpy as np
 from rich.progress import track
 
 from ..errors import UserError
-from ..files import require_writable, write_json, writing_to
+from ..files import move_folder, require_writable, write_json, writing_to
 from .shapes import MANIFEST, MIN_CONTRAST, require_drawable, texture
 
 KINDS = {'circle': 64, 'hexagon': 6, 'pentagon': 5, 'square': 4, 'triangle': 3}  # number of corners
@@ -41,7 +41,7 @@ def make_classes(root: str | Path, spec: ClassesSpec) -> bool:
     root = Path(root).resolve()
     require_drawable(spec.seed)
     with suppress(OSError, ValueError):
-        if json.loads((root / MANIFEST).read_text()) == asdict(spec):
+        if json.loads((root / MANIFEST).read_text(encoding='utf-8')) == asdict(spec):
             return False
     if root.is_file() or (root.is_dir() and any(root.iterdir())):
         raise UserError(
@@ -65,7 +65,7 @@ def make_classes(root: str | Path, spec: ClassesSpec) -> bool:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(cv2.imencode('.png', image[..., ::-1])[1])
         write_json(draft / MANIFEST, asdict(spec))
-        draft.rename(root)
+        move_folder(draft, root)
     return True
 
 

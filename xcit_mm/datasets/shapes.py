@@ -22,7 +22,7 @@ from shapely.geometry import Polygon
 
 from ..environment import require
 from ..errors import UserError
-from ..files import require_writable, write_json, writing_to
+from ..files import move_folder, require_writable, write_json, writing_to
 
 CLASSES = ('circle', 'square', 'triangle')
 CORNERS = (40, 4, 3)  # of each class
@@ -81,7 +81,7 @@ def make_shapes(root: str | Path, spec: ShapesSpec | None = None) -> bool:
         _draw_dataset(draft, spec)
         write_json(draft / MANIFEST, dict(spec=asdict(spec)))
         try:
-            draft.rename(root)
+            move_folder(draft, root)
         except OSError:
             if not _is_drawn(root, spec):  # unless another process has drawn it
                 raise
@@ -133,7 +133,7 @@ def segment_map(shapes: list[Shape], size: int) -> np.ndarray:
 
 def _is_drawn(root: Path, spec: ShapesSpec) -> bool:
     with suppress(OSError, ValueError, KeyError, TypeError):  # it is another folder, or none
-        drawn = json.loads((root / MANIFEST).read_text())['spec']
+        drawn = json.loads((root / MANIFEST).read_text(encoding='utf-8'))['spec']
         number = spec.num_train + spec.num_val
         files = Counter(path.suffix for path in root.rglob('*'))
         counts = files['.jpg'] + files['.tif'], files['.png'], files['.json']
@@ -271,8 +271,10 @@ def _draw_dataset(root: Path, spec: ShapesSpec) -> None:
                 annotations.append(annotation_of(shape, len(annotations) + 1, image_id))
         categories = [dict(id=i, name=name) for i, name in enumerate(CLASSES, 1)]
         content = dict(images=images, annotations=annotations, categories=categories)
-        (annotation_dir / f'instances_{split}.json').write_text(json.dumps(content))
+        path = annotation_dir / f'instances_{split}.json'
+        path.write_text(json.dumps(content), encoding='utf-8')
         things = [dict(category, isthing=1) for category in categories]
         stuff = dict(id=len(CLASSES) + 1, name=STUFF, isthing=0)
         content = dict(images=images, annotations=panoptic, categories=[*things, stuff])
-        (annotation_dir / f'panoptic_{split}.json').write_text(json.dumps(content))
+        path = annotation_dir / f'panoptic_{split}.json'
+        path.write_text(json.dumps(content), encoding='utf-8')

@@ -65,7 +65,7 @@ def find_models(config_dir: Path, work_dirs: Path) -> dict[str, list[str]]:
             models[str(config)] = list(map(str, paths))
     for config in sorted(config_dir.glob('*.py')):
         with suppress(OSError):  # a folder of such a name, or a broken link
-            text = config.read_text(errors='replace')  # the config is not run
+            text = config.read_text('utf-8', 'replace')  # the config is not run
             models.setdefault(str(config), RELEASED.findall(text))
     return models
 

@@ -72,7 +72,8 @@ def serve(models: OfferedModels, host: str, port: int, *args: object) -> None:
     with served(models, host, port, *args) as address:
         print(f'The page is at {address}; Ctrl-C ends it.', flush=True)
         with suppress(KeyboardInterrupt):
-            Event().wait()
+            while True:
+                time.sleep(1)  # Ctrl-C would not end a wait for an event on Windows
         print('The page is closed.')
 
 

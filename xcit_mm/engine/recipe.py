@@ -16,7 +16,8 @@ from ..weights.cache import is_url
 
 # Names of values that change how the data is loaded, not what is loaded.
 LOADING = {'num_workers', 'persistent_workers', 'prefetch_factor', 'pin_memory', 'timeout'}
-# Names of values that may differ between machines. Texts with a slash are paths as well.
+# Names of values that may differ between machines, and texts that are paths on one system.
+PATH = re.compile(r'[/\\]')
 LOCAL = LOADING | {
     *('work_dir', 'data_root', 'load_from', 'checkpoint', 'ann_file', 'test_dir', 'out_dir'),
     *('outfile_prefix', 'save_dir', 'store', 'resource_limit'),
@@ -54,7 +55,7 @@ def fingerprint(cfg: Config, splits: tuple[str, ...]) -> dict[str, str]:
         place: _text(value)
         for place, value in leaves(cfg.to_dict())
         if _name(place) not in LOCAL
-        and not (isinstance(value, str) and '/' in value and not is_url(value))  # a path
+        and not (isinstance(value, str) and PATH.search(value) and not is_url(value))
     }
     return versions() | values | digests
 

@@ -13,6 +13,7 @@ from mmengine.config import Config
 from ..errors import UserError, reason
 from ..files import require_writable, writing_to
 from ..launchers import is_first_process, was_restarted
+from ..locks import open_lock, read_holder, try_lock, unlocking, write_holder
 
 LOCK = 'run.lock'
 # Seconds that a restarted job waits for the lock of a lost machine: NFS needs 90 to release it.
@@ -32,39 +33,30 @@ def run_lock(cfg: Config) -> Iterator[list[str]]:
     folder = Path(cfg.work_dir)
     require_writable(folder)
     with writing_to(folder):
-        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
-        file = os.fdopen(descriptor, 'r+', errors='replace')
-        warnings = _acquire(file, folder)
-        file.truncate(0)
-        started = time.strftime('%Y-%m-%d %H:%M:%S')
-        file.write(f'process {os.getpid()} on {socket.gethostname()}, since {started}\n')
-        file.flush()
-    with file:
+        file = open_lock(folder / LOCK)
+    with unlocking(file):
+        with writing_to(folder):
+            warnings = _acquire(file, folder)
+            started = time.strftime('%Y-%m-%d %H:%M:%S')
+            write_holder(file, f'process {os.getpid()} on {socket.gethostname()}, since {started}')
         yield warnings
 
 
 def _acquire(file: IO[str], folder: Path) -> list[str]:
-    """Take a POSIX lock, which child processes do not inherit.
-
-    A lock of ``flock`` would live as long as any data worker.
-    """
-    import fcntl  # not on Windows
-
     deadline = time.monotonic() + (PATIENCE if was_restarted() else 0)
     while True:
         try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return []
-        except (BlockingIOError, PermissionError):  # which of them depends on the system
-            if time.monotonic() >= deadline:
-                break
-            time.sleep(1)
+            if try_lock(file):
+                return []
         except OSError as error:
             return [
                 f'The disk of {folder} has no locks ({reason(error)}): make sure that no other '
                 'training run writes there.'
             ]
+        if time.monotonic() >= deadline:
+            break
+        time.sleep(1)
     raise UserError(
-        f'{folder} is in use by another training run ({file.readline().strip()}): wait for its '
+        f'{folder} is in use by another training run ({read_holder(file)}): wait for its '
         f'end, or name another --work-dir; if that process is gone, remove {folder / LOCK}'
     )

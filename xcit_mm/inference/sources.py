@@ -14,7 +14,7 @@ from ..datasets.decode import MAX_BYTES as MAX_FILE_BYTES
 from ..datasets.decode import BadImageError, decode, rgb_of
 from ..datasets.multiband import LoadMultiband
 from ..errors import ArgumentError, UserError, looked_in, reason
-from ..files import read_regular
+from ..files import read_regular, valid_name
 from ..http import NO_HEADERS, read_url
 from ..progress import ImageProgress
 from ..scenes.open_image import needs_windows
@@ -235,4 +235,4 @@ def _expand(
 def _name(stem: str) -> PurePosixPath:
     """Make any text a valid file name."""
     shortened = stem.encode(errors='replace')[:MAX_NAME].decode(errors='ignore')
-    return PurePosixPath(shortened.replace('/', '_').strip('.') or 'image')
+    return PurePosixPath(valid_name(shortened) or 'image')

@@ -13,9 +13,17 @@ from PIL import Image
 
 from ..analysis.error_tables import COUNTS, write_counts
 from ..errors import UserError
-from ..files import EARLIER, remove_unfinished, require_writable, set_aside, write_whole
+from ..files import (
+    EARLIER,
+    remove_unfinished,
+    require_writable,
+    set_aside,
+    write_whole,
+    writing_to,
+)
 from ..large_images.large_predictions import LargeDetections, LargeHeights, LargePrediction
 from ..large_images.output_options import DEFAULT_OUTPUT, OutputOptions
+from ..locks import is_there, open_lock, try_lock, unlocking
 from ..predictions import Detections, Heights, Segmentation
 from ..predictions.class_names import category_ids
 from ..predictions.drawing import BLACK
@@ -28,6 +36,7 @@ PICTURES, LABELS = 'pictures', 'labels'
 PREDICTIONS, CLASSES = 'predictions.json', 'classes.json'
 HEIGHTS, LIMITS = 'heights', 'heights.json'
 OF_LARGE_IMAGES = 'scores', 'objects', 'polygons', 'probabilities'
+LOCK = '.predictions.lock'
 STORE = 'unfinished'  # the folder of the tokens of large images
 WRITTEN = (PICTURES, PREDICTIONS, LABELS, CLASSES, COUNTS, HEIGHTS, LIMITS, *OF_LARGE_IMAGES)
 GDAL_NODATA = 42113  # the tag of GDAL's no-data value in a TIFF file
@@ -50,25 +59,27 @@ def only_writer(folder: Path) -> Iterator[None]:
     Raises:
         UserError: If the folder cannot be written to, or another run writes there.
     """
-    import fcntl  # not on Windows
-
     require_writable(folder)
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
+    path = folder / LOCK
+    with writing_to(folder):
+        file = open_lock(path)
+    with unlocking(file):
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            is_locked = try_lock(file) and is_there(file, path)
+        except OSError:  # some network disks have no locks
+            is_locked = None
+        if is_locked is False:
             raise UserError(
                 f'another run writes its predictions to {folder}: wait for its end, or name '
                 'another --out'
-            ) from None
-        except OSError:  # some network disks cannot lock a folder
-            pass
-        else:
+            )
+        if is_locked:
             _remove_unfinished(folder)
-        yield
-    finally:
-        os.close(descriptor)
+        try:
+            yield
+        finally:
+            with suppress(OSError):  # Windows keeps a file that is open
+                path.unlink()
 
 
 def _remove_unfinished(folder: Path) -> None:

@@ -23,11 +23,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ..device import widest_dtype
 from ..files import require_writable
 from ..models.layers import LPI, XCA, DropPath
 from ..models.rows import Rows, RowsWithGaps
 from ..ops.gram import affine_map, map_tokens
-from ..ops.moments import from_sums
+from ..ops.moments import from_sums, widened
 from ..ops.tracing import computed_dtype, without_autocast
 from ..progress import Progress, silent
 from ..scenes.geometry import Window
@@ -421,7 +422,7 @@ class _Sums:
 
     def __init__(self, leaves: Sequence[Tensor]) -> None:
         self.leaves = leaves
-        self._values = [torch.zeros_like(leaf, dtype=torch.float64) for leaf in leaves]
+        self._values = [torch.zeros_like(leaf, dtype=widest_dtype(leaf.device)) for leaf in leaves]
 
     def add(self, gradients: Sequence[Tensor | None]) -> None:
         for value, gradient in zip(self._values, gradients, strict=True):
@@ -437,7 +438,7 @@ def summed(tensors: Sequence[Tensor], shards: Shards) -> list[Tensor]:
     """Return the sums of tensors over all processes, exchanged in a single transfer."""
     if shards.count == 1 or not tensors:
         return [*tensors]
-    flat = shards.sum(torch.cat([t.double().flatten() for t in tensors]))
+    flat = shards.sum(torch.cat([widened(t).flatten() for t in tensors]))
     parts = flat.split([t.numel() for t in tensors])
     return [part.view_as(t).to(t.dtype) for part, t in zip(parts, tensors, strict=True)]
 

@@ -93,7 +93,7 @@ class GeoJSONDataset(CheckedCocoDataset):
             source = open_header(image)
             height, width = source.shape[:2]
             content['images'].append(
-                dict(id=number, file_name=str(name), height=height, width=width)
+                dict(id=number, file_name=name.as_posix(), height=height, width=width)
             )
             file = (Path(path) / name).with_suffix(SUFFIX)
             for feature, (label, parts) in enumerate(self._objects(file, source), 1):

@@ -169,10 +169,14 @@ class LargeSegmentation(LargePrediction, Segmentation):
             pixels = math.ceil(smallest)
             labels = without_small_regions(self.labels, pixels, self._no_label, path.parent)
         with labels as labels:
-            polygons = label_polygons(labels, self._no_label, options.simplify)
-            classes = self.classes, self.palette
-            layer = Layer('polygons', POLYGON, *classes, self.georeference, polygons)
-            VECTOR_WRITERS[options.vectors](path, layer)
+            self._write_layer(path, labels, options)
+            del labels  # Windows removes no file that is mapped into memory
+
+    def _write_layer(self, path: Path, labels: np.ndarray, options: OutputOptions) -> None:
+        polygons = label_polygons(labels, self._no_label, options.simplify)
+        classes = self.classes, self.palette
+        layer = Layer('polygons', POLYGON, *classes, self.georeference, polygons)
+        VECTOR_WRITERS[options.vectors](path, layer)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

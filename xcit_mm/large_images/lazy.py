@@ -323,7 +323,7 @@ def _adaptive_avg_pool2d(x: LazyMap, output_size: int | tuple[int, int]) -> Lazy
             yield window, *(pool[:, span] for pool, span in zip(pools, window, strict=True))
 
     def send_back(gradient: Tensor) -> None:
-        gradient = x.shards.sum(gradient[0].double().cpu()) / area
+        gradient = x.shards.sum(gradient[0].cpu().double()) / area
         for window, A, B in parts():
             values = x.read(window, {})
             values.backward((A.mT @ gradient @ B)[None].to(values))
@@ -332,7 +332,7 @@ def _adaptive_avg_pool2d(x: LazyMap, output_size: int | tuple[int, int]) -> Lazy
     sums = torch.zeros(x.shape[1], *outs, dtype=torch.float64)
     with torch.no_grad():
         for window, A, B in parts():
-            sums += A @ x.read(window)[0].double().cpu() @ B.mT
+            sums += A @ x.read(window)[0].cpu().double() @ B.mT
     means = (x.shards.sum(sums) / area).to(x.dtype)[None].to(x.device)
     if x.tape is not None:
         means = x.tape.sums(means, send_back, (x, own))

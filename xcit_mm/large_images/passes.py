@@ -19,14 +19,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ..device import dtype_name, release_memory
+from ..device import dtype_name, release_memory, widest_dtype
 from ..errors import ArgumentError, UserError
 from ..models import XCiT
 from ..models.in_place import add_attention_and_interaction, add_mlp_
 from ..models.layers import XCABlock
 from ..models.rows import RowsWithGaps
 from ..ops.gram import affine_map, largest_amplification, map_tokens
-from ..ops.moments import from_sums, sums_of_products
+from ..ops.moments import from_sums, sums_of_products, widened
 from ..ops.tracing import computed_dtype, without_autocast
 from ..progress import Progress, silent
 from ..scenes.geometry import Window, around, grown, length, tiles
@@ -417,7 +417,8 @@ class Passes:
 
     def _no_sums(self) -> Tensor:
         C = self._channels
-        return torch.zeros(1, C + 1, C + 1, dtype=torch.float64, device=self.device)
+        dtype = widest_dtype(self.device)
+        return torch.zeros(1, C + 1, C + 1, dtype=dtype, device=self.device)
 
     def _sums_of(self, number: int, window: Window | None, tokens: Tensor | None) -> Tensor:
         """Return the share of a tile that a pass writes in the sums of the layer after it.
@@ -456,4 +457,4 @@ def _of_some(function: Callable[[Tensor], Tensor], are_computed: Tensor, x: Tens
 
 
 def _precise_sums_of(block: XCABlock, tokens: Tensor) -> Tensor:
-    return sums_of_products(block.norm1(tokens).double())
+    return sums_of_products(widened(block.norm1(tokens)))

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..ops.moments import widened
 from .shards import Shards
 
 EPS = torch.finfo(torch.float32).eps  # mmseg adds it to its divisors
@@ -147,7 +148,8 @@ class Dice(PixelLoss):
         self._value = value.detach()
 
     def share(self, scores: Tensor, labels: Tensor) -> Tensor:
-        return self._sums_of(scores, labels) @ self._derivatives.to(scores.device)
+        sums = self._sums_of(scores, labels)
+        return sums @ self._derivatives.to(sums)
 
     def value(self, shards: Shards) -> Tensor:
         return self._value
@@ -168,7 +170,7 @@ class Dice(PixelLoss):
             kept = torch.arange(classes, device=p.device) != module.ignore_index
             p = p[:, kept]
         sums = (of_label * is_label).sum(), (p if module.naive_dice else p.square()).sum()
-        return torch.stack(sums).double()
+        return widened(torch.stack(sums))
 
 
 def losses_by_type() -> dict[type, type[PixelLoss]]:

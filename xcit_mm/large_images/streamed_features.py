@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..models.class_attention import ClassAttention
 from ..models.image_xcit import ImageXCiT, XCiTTrunk
+from ..ops.moments import widened
 from ..scenes.geometry import Window
 from .passes import Image, Passes
 
@@ -90,11 +91,11 @@ class _Softmax:
         self._query = query
         self._largest = self._logits(keys).amax(-1, keepdim=True)
         self._weight = torch.ones_like(self._largest)
-        self._sum = values.double()
+        self._sum = widened(values)
 
     def _logits(self, keys: Tensor) -> Tensor:
-        query = self._query.double() * self._query.shape[-1] ** -0.5
-        return query @ keys.double().transpose(-1, -2)
+        query = widened(self._query) * self._query.shape[-1] ** -0.5
+        return query @ widened(keys).transpose(-1, -2)
 
     def add(self, x: Tensor) -> None:
         """Add a tile of normed tokens (1, n, C)."""
@@ -103,7 +104,7 @@ class _Softmax:
         largest = torch.maximum(self._largest, logits.amax(-1, keepdim=True))
         scale, weights = (self._largest - largest).exp(), (logits - largest).exp()
         self._weight = self._weight * scale + weights.sum(-1, keepdim=True)
-        self._sum = self._sum * scale + weights @ values[:, :, 1:].double()
+        self._sum = self._sum * scale + weights @ widened(values[:, :, 1:])
         self._largest = largest
 
     def read(self) -> Tensor:

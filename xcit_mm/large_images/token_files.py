@@ -1,6 +1,5 @@
 """Files of the tokens of an image, which are read and written by windows."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UserError, reason
+from ..files import allocate, synchronize
 from ..scenes.geometry import Span, Window, length, overlap, shifted, tiles
 
 WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by their bytes
@@ -53,8 +53,7 @@ class TokenFile:
             self._require_size()
         else:
             path.unlink(missing_ok=True)
-            with path.open('xb') as file:
-                os.posix_fallocate(file.fileno(), 0, self._size)  # fails here if the disk is full
+            allocate(path, self._size)  # fails here if the disk is full
 
     @property
     def _bytes_of_row(self) -> int:
@@ -136,8 +135,7 @@ class TokenFile:
     def sync(self) -> None:
         """Wait until the file is written to the disk."""
         if self.path is not None:
-            with self.path.open('r+b') as file:
-                os.fsync(file.fileno())
+            synchronize(self.path)
 
     def free(self) -> None:
         """Release the memory or the disk space."""

@@ -41,6 +41,7 @@ FILES = re.compile(
 # The process in the name of its folder; see ``Shards.part``.
 NUMBERED = re.compile(r'(part|process)_\d+')
 GIB = 2**30
+BLOCK = 512  # bytes; of a file with holes, not all blocks are on the disk
 
 
 class Demand(NamedTuple):
@@ -107,7 +108,9 @@ def free_disk(folder: Path) -> int:
         with suppress(FileNotFoundError):  # another process has just removed its folder
             for path in _files(of_process):
                 with suppress(FileNotFoundError):  # or this file
-                    written += path.stat().st_blocks * 512  # a new file is full of holes
+                    status = path.stat()
+                    blocks = getattr(status, 'st_blocks', None)  # not on Windows
+                    written += status.st_size if blocks is None else blocks * BLOCK
     return (shutil.disk_usage(folder).free + written) // _processes_here()
 
 

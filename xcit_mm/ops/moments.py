@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional as F
 
+from ..device import widest_dtype
 from .tracing import is_captured, is_transformed
 
 # On CUDA, products of 16-bit matrices can be returned in float32: PyTorch 2.8 and later.
@@ -58,14 +59,14 @@ def sums_of_products(tokens: Tensor) -> Tensor:
 
 def to_sums(G: Tensor, s: Tensor, N: int) -> Tensor:
     """Return the sums (B, C + 1, C + 1) of N tokens with covariance (B, C, C) and mean (B, C)."""
-    s = s.double()[:, None]
+    s = widened(s)[:, None]
     first = torch.cat((torch.ones_like(s[..., :1]), s), dim=2)
-    others = torch.cat((s.mT, G.double() + s.mT @ s), dim=2)
+    others = torch.cat((s.mT, widened(G) + s.mT @ s), dim=2)
     return N * torch.cat((first, others), dim=1)
 
 
 def from_sums(sums: Tensor) -> tuple[Tensor, Tensor, int]:
-    """Return the covariance (B, C, C) and the mean (B, C) in float64, and the number of tokens."""
+    """Return the widened covariance (B, C, C) and mean (B, C), and the number of tokens."""
     N = sums[:, :1, :1].detach()
     means = sums / N
     s = means[:, :1, 1:]
@@ -77,7 +78,7 @@ def widened(t: Tensor) -> Tensor:
 
     If the mean of the tokens is large, large terms cancel in q and k and in the gradients.
     """
-    return t.double() if t.device.type in ('cpu', 'cuda') else t
+    return t.to(torch.promote_types(t.dtype, widest_dtype(t.device)))
 
 
 class _Moments(Function):

@@ -87,7 +87,7 @@ def _metainfos(cfg: Config, checkpoint: Any) -> list[Mapping]:
     of_dataset = {**known, **in_config}
     names = of_dataset.get('classes')
     if isinstance(names, str) and Path(names).is_file():  # one class a line, as in mmengine
-        of_dataset['classes'] = Path(names).read_text().splitlines()
+        of_dataset['classes'] = Path(names).read_text(encoding='utf-8').splitlines()
     meta = checkpoint.get('meta') if isinstance(checkpoint, Mapping) else None
     meta = meta if isinstance(meta, Mapping) else {}
     # mmdet 2 and mmseg 0 write CLASSES and PALETTE into ``meta`` itself.

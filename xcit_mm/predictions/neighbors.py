@@ -84,4 +84,4 @@ def knn_classify(
 def top_accuracy(scores: Tensor, labels: Tensor, n: int) -> float:
     """Return the percentage of images whose class is among the n best ones of scores (m, K)."""
     best = scores.topk(min(n, scores.shape[1])).indices
-    return 100 * (best == labels[:, None]).any(1).double().mean().item()
+    return 100 * (best == labels[:, None]).any(1).cpu().double().mean().item()

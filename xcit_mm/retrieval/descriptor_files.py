@@ -84,7 +84,7 @@ def read_descriptors(path: Path) -> Described:
     try:
         if path.suffix.lower() == NUMPY:
             vectors = np.load(path, allow_pickle=False)
-            content = json.loads(names_of(path).read_text(errors='surrogateescape'))
+            content = json.loads(names_of(path).read_text('utf-8', 'surrogateescape'))
             names = content['names']
             described = Described(names, [None] * len(names), vectors, content['made_with'])
         else:

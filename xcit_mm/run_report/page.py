@@ -26,7 +26,7 @@ def write_page(runs: Sequence[Run], path: Path) -> None:
     The file is replaced as a whole or not at all.
     """
     template = jinja2.Template(
-        Path(__file__).with_name('page.html').read_text(),
+        Path(__file__).with_name('page.html').read_text(encoding='utf-8'),
         autoescape=True,  # names come from logs and configs
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,

@@ -44,7 +44,8 @@ class Array(ImageSource):
             pixels[tuple(tile.within(window))] = self._image[tuple(tile)]
             # Pages that were read count as memory of this process, with the channels that are not
             # used. The operating system still keeps them in its cache.
-            self._image._mmap.madvise(mmap.MADV_DONTNEED)
+            if hasattr(mmap, 'MADV_DONTNEED'):  # not on Windows
+                self._image._mmap.madvise(mmap.MADV_DONTNEED)
         return pixels
 
 

@@ -4,13 +4,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import shapely
 
 from ..environment import require
-from ..files import UNFINISHED
+from ..files import unfinished_folder
 from ..predictions.outlines import built, outlines_of, taken_apart
 from .geometry import Window, tiles, whole
 from .joined_parts import joined
@@ -31,16 +30,19 @@ def without_small_regions(
     require('rasterio')
     from rasterio.features import sieve
 
-    with TemporaryDirectory(dir=folder, prefix='.', suffix=UNFINISHED) as temporary:
+    with unfinished_folder(folder, 'labels') as temporary:
 
         def made(name: str, dtype: np.dtype) -> np.ndarray:
-            return np.memmap(Path(temporary, name), dtype, 'w+', shape=labels.shape)
+            return np.memmap(temporary / name, dtype, 'w+', shape=labels.shape)
 
         valid, merged = made('valid', np.dtype(np.uint8)), made('labels', labels.dtype)
         for window in tiles(whole(labels.shape), (BLOCK, BLOCK)):
             valid[tuple(window)] = labels[tuple(window)] != nodata
         sieve(labels, min(pixels, labels.size), merged, valid)
-        yield merged
+        try:
+            yield merged
+        finally:
+            del valid, merged
 
 
 def label_polygons(

@@ -39,6 +39,7 @@ IGNORED |= {'Description', 'ColorInterp', 'NoDataValue', 'HideNoDataValue', 'Uni
 IGNORED |= {'Scale', 'Histograms', 'CategoryNames', 'SRS', 'GeoTransform', 'VRTRasterBand'}
 OF_SOURCE = {'SourceFilename', 'SourceBand', 'SourceProperties', 'SrcRect', 'DstRect', 'NODATA'}
 OF_SOURCE |= {'UseMaskBand'}
+ELSEWHERE = '/vsi', '\\\\', '//'  # GDAL's addresses, and shares of other machines on Windows
 UNSCALED = 1e-6  # relative difference of the sides of two rectangles
 REMEDY = 'write a GeoTIFF with gdal_translate if you trust it'
 
@@ -160,7 +161,7 @@ def _file(path: Path, source: Element) -> Path:
     name = '' if element is None else (element.text or '').strip()
     folder = path.resolve().parent if element is not None and _is_relative(element) else Path()
     file = folder / name
-    if file.suffix.lower() not in RASTERS or name.startswith('/vsi') or '\0' in name:
+    if file.suffix.lower() not in RASTERS or name.startswith(ELSEWHERE) or '\0' in name:
         raise ValueError(f'it names {one_line(name)!r}, which is no TIFF or JPEG 2000 file')
     try:
         open_regular(file).close()

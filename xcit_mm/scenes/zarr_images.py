@@ -93,7 +93,7 @@ class ZarrImage(ImageSource):
     def _files(self) -> Iterator[tuple[str, Path]]:
         """Yield the names and paths of the files of the array and of the group above it."""
         for path in _regular_files(self.name, self._level.folder):
-            yield str(path.relative_to(self._root)), path
+            yield path.relative_to(self._root).as_posix(), path
         if self._level.folder != self._root:
             for name in FILES:
                 if (self._root / name).is_file():

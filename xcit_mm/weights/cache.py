@@ -8,7 +8,7 @@ from filelock import FileLock
 from mmengine.runner.checkpoint import _get_mmengine_home
 
 from ..errors import UserError
-from ..files import writing_to
+from ..files import valid_name, writing_to
 from ..http import fetch
 
 START = 16  # bytes that show what a file is
@@ -43,7 +43,7 @@ def download(url: str, otherwise: str = '') -> Path:
 def cache_path(url: str) -> Path:
     """Return where :func:`download` keeps the file of a URL."""
     digest = sha256(url.encode()).hexdigest()[:16]
-    name = url.partition('?')[0].rpartition('/')[2][-100:]
+    name = valid_name(url.partition('?')[0].rpartition('/')[2][-100:])
     return Path(_get_mmengine_home(), 'checkpoints', f'{digest}_{name}')
 
 

@@ -70,7 +70,7 @@ def read(families: Iterable[str] = ()) -> tuple[list[ZooConfig], dict[str, str]]
     configs, unread = [], {}
     for folder in _folders(families):
         for path in sorted(folder.rglob('*.py')):
-            name = f'{folder.parents[2].name}/{path.relative_to(folder.parent)}'
+            name = f'{folder.parents[2].name}/{path.relative_to(folder.parent).as_posix()}'
             try:
                 with quiet():
                     model = Config.fromfile(path).get('model')

@@ -157,7 +157,7 @@ def coco_images(folder: Path, images: Images) -> list[dict[str, Any]]:
 
 def path_below(folder: Path, path: Path) -> str:
     """Return a path relative to a folder if it is in it."""
-    return str(path.relative_to(folder) if path.is_relative_to(folder) else path)
+    return (path.relative_to(folder) if path.is_relative_to(folder) else path).as_posix()
 
 
 def _objects(

@@ -8,7 +8,6 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from multiprocessing import forkserver, resource_tracker
 from typing import Any
 
 from torch.utils.data import DataLoader
@@ -19,6 +18,9 @@ from ...environment import variables
 from ...errors import reason
 from . import PRELOAD
 
+# Ctrl-C, and Ctrl-Break on Windows: the terminal sends them to the workers as well.
+INTERRUPTIONS = [getattr(signal, name) for name in ('SIGINT', 'SIGBREAK') if hasattr(signal, name)]
+RECEIVES_SIGNALS = hasattr(signal, 'sigtimedwait')  # with their senders: not on Windows and macOS
 CHECK_INTERVAL = 1.0  # seconds between two looks at workers that have no batch
 
 
@@ -29,6 +31,8 @@ def start_fork_server(module: str) -> None:
     """
     if multiprocessing.get_start_method() != 'forkserver':
         return
+    from multiprocessing import forkserver, resource_tracker  # not on every system
+
     multiprocessing.set_forkserver_preload(['xcit_mm.engine.data.preload'])
     resource_tracker.ensure_running()  # the server starts it, too, and it would unblock the signals
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGINT])
@@ -49,11 +53,14 @@ def init_worker(init: Callable[[int], None] | None, training: int, worker: int) 
     if it cannot send a batch; Python's queues would drop it, and the training would wait for it.
     """
     multiprocessing.queues.Queue._on_queue_feeder_error = staticmethod(_exit)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if hasattr(signal, 'sigtimedwait'):  # not on macOS
+    for number in INTERRUPTIONS:
+        signal.signal(number, signal.SIG_IGN)
+    if RECEIVES_SIGNALS:
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-        args = (training, os.getppid())
-        threading.Thread(target=_end_with_the_training, args=args, daemon=True).start()
+    else:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    args = (training, os.getppid())
+    threading.Thread(target=_end_with_the_training, args=args, daemon=True).start()
     if init is not None:
         init(worker)
 
@@ -92,12 +99,15 @@ def _exit(error: Exception, batch: Any) -> None:
 
 
 def _end_with_the_training(training: int, parent: int) -> None:
-    """Exit at a SIGTERM of the training, or when it has ended.
+    """Exit when the training has ended, or at its SIGTERM if the system says who sent a signal.
 
     The parent is the training, or the fork server, which lives as long as any of its workers.
     """
     sender, process = None, multiprocessing.parent_process()
     while os.getppid() == parent and process.is_alive() and sender != training:
-        info = signal.sigtimedwait([signal.SIGTERM], 1)
-        sender = info and info.si_pid
+        if RECEIVES_SIGNALS:
+            info = signal.sigtimedwait([signal.SIGTERM], 1)
+            sender = info and info.si_pid
+        else:
+            process.join(1)
     os._exit(0)

@@ -20,8 +20,10 @@ from ...processes import cpu_group
 from ..checkpoints.keep import WholeCheckpointHook
 from . import order
 
-# Clusters send the first before they take a machine back; the second is Ctrl-C.
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# Clusters send the first before they take a machine back; the others are Ctrl-C, and Ctrl-Break on
+# Windows.
+NAMES = 'SIGTERM', 'SIGINT', 'SIGBREAK'
+SIGNALS = tuple(getattr(signal, name) for name in NAMES if hasattr(signal, name))
 STOPPING = b'stopping after this step, with a checkpoint'
 AT_ONCE = b' (a second signal: at once)'
 REPEAT_WINDOW = 1  # second within which the same signal may come twice: timeout(1) sends it so

@@ -65,7 +65,7 @@ class LossLogHook(Hook):
         if file == METRICS:
             remove_lines_after(path, line['iter'] - 1)  # a resume may repeat this validation
         line = {k: v if math.isfinite(v) else None for k, v in line.items()}  # JSON has no NaN
-        with path.open('a') as log:
+        with path.open('a', encoding='utf-8', newline='\n') as log:
             log.write(f'{json.dumps(line, default=float)}\n')  # NumPy's numbers
             log.flush()
             os.fsync(log.fileno())

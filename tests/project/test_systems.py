@@ -1,0 +1,213 @@
+"""Everything runs where POSIX's functions are missing and open files cannot be replaced."""
+
+import ast
+import json
+import os
+import re
+import signal
+import urllib.request
+from pathlib import PureWindowsPath
+
+import pytest
+from helpers import ROOT, wait_until, wait_until_session_ends
+from helpers.random_weights import DETECTOR, SEGMENTOR
+from helpers.resumed_runs import assert_same_run
+from helpers.runs import options, steps
+from helpers.systems import run, start
+
+from tools import cli
+from xcit_mm.engine.recipe import PATH
+from xcit_mm.files import valid_name
+from xcit_mm.weights.cache import is_url
+
+MODES = ('r', 'w', 'a', 'x', 'r+', 'w+')
+PROGRAM = r"""
+import multiprocessing
+import os
+import sys
+from pathlib import Path
+
+from mmengine.config import Config
+
+from xcit_mm.config.adapt import adapt
+from xcit_mm.config.load import load_config
+from xcit_mm.datasets.audit import number_of_cores
+from xcit_mm.device import release_memory
+from xcit_mm.engine.run_lock import run_lock
+from xcit_mm.errors import UserError
+from xcit_mm.files import allocate, move_folder, set_aside, write_beside, write_whole
+from xcit_mm.inference.written import only_writer
+from xcit_mm.large_images.free_memory import free_memory
+from xcit_mm.large_images.workspace import free_disk
+
+try:
+    import fcntl
+except ImportError:
+    pass
+else:
+    raise SystemExit('fcntl is here')
+assert not hasattr(os, 'fork') and multiprocessing.get_all_start_methods() == ['spawn']
+folder = Path(sys.argv[1])
+
+for text in ('one', 'zwölf\n'):  # the second replaces the first
+    with write_whole(folder / 'a.txt', 'w') as file:
+        file.write(text)
+    with write_beside(folder / 'b') as made:
+        made.mkdir()
+        (made / 'c').write_text(text, encoding='utf-8')
+assert (folder / 'a.txt').read_bytes() == 'zwölf\n'.encode()
+with open(folder / 'a.txt', 'rb'):
+    try:
+        with write_whole(folder / 'a.txt'):
+            pass
+    except UserError as error:
+        assert 'close the program that has it open' in str(error)
+    else:
+        raise SystemExit('an open file was replaced')
+assert sorted(path.name for path in folder.iterdir()) == ['a.txt', 'b']
+(folder / 'd').mkdir()
+move_folder(folder / 'b', folder / 'd')  # an empty one
+assert (folder / 'd/c').is_file()
+allocate(folder / 'zeros', 3 * 2**20 + 1)
+assert (folder / 'zeros').read_bytes() == bytes(3 * 2**20 + 1)
+set_aside(folder, [folder / 'zeros', folder / 'd'], '')
+
+work_dir = Config(dict(work_dir=str(folder / 'run'), launcher='none'))
+for hold in (lambda: run_lock(work_dir), lambda: only_writer(folder)):
+    with hold():
+        try:
+            with hold():
+                pass
+        except UserError as error:
+            print(error)
+        else:
+            raise SystemExit('two hold a folder')
+    with hold():
+        pass
+
+cfg = load_config(sys.argv[2])
+print(*adapt(cfg))
+assert cfg.env_cfg.mp_cfg.mp_start_method == 'spawn'
+assert number_of_cores() > 0 and free_memory() > 0 and free_disk(folder) > 0
+release_memory()
+"""
+
+
+def test_files_locks_and_processes_need_nothing_of_posix(tmp_path):
+    printed = run('-c', PROGRAM, tmp_path, DETECTOR)
+    assert 'is in use by another training run (process' in printed
+    assert 'another run writes its predictions' in printed
+    assert 'Each data worker is a new process: this system has no fork server.' in printed
+
+
+@pytest.mark.parametrize('path', [r'C:\data\coco', r'D:images', r'\\server\share\a.tif', 'C:/a,b'])
+def test_paths_of_windows_are_paths_and_no_addresses(path):
+    assert not is_url(path)
+    assert path == r'D:images' or PATH.search(path)
+    assert cli.parse_value(path) == (path if ',' not in path else ['C:/a', 'b'])
+    name = valid_name(path)
+    assert PureWindowsPath(name).name == name and not PureWindowsPath(name).drive
+    folder = PureWindowsPath('out')
+    assert (folder / name).parent == folder
+
+
+@pytest.mark.parametrize('text', ['..', '. .', 'CON', 'nul.tif', 'com1', 'a\x07b', 'a.', 'a|b', ''])
+def test_names_are_names_on_windows(text):
+    name = PureWindowsPath(valid_name(text))
+    assert not name.is_reserved() and str(name) == name.name == valid_name(text)  # or both ''
+    assert not str(name).endswith(('.', ' ')) or not name.name
+
+
+def opens_text(call: ast.Call) -> bool:
+    """Whether a call is one of a path's ``read_text()``, ``write_text(...)`` and ``open('a')``."""
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else ''
+    if name == 'open':
+        mode = call.args[0].value if call.args and isinstance(call.args[0], ast.Constant) else ''
+        return mode in MODES
+    return (name, len(call.args)) in (('read_text', 0), ('write_text', 1))
+
+
+def test_text_files_have_an_encoding():
+    """On Windows, Python's default is cp1252."""
+    without = [
+        f'{path.relative_to(ROOT)}:{node.lineno}'
+        for folder in ('xcit_mm', 'tools', 'docs')
+        for path in (ROOT / folder).rglob('*.py')
+        for node in ast.walk(ast.parse(path.read_text(encoding='utf-8')))
+        if isinstance(node, ast.Call)
+        and opens_text(node)
+        and 'encoding' not in {keyword.arg for keyword in node.keywords}
+    ]
+    assert without == []
+
+
+@pytest.mark.slow
+def test_a_training_there_is_stopped_and_killed_and_ends_like_an_uninterrupted_one(
+    shapes_root, tmp_path
+):
+    """With a data worker, which is a new process, and a signal to the whole group."""
+
+    def train(name, *more):
+        arguments = ['tools/train.py', SEGMENTOR, '--work-dir', tmp_path / name, *more]
+        arguments += [*options(shapes_root, 6), 'default_hooks.checkpoint.interval=1']
+        arguments += ['train_dataloader.num_workers=1', 'train_dataloader.batch_size=2']
+        return start(*arguments)
+
+    def until(process, number):
+        def is_there():
+            assert process.poll() is None, process.communicate()[0]
+            return (folder / f'iter_{number}.pth').exists()
+
+        wait_until(is_there)
+
+    folder = tmp_path / 'killed'
+    whole = train('whole')
+    printed, _ = whole.communicate()
+    assert whole.returncode == 0, printed
+    stopped = train('killed')
+    until(stopped, 1)
+    os.killpg(stopped.pid, signal.SIGTERM)
+    printed, _ = stopped.communicate()
+    assert stopped.returncode == 128 + signal.SIGTERM, printed
+    assert f'stopped by SIGTERM after iteration {steps(folder)[-1]}' in printed
+    killed = train('killed', '--resume')
+    until(killed, steps(folder)[-1] + 1)
+    killed.kill()
+    killed.communicate()
+    wait_until_session_ends(killed.pid)  # the data worker ends, too
+    resumed = train('killed', '--resume')
+    printed, _ = resumed.communicate()
+    assert resumed.returncode == 0, printed
+    assert_same_run(tmp_path / 'whole', folder, 6)
+
+
+@pytest.mark.slow
+def test_tools_predict_describe_check_and_export_there(shapes_root, weights, tmp_path):
+    images, out = shapes_root / 'coco/val2017', tmp_path / 'out'
+    for _ in range(2):  # the second moves what the first wrote
+        infer = 'tools/infer.py', DETECTOR, weights[DETECTOR], images, '--out', out
+        run(*infer, '--device', 'cpu')
+    predictions = json.loads((out / 'predictions.json').read_text())
+    assert len(predictions['images']) == len(list(images.iterdir()))
+    assert all((out / image['picture']).is_file() for image in predictions['images'])
+    assert len(list(out.glob('earlier_*'))) == 1
+    data = '--cfg-options', f'data_root={shapes_root}'
+    assert 'Images read' in run('tools/check_dataset.py', SEGMENTOR, '--workers', 1, *data)
+    model = tmp_path / 'model.onnx'
+    exported = 'tools/export.py', SEGMENTOR, weights[SEGMENTOR], '--out', model
+    assert 'Written' in run(*exported)
+    assert model.is_file()
+
+
+@pytest.mark.slow
+def test_the_demo_answers_there_and_ends_at_ctrl_c(weights, free_port):
+    port = free_port()
+    demo = start('tools/demo.py', DETECTOR, weights[DETECTOR], '--port', port)
+    for line in demo.stdout:
+        if found := re.search(r'The page is at (\S+);', line):
+            break
+    with urllib.request.urlopen(found[1]) as answer:
+        assert answer.status == 200 and b'<html' in answer.read()
+    demo.send_signal(signal.SIGINT)
+    printed, _ = demo.communicate()
+    assert demo.returncode == 0 and 'The page is closed.' in printed
