@@ -11,6 +11,7 @@ from ..errors import UserError, did_you_mean
 from ..launchers import LAUNCHERS
 from ..run_files import require_checkpoints
 from ..weights.pretrained import require_file
+from .adapt import LOGGERS
 from .channel_rules import check_image_channels, check_map_channels
 from .data_rules import check_classes, check_data
 from .height_rules import check_heights
@@ -41,8 +42,8 @@ def check(cfg: Config, task: str) -> None:
     check_map_channels(cfg)
     check_class_weights(cfg)
     check_image_channels(cfg, SPLITS[task])
-    if 'tensorboard' in cfg.default_hooks:
-        require('tensorboard')
+    for name in LOGGERS.keys() & cfg.default_hooks.keys():
+        require(name)
     if cfg.get('resume') and not cfg.get('load_from'):
         require_checkpoints(cfg.work_dir)
     check_data(cfg, SPLITS[task])

@@ -8,15 +8,18 @@ others replace, and every second without a batch ``while_training_waits`` and
 from . import (  # noqa: F401  registered when they are imported
     bad_data,
     collapse,
+    curves,
     describe,
     interrupt,
     label_check,
     loss_log,
     merged_views,
+    mlflow_curves,
     momentum_teacher,
     non_finite,
     pictures,
     report,
     room_check,
     same_teacher,
+    wandb_curves,
 )
