@@ -29,6 +29,7 @@ REPLACEMENTS = {
     'EpochBasedTrainLoop': 'ResumableEpochLoop',
     'IterBasedTrainLoop': 'ResumableIterLoop',
     'CheckpointHook': 'WholeCheckpointHook',
+    'EarlyStoppingHook': 'ResumableEarlyStoppingHook',
     'CocoDataset': 'CheckedCocoDataset',
     'CocoPanopticDataset': 'CheckedPanopticDataset',
     'LoadPanopticAnnotations': 'LoadPanoptic',

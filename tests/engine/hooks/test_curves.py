@@ -1,31 +1,32 @@
 """One curve in each service, over the kills and resumes of a run."""
 
 import json
-import math
 import os
 import signal
 import struct
 import sys
 from collections.abc import Iterator
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from helpers.evaluated_runs import evaluated_run, resumed_run
 from helpers.processes import forked, in_child
-from helpers.resumed_runs import StopHook
 from mmengine.hooks import Hook
 
 from xcit_mm import UserError
 from xcit_mm.config.adapt import LOGGERS
-from xcit_mm.engine.hooks.curves import CurveHook
+from xcit_mm.engine.hooks.curves import _ids
 from xcit_mm.engine.hooks.mlflow_curves import MLflowHook
 from xcit_mm.engine.hooks.wandb_curves import WandbHook
 from xcit_mm.errors import DependencyError
 
 Points = list[tuple[str, int, float]]
-NOWHERE = 'http://127.0.0.1:1'
 BLOCK = 32768  # bytes of LevelDB's log, the format of W&B's files
 SERVICES = tuple(LOGGERS.values())
+LOGGED_AS = {hook: name for name, hook in LOGGERS.items()}
 
 
 class KillHook(Hook):
@@ -101,11 +102,23 @@ def in_tensorboard(work_dir: Path) -> Points:
     return sorted((t, e.step, e.value) for t in events.Tags()['scalars'] for e in events.Scalars(t))
 
 
+@pytest.fixture(scope='module')
+def database(tmp_path_factory) -> str:
+    """A file of MLflow, whose making takes longer than a run."""
+    import mlflow
+    import tensorboard
+    import wandb
+
+    assert mlflow and tensorboard and wandb  # imported here, not in each fork
+    return f'sqlite:///{tmp_path_factory.mktemp("mlflow")}/mlflow.db'
+
+
 @pytest.fixture(autouse=True)
-def _offline(monkeypatch, tmp_path):
+def _offline(monkeypatch, database):
+    """The packages read these variables once in a process, so all runs are forks."""
     monkeypatch.setenv('WANDB_MODE', 'offline')
     monkeypatch.setenv('WANDB_SILENT', 'true')
-    monkeypatch.setenv('MLFLOW_TRACKING_URI', f'sqlite:///{tmp_path}/mlflow.db')
+    monkeypatch.setenv('MLFLOW_TRACKING_URI', database)
 
 
 @pytest.fixture(scope='module')
@@ -116,8 +129,8 @@ def whole(tmp_path_factory) -> Points:
     return logged(work_dir)
 
 
-def killed_and_resumed(work_dir: Path, **changes) -> None:
-    """Kill a run twice, in forks: with a checkpoint of 4, killed at 6, and of 8, killed at 10."""
+def killed_and_resumed(work_dir: Path, kills: tuple[int, ...], **changes) -> None:
+    """Kill a run after some steps, in forks, with checkpoints of the steps 4, 8 and 12."""
     interval = {'default_hooks.checkpoint.interval': 4, 'steps': 12}
 
     def start(after: int | None, make, **kwargs) -> None:
@@ -126,17 +139,16 @@ def killed_and_resumed(work_dir: Path, **changes) -> None:
             runner.register_hook(KillHook(after))
         runner.train()
 
-    assert in_child(lambda: start(6, evaluated_run)) == signal.SIGKILL
-    assert in_child(lambda: start(10, resumed_run)) == signal.SIGKILL
+    for after, make in zip(kills, (evaluated_run, resumed_run), strict=False):
+        assert in_child(partial(start, after, make)) == signal.SIGKILL
     forked(1, lambda _: start(None, resumed_run, **changes))
-
 
 
 READERS = {in_tensorboard: 1e-6, in_wandb: 0, in_mlflow: 0}  # TensorBoard stores float32
 
 
 def test_after_two_kills_all_services_show_the_curve_of_an_uninterrupted_run(tmp_path, whole):
-    killed_and_resumed(tmp_path / 'run')
+    killed_and_resumed(tmp_path / 'run', kills=(6, 10))
     assert logged(tmp_path / 'run') == whole
     for read, error in READERS.items():
         points = read(tmp_path / 'run')
@@ -146,9 +158,122 @@ def test_after_two_kills_all_services_show_the_curve_of_an_uninterrupted_run(tmp
 
 def test_a_resume_that_differs_shows_its_own_steps(tmp_path, whole):
     changes = {'train_dataloader.batch_size': 5}
-    killed_and_resumed(tmp_path / 'run', **changes)
+    killed_and_resumed(tmp_path / 'run', kills=(6,), **changes)
     own = logged(tmp_path / 'run')
     assert own != whole and len(own) == len(whole)
     for read, error in READERS.items():
         points = read(tmp_path / 'run')
         assert [v for *_, v in points] == pytest.approx([v for *_, v in own], rel=error, abs=0)
+
+
+class Unauthorized(BaseHTTPRequestHandler):
+    """A service that accepts no token."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get('Content-Length', 0)))
+        body = b'{"errors": [{"message": "unauthorized"}]}'
+        self.send_response(401)
+        self.send_header('Content-Type', 'application/json')
+        self.send_header('Content-Length', str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_GET = do_POST
+
+    def log_message(self, *_) -> None:
+        """Print nothing."""
+
+
+@pytest.fixture
+def unauthorized() -> Iterator[str]:
+    with ThreadingHTTPServer(('127.0.0.1', 0), Unauthorized) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f'http://127.0.0.1:{server.server_port}'
+        server.shutdown()
+
+
+def in_fork(function) -> str:
+    """Return the sentence of the UserError that a function in a fork raises, or ''."""
+    read, write = os.pipe()
+
+    def call() -> None:
+        try:
+            function()
+        except UserError as error:
+            os.write(write, str(error).encode())
+
+    in_child(call)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        return pipe.read()
+
+
+@pytest.mark.parametrize(
+    ('hook', 'variables', 'remedy'),
+    [
+        ('WandbHook', dict(WANDB_MODE='online', WANDB_API_KEY='a' * 40), 'set WANDB_API_KEY'),
+        ('MLflowHook', dict(), 'check MLFLOW_TRACKING_URI, the token and the network'),
+    ],
+)
+def test_a_wrong_token_is_refused_before_anything_is_moved(
+    tmp_path, monkeypatch, unauthorized, hook, variables, remedy
+):
+    (tmp_path / 'iter_7.pth').touch()
+    urls = dict(WANDB_BASE_URL=unauthorized, MLFLOW_TRACKING_URI=unauthorized)
+    for name, value in (urls | variables).items():
+        monkeypatch.setenv(name, value)
+    sentence = in_fork(lambda: evaluated_run(tmp_path, hook, steps=2).train())
+    assert sentence.startswith(f'--logger {LOGGED_AS[hook]} cannot start (')
+    assert '401' in sentence and remedy in sentence and '\n' not in sentence
+    assert (tmp_path / 'iter_7.pth').exists()
+
+
+@pytest.mark.parametrize('hook', ['WandbHook', 'MLflowHook'])
+def test_without_network_a_run_is_refused_in_a_sentence(tmp_path, monkeypatch, hook):
+    monkeypatch.setenv('WANDB_MODE', 'online')
+    monkeypatch.setenv('WANDB_API_KEY', 'a' * 40)
+    monkeypatch.setenv('WANDB_INIT_TIMEOUT', '2')
+    monkeypatch.setenv('MLFLOW_HTTP_REQUEST_MAX_RETRIES', '0')
+    for name in ('WANDB_BASE_URL', 'MLFLOW_TRACKING_URI'):
+        monkeypatch.setenv(name, 'http://127.0.0.1:1')
+    sentence = in_fork(lambda: evaluated_run(tmp_path, hook, steps=2).train())
+    assert sentence.startswith(f'--logger {LOGGED_AS[hook]} cannot start (')
+    assert 'needs n' in sentence and not list(tmp_path.glob('*.jsonl'))
+
+
+def test_a_service_that_fails_during_a_run_gets_its_steps_later(tmp_path, database, whole):
+    """The file of MLflow is away from the fifth step to the tenth, over two checkpoints."""
+    file = Path(database.removeprefix('sqlite:///'))
+
+    class AwayHook(Hook):
+        def after_train_iter(self, runner, **_) -> None:
+            if runner.iter + 1 == 4:
+                file.rename(file.with_suffix('.away'))
+                file.mkdir()
+            elif runner.iter + 1 == 10:
+                file.rmdir()
+                file.with_suffix('.away').rename(file)
+
+    def train() -> None:
+        interval = {'default_hooks.checkpoint.interval': 4}
+        runner = evaluated_run(tmp_path, 'MLflowHook', steps=12, **interval)
+        runner.register_hook(AwayHook())
+        runner.train()
+
+    forked(1, lambda _: train())
+    assert in_mlflow(tmp_path) == whole
+    text = ''.join(path.read_text() for path in tmp_path.glob('*/*.log'))
+    assert '--logger mlflow: steps cannot be sent (' in text and 'losses.jsonl' in text
+
+
+@pytest.mark.parametrize(('hook', 'package'), [(WandbHook, 'wandb'), (MLflowHook, 'mlflow')])
+def test_a_missing_package_is_named_with_its_extra(monkeypatch, hook, package):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(DependencyError, match=rf'{package} is not installed: .*"\.\[{package}\]"'):
+        hook()
+
+
+def test_the_ids_of_a_run_that_cannot_be_read_count_as_missing(tmp_path):
+    for text in ('[', '[]', '{"wandb": 3}'):
+        (tmp_path / 'curve_ids.json').write_text(text)
+        assert _ids(tmp_path) == {}

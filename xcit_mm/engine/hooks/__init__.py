@@ -10,6 +10,7 @@ from . import (  # noqa: F401  registered when they are imported
     collapse,
     curves,
     describe,
+    early_stopping,
     interrupt,
     label_check,
     loss_log,
