@@ -23,6 +23,7 @@ REQUIRED = {
     'train': ('model', 'train_dataloader', 'train_cfg', 'optim_wrapper'),
     'test': ('model', 'test_dataloader', 'test_cfg', 'test_evaluator'),
 }
+AUTO = 'auto'  # train_dataloader.batch_size, until it is measured
 SPLITS = {'train': ('train', 'val'), 'test': ('test',)}
 
 
@@ -80,9 +81,30 @@ def check_counts(cfg: Config) -> None:
         'train_cfg.max_epochs': cfg.train_cfg.get('max_epochs'),
         'train_dataloader.batch_size': cfg.train_dataloader.get('batch_size'),
     }
+    if counts['train_dataloader.batch_size'] == AUTO:
+        _check_auto(cfg, counts.pop('optim_wrapper.accumulative_counts'))
+        del counts['train_dataloader.batch_size']
     for name, count in counts.items():
         if count is not None and (type(count) is not int or count < 1):
             raise UserError(f'{name}={count!r} is not a positive integer')
+
+
+def _check_auto(cfg: Config, counts: int | None) -> None:
+    """Refuse a batch that is measured where it has no recipe, or another rule decides it."""
+    place = f'train_dataloader.batch_size={AUTO}'
+    base = (cfg.get('auto_scale_lr') or {}).get('base_batch_size')
+    if type(base) is not int or base < 1:
+        raise UserError(
+            f'{place} needs auto_scale_lr.base_batch_size, the number of images of an update of '
+            f'the recipe: base_batch_size={base!r} is not a positive integer'
+        )
+    if counts not in (None, 1):
+        raise UserError(
+            f'optim_wrapper.accumulative_counts={counts!r} does not go with {place}, which chooses '
+            'it: leave it out, or write a batch_size'
+        )
+    if cfg.get('stream') is not None:
+        raise UserError(f'{place} does not go with stream, which computes image by image: write 1')
 
 
 def check_recipe(cfg: Config) -> None:
