@@ -17,6 +17,8 @@ from xcit_mm.config.adapt import adapt
 from xcit_mm.config.load import load_config
 from xcit_mm.datasets.class_frequencies import class_frequencies
 
+pytestmark = pytest.mark.usefixtures('unformatted_configs')
+
 TRAIN = 'coco/annotations/instances_train2017.json'
 
 

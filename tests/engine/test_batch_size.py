@@ -18,8 +18,10 @@ from xcit_mm.config.rules import check_counts
 from xcit_mm.engine import batch_size
 from xcit_mm.engine.batch_size import choose_batch_size
 
+pytestmark = pytest.mark.usefixtures('unformatted_configs')
+
 MIB = 2**20
-OF_IMAGE = 32 * MIB  # bytes that an image takes in the planned model
+OF_IMAGE = 33 * MIB  # bytes that an image takes in the planned model
 
 
 @MODELS.register_module()
@@ -57,12 +59,12 @@ def config(base: int = 8, **options) -> Config:
 
 
 def limit(monkeypatch, images: float) -> None:
-    """Let the memory be enough for some images; a kept tensor has a product and a gradient."""
-    free = images * 3 * OF_IMAGE / batch_size.SHARE
+    """Let the memory be enough for some images, each of which takes about six such tensors."""
+    free = images * 6 * OF_IMAGE / batch_size.SHARE
     monkeypatch.setattr(batch_size, 'free_memory', lambda: free)
 
 
-@pytest.mark.parametrize(('images', 'expected'), [(100, 8), (6, 4), (3, 2)])
+@pytest.mark.parametrize(('images', 'expected'), [(100, 8), (5.5, 4), (2.8, 2)])
 def test_the_largest_divisor_of_the_recipe_that_fits_is_chosen(monkeypatch, images, expected):
     limit(monkeypatch, images)
     cfg = config()
@@ -86,6 +88,35 @@ def test_not_even_one_image_fits(monkeypatch):
     limit(monkeypatch, 0.1)
     with pytest.raises(UserError, match=r'batch_size=auto: not even one image can be trained'):
         choose_batch_size(config())
+
+
+def test_on_a_gpu_smaller_batches_follow_one_that_is_out_of_memory(monkeypatch):
+    """Planned steps in place of a GPU, which the next test needs."""
+    shares, tried = [], []
+    monkeypatch.setattr(torch.cuda, 'set_per_process_memory_fraction', shares.append)
+    monkeypatch.setattr(torch.cuda, 'max_memory_reserved', lambda: 3 * MIB)
+
+    def step(size: int) -> None:
+        tried.append(size)
+        if size > 2:
+            raise torch.OutOfMemoryError('CUDA out of memory. Tried to allocate 2.00 GiB.')
+
+    assert batch_size._first_on_gpu(step, [8, 4, 2, 1])[0] == 2
+    assert tried == [8, 4, 2] and shares == [batch_size.SHARE, 1.0]
+    with pytest.raises(UserError, match='within 90% of the memory of the GPU'):
+        batch_size._first_on_gpu(step, [4])
+    with pytest.raises(ZeroDivisionError):
+        batch_size._first_on_gpu(lambda size: size / 0, [4])
+    assert shares[-1] == 1.0
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason='needs a GPU')
+def test_on_a_gpu_with_little_memory(monkeypatch):
+    total = torch.cuda.get_device_properties(0).total_memory
+    monkeypatch.setattr(batch_size, 'SHARE', 14 * OF_IMAGE / total)
+    cfg = config()
+    choose_batch_size(cfg)
+    assert 1 <= cfg.train_dataloader.batch_size < 8
 
 
 def test_a_recipe_is_never_exceeded_and_others_are_left_alone(monkeypatch):
@@ -132,7 +163,7 @@ def test_two_processes_agree_on_the_smaller_batch(monkeypatch, tmp_path):
 def test_the_batch_of_a_run_that_resumes_is_in_the_config_that_it_keeps(tmp_path):
     def resumed(text: str | None) -> Config:
         cfg = config(work_dir=str(tmp_path), resume=True)
-        cfg._filename = str(tmp_path / 'elsewhere/toy.py')
+        object.__setattr__(cfg, '_filename', str(tmp_path / 'elsewhere/toy.py'))
         if text is not None:
             (tmp_path / 'toy.py').write_text(text)
         choose_batch_size(cfg)

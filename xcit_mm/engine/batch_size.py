@@ -190,7 +190,7 @@ def _size(inputs: Any) -> tuple[int, int]:
     """Return the height and width of the inputs of a sample, which may be several views."""
     if isinstance(inputs, (list, tuple)):
         return max(map(_size, inputs))
-    return tuple(getattr(inputs, 'shape', (0, 0)))[-2:]
+    return (0, 0, *getattr(inputs, 'shape', ()))[-2:]
 
 
 def _first_on_gpu(step: Callable[[int], None], sizes: list[int]) -> tuple[int, str]:
