@@ -198,3 +198,8 @@ def test_a_training_keeps_its_batch_over_a_resume(monkeypatch, capfd, shapes_roo
     assert cfg.train_cfg.max_iters == 4  # two updates
     iterations = [json.loads(line)['iter'] for line in (tmp_path / 'losses.jsonl').open()]
     assert iterations == [1, 2, 3, 4]
+    kept = tmp_path / 'kept'
+    arguments = [tmp_path / Path(SEGMENTOR).name, '--work-dir', kept, '--cfg-options']
+    code, _, errors = call_tool(monkeypatch, capfd, 'train.py', *arguments, 'resume=False')
+    assert code == 0, errors[-3000:]  # a run with the numbers from the start
+    assert (kept / 'losses.jsonl').read_text() == (tmp_path / 'losses.jsonl').read_text()

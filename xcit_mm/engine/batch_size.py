@@ -15,6 +15,7 @@ import torch
 from mmengine.config import Config
 from mmengine.device import get_device
 from mmengine.dist import all_gather_object, all_reduce, get_world_size, is_distributed
+from mmengine.model.utils import revert_sync_batchnorm
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.runner import Runner
@@ -27,7 +28,8 @@ from ..processes import cpu_group, together
 from .data.sampler import seed_all
 
 LOADER = 'train_dataloader'
-IN_PROCESS = dict(batch_size=1, num_workers=0, persistent_workers=False, timeout=0)
+IN_PROCESS = dict(batch_size=1, num_workers=0, timeout=0)
+IN_PROCESS |= dict(persistent_workers=False, prefetch_factor=None)
 SHARE = 0.9  # of the memory that a probe may use; the rest is for images that it has not drawn
 CANDIDATES = 8  # images of which each of the largest kinds is drawn
 DRAWS = 4  # of each of them: a pipeline has random sizes
@@ -125,7 +127,8 @@ def _measured(cfg: Config, sizes: list[int]) -> tuple[int, str]:
     init_default_scope(cfg.default_scope)
     device = torch.device(get_device())
     samples, collate = _largest_samples(cfg, max(sizes))
-    model = MODELS.build(cfg.model).to(device)
+    # Processes measure apart, so nothing is synchronized.
+    model = revert_sync_batchnorm(MODELS.build(cfg.model)).to(device)
     wrapper = build_optim_wrapper(model, deepcopy(cfg.optim_wrapper))
     copies = is_distributed() + any(
         'EMAHook' in class_name(node['type'])

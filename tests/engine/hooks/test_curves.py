@@ -14,6 +14,7 @@ from threading import Thread
 import pytest
 from helpers.evaluated_runs import evaluated_run, resumed_run
 from helpers.processes import forked, in_child
+from helpers.wandb_server import wandb_server
 from mmengine.hooks import Hook
 
 from xcit_mm import UserError
@@ -132,12 +133,14 @@ def whole(tmp_path_factory) -> Points:
     return logged(work_dir)
 
 
-def killed_and_resumed(work_dir: Path, kills: tuple[int, ...], **changes) -> None:
+def killed_and_resumed(
+    work_dir: Path, kills: tuple[int, ...], services: tuple[str, ...] = SERVICES, **changes
+) -> None:
     """Kill a run after some steps, in forks, with checkpoints of the steps 4, 8 and 12."""
     interval = {'default_hooks.checkpoint.interval': 4, 'steps': 12}
 
     def start(after: int | None, make, **kwargs) -> None:
-        runner = make(work_dir, *SERVICES, **interval, **kwargs)
+        runner = make(work_dir, *services, **interval, **kwargs)
         if after:
             runner.register_hook(KillHook(after))
         runner.train()
@@ -167,6 +170,17 @@ def test_a_resume_that_differs_shows_its_own_steps(tmp_path, whole):
     for read, error in READERS.items():
         points = read(tmp_path / 'run')
         assert [v for *_, v in points] == pytest.approx([v for *_, v in own], rel=error, abs=0)
+
+
+def test_a_resumed_run_of_a_server_of_wandb_continues_its_curve(tmp_path, monkeypatch, whole):
+    """The server lacks the steps that the package had not sent when it was killed."""
+    with wandb_server() as (address, history):
+        for name, value in dict(MODE='online', BASE_URL=address, API_KEY='a' * 40).items():
+            monkeypatch.setenv(f'WANDB_{name}', value)
+        killed_and_resumed(tmp_path, kills=(6,), services=('WandbHook',))
+        rows = [json.loads(line) for line in history]
+    points = [(k, row['_step'], v) for row in rows for k, v in row.items() if k[0] != '_']
+    assert sorted(points) == whole
 
 
 class Unauthorized(BaseHTTPRequestHandler):
