@@ -85,6 +85,7 @@ def test_images_of_rare_classes_are_repeated_as_the_wrapper_repeats_them(rare, t
     assert times.tolist() == expected and max(expected) > 1
 
 
+@pytest.mark.slow
 def test_a_training_on_the_printed_configs_runs_and_resumes(monkeypatch, capfd, rare, tmp_path):
     shorter = ['train_dataloader.batch_size=2', 'train_dataloader.num_workers=0']
     shorter += ['val_dataloader=None', 'val_cfg=None', 'val_evaluator=None']

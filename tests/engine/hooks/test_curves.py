@@ -13,12 +13,14 @@ from threading import Thread
 
 import pytest
 from helpers.evaluated_runs import evaluated_run, resumed_run
+from helpers.in_process import call_tool
 from helpers.processes import forked, in_child
 from helpers.wandb_server import wandb_server
+from mmengine.config import Config
 from mmengine.hooks import Hook
 
 from xcit_mm import UserError
-from xcit_mm.config.adapt import LOGGERS
+from xcit_mm.config.adapt import LOGGERS, adapt_for_training
 from xcit_mm.engine.hooks.curves import _ids
 from xcit_mm.engine.hooks.mlflow_curves import MLflowHook
 from xcit_mm.engine.hooks.wandb_curves import WandbHook
@@ -162,6 +164,7 @@ def test_after_two_kills_all_services_show_the_curve_of_an_uninterrupted_run(tmp
         assert [v for *_, v in points] == pytest.approx([v for *_, v in whole], rel=error, abs=0)
 
 
+@pytest.mark.slow
 def test_a_resume_that_differs_shows_its_own_steps(tmp_path, whole):
     changes = {'train_dataloader.batch_size': 5}
     killed_and_resumed(tmp_path / 'run', kills=(6,), **changes)
@@ -294,3 +297,18 @@ def test_the_ids_of_a_run_that_cannot_be_read_count_as_missing(tmp_path):
     for text in ('[', '[]', '{"wandb": 3}'):
         (tmp_path / 'curve_ids.json').write_text(text)
         assert _ids(tmp_path) == {}
+
+
+def test_the_tool_offers_every_logger(monkeypatch, capfd):
+    arguments = ['config.py', '--logger', 'wandb', 'comet']
+    code, _, errors = call_tool(monkeypatch, capfd, 'train.py', *arguments)
+    assert code == 2
+    offered = errors.rpartition('choose from ')[2].translate(str.maketrans('', '', "'),\n"))
+    assert offered.split() == [*LOGGERS]
+
+
+def test_loggers_of_the_command_line_become_hooks():
+    cfg = Config(dict(default_hooks=dict(), work_dir='nowhere', launcher='none'))
+    adapt_for_training(cfg, loggers=['wandb', 'tensorboard'])
+    added = {name: hook.type for name, hook in cfg.default_hooks.items() if name in LOGGERS}
+    assert added == {name: LOGGERS[name] for name in ('wandb', 'tensorboard')}
