@@ -9,9 +9,9 @@ from helpers import ROOT
 from helpers.in_process import call_tool
 from helpers.processes import in_processes
 from helpers.runs import SEGMENTOR
-from helpers.toy import Toy
+from helpers.toy import Toy, ToyDataset
 from mmengine.config import Config
-from mmengine.registry import MODELS
+from mmengine.registry import DATASETS, MODELS
 
 from xcit_mm import UserError
 from xcit_mm.config.rules import check_counts
@@ -21,6 +21,7 @@ from xcit_mm.engine.batch_size import choose_batch_size
 pytestmark = pytest.mark.usefixtures('unformatted_configs')
 
 MIB = 2**20
+SHAPES = {2: (40, 2), 5: (2, 50), 8: (11, 11)}
 OF_IMAGE = 33 * MIB  # bytes that an image takes in the planned model
 
 
@@ -31,6 +32,18 @@ class HungryToy(Toy):
     def forward(self, inputs, data_samples=None, mode='loss'):
         kept = torch.ones(len(inputs), OF_IMAGE // 4) * self.linear.bias
         return {'loss': kept.square().mean()}
+
+
+@DATASETS.register_module()
+class SizedDataset(ToyDataset):
+    """Images of several shapes, of which few are the largest."""
+
+    def get_data_info(self, index: int) -> dict:
+        height, width = SHAPES.get(index, (3, 3))
+        return {'img_path': f'{index}.png', 'height': height, 'width': width}
+
+    def __getitem__(self, index: int) -> dict:
+        return {'inputs': torch.zeros(SHAPES.get(index, (3, 3)))}
 
 
 def config(base: int = 8, **options) -> Config:
@@ -203,3 +216,12 @@ def test_a_training_keeps_its_batch_over_a_resume(monkeypatch, capfd, shapes_roo
     code, _, errors = call_tool(monkeypatch, capfd, 'train.py', *arguments, 'resume=False')
     assert code == 0, errors[-3000:]  # a run with the numbers from the start
     assert (kept / 'losses.jsonl').read_text() == (tmp_path / 'losses.jsonl').read_text()
+
+
+def test_the_largest_samples_are_measured():
+    """The one with the most pixels alone, and a batch with the tallest and the widest."""
+    cfg = config()
+    cfg.train_dataloader.dataset.type = 'SizedDataset'
+    samples, _ = batch_size._largest_samples(cfg, 3)
+    shapes = [tuple(sample['inputs'].shape) for sample in samples]
+    assert shapes == [(11, 11), (40, 2), (2, 50), (11, 11)]

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from copy import deepcopy
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +127,7 @@ def _measured(cfg: Config, sizes: list[int]) -> tuple[int, str]:
     """Return the first of the falling sizes that fits into memory, and how that is known."""
     init_default_scope(cfg.default_scope)
     device = torch.device(get_device())
-    samples, collate = _largest_samples(cfg, max(sizes))
+    (largest, *samples), collate = _largest_samples(cfg, max(sizes))
     # Processes measure apart, so nothing is synchronized.
     model = revert_sync_batchnorm(MODELS.build(cfg.model)).to(device)
     wrapper = build_optim_wrapper(model, deepcopy(cfg.optim_wrapper))
@@ -142,7 +143,9 @@ def _measured(cfg: Config, sizes: list[int]) -> tuple[int, str]:
         seed_all(size)
         for _ in range(2):  # the first makes the state of the optimizer
             model.train()
-            model.train_step(collate([samples[i % len(samples)] for i in range(size)]), wrapper)
+            # A step changes its samples, for example by padding their masks.
+            batch = [deepcopy(samples[i % len(samples)]) for i in range(size)]
+            model.train_step(collate(batch if size > 1 else [deepcopy(largest)]), wrapper)
         del ballast
 
     measure = _first_on_gpu if device.type == 'cuda' else _first_in_memory
@@ -150,34 +153,41 @@ def _measured(cfg: Config, sizes: list[int]) -> tuple[int, str]:
 
 
 def _largest_samples(cfg: Config, number: int) -> tuple[list[Any], Callable]:
-    """Draw the largest training samples, the largest first, then the tallest and the widest.
+    """Draw the largest training sample, and a batch of the tallest, the widest and large ones.
 
-    A batch is padded to the height of the tallest and the width of the widest image.
+    A batch is padded to the height of the tallest and the width of the widest image. Also returns
+    what joins samples to a batch.
     """
     loader = Runner.build_dataloader({**cfg.train_dataloader, **IN_PROCESS}, seed=0)
-    dataset, drawn, problem = loader.dataset, [], None
-    for index in _candidates(dataset):
-        for draw in range(DRAWS):
-            seed_all(index, draw)
-            try:
-                drawn.append(dataset[index])
-            except Exception as error:  # a run replaces bad samples, and names them
-                problem = reason(error)
-    if not drawn:
+    infos = [loader.dataset.get_data_info(i) for i in range(len(loader.dataset))]
+
+    def drawn(index: int, draw: int) -> Any:
+        seed_all(index, draw)
+        return loader.dataset[index]
+
+    sizes, problem = {}, None
+    for place in product(_candidates(infos), range(DRAWS)):
+        try:
+            sample = drawn(*place)
+        except Exception as error:  # a run replaces bad samples, and names them
+            problem = reason(error)
+            continue
+        sizes[place] = _size(sample.get('inputs') if isinstance(sample, dict) else sample)
+    if not sizes:
         raise UserError(f'batch_size={AUTO}: no training image can be read: {problem}')
-    shapes = [
-        _size(sample.get('inputs') if isinstance(sample, dict) else sample) for sample in drawn
-    ]
-    area = [shape[0] * shape[1] for shape in shapes]
-    order = sorted(range(len(drawn)), key=area.__getitem__, reverse=True)
-    tallest, widest = (max(order, key=lambda i, k=k: shapes[i][k]) for k in (0, 1))
-    chosen = list(dict.fromkeys([order[0], tallest, widest, *order]))
-    return [drawn[i] for i in chosen[:number]], loader.collate_fn
+
+    def demand(place: tuple[int, int]) -> tuple[int, int]:
+        height, width = sizes[place]
+        return height * width, len(infos[place[0]].get('instances') or ())
+
+    order = sorted(sizes, key=demand, reverse=True)
+    tallest, widest = (max(order, key=lambda place, k=k: sizes[place][k]) for k in (0, 1))
+    batch = [tallest, widest, *order][:number]
+    return [drawn(*place) for place in (order[0], *batch)], loader.collate_fn
 
 
-def _candidates(dataset: Any) -> list[int]:
+def _candidates(infos: list[dict]) -> list[int]:
     """Return the images with the most pixels, rows, columns and objects, as far as is known."""
-    infos = [dataset.get_data_info(i) for i in range(len(dataset))]
     sizes = [(info.get('height') or 0, info.get('width') or 0) for info in infos]
     keys = (
         lambda i: sizes[i][0] * sizes[i][1],

@@ -58,11 +58,8 @@ class ResumableEarlyStoppingHook(EarlyStoppingHook):
     def after_val_epoch(self, runner: Runner, metrics: dict[str, Any] | None = None) -> None:
         metrics = metrics or {}
         if self.monitor not in metrics:
-            hint = did_you_mean(self.monitor, metrics)
-            raise UserError(
-                f'EarlyStoppingHook: a validation has no metric {self.monitor}{hint or ": "}'
-                f'{"" if hint else "name one of " + ", ".join(metrics)}'
-            )
+            hint = did_you_mean(self.monitor, metrics) or f': name one of {", ".join(metrics)}'
+            raise UserError(f'EarlyStoppingHook: a validation has no metric {self.monitor}{hint}')
         scores = dict(runner.message_hub.runtime_info.get(SCORES, {}))
         scores[runner.iter] = float(metrics[self.monitor])
         runner.message_hub.update_info(SCORES, scores)
