@@ -1,8 +1,10 @@
+import re
 from itertools import chain
 from pathlib import Path
 
 from setuptools import find_packages, setup
 
+ADDRESS = 'https://github.com/xcit-mm/xcit_mm'
 version = next(
     line.split("'")[1]
     for line in Path('xcit_mm/version.py').read_text().splitlines()
@@ -20,7 +22,9 @@ tools = {
     'export': onnx,
     'openvino': [*onnx, 'openvino>=2025.2', 'nncf>=2.17'],
     'demo': ['gradio>=6'],
+    'hub': ['huggingface_hub>=1.0', 'safetensors>=0.4'],
     'retrieval': ['faiss-cpu>=1.8', 'asmk>=0.1.1', 'pyarrow>=16'],
+    'results': ['supervision>=0.28', 'pandas>=2.2'],
     'multiband': ['tifffile>=2023.7'],
     'large': [
         'rasterio>=1.4',
@@ -38,22 +42,71 @@ test = [
     'rio-cogeo>=5',  # validates cloud-optimized GeoTIFF files
     *chain.from_iterable(
         tools[name]
-        for name in ('classify', 'eval', 'wandb', 'mlflow', 'multiband', 'large', 'retrieval')
+        for name in (
+            'classify',
+            'eval',
+            'wandb',
+            'mlflow',
+            'hub',
+            'multiband',
+            'large',
+            'retrieval',
+            'results',
+        )
     ),
 ]
+
+
+def page() -> str:
+    """Return the README with absolute links, as a package index shows it."""
+    text = Path('README.md').read_text(encoding='utf-8')
+    raw = ADDRESS.replace('github.com', 'raw.githubusercontent.com')
+    text = re.sub(r'(!\[[^]]*\]\()(?!\w+:|#)', rf'\g<1>{raw}/v{version}/', text)
+    return re.sub(r'((?<!!)\[[^]]*\]\()(?!\w+:|#)', rf'\g<1>{ADDRESS}/blob/v{version}/', text)
+
 
 setup(
     name='xcit_mm',
     version=version,
-    description='XCiT backbones for mmdetection and mmsegmentation',
-    long_description=Path('README.md').read_text(),
+    description='XCiT backbones for mmdetection and mmsegmentation, for images of any size',
+    long_description=page(),
     long_description_content_type='text/markdown',
+    author='The xcit_mm authors',
+    url=ADDRESS,
+    project_urls={
+        'Documentation': f'{ADDRESS}/blob/main/docs/README.md',
+        'Source': ADDRESS,
+        'Changelog': f'{ADDRESS}/blob/main/CHANGELOG.md',
+        'Issues': f'{ADDRESS}/issues',
+        'Paper': 'https://arxiv.org/abs/2106.09681',
+    },
+    keywords=[
+        *('XCiT', 'object detection', 'instance segmentation', 'semantic segmentation'),
+        *('vision transformer', 'mmdetection', 'mmsegmentation', 'OpenMMLab', 'PyTorch'),
+        *('remote sensing', 'whole-slide images', 'ONNX', 'DINO'),
+    ],
+    classifiers=[
+        'Development Status :: 4 - Beta',
+        'Intended Audience :: Developers',
+        'Intended Audience :: Science/Research',
+        'Operating System :: POSIX :: Linux',
+        'Programming Language :: Python :: 3',
+        'Programming Language :: Python :: 3.10',
+        'Programming Language :: Python :: 3.11',
+        'Programming Language :: Python :: 3.12',
+        'Topic :: Scientific/Engineering :: Artificial Intelligence',
+        'Topic :: Scientific/Engineering :: Image Recognition',
+        'Typing :: Typed',
+    ],
     license='Apache-2.0',
     license_files=['LICENSE', 'NOTICE'],
     # The editable install is then a plain path. A folder with the name of the package, such as the
     # folder of a clone, does not hide the package from a script next to it.
     package_dir={'': '.'},
     packages=find_packages(include=['xcit_mm', 'xcit_mm.*']),
+    # The command is a module of its own because the package imports PyTorch, which takes seconds.
+    py_modules=['xcit_command'],
+    entry_points={'console_scripts': ['xcit = xcit_command:main']},
     # .mim is where OpenMMLab's mim looks: links in the clone, files in what is built from it.
     package_data={
         'xcit_mm': [
@@ -69,6 +122,7 @@ setup(
     # mmengine, mmcv, mmdet and mmseg come under two families of names: see the extras.
     install_requires=[
         'torch>=2.6',
+        'argcomplete>=3.2',
         'filelock>=3.9',
         'torchvision>=0.21',
         'jinja2>=3.1',

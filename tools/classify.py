@@ -20,7 +20,9 @@ def main() -> None:
         epilog='Exit code: 0; 1 if an image is unreadable or the accuracy is not the published '
         'one; 2 for invalid input.',
     )
-    parser.add_argument('checkpoint', help='file, URL or timm://NAME of a classifier')
+    parser.add_argument(
+        'checkpoint', help='file, URL, hf://owner/name or timm://NAME of a classifier'
+    )
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument(
         'folder', nargs='?', type=Path, help='folder with a subfolder of images for each class'

@@ -15,6 +15,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -82,6 +83,7 @@ def _exit_code(error: Exception, retry: str) -> int | None:
     """Print an error that the user can do something about; None for others."""
     from xcit_mm.errors import ConfigError, Interrupted, UserError, reason
     from xcit_mm.files import DISK_FULL
+    from xcit_mm.shipped import commands
 
     message = error
     if isinstance(error, OSError) and error.errno in DISK_FULL:
@@ -95,7 +97,7 @@ def _exit_code(error: Exception, retry: str) -> int | None:
         message = f'{error}; the traceback is in {_write_traceback(error)}'
     elif not isinstance(error, (Interrupted, UserError)):
         return None
-    _complain(message)
+    _complain(commands(str(message)))
     return SIGNALED + error.signum if isinstance(error, Interrupted) else WRONG_INPUT
 
 
@@ -197,6 +199,11 @@ def add_trust_argument(parser: argparse.ArgumentParser) -> None:
         action='store_true',
         help='read a checkpoint or an exported file that holds more than weights, and run its code',
     )
+
+
+def has_weights(config: str) -> bool:
+    """Return whether a config stands for a whole model, on the hub or in a folder."""
+    return config.startswith('hf://') or Path(config).expanduser().is_dir()
 
 
 def positive(text: str) -> int:

@@ -12,7 +12,9 @@ from tools import cli
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument('source', help='a file, its URL, or timm:// and a name of timm')
+    parser.add_argument(
+        'source', help='a file, its URL, hf://owner/name, or timm:// and a name of timm'
+    )
     parser.add_argument('target', type=Path, help='the new file')
     parser.add_argument(
         '--in-channels',

@@ -20,7 +20,12 @@ def main() -> None:
         description=__doc__,
         epilog='Without CONFIG and CHECKPOINT the model is chosen on the page.',
     )
-    parser.add_argument('config', nargs='?', help='the only config that the page offers')
+    parser.add_argument(
+        'config',
+        nargs='?',
+        help='the only config that the page offers; or a model on the hub (hf://owner/name) or in '
+        'a folder, which needs no checkpoint',
+    )
     parser.add_argument('checkpoint', nargs='?', help='file or URL of its weights')
     parser.add_argument('--configs', default='configs', metavar='DIR', help='configs to offer')
     parser.add_argument(
@@ -54,6 +59,8 @@ def main() -> None:
     )
     cli.add_dtype_argument(parser)
     args = parser.parse_args()
+    if args.config is not None and cli.has_weights(args.config) and args.checkpoint is None:
+        args.checkpoint = args.config
     if args.config is not None and args.checkpoint is None:
         parser.error(f'{args.config}: also name a checkpoint')
     if not 0 < args.port < 2**16:

@@ -22,14 +22,24 @@ def main() -> None:
         epilog='The file takes images of any size. It is written only if its results match those '
         'of PyTorch: for drawn images of three sizes, or in int8 for the images of --calibrate.',
     )
-    parser.add_argument('config', help='config file')
+    parser.add_argument(
+        'config', help='config file, or a model on the hub (hf://owner/name) or in a folder'
+    )
     parser.add_argument(
         'checkpoint',
         nargs='?',
-        help='file or URL of a released model or of a run of this config (default: random weights)',
+        help='file or URL of a released model or of a run of this config (default: the weights '
+        'of a model on the hub or in a folder, otherwise random weights)',
     )
-    parser.add_argument(
-        '--out', metavar='FILE', required=True, help='file to write: .onnx, .xml (OpenVINO) or .pt2'
+    target = parser.add_mutually_exclusive_group(required=True)
+    target.add_argument(
+        '--out', metavar='FILE', help='file to write: .onnx, .xml (OpenVINO) or .pt2'
+    )
+    target.add_argument(
+        '--folder',
+        metavar='DIR',
+        help='new folder to write: the file, a program that predicts with it and needs neither '
+        'PyTorch (except for .pt2) nor xcit_mm, and a test picture with its expected result',
     )
     parser.add_argument('--format', choices=CHOICES['FORMATS'], default='onnx')
     parser.add_argument('--precision', choices=CHOICES['PRECISIONS'], default='float32')
@@ -54,30 +64,62 @@ def main() -> None:
         help='images or folders for which the results must match as well; at most 100 images, '
         'evenly spread, are used',
     )
+    parser.add_argument(
+        '--gather',
+        action='store_true',
+        help='sample by gathers in the deformable attention of DINO, Deformable DETR and '
+        'Mask2Former, for runtimes without GridSample',
+    )
+    parser.add_argument(
+        '--deepness',
+        type=int,
+        metavar='TILE',
+        help='for Deepness, a plugin of QGIS: a file for square tiles of this many pixels, with '
+        'the metadata that it reads',
+    )
+    parser.add_argument(
+        '--resolution',
+        type=float,
+        metavar='METERS',
+        help='with --deepness: the resolution at which maps are predicted, in meters per pixel',
+    )
     cli.add_options_argument(parser)
     cli.add_trust_argument(parser)
     args = parser.parse_args()
+    if args.folder and (args.part != 'model' or args.deepness or args.resolution):
+        parser.error('--folder is for whole models without --deepness: use --out')
 
     with cli.imports():
-        from xcit_mm.export import export
+        from xcit_mm.export import export, export_folder
     # An exit removes unfinished files on its way.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(cli.SIGNALED + number))
+    if cli.has_weights(args.config) and args.checkpoint is None:
+        args.checkpoint = args.config
     if args.checkpoint is None:
         print('No checkpoint: the weights of the file are random.')
     wait = 'several minutes' if args.precision == 'int8' else 'a minute or two'
     print(f'Exporting takes {wait} ...', flush=True)
-    exported = export(
-        args.config,
-        args.checkpoint,
-        args.out,
-        args.format,
-        args.precision,
-        args.part,
-        args.calibrate,
-        args.verify,
-        args.cfg_options,
-        args.trust_checkpoint,
+    settings = dict(
+        format=args.format,
+        precision=args.precision,
+        calibrate=args.calibrate,
+        verify=args.verify,
+        options=args.cfg_options,
+        trust_checkpoint=args.trust_checkpoint,
+        gather=args.gather,
     )
+    if args.folder:
+        exported = export_folder(args.config, args.checkpoint, args.folder, **settings)
+    else:
+        exported = export(
+            args.config,
+            args.checkpoint,
+            args.out,
+            part=args.part,
+            deepness=args.deepness,
+            resolution=args.resolution,
+            **settings,
+        )
     print('outputs:', *exported.outputs)
     for name, difference in exported.differences.items():
         objects = '' if difference.objects is None else f', {difference.objects} objects'

@@ -19,7 +19,9 @@ result on a CPU in float32, where the attention of many tokens needs no queries,
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, epilog=MEANING)
-    parser.add_argument('config', nargs='?', help='config file: count the whole model')
+    parser.add_argument(
+        'config', nargs='?', help='config file or hf://owner/name: count the whole model'
+    )
     parser.add_argument('--arch', choices=ARCHS, help='count a backbone instead of a config')
     parser.add_argument('--patch', type=int, choices=PATCH_SIZES, default=16)
     parser.add_argument(

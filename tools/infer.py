@@ -40,19 +40,21 @@ def _range(text: str) -> tuple[float, ...]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(
+        usage='%(prog)s [-h] config [checkpoint] input [input ...] --out DIR [options]',
         description=__doc__,
         epilog='Exit code: 0; 1 if some inputs could not be predicted; 2 if none could.',
     )
-    parser.add_argument('config', help='a file of configs/')
     parser.add_argument(
-        'checkpoint', help='file or URL of a released model, or of a checkpoint of this config'
+        'config', help='a file of configs/; or a model on the hub (hf://owner/name) or in a folder'
     )
+    # One argument, because argparse cannot tell where an optional one ends.
     parser.add_argument(
         'inputs',
         nargs='+',
-        metavar='INPUT',
-        help='an image, a folder with images and videos at any depth, a pattern such as '
-        '"photos/*.jpg", the URL of an image, or a video',
+        metavar='[CHECKPOINT] INPUT',
+        help='for a file of configs/, first the file or URL of a released model, or of a '
+        'checkpoint of this config; then images, folders with images and videos at any depth, '
+        'patterns such as "photos/*.jpg", URLs of images, or videos',
     )
     parser.add_argument('--out', metavar='DIR', required=True, help='the folder to write to')
     parser.add_argument(
@@ -209,6 +211,9 @@ def main() -> None:
     cli.add_options_argument(parser)
     cli.add_trust_argument(parser)
     args = parser.parse_args()
+    checkpoint = args.config if cli.has_weights(args.config) else args.inputs.pop(0)
+    if not args.inputs:
+        parser.error(f'{args.config}: name a checkpoint and inputs')
     large, written = (
         {name: value for name in names if (value := getattr(args, name)) is not None}
         for names in (LARGE, WRITTEN)
@@ -218,7 +223,7 @@ def main() -> None:
         from xcit_mm.infer.run import infer
     done, problems = infer(
         args.config,
-        args.checkpoint,
+        checkpoint,
         args.inputs,
         args.out,
         batch_size=args.batch_size,

@@ -19,7 +19,7 @@ def main() -> None:
         description=__doc__,
         epilog='Exit code: 0; 1 if an image is unreadable; 2 for invalid input.',
     )
-    parser.add_argument('checkpoint', help='file, URL or timm://NAME of any XCiT')
+    parser.add_argument('checkpoint', help='file, URL, hf://owner/name or timm://NAME of any XCiT')
     parser.add_argument(
         'train', type=Path, help='folder with a folder of labeled images for each class'
     )

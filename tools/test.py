@@ -14,9 +14,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     cli.add_run_arguments(parser)
     parser.add_argument(
-        'checkpoint', help='file or URL of a released model, or of a checkpoint of this config'
+        'checkpoint',
+        help='file, URL or hf://owner/name of a released model, or a checkpoint of this config',
     )
     parser.add_argument('--show-dir', help='draw the predictions over the images into this folder')
+    parser.add_argument(
+        '--errors',
+        metavar='DIR',
+        help='write what the model confuses, and what its errors cost, as tables and pictures into '
+        'this folder',
+    )
     parser.add_argument('--out', help='write the metrics to this JSON file')
     parser.add_argument(
         '--tta',
@@ -34,6 +41,7 @@ def main() -> None:
         args.checkpoint,
         work_dir=args.work_dir,
         show_dir=args.show_dir,
+        errors_dir=args.errors,
         out=args.out,
         launcher=args.launcher,
         trust_checkpoint=args.trust_checkpoint,

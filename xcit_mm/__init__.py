@@ -3,6 +3,7 @@
 Most programs need only the names that this package exports:
 
 - :func:`~xcit_mm.inference.model.load_model` loads a trained model for prediction.
+- :class:`~xcit_mm.inference.embedder.Embedder` computes an embedding of an image.
 - :class:`~xcit_mm.models.xcit.XCiT` is the backbone.
 - :func:`~xcit_mm.models.timm.accelerate` speeds up an XCiT of timm.
 - :func:`xcit_mm.ops.xca() <xcit_mm.ops.xca.xca>` is the attention as a function.
@@ -66,9 +67,13 @@ environment.BUILT_ON.update(
         'xcit_mm.models.self_distillation',
     ),
 )
-_LOADED_LATER = {'accelerate': 'xcit_mm.models.timm', 'load_model': 'xcit_mm.inference'}
+_LOADED_LATER = {
+    'Embedder': 'xcit_mm.inference.embedder',
+    'accelerate': 'xcit_mm.models.timm',
+    'load_model': 'xcit_mm.inference',
+}
 
-__all__ = ['UserError', 'XCiT', '__version__', 'accelerate', 'load_model']
+__all__ = ['Embedder', 'UserError', 'XCiT', '__version__', 'accelerate', 'load_model']
 
 
 def __getattr__(name: str) -> object:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from importlib.metadata import PackageNotFoundError, version
 
+from . import shipped
 from .errors import DependencyError
 from .version import __version__
 
@@ -31,7 +32,9 @@ EXTRAS |= dict.fromkeys(('openvino', 'nncf'), 'openvino')
 EXTRAS |= dict.fromkeys(('rasterio', 'openslide', 'pyogrio', 'zarr'), 'large')
 EXTRAS |= dict.fromkeys(('faiss', 'asmk', 'pyarrow'), 'retrieval')
 EXTRAS |= dict.fromkeys(('mlflow', 'sqlalchemy', 'alembic'), 'mlflow')
+EXTRAS |= dict.fromkeys(('supervision', 'pandas'), 'results')
 EXTRAS |= {'tensorboard': 'vis', 'wandb': 'wandb', 'gradio': 'demo', 'tifffile': 'multiband'}
+EXTRAS['huggingface_hub'] = 'hub'
 _quiet_lock = threading.RLock()  # what is hidden is hidden for the whole process
 
 
@@ -71,7 +74,7 @@ def require_one_stack() -> None:
     if onedl and openmmlab:
         raise DependencyError(
             f'{onedl} and {openmmlab} write to the same folders: pip uninstall -y {onedl} '
-            f'{openmmlab}, then pip install -e ".[onedl]"'
+            f'{openmmlab}, then {shipped.install("onedl")}'
         )
 
 
@@ -126,7 +129,7 @@ def _install(missing: str | None = None) -> str:
     """Return the command that completes the installed family; the two must not be mixed."""
     if missing in OPTIONAL:
         return f'pip install {missing}'
-    return f'pip install -e ".[{EXTRAS.get(missing, _stack())}]" in the clone of xcit_mm'
+    return shipped.install(EXTRAS.get(missing, _stack()))
 
 
 @contextmanager

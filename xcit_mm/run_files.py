@@ -11,6 +11,8 @@ METRICS = 'metrics.jsonl'
 RUN_INFO = 'run.json'
 CURVE_IDS = 'curve_ids.json'  # the ids of the run in services that draw curves
 PICTURES = 'pictures'
+ERRORS = 'errors'
+ERRORS_PICTURE = 'errors.png'
 POINTER = 'last_checkpoint'  # mmengine's file with the path of the newest checkpoint
 CHECKPOINTS = ('epoch_*.pth', 'iter_*.pth')
 NON_FINITE = 'non_finite_'  # the start of the names of the files that NonFiniteHook writes
@@ -26,6 +28,7 @@ WRITTEN = (
     CURVE_IDS,
     'report.html',
     PICTURES,
+    ERRORS,
     'tensorboard',
 )
 

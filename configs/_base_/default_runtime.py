@@ -24,6 +24,7 @@ default_hooks = dict(
     bad_data=dict(type='BadDataHook'),
     losses=dict(type='LossLogHook'),
     pictures=dict(type='PictureHook'),
+    errors=dict(type='ModelErrorsHook'),
     report=dict(type='ReportHook'),
     interrupts=dict(type='InterruptHook'),
 )

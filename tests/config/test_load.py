@@ -151,12 +151,14 @@ def test_a_config_of_mmdet_gets_our_classes_and_each_edit_is_noted(tmp_path):
     (tmp_path / 'foreign.py').write_text(FOREIGN)
     cfg = load_config(tmp_path / 'foreign.py')
     cfg.test_dataloader.dataset.pipeline[0].color_type = 'unchanged'
+    cfg.val_evaluator = [dict(type='CocoMetric'), dict(type='mmseg.IoUMetric')]
     notes = '\n'.join(adapt(cfg))
     assert cfg.train_cfg.type == 'ResumableEpochLoop'
     assert cfg.train_dataloader.dataset.type == 'CheckedCocoDataset'
     assert cfg.train_dataloader.dataset.pipeline[0].type == 'LoadImage'
     assert cfg.test_dataloader.dataset.pipeline[0].type == 'LoadImageFromFile'
     assert cfg.default_hooks.checkpoint.type == 'WholeCheckpointHook'
+    assert [m.type for m in cfg.val_evaluator] == ['CocoAPMetric', 'mmseg.IoUMetric']
     assert cfg.default_hooks.logger.interval == 3
     assert cfg.default_hooks.report.type == 'ReportHook'
     assert cfg.runner_type == 'CheckedRunner'
@@ -166,6 +168,10 @@ def test_a_config_of_mmdet_gets_our_classes_and_each_edit_is_noted(tmp_path):
         assert text in notes
     assert 'val_dataloader.timeout=600' in notes
     assert not adapt(cfg)  # nothing is left to edit
+    cfg.default_scope = 'mmseg'
+    (note,) = adapt(cfg)
+    assert 'ClassIoUMetric for IoUMetric' in note
+    assert [m.type for m in cfg.val_evaluator] == ['CocoAPMetric', 'ClassIoUMetric']
 
 
 def test_a_panoptic_config_of_mmdet_needs_no_panopticapi(tmp_path):
@@ -266,9 +272,11 @@ def test_the_weights_of_a_run_come_from_one_source():
 
 def test_a_test_loads_the_checkpoint_and_draws_into_the_folder():
     cfg = load_config(SHAPES)
-    notes = adapt_for_test(cfg, 'a.pth', show_dir='shown', trust_checkpoint=True)
+    folders = dict(show_dir='shown', errors_dir='counted')
+    notes = adapt_for_test(cfg, 'a.pth', **folders, trust_checkpoint=True)
     assert cfg.load_from == 'a.pth'
     assert cfg.default_hooks.pictures.test_dir == 'shown'
+    assert cfg.default_hooks.errors.test_dir == 'counted'
     assert cfg.trust_checkpoint
     assert any('code that they hold is run' in note for note in notes)
 

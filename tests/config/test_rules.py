@@ -9,6 +9,7 @@ from mmengine.config import Config
 from mmengine.registry import Registry
 
 from xcit_mm import UserError, environment
+from xcit_mm.config.adapt import adapt_for_test
 from xcit_mm.config.channel_rules import check_image_channels
 from xcit_mm.config.channel_rules import check_map_channels as check_maps
 from xcit_mm.config.data_rules import check_classes, check_data
@@ -16,6 +17,7 @@ from xcit_mm.config.load import load_config
 from xcit_mm.config.rules import (
     check_class_weights,
     check_counts,
+    check_errors,
     check_recipe,
     check_single_images,
     require_parts,
@@ -280,3 +282,10 @@ def test_the_classes_of_a_segmentor_are_checked_without_mmdet(monkeypatch):
     environment.require_framework('mmseg')
     check_classes(load_config(SEM_FPN), ALL)
     assert names and not [name for name in names if name.startswith('mmdet.')]
+
+
+def test_errors_that_no_metric_counts_are_refused():
+    cfg = load_config(ROOT / 'configs/heights_xcit_n12_16_shapes.py')
+    adapt_for_test(cfg, 'a.pth', errors_dir='counted')
+    with pytest.raises(UserError, match=r'--errors counted: HeightMetric of test_evaluator counts'):
+        check_errors(cfg)

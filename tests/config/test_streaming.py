@@ -97,7 +97,6 @@ def test_each_edit_has_a_sentence(shapes_root, tmp_path):
         stream=dict(memory=1e9, shared=True),
         sync_bn='torch',
         train_dataloader=dict(num_workers=2, persistent_workers=True),
-        val_evaluator=dict(type='IoUMetric'),
         default_hooks=dict(visualization=dict(type='SegVisualizationHook', draw=True)),
     )
     cfg, notes = adapted(tmp_path, shapes_root, **values)
@@ -108,11 +107,9 @@ def test_each_edit_has_a_sentence(shapes_root, tmp_path):
     assert cfg.train_dataloader.num_workers == 0
     assert 'timeout' not in cfg.train_dataloader
     assert cfg.train_dataloader.sampler.type == 'SharedSampler'
-    assert cfg.val_evaluator.type == 'ClassIoUMetric'
     assert 'visualization' not in cfg.default_hooks
     for start in (
         'train_dataloader: num_workers=0, because windows are read in this process.',
-        'ClassIoUMetric measures the IoU, window by window.',
         'default_hooks.visualization is removed',
         'sync_bn is unset',
         'The processes share each image: SharedSampler',
@@ -131,10 +128,9 @@ def test_transforms_of_windows_need_a_stream(shapes_root, tmp_path):
 
 
 def test_without_stream_nothing_is_edited(shapes_root, tmp_path):
-    cfg, _ = adapted(tmp_path, shapes_root, stream=None, val_evaluator=dict(type='IoUMetric'))
+    cfg, _ = adapted(tmp_path, shapes_root, stream=None)
     assert cfg.get('model_wrapper_cfg') is None
     assert 'room' not in cfg.default_hooks
-    assert cfg.val_evaluator.type == 'IoUMetric'
 
 
 @pytest.mark.parametrize(

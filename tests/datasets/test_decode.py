@@ -7,6 +7,7 @@ import pickle
 import cv2
 import numpy as np
 import pytest
+import torch
 from helpers.planted import encoded, rotated, sixteen_bits
 from mmengine.registry import TRANSFORMS
 from PIL import Image, ImageOps
@@ -14,7 +15,9 @@ from PIL import Image, ImageOps
 from xcit_mm import UserError, environment
 from xcit_mm.datasets import decode as im
 from xcit_mm.datasets.decode import BadImageError, LoadImage, decode
-from xcit_mm.inference.sources import read_image, to_rgb
+from xcit_mm.datasets.multiband import LoadMultiband
+from xcit_mm.errors import ArgumentError
+from xcit_mm.inference.sources import read_image, to_bands, to_rgb
 
 WIDTH, HEIGHT = 40, 30
 
@@ -73,6 +76,52 @@ def test_16_bits_become_8(picture):
             assert difference(decode(data), channels) < 1
     deep = Image.fromarray(gray[..., 0].astype(np.uint16) * 257)
     np.testing.assert_array_equal(to_rgb(deep)[..., 0], gray[..., 0])
+
+
+@pytest.mark.parametrize('dtype', ['u1', '<u2', '>u2'])
+@pytest.mark.parametrize('channels', [(), (1,), (3,), (4,)])
+def test_an_array_has_the_values_of_a_file_of_it(channels, dtype):
+    rng = np.random.default_rng(0)
+    array = rng.integers(0, np.iinfo(dtype).max, (HEIGHT, WIDTH, *channels), endpoint=True)
+    array = array.astype(dtype)
+    as_bgr = array.astype(array.dtype.newbyteorder('='))
+    if channels in ((3,), (4,)):
+        as_bgr = as_bgr[..., [2, 1, 0, 3][: channels[0]]]
+    read = decode(cv2.imencode('.png', as_bgr)[1].tobytes())[..., ::-1]
+    found = to_rgb(array)
+    np.testing.assert_array_equal(found, read)
+    assert found.dtype == np.uint8 and found.flags.c_contiguous
+    if dtype == 'u1':
+        pillow = to_rgb(Image.fromarray(array[..., 0] if channels == (1,) else array))
+        np.testing.assert_array_equal(pillow, read)
+
+
+def test_a_gray_array_is_an_image_of_one_band():
+    tifffile = pytest.importorskip('tifffile')
+    array = np.arange(WIDTH * HEIGHT, dtype=np.uint16).reshape(HEIGHT, WIDTH) * 50
+    file = io.BytesIO()
+    tifffile.imwrite(file, array)
+    loader = LoadMultiband(1)
+    np.testing.assert_array_equal(to_bands(array, loader), loader.decode(file.getvalue()))
+
+
+@pytest.mark.parametrize(
+    ('array', 'what'),
+    [
+        (np.zeros((4, 5, 2), np.uint8), r'not \(4, 5, 2\) of uint8'),
+        (np.zeros((3, 40, 50), np.uint8), r'not \(3, 40, 50\) of uint8'),
+        (np.zeros((1, 4, 5, 3), np.uint8), r'not \(1, 4, 5, 3\) of uint8'),
+        (np.zeros((0, 5), np.uint16), r'not \(0, 5\) of uint16'),
+        (np.zeros((4, 5), np.float32), r'not \(4, 5\) of float32'),
+        (np.zeros((4, 5, 3), np.int16), 'of int16'),
+        (np.zeros((4, 5), bool), 'of bool'),
+        (torch.zeros((4, 5, 3), dtype=torch.uint8), 'of torch.uint8'),
+        ([[0, 1]], r'not \(\) of list'),
+    ],
+)
+def test_other_arrays_are_refused(array, what):
+    with pytest.raises(ArgumentError, match=f'array of type uint8 or uint16 and of .*{what}'):
+        to_rgb(array)
 
 
 @pytest.mark.parametrize('kind', ['JPEG', 'PNG'])

@@ -81,6 +81,7 @@ def test_two_processes_measure_what_one_does(run, run_tool, shapes_root):
 
     def arguments(name: str) -> list:
         outputs = ['--work-dir', folder / name, '--out', folder / f'{name}.json']
+        outputs += ['--errors', folder / f'{name}_errors']
         prefix = f'test_evaluator.outfile_prefix={folder}/{name}'
         threshold = 'model.test_cfg.rcnn.score_thr=0.01'  # after so short a training
         return [*outputs, '--cfg-options', f'data_root={shapes_root}', threshold, prefix]
@@ -92,6 +93,11 @@ def test_two_processes_measure_what_one_does(run, run_tool, shapes_root):
     assert two == pytest.approx(one, abs=1e-6)
     assert {'coco/bbox_mAP', 'coco/segm_mAP'} <= set(one)
     assert max(one.values()) > 0
+    of_one, of_two = (
+        {p.relative_to(path): p.read_text() for p in path.glob('*/co*.csv')}
+        for path in (folder / f'{name}_errors' for name in ('one', 'two'))
+    )
+    assert of_two == of_one and len(of_one) == 4  # the confusions, and the counts of each image
     predictions = [json.loads((folder / f'{n}.bbox.json').read_text()) for n in ('one', 'two')]
     key = lambda p: (p['image_id'], p['category_id'], *p['bbox'])  # noqa: E731
     one, two = (sorted(p, key=key) for p in predictions)

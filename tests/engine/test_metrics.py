@@ -9,14 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from mmengine.evaluator import Evaluator
+from helpers.crowded_scenes import CATEGORIES, crowded_scenes
+from mmengine.evaluator import BaseMetric, Evaluator
 from mmengine.registry import METRICS
-from pycocotools import mask as coco_mask
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 import xcit_mm  # noqa: F401  registers the metrics
 from xcit_mm import environment
+from xcit_mm.errors import ArgumentError
 from xcit_mm.run_report.tables import metrics_table, write_metrics
 from xcit_mm.scenes.arrays import Array
 from xcit_mm.scenes.label_windows import LabelWindows
@@ -34,9 +35,9 @@ def coco(shapes_root) -> COCO:
     return content
 
 
-def evaluate(
+def evaluated(
     coco: COCO, predict, classes: tuple = ('circle', 'square', 'triangle'), **kwargs
-) -> dict[str, float]:
+) -> tuple[BaseMetric, dict[str, float]]:
     """Evaluate what ``predict(coco, image_id, shape)`` returns for each image."""
     cfg = dict(type='CocoAPMetric', ann_file=str(coco.path), metric=list(KINDS), **kwargs)
     metric = METRICS.build(cfg)
@@ -51,7 +52,11 @@ def evaluate(
             scores=torch.tensor(scores, dtype=torch.float32),
         )
         metric.process({}, [dict(img_id=image['id'], ori_shape=shape, pred_instances=predicted)])
-    return metric.evaluate(len(coco.getImgIds()))
+    return metric, metric.evaluate(len(coco.getImgIds()))
+
+
+def evaluate(*args, **kwargs) -> dict[str, float]:
+    return evaluated(*args, **kwargs)[1]
 
 
 def near_the_truth(coco: COCO, image_id: int) -> tuple[list, list, list, list]:
@@ -123,18 +128,19 @@ def test_figures_of_all_and_of_each_class_are_those_of_pycocotools(
     changed.path.write_text(json.dumps(content))
     names = ('circle', 'square', 'triangle', 'star')
     prefix = str(tmp_path / 'predictions')
-    metrics = evaluate(changed, near_the_truth, names, classwise=True, outfile_prefix=prefix)
+    metrics = evaluate(changed, near_the_truth, names, outfile_prefix=prefix)
     assert f'{name} evaluates the predictions' in log
     for kind in KINDS:
         predictions = json.loads((tmp_path / f'predictions.{kind}.json').read_text())
         expected = dict(zip(NAMES, figures(coco, predictions, kind, [1, 2, 3])[:6], strict=True))
         for id_, class_name in enumerate(names[:3], 1):
-            expected[f'AP_{class_name}'] = figures(coco, predictions, kind, [id_])[0]
+            of_class = figures(coco, predictions, kind, [id_])
+            expected |= {f'AP_{class_name}': of_class[0], f'AP50_{class_name}': of_class[1]}
         # mmdet rounds to three digits
         assert {k: metrics[f'coco/{kind}_{k}'] for k in expected} == pytest.approx(
             expected, abs=5.001e-4
         )
-        assert metrics[f'coco/{kind}_AP_star'] == -1
+        assert metrics[f'coco/{kind}_AP_star'] == metrics[f'coco/{kind}_AP50_star'] == -1
         assert 0.2 < metrics[f'coco/{kind}_mAP'] < 0.9
     assert metrics['coco/bbox_AP_circle'] != metrics['coco/segm_AP_circle']
 
@@ -146,80 +152,21 @@ def figures(coco: COCO, predictions: list[dict], kind: str, ids: list[int]) -> n
 def test_the_final_table_says_what_its_figures_are():
     metrics = {'coco/bbox_mAP': 0.5, 'coco/bbox_mAP_s': -1.0, 'coco/segm_mAP': 0.4}
     metrics |= {'coco/bbox_AP_red apple': 0.25, 'coco/segm_AP_red apple': -1.0}
+    metrics |= {'coco/segm_AP50_red apple': 0.5}
     metrics |= {'coco/bbox_AR@100': 0.7, 'mIoU': 44.0, 'text': 'no number'}
     metrics |= {f'coco_panoptic/{name}': 12.345 for name in ('PQ', 'SQ', 'PQ_th')}
     assert [line.split('  ')[0] for line in metrics_table(metrics).splitlines()] == [
         *('', 'all', 'things'),
         *('', 'boxes', 'masks'),
-        *('AP of', 'red apple', 'Box AR@100', 'mIoU'),
+        *('class', 'red apple', 'Box AR@100', 'mIoU'),
     ]
     assert [line.split() for line in metrics_table(metrics).splitlines()[:8]] == [
         *(['PQ', 'SQ'], ['all', '12.35', '12.35'], ['things', '12.35', '-']),
         *(['AP', 'small'], ['boxes', '0.500', '-'], ['masks', '0.400', '-']),
-        *(['AP', 'of', 'boxes', 'masks'], ['red', 'apple', '0.250', '-']),
+        ['class', *('box', 'AP', 'mask', 'AP', 'mask', 'AP50')],
+        ['red', 'apple', '0.250', '-', '0.500'],
     ]
     assert metrics_table({}) == 'No metrics were computed.'
-
-
-HEIGHT, WIDTH = 120, 160
-CATEGORIES = (7, 1, 4, 9)  # the last has no objects
-
-
-def run_lengths(mask: np.ndarray) -> dict:
-    encoded = coco_mask.encode(np.asfortranarray(mask, np.uint8))
-    return {**encoded, 'counts': encoded['counts'].decode()}
-
-
-def draw(rng: np.random.Generator) -> tuple[list[float], np.ndarray]:
-    """Return a box of any of COCO's three sizes, and a mask in it."""
-    size = np.exp(rng.uniform(np.log(3), np.log(115), 2))
-    left, top = rng.uniform(0, (WIDTH, HEIGHT) - size)
-    mask = np.zeros((HEIGHT, WIDTH), bool)
-    mask[int(top) : int(top + size[1]) + 1, int(left) : int(left + size[0]) + 1] = True
-    mask[int(top) : int(top + size[1] / 2), int(left) : int(left + size[0] / 2)] = False
-    return [float(np.float32(x)) for x in (left, top, *size)], mask
-
-
-def crowded_scenes(seed: int) -> tuple[dict, list[dict]]:
-    """Draw annotations with crowds and empty images, and predictions, up to 150 in an image.
-
-    Half of the scores are equal to others.
-    """
-    rng = np.random.default_rng(seed)
-    images, annotations, predictions = [], [], []
-
-    def predict(image: int, category: int, box: list[float], mask: np.ndarray) -> None:
-        score = float(rng.choice([rng.random(), rng.integers(1, 5) / 5]))
-        predicted = dict(image_id=image, category_id=category, bbox=box, score=score)
-        predictions.append({**predicted, 'segmentation': run_lengths(mask)})
-
-    for image in range(1, 16):
-        images.append(dict(id=image, height=HEIGHT, width=WIDTH, file_name=f'{image}.jpg'))
-        for _ in range(rng.integers(0, 10) if image % 4 else 0):
-            (box, mask), category = draw(rng), int(rng.choice(CATEGORIES[:3]))
-            is_crowd = bool(rng.random() < 0.2)
-            segmentation = run_lengths(mask)
-            if not is_crowd and rng.random() < 0.5:
-                x, y, w, h = box
-                segmentation = [[x, y, x + w, y, x + w, y + h, x, y + 0.8 * h]]
-            annotations.append(
-                dict(
-                    id=len(annotations) + 1,
-                    image_id=image,
-                    category_id=category,
-                    bbox=box,
-                    area=float(mask.sum()),
-                    iscrowd=int(is_crowd),
-                    segmentation=segmentation,
-                )
-            )
-            for shift in rng.integers(-5, 6, size=(rng.integers(0, 4), 2)):
-                moved = [float(v) for v in box + np.r_[shift, 0, 0]]
-                predict(image, category, moved, np.roll(mask, shift[::-1], (0, 1)))
-        for _ in range(150 if image % 5 == 0 else 3):
-            predict(image, int(rng.choice(CATEGORIES[:2])), *draw(rng))
-    categories = [dict(id=i, name=str(i)) for i in CATEGORIES]
-    return dict(images=images, annotations=annotations, categories=categories), predictions
 
 
 def run_evaluator(
@@ -276,13 +223,51 @@ def test_pycocotools_evaluates_where_the_last_bit_could_change_a_digit(monkeypat
     assert np.array_equal(actual.eval['precision'], expected.eval['precision'])
 
 
+@pytest.mark.parametrize('score_thr', [0.0, 0.4])
+def test_what_is_right_at_a_score_is_what_coco_matches(coco, tmp_path, score_thr):
+    prefix = str(tmp_path / 'predictions')
+    metric, _ = evaluated(coco, near_the_truth, score_thr=score_thr, outfile_prefix=prefix)
+    tables = {tables.of: tables for tables in metric.error_tables()}
+    for kind, of in dict(bbox='boxes', segm='masks').items():
+        predictions = json.loads((tmp_path / f'predictions.{kind}.json').read_text())
+        predictions = [p for p in predictions if p['score'] >= score_thr]
+        for id_, row in enumerate(tables[of].rows_of_classes(), 1):
+            evaluation = run_evaluator(COCOeval, coco.dataset, predictions, kind, ids=[id_])
+            of_all_sizes = filter(None, evaluation.evalImgs[: len(coco.imgs)])
+            hits = np.concatenate([found['dtMatches'][0] > 0 for found in of_all_sizes])
+            assert (row['TP'], row['predicted']) == (hits.sum(), len(hits))
+            assert row['annotated'] == len(coco.getAnnIds(catIds=[id_]))
+            assert 0 < row['TP'] < row['predicted']
+        names = [name for name, _ in tables[of].images]
+        assert names == [image['file_name'] for image in coco.imgs.values()]
+
+
+def test_errors_are_counted_if_nothing_is_detected(coco):
+    metric, _ = evaluated(coco, nothing)
+    for tables in metric.error_tables():
+        assert tables.confusion[:3, 3].sum() == tables.confusion.sum() == len(coco.anns)
+
+
+@pytest.mark.parametrize('score', [-0.1, 1.5, '0.3', None])
+def test_a_score_beyond_its_range_is_refused(coco, score):
+    with pytest.raises(ArgumentError, match=r'CocoAPMetric: score_thr=.* is not from 0 to 1'):
+        evaluate(coco, nothing, score_thr=score)
+
+
 @pytest.mark.parametrize(
     ('kwargs', 'names'),
     [
-        ({}, NAMES),
-        (dict(metric_items=['mAP_50', 'AR@100']), ('mAP_50', 'AR@100')),
+        (dict(classwise=False), NAMES),
+        (dict(classwise=False, metric_items=['mAP_50', 'AR@100']), ('mAP_50', 'AR@100')),
         (
-            dict(classwise=True, metric_items=['mAP']),
+            dict(metric_items=['mAP']),
+            (
+                'mAP',
+                *(f'{p}_{c}' for p in ('AP', 'AP50') for c in ('circle', 'square', 'triangle')),
+            ),
+        ),
+        (
+            dict(metric_items=['mAP'], iou_thrs=[0.75]),
             ('mAP', 'AP_circle', 'AP_square', 'AP_triangle'),
         ),
         (dict(format_only=True, outfile_prefix='predictions'), ()),
@@ -324,6 +309,28 @@ def test_labels_of_pixels_without_data_do_not_count():
     assert metric.class_iou == dict(background=100, circle=100)
 
 
+def test_labels_and_predictions_of_no_class_have_a_row_and_a_column():
+    metric = iou_metric(('background', 'circle'))
+    maps = dict(gt_sem_seg=[[0, 0, 1, 7]], pred_sem_seg=[[0, 1, 9, 1]])
+    sample = {name: dict(data=torch.tensor([values])) for name, values in maps.items()}
+    metric.process({}, [sample])
+    metric.evaluate(1)
+    (tables,) = metric.error_tables()
+    assert tables.confusion.tolist() == [[1, 1, 0], [0, 0, 1], [0, 1, 0]]
+    assert tables.names == ('background', 'circle', 'no class')
+    assert metric.class_iou == dict(background=50, circle=0)
+
+
+def test_areas_of_large_datasets_are_exact():
+    """Beyond 2**24, float32 would lose single pixels."""
+    metric = iou_metric(('background', 'circle'))
+    pixels = np.array([2**24, 1]), np.array([0, 4])
+    metric.results = [('a.png', pixels[::-1])] * 3
+    metric.evaluate(3)
+    (tables,) = metric.error_tables()
+    assert tables.confusion.tolist() == [[3 * 2**24, 0], [0, 3]]
+
+
 def test_ious_are_those_of_a_plain_count(tmp_path):
     classes = ('background', 'circle', 'square', 'triangle')
     metric = iou_metric(classes, iou_metrics=['mIoU'])
@@ -346,6 +353,16 @@ def test_ious_are_those_of_a_plain_count(tmp_path):
     assert math.isnan(metric.class_iou['triangle'])
     assert metrics['mIoU'] == pytest.approx(np.mean(expected), abs=5.001e-3)
     assert metrics['aAcc'] == pytest.approx(100 * hits.sum() / confusion.sum(), abs=5.001e-3)
+
+    (tables,) = metric.error_tables()
+    assert np.array_equal(tables.confusion, confusion)
+    assert (tables.of, tables.names) == ('pixels', classes)
+    assert len(tables.images) == 5
+    sums = [sum(numbers.get(1, (0, 0, 0))[k] for _, numbers in tables.images) for k in range(3)]
+    assert sums == [confusion[1].sum(), confusion[:, 1].sum(), hits[1]]
+    circle = tables.rows_of_classes()[1]
+    assert circle['IoU percent'] == pytest.approx(expected[1])
+    assert circle['F1'] == pytest.approx(2 * hits[1] / (sums[0] + sums[1]))
 
     write_metrics(tmp_path / 'out.json', 'c.py', 'w.pth', metrics, Evaluator(metric))
     written = json.loads((tmp_path / 'out.json').read_text())

@@ -11,7 +11,8 @@ import torch
 from helpers import ROOT, relative_error
 from helpers.in_process import call_tool
 from helpers.pickles import records, zipped
-from helpers.random_weights import SEGMENTOR, save_random_weights
+from helpers.random_weights import SEGMENTOR
+from helpers.small_models import pixels
 
 from xcit_mm import UserError, load_model
 from xcit_mm.export import PRECISIONS, evaluate, export, load_runtime
@@ -19,85 +20,12 @@ from xcit_mm.export.comparison import TOLERANCES, compare, drawn_images
 from xcit_mm.export.formats import BY_NAME
 from xcit_mm.export.formats.onnx import float_nodes
 from xcit_mm.export.graphs import build_graph
-from xcit_mm.export.graphs.two_stage import TwoStageGraph
 
 onnx = pytest.importorskip('onnx')
 onnxruntime = pytest.importorskip('onnxruntime')
 slow = pytest.mark.slow
 
-BACKBONE = """
-    backbone=dict(
-        arch=dict(_delete_=True, embed_dim=32, depth=4, num_heads=4, eta=1.0),
-        patch_size=16,
-        out_indices=(0, 1, 2, 3),
-    ),"""
-CONFIGS = dict(
-    sem_fpn=f"""
-_base_ = '{ROOT}/configs/sem_fpn_xcit_n12_16_shapes.py'
-model = dict({BACKBONE}
-    neck=dict(in_channels=[32] * 4, out_channels=32),
-    decode_head=dict(in_channels=[32] * 4, channels=16),
-)
-""",
-    upernet=f"""
-_base_ = [
-    '{ROOT}/configs/_base_/upernet_xcit.py',
-    '{ROOT}/configs/_base_/shapes_semantic.py',
-    '{ROOT}/configs/_base_/schedule_shapes.py',
-]
-model = dict({BACKBONE}
-    decode_head=dict(in_channels=[32] * 4, channels=16, num_classes=4),
-    auxiliary_head=dict(in_channels=32, channels=16, num_classes=4),
-)
-""",
-    detector=f"""
-_base_ = '{ROOT}/configs/mask_rcnn_xcit_n12_16_shapes.py'
-model = dict({BACKBONE}
-    neck=dict(in_channels=[32] * 4),
-    roi_head=dict(
-        bbox_roi_extractor=dict(finest_scale=28), mask_roi_extractor=dict(finest_scale=28)
-    ),
-    test_cfg=dict(rpn=dict(nms_pre=100, max_per_img=500)),  # all that NMS leaves
-)
-""",
-)
 SIZES = ((160, 160), (33, 49), (331, 450))  # the export compares other sizes
-
-
-def spread(detector, layer, deviation):
-    """Spread outputs around zero: if all scores are nearly equal, rounding decides their order."""
-    outputs = []
-    handle = layer.register_forward_hook(lambda *args: outputs.append(args[2].transpose(0, 1)))
-    with torch.no_grad():
-        TwoStageGraph(detector)(torch.from_numpy(pixels(1, 320, 320)).float())
-        handle.remove()
-        values = torch.cat([output.flatten(1) for output in outputs], dim=1)
-        factor = deviation / values.std()
-        layer.weight *= factor
-        layer.bias.copy_(factor * (layer.bias - values.mean(1)))
-
-
-@pytest.fixture(scope='module')
-def models(tmp_path_factory):
-    """Return a config and a checkpoint of random weights, made once."""
-    folder = tmp_path_factory.mktemp('models')
-
-    @cache
-    def make(kind):
-        config, checkpoint = folder / f'{kind}.py', folder / f'{kind}.pth'
-        config.write_text(CONFIGS[kind])
-        save_random_weights(str(config), checkpoint)
-        if kind == 'detector':
-            model = load_model(config, checkpoint, 'cpu').module
-            spread(model, model.rpn_head.rpn_cls, 2.0)
-            spread(model, model.rpn_head.rpn_reg, 0.3)
-            spread(model, model.roi_head.bbox_head.fc_cls, 2.0)
-            spread(model, model.roi_head.bbox_head.fc_reg, 0.5)
-            spread(model, model.roi_head.mask_head.conv_logits, 2.0)
-            torch.save({'meta': {}, 'state_dict': model.state_dict()}, checkpoint)
-        return config, checkpoint
-
-    return make
 
 
 @pytest.fixture(scope='module')
@@ -124,10 +52,6 @@ def module_of(models, kind):
 def shapes(session):
     values = (*session.get_inputs(), *session.get_outputs())
     return {value.name: value.shape for value in values}
-
-
-def pixels(batch, height, width):
-    return np.random.default_rng(0).integers(0, 256, (batch, 3, height, width), np.uint8)
 
 
 def as_loaded(images, sample):

@@ -10,6 +10,7 @@ import torch
 from helpers import ROOT, randomize, relative_error
 from helpers.heads import HEADS, narrow
 from helpers.random_weights import SEGMENTOR
+from mmcv.ops import MultiScaleDeformableAttention
 from mmengine.config import ConfigDict
 from mmengine.registry import MODELS, DefaultScope
 
@@ -20,8 +21,10 @@ from xcit_mm.environment import require
 from xcit_mm.export import load_runtime
 from xcit_mm.export.comparison import TOLERANCES, compare
 from xcit_mm.export.formats.format import Contents
+from xcit_mm.export.formats.onnx import write as write_onnx
 from xcit_mm.export.formats.torch import write
 from xcit_mm.export.graphs import build_graph
+from xcit_mm.export.graphs.capture import capture
 from xcit_mm.export.graphs.detector import ThresholdGraph
 from xcit_mm.export.graphs.dynamic_sizes import MatrixPool, for_any_size
 from xcit_mm.export.graphs.float16 import to_float16
@@ -99,6 +102,51 @@ def assert_computes_the_same(graph, run, smallest=1):
 @pytest.mark.parametrize('name', [*CONFIGS, *HEADS])
 def test_a_graph_computes_what_mmdet_and_mmseg_do(name):
     assert_computes_the_same(build_graph(build(name), 'model'), in_pytorch)
+
+
+GATHERED = [name for name in (*CONFIGS, *HEADS) if 'detr' in name or 'dino' in name]
+
+
+@pytest.mark.parametrize('name', [*GATHERED, 'mask2former_panoptic_xcit_n12_16_shapes'])
+def test_deformable_attention_by_gathers_computes_the_same(name):
+    graph = build_graph(build(name), 'model')
+    assert_computes_the_same(graph, lambda graph: named(graph, for_any_size(graph, gather=True)))
+
+
+class Attention(torch.nn.Module):
+    """Deformable attention over two maps, with places inside and outside of them."""
+
+    batched, side, channels, outputs = True, None, 8, ('tokens',)
+
+    def __init__(self):
+        super().__init__()
+        self.model = MultiScaleDeformableAttention(8, num_heads=2, num_levels=2, batch_first=True)
+        torch.nn.init.normal_(self.model.sampling_offsets.bias, std=4.0)
+
+    def forward(self, image):
+        maps = image, image[..., ::2, ::2]
+        value = torch.cat([m.flatten(2).mT for m in maps], 1)
+        points = value[:, :5, :4].sigmoid().view(-1, 5, 2, 2)
+        sizes = [tuple(m.shape[2:]) for m in maps]
+        return (
+            self.model(value[:, :5], value=value, reference_points=points, spatial_shapes=sizes),
+        )
+
+
+def test_a_file_with_gathers_has_no_grid_sample(tmp_path):
+    onnx = pytest.importorskip('onnx')
+    pytest.importorskip('onnxruntime')
+    graph, path = Attention().eval(), tmp_path / 'x.onnx'
+    assert 'grid_sampler' in str(capture(for_any_size(graph)).graph)
+    metadata = {'outputs': json.dumps(graph.outputs)}
+    write_onnx(Contents(for_any_size(graph, gather=True), metadata), path)
+    operators = {node.op_type for node in onnx.load(path).graph.node}
+    assert 'Gather' in operators
+    assert 'GridSample' not in operators
+    image = torch.randn(3, 8, 7, 10)
+    with torch.no_grad():
+        (expected,) = for_any_size(graph)(image)
+    assert relative_error(load_runtime(path)(image)['tokens'], expected) <= 1e-5
 
 
 def test_nms_between_classes_removes_boxes_of_other_classes_too():
@@ -213,6 +261,6 @@ def test_pooling_by_matrices_is_adaptive_average_pooling(size):
 
 def test_a_recorded_graph_pools_by_matrices():
     pool = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(2))
-    pool.batched, pool.channels, pool.outputs = True, 3, ('maps',)
+    pool.batched, pool.side, pool.channels, pool.outputs = True, None, 3, ('maps',)
     x = torch.rand(2, 3, 7, 13)
     assert relative_error(recorded(pool)(x)['maps'], pool(x)) <= 1e-6

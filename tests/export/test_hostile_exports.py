@@ -32,7 +32,7 @@ OUTPUTS = {'outputs': json.dumps(['logits', 'labels']), 'precision': 'float32'}
 class Tiny(nn.Module):
     """A graph of two layers."""
 
-    batched, channels, outputs = True, 3, ('logits', 'labels')
+    batched, side, channels, outputs = True, None, 3, ('logits', 'labels')
 
     def __init__(self):
         super().__init__()

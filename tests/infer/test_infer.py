@@ -1,5 +1,6 @@
 """tools/infer.py predicts every readable input, names the others, and loses nothing."""
 
+import csv
 import errno
 import json
 import shutil
@@ -14,6 +15,7 @@ from helpers.file_server import serving
 from helpers.in_process import call_tool
 from helpers.random_weights import DETECTOR, SEGMENTOR
 from PIL import Image
+from pycocotools import mask as coco_mask
 from pycocotools.coco import COCO
 
 from xcit_mm import UserError, mmcv_ops, threads
@@ -74,6 +76,11 @@ def files(folder: Path) -> list[str]:
     return sorted(str(p.relative_to(folder)) for p in folder.rglob('*') if p.is_file())
 
 
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline='') as file:
+        return list(csv.DictReader(file))
+
+
 def contents(folder: Path) -> dict[str, bytes]:
     return {name: (folder / name).read_bytes() for name in files(folder)}
 
@@ -82,7 +89,8 @@ def test_detections_are_written_as_pictures_and_coco(run, detector, tmp_path, ca
     out = tmp_path / 'out'
     assert run(config=DETECTOR, batch_size=3, score_thr=0.3) == (4 + NUM_FRAMES, [])
     names = ['a.jpg', 'a_2.jpg', 'b.jpg', 'below/a.jpg', 'clip.mp4']
-    assert files(out) == [*(f'pictures/{name}' for name in names), 'predictions.json']
+    pictures = [f'pictures/{name}' for name in names]
+    assert files(out) == ['counts.csv', *pictures, 'predictions.json']
     said = capsys.readouterr().err
     assert '9/9' in said and 'images/s' in said
 
@@ -94,6 +102,8 @@ def test_detections_are_written_as_pictures_and_coco(run, detector, tmp_path, ca
         annotations = coco.loadAnns(coco.getAnnIds(image['id']))
         np.testing.assert_allclose([a['score'] for a in annotations], expected.scores, atol=1e-4)
         assert [a['category_id'] for a in annotations] == [i + 1 for i in expected.labels]
+        names = [detector.classes[i] for i in expected.labels]
+        assert [a['category_name'] for a in annotations] == names
         assert (image['height'], image['width']) == expected.image.shape[:2]
         picture = np.array(Image.open(out / image['picture']), int)
         assert np.abs(picture - expected.draw()).mean() < 8
@@ -101,8 +111,69 @@ def test_detections_are_written_as_pictures_and_coco(run, detector, tmp_path, ca
         np.testing.assert_allclose(boxes, expected.boxes, atol=0.1)
         for annotation, mask in zip(annotations, expected.masks, strict=True):
             assert (coco.annToMask(annotation) != mask).mean() < 1e-3
+    counted = rows(out / 'counts.csv')
+    assert len(counted) == 9 * 3
+    for number, image in enumerate(coco.imgs.values()):
+        frame = f', frame {image["frame"]}' if 'frame' in image else ''
+        for label, row in enumerate(counted[3 * number : 3 * number + 3]):
+            assert row['image'] == image['file_name'] + frame
+            ids = coco.getAnnIds(image['id'], label + 1)
+            assert (row['class'], row['objects']) == (coco.cats[label + 1]['name'], str(len(ids)))
     assert [i['frame'] for i in coco.imgs.values() if 'frame' in i] == list(range(NUM_FRAMES))
     assert read_video(str(out / 'pictures/clip.mp4'))[:2] == (NUM_FRAMES, 8)
+
+
+@pytest.mark.parametrize('stream', [False, True])
+def test_fiftyone_imports_detections(run, photos, tmp_path, stream):
+    coco = pytest.importorskip('fiftyone.utils.coco', reason='FiftyOne is not installed')
+    run('a.jpg', 'a.png', 'below', config=DETECTOR, score_thr=0.3, stream=stream)
+    content = json.loads((tmp_path / 'out/predictions.json').read_text())
+    expected = {image['file_name']: [] for image in content['images']}
+    files_by_id = {image['id']: image['file_name'] for image in content['images']}
+    for annotation in content['annotations']:
+        expected[files_by_id[annotation['image_id']]].append(annotation)
+    named = {str(photos / name) for name in ('a.jpg', 'a.png', 'below/a.jpg')}
+    assert expected.keys() == named and all(expected.values())
+    importer = coco.COCODetectionDatasetImporter(
+        labels_path=str(tmp_path / 'out/predictions.json'),
+        label_types=['detections', 'segmentations'],
+    )
+    with importer:
+        samples = [*importer]
+        info = importer.get_dataset_info()
+    assert info['classes'] == ['circle', 'square', 'triangle'] and info['dtype'] == 'float32'
+    assert {path for path, *_ in samples} == named
+    for path, metadata, labels in samples:
+        width, height = metadata.width, metadata.height
+        assert Image.open(path).size == (width, height)
+        for kind in ('detections', 'segmentations'):
+            for found, annotation in zip(labels[kind].detections, expected[path], strict=True):
+                assert found.label == annotation['category_name'] == found.category_name
+                assert found.confidence == annotation['score']
+                box = np.array(found.bounding_box) * [width, height, width, height]
+                np.testing.assert_allclose(box, annotation['bbox'], rtol=0, atol=0.01)
+        for found, annotation in zip(
+            labels['segmentations'].detections, expected[path], strict=True
+        ):
+            mask = coco_mask.decode(annotation['segmentation'])
+            x, y, w, h = annotation['bbox']
+            rows, columns = (slice(round(a), round(a + n)) for a, n in ((y, h), (x, w)))
+            assert np.array_equal(found.mask, mask[rows, columns])
+
+
+def test_fiftyone_reads_label_images_by_the_colors_of_the_classes(run, photos, tmp_path):
+    data = pytest.importorskip('fiftyone.utils.data', reason='FiftyOne is not installed')
+    out = tmp_path / 'out'
+    run('below')
+    classes = json.loads((out / 'classes.json').read_text())['classes']
+    colors = np.array([c['colour'] for c in classes], np.uint8)
+    importer = data.ImageSegmentationDirectoryImporter(
+        data_path=str(photos / 'below'), labels_path=str(out / 'labels'), load_masks=True
+    )
+    with importer:
+        [(path, _, found)] = importer
+    assert path == str(photos / 'below/a.jpg')
+    assert np.array_equal(found.mask, colors[np.array(Image.open(out / 'labels/a.png'))])
 
 
 def test_segmentations_are_written_as_pictures_and_labels(run, segmentor, tmp_path):
@@ -118,6 +189,11 @@ def test_segmentations_are_written_as_pictures_and_labels(run, segmentor, tmp_pa
         assert (np.array(written) != expected.labels).mean() < 1e-3
         assert written.getpalette()[3:6] == [220, 60, 60]
         assert Image.open(out / image['picture']).width == 2 * image['width']
+        counted = [row for row in rows(out / 'counts.csv') if row['image'] == image['file_name']]
+        pixels = np.bincount(np.array(written).ravel(), minlength=4)
+        assert [int(row['pixels']) for row in counted] == pixels.tolist()
+        percent = [float(row['percent']) for row in counted]
+        assert percent == pytest.approx(100 * pixels / pixels.sum(), rel=1e-4)
     assert read_video(str(out / 'pictures/clip.mp4'))[0] == NUM_FRAMES
 
 
@@ -166,7 +242,9 @@ def test_earlier_predictions_are_moved_and_not_predicted(run, photos):
     assert run(config=DETECTOR, out=photos) == (4, [])
     [earlier] = photos.glob('earlier_*')
     assert (earlier / 'labels/below/a.png').read_bytes() == first
-    assert {path.name for path in earlier.iterdir()} == {'classes.json', 'labels', 'pictures'}
+    assert {path.name for path in earlier.iterdir()} == {
+        *('classes.json', 'counts.csv', 'labels', 'pictures')
+    }
     assert {'notes.txt', 'pictures', 'predictions.json'} < {p.name for p in photos.iterdir()}
     assert not (photos / 'labels').exists()
 
@@ -186,7 +264,7 @@ def test_slices_of_an_image_in_a_folder_leave_no_folders(run, photos, tmp_path):
     assert run(tmp_path / 'in', stream=True, large=dict(sliced=96, overlap=32))[0] == 1
     out = tmp_path / 'out'
     labels = 'labels/below/a.tif', 'labels/below/a.tif.aux.xml'
-    assert files(out) == ['classes.json', *labels, 'pictures/below/a.jpg']
+    assert files(out) == ['classes.json', 'counts.csv', *labels, 'pictures/below/a.jpg']
     assert not (out / 'unfinished').exists()
 
 
@@ -246,7 +324,7 @@ def test_a_prediction_that_cannot_be_written_is_named_unless_the_disk_is_full(
     problem = 'its prediction cannot be written (OSError: encoder error -2): check the folder --out'
     named = [f'{photos}/a.jpg: {problem}']
     assert run('a.jpg', 'b.jpg', config=DETECTOR) == (1, named)
-    assert files(tmp_path / 'out') == ['pictures/b.jpg', 'predictions.json']
+    assert files(tmp_path / 'out') == ['counts.csv', 'pictures/b.jpg', 'predictions.json']
 
 
 def test_an_interruption_keeps_what_was_done(run, tmp_path, before_predictions):
@@ -259,7 +337,7 @@ def test_an_interruption_keeps_what_was_done(run, tmp_path, before_predictions):
     with pytest.raises(KeyboardInterrupt):
         run(config=DETECTOR, score_thr=0)
     pictures = [f'pictures/{name}.jpg' for name in ('a', 'a_2', 'b')]
-    assert files(tmp_path / 'out') == [*pictures, 'predictions.json']
+    assert files(tmp_path / 'out') == ['counts.csv', *pictures, 'predictions.json']
     images = COCO(tmp_path / 'out/predictions.json').imgs.values()
     assert [image.get('picture') for image in images] == [*pictures, None, None]
 
@@ -392,5 +470,5 @@ def test_labels_of_more_than_256_classes_have_16_bits_and_a_wide_picture_is_a_pn
     image = np.zeros((40, 65501, 3), np.uint8)
     with Output(tmp_path, model, {}) as output:
         output.add(Frame('a.jpg', 'a', image), Segmentation(image, labels, names, palette))
-    assert files(tmp_path) == ['classes.json', 'labels/a.png', 'pictures/a.png']
+    assert files(tmp_path) == ['classes.json', 'counts.csv', 'labels/a.png', 'pictures/a.png']
     assert np.array_equal(np.array(Image.open(tmp_path / 'labels/a.png')), labels)

@@ -10,11 +10,14 @@ from helpers.small_xcit import SMALL, small_xcit
 from PIL import Image
 from torchvision import transforms
 
+import xcit_mm
 from xcit_mm import UserError
 from xcit_mm.errors import ArgumentError
 from xcit_mm.inference.embedder import Embedder
 from xcit_mm.models.image_xcit import ImageXCiT
 from xcit_mm.progress import ImageProgress
+from xcit_mm.retrieval.descriptors import TOKEN, describe
+from xcit_mm.retrieval.image_tokens import image_tokens
 
 IMAGES = dict(
     channels=3, mean=[10.0, 20.0, 30.0], std=[2.0, 4.0, 5.0], bgr_to_rgb=True, size=48, bands=None
@@ -169,6 +172,44 @@ def test_files_of_other_sizes_and_unreadable_ones_keep_their_places(
     assert errors[1] in capfd.readouterr().err.replace('\n', '')
     with pytest.raises(UserError, match=r'no image can be read: .*none\.png does not exist'):
         embedder.tokens(paths[-1:])
+
+
+@pytest.mark.parametrize('has_token', [True, False])
+def test_embedding_of_an_image_is_its_token_of_length_1(network, save, picture, has_token):
+    image, path = picture
+    state = network().state_dict()
+    if not has_token:
+        backbone = small_xcit()
+        randomize(backbone)
+        state = {f'backbone.{name}': value for name, value in backbone.state_dict().items()}
+    embedder = xcit_mm.Embedder(save(state), size=48)
+    embedding = embedder.embed(path)
+    assert embedder.has_token == has_token
+    assert embedding.shape == (32,) and embedding.dtype == np.float32
+    assert np.linalg.norm(embedding) == pytest.approx(1)
+    token = embedder.tokens([path])[0][0]
+    np.testing.assert_allclose(embedding, token / np.linalg.norm(token), rtol=1e-4, atol=1e-6)
+    for same in (str(path), image, Image.fromarray(image), image.astype(np.uint16) * 257):
+        np.testing.assert_array_equal(embedder.embed(same), embedding)
+    x = embedder.prepare(image, 64)
+    token = embedder.features(x[None]).token[0].numpy()
+    expected = token / np.linalg.norm(token)
+    np.testing.assert_allclose(embedder.embed(image, 64), expected, rtol=1e-5, atol=1e-6)
+    longer = Embedder(save(state), size=48, fit='longer')
+    descriptor = describe(image_tokens(longer, str(path), 48), TOKEN, None)
+    np.testing.assert_array_equal(longer.embed(path), descriptor)
+    gray = np.array(Image.fromarray(image).convert('L'))
+    as_rgb = gray[..., None].repeat(3, -1)
+    np.testing.assert_array_equal(embedder.embed(gray), embedder.embed(as_rgb))
+    with pytest.raises(UserError, match=r'none\.png does not exist'):
+        embedder.embed('none.png')
+
+
+def test_embedding_that_is_not_finite_is_an_error(network, save, picture):
+    state = network().state_dict()
+    state['norm.weight'] = torch.full_like(state['norm.weight'], 3e38)
+    with pytest.raises(UserError, match=r'descriptor of the image has length (inf|nan); leave'):
+        Embedder(save(state), size=32).embed(picture[0])
 
 
 def test_worker_processes_read_the_same(network, save, picture):

@@ -110,6 +110,10 @@ def test_a_prediction_depends_on_neither_the_kind_of_input_nor_the_batch(
     expected = model.predict(image)
     for source in (path, str(path), Image.fromarray(image)):
         assert_same(model.predict(source), expected)
+    gray = np.array(Image.fromarray(image).convert('L'))
+    Image.fromarray(gray.astype(np.uint16) * 256).save(path)
+    for source in (gray.astype(np.uint16) * 256, gray):
+        assert_same(model.predict(source), model.predict(path))
     batch = [image, image[:64, :100].copy(), image[::-1].copy()]
     sizes = seen_sizes(model)
     predictions = model.predict_batch(batch)
@@ -186,7 +190,7 @@ def test_an_image_of_a_few_pixels_is_predicted_or_an_error(detector, segmentor):
 @pytest.mark.parametrize(
     ('image', 'error', 'message'),
     [
-        (np.zeros((8, 8), np.uint8), ArgumentError, r'uint8, not \(8, 8\) of uint8'),
+        (np.zeros((8, 8, 2), np.uint8), ArgumentError, r'not \(8, 8, 2\) of uint8'),
         (np.zeros((8, 8, 3)), ArgumentError, 'of float64'),
         (3, ArgumentError, 'of int'),
         (np.zeros((1, 3000, 3), np.uint8), UserError, '3000x1 pixels cannot be resized'),

@@ -21,7 +21,7 @@ from xcit_mm.config.load import load_config
 from xcit_mm.datasets import annotations as problems
 from xcit_mm.engine.coco_metric import CocoAPMetric
 from xcit_mm.environment import require_framework
-from xcit_mm.predictions import Detections
+from xcit_mm.large_images.large_predictions import LargeDetections
 from xcit_mm.scenes import geojson
 from xcit_mm.scenes.geometry import Window
 from xcit_mm.scenes.read_features import DEGREES
@@ -39,8 +39,8 @@ PIPELINE = [
 BOXES = np.array([[20, 4, 31, 15], [2.5, 3, 9, 40]], np.float32)
 
 
-def objects(masks: list | None) -> Detections:
-    return Detections(
+def objects(masks: list | None) -> LargeDetections:
+    return LargeDetections(
         image=np.zeros((*SIZE, 3), np.uint8),
         boxes=BOXES,
         scores=np.array([0.9, 0.8]),
@@ -48,10 +48,13 @@ def objects(masks: list | None) -> Detections:
         masks=masks,
         classes=CLASSES,
         palette=((0, 0, 0),) * 2,
+        size=SIZE,
+        georeference={},
+        workspace=None,
     )
 
 
-def write_geojson(path: Path, found: Detections, georeference: dict) -> None:
+def write_geojson(path: Path, found: LargeDetections, georeference: dict) -> None:
     geojson.write_geojson(path, object_layer(found, georeference))
 
 

@@ -1,5 +1,6 @@
 """tools/infer.py on large images: its files, kills, several processes, and bad input."""
 
+import csv
 import errno
 import json
 import os
@@ -53,6 +54,13 @@ def test_a_segmentor_writes_a_geotiff(run_tool, weights, scene, segmentor, tmp_p
     content = json.loads((tmp_path / 'out/classes.json').read_text())
     (described,) = content['images']
     assert described['labels'] == 'labels/scene.tif'
+    with (tmp_path / 'out/counts.csv').open(newline='') as file:
+        counted = list(csv.DictReader(file))
+    assert [row['class'] for row in counted] == list(expected.classes)
+    pixels = np.bincount(expected.labels.ravel(), minlength=4)
+    assert [int(row['pixels']) for row in counted] == pixels.tolist()
+    areas = [float(row['square meters']) for row in counted]  # of pixels of half a meter
+    assert areas == pytest.approx(pixels / 4, rel=1e-5)
     assert (tmp_path / 'out' / described['picture']).exists()
     assert not (tmp_path / 'out/unfinished').exists()
 

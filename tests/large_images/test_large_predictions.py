@@ -15,6 +15,7 @@ import pyogrio
 import pytest
 import rasterio
 import shapely
+import supervision
 from helpers.processes import forked
 from rasterio import features
 from rasterio.crs import CRS
@@ -26,7 +27,9 @@ from xcit_mm.files import is_disk_full
 from xcit_mm.large_images.large_predictions import LargeDetections, LargeSegmentation
 from xcit_mm.large_images.output_options import OutputOptions
 from xcit_mm.large_images.streamed_results import label_dtype
+from xcit_mm.predictions import Detections, Segmentation
 from xcit_mm.predictions.no_label import no_label
+from xcit_mm.scenes import label_polygons
 from xcit_mm.scenes.geometry import Window
 
 CLASSES = 'field', 'wöod & meadow', 'water'
@@ -322,6 +325,68 @@ def test_objects_below_a_score_are_left_out(with_masks):
     assert kept.scores.tolist() == [0.9, 0.8] and len(kept.boxes) == len(kept.labels) == 2
     assert kept.masks == (prediction.masks[:2] if with_masks else None)
     assert len(prediction.above(0.95)) == 0 and prediction.above(0.1) is prediction
+
+
+@pytest.mark.parametrize('with_masks', [False, True])
+@pytest.mark.parametrize('number', [0, 3])
+def test_objects_go_to_other_tools(number, with_masks):
+    prediction = detections(with_masks, number)
+    theirs = prediction.to_supervision()
+    assert np.array_equal(theirs.xyxy, prediction.boxes) and len(theirs) == number
+    table, polygons = prediction.to_pandas(), prediction.to_polygons()
+    assert table['name'].tolist() == [CLASSES[i] for i in prediction.labels]
+    assert len(polygons) == number
+    assert [found.score for found in prediction] == prediction.scores.tolist()
+    annotations = prediction.to_coco(1)
+    assert [a['category_name'] for a in annotations] == table['name'].tolist()
+    assert [a['area'] for a in annotations] == table['area'].tolist()
+    if number and with_masks:
+        areas = [121 - 15, 0, 200]
+        assert isinstance(theirs.mask, supervision.CompactMask)
+        for found, polygon, (window, part) in zip(
+            theirs.mask, polygons, prediction.masks, strict=True
+        ):
+            mask = np.zeros(SIZE, bool)
+            mask[tuple(window)] = part
+            assert np.array_equal(found, mask)
+            assert polygon.is_empty or np.array_equal(features.rasterize([polygon], SIZE), mask)
+        assert shapely.area(polygons).tolist() == areas == table['area'].tolist()
+        picture = np.zeros((*SIZE, 3), np.uint8)
+        back = Detections.from_supervision(theirs[theirs.confidence > 0.5], picture, CLASSES)
+        assert back.masks.shape == (2, *SIZE) and back.areas.tolist() == areas[:2]
+        assert prediction[0].mask is prediction.masks[0]
+
+
+def test_large_predictions_are_described_in_a_line():
+    names = '1 field, 1 wöod & meadow, 1 water'
+    assert repr(detections(True)) == (
+        f'LargeDetections(3 objects in 1100x600: {names}; scores 0.30 to 0.90)'
+    )
+    assert repr(segmentation()) == 'LargeSegmentation(1100x600, 3 classes)'
+
+
+@pytest.mark.parametrize('dtype', [np.uint8, np.int16])
+def test_classes_go_to_other_tools_without_pixels_without_data(dtype, monkeypatch):
+    monkeypatch.setattr(label_polygons, 'BLOCK', 256)
+    labels = scene_labels()
+    gaps = labels == 255
+    labels = labels.astype(dtype)
+    labels[gaps] = no_label(dtype)
+    prediction = segmentation(labels=labels, scores=None)
+    polygons = prediction.to_polygons()
+    assert list(polygons) == [0, 1, 2]
+    drawn = features.rasterize([(p, label) for label, p in polygons.items()], SIZE, 255)
+    assert np.array_equal(drawn, scene_labels())
+    table = prediction.to_pandas()
+    assert table['pixels'].tolist() == [(labels == i).sum() for i in range(3)]
+    assert table['share'].sum() == pytest.approx(1)
+    theirs = prediction.to_supervision()
+    assert theirs.class_id.tolist() == [0, 1, 2]
+    back = Segmentation.from_supervision(theirs, prediction.image, CLASSES)
+    assert np.array_equal(back.labels == 3, gaps)
+    assert np.array_equal(back.labels[~gaps], labels[~gaps])
+    nothing = segmentation(labels=np.full(SIZE, no_label(dtype), dtype), scores=None)
+    assert nothing.to_polygons() == {} and nothing.to_pandas()['share'].tolist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize('kind', ['labels', 'cog', 'overview', 'gpkg', 'zarr'])

@@ -118,12 +118,19 @@ def test_accuracies_follow_from_the_ranks():
     assert metrics == pytest.approx(
         {'accuracy/top1': 50, 'accuracy/top5': 75, 'accuracy/mean_of_classes': 100 / 3}
     )
+    metric.dataset_meta = dict(classes=[f'class {i}' for i in range(CLASSES)])
+    (tables,) = metric.error_tables()
+    assert np.argwhere(tables.confusion).tolist() == [[0, 0], [1, 0], [2, 1]]
+    assert tables.confusion.sum() == len(tables.images) == 4
+    assert tables.images[2][1] == {0: (0, 1, 0), 1: (1, 0, 0)}
 
 
 def test_equal_scores_are_no_success():
     metric = AccuracyMetric()
     metric.process({}, [dict(pred_scores=torch.ones(CLASSES), gt_label=0)])
     assert metric.evaluate(1)['accuracy/top1'] == 0
+    metric.dataset_meta = dict(classes=[f'class {i}' for i in range(CLASSES)])
+    assert metric.error_tables()[0].confusion[0].tolist() == [0, 1, *[0] * (CLASSES - 2)]
 
 
 def test_scores_that_are_not_finite_are_refused():

@@ -19,6 +19,8 @@ from helpers import ROOT
 from helpers.clone import copy_clone
 from helpers.tool_server import Process
 
+from xcit_mm import shipped
+
 PAGES = ['README.md', *sorted(f'docs/{path.name}' for path in ROOT.glob('docs/*.md'))]
 LINKING = [*PAGES, 'CHANGELOG.md', 'CONTRIBUTING.md', 'SECURITY.md']
 
@@ -27,7 +29,7 @@ NOT_RUN = {
     'make train': 'it installs; the fixture after_make_train does what it does then',
     'make test': 'it installs, and runs this test',
     'source .venv/bin/activate': 'the tests run in the environment that they have',
-    'pip install -e': 'CI has installed so',
+    'pip install': 'CI has installed so',
     'python -m pytest': 'the tests that it names are beside this one',
 }
 # The trainings of make train, whose results are copied to --work-dir; test_tools.py has their
@@ -45,6 +47,8 @@ ONLY_PARSED = {
     'tools/train.py configs/cascade': 'test_recipes.py trains its model; DINO is run',
     'tools/train.py configs/mask2former': 'test_recipes.py trains and validates it',
     'tools/train.py own.py': 'test_tools.py fine-tunes this detector',
+    'tools/export.py configs/dino': 'it takes minutes; test_graphs.py writes a file with gathers',
+    'tools/export.py configs/sem_fpn': 'test_deepness.py writes such a file',
     'tools/prepare_data.py coco': 'it downloads gigabytes; test_prepare_data.py has a server',
     'tools/prepare_data.py ade20k': 'as for coco',
     'tools/make_shapes.py data/shapes_13bands': 'stand_ins.py has drawn a few of these images',
@@ -96,7 +100,14 @@ def commands(text: str) -> list[str]:
     """Return the commands of a block of bash, each in one line and without a comment."""
     lines = re.sub(r'\s*\\\n\s*', ' ', text).splitlines()
     uncommented = (re.sub(r'(^|\s+)#\s.*', '', line).strip() for line in lines)
-    return [line for line in uncommented if line]
+    return [_as_tool(line) for line in uncommented if line]
+
+
+def _as_tool(command: str) -> str:
+    """Return the tool that a command of ``xcit`` runs; test_command.py tests the command itself."""
+    name, _, arguments = command.removeprefix('xcit ').partition(' ')
+    is_tool = command.startswith('xcit ') and name in shipped.tools()
+    return f'tools/{name.replace("-", "_")}.py {arguments}' if is_tool else command
 
 
 def beginning(starts: Iterable[str], command: str) -> list[str]:

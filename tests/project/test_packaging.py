@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -71,13 +72,19 @@ def test_a_wheel_has_every_file_of_the_package_and_what_to_install(clone, wheel)
     info = f'{NAME}.dist-info'
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if not name.startswith(info)}
-        assert names == {f'xcit_mm/{path}' for path in wanted}
+        assert names == {'xcit_command.py', *(f'xcit_mm/{path}' for path in wanted)}
+        entry_points = archive.read(f'{info}/entry_points.txt').decode()
         assert {'py.typed', '.mim/model-index.yml', '.mim/tools/train.py'} <= wanted
         assert not any(stat.S_ISLNK(file.external_attr >> 16) for file in archive.infolist())
         for path in wanted:
             assert archive.read(f'xcit_mm/{path}') == (clone / 'xcit_mm' / path).read_bytes(), path
         assert {f'{info}/licenses/{name}' for name in ('LICENSE', 'NOTICE')} < {*archive.namelist()}
-        metadata = archive.read(f'{info}/METADATA').decode().splitlines()
+        metadata = archive.read(f'{info}/METADATA').decode()
+    assert 'xcit = xcit_command:main' in entry_points
+    targets = re.findall(r'\]\(([^)]+)\)', metadata)  # of the links on the page of a package index
+    assert len(targets) > 50
+    assert [target for target in targets if not target.startswith(('https://', '#'))] == []
+    metadata = metadata.splitlines()
     extras = {f'Provides-Extra: {extra}' for extra in ('onedl', 'openmmlab', 'mim')}
     assert {f'Version: {xcit_mm.__version__}', *extras} < {*metadata}
 

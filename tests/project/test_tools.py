@@ -18,6 +18,7 @@ from xcit_mm import XCiT, environment, mmcv_ops
 NUM_VAL = 4  # images of the fixture shapes_root
 BIAS = 'decode_head.conv_seg.bias'  # of the classes of the segmentor
 ONLY_TRIANGLES = torch.tensor([0.0, 0.0, 0.0, 100.0])
+COUNTED = {DETECTOR: {'boxes', 'masks'}, SEGMENTOR: {'pixels'}}
 both_tasks = pytest.mark.parametrize('config', [DETECTOR, SEGMENTOR], ids=['boxes', 'labels'])
 
 
@@ -35,10 +36,11 @@ def tool(run_tool):
 
 @pytest.fixture
 def evaluate(tool, shapes_root, tmp_path):
-    """Test a checkpoint; pictures are in tmp_path/pictures, metrics in tmp_path/out.json."""
+    """Test a checkpoint; pictures, errors and out.json are in tmp_path."""
 
     def evaluate(config: Path | str, checkpoint: Path, *more: str) -> str:
         folders = ['--work-dir', tmp_path / 'test', '--show-dir', tmp_path / 'pictures']
+        folders += ['--errors', tmp_path / 'errors']
         data = ['--out', tmp_path / 'out.json', '--cfg-options', f'data_root={shapes_root}']
         return tool('test.py', config, checkpoint, *more, *folders, *data)
 
@@ -66,6 +68,10 @@ def test_training_lowers_the_loss_and_ends_with_the_metrics_and_the_files(traine
     height, width, _ = cv2.imread(str(pictures[0])).shape  # ground truth and prediction
     assert width == 640
     assert (height == 320) == (config == DETECTOR)  # labels have a legend below
+    errors = list((work_dir / 'errors').glob('*/errors.png'))
+    assert {path.parent.name for path in errors} == COUNTED[config]
+    page = (work_dir / 'report.html').read_text()
+    assert page.count('data:image/png') == len(errors)
 
 
 @both_tasks
@@ -78,6 +84,13 @@ def test_testing_a_checkpoint_repeats_the_metrics_of_its_training(
     assert rows and all(row in tested for row in rows)
     assert re.search(rf'{NUM_VAL} images in [\d.]+ s, [\d.]+ images/s', tested)
     assert len(list((tmp_path / 'pictures').glob('*.png'))) == NUM_VAL
+    for of in COUNTED[config]:
+        files = ['classes.csv', 'confusion.csv', 'counts.csv']
+        files += ['errors.csv'] if config == DETECTOR else []
+        for name in files:  # as in the validation
+            text = (tmp_path / 'errors' / of / name).read_text()
+            assert text == (work_dir / 'errors' / of / name).read_text()
+            assert len(text.splitlines()) > 3
     report = json.loads((tmp_path / 'out.json').read_text())
     assert report['config'] == config
     assert report['checkpoint'] == str(work_dir / 'iter_12.pth')

@@ -156,6 +156,8 @@ def test_metrics_have_titles():
         'coco/segm_mAP': 'Mask AP',
         'coco/segm_mAP_l': 'Mask AP large',
         'coco/bbox_AP_red apple': 'Box AP of red apple',
+        'coco/segm_AP50_red apple': 'Mask AP50 of red apple',
+        'coco/red apple_precision': 'AP of red apple',  # of mmdet's own metric
         'coco/bbox_AR@100': 'Box AR@100',
         'coco_panoptic/PQ': 'PQ',
         'coco_panoptic/SQ_th': 'SQ of things',
@@ -273,10 +275,11 @@ def test_files_without_an_end_are_refused_or_left_out(tmp_path, monkeypatch):
         folder = tmp_path / f'{number}'
         write_lines(folder / 'losses.jsonl', dict(iter=1, loss=1))
         (folder / 'pictures').mkdir()
-        for name in ('run.json', 'pictures/0.png'):
+        (folder / 'errors/boxes').mkdir(parents=True)
+        for name in ('run.json', 'pictures/0.png', 'errors/boxes/errors.png'):
             make(folder / name)
         run = read_run(folder)
-        assert (run.info, run.config, run.pictures) == ({}, '', [])
+        assert (run.info, run.config, run.pictures, run.errors) == ({}, '', [], [])
         make(folder / 'metrics.jsonl')
         with pytest.raises(UserError, match=r'metrics\.jsonl cannot be read'):
             read_run(folder)
@@ -308,8 +311,11 @@ def test_odd_values_and_damaged_files_do_not_break_the_page(tmp_path):
         (folder / 'pictures').mkdir()
         (folder / 'pictures/gone.png').symlink_to(tmp_path / 'nowhere')
         (folder / 'pictures/cut_off.png').write_bytes(b'\x89PNG')
+        (folder / 'errors/boxes').mkdir(parents=True)
+        (folder / 'errors/boxes/errors.png').write_bytes(b'\x89PNG')
     page, rows = page_of(folders, tmp_path / 'out.html')
     assert 'Loss over' in page and 'Mean IoU, percent over' in page and 'image/jpeg' not in page
+    assert 'image/png' not in page
     assert [row[0] for row in rows[1:6]] == list('01234')
 
 

@@ -135,9 +135,12 @@ def test_a_file_that_does_not_exist_or_is_a_pipe_is_refused(tmp_path):
     os.mkfifo(tmp_path / 'a.pth')
     with pytest.raises(UserError, match='Not a regular file'):
         read_checkpoint(tmp_path / 'a.pth')
-    for path in (tmp_path / 'a.pth', tmp_path):
-        with pytest.raises(UserError, match=f'{path} is not a regular file'):
-            require_file(str(path))
+    with pytest.raises(UserError, match=r'a\.pth is not a regular file'):
+        require_file(str(tmp_path / 'a.pth'))
+    with pytest.raises(
+        UserError, match=rf'{tmp_path} has no model\.safetensors: name a file in it'
+    ):
+        require_file(str(tmp_path))
 
 
 def test_timm_by_name_reads_the_cache_of_the_hub(tmp_path, monkeypatch):

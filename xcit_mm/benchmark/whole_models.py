@@ -1,6 +1,5 @@
 """Detectors and segmentors of the benchmark, with random weights."""
 
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,8 +10,8 @@ from ..config.load import load_config
 from ..engine.build_model import build_model
 from ..errors import UserError
 from ..fusion import fuse
+from ..shipped import CONFIGS
 
-CONFIGS = Path(__file__).parents[1] / '.mim/configs'
 BASES = {
     'detector': 'mask_rcnn_xcit_{}_16_3x.py',
     'segmentor': 'sem_fpn_xcit_{}_16_80k.py',

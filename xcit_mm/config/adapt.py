@@ -4,7 +4,6 @@ Each edit that the command line does not ask for has a sentence for the log.
 """
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from ..device import choose_dtype, dtype_name, multiplies_bfloat16
 from ..errors import UserError
 from ..launchers import was_restarted
 from ..run_files import has_checkpoints
+from ..shipped import CONFIGS
 from ..weights.pretrained import BACKBONES
 from .image_classes import use_folders_as_classes
 from .image_rules import IMAGES_SCOPE
@@ -23,8 +23,8 @@ from .tree import class_name, replace_nodes, typed_nodes
 from .tta import use_tta
 
 # Our classes do the same, and survive an interruption, a bad sample or a full disk. The classes for
-# panoptic data need no panopticapi, InstanceTTAModel merges masks as well, and CocoAPMetric reads
-# the same ids as CheckedCocoDataset.
+# panoptic data need no panopticapi, InstanceTTAModel merges masks as well, CocoAPMetric reads the
+# same ids as CheckedCocoDataset, and ClassIoUMetric counts large images window by window.
 REPLACEMENTS = {
     'EpochBasedTrainLoop': 'ResumableEpochLoop',
     'IterBasedTrainLoop': 'ResumableIterLoop',
@@ -35,12 +35,13 @@ REPLACEMENTS = {
     'LoadPanopticAnnotations': 'LoadPanoptic',
     'CocoPanopticMetric': 'PanopticQualityMetric',
     'CocoMetric': 'CocoAPMetric',
+    'IoUMetric': 'ClassIoUMetric',
     'LoadImageFromFile': 'LoadImage',
     'DetTTAModel': 'InstanceTTAModel',
 }
 LOAD_IMAGE_ARGUMENTS = {'type', 'to_float32', 'backend_args'}
 # What the configs of xcit_mm inherit; other configs get from it what they lack.
-RUNTIME = Path(__file__).parents[1] / '.mim/configs/_base_/default_runtime.py'
+RUNTIME = CONFIGS / '_base_/default_runtime.py'
 # What mmengine adds to the default hooks, and drops where a config has None.
 HOOKS_OF_MMENGINE = {
     *('runtime_info', 'timer', 'sampler_seed', 'logger', 'param_scheduler', 'checkpoint'),
@@ -101,6 +102,7 @@ def adapt_for_test(
     cfg: Config,
     checkpoint: str,
     show_dir: str | None = None,
+    errors_dir: str | None = None,
     trust_checkpoint: bool = False,
     tta: bool = False,
     dtype: str | None = None,
@@ -108,8 +110,9 @@ def adapt_for_test(
 ) -> list[str]:
     """Edit a config for the evaluation of a checkpoint, and return sentences for the log.
 
-    ``show_dir`` is a folder for a picture of every prediction, ``tta`` test-time augmentation,
-    ``dtype`` and ``compiled`` as for :func:`xcit_mm.load_model`.
+    ``show_dir`` is a folder for a picture of every prediction, ``errors_dir`` one for tables of the
+    errors, ``tta`` test-time augmentation, ``dtype`` and ``compiled`` as for
+    :func:`xcit_mm.load_model`.
     """
     is_streamed = cfg.get('stream') is not None
     if is_streamed and tta:
@@ -122,9 +125,11 @@ def adapt_for_test(
     if cfg.get('default_scope') == IMAGES_SCOPE and (cfg.get('model') or {}).pop('teacher', None):
         notes.append('model.teacher is unset: only a training needs it.')
     cfg.load_from, cfg.resume = checkpoint, False
-    if show_dir is not None:
-        pictures = cfg.default_hooks.get('pictures', dict(type='PictureHook'))
-        cfg.default_hooks.pictures = {**pictures, 'test_dir': show_dir}
+    folders = dict(pictures=('PictureHook', show_dir), errors=('ModelErrorsHook', errors_dir))
+    for name, (kind, folder) in folders.items():
+        if folder is not None:
+            hook = cfg.default_hooks.get(name, dict(type=kind))
+            cfg.default_hooks[name] = {**hook, 'test_dir': folder}
     return notes + _trust(cfg, trust_checkpoint)
 
 
@@ -140,6 +145,8 @@ def _use_our_classes(cfg: Config) -> list[str]:
             name = class_name(node.type)  # of mmdet.CocoDataset, too
             # With other arguments, such as color_type, mmcv's class decodes differently.
             is_same = name != 'LoadImageFromFile' or node.keys() <= LOAD_IMAGE_ARGUMENTS
+            # Classes that are built on mmseg are registered with it only.
+            is_same &= name != 'IoUMetric' or cfg.get('default_scope') == 'mmseg'
             if name in REPLACEMENTS and is_same:
                 replaced.add(name)
                 node.type = REPLACEMENTS[name]

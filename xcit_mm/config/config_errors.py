@@ -29,7 +29,7 @@ from ..errors import (
     reason,
 )
 from ..files import DISK_FULL
-from .tree import arguments_of, class_name, dicts, leaves
+from .tree import arguments_of, class_name, dicts, leaves, registered_names
 
 WRONG_ARGUMENT = re.compile(
     r'(?P<type>\w+)(?:\.__init__)?\(\) (?P<unknown>got an unexpected)?(missing \d+ required)? '
@@ -143,7 +143,7 @@ def _misspelled(
     for where, registry in looked_up:
         kind = parts.get(where, {}).get('type')
         if isinstance(kind, str) and registry.get(kind) is None:
-            hint = did_you_mean(kind, _registered(registry)) or ': check custom_imports'
+            hint = did_you_mean(kind, registered_names(registry)) or ': check custom_imports'
             return f'{where} has type={kind!r}, which no package registers{hint}'
     match = WRONG_ARGUMENT.search(str(error)) if isinstance(error, TypeError) else None
     if match is None:
@@ -162,14 +162,6 @@ def _misspelled(
         hint = did_you_mean(match['argument'], arguments_of(built))
         return f'{where}: {part["type"]} has no {argument}: remove it{hint}'
     return None
-
-
-def _registered(registry: Registry) -> list[str]:
-    """Return the names of the classes in a registry and in the registries of other packages."""
-    names = [*registry.module_dict, *registry.root.module_dict]
-    for scope, child in registry.root.children.items():
-        names += [f'{scope}.{name}' for name in child.module_dict if child is not registry]
-    return names
 
 
 def _message(

@@ -6,9 +6,10 @@ from typing import Any
 from mmengine.config import Config
 
 from ..errors import UserError
+from ..shipped import CONFIGS
 from .tree import class_name, loads_masks
 
-SOURCE = Path(__file__).parents[1] / '.mim/configs/_base_/coco_instance_lsj.py'
+SOURCE = CONFIGS / '_base_/coco_instance_lsj.py'
 
 
 def use_jitter(cfg: Config, size: Any, path: Path) -> None:

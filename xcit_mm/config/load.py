@@ -10,6 +10,9 @@ from mmengine.runner import Runner
 
 from ..environment import BUILT_ON, quiet, remedy, require, require_framework
 from ..errors import DependencyError, UserError, did_you_mean, looked_in, one_line, reason
+from ..shipped import CONFIGS, find_config
+from ..weights.hub import is_folder
+from .config_data import read_description
 from .jitter import use_jitter
 from .tree import CONTAINERS, arguments_of, nodes, registered_class, replace_nodes
 
@@ -45,7 +48,8 @@ def load_config(
     (None: random weights), and ``lsj=SIZE`` augments by large-scale jitter with copy-paste.
 
     Args:
-        path: Path of the config file.
+        path: Path of a config file, or the name of a config of this package; or ``hf://owner/name``
+            or a folder, with a config that is data and holds what a prediction needs.
         options: Dotted names and values, as from ``--cfg-options``.
         work_dir: Folder that the run writes to. Default: ``work_dirs/<name of the config>``.
         launcher: 'none', 'pytorch', 'slurm' or 'mpi'.
@@ -55,8 +59,9 @@ def load_config(
             that nothing reads.
         DependencyError: If the file needs a package that is missing.
     """
-    path = Path(path)
-    cfg = _read(path)
+    is_description = is_folder(path)
+    path = path if is_description else find_config(path)
+    cfg = read_description(path) if is_description else _read(path)
     options = dict(options or {})
     if 'lsj' in options:  # first: other options may name a transform of it
         use_jitter(cfg, options.pop('lsj'), path)
@@ -69,13 +74,17 @@ def load_config(
     if data_root is not None:
         _move_data(cfg, data_root, path)
     cfg.launcher = launcher
-    cfg.work_dir = work_dir or cfg.get('work_dir') or str(Path('work_dirs') / path.stem)
+    cfg.work_dir = work_dir or cfg.get('work_dir') or str(Path('work_dirs') / Path(path).stem)
     return cfg
 
 
 def _read(path: Path) -> Config:
     if not path.is_file():
-        hint = did_you_mean(path.name, [p.name for p in path.parent.glob('*.py')])
+        files = [
+            *path.parent.glob('*.py'),
+            *(CONFIGS.glob('*.py') if path.parent == Path() else ()),
+        ]
+        hint = did_you_mean(path.name, [file.name if path.suffix else file.stem for file in files])
         raise UserError(f'the config {path} does not exist{looked_in(path)}{hint}')
     try:
         with quiet():  # custom_imports import mmdet or mmseg

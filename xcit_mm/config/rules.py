@@ -22,8 +22,10 @@ from .tree import class_name, typed_nodes
 REQUIRED = {
     'train': ('model', 'train_dataloader', 'train_cfg', 'optim_wrapper'),
     'test': ('model', 'test_dataloader', 'test_cfg', 'test_evaluator'),
+    'prediction': ('model', 'test_dataloader'),
 }
 AUTO = 'auto'  # train_dataloader.batch_size, until it is measured
+METRICS_WITH_ERRORS = ('CocoAPMetric', 'ClassIoUMetric', 'AccuracyMetric')
 SPLITS = {'train': ('train', 'val'), 'test': ('test',)}
 
 
@@ -45,6 +47,8 @@ def check(cfg: Config, task: str) -> None:
     check_image_channels(cfg, SPLITS[task])
     for name in LOGGERS.keys() & cfg.default_hooks.keys():
         require(name)
+    if task == 'test':
+        check_errors(cfg)
     if cfg.get('resume') and not cfg.get('load_from'):
         require_checkpoints(cfg.work_dir)
     check_data(cfg, SPLITS[task])
@@ -53,7 +57,7 @@ def check(cfg: Config, task: str) -> None:
     if task == 'train':
         check_images(cfg)
     if cfg.get('load_from'):
-        require_file(cfg.load_from)  # it may have to be downloaded
+        require_file(cfg.load_from, trusted=cfg.get('trust_checkpoint', False))
 
 
 def require_parts(cfg: Config, task: str) -> None:
@@ -133,6 +137,17 @@ def check_recipe(cfg: Config) -> None:
                 f'{place}.momentum={momentum!r} is not between 0 and 1; it is the weight of the '
                 'newest parameters, such as 0.0002'
             )
+
+
+def check_errors(cfg: Config) -> None:
+    """Refuse to count the errors of a test if no metric counts them."""
+    metrics = [class_name(node['type']) for _, node in typed_nodes(cfg.test_evaluator)]
+    folder = (cfg.default_hooks.get('errors') or {}).get('test_dir')
+    if folder is not None and not set(metrics) & set(METRICS_WITH_ERRORS):
+        raise UserError(
+            f'--errors {folder}: {" and ".join(metrics)} of test_evaluator counts no errors, only '
+            f'{", ".join(METRICS_WITH_ERRORS)} do: leave out --errors, or use one of them'
+        )
 
 
 def check_single_images(cfg: Config) -> None:

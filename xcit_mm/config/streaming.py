@@ -12,7 +12,7 @@ from ..errors import UserError, did_you_mean
 from ..files import require_writable
 from ..sizes import bytes_of
 from .stream_rules import streams_training
-from .tree import class_name, replace_nodes
+from .tree import class_name
 
 DEFAULTS = dict(memory=None, store=None, shared=False, train=True)
 LOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
@@ -55,7 +55,7 @@ def use_stream(cfg: Config) -> list[str]:
         notes = ['Whole images are streamed, and BatchNorm stays in evaluation mode.']
         if cfg.pop('sync_bn', None):
             notes.append('sync_bn is unset: BatchNorm in evaluation mode has nothing to share.')
-    notes += _in_this_process(cfg, loaders) + _count_windows(cfg) + _without_drawing(cfg)
+    notes += _in_this_process(cfg, loaders) + _without_drawing(cfg)
     if values['shared']:
         notes += _share(cfg, loaders)
     return notes + _wait_longer(cfg)
@@ -135,22 +135,6 @@ def _in_this_process(cfg: Config, loaders: Sequence[str]) -> list[str]:
         cfg[name].num_workers = 0
     names = ', '.join(changed)
     return [f'{names}: num_workers=0, because windows are read in this process.'] if names else []
-
-
-def _count_windows(cfg: Config) -> list[str]:
-    """Measure the IoU window by window, as only our metric does."""
-    replaced = False
-
-    def replace(node: Any) -> Any:
-        nonlocal replaced
-        if isinstance(node, dict) and class_name(node.get('type')) == 'IoUMetric':
-            node.type, replaced = 'ClassIoUMetric', True
-        return node
-
-    for name in ('val_evaluator', 'test_evaluator'):
-        if cfg.get(name):
-            cfg[name] = replace_nodes(cfg[name], replace)
-    return ['ClassIoUMetric measures the IoU, window by window.'] if replaced else []
 
 
 def _without_drawing(cfg: Config) -> list[str]:

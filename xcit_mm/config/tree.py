@@ -8,6 +8,7 @@ from mmengine.config import Config, ConfigDict
 from mmengine.registry import DATASETS, Registry, root
 
 from ..environment import quiet
+from ..errors import UserError
 
 CONTAINERS = (dict, list, tuple)
 
@@ -60,6 +61,15 @@ def leaf_datasets(dataset: dict) -> Iterator[dict]:
         yield from leaf_datasets(wrapped)
 
 
+def pipeline_of_test_set(cfg: Config) -> list[dict]:
+    """Return the transforms of the images that are evaluated, or raise a UserError."""
+    dataset = cfg.test_dataloader.dataset
+    transforms = dataset.get('pipeline') or next(leaf_datasets(dataset)).get('pipeline')
+    if not transforms:
+        raise UserError(f'{cfg.filename}: the test dataset has no pipeline')
+    return list(transforms)
+
+
 def loads_masks(pipeline: Any) -> bool:
     """Return whether a transform in the config of a pipeline loads masks."""
     return any(node.get('with_mask') for _, node in dicts(pipeline))
@@ -77,6 +87,14 @@ def dataset_class(dataset: dict, scope: str) -> type | None:
         with DATASETS.switch_scope_and_registry(scope) as registry:
             kind = registry.get(kind)
     return kind
+
+
+def registered_names(registry: Registry) -> list[str]:
+    """Return the names of the classes in a registry and in the registries of other packages."""
+    names = [*registry.module_dict, *registry.root.module_dict]
+    for scope, child in registry.root.children.items():
+        names += [f'{scope}.{name}' for name in child.module_dict if child is not registry]
+    return names
 
 
 def registered_class(kind: Any, scope: str) -> Any:

@@ -13,6 +13,7 @@ from mmengine import fileio
 from mmengine.registry import TRANSFORMS
 from PIL import Image
 
+from ..errors import ArgumentError
 from ..file_headers import TIFF
 from ..files import read_regular
 
@@ -35,6 +36,7 @@ EXIF_ORIENTATION = 0x0112
 MAX_BYTES = 2**31 - 1  # of an image file, the limit of OpenCV
 SILENT = 0  # a log level of OpenCV
 NOT_RGB = 'a TIFF file that is damaged, or has other bands than RGB (see docs/multiband.md)'
+DTYPES = tuple(map(np.dtype, ('u1', '<u2', '>u2')))  # of images in arrays
 LABEL_SUFFIXES = ('.png', '.bmp', '.gif', '.jpg', '.jpeg', '.tif', '.tiff')
 
 Size = tuple[int, int]  # width and height in pixels
@@ -170,6 +172,30 @@ def decode(data: bytes, annotated: Size | None = None) -> np.ndarray:
         has_no_end = any(data.startswith(start) and not data.endswith(end) for start, end in ENDS)
         kind = CUT_OFF if has_no_end else UNREADABLE
         raise BadImageError(kind, NOT_RGB if data.startswith(TIFF) else '') from None
+
+
+def rgb_of(image: np.ndarray) -> np.ndarray:
+    """Return an array as RGB of shape (H, W, 3), uint8, as :func:`decode` reads a PNG file of it.
+
+    Args:
+        image: Gray (H, W) or (H, W, 1), RGB (H, W, 3), or RGB with opacity (H, W, 4), uint8 or
+            uint16. Of 16 bits, the upper 8 remain. The opacity is ignored.
+
+    Raises:
+        ArgumentError: If it is not such an array.
+    """
+    shape, dtype = getattr(image, 'shape', ()), getattr(image, 'dtype', type(image).__name__)
+    is_gray = len(shape) == 2 or shape[2:] == (1,)
+    has_channels = is_gray or (len(shape) == 3 and shape[2] in (3, 4))
+    if not has_channels or 0 in shape or dtype not in DTYPES:
+        raise ArgumentError(
+            'an image is a path, an image of PIL, or an array of type uint8 or uint16 and of shape '
+            f'(H, W), (H, W, 1), (H, W, 3) or (H, W, 4), not {shape} of {dtype}'
+        )
+    if dtype != np.uint8:
+        image = (image >> 8).astype(np.uint8)
+    channels = [0, 0, 0] if is_gray else slice(3)
+    return np.ascontiguousarray(image.reshape(*shape[:2], -1)[..., channels])
 
 
 @contextmanager

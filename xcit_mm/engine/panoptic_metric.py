@@ -13,7 +13,7 @@ from ..datasets.annotations import read_panoptic_annotations
 from ..datasets.decode import LABELS_OF_OTHER_SIZE, BadImageError
 from ..datasets.panoptic import segment_ids
 from ..errors import UserError
-from ..predictions.results import INSTANCE_OFFSET
+from ..predictions.segmentation import INSTANCE_OFFSET
 
 PAIR = 2**32  # more than the largest id
 

@@ -64,6 +64,7 @@ def test(
     work_dir: str | None = None,
     *,
     show_dir: str | None = None,
+    errors_dir: str | None = None,
     out: str | None = None,
     launcher: str = 'none',
     trust_checkpoint: bool = False,
@@ -79,6 +80,8 @@ def test(
         checkpoint: File or URL of a released model, or of a checkpoint of this config.
         work_dir: Folder of the log. Default: ``work_dirs/<name of the config>``.
         show_dir: Folder for a picture of every prediction. Default: no pictures.
+        errors_dir: Folder for tables and pictures of the errors; see
+            :class:`~xcit_mm.analysis.error_tables.ErrorTables`. Default: none.
         out: JSON file to write the metrics to. Default: none.
         launcher: 'none', 'pytorch', 'slurm' or 'mpi'.
         trust_checkpoint: Read a checkpoint that holds more than weights; the code in it is run.
@@ -97,7 +100,9 @@ def test(
     """
     cfg = load_config(config, options, work_dir, launcher)
     with config_errors(cfg, options):
-        notes = adapt_for_test(cfg, checkpoint, show_dir, trust_checkpoint, tta, dtype, compiled)
+        notes = adapt_for_test(
+            cfg, checkpoint, show_dir, errors_dir, trust_checkpoint, tta, dtype, compiled
+        )
         check(cfg, 'test')
         if out is not None:
             require_writable_file(Path(out))
@@ -106,6 +111,8 @@ def test(
             metrics = runner.test()
     if show_dir is not None:
         runner.logger.info('pictures    %s', show_dir)
+    if errors_dir is not None:
+        runner.logger.info('errors      %s', errors_dir)
     if out is not None and is_main_process():
         write_metrics(Path(out), config, checkpoint, metrics, runner.test_loop.evaluator)
         runner.logger.info('metrics     %s', out)

@@ -30,7 +30,8 @@ def build_runner(cfg: Config, notes: list[str], task: str) -> 'CheckedRunner':
 
     The processes of a launcher are connected, and compare what they are about to do.
     """
-    for folder in (cfg.work_dir, cfg.default_hooks.get('pictures', {}).get('test_dir')):
+    folders = [cfg.default_hooks.get(name, {}).get('test_dir') for name in ('pictures', 'errors')]
+    for folder in (cfg.work_dir, *folders):
         if folder is not None:
             require_writable(folder)
     if cfg.launcher != 'none':

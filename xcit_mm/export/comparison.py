@@ -1,5 +1,6 @@
 """The comparison of an exported file with PyTorch."""
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -118,14 +119,15 @@ def compare(graph: Graph, run: Run, images: Images, tolerance: Tolerance) -> dic
         UserError: If they differ by more than the tolerance.
     """
     differences, first = {}, {}
-    errors_of = {key: {} for key in graph.outputs}  # by image
+    errors_of = defaultdict(dict)  # of each output, by image
     total = lost = 0
     for name, load in images.items():
-        image = load()
+        image = graph.given(load())
         with torch.no_grad():
             expected = dict(zip(graph.outputs, graph.reference(image), strict=True))
         outputs, objects = run(image), None
         first = first or outputs
+        outputs, expected = graph.compared(outputs), graph.compared(expected)
         if 'boxes' in expected:
             number, missing, outputs, expected = _match(outputs, expected, tolerance)
             total, lost, objects = total + number, lost + missing, len(outputs['boxes'])
@@ -141,7 +143,7 @@ def compare(graph: Graph, run: Run, images: Images, tolerance: Tolerance) -> dic
         _require_small(key, errors, tolerance)
     _require_counterparts(lost, total, tolerance.lost * total, f'{len(images)} images', tolerance)
     if not graph.batched:
-        _require_repeated(run, images, first, tolerance)
+        _require_repeated(graph, run, images, first, tolerance)
     return differences
 
 
@@ -169,7 +171,7 @@ def _require_small(key: str, errors: Mapping[str, float], tolerance: Tolerance) 
 
 
 def _require_repeated(
-    run: Run, images: Images, outputs: Mapping[str, Tensor], tolerance: Tolerance
+    graph: Graph, run: Run, images: Images, outputs: Mapping[str, Tensor], tolerance: Tolerance
 ) -> None:
     """Require the same outputs of the first image after one in which there may be no object.
 
@@ -177,8 +179,8 @@ def _require_repeated(
     """
     name, load = next(iter(images.items()))
     image = load()
-    run(torch.full_like(image, GRAY))
-    again = run(image)
+    run(graph.given(torch.full_like(image, GRAY)))
+    again = run(graph.given(image))
     if not all(_error(key, again[key], outputs[key]) <= tolerance.error for key in outputs):
         raise UserError(
             f'nothing is written: the exported file does not repeat its result for {name} after a '

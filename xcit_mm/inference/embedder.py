@@ -166,6 +166,29 @@ class Embedder:
         """
         return self.reader.prepare(image, size)
 
+    def embed(
+        self, image: str | Path | np.ndarray | Image.Image, size: int | None = None
+    ) -> np.ndarray:
+        """Return the embedding of an image: the class token, scaled to length 1.
+
+        Without class attention, it is the mean of the last map instead. ``a @ b`` of two embeddings
+        is their cosine similarity. With ``fit='longer'``, the embedding is the descriptor that
+        ``tools/embed.py`` writes.
+
+        Args:
+            image: See :meth:`read`.
+            size: See :meth:`prepare`.
+
+        Returns:
+            (C,), float32.
+
+        Raises:
+            UserError: If the image cannot be read, or the model computes values that are not
+                finite.
+        """
+        features = self.features(self.prepare(self.read(image), size)[None])
+        return unit_vector(features.token[0].numpy())
+
     @torch.inference_mode()
     def features(self, images: Tensor) -> ImageFeatures:
         """Compute the tokens (B, C) and the maps (B, C, h, w) of prepared images.
@@ -222,6 +245,18 @@ class Embedder:
             return self.model.features(x)
         (maps,) = self.model(x)
         return ImageFeatures(maps.float().mean((2, 3)), maps)
+
+
+def unit_vector(vector: np.ndarray) -> np.ndarray:
+    """Return a vector (D,) that is scaled to length 1, float32.
+
+    Raises:
+        UserError: If all values are 0, or a value is not finite.
+    """
+    length = np.linalg.norm(vector.astype(np.float64))
+    if not 0 < length < np.inf:
+        raise UserError(f'the descriptor of the image has length {length:g}; leave the image out')
+    return (vector / length).astype(np.float32)
 
 
 def image_reader(

@@ -20,7 +20,7 @@ from torch import nn
 from ..config.config_errors import config_errors
 from ..config.load import load_config
 from ..config.rules import require_parts
-from ..config.tree import class_name, leaf_datasets
+from ..config.tree import class_name, pipeline_of_test_set
 from ..datasets.multiband import LoadMultiband
 from ..device import choose_device, choose_dtype
 from ..engine.build_model import build_model, weights_for
@@ -34,6 +34,7 @@ from ..predictions import Detections, Heights, Segmentation
 from ..predictions.class_names import classes_and_palette
 from ..predictions.drawing import Color
 from ..processes import cpu_group, together
+from ..weights.hub import is_folder
 from ..weights.names import require_same_tensors
 from ..weights.pretrained import require_file
 from ..weights.read import read_checkpoint
@@ -84,9 +85,10 @@ class Model:
         """Detect the objects of an image, or predict the classes or the heights of its pixels.
 
         Args:
-            image: A path or http(s) URL, an RGB array (H, W, 3) uint8, or an image of PIL. For a
-                model that loads its images with ``LoadMultiband``: a path or URL of a TIFF file,
-                or an array of its bands (H, W, ``channels``).
+            image: A path or http(s) URL, an image of PIL, or an array: RGB (H, W, 3), RGBA or gray
+                (H, W), uint8 or uint16. An array is predicted like a PNG file of it. For a model
+                that loads its images with ``LoadMultiband``: a path or URL of a TIFF file, or an
+                array of its bands (H, W, ``channels``).
 
         Raises:
             UserError: If the image cannot be read.
@@ -203,7 +205,7 @@ class Model:
 
 def load_model(
     config: str | Path,
-    checkpoint: str | Path,
+    checkpoint: str | Path | None = None,
     device: str | None = None,
     options: Mapping[str, Any] | None = None,
     trust_checkpoint: bool = False,
@@ -214,8 +216,10 @@ def load_model(
     """Build the model of a config with the weights of a checkpoint, to predict with.
 
     Args:
-        config: Path of a config file.
-        checkpoint: File or URL of a released model, or of a checkpoint of this config.
+        config: Path of a config file; or ``hf://owner/name`` or ``hf://owner/name@revision``, a
+            model on the Hugging Face hub, or a folder with the same files.
+        checkpoint: File or URL of a released model, or of a checkpoint of this config. Default: the
+            weights of the model on the hub or in the folder.
         device: 'cpu', 'cuda', 'cuda:1'; None: the GPU if there is one, else the CPU.
         options: Dotted names, and values that replace the values of the config.
         trust_checkpoint: Whether to read a file that holds more than weights, and run code in it.
@@ -231,12 +235,14 @@ def load_model(
         UserError: If the config, an option, the device or the dtype is invalid, or the checkpoint
             cannot be read or belongs to another model.
     """
+    if checkpoint is None and not is_folder(config):
+        raise UserError(f'the config {config} has no weights of its own: name a checkpoint, too')
     cfg = load_config(config, options)
-    require_parts(cfg, 'test')
+    require_parts(cfg, 'prediction')
     target = choose_device(device)
     computed_dtype = choose_dtype(dtype, target)
-    checkpoint = str(checkpoint)
-    require_file(checkpoint)
+    checkpoint = str(config if checkpoint is None else checkpoint)
+    require_file(checkpoint, trusted=trust_checkpoint)
     content = read_checkpoint(checkpoint, trusted=trust_checkpoint)
     module = build_model(cfg, 'cpu', options)
     state = weights_for(module, content, checkpoint)
@@ -258,11 +264,7 @@ def load_model(
 
 def _test_pipeline(cfg: Config, full_size: bool) -> Compose:
     """Build the transforms of the test dataset for a decoded image without annotations."""
-    dataset = cfg.test_dataloader.dataset
-    transforms = dataset.get('pipeline') or next(leaf_datasets(dataset)).get('pipeline')
-    if not transforms:
-        raise UserError(f'{cfg.filename}: the test dataset has no pipeline')
-    transforms = [_of_decoded_image(t, cfg.default_scope) for t in transforms]
+    transforms = [_of_decoded_image(t, cfg.default_scope) for t in pipeline_of_test_set(cfg)]
     left_out = ('Load', 'Resize') if full_size else ('Load',)  # parts of names
     kept = [t for t in transforms if not any(part in str(t['type']) for part in left_out)]
     loaders = [t for t in transforms if str(t['type']).endswith(LoadMultiband.__name__)]

@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from ..datasets.decode import MAX_BYTES as MAX_FILE_BYTES
-from ..datasets.decode import BadImageError, decode
+from ..datasets.decode import BadImageError, decode, rgb_of
 from ..datasets.multiband import LoadMultiband
 from ..errors import ArgumentError, UserError, looked_in, reason
 from ..files import read_regular
@@ -139,25 +139,25 @@ def batches(frames: Iterable[Frame], batch_size: int) -> Iterator[list[Frame]]:
 
 
 def to_rgb(image: str | Path | np.ndarray | Image.Image) -> np.ndarray:
-    """Return the image of a path, a URL or PIL, or an RGB array, as an array (H, W, 3) of uint8."""
+    """Return the image of a path, a URL or PIL, or an array, as an array (H, W, 3) of uint8.
+
+    Arrays are gray, RGB or RGBA, of 8 or 16 bits; see :func:`~xcit_mm.datasets.decode.rgb_of`.
+    """
     if isinstance(image, (str, Path)):
         return read_image(str(image))
     if isinstance(image, Image.Image):
         image = ImageOps.exif_transpose(image)
-        if image.mode.startswith('I;16'):  # convert() would clip it at 255
-            image = Image.fromarray((np.asarray(image) // 257).astype(np.uint8))
-        return np.array(image.convert('RGB'))
-    shape, dtype = getattr(image, 'shape', ()), getattr(image, 'dtype', type(image).__name__)
-    if dtype != np.uint8 or len(shape) != 3 or shape[2] != 3 or 0 in shape:
-        raise ArgumentError(
-            'an image is a path, an image of PIL or an RGB array of shape (H, W, 3) and type '
-            f'uint8, not {shape} of {dtype}'
-        )
-    return image
+        # convert() would clip 16 bits at 255.
+        image = np.asarray(image if image.mode.startswith('I;16') else image.convert('RGB'))
+        return np.array(rgb_of(image))
+    return rgb_of(image)
 
 
 def to_bands(image: str | Path | np.ndarray, loader: LoadMultiband) -> np.ndarray:
-    """Return the image of a path or URL, or an array, as the bands of a loader (H, W, channels)."""
+    """Return the image of a path or URL, or an array, as the bands of a loader (H, W, channels).
+
+    An array (H, W) has one band.
+    """
     if isinstance(image, (str, Path)):
         return read_image(str(image), loader.decode)
     if not isinstance(image, np.ndarray):
@@ -166,7 +166,7 @@ def to_bands(image: str | Path | np.ndarray, loader: LoadMultiband) -> np.ndarra
             f'an image of {loader.channels} bands is a path or an array (H, W, bands), not {kind}'
         )
     try:
-        return loader.bands(image)
+        return loader.bands(image[..., None] if image.ndim == 2 else image)
     except BadImageError as error:
         raise ArgumentError(f'an array of shape {image.shape} cannot be used: {error}') from None
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from ..analysis.error_tables import COUNTS, write_counts
 from ..errors import UserError
 from ..files import EARLIER, remove_unfinished, require_writable, set_aside, write_whole
 from ..large_images.large_predictions import LargeDetections, LargeHeights, LargePrediction
@@ -19,7 +20,7 @@ from ..predictions import Detections, Heights, Segmentation
 from ..predictions.class_names import category_ids
 from ..predictions.drawing import BLACK
 from ..weights.cache import is_url
-from .model import Model
+from .model import Model, Prediction
 from .sources import Frame
 from .video import write_video
 
@@ -28,7 +29,7 @@ PREDICTIONS, CLASSES = 'predictions.json', 'classes.json'
 HEIGHTS, LIMITS = 'heights', 'heights.json'
 OF_LARGE_IMAGES = 'scores', 'objects', 'polygons', 'probabilities'
 STORE = 'unfinished'  # the folder of the tokens of large images
-WRITTEN = (PICTURES, PREDICTIONS, LABELS, CLASSES, HEIGHTS, LIMITS, *OF_LARGE_IMAGES)
+WRITTEN = (PICTURES, PREDICTIONS, LABELS, CLASSES, COUNTS, HEIGHTS, LIMITS, *OF_LARGE_IMAGES)
 GDAL_NODATA = 42113  # the tag of GDAL's no-data value in a TIFF file
 # How Pillow writes an image, by the end of the name.
 FORMATS = {
@@ -105,10 +106,10 @@ def _part_of(folder: Path, path: Path) -> str:
 class Output:
     """The folder of a model's predictions, within a ``with`` block.
 
-    The JSON file, with ``info``, is written at the end of the block, also after an error or
-    Ctrl-C. What an earlier call left is moved into ``earlier_*`` when the first prediction is
-    written, so a call that predicts nothing changes nothing. ``large`` says how predictions of
-    large images are written.
+    The JSON file, with ``info``, and the counts of each class are written at the end of the block,
+    also after an error or Ctrl-C. What an earlier call left is moved into ``earlier_*`` when the
+    first prediction is written, so a call that predicts nothing changes nothing. ``large`` says how
+    predictions of large images are written.
 
     Attributes:
         has_written: Whether a file has been written.
@@ -121,10 +122,11 @@ class Output:
         info: dict[str, str],
         large: OutputOptions = DEFAULT_OUTPUT,
     ) -> None:
-        self._large = large
+        self._large, self._classes = large, model.classes
         self._folder, self._palette, self.has_written = folder, model.palette, False
         self._images: list[dict[str, Any]] = []
         self._annotations: list[dict[str, Any]] = []
+        self._counts: list[tuple[str, list[dict[str, float]]]] = []
         self._video = ExitStack()  # closes the video that is written
         self._video_path: Path | None = None
         if model.task == 'detection':
@@ -153,6 +155,8 @@ class Output:
             if self._images:
                 with write_whole(self._json, 'w') as file:
                     file.write(json.dumps(self._content))  # json.dump takes ten times as long
+            if self._counts:
+                self._write_counts()
 
     def add(self, frame: Frame, prediction: Detections | Heights | Segmentation) -> None:
         """Write the prediction for an image, or for the next frame of a video."""
@@ -180,7 +184,7 @@ class Output:
             self._write_image(image['heights'], Image.fromarray(prediction.values))
         else:
             self._add_objects(image, prediction)
-        self._images.append(image)
+        self._add(image, prediction)
 
     def add_large(self, source: str, name: str, prediction: LargePrediction) -> None:
         """Write the prediction for an image that does not fit into memory."""
@@ -195,7 +199,24 @@ class Output:
             self._add_objects(image, prediction)
         elif isinstance(prediction, LargeHeights):
             image |= _limits(prediction)
+        self._add(image, prediction)
+
+    def _add(self, image: dict[str, Any], prediction: Prediction | LargePrediction) -> None:
         self._images.append(image)
+        if not isinstance(prediction, Heights):
+            frame = f', frame {image["frame"]}' if 'frame' in image else ''
+            self._counts.append((image['file_name'] + frame, prediction.counts()))
+
+    def _write_counts(self) -> None:
+        columns = dict.fromkeys(name for _, counts in self._counts for name in counts[0])
+        images = [
+            (
+                name,
+                {i: [c.get(column, math.nan) for column in columns] for i, c in enumerate(counts)},
+            )
+            for name, counts in self._counts
+        ]
+        write_counts(self._folder / COUNTS, self._classes, list(columns), images)
 
     def _set_earlier_aside(self) -> None:
         """Move what an earlier call left, before the first file is written."""

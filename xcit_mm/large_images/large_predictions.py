@@ -1,7 +1,7 @@
 """Predictions for an image that does not fit into memory."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +16,8 @@ from ..datasets.annotations import MAX_PIXELS
 from ..predictions import Detections, Heights, Segmentation
 from ..predictions.heights import Limits, limits_of
 from ..predictions.no_label import no_label
+from ..predictions.short_texts import size_text
+from ..predictions.supervision_detections import compact_masks
 from ..scenes.geojson import write_geojson
 from ..scenes.geometry import Window, tiles, whole
 from ..scenes.geopackage import write_geopackage
@@ -23,17 +25,19 @@ from ..scenes.geotiff import AVERAGE, write_class_table, write_tiff
 from ..scenes.image_source import TILE
 from ..scenes.label_polygons import label_polygons, without_small_regions
 from ..scenes.overview import overview
+from ..scenes.pixel_sizes import METERS, MICROMETERS, PixelSize
 from ..scenes.vector_layers import POLYGON, Layer, area_of_pixel, object_layer
 from ..scenes.write_zarr import write_zarr
 from .output_options import DEFAULT_OUTPUT, GEOJSON, GEOPACKAGE, OutputOptions
 from .workspace import Workspace
 
+AREAS = {METERS: 'square meters', MICROMETERS: 'square micrometers'}
 PICTURE_SIDE = 4096  # pixels of the longer side of a picture
 VECTOR_WRITERS = {GEOJSON: write_geojson, GEOPACKAGE: write_geopackage}
 MAX_TEXTS = 300  # number of objects in a picture above which texts would hide them
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class LargePrediction:
     """Attributes of predictions for an image of H x W pixels; ``image`` is a reduced picture.
 
@@ -56,8 +60,12 @@ class LargePrediction:
         """The image, reduced to at most 4,096 pixels per side; RGB, uint8."""
         return self.image
 
+    @property
+    def _size(self) -> tuple[int, int]:
+        return self.size
 
-@dataclass(frozen=True, kw_only=True)
+
+@dataclass(frozen=True, kw_only=True, repr=False)
 class LargeSegmentation(LargePrediction, Segmentation):
     """The class of each pixel of an image; see also :class:`LargePrediction`.
 
@@ -68,10 +76,23 @@ class LargeSegmentation(LargePrediction, Segmentation):
         scores: (H, W) uint8, the probability of each label (255 is 1); None unless requested.
         probabilities: (K, H, W), the probabilities of the K classes, uint8 (255 is 1) or float16;
             None unless requested.
+        pixel_size: The size of a pixel, or None if it is not known.
     """
 
     scores: np.ndarray | None = None
     probabilities: np.ndarray | None = None
+    pixel_size: PixelSize | None = None
+
+    def counts(self) -> list[dict[str, float]]:
+        """Return the pixels, the percentage and, if it is known, the area of each class."""
+        counts = super().counts()
+        if self.pixel_size is None:
+            return counts
+        height, width, unit = self.pixel_size
+        return [count | {AREAS[unit]: count['pixels'] * height * width} for count in counts]
+
+    def __repr__(self) -> str:  # reading all labels would take seconds
+        return f'{type(self).__name__}({size_text(self.size)}, {len(self.classes)} classes)'
 
     def _counts(self) -> np.ndarray:
         counts = np.zeros(len(self.classes), np.int64)
@@ -82,6 +103,10 @@ class LargeSegmentation(LargePrediction, Segmentation):
 
     def _drawn_labels(self) -> np.ndarray:
         return overview(self.size, lambda window: self.labels[tuple(window)], PICTURE_SIDE)
+
+    def _outlines(self) -> tuple[np.ndarray, np.ndarray]:
+        parts = [(p.outlines, p.labels) for p in label_polygons(self.labels, self._no_label)]
+        return tuple(map(np.concatenate, zip(*parts, strict=True)))
 
     @property
     def _no_label(self) -> int:
@@ -150,13 +175,16 @@ class LargeSegmentation(LargePrediction, Segmentation):
             VECTOR_WRITERS[options.vectors](path, layer)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class LargeHeights(LargePrediction, Heights):
     """The height of each pixel of an image; see also :class:`LargePrediction`.
 
     Attributes:
         values: (H, W) float32; an array, or a memory map of a file in the store.
     """
+
+    def __repr__(self) -> str:  # reading all heights would take seconds
+        return f'{type(self).__name__}({size_text(self.size)})'
 
     @cached_property
     def limits(self) -> Limits:
@@ -177,7 +205,7 @@ class LargeHeights(LargePrediction, Heights):
         return written
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class LargeDetections(LargePrediction, Detections):
     """The n objects of an image, sorted by decreasing score; see also :class:`LargePrediction`.
 
@@ -223,6 +251,15 @@ class LargeDetections(LargePrediction, Detections):
             target = topmost[y : y + height, x : x + width]
             target[mask[: target.shape[0], : target.shape[1]] > 0] = i + 1
         return topmost
+
+    def _cut_out_masks(self) -> Iterator[tuple[tuple[int, int], np.ndarray]]:
+        for window, mask in self.masks:
+            yield (window.columns.start, window.rows.start), mask
+
+    def _masks_for_supervision(self) -> Any:
+        if not self.masks:
+            return None
+        return compact_masks(self._cut_out_masks(), self.size)
 
     def _texts(self) -> list[str]:
         return super()._texts() if len(self) <= MAX_TEXTS else [''] * len(self)

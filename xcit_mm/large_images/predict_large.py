@@ -233,6 +233,7 @@ def _result(
     if model.task == 'segmentation':
         if 'probabilities' in found:
             found['probabilities'] = np.moveaxis(found['probabilities'], 2, 0)
+        place['pixel_size'] = scene.source.pixel_size
         return LargeSegmentation(**common, **place, **found)
     starts = zip(scene.corner, area, scene.scale, strict=True)
     corner = [start + span.start * k for start, span, k in starts]

@@ -210,7 +210,7 @@ def _moved(found: Detections, window: Window, valid: np.ndarray | None) -> Objec
     if valid is not None:
         centers = ((found.boxes[:, :2] + found.boxes[:, 2:]) / 2).astype(int)
         columns, rows = np.minimum(centers, np.array(valid.shape[::-1]) - 1).T
-        found = found.kept(np.flatnonzero(valid[rows, columns]))
+        found = found[valid[rows, columns]]
     masks = None
     if found.masks is not None:
         inner = [Window.around(box.tolist(), window.size) for box in found.boxes]

@@ -7,11 +7,12 @@ from functools import cached_property
 import numpy as np
 
 from .drawing import draw_heights
+from .short_texts import size_text
 
 Limits = tuple[float, float]  # the lowest and the highest height of a color scale
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Heights:
     """The height of each pixel of an image of H x W pixels.
 
@@ -22,6 +23,11 @@ class Heights:
 
     image: np.ndarray
     values: np.ndarray
+
+    def __repr__(self) -> str:
+        low, high = self.limits
+        range_ = 'no data' if np.isnan(low) else f'{low:.4g} to {high:.4g}'
+        return f'{type(self).__name__}({size_text(self.values.shape)}: {range_})'
 
     @cached_property
     def limits(self) -> Limits:

@@ -1,23 +1,33 @@
-"""Predictions for an image: objects, or the class of each pixel."""
+"""The objects of an image."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import cv2
 import numpy as np
-from mmengine.structures import InstanceData, PixelData
+import shapely
+from mmengine.structures import InstanceData
 from pycocotools import mask as coco_mask
 
-from .class_names import category_ids
-from .drawing import Color, draw_objects, draw_regions, topmost_masks
+from ..datasets.decode import rgb_of
+from ..environment import require
+from .class_names import category_ids, valid_palette
+from .detected_object import DetectedObject
+from .drawing import Color, draw_objects, topmost_masks
+from .outlines import outlines_of_masks
+from .short_texts import few_names, size_text
+from .supervision_detections import labels_of, masks_of, to_supervision
 
-INSTANCE_OFFSET = 1000  # mmdet's; a panoptic model numbers its objects in steps of it
 SCORE_THR = 0.3  # objects with a lower score are not shown unless a user asks for them
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Detections:
     """The n objects of an image of H x W pixels, sorted by decreasing score.
+
+    An iteration yields each :class:`.DetectedObject`, and so does an index. A slice, an array of
+    indices or an array (n,) of bool selects objects.
 
     Attributes:
         image: RGB, (H, W, 3) uint8.
@@ -53,16 +63,59 @@ class Detections:
             *classes_and_palette,
         )
 
+    @classmethod
+    def from_supervision(
+        cls,
+        found: Any,
+        image: np.ndarray,
+        classes: Sequence[str],
+        palette: Sequence[Color] | None = None,
+    ) -> 'Detections':
+        """Convert ``supervision.Detections``, for example after its NMS.
+
+        Args:
+            found: The objects. Those without ``confidence`` have a score of 1. What a prediction
+                has no place for, such as ``tracker_id``, is left out.
+            image: The image, as an array that ``predict`` takes.
+            classes: Names of the classes, such as ``model.classes``.
+            palette: A color for each class. Default: distinct colors.
+
+        Raises:
+            ArgumentError: If an object has no class, a label that is no class, or a mask of another
+                size than the image.
+            DependencyError: If supervision is not installed.
+        """
+        labels, image = labels_of(found, classes), rgb_of(image)
+        scores = found.confidence
+        scores = np.ones(len(labels), np.float32) if scores is None else scores
+        order = np.argsort(-scores, kind='stable')
+        masks, colors = masks_of(found, image.shape[:2]), valid_palette(palette, len(classes))
+        objects = Detections(image, found.xyxy, scores, labels, masks, tuple(classes), colors)
+        return objects[order]
+
     def __len__(self) -> int:
         return len(self.scores)
 
-    def above(self, score_thr: float) -> 'Detections':
-        """Return the objects with at least this score."""
-        return self.kept(np.flatnonzero(self.scores >= score_thr))
+    def __iter__(self) -> Iterator[DetectedObject]:
+        return (self[i] for i in range(len(self)))
 
-    def kept(self, kept: np.ndarray) -> 'Detections':
-        """Return the objects with these indices, in their order."""
-        if len(kept) == len(self):
+    def __getitem__(self, index: Any) -> 'Detections | DetectedObject':
+        """Return the object at an index, or the objects that a slice or an array selects.
+
+        Raises:
+            IndexError: If there is no such object, or an array of bool has another length.
+        """
+        everything = np.arange(len(self))
+        kept = everything[index]
+        if kept.ndim > 1:
+            raise IndexError(f'objects are selected by one dimension, not by {kept.ndim}')
+        if kept.ndim == 0:
+            label = int(self.labels[kept])
+            mask = None if self.masks is None else self.masks[kept]
+            return DetectedObject(
+                self.boxes[kept], float(self.scores[kept]), label, self.classes[label], mask
+            )
+        if np.array_equal(kept, everything):
             return self  # without a copy of the masks, which can take gigabytes
         names = ('boxes', 'scores', 'labels') + (() if self.masks is None else ('masks',))
         values = {name: getattr(self, name) for name in names}
@@ -70,6 +123,35 @@ class Detections:
             is_array = isinstance(value, np.ndarray)
             values[name] = value[kept] if is_array else [value[i] for i in kept]
         return replace(self, **values)
+
+    def __repr__(self) -> str:
+        objects = f'{len(self) or "no"} object{"s" if len(self) != 1 else ""}'
+        text = f'{objects} in {size_text(self._size)}'
+        if len(self):
+            labels, counts = np.unique(self.labels, return_counts=True)
+            order = np.argsort(-counts, kind='stable')
+            names = [f'{counts[i]} {self.classes[labels[i]]}' for i in order]
+            low, high = self.scores.min(), self.scores.max()
+            scores = f'scores {low:.2f} to {high:.2f}' if len(self) > 1 else f'score {high:.2f}'
+            text += f': {few_names(names)}; {scores}'
+        return f'{type(self).__name__}({text})'
+
+    @property
+    def areas(self) -> np.ndarray:
+        """The number of pixels of each mask (n,), or the area of each box without masks."""
+        if self.masks is None:
+            left, top, right, bottom = self.boxes.astype(np.float64).T
+            return (right - left) * (bottom - top)
+        return np.array([np.count_nonzero(mask) for _, mask in self._cut_out_masks()], np.float64)
+
+    def above(self, score_thr: float) -> 'Detections':
+        """Return the objects with at least this score."""
+        return self[self.scores >= score_thr]
+
+    def counts(self) -> list[dict[str, float]]:
+        """Return the number of ``objects`` of each class."""
+        numbers = np.bincount(self.labels, minlength=len(self.classes))
+        return [dict(objects=number) for number in numbers.tolist()]
 
     def draw(self, boxes: bool = True, masks: bool = True) -> np.ndarray:
         """Draw the objects over the image.
@@ -92,26 +174,83 @@ class Detections:
     def to_coco(self, image_id: int) -> list[dict[str, Any]]:
         """Return the objects as annotations in COCO's format, without ``id``.
 
-        The categories of COCO's 80 classes have COCO's numbers, others the label plus one.
+        The categories of COCO's 80 classes have COCO's numbers, others the label plus one. The
+        name of the class is the ``category_name``.
         """
-        categories = category_ids(self.classes)
+        categories, areas = category_ids(self.classes), self.areas.tolist()
         annotations = []
         for i, (left, top, right, bottom) in enumerate(self.boxes.tolist()):
             annotation = dict(
                 image_id=image_id,
                 category_id=categories[self.labels[i]],
+                category_name=self.classes[self.labels[i]],
                 bbox=[left, top, right - left, bottom - top],
                 score=float(self.scores[i]),
-                area=(right - left) * (bottom - top),
+                area=areas[i],
                 iscrowd=0,
             )
             if (rle := self._run_lengths(i)) is not None:
-                annotation['area'] = float(coco_mask.area(rle))
                 annotation['segmentation'] = {**rle, 'counts': rle['counts'].decode()}
             annotations.append(annotation)
         return annotations
 
+    def to_supervision(self) -> Any:
+        """Return the objects as ``supervision.Detections``.
+
+        ``class_id`` are the labels, ``confidence`` the scores, and ``data['class_name']`` the
+        names of the classes. The masks of a large image are a ``CompactMask``.
+
+        Raises:
+            DependencyError: If supervision is not installed.
+        """
+        masks = self._masks_for_supervision()
+        return to_supervision(self.boxes, self.labels, self.classes, self.scores, masks)
+
+    def to_pandas(self) -> Any:
+        """Return the objects as a ``pandas.DataFrame`` with a row for each.
+
+        The columns are ``label``, ``name`` (of the class), ``score``, ``x1``, ``y1``, ``x2`` and
+        ``y2`` (left, top, right and bottom in pixels) and ``area`` (see :attr:`areas`).
+
+        Raises:
+            DependencyError: If pandas is not installed.
+        """
+        require('pandas')
+        import pandas
+
+        names = pandas.Series([self.classes[i] for i in self.labels], dtype=str)
+        corners = dict(zip(('x1', 'y1', 'x2', 'y2'), self.boxes.T, strict=True))
+        columns = dict(label=self.labels, name=names, score=self.scores, **corners)
+        return pandas.DataFrame(dict(**columns, area=self.areas))
+
+    def to_polygons(self) -> np.ndarray:
+        """Return the outline of each object as a polygon of shapely, in pixels of the image.
+
+        Returns:
+            An array (n,). Each mask has a ``MultiPolygon`` along the sides of its pixels, with
+            holes; it is empty if the mask is empty. Without masks, each box is a ``Polygon``.
+
+        Raises:
+            DependencyError: If there are masks, and rasterio is not installed.
+        """
+        if self.masks is None:
+            return shapely.box(*self.boxes.astype(np.float64).T)
+        return outlines_of_masks(self._cut_out_masks())
+
     # The picture of a large image is reduced, and its masks are windows.
+
+    @property
+    def _size(self) -> tuple[int, int]:
+        return self.image.shape[:2]
+
+    def _cut_out_masks(self) -> Iterator[tuple[tuple[int, int], np.ndarray]]:
+        """Yield the corner (x, y) of the smallest window around each mask, and the mask in it."""
+        for mask in self.masks:
+            x, y, width, height = cv2.boundingRect(mask.view(np.uint8))
+            yield (x, y), mask[y : y + height, x : x + width]
+
+    def _masks_for_supervision(self) -> Any:
+        return self.masks
 
     def _drawn_boxes(self) -> np.ndarray:
         return self.boxes
@@ -131,67 +270,3 @@ def run_lengths(mask: np.ndarray) -> dict[str, Any]:
     """Return the run lengths of a mask (H, W) of bool, as pycocotools encodes it."""
     # pycocotools reads columns; OpenCV transposes several times as fast as NumPy copies.
     return coco_mask.encode(cv2.transpose(mask.view(np.uint8)).T)
-
-
-@dataclass(frozen=True)
-class Segmentation:
-    """The class of each pixel of an image of H x W pixels.
-
-    Attributes:
-        image: RGB, (H, W, 3) uint8.
-        labels: (H, W), indices into ``classes``: uint8, or int16 for more than 256 classes. A
-            pixel without a class in a panoptic model has the label ``len(classes)``.
-        classes: Names of the classes.
-        palette: A color for each class.
-        segments: (H, W) int32, of a panoptic model: one value for each object, and one for each
-            class without objects. None for other models.
-    """
-
-    image: np.ndarray
-    labels: np.ndarray
-    classes: tuple[str, ...]
-    palette: tuple[Color, ...]
-    segments: np.ndarray | None = None
-
-    @classmethod
-    def from_panoptic(
-        cls, data: PixelData, image: np.ndarray, classes: tuple[str, ...], palette: tuple
-    ) -> 'Segmentation':
-        """Convert mmdet's ``pred_panoptic_seg``."""
-        segments = data.sem_seg[0].cpu().numpy()
-        dtype = np.uint8 if len(classes) < 256 else np.int16
-        labels = (segments % INSTANCE_OFFSET).astype(dtype)
-        return cls(image, labels, classes, palette, segments)
-
-    def shares(self) -> dict[int, float]:
-        """Return the share of the pixels with data, 0..1, for each class, the largest first."""
-        counts = self._counts()
-        total, counts = counts.sum(), counts[: len(self.classes)]
-        order = np.argsort(-counts, kind='stable')
-        return {int(i): counts[i] / total for i in order if counts[i]}
-
-    def draw(self, opacity: float = 0.5, legend_rows: int | None = None) -> np.ndarray:
-        """Draw the colors of the classes and the edges of segments, and a legend below.
-
-        Args:
-            opacity: Opacity of the colors, 0..1.
-            legend_rows: Rows of the legend, which shows the largest classes. None: all classes.
-
-        Returns:
-            RGB, uint8, (H + legend, W, 3); a small image is enlarged by an integer factor.
-        """
-        shares = self.shares().items()
-        legend = [(self.palette[i], f'{self.classes[i]} {share:.1%}') for i, share in shares]
-        labels = self._drawn_labels()
-        return draw_regions(
-            self.image, labels, self.palette, legend, opacity, legend_rows, self.segments
-        )
-
-    # The labels of a large image are read by windows.
-
-    def _counts(self) -> np.ndarray:
-        """Return the number of pixels of each label, without those that have no data."""
-        return np.bincount(self.labels.ravel(), minlength=len(self.classes))
-
-    def _drawn_labels(self) -> np.ndarray:
-        return self.labels

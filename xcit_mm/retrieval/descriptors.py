@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ..errors import UserError
+from ..inference.embedder import unit_vector
 from .codebook import Codebook, vlad
 from .image_tokens import ImageTokens
 
@@ -29,10 +29,7 @@ def describe(image: ImageTokens, kind: str, codebook: Codebook | None) -> np.nda
         vector = vlad(sum(map(codebook.residuals, image.tiles()))).astype(np.float64)
     else:
         vector = _pooled(image, GEM_POWER if kind == GEM else 1)
-    length = np.linalg.norm(vector)
-    if not 0 < length < np.inf:
-        raise UserError(f'its descriptor has length {length:g}; leave the image out')
-    return (vector / length).astype(np.float32)
+    return unit_vector(vector)
 
 
 def _pooled(image: ImageTokens, power: int) -> np.ndarray:

@@ -17,6 +17,7 @@ from .reading import Line, Run
 from .titles import title
 
 PICTURE_SIZE = 960, 960  # pixels at most
+ERRORS_SIZE = 2400, 2400
 
 
 def write_page(runs: Sequence[Run], path: Path) -> None:
@@ -41,7 +42,7 @@ def write_page(runs: Sequence[Run], path: Path) -> None:
         text=_format,
         metric_title=title,
         drawn=time.strftime('%Y-%m-%d %H:%M'),
-        runs=[(run, _pictures(run)) for run in runs],
+        runs=[(run, _errors(run), _pictures(run)) for run in runs],
         overview=[_overview(run) for run in runs],
         validations=validations,
         validation_names=dict.fromkeys(name for _, line in validations for name in line),
@@ -85,18 +86,27 @@ def _different_config_lines(runs: Sequence[Run]) -> dict[str, list[bool]]:
 
 def _pictures(run: Run) -> dict[str, str]:
     """Return the pictures by name, small enough for a page, without damaged ones."""
-    pictures = {}
-    for path in run.pictures:
-        file = io.BytesIO()
-        try:
-            with Image.open(path) as image:
-                image = image.convert('RGB')
-                image.thumbnail(PICTURE_SIZE)
-                image.save(file, 'JPEG', quality=85)
-        except Exception:  # PIL has many decoders
-            continue
-        pictures[path.stem] = _data_uri(file, 'jpeg')
-    return pictures
+    pictures = {path.stem: _embedded(path, PICTURE_SIZE, 'JPEG') for path in run.pictures}
+    return {name: data for name, data in pictures.items() if data}
+
+
+def _errors(run: Run) -> dict[str, str]:
+    """Return the pictures of errors by what they count, likewise, and with sharp text."""
+    pictures = {path.parent.name: _embedded(path, ERRORS_SIZE, 'PNG') for path in run.errors}
+    return {name: data for name, data in pictures.items() if data}
+
+
+def _embedded(path: Path, size: tuple[int, int], kind: str) -> str:
+    """Return a picture as data of a page, or '' for a damaged one."""
+    file = io.BytesIO()
+    try:
+        with Image.open(path) as image:
+            image = image.convert('RGB')
+            image.thumbnail(size)
+            image.save(file, kind, quality=85)
+    except Exception:  # PIL has many decoders
+        return ''
+    return _data_uri(file, kind.lower())
 
 
 def _data_uri(file: io.BytesIO, kind: str) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from ..errors import one_line
 from ..files import write_whole
 from .reading import Run
-from .titles import ACCURACIES, PANOPTIC, title
+from .titles import ACCURACIES, KINDS, OF_CLASS, PANOPTIC, title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,8 +31,9 @@ TITLES = MAIN_METRICS | dict(
     feature_spread='Spread of the features',
     momentum='Momentum of the teacher',
 )
+BY_CLASS = tuple(kind + item for kind in KINDS for item in OF_CLASS)
 # How names begin: AP50 and so on.
-IN_TABLE_ONLY = *MAIN_METRICS, *ACCURACIES, PANOPTIC, 'mAcc', 'aAcc', 'iter'
+IN_TABLE_ONLY = *MAIN_METRICS, *ACCURACIES, PANOPTIC, 'mAcc', 'aAcc', 'iter', *BY_CLASS
 FROM_ZERO = 'teacher_entropy', 'feature_spread'  # zero is a collapse
 NO_CURVES = 'iter', 'epoch', 'loss', 'lr', 'grad_norm'  # which have a place of their own, or none
 # Of other metrics, of parts of the loss, and of other numbers; an evaluation by class has hundreds.

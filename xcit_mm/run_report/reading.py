@@ -10,13 +10,13 @@ from typing import Any
 
 from ..errors import UserError, reason
 from ..files import open_regular, read_regular
-from ..run_files import LOSSES, METRICS, RUN_INFO
+from ..run_files import ERRORS, ERRORS_PICTURE, LOSSES, METRICS, RUN_INFO
 
 NUM_PICTURES = 16
 TIMES = 'time', 'data_time'
 NOT_SHOWN = 'epoch', 'base_lr', 'memory', *TIMES
 NO_OBJECTS = -1  # COCO's precision for a size that no object has
-MAX_BYTES = 2**24  # of a line or a file; the metrics of 1203 classes take 100 KB
+MAX_BYTES = 2**24  # of a line or a file; the metrics of 1203 classes take 200 KB
 MAX_ITER = 2**53  # above it, floats no longer represent every integer
 MAX_VALUE = 3.4e38  # larger losses are not finite in float32
 
@@ -38,6 +38,7 @@ class Run:
     info: dict[str, Any]  # the content of run.json; empty if it cannot be read
     config: str  # its text; empty if it is not known
     pictures: list[Path]
+    errors: list[Path]  # pictures of the errors of the last validation
 
 
 def read_runs(folders: Sequence[Path]) -> tuple[list[Run], list[UserError]]:
@@ -77,7 +78,8 @@ def read_run(folder: Path, name: str | None = None) -> Run:
     config = str(info.pop('config_text', None) or '')
     pictures = sorted(path for path in folder.glob('pictures/*.png') if path.is_file())
     name = name or folder.absolute().name
-    return Run(folder, name, losses, metrics, info, config, pictures[:NUM_PICTURES])
+    errors = sorted(path for path in folder.glob(f'{ERRORS}/*/{ERRORS_PICTURE}') if path.is_file())
+    return Run(folder, name, losses, metrics, info, config, pictures[:NUM_PICTURES], errors)
 
 
 def read_lines(path: Path) -> list[tuple[str, Line]]:

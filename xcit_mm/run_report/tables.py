@@ -8,12 +8,17 @@ from pathlib import Path
 from mmengine.evaluator import Evaluator
 
 from ..files import write_json
-from .titles import OF_CLASS, PRECISIONS, title
+from .titles import KINDS, OF_CLASS, PRECISIONS, title
 
 # The rows of a table with the names of their metrics, its columns, and the format of its figures.
 BOXES_AND_MASKS = dict(boxes='coco/bbox_{}', masks='coco/segm_{}')
 SEGMENTS = dict(all='coco_panoptic/{}', things='coco_panoptic/{}_th', stuff='coco_panoptic/{}_st')
 COLUMNS = {item: name.removeprefix('AP ') for item, name in PRECISIONS.items()}
+COLUMNS_BY_CLASS = {
+    kind + item: f'{name.lower()} {precision}'
+    for kind, name in KINDS.items()
+    for item, precision in OF_CLASS.items()
+}
 HEIGHTS = dict(heights='height/{}')
 ERRORS = dict(MAE='MAE', RMSE='RMSE', delta1='delta1', step='step', step_inside='inside')
 TABLES = (
@@ -34,15 +39,14 @@ def metrics_table(metrics: Mapping[str, float]) -> str:
         }
         rows += _table(values, form)
     by_class: dict[str, dict[str, float]] = {}
-    for row, name in BOXES_AND_MASKS.items():
-        prefix = name.format(OF_CLASS)
+    for prefix, column in COLUMNS_BY_CLASS.items():
         for metric in [metric for metric in rest if metric.startswith(prefix)]:
-            by_class.setdefault(metric.removeprefix(prefix), {})[row] = rest.pop(metric)
-    rows += _table(by_class, '.3f', 'AP of')
+            by_class.setdefault(metric.removeprefix(prefix), {})[column] = rest.pop(metric)
+    rows += _table(by_class, '.3f', 'class')
     rows += [[title(name), f'{value:.2f}'] for name, value in rest.items()]
     width = max((len(name) for name, *_ in rows), default=0)
     lines = (
-        f'{name:<{max(width, 8)}}' + ''.join(f'{cell:>8}' for cell in cells)
+        f'{name:<{max(width, 8)}}' + ''.join(f'{cell:>11}' for cell in cells)
         for name, *cells in rows
     )
     return '\n'.join(lines) or 'No metrics were computed.'

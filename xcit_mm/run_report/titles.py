@@ -7,7 +7,8 @@ PRECISIONS = dict(
 PANOPTIC = 'coco_panoptic/'
 SEGMENTS = {'_th': 'things', '_st': 'stuff'}
 ACCURACIES = {'accuracy/': 'Accuracy', 'knn/': 'k-NN accuracy'}
-OF_CLASS = 'AP_'  # followed by the name of the class
+OF_CLASS = {'AP_': 'AP', 'AP50_': 'AP50'}  # followed by the name of the class
+OF_MMDET = '_precision'  # after the name of a class: the AP of its boxes or masks
 
 
 def title(name: str) -> str:
@@ -18,9 +19,12 @@ def title(name: str) -> str:
     for prefix, kind in KINDS.items():
         if name.startswith(prefix):
             item = name.removeprefix(prefix)
-            if item.startswith(OF_CLASS):
-                return f'{kind} AP of {item.removeprefix(OF_CLASS)}'
+            for start, precision in OF_CLASS.items():
+                if item.startswith(start):
+                    return f'{kind} {precision} of {item.removeprefix(start)}'
             return f'{kind} {PRECISIONS.get(item, item)}'
+    if name.startswith('coco/') and name.endswith(OF_MMDET):
+        return f'AP of {name.removeprefix("coco/").removesuffix(OF_MMDET)}'
     quality = name.removeprefix(PANOPTIC)
     for suffix, segments in SEGMENTS.items():
         if quality != name and quality.endswith(suffix):

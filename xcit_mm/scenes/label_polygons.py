@@ -11,9 +11,9 @@ import shapely
 
 from ..environment import require
 from ..files import UNFINISHED
+from ..predictions.outlines import built, outlines_of, taken_apart
 from .geometry import Window, tiles, whole
 from .joined_parts import joined
-from .outlines import built, outlines_of, taken_apart
 from .vector_layers import TOGETHER, LayerPart
 
 BLOCK = 2048  # pixels of the side of a block whose regions are outlined together

@@ -6,10 +6,10 @@ import numpy as np
 import shapely
 
 from ..environment import require
+from ..predictions.outlines import built, taken_apart
 from .geometry import Window
 from .image_source import ImageSource
 from .labeled_polygons import LabeledPolygons
-from .outlines import built, taken_apart
 
 MIN_CORNERS = 4  # of a ring, whose last corner is its first one
 # Corners are rounded to fractions of a pixel that are exact in the coordinates of each window, too.

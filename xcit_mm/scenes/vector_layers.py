@@ -7,9 +7,7 @@ from typing import Any
 import numpy as np
 import shapely
 
-from ..environment import require
 from ..predictions import Detections
-from .outlines import outlines_of
 
 TOGETHER = 4096  # features that are held at a time
 POLYGON, MULTIPOLYGON = 'Polygon', 'MultiPolygon'
@@ -93,27 +91,8 @@ def object_layer(objects: Detections, georeference: Mapping[str, Any]) -> Layer:
 
 def _parts(objects: Detections) -> Iterator[LayerPart]:
     for start in range(0, max(1, len(objects)), TOGETHER):
-        part = slice(start, start + TOGETHER)
-        outlines = shapely.box(*objects.boxes[part].astype(float).T)
-        if objects.masks is not None:
-            outlines = _outlines(objects.masks[part], outlines)
-        labels, scores = objects.labels[part], objects.scores[part]
-        yield LayerPart(outlines, labels, shapely.area(outlines), scores)
-
-
-def _outlines(masks: Sequence[tuple[Any, np.ndarray]], boxes: np.ndarray) -> np.ndarray:
-    require('rasterio')
-    from rasterio import Env
-
-    with Env():  # otherwise, each call sets up GDAL, which takes longer than an outline
-        outlines = [_outline(mask, box) for mask, box in zip(masks, boxes, strict=True)]
-    return np.array(outlines, object)
-
-
-def _outline(mask: tuple[Any, np.ndarray], box: shapely.Polygon) -> shapely.MultiPolygon:
-    window, pixels = mask
-    polygons, _ = outlines_of(pixels.astype(np.uint8), pixels)
-    if not len(polygons):
-        return shapely.multipolygons([box])
-    corner = np.array([window.columns.start, window.rows.start])
-    return shapely.transform(shapely.multipolygons(polygons), lambda xy: xy + corner)
+        part = objects[start : start + TOGETHER]
+        outlines = part.to_polygons()
+        boxes = shapely.multipolygons(shapely.box(*part.boxes.astype(float).T)[:, None])
+        outlines = np.where(shapely.is_empty(outlines), boxes, outlines)
+        yield LayerPart(outlines, part.labels, shapely.area(outlines), part.scores)

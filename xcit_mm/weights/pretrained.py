@@ -13,6 +13,7 @@ from torch import nn
 from ..errors import UserError, did_you_mean, looked_in
 from ..models import ImageXCiT
 from .cache import download, is_url
+from .hub import HUB, find_file, is_folder
 from .inflation import inflate
 from .names import (
     CLASSIFIER,
@@ -79,18 +80,21 @@ def download_pretrained(cfg: Config) -> list[str]:
         return ['The backbone starts from random weights: init_cfg names no checkpoint.']
     checkpoint = init_cfg.get('checkpoint')
     if isinstance(checkpoint, str) and not checkpoint.startswith(TIMM):
-        require_file(checkpoint, RANDOM)
+        require_file(checkpoint, RANDOM, init_cfg.get('trusted', False))
     return []
 
 
-def require_file(checkpoint: str, otherwise: str = '') -> None:
-    """Make sure that a checkpoint is on this machine, and download it from a URL.
+def require_file(checkpoint: str, otherwise: str = '', trusted: bool = False) -> None:
+    """Make sure that a checkpoint is on this machine, and download it from a URL or the hub.
 
-    ``otherwise`` is the end of the remedy if that fails.
+    ``otherwise`` is the end of the remedy if that fails, and ``trusted`` is as for
+    :func:`.read_checkpoint`.
     """
     path = Path(checkpoint).expanduser()
     if is_url(checkpoint):
         download(checkpoint, otherwise)
+    elif is_folder(checkpoint):
+        find_file(checkpoint, trusted)
     elif not path.is_file():
         if path.exists():
             raise UserError(f'the checkpoint {checkpoint} is not a regular file')
@@ -106,7 +110,8 @@ def read_all_safely(trusted: bool) -> Iterator[None]:
         return read_checkpoint(filename, map_location, trusted)
 
     schemes = CheckpointLoader._schemes.copy()
-    CheckpointLoader.register_scheme(('', 'http://', 'https://'), load_from_xcit_mm, force=True)
+    prefixes = ('', 'http://', 'https://', HUB)
+    CheckpointLoader.register_scheme(prefixes, load_from_xcit_mm, force=True)
     try:
         yield
     finally:

@@ -14,6 +14,7 @@ from ..environment import require
 from ..errors import DependencyError, UserError, looked_in, reason
 from ..files import open_regular
 from .cache import PICKLE_START, START, download, is_safetensors, is_url
+from .hub import find_file, is_folder
 from .pickles import ALIAS, VALIDATED, UnreadableError, checked_pickle
 
 TIMM = 'timm://'
@@ -29,8 +30,8 @@ def read_checkpoint(path: str | Path, map_location: Any = 'cpu', trusted: bool =
     """Read a checkpoint without running code that is in it.
 
     Args:
-        path: A file of ``torch.save`` or safetensors, its http(s) URL, or ``timm://`` and the
-            name of a pretrained XCiT of timm.
+        path: A file of ``torch.save`` or safetensors, its http(s) URL, ``timm://`` and the name of
+            a pretrained XCiT of timm, ``hf://owner/name``, or a folder with ``model.safetensors``.
         map_location: The device of the tensors, as in ``torch.load``; None: the CPU.
             The tensors of safetensors files and of timm are on the CPU.
         trusted: Allow every class, which runs any code that is in the file. Damage is an error
@@ -43,7 +44,7 @@ def read_checkpoint(path: str | Path, map_location: Any = 'cpu', trusted: bool =
     path = str(path)
     if path.startswith(TIMM):
         return _read_timm(path)
-    file = download(path) if is_url(path) else Path(path).expanduser()
+    file = _find(path, trusted)
     try:
         return _read_file(file, map_location or 'cpu', trusted)
     except DependencyError:
@@ -60,6 +61,12 @@ def read_checkpoint(path: str | Path, map_location: Any = 'cpu', trusted: bool =
         why = f'it is cut off, damaged or not a checkpoint ({reason(error)})'
     cached = f' ({file}: delete it to download it again)' if is_url(path) else ''
     raise UserError(f'the checkpoint {path}{cached} cannot be read: {why}')
+
+
+def _find(path: str, trusted: bool) -> Path:
+    if is_url(path):
+        return download(path)
+    return find_file(path, trusted) if is_folder(path) else Path(path).expanduser()
 
 
 def _read_file(file: Path, map_location: Any, trusted: bool) -> Any:

@@ -14,6 +14,7 @@ from mmengine.registry import MODELS
 
 from xcit_mm import UserError
 from xcit_mm.engine.checkpoints.newest import newest_checkpoint
+from xcit_mm.engine.hooks.model_errors import ModelErrorsHook
 from xcit_mm.engine.hooks.pictures import PictureHook
 from xcit_mm.engine.runner import CheckedRunner
 from xcit_mm.run_files import require_checkpoints
@@ -184,9 +185,11 @@ def test_no_link_leads_a_run_out_of_its_folder(tmp_path):
     runner = CheckedRunner.from_cfg(cfg)
     assert other.read_text() == 'of the user'
     assert 'ToyDataset' in (work_dir / 'toy.py').read_text()
-    (work_dir / 'pictures').symlink_to(tmp_path)
-    with pytest.raises(UserError, match='pictures is a link'):
-        PictureHook().before_train(runner)
+    (work_dir / 'errors').mkdir()
+    for hook, name in ((PictureHook(), 'pictures'), (ModelErrorsHook(), 'errors/boxes')):
+        (work_dir / name).symlink_to(tmp_path)
+        with pytest.raises(UserError, match=f'{name} is a link'):
+            hook.before_train(runner)
 
 
 def test_a_new_run_sets_the_earlier_one_aside_once_it_can_begin(tmp_path):

@@ -13,6 +13,7 @@ from pprint import pformat
 
 from ...errors import UserError, printable
 from ...files import require_writable, set_aside, write_whole
+from ...shipped import commands
 from .base import SPLITS, ForeignDataset, absolute
 from .contents import Contents, Images, read_contents, require_good
 
@@ -88,7 +89,7 @@ def convert(dataset: ForeignDataset, root: str | Path, base: Path, skip_bad: boo
     path = shlex.quote(str(config))
     lines += ['Read every image, then train:', f'    tools/check_dataset.py {path}']
     for line in (*lines, f'    tools/train.py {path}'):
-        print(printable(line))
+        print(printable(commands(line)))
 
 
 def _classes(dataset: ForeignDataset, contents: Contents) -> list[str]:

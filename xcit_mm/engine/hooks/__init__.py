@@ -16,6 +16,7 @@ from . import (  # noqa: F401  registered when they are imported
     loss_log,
     merged_views,
     mlflow_curves,
+    model_errors,
     momentum_teacher,
     non_finite,
     pictures,

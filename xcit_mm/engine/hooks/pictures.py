@@ -23,7 +23,7 @@ from ...predictions import Detections, Heights, Segmentation
 from ...predictions.class_names import valid_palette
 from ...predictions.drawing import Color, draw_objects, topmost_masks
 from ...predictions.heights import limits_of
-from ...predictions.results import INSTANCE_OFFSET
+from ...predictions.segmentation import INSTANCE_OFFSET
 from ...run_files import PICTURES
 from ...threads import Behind
 from ..scene_pictures import LEGEND_ROWS, scene_pictures

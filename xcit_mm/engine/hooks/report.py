@@ -19,6 +19,7 @@ from ...files import write_json
 from ...run_files import PICTURES, POINTER, RUN_INFO
 from ...run_report import read_run, write_page
 from ...run_report.tables import metrics_table
+from ...shipped import commands
 from ..checkpoints.keep import WholeCheckpointHook
 from ..distributed import unwrapped
 from . import order
@@ -68,7 +69,8 @@ class ReportHook(Hook):
             try:
                 write_page([read_run(folder)], report)
             except Exception as error:  # a finished training does not fail because of its report
-                report = f'not drawn ({reason(error)}); try tools/plot_run.py {folder}'
+                retry = commands(f'tools/plot_run.py {folder}')
+                report = f'not drawn ({reason(error)}); try {retry}'
             lines.append(f'report      {report}')
         runner.logger.info('\n'.join(lines))
 

@@ -65,7 +65,8 @@ class Contents(NamedTuple):
 
     graph: Graph  # for images of any size
     metadata: Mapping[str, str]  # including the precision
-    calibration: Sequence[Callable[[], Tensor]] = ()  # functions that load images, for int8
+    calibration: Sequence[Callable[[], Tensor]] = ()  # functions that load inputs, for int8
+    gather: bool = False  # whether deformable attention samples by gathers
 
 
 @dataclass(frozen=True)

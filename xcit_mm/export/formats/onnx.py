@@ -11,6 +11,7 @@ from ...environment import quiet, require
 from ...errors import UserError, one_line, reason
 from ...files import read_regular
 from ..graphs.capture import axes_of, capture
+from ..graphs.deepness import DETECTIONS
 from ..graphs.graph import Graph
 from .format import Contents, Format, Runtime
 
@@ -62,7 +63,8 @@ def onnx_model(graph: Graph, metadata: Mapping[str, str]) -> Any:
     if not graph.batched:
         for output in proto.graph.output:
             if not output.name.startswith('panoptic'):
-                output.type.tensor_type.shape.dim[0].dim_param = 'objects'
+                axis = 2 if output.name == DETECTIONS else 0
+                output.type.tensor_type.shape.dim[axis].dim_param = 'objects'
     for name, value in metadata.items():
         proto.metadata_props.add(key=name, value=value)
     return proto

@@ -19,7 +19,8 @@ def capture(graph: Graph) -> ExportedProgram:
     Raises:
         UserError: If the operations of the graph depend on the values of its tensors.
     """
-    example = torch.zeros(2 if graph.batched else 1, graph.channels, 224, 288)
+    size = (graph.side, graph.side) if graph.side else (224, 288)
+    example = torch.zeros(2 if graph.batched else 1, graph.channels, *size)
     axes = dict.fromkeys(axes_of(graph), Dim.DYNAMIC)
     try:
         with torch.no_grad(), quiet():
@@ -43,4 +44,5 @@ def module_of(program: ExportedProgram) -> nn.Module:
 
 def axes_of(graph: Graph) -> dict[int, str]:
     """Return the axes of the image whose length is dynamic, and their names."""
-    return {axis: name for axis, name in AXES.items() if axis > 0 or graph.batched}
+    dynamic = {0: graph.batched, 2: not graph.side, 3: not graph.side}
+    return {axis: name for axis, name in AXES.items() if dynamic[axis]}

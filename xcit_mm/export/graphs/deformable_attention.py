@@ -3,7 +3,8 @@
 mmcv and mmdet pass the sizes as a tensor, whose values a graph does not know.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import product
 
 import torch
 from mmcv.ops.multi_scale_deform_attn import multi_scale_deformable_attn_pytorch
@@ -16,11 +17,21 @@ class DeformableAttention(nn.Module):
     """mmcv's ``MultiScaleDeformableAttention`` for sizes of maps that are numbers, not a tensor.
 
     See Deformable DETR (arXiv 2010.04159), section 4.1.
+
+    Args:
+        attention: mmcv's layer.
+        sample: What computes the weighted sums of sampled values:
+            ``multi_scale_deformable_attn_pytorch`` of mmcv, or :func:`sample_by_gathers`.
     """
 
-    def __init__(self, attention: nn.Module) -> None:
+    def __init__(
+        self,
+        attention: nn.Module,
+        sample: Callable[..., Tensor] = multi_scale_deformable_attn_pytorch,
+    ) -> None:
         super().__init__()
         self.attention = attention
+        self.sample = sample
         self.batch_first = attention.batch_first
 
     def forward(
@@ -54,8 +65,53 @@ class DeformableAttention(nn.Module):
             locations = places + offsets / sides[:, None]
         else:
             locations = places[..., :2] + offsets / points * places[..., 2:] * 0.5
-        output = multi_scale_deformable_attn_pytorch(value, spatial_shapes, locations, weights)
+        output = self.sample(value, spatial_shapes, locations, weights)
         return layer.output_proj(output) + identity
+
+
+def sample_by_gathers(
+    value: Tensor, sizes: Sequence[tuple[int, int]], locations: Tensor, weights: Tensor
+) -> Tensor:
+    """Compute the same as mmcv's ``multi_scale_deformable_attn_pytorch`` without ``grid_sample``.
+
+    Each of the four neighbors of a place is a row of a table. Its bilinear weight is 0 outside of
+    the map.
+
+    Shape:
+        - value: (B, tokens of L maps, heads, d)
+        - locations: (B, Q, heads, L, points, 2), x and y from 0 to 1
+        - weights: (B, Q, heads, L, points)
+        - output: (B, Q, heads * d)
+    """
+    B, N, heads, d = value.shape
+    Q = locations.shape[1]
+    table = value.transpose(1, 2).reshape(-1, d)
+    sides = _sides(sizes, value)[:, None]  # (L, 1, 2)
+    first = _first_rows(sizes, B * heads, N, value.device).view(B, 1, heads, len(sizes), 1)
+    places = locations * sides - 0.5
+    lower = places.floor()
+    shares = 1 - (places - lower), places - lower
+    output = 0.0
+    for right, below in product((0, 1), repeat=2):
+        place = lower + lower.new_tensor([right, below])
+        inside = ((place >= 0) & (place < sides)).all(-1)
+        share = weights * shares[right][..., 0] * shares[below][..., 1] * inside
+        x, y = place.clamp(min=0).minimum(sides - 1).long().unbind(-1)
+        rows = first + y * sides[..., 0].long() + x
+        values = table.index_select(0, rows.flatten()).view(B, Q, heads, -1, d)
+        output = output + (share.flatten(3)[..., None] * values).sum(3)
+    return output.flatten(2)
+
+
+def _first_rows(
+    sizes: Sequence[tuple[int, int]], tables: int, tokens: int, device: torch.device
+) -> Tensor:
+    """Return the first row of each map in each of several tables of tokens, (tables, L)."""
+    starts, start = [], 0
+    for H, W in sizes:
+        starts.append(torch.full((1,), start, device=device))
+        start = start + H * W
+    return torch.arange(tables, device=device)[:, None] * tokens + torch.cat(starts)
 
 
 def _sides(sizes: Sequence[tuple[int, int]], like: Tensor) -> Tensor:

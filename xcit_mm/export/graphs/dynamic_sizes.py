@@ -1,21 +1,30 @@
 """Replacements for modules whose sizes a graph would fix to the sizes of the example image."""
 
 import copy
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from .deformable_attention import DeformableAttention, PixelDecoder
+from .deformable_attention import DeformableAttention, PixelDecoder, sample_by_gathers
 
 
-def for_any_size(graph: nn.Module) -> nn.Module:
-    """Return a copy of a graph without modules that compute sizes outside of the graph."""
+def for_any_size(graph: nn.Module, gather: bool = False) -> nn.Module:
+    """Return a copy of a graph without modules that compute sizes outside of the graph.
+
+    Args:
+        graph: The graph.
+        gather: Whether deformable attention samples by gathers instead of ``grid_sample``.
+    """
+    replaced = dict(REPLACED)
+    if gather:
+        replaced[DEFORMABLE] = partial(DeformableAttention, sample=sample_by_gathers)
     graph = copy.deepcopy(graph).requires_grad_(False)
     for module in list(graph.modules()):
         for name, child in module.named_children():
             kind = type(child).__name__
-            if kind in REPLACED:
-                setattr(module, name, REPLACED[kind](child))
+            if kind in replaced:
+                setattr(module, name, replaced[kind](child))
             elif kind == 'Upsample' and child.scale_factor is not None:
                 # mmseg's computes a size in Python: a constant of the graph.
                 options = dict(mode=child.mode, align_corners=child.align_corners)
@@ -61,8 +70,9 @@ def _averages(number: int, length: int, like: Tensor) -> Tensor:
     return inside / (end - start).to(like.dtype)
 
 
+DEFORMABLE = 'MultiScaleDeformableAttention'
 REPLACED = {
     'AdaptiveAvgPool2d': MatrixPool,
     'MSDeformAttnPixelDecoder': PixelDecoder,
-    'MultiScaleDeformableAttention': DeformableAttention,
+    DEFORMABLE: DeformableAttention,
 }

@@ -1,5 +1,7 @@
 """The base of all graphs, from raw pixels to named outputs, and the graph of a backbone alone."""
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
 
@@ -11,6 +13,7 @@ class Graph(nn.Module):
 
     outputs: tuple[str, ...]  # names
     batched = True  # takes several images at once
+    side: int | None = None  # of images, which are square; None: any size
     # Parts of the model that may compute in float16. Heads with transformers compute coordinates,
     # which it would round to whole pixels.
     NARROW: tuple[str, ...] = ('backbone', 'neck')
@@ -31,6 +34,14 @@ class Graph(nn.Module):
     def reference(self, image: Tensor) -> tuple[Tensor, ...]:
         """Compute the outputs as mmdet or mmseg does."""
         return self(image)
+
+    def given(self, pixels: Tensor) -> Tensor:
+        """Return the input for the pixels of images, (B, channels, H, W) from 0 to 255."""
+        return pixels
+
+    def compared(self, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return outputs by name in the form in which they are compared."""
+        return dict(outputs)
 
     def with_more_objects(self, image: Tensor) -> 'Graph | None':
         """Return a graph that finds more objects in an image than this one, if there is one."""

@@ -1,6 +1,7 @@
 """Outlines of regions of pixels with one value."""
 
 from array import array
+from collections.abc import Iterable, Sequence
 from itertools import chain
 
 import numpy as np
@@ -32,6 +33,34 @@ def outlines_of(
     return built(np.array(corners).reshape(-1, 2), np.array(rings), np.array(polygons)), np.array(
         found, np.int64
     )
+
+
+def outlines_of_masks(masks: Iterable[tuple[Sequence[int], np.ndarray]]) -> np.ndarray:
+    """Return a MultiPolygon (n,) of each of n masks along the sides of its pixels.
+
+    Args:
+        masks: For each mask, the corner x and y of a window of the image, and the mask (h, w) in
+            the window, bool. An empty mask has an empty MultiPolygon.
+    """
+    require('rasterio')
+    from rasterio import Env
+
+    with Env():  # otherwise, each call sets up GDAL, which takes longer than an outline
+        outlines = [_outline(corner, mask) for corner, mask in masks]
+    return np.array(outlines, object)
+
+
+def _outline(corner: Sequence[int], mask: np.ndarray) -> shapely.MultiPolygon:
+    if not mask.size:
+        return shapely.MultiPolygon()
+    polygons, _ = outlines_of(mask.astype(np.uint8), mask)
+    return shapely.transform(shapely.multipolygons(polygons), lambda xy: xy + corner)
+
+
+def outlines_by_label(polygons: np.ndarray, labels: np.ndarray) -> dict[int, shapely.MultiPolygon]:
+    """Return the polygons (n,) of each of the labels (n,) as a MultiPolygon, by label."""
+    present = np.unique(labels).tolist()
+    return {label: shapely.multipolygons(polygons[labels == label]) for label in present}
 
 
 def built(corners: np.ndarray, rings: np.ndarray, polygons: np.ndarray) -> np.ndarray:

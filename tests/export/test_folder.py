@@ -1,0 +1,269 @@
+"""A folder with an exported model predicts as xcit_mm does, and needs neither it nor PyTorch."""
+
+import importlib.util
+import json
+import re
+import shutil
+import subprocess
+import sys
+import venv
+from importlib.metadata import distribution
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.in_process import call_tool
+from helpers.small_models import CONFIGS
+from packaging.requirements import Requirement
+from PIL import Image
+
+from xcit_mm import UserError, load_model
+from xcit_mm.datasets.shapes import draw_image
+from xcit_mm.export import export_folder, predict
+
+SIZES = (99, 131), (161, 203), (320, 247)
+ODD_SIZES = (*SIZES, (77, 91), (333, 251), (641, 321), (159, 160), (501, 399), (97, 311), (160, 90))
+
+
+RESIZE = dict(type='Resize', scale=(128, 96), keep_ratio=False)
+OPTIONS = {
+    'test_dataloader.dataset.pipeline': [
+        dict(type='LoadImage'),
+        RESIZE,
+        dict(type='PackSegInputs'),
+    ]
+}
+
+
+@pytest.fixture(scope='module')
+def folder(models, tmp_path_factory):
+    """A folder of a segmentor that resizes, in PyTorch's format, which is written fastest."""
+    path = tmp_path_factory.mktemp('exported') / 'segmentor'
+    exported = export_folder(*models('sem_fpn'), path, 'torch', options=OPTIONS)
+    assert exported.path == path / 'model.pt2'
+    return path
+
+
+@pytest.fixture(scope='module')
+def exported(folder):
+    return predict.Model(folder / 'model.pt2')
+
+
+@pytest.fixture(scope='module')
+def resizing_segmentor(models):
+    return load_model(*models('sem_fpn'), 'cpu', OPTIONS)
+
+
+def drawn(folder, sizes):
+    """Draw images of several sizes into files of several kinds."""
+    rng, paths = np.random.default_rng(5), []
+    for i, (height, width) in enumerate(sizes):
+        image = Image.fromarray(draw_image(rng, max(height, width))[0][:height, :width])
+        turned = Image.Exif()
+        turned[0x0112] = 6
+        paths.append(folder / f'{i}.{"jpg" if i % 2 else "png"}')
+        (image.convert('L') if i == 2 else image).save(paths[-1], exif=turned)
+    return paths
+
+
+def assert_labels_are_equal(regions, segmentation):
+    assert len(np.unique(segmentation.labels)) > 1
+    assert (regions.labels != segmentation.labels).mean() <= 1e-3
+
+
+def assert_objects_are_equal(objects, detections):
+    assert len(objects.scores) == len(detections) > 5
+    assert np.abs(objects.boxes - detections.boxes).max() <= 1e-3
+    assert np.abs(objects.scores - detections.scores).max() <= 1e-5
+    assert np.array_equal(objects.labels, detections.labels)
+    assert (objects.masks != detections.masks).sum() <= 1e-5 * objects.masks.size
+
+
+def call(monkeypatch, capsys, folder, *arguments):
+    """Run predict.py of a folder, and return its exit code and what it prints."""
+    spec = importlib.util.spec_from_file_location('copied_predict', folder / 'predict.py')
+    program = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(program)
+    monkeypatch.setattr(sys, 'argv', ['predict.py', *map(str, arguments)])
+    with pytest.raises(SystemExit) as end:
+        program.main()
+    return end.value.code, ''.join(capsys.readouterr())
+
+
+def test_a_folder_has_a_program_and_a_test_that_it_passes(folder, exported):
+    assert sorted(path.name for path in folder.iterdir()) == [
+        'README.md', 'expected.json', 'expected_labels.png', 'model.pt2', 'predict.py', 'test.png'
+    ]  # fmt: skip
+    assert [path.name for path in folder.parent.iterdir()] == ['segmentor']
+    assert (folder / 'predict.py').read_bytes() == Path(predict.__file__).read_bytes()
+    assert predict.check(folder, exported) is None
+    readme = (folder / 'README.md').read_text()
+    assert re.search(r'pip install torch==[\d.]+ torchvision==[\d.]+ numpy==', readme)
+    assert 'resized to 128x96' in readme
+    assert '- Classes: background, circle, square, triangle\n' in readme
+
+
+def test_a_wrong_result_is_found(folder, monkeypatch, capsys, tmp_path):
+    other = shutil.copytree(folder, tmp_path / 'other')
+    with Image.open(other / 'expected_labels.png') as labels:
+        turned = labels.rotate(180)
+    turned.save(other / 'expected_labels.png')
+    code, printed = call(monkeypatch, capsys, other, '--check')
+    assert code == 1
+    assert re.match(r'test.png: \d+.\d+% of the pixels differ', printed)
+
+
+def test_the_program_predicts_what_xcit_mm_does(
+    folder, resizing_segmentor, monkeypatch, capsys, tmp_path
+):
+    paths, out = drawn(tmp_path, SIZES), tmp_path / 'out'
+    (tmp_path / 'text.jpg').write_text('no image')
+    Image.new('RGB', (16, 8)).save(tmp_path / 'small.png')
+    others = tmp_path / 'text.jpg', tmp_path / 'small.png'
+    code, printed = call(monkeypatch, capsys, folder, *paths, *others, '--out', out)
+    assert code == 2
+    assert f'{tmp_path / "text.jpg"} cannot be read: ' in printed
+    for path in paths:
+        segmentation = resizing_segmentor.predict(path)
+        assert_labels_are_equal(predict.load(out / path.name), segmentation)
+        shares = json.loads((out / f'{path.name}.json').read_text())['shares']
+        expected = {segmentation.classes[i]: share for i, share in segmentation.shares().items()}
+        assert shares == pytest.approx(expected, abs=2e-3)
+        with Image.open(out / f'{path.name}_drawn.png') as picture:
+            assert picture.size == segmentation.image.shape[1::-1]
+            assert np.any(np.asarray(picture) != segmentation.image)
+    assert len([*out.iterdir()]) == 3 * (len(paths) + 1)
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [
+        ([], 'name images, or only --check'),
+        (['x.png', '--check'], 'name images, or only --check'),
+        (['a/x.png', 'b/x.png'], 'two images have the same name'),
+        (['x.png'], 'holds none of model.onnx, model.xml, model.pt2'),
+    ],
+)
+def test_wrong_arguments_of_the_program(monkeypatch, capsys, tmp_path, arguments, message):
+    shutil.copy(predict.__file__, tmp_path / 'predict.py')
+    code, printed = call(monkeypatch, capsys, tmp_path, *arguments)
+    assert code == 2
+    assert message in printed
+
+
+@pytest.mark.parametrize(
+    ('transform', 'name'),
+    [
+        (dict(type='Resize', scale=(128, 96), interpolation='nearest'), 'Resize'),
+        (dict(type='Resize', scale_factor=2.0), 'Resize'),
+        (dict(type='RandomFlip', prob=1.0), 'RandomFlip'),
+    ],
+)
+def test_a_pipeline_that_the_program_does_not_know_is_refused(models, tmp_path, transform, name):
+    pipeline = [dict(type='LoadImage'), transform, dict(type='PackSegInputs')]
+    options = {'test_dataloader.dataset.pipeline': pipeline}
+    with pytest.raises(UserError, match=f'has {name}, but predict.py can only resize RGB images'):
+        export_folder(*models('sem_fpn'), tmp_path / 'x', 'torch', options=options)
+    assert not (tmp_path / 'x').exists()
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [
+        (['--folder', 'x'], '--folder needs a trained model: name its checkpoint'),
+        (['--folder', 'x', '--deepness', '128'], '--folder is for whole models without --deepness'),
+        (['--folder', 'x', '--part', 'backbone'], '--folder is for whole models'),
+        (['--folder', 'x', '--out', 'x.onnx'], 'not allowed with argument'),
+        (['--out', 'x.onnx', '--resolution', '1'], '--resolution is for --deepness: leave it out'),
+        (['--out', 'x.onnx', '--deepness', '8'], '--deepness 8: a tile has at least 32 pixels'),
+        (['--out', 'x.onnx', '--deepness', '64'], '--deepness needs a trained model'),
+        (['--out', 'x.onnx', '--gather'], 'EncoderDecoder has no deformable attention, which'),
+        (['--out', 'x.pt2', '--format', 'torch', '--deepness', '64'],
+         'Deepness reads whole models in ONNX files: leave out --format and --part'),
+        (['--out', 'x.onnx', '--deepness', '64', '--resolution', '0'], '--resolution 0.0: name'),
+    ],
+)  # fmt: skip
+def test_wrong_arguments_of_the_tool(monkeypatch, capfd, tmp_path, arguments, message):
+    config = tmp_path / 'config.py'
+    config.write_text(CONFIGS['sem_fpn'])
+    monkeypatch.chdir(tmp_path)
+    code, _, errors = call_tool(monkeypatch, capfd, 'export.py', config, *arguments)
+    assert code == 2
+    assert message in errors
+    assert [path.name for path in tmp_path.iterdir()] == ['config.py']
+
+
+def test_a_folder_that_is_not_empty_is_kept(models, tmp_path):
+    (tmp_path / 'README.md').write_text('mine')
+    with pytest.raises(UserError, match='is not empty: remove it, or name a new folder'):
+        export_folder(*models('detector'), tmp_path)
+    assert (tmp_path / 'README.md').read_text() == 'mine'
+
+
+def bare_environment(folder: Path, *packages: str) -> Path:
+    """Make an environment of packages and what they require alone; return its Python."""
+    venv.create(folder, symlinks=True)
+    (site,) = folder.glob('lib/python*/site-packages')
+    missing, found = [*packages], set()
+    while missing:
+        name = missing.pop()
+        if name in found:
+            continue
+        found.add(name)
+        package = distribution(name)
+        tops = {file.parts[0] for file in package.files} - {'..', '__pycache__'}
+        for top in tops:
+            if not (site / top).exists():
+                (site / top).symlink_to(package.locate_file(top))
+        required = map(Requirement, package.requires or ())
+        missing += [r.name for r in required if not r.marker or r.marker.evaluate({'extra': ''})]
+    return folder / 'bin/python'
+
+
+def run(folder, python, *arguments):
+    command = [python, '-I', *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder)
+
+
+@pytest.mark.slow
+def test_the_program_needs_only_the_runtime_numpy_and_pillow(models, tmp_path):
+    pytest.importorskip('onnx')
+    pytest.importorskip('onnxruntime')
+    folder = tmp_path / 'exported'
+    export_folder(*models('detector'), folder)
+    readme = (folder / 'README.md').read_text()
+    assert 'resized to fit into 160x160' in readme
+    assert int(re.search(r'(\d+) objects with a score above 0.3', readme)[1]) > 3
+    python = bare_environment(tmp_path / 'venv', 'onnxruntime', 'numpy', 'pillow')
+    for name in ('torch', 'xcit_mm', 'mmdet', 'cv2'):
+        done = run(tmp_path, python, '-c', f'import {name}')
+        assert f"No module named '{name}'" in done.stderr
+    done = run(tmp_path, python, folder / 'predict.py', '--check')
+    assert (done.returncode, done.stdout) == (0, 'test.png: as expected\n'), done.stderr
+    paths, out = drawn(tmp_path, ODD_SIZES), tmp_path / 'out'
+    done = run(tmp_path, python, folder / 'predict.py', *paths, '--out', out, '--score-thr', 0)
+    assert done.returncode == 0, done.stderr
+    model = load_model(*models('detector'), 'cpu')
+    for path in paths:
+        assert_objects_are_equal(predict.load(out / path.name), model.predict(path))
+    exported = predict.Model(folder / 'model.onnx')
+    kept = exported.predict(predict.read_image(paths[0]), 0.4)
+    assert len(kept.scores) == (model.predict(paths[0]).scores >= 0.4).sum() > 0
+
+
+@pytest.mark.slow
+def test_the_program_runs_openvino(models, resizing_segmentor, tmp_path):
+    pytest.importorskip('onnx')
+    pytest.importorskip('openvino')
+    export_folder(*models('sem_fpn'), tmp_path / 'exported', 'openvino', options=OPTIONS)
+    python = bare_environment(tmp_path / 'venv', 'openvino', 'numpy', 'pillow')
+    paths, out = drawn(tmp_path, SIZES), tmp_path / 'out'
+    done = run(tmp_path, python, tmp_path / 'exported/predict.py', *paths, '--out', out)
+    assert done.returncode == 0, done.stderr
+    for path in paths:
+        assert_labels_are_equal(predict.load(out / path.name), resizing_segmentor.predict(path))
+
+
+def test_the_program_imports_nothing_else():
+    text = Path(predict.__file__).read_text()
+    assert not re.findall(r'^(?:from|import) (?:\.|xcit_mm|torch|cv2)', text, re.M)

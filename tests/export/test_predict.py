@@ -1,0 +1,177 @@
+"""The program that is copied next to an exported model computes what OpenCV, mmdet and mmseg do."""
+
+import io
+
+import cv2
+import mmcv
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from pycocotools import mask as coco_mask
+from torch.nn import functional as F
+
+from xcit_mm.export import predict
+from xcit_mm.export.predict import Objects, Regions
+from xcit_mm.inference.sources import decode_rgb
+
+TOLERANCE = dict(overlap=0.99, score=0.3, lost=0.02, labels=3e-4)
+
+
+def noise(height, width, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
+
+
+def test_images_are_resized_bit_for_bit_as_by_opencv():
+    rng = np.random.default_rng(0)
+    sizes = rng.integers(1, 200, (100, 4)).tolist()
+    sizes += [(2 * h, 2 * w, h, w) for _, _, h, w in sizes[:10]]  # OpenCV takes means
+    sizes += [(2 * h, 4 * w, h, w) for _, _, h, w in sizes[:10]]
+    for old_height, old_width, height, width in sizes:
+        image = noise(old_height, old_width)
+        expected = cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR)
+        assert np.array_equal(predict.resize(image, (width, height)), expected)
+
+
+@pytest.mark.parametrize('keep_ratio', [True, False])
+@pytest.mark.parametrize('scale', [(1333, 800), (800, 1333), (160, 160)])
+def test_sizes_are_those_of_mmcv(scale, keep_ratio):
+    rule = dict(scale=list(scale), keep_ratio=keep_ratio)
+    for size in np.random.default_rng(0).integers(1, 3000, (200, 2)).tolist():
+        expected = mmcv.rescale_size(tuple(size), scale) if keep_ratio else scale
+        assert predict.size_for(tuple(size), rule) == expected
+    assert predict.size_for((31, 17), None) == (31, 17)
+
+
+def encoded(image, suffix, **options):
+    stream = io.BytesIO()
+    image.save(stream, suffix, **options)
+    return stream.getvalue()
+
+
+def files():
+    """Yield a kind of image file, and its content."""
+    smooth = cv2.GaussianBlur(noise(61, 83), (5, 5), 2)
+    image, turned = Image.fromarray(smooth), Image.Exif()
+    turned[0x0112] = 6
+    for subsampling in range(3):
+        yield f'JPEG {subsampling}', encoded(image, 'JPEG', subsampling=subsampling)
+    yield 'progressive', encoded(image, 'JPEG', progressive=True)
+    yield 'turned JPEG', encoded(image, 'JPEG', exif=turned)
+    yield 'turned PNG', encoded(image, 'PNG', exif=turned)
+    wide = smooth.astype(np.uint16) * 256 + noise(61, 83, 1)
+    yield 'RGB of 16 bits', cv2.imencode('.png', wide)[1].tobytes()
+    for suffix in ('PNG', 'TIFF'):
+        yield f'gray {suffix} of 16 bits', encoded(Image.fromarray(wide[..., 0]), suffix)
+    translucent = Image.fromarray(np.dstack([smooth, smooth[..., 0]]))
+    yield 'RGBA', encoded(translucent, 'PNG')
+    yield 'gray with alpha', encoded(translucent.convert('LA'), 'PNG')
+    for mode in ('L', 'P', '1'):
+        yield mode, encoded(image.convert(mode), 'PNG')
+    yield 'a transparent color', encoded(image.convert('P'), 'PNG', transparency=3)
+    for suffix in ('BMP', 'WEBP', 'TIFF', 'PPM'):
+        yield suffix, encoded(image, suffix)
+
+
+def test_images_are_read_as_by_xcit_mm():
+    for kind, content in files():
+        read = predict.read_image(io.BytesIO(content))
+        assert np.array_equal(read, decode_rgb(content)), kind
+
+
+def test_masks_are_pasted_as_by_mmdet():
+    from mmdet.models.roi_heads.mask_heads.fcn_mask_head import _do_paste_mask
+
+    rng = np.random.default_rng(0)
+    masks = rng.random((40, 28, 28), np.float32)
+    corners = rng.uniform(-20, 140, (40, 2, 2)).astype(np.float32)
+    boxes = np.sort(corners, 1).reshape(-1, 4)
+    tensors = torch.from_numpy(masks)[:, None], torch.from_numpy(boxes)
+    expected = _do_paste_mask(*tensors, 101, 123, skip_empty=False)[0].numpy() >= 0.5
+    pasted = np.zeros((40, 101, 123), bool)
+    for mask, box, target in zip(masks, boxes, pasted, strict=True):
+        predict.paste(mask, box, 0.5, target)
+    assert 1000 < expected.sum() < 0.9 * expected.size
+    assert (pasted != expected).mean() <= 1e-5
+    empty = np.zeros((101, 123), bool)
+    for box in ([7, 7, 7, 30], [-9, -9, -3, -3], [200, 5, 210, 9]):
+        predict.paste(masks[0], np.float32(box), 0.5, empty)
+    assert not empty.any()
+
+
+@pytest.mark.parametrize('align_corners', [False, True])
+@pytest.mark.parametrize('size', [(50, 41), (7, 200), (13, 9), (1, 1)])
+def test_values_are_resized_as_by_pytorch(monkeypatch, size, align_corners):
+    monkeypatch.setattr(predict, 'BLOCK', 1000)  # several blocks
+    values = torch.rand(3, 13, 9)
+    options = dict(size=size[::-1], mode='bilinear', align_corners=align_corners)
+    expected = F.interpolate(values[None], **options)[0].numpy()
+    resized = predict.resampled(values.numpy(), size, align_corners)
+    assert resized == pytest.approx(expected, abs=1e-5)
+    nearest = F.interpolate(values[None, :1], size[::-1], mode='nearest')[0, 0].numpy()
+    assert np.array_equal(predict.nearest(values[0].numpy(), size), nearest)
+
+
+def objects(**changes):
+    boxes = np.float32([[1, 2, 11, 12], [20, 5, 30, 25], [3, 3, 9, 9]])
+    masks = np.zeros((3, 30, 40), bool)
+    masks[0, 2:12, 1:11] = masks[1, 5:25, 20:30] = masks[2, :, 0] = True
+    values = dict(boxes=boxes, scores=np.float32([0.9, 0.8, 0.1]), labels=np.array([1, 0, 1]))
+    return Objects(**{**values, 'masks': masks, **changes})
+
+
+@pytest.mark.parametrize(
+    'result',
+    [
+        objects(),
+        objects(masks=None),
+        Objects(np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int64)),
+        Regions(np.arange(12).reshape(3, 4)),
+        Regions(np.arange(12).reshape(3, 4) * 99),  # more than 8 bits
+        Regions(np.array([[0, 1, 2002], [70001, 3, 3]]), is_panoptic=True),
+    ],
+)
+def test_a_result_is_read_as_it_was_written(tmp_path, result):
+    predict.save(result, [f'class {i}' for i in range(1100)], tmp_path / 'x.jpg')
+    read = predict.load(tmp_path / 'x.jpg')
+    assert type(read) is type(result)
+    for value, expected in zip(read, result, strict=True):
+        assert np.array_equal(value, expected)
+
+
+def test_masks_in_json_are_run_lengths_of_coco():
+    for mask in objects().masks:
+        lengths = predict._run_lengths(mask)
+        decoded = coco_mask.decode(coco_mask.frPyObjects(lengths, *mask.shape))
+        assert np.array_equal(decoded, mask)
+
+
+def moved(distance):
+    return objects().boxes + np.float32(distance)
+
+
+def test_a_result_that_differs_is_found():
+    expected = objects()
+    assert predict.differences(objects(), expected, TOLERANCE) is None
+    faint = objects(scores=np.float32([0.9, 0.8, 0.25]), boxes=moved([0, 0, 0, 1e-3]))
+    assert predict.differences(faint, expected, TOLERANCE) is None
+    masks = expected.masks.copy()
+    masks[0, :8] = False
+    for changed in (
+        objects(boxes=moved(1)),
+        objects(labels=np.array([1, 2, 1])),
+        objects(masks=masks),
+        Objects(*(value[1:] for value in expected)),
+    ):
+        problem = predict.differences(changed, expected, TOLERANCE)
+        assert problem in ('1 of 3 objects have no counterpart', *(
+            f'{number} of 4 objects have no counterpart' for number in (2, 4)
+        ))  # fmt: skip
+        assert predict.differences(expected, changed, TOLERANCE) == problem
+    labels = np.zeros((30, 40), np.int64)
+    other = labels.copy()
+    other[0, :3] = 1
+    assert predict.differences(Regions(labels), Regions(labels), TOLERANCE) is None
+    assert predict.differences(Regions(other), Regions(labels), TOLERANCE) == (
+        '0.25% of the pixels differ'
+    )

@@ -1,0 +1,187 @@
+"""Models on the hub: only the config and the weights are downloaded, and refusals are sentences."""
+
+import pickle
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from helpers.fake_hub import TOKEN, FakeHub, Repo, fake_hub, sha
+from helpers.in_process import call_tool
+from huggingface_hub import constants
+from safetensors.torch import save
+
+from xcit_mm import UserError, XCiT, environment
+from xcit_mm.config.load import load_config
+from xcit_mm.weights.hub import download_model, find_file, is_folder, parse_name
+from xcit_mm.weights.pretrained import download_pretrained, load_pretrained, require_file
+from xcit_mm.weights.read import read_checkpoint
+
+DATA = {'weight': torch.arange(1000.0)}
+NAME = 'hf://owner/name'
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch) -> Iterator[FakeHub]:
+    """A hub with a model of two commits."""
+    with fake_hub(monkeypatch, str(tmp_path / 'cache')) as hub:
+        hub.repos['owner/name'] = repo = Repo()
+        other = dict(README__md=b'# <script>', evil__py=b'raise SystemExit', pytorch_model__bin=b'')
+        repo.commit(config__json=b'{}', model__safetensors=save({'weight': torch.zeros(9)}))
+        repo.commit(model__safetensors=save(DATA), **other)
+        yield hub
+
+
+def test_only_the_config_and_the_weights_of_one_commit_are_downloaded(hub):
+    assert torch.equal(read_checkpoint(NAME)['weight'], DATA['weight'])
+    file = find_file(NAME)
+    assert file.parent.name == sha(1)
+    assert sorted(path.name for path in file.parent.iterdir()) == ['config.json', file.name]
+    hub.repos['owner/name'].commit(model__safetensors=save({}))
+    assert find_file(NAME) == file  # a process uses one commit
+    download_model.cache_clear()
+    assert find_file(NAME).parent.name == sha(2)
+
+
+def test_a_revision_is_pinned(hub):
+    assert read_checkpoint(f'{NAME}@{sha(0)}')['weight'].shape == (9,)
+    with pytest.raises(UserError, match=f'{NAME}@v2: the hub answers 404: there is no such model'):
+        find_file(f'{NAME}@v2')
+
+
+def test_what_was_downloaded_is_there_without_a_network(hub, monkeypatch):
+    file = find_file(NAME)
+    download_model.cache_clear()
+    monkeypatch.setattr(constants, 'ENDPOINT', 'http://127.0.0.1:1')
+    assert find_file(NAME) == file
+    with pytest.raises(UserError, match=r'hf://a/b: the hub cannot be reached, .* \(ConnectError'):
+        find_file('hf://a/b')
+
+
+def test_a_download_that_breaks_off_is_an_error_and_then_whole(hub, monkeypatch):
+    monkeypatch.setattr('time.sleep', lambda seconds: None)
+    hub.cut = 100
+    with pytest.raises(UserError, match=f'{NAME}: .*the transfer broke off .*try again'):
+        find_file(NAME)
+    hub.cut = None
+    assert torch.equal(read_checkpoint(NAME)['weight'], DATA['weight'])
+
+
+def test_a_full_disk_is_a_sentence(hub):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))  # as by ulimit -f
+    try:
+        with pytest.raises(UserError, match=f'{NAME}: the disk is full .*File too large'):
+            find_file(NAME)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize(
+    ('name', 'message'),
+    [
+        ('hf://owner/gone', 'answers 404: there is no such model or revision, or it is private'),
+        ('hf://owner/private', 'answers 404: .*log in with "hf auth login" or HF_TOKEN'),
+        ('hf://owner/gated', 'answers 403: accept the terms on the page of the model'),
+        ('hf://owner', 'is not of the form hf://owner/name'),
+        ('hf://owner/../name', 'is not of the form'),
+        ('hf://owner/name@', 'is not of the form'),
+        ('hf://--/name', 'the hub does not allow this name'),
+    ],
+)
+def test_a_refusal_is_a_sentence(hub, name, message):
+    hub.repos['owner/private'] = Repo([{}], private=True)
+    hub.repos['owner/gated'] = Repo([{}], gated=True)
+    with pytest.raises(UserError, match=f'^{name}:? .*{message}|^{name}: the hub {message}'):
+        require_file(name)
+
+
+@pytest.mark.parametrize('token', ['hf_wrong', 'hf_wröng', 'hf_wr\tong'])
+def test_a_wrong_token_is_a_sentence_without_it(hub, monkeypatch, token):
+    hub.repos['owner/private'] = Repo([{}], private=True)
+    monkeypatch.setenv('HF_TOKEN', token)
+    with pytest.raises(UserError) as error:
+        find_file('hf://owner/private')
+    assert token not in str(error.value) and 'wr' not in str(error.value)
+
+
+def test_a_token_opens_a_private_model(hub, monkeypatch):
+    hub.repos['owner/name'].private = True
+    monkeypatch.setenv('HF_TOKEN', TOKEN)
+    assert find_file(NAME).is_file()
+
+
+def test_a_hub_that_is_down_is_a_sentence(hub, monkeypatch):
+    monkeypatch.setattr('time.sleep', lambda seconds: None)
+    hub.is_down = True
+    with pytest.raises(UserError, match='the hub answers 500: try again later'):
+        find_file(NAME)
+
+
+class Call:
+    """What a pickle runs."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return Path.mkdir, (self.path,)
+
+
+def test_a_pickle_is_not_even_downloaded_without_trust(hub, tmp_path):
+    trace = tmp_path / 'trace'
+    hub.repos['owner/pickle'] = repo = Repo()
+    repo.commit(config__json=b'{}', pytorch_model__bin=pickle.dumps(Call(trace)))
+    with pytest.raises(UserError, match=r'hf://owner/pickle has no model\.safetensors: .*--trust'):
+        read_checkpoint('hf://owner/pickle')
+    assert not any('pytorch_model.bin' in request for request in hub.requests)
+    assert find_file('hf://owner/pickle', trusted=True).name == 'pytorch_model.bin'
+    assert not trace.exists()
+    torch.save({'a': torch.ones(1)}, tmp_path / 'pytorch_model.bin')
+    assert read_checkpoint(tmp_path, trusted=True)['a'] == 1  # a folder with the same file
+    with pytest.raises(UserError, match=r'has no model\.safetensors'):
+        read_checkpoint(tmp_path)
+
+
+def test_a_backbone_starts_from_the_hub(hub):
+    source = XCiT(arch='n12')
+    hub.repos['owner/backbone'] = repo = Repo()
+    repo.commit(model__safetensors=save(source.state_dict()))
+    backbone = XCiT(arch='n12')
+    load_pretrained(backbone, 'hf://owner/backbone')
+    for name, value in source.state_dict().items():
+        assert torch.equal(backbone.state_dict()[name], value), name
+    cfg = load_config('configs/mask_rcnn_xcit_s12_8_3x.py', {'pretrained': 'hf://owner/of_nobody'})
+    with pytest.raises(UserError, match='hf://owner/of_nobody: the hub answers 404'):
+        download_pretrained(cfg)
+
+
+def test_names_of_the_hub_and_folders_are_known(tmp_path):
+    from tools.cli import has_weights
+
+    assert parse_name('hf://a/b.c-d@refs/pr/1') == ('a/b.c-d', 'refs/pr/1')
+    for name, expected in {
+        NAME: True,
+        tmp_path: True,
+        'config.py': False,
+        'setup.py': False,
+    }.items():
+        assert is_folder(name) == has_weights(str(name)) == expected
+
+
+def test_a_missing_package_is_a_sentence_with_the_extra(monkeypatch, capfd):
+    monkeypatch.setattr(environment.importlib, 'import_module', _without_huggingface_hub)
+    download_model.cache_clear()
+    code, _, error = call_tool(monkeypatch, capfd, 'convert_checkpoint.py', NAME, 'new.pth')
+    assert code == 2
+    assert error.endswith(
+        'the package huggingface_hub is not installed: pip install -e ".[hub]" in the clone of '
+        'xcit_mm\n'
+    )
+
+
+def _without_huggingface_hub(name: str):
+    if name == 'huggingface_hub':
+        raise ModuleNotFoundError(name=name)
+    return __import__(name)

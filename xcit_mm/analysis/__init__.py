@@ -1,0 +1,1 @@
+"""The errors of models: which classes are confused, and what the errors of detectors cost."""

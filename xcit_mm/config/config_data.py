@@ -1,0 +1,180 @@
+"""Configs as data: what a prediction needs of a config, as JSON in which nothing can run.
+
+A config file is a program. Models of others come with a JSON file instead, which is parsed and
+compared with what such a file may hold before anything is built from it.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from mmengine.config import Config
+from mmengine.registry import MODELS, TASK_UTILS, TRANSFORMS
+
+from ..environment import require, require_framework
+from ..errors import UserError, one_line, reason
+from ..files import read_regular
+from ..version import __version__
+from ..weights.hub import CONFIG, find_file
+from .tree import nodes, pipeline_of_test_set, registered_names
+
+FRAMEWORKS = ('mmdet', 'mmseg')
+KEYS = {
+    'xcit_mm': str,
+    'default_scope': str,
+    'model': dict,
+    'pipeline': list,
+    'classes': list,
+    'palette': list,
+}
+MAX_BYTES = 2**20
+MAX_DEPTH = 40  # levels of values in each other; our configs have ten
+START = 'init_cfg', 'pretrained'  # arguments for weights that a training starts from
+TUPLE = '__tuple__'  # JSON has lists only, but some transforms need tuples
+VALUES = (str, bool, int, float, type(None))
+# Neither a path nor an address, a dotted name or an expression.
+PLAIN = re.compile(r'[\w -]*', re.ASCII)
+KEY = re.compile(r'[a-zA-Z]\w*', re.ASCII)
+REGISTRIES = (MODELS, TASK_UTILS, TRANSFORMS)
+
+
+def describe(cfg: Config, classes: tuple[str, ...], palette: tuple) -> str:
+    """Return the JSON of a config with the names and the colors of the classes.
+
+    It holds the model and the pipeline of the test dataset, and neither the data nor the recipe of
+    the training. The weights that the training starts from are left out, too.
+
+    Raises:
+        UserError: If the config needs more than such a file may hold.
+    """
+    content = {
+        'xcit_mm': __version__,
+        'default_scope': cfg.default_scope,
+        'model': _encode(cfg.model),
+        'pipeline': _encode(pipeline_of_test_set(cfg)),
+        'classes': list(classes),
+        'palette': [list(color) for color in palette],
+    }
+    try:
+        text = json.dumps(content, indent=2)
+        _check(_decode(json.loads(text)), cfg.filename)
+    except TypeError as error:  # an object that is no data
+        raise UserError(f'{cfg.filename} cannot be written as data: {reason(error)}') from None
+    return text + '\n'
+
+
+def read_description(name: str | Path) -> Config:
+    """Read the config of a model on the hub, or in a folder, without running anything in it.
+
+    Args:
+        name: ``hf://owner/name``, ``hf://owner/name@revision`` or a folder.
+
+    Raises:
+        UserError: If the file cannot be read, or holds anything but the plain values of parts that
+            xcit_mm, mmdet, mmseg and mmcv have registered.
+    """
+    file = find_file(name, file=CONFIG)
+    try:
+        text = read_regular(file, MAX_BYTES).decode()
+        content = _decode(json.loads(text))
+        _check(content, str(name))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f'the config of {name} cannot be read ({reason(error)})') from None
+    names = {key: content[key] for key in ('classes', 'palette') if content[key]}
+    dataset = dict(metainfo=names, pipeline=content['pipeline'])
+    parts = dict(
+        default_scope=content['default_scope'],
+        model=content['model'],
+        test_dataloader=dict(dataset=dataset),
+    )
+    return Config(parts, cfg_text=text, filename=str(name))
+
+
+def _encode(node: Any) -> Any:
+    if isinstance(node, Mapping):
+        return {key: _encode(value) for key, value in node.items() if key not in START}
+    if isinstance(node, (list, tuple)):
+        values = [_encode(value) for value in node]
+        return {TUPLE: values} if isinstance(node, tuple) else values
+    return node
+
+
+def _decode(node: Any) -> Any:
+    if isinstance(node, dict):
+        if node.keys() == {TUPLE} and isinstance(node[TUPLE], list):
+            return tuple(map(_decode, node[TUPLE]))
+        return {key: _decode(value) for key, value in node.items()}
+    return list(map(_decode, node)) if isinstance(node, list) else node
+
+
+def _check(content: Any, name: str) -> None:
+    """Refuse what is not a description, or could reach anything outside of it."""
+    if not isinstance(content, dict) or 'xcit_mm' not in content:
+        raise UserError(
+            f'the config of {name} does not belong to a model of xcit_mm: name a model that '
+            'tools/push.py has written'
+        )
+    for key, kind in KEYS.items():
+        if not isinstance(content.get(key), kind):
+            raise UserError(f'the config of {name} has no {key} that is a {kind.__name__}')
+    if more := content.keys() - KEYS.keys():
+        raise UserError(f'the config of {name} has {one_line(min(more))}, {_not_allowed()}')
+    if not all(isinstance(value, str) for value in content['classes']):
+        raise UserError(f'the classes in the config of {name} are not a list of names')
+    scope = content['default_scope']
+    if scope not in FRAMEWORKS:
+        raise UserError(
+            f'the config of {name}: default_scope={one_line(scope)} is not one of '
+            f'{", ".join(FRAMEWORKS)}'
+        )
+    parts = {key: content[key] for key in ('model', 'pipeline')}
+    known = _known_types(parts, scope)
+    for place, value in nodes(parts):
+        key = place.rpartition('.')[2]
+        if key == 'type':
+            is_allowed = isinstance(value, str) and value in known and not _is_module(value)
+        elif isinstance(value, dict):
+            is_allowed = all(KEY.fullmatch(inner) for inner in value)
+        elif isinstance(value, str):
+            is_allowed = PLAIN.fullmatch(value) is not None and not _is_module(value)
+        else:
+            is_allowed = isinstance(value, (list, tuple, *VALUES))
+        if not is_allowed or place.count('.') > MAX_DEPTH:
+            raise UserError(
+                f'the config of {name}: {one_line(place)}={one_line(repr(value))}, {_not_allowed()}'
+            )
+
+
+def _not_allowed() -> str:
+    return (
+        'but a config that is data holds registered types and plain values only, because nothing '
+        'in it may run or reach other files: use a config file, and load the weights as its '
+        'checkpoint'
+    )
+
+
+def _known_types(parts: dict[str, Any], scope: str) -> set[str]:
+    """Return the names of all types that a config of a framework may build."""
+    types = (str(value) for place, value in nodes(parts) if place.endswith('.type'))
+    used = {scope, *(kind.partition('.')[0] for kind in types)}
+    for framework in FRAMEWORKS:
+        if framework in used:
+            require_framework(framework)
+    require('mmcv.ops')
+    import mmcv.ops
+
+    # RoI layers and NMS have names of functions and classes there.
+    names = {name for name, value in vars(mmcv.ops).items() if callable(value)}
+    for registry in REGISTRIES:
+        names |= {*registered_names(registry), *registry.children[scope].module_dict}
+    return names
+
+
+def _is_module(value: str) -> bool:
+    """Return whether a value would be imported by mmengine, which looks for types everywhere."""
+    spec = find_spec(value) if value and value not in sys.modules else None
+    return spec is not None and spec.origin is not None  # not a folder of this name, which is empty

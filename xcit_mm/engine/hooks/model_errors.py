@@ -1,0 +1,52 @@
+"""Tables and pictures of what a model confuses."""
+
+from pathlib import Path
+from typing import Any
+
+from mmengine.dist import is_main_process
+from mmengine.evaluator import Evaluator
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS
+from mmengine.runner import Runner
+
+from ...analysis.error_charts import draw_errors
+from ...files import require_no_links
+from ...run_files import ERRORS, ERRORS_PICTURE
+from . import order
+
+
+@HOOKS.register_module()
+class ModelErrorsHook(Hook):
+    """Write what a model confuses as CSV files, and draw it.
+
+    The errors of a validation go to ``<work_dir>/errors``, where the next validation replaces them.
+    There is a folder for each kind of what is counted, such as ``boxes``; see
+    :class:`~xcit_mm.analysis.error_tables.ErrorTables`.
+
+    Args:
+        test_dir: Folder for the errors of a test; None: they are not counted.
+    """
+
+    priority = order.MODEL_ERRORS
+
+    def __init__(self, test_dir: str | None = None) -> None:
+        self.test_dir = test_dir
+
+    def before_train(self, runner: Runner) -> None:
+        if is_main_process():
+            require_no_links(Path(runner.work_dir, ERRORS))
+
+    def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
+        _write(runner.val_loop.evaluator, Path(runner.work_dir, ERRORS))
+
+    def after_test_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
+        if self.test_dir is not None:
+            _write(runner.test_loop.evaluator, Path(self.test_dir))
+
+
+def _write(evaluator: Evaluator, folder: Path) -> None:
+    metrics: list[Any] = evaluator.metrics if is_main_process() else []
+    for metric in metrics:
+        for tables in metric.error_tables() if hasattr(metric, 'error_tables') else ():
+            tables.write(folder / tables.of)
+            draw_errors(tables, folder / tables.of / ERRORS_PICTURE)

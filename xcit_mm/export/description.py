@@ -1,0 +1,67 @@
+"""What a file says about its model in its metadata, for programs without xcit_mm."""
+
+import json
+from typing import Any
+
+from ..errors import UserError
+from ..inference import Model
+
+
+def describe(model: Model) -> dict[str, str]:
+    """Return what a program needs to predict images with a trained model, as JSON by name.
+
+    This is ``palette``, a color for each class; ``resizing`` of the test pipeline, see
+    :func:`resizing`, unless the pipeline has other transforms; ``threshold`` of the probabilities
+    of masks, or of a foreground alone; and ``align_corners`` of a segmentor, with which its logits
+    are resized to the image.
+    """
+    content = {'palette': model.palette}
+    if not _others(model):
+        content['resizing'] = resizing(model)
+    module = model.module
+    if model.task == 'segmentation':
+        content['align_corners'] = getattr(module, 'align_corners', False)
+        if getattr(module, 'out_channels', None) == 1:
+            content['threshold'] = module.decode_head.threshold
+    elif getattr(getattr(module, 'roi_head', None), 'with_mask', False):
+        content['threshold'] = module.test_cfg.rcnn.mask_thr_binary
+    return {name: json.dumps(value) for name, value in content.items()}
+
+
+def resizing(model: Model) -> dict[str, Any] | None:
+    """Return how the test pipeline resizes images, or None if it does not.
+
+    With ``keep_ratio``, an image becomes as large as possible, with its longer side at most the
+    longer side of ``scale`` and its shorter side at most the shorter one. Without it, ``scale`` is
+    the width and height. The image is resized bilinearly as by OpenCV.
+
+    Raises:
+        UserError: If the pipeline changes the image in another way.
+    """
+    others = _others(model)
+    if others:
+        raise UserError(
+            f'the test pipeline has {others[0]}, but predict.py can only resize RGB images of 8 '
+            'bits bilinearly: use --out instead of --folder'
+        )
+    resizes = model.pipeline.transforms[1:-1]
+    return dict(scale=[*resizes[0].scale], keep_ratio=resizes[0].keep_ratio) if resizes else None
+
+
+def _others(model: Model) -> list[str]:
+    """Return the transforms of the test pipeline that :func:`resizing` cannot describe."""
+    loader, *transforms = model.pipeline.transforms[:-1]
+    others = [type(transform).__name__ for transform in transforms if not _is_plain(transform)]
+    if len(transforms) > 1 and not others:
+        others = [f'{len(transforms)} transforms that resize']
+    if model.bands is not None or loader.to_float32:
+        others.append(type(loader).__name__)
+    return others
+
+
+def _is_plain(transform: Any) -> bool:
+    return (
+        type(transform).__name__ == 'Resize'
+        and transform.scale is not None
+        and (transform.interpolation, transform.backend) == ('bilinear', 'cv2')
+    )

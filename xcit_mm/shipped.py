@@ -1,0 +1,49 @@
+"""Where the configs and the tools of this package are: in the clone, or in what pip has installed.
+
+The command ``xcit`` runs this file without the package around it, whose import takes seconds.
+"""
+
+import re
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parent
+IN_CLONE = (PACKAGE.parent / 'tools' / 'cli.py').is_file()
+# .mim is where OpenMMLab's mim looks. In a clone it has links, which need rights on Windows.
+ROOT = PACKAGE.parent if IN_CLONE else PACKAGE / '.mim'
+CONFIGS = ROOT / 'configs'
+TOOLS = ROOT / 'tools'
+
+
+def tools() -> dict[str, Path]:
+    """Return the files of the tools by the names that ``xcit`` has for them."""
+    files = sorted(TOOLS.glob('[a-z]*.py'))
+    return {path.stem.replace('_', '-'): path for path in files if path.stem != 'cli'}
+
+
+def find_config(name: str | Path) -> Path:
+    """Return the path of a config: the path itself if it exists, or a config of this package.
+
+    A config of this package is found by its name, with or without ``.py`` and ``configs/``.
+    """
+    path = Path(name)
+    if path.exists() or str(path.parent) not in ('.', 'configs'):
+        return path
+    config = CONFIGS / f'{path.name.removesuffix(".py")}.py'
+    return config if config.is_file() else path
+
+
+def commands(text: str) -> str:
+    """Return a text in which the tools have the names that the user can type.
+
+    Outside of a clone, ``tools/check_dataset.py`` becomes ``xcit check-dataset``.
+    """
+    if IN_CLONE:
+        return text
+    return re.sub(r'\btools/(\w+)\.py', lambda match: f'xcit {match[1].replace("_", "-")}', text)
+
+
+def install(extra: str) -> str:
+    """Return the command that installs an extra."""
+    if IN_CLONE:
+        return f'pip install -e ".[{extra}]" in the clone of xcit_mm'
+    return f'pip install "xcit_mm[{extra}]"'

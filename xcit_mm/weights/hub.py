@@ -1,0 +1,128 @@
+"""Models on the Hugging Face hub, and local folders with the same files."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ..environment import require
+from ..errors import UserError, looked_in, reason
+from ..files import is_disk_full
+
+HUB = 'hf://'
+CONFIG = 'config.json'
+WEIGHTS = 'model.safetensors'
+PICKLE = 'pytorch_model.bin'  # how older programs store weights
+ADDRESS = re.compile(r'hf://([\w.-]+/[\w.-]+)(?:@([\w./-]+))?')
+RESTRICTED, NOT_FOUND = 403, 404  # HTTP's codes
+REMEDIES = {
+    401: 'log in with "hf auth login", or set HF_TOKEN to a valid token',
+    RESTRICTED: 'accept the terms on the page of the model, or use a token with this permission',
+    NOT_FOUND: 'there is no such model or revision, or it is private: check the name, and log in '
+    'with "hf auth login" or HF_TOKEN',
+}
+
+
+def is_folder(name: str | Path) -> bool:
+    """Return whether a config or a checkpoint is a model on the hub or a local folder."""
+    return str(name).startswith(HUB) or Path(name).expanduser().is_dir()
+
+
+def find_file(name: str | Path, trusted: bool = False, file: str = WEIGHTS) -> Path:
+    """Return a file of a model on the hub, which is downloaded once, or of a local folder.
+
+    Of the files of a model on the hub, only the config and the weights are downloaded. A process
+    uses one commit of a model, so that they belong together. Without a network, the files of an
+    earlier download are used.
+
+    Args:
+        name: ``hf://owner/name``, ``hf://owner/name@revision`` or a folder.
+        trusted: Whether the weights may be a pickle.
+        file: The name of the file.
+
+    Raises:
+        UserError: If there is no such model or file, or the hub refuses access.
+        DependencyError: If huggingface_hub is missing.
+    """
+    name = str(name)
+    on_hub = name.startswith(HUB)
+    folder = download_model(name, trusted) if on_hub else Path(name).expanduser()
+    choices = [file, PICKLE] if file == WEIGHTS and trusted else [file]
+    path = next((folder / choice for choice in choices if (folder / choice).exists()), None)
+    if path is not None:
+        return path
+    where = '' if on_hub else looked_in(folder)
+    remedy = f'name a {"model" if on_hub else "file in it, or a folder"} that tools/push.py made'
+    if file == WEIGHTS and not trusted and (on_hub or (folder / PICKLE).exists()):
+        remedy += f'; --trust-checkpoint also reads {PICKLE}, a pickle, and runs the code in it'
+    raise UserError(f'{name} has no {file}{where}: {remedy}')
+
+
+def parse_name(name: str) -> tuple[str, str | None]:
+    """Return ``owner/name`` and the revision in ``hf://owner/name@revision``, or None."""
+    address = ADDRESS.fullmatch(name)
+    if address is None:
+        raise UserError(f'{name} is not of the form hf://owner/name or hf://owner/name@revision')
+    return address[1], address[2]
+
+
+@contextmanager
+def hub_errors(what: str) -> Iterator[None]:
+    """Turn the errors of huggingface_hub inside the block into sentences without the token."""
+    require('huggingface_hub')
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        yield
+    except UserError:
+        raise
+    except HFValidationError as error:
+        raise UserError(f'{what}: the hub does not allow this name ({reason(error)})') from None
+    except Exception as error:  # of the client of HTTP, which depends on the version
+        if is_disk_full(error):
+            text = reason(error)
+            raise UserError(
+                f'{what}: the disk is full ({text}): make room, or set HF_HUB_CACHE'
+            ) from None
+        cause = error
+        if isinstance(error, LocalEntryNotFoundError):
+            cause = error.__cause__ or error
+        is_answer = isinstance(cause, HfHubHTTPError)
+        raise UserError(f'{what}: {(_refusal if is_answer else _failure)(cause)}') from None
+
+
+def _refusal(error: Any) -> str:
+    """Return what the hub answers with an ``HfHubHTTPError``, and the remedy."""
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+
+    code = error.response.status_code
+    if isinstance(error, GatedRepoError):
+        code = RESTRICTED
+    elif isinstance(error, RepositoryNotFoundError):  # 401 without a token
+        code = NOT_FOUND
+    return f'the hub answers {code}: {REMEDIES.get(code, "try again later")}'
+
+
+def _failure(error: BaseException) -> str:
+    from huggingface_hub import get_token
+
+    text = reason(error)
+    if token := get_token():  # a client quotes a header that it cannot send
+        text = text.replace(token, '...').replace(repr(token)[1:-1], '...')
+    return (
+        f'the hub cannot be reached, or the transfer broke off ({text}): try again, or copy the '
+        'files to a folder and name the folder'
+    )
+
+
+@cache
+def download_model(name: str, with_pickle: bool = False) -> Path:
+    """Return the folder of the config and the weights of a model on the hub."""
+    repo, revision = parse_name(name)
+    files = [CONFIG, WEIGHTS, *([PICKLE] if with_pickle else [])]
+    with hub_errors(name):
+        from huggingface_hub import snapshot_download
+
+        return Path(snapshot_download(repo, revision=revision, allow_patterns=files))
