@@ -18,6 +18,9 @@ tools = {
     'classify': ['timm>=1.0.9'],
     'eval': ['faster-coco-eval>=1.6'],
     'vis': ['tensorboard>=2.14'],
+    'wandb': ['wandb>=0.19'],
+    # mlflow-skinny reaches a server; the other two store runs in a file.
+    'mlflow': ['mlflow-skinny>=3', 'sqlalchemy>=2', 'alembic>=1.13'],
     'export': onnx,
     'openvino': [*onnx, 'openvino>=2025.2', 'nncf>=2.17'],
     'demo': ['gradio>=6'],
@@ -41,7 +44,17 @@ test = [
     'rio-cogeo>=5',  # validates cloud-optimized GeoTIFF files
     *chain.from_iterable(
         tools[name]
-        for name in ('classify', 'eval', 'hub', 'multiband', 'large', 'retrieval', 'results')
+        for name in (
+            'classify',
+            'eval',
+            'wandb',
+            'mlflow',
+            'hub',
+            'multiband',
+            'large',
+            'retrieval',
+            'results',
+        )
     ),
 ]
 

@@ -4,13 +4,17 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryFile
+from unittest.mock import patch
 
 import cv2
+import mmengine.config.config
 import numpy as np
 import pytest
 import torch
+import yapf.yapflib.yapf_api
 from filelock import FileLock
 from helpers import DATA, PATIENCE
 from helpers.random_weights import DETECTOR, SEGMENTOR, save_random_weights
@@ -136,6 +140,18 @@ def browser():
         )
         yield browser
         browser.close()
+
+
+@pytest.fixture(scope='module')
+def unformatted_configs() -> Iterator[None]:
+    """Spare the layout of configs, which takes mmengine longer than the steps of short runs."""
+    name, places = 'FormatCode', (mmengine.config.config, yapf.yapflib.yapf_api)
+    with ExitStack() as stack:
+        for place in places:  # where the two families of packages look for it
+            stack.enter_context(
+                patch.object(place, name, lambda text, **_: (text, True), create=True)
+            )
+        yield
 
 
 @pytest.fixture

@@ -18,11 +18,18 @@ def main() -> None:
         description=__doc__, epilog='Exit code: 0; 1 if a run would stop; 2 for invalid input.'
     )
     parser.add_argument('config', help='a file of configs/')
-    parser.add_argument(
+    only = parser.add_mutually_exclusive_group()
+    only.add_argument(
         '--statistics',
         action='store_true',
         help='only measure the mean and the standard deviation of each band of the training '
         'images, and print the lines for the config',
+    )
+    only.add_argument(
+        '--frequencies',
+        action='store_true',
+        help='only count the pixels or objects of each class in the training images, and print a '
+        'config that balances them',
     )
     parser.add_argument(
         '--workers', type=cli.positive, help='number of processes; default: one per core'
@@ -31,7 +38,7 @@ def main() -> None:
         '--out',
         type=Path,
         metavar='FILE',
-        help='JSON file to write the list or the statistics to',
+        help='JSON file to write the list, the statistics or the frequencies to',
     )
     cli.add_options_argument(parser)
     args = parser.parse_args()
@@ -41,13 +48,15 @@ def main() -> None:
         from xcit_mm.config.load import load_config
         from xcit_mm.datasets.audit import check_dataset, print_report
         from xcit_mm.datasets.band_statistics import band_statistics
+        from xcit_mm.datasets.class_frequencies import class_frequencies
         from xcit_mm.files import require_writable_file, write_json
     if args.out is not None:
         require_writable_file(args.out)
     cfg = load_config(args.config, args.cfg_options)
     adapt(cfg)
-    if args.statistics:
-        report = band_statistics(cfg, workers=args.workers)
+    if args.statistics or args.frequencies:
+        measure = band_statistics if args.statistics else class_frequencies
+        report = measure(cfg, workers=args.workers)
         print(report.text())
     else:
         report = check_dataset(cfg, workers=args.workers)
@@ -56,7 +65,7 @@ def main() -> None:
             print('--out FILE writes all of them.')
     if args.out is not None:
         write_json(args.out, asdict(report))
-    if not args.statistics and report.failures:
+    if getattr(report, 'failures', None):
         sys.exit(WOULD_STOP)
 
 

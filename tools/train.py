@@ -17,9 +17,19 @@ def main() -> None:
         '--resume', action='store_true', help='continue from the last checkpoint in the work dir'
     )
     parser.add_argument(
+        '--logger',
+        nargs='+',
+        action='extend',
+        choices=('tensorboard', 'wandb', 'mlflow'),
+        default=[],
+        help='write losses and metrics for TensorBoard, Weights & Biases or MLflow as well',
+    )
+    parser.add_argument(
         '--tensorboard',
-        action='store_true',
-        help='write <work dir>/tensorboard for "tensorboard --logdir"',
+        action='append_const',
+        dest='logger',
+        const='tensorboard',
+        help='the same as --logger tensorboard',
     )
     args = parser.parse_args()
 
@@ -32,7 +42,7 @@ def main() -> None:
         launcher=args.launcher,
         trust_checkpoint=args.trust_checkpoint,
         options=args.cfg_options,
-        tensorboard=args.tensorboard,
+        loggers=args.logger,
     )
 
 

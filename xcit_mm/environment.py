@@ -31,8 +31,9 @@ EXTRAS = dict.fromkeys(('onnx', 'onnxruntime', 'onnxscript'), 'export')
 EXTRAS |= dict.fromkeys(('openvino', 'nncf'), 'openvino')
 EXTRAS |= dict.fromkeys(('rasterio', 'openslide', 'pyogrio', 'zarr'), 'large')
 EXTRAS |= dict.fromkeys(('faiss', 'asmk', 'pyarrow'), 'retrieval')
+EXTRAS |= dict.fromkeys(('mlflow', 'sqlalchemy', 'alembic'), 'mlflow')
 EXTRAS |= dict.fromkeys(('supervision', 'pandas'), 'results')
-EXTRAS |= {'tensorboard': 'vis', 'gradio': 'demo', 'tifffile': 'multiband'}
+EXTRAS |= {'tensorboard': 'vis', 'wandb': 'wandb', 'gradio': 'demo', 'tifffile': 'multiband'}
 EXTRAS['huggingface_hub'] = 'hub'
 _quiet_lock = threading.RLock()  # what is hidden is hidden for the whole process
 

@@ -9,6 +9,7 @@ from .files import EARLIER, set_aside
 LOSSES = 'losses.jsonl'
 METRICS = 'metrics.jsonl'
 RUN_INFO = 'run.json'
+CURVE_IDS = 'curve_ids.json'  # the ids of the run in services that draw curves
 PICTURES = 'pictures'
 ERRORS = 'errors'
 ERRORS_PICTURE = 'errors.png'
@@ -24,6 +25,7 @@ WRITTEN = (
     LOSSES,
     METRICS,
     RUN_INFO,
+    CURVE_IDS,
     'report.html',
     PICTURES,
     ERRORS,

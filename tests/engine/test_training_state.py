@@ -39,6 +39,7 @@ WRONG = {
     f'{INFO}bad_data': [None, 3, ['a'], {'a': 1}],
     f'{INFO}{STEP_LAYOUT}': [3, {'images a step': np.zeros(3)}],
     f'{INFO}{RECIPE}': [3, {'model.type': 3}],
+    f'{INFO}validation_scores': [3, {'2': 0.5}, {2: 'a'}],
     f'{INFO}best_score': [None, 'a', float('nan'), torch.zeros(3)],
     f'{INFO}eta': ['a', float('inf')],
     'meta': [None, 3, [], {}],

@@ -3,7 +3,7 @@
 Each edit that the command line does not ask for has a sentence for the log.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from multiprocessing import get_all_start_methods
 from typing import Any
 
@@ -30,6 +30,7 @@ REPLACEMENTS = {
     'EpochBasedTrainLoop': 'ResumableEpochLoop',
     'IterBasedTrainLoop': 'ResumableIterLoop',
     'CheckpointHook': 'WholeCheckpointHook',
+    'EarlyStoppingHook': 'ResumableEarlyStoppingHook',
     'CocoDataset': 'CheckedCocoDataset',
     'CocoPanopticDataset': 'CheckedPanopticDataset',
     'LoadPanopticAnnotations': 'LoadPanoptic',
@@ -46,6 +47,7 @@ RUNTIME = CONFIGS / '_base_/default_runtime.py'
 HOOKS_OF_MMENGINE = {
     *('runtime_info', 'timer', 'sampler_seed', 'logger', 'param_scheduler', 'checkpoint'),
 }
+LOGGERS = {'tensorboard': 'TensorBoardHook', 'wandb': 'WandbHook', 'mlflow': 'MLflowHook'}
 DATALOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 TIMEOUT = 600  # seconds without a batch after which a run ends
 WORKER_ARGUMENTS = ('persistent_workers', 'prefetch_factor', 'timeout')
@@ -68,7 +70,7 @@ def adapt_for_training(
     options: Mapping[str, Any] | None = None,
     resume: bool = False,
     trust_checkpoint: bool = False,
-    tensorboard: bool = False,
+    loggers: Sequence[str] = (),
 ) -> list[str]:
     """Edit a config for training on this machine, and return sentences for the log.
 
@@ -76,8 +78,7 @@ def adapt_for_training(
     """
     options = options or {}
     notes = adapt(cfg) + use_folders_as_classes(cfg)
-    if tensorboard:
-        cfg.default_hooks.tensorboard = dict(type='TensorBoardHook')
+    cfg.default_hooks |= {name: dict(type=LOGGERS[name]) for name in loggers}
     notes += _limit_iterations(cfg, options) + _without_amp(cfg, options) + stream_in_dtype(cfg)
     notes += _without_gpus(cfg)
     if not resume and was_restarted() and has_checkpoints(cfg.work_dir):

@@ -11,6 +11,7 @@ from ..errors import UserError, did_you_mean
 from ..launchers import LAUNCHERS
 from ..run_files import require_checkpoints
 from ..weights.pretrained import require_file
+from .adapt import LOGGERS
 from .channel_rules import check_image_channels, check_map_channels
 from .data_rules import check_classes, check_data
 from .height_rules import check_heights
@@ -23,6 +24,7 @@ REQUIRED = {
     'test': ('model', 'test_dataloader', 'test_cfg', 'test_evaluator'),
     'prediction': ('model', 'test_dataloader'),
 }
+AUTO = 'auto'  # train_dataloader.batch_size, until it is measured
 METRICS_WITH_ERRORS = ('CocoAPMetric', 'ClassIoUMetric', 'AccuracyMetric')
 SPLITS = {'train': ('train', 'val'), 'test': ('test',)}
 
@@ -43,10 +45,10 @@ def check(cfg: Config, task: str) -> None:
     check_map_channels(cfg)
     check_class_weights(cfg)
     check_image_channels(cfg, SPLITS[task])
+    for name in LOGGERS.keys() & cfg.default_hooks.keys():
+        require(name)
     if task == 'test':
         check_errors(cfg)
-    if 'tensorboard' in cfg.default_hooks:
-        require('tensorboard')
     if cfg.get('resume') and not cfg.get('load_from'):
         require_checkpoints(cfg.work_dir)
     check_data(cfg, SPLITS[task])
@@ -83,9 +85,30 @@ def check_counts(cfg: Config) -> None:
         'train_cfg.max_epochs': cfg.train_cfg.get('max_epochs'),
         'train_dataloader.batch_size': cfg.train_dataloader.get('batch_size'),
     }
+    if counts['train_dataloader.batch_size'] == AUTO:
+        _check_auto(cfg, counts.pop('optim_wrapper.accumulative_counts'))
+        del counts['train_dataloader.batch_size']
     for name, count in counts.items():
         if count is not None and (type(count) is not int or count < 1):
             raise UserError(f'{name}={count!r} is not a positive integer')
+
+
+def _check_auto(cfg: Config, counts: int | None) -> None:
+    """Refuse a batch that is measured where it has no recipe, or another rule decides it."""
+    place = f'train_dataloader.batch_size={AUTO}'
+    base = (cfg.get('auto_scale_lr') or {}).get('base_batch_size')
+    if type(base) is not int or base < 1:
+        raise UserError(
+            f'{place} needs auto_scale_lr.base_batch_size, the number of images of an update of '
+            f'the recipe: base_batch_size={base!r} is not a positive integer'
+        )
+    if counts not in (None, 1):
+        raise UserError(
+            f'optim_wrapper.accumulative_counts={counts!r} does not go with {place}, which chooses '
+            'it: leave it out, or write a batch_size'
+        )
+    if cfg.get('stream') is not None:
+        raise UserError(f'{place} does not go with stream, which computes image by image: write 1')
 
 
 def check_recipe(cfg: Config) -> None:

@@ -94,24 +94,13 @@ def band_statistics(cfg: Config, workers: int | None = None) -> BandStatistics:
         UserError: If the data is missing, if no image can be read, or if a process crashes.
     """
     total, images, left_out = None, set(), {}
-    for dataset in _training_data(cfg):
-        parts = _Parts(dataset, _is_rgb(cfg))
-        loader = DataLoader(
-            parts,
-            batch_size=None,
-            num_workers=number_of_cores() if workers is None else workers,
-            prefetch_factor=1,
-            multiprocessing_context=get_all_start_methods()[0],
-        )
-        try:
-            for found in track(loader, 'Reading train', console=Console(stderr=True)):
-                if isinstance(found.moments, str):
-                    left_out[found.file] = found.moments
-                else:
-                    images.add(found.file)
-                    total = found.moments if total is None else total + found.moments
-        except RuntimeError as error:
-            raise UserError(f'a process that read images crashed ({reason(error)})') from None
+    for dataset in training_data(cfg):
+        for found in read_in_parallel(_Parts(dataset, _is_rgb(cfg)), workers):
+            if isinstance(found.moments, str):
+                left_out[found.file] = found.moments
+            else:
+                images.add(found.file)
+                total = found.moments if total is None else total + found.moments
     listed = [printable(f'{file}: {why}') for file, why in left_out.items()]
     if total is None or not total.count:
         why = f'; the first: {listed[0]}' if listed else ''
@@ -122,7 +111,31 @@ def band_statistics(cfg: Config, workers: int | None = None) -> BandStatistics:
     )
 
 
-def _training_data(cfg: Config) -> Iterator[Any]:
+def read_in_parallel(parts: Dataset, workers: int | None) -> Iterator[Any]:
+    """Yield the parts of training data in their order; one process per core by default reads.
+
+    Raises:
+        UserError: If a process crashes.
+    """
+    loader = DataLoader(
+        parts,
+        batch_size=None,
+        num_workers=number_of_cores() if workers is None else workers,
+        prefetch_factor=1,
+        multiprocessing_context=get_all_start_methods()[0],
+    )
+    try:
+        yield from track(loader, 'Reading train', console=Console(stderr=True))
+    except RuntimeError as error:
+        raise UserError(f'a process that read images crashed ({reason(error)})') from None
+
+
+def training_data(cfg: Config) -> Iterator[Any]:
+    """Build the datasets that read the training files of a config, with scenes as whole images.
+
+    Raises:
+        UserError: If there are none, or the data is missing.
+    """
     leaves = split_datasets(cfg, 'train')
     if not leaves:
         raise UserError(f'the config {cfg.filename} has no train_dataloader with a dataset')

@@ -38,6 +38,7 @@ class _Resumable:
 
     endless: bool
     has_run = False
+    stop_reason: str | None = None  # why a hook has set mmengine's stop_training
 
     def __init__(self, runner: Runner, dataloader: dict, **kwargs) -> None:
         seed = runner.seed

@@ -1,6 +1,6 @@
 """Training and testing, as ``tools/train.py`` and ``tools/test.py`` call them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ def train(
     launcher: str = 'none',
     trust_checkpoint: bool = False,
     options: Mapping[str, Any] | None = None,
-    tensorboard: bool = False,
+    loggers: Sequence[str] = (),
 ) -> None:
     """Train a model, evaluate it, and log the metrics and where the files are.
 
@@ -40,7 +40,7 @@ def train(
         trust_checkpoint: Read checkpoints that hold more than weights; the code in them is run.
         options: Dotted names and values that replace values of the config
             (see :func:`~xcit_mm.config.load.load_config`).
-        tensorboard: Also write losses and metrics for TensorBoard.
+        loggers: Where losses and metrics are written as well: 'tensorboard', 'wandb', 'mlflow'.
 
     Raises:
         UserError: If the config, an option, the data or a checkpoint is wrong; if another run
@@ -50,7 +50,7 @@ def train(
     """
     cfg = load_config(config, options, work_dir, launcher)
     with config_errors(cfg, options):
-        notes = adapt_for_training(cfg, options, resume, trust_checkpoint, tensorboard)
+        notes = adapt_for_training(cfg, options, resume, trust_checkpoint, loggers)
         check(cfg, 'train')
         with run_lock(cfg) as warnings, read_all_safely(cfg.trust_checkpoint):
             if not (cfg.get('resume') or cfg.get('load_from')):

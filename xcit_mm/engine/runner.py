@@ -16,6 +16,7 @@ from ..config.tree import class_name
 from ..console import keep_readable
 from ..files import require_writable
 from ..processes import cpu_group, lost_processes_named, require_same
+from .batch_size import choose_batch_size
 from .checkpoints.checkpointed import CheckpointedRunner
 from .data.loader import evaluation_loader
 from .distributed import connect_run
@@ -36,6 +37,8 @@ def build_runner(cfg: Config, notes: list[str], task: str) -> 'CheckedRunner':
     if cfg.launcher != 'none':
         connect_run(cfg)
         require_same(fingerprint(cfg, SPLITS[task]), cpu_group(), str(cfg.filename))
+    if task == 'train':
+        notes = notes + choose_batch_size(cfg)
     runner = CheckedRunner.from_cfg(cfg)
     for note in notes:
         runner.logger.warning(note)

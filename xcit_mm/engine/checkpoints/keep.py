@@ -72,6 +72,15 @@ class WholeCheckpointHook(CheckpointHook):
             runner.logger.info(f'Saving checkpoint at {runner.iter + 1} iterations')
             self._save_checkpoint(runner)
 
+    @property
+    def best(self) -> list[str]:
+        """The paths of the best checkpoints, one for each metric of ``save_best``."""
+        if self.save_best is None:
+            return []
+        is_single = len(self.key_indicators) == 1
+        paths = [self.best_ckpt_path] if is_single else self.best_ckpt_path_dict.values()
+        return [str(path) for path in paths if path is not None]
+
     def save_unscheduled(self, runner: Runner, done: int) -> None:
         """Write a checkpoint after ``done`` iterations that the config does not schedule."""
         if self.written != done:

@@ -24,6 +24,7 @@ AVERAGED = 'module.'  # the prefix of the averaged weights of mmengine's EMAHook
 BAD_DATA = 'bad_data'  # file to reason
 STEP_LAYOUT = 'step_layout'  # images a step, steps an epoch
 COLLAPSED_STEPS = 'collapsed_steps'  # how many in a row
+SCORES = 'validation_scores'  # iteration to the metric that early stopping monitors
 RECIPE = 'recipe'  # values of the config by their places, as texts
 HUB = ('log_scalars', 'runtime_info', 'resumed_keys')  # the parts of mmengine's message hub
 # Parts of an optimizer's state with the shape of the parameter, and those that Adam requires.
@@ -228,6 +229,7 @@ RUNTIME_INFOS = {
     BAD_DATA: lambda value: _is_mapping(value, str, str),
     STEP_LAYOUT: lambda value: _is_mapping(value, str, int),
     COLLAPSED_STEPS: _is_count,
+    SCORES: lambda value: _is_mapping(value, int, float),
     'best_score': _is_number,
     'eta': _is_number,
 }

@@ -8,11 +8,14 @@ others replace, and every second without a batch ``while_training_waits`` and
 from . import (  # noqa: F401  registered when they are imported
     bad_data,
     collapse,
+    curves,
     describe,
+    early_stopping,
     interrupt,
     label_check,
     loss_log,
     merged_views,
+    mlflow_curves,
     model_errors,
     momentum_teacher,
     non_finite,
@@ -20,4 +23,5 @@ from . import (  # noqa: F401  registered when they are imported
     report,
     room_check,
     same_teacher,
+    wandb_curves,
 )

@@ -18,7 +18,7 @@ from ...run_files import LOSSES, METRICS
 from ...run_report.reading import TIMES, read_lines
 from . import order
 
-TENSORBOARD_PREFIXES = {LOSSES: 'train', METRICS: 'val'}
+PREFIXES = {LOSSES: 'train', METRICS: 'val'}  # of names in services that draw curves
 
 
 @HOOKS.register_module()
@@ -88,16 +88,28 @@ class TensorBoardHook(LossLogHook):
         require('tensorboard')
 
     def _begin(self, runner: Runner) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
-        folder = Path(runner.work_dir, 'tensorboard')
-        require_no_links(folder)
-        self._writer = SummaryWriter(folder, purge_step=runner.iter + 1)
+        self._folder, self._first = Path(runner.work_dir, 'tensorboard'), runner.iter
+        require_no_links(self._folder)
+        self._open(self._first + 1)
 
     def _write(self, runner: Runner, file: str, line: dict[str, float]) -> None:
+        if file == METRICS and line['iter'] == self._first:  # a resume repeats this validation
+            self._open(self._first)
+            for text, logged in read_lines(Path(runner.work_dir, LOSSES)):
+                if logged['iter'] == self._first:
+                    self._add(LOSSES, json.loads(text))
+        self._add(file, line)
+
+    def _open(self, purge_step: int) -> None:
+        """Hide the steps from ``purge_step`` on, and write others."""
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(self._folder, purge_step=purge_step)
+
+    def _add(self, file: str, line: dict[str, float | None]) -> None:
         for name in line.keys() - {'iter', 'epoch'}:
-            tag = f'{TENSORBOARD_PREFIXES[file]}/{name}'
-            self._writer.add_scalar(tag, line[name], line['iter'])
+            value = math.nan if line[name] is None else line[name]
+            self._writer.add_scalar(f'{PREFIXES[file]}/{name}', value, line['iter'])
         self._writer.flush()
 
 

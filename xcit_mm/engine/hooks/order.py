@@ -15,5 +15,7 @@ TENSORBOARD = 63
 COLLAPSE = 64  # after the logs, which show it, and before the checkpoint with its count
 PICTURES = 70
 MODEL_ERRORS = 71
+STOPPING = 91  # after the checkpoint of the validated step
+CURVES = 92  # after the checkpoint, which says what no resume repeats
 REPORT = 95  # after the checkpoint and the pictures
 INTERRUPT = 100  # after the checkpoint of the same step

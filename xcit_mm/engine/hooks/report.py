@@ -20,6 +20,7 @@ from ...run_files import PICTURES, POINTER, RUN_INFO
 from ...run_report import read_run, write_page
 from ...run_report.tables import metrics_table
 from ...shipped import commands
+from ..checkpoints.keep import WholeCheckpointHook
 from ..distributed import unwrapped
 from . import order
 
@@ -42,20 +43,28 @@ class ReportHook(Hook):
 
     def before_train(self, runner: Runner) -> None:
         if is_main_process():
-            write_json(Path(runner.work_dir, RUN_INFO), run_info(runner))
+            self._info = run_info(runner)
+            write_json(Path(runner.work_dir, RUN_INFO), self._info)
 
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
         self._metrics = metrics or {}
 
     def after_train(self, runner: Runner) -> None:
         folder = Path(runner.work_dir)
-        lines = ['The training is finished.', metrics_table(self._metrics)]
+        why = getattr(runner.train_loop, 'stop_reason', None)
+        end = 'is finished.' if why is None else f'stopped early: {why}.'
+        lines = [f'The training {end}', metrics_table(self._metrics)]
         if (folder / POINTER).is_file():
             lines.append(f'checkpoint  {(folder / POINTER).read_text("utf-8", "surrogateescape")}')
+        for hook in runner.hooks:
+            if isinstance(hook, WholeCheckpointHook):
+                lines += [f'best        {path}' for path in hook.best]
         lines.append(f'log         {log_file(runner.logger) or "on the console only"}')
         if (folder / PICTURES).is_dir():
             lines.append(f'pictures    {folder / PICTURES} (ground truth left, prediction right)')
         if is_main_process():
+            if why is not None:
+                write_json(folder / RUN_INFO, self._info | dict(stopped_early=why))
             report = folder / 'report.html'
             try:
                 write_page([read_run(folder)], report)

@@ -1,0 +1,263 @@
+"""The largest batch that fits into memory, with accumulation to the batch of the recipe."""
+
+import ast
+import gc
+import os
+import resource
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from copy import deepcopy
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+from mmengine.config import Config
+from mmengine.device import get_device
+from mmengine.dist import all_gather_object, all_reduce, get_world_size, is_distributed
+from mmengine.model.utils import revert_sync_batchnorm
+from mmengine.optim import build_optim_wrapper
+from mmengine.registry import MODELS, init_default_scope
+from mmengine.runner import Runner
+
+from ..config.rules import AUTO, check_single_images
+from ..config.tree import class_name, typed_nodes
+from ..errors import UserError, is_out_of_memory, reason
+from ..large_images.free_memory import free_memory
+from ..processes import cpu_group, together
+from .data.sampler import seed_all
+
+LOADER = 'train_dataloader'
+IN_PROCESS = dict(batch_size=1, num_workers=0, timeout=0)
+IN_PROCESS |= dict(persistent_workers=False, prefetch_factor=None)
+SHARE = 0.9  # of the memory that a probe may use; the rest is for images that it has not drawn
+CANDIDATES = 8  # images of which each of the largest kinds is drawn
+DRAWS = 4  # of each of them: a pipeline has random sizes
+# What a schedule counts in iterations.
+COUNTED = ('begin', 'end', 'milestones', 'T_max', 'step_size')
+
+
+def choose_batch_size(cfg: Config) -> list[str]:
+    """Replace ``train_dataloader.batch_size='auto'`` by the largest batch that fits into memory.
+
+    The batch is measured by steps with the largest images that the pipeline draws. The gradients
+    of several batches are added up to the images of an update of the recipe,
+    ``auto_scale_lr.base_batch_size``, and what the config counts in iterations is multiplied by
+    their number, so that the run takes the updates of the recipe. All processes use the smallest
+    batch that any of them measures. A run that resumes has the batch in the config that it keeps.
+
+    Edits ``cfg``, and returns sentences for the log.
+
+    Raises:
+        UserError: If not even one image fits, or no training image can be read; if a run that
+            resumes keeps no batch.
+    """
+    if cfg.train_dataloader.get('batch_size') != AUTO:
+        return []
+    base, world = cfg.auto_scale_lr.base_batch_size, get_world_size()
+    most = max(1, base // world)
+    if cfg.get('resume'):
+        size = _kept(Path(cfg.work_dir, Path(cfg.filename).name))
+        how = 'it is the batch of the run that resumes'
+    else:
+        with together(cpu_group()):
+            size, how = _measured(cfg, [n for n in range(most, 0, -1) if most % n == 0])
+        _release()
+        smallest = torch.tensor(size)
+        all_reduce(smallest, 'min', cpu_group())
+        size = int(smallest)
+    cfg.train_dataloader.batch_size = size
+    check_single_images(cfg)
+    counts = max(1, most // size)
+    notes = [
+        f'train_dataloader.batch_size={size}: {how}. An update has {size * counts * world} images '
+        f'(batch {size}, accumulative_counts {counts}, processes {world}), the recipe {base}.'
+    ]
+    return notes + _accumulate(cfg, counts)
+
+
+def _accumulate(cfg: Config, counts: int) -> list[str]:
+    """Add up the gradients of some iterations, and count in updates what was in iterations."""
+    if counts == 1:
+        return []
+    cfg.optim_wrapper.accumulative_counts = counts
+    changed = []
+
+    def multiply(node: dict, name: str, place: str) -> None:
+        value = node.get(name)
+        if isinstance(value, (list, tuple)):
+            node[name] = [number * counts for number in value]
+        elif type(value) is int:
+            node[name] = value * counts
+        changed.extend([f'{place}.{name}={node[name]}'] if node.get(name) != value else [])
+
+    for place, scheduler in typed_nodes(cfg.get('param_scheduler') or [], 'param_scheduler'):
+        if not scheduler.get('by_epoch', True):
+            for name in COUNTED:
+                multiply(scheduler, name, place)
+    if 'max_iters' in cfg.train_cfg:
+        for name in ('max_iters', 'val_interval', 'val_begin'):
+            multiply(cfg.train_cfg, name, 'train_cfg')
+    checkpoint = cfg.default_hooks.checkpoint
+    if checkpoint is not None and not checkpoint.get('by_epoch', True):
+        multiply(checkpoint, 'interval', 'default_hooks.checkpoint')
+    return [f'{counts} iterations are an update: {", ".join(changed)}.'] if changed else []
+
+
+def _kept(path: Path) -> int:
+    """Read the batch of a run from the config that it keeps, which is not run as Python."""
+    size = None
+    with suppress(OSError, ValueError, SyntaxError):
+        for node in ast.parse(path.read_text()).body:
+            is_loader = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == LOADER
+            keywords = node.value.keywords if is_loader and isinstance(node.value, ast.Call) else []
+            sizes = [word.value for word in keywords if word.arg == 'batch_size']
+            size = ast.literal_eval(sizes[0]) if sizes else size
+    size = all_gather_object(size, cpu_group())[0]
+    if type(size) is not int or size < 1:
+        raise UserError(
+            f'--resume with {LOADER}.batch_size={AUTO}: {path} has no batch_size, where the run '
+            'keeps it: write the number that the log of the run names'
+        )
+    return size
+
+
+def _measured(cfg: Config, sizes: list[int]) -> tuple[int, str]:
+    """Return the first of the falling sizes that fits into memory, and how that is known."""
+    init_default_scope(cfg.default_scope)
+    device = torch.device(get_device())
+    (largest, *samples), collate = _largest_samples(cfg, max(sizes))
+    # Processes measure apart, so nothing is synchronized.
+    model = revert_sync_batchnorm(MODELS.build(cfg.model)).to(device)
+    wrapper = build_optim_wrapper(model, deepcopy(cfg.optim_wrapper))
+    copies = is_distributed() + any(
+        'EMAHook' in class_name(node['type'])
+        for part in ('default_hooks', 'custom_hooks')
+        for _, node in typed_nodes(cfg.get(part) or [])
+    )
+    held = sum(p.numel() * p.element_size() for p in model.parameters()) * copies
+
+    def step(size: int) -> None:
+        ballast = torch.empty(held, dtype=torch.uint8, device=device).fill_(0)
+        seed_all(size)
+        for _ in range(2):  # the first makes the state of the optimizer
+            model.train()
+            # A step changes its samples, for example by padding their masks.
+            batch = [deepcopy(samples[i % len(samples)]) for i in range(size)]
+            model.train_step(collate(batch if size > 1 else [deepcopy(largest)]), wrapper)
+        del ballast
+
+    measure = _first_on_gpu if device.type == 'cuda' else _first_in_memory
+    return measure(step, sizes)
+
+
+def _largest_samples(cfg: Config, number: int) -> tuple[list[Any], Callable]:
+    """Draw the largest training sample, and a batch of the tallest, the widest and large ones.
+
+    A batch is padded to the height of the tallest and the width of the widest image. Also returns
+    what joins samples to a batch.
+    """
+    loader = Runner.build_dataloader({**cfg.train_dataloader, **IN_PROCESS}, seed=0)
+    infos = [loader.dataset.get_data_info(i) for i in range(len(loader.dataset))]
+
+    def drawn(index: int, draw: int) -> Any:
+        seed_all(index, draw)
+        return loader.dataset[index]
+
+    sizes, problem = {}, None
+    for place in product(_candidates(infos), range(DRAWS)):
+        try:
+            sample = drawn(*place)
+        except Exception as error:  # a run replaces bad samples, and names them
+            problem = reason(error)
+            continue
+        sizes[place] = _size(sample.get('inputs') if isinstance(sample, dict) else sample)
+    if not sizes:
+        raise UserError(f'batch_size={AUTO}: no training image can be read: {problem}')
+
+    def demand(place: tuple[int, int]) -> tuple[int, int]:
+        height, width = sizes[place]
+        return height * width, len(infos[place[0]].get('instances') or ())
+
+    order = sorted(sizes, key=demand, reverse=True)
+    tallest, widest = (max(order, key=lambda place, k=k: sizes[place][k]) for k in (0, 1))
+    batch = [tallest, widest, *order][:number]
+    return [drawn(*place) for place in (order[0], *batch)], loader.collate_fn
+
+
+def _candidates(infos: list[dict]) -> list[int]:
+    """Return the images with the most pixels, rows, columns and objects, as far as is known."""
+    sizes = [(info.get('height') or 0, info.get('width') or 0) for info in infos]
+    keys = (
+        lambda i: sizes[i][0] * sizes[i][1],
+        lambda i: sizes[i][0],
+        lambda i: sizes[i][1],
+        lambda i: len(infos[i].get('instances') or ()),
+    )
+    every = range(len(infos))
+    return sorted({i for key in keys for i in sorted(every, key=key, reverse=True)[:CANDIDATES]})
+
+
+def _size(inputs: Any) -> tuple[int, int]:
+    """Return the height and width of the inputs of a sample, which may be several views."""
+    if isinstance(inputs, (list, tuple)):
+        return max(map(_size, inputs))
+    return (0, 0, *getattr(inputs, 'shape', ()))[-2:]
+
+
+def _first_on_gpu(step: Callable[[int], None], sizes: list[int]) -> tuple[int, str]:
+    torch.cuda.set_per_process_memory_fraction(SHARE)
+    try:
+        for size in sizes:
+            try:
+                step(size)
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+                _release()
+                continue
+            peak = torch.cuda.max_memory_reserved()
+            return size, f'steps with the largest images take {_megabytes(peak)} of the GPU'
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    raise UserError(_too_small('the memory of the GPU'))
+
+
+def _first_in_memory(step: Callable[[int], None], sizes: list[int]) -> tuple[int, str]:
+    """Measure one and two images, because a system that is out of memory kills the process."""
+    sharing = int(os.environ.get('LOCAL_WORLD_SIZE', get_world_size()))
+    free, before = int(SHARE * free_memory()) // sharing, _peak(gc.collect)
+    one = _peak(lambda: step(1)) - before
+    each = _peak(lambda: step(2)) - before - one if sizes[0] > 1 else 0
+    for size in sizes:
+        needed = one + (size - 1) * max(0, each)
+        if needed <= free:
+            return size, f'steps with the largest images take {_megabytes(needed)} of memory'
+    raise UserError(_too_small(f'{_megabytes(free)} of memory: one image takes {_megabytes(one)}'))
+
+
+def _peak(call: Callable[[], object]) -> int:
+    """Return the most bytes that this process has in memory during a call."""
+    with suppress(OSError):  # Linux alone can forget an earlier peak
+        Path('/proc/self/clear_refs').write_text('5')
+    call()
+    unit = 1 if sys.platform == 'darwin' else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _too_small(memory: str) -> str:
+    return (
+        f'{LOADER}.batch_size={AUTO}: not even one image can be trained within {SHARE:.0%} of '
+        f'{memory}; use a smaller model or smaller images, or model.backbone.with_cp=True'
+    )
+
+
+def _megabytes(size: float) -> str:
+    return f'{max(0, size) / 2**20:.0f} MiB'
+
+
+def _release() -> None:
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

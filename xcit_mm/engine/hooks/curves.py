@@ -1,0 +1,130 @@
+"""Losses and metrics for services that store each step for good, with one curve over resumes."""
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mmengine.dist import is_main_process
+from mmengine.hooks import Hook
+from mmengine.runner import BaseLoop, Runner
+
+from ...environment import require
+from ...errors import UserError, reason
+from ...files import read_regular, write_json
+from ...processes import cpu_group, together
+from ...run_files import CURVE_IDS
+from ...run_report.reading import MAX_BYTES, Line, read_lines
+from ..checkpoints.keep import WholeCheckpointHook
+from . import order
+from .loss_log import PREFIXES
+
+PROJECT = 'xcit_mm'  # of runs whose project the environment does not name
+
+
+class CurveHook(Hook):
+    """Send the numbers of ``losses.jsonl`` and ``metrics.jsonl`` to a service.
+
+    Such a service cannot take a step back. So a step is sent once a checkpoint after it is on the
+    disk: no resume repeats it then. A run that resumes first sends what the service lacks. The
+    curve therefore equals the curve of the two files, also if a resumed run differs from the run
+    before the interruption.
+
+    A subclass has a ``name``, which is the name of its package and of the hook in a config, a
+    ``remedy`` for a service that cannot be reached, and the methods below.
+
+    Raises:
+        DependencyError: If the package is missing.
+        UserError: Before anything of an earlier run is moved, if the service cannot be reached. A
+            service that fails later is a warning, and gets its steps with the next checkpoint.
+    """
+
+    priority = order.CURVES
+    name: str
+    remedy: str
+    _is_sending = False
+
+    def __init__(self) -> None:
+        require(self.name)
+
+    def _connect(self, runner: Runner, run_id: str | None) -> str:
+        """Start a run of the service, or continue the one with an id, and return its id."""
+        raise NotImplementedError
+
+    def _write(self, rows: Sequence[Line]) -> None:
+        """Send the rows that the service lacks; they are sorted by their ``iter``."""
+        raise NotImplementedError
+
+    def _close(self) -> None:
+        """End the run of the service."""
+        raise NotImplementedError
+
+    def before_run(self, runner: Runner) -> None:
+        if not isinstance(runner._train_loop, BaseLoop):  # a test
+            return
+        with together(cpu_group()):
+            if is_main_process():
+                known = _ids(Path(runner.work_dir)) if runner._resume else {}
+                try:
+                    self._id = self._connect(runner, known.get(self.name))
+                except Exception as error:  # of its own kind in each package
+                    raise UserError(
+                        f'--logger {self.name} cannot start ({reason(error)}): {self.remedy}'
+                    ) from error
+
+    def before_train(self, runner: Runner) -> None:
+        self._is_sending = is_main_process()
+        if self._is_sending:
+            folder = Path(runner.work_dir)
+            write_json(folder / CURVE_IDS, _ids(folder) | {self.name: self._id})
+            self._send(runner, runner.iter)
+
+    def after_train_iter(self, runner: Runner, **_: Any) -> None:
+        hooks = (hook for hook in runner.hooks if isinstance(hook, WholeCheckpointHook))
+        written = max((hook.written or 0 for hook in hooks), default=0)
+        if self._is_sending and written > self._sent_below:
+            self._send(runner, written)
+
+    def after_train(self, runner: Runner) -> None:
+        if self._is_sending:
+            self._send(runner, math.inf)
+
+    def after_run(self, runner: Runner) -> None:
+        if self._is_sending:
+            self._attempt(runner, self._close)
+
+    def _send(self, runner: Runner, below: float) -> None:
+        """Send the steps before an iteration, whose validation a resume may repeat."""
+        rows = [row for row in _rows(Path(runner.work_dir)) if row['iter'] < below]
+        self._sent_below = below
+        self._attempt(runner, self._write, rows)
+
+    def _attempt(self, runner: Runner, action: Any, *args: Any) -> None:
+        try:
+            action(*args)
+        except Exception as error:  # a training does not end because of its curve
+            runner.logger.warning(
+                f'--logger {self.name}: steps cannot be sent ({reason(error)}); they are in '
+                'losses.jsonl, and are sent with a later checkpoint or by --resume'
+            )
+
+
+def _rows(folder: Path) -> list[Line]:
+    """Join the losses and the metrics of each iteration."""
+    rows: dict[float, Line] = {}
+    for file, prefix in PREFIXES.items():
+        for _, line in read_lines(folder / file):
+            row = rows.setdefault(line['iter'], dict(iter=line['iter']))
+            row |= {f'{prefix}/{name}': value for name, value in line.items() if name != 'iter'}
+    return [rows[iteration] for iteration in sorted(rows)]
+
+
+def _ids(folder: Path) -> dict[str, str]:
+    """Return the id of the run in each service; a file that cannot be read has none."""
+    try:
+        ids = json.loads(read_regular(folder / CURVE_IDS, MAX_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    are_texts = isinstance(ids, dict) and all(isinstance(text, str) for text in ids.values())
+    return ids if are_texts else {}

@@ -1,0 +1,88 @@
+"""The end of a training whose validations no longer improve, which a resume decides alike."""
+
+import math
+from typing import Any
+
+from mmengine.hooks import EarlyStoppingHook
+from mmengine.registry import HOOKS
+from mmengine.runner import Runner
+
+from ...errors import ArgumentError, UserError, did_you_mean
+from ..checkpoints.keep import WholeCheckpointHook
+from ..checkpoints.training_state import SCORES
+from . import order
+
+
+@HOOKS.register_module()
+class ResumableEarlyStoppingHook(EarlyStoppingHook):
+    """mmengine's ``EarlyStoppingHook``, but its state is in the checkpoints.
+
+    The state is the score of each validation by its iteration, and what the hook decides follows
+    from these scores. So a resumed run, which may repeat a validation, stops at the same iteration
+    as an uninterrupted one. The run ends with a checkpoint of the iteration at which it stops.
+
+    Args:
+        monitor: The metric of a validation, such as 'coco/bbox_mAP' or 'mIoU'.
+        min_delta: The smallest difference that is an improvement, in the unit of the metric. (The
+            default of mmengine's hook, 0.1, is ten points of COCO's metrics.)
+        patience: The number of validations in a row without an improvement at which the run stops.
+        kwargs: Arguments of mmengine's hook.
+
+    Raises:
+        UserError: If a validation has no such metric, or the run has no validation.
+    """
+
+    priority = order.STOPPING
+
+    def __init__(
+        self, monitor: str, *, min_delta: float = 0.0, patience: int = 5, **kwargs: Any
+    ) -> None:
+        if type(patience) is not int or patience < 1:
+            raise ArgumentError(
+                f'EarlyStoppingHook: patience={patience!r} is not a positive integer'
+            )
+        if type(min_delta) not in (int, float) or not 0 <= min_delta < math.inf:
+            raise ArgumentError(
+                f'EarlyStoppingHook: min_delta={min_delta!r} is not a number from 0 on'
+            )
+        super().__init__(monitor, min_delta=min_delta, patience=patience, **kwargs)
+        self._worst = self.best_score
+
+    def before_train(self, runner: Runner) -> None:
+        if runner.val_loop is None:
+            raise UserError(
+                'EarlyStoppingHook needs validations: add val_dataloader, val_evaluator and '
+                'val_cfg, or remove the hook'
+            )
+
+    def after_val_epoch(self, runner: Runner, metrics: dict[str, Any] | None = None) -> None:
+        metrics = metrics or {}
+        if self.monitor not in metrics:
+            hint = did_you_mean(self.monitor, metrics) or f': name one of {", ".join(metrics)}'
+            raise UserError(f'EarlyStoppingHook: a validation has no metric {self.monitor}{hint}')
+        scores = dict(runner.message_hub.runtime_info.get(SCORES, {}))
+        scores[runner.iter] = float(metrics[self.monitor])
+        runner.message_hub.update_info(SCORES, scores)
+        why = self._why_to_stop(scores)
+        if why is not None:
+            runner.train_loop.stop_training, runner.train_loop.stop_reason = True, why
+            runner.logger.info(f'The training stops early: {why}')
+            for hook in runner.hooks:  # without the gradients of an unfinished update
+                if isinstance(hook, WholeCheckpointHook) and runner.optim_wrapper.should_update():
+                    hook.save_unscheduled(runner, runner.iter)
+
+    def _why_to_stop(self, scores: dict[int, float]) -> str | None:
+        """Show the scores to mmengine's hook in their order, and return its reason to stop."""
+        self.best_score, self.wait_count = self._worst, 0
+        best, stops, why = 0, False, ''
+        for iteration, score in sorted(scores.items()):
+            stops, why = self._check_stop_condition(score)
+            best = best if self.wait_count else iteration
+        if not stops:
+            return None
+        if self.wait_count >= self.patience:
+            why = (
+                f'{self.monitor} has not improved on {self.best_score:.4g} of iteration {best} in '
+                f'{self.wait_count} validations'
+            )
+        return f'{why.strip()} (iteration {max(scores)})'
