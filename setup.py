@@ -43,18 +43,7 @@ test = [
     'pytest-xdist>=3.7',
     'rio-cogeo>=5',  # validates cloud-optimized GeoTIFF files
     *chain.from_iterable(
-        tools[name]
-        for name in (
-            'classify',
-            'eval',
-            'wandb',
-            'mlflow',
-            'hub',
-            'multiband',
-            'large',
-            'retrieval',
-            'results',
-        )
+        tools[name] for name in ('classify', 'eval', 'multiband', 'large', 'retrieval')
     ),
 ]
 
