@@ -9,6 +9,7 @@ FROM ${BASE}
 # The family of packages, and further extras, such as onedl,export,large.
 ARG EXTRAS=onedl,eval,vis
 
+# hadolint ignore=DL3008
 RUN if ! python3 -m ensurepip --version > /dev/null 2>&1; then \
         apt-get update \
         && apt-get install -y --no-install-recommends python3 python3-venv \
