@@ -19,7 +19,7 @@ from ..http import AUTHORIZATION, read_url
 from ..inference.model import Model, Prediction
 from ..inference.sources import decode_rgb, read_image
 from ..predictions import Detections, Segmentation
-from ..predictions.results import INSTANCE_OFFSET
+from ..predictions.segmentation import INSTANCE_OFFSET
 from .labelstudio import TAGS, Control, described
 from .objects import AnnotatedObject, smallest_window
 

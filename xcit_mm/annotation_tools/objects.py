@@ -24,7 +24,7 @@ from ..datasets.importers.areas import joined
 from ..datasets.importers.base import Shape, Size, absolute
 from ..errors import UserError
 from ..inference.written import PREDICTIONS
-from ..scenes.outlines import outlines_of
+from ..predictions.outlines import outlines_of
 from ..weights.cache import is_url
 
 BOXES, POLYGONS, MASKS = KINDS = ('boxes', 'polygons', 'masks')

@@ -109,7 +109,7 @@ def _kept(path: Path) -> int:
     """Read the batch of a run from the config that it keeps, which is not run as Python."""
     size = None
     with suppress(OSError, ValueError, SyntaxError):
-        for node in ast.parse(path.read_text()).body:
+        for node in ast.parse(path.read_text(encoding='utf-8')).body:
             is_loader = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == LOADER
             keywords = node.value.keywords if is_loader and isinstance(node.value, ast.Call) else []
             sizes = [word.value for word in keywords if word.arg == 'batch_size']
@@ -240,7 +240,7 @@ def _first_in_memory(step: Callable[[int], None], sizes: list[int]) -> tuple[int
 def _peak(call: Callable[[], object]) -> int:
     """Return the most bytes that this process has in memory during a call."""
     with suppress(OSError):  # Linux alone can forget an earlier peak
-        Path('/proc/self/clear_refs').write_text('5')
+        Path('/proc/self/clear_refs').write_text('5', encoding='utf-8')
     call()
     unit = 1 if sys.platform == 'darwin' else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -108,7 +108,9 @@ def export_folder(
         )
         shutil.copyfile(predict.__file__, draft / 'predict.py')
         result = _write_test(model, draft, precision, [*verify, *calibrate])
-        (draft / 'README.md').write_text(_readme(_checked(draft, exported.path), result, suffix))
+        (draft / 'README.md').write_text(
+            _readme(_checked(draft, exported.path), result, suffix), encoding='utf-8'
+        )
         if folder.exists():
             folder.rmdir()
         draft.rename(folder)
@@ -135,8 +137,8 @@ def _write_test(
     if is_resized and hasattr(model.module, 'panoptic_fusion_head'):
         tolerance |= OF_RESIZED_MASKS
     file = path.with_suffix('.json')
-    content = dict(tolerance=tolerance, **json.loads(file.read_text()))
-    file.write_text(json.dumps(content) + '\n')
+    content = dict(tolerance=tolerance, **json.loads(file.read_text(encoding='utf-8')))
+    file.write_text(json.dumps(content) + '\n', encoding='utf-8')
     return result
 
 

@@ -315,13 +315,13 @@ def save(result: Result, classes: Sequence[str], path: Path) -> None:
             values = np.stack([values >> shift & 255 for shift in (0, 8, 16)], -1)
         dtype = np.uint8 if values.max() < 256 else np.uint16
         Image.fromarray(values.astype(dtype)).save(_labels_path(path))
-    _with_suffix(path, '.json').write_text(json.dumps(content) + '\n')
+    _with_suffix(path, '.json').write_text(json.dumps(content) + '\n', encoding='utf-8')
 
 
 def load(path: Path) -> Result:
     """Read a result that :func:`save` has written."""
     if not _labels_path(path).exists():
-        objects = json.loads(_with_suffix(path, '.json').read_text())['objects']
+        objects = json.loads(_with_suffix(path, '.json').read_text(encoding='utf-8'))['objects']
         masks = [_mask(**obj['mask']) for obj in objects if 'mask' in obj]
         return Objects(
             np.array([obj['box'] for obj in objects], np.float32).reshape(-1, 4),
@@ -458,7 +458,7 @@ def _overlap_of_boxes(box: np.ndarray, other: np.ndarray) -> float:
 def check(folder: Path, model: Model) -> str | None:
     """Compare the result for the test picture of a folder with the expected one."""
     result = model.predict(read_image(folder / TEST))
-    content = json.loads((folder / f'{EXPECTED}.json').read_text())
+    content = json.loads((folder / f'{EXPECTED}.json').read_text(encoding='utf-8'))
     return differences(result, load(folder / EXPECTED), content['tolerance'])
 
 

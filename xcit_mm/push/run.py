@@ -78,7 +78,7 @@ def push(
 
     def write(target: Path) -> None:
         _write_weights(model, target / WEIGHTS)
-        (target / CONFIG).write_text(description)
+        (target / CONFIG).write_text(description, encoding='utf-8')
         (target / 'README.md').write_text(card.text(), encoding='utf-8')
         if image is not None:
             shutil.copyfile(picture, target / image)
