@@ -54,7 +54,8 @@ def main() -> None:
         from xcit_mm import UserError, load_model
         from xcit_mm.annotation_tools.backend import Backend
         from xcit_mm.annotation_tools.server import serve
-    if not os.environ.get(TOKEN):
+    token = os.environ.get(TOKEN, '').strip()
+    if not token:
         raise UserError(f'set {TOKEN} to an access token of your account in Label Studio')
     model = load_model(
         args.config,
@@ -65,7 +66,7 @@ def main() -> None:
         dtype=args.dtype,
     )
     version = f'{Path(args.config).stem} {Path(args.checkpoint).name}'
-    backend = Backend(model, version, args.label_studio, os.environ[TOKEN], args.score_thr)
+    backend = Backend(model, version, args.label_studio, token, args.score_thr)
     serve(backend, args.host, args.port)
 
 

@@ -253,6 +253,9 @@ def _open(
     url: str, headers: Mapping[str, str], remedy: str, sent: bytes | None = None
 ) -> HTTPResponse:
     """Request a file, or the part of it that the headers name."""
+    token = headers.get(AUTHORIZATION, '')
+    if not (token.isascii() and token.isprintable()):  # errors of http.client would print it
+        raise UserError(f'{url}: the token has a character that tokens cannot have; copy it again')
     headers = {'User-Agent': 'xcit_mm', **headers}
     try:
         asked = request.Request(quote(url, safe=string.punctuation), sent, headers)

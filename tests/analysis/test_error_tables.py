@@ -87,7 +87,7 @@ def test_equal_scores_have_one_threshold():
 
 
 def test_of_too_many_rows_those_of_zeros_are_left_out(tmp_path, monkeypatch):
-    images = [('1.jpg', {1: (2, math.nan)}), ('2.jpg', {})]
+    images = [('1.jpg', {1: (2, math.nan), 2: (0, math.nan)}), ('2.jpg', {})]
     for limit, number in ((7, 6), (6, 1)):
         monkeypatch.setattr(module, 'MAX_ROWS', limit)
         write_counts(tmp_path / 'a.csv', ('a', 'b', 'c'), ('objects', 'area'), images)

@@ -171,6 +171,13 @@ def test_an_image_that_cannot_be_read_has_no_result(studio, backend, capsys, add
     assert re.search(message, said)
 
 
+@pytest.mark.parametrize('end', ['\n', 'ü'])
+def test_a_token_that_cannot_be_sent_is_not_printed(backend, capsys, end):
+    assert asked(backend(token=TOKEN + end), labeling('RectangleLabels')) == []
+    said = capsys.readouterr().err
+    assert 'the token has a character that tokens cannot have' in said and TOKEN not in said
+
+
 def test_a_local_file_of_label_studio_and_a_full_address_are_read(studio, backend, expected):
     studio.files['/data/local-files/?d=x/a.jpg'] = studio.files[UPLOADED]
     full = studio.url(UPLOADED)
@@ -183,7 +190,7 @@ def test_a_local_file_of_label_studio_and_a_full_address_are_read(studio, backen
     [
         (None, 'the labeling configuration is invalid'),
         ('<View>', 'the labeling configuration is invalid'),
-        ('<!DOCTYPE a [<!ENTITY a "a">]><a/>', 'XML entities are refused'),
+        ('<!DOCTYPE a [<!ENTITY a "a">]><a/>', 'XML entities'),
         ('<View><Image name="a" value="$b"/></View>', 'has no BrushLabels or PolygonLabels or Rec'),
         ('<View><BrushLabels name="a" toName="b"/></View>', 'for an Image: add one of them'),
     ],

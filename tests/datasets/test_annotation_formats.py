@@ -192,7 +192,7 @@ def test_the_image_of_a_task_is_found_by_its_address(folder, address):
 
 
 def test_splits_are_folders_of_labelme_and_subsets_of_cvat(folder):
-    for split in ('train', 'val'):
+    for split in ('train', 'valid'):
         (folder / split).mkdir()
         Image.new('RGB', SIZE).save(folder / split / 'c.png')
         shapes = [dict(label='pear', points=[[1, 1], [9, 9]], shape_type='rectangle')]
@@ -202,15 +202,15 @@ def test_splits_are_folders_of_labelme_and_subsets_of_cvat(folder):
     box = '<box label="circle" xtl="1" ytl="1" xbr="9" ybr="9"/>'
     images = ''.join(
         f'<image id="{i}" name="c.png" subset="{subset}" width="60" height="40">{box}</image>'
-        for i, subset in enumerate(('Train', 'Val'))
+        for i, subset in enumerate(('Train', 'Validation'))
     )
     (folder / 'Train').symlink_to('train')
-    (folder / 'Val').symlink_to('val')
+    (folder / 'Validation').symlink_to('valid')
     cvat(folder, '', more=images)
     convert(CvatDataset(folder), folder / 'out2', BASE, OBJECTS)
-    for out, prefix in (('out', ''), ('out2', '')):
+    for out, split in (('out', 'valid'), ('out2', 'Validation')):
         val = json.loads((folder / out / 'val.json').read_text())
-        assert [i['file_name'].lower() for i in val['images']] == [f'{prefix}val/c.png']
+        assert [i['file_name'] for i in val['images']] == [f'{split}/c.png']
         assert len(val['annotations']) == 1
 
 
@@ -336,7 +336,7 @@ def rewritten(name: str, content: str) -> Callable[[Path], object]:
         (
             'cvat',
             rewritten('annotations.xml', '<!DOCTYPE a [<!ENTITY a "a">]><a/>'),
-            'entities are',
+            'XML entities',
         ),
         ('cvat', rewritten('annotations.xml', '<a/>'), 'the root element is <a> instead of'),
         (

@@ -299,6 +299,7 @@ def test_boxes_of_voc_are_read(voc, tmp_path, box, expected):
 
 
 BOMB = '<?xml version="1.0"?><!DOCTYPE a [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><a>&b;</a>'
+DEFAULTS = '<!DOCTYPE a [<!ATTLIST b c CDATA "aaaa">]><a><b/><b/></a>'
 OTHER_SIZE = b'<annotation><size><width>30</width><height>30</height></size></annotation>'
 PEAR = voc_object('pear', [10, 5, 20, 15])
 BAD_LINES = {
@@ -362,8 +363,9 @@ def fifo(path: Path) -> None:
         ('labels/train/a.txt', fifo, 'Not a regular file'),
         ('labels/train/a.txt', b'\xff', 'not a text in UTF-8'),
         ('list.txt', b'images/val/a.png\nmissing.png', 'no image'),
-        ('Annotations/a.xml', BOMB.encode(), 'XML entities are refused'),
-        ('Annotations/a.xml', BOMB.encode('utf-16'), 'XML entities are refused'),
+        ('Annotations/a.xml', BOMB.encode(), 'XML entities'),
+        ('Annotations/a.xml', BOMB.encode('utf-16'), 'XML entities'),
+        ('Annotations/a.xml', DEFAULTS.encode(), 'declared attributes are refused'),
         ('Annotations/a.xml', b'<annotation>', 'invalid XML .*line 1'),
         ('Annotations/a.xml', b'<foo/>', 'the root element is <foo>'),
         ('Annotations/a.xml', OTHER_SIZE, r'size \(30, 30\), but .*a\.png has \(40, 30\) pixels'),

@@ -349,7 +349,7 @@ OPENVINO = {
     'too many numbers': [TOO_MANY, text(SHAPE, f'shape="{2**32}, {2**32}"')],
     'other numbers': [UNREAD, text(SHAPE, 'shape="4, 3, 3, 4"')],
     'many axes': [TOO_MANY, text('shape="4, ', f'shape="{"4294967296, " * 10**5}')],
-    'an entity': [f'{UNREAD}ValueError: XML entities are', text(NAME, f'{ENTITY}{NAME}&e;')],
+    'an entity': [f'{UNREAD}ValueError: XML entities', text(NAME, f'{ENTITY}{NAME}&e;')],
     'a layer of an extension': [UNREAD, text('type="Convolution"', 'type="Mine"')],
     'no outputs': [UNREAD, text('<outputs value', '<other value')],
     'a program': [f'{UNREAD}ParseError: ', whole('\x08\x0a')],

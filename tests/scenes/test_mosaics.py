@@ -279,7 +279,7 @@ HOSTILE = {
     'number': (('<D', '<E/><D'), 'it has a E'),
     'system': (('<VRTR', f'<SRS>http://127.0.0.1:9/a</SRS>{PLACE.format(0)}'), 'its SRS is no'),
     'place': (('<VRTR', PLACE.format('nan')), 'no six numbers'),
-    'entity': (('<VRTD', '<!DOCTYPE a [<!ENTITY a "a">]><VRTD'), 'XML entities are refused'),
+    'entity': (('<VRTD', '<!DOCTYPE a [<!ENTITY a "a">]><VRTD'), 'XML entities'),
     'empty': ((BAND, ''), 'it has 0 bands'),
     'no_file': ((FILE, ''), 'it names no file'),
     'other': (('<VRTDataset raster', '<VRTDataset x'), 'it is no VRTDataset with a size'),

@@ -91,7 +91,7 @@ def write_counts(
     """Write numbers by image and class, a row for each pair.
 
     Numbers that an image lacks for a class are 0. If there would be more than a million rows, which
-    no spreadsheet reads, such rows are left out.
+    no spreadsheet reads, the rows without a number above 0 are left out.
 
     Args:
         path: The CSV file.
@@ -101,9 +101,10 @@ def write_counts(
     """
     has_all, none = len(images) * len(classes) < MAX_ROWS, (0,) * len(columns)
     rows = (
-        [image, classes[i], *numbers.get(i, none)]
+        [image, name, *values]
         for image, numbers in images
-        for i in (range(len(classes)) if has_all else sorted(numbers))
+        for name, values in ((name, numbers.get(i, none)) for i, name in enumerate(classes))
+        if has_all or any(value > 0 for value in values)  # NaN is not
     )
     write_csv(path, ['image', 'class', *columns], rows)
 

@@ -147,9 +147,8 @@ def to_rgb(image: str | Path | np.ndarray | Image.Image) -> np.ndarray:
         return read_image(str(image))
     if isinstance(image, Image.Image):
         image = ImageOps.exif_transpose(image)
-        # convert() would clip 16 bits at 255.
-        image = np.asarray(image if image.mode.startswith('I;16') else image.convert('RGB'))
-        return np.array(rgb_of(image))
+        is_8_bit = image.mode[0] not in 'IF'  # convert() would clip the others at 255
+        return rgb_of(np.asarray(image.convert('RGB') if is_8_bit else image))
     return rgb_of(image)
 
 

@@ -17,6 +17,7 @@ from ...errors import UserError, looked_in, reason
 from ...files import parse_xml, read_regular
 
 SPLITS = ('train', 'val', 'trainval', 'test')
+SYNONYMS = {'training': 'train', 'validation': 'val', 'valid': 'val', 'testing': 'test'}
 IMAGE_SUFFIXES = ('.bmp', '.jpeg', '.jpg', '.png', '.tif', '.tiff', '.webp')
 
 CLASSES = 'classes.txt'
@@ -68,6 +69,7 @@ class ForeignDataset(ABC):
 
     def add_image(self, image: Path, file: Path, split: str = 'train') -> None:
         """List an image with its label file; a split of another name is for training."""
+        split = SYNONYMS.get(split.lower(), split.lower())
         if image in self.labels:
             listed = f' and {self.labels[image]}' if self.labels[image] != file else ''
             self.problems.append(LabelError(f'{file}{listed}: {image} is annotated twice'))

@@ -52,7 +52,7 @@ class CvatDataset(ForeignDataset):
             file = self.classes_file
             self.problems.append(LabelError(f'{file}: no image {name} in {self.folder / "images"}'))
             return
-        self.add_image(image, self.classes_file, subset.lower())
+        self.add_image(image, self.classes_file, subset)
         self._elements.setdefault(image, element)
 
     def read_labels(self, image: Path) -> tuple[list[tuple[str, list[Element]]], Size]:
