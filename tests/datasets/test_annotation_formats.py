@@ -5,6 +5,8 @@ import io
 import json
 import math
 import re
+import struct
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -220,6 +222,14 @@ def png(*size: int) -> str:
     return base64.b64encode(stored.getvalue()).decode()
 
 
+def bomb() -> str:
+    """Return a small PNG file whose header asks for gigabytes."""
+    data = bytearray(base64.b64decode(png(1, 1)))
+    data[16:24] = struct.pack('>II', 60000, 60000)
+    data[29:33] = struct.pack('>I', zlib.crc32(data[12:29]))
+    return base64.b64encode(data).decode()
+
+
 def drawn(kind: str, *points: object, **more: object) -> dict:
     return dict(label='pear', shape_type=kind, points=[*points], **more)
 
@@ -237,6 +247,7 @@ BAD_SHAPES = [
     (drawn('mask', [1, 2], [3, 4]), 'the mask cannot be read'),
     (drawn('mask', [1, 2], [3, 4], mask='!'), 'the mask cannot be read'),
     (drawn('mask', [1, 2], [3, 4], mask=png(9, 9)), r'\(9, 9\) pixels instead of \(3, 3\)'),
+    (drawn('mask', [1, 2], [3, 4], mask=bomb()), 'cannot be read .DecompressionBombError: '),
     (drawn('mask', [50, 2], [70, 4], mask=png(21, 3)), '21x3 pixels from 50,2 is not within'),
     (drawn('mask', [9, 9], [3, 3], mask=png(1, 1)), '-5x-5 pixels from 9,9 is not within'),
     ({**drawn('rectangle', [1, 2], [5, 9]), 'label': ' '}, 'the name is missing'),
@@ -305,6 +316,10 @@ def rewritten(name: str, content: str) -> Callable[[Path], object]:
     return lambda folder: (folder / name).write_text(content)
 
 
+def task(result: object = (), **entries: object) -> Callable[[Path], object]:
+    return rewritten('e.json', json.dumps([{'annotations': [dict(result=result)], **entries}]))
+
+
 @pytest.mark.parametrize(
     ('tool', 'write', 'message'),
     [
@@ -347,7 +362,7 @@ def rewritten(name: str, content: str) -> Callable[[Path], object]:
         (
             'cvat',
             rewritten('annotations.xml', '<annotations><image name="../z.png"/></annotations>'),
-            r'no image \.\./z\.png in',
+            r'no image \.\./z\.png \(looked for /.*/z\.png\)',
         ),
         ('cvat', lambda folder: cvat(folder, '', size='width="x" height="4"'), 'size: not finite'),
         ('labelstudio', lambda folder: None, 'has 0 JSON files: name the export'),
@@ -356,7 +371,7 @@ def rewritten(name: str, content: str) -> Callable[[Path], object]:
         (
             'labelstudio',
             rewritten('e.json', '[{"data": {"image": "c.png"}, "annotations": [{"result": []}]}]'),
-            r'task None: no image c\.png in',
+            r'task None: no image c\.png \(looked for /.*/c\.png\)',
         ),
         (
             'labelstudio',
@@ -368,6 +383,9 @@ def rewritten(name: str, content: str) -> Callable[[Path], object]:
             rewritten('e.json', '[{"id": 7, "data": {}, "annotations": [{"result": 5}]}]'),
             'task 7: the result of its annotation is not a list of objects',
         ),
+        ('labelstudio', task(data=dict(image='http://[a')), r'http://\[a is not an address \(Inva'),
+        ('labelstudio', task(data=dict(image='/a' * 10**4)), 'its data does not name an image'),
+        ('labelstudio', task(result=[dict(to_name=['a'])], data=dict(image='c')), 'no image c '),
         (
             'labelstudio',
             rewritten(
@@ -392,6 +410,22 @@ def test_a_bad_file_is_one_sentence(folder, tool, write, message):
     write(folder)
     with pytest.raises(UserError, match=message):
         converted(tool, folder)
+
+
+@pytest.mark.parametrize('name', ['x' * 300, f'data:image/png;base64,{"QUJD" * 100}'])
+@pytest.mark.parametrize('tool', DATASETS)
+def test_any_text_may_be_the_name_of_an_image(folder, tool, name):
+    write_named = dict(
+        labelme=rewritten('a.json', json.dumps(dict(shapes=[], imagePath=name))),
+        cvat=rewritten('annotations.xml', f'<annotations><image name="{name}"/></annotations>'),
+        labelstudio=task([], data=dict(image=name)),
+    )
+    write_named[tool](folder)
+    with pytest.raises(
+        UserError, match=f'no image {name[:9]}.* \\.\\.\\. .* .looked for /'
+    ) as raised:
+        converted(tool, folder)
+    assert len(str(raised.value)) < 1000
 
 
 def test_an_image_that_is_annotated_twice_is_named(folder):

@@ -88,6 +88,22 @@ def test_things_become_the_first_classes_and_boxes_are_measured(own, tmp_path):
     assert report.images == dict(train=2, val=1) and not report.failures
 
 
+@pytest.mark.parametrize(
+    ('name', 'split'),
+    [
+        ('panoptic_val2017', 'val'),
+        ('panoptic_trainval', 'trainval'),
+        ('panoptic_Test', 'test'),
+        ('panoptic_constraints', 'train'),
+        ('panoptic_latest', 'train'),
+    ],
+)
+def test_a_word_in_the_name_of_a_file_says_the_split(own, name, split):
+    for path in own.glob('annotations/panoptic*'):
+        path.rename(path.with_name(path.name.replace('panoptic', name)))
+    assert [*CocoPanopticDataset(own).splits] == [split]
+
+
 def png(value: tuple[int, ...], size: tuple[int, int] = (8, 6)) -> Callable[[Path], object]:
     return lambda root: Image.new('RGB', size, value).save(root / 'annotations/panoptic/a.png')
 

@@ -13,15 +13,15 @@ from xml.etree.ElementTree import Element
 
 import numpy as np
 
-from ...errors import UserError, looked_in, reason
+from ...errors import UserError, looked_in, one_line, reason
 from ...files import parse_xml, read_regular
+from ..decode import Size  # width and height in pixels
 
 SPLITS = ('train', 'val', 'trainval', 'test')
 IMAGE_SUFFIXES = ('.bmp', '.jpeg', '.jpg', '.png', '.tif', '.tiff', '.webp')
 
 CLASSES = 'classes.txt'
 
-Size = tuple[int, int]  # width and height in pixels
 # A box, x1, y1, x2, y2; a polygon, x1, y1, x2, y2, x3, y3, ..., both in pixels; or a mask (H, W) of
 # bool, as large as the image.
 Shape = Sequence[float] | np.ndarray
@@ -83,6 +83,19 @@ def absolute(path: Path) -> Path:
 
 def image_files(folder: Path) -> list[Path]:
     return sorted(file for file in folder.rglob('*') if file.suffix.lower() in IMAGE_SUFFIXES)
+
+
+def find_image(name: str, candidates: Sequence[Path], place: str) -> Path:
+    """Return the first of the paths with a file, or raise a LabelError.
+
+    Any text may be the ``name`` of an image in a label file.
+    """
+    paths = [absolute(path) for path in candidates]
+    found = next(filter(os.path.isfile, paths), None)  # Path.is_file raises if a name is too long
+    if found is None:
+        looked_for = one_line(str(paths[0]))
+        raise LabelError(f'{place}: no image {one_line(name)} (looked for {looked_for})')
+    return found
 
 
 def read_bytes(path: Path) -> bytes:

@@ -1,11 +1,12 @@
 """COCO's panoptic format: a JSON file for each split, and a PNG of segment ids for each image."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ...errors import UserError
+from ...errors import UserError, one_line
 from ..annotations import SEGMENTS, read_panoptic_annotations
 from ..decode import BadImageError
 from ..segment_ids import segment_ids
@@ -55,14 +56,17 @@ class CocoPanopticDataset(ForeignDataset):
         name_of = {category['id']: name for category, name in zip(categories, names, strict=True)}
         annotations = {entry['image_id']: entry for entry in content.get('annotations', ())}
         part = file.stem.removeprefix(PREFIX)
-        split = next((name for name in SPLITS[::-1] if name in part), 'train')
+        words = re.findall('[a-z]+', part.lower())  # of train2017, train
+        split = next((name for name in SPLITS[::-1] if name in words), 'train')
+        folders = [file.parent / up / down for up in ('', '..') for down in _below(part, split)]
         for info in content['images']:
             entry, name = annotations.get(info['id']), info['file_name']
-            folders = (file.parent / up / down for up in ('', '..') for down in _below(part, split))
-            image = next(filter(Path.is_file, (base.absolute(f / name) for f in folders)), None)
-            if image is None or entry is None:
-                what = f'no image {name}' if image is None else f'no annotation of {name}'
-                self.problems.append(LabelError(f'{file}: {what}'))
+            try:
+                image = base.find_image(name, [folder / name for folder in folders], str(file))
+                if entry is None:
+                    raise LabelError(f'{file}: no annotation of {one_line(name)}')
+            except LabelError as error:
+                self.problems.append(error)
                 continue
             self.add_image(image, file, split)
             self.segments.setdefault(
