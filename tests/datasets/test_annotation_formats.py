@@ -18,6 +18,7 @@ from PIL import Image
 from pycocotools import mask as coco_mask
 
 from xcit_mm import UserError
+from xcit_mm.datasets import annotations
 from xcit_mm.datasets.importers import brush_rle
 from xcit_mm.datasets.importers.cvat import CvatDataset
 from xcit_mm.datasets.importers.labelme import LabelmeDataset
@@ -214,6 +215,32 @@ def test_splits_are_folders_of_labelme_and_subsets_of_cvat(folder):
         val = json.loads((folder / out / 'val.json').read_text())
         assert [i['file_name'].lower() for i in val['images']] == [f'{prefix}val/c.png']
         assert len(val['annotations']) == 1
+
+
+PARTS = [[-9, 5], [9, 5], [9, 9]], [[20, 5], [29, 5], [29, 99]]
+
+
+def test_an_object_is_cut_if_one_of_its_parts_reaches_beyond_the_image(folder, capsys):
+    labelme(folder, [drawn('polygon', *points, group_id=1) for points in PARTS])
+    with pytest.raises(UserError, match='1 of 1 objects extend beyond their image'):
+        converted('labelme', folder)
+    shapes = [
+        f'<polygon label="circle" group_id="1" points="{";".join(f"{x},{y}" for x, y in points)}"/>'
+        for points in (*PARTS, [[-9, 5], [-7, 5], [-8, 9]])
+    ]
+    cvat(folder, ''.join(shapes[:2]))
+    assert len(converted('cvat', folder, skip_bad=True)) == 1
+    assert 'beyond the image, and are cut at its border: 1' in capsys.readouterr().out
+    cvat(folder, ''.join(shapes))
+    with pytest.raises(UserError, match='object 1: box outside the image'):
+        converted('cvat', folder)
+
+
+def test_a_mask_with_too_many_pixels_is_one_bad_label(folder, monkeypatch):
+    monkeypatch.setattr(annotations, 'MAX_PIXELS', SIZE[0] * SIZE[1])
+    labelme(folder, [drawn('mask', [1, 2], [3, 4], mask=png(3, 3))])
+    with pytest.raises(UserError, match=r'1 images or labels cannot be used, .*: cut the image'):
+        converted('labelme', folder)
 
 
 def png(*size: int) -> str:

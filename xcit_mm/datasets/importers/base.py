@@ -57,8 +57,8 @@ class ForeignDataset(ABC):
         """Return the labels of an image, each with its place, and its size if it is annotated."""
 
     @abstractmethod
-    def parse_label(self, label: Any, size: Size, place: str) -> tuple[str, Shape, bool]:
-        """Return the class of an object, its shape, and whether the object is difficult."""
+    def parse_label(self, label: Any, size: Size, place: str) -> tuple[str, list[Shape], bool]:
+        """Return the class of an object, its parts, and whether the object is difficult."""
 
     def read_classes(self) -> None:
         """Read the classes from ``classes.txt`` in the folder of the dataset, if there is one."""

@@ -11,7 +11,7 @@ from ..annotations import SEGMENTS, read_panoptic_annotations
 from ..decode import BadImageError
 from ..segment_ids import segment_ids
 from . import base
-from .base import SPLITS, ForeignDataset, LabelError, Size
+from .base import SPLITS, ForeignDataset, LabelError, Shape, Size
 
 FILES = ('panoptic*.json', 'annotations/panoptic*.json', '*.json', 'annotations/*.json')
 PREFIX = 'panoptic_'
@@ -100,9 +100,9 @@ class CocoPanopticDataset(ForeignDataset):
 
     def parse_label(
         self, label: tuple[dict, np.ndarray], size: Size, place: str
-    ) -> tuple[str, np.ndarray, bool]:
+    ) -> tuple[str, list[Shape], bool]:
         segment, ids = label
-        return segment['name'], ids == segment['id'], bool(segment.get('iscrowd'))
+        return segment['name'], [ids == segment['id']], bool(segment.get('iscrowd'))
 
 
 def _below(part: str, split: str) -> tuple[str, ...]:

@@ -69,9 +69,11 @@ class CvatDataset(ForeignDataset):
         width, height = map(int, base.read_numbers(sides, f'{place}: size'))
         return base.grouped(parts), (width, height)
 
-    def parse_label(self, label: list[Element], size: Size, place: str) -> tuple[str, Shape, bool]:
+    def parse_label(
+        self, label: list[Element], size: Size, place: str
+    ) -> tuple[str, list[Shape], bool]:
         name = base.clean_name(label[0].get('label'), place)
-        return name, areas.joined([_shape(part, size, place) for part in label], size, place), False
+        return name, [_shape(part, size, place) for part in label], False
 
 
 def _shape(element: Element, size: Size, place: str) -> Shape:

@@ -111,7 +111,7 @@ class LabelstudioDataset(ForeignDataset):
             raise LabelError(f'{self._file}: {image.name}: results for images of the sizes {sizes}')
         return labels, next(iter(sizes), None)
 
-    def parse_label(self, label: dict, size: Size, place: str) -> tuple[str, Shape, bool]:
+    def parse_label(self, label: dict, size: Size, place: str) -> tuple[str, list[Shape], bool]:
         value, names = label['value'], label['value'].get(label['type'])
         if not isinstance(names, list) or len(names) != 1:
             raise LabelError(f'{place}: {names} instead of a list of one label')
@@ -119,7 +119,7 @@ class LabelstudioDataset(ForeignDataset):
             raise LabelError(
                 f'{place}: the image was rotated in Label Studio: rotate it back there'
             )
-        return base.clean_name(names[0], place), _shape(value, size, place), False
+        return base.clean_name(names[0], place), [_shape(value, size, place)], False
 
 
 def _is_task(task: Any) -> bool:
