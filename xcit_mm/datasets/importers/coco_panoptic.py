@@ -17,7 +17,7 @@ FILES = ('panoptic*.json', 'annotations/panoptic*.json', '*.json', 'annotations/
 PREFIX = 'panoptic_'
 
 
-class CocoPanopticDataset(ForeignDataset):
+class ForeignPanopticDataset(ForeignDataset):
     """A folder with JSON files, which may be in a folder ``annotations``, or one JSON file.
 
     The name of a file says the split, as in ``panoptic_val.json``. Its PNG files are in a folder of
