@@ -94,6 +94,7 @@ def test_things_become_the_first_classes_and_boxes_are_measured(own, tmp_path):
         ('panoptic_val2017', 'val'),
         ('panoptic_trainval', 'trainval'),
         ('panoptic_Test', 'test'),
+        ('own_validation', 'val'),
         ('panoptic_intervals', 'train'),
         ('panoptic_latest', 'train'),
     ],

@@ -56,8 +56,9 @@ class ForeignPanopticDataset(ForeignDataset):
         name_of = {category['id']: name for category, name in zip(categories, names, strict=True)}
         annotations = {entry['image_id']: entry for entry in content.get('annotations', ())}
         part = file.stem.removeprefix(PREFIX)
-        words = re.findall('[a-z]+', part.lower())  # of train2017, train
-        split = next((name for name in SPLITS[::-1] if name in words), 'train')
+        words = re.findall('[a-z]+', part.lower())  # train2017 is train, validation is val
+        named = (name for name in SPLITS[::-1] for word in words if word.startswith(name))
+        split = next(named, 'train')
         folders = [file.parent / up / down for up in ('', '..') for down in _below(part, split)]
         for info in content['images']:
             entry, name = annotations.get(info['id']), info['file_name']
