@@ -173,6 +173,13 @@ def test_an_image_that_cannot_be_read_has_no_result(studio, backend, capsys, add
     assert re.search(message, said)
 
 
+def test_a_local_file_of_label_studio_and_a_full_address_are_read(studio, backend, expected):
+    studio.files['/data/local-files/?d=x/a.jpg'] = studio.files[UPLOADED]
+    full = studio.url(UPLOADED)
+    for address in ('/data/local-files/?d=x/a.jpg', full, full.replace('http', 'HTTP')):
+        assert len(asked(backend(), labeling('RectangleLabels'), address)) == len(expected)
+
+
 def test_a_task_that_fails_leaves_the_others_their_results(
     backend, detector, expected, monkeypatch, capsys
 ):
@@ -208,13 +215,6 @@ def test_hints_that_are_remembered_have_a_limit(studio, backend, capsys):
         assert capsys.readouterr().err.count('has no label') == 3
         model.setup(dict(schema=configs[0]))
     assert 'has no label circle or square or triangle' in capsys.readouterr().err
-
-
-def test_a_local_file_of_label_studio_and_a_full_address_are_read(studio, backend, expected):
-    studio.files['/data/local-files/?d=x/a.jpg'] = studio.files[UPLOADED]
-    full = studio.url(UPLOADED)
-    for address in ('/data/local-files/?d=x/a.jpg', full, full.replace('http', 'HTTP')):
-        assert len(asked(backend(), labeling('RectangleLabels'), address)) == len(expected)
 
 
 @pytest.mark.parametrize(
