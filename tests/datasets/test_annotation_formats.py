@@ -378,7 +378,7 @@ def task(result: object = (), **entries: object) -> Callable[[Path], object]:
         (
             'cvat',
             rewritten('annotations.xml', '<!DOCTYPE a [<!ENTITY a "a">]><a/>'),
-            'entities are',
+            'XML entities',
         ),
         ('cvat', rewritten('annotations.xml', '<a/>'), 'the root element is <a> instead of'),
         (
