@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a clon
 
 from tools import cli
 
-KINDS = ('boxes', 'polygons', 'masks')
+SHAPE_KINDS = ('boxes', 'polygons', 'masks')
 
 
 def main() -> None:
@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument('--out', metavar='DIR', required=True, help='the folder to write to')
     parser.add_argument(
         '--shapes',
-        choices=KINDS,
+        choices=SHAPE_KINDS,
         default='masks',
         help='write boxes only, or the outlines of masks as polygons, which are easier to edit but '
         'not exact; default: masks, and polygons and boxes where there is no mask',

@@ -86,7 +86,8 @@ def main() -> None:
     cli.add_options_argument(parser)
     cli.add_trust_argument(parser)
     args = parser.parse_args()
-    if args.folder and (args.part != 'model' or args.deepness or args.resolution):
+    others = args.deepness, args.resolution
+    if args.folder is not None and (args.part != 'model' or others != (None, None)):
         parser.error('--folder is for whole models without --deepness: use --out')
 
     with cli.imports():
@@ -108,7 +109,7 @@ def main() -> None:
         trust_checkpoint=args.trust_checkpoint,
         gather=args.gather,
     )
-    if args.folder:
+    if args.folder is not None:
         exported = export_folder(args.config, args.checkpoint, args.folder, **settings)
     else:
         exported = export(

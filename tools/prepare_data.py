@@ -19,7 +19,7 @@ FORMATS = {
     'labelme': ('LabelMe', 'LabelmeDataset'),
     'cvat': ('CVAT', 'CvatDataset'),
     'labelstudio': ('Label Studio', 'LabelstudioDataset'),
-    'coco_panoptic': ('panoptic COCO', 'CocoPanopticDataset'),
+    'coco_panoptic': ('panoptic COCO', 'ForeignPanopticDataset'),
 }
 CONFIGS = Path(__file__).resolve().parents[1] / 'configs'
 BASE = CONFIGS / 'faster_rcnn_xcit_n12_16_small.py'

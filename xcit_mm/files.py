@@ -36,6 +36,18 @@ def write_whole(path: Path, mode: str = 'wb') -> Iterator[IO]:
 
     After an error, an interruption or on a full disk, ``path`` is what it was before.
     """
+    try:
+        with _renamed(path, mode) as file, _complete(file):
+            yield file
+    except RuntimeError as error:
+        if isinstance(error.__context__, OSError):  # torch.save hides a full disk
+            raise error.__context__ from None
+        raise
+
+
+@contextmanager
+def _renamed(path: Path, mode: str = 'wb') -> Iterator[IO]:
+    """Open a file next to ``path``, and rename it if the block, which closes it, has no error."""
     if path.is_dir():
         raise UserError(FOLDER_IN_THE_WAY.format(path))
     options = dict(dir=path.parent, prefix=f'.{path.name}.', suffix=UNFINISHED, delete=False)
@@ -44,19 +56,21 @@ def write_whole(path: Path, mode: str = 'wb') -> Iterator[IO]:
     file = NamedTemporaryFile(mode, **options)  # noqa: SIM115  closed before it is renamed
     unfinished = Path(file.name)
     try:
-        with file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
+        yield file
         unfinished.chmod(0o644)  # a temporary file is readable by its owner only
         _replace(unfinished, path)
         _synchronize(path.parent)  # so that the new name survives a loss of power
-    except RuntimeError as error:
-        if isinstance(error.__context__, OSError):  # torch.save hides a full disk
-            raise error.__context__ from None
-        raise
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+@contextmanager
+def _complete(file: IO) -> Iterator[None]:
+    """Close a file at the end of a block, after the disk holds it if no error occurs."""
+    with file:
+        yield
+        file.flush()
+        os.fsync(file.fileno())
 
 
 @contextmanager
@@ -280,7 +294,9 @@ def write_files(
     with ExitStack() as stack:  # at the end, the files get their names, the first one last
         for path, content in files.items():
             path.parent.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(write_whole(path)).write(content)
+            file = stack.enter_context(_renamed(path))
+            with _complete(file):  # a process may have few files open
+                file.write(content)
         aside = set_aside(folder, existing, 'name another folder')
     return f'Earlier files are now in {aside}' if aside else f'Everything was written to {folder}'
 

@@ -1,19 +1,23 @@
 """Predictions that are written for annotation tools, and read again by prepare_data.py."""
 
 import json
+import ntpath
 import shutil
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 
 import numpy as np
 import pytest
 from helpers import DATA, ROOT
-from helpers.annotated import BOX, CLASSES, TRIANGLE, masks, runs, write_annotated
+from helpers.annotated import BOX, CLASSES, SIZE, TRIANGLE, masks, runs, write_annotated
 from helpers.in_process import call_tool
 from pycocotools import mask as coco_mask
 
 from xcit_mm import UserError
 from xcit_mm.annotation_tools.convert import convert_predictions
+from xcit_mm.annotation_tools.labelme import path_from
+from xcit_mm.annotation_tools.objects import names_of
+from xcit_mm.datasets import annotations
 from xcit_mm.datasets.importers.cvat import CvatDataset
 from xcit_mm.datasets.importers.labelme import LabelmeDataset
 from xcit_mm.datasets.importers.labelstudio import LabelstudioDataset
@@ -96,6 +100,43 @@ def test_names_of_images_may_be_relative_to_a_folder(tmp_path):
     assert read_again('labelme', tmp_path / 'labelme').keys() == {'a.png', 'below/b.png', 'c.png'}
 
 
+@pytest.mark.parametrize('tool', DATASETS)
+def test_boxes_of_images_that_are_too_large_for_masks_are_written(
+    written, tmp_path, tool, monkeypatch
+):
+    path = tmp_path / 'predictions.json'
+    content = json.loads(path.read_text())
+    content['annotations'][2]['segmentation']['counts'] = 'no run lengths'
+    path.write_text(json.dumps(content))
+    monkeypatch.setattr(annotations, 'MAX_PIXELS', SIZE[0] * SIZE[1])
+    with pytest.raises(UserError, match='use boxes only'):
+        written(tool)
+    monkeypatch.undo()
+    with pytest.raises(UserError, match='annotation 3: mask is broken'):
+        written(tool)
+    monkeypatch.setattr(annotations, 'MAX_PIXELS', SIZE[0] * SIZE[1])
+    found = read_again(tool, written(tool, kind='boxes'))
+    assert [len(items) for items in found.values()] == [3, 2, 0]
+
+
+@pytest.mark.parametrize('tool', DATASETS)
+def test_control_characters_of_class_names_become_question_marks(written, tmp_path, tool):
+    path = tmp_path / 'predictions.json'
+    path.write_text(path.read_text().replace('triangle', 'a\\u001bb'))
+    found = read_again(tool, written(tool))
+    assert [item['name'] for item in found['a.png']] == ['circle', 'a?b', 'square']
+
+
+def test_images_and_files_may_be_on_several_drives_of_windows(monkeypatch):
+    for name in ('commonpath', 'relpath'):
+        monkeypatch.setattr(f'os.path.{name}', getattr(ntpath, name))
+    here, there = PureWindowsPath('C:/x/y/a.png'), PureWindowsPath('D:/x/a.png')
+    assert names_of([here, PureWindowsPath('C:/x/b.png')]) == ['y/a.png', 'b.png']
+    assert names_of([here, there]) == ['x/y/a.png', 'x/a.png']
+    assert path_from(PureWindowsPath('C:/x/out'), here) == '..\\y\\a.png'
+    assert path_from(PureWindowsPath('C:/x/out'), there) == 'D:\\x\\a.png'
+
+
 def test_objects_below_a_score_are_left_out(written):
     assert 'circle' in (written('cvat', score_thr=0.75) / 'annotations.xml').read_text()
     found = read_again('cvat', written('cvat', score_thr=0.75))
@@ -142,6 +183,8 @@ def test_the_tool_says_what_it_wrote_and_keeps_earlier_files(monkeypatch, capfd,
     [
         (lambda c: c['images'][0].update(frame=0), 'a.png is a video, which is not converted'),
         (lambda c: c['images'][0].update(file_name='https://a/b.png'), 'is no local file: downlo'),
+        (lambda c: c['images'][0].update(file_name='s3://a/b.png'), 's3://a/b.png is no local fil'),
+        (lambda c: c['images'][0].update(file_name='b\udcff.png'), 'that XML and CVAT cannot have'),
         (lambda c: c['annotations'][0].update(bbox=None), 'annotation 1: box is missing'),
         (lambda c: c['annotations'][0].update(category_id=9), 'annotation 1: unknown category'),
         (lambda c: c['annotations'][0].update(score='high'), 'annotation 1 has the score high'),

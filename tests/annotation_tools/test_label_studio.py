@@ -13,6 +13,7 @@ from helpers.in_process import call_tool
 from helpers.random_weights import DETECTOR
 
 from xcit_mm import UserError
+from xcit_mm.annotation_tools import backend as backend_module
 from xcit_mm.annotation_tools import server as server_module
 from xcit_mm.annotation_tools.backend import Backend, objects_of, parse_labeling
 from xcit_mm.annotation_tools.server import served
@@ -153,6 +154,7 @@ def test_a_personal_access_token_is_exchanged_first(studio, backend):
         ('/etc/passwd', '/etc/passwd: the server answers 404'),
         ('s3://bucket/a.jpg', 's3://bucket/a.jpg is not on'),
         (None, 'its data does not name an image'),
+        ('http://[a', r'http://\[a is not a web address \(Invalid .*\): correct the task'),
         ('/data/text.txt', 'it is not a readable image'),
         ('/data/elsewhere', 'another server must not get the token'),
         ('/data/secret', 'the server answers 401 .*; check the token'),
@@ -185,10 +187,48 @@ def test_a_local_file_of_label_studio_and_a_full_address_are_read(studio, backen
         assert len(asked(backend(), labeling('RectangleLabels'), address)) == len(expected)
 
 
+def test_a_task_that_fails_leaves_the_others_their_results(
+    backend, detector, expected, monkeypatch, capsys
+):
+    predict, images = detector.predict, []
+
+    def fail_first(image):
+        images.append(image)
+        if len(images) == 1:
+            raise RuntimeError('out of memory')
+        return predict(image)
+
+    monkeypatch.setattr(detector, 'predict', fail_first)
+    tasks = [dict(id=i, data=dict(photo=UPLOADED)) for i in (1, 2)]
+    answer = backend().predict(dict(tasks=tasks, label_config=labeling('RectangleLabels')))
+    assert [len(result['result']) for result in answer['results']] == [0, len(expected)]
+    assert capsys.readouterr().err == 'task 1: RuntimeError: out of memory\n'
+
+
+def test_a_sentence_on_a_task_is_printed_for_every_request(studio, backend, capsys):
+    model = backend()
+    for _ in range(2):
+        assert asked(model, labeling('RectangleLabels'), '/gone') == []
+    assert capsys.readouterr().err.count('task 5: ') == 2
+
+
+def test_hints_that_are_remembered_have_a_limit(studio, backend, capsys):
+    model = backend()
+    configs = [labeling('RectangleLabels', labels=CLASSES[:i]) for i in range(3)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(backend_module, 'MAX_HINTS', 2)
+        for config in (*configs[:2], *configs):
+            model.setup(dict(schema=config))
+        assert capsys.readouterr().err.count('has no label') == 3
+        model.setup(dict(schema=configs[0]))
+    assert 'has no label circle or square or triangle' in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ('config', 'message'),
     [
         (None, 'the labeling configuration is invalid'),
+        ('<?xml version="1.0" encoding="x"?><View/>', 'is invalid .LookupError: unknown encoding'),
         ('<View>', 'the labeling configuration is invalid'),
         ('<!DOCTYPE a [<!ENTITY a "a">]><a/>', 'XML entities'),
         ('<View><Image name="a" value="$b"/></View>', 'has no BrushLabels or PolygonLabels or Rec'),
@@ -230,6 +270,8 @@ def test_the_server_speaks_the_protocol(request_of, expected):
     code, answer = request_of('POST', '/predict', dict(tasks=tasks, label_config=config))
     assert code == 200
     assert [len(p['result']) for p in answer['results']] == [len(expected)] * 2
+    code, answer = request_of('POST', '/setup?project=1', dict(schema=config))
+    assert (code, request_of('GET', '/health?a=b')[0]) == (200, 200)
     assert request_of('POST', '/webhook', dict(action='ANNOTATION_CREATED')) == (201, {})
 
 
@@ -240,7 +282,13 @@ def test_requests_that_cannot_be_answered_end_with_a_sentence(request_of, monkey
     for method, path, body, code, message in (
         ('GET', '/predict', None, 404, 'not found'),
         ('POST', '/train', {}, 404, 'not found'),
-        ('POST', '/predict', b'{', 400, 'Expecting'),
+        (
+            'POST',
+            '/predict',
+            b'{',
+            400,
+            'the request is not valid JSON (JSONDecodeError: Expecting',
+        ),
         ('POST', '/predict', [], 400, 'the request is not an object of JSON'),
         ('POST', '/predict', dict(label_config=config), 400, 'the tasks of the request are not a'),
         ('POST', '/predict', dict(tasks=[3], label_config=config), 400, 'not a list of objects'),
@@ -251,6 +299,10 @@ def test_requests_that_cannot_be_answered_end_with_a_sentence(request_of, monkey
         assert answered == code and message in content['error'], (path, content)
         said += [f'{path}: {content["error"]}'] if code == 400 else []
     assert {*capsys.readouterr().err.splitlines()} == {*said}
+    monkeypatch.setattr(Backend, 'setup', lambda *_: 1 / 0)
+    answer = 500, dict(error='ZeroDivisionError: division by zero')
+    assert request_of('POST', '/setup', {}) == answer
+    assert capsys.readouterr().err == '/setup: ZeroDivisionError: division by zero\n'
 
 
 def test_the_tool_needs_a_token_and_a_free_port(monkeypatch, capfd, weights, studio):

@@ -5,6 +5,8 @@ import io
 import json
 import math
 import re
+import struct
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from PIL import Image
 from pycocotools import mask as coco_mask
 
 from xcit_mm import UserError
+from xcit_mm.datasets import annotations
 from xcit_mm.datasets.importers import brush_rle
 from xcit_mm.datasets.importers.cvat import CvatDataset
 from xcit_mm.datasets.importers.labelme import LabelmeDataset
@@ -214,10 +217,44 @@ def test_splits_are_folders_of_labelme_and_subsets_of_cvat(folder):
         assert len(val['annotations']) == 1
 
 
+PARTS = [[-9, 5], [9, 5], [9, 9]], [[20, 5], [29, 5], [29, 99]]
+
+
+def test_an_object_is_cut_if_one_of_its_parts_reaches_beyond_the_image(folder, capsys):
+    labelme(folder, [drawn('polygon', *points, group_id=1) for points in PARTS])
+    with pytest.raises(UserError, match='1 of 1 objects extend beyond their image'):
+        converted('labelme', folder)
+    shapes = [
+        f'<polygon label="circle" group_id="1" points="{";".join(f"{x},{y}" for x, y in points)}"/>'
+        for points in (*PARTS, [[-9, 5], [-7, 5], [-8, 9]])
+    ]
+    cvat(folder, ''.join(shapes[:2]))
+    assert len(converted('cvat', folder, skip_bad=True)) == 1
+    assert 'beyond the image, and are cut at its border: 1' in capsys.readouterr().out
+    cvat(folder, ''.join(shapes))
+    with pytest.raises(UserError, match='object 1: box outside the image'):
+        converted('cvat', folder)
+
+
+def test_a_mask_with_too_many_pixels_is_one_bad_label(folder, monkeypatch):
+    monkeypatch.setattr(annotations, 'MAX_PIXELS', SIZE[0] * SIZE[1])
+    labelme(folder, [drawn('mask', [1, 2], [3, 4], mask=png(3, 3))])
+    with pytest.raises(UserError, match=r'1 images or labels cannot be used, .*: cut the image'):
+        converted('labelme', folder)
+
+
 def png(*size: int) -> str:
     stored = io.BytesIO()
     Image.new('L', size, 255).save(stored, 'PNG')
     return base64.b64encode(stored.getvalue()).decode()
+
+
+def bomb() -> str:
+    """Return a small PNG file whose header asks for gigabytes."""
+    data = bytearray(base64.b64decode(png(1, 1)))
+    data[16:24] = struct.pack('>II', 60000, 60000)
+    data[29:33] = struct.pack('>I', zlib.crc32(data[12:29]))
+    return base64.b64encode(data).decode()
 
 
 def drawn(kind: str, *points: object, **more: object) -> dict:
@@ -237,6 +274,7 @@ BAD_SHAPES = [
     (drawn('mask', [1, 2], [3, 4]), 'the mask cannot be read'),
     (drawn('mask', [1, 2], [3, 4], mask='!'), 'the mask cannot be read'),
     (drawn('mask', [1, 2], [3, 4], mask=png(9, 9)), r'\(9, 9\) pixels instead of \(3, 3\)'),
+    (drawn('mask', [1, 2], [3, 4], mask=bomb()), 'cannot be read .DecompressionBombError: '),
     (drawn('mask', [50, 2], [70, 4], mask=png(21, 3)), '21x3 pixels from 50,2 is not within'),
     (drawn('mask', [9, 9], [3, 3], mask=png(1, 1)), '-5x-5 pixels from 9,9 is not within'),
     ({**drawn('rectangle', [1, 2], [5, 9]), 'label': ' '}, 'the name is missing'),
@@ -305,6 +343,10 @@ def rewritten(name: str, content: str) -> Callable[[Path], object]:
     return lambda folder: (folder / name).write_text(content)
 
 
+def task(result: object = (), **entries: object) -> Callable[[Path], object]:
+    return rewritten('e.json', json.dumps([{'annotations': [dict(result=result)], **entries}]))
+
+
 @pytest.mark.parametrize(
     ('tool', 'write', 'message'),
     [
@@ -347,7 +389,7 @@ def rewritten(name: str, content: str) -> Callable[[Path], object]:
         (
             'cvat',
             rewritten('annotations.xml', '<annotations><image name="../z.png"/></annotations>'),
-            r'no image \.\./z\.png in',
+            r'no image \.\./z\.png \(looked for /.*/z\.png\)',
         ),
         ('cvat', lambda folder: cvat(folder, '', size='width="x" height="4"'), 'size: not finite'),
         ('labelstudio', lambda folder: None, 'has 0 JSON files: name the export'),
@@ -356,7 +398,7 @@ def rewritten(name: str, content: str) -> Callable[[Path], object]:
         (
             'labelstudio',
             rewritten('e.json', '[{"data": {"image": "c.png"}, "annotations": [{"result": []}]}]'),
-            r'task None: no image c\.png in',
+            r'task None: no image c\.png \(looked for /.*/c\.png\)',
         ),
         (
             'labelstudio',
@@ -368,6 +410,9 @@ def rewritten(name: str, content: str) -> Callable[[Path], object]:
             rewritten('e.json', '[{"id": 7, "data": {}, "annotations": [{"result": 5}]}]'),
             'task 7: the result of its annotation is not a list of objects',
         ),
+        ('labelstudio', task(data=dict(image='http://[a')), r'http://\[a is not an address \(Inva'),
+        ('labelstudio', task(data=dict(image='/a' * 10**4)), 'its data does not name an image'),
+        ('labelstudio', task(result=[dict(to_name=['a'])], data=dict(image='c')), 'no image c '),
         (
             'labelstudio',
             rewritten(
@@ -392,6 +437,22 @@ def test_a_bad_file_is_one_sentence(folder, tool, write, message):
     write(folder)
     with pytest.raises(UserError, match=message):
         converted(tool, folder)
+
+
+@pytest.mark.parametrize('name', ['x' * 300, f'data:image/png;base64,{"QUJD" * 100}'])
+@pytest.mark.parametrize('tool', DATASETS)
+def test_any_text_may_be_the_name_of_an_image(folder, tool, name):
+    write_named = dict(
+        labelme=rewritten('a.json', json.dumps(dict(shapes=[], imagePath=name))),
+        cvat=rewritten('annotations.xml', f'<annotations><image name="{name}"/></annotations>'),
+        labelstudio=task([], data=dict(image=name)),
+    )
+    write_named[tool](folder)
+    with pytest.raises(
+        UserError, match=f'no image {name[:9]}.* \\.\\.\\. .* .looked for /'
+    ) as raised:
+        converted(tool, folder)
+    assert len(str(raised.value)) < 1000
 
 
 def test_an_image_that_is_annotated_twice_is_named(folder):

@@ -14,7 +14,7 @@ from PIL import Image
 from xcit_mm import UserError
 from xcit_mm.config.load import load_config
 from xcit_mm.datasets.audit import check_dataset
-from xcit_mm.datasets.importers.coco_panoptic import CocoPanopticDataset
+from xcit_mm.datasets.importers.coco_panoptic import ForeignPanopticDataset
 from xcit_mm.datasets.importers.write_coco import convert
 from xcit_mm.datasets.importers.write_panoptic import PANOPTIC
 
@@ -72,7 +72,7 @@ def own(tmp_path) -> Path:
 
 
 def test_things_become_the_first_classes_and_boxes_are_measured(own, tmp_path):
-    convert(CocoPanopticDataset(own), tmp_path / 'out', BASE, PANOPTIC)
+    convert(ForeignPanopticDataset(own), tmp_path / 'out', BASE, PANOPTIC)
     content = json.loads((tmp_path / 'out/train.json').read_text())
     assert [(c['name'], c['isthing']) for c in content['categories']] == [('dog', 1), ('sky', 0)]
     sky, *dogs = content['annotations'][0]['segments_info']
@@ -86,6 +86,23 @@ def test_things_become_the_first_classes_and_boxes_are_measured(own, tmp_path):
     assert (cfg.classes, cfg.things, cfg.stuff) == (('dog', 'sky'), 1, 1)
     report = check_dataset(cfg, workers=1)
     assert report.images == dict(train=2, val=1) and not report.failures
+
+
+@pytest.mark.parametrize(
+    ('name', 'split'),
+    [
+        ('panoptic_val2017', 'val'),
+        ('panoptic_trainval', 'trainval'),
+        ('panoptic_Test', 'test'),
+        ('own_validation', 'val'),
+        ('panoptic_intervals', 'train'),
+        ('panoptic_latest', 'train'),
+    ],
+)
+def test_a_word_in_the_name_of_a_file_says_the_split(own, name, split):
+    for path in own.glob('annotations/panoptic*'):
+        path.rename(path.with_name(path.name.replace('panoptic', name)))
+    assert [*ForeignPanopticDataset(own).splits] == [split]
 
 
 def png(value: tuple[int, ...], size: tuple[int, int] = (8, 6)) -> Callable[[Path], object]:
@@ -120,7 +137,7 @@ def change(edit: Callable[[dict], object]) -> Callable[[Path], object]:
 def test_what_cannot_be_used_is_named(own, tmp_path, spoil, message):
     spoil(own)
     with pytest.raises(UserError, match=message):
-        convert(CocoPanopticDataset(own), tmp_path / 'out', BASE, PANOPTIC)
+        convert(ForeignPanopticDataset(own), tmp_path / 'out', BASE, PANOPTIC)
 
 
 def test_files_of_a_dataset_must_have_the_same_classes(own, tmp_path):
@@ -129,8 +146,8 @@ def test_files_of_a_dataset_must_have_the_same_classes(own, tmp_path):
     with pytest.raises(
         UserError, match=r'panoptic_val\.json has the classes dog, sea \(1 things\), but .*, sky'
     ):
-        CocoPanopticDataset(own)
+        ForeignPanopticDataset(own)
     with pytest.raises(UserError, match='has no JSON file of panoptic annotations: name the file'):
-        CocoPanopticDataset(own / 'images')
+        ForeignPanopticDataset(own / 'images')
     with pytest.raises(UserError, match='does not exist'):
-        CocoPanopticDataset(tmp_path / 'gone')
+        ForeignPanopticDataset(tmp_path / 'gone')

@@ -14,7 +14,7 @@ from PIL import Image, ImageOps
 
 from xcit_mm import UserError, environment
 from xcit_mm.datasets import decode as im
-from xcit_mm.datasets.decode import BadImageError, LoadImage, decode
+from xcit_mm.datasets.decode import BadImageError, LoadImage, decode, rgb_of
 from xcit_mm.datasets.multiband import LoadMultiband
 from xcit_mm.errors import ArgumentError
 from xcit_mm.inference.sources import read_image, to_bands, to_rgb
@@ -243,3 +243,12 @@ def test_a_decoded_image_is_taken():
     with pytest.raises(BadImageError, match=im.NO_PIXELS) as error:
         LoadImage()(dict(img=image[:0]))
     assert pickle.loads(pickle.dumps(error.value)).kind == im.NO_PIXELS  # sent by a worker
+
+
+@pytest.mark.parametrize('dtype', [np.uint8, np.uint16])
+@pytest.mark.parametrize('shape', [(4, 5), (4, 5, 1), (4, 5, 3), (4, 5, 4)])
+def test_an_image_of_an_array_does_not_share_its_memory(shape, dtype):
+    array = np.ones(shape, dtype)
+    image = rgb_of(array)
+    assert not np.shares_memory(image, array)
+    assert image.shape == (4, 5, 3) and image.flags.c_contiguous and image.flags.writeable

@@ -20,6 +20,7 @@ from PIL import Image
 from xcit_mm import UserError, load_model
 from xcit_mm.datasets.shapes import draw_image
 from xcit_mm.export import export_folder, predict
+from xcit_mm.export import folder as folder_module
 
 SIZES = (99, 131), (161, 203), (320, 247)
 ODD_SIZES = (*SIZES, (77, 91), (333, 251), (641, 321), (159, 160), (501, 399), (97, 311), (160, 90))
@@ -103,6 +104,14 @@ def test_a_folder_has_a_program_and_a_test_that_it_passes(folder, exported):
     assert '- Classes: background, circle, square, triangle\n' in readme
 
 
+def test_the_runtime_may_be_installed_for_another_device(folder, exported, monkeypatch):
+    found = {'onnxruntime-gpu': '1.20.1', 'numpy': '2.0.0+x'}
+    monkeypatch.setattr(folder_module, 'installed', found.get)
+    result = predict.load(folder / 'expected')
+    readme = folder_module._readme(exported, result, '.onnx')
+    assert 'pip install onnxruntime==1.20.1 numpy==2.0.0 pillow\n' in readme
+
+
 def test_a_wrong_result_is_found(folder, monkeypatch, capsys, tmp_path):
     other = shutil.copytree(folder, tmp_path / 'other')
     with Image.open(other / 'expected_labels.png') as labels:
@@ -172,6 +181,7 @@ def test_a_pipeline_that_the_program_does_not_know_is_refused(models, tmp_path, 
     [
         (['--folder', 'x'], '--folder needs a trained model: name its checkpoint'),
         (['--folder', 'x', '--deepness', '128'], '--folder is for whole models without --deepness'),
+        (['--folder', 'x', '--deepness', '0'], '--folder is for whole models without --deepness'),
         (['--folder', 'x', '--part', 'backbone'], '--folder is for whole models'),
         (['--folder', 'x', '--out', 'x.onnx'], 'not allowed with argument'),
         (['--out', 'x.onnx', '--resolution', '1'], '--resolution is for --deepness: leave it out'),

@@ -45,7 +45,7 @@ def test_help_and_a_wrong_argument_need_no_import_of_what_takes_seconds(argument
 
 
 def test_arguments_have_the_choices_and_defaults_of_the_package():
-    from xcit_mm.annotation_tools.objects import KINDS
+    from xcit_mm.annotation_tools.objects import SHAPE_KINDS
     from xcit_mm.attention.draw import PANEL_SIDE
     from xcit_mm.benchmark.measure import TASKS
     from xcit_mm.benchmark.models import NAMES
@@ -57,7 +57,7 @@ def test_arguments_have_the_choices_and_defaults_of_the_package():
     values = {
         'cli': dict(DTYPES=(*DTYPES, 'auto')),
         'benchmark': dict(TASKS=TASKS, NAMES=NAMES),
-        'convert_predictions': dict(KINDS=KINDS),
+        'convert_predictions': dict(SHAPE_KINDS=SHAPE_KINDS),
         'get_flops': dict(ARCHS=tuple(ARCHS), PATCH_SIZES=PATCH_SIZES),
         'infer': dict(SCORE_THR=SCORE_THR),
         'label_studio': dict(SCORE_THR=SCORE_THR),

@@ -8,10 +8,10 @@ import numpy as np
 
 from .error_tables import ErrorTables
 from .overlaps import FOUND, Overlaps, matched
-from .tide import CORRECT, FALSE, KINDS, MISSING, Judgment, costs, joined, judge
+from .tide import CORRECT, ERROR_KINDS, FALSE, MISSING, Judgment, costs, joined, judge
 
 BACKGROUND = 'background'
-MEANINGS = KINDS | {
+MEANINGS = ERROR_KINDS | {
     FALSE: 'every prediction that finds no object',
     MISSING: 'every object not found',
 }
@@ -45,7 +45,7 @@ def object_tables(
     by_kind = {
         name: np.bincount(labels, minlength=number)
         for name, labels in _classes_by_kind(judged, score_thr).items()
-        if name in KINDS
+        if name in ERROR_KINDS
     }
     return ErrorTables(
         of=of,
@@ -109,7 +109,7 @@ def _classes_by_kind(judged: Judgment, score_thr: float) -> dict[str, np.ndarray
     """Return for each kind of error the class of every error at a threshold."""
     is_shown = judged.counts & (judged.scores >= score_thr)
     classes = {
-        name: judged.predicted[is_shown & (judged.kinds == i)] for i, name in enumerate(KINDS)
+        name: judged.predicted[is_shown & (judged.kinds == i)] for i, name in enumerate(ERROR_KINDS)
     }
     is_missed = np.maximum(judged.found, judged.near) < score_thr
     is_false = is_shown & (judged.kinds != CORRECT)

@@ -8,7 +8,7 @@ from pycocotools import mask as coco_mask
 
 # IoUs of TIDE (arXiv 2008.08115, section 2.2): from the first one an object is found, and up to the
 # second one a prediction lies on the background.
-FOUND, BACKGROUND = 0.5, 0.1
+FOUND, MAX_BACKGROUND_IOU = 0.5, 0.1
 MAX_PAIRS = 2**22  # pairs whose IoU is computed at a time
 
 
@@ -93,7 +93,7 @@ def _pairs(
     parts, step = [np.zeros((3, 0))], MAX_PAIRS // max(1, len(objects)) + 1
     for start in range(0, len(shapes) if objects else 0, step):
         part = coco_mask.iou(shapes[start : start + step], objects, [is_crowd] * len(objects))
-        rows, columns = np.nonzero((part > above) & (part >= BACKGROUND))
+        rows, columns = np.nonzero((part > above) & (part >= MAX_BACKGROUND_IOU))
         parts.append(np.stack([rows + start, columns, part[rows, columns]]))
     rows, columns, iou = np.concatenate(parts, axis=1)
     return rows.astype(int), columns.astype(int), iou

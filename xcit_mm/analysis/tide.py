@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .overlaps import BACKGROUND, FOUND, Overlaps, matched
+from .overlaps import FOUND, MAX_BACKGROUND_IOU, Overlaps, matched
 
 # The kinds of errors (section 2.2), and what each one is.
 CLASS, PLACE, BOTH, DUPLICATE, ON_BACKGROUND = range(5)
-KINDS = {
+ERROR_KINDS = {
     'wrong class': 'on an object of another class',
     'wrong place': 'on an object of its class, but with an IoU of 0.1 to 0.5',
     'both wrong': 'on an object of another class, and with such an IoU',
@@ -32,7 +32,7 @@ class Judgment(NamedTuple):
     Attributes:
         scores: (n,)
         predicted: (n,), the classes of the predictions.
-        kinds: (n,), ``CORRECT`` or an index into ``KINDS``.
+        kinds: (n,), ``CORRECT`` or an index into ``ERROR_KINDS``.
         right: (n,), the class of the object that an error would find without it; -1 for an error
             that finds nothing new.
         counts: (n,) bool, False for a prediction in a crowd, which is neither right nor wrong.
@@ -71,10 +71,10 @@ def judge(objects: Overlaps) -> Judgment:
     used, _ = _best(pairs[is_used], iou[is_used], n)
     kinds = np.select(
         [
-            (own >= BACKGROUND) & (own <= FOUND),
+            (own >= MAX_BACKGROUND_IOU) & (own <= FOUND),
             other >= FOUND,
             used >= FOUND,
-            np.maximum(own, other) <= BACKGROUND,
+            np.maximum(own, other) <= MAX_BACKGROUND_IOU,
         ],
         [PLACE, CLASS, DUPLICATE, ON_BACKGROUND],
         BOTH,
@@ -101,14 +101,14 @@ def joined(images: Sequence[Judgment]) -> Judgment:
 def costs(judged: Judgment, num_classes: int) -> dict[str, float]:
     """Return how much AP50 a detector would gain without each kind of error, from 0 to 1.
 
-    These are the dAP of section 2.3 for each of ``KINDS``, and of section 2.4 for ``FALSE``
+    These are the dAP of section 2.3 for each of ``ERROR_KINDS``, and of section 2.4 for ``FALSE``
     (without any false prediction) and ``MISSING`` (if no object were missing).
     """
     numbers = np.bincount(judged.annotated, minlength=num_classes)
     is_true = judged.kinds == CORRECT
     now = _mean_precision(judged.scores, judged.predicted, is_true, judged.counts, numbers)
     gains = {}
-    for kind, name in enumerate(KINDS):
+    for kind, name in enumerate(ERROR_KINDS):
         is_fixed = (judged.kinds == kind) & (judged.right >= 0)
         kept = np.where(judged.kinds == kind, is_fixed, judged.counts)
         classes = np.where(is_fixed, judged.right, judged.predicted)

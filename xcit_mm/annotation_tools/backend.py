@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from ..errors import UserError, printable, reason
+from ..errors import DependencyError, UserError, printable, reason
 from ..files import parse_xml
 from ..http import AUTHORIZATION, read_url
 from ..inference.model import Model, Prediction
@@ -23,6 +23,7 @@ from ..predictions.segmentation import INSTANCE_OFFSET
 from .labelstudio import TAGS, Control, described
 from .objects import AnnotatedObject, smallest_window
 
+MAX_HINTS = 100  # that are remembered, because each is printed once
 MAX_TOKEN = 2**16  # bytes of the answer with a token
 JWT_PARTS = 3  # of a personal access token, separated by periods; a legacy token has no period
 
@@ -56,7 +57,7 @@ class Backend:
         self._model, self._version, self._score_thr = model, version, score_thr
         self._url, self._token = url.rstrip('/'), token
         self._lock = Lock()
-        self._said: set[str] = set()
+        self._hints: set[str] = set()
 
     def setup(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Check the labeling configuration of a project. The token of the request is not used."""
@@ -64,10 +65,11 @@ class Backend:
         return dict(model_version=self._version)
 
     def predict(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Predict tasks. A task whose image cannot be read has no result, and the console says why.
+        """Predict tasks. A task that fails has no result, and the console says why.
 
         Raises:
             UserError: If the request or its labeling configuration cannot be used.
+            DependencyError: If a package is missing that all tasks need.
         """
         tasks = request.get('tasks')
         if not isinstance(tasks, list) or not all(isinstance(task, dict) for task in tasks):
@@ -83,7 +85,7 @@ class Backend:
         offered = frozenset().union(*(control.labels for control in labeling.controls))
         missing = [name for name in self._model.classes if name not in offered]
         if missing:
-            self.say(
+            self._hint(
                 f'the labeling configuration has no label {" or ".join(missing)}: objects of '
                 f'{"this class" if len(missing) == 1 else "these classes"} are left out until you '
                 'add it'
@@ -100,22 +102,30 @@ class Backend:
             decode = decode_rgb if bands is None else bands.decode
             image = read_image(self._address(address), decode, headers)
             objects = objects_of(self._model.predict(image), self._score_thr)
-        except UserError as error:
-            self.say(f'task {task.get("id")}: {error}')
-            objects = []
-        return described(objects, labeling.controls, self._version)
+            return described(objects, labeling.controls, self._version)
+        except DependencyError:
+            raise
+        except Exception as error:  # the other tasks keep their results
+            say(
+                f'task {task.get("id")}: {error if isinstance(error, UserError) else reason(error)}'
+            )
+            return described([], labeling.controls, self._version)
 
     def _address(self, text: Any) -> str:
         """Return the address of an image on the server of Label Studio."""
         if not isinstance(text, str):
             raise UserError('its data does not name an image')
         url = f'{self._url}{text}' if text.startswith('/') else text
-        if urlsplit(url)[:2] != urlsplit(self._url)[:2]:
+        try:
+            parts = urlsplit(url)
+        except ValueError as error:
+            raise UserError(f'{text} is not a web address ({error}): correct the task') from None
+        if parts[:2] != urlsplit(self._url)[:2]:
             raise UserError(
                 f'{text} is not on {self._url}, from where alone images are read: upload the '
                 'image, or add its folder as local storage of Label Studio'
             )
-        return urlsplit(url).geturl()  # in small letters where case makes no difference
+        return parts.geturl()  # in small letters where case makes no difference
 
     def _credentials(self) -> str:
         """Return the header for the token, after the exchange of a personal access token."""
@@ -129,18 +139,25 @@ class Backend:
         except (KeyError, TypeError, ValueError):
             raise UserError(f'{url} does not return an access token: check the address') from None
 
-    def say(self, sentence: str) -> None:
-        """Print a sentence to the console once: Label Studio shows little of what goes wrong."""
-        if sentence not in self._said:
-            self._said.add(sentence)
-            print(printable(sentence), file=sys.stderr, flush=True)
+    def _hint(self, sentence: str) -> None:
+        """Say a sentence once: Label Studio sends a labeling configuration with every request."""
+        if sentence not in self._hints:
+            if len(self._hints) == MAX_HINTS:
+                self._hints.clear()
+            self._hints.add(sentence)
+            say(sentence)
+
+
+def say(sentence: str) -> None:
+    """Print a sentence to the console, because Label Studio shows little of what goes wrong."""
+    print(printable(sentence), file=sys.stderr, flush=True)
 
 
 def parse_labeling(text: Any) -> Labeling:
     """Read a labeling configuration, or raise a UserError if the model cannot label with it."""
     try:
         root = parse_xml(text.encode())
-    except (AttributeError, ElementTree.ParseError, ValueError) as error:
+    except (AttributeError, ElementTree.ParseError, LookupError, ValueError) as error:
         raise UserError(f'the labeling configuration is invalid ({reason(error)})') from None
     images = {image.get('name'): image.get('value', '') for image in root.iter('Image')}
     controls = [

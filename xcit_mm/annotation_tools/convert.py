@@ -29,7 +29,7 @@ def convert_predictions(
     if not 0 <= score_thr <= 1:
         raise ArgumentError(f'score {score_thr}: not between 0 and 1')
     out = Path(out)
-    classes, images = read_objects(Path(predictions), Path(folder), score_thr)
+    classes, images = read_objects(Path(predictions), Path(folder), score_thr, kind)
     require_writable(out)
     numbers: Counter[str] = Counter()
     images = _counted(images, numbers)

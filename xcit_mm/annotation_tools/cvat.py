@@ -1,5 +1,6 @@
 """Objects as an XML file in the format "CVAT for images 1.1"."""
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
@@ -8,8 +9,10 @@ import numpy as np
 
 from ..datasets.importers.base import Shape
 from ..datasets.importers.cvat import FILE
+from ..errors import UserError
 from .objects import AnnotatedImage, AnnotatedObject, smallest_window
 
+NOT_IN_XML = re.compile('[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]')
 ALL = dict(source='auto', occluded='0', z_order='0')  # attributes of all objects
 
 
@@ -19,6 +22,9 @@ def files(
     """Yield the names and contents of the files for CVAT: one file, which CVAT uploads.
 
     CVAT has no scores. It finds the images of a task by their names.
+
+    Raises:
+        UserError: If XML cannot hold the name of an image.
     """
     root = Element('annotations')
     SubElement(root, 'version').text = '1.1'
@@ -26,6 +32,11 @@ def files(
     for name in classes:
         SubElement(SubElement(labels, 'label'), 'name').text = name
     for number, image in enumerate(images):
+        if NOT_IN_XML.search(image.name):
+            raise UserError(
+                f'{image.path}: its name has characters that XML and CVAT cannot have: rename it, '
+                'and predict it again'
+            )
         width, height = map(str, image.size)
         attributes = dict(id=str(number), name=image.name, width=width, height=height)
         element = SubElement(root, 'image', attributes)

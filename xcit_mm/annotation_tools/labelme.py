@@ -5,7 +5,7 @@ import io
 import json
 import os
 from collections.abc import Iterable, Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -45,12 +45,20 @@ def files(folder: Path, images: Iterable[AnnotatedImage], kind: str) -> Iterator
             version=VERSION,
             flags={},
             shapes=shapes,
-            imagePath=os.path.relpath(image.path, (folder / path).parent),
+            imagePath=path_from((folder / path).parent, image.path),
             imageData=None,
             imageHeight=image.size[1],
             imageWidth=image.size[0],
         )
         yield str(path), json.dumps(content, indent=2).encode()
+
+
+def path_from(folder: PurePath, path: PurePath) -> str:
+    """Return the relative path of a file, or its full path if it is on another Windows drive."""
+    try:
+        return os.path.relpath(path, folder)
+    except ValueError:
+        return str(path)
 
 
 def _described(shape: Shape) -> dict[str, Any]:

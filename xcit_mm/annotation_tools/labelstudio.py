@@ -12,7 +12,7 @@ import numpy as np
 from ..datasets.importers import brush_rle
 from ..datasets.importers.areas import as_mask
 from ..datasets.importers.base import Shape, Size
-from .objects import BOXES, KINDS, MASKS, POLYGONS, AnnotatedImage, AnnotatedObject
+from .objects import BOXES, MASKS, POLYGONS, SHAPE_KINDS, AnnotatedImage, AnnotatedObject
 
 # The tag of a labeling configuration for each kind of shapes.
 TAGS = {MASKS: 'BrushLabels', POLYGONS: 'PolygonLabels', BOXES: 'RectangleLabels'}
@@ -23,7 +23,7 @@ LOCAL_FILES = '/data/local-files/?d='  # the path below Label Studio's folder of
 class Control(NamedTuple):
     """A tag of a labeling configuration that people draw shapes with."""
 
-    kind: str  # of KINDS
+    kind: str  # of SHAPE_KINDS
     name: str
     to_name: str  # of the image
     labels: frozenset[str]
@@ -40,7 +40,7 @@ def files(
     The address of an image is ``image_url`` followed by its name.
     """
     labels = frozenset(classes)
-    kinds = KINDS[: KINDS.index(kind) + 1]
+    kinds = SHAPE_KINDS[: SHAPE_KINDS.index(kind) + 1]
     controls = [Control(kind, TAGS[kind], 'image', labels) for kind in kinds]
     tasks = []
     for image in images:

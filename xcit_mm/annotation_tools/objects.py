@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import NamedTuple
 
 import numpy as np
@@ -22,12 +22,11 @@ from ..datasets.annotations import (
 )
 from ..datasets.importers.areas import joined
 from ..datasets.importers.base import Shape, Size, absolute
-from ..errors import UserError
+from ..errors import UserError, one_line
 from ..inference.written import PREDICTIONS
 from ..predictions.outlines import outlines_of
-from ..weights.cache import is_url
 
-BOXES, POLYGONS, MASKS = KINDS = ('boxes', 'polygons', 'masks')
+BOXES, POLYGONS, MASKS = SHAPE_KINDS = ('boxes', 'polygons', 'masks')
 TOLERANCE = 0.5  # pixels between a polygon and the outline of its mask
 SMALLEST_PART = 0.01  # of the largest part of a mask; smaller parts have no polygon
 
@@ -52,7 +51,7 @@ class AnnotatedObject:
 
     @property
     def kind(self) -> str:
-        """What the object is, one of ``KINDS``."""
+        """What the object is, one of ``SHAPE_KINDS``."""
         if self.area is None:
             return BOXES
         return MASKS if isinstance(self.area, np.ndarray) else POLYGONS
@@ -86,39 +85,50 @@ class AnnotatedImage(NamedTuple):
 
 
 def read_objects(
-    path: Path, folder: Path, score_thr: float
+    path: Path, folder: Path, score_thr: float, kind: str = MASKS
 ) -> tuple[list[str], Iterator[AnnotatedImage]]:
     """Read the classes and the images of predictions.json, or of another file in COCO's format.
 
     ``path`` is the file or its folder, and the paths of images are relative to ``folder``. Objects
-    with a lower score are left out. Masks are decoded when an image is asked for.
+    with a lower score are left out. Masks are decoded when an image is asked for, and not at all if
+    ``kind`` is ``BOXES``.
 
     Raises:
         UserError: If the file or an annotation cannot be used.
     """
     path = path / PREDICTIONS if path.is_dir() else path
-    content = read_annotations(path).content
+    content = read_annotations(path, encodes_masks=kind != BOXES).content
     _require_files(path, content['images'])
-    names = {category['id']: category['name'] for category in content['categories']}
-    return [*names.values()], _images(path, content, names, folder, score_thr)
+    names = {category['id']: one_line(category['name']) for category in content['categories']}
+    return [*names.values()], _images(path, content, names, folder, score_thr, kind)
 
 
 def _images(
-    path: Path, content: dict, names: dict[int, str], folder: Path, score_thr: float
+    path: Path, content: dict, names: dict[int, str], folder: Path, score_thr: float, kind: str
 ) -> Iterator[AnnotatedImage]:
     annotations = defaultdict(list)
     for annotation in content.get('annotations', ()):
+        if kind == BOXES:
+            annotation.pop('segmentation', None)
         annotations[annotation['image_id']].append(annotation)
     paths = [absolute(folder / image['file_name']) for image in content['images']]
-    common = Path(os.path.commonpath([file.parent for file in paths] or ['/']))
-    for image, file in zip(content['images'], paths, strict=True):
+    for image, file, name in zip(content['images'], paths, names_of(paths), strict=True):
         objects = [
             _parsed(annotation, image, names, f'{path}: annotation {annotation["id"]}')
             for annotation in annotations[image['id']]
             if score_thr <= _score(annotation, path)
         ]
         size = image['width'], image['height']
-        yield AnnotatedImage(file, file.relative_to(common).as_posix(), size, objects)
+        yield AnnotatedImage(file, name, size, objects)
+
+
+def names_of(files: Sequence[PurePath]) -> list[str]:
+    """Return the paths of files in the folder that they share, or else in their Windows drives."""
+    try:
+        common = os.path.commonpath([file.parent for file in files])
+    except ValueError:  # several drives
+        return [file.relative_to(file.anchor).as_posix() for file in files]
+    return [file.relative_to(common).as_posix() for file in files]
 
 
 def _require_files(path: Path, images: Sequence[dict]) -> None:
@@ -127,7 +137,7 @@ def _require_files(path: Path, images: Sequence[dict]) -> None:
             raise UserError(
                 f'{path}: {image["file_name"]} is a video, which is not converted: predict images'
             )
-        if is_url(image['file_name']):
+        if '://' in image['file_name']:
             raise UserError(
                 f'{path}: {image["file_name"]} is no local file: download it, and predict the file'
             )

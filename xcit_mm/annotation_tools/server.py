@@ -8,12 +8,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Thread
 from typing import Any
 
-from ..errors import UserError
-from .backend import Backend
+from ..errors import UserError, reason
+from .backend import Backend, say
 
 MAX_BODY = 2**26  # bytes of a request, in which tasks bring their annotations
 TIMEOUT = 60  # seconds without data from a client
 HEALTH = ('/', '/health')
+SETUP, PREDICT, WEBHOOK = '/setup', '/predict', '/webhook'
 
 
 def serve(backend: Backend, host: str, port: int) -> None:
@@ -55,29 +56,37 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = TIMEOUT
 
     def do_GET(self) -> None:
-        is_known = self.path in HEALTH
+        is_known = self._action in HEALTH
         answer = dict(status='UP', model_class='xcit_mm') if is_known else dict(error='not found')
         self._answer(200 if is_known else 404, answer)
 
     def do_POST(self) -> None:
-        actions = {'/setup': self.backend.setup, '/predict': self.backend.predict}
-        length = self.headers.get('Content-Length', '')
-        if self.path not in (*actions, '/webhook'):
+        action, length = self._action, self.headers.get('Content-Length', '')
+        if action not in (SETUP, PREDICT, WEBHOOK):
             self._answer(404, dict(error='not found'))
         elif not length.isdecimal() or int(length) > MAX_BODY:
             self._answer(413, dict(error=f'a request has a length of at most {MAX_BODY} bytes'))
-        elif self.path == '/webhook':  # of a started training, for example, which is not done here
-            self.rfile.read(int(length))
-            self._answer(201, {})
         else:
-            try:
-                request = json.loads(self.rfile.read(int(length)))
-                if not isinstance(request, dict):
-                    raise UserError('the request is not an object of JSON')
-                self._answer(200, actions[self.path](request))
-            except (UserError, ValueError, RecursionError) as error:
-                self.backend.say(f'{self.path}: {error}')
-                self._answer(400, dict(error=str(error)))
+            self._answer(*self._answered(action, self.rfile.read(int(length))))
+
+    @property
+    def _action(self) -> str:
+        return self.path.partition('?')[0]
+
+    def _answered(self, action: str, data: bytes) -> tuple[int, dict[str, Any]]:
+        """Return the status code and the content of the answer to a request."""
+        if action == WEBHOOK:  # of a started training, for example, which is not done here
+            return 201, {}
+        try:
+            request = _parsed(data)
+            answer = self.backend.setup if action == SETUP else self.backend.predict
+            return 200, answer(request)
+        except UserError as error:
+            code, sentence = 400, str(error)
+        except Exception as error:  # without an answer, the client would learn nothing
+            code, sentence = 500, reason(error)
+        say(f'{action}: {sentence}')
+        return code, dict(error=sentence)
 
     def _answer(self, code: int, content: dict[str, Any]) -> None:
         data = json.dumps(content).encode()
@@ -89,3 +98,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: Any) -> None:
         """Print nothing for a request: Label Studio asks often whether the server is there."""
+
+
+def _parsed(data: bytes) -> dict[str, Any]:
+    try:
+        request = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f'the request is not valid JSON ({reason(error)})') from None
+    if not isinstance(request, dict):
+        raise UserError('the request is not an object of JSON')
+    return request

@@ -175,7 +175,9 @@ def decode(data: bytes, annotated: Size | None = None) -> np.ndarray:
 
 
 def rgb_of(image: np.ndarray) -> np.ndarray:
-    """Return an array as RGB of shape (H, W, 3), uint8, as :func:`decode` reads a PNG file of it.
+    """Return a new array with an image as RGB of shape (H, W, 3), uint8.
+
+    :func:`decode` reads the same values from a PNG file of the image.
 
     Args:
         image: Gray (H, W) or (H, W, 1), RGB (H, W, 3), or RGB with opacity (H, W, 4), uint8 or
@@ -195,7 +197,7 @@ def rgb_of(image: np.ndarray) -> np.ndarray:
     if dtype != np.uint8:
         image = (image >> 8).astype(np.uint8)
     channels = [0, 0, 0] if is_gray else slice(3)
-    return np.ascontiguousarray(image.reshape(*shape[:2], -1)[..., channels])
+    return np.array(image.reshape(*shape[:2], -1)[..., channels], order='C')
 
 
 @contextmanager

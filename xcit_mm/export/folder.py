@@ -4,7 +4,6 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from PIL import Image
 from ..datasets.shapes import draw_image
 from ..environment import installed
 from ..errors import UserError
-from ..files import require_writable
+from ..files import move_folder, require_writable, unfinished_folder, writing_to
 from ..inference import Model, load_model
 from ..predictions import SCORE_THR, Detections, Segmentation
 from . import predict
@@ -90,8 +89,8 @@ def export_folder(
     require_writable(folder.parent)
     model = load_model(config, checkpoint, 'cpu', options, trust_checkpoint)
     resizing(model)
-    with TemporaryDirectory(dir=folder.parent, prefix=f'.{folder.name}.') as parent:
-        draft = Path(parent, folder.name)
+    with unfinished_folder(folder.parent, folder.name) as parent:
+        draft = parent / folder.name
         draft.mkdir(0o755)
         suffix = BY_NAME[format].suffix if format in BY_NAME else ''
         exported = export(
@@ -111,9 +110,8 @@ def export_folder(
         (draft / 'README.md').write_text(
             _readme(_checked(draft, exported.path), result, suffix), encoding='utf-8'
         )
-        if folder.exists():
-            folder.rmdir()
-        draft.rename(folder)
+        with writing_to(folder):
+            move_folder(draft, folder)
     return exported._replace(path=folder / exported.path.name)
 
 
@@ -181,6 +179,12 @@ def _checked(folder: Path, path: Path) -> predict.Model:
     return model
 
 
+def _required(package: str) -> str:
+    """Return what pip installs in the version that is installed here, maybe for another device."""
+    version = installed(package) or installed(f'{package}-gpu')
+    return f'{package}=={version.partition("+")[0]}' if version else package
+
+
 def _readme(model: predict.Model, result: predict.Result, suffix: str) -> str:
     metadata = model.metadata
     rule = json.loads(metadata['resizing'])
@@ -192,11 +196,10 @@ def _readme(model: predict.Model, result: predict.Result, suffix: str) -> str:
     found = 'a class for each pixel'
     if isinstance(result, predict.Objects):
         found = f'{(result.scores > SCORE_THR).sum()} objects with a score above {SCORE_THR}'
-    versions = {name: installed(name).partition('+')[0] for name in PACKAGES[suffix]}
     return README.format(
         config=Path(metadata['config']).stem,
         precision=metadata['precision'],
-        packages=' '.join(f'{name}=={version}' for name, version in versions.items()),
+        packages=' '.join(map(_required, PACKAGES[suffix])),
         model=f'{predict.MODEL}{suffix}',
         channels=metadata['channels'],
         size=size,

@@ -13,8 +13,9 @@ from xml.etree.ElementTree import Element
 
 import numpy as np
 
-from ...errors import UserError, looked_in, reason
+from ...errors import UserError, looked_in, one_line, reason
 from ...files import parse_xml, read_regular
+from ..decode import Size  # width and height in pixels
 
 SPLITS = ('train', 'val', 'trainval', 'test')
 SYNONYMS = {'training': 'train', 'validation': 'val', 'valid': 'val', 'testing': 'test'}
@@ -22,7 +23,6 @@ IMAGE_SUFFIXES = ('.bmp', '.jpeg', '.jpg', '.png', '.tif', '.tiff', '.webp')
 
 CLASSES = 'classes.txt'
 
-Size = tuple[int, int]  # width and height in pixels
 # A box, x1, y1, x2, y2; a polygon, x1, y1, x2, y2, x3, y3, ..., both in pixels; or a mask (H, W) of
 # bool, as large as the image.
 Shape = Sequence[float] | np.ndarray
@@ -58,8 +58,8 @@ class ForeignDataset(ABC):
         """Return the labels of an image, each with its place, and its size if it is annotated."""
 
     @abstractmethod
-    def parse_label(self, label: Any, size: Size, place: str) -> tuple[str, Shape, bool]:
-        """Return the class of an object, its shape, and whether the object is difficult."""
+    def parse_label(self, label: Any, size: Size, place: str) -> tuple[str, list[Shape], bool]:
+        """Return the class of an object, its parts, and whether the object is difficult."""
 
     def read_classes(self) -> None:
         """Read the classes from ``classes.txt`` in the folder of the dataset, if there is one."""
@@ -85,6 +85,19 @@ def absolute(path: Path) -> Path:
 
 def image_files(folder: Path) -> list[Path]:
     return sorted(file for file in folder.rglob('*') if file.suffix.lower() in IMAGE_SUFFIXES)
+
+
+def find_image(name: str, candidates: Sequence[Path], place: str) -> Path:
+    """Return the first of the paths with a file, or raise a LabelError.
+
+    Any text may be the ``name`` of an image in a label file.
+    """
+    paths = [absolute(path) for path in candidates]
+    found = next(filter(os.path.isfile, paths), None)  # Path.is_file raises if a name is too long
+    if found is None:
+        looked_for = one_line(str(paths[0]))
+        raise LabelError(f'{place}: no image {one_line(name)} (looked for {looked_for})')
+    return found
 
 
 def read_bytes(path: Path) -> bytes:

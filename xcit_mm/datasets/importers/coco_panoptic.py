@@ -1,22 +1,23 @@
 """COCO's panoptic format: a JSON file for each split, and a PNG of segment ids for each image."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ...errors import UserError
+from ...errors import UserError, one_line
 from ..annotations import SEGMENTS, read_panoptic_annotations
 from ..decode import BadImageError
 from ..segment_ids import segment_ids
 from . import base
-from .base import SPLITS, ForeignDataset, LabelError, Size
+from .base import SPLITS, ForeignDataset, LabelError, Shape, Size
 
 FILES = ('panoptic*.json', 'annotations/panoptic*.json', '*.json', 'annotations/*.json')
 PREFIX = 'panoptic_'
 
 
-class CocoPanopticDataset(ForeignDataset):
+class ForeignPanopticDataset(ForeignDataset):
     """A folder with JSON files, which may be in a folder ``annotations``, or one JSON file.
 
     The name of a file says the split, as in ``panoptic_val.json``. Its PNG files are in a folder of
@@ -55,14 +56,18 @@ class CocoPanopticDataset(ForeignDataset):
         name_of = {category['id']: name for category, name in zip(categories, names, strict=True)}
         annotations = {entry['image_id']: entry for entry in content.get('annotations', ())}
         part = file.stem.removeprefix(PREFIX)
-        split = next((name for name in SPLITS[::-1] if name in part), 'train')
+        words = re.findall('[a-z]+', part.lower())  # train2017 is train, validation is val
+        named = (name for name in SPLITS[::-1] for word in words if word.startswith(name))
+        split = next(named, 'train')
+        folders = [file.parent / up / down for up in ('', '..') for down in _below(part, split)]
         for info in content['images']:
             entry, name = annotations.get(info['id']), info['file_name']
-            folders = (file.parent / up / down for up in ('', '..') for down in _below(part, split))
-            image = next(filter(Path.is_file, (base.absolute(f / name) for f in folders)), None)
-            if image is None or entry is None:
-                what = f'no image {name}' if image is None else f'no annotation of {name}'
-                self.problems.append(LabelError(f'{file}: {what}'))
+            try:
+                image = base.find_image(name, [folder / name for folder in folders], str(file))
+                if entry is None:
+                    raise LabelError(f'{file}: no annotation of {one_line(name)}')
+            except LabelError as error:
+                self.problems.append(error)
                 continue
             self.add_image(image, file, split)
             self.segments.setdefault(
@@ -96,9 +101,9 @@ class CocoPanopticDataset(ForeignDataset):
 
     def parse_label(
         self, label: tuple[dict, np.ndarray], size: Size, place: str
-    ) -> tuple[str, np.ndarray, bool]:
+    ) -> tuple[str, list[Shape], bool]:
         segment, ids = label
-        return segment['name'], ids == segment['id'], bool(segment.get('iscrowd'))
+        return segment['name'], [ids == segment['id']], bool(segment.get('iscrowd'))
 
 
 def _below(part: str, split: str) -> tuple[str, ...]:

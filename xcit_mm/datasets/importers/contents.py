@@ -1,6 +1,7 @@
 """The usable images of a dataset, with their objects as annotations in COCO's format."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from ...errors import UserError, reason
 from ...files import open_regular
 from ..annotations import require_encodable
 from ..decode import EXIF_ORIENTATION, decode
+from . import areas
 from .base import ForeignDataset, LabelError, Shape, Size
 
 TOLERANCE = 1.0  # pixels that a box may exceed the image: coordinates may start at 0 or 1
@@ -56,11 +58,11 @@ def read_contents(dataset: ForeignDataset) -> Contents:
             labels, problems = [], [error]
         for place, label in labels:
             try:
-                name, shape, is_difficult = dataset.parse_label(label, size, place)
+                name, parts, is_difficult = dataset.parse_label(label, size, place)
                 if dataset.classes and name not in dataset.classes:
                     listed = dataset.classes_file.name
                     raise LabelError(f'{place}: {name} is not a class in {listed}')
-                fields, is_cut = _annotation_fields(shape, size, place)
+                fields, is_cut = _annotation_fields(parts, size, place)
                 contents.remarks[CUT] += is_cut
                 objects.append((name, dict(fields, iscrowd=int(is_difficult))))
             except LabelError as error:
@@ -109,31 +111,45 @@ def image_size(path: Path, annotated: Size | None = None) -> Size:
         ) from None
 
 
-def _annotation_fields(shape: Shape, size: Size, place: str) -> tuple[dict[str, Any], bool]:
+def _annotation_fields(
+    parts: Sequence[Shape], size: Size, place: str
+) -> tuple[dict[str, Any], bool]:
     """Return the fields of an annotation, and whether the object is cut at the border."""
-    if isinstance(shape, np.ndarray):
-        return _mask_fields(shape, place), False
-    corners = np.reshape(shape, (-1, 2))
+    outlines = [part for part in parts if not isinstance(part, np.ndarray)]
+    cuts = [_cut(outline, size, place) for outline in outlines]
+    any_is_cut = any(is_cut for _, is_cut in cuts)
+    if len(parts) == len(cuts) == 1:
+        return _outline_fields(cuts[0][0], place), any_is_cut
+    return _mask_fields(areas.joined(parts, size, place), place), any_is_cut
+
+
+def _cut(outline: Sequence[float], size: Size, place: str) -> tuple[np.ndarray, bool]:
+    """Return the corners (n, 2) within the image of a box or a polygon, and whether it is cut."""
+    corners = np.reshape(outline, (-1, 2))
     cut = corners.clip(0, size)
-    is_box = len(corners) == 2
     for points, problem in ((corners, 'box of no size'), (cut, 'box outside the image')):
-        extent = points[1] - points[0] if is_box else np.ptp(points, axis=0)
+        extent = points[1] - points[0] if len(points) == 2 else np.ptp(points, axis=0)
         if not (extent > 0).all():
             raise LabelError(f'{place}: {problem}')
-    is_cut = bool(np.abs(corners - cut).max() > TOLERANCE)
-    cut = cut.round(4)
+    return cut.round(4), bool(np.abs(corners - cut).max() > TOLERANCE)
+
+
+def _outline_fields(cut: np.ndarray, place: str) -> dict[str, Any]:
     x1, y1, width, height = (*cut.min(axis=0), *np.ptp(cut, axis=0).round(4))
     bbox = [float(value) for value in (x1, y1, width, height)]
-    if is_box:
-        return dict(bbox=bbox, area=round(bbox[2] * bbox[3], 4)), is_cut
+    if len(cut) == 2:
+        return dict(bbox=bbox, area=round(bbox[2] * bbox[3], 4))
     area = make_valid(Polygon(cut)).area  # also of an outline that crosses itself
     if area <= 0:
         raise LabelError(f'{place}: the outline encloses no area')
-    return dict(bbox=bbox, area=round(area, 4), segmentation=[cut.ravel().tolist()]), is_cut
+    return dict(bbox=bbox, area=round(area, 4), segmentation=[cut.ravel().tolist()])
 
 
 def _mask_fields(mask: np.ndarray, place: str) -> dict[str, Any]:
-    require_encodable(place, mask.shape)
+    try:
+        require_encodable(place, mask.shape)
+    except UserError as error:
+        raise LabelError(str(error)) from None
     if not mask.any():
         raise LabelError(f'{place}: the mask has no pixel')
     rle = coco_mask.encode(np.asfortranarray(mask, np.uint8))

@@ -41,17 +41,16 @@ class CvatDataset(ForeignDataset):
             self.classes = base.check_names(names, self.classes_file)
         self._elements: dict[Path, Element] = {}
         for element in root.findall('image'):
-            self._add(element)
+            try:
+                self._add(element)
+            except LabelError as error:
+                self.problems.append(error)
 
     def _add(self, element: Element) -> None:
         name, subset = element.get('name', ''), element.get('subset', '')
         folders = (self.folder / part for part in (f'images/{subset}', 'images', subset, ''))
-        found = [base.absolute(folder / name) for folder in folders]
-        image = next(filter(Path.is_file, found), None)
-        if image is None:
-            file = self.classes_file
-            self.problems.append(LabelError(f'{file}: no image {name} in {self.folder / "images"}'))
-            return
+        candidates = [folder / name for folder in folders]
+        image = base.find_image(name, candidates, str(self.classes_file))
         self.add_image(image, self.classes_file, subset)
         self._elements.setdefault(image, element)
 
@@ -70,9 +69,11 @@ class CvatDataset(ForeignDataset):
         width, height = map(int, base.read_numbers(sides, f'{place}: size'))
         return base.grouped(parts), (width, height)
 
-    def parse_label(self, label: list[Element], size: Size, place: str) -> tuple[str, Shape, bool]:
+    def parse_label(
+        self, label: list[Element], size: Size, place: str
+    ) -> tuple[str, list[Shape], bool]:
         name = base.clean_name(label[0].get('label'), place)
-        return name, areas.joined([_shape(part, size, place) for part in label], size, place), False
+        return name, [_shape(part, size, place) for part in label], False
 
 
 def _shape(element: Element, size: Size, place: str) -> Shape:

@@ -1,16 +1,15 @@
 """The format of LabelMe: a JSON file for each image."""
 
 import base64
-import io
 import math
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from ...errors import UserError, reason
 from ...files import EARLIER
+from ..decode import opened
 from . import areas, base
 from .base import ForeignDataset, LabelError, Shape, Size
 
@@ -48,12 +47,10 @@ class LabelmeDataset(ForeignDataset):
             raise LabelError(
                 f'{file}: not a file of LabelMe (a JSON object with a list of shapes): move it away'
             )
-        path = content.get('imagePath')
-        # LabelMe on Windows writes backslashes.
-        image = base.absolute(file.parent / PureWindowsPath(str(path)).as_posix())
-        if not image.is_file():
-            inside = ' (the image inside the file is not read)' if content.get('imageData') else ''
-            raise LabelError(f'{file}: no image {image}{inside}')
+        name = str(content.get('imagePath'))
+        path = file.parent / PureWindowsPath(name).as_posix()  # LabelMe may write backslashes
+        inside = ': the image inside the file is not read' if content.get('imageData') else ''
+        image = base.find_image(name, [path], f'{file}{inside}')
         first = file.relative_to(self.folder).parts[0]
         self.add_image(image, file, first)
         self._contents.setdefault(
@@ -79,9 +76,11 @@ class LabelmeDataset(ForeignDataset):
         width, height = map(int, base.read_numbers(sides, f'{file}: size'))
         return base.grouped(parts), (width, height)
 
-    def parse_label(self, label: list[dict], size: Size, place: str) -> tuple[str, Shape, bool]:
+    def parse_label(
+        self, label: list[dict], size: Size, place: str
+    ) -> tuple[str, list[Shape], bool]:
         name = base.clean_name(label[0].get('label'), place)
-        return name, areas.joined([_shape(part, size, place) for part in label], size, place), False
+        return name, [_shape(part, size, place) for part in label], False
 
 
 def _shape(shape: dict, size: Size, place: str) -> Shape:
@@ -108,9 +107,9 @@ def _pixels(shape: dict, size: Size, place: str) -> np.ndarray:
     """Return the pixels (h, w) of a mask, which LabelMe stores as the text of a PNG."""
     try:
         data = base64.b64decode(shape.get('mask'), validate=True)
-        with Image.open(io.BytesIO(data), formats=['PNG']) as image:
+        with opened(data, ['PNG']) as image:
             if image.size != size:
                 raise ValueError(f'{image.size} pixels instead of {size}')
             return np.asarray(image.convert('L')) > 0
-    except (TypeError, ValueError, OSError, SyntaxError) as error:
+    except Exception as error:  # the decoders of Pillow raise many kinds
         raise LabelError(f'{place}: the mask cannot be read ({reason(error)})') from None

@@ -19,6 +19,7 @@ PLAIN = ('rectangle', 'polygon', 'brush', 'ellipse')
 LEFT_OUT = 'Results that are not areas with a label, such as points and choices, left out'
 NOT_LABELED = 'Tasks without an annotation, left out'
 # Label Studio puts eight hexadecimal digits before the name of an uploaded file.
+MAX_ADDRESS = 4096  # characters; a longer one is an image itself, as in data:image/png;base64,...
 UPLOADED = re.compile('[0-9a-f]{8}-')
 
 
@@ -73,23 +74,25 @@ class LabelstudioDataset(ForeignDataset):
 
     def _find_image(self, data: Mapping[str, Any], results: list[dict], place: str) -> Path:
         """Return the image of a task, whose address may be of an upload or of a local file."""
-        named = {result.get('to_name') for result in results} & data.keys()
+        names = [result.get('to_name') for result in results]
+        named = {name for name in names if isinstance(name, str)} & data.keys()
         key = named.pop() if len(named) == 1 else 'image'
         address = data.get(key, next(iter(data.values()), None))
-        if not isinstance(address, str):
+        if not isinstance(address, str) or len(address) > MAX_ADDRESS:
             raise LabelError(f'{place}: its data does not name an image')
-        path = (parse_qs(urlsplit(address).query).get('d') or [unquote(urlsplit(address).path)])[0]
+        try:
+            url = urlsplit(address)
+        except ValueError as error:
+            raise LabelError(f'{place}: {address} is not an address ({error})') from None
+        path = (parse_qs(url.query).get('d') or [unquote(url.path)])[0]
         name = posixpath.basename(path)
         # The last parts of the path, the longest first.
         parts = [part for part in path.split('/') if part not in ('', '.', '..')]
         below = ['/'.join(parts[start:]) for start in range(len(parts))]
         names = [*below, UPLOADED.sub('', name, count=1)]
         folders = self.folder, self.folder / 'images'
-        found = (base.absolute(folder / n) for n in names if n for folder in folders)
-        image = next(filter(Path.is_file, found), None)
-        if image is None:
-            raise LabelError(f'{place}: no image {name} in {self.folder} or its folder images')
-        return image
+        candidates = [folder / name for name in names if name for folder in folders]
+        return base.find_image(address, candidates or folders, place)
 
     def read_labels(self, image: Path) -> tuple[list[tuple[str, dict]], Size | None]:
         labels, sizes = [], set()
@@ -108,7 +111,7 @@ class LabelstudioDataset(ForeignDataset):
             raise LabelError(f'{self._file}: {image.name}: results for images of the sizes {sizes}')
         return labels, next(iter(sizes), None)
 
-    def parse_label(self, label: dict, size: Size, place: str) -> tuple[str, Shape, bool]:
+    def parse_label(self, label: dict, size: Size, place: str) -> tuple[str, list[Shape], bool]:
         value, names = label['value'], label['value'].get(label['type'])
         if not isinstance(names, list) or len(names) != 1:
             raise LabelError(f'{place}: {names} instead of a list of one label')
@@ -116,7 +119,7 @@ class LabelstudioDataset(ForeignDataset):
             raise LabelError(
                 f'{place}: the image was rotated in Label Studio: rotate it back there'
             )
-        return base.clean_name(names[0], place), _shape(value, size, place), False
+        return base.clean_name(names[0], place), [_shape(value, size, place)], False
 
 
 def _is_task(task: Any) -> bool:

@@ -5,7 +5,7 @@ from xml.etree.ElementTree import Element
 
 from ...errors import UserError
 from . import base
-from .base import SPLITS, ForeignDataset, LabelError, Size
+from .base import SPLITS, ForeignDataset, LabelError, Shape, Size
 
 
 class VocDataset(ForeignDataset):
@@ -61,7 +61,7 @@ class VocDataset(ForeignDataset):
         width, height = map(int, base.read_numbers(sides, f'{file}: size'))
         return labels, (width, height) if width and height else None
 
-    def parse_label(self, label: Element, size: Size, place: str) -> tuple[str, list[float], bool]:
+    def parse_label(self, label: Element, size: Size, place: str) -> tuple[str, list[Shape], bool]:
         name = base.clean_name(label.findtext('name'), place)
         corners = [label.findtext(f'bndbox/{key}') for key in ('xmin', 'ymin', 'xmax', 'ymax')]
         x1, y1, x2, y2 = numbers = base.read_numbers(corners, place)
@@ -71,4 +71,4 @@ class VocDataset(ForeignDataset):
                 'the width and height of the image'
             )
         is_difficult = label.findtext('difficult', '0').strip().lower() in ('1', 'true')
-        return name, [x1 - 1, y1 - 1, x2, y2], is_difficult  # VOC counts from 1 to the last pixel
+        return name, [[x1 - 1, y1 - 1, x2, y2]], is_difficult  # VOC counts from 1 to the last pixel

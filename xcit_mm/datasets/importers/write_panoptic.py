@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from .coco_panoptic import CocoPanopticDataset
+from .coco_panoptic import ForeignPanopticDataset
 from .contents import Images
 from .write_coco import Layout, coco_images, path_below
 
@@ -56,7 +56,7 @@ param_scheduler = [warm_up, dict(decay, end=max_iters)]
 
 
 def _segments(
-    dataset: CocoPanopticDataset, images: Images, classes: Sequence[str]
+    dataset: ForeignPanopticDataset, images: Images, classes: Sequence[str]
 ) -> dict[str, list[dict]]:
     category_ids = {name: number for number, name in enumerate(classes, 1)}
     annotations = [

@@ -9,7 +9,7 @@ import yaml
 
 from ...errors import UserError, one_line
 from . import base
-from .base import ForeignDataset, LabelError, Size
+from .base import ForeignDataset, LabelError, Shape, Size
 
 IMAGES, LABELS = f'{os.sep}images{os.sep}', f'{os.sep}labels{os.sep}'  # folders with equal trees
 MAX_RELATIVE = 2  # larger coordinates of YOLO are in pixels, not slightly beyond the border
@@ -120,7 +120,7 @@ class YoloDataset(ForeignDataset):
         file = self.labels[image]
         return base.read_lines(file) if file.exists() else [], None
 
-    def parse_label(self, label: str, size: Size, place: str) -> tuple[str, list[float], bool]:
+    def parse_label(self, label: str, size: Size, place: str) -> tuple[str, list[Shape], bool]:
         number, *values = base.read_numbers(label.split(), place)
         if number not in range(len(self.classes)):
             is_next = number == len(self.classes)
@@ -144,7 +144,7 @@ class YoloDataset(ForeignDataset):
             )
         self.remarks[ORIENTED] += len(values) == 8
         pixels = [value * side for value, side in zip(values, cycle(size))]
-        return self.classes[int(number)], pixels, False
+        return self.classes[int(number)], [pixels], False
 
 
 def _label_file(image: Path) -> Path:
