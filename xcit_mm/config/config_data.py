@@ -1,7 +1,7 @@
 """Configs as data: the parts of a config that a prediction needs, as JSON without any code.
 
-A config file is a program. Models from other people come with a JSON file instead. It is parsed, and
-all its content is checked before anything is built from it.
+A config file is a program. Models from other people come with a JSON file instead. It is parsed,
+and all its content is checked before anything is built from it.
 """
 
 import json

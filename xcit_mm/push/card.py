@@ -1,4 +1,4 @@
-"""The model card: what a model is, how to use it, and how well it does."""
+"""The model card: the task, the use and the metrics of a model."""
 
 import json
 import math
@@ -63,7 +63,7 @@ class Card:
         repo: ``owner/name`` on the hub.
         model: The model.
         metrics: Its metrics by name.
-        dataset: The name of the data that they were measured on.
+        dataset: The name of the dataset on which they were measured.
         license: Identifier of a license, or None.
         picture: The name of an image file next to the card, or None.
     """
@@ -138,5 +138,5 @@ class Card:
 
 
 def _plain(text: str) -> str:
-    """Return text without a meaning in Markdown or HTML."""
+    """Return text in which no character has a meaning in Markdown or HTML."""
     return MARKDOWN.sub(r'\\\1', text)
