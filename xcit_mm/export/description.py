@@ -41,8 +41,8 @@ def resizing(model: Model) -> dict[str, Any] | None:
     others = _others(model)
     if others:
         raise UserError(
-            f'the test pipeline has {others[0]}, but predict.py can only resize 8-bit RGB images '
-            'bilinearly: use --out instead of --folder'
+            f'the test pipeline has {others[0]}, but predict.py can only resize RGB images of 8 '
+            'bits bilinearly: use --out instead of --folder'
         )
     resizes = model.pipeline.transforms[1:-1]
     return dict(scale=[*resizes[0].scale], keep_ratio=resizes[0].keep_ratio) if resizes else None
