@@ -43,10 +43,10 @@ def choose_batch_size(cfg: Config) -> list[str]:
 
     The batch size is measured in training steps with the largest images that the pipeline draws.
     Gradients of several batches are accumulated until an update has as many images as in the recipe
-    (``auto_scale_lr.base_batch_size``). All numbers of iterations in the config are multiplied by
-    the number of accumulated batches, so that the run makes as many updates as the recipe. All
-    processes use the smallest batch size that any of them measures. A resumed run reads the batch
-    size from the config in its work dir.
+    (``auto_scale_lr.base_batch_size``). The iterations of the run, its validations, schedule and
+    checkpoints are multiplied by the number of accumulated batches, so that the run makes as many
+    updates as the recipe. All processes use the smallest batch size that any of them measures. A
+    resumed run reads the batch size from the config in its work dir.
 
     Edits ``cfg``, and returns sentences for the log.
 
@@ -79,7 +79,7 @@ def choose_batch_size(cfg: Config) -> list[str]:
 
 
 def _accumulate(cfg: Config, counts: int) -> list[str]:
-    """Accumulate the gradients of ``counts`` iterations, and multiply all numbers of iterations."""
+    """Accumulate the gradients of ``counts`` iterations, and multiply what is in iterations."""
     if counts == 1:
         return []
     cfg.optim_wrapper.accumulative_counts = counts
