@@ -109,8 +109,8 @@ setup(
     package_dir={'': '.'},
     packages=find_packages(include=['xcit_mm', 'xcit_mm.*']),
     # The command is a module of its own because the package imports PyTorch, which takes seconds.
-    py_modules=['xcit_command'],
-    entry_points={'console_scripts': ['xcit = xcit_command:main']},
+    py_modules=['xcit_mm_command'],
+    entry_points={'console_scripts': ['xcit = xcit_mm_command:main']},
     # .mim is where OpenMMLab's mim looks: links in the clone, files in what is built from it.
     package_data={
         'xcit_mm': [

@@ -2,6 +2,7 @@ import gc
 import logging
 import os
 import shutil
+import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -201,3 +202,13 @@ def full_size_detector(weights):
 @pytest.fixture(scope='session')
 def full_size_segmentor(weights):
     return load_model(SEGMENTOR, weights[SEGMENTOR], 'cpu', full_size=True)
+
+
+@pytest.fixture(scope='session')
+def free_port() -> Callable[[], int]:
+    def find() -> int:
+        with socket.socket() as listener:
+            listener.bind(('127.0.0.1', 0))
+            return listener.getsockname()[1]
+
+    return find

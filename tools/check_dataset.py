@@ -38,7 +38,7 @@ def main() -> None:
         '--out',
         type=Path,
         metavar='FILE',
-        help='JSON file to write the list, the statistics or the frequencies to',
+        help='JSON file for the list of problems, the statistics or the frequencies',
     )
     cli.add_options_argument(parser)
     args = parser.parse_args()

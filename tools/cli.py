@@ -213,7 +213,7 @@ def add_trust_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def has_weights(config: str) -> bool:
-    """Return whether a config stands for a whole model, on the hub or in a folder."""
+    """Return whether a config names a whole model with weights, on the hub or in a folder."""
     return config.startswith('hf://') or Path(config).expanduser().is_dir()
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write the objects of predictions.json as files that an annotation tool opens or imports."""
+"""Convert the objects of predictions.json to files that an annotation tool opens or imports."""
 
 import argparse
 import sys
@@ -17,14 +17,14 @@ def main() -> None:
     parser.add_argument('tool', choices=('cvat', 'labelme', 'labelstudio'))
     parser.add_argument(
         'predictions',
-        help='the file or folder that tools/infer.py has written for a detector, or another file '
-        "in COCO's format",
+        help='the predictions.json or output folder of tools/infer.py for a detector, or another '
+        "file in COCO's format",
     )
     parser.add_argument(
         '--images',
         metavar='DIR',
         default='.',
-        help='the folder of the images, if the file names their paths in it; default: the current '
+        help='the folder that the image paths in the file are relative to; default: the current '
         'folder',
     )
     parser.add_argument('--out', metavar='DIR', required=True, help='the folder to write to')
@@ -32,8 +32,8 @@ def main() -> None:
         '--shapes',
         choices=SHAPE_KINDS,
         default='masks',
-        help='write boxes only, or the outlines of masks as polygons, which are easier to edit but '
-        'not exact; default: masks, and polygons and boxes where there is no mask',
+        help='write boxes only; or write the outlines of masks as polygons, which are easier to '
+        'edit but not exact; default: masks, and polygons or boxes for objects without a mask',
     )
     parser.add_argument(
         '--score-thr',
@@ -45,8 +45,8 @@ def main() -> None:
     parser.add_argument(
         '--image-url',
         metavar='URL',
-        help='for Label Studio, what the names of the images follow in their addresses; default: '
-        '/data/local-files/?d=',
+        help='for Label Studio, the start of the image addresses, before the names of the images; '
+        'default: /data/local-files/?d=',
     )
     args = parser.parse_args()
     if args.image_url is not None and args.tool != 'labelstudio':

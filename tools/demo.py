@@ -23,8 +23,8 @@ def main() -> None:
     parser.add_argument(
         'config',
         nargs='?',
-        help='the only config that the page offers; or a model on the hub (hf://owner/name) or in '
-        'a folder, which needs no checkpoint',
+        help='the only config that the page offers; a model on the hub (hf://owner/name) or in a '
+        'folder needs no checkpoint',
     )
     parser.add_argument('checkpoint', nargs='?', help='file or URL of its weights')
     parser.add_argument('--configs', default='configs', metavar='DIR', help='configs to offer')

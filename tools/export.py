@@ -38,8 +38,8 @@ def main() -> None:
     target.add_argument(
         '--folder',
         metavar='DIR',
-        help='new folder to write: the file, a program that predicts with it and needs neither '
-        'PyTorch (except for .pt2) nor xcit_mm, and a test picture with its expected result',
+        help='new folder to write: the file, a program that predicts with it without xcit_mm and, '
+        'except for .pt2, without PyTorch, and a test picture with its expected result',
     )
     parser.add_argument('--format', choices=CHOICES['FORMATS'], default='onnx')
     parser.add_argument('--precision', choices=CHOICES['PRECISIONS'], default='float32')
@@ -67,21 +67,21 @@ def main() -> None:
     parser.add_argument(
         '--gather',
         action='store_true',
-        help='sample by gathers in the deformable attention of DINO, Deformable DETR and '
+        help='use gather operators in the deformable attention of DINO, Deformable DETR and '
         'Mask2Former, for runtimes without GridSample',
     )
     parser.add_argument(
         '--deepness',
         type=int,
         metavar='TILE',
-        help='for Deepness, a plugin of QGIS: a file for square tiles of this many pixels, with '
-        'the metadata that it reads',
+        help='write a file for Deepness, a QGIS plugin: for square tiles with this side in '
+        'pixels, and with the metadata that Deepness reads',
     )
     parser.add_argument(
         '--resolution',
         type=float,
         metavar='METERS',
-        help='with --deepness: the resolution at which maps are predicted, in meters per pixel',
+        help='with --deepness, the resolution at which maps are predicted, in meters per pixel',
     )
     cli.add_options_argument(parser)
     cli.add_trust_argument(parser)

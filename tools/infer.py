@@ -52,7 +52,7 @@ def main() -> None:
         'inputs',
         nargs='+',
         metavar='[CHECKPOINT] INPUT',
-        help='for a file of configs/, first the file or URL of a released model, or of a '
+        help='first, for a file of configs/, the file or URL of a released model or of a '
         'checkpoint of this config; then images, folders with images and videos at any depth, '
         'patterns such as "photos/*.jpg", URLs of images, or videos',
     )

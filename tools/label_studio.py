@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Serve a model to Label Studio, which shows its predictions as labels to correct."""
+"""Serve the predictions of a model to Label Studio, where you correct them."""
 
 import argparse
 import os
@@ -25,12 +25,13 @@ def main() -> None:
         metavar='URL',
         default=os.environ.get(URL, 'http://localhost:8080'),
         help=f'the address of Label Studio; default: the variable {URL}, or else '
-        'http://localhost:8080. The variable ' + TOKEN + ' holds an access token',
+        'http://localhost:8080. The variable ' + TOKEN + ' must hold an access token',
     )
     parser.add_argument(
         '--host',
         default='127.0.0.1',
-        help='0.0.0.0: other machines and containers can ask, too; default: %(default)s',
+        help='0.0.0.0 also accepts requests from other machines and from containers; default: '
+        '%(default)s',
     )
     parser.add_argument('--port', type=int, default=9090, help='default: %(default)s')
     parser.add_argument(

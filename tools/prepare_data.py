@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Download COCO 2017 or ADE20k, or convert a dataset of another format for the configs."""
+"""Download COCO 2017 or ADE20k, or convert a dataset in another format for the configs."""
 
 import argparse
 import sys

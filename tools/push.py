@@ -19,18 +19,20 @@ def main() -> None:
     parser.add_argument('checkpoint', help='file or URL of the weights')
     parser.add_argument('repo', metavar='OWNER/NAME', help='the name of the model on the hub')
     parser.add_argument(
-        '--metrics', metavar='FILE', help='the file of tools/test.py --out for this checkpoint'
+        '--metrics',
+        metavar='FILE',
+        help='the file that tools/test.py --out wrote for this checkpoint',
     )
     parser.add_argument(
         '--dataset',
         metavar='NAME',
-        help="the data of the metrics; default: the folder of the config's data",
+        help="the dataset of the metrics; default: the name of the folder of the config's data",
     )
     parser.add_argument(
         '--license', metavar='ID', help='the license of the weights, such as apache-2.0'
     )
     parser.add_argument('--picture', metavar='FILE', help='an image that the model card shows')
-    parser.add_argument('--private', action='store_true', help='show the model to its owner only')
+    parser.add_argument('--private', action='store_true', help='make a new model private')
     parser.add_argument(
         '--folder', metavar='DIR', help='write the files to this new folder, and upload nothing'
     )

@@ -21,8 +21,8 @@ def main() -> None:
     parser.add_argument(
         '--errors',
         metavar='DIR',
-        help='write what the model confuses, and what its errors cost, as tables and pictures into '
-        'this folder',
+        help='write confused classes and the costs of errors to this folder, as tables and '
+        'pictures',
     )
     parser.add_argument('--out', help='write the metrics to this JSON file')
     parser.add_argument(

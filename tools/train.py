@@ -22,7 +22,7 @@ def main() -> None:
         action='extend',
         choices=('tensorboard', 'wandb', 'mlflow'),
         default=[],
-        help='write losses and metrics for TensorBoard, Weights & Biases or MLflow as well',
+        help='also log losses and metrics to TensorBoard, Weights & Biases or MLflow',
     )
     parser.add_argument(
         '--tensorboard',

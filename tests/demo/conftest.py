@@ -1,4 +1,3 @@
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,16 +10,6 @@ from xcit_mm.demo import OfferedModels, served
 # Everything is a circle, with a score of 0.95, and its mask fills its box.
 CERTAIN = {'bbox_head.fc_cls': (4.0, 0, 0, 0), 'mask_head.conv_logits': (4.0, 4, 4)}
 MAX_UPLOAD = 0.25  # MB
-
-
-@pytest.fixture(scope='session')
-def free_port() -> Callable[[], int]:
-    def find() -> int:
-        with socket.socket() as listener:
-            listener.bind(('127.0.0.1', 0))
-            return listener.getsockname()[1]
-
-    return find
 
 
 @pytest.fixture(scope='session')

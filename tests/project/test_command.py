@@ -7,17 +7,17 @@ import sys
 import pytest
 from helpers import ROOT
 
-import xcit_command
+import xcit_mm_command
 from xcit_mm import UserError, shipped
 from xcit_mm.config.load import load_config
 
 DETECTOR = 'mask_rcnn_xcit_n12_16_shapes'
 LINES = """
-import sys, xcit_command
+import sys, xcit_mm_command
 for line in sys.argv[1:]:
     sys.argv = ['xcit', *line.split()]
     try:
-        xcit_command.main()
+        xcit_mm_command.main()
     except SystemExit as end:
         print(end.code)
 print({'torch', 'mmengine', 'numpy', 'xcit_mm'} & sys.modules.keys())
@@ -28,7 +28,7 @@ def said(monkeypatch, capsys, *arguments: str) -> tuple[int, str, str]:
     monkeypatch.setattr(sys, 'argv', ['xcit', *arguments])
     code = 0
     try:
-        xcit_command.main()
+        xcit_mm_command.main()
     except SystemExit as end:
         code = end.code
     return code, *capsys.readouterr()
@@ -98,12 +98,12 @@ def test_an_error_of_a_tool_begins_with_the_command():
 def test_a_shell_completes_commands_options_and_configs(tmp_path, line, expected):
     asked = dict(_ARGCOMPLETE='1', COMP_LINE=line, COMP_POINT=str(len(line)), COMP_TYPE='9')
     asked |= dict(_ARGCOMPLETE_STDOUT_FILENAME=str(tmp_path / 'answer'), _ARGCOMPLETE_IFS='\n')
-    command = [sys.executable, '-c', 'import xcit_command; xcit_command.main()']
+    command = [sys.executable, '-c', 'import xcit_mm_command; xcit_mm_command.main()']
     subprocess.run(command, cwd=ROOT, env=os.environ | asked, check=True)
     assert {word.strip() for word in (tmp_path / 'answer').read_text().split()} == expected
 
 
-@pytest.mark.parametrize('shell', xcit_command.SHELLS)
+@pytest.mark.parametrize('shell', xcit_mm_command.SHELLS)
 def test_the_code_for_each_shell_asks_xcit(monkeypatch, capsys, shell):
     code, text, _ = said(monkeypatch, capsys, '--completion', shell)
     assert code == 0

@@ -63,6 +63,7 @@ ONLY_PARSED = {
     'tools/zoo.py': 'it builds models of many configs; test_zoo.py runs it',
 }
 # Scripts that start a tool on many GPUs: what they start is parsed (test_distributed.py runs them).
+COMMAND = re.compile(r'^(\$ |tools/)', re.MULTILINE)
 LAUNCHERS = re.compile(r'tools/\w+\.sh')
 # What is added to commands that begin so, for them to take seconds.
 SHORTER = {
@@ -234,7 +235,7 @@ def test_the_commands_of_a_page_run(page, terminal):
         elif language == 'python':
             program += text
         else:
-            assert language == 'text' and not re.search(r'^(\$ |tools/)', text, re.MULTILINE), text
+            assert language in ('text', 'powershell') and not COMMAND.search(text), text
     if program:
         terminal.run(['-c', program])
 

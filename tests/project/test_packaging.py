@@ -72,7 +72,7 @@ def test_a_wheel_has_every_file_of_the_package_and_what_to_install(clone, wheel)
     info = f'{NAME}.dist-info'
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if not name.startswith(info)}
-        assert names == {'xcit_command.py', *(f'xcit_mm/{path}' for path in wanted)}
+        assert names == {'xcit_mm_command.py', *(f'xcit_mm/{path}' for path in wanted)}
         entry_points = archive.read(f'{info}/entry_points.txt').decode()
         assert {'py.typed', '.mim/model-index.yml', '.mim/tools/train.py'} <= wanted
         assert not any(stat.S_ISLNK(file.external_attr >> 16) for file in archive.infolist())
@@ -80,7 +80,7 @@ def test_a_wheel_has_every_file_of_the_package_and_what_to_install(clone, wheel)
             assert archive.read(f'xcit_mm/{path}') == (clone / 'xcit_mm' / path).read_bytes(), path
         assert {f'{info}/licenses/{name}' for name in ('LICENSE', 'NOTICE')} < {*archive.namelist()}
         metadata = archive.read(f'{info}/METADATA').decode()
-    assert 'xcit = xcit_command:main' in entry_points
+    assert 'xcit = xcit_mm_command:main' in entry_points
     targets = re.findall(r'\]\(([^)]+)\)', metadata)  # of the links on the page of a package index
     assert len(targets) > 50
     assert [target for target in targets if not target.startswith(('https://', '#'))] == []

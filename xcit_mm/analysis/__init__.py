@@ -1,1 +1,1 @@
-"""The errors of models: which classes are confused, and what the errors of detectors cost."""
+"""The errors of models: confused classes, and the costs of a detector's errors."""

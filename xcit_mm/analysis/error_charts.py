@@ -1,4 +1,4 @@
-"""A picture of what a model confuses, and of what the errors of a detector cost."""
+"""A picture of the confusion matrix of a model, and of the costs of a detector's errors."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,9 +19,9 @@ DPI = 100
 
 
 def draw_errors(tables: ErrorTables, path: Path) -> None:
-    """Draw the confusion matrix, and what errors cost, as PNG. It is written whole or not at all.
+    """Draw the confusion matrix and the costs of errors as PNG, written whole or not at all.
 
-    Of more than 30 classes, the picture has those with most confusions.
+    If there are more than 30 classes, the picture shows the most confused classes.
     """
     from matplotlib.figure import Figure
 
@@ -39,7 +39,7 @@ def draw_errors(tables: ErrorTables, path: Path) -> None:
 
 
 def _most_confused(tables: ErrorTables) -> np.ndarray:
-    """Return the rows to draw: all, or those with most confusions and the rest."""
+    """Return the rows to draw: all of them, or the most confused classes and the rest."""
     number = len(tables.classes)
     if number <= MAX_CLASSES:
         return np.arange(len(tables.names))
@@ -95,7 +95,7 @@ def _short(count: int) -> str:
 
 
 def _name(name: str) -> str:
-    """Return a name that fits, and which matplotlib does not read as a formula."""
+    """Return a name that is short enough and that matplotlib does not read as a formula."""
     name = one_line(name)
     name = name if len(name) <= MAX_NAME else f'{name[: MAX_NAME - 3]}...'
     return name.replace('$', r'\$')

@@ -1,4 +1,4 @@
-"""Tables of what a model confuses, as CSV files."""
+"""Tables of the errors of a model, as CSV files."""
 
 import csv
 import math
@@ -18,13 +18,13 @@ MAX_ROWS = 2**20  # of a table in a spreadsheet
 
 @dataclass(frozen=True)
 class ErrorTables:
-    """What a model confuses on a dataset of K classes.
+    """The errors of a model on a dataset with K classes.
 
     Attributes:
         of: What is counted: 'boxes', 'masks', 'pixels' or 'images'. It is the name of the folder.
         classes: Names of the classes.
-        rest: The name of the last row and column, for what belongs to no class; '' if there is
-            none.
+        rest: The name of the last row and column, for everything outside the classes; '' if there
+            is no such row.
         confusion: (K, K) or with the rest (K + 1, K + 1), numbers by annotated class (rows) and
             predicted class (columns).
         images: For each image its name and the annotated, predicted and correct numbers by class,

@@ -1,6 +1,6 @@
-"""What the errors of a detector are, and how much AP50 each kind costs: TIDE, arXiv 2008.08115.
+"""The kinds of errors of a detector, and their costs in AP50: TIDE, arXiv 2008.08115.
 
-The figures are those of the authors' package, tidecv.
+The costs equal the results of the authors' package, tidecv.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ RECALLS = np.array([i / 100 for i in range(101)])
 
 
 class Judgment(NamedTuple):
-    """What is right and wrong about n predictions and m annotated objects.
+    """The kinds of errors of n predictions, and which of m annotated objects are found.
 
     Attributes:
         scores: (n,)
@@ -55,8 +55,8 @@ class Judgment(NamedTuple):
 def judge(objects: Overlaps) -> Judgment:
     """Judge the predictions for an image.
 
-    A prediction finds the object of its class with the highest IoU, of at least 0.5, among those
-    that no prediction with a higher score has found, as in COCO's evaluation.
+    As in COCO's evaluation, a prediction finds the object of its class with the highest IoU, if it
+    is at least 0.5, among the objects that no prediction with a higher score has found.
     """
     pairs, iou, is_same = objects.pairs, objects.iou, objects.is_same_class
     n, m = len(objects.scores), len(objects.annotated)

@@ -1,7 +1,7 @@
-"""Configs as data: what a prediction needs of a config, as JSON in which nothing can run.
+"""Configs as data: the parts of a config that a prediction needs, as JSON without any code.
 
-A config file is a program. Models of others come with a JSON file instead, which is parsed and
-compared with what such a file may hold before anything is built from it.
+A config file is a program. Models from other people come with a JSON file instead. It is parsed,
+and all its content is checked before anything is built from it.
 """
 
 import json
@@ -45,11 +45,11 @@ REGISTRIES = (MODELS, TASK_UTILS, TRANSFORMS)
 def describe(cfg: Config, classes: tuple[str, ...], palette: tuple) -> str:
     """Return the JSON of a config with the names and the colors of the classes.
 
-    It holds the model and the pipeline of the test dataset, and neither the data nor the recipe of
-    the training. The weights that the training starts from are left out, too.
+    It contains the model and the pipeline of the test dataset. The data, the training recipe and
+    the weights that training starts from are left out.
 
     Raises:
-        UserError: If the config needs more than such a file may hold.
+        UserError: If the config needs values that such a file may not contain.
     """
     content = {
         'xcit_mm': __version__,
@@ -68,14 +68,14 @@ def describe(cfg: Config, classes: tuple[str, ...], palette: tuple) -> str:
 
 
 def read_description(name: str | Path) -> Config:
-    """Read the config of a model on the hub, or in a folder, without running anything in it.
+    """Read the config of a model on the hub or in a folder without running any code in it.
 
     Args:
         name: ``hf://owner/name``, ``hf://owner/name@revision`` or a folder.
 
     Raises:
-        UserError: If the file cannot be read, or holds anything but the plain values of parts that
-            xcit_mm, mmdet, mmseg and mmcv have registered.
+        UserError: If the file cannot be read, or contains anything other than registered types of
+            xcit_mm, mmdet, mmseg and mmcv and plain values.
     """
     file = find_file(name, file=CONFIG)
     try:
@@ -112,7 +112,7 @@ def _decode(node: Any) -> Any:
 
 
 def _check(content: Any, name: str) -> None:
-    """Refuse what is not a description, or could reach anything outside of it."""
+    """Refuse content that is not a description, or that could reach anything outside of it."""
     if not isinstance(content, dict) or 'xcit_mm' not in content:
         raise UserError(
             f'the config of {name} does not belong to a model of xcit_mm: name a model that '
@@ -120,7 +120,7 @@ def _check(content: Any, name: str) -> None:
         )
     for key, kind in KEYS.items():
         if not isinstance(content.get(key), kind):
-            raise UserError(f'the config of {name} has no {key} that is a {kind.__name__}')
+            raise UserError(f'the config of {name} has no {key} of type {kind.__name__}')
     if more := content.keys() - KEYS.keys():
         raise UserError(f'the config of {name} has {one_line(min(more))}, {_not_allowed()}')
     if not all(isinstance(value, str) for value in content['classes']):
@@ -151,9 +151,9 @@ def _check(content: Any, name: str) -> None:
 
 def _not_allowed() -> str:
     return (
-        'but a config that is data holds registered types and plain values only, because nothing '
-        'in it may run or reach other files: use a config file, and load the weights as its '
-        'checkpoint'
+        'but a config that is data may contain only registered types and plain values, because '
+        'nothing in it may run or reach other files: use a config file, and load the weights as '
+        'its checkpoint'
     )
 
 

@@ -94,12 +94,12 @@ def check_counts(cfg: Config) -> None:
 
 
 def _check_auto(cfg: Config, counts: int | None) -> None:
-    """Refuse a batch that is measured where it has no recipe, or another rule decides it."""
+    """Refuse to measure the batch size if there is no recipe or another option decides it."""
     place = f'train_dataloader.batch_size={AUTO}'
     base = (cfg.get('auto_scale_lr') or {}).get('base_batch_size')
     if type(base) is not int or base < 1:
         raise UserError(
-            f'{place} needs auto_scale_lr.base_batch_size, the number of images of an update of '
+            f'{place} needs auto_scale_lr.base_batch_size, the number of images in an update of '
             f'the recipe: base_batch_size={base!r} is not a positive integer'
         )
     if counts not in (None, 1):
@@ -108,7 +108,9 @@ def _check_auto(cfg: Config, counts: int | None) -> None:
             'it: leave it out, or write a batch_size'
         )
     if cfg.get('stream') is not None:
-        raise UserError(f'{place} does not go with stream, which computes image by image: write 1')
+        raise UserError(
+            f'{place} does not go with stream, which computes one image at a time: write 1'
+        )
 
 
 def check_recipe(cfg: Config) -> None:
@@ -140,7 +142,7 @@ def check_recipe(cfg: Config) -> None:
 
 
 def check_errors(cfg: Config) -> None:
-    """Refuse to count the errors of a test if no metric counts them."""
+    """Refuse --errors if no metric counts errors."""
     metrics = [class_name(node['type']) for _, node in typed_nodes(cfg.test_evaluator)]
     folder = (cfg.default_hooks.get('errors') or {}).get('test_dir')
     if folder is not None and not set(metrics) & set(METRICS_WITH_ERRORS):

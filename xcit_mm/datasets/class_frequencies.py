@@ -1,4 +1,4 @@
-"""How often each class occurs in the training data, and weights for a config that balance it."""
+"""The frequency of each class in the training data, and a config that balances the classes."""
 
 import re
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class ClassFrequencies:
         factors: The weight of each class, or how often its images are repeated.
         config: A config that inherits from the one whose data was read; '' if no value helps.
         remark: Why there is no config, or ''.
-        left_out: What is wrong with each image that was not read.
+        left_out: For each image that was not read, the reason.
     """
 
     classes: list[str]
@@ -69,15 +69,16 @@ class ClassFrequencies:
 def class_frequencies(cfg: Config, workers: int | None = None) -> ClassFrequencies:
     """Count the classes in all training images of an adapted config, and balance them.
 
-    For a segmentor the weights are by median frequency (arXiv 1411.4734, section 6.3.2): the
-    frequency of a class is its share of the pixels of the images that have it, and its weight is
-    the median of the frequencies, divided by its own. For a detector the images of rare classes
-    are repeated (arXiv 1908.03195, section 4): a class in a share f of the images repeats them
-    sqrt(t / f) times, rounded up as mmengine does, where t is half of the median share.
+    For a segmentor, the weights are computed by median frequency (arXiv 1411.4734, section 6.3.2):
+    the frequency of a class is its share of the pixels in the images that contain it, and its
+    weight is the median of all frequencies divided by its own frequency. For a detector, the images
+    of rare classes are repeated (arXiv 1908.03195, section 4): images with a class that occurs in a
+    share f of all images are used sqrt(t / f) times, rounded up as in mmengine, where t is half of
+    the median share.
 
     Raises:
-        UserError: If the data is missing, has neither label images nor objects, or no image can be
-            read; if the classes differ between joined datasets, or a process crashes.
+        UserError: If the data is missing or has neither label images nor objects, if no image can
+            be read, if the classes differ between joined datasets, or if a process crashes.
     """
     total, left_out, names = None, [], set()
     for dataset in training_data(cfg):

@@ -1,9 +1,8 @@
-"""The largest batch that fits into memory, with accumulation to the batch of the recipe."""
+"""The largest batch that fits into memory, and gradient accumulation up to the recipe's batch."""
 
 import ast
 import gc
 import os
-import resource
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,6 +11,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from mmengine.config import Config
 from mmengine.device import get_device
@@ -41,17 +41,18 @@ COUNTED = ('begin', 'end', 'milestones', 'T_max', 'step_size')
 def choose_batch_size(cfg: Config) -> list[str]:
     """Replace ``train_dataloader.batch_size='auto'`` by the largest batch that fits into memory.
 
-    The batch is measured by steps with the largest images that the pipeline draws. The gradients
-    of several batches are added up to the images of an update of the recipe,
-    ``auto_scale_lr.base_batch_size``, and what the config counts in iterations is multiplied by
-    their number, so that the run takes the updates of the recipe. All processes use the smallest
-    batch that any of them measures. A run that resumes has the batch in the config that it keeps.
+    The batch size is measured in training steps with the largest images that the pipeline draws.
+    Gradients of several batches are accumulated until an update has as many images as in the recipe
+    (``auto_scale_lr.base_batch_size``). The iterations of the run, its validations, schedule and
+    checkpoints are multiplied by the number of accumulated batches, so that the run makes as many
+    updates as the recipe. All processes use the smallest batch size that any of them measures. A
+    resumed run reads the batch size from the config in its work dir.
 
     Edits ``cfg``, and returns sentences for the log.
 
     Raises:
-        UserError: If not even one image fits, or no training image can be read; if a run that
-            resumes keeps no batch.
+        UserError: If not even one image fits, if no training image can be read, or if the config of
+            a resumed run has no batch size.
     """
     if cfg.train_dataloader.get('batch_size') != AUTO:
         return []
@@ -78,7 +79,7 @@ def choose_batch_size(cfg: Config) -> list[str]:
 
 
 def _accumulate(cfg: Config, counts: int) -> list[str]:
-    """Add up the gradients of some iterations, and count in updates what was in iterations."""
+    """Accumulate the gradients of ``counts`` iterations, and multiply what is in iterations."""
     if counts == 1:
         return []
     cfg.optim_wrapper.accumulative_counts = counts
@@ -106,7 +107,7 @@ def _accumulate(cfg: Config, counts: int) -> list[str]:
 
 
 def _kept(path: Path) -> int:
-    """Read the batch of a run from the config that it keeps, which is not run as Python."""
+    """Read the batch size of a run from the config in its work dir, without executing the file."""
     size = None
     with suppress(OSError, ValueError, SyntaxError):
         for node in ast.parse(path.read_text(encoding='utf-8')).body:
@@ -124,7 +125,7 @@ def _kept(path: Path) -> int:
 
 
 def _measured(cfg: Config, sizes: list[int]) -> tuple[int, str]:
-    """Return the first of the falling sizes that fits into memory, and how that is known."""
+    """Return the first of the decreasing sizes that fits into memory, and the reason as text."""
     init_default_scope(cfg.default_scope)
     device = torch.device(get_device())
     (largest, *samples), collate = _largest_samples(cfg, max(sizes))
@@ -242,6 +243,10 @@ def _peak(call: Callable[[], object]) -> int:
     with suppress(OSError):  # Linux alone can forget an earlier peak
         Path('/proc/self/clear_refs').write_text('5', encoding='utf-8')
     call()
+    if sys.platform == 'win32':
+        return psutil.Process().memory_info().peak_wset
+    import resource  # not on Windows
+
     unit = 1 if sys.platform == 'darwin' else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 

@@ -1,4 +1,4 @@
-"""What a file says about its model in its metadata, for programs without xcit_mm."""
+"""The metadata of an exported model, for programs without xcit_mm."""
 
 import json
 from typing import Any
@@ -8,12 +8,12 @@ from ..inference import Model
 
 
 def describe(model: Model) -> dict[str, str]:
-    """Return what a program needs to predict images with a trained model, as JSON by name.
+    """Return the metadata that a program needs to predict with a trained model, as JSON by name.
 
-    This is ``palette``, a color for each class; ``resizing`` of the test pipeline, see
-    :func:`resizing`, unless the pipeline has other transforms; ``threshold`` of the probabilities
-    of masks, or of a foreground alone; and ``align_corners`` of a segmentor, with which its logits
-    are resized to the image.
+    The names are ``palette``, a color for each class; ``resizing`` of the test pipeline, see
+    :func:`resizing`, unless the pipeline has other transforms; ``threshold``, for the probabilities
+    of masks, or of the foreground if it is the only class; and ``align_corners``, with which the
+    logits of a segmentor are resized to the image.
     """
     content = {'palette': model.palette}
     if not _others(model):
@@ -31,9 +31,9 @@ def describe(model: Model) -> dict[str, str]:
 def resizing(model: Model) -> dict[str, Any] | None:
     """Return how the test pipeline resizes images, or None if it does not.
 
-    With ``keep_ratio``, an image becomes as large as possible, with its longer side at most the
-    longer side of ``scale`` and its shorter side at most the shorter one. Without it, ``scale`` is
-    the width and height. The image is resized bilinearly as by OpenCV.
+    With ``keep_ratio``, the image becomes as large as possible while its longer side is at most the
+    longer side of ``scale`` and its shorter side at most the shorter side of ``scale``. Without
+    ``keep_ratio``, ``scale`` is the width and height. OpenCV's bilinear interpolation is used.
 
     Raises:
         UserError: If the pipeline changes the image in another way.

@@ -1,4 +1,4 @@
-"""The model card: what a model is, how to use it, and how well it does."""
+"""The model card: the task, the use and the metrics of a model."""
 
 import json
 import math
@@ -45,7 +45,7 @@ def read_metrics(path: Path, checkpoint: str | Path | None) -> dict[str, float]:
             f'--metrics {path} has the metrics of {tested}, not of {checkpoint}: evaluate it with '
             'tools/test.py --out'
         )
-    of_classes = tuple(kind + OF_CLASS for kind in KINDS)
+    of_classes = tuple(kind + start for kind in KINDS for start in OF_CLASS)
     return {
         name: value
         for name, value in metrics.items()
@@ -63,7 +63,7 @@ class Card:
         repo: ``owner/name`` on the hub.
         model: The model.
         metrics: Its metrics by name.
-        dataset: The name of the data that they were measured on.
+        dataset: The name of the dataset on which they were measured.
         license: Identifier of a license, or None.
         picture: The name of an image file next to the card, or None.
     """
@@ -138,5 +138,5 @@ class Card:
 
 
 def _plain(text: str) -> str:
-    """Return text without a meaning in Markdown or HTML."""
+    """Return text in which no character has a meaning in Markdown or HTML."""
     return MARKDOWN.sub(r'\\\1', text)

@@ -31,10 +31,10 @@ def is_folder(name: str | Path) -> bool:
 
 
 def find_file(name: str | Path, trusted: bool = False, file: str = WEIGHTS) -> Path:
-    """Return a file of a model on the hub, which is downloaded once, or of a local folder.
+    """Return a file of a local folder, or of a model on the hub, which is downloaded only once.
 
-    Of the files of a model on the hub, only the config and the weights are downloaded. A process
-    uses one commit of a model, so that they belong together. Without a network, the files of an
+    Only the config and the weights of a model on the hub are downloaded. A process uses a single
+    commit of a model, so that both files belong together. Without a network, the files of an
     earlier download are used.
 
     Args:
@@ -94,7 +94,7 @@ def hub_errors(what: str) -> Iterator[None]:
 
 
 def _refusal(error: Any) -> str:
-    """Return what the hub answers with an ``HfHubHTTPError``, and the remedy."""
+    """Return the hub's answer in an ``HfHubHTTPError``, and the remedy."""
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
     code = error.response.status_code

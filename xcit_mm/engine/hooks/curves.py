@@ -1,4 +1,4 @@
-"""Losses and metrics for services that store each step for good, with one curve over resumes."""
+"""Losses and metrics for services that cannot delete steps: one curve for a run and its resumes."""
 
 import json
 import math
@@ -26,18 +26,19 @@ PROJECT = 'xcit_mm'  # of runs whose project the environment does not name
 class CurveHook(Hook):
     """Send the numbers of ``losses.jsonl`` and ``metrics.jsonl`` to a service.
 
-    Such a service cannot take a step back. So a step is sent once a checkpoint after it is on the
-    disk: no resume repeats it then. A run that resumes first sends what the service lacks. The
-    curve therefore equals the curve of the two files, also if a resumed run differs from the run
-    before the interruption.
+    Such a service cannot delete a step. A step is therefore sent only after a later checkpoint has
+    been written, so that no resume repeats the step. A resumed run first sends the steps that the
+    service lacks. The curve is always the same as the curve in the two files, even if the resumed
+    run differs from the run before the interruption.
 
     A subclass has a ``name``, which is the name of its package and of the hook in a config, a
     ``remedy`` for a service that cannot be reached, and the methods below.
 
     Raises:
         DependencyError: If the package is missing.
-        UserError: Before anything of an earlier run is moved, if the service cannot be reached. A
-            service that fails later is a warning, and gets its steps with the next checkpoint.
+        UserError: If the service cannot be reached at the start. Nothing of an earlier run has been
+            moved by then. If the service fails later, a warning is logged, and the steps are sent
+            after the next checkpoint.
     """
 
     priority = order.CURVES
@@ -49,11 +50,11 @@ class CurveHook(Hook):
         require(self.name)
 
     def _connect(self, runner: Runner, run_id: str | None) -> str:
-        """Start a run of the service, or continue the one with an id, and return its id."""
+        """Start a run of the service, or continue the run with this id, and return its id."""
         raise NotImplementedError
 
     def _write(self, rows: Sequence[Line]) -> None:
-        """Send the rows that the service lacks; they are sorted by their ``iter``."""
+        """Send the rows that the service lacks, sorted by ``iter``."""
         raise NotImplementedError
 
     def _close(self) -> None:

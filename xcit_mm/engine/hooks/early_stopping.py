@@ -1,4 +1,4 @@
-"""The end of a training whose validations no longer improve, which a resume decides alike."""
+"""Early stopping that a resumed run decides in the same way as an uninterrupted run."""
 
 import math
 from typing import Any
@@ -15,17 +15,19 @@ from . import order
 
 @HOOKS.register_module()
 class ResumableEarlyStoppingHook(EarlyStoppingHook):
-    """mmengine's ``EarlyStoppingHook``, but its state is in the checkpoints.
+    """mmengine's ``EarlyStoppingHook`` with its state in the checkpoints.
 
-    The state is the score of each validation by its iteration, and what the hook decides follows
-    from these scores. So a resumed run, which may repeat a validation, stops at the same iteration
-    as an uninterrupted one. The run ends with a checkpoint of the iteration at which it stops.
+    The state is the score of each validation by its iteration, and all decisions of the hook follow
+    from these scores. A resumed run, which may repeat a validation, therefore stops at the same
+    iteration as an uninterrupted run. The run ends with a checkpoint of the iteration at which it
+    stops.
 
     Args:
         monitor: The metric of a validation, such as 'coco/bbox_mAP' or 'mIoU'.
         min_delta: The smallest difference that is an improvement, in the unit of the metric. (The
             default of mmengine's hook, 0.1, is ten points of COCO's metrics.)
-        patience: The number of validations in a row without an improvement at which the run stops.
+        patience: The number of consecutive validations without an improvement after which the run
+            stops.
         kwargs: Arguments of mmengine's hook.
 
     Raises:

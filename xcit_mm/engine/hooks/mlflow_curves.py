@@ -26,7 +26,7 @@ class MLflowHook(CurveHook):
 
     The variables of the package name the server (``MLFLOW_TRACKING_URI``; by default the file
     ``mlflow.db`` in the current folder), the experiment and the token. The parameters of a run are
-    the values of the config that decide what a training computes, as it was started.
+    the config values that determine what training computes, as they were when the run started.
     """
 
     name = 'mlflow'

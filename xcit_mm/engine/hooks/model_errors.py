@@ -1,4 +1,4 @@
-"""Tables and pictures of what a model confuses."""
+"""Tables and pictures of the errors of a model."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from . import order
 
 @HOOKS.register_module()
 class ModelErrorsHook(Hook):
-    """Write what a model confuses as CSV files, and draw it.
+    """Write the errors of a model as CSV files, and draw them.
 
     The errors of a validation go to ``<work_dir>/errors``, where the next validation replaces them.
     There is a folder for each kind of what is counted, such as ``boxes``; see

@@ -18,9 +18,9 @@ class WandbHook(CurveHook):
     """Send losses and metrics to Weights & Biases, or write them to ``<work_dir>/wandb``.
 
     The variables of the package name the server, the project and the key; ``WANDB_MODE=offline``
-    needs no network. An offline run that resumes is written again from its first step, because the
-    package loses what it has not yet flushed when a process is killed. At its end, only the folder
-    with the whole run is left, for ``wandb sync``.
+    needs no network. When an offline run is resumed, it is written again from its first step,
+    because the package loses unflushed data when a process is killed. At the end of the run, only
+    the folder with the whole run is left, for ``wandb sync``.
     """
 
     name = 'wandb'

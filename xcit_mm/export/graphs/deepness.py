@@ -1,4 +1,4 @@
-"""Graphs for Deepness, a plugin of QGIS that predicts maps tile by tile."""
+"""Graphs for Deepness, a QGIS plugin that predicts maps tile by tile."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -18,19 +18,19 @@ IOU_THRESHOLD = 0.5
 
 
 class DeepnessGraph(Graph):
-    """A graph for square tiles, with values from 0 to 1 in the order RGB, and with one output.
+    """A graph for square tiles with values from 0 to 1 in RGB order, and with a single output.
 
-    The output of a segmentor is ``probabilities`` (B, K, side, side): of K classes, or of a
-    foreground alone. The output of a detector is ``detections`` (1, 4 + K, n), as in YOLO files of
-    Ultralytics: the center, the width and the height of each box, and its score in the row of its
-    class.
+    The output of a segmentor is ``probabilities`` (B, K, side, side): of K classes, or of the
+    foreground if it is the only class. The output of a detector is ``detections`` (1, 4 + K, n), as
+    in Ultralytics' YOLO files: the center, the width and the height of each box, and its score in
+    the row of its class.
     """
 
     def __init__(self, graph: Graph, side: int, num_classes: int, is_bgr: bool) -> None:
         nn.Module.__init__(self)
         if not {'logits', 'boxes'} & {*graph.outputs}:
             raise UserError(
-                'Deepness reads classes of pixels, or boxes, but the outputs are '
+                'Deepness reads classes of pixels or boxes, but the outputs are '
                 f'{", ".join(graph.outputs)}: of a panoptic model, export the objects with '
                 '--cfg-options model.test_cfg.instance_on=True'
             )
