@@ -66,8 +66,8 @@ def results_of(
         progress: The display of the progress.
 
     Returns:
-        On the first process, the attributes of :class:`.objects.Objects` by decreasing score, or the
-        arrays of what is made for the pixels, (H, W) or (H, W, classes); None on the others.
+        On the first process, the attributes of :class:`.objects.Objects` by decreasing score, or
+        the arrays of what is made for the pixels, (H, W) or (H, W, classes); None on the others.
     """
     passes.run(progress)
     if not made:
