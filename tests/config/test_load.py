@@ -111,6 +111,15 @@ def test_a_config_that_cannot_be_read_is_refused_with_the_reason(tmp_path, code,
         load_config(tmp_path / 'broken.py')
 
 
+def test_the_missing_package_of_a_custom_import_is_named(tmp_path, monkeypatch):
+    (tmp_path / 'in_need.py').write_text('import nothere')
+    (tmp_path / 'own.py').write_text("custom_imports = dict(imports=['in_need'])")
+    monkeypatch.syspath_prepend(tmp_path)
+    expected = r"import in_need \(ModuleNotFoundError: No module named 'nothere'\)\. pip install"
+    with pytest.raises(UserError, match=expected):
+        load_config(tmp_path / 'own.py')
+
+
 def test_a_base_of_mmseg_is_loaded_or_refused_with_the_alternative(tmp_path):
     """onedl-mmengine looks for it under a distribution name that onedl does not have."""
     (tmp_path / 'own.py').write_text("_base_ = 'mmseg::_base_/default_runtime.py'")

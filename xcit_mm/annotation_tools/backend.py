@@ -1,6 +1,6 @@
 """Predictions for the tasks of Label Studio, in the protocol of its machine-learning back ends.
 
-The protocol is that of https://github.com/HumanSignal/label-studio-ml-backend.
+https://github.com/HumanSignal/label-studio-ml-backend defines the protocol.
 """
 
 import json

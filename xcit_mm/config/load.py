@@ -90,16 +90,20 @@ def _read(path: Path) -> Config:
         with quiet():  # custom_imports import mmdet or mmseg
             return Config.fromfile(path)
     except (ImportError, AssertionError) as error:  # mmdet and mmseg assert versions
-        cause: BaseException | None = error
-        while cause is not None:  # mmengine hides the cause
+        cause = error
+        while True:  # mmengine hides the cause
             if isinstance(cause, DependencyError):
                 raise cause from None
             package = (getattr(cause, 'name', None) or '').partition('.')[0]
             if package in ('mmcv', 'mmdet', 'mmseg'):
                 require(package)
-            cause = cause.__cause__ or cause.__context__
+            if (earlier := cause.__cause__ or cause.__context__) is None:
+                break
+            cause = earlier
         # Without mmengine's "please install mmsegmentation manually": onedl renames the package.
         missing = str(error.__cause__ or error).split(', please')[0]
+        if getattr(cause, 'name', None) and cause.name not in missing:  # a module needs another
+            missing, error = f'{missing} ({reason(cause)})', cause
         raise DependencyError(
             f'the config {path} cannot be read: {missing}. {remedy(error)}'
         ) from None
