@@ -2,12 +2,12 @@
 
 import os
 import pickle
-import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 import rasterio
+from helpers.virtual_rasters import virtual_raster
 from rasterio import Affine
 from rasterio.merge import merge
 
@@ -111,28 +111,21 @@ def test_levels_of_a_mosaic(tmp_path):
     assert open_image(paths, str, resolution=1.3).shape == (19, 46, 3)
 
 
-def virtual(path: Path, *arguments: object) -> Path:
-    """Write a virtual raster by GDAL."""
-    options = map(str, arguments[:-1])
-    subprocess.run(['gdalbuildvrt', '-q', *options, path, *arguments[-1]], check=True)
-    return path
-
-
 VIRTUAL = {
-    'plain': (dict(), []),
-    'nodata': (dict(nodata=0), []),
-    'other_nodata': (dict(nodata=0), ['-vrtnodata', 9]),
-    'named_nodata': (dict(empty=7), ['-srcnodata', 7, '-vrtnodata', 7]),
-    'float': (dict(dtype='float32', nodata=-9999), []),
-    'extent': (dict(), ['-te', CORNER[0] - 10, CORNER[1] - 33, CORNER[0] + 41, CORNER[1] - 2]),
-    'two_bands': (dict(), ['-b', 3, '-b', 1]),
+    'plain': dict(),
+    'nodata': dict(nodata=0),
+    'other_nodata': dict(nodata=0),
+    'named_nodata': dict(empty=7),
+    'float': dict(dtype='float32', nodata=-9999),
+    'extent': dict(),
+    'two_bands': dict(),
 }
 
 
 @pytest.mark.parametrize('name', VIRTUAL)
 def test_a_virtual_raster_is_read_as_by_gdal(name, tmp_path):
-    options, arguments = VIRTUAL[name]
-    path = virtual(tmp_path / 'a.vrt', *arguments, scene(tmp_path, **options))
+    scene(tmp_path, **VIRTUAL[name])
+    path = virtual_raster(tmp_path / 'a.vrt', name)
     with rasterio.open(path) as file:
         expected, transform = np.moveaxis(file.read(), 0, -1), file.transform
         mask = file.dataset_mask() > 0
@@ -149,15 +142,9 @@ def test_a_virtual_raster_is_read_as_by_gdal(name, tmp_path):
 
 
 def test_tiles_between_the_pixels_of_a_virtual_raster_move_to_the_nearest_ones(tmp_path):
-    (left, top), paths = CORNER, scene(tmp_path)
-    exact, moved = (
-        virtual(
-            tmp_path / f'{box[0]}.vrt',
-            *('-te', left + box[0], top + box[1], left + box[2], top + box[3]),
-            paths,
-        )
-        for box in ([-10, -33.5, 41, -2.5], [-9.9, -33.4, 41.1, -2.4])
-    )
+    scene(tmp_path)
+    exact = virtual_raster(tmp_path / 'exact.vrt', 'extent')
+    moved = virtual_raster(tmp_path / 'moved.vrt', 'between_pixels')
     pixels, valid = in_parts(open_image(exact, str), (50, 50))
     others = in_parts(open_image(moved, str), (50, 50))
     assert np.array_equal(others[0], pixels) and np.array_equal(others[1], valid)
@@ -166,14 +153,15 @@ def test_tiles_between_the_pixels_of_a_virtual_raster_move_to_the_nearest_ones(t
 def test_bands_of_several_files_are_put_together(tmp_path):
     paths = [write(tmp_path / name, count=1) for name in 'ab']
     paths = [path.rename(path.with_suffix('.tif')) for path in paths]
-    source = open_image(virtual(tmp_path / 'a.vrt', '-separate', paths), str)
+    source = open_image(virtual_raster(tmp_path / 'a.vrt', 'separate'), str)
     for band, path in enumerate(paths):
         with rasterio.open(path) as file:
             assert np.array_equal(source.read(whole((50, 60)))[..., band], file.read(1))
 
 
 def test_transparency_of_a_virtual_raster_is_its_mask(tmp_path):
-    path = virtual(tmp_path / 'a.vrt', '-addalpha', scene(tmp_path))
+    scene(tmp_path)
+    path = virtual_raster(tmp_path / 'a.vrt', 'alpha')
     with rasterio.open(path) as file:
         mask = file.read(4) > 0
     source = open_image(path, str, 3)
@@ -183,7 +171,7 @@ def test_transparency_of_a_virtual_raster_is_its_mask(tmp_path):
 @pytest.mark.parametrize('is_virtual', [False, True])
 def test_transparency_of_tiles_is_a_band_if_all_bands_are_read(is_virtual, tmp_path):
     paths = scene(tmp_path, count=4, photometric='rgb', alpha='yes')
-    image = virtual(tmp_path / 'a.vrt', paths[::-1]) if is_virtual else paths
+    image = virtual_raster(tmp_path / 'a.vrt', 'first_on_top_rgba') if is_virtual else paths
     single = open_image(paths[0], str)
     source = open_image(image, str)
     assert source.shape[2] == source.channels == single.channels == 4
@@ -204,7 +192,8 @@ def test_bands_that_are_not_used_are_not_read(is_virtual, tmp_path, monkeypatch)
     original = Raster._of_file
     monkeypatch.setattr(Raster, '_of_file', spy)
     paths = scene(tmp_path, count=6)
-    source = open_image(virtual(tmp_path / 'a.vrt', paths[::-1]) if is_virtual else paths, str, 3)
+    image = virtual_raster(tmp_path / 'a.vrt', 'first_on_top_six') if is_virtual else paths
+    source = open_image(image, str, 3)
     pixels = source.read(WINDOW)
     assert source.shape[2] == 6 and pixels.shape[2] == 3
     assert read and all(bands == [1, 2, 3] for bands in read)

@@ -1,12 +1,12 @@
 """Large TIFF files by address: parts are transferred, and nothing else is reached."""
 
 import pickle
-import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 import rasterio
+import rasterio.shutil
 import tifffile
 from helpers.file_server import FileServer, serving
 
@@ -32,8 +32,9 @@ def file(tmp_path_factory) -> Path:
     options |= dict(transform=rasterio.Affine(0.5, 0, 600_000, 0, -0.5, 5_000_000))
     with rasterio.open(folder / 'plain.tif', 'w', 'GTiff', **options) as file:
         file.write(pixels)
-    command = 'gdal_translate', '-q', '-of', 'COG', '-co', 'BLOCKSIZE=128', '-co', 'COMPRESS=LZW'
-    subprocess.run([*command, folder / 'plain.tif', folder / 'cog.tif'], check=True)
+    rasterio.shutil.copy(
+        folder / 'plain.tif', folder / 'cog.tif', 'COG', blocksize=128, compress='LZW'
+    )
     return folder / 'cog.tif'
 
 

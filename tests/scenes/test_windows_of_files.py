@@ -2,7 +2,6 @@
 
 import pickle
 import resource
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +9,7 @@ import pytest
 import rasterio
 import tifffile
 from helpers.processes import in_child
+from helpers.virtual_rasters import virtual_raster
 from PIL import Image
 
 from xcit_mm.inference.model import Model
@@ -183,13 +183,10 @@ def test_wide_strips_are_read_in_rows_that_are_kept(image, segmentor, tmp_path, 
 
 def write_mosaic(path: Path, image: np.ndarray) -> None:
     """Write two tiles and a virtual raster of them."""
-    place = dict(crs='EPSG:32632')
-    tiles = []
     for number, columns in enumerate((slice(0, 80), slice(80, None))):
-        transform = rasterio.Affine(1, 0, columns.start, 0, -1, 0)
-        tile = path.with_name(f'{number}.tif')
-        tiles.append(write(tile, image[:, columns], transform=transform, **place))
-    subprocess.run(['gdalbuildvrt', '-q', path, *tiles], check=True)
+        place = dict(crs='EPSG:32632', transform=rasterio.Affine(1, 0, columns.start, 0, -1, 0))
+        write(path.with_name(f'{number}.tif'), image[:, columns], **place)
+    virtual_raster(path, 'side_by_side')
 
 
 def write_zarr(path: Path, image: np.ndarray) -> None:
