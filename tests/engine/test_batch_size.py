@@ -30,7 +30,7 @@ class HungryToy(Toy):
     """Keeps a large tensor of each image for the backward pass."""
 
     def forward(self, inputs, data_samples=None, mode='loss'):
-        kept = torch.ones(len(inputs), OF_IMAGE // 4) * self.linear.bias
+        kept = inputs[0].new_ones(len(inputs), OF_IMAGE // 4) * self.linear.bias
         return {'loss': kept.square().mean()}
 
 
@@ -95,6 +95,16 @@ def test_the_largest_divisor_of_the_recipe_that_fits_is_chosen(monkeypatch, imag
     assert f'train_dataloader.batch_size={expected}: steps with the largest' in notes[0]
     assert f'An update has 8 images (batch {expected}, accumulative_counts {counts}' in notes[0]
     assert len(notes) == 1 + (counts > 1)
+
+
+def test_an_earlier_peak_that_cannot_be_forgotten_is_not_counted(monkeypatch, tmp_path):
+    """As on macOS and Windows, and in containers without /proc/self/clear_refs."""
+    monkeypatch.setattr(batch_size, 'FORGET_PEAK', tmp_path / 'missing/clear_refs')
+    limit(monkeypatch, 2.8)
+    torch.ones(20 * OF_IMAGE // 4)
+    cfg = config()
+    choose_batch_size(cfg)
+    assert cfg.train_dataloader.batch_size == 2
 
 
 def test_not_even_one_image_fits(monkeypatch):

@@ -3,7 +3,7 @@
 import ast
 import gc
 import os
-import sys
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from copy import deepcopy
@@ -34,6 +34,7 @@ IN_PROCESS |= dict(persistent_workers=False, prefetch_factor=None)
 SHARE = 0.9  # of the memory that a probe may use; the rest is for images that it has not drawn
 CANDIDATES = 8  # images of which each of the largest kinds is drawn
 DRAWS = 4  # of each of them: a pipeline has random sizes
+FORGET_PEAK = Path('/proc/self/clear_refs')
 # What a schedule counts in iterations.
 COUNTED = ('begin', 'end', 'milestones', 'T_max', 'step_size')
 
@@ -239,16 +240,38 @@ def _first_in_memory(step: Callable[[int], None], sizes: list[int]) -> tuple[int
 
 
 def _peak(call: Callable[[], object]) -> int:
-    """Return the most bytes that this process has in memory during a call."""
-    with suppress(OSError):  # Linux alone can forget an earlier peak
-        Path('/proc/self/clear_refs').write_text('5', encoding='utf-8')
+    """Return the most bytes that this process has in memory during a call.
+
+    Linux knows them, because it can forget an earlier peak. Elsewhere, and where a container does
+    not allow that, the memory is read every few milliseconds.
+    """
+    try:
+        FORGET_PEAK.write_text('5', encoding='utf-8')
+    except OSError:
+        return _watched_peak(call)
     call()
-    if sys.platform == 'win32':
-        return psutil.Process().memory_info().peak_wset
     import resource  # not on Windows
 
-    unit = 1 if sys.platform == 'darwin' else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _watched_peak(call: Callable[[], object]) -> int:
+    process, done = psutil.Process(), threading.Event()
+    peak = process.memory_info().rss
+
+    def watch() -> None:
+        nonlocal peak
+        while not done.wait(0.002):
+            peak = max(peak, process.memory_info().rss)
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        call()
+    finally:
+        done.set()
+        watcher.join()
+    return peak
 
 
 def _too_small(memory: str) -> str:
