@@ -26,6 +26,8 @@ from xcit_mm.engine.hooks.mlflow_curves import MLflowHook
 from xcit_mm.engine.hooks.wandb_curves import WandbHook
 from xcit_mm.errors import DependencyError
 
+pytestmark = pytest.mark.usefixtures('unformatted_configs')
+
 Points = list[tuple[str, int, float]]
 BLOCK = 32768  # bytes of LevelDB's log, the format of W&B's files
 SERVICES = tuple(LOGGERS.values())
