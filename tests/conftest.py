@@ -33,6 +33,8 @@ LONGEST = (
     'large_images/test_several_processes.py',
     'engine/test_interruptions.py',
     'export/test_export.py',
+    'export/test_graphs.py',
+    'project/test_systems.py',
 )
 
 

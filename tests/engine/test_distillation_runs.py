@@ -17,6 +17,8 @@ from xcit_mm.models import ImageXCiT
 from xcit_mm.weights.conversion import convert
 from xcit_mm.weights.pretrained import load_pretrained
 
+pytestmark = pytest.mark.usefixtures('unformatted_configs')
+
 ARCH = SMALL | {'_delete_': True}  # instead of a name
 CONFIG = 'configs/distill_xcit_n12_16_shapes.py'
 OF_TIMM = """

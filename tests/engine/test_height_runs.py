@@ -21,7 +21,10 @@ from xcit_mm.engine.hooks.label_check import LabelCheckHook
 from xcit_mm.export.graphs import build_graph
 from xcit_mm.flops.models import count_config
 
-pytestmark = pytest.mark.filterwarnings('ignore::rasterio.errors.NotGeoreferencedWarning')
+pytestmark = [
+    pytest.mark.filterwarnings('ignore::rasterio.errors.NotGeoreferencedWarning'),
+    pytest.mark.usefixtures('unformatted_configs'),
+]
 
 
 @pytest.fixture(scope='module')

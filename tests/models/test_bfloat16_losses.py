@@ -10,7 +10,7 @@ from xcit_mm.config.load import load_config
 from xcit_mm.engine.build_model import build_model
 
 UPERNET = 'configs/upernet_xcit_t12_16_160k.py'
-STEPS = 50
+STEPS = 20
 IGNORED = 255  # a pixel without a label
 
 

@@ -31,6 +31,7 @@ NOT_RUN = {
     'source .venv/bin/activate': 'the tests run in the environment that they have',
     'pip install': 'CI has installed so',
     'python -m pytest': 'the tests that it names are beside this one',
+    'python work_dirs/exported/predict.py': 'test_folder.py runs it in an environment of its own',
 }
 # The trainings of make train, whose results are copied to --work-dir; test_tools.py has their
 # options.
@@ -49,6 +50,8 @@ ONLY_PARSED = {
     'tools/train.py own.py': 'test_tools.py fine-tunes this detector',
     'tools/export.py configs/dino': 'it takes minutes; test_graphs.py writes a file with gathers',
     'tools/export.py configs/sem_fpn': 'test_deepness.py writes such a file',
+    'tools/export.py configs/mask_rcnn_xcit_n12_16_shapes.py '
+    'work_dirs/mask_rcnn_xcit_n12_16_shapes/iter_600.pth --folder': 'test_folder.py writes one',
     'tools/prepare_data.py coco ': 'it downloads gigabytes; test_prepare_data.py has a server',
     'tools/prepare_data.py ade20k': 'as for coco',
     'tools/make_shapes.py data/shapes_13bands': 'stand_ins.py has drawn a few of these images',
@@ -82,11 +85,20 @@ SHORTER = {
     'tools/test.py configs/mask_rcnn_xcit_n12_16_shapes.py': 'test_dataloader.dataset.indices=4',
     'tools/test.py configs/sem_fpn_xcit_n12_16_shapes.py': 'test_dataloader.dataset.indices=2',
     'tools/test.py configs/mask_rcnn_xcit_t12_16_3x.py': 'test_dataloader.dataset.indices=1',
+    'tools/test.py configs/heights': 'test_dataloader.dataset.indices=2',
     'tools/evaluate_export.py': 'test_dataloader.dataset.indices=4',
 }
-SLOW = {'docs/export.md'}  # two minutes
-# Without an object above a score of 0.5, int8 has nothing to compare, and no file is written.
-NEEDS_TRAINING = '--precision int8 --calibrate data/shapes/coco/train2017'
+SLOW = {'docs/export.md'}  # more than a minute
+# Parts of commands, and what they become.
+SMALLER = {
+    'make_shapes.py data/shapes': 'make_shapes.py data/shapes --num-val 12',  # all that are named
+    '--mosaic 8': '--mosaic 5',
+    '--mosaic 16': '--mosaic 5',
+    'data/context --context': 'data/context --context --num-train 8 --num-val 2',
+    'data/heights --heights': 'data/heights --heights --num-val 4',
+    # Without an object above a score of 0.5, int8 has nothing to compare, and no file is written.
+    '--precision int8 --calibrate data/shapes/coco/train2017': '',
+}
 # The checkpoint of a training so shortened, and of the whole ones, which the pages name.
 LAST_STEP, WHOLE = 'iter_2.pth', ('iter_600.pth', 'iter_1000.pth')
 
@@ -144,7 +156,8 @@ class Terminal:
             self.run_shortened(command)
 
     def run_shortened(self, command: str) -> None:
-        command = command.replace(NEEDS_TRAINING, '')
+        for part, other in SMALLER.items():
+            command = command.replace(part, other)
         options = ' '.join(SHORTER[start] for start in beginning(SHORTER, command)).split()
         self.run([*self._words(command), *(['--cfg-options', *options] if options else [])])
         for path in self.folder.glob(f'work_dirs/*/{LAST_STEP}'):
@@ -196,7 +209,7 @@ def after_make_train(tmp_path_factory) -> Iterator[Terminal]:
         for name in ('http_proxy', 'https_proxy', 'HTTP_PROXY', 'HTTPS_PROXY'):
             patch.setenv(name, nowhere)
         terminal = Terminal(folder)
-        terminal.run(['tools/make_shapes.py', 'data/shapes'])
+        terminal.run_shortened('tools/make_shapes.py data/shapes')
         for command in DONE:
             terminal.run_shortened(command)
         terminal.run([str(ROOT / 'tests' / 'helpers' / 'stand_ins.py')])
@@ -243,6 +256,8 @@ def test_the_commands_of_a_page_run(page, terminal):
 def test_every_exception_is_of_a_command():
     for start in (*NOT_RUN, *DONE, *ONLY_PARSED, *SHORTER):
         assert any(beginning([start], command) for command in COMMANDS), start
+    for part in SMALLER:
+        assert any(part in command for command in COMMANDS), part
     for command in COMMANDS:
         assert len(beginning([*NOT_RUN, *DONE, *ONLY_PARSED], command)) <= 1, command
 

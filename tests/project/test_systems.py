@@ -12,7 +12,7 @@ import pytest
 from helpers import ROOT, wait_until, wait_until_session_ends
 from helpers.random_weights import DETECTOR, SEGMENTOR
 from helpers.resumed_runs import assert_same_run
-from helpers.runs import options, steps
+from helpers.runs import Running, options, steps
 from helpers.systems import run, start
 
 from tools import cli
@@ -92,6 +92,19 @@ assert number_of_cores() > 0 and free_memory() > 0 and free_disk(folder) > 0
 release_memory()
 """
 
+IN_TURN = """
+import json
+import runpy
+import sys
+
+for sys.argv in json.loads(sys.argv[1]):
+    try:
+        runpy.run_path(f'tools/{sys.argv[0]}', run_name='__main__')
+    except SystemExit as end:
+        if end.code:
+            raise
+"""
+
 
 def test_files_locks_and_processes_need_nothing_of_posix(tmp_path):
     printed = run('-c', PROGRAM, tmp_path, DETECTOR)
@@ -145,13 +158,18 @@ def test_text_files_have_an_encoding():
 def test_a_training_there_is_stopped_and_killed_and_ends_like_an_uninterrupted_one(
     shapes_root, tmp_path
 ):
-    """With a data worker, which is a new process, and a signal to the whole group."""
+    """With a data worker, which is a new process, and a signal to the whole group.
 
-    def train(name, *more):
-        arguments = ['tools/train.py', SEGMENTOR, '--work-dir', tmp_path / name, *more]
-        arguments += [*options(shapes_root, 6), 'default_hooks.checkpoint.interval=1']
-        arguments += ['train_dataloader.num_workers=1', 'train_dataloader.batch_size=2']
-        return start(*arguments)
+    The run that is not interrupted has the functions of POSIX.
+    """
+
+    def arguments(name, *more):
+        options_of_run = [*options(shapes_root, 6), 'default_hooks.checkpoint.interval=1']
+        options_of_run += ['train_dataloader.num_workers=1', 'train_dataloader.batch_size=2']
+        return 'tools/train.py', SEGMENTOR, '--work-dir', tmp_path / name, *more, *options_of_run
+
+    def train(*more):
+        return start(*arguments('killed', *more))
 
     def until(process, number):
         def is_there():
@@ -161,42 +179,42 @@ def test_a_training_there_is_stopped_and_killed_and_ends_like_an_uninterrupted_o
         wait_until(is_there)
 
     folder = tmp_path / 'killed'
-    whole = train('whole')
-    printed, _ = whole.communicate()
-    assert whole.returncode == 0, printed
-    stopped = train('killed')
+    whole = Running(*arguments('whole'), OMP_NUM_THREADS=1)
+    stopped = train()
     until(stopped, 1)
     os.killpg(stopped.pid, signal.SIGTERM)
     printed, _ = stopped.communicate()
     assert stopped.returncode == 128 + signal.SIGTERM, printed
     assert f'stopped by SIGTERM after iteration {steps(folder)[-1]}' in printed
-    killed = train('killed', '--resume')
+    killed = train('--resume')
     until(killed, steps(folder)[-1] + 1)
     killed.kill()
     killed.communicate()
     wait_until_session_ends(killed.pid)  # the data worker ends, too
-    resumed = train('killed', '--resume')
+    resumed = train('--resume')
     printed, _ = resumed.communicate()
     assert resumed.returncode == 0, printed
+    code, printed = whole.end()
+    assert code == 0, printed
     assert_same_run(tmp_path / 'whole', folder, 6)
 
 
 @pytest.mark.slow
 def test_tools_predict_describe_check_and_export_there(shapes_root, weights, tmp_path):
-    images, out = shapes_root / 'coco/val2017', tmp_path / 'out'
-    for _ in range(2):  # the second moves what the first wrote
-        infer = 'tools/infer.py', DETECTOR, weights[DETECTOR], images, '--out', out
-        run(*infer, '--device', 'cpu')
+    images, out, model = shapes_root / 'coco/val2017', tmp_path / 'out', tmp_path / 'model.onnx'
+    infer = 'infer.py', DETECTOR, weights[DETECTOR], images, '--out', out, '--device', 'cpu'
+    data = '--cfg-options', f'data_root={shapes_root}'
+    check = 'check_dataset.py', SEGMENTOR, '--workers', 1, *data
+    export = 'export.py', SEGMENTOR, weights[SEGMENTOR], '--out', model
+    commands = infer, infer, check, export  # the second moves what the first wrote
+    printed = run('-c', IN_TURN, json.dumps([[*map(str, command)] for command in commands]))
+    assert 'Images read' in printed
+    assert 'Written' in printed
+    assert model.is_file()
     predictions = json.loads((out / 'predictions.json').read_text())
     assert len(predictions['images']) == len(list(images.iterdir()))
     assert all((out / image['picture']).is_file() for image in predictions['images'])
     assert len(list(out.glob('earlier_*'))) == 1
-    data = '--cfg-options', f'data_root={shapes_root}'
-    assert 'Images read' in run('tools/check_dataset.py', SEGMENTOR, '--workers', 1, *data)
-    model = tmp_path / 'model.onnx'
-    exported = 'tools/export.py', SEGMENTOR, weights[SEGMENTOR], '--out', model
-    assert 'Written' in run(*exported)
-    assert model.is_file()
 
 
 @pytest.mark.slow

@@ -15,8 +15,8 @@ from xcit_mm.zoo.trial import Outcome, try_model
 
 CENTERNET = 'mmdet/centernet/centernet_r18-dcnv2_8xb16-crop512-140e_coco.py'
 DEFORMABLE = {'modulated_deform_conv_forward', 'modulated_deform_conv_backward'}
-# Families whose models call most of the operators.
-DEMANDING = ['dcn', 'guided_anchoring', 'pisa', 'carafe', 'strong_baselines', 'soft_teacher']
+# Families that call operators which the others do not.
+DEMANDING = ['dcn', 'guided_anchoring', 'pisa', 'carafe', 'strong_baselines']
 
 
 def called(extension: object, monkeypatch: pytest.MonkeyPatch) -> set[str]:
@@ -70,9 +70,9 @@ def test_an_unknown_family_is_refused_with_the_closest():
 
 @pytest.mark.slow
 def test_families_that_call_many_operators_train_and_predict(run_tool, tmp_path):
-    families = [*(f'mmdet/{name}' for name in DEMANDING), 'mmseg/psanet', 'mmseg/ccnet']
+    families = [*(f'mmdet/{name}' for name in DEMANDING), 'mmseg/psanet']
     done = run_tool('zoo.py', *families, '--out', tmp_path / 'zoo.md')
     assert done.returncode == 0, done.stdout + done.stderr
     report = (tmp_path / 'zoo.md').read_text()
-    assert '8 of 8 families train and predict' in report
+    assert '6 of 6 families train and predict' in report
     assert '| psamask_forward | 0 | 16 |' in report
