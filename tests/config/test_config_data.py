@@ -17,6 +17,7 @@ from xcit_mm.config.config_data import KEYS, describe, read_description
 from xcit_mm.config.load import load_config
 from xcit_mm.config.tree import pipeline_of_test_set
 from xcit_mm.engine.build_model import build_model
+from xcit_mm.environment import require_framework
 
 NAMES = ('mask_rcnn', 'cascade_mask_rcnn', 'dino', 'mask2former_panoptic', 'mask2former_semantic')
 CONFIGS = [f'configs/{name}_xcit_n12_16_shapes.py' for name in (*NAMES, 'sem_fpn', 'heights')]
@@ -98,6 +99,20 @@ HOSTILE = [
     ('model.teacher_config', '/tmp/trace'),
     ('model.backbone.init_cfg', {'type': 'Pretrained', 'checkpoint': 'trace.pth'}),
     ('model.pretrained', 'https://example.com/trace.pth'),
+    ('model.backbone.init_cfg', {'checkpoint': 'weights', 'trusted': True}),
+    ('model.backbone.pretrained', 'weights'),
+    ('model.backbone.trusted', True),
+    ('model.roi_head.bbox_head.loss_cls.class_weight', 'weights'),
+    ('model.roi_head.bbox_head.loss_cls.weight', 'pickle'),
+    ('pipeline.1', {'type': 'LoadAnnotations', 'imdecode_backend': 'pkl'}),
+    ('pipeline.0.backend_args', {'backend': 'memcached', 'sys_path': 'folder'}),
+    ('pipeline.0.file_client_args', {'backend': 'lmdb', 'db_path': 'folder'}),
+    ('model.teacher_ckpt', 'weights'),
+    ('model.class_embed_path', 'weights'),
+    ('model.backbone.checkpoint_path', 'weights'),
+    ('model.backbone', {'type': 'TimmTeacher', 'name': 'xcit_nano_12_p16_224'}),
+    ('model.backbone', {'type': 'ModuleTeacher', 'module': {'type': 'XCiT'}, 'file': 'weights'}),
+    ('model.neck', {'type': 'mmdet.BertModel', 'name': 'weights'}),
     ('model.roi_head.test', '${HOME}'),
     ('model.roi_head.test', '{{ fileDirname }}'),
     ('model.roi_head.test', '..'),
@@ -125,6 +140,7 @@ def test_nothing_in_a_description_is_run(read_changed, tmp_path, monkeypatch, pl
     (tmp_path / 'trace_module.py').write_text("from pathlib import Path\nPath('trace').mkdir()")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
+    require_framework('mmengine')  # registers teachers
     with pytest.raises(UserError, match=r'the (classes in the )?config of ') as error:
         read_changed(place, value)
     assert str(error.value).isprintable() and len(str(error.value)) < 700

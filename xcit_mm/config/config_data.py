@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config
+from mmengine.fileio.handlers import file_handlers
 from mmengine.registry import MODELS, TASK_UTILS, TRANSFORMS
 
 from ..environment import require, require_framework
@@ -20,7 +21,7 @@ from ..errors import UserError, one_line, reason
 from ..files import read_regular
 from ..version import __version__
 from ..weights.hub import CONFIG, find_file
-from .tree import nodes, pipeline_of_test_set, registered_names
+from .tree import class_name, nodes, pipeline_of_test_set, registered_names
 
 FRAMEWORKS = ('mmdet', 'mmseg')
 KEYS = {
@@ -40,6 +41,13 @@ VALUES = (str, bool, int, float, type(None))
 PLAIN = re.compile(r'[\w -]*', re.ASCII)
 KEY = re.compile(r'[a-zA-Z]\w*', re.ASCII)
 REGISTRIES = (MODELS, TASK_UTILS, TRANSFORMS)
+# Arguments and classes through which a model or a transform reads files when it is built. A name
+# without a dot may be a file, too: mmengine reads "pickle" as one.
+LOADING = re.compile(
+    r'init_cfg|trusted|backend_args|file_client_args|\w*(pretrained|checkpoint|ckpt|teacher)\w*'
+)
+LOADING_IF_TEXT = re.compile(r'class_weight|lang_model_name|tokenizer_name|\w*_(file|path)')
+LOADING_TYPES = 'BertModel', 'FeatureDistillation', 'ModuleTeacher', 'TimmTeacher'
 
 
 def describe(cfg: Config, classes: tuple[str, ...], palette: tuple) -> str:
@@ -135,7 +143,9 @@ def _check(content: Any, name: str) -> None:
     known = _known_types(parts, scope)
     for place, value in nodes(parts):
         key = place.rpartition('.')[2]
-        if key == 'type':
+        if _reads_files(key, value):
+            is_allowed = False
+        elif key == 'type':
             is_allowed = isinstance(value, str) and value in known and not _is_module(value)
         elif isinstance(value, dict):
             is_allowed = all(KEY.fullmatch(inner) for inner in value)
@@ -147,6 +157,17 @@ def _check(content: Any, name: str) -> None:
             raise UserError(
                 f'the config of {name}: {one_line(place)}={one_line(repr(value))}, {_not_allowed()}'
             )
+
+
+def _reads_files(key: str, value: Any) -> bool:
+    """Return whether a value would make mmengine, mmdet, mmseg or xcit_mm read another file."""
+    if LOADING.fullmatch(key):
+        return value not in (None, False)
+    if not isinstance(value, str):
+        return False
+    if key == 'type':
+        return class_name(value) in LOADING_TYPES
+    return LOADING_IF_TEXT.fullmatch(key) is not None or value in file_handlers
 
 
 def _not_allowed() -> str:
