@@ -1,3 +1,4 @@
+import errno
 import gc
 import logging
 import os
@@ -24,6 +25,7 @@ from helpers.tool_server import Process
 from mmengine.logging import MMLogger
 from torch import Tensor
 
+from xcit_mm import files
 from xcit_mm.datasets.shapes import ShapesSpec, make_shapes
 from xcit_mm.inference import load_model
 
@@ -155,6 +157,24 @@ def unformatted_configs() -> Iterator[None]:
                 patch.object(place, name, lambda text, **_: (text, True), create=True)
             )
         yield
+
+
+@pytest.fixture
+def virus_scanner(monkeypatch) -> Iterator[None]:
+    """Windows, where a scanner has each new file open at first, so that it cannot be renamed."""
+    monkeypatch.setattr(files, 'OPENS_FOLDERS', False)
+    monkeypatch.setattr(files, 'PAUSES', (0,))
+    rename, scanned = Path.replace, set()
+
+    def replace(path: Path, target: Path) -> Path:
+        if path not in scanned:
+            scanned.add(path)
+            raise PermissionError(errno.EACCES, 'used by another process', str(path))
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, 'replace', replace)
+    yield
+    assert scanned
 
 
 @pytest.fixture

@@ -1,11 +1,15 @@
 """Files and folders that are written whole or not at all."""
 
+import errno
+from contextlib import nullcontext
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
+from xcit_mm import files
 from xcit_mm.errors import UserError
-from xcit_mm.files import write_beside, write_files
+from xcit_mm.files import put_in_place, write_beside, write_files
 
 
 def test_a_file_or_folder_appears_when_it_is_complete(tmp_path):
@@ -34,18 +38,50 @@ def test_what_was_there_stays_after_an_error(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ['a.txt', 'b']
 
 
+@pytest.mark.parametrize('failures', [1, 2])
+def test_what_a_program_has_open_is_replaced_later_or_stays(tmp_path, monkeypatch, failures):
+    monkeypatch.setattr(files, 'OPENS_FOLDERS', False)  # as on Windows
+    monkeypatch.setattr(files, 'PAUSES', (0,))
+    (tmp_path / 'a').mkdir()
+    (tmp_path / 'a/before').touch()
+    rename, errors = Path.replace, [PermissionError(errno.EACCES, 'in use')] * failures
+
+    def replace(path: Path, target: Path) -> Path:
+        if path.name == target.name and errors:  # not the earlier folder, which moves away
+            raise errors.pop()
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, 'replace', replace)
+    message = 'a cannot be replaced .*in use.*: close the program that has it open, or move it away'
+    with nullcontext() if failures == 1 else pytest.raises(UserError, match=message):
+        with write_beside(tmp_path / 'a') as made:
+            made.mkdir()
+            (made / 'after').touch()
+    expected = 'after' if failures == 1 else 'before'
+    assert [path.name for path in tmp_path.rglob('*')] == ['a', expected]
+
+
+def test_a_system_that_replaces_open_files_needs_no_pause(tmp_path, monkeypatch):
+    monkeypatch.setattr(files.time, 'sleep', pytest.fail)
+    made = tmp_path / 'a'
+    made.touch()
+    monkeypatch.setattr(Path, 'replace', Mock(side_effect=PermissionError))
+    with pytest.raises(UserError, match=r'b cannot be replaced \(PermissionError'):
+        put_in_place(made, tmp_path / 'b')
+
+
 def test_more_files_than_a_process_may_open_are_written(tmp_path):
     resource = pytest.importorskip('resource', reason='Windows')
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    files = {tmp_path / f'{i}/{i}.txt': str(i).encode() for i in range(30)}
+    wanted = {tmp_path / f'{i}/{i}.txt': str(i).encode() for i in range(30)}
     with Path('/dev/null').open('rb') as last:
         resource.setrlimit(resource.RLIMIT_NOFILE, (last.fileno() + 10, limits[1]))
         try:
-            write_files(tmp_path, files)
+            write_files(tmp_path, wanted)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     found = {path: path.read_bytes() for path in tmp_path.rglob('*') if path.is_file()}
-    assert found == files
+    assert found == wanted
 
 
 def test_of_several_files_all_or_none_are_written(tmp_path):

@@ -48,6 +48,11 @@ def interrupt(server: FileServer, target: Path, length: int) -> None:
     server.ranges.clear()
 
 
+@pytest.mark.usefixtures('virus_scanner')
+def test_a_download_waits_for_a_virus_scanner(server, target):
+    assert fetched(server, target) == CONTENT
+
+
 @pytest.mark.parametrize('breaks_by', ['close', 'reset', 'silence'])
 def test_a_broken_connection_is_resumed(server, target, monkeypatch, breaks_by):
     monkeypatch.setattr(http, 'TIMEOUT', 1)

@@ -26,7 +26,7 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NOT_IN_NAMES = re.compile(r'[<>:"/\\|?*\x00-\x1f]')  # on Windows
 RESERVED = re.compile(r'con|prn|aux|nul|(com|lpt)\d', re.I)  # devices there, with any suffix
 PAUSES = 0.1, 0.3, 1.0, 3.0  # seconds in which a virus scanner may have a new file open
-OPENS_FOLDERS = hasattr(os, 'O_DIRECTORY')
+OPENS_FOLDERS = hasattr(os, 'O_DIRECTORY')  # not on Windows
 GROWTH = 2**20  # bytes that a file on a full disk cannot take
 
 
@@ -58,7 +58,7 @@ def _renamed(path: Path, mode: str = 'wb') -> Iterator[IO]:
     try:
         yield file
         unfinished.chmod(0o644)  # a temporary file is readable by its owner only
-        _replace(unfinished, path)
+        put_in_place(unfinished, path)
         _synchronize(path.parent)  # so that the new name survives a loss of power
     finally:
         unfinished.unlink(missing_ok=True)
@@ -89,9 +89,15 @@ def write_beside(path: Path) -> Iterator[Path]:
                 raise UserError(FOLDER_IN_THE_WAY.format(path))
             for inner in (made, *made.rglob('*')):
                 _synchronize(inner)
+            earlier = folder / 'earlier'
             if made.is_dir() and path.exists():  # a folder with files cannot be replaced at once
-                _replace(path, folder / 'earlier')
-            _replace(made, path)
+                put_in_place(path, earlier)
+            try:
+                put_in_place(made, path)
+            except BaseException:
+                if earlier.exists():
+                    put_in_place(earlier, path)
+                raise
             _synchronize(path.parent)
         except Exception as error:
             if (full := _disk_full(folder)) is not None:  # GDAL and SQLite hide it
@@ -133,9 +139,12 @@ def is_disk_full(error: BaseException | None) -> bool:
     return error is not None
 
 
-def _replace(made: Path, path: Path) -> None:
-    """Rename a file or folder; on Windows, nothing that a program has open can be replaced."""
-    for pause in (*PAUSES, None):
+def put_in_place(made: Path, path: Path) -> None:
+    """Rename a finished file or folder to the path where it belongs, where a file may be.
+
+    On Windows, nothing that a program has open can be renamed or replaced, so it waits a little.
+    """
+    for pause in (*(() if OPENS_FOLDERS else PAUSES), None):
         try:
             made.replace(path)
         except PermissionError as error:
@@ -181,7 +190,7 @@ def move_folder(folder: Path, target: Path) -> None:
     """Move a folder to a path on the same disk where nothing is, or an empty folder."""
     with suppress(OSError):
         target.rmdir()  # Windows replaces no folder
-    folder.rename(target)
+    put_in_place(folder, target)
 
 
 def valid_name(text: str) -> str:

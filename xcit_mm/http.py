@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from .errors import ChangedError, UserError, reason
-from .files import synchronize
+from .files import put_in_place, synchronize
 
 TIMEOUT = 60  # seconds without data
 CHUNK = 2**20  # bytes
@@ -131,7 +131,7 @@ def fetch(
             part.remove()
             raise
         synchronize(part.path)
-        part.path.replace(target)
+        put_in_place(part.path, target)
         part.remove()
     finally:
         if part.version is None:  # it cannot be resumed

@@ -14,7 +14,7 @@ from rich.console import Console
 from torchvision.datasets.utils import calculate_md5
 
 from ..errors import UserError
-from ..files import move_folder, require_writable, writing_to
+from ..files import move_folder, put_in_place, require_writable, writing_to
 from ..http import fetch
 
 SPLITS = ('train', 'val')
@@ -127,7 +127,7 @@ def prepare(
                 print(f'{root / archive.folder}: {state}', flush=True)
                 downloaded = root / DOWNLOADS / archive.name
                 if keep_archives and downloaded.exists():
-                    downloaded.replace(root / archive.name)
+                    put_in_place(downloaded, root / archive.name)
                 downloaded.unlink(missing_ok=True)
             with suppress(OSError):  # it may contain parts of other archives
                 (root / DOWNLOADS).rmdir()

@@ -15,7 +15,7 @@ from ..config.load import load_config
 from ..engine.build_model import build_model
 from ..environment import quiet
 from ..errors import ArgumentError, UserError, reason
-from ..files import require_writable_file
+from ..files import put_in_place, require_writable_file
 from ..inference import load_model
 from .choices import FORMATS, PARTS, PRECISIONS
 from .comparison import TOLERANCES, Difference, Images, compare, drawn_images, find_images
@@ -216,7 +216,7 @@ def _write(
                 )
         for file in BY_NAME[format].files(draft):
             file.chmod(0o644)
-            file.replace(path.parent / file.name)
+            put_in_place(file, path.parent / file.name)
     return differences
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..environment import variables
 from ..errors import UserError, looked_in
+from ..files import put_in_place
 from ..weights.cache import is_url
 
 # The containers that FFmpeg may open. FFmpeg looks at the content, not at the name: a playlist that
@@ -66,7 +67,7 @@ def write_video(
             raise OSError(f'OpenCV cannot write a video of {width}x{height} pixels at {rate:g} Hz')
         yield lambda picture: writer.write(picture[..., ::-1])
         writer.release()
-        unfinished.replace(path)
+        put_in_place(unfinished, path)
     finally:
         writer.release()
         unfinished.unlink(missing_ok=True)
