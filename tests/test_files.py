@@ -53,10 +53,10 @@ def test_what_a_program_has_open_is_replaced_later_or_stays(tmp_path, monkeypatc
 
     monkeypatch.setattr(Path, 'replace', replace)
     message = 'a cannot be replaced .*in use.*: close the program that has it open, or move it away'
-    with nullcontext() if failures == 1 else pytest.raises(UserError, match=message):
-        with write_beside(tmp_path / 'a') as made:
-            made.mkdir()
-            (made / 'after').touch()
+    outcome = nullcontext() if failures == 1 else pytest.raises(UserError, match=message)
+    with outcome, write_beside(tmp_path / 'a') as made:
+        made.mkdir()
+        (made / 'after').touch()
     expected = 'after' if failures == 1 else 'before'
     assert [path.name for path in tmp_path.rglob('*')] == ['a', expected]
 
