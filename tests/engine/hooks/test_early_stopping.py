@@ -102,6 +102,34 @@ def test_epochs_and_lower_is_better(tmp_path):
     assert (runner.epoch, runner.iter) == (2, 10)
 
 
+@pytest.mark.parametrize(('rule', 'scores'), [('greater', [0, 0, 0]), ('less', [0.2, 0.2, 0.2])])
+def test_a_score_that_is_as_good_as_the_best_is_no_improvement(rule, scores):
+    hook = ResumableEarlyStoppingHook('mIoU', patience=2, rule=rule)
+    stops = [hook._why_to_stop(dict(enumerate(scores[: i + 1]))) is not None for i in range(3)]
+    assert stops == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ('monitor', 'rule'),
+    [
+        ('coco/bbox_AP_glossy ibis', 'greater'),  # which contains "loss"
+        ('coco/segm_AP50_a/b\nc', 'greater'),
+        ('coco_panoptic/PQ', 'greater'),
+        ('height/delta1', 'greater'),
+        ('height/MAE', 'less'),
+        ('accuracy/top1', 'greater'),
+        ('loss', 'less'),
+    ],
+)
+def test_the_rule_follows_from_the_name_of_the_metric(monitor, rule):
+    assert ResumableEarlyStoppingHook(monitor).rule == rule
+
+
+def test_the_rule_of_an_unknown_metric_is_asked_for():
+    with pytest.raises(ArgumentError, match=r'name beauty does not tell .*: add rule=greater or'):
+        ResumableEarlyStoppingHook('beauty')
+
+
 def test_what_stops_a_run_at_once(tmp_path):
     hooks = [hook(stopping_threshold=0.4)]
     assert run(tmp_path, hooks=hooks).iter == 4

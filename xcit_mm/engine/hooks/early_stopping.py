@@ -1,6 +1,8 @@
 """Early stopping that a resumed run decides in the same way as an uninterrupted run."""
 
 import math
+import operator
+import re
 from typing import Any
 
 from mmengine.hooks import EarlyStoppingHook
@@ -12,6 +14,10 @@ from ..checkpoints.keep import WholeCheckpointHook
 from ..checkpoints.training_state import SCORES
 from . import order
 
+# Our metrics. mmengine infers a rule from parts of a name, which may belong to the name of a class.
+GREATER = re.compile(r'([\w-]+/)?((bbox|segm)_AP|[PSR]Q|delta1)\d*(_.*)?', re.DOTALL)
+LESS = re.compile(r'([\w-]+/)?(MAE|RMSE)')
+
 
 @HOOKS.register_module()
 class ResumableEarlyStoppingHook(EarlyStoppingHook):
@@ -20,21 +26,24 @@ class ResumableEarlyStoppingHook(EarlyStoppingHook):
     The state is the score of each validation by its iteration, and all decisions of the hook follow
     from these scores. A resumed run, which may repeat a validation, therefore stops at the same
     iteration as an uninterrupted run. The run ends with a checkpoint of the iteration at which it
-    stops.
+    stops, or of the last update before it if the gradients of an update are incomplete.
 
     Args:
         monitor: The metric of a validation, such as 'coco/bbox_mAP' or 'mIoU'.
-        min_delta: The smallest difference that is an improvement, in the unit of the metric. (The
-            default of mmengine's hook, 0.1, is ten points of COCO's metrics.)
+        min_delta: A better score is an improvement only if it differs by more than this, in the
+            unit of the metric. (The default of mmengine's hook, 0.1, is ten points of COCO's
+            metrics.)
         patience: The number of consecutive validations without an improvement after which the run
             stops.
         kwargs: Arguments of mmengine's hook.
 
     Raises:
+        ArgumentError: If an argument is not in its range, or the rule of the metric is not known.
         UserError: If a validation has no such metric, or the run has no validation.
     """
 
     priority = order.STOPPING
+    rule_map = {'greater': operator.ge, 'less': operator.le}  # a score as good is no better
 
     def __init__(
         self, monitor: str, *, min_delta: float = 0.0, patience: int = 5, **kwargs: Any
@@ -49,6 +58,19 @@ class ResumableEarlyStoppingHook(EarlyStoppingHook):
             )
         super().__init__(monitor, min_delta=min_delta, patience=patience, **kwargs)
         self._worst = self.best_score
+
+    def _init_rule(self, monitor: str) -> str:
+        if GREATER.fullmatch(monitor):
+            return 'greater'
+        if LESS.fullmatch(monitor):
+            return 'less'
+        try:
+            return super()._init_rule(monitor)
+        except ValueError:
+            raise ArgumentError(
+                f'EarlyStoppingHook: the name {monitor} does not tell whether more or less is '
+                'better: add rule=greater or rule=less'
+            ) from None
 
     def before_train(self, runner: Runner) -> None:
         if runner.val_loop is None:
