@@ -15,7 +15,7 @@ from PIL import Image
 from xcit_mm import UserError, environment
 from xcit_mm.config.adapt import adapt
 from xcit_mm.config.load import load_config
-from xcit_mm.datasets.class_frequencies import class_frequencies
+from xcit_mm.datasets.class_frequencies import ClassFrequencies, class_frequencies
 
 pytestmark = pytest.mark.usefixtures('unformatted_configs')
 
@@ -48,15 +48,14 @@ def test_weights_are_by_median_frequency(shapes_root):
 
 @pytest.fixture
 def rare(root) -> Path:
-    """Shapes of which only two images have a triangle."""
+    """Shapes of which only two images have a triangle, and others a crowd of triangles."""
     path = root / TRAIN
     content = json.loads(path.read_text())
     (number,) = (c['id'] for c in content['categories'] if c['name'] == 'triangle')
     triangles = [a for a in content['annotations'] if a['category_id'] == number]
     kept = sorted({a['image_id'] for a in triangles})[:2]
-    content['annotations'] = [
-        a for a in content['annotations'] if a not in triangles or a['image_id'] in kept
-    ]
+    for annotation in triangles:
+        annotation['iscrowd'] = int(annotation['image_id'] not in kept)
     path.write_text(json.dumps(content))
     return root
 
@@ -67,7 +66,8 @@ def test_images_of_rare_classes_are_repeated_as_the_wrapper_repeats_them(rare, t
     names = [c['name'] for c in content['categories']]
     numbers = [c['id'] for c in content['categories']]
     assert found.counts == [
-        sum(a['category_id'] == n for a in content['annotations']) for n in numbers
+        sum(a['category_id'] == n and not a['iscrowd'] for a in content['annotations'])
+        for n in numbers
     ]
     assert found.images[names.index('triangle')] == 2 and found.unit == 'objects'
     (tmp_path / 'rare.py').write_text(found.text())
@@ -83,6 +83,16 @@ def test_images_of_rare_classes_are_repeated_as_the_wrapper_repeats_them(rare, t
         for index in range(len(dataset.dataset))
     ]
     assert times.tolist() == expected and max(expected) > 1
+
+
+def test_the_printed_config_is_whole_and_runs_nothing_of_the_data():
+    weights = [round(1 + i / 7, 3) for i in range(1203)]
+    config = f'class_weight = {weights}'
+    name = 'a\nimport os; raise SystemExit'
+    found = ClassFrequencies([name], 'pixels', [1], [1], 1, [1.0], config, '', [f'x.png: {name}'])
+    content = {}
+    exec(found.text(), content)
+    assert content['class_weight'] == weights
 
 
 @pytest.mark.slow

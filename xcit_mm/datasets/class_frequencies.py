@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from pprint import pformat
 from typing import Any
 
 import cv2
@@ -11,7 +12,7 @@ from mmengine.config import Config
 from torch.utils.data import Dataset
 
 from ..config.tree import class_name, dicts, leaf_datasets, typed_nodes
-from ..errors import UserError, printable, reason
+from ..errors import MAX_LINE, UserError, one_line, printable, reason
 from .audit import LABELS
 from .band_statistics import read_in_parallel, training_data
 from .decode import image_loader
@@ -54,7 +55,9 @@ class ClassFrequencies:
         total = max(sum(self.counts), 1)
         for values in zip(self.classes, self.counts, self.images, self.factors, strict=True):
             name, count, images, number = values
-            rows.append((name, str(count), f'{count / total:.3%}', str(images), f'{number:.4g}'))
+            rows.append(
+                (one_line(name), str(count), f'{count / total:.3%}', str(images), f'{number:.4g}')
+            )
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = [
             '# ' + ' '.join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])])
@@ -62,8 +65,9 @@ class ClassFrequencies:
         ]
         lines.append(f'# Of {self.number} training images.')
         if self.left_out:
-            lines.append(f'# {len(self.left_out)} images are left out, such as {self.left_out[0]}')
-        return printable('\n'.join([*lines, self.config or f'# {self.remark}']))
+            first = one_line(self.left_out[0], MAX_LINE)
+            lines.append(f'# {len(self.left_out)} images are left out, such as {first}')
+        return '\n'.join([*lines, self.config or f'# {self.remark}'])
 
 
 def class_frequencies(cfg: Config, workers: int | None = None) -> ClassFrequencies:
@@ -185,7 +189,8 @@ def _weights(cfg: Config, total: _Counts) -> tuple[np.ndarray, str, str]:
     ]
     if not places:
         return weights, '', NO_LOSS
-    lines = [f'class_weight = {weights.tolist()}', 'model = _base_.model']
+    values = pformat(weights.tolist(), width=100, compact=True)
+    lines = [f'class_weight = {values}', 'model = _base_.model']
     return (
         weights,
         '\n'.join([*lines, *(f'{_path(p)}.class_weight = class_weight' for p in places)]),

@@ -112,6 +112,14 @@ class CheckedCocoDataset(CocoDataset):
                 instance.setdefault('mask', [])  # mmdet then ignores the object
         return info
 
+    def get_cat_ids(self, idx: int) -> list[int]:
+        """Return the classes for which a wrapper repeats an image: of the objects that are learned.
+
+        mmdet also counts objects that are ignored in training, such as crowds.
+        """
+        instances = self.get_data_info(idx)['instances']
+        return [i['bbox_label'] for i in instances if not i['ignore_flag']]
+
     def _place(self, info: dict, annotation_id: int) -> tuple[str, int]:
         """Return where a user finds an annotation: a file, and its number there."""
         return info['img_path'], annotation_id
