@@ -86,6 +86,14 @@ def test_equal_scores_have_one_threshold():
     assert (row['best F1'], row['score of best F1']) == (pytest.approx(2 / 3), 0.5)
 
 
+@pytest.mark.parametrize('score', [0.99999964, 0.1234567, 0.0123456789, 0.29])
+def test_the_threshold_in_the_file_includes_the_object_of_the_best_f1(score, tmp_path):
+    objects = overlaps([(score, 0, LEFT)], [(0, 0, LEFT)])
+    object_tables('boxes', ('a',), [('image', objects)], 0.3).write(tmp_path)
+    (row,) = rows(tmp_path / 'classes.csv')
+    assert score - 2e-6 < float(row['score of best F1']) <= score
+
+
 def test_of_too_many_rows_those_of_zeros_are_left_out(tmp_path, monkeypatch):
     images = [('1.jpg', {1: (2, math.nan), 2: (0, math.nan)}), ('2.jpg', {})]
     for limit, number in ((7, 6), (6, 1)):

@@ -100,9 +100,15 @@ def _best_thresholds(judged: Judgment, number: int) -> dict[str, list[float]]:
         # A threshold cannot lie between equal scores.
         f1[:-1][scores[:-1] == scores[1:]] = 0
         best = int(f1.argmax()) if hits.any() else None
-        thresholds.append(np.nan if best is None else float(scores[best]))
+        thresholds.append(np.nan if best is None else _rounded_down(float(scores[best])))
         values.append(np.nan if best is None else float(f1[best]))
     return {'best F1': values, 'score of best F1': thresholds}
+
+
+def _rounded_down(score: float) -> float:
+    """Return the six decimals that a table shows, which are not above the score itself."""
+    rounded = round(score, 6)
+    return rounded - 1e-6 if rounded > score else rounded
 
 
 def _classes_by_kind(judged: Judgment, score_thr: float) -> dict[str, np.ndarray]:
