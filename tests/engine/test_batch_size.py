@@ -1,6 +1,8 @@
 """The batch that fits into memory, with a limit that is planned, and the run that keeps it."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -95,6 +97,40 @@ def test_the_largest_divisor_of_the_recipe_that_fits_is_chosen(monkeypatch, imag
     assert f'train_dataloader.batch_size={expected}: steps with the largest' in notes[0]
     assert f'An update has 8 images (batch {expected}, accumulative_counts {counts}' in notes[0]
     assert len(notes) == 1 + (counts > 1)
+
+
+def test_values_in_iterations_are_multiplied_for_all_that_counts_them(monkeypatch):
+    limit(monkeypatch, 2.8)  # batches of two, of which four are an update
+    cfg = config(
+        **{
+            'train_cfg.dynamic_intervals': [(8, 2)],
+            'param_scheduler': [dict(type='CosineRestartLR', by_epoch=False, periods=[4, 6])],
+            'default_hooks.checkpoint.save_begin': 5,
+            'default_hooks.ema': dict(type='EMAHook', begin_iter=3, momentum=0.1),
+            'custom_hooks': [dict(type='EMAHook', ema_type='ExpMomentumEMA')],
+        }
+    )
+    (note,) = choose_batch_size(cfg)[1:]
+    assert cfg.train_cfg.dynamic_intervals == [(32, 8)]
+    assert cfg.param_scheduler[0].periods == [16, 24]
+    assert cfg.default_hooks.checkpoint.save_begin == 20
+    assert cfg.default_hooks.ema == dict(type='EMAHook', begin_iter=12, interval=4, momentum=0.1)
+    assert cfg.custom_hooks[0] == dict(
+        type='EMAHook', ema_type='ExpMomentumEMA', interval=4, gamma=8000
+    )
+    assert 'default_hooks.ema.interval=4' in note and 'custom_hooks.0.gamma=8000' in note
+
+
+def test_the_peak_of_the_program_that_starts_a_run_is_not_counted():
+    code = 'from xcit_mm.engine.batch_size import _peak; print(_peak(lambda: None))'
+    parent = (
+        'import subprocess, sys; large = bytearray(b"1") * 2**30; '
+        f'subprocess.run([sys.executable, "-c", {code!r}], check=True)'
+    )
+    output = subprocess.run(
+        [sys.executable, '-c', parent], check=True, capture_output=True, text=True, cwd=ROOT
+    ).stdout
+    assert int(output) < 2**30
 
 
 def test_an_earlier_peak_that_cannot_be_forgotten_is_not_counted(monkeypatch, tmp_path):

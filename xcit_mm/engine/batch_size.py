@@ -3,8 +3,9 @@
 import ast
 import gc
 import os
+import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from itertools import product
@@ -36,7 +37,9 @@ CANDIDATES = 8  # images of which each of the largest kinds is drawn
 DRAWS = 4  # of each of them: a pipeline has random sizes
 FORGET_PEAK = Path('/proc/self/clear_refs')
 # What a schedule counts in iterations.
-COUNTED = ('begin', 'end', 'milestones', 'T_max', 'step_size')
+COUNTED = 'begin', 'end', 'milestones', 'T_max', 'step_size', 'total_steps', 'periods'
+COUNTED_OF_LOOP = 'max_iters', 'val_interval', 'val_begin', 'dynamic_intervals'
+COUNTED_OF_EMA = 'begin_iter', 'interval', 'gamma'
 
 
 def choose_batch_size(cfg: Config) -> list[str]:
@@ -86,25 +89,39 @@ def _accumulate(cfg: Config, counts: int) -> list[str]:
     cfg.optim_wrapper.accumulative_counts = counts
     changed = []
 
-    def multiply(node: dict, name: str, place: str) -> None:
-        value = node.get(name)
-        if isinstance(value, (list, tuple)):
-            node[name] = [number * counts for number in value]
-        elif type(value) is int:
-            node[name] = value * counts
-        changed.extend([f'{place}.{name}={node[name]}'] if node.get(name) != value else [])
+    def multiply(node: dict, names: Sequence[str], place: str) -> None:
+        for name in names:
+            if name in node:
+                value, node[name] = node[name], _times(node[name], counts)
+                changed.extend([f'{place}.{name}={node[name]}'] if node[name] != value else [])
 
     for place, scheduler in typed_nodes(cfg.get('param_scheduler') or [], 'param_scheduler'):
         if not scheduler.get('by_epoch', True):
-            for name in COUNTED:
-                multiply(scheduler, name, place)
+            multiply(scheduler, COUNTED, place)
     if 'max_iters' in cfg.train_cfg:
-        for name in ('max_iters', 'val_interval', 'val_begin'):
-            multiply(cfg.train_cfg, name, 'train_cfg')
+        multiply(cfg.train_cfg, COUNTED_OF_LOOP, 'train_cfg')
     checkpoint = cfg.default_hooks.checkpoint
     if checkpoint is not None and not checkpoint.get('by_epoch', True):
-        multiply(checkpoint, 'interval', 'default_hooks.checkpoint')
+        multiply(checkpoint, ('interval', 'save_begin'), 'default_hooks.checkpoint')
+    for place, hook in _averages(cfg):
+        hook.setdefault('interval', 1)
+        if hook.get('ema_type') == 'ExpMomentumEMA':
+            hook.setdefault('gamma', 2000)  # mmengine's default
+        multiply(hook, COUNTED_OF_EMA, place)
     return [f'{counts} iterations are an update: {", ".join(changed)}.'] if changed else []
+
+
+def _times(value: Any, counts: int) -> Any:
+    if isinstance(value, (list, tuple)):
+        return type(value)(_times(inner, counts) for inner in value)
+    return value * counts if type(value) is int and value > 0 else value
+
+
+def _averages(cfg: Config) -> list[tuple[str, dict]]:
+    """Return the hooks that average the weights, with their places."""
+    parts = ('default_hooks', 'custom_hooks')
+    nodes = (node for part in parts for node in typed_nodes(cfg.get(part) or [], part))
+    return [(place, node) for place, node in nodes if 'EMAHook' in class_name(node['type'])]
 
 
 def _kept(path: Path) -> int:
@@ -133,11 +150,7 @@ def _measured(cfg: Config, sizes: list[int]) -> tuple[int, str]:
     # Processes measure apart, so nothing is synchronized.
     model = revert_sync_batchnorm(MODELS.build(cfg.model)).to(device)
     wrapper = build_optim_wrapper(model, deepcopy(cfg.optim_wrapper))
-    copies = is_distributed() + any(
-        'EMAHook' in class_name(node['type'])
-        for part in ('default_hooks', 'custom_hooks')
-        for _, node in typed_nodes(cfg.get(part) or [])
-    )
+    copies = is_distributed() + bool(_averages(cfg))
     held = sum(p.numel() * p.element_size() for p in model.parameters()) * copies
 
     def step(size: int) -> None:
@@ -243,16 +256,16 @@ def _peak(call: Callable[[], object]) -> int:
     """Return the most bytes that this process has in memory during a call.
 
     Linux knows them, because it can forget an earlier peak. Elsewhere, and where a container does
-    not allow that, the memory is read every few milliseconds.
+    not allow that, the memory is read every few milliseconds. (``getrusage`` would also count the
+    peak of the program that started this one.)
     """
     try:
         FORGET_PEAK.write_text('5', encoding='utf-8')
     except OSError:
         return _watched_peak(call)
     call()
-    import resource  # not on Windows
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    status = Path('/proc/self/status').read_text(encoding='utf-8')
+    return int(re.search(r'^VmHWM:\s*(\d+) kB', status, re.MULTILINE)[1]) * 1024
 
 
 def _watched_peak(call: Callable[[], object]) -> int:
