@@ -15,7 +15,6 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -214,7 +213,9 @@ def add_trust_argument(parser: argparse.ArgumentParser) -> None:
 
 def has_weights(config: str) -> bool:
     """Return whether a config names a whole model with weights, on the hub or in a folder."""
-    return config.startswith('hf://') or Path(config).expanduser().is_dir()
+    with imports():
+        from xcit_mm.weights.hub import is_folder
+    return is_folder(config)
 
 
 def positive(text: str) -> int:

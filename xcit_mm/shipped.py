@@ -23,13 +23,17 @@ def tools() -> dict[str, Path]:
 def find_config(name: str | Path) -> Path:
     """Return the path of a config: the path itself if it exists, or a config of this package.
 
-    A config of this package is found by its name, with or without ``.py`` and ``configs/``.
+    A config of this package is found by its name, with or without ``.py`` and ``configs/``. A
+    folder with this name that is no model, for example with the results of a run, does not hide it.
     """
     path = Path(name)
-    if path.exists() or str(path.parent) not in ('.', 'configs'):
+    stem = path.name.removesuffix('.py')
+    is_name = str(path.parent) in ('.', 'configs') and stem in {
+        p.stem for p in CONFIGS.glob('*.py')
+    }
+    if not is_name or path.is_file() or (path / 'config.json').exists():
         return path
-    config = CONFIGS / f'{path.name.removesuffix(".py")}.py'
-    return config if config.is_file() else path
+    return CONFIGS / f'{stem}.py'
 
 
 def commands(text: str) -> str:
@@ -39,7 +43,9 @@ def commands(text: str) -> str:
     """
     if IN_CLONE:
         return text
-    return re.sub(r'\btools/(\w+)\.py', lambda match: f'xcit {match[1].replace("_", "-")}', text)
+    names = '|'.join(path.stem for path in tools().values())
+    tool = rf'(?<![\w./\\~-])tools/({names})\.py\b'  # not the end of a path of the user
+    return re.sub(tool, lambda match: f'xcit {match[1].replace("_", "-")}', text)
 
 
 def install(extra: str) -> str:

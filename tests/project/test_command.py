@@ -135,4 +135,11 @@ def test_outside_of_a_clone_sentences_name_the_command(monkeypatch):
     assert shipped.commands(text) == text
     monkeypatch.setattr(shipped, 'IN_CLONE', False)
     assert shipped.commands(text) == 'run xcit check-dataset CONFIG'
+    for path in (
+        'tools/mine.py',
+        '/home/me/tools/train.py',
+        'my_tools/test.py',
+        '../tools/test.py',
+    ):
+        assert shipped.commands(f'{path} cannot be read') == f'{path} cannot be read'
     assert shipped.install('export') == 'pip install "xcit_mm[export]"'

@@ -97,11 +97,18 @@ def test_a_refusal_is_a_sentence(hub, name, message):
         require_file(name)
 
 
-@pytest.mark.parametrize('token', ['hf_wrong', 'hf_wröng', 'hf_wr\tong'])
-def test_a_wrong_token_is_a_sentence_without_it(hub, monkeypatch, token):
+@pytest.mark.parametrize(
+    ('token', 'message'),
+    [
+        ('hf_wrong', 'the hub answers 401: log in with'),
+        ('hf_wröng', 'the token for the hub has a character that no token has: set HF_TOKEN'),
+        ('hf_wr\tong', 'the token for the hub has a character that no token has: set HF_TOKEN'),
+    ],
+)
+def test_a_wrong_token_is_a_sentence_without_it(hub, monkeypatch, token, message):
     hub.repos['owner/private'] = Repo([{}], private=True)
     monkeypatch.setenv('HF_TOKEN', token)
-    with pytest.raises(UserError) as error:
+    with pytest.raises(UserError, match=message) as error:
         find_file('hf://owner/private')
     assert token not in str(error.value) and 'wr' not in str(error.value)
 
@@ -144,6 +151,19 @@ def test_a_pickle_is_not_even_downloaded_without_trust(hub, tmp_path):
         read_checkpoint(tmp_path)
 
 
+def test_a_pickle_is_of_the_commit_of_the_config_and_is_not_downloaded_without_need(hub):
+    hub.repos['owner/pickle'] = repo = Repo()
+    first = repo.commit(config__json=b'{}', pytorch_model__bin=b'first')
+    config = find_file('hf://owner/pickle', file='config.json')
+    repo.commit(config__json=b'{"another": 1}', pytorch_model__bin=b'second')
+    weights = find_file('hf://owner/pickle', trusted=True)
+    assert config.parent == weights.parent and weights.parent.name == first
+    assert weights.read_bytes() == b'first'
+    hub.requests.clear()
+    assert find_file(NAME, trusted=True).name == 'model.safetensors'
+    assert not any('pytorch_model.bin' in request for request in hub.requests)
+
+
 def test_a_backbone_starts_from_the_hub(hub):
     source = XCiT(arch='n12')
     hub.repos['owner/backbone'] = repo = Repo()
@@ -166,8 +186,19 @@ def test_names_of_the_hub_and_folders_are_known(tmp_path):
         tmp_path: True,
         'config.py': False,
         'setup.py': False,
+        '~nobody_of_this_name/model': False,
+        'x' * 300: False,
     }.items():
         assert is_folder(name) == has_weights(str(name)) == expected
+
+
+def test_a_folder_hides_a_config_of_this_package_only_if_it_is_a_model(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    name = 'mask_rcnn_xcit_n12_16_shapes'
+    (tmp_path / name).mkdir()  # of results
+    assert not is_folder(name) and load_config(name).model.type == 'MaskRCNN'
+    (tmp_path / name / 'config.json').touch()
+    assert is_folder(name)
 
 
 def test_a_missing_package_is_a_sentence_with_the_extra(monkeypatch, capfd):

@@ -10,6 +10,7 @@ from typing import Any
 from ..environment import require
 from ..errors import UserError, looked_in, reason
 from ..files import is_disk_full
+from ..shipped import find_config
 
 HUB = 'hf://'
 CONFIG = 'config.json'
@@ -27,7 +28,12 @@ REMEDIES = {
 
 def is_folder(name: str | Path) -> bool:
     """Return whether a config or a checkpoint is a model on the hub or a local folder."""
-    return str(name).startswith(HUB) or Path(name).expanduser().is_dir()
+    if str(name).startswith(HUB):
+        return True
+    try:
+        return find_config(name).expanduser().is_dir()
+    except (OSError, RuntimeError):  # a name that is too long, or of an unknown user
+        return False
 
 
 def find_file(name: str | Path, trusted: bool = False, file: str = WEIGHTS) -> Path:
@@ -48,8 +54,10 @@ def find_file(name: str | Path, trusted: bool = False, file: str = WEIGHTS) -> P
     """
     name = str(name)
     on_hub = name.startswith(HUB)
-    folder = download_model(name, trusted) if on_hub else Path(name).expanduser()
+    folder = download_model(name) if on_hub else Path(name).expanduser()
     choices = [file, PICKLE] if file == WEIGHTS and trusted else [file]
+    if on_hub and PICKLE in choices and not (folder / file).exists():
+        _download(name, folder.name, [PICKLE])  # of the same commit, by which the folder is named
     path = next((folder / choice for choice in choices if (folder / choice).exists()), None)
     if path is not None:
         return path
@@ -72,8 +80,15 @@ def parse_name(name: str) -> tuple[str, str | None]:
 def hub_errors(what: str) -> Iterator[None]:
     """Turn the errors of huggingface_hub inside the block into sentences without the token."""
     require('huggingface_hub')
+    from huggingface_hub import get_token
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
+    token = get_token() or ''
+    if not (token.isascii() and token.isprintable()):
+        raise UserError(
+            f'{what}: the token for the hub has a character that no token has: set HF_TOKEN to a '
+            'valid one, or log in again with "hf auth login"'
+        )
     try:
         yield
     except UserError:
@@ -118,11 +133,14 @@ def _failure(error: BaseException) -> str:
 
 
 @cache
-def download_model(name: str, with_pickle: bool = False) -> Path:
+def download_model(name: str) -> Path:
     """Return the folder of the config and the weights of a model on the hub."""
-    repo, revision = parse_name(name)
-    files = [CONFIG, WEIGHTS, *([PICKLE] if with_pickle else [])]
+    return _download(name, parse_name(name)[1], [CONFIG, WEIGHTS])
+
+
+def _download(name: str, revision: str | None, files: list[str]) -> Path:
     with hub_errors(name):
         from huggingface_hub import snapshot_download
 
+        repo, _ = parse_name(name)
         return Path(snapshot_download(repo, revision=revision, allow_patterns=files))
