@@ -29,7 +29,7 @@ def main() -> None:
         _complete()
     name, *arguments = sys.argv[1:] or ['--help']
     if name in ('--help', '-h'):
-        print(_help())
+        _print(_help())
     elif name == '--version':
         print(runpy.run_path(str(SHIPPED['PACKAGE'] / 'version.py'))['__version__'])
     elif name == '--completion':
@@ -48,6 +48,14 @@ def _run(tool: Path, name: str, arguments: list[str]) -> None:
     script = sys.modules['__main__'] = ModuleType('__main__')
     script.__file__ = str(tool)  # which data workers import
     exec(compile(tool.read_bytes(), str(tool), 'exec'), vars(script))
+
+
+def _print(text: str) -> None:
+    """Print to a reader that may leave before the end, as in ``xcit | head``."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes at exit
 
 
 def _refuse(problem: str, name: str, choices: list[str], remedy: str) -> NoReturn:
@@ -91,7 +99,7 @@ def _help() -> str:
 def _print_configs(name: str | None = None, *more: str) -> None:
     configs = _configs()
     if name is None:
-        print(*configs, sep='\n')
+        _print('\n'.join(configs))
         return
     path = SHIPPED['find_config'](name)
     if more or not path.is_file():

@@ -26,7 +26,8 @@ def choose_device(name: str | None) -> torch.device:
         device = torch.device(name)
         torch.empty(1, device=device).cpu()
     except (RuntimeError, AssertionError) as error:
-        raise ArgumentError(f'device={name!r} cannot be used ({reason(error)}); use cpu') from None
+        remedy = 'did you mean cuda?' if name.lower().startswith('gpu') else 'use cpu'
+        raise ArgumentError(f'device={name!r} cannot be used ({reason(error)}); {remedy}') from None
     return device
 
 

@@ -118,6 +118,14 @@ def test_values_of_the_file_are_named_without_options(name, value):
         build_model(cfg, 'meta')
 
 
+def test_options_of_other_parts_are_not_blamed():
+    wrong, other = {'model.neck.num_outs': 2}, {'train_cfg.max_iters': 7}
+    cfg = load_config(DETECTOR, wrong | other)
+    with pytest.raises(ConfigError, match=r'the config has .*model\.neck\.num_outs=2') as error:
+        build_model(cfg, 'meta', other)
+    assert '--cfg-options' not in str(error.value)
+
+
 SCORE, LEVELS = 'model.test_cfg.rcnn.score_thr=abc', 'model.neck.num_outs=2'
 
 

@@ -94,11 +94,19 @@ def test_a_config_that_does_not_exist_is_refused_with_a_similar_name():
         load_config(REAL.with_name('mask_rcnn_xcit_s12_8.py'))
 
 
+def test_a_misspelled_part_of_a_config_is_refused(tmp_path):
+    config = tmp_path / 'own.py'
+    config.write_text(f'_base_ = {str(SHAPES)!r}\ntrain_dataloder = dict(batch_size=1)\n')
+    with pytest.raises(UserError, match=r'own\.py has train_dataloder, .* mean train_dataloader'):
+        load_config(config)
+
+
 @pytest.mark.parametrize(
     ('code', 'message'),
     [
         ('model = dict(', r'SyntaxError.*never closed'),
         ("_base_ = 'gone.py'", r'gone\.py'),
+        (f"_base_ = '/gone/{SHAPES.name}'", rf'its _base_ is now .*configs/{SHAPES.name}'),
         ("_base_ = 'nothere::folder/gone.py'", r'not support to load nothere'),
         ("_base_ = 'mmpretrain::folder/gone.py'", r'mmpretrain is not installed\..*docs/errors'),
         ("custom_imports = dict(imports=['nothere'])", r'import nothere.*PYTHONPATH'),

@@ -194,6 +194,16 @@ def test_the_image_of_a_task_is_found_by_its_address(folder, address):
     assert content['images'][0]['file_name'] == 'set 1/a b.png'
 
 
+def test_images_of_labelme_were_on_another_machine_and_of_another_spelling(folder):
+    (folder / 'images/a.png').rename(folder / 'a\u0308.png')  # as macOS writes it
+    labelme(folder, [drawn('rectangle', [1, 2], [9, 8])])
+    content = json.loads((folder / 'a.json').read_text())
+    content['imagePath'] = 'C:\\Users\\me\\\u00e4.png'
+    (folder / 'a.json').write_text(json.dumps(content))
+    dataset = LabelmeDataset(folder)
+    assert {path.name for path in dataset.labels} == {'a\u0308.png', 'b.png'}
+
+
 def test_splits_are_folders_of_labelme_and_subsets_of_cvat(folder):
     for split in ('train', 'valid'):
         (folder / split).mkdir()

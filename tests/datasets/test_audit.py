@@ -87,6 +87,25 @@ def test_all_that_is_planted_is_found(call, root, config, plant, bad):
     assert check_copy(config, root, ['train'], max_bad_share=bad / 24).failures == []
 
 
+def test_images_of_12_bits_are_named(call, root):
+    path = min((root / 'ade/images/training').iterdir())
+    dark = np.array(Image.open(path)) // 17
+    Image.fromarray(dark).save(path, quality=100)
+    code, output, report = call(SEGMENTOR)
+    [finding] = report['findings']
+    assert code == 0 and finding['kind'] == check.DARK and finding['file'] == str(path)
+    assert f'train: 1 x {check.DARK} (used as it is), such as' in output
+
+
+def test_a_folder_without_images_of_the_suffix_is_refused(root):
+    folder = root / 'ade/images/training'
+    for path in folder.iterdir():
+        path.rename(path.with_suffix('.tif'))
+    message = rf'train data: {folder} has no images \*\.jpg, but \.tif: set img_suffix of the'
+    with pytest.raises(UserError, match=message):
+        check_copy(SEGMENTOR, root)
+
+
 def test_what_stops_an_evaluation_is_a_failure(root):
     planted = plant_coco_evaluation(root)
     report = check_copy(DETECTOR, root)

@@ -119,7 +119,7 @@ def test_the_tool_reports_what_it_cut_dropped_and_wrote(prepare, yolo, tmp_path)
     assert code == 0
     assert output.splitlines() == [
         'train.json: 2 images, 3 objects: red apple 1, pear 2',
-        'val.json: 2 images, 1 objects: red apple 0, pear 1',
+        'val.json: 2 images, 1 object: red apple 0, pear 1',
         'Objects that extend beyond the image, and are cut at its border: 3',
         'Duplicate objects dropped: 1',
         'Images without a label file, used as background: 1',
@@ -148,7 +148,7 @@ def test_a_second_call_writes_only_what_changed_and_keeps_earlier_files(prepare,
     assert code == 0 and f'Earlier files are now in {aside}' in output
     assert (aside / 'out.py').read_text() == '# mine\n'
     assert len(list(aside.iterdir())) == 4
-    assert 'Training images used for validation instead: 1' in output
+    assert 'Images for validation, which the dataset has no split for: 1' in output
     assert load_config(config).classes == ('apple', 'pear')
 
 

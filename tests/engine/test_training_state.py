@@ -105,8 +105,9 @@ def test_a_checkpoint_of_another_optimizer_is_an_error(tmp_path):
     with pytest.raises(UserError, match=rf'iter_2\.pth does not belong to this run .*{changed}'):
         resumed(tmp_path, **other)
     assert {path: path.read_text() for path in tmp_path.glob('*.py')} == configs != {}
-    resumed(tmp_path)
-    assert any('resume = True' in path.read_text() for path in tmp_path.glob('*.py'))
+    resumed(tmp_path, **{'default_hooks.logger.interval': 2})
+    (text,) = (path.read_text() for path in tmp_path.glob('*.py'))
+    assert 'interval=2' in text and 'resume = True' not in text
 
 
 @pytest.mark.parametrize(

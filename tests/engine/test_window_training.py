@@ -160,7 +160,9 @@ def test_windows_are_trained_and_whole_scenes_are_evaluated(root, tmp_path, name
     state = torch.load(work_dir / f'iter_{STEPS}.pth', weights_only=False)['state_dict']
     trained = [v for k, v in state.items() if 'backbone' in k and 'num_batches_tracked' in k]
     assert {int(number) for number in trained} == {STEPS}  # BatchNorm has counted the batches
-    tested = run_test(str(path), str(work_dir / f'iter_{STEPS}.pth'), str(tmp_path / 'test'))
+    kept = (work_dir / path.name).read_text()
+    tested = run_test(str(path), str(work_dir / f'iter_{STEPS}.pth'), str(work_dir))
+    assert (work_dir / path.name).read_text() == kept
     assert tested == pytest.approx({key: metrics[key] for key in tested}, abs=0.02)
 
 

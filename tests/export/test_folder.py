@@ -9,6 +9,7 @@ import sys
 import venv
 from importlib.metadata import distribution
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -144,12 +145,38 @@ def test_the_program_predicts_what_xcit_mm_does(
     assert len([*out.iterdir()]) == 3 * (len(paths) + 1)
 
 
+def test_the_program_takes_folders(folder, monkeypatch, capsys, tmp_path):
+    images, out = tmp_path / 'images', tmp_path / 'out'
+    images.mkdir()
+    (images / 'notes.txt').write_text('no image')
+    for name in ('a.png', 'B.JPG'):
+        Image.new('RGB', (90, 70)).save(images / name)
+    code, _ = call(monkeypatch, capsys, folder, images, '--out', out)
+    assert code == 0
+    assert {path.name for path in out.glob('*.json')} == {'a.png.json', 'B.JPG.json'}
+
+
+def test_labels_of_the_program_stay_inside_the_picture():
+    name = 'Fu\u00dfg\u00e4nger'
+    model = SimpleNamespace(classes=[name], palette=[[255, 255, 255]])
+    image = np.zeros((60, 200, 3), np.uint8)
+
+    def drawn_at(left: float) -> np.ndarray:
+        box = np.array([[left, 30, left + 8, 38]])
+        objects = predict.Objects(box, np.array([0.5]), np.array([0]))
+        return np.asarray(predict.draw(image, objects, model)).sum(-1) > 0
+
+    # Pixels outside of the box: a label that runs off the border has fewer of them.
+    assert drawn_at(20).sum() == pytest.approx(drawn_at(185).sum(), rel=0.15)
+
+
 @pytest.mark.parametrize(
     ('arguments', 'message'),
     [
         ([], 'name images, or only --check'),
         (['x.png', '--check'], 'name images, or only --check'),
         (['a/x.png', 'b/x.png'], 'two images have the same name'),
+        (['.'], 'holds no image'),
         (['x.png'], 'holds none of model.onnx, model.xml, model.pt2'),
     ],
 )

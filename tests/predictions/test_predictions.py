@@ -1,5 +1,6 @@
 """The classes of a model have names and colors, and pictures show what was predicted, where."""
 
+import re
 from types import SimpleNamespace
 
 import cv2
@@ -14,7 +15,12 @@ from xcit_mm import UserError, environment
 from xcit_mm.config.load import load_config
 from xcit_mm.engine.hooks.pictures import PictureHook
 from xcit_mm.predictions import Detections, Segmentation
-from xcit_mm.predictions.class_names import category_ids, classes_and_palette, distinct_colors
+from xcit_mm.predictions.class_names import (
+    category_ids,
+    check_names,
+    classes_and_palette,
+    distinct_colors,
+)
 
 COCO = 'configs/mask_rcnn_xcit_n12_16_3x.py'
 SHAPES = ('circle', 'square', 'triangle')
@@ -47,6 +53,23 @@ def test_classes_are_named_by_the_config_else_the_checkpoint():
     names = ['\x1b[2Ja', 'a\nb', '\ud800', 'a' * 10**6] * 20
     classes, _ = classes_of(COCO, {'dataset_meta': {'classes': names}}, 80)
     assert classes[:3] == ('?[2Ja', 'a b', '?') and len(classes[3]) < 120
+
+
+def test_classes_of_a_checkpoint_have_the_names_and_the_order_of_the_config():
+    cfg = load_config(DETECTOR)
+
+    def compare(*names: str, predicts: bool = True) -> str:
+        meta = {'dataset_meta': {'classes': names}}
+        return check_names(cfg, {'meta': meta}, 'a.pth', predicts=predicts)
+
+    assert compare(*SHAPES) == compare('circle', 'square') == compare() == ''
+    assert check_names(cfg, {}, 'a.pth', predicts=True) == ''
+    renamed = r'Class 1 is square in metainfo\.classes of .*_shapes\.py, but box in the .* a\.pth'
+    assert re.match(renamed, compare('circle', 'box', 'triangle'))
+    message = r'class 0 is circle .* but triangle .*: list the classes as triangle, square, circle'
+    with pytest.raises(UserError, match=message):
+        compare(*SHAPES[::-1])
+    assert compare(*SHAPES[::-1], predicts=False).startswith('Class 0 is circle in')
 
 
 @pytest.mark.parametrize('names', [None, [0] * 80, 'person', {'a': 1}])

@@ -184,10 +184,10 @@ def _message(
 
 
 def _changed_values(options: Mapping[str, Any], place: str, text: str) -> str:
-    """Return the options that changed a part, the nearest first, or all options, or ''."""
+    """Return the options that changed a part, or that a message quotes, the nearest first."""
     own = {name: value for name, value in options.items() if name != 'data_root'}
-    changed = {k: v for k, v in own.items() if k.split('.')[0] == place.split('.')[0]} or own
-    quoted = {name: v for name, v in changed.items() if _is_quoted(name, v, text)} or changed
+    changed = {k: v for k, v in own.items() if k.split('.')[0] == place.split('.')[0]}
+    quoted = {n: v for n, v in (changed or own).items() if _is_quoted(n, v, text)} or changed
     nearest = sorted(quoted, key=lambda name: not name.startswith(place))
     return ' '.join(f'{name}={quoted[name]}' for name in nearest)
 

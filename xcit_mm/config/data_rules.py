@@ -1,5 +1,6 @@
 """The rules about data: it exists where a config says, and fits the heads. Nothing is built."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,15 @@ from mmengine.config import Config
 
 from ..environment import require_framework
 from ..errors import UserError
-from .tree import class_name, dataset_class, dicts, loads_masks, registered_class, split_datasets
+from .tree import (
+    class_name,
+    dataset_class,
+    default_of,
+    dicts,
+    loads_masks,
+    registered_class,
+    split_datasets,
+)
 
 # Other heads may predict something else than the classes of the dataset: words, stuff, edges.
 HEADS = (
@@ -48,6 +57,8 @@ def check_data(cfg: Config, splits: tuple[str, ...]) -> None:
         paths += [(ANNOTATIONS, Path(metric['ann_file'])) for metric in metrics]
         for kind, path in paths:
             _require_path(cfg, split, kind, path)
+        for dataset in datasets:
+            _require_images(cfg, split, dataset)
         if len(datasets) == 1:
             checked = METRICS_OF.get(class_name(datasets[0].get('type')), ())
             for metric in metrics:
@@ -86,6 +97,26 @@ def _require_path(cfg: Config, split: str, kind: str, path: Path) -> None:
     problem = f'is not the expected {kind}' if path.exists() else 'is missing'
     raise UserError(
         f'{split} data: {kind} {path} {problem} (looked for at {path.absolute()}); {remedy}'
+    )
+
+
+def _require_images(cfg: Config, split: str, dataset: dict) -> None:
+    """Require an image where mmseg lists a folder, because an empty list fails without a reason."""
+    kind = dataset_class(dataset, cfg.default_scope)
+    prefix = (dataset.get('data_prefix') or {}).get('img_path')
+    is_listed = prefix and not dataset.get('ann_file')
+    bases = [base.__name__ for base in getattr(kind, '__mro__', ())]  # mmseg takes seconds
+    if 'BaseSegDataset' not in bases or not is_listed:
+        return
+    suffix = dataset.get('img_suffix') or default_of(kind, 'img_suffix')
+    folder = Path(dataset.get('data_root') or '', prefix)
+    if any(path.name.endswith(suffix) for path in folder.rglob('*')):
+        return
+    others = Counter(path.suffix for path in folder.rglob('*') if path.suffix)
+    found = f', but {others.most_common(1)[0][0]}' if others else ''
+    raise UserError(
+        f'{split} data: {folder} has no images *{suffix}{found}: set img_suffix of the dataset, '
+        'and seg_map_suffix for its labels'
     )
 
 

@@ -1,6 +1,7 @@
 """A config file as it is read, with the options of the command line."""
 
 import inspect
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
@@ -31,6 +32,9 @@ READ = RUNNER_ARGUMENTS | {
     *('custom_imports', 'data_help', 'data_root', 'max_bad_share', 'pretrained', 'runner_type'),
     *('stream', 'trust_checkpoint', 'tta_model', 'tta_pipeline'),
 }
+# The similarity to a part of a run at which another name is a misspelling of it. The helpers in the
+# configs of both zoos, such as val_evaluator_full, are less similar.
+MISSPELLED = 0.91
 LIMITS = ('max_iters', 'max_epochs')  # of train_cfg; a recipe has one of them
 
 
@@ -70,6 +74,7 @@ def load_config(
         _require_known(option, cfg, path)
     data_root = options.pop('data_root', None)
     _merge(options, cfg, path)
+    _require_spelled(cfg, path)
     _check_types(cfg, path)
     if data_root is not None:
         _move_data(cfg, data_root, path)
@@ -108,7 +113,15 @@ def _read(path: Path) -> Config:
             f'the config {path} cannot be read: {missing}. {remedy(error)}'
         ) from None
     except Exception as error:  # a config is code: it can raise anything
-        raise UserError(f'the config {path} cannot be read ({reason(error)})') from None
+        base = _base_now(error) if isinstance(error, FileNotFoundError) else ''
+        raise UserError(f'the config {path} cannot be read ({reason(error)}){base}') from None
+
+
+def _base_now(error: FileNotFoundError) -> str:
+    """Return the end of a sentence that says where a config of this package is now."""
+    names = re.findall(r'[\w-]+\.py', str(error))
+    base = next((CONFIGS / name for name in names if (CONFIGS / name).is_file()), None)
+    return f'; its _base_ is now {base}' if base else ''
 
 
 def _require_read(option: str, cfg: Config, path: Path) -> None:
@@ -151,6 +164,13 @@ def _require_known(option: str, cfg: Config, path: Path) -> None:
         if not isinstance(node, dict):
             break
         known = {*node.keys(), *(LIMITS if is_loop else ())}
+
+
+def _require_spelled(cfg: Config, path: Path) -> None:
+    """Refuse names that resemble a part of a run, because mmengine would ignore them."""
+    for name in cfg.keys() - READ:
+        if hint := did_you_mean(name, RUNNER_ARGUMENTS, cutoff=MISSPELLED):
+            raise UserError(f'the config {path} has {name}, which nothing reads{hint}')
 
 
 def _merge(options: dict[str, Any], cfg: Config, path: Path) -> None:

@@ -119,3 +119,12 @@ def arguments_of(kind: Any) -> set[str]:
         if not any(p.kind is p.VAR_KEYWORD for p in parameters):
             break
     return names - {'self'}
+
+
+def default_of(kind: type, argument: str) -> Any:
+    """Return the default of an argument of a class, or of the first base that has it."""
+    for cls in inspect.getmro(kind):
+        parameter = inspect.signature(cls.__init__).parameters.get(argument)
+        if parameter is not None:
+            return parameter.default
+    raise KeyError(argument)

@@ -22,12 +22,14 @@ from ..config.tree import class_name, split_datasets, typed_nodes
 from ..environment import quiet, require_framework
 from ..errors import UserError, printable, reason
 from .annotations import LOST_SHARE, STOPS
-from .decode import UNREADABLE, BadImageError, image_loader
+from .decode import UNREADABLE, BadImageError, LoadImage, image_loader
 from .height_labels import HeightRule
 from .labels import LabelRule
 
 SPLITS = ('train', 'val', 'test')
 NO_CLASS = 'labels of no class'
+DARK = 'nearly black, as 12 bits and values from 0 to 1 are when they are read as 8 bits'
+DARKEST = 15  # of 255: the largest value of 12 bits in the upper half of 16
 NO_LOGARITHM = 'heights that the loss cannot use'
 MAX_LISTED = 5  # labels of an image
 # The transforms that read labels, and those that read segments, objects or heights.
@@ -215,6 +217,9 @@ class _FindingsOfImages(Dataset):
                 self.open.read_through(info)
             except Exception as error:  # in a step, when no other image can replace it
                 return [Finding(self.split, UNREADABLE, STOPS, file, None, reason(error), True)]
+        elif type(self.load) is LoadImage and (largest := info['img'].max()) <= DARKEST:
+            detail = f'its largest value is {largest:g} of 255 (see docs/own_data.md)'
+            return [Finding(self.split, DARK, 'used as it is', file, None, detail)]
         return []
 
     def _wrong_heights(self, info: dict) -> str:

@@ -22,6 +22,7 @@ INSTANCES = 1000  # a panoptic value is the class plus this times the number of 
 BLOCK = 2**22  # numbers that are interpolated at a time
 WEIGHT = np.float32(2048)  # OpenCV's unit of the weights of pixels
 OPACITY = 0.5
+FONTS = 'DejaVuSans.ttf', 'arial.ttf', 'Arial.ttf'  # of Linux, Windows and macOS
 # What Pillow raises for files that are no images, damaged or too large.
 UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 
@@ -392,7 +393,7 @@ def draw(image: np.ndarray, result: Result, model: Model) -> Image.Image:
             _blend(canvas, colors[label], mask)
     picture = Image.fromarray(canvas)
     pen = ImageDraw.Draw(picture)
-    font = ImageFont.load_default(max(10, sum(picture.size) // 80))
+    font = _font(max(10, sum(picture.size) // 80), ''.join(model.classes))
     style = dict(font=font, stroke_width=1, stroke_fill='black')
     if isinstance(result, Regions):
         present = [i for i in np.unique(result.labels) if i < len(model.classes)]
@@ -404,13 +405,33 @@ def draw(image: np.ndarray, result: Result, model: Model) -> Image.Image:
         color = tuple(model.palette[label])
         pen.rectangle([*np.sort(box.reshape(2, 2), 0).ravel().tolist()], outline=color, width=2)
         text = f'{model.classes[label]} {score:.2f}'
-        pen.text((box[0] + 3, box[1] + 2), text, fill=color, **style)
+        last = np.subtract(picture.size, pen.textbbox((0, 0), text, font)[2:]) - 3
+        place = np.minimum(np.add(box[:2], (3, 2)), last).clip(0)
+        pen.text(tuple(place), text, fill=color, **style)
     return picture
+
+
+def _font(size: int, text: str) -> ImageFont.FreeTypeFont:
+    """Return Pillow's own font, or one of the system for letters that Pillow's lacks."""
+    for name in () if text.isascii() else FONTS:
+        try:
+            return ImageFont.truetype(name, size)
+        except OSError:  # not on this system
+            continue
+    return ImageFont.load_default(size)
 
 
 def _blend(canvas: np.ndarray, colors: np.ndarray, where: np.ndarray) -> None:
     blended = canvas * (1 - OPACITY) + colors * OPACITY
     np.copyto(canvas, blended.astype(np.uint8), where=where[..., None])
+
+
+def _images(path: Path) -> list[Path]:
+    """Return the path of an image, or the paths of the images in a folder."""
+    if not path.is_dir():
+        return [path]
+    suffixes = Image.registered_extensions()
+    return sorted(file for file in path.iterdir() if file.suffix.lower() in suffixes)
 
 
 # The comparison with the expected result.
@@ -464,7 +485,7 @@ def check(folder: Path, model: Model) -> str | None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition('\n')[0])
-    parser.add_argument('images', nargs='*', type=Path, help='image files')
+    parser.add_argument('images', nargs='*', type=Path, help='image files, or folders of them')
     parser.add_argument('--out', type=Path, default=Path('predictions'), metavar='DIR')
     parser.add_argument(
         '--score-thr', type=float, default=0.3, help='least score of an object (default: 0.3)'
@@ -475,7 +496,10 @@ def main() -> None:
     args = parser.parse_args()
     if bool(args.images) == args.check:
         parser.error('name images, or only --check')
-    names = [path.name for path in args.images]
+    images = [image for path in args.images for image in _images(path)]
+    if not images and not args.check:
+        parser.error(f'{args.images[0]} holds no image')
+    names = [path.name for path in images]
     if len({*names}) < len(names):
         parser.error('two images have the same name, but their results go into one folder')
     folder = Path(__file__).resolve().parent
@@ -493,7 +517,7 @@ def main() -> None:
         sys.exit(1 if problem else 0)
     args.out.mkdir(parents=True, exist_ok=True)
     failed = False
-    for image_path in args.images:
+    for image_path in images:
         try:
             image = read_image(image_path)
         except UNREADABLE as error:

@@ -1,5 +1,6 @@
 """A trained model that takes images and returns predictions."""
 
+import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from copy import copy
@@ -31,7 +32,7 @@ from ..large_images.large_predictions import LargePrediction
 from ..large_images.predict_large import LargeOptions, predict_large
 from ..large_images.segment import predicts_heights
 from ..predictions import Detections, Heights, Segmentation
-from ..predictions.class_names import classes_and_palette
+from ..predictions.class_names import check_names, classes_and_palette
 from ..predictions.drawing import Color
 from ..processes import cpu_group, together
 from ..weights.hub import is_folder
@@ -253,7 +254,10 @@ def load_model(
     has_classes = not predicts_heights(module)
     with config_errors(cfg, options), scope, quiet():
         names = classes_and_palette(cfg, content, module) if has_classes else ((), ())
+        renamed = check_names(cfg, content, checkpoint, predicts=True) if has_classes else ''
         pipeline = _test_pipeline(cfg, full_size)
+    if renamed:
+        logging.getLogger(__name__).warning(renamed)
     fusion = getattr(module, 'panoptic_fusion_head', None)
     is_panoptic = fusion is not None and module.test_cfg.get('panoptic_on', True)
     task = 'panoptic' if is_panoptic else TASKS[cfg.default_scope]

@@ -41,6 +41,36 @@ def classes_and_palette(
     return names, valid_palette(info.get('palette'), num_classes)
 
 
+def check_names(cfg: Config, checkpoint: Any, path: str, *, predicts: bool) -> str:
+    """Compare the classes of a config with as many classes that a checkpoint was trained on.
+
+    Returns:
+        A sentence about the first class with another name, for a warning, or ''.
+
+    Raises:
+        UserError: If the model ``predicts`` and has the same names in another order, so that the
+            predictions would have wrong names.
+    """
+    if cfg.get('test_dataloader') is None:
+        return ''
+    infos = _of_config(cfg)[0], _of_checkpoint(checkpoint)
+    named = [info.get('classes') for info in infos]
+    if not all(map(_are_names, named)):
+        return ''
+    names = [[one_line(name, MAX_NAME_LENGTH) for name in classes] for classes in named]
+    ours, trained = names
+    if ours == trained or len(ours) != len(trained):
+        return ''
+    number, pair = next((i, p) for i, p in enumerate(zip(*names, strict=True)) if p[0] != p[1])
+    sentence = (
+        f'class {number} is {pair[0]} in metainfo.classes of {cfg.filename}, but {pair[1]} in the '
+        f'checkpoint {path}'
+    )
+    if predicts and sorted(ours) == sorted(trained):
+        raise UserError(f'{sentence}: list the classes as {one_line(", ".join(trained))}')
+    return f'{sentence[0].upper()}{sentence[1:]}.'
+
+
 def valid_palette(palette: Any, num_classes: int) -> tuple[Color, ...]:
     """Return the palette of a dataset or checkpoint, or distinct colors if it is invalid."""
     try:
@@ -81,19 +111,29 @@ def _num_classes(cfg: Config, model: nn.Module) -> int:
 
 def _metainfos(cfg: Config, checkpoint: Any) -> list[Mapping]:
     """Return what may name the classes, in order of priority."""
+    of_dataset, are_own = _of_config(cfg)
+    of_checkpoint = _of_checkpoint(checkpoint)
+    return [of_dataset, of_checkpoint] if are_own else [of_checkpoint, of_dataset]
+
+
+def _of_config(cfg: Config) -> tuple[Mapping, bool]:
+    """Return ``metainfo`` of the test dataset, and whether the config itself names the classes."""
     dataset = next(leaf_datasets(cfg.test_dataloader.dataset))
     in_config = dataset.get('metainfo') or {}
     known = getattr(dataset_class(dataset, cfg.default_scope), 'METAINFO', {})
-    of_dataset = {**known, **in_config}
-    names = of_dataset.get('classes')
+    info = {**known, **in_config}
+    names = info.get('classes')
     if isinstance(names, str) and Path(names).is_file():  # one class a line, as in mmengine
-        of_dataset['classes'] = Path(names).read_text(encoding='utf-8').splitlines()
+        info['classes'] = Path(names).read_text(encoding='utf-8').splitlines()
+    return info, bool(in_config.get('classes'))
+
+
+def _of_checkpoint(checkpoint: Any) -> Mapping:
     meta = checkpoint.get('meta') if isinstance(checkpoint, Mapping) else None
     meta = meta if isinstance(meta, Mapping) else {}
     # mmdet 2 and mmseg 0 write CLASSES and PALETTE into ``meta`` itself.
     meta = meta['dataset_meta'] if isinstance(meta.get('dataset_meta'), Mapping) else meta
-    of_checkpoint = {str(key).lower(): value for key, value in meta.items()}
-    return [of_dataset, of_checkpoint] if in_config.get('classes') else [of_checkpoint, of_dataset]
+    return {str(key).lower(): value for key, value in meta.items()}
 
 
 def _are_names(value: Any) -> bool:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
@@ -93,7 +94,9 @@ def find_image(name: str, candidates: Sequence[Path], place: str) -> Path:
     Any text may be the ``name`` of an image in a label file.
     """
     paths = [absolute(path) for path in candidates]
-    found = next(filter(os.path.isfile, paths), None)  # Path.is_file raises if a name is too long
+    # macOS may write the letter ä as two characters, in labels or in names of files.
+    spelled = [*paths, *(Path(normalize(f, str(p))) for p in paths for f in ('NFC', 'NFD'))]
+    found = next(filter(os.path.isfile, spelled), None)  # Path.is_file raises if a name is too long
     if found is None:
         looked_for = one_line(str(paths[0]))
         raise LabelError(f'{place}: no image {one_line(name)} (looked for {looked_for})')

@@ -48,9 +48,10 @@ class LabelmeDataset(ForeignDataset):
                 f'{file}: not a file of LabelMe (a JSON object with a list of shapes): move it away'
             )
         name = str(content.get('imagePath'))
-        path = file.parent / PureWindowsPath(name).as_posix()  # LabelMe may write backslashes
+        path = PureWindowsPath(name)  # LabelMe may write backslashes, or a path on another machine
+        paths = [file.parent / path.as_posix(), file.parent / path.name]
         inside = ': the image inside the file is not read' if content.get('imageData') else ''
-        image = base.find_image(name, [path], f'{file}{inside}')
+        image = base.find_image(name, paths, f'{file}{inside}')
         first = file.relative_to(self.folder).parts[0]
         self.add_image(image, file, first)
         self._contents.setdefault(

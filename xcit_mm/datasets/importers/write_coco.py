@@ -19,6 +19,7 @@ from .base import SPLITS, ForeignDataset, absolute
 from .contents import Contents, Images, read_contents, require_good
 
 HELD_OUT = 10  # every tenth image is for validation if the dataset has no split for it
+HELD_OUT_REMARK = 'Images for validation, which the dataset has no split for'
 MAX_PRINTED = 50  # problems of labels
 
 # The recipe of the config.
@@ -89,8 +90,9 @@ def convert(
     root = Path(root)
     require_writable(root)
     contents = read_contents(dataset)
-    for problem in contents.problems[:MAX_PRINTED]:
-        print(problem)
+    if skip_bad or len(contents.problems) > 1:  # the error names a single one
+        for problem in contents.problems[:MAX_PRINTED]:
+            print(problem)
     if len(contents.problems) > MAX_PRINTED:
         print(f'... and {len(contents.problems) - MAX_PRINTED} more')
     if not skip_bad:
@@ -104,7 +106,8 @@ def convert(
         files[root / f'{split}.json'] = json.dumps(layout.content(dataset, images, classes))
         counts = Counter(name for _, objects in images.values() for name, _ in objects)
         listed = ', '.join(f'{name} {counts[name]}' for name in classes)
-        lines.append(f'{split}.json: {len(images)} images, {counts.total()} objects: {listed}')
+        found = f'{_counted(len(images), "image")}, {_counted(counts.total(), "object")}'
+        lines.append(f'{split}.json: {found}: {listed}')
     lines += [f'{remark}: {count}' for remark, count in contents.remarks.items() if count]
     contents_of_files = {path: text.encode() for path, text in files.items()}
     lines.append(write_files(root, contents_of_files, [root / f'{name}.json' for name in SPLITS]))
@@ -112,6 +115,10 @@ def convert(
     lines += ['Read every image, then train:', f'    tools/check_dataset.py {path}']
     for line in (*lines, f'    tools/train.py {path}'):
         print(printable(commands(line)))
+
+
+def _counted(number: int, noun: str) -> str:
+    return f'{number} {noun}{"s" * (number != 1)}'
 
 
 def _classes(dataset: ForeignDataset, contents: Contents) -> list[str]:
@@ -138,7 +145,7 @@ def _usable_splits(dataset: ForeignDataset, contents: Contents) -> dict[str, Ima
         images = [*train]
         held_out = images[HELD_OUT - 1 :: HELD_OUT] or images[-1:]
         splits['val'] = {image: train.pop(image) for image in held_out}
-        contents.remarks['Training images used for validation instead'] = len(held_out)
+        contents.remarks[HELD_OUT_REMARK] = len(held_out)
     if not train:
         raise UserError(f'{dataset.folder}: too few images to train on: is it the right folder?')
     for split in splits.keys() & {'val', 'test'}:

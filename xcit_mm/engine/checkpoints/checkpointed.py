@@ -1,6 +1,7 @@
 """A runner that loads and writes checkpoints as a whole, or stops."""
 
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from mmengine.runner import BaseLoop, Runner
 
 from ...errors import UserError, reason
 from ...files import write_whole
+from ...predictions.class_names import check_names
 from ...processes import cpu_group, digest_of_file, require_same
 from ...run_files import has_checkpoints
 from ...weights.names import modules_of, require_same_tensors
@@ -98,6 +100,9 @@ class CheckpointedRunner(Runner):
         - Any other training run starts from weights whose heads may differ, as when a model is
           fine-tuned for other classes: tensors that do not fit keep their initial values, and a
           warning names them.
+
+        A warning names a class that the checkpoint has under another name. In a test, the same
+        classes in another order are an error.
         """
         del revise_keys  # an argument of mmengine's method: the names need no revision here
         checkpoint = read_checkpoint(
@@ -109,7 +114,10 @@ class CheckpointedRunner(Runner):
         model = unwrapped(self.model)
         state, wanted = weights_for(model, checkpoint, filename), model.state_dict()
         initial: set[str] = set()
-        if isinstance(self._train_loop, BaseLoop) and not strict and not self._resume:
+        trains = isinstance(self._train_loop, BaseLoop)
+        if renamed := check_names(self.cfg, checkpoint, filename, predicts=not trains):
+            self.logger.warning(renamed)
+        if trains and not strict and not self._resume:
             state, initial = without_other_heads(state, wanted)
         require_same_tensors(state, wanted, filename, may_be_missing=initial)
         checkpoint = {**checkpoint, 'state_dict': state}
@@ -127,16 +135,18 @@ class CheckpointedRunner(Runner):
         return checkpoint
 
     def dump_config(self) -> None:
-        """Write the config to the work dir.
+        """Write the config of a training to the work dir; a test leaves it as it is.
 
         A run that resumes writes it when its checkpoint is accepted: it may have another config.
         """
-        if not self._resume:
+        if self._train_loop is not None and not self._resume:
             self._write_config()
 
     @master_only
     def _write_config(self) -> None:
-        """Write the config, whole, also where a link has its name."""
+        """Write the config, whole, also where a link has its name, for runs that do not resume."""
         name = Path(self.cfg.filename or f'{self.timestamp}.py').name
+        cfg = deepcopy(self.cfg)
+        cfg.resume = False
         with write_whole(Path(self.work_dir, name), 'w') as file:
-            file.write(self.cfg.dump())
+            file.write(cfg.dump())
