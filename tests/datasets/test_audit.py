@@ -89,7 +89,7 @@ def test_all_that_is_planted_is_found(call, root, config, plant, bad):
 
 def test_images_of_12_bits_are_named(call, root):
     path = min((root / 'ade/images/training').iterdir())
-    dark = np.array(Image.open(path)) // 17
+    dark = np.array(Image.open(path)) // 32  # a JPEG may add a little
     Image.fromarray(dark).save(path, quality=100)
     code, output, report = call(SEGMENTOR)
     [finding] = report['findings']

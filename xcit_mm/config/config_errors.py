@@ -186,7 +186,8 @@ def _message(
 def _changed_values(options: Mapping[str, Any], place: str, text: str) -> str:
     """Return the options that changed a part, or that a message quotes, the nearest first."""
     own = {name: value for name, value in options.items() if name != 'data_root'}
-    changed = {k: v for k, v in own.items() if k.split('.')[0] == place.split('.')[0]}
+    top = place.split('.')[0]
+    changed = {name: v for name, v in own.items() if name.split('.')[0] == top or not top}
     quoted = {n: v for n, v in (changed or own).items() if _is_quoted(n, v, text)} or changed
     nearest = sorted(quoted, key=lambda name: not name.startswith(place))
     return ' '.join(f'{name}={quoted[name]}' for name in nearest)

@@ -84,7 +84,7 @@ def dataset_class(dataset: dict, scope: str) -> type | None:
     """Return the class of a dataset in a config, or None if it is not registered."""
     kind = dataset.get('type')
     if isinstance(kind, str):
-        with DATASETS.switch_scope_and_registry(scope) as registry:
+        with quiet(), DATASETS.switch_scope_and_registry(scope) as registry:
             kind = registry.get(kind)
     return kind
 

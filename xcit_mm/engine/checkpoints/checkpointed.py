@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from mmengine.dist import all_gather_object, is_main_process, master_only
 from mmengine.runner import BaseLoop, Runner
+from torch import nn
 
 from ...errors import UserError, reason
 from ...files import write_whole
@@ -135,12 +136,16 @@ class CheckpointedRunner(Runner):
         return checkpoint
 
     def dump_config(self) -> None:
-        """Write the config of a training to the work dir; a test leaves it as it is.
+        """Write nothing when the runner is built: a test leaves the config of the training."""
+
+    def train(self) -> nn.Module:
+        """Write the config to the work dir, and train (see mmengine's ``Runner.train``).
 
         A run that resumes writes it when its checkpoint is accepted: it may have another config.
         """
-        if self._train_loop is not None and not self._resume:
+        if not self._resume:
             self._write_config()
+        return super().train()
 
     @master_only
     def _write_config(self) -> None:
