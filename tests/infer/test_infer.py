@@ -440,6 +440,7 @@ def test_an_interruption_does_not_wait_for_a_server(
         (dict(inputs=['nowhere/*.jpg']), r'nowhere/\*\.jpg matches no file'),
         (dict(out='/proc/nowhere'), 'cannot be written to'),
         (dict(large=dict(with_scores=True)), '--scores: only for large images; add --stream'),
+        (dict(large=dict(value_range=(0, 9))), '--range: only for large images; add --stream'),
         (dict(stream=True, large=dict(sliced=64, overlap=64)), 'slices of 64 pixels with an over'),
         (
             dict(stream=True, large=dict(sliced=64, with_scores=True)),

@@ -152,7 +152,7 @@ def _require_effect(
         raise ArgumentError('--overlap is for slices: add --sliced, or leave it out')
     ignored = [] if stream else sorted(large.keys() - (('memory', 'store') if full_size else ()))
     if ignored:
-        names = [f'--{name.removeprefix("with_").replace("_", "-")}' for name in ignored]
+        names = [f'--{OPTIONS.get(name, name).replace("_", "-")}' for name in ignored]
         raise ArgumentError(
             f'{" and ".join(names)}: only for large images; add --stream or --sliced'
         )
