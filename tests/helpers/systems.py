@@ -1,6 +1,7 @@
 """Processes on a stand-in for Windows; see other_system/sitecustomize.py."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ def start(*arguments: object, **options: object) -> subprocess.Popen:
     env = os.environ | dict(PYTHONPATH=path, PYTHONIOENCODING='cp1252', OMP_NUM_THREADS='1')
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors='replace')
     command = [sys.executable, *map(str, arguments)]
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
     return subprocess.Popen(
         command, cwd=ROOT, env=env, start_new_session=True, **{**pipes, **options}
     )

@@ -182,6 +182,7 @@ def test_no_link_leads_a_run_out_of_its_folder(tmp_path):
     vars(cfg)['_filename'] = 'toy.py'
     (work_dir / 'toy.py').symlink_to(other)
     runner = CheckedRunner.from_cfg(cfg)
+    runner.train()
     assert other.read_text() == 'of the user'
     assert 'ToyDataset' in (work_dir / 'toy.py').read_text()
     (work_dir / 'errors').mkdir()
