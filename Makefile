@@ -38,7 +38,7 @@ test-all: $(VENV)/installed-tests
 	$(PYTEST) -m ''
 
 docs: $(VENV)/installed-docs
-	$(VENV)/bin/python -m sphinx -E -W --keep-going -c docs . build/docs
+	$(VENV)/bin/python -m sphinx -j auto -E -W --keep-going -c docs . build/docs
 
 test-openmmlab: $(VENV_OPENMMLAB)/installed-tests
 	$(PYTEST) $(BOTH_FAMILIES)

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from xcit_mm.analysis import error_tables as module
-from xcit_mm.analysis.error_charts import draw_errors
+from xcit_mm.analysis.error_charts import _short, draw_errors
 from xcit_mm.analysis.error_tables import ErrorTables, write_counts
 from xcit_mm.analysis.object_tables import object_tables
 from xcit_mm.analysis.overlaps import overlaps
@@ -129,3 +129,11 @@ def test_of_many_classes_the_most_confused_are_drawn(tmp_path, monkeypatch):
     assert len(drawn) == 31 and drawn[-1] == 'background'
     starts = [name.split('?')[0] for name in drawn]
     assert {r'\$x\$3', r'\$x\$7', r'\$x\$700'} < set(starts)
+
+
+@pytest.mark.parametrize(
+    ('count', 'text'),
+    [(0, '0'), (1234, '1234'), (9999, '9999'), (12_345, '12.3k'), (999_999, '1M'), (10**9, '1G')],
+)
+def test_large_counts_are_short(count, text):
+    assert _short(count) == text

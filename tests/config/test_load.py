@@ -26,6 +26,8 @@ def test_data_root_moves_datasets_and_evaluators_or_is_refused(tmp_path):
         assert ann_file == '/data/coco/annotations/instances_val2017.json'
     assert cfg.train_dataloader.dataset.ann_file == 'annotations/instances_train2017.json'
     assert cfg.optim_wrapper.optimizer.betas == (0.9, 0.999)
+    root = load_config(SHAPES).data_root
+    assert load_config(SHAPES, {'data_root': root}).to_dict() == load_config(SHAPES).to_dict()
     cfg = load_config(SHAPES, {'data_root': 'elsewhere/'})
     assert cfg.train_dataloader.dataset.data_root == 'elsewhere/ade/'
     assert cfg.work_dir == 'work_dirs/sem_fpn_xcit_n12_16_shapes'

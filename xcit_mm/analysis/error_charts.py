@@ -90,8 +90,11 @@ def _draw_costs(axes: 'Axes', tables: ErrorTables) -> None:
 
 
 def _short(count: int) -> str:
-    power = (len(str(count)) - 1) // 3 if count >= MAX_DIGITS else 0
-    return f'{count / 1000**power:.3g}{("", "k", "M", "G", "T", "P")[power]}'
+    if count < MAX_DIGITS:
+        return str(count)
+    rounded = float(f'{count:.3g}')  # 999,999 is 1M
+    power = (len(f'{rounded:.0f}') - 1) // 3
+    return f'{rounded / 1000**power:.3g}{("", "k", "M", "G", "T", "P")[power]}'
 
 
 def _name(name: str) -> str:

@@ -221,6 +221,9 @@ def _move_data(cfg: Config, new_root: str, path: Path) -> None:
         raise UserError(f'--cfg-options data_root: {path} has no data_root to replace')
     old_root = cfg.pop('data_root')
     new_root = str(new_root).rstrip('/') + '/'
+    if new_root == old_root:
+        cfg.data_root = old_root
+        return
     before = cfg.to_dict()
 
     def move(value: Any) -> Any:

@@ -230,10 +230,10 @@ def _first_on_gpu(step: Callable[[int], None], sizes: list[int]) -> tuple[int, s
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise
-                _release()
-                continue
-            peak = torch.cuda.max_memory_reserved()
-            return size, f'steps with the largest images take {_megabytes(peak)} of the GPU'
+            else:
+                peak = torch.cuda.max_memory_reserved()
+                return size, f'steps with the largest images take {_megabytes(peak)} of the GPU'
+            _release()  # not above, where the error still holds the tensors of the step
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
     raise UserError(_too_small('the memory of the GPU'))

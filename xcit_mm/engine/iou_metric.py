@@ -84,7 +84,8 @@ class ClassIoUMetric(IoUMetric):
             torch.from_numpy(area[:number].astype(float)) for area in areas
         )
         union = predicted + labeled - common
-        self.class_iou = dict(zip(classes, (common / union * 100).tolist(), strict=True))
+        self._ious = (common / union * 100).tolist()
+        self.class_iou = dict(zip(classes, self._ious, strict=True))
         return super().compute_metrics([(common, union, predicted, labeled)])
 
     def error_tables(self) -> list[ErrorTables]:
@@ -101,7 +102,7 @@ class ClassIoUMetric(IoUMetric):
                 rest=NO_CLASS if has_rest else '',
                 confusion=self._confusion[:size, :size],
                 images=[(name, dict(_areas(cells, len(classes)))) for name, cells in self._images],
-                by_class={'IoU percent': [*self.class_iou.values()]},
+                by_class={'IoU percent': self._ious},
             )
         ]
 

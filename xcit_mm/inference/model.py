@@ -32,7 +32,7 @@ from ..large_images.large_predictions import LargePrediction
 from ..large_images.predict_large import LargeOptions, predict_large
 from ..large_images.segment import predicts_heights
 from ..predictions import Detections, Heights, Segmentation
-from ..predictions.class_names import check_names, classes_and_palette
+from ..predictions.class_names import check_names, classes_and_palette, names_classes
 from ..predictions.drawing import Color
 from ..processes import cpu_group, together
 from ..weights.hub import is_folder
@@ -254,7 +254,9 @@ def load_model(
     has_classes = not predicts_heights(module)
     with config_errors(cfg, options), scope, quiet():
         names = classes_and_palette(cfg, content, module) if has_classes else ((), ())
-        renamed = check_names(cfg, content, checkpoint, predicts=True) if has_classes else ''
+        # Otherwise the checkpoint names the classes, if it can.
+        is_named = has_classes and names_classes(cfg)
+        renamed = check_names(cfg, content, checkpoint, predicts=True) if is_named else ''
         pipeline = _test_pipeline(cfg, full_size)
     if renamed:
         logging.getLogger(__name__).warning(renamed)

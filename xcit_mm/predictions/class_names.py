@@ -41,6 +41,11 @@ def classes_and_palette(
     return names, valid_palette(info.get('palette'), num_classes)
 
 
+def names_classes(cfg: Config) -> bool:
+    """Return whether the config itself names the classes, before the checkpoint."""
+    return _of_config(cfg)[1]
+
+
 def check_names(cfg: Config, checkpoint: Any, path: str, *, predicts: bool) -> str:
     """Compare the classes of a config with as many classes that a checkpoint was trained on.
 
@@ -53,7 +58,8 @@ def check_names(cfg: Config, checkpoint: Any, path: str, *, predicts: bool) -> s
     """
     if cfg.get('test_dataloader') is None:
         return ''
-    infos = _of_config(cfg)[0], _of_checkpoint(checkpoint)
+    of_dataset, are_own = _of_config(cfg)
+    infos = of_dataset, _of_checkpoint(checkpoint)
     named = [info.get('classes') for info in infos]
     if not all(map(_are_names, named)):
         return ''
@@ -62,8 +68,9 @@ def check_names(cfg: Config, checkpoint: Any, path: str, *, predicts: bool) -> s
     if ours == trained or len(ours) != len(trained):
         return ''
     number, pair = next((i, p) for i, p in enumerate(zip(*names, strict=True)) if p[0] != p[1])
+    place = 'metainfo.classes' if are_own else 'the class of the dataset'
     sentence = (
-        f'class {number} is {pair[0]} in metainfo.classes of {cfg.filename}, but {pair[1]} in the '
+        f'class {number} is {pair[0]} in {place} of {cfg.filename}, but {pair[1]} in the '
         f'checkpoint {path}'
     )
     if predicts and sorted(ours) == sorted(trained):

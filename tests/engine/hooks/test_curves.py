@@ -22,7 +22,7 @@ from mmengine.hooks import Hook
 from xcit_mm import UserError
 from xcit_mm.config.adapt import LOGGERS, adapt_for_training
 from xcit_mm.engine.hooks.curves import _ids
-from xcit_mm.engine.hooks.mlflow_curves import MLflowHook
+from xcit_mm.engine.hooks.mlflow_curves import MLflowHook, _valid
 from xcit_mm.engine.hooks.wandb_curves import WandbHook
 from xcit_mm.errors import DependencyError
 
@@ -284,6 +284,17 @@ def test_a_service_that_fails_during_a_run_gets_its_steps_later(tmp_path, databa
     assert '--logger mlflow: steps cannot be sent (' in text and 'losses.jsonl' in text
 
 
+def test_a_resume_from_an_older_checkpoint_says_which_steps_stay(tmp_path, database):
+    def train(**options: object) -> None:
+        evaluated_run(tmp_path, 'MLflowHook', steps=8, **options).train()
+
+    forked(1, lambda _: train())
+    options = dict(resume=True, load_from=str(tmp_path / 'iter_4.pth'))
+    forked(1, lambda _: train(**options))
+    text = ''.join(path.read_text() for path in tmp_path.glob('*/*.log'))
+    assert 'keeps its steps up to 8, because no step can be replaced; for a curve of its' in text
+
+
 @pytest.mark.parametrize(('hook', 'package'), [(WandbHook, 'wandb'), (MLflowHook, 'mlflow')])
 def test_a_missing_package_is_named_with_its_extra(monkeypatch, hook, package):
     monkeypatch.setitem(sys.modules, package, None)
@@ -310,3 +321,13 @@ def test_loggers_of_the_command_line_become_hooks():
     adapt_for_training(cfg, loggers=['wandb', 'tensorboard'])
     added = {name: hook.type for name, hook in cfg.default_hooks.items() if name in LOGGERS}
     assert added == {name: LOGGERS[name] for name in ('wandb', 'tensorboard')}
+
+
+@pytest.mark.parametrize(
+    ('name', 'valid'),
+    [('coco/a:b*_AP', 'coco/a_b__AP'), ('car/', 'car/_'), ('a//./b', 'a/_/_/b')],
+)
+def test_mlflow_accepts_the_names_of_any_classes(name, valid):
+    validate = pytest.importorskip('mlflow.utils.validation')._validate_metric_name
+    assert _valid(name) == valid
+    validate(valid)

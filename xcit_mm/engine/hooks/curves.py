@@ -29,7 +29,8 @@ class CurveHook(Hook):
     Such a service cannot delete a step. A step is therefore sent only after a later checkpoint has
     been written, so that no resume repeats the step. A resumed run first sends the steps that the
     service lacks. The curve is always the same as the curve in the two files, even if the resumed
-    run differs from the run before the interruption.
+    run differs from the run before the interruption. A run that resumes from an older checkpoint
+    than its newest cannot replace the steps that were sent, and a warning says so.
 
     A subclass has a ``name``, which is the name of its package and of the hook in a config, a
     ``remedy`` for a service that cannot be reached, and the methods below.
@@ -45,6 +46,7 @@ class CurveHook(Hook):
     name: str
     remedy: str
     _is_sending = False
+    _newest = -1  # the last step that the service has when a run starts
 
     def __init__(self) -> None:
         require(self.name)
@@ -79,6 +81,12 @@ class CurveHook(Hook):
         if self._is_sending:
             folder = Path(runner.work_dir)
             write_json(folder / CURVE_IDS, _ids(folder) | {self.name: self._id})
+            if self._newest > runner.iter:
+                runner.logger.warning(
+                    f'--logger {self.name}: the run {self._id} keeps its steps up to '
+                    f'{self._newest}, because no step can be replaced; for a curve of its own, '
+                    f'delete {folder / CURVE_IDS} and resume again'
+                )
             self._send(runner, runner.iter)
 
     def after_train_iter(self, runner: Runner, **_: Any) -> None:

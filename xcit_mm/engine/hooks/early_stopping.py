@@ -26,7 +26,8 @@ class ResumableEarlyStoppingHook(EarlyStoppingHook):
     The state is the score of each validation by its iteration, and all decisions of the hook follow
     from these scores. A resumed run, which may repeat a validation, therefore stops at the same
     iteration as an uninterrupted run. The run ends with a checkpoint of the iteration at which it
-    stops, or of the last update before it if the gradients of an update are incomplete.
+    stops. If the gradients of an update are incomplete there, the newest checkpoint is an earlier
+    one, as ``interval`` of the checkpoint hook has written it.
 
     Args:
         monitor: The metric of a validation, such as 'coco/bbox_mAP' or 'mIoU'.

@@ -47,6 +47,7 @@ class MLflowHook(CurveHook):
             # A request that was cut off has left some metrics behind the others.
             histories = {n: self._client.get_metric_history(self._run_id, n) for n in names}
         self._last = {name: max(m.step for m in history) for name, history in histories.items()}
+        self._newest = max(self._last.values(), default=-1)
         return self._run_id
 
     def _start(self, runner: Runner) -> str:
@@ -88,5 +89,6 @@ def _patience():
 
 
 def _valid(name: str) -> str:
-    """Return a name with the characters that MLflow allows."""
-    return re.sub(r'[^\w\-. :/]', '_', name)[:MAX_NAME]
+    """Return a name that MLflow allows, on Windows, too: characters, and a path without dots."""
+    parts = re.sub(r'[^\w\-. /]', '_', name)[:MAX_NAME].split('/')
+    return '/'.join('_' if part in ('', '.', '..') else part for part in parts)

@@ -10,7 +10,8 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
 from ...analysis.error_charts import draw_errors
-from ...files import require_no_links
+from ...errors import reason
+from ...files import is_disk_full, require_no_links
 from ...run_files import ERRORS, ERRORS_PICTURE
 from . import order
 
@@ -37,7 +38,13 @@ class ModelErrorsHook(Hook):
             require_no_links(Path(runner.work_dir, ERRORS))
 
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
-        _write(runner.val_loop.evaluator, Path(runner.work_dir, ERRORS))
+        folder = Path(runner.work_dir, ERRORS)
+        try:
+            _write(runner.val_loop.evaluator, folder)
+        except Exception as error:  # such as a table that is open in Excel on Windows
+            if is_disk_full(error):
+                raise
+            runner.logger.warning(f'The errors of the model are not written ({reason(error)})')
 
     def after_test_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
         if self.test_dir is not None:

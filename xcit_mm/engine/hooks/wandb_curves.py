@@ -43,6 +43,7 @@ class WandbHook(CurveHook):
             settings=wandb.Settings(console='off'),  # the log is in the work dir
         )
         self._next_step = self._run.starting_step
+        self._newest = self._next_step - 1
         return self._run.id
 
     def _write(self, rows: Sequence[Line]) -> None:
