@@ -88,9 +88,10 @@ def test_testing_a_checkpoint_repeats_the_metrics_of_its_training(
         files = ['classes.csv', 'confusion.csv', 'counts.csv']
         files += ['errors.csv'] if config == DETECTOR else []
         for name in files:  # as in the validation
-            text = (tmp_path / 'errors' / of / name).read_text()
-            assert text == (work_dir / 'errors' / of / name).read_text()
-            assert len(text.splitlines()) > 3
+            texts = [(folder / 'errors' / of / name).read_text() for folder in (tmp_path, work_dir)]
+            # Another worker, which has its own copy of the data, may have trained.
+            tested_text, trained_text = (re.sub(r'popen-gw\d+', '', text) for text in texts)
+            assert tested_text == trained_text and len(tested_text.splitlines()) > 3
     report = json.loads((tmp_path / 'out.json').read_text())
     assert report['config'] == config
     assert report['checkpoint'] == str(work_dir / 'iter_12.pth')
