@@ -104,13 +104,19 @@ def test_values_in_iterations_are_multiplied_for_all_that_counts_them(monkeypatc
     cfg = config(
         **{
             'train_cfg.dynamic_intervals': [(8, 2)],
-            'param_scheduler': [dict(type='CosineRestartLR', by_epoch=False, periods=[4, 6])],
+            'param_scheduler': [
+                dict(type='CosineRestartLR', by_epoch=False, periods=[4, 6]),
+                dict(type='ExponentialLR', by_epoch=False, gamma=0.81),
+            ],
             'default_hooks.checkpoint.save_begin': 5,
             'default_hooks.ema': dict(type='EMAHook', begin_iter=3, momentum=0.1),
             'custom_hooks': [dict(type='EMAHook', ema_type='ExpMomentumEMA')],
         }
     )
+    del cfg.train_cfg.val_interval
     (note,) = choose_batch_size(cfg)[1:]
+    assert cfg.train_cfg.val_interval == 4000
+    assert cfg.param_scheduler[1].gamma == pytest.approx(0.81**0.25)
     assert cfg.train_cfg.dynamic_intervals == [(32, 8)]
     assert cfg.param_scheduler[0].periods == [16, 24]
     assert cfg.default_hooks.checkpoint.save_begin == 20

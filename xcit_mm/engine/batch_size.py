@@ -98,7 +98,11 @@ def _accumulate(cfg: Config, counts: int) -> list[str]:
     for place, scheduler in typed_nodes(cfg.get('param_scheduler') or [], 'param_scheduler'):
         if not scheduler.get('by_epoch', True):
             multiply(scheduler, COUNTED, place)
+            if class_name(scheduler['type']).startswith('Exponential'):  # gamma of an iteration
+                scheduler['gamma'] **= 1 / counts
+                changed.append(f'{place}.gamma={scheduler["gamma"]}')
     if 'max_iters' in cfg.train_cfg:
+        cfg.train_cfg.setdefault('val_interval', 1000)  # mmengine's default
         multiply(cfg.train_cfg, COUNTED_OF_LOOP, 'train_cfg')
     checkpoint = cfg.default_hooks.checkpoint
     if checkpoint is not None and not checkpoint.get('by_epoch', True):
