@@ -204,6 +204,21 @@ def test_predictions_that_cannot_be_used_are_one_sentence(tmp_path, change, mess
     assert not list(tmp_path.glob('out/*'))
 
 
+@pytest.mark.parametrize('tool', DATASETS)
+@pytest.mark.parametrize('kind', ['masks', 'polygons'])
+def test_polygons_without_a_pixel_are_boxes(tmp_path, tool, kind):
+    path = write_annotated(tmp_path)
+    content = json.loads(path.read_text())
+    slivers = [[x, 5.1, x + 0.2, 5.1, x + 0.2, 5.3] for x in (4.1, 8.1)]
+    content['annotations'][0]['segmentation'] = slivers
+    path.write_text(json.dumps(content))
+    convert_predictions(tool, path, tmp_path / tool, kind=kind)
+    boxes = [
+        obj['bbox'] for objects in read_again(tool, tmp_path / tool).values() for obj in objects
+    ]
+    assert any(box == pytest.approx(BOX, abs=1e-3) for box in boxes)
+
+
 def test_a_score_that_is_none_is_refused(tmp_path):
     with pytest.raises(UserError, match='score 2: not between 0 and 1'):
         convert_predictions('cvat', tmp_path, tmp_path / 'out', score_thr=2)

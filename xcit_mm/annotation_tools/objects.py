@@ -166,7 +166,8 @@ def _parsed(annotation: dict, image: dict, names: dict[int, str], place: str) ->
 def _area(segmentation: list | dict, size: Size, place: str) -> Shape | None:
     """Return the polygon or the mask of an annotation, or None if it has no pixel."""
     if isinstance(segmentation, list):
-        return joined(segmentation, size, place) if segmentation else None
+        shape = joined(segmentation, size, place) if segmentation else None
+        return shape if not isinstance(shape, np.ndarray) or shape.any() else None
     if isinstance(segmentation['counts'], list):
         segmentation = coco_mask.frPyObjects(segmentation, *size[::-1])
     mask = coco_mask.decode(segmentation).astype(bool)

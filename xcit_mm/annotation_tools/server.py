@@ -64,7 +64,7 @@ class _Handler(BaseHTTPRequestHandler):
         action, length = self._action, self.headers.get('Content-Length', '')
         if action not in (SETUP, PREDICT, WEBHOOK):
             self._answer(404, dict(error='not found'))
-        elif not length.isdecimal() or int(length) > MAX_BODY:
+        elif not length.isdecimal() or len(length) > 18 or int(length) > MAX_BODY:
             self._answer(413, dict(error=f'a request has a length of at most {MAX_BODY} bytes'))
         else:
             self._answer(*self._answered(action, self.rfile.read(int(length))))
@@ -90,11 +90,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, code: int, content: dict[str, Any]) -> None:
         data = json.dumps(content).encode()
-        self.send_response(code)
-        self.send_header('Content-Type', 'application/json')
-        self.send_header('Content-Length', str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+        try:
+            self.send_response(code)
+            self.send_header('Content-Type', 'application/json')
+            self.send_header('Content-Length', str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+        except ConnectionError as error:
+            say(f'{self._action}: the client did not wait for the answer ({reason(error)})')
 
     def log_message(self, *_: Any) -> None:
         """Print nothing for a request: Label Studio asks often whether the server is there."""

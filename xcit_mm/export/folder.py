@@ -81,7 +81,7 @@ def export_folder(
             test pipeline changes images in a way that ``predict.py`` does not know.
         DependencyError: If a package is missing or too old.
     """
-    folder = Path(folder)
+    folder = Path(folder).absolute()  # '.' has no name
     if checkpoint is None:
         raise UserError('--folder needs a trained model: name its checkpoint after the config')
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):

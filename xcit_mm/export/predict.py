@@ -7,6 +7,7 @@ mean is in the metadata of its file. ``tools/export.py --folder`` of xcit_mm wri
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -426,12 +427,17 @@ def _blend(canvas: np.ndarray, colors: np.ndarray, where: np.ndarray) -> None:
     np.copyto(canvas, blended.astype(np.uint8), where=where[..., None])
 
 
+# Pictures that an earlier call wrote: their names have two suffixes.
+WRITTEN = re.compile(r'\.\w+_(drawn|labels)\.png$')
+
+
 def _images(path: Path) -> list[Path]:
     """Return the path of an image, or the paths of the images in a folder."""
     if not path.is_dir():
         return [path]
-    suffixes = Image.registered_extensions()
-    return sorted(file for file in path.iterdir() if file.suffix.lower() in suffixes)
+    suffixes = {end for end, kind in Image.registered_extensions().items() if kind in Image.OPEN}
+    files = [file for file in path.iterdir() if file.suffix.lower() in suffixes]
+    return sorted(file for file in files if not WRITTEN.search(file.name))
 
 
 # The comparison with the expected result.
@@ -494,6 +500,8 @@ def main() -> None:
         '--check', action='store_true', help=f'compare the result for {TEST} with the expected one'
     )
     args = parser.parse_args()
+    for stream in (sys.stdout, sys.stderr):  # redirected on Windows, they lack most letters
+        stream.reconfigure(errors='backslashreplace')
     if bool(args.images) == args.check:
         parser.error('name images, or only --check')
     images = [image for path in args.images for image in _images(path)]
