@@ -1,8 +1,12 @@
 """Tables and pictures of errors against counts by hand."""
 
 import csv
+import errno
+import logging
 import math
+import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +17,7 @@ from xcit_mm.analysis.error_charts import _short, draw_errors
 from xcit_mm.analysis.error_tables import ErrorTables, write_counts
 from xcit_mm.analysis.object_tables import object_tables
 from xcit_mm.analysis.overlaps import overlaps
+from xcit_mm.engine.hooks.model_errors import ModelErrorsHook
 
 LEFT, MIDDLE, RIGHT = ([x, 10, 40, 40] for x in (0, 100, 200))
 NEAR = [5, 10, 40, 40]  # an IoU of 0.78 with LEFT
@@ -137,3 +142,22 @@ def test_of_many_classes_the_most_confused_are_drawn(tmp_path, monkeypatch):
 )
 def test_large_counts_are_short(count, text):
     assert _short(count) == text
+
+
+def test_a_table_that_cannot_be_replaced_does_not_end_a_training(tables, tmp_path, caplog):
+    (tmp_path / 'errors').write_text('in the way of the folder')
+    metric = SimpleNamespace(error_tables=lambda: [tables])
+    runner = SimpleNamespace(
+        work_dir=str(tmp_path),
+        val_loop=SimpleNamespace(evaluator=SimpleNamespace(metrics=[metric])),
+        logger=logging.getLogger('test'),
+    )
+    ModelErrorsHook().after_val_epoch(runner)
+    assert 'The errors of the model are not written (' in caplog.text
+    metric.error_tables = full_disk
+    with pytest.raises(OSError, match='No space left'):
+        ModelErrorsHook().after_val_epoch(runner)
+
+
+def full_disk() -> list[ErrorTables]:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -219,6 +219,15 @@ def test_polygons_without_a_pixel_are_boxes(tmp_path, tool, kind):
     assert any(box == pytest.approx(BOX, abs=1e-3) for box in boxes)
 
 
+@pytest.mark.parametrize('tool', DATASETS)
+def test_two_images_of_one_file_are_refused(tmp_path, tool):
+    path = write_annotated(tmp_path)
+    path.write_text(path.read_text().replace('c.png', 'a.png'))
+    with pytest.raises(UserError, match=r'several images have the file .*a\.png: join them'):
+        convert_predictions(tool, path, tmp_path / 'out')
+    assert not list(tmp_path.glob('out/*'))
+
+
 def test_a_score_that_is_none_is_refused(tmp_path):
     with pytest.raises(UserError, match='score 2: not between 0 and 1'):
         convert_predictions('cvat', tmp_path, tmp_path / 'out', score_thr=2)

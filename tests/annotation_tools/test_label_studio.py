@@ -2,9 +2,12 @@
 
 import json
 import re
+import socket
+import struct
 import sys
 from collections.abc import Callable, Iterator
 from http.client import HTTPConnection
+from threading import Event
 
 import numpy as np
 import pytest
@@ -303,6 +306,37 @@ def test_requests_that_cannot_be_answered_end_with_a_sentence(request_of, monkey
     answer = 500, dict(error='ZeroDivisionError: division by zero')
     assert request_of('POST', '/setup', {}) == answer
     assert capsys.readouterr().err == '/setup: ZeroDivisionError: division by zero\n'
+
+
+def test_a_length_of_thousands_of_digits_is_refused(request_of):
+    answer = request_of('POST', '/setup', b'', **{'Content-Length': '9' * 5000})
+    assert answer[0] == 413
+
+
+def test_a_client_that_is_gone_is_a_sentence(backend, monkeypatch, capsys):
+    is_gone, is_said = Event(), Event()
+
+    def setup(*_: object) -> dict:
+        is_gone.wait()
+        return dict(long='a' * 10**7)  # more than the system keeps for a client
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr)
+        is_said.set()
+
+    monkeypatch.setattr(Backend, 'setup', setup)
+    monkeypatch.setattr(server_module, 'say', say)
+    with served(backend(), '127.0.0.1', 0) as address:
+        host, _, port = address.removeprefix('http://').partition(':')
+        client = socket.create_connection((host, int(port)))
+        client.sendall(b'POST /setup HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}')
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0))
+        client.close()  # with a reset
+        is_gone.set()
+        is_said.wait()
+    error = capsys.readouterr().err
+    assert error.startswith('/setup: the client did not wait for the answer (')
+    assert 'Traceback' not in error
 
 
 def test_the_tool_needs_a_token_and_a_free_port(monkeypatch, capfd, weights, studio):

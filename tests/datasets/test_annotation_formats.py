@@ -471,3 +471,16 @@ def test_an_image_that_is_annotated_twice_is_named(folder):
     with pytest.raises(UserError, match=r'c\.json and .*a\.json: .*a\.png is annotated twice'):
         converted('labelme', folder)
     assert len(converted('labelme', folder, skip_bad=True)) == 1
+
+
+@pytest.mark.parametrize('tool', ['labelme', 'labelstudio'])
+def test_annotation_files_may_be_written_next_to_the_labels(folder, tool):
+    if tool == 'labelme':
+        labelme(folder, [drawn('rectangle', [1, 2], [9, 8])])
+    else:
+        labelstudio(folder, [region('rectangle', x=10, y=10, width=20, height=20)])
+    written = []
+    for _ in range(2):
+        convert(DATASETS[tool](folder), folder, BASE, OBJECTS)
+        written.append((folder / 'train.json').read_text())
+    assert written[0] == written[1]

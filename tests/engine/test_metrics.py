@@ -242,6 +242,19 @@ def test_what_is_right_at_a_score_is_what_coco_matches(coco, tmp_path, score_thr
         assert names == [image['file_name'] for image in coco.imgs.values()]
 
 
+def test_errors_of_annotations_without_iscrowd_are_counted(coco, tmp_path):
+    pytest.importorskip('faster_coco_eval')
+    content = json.loads(coco.path.read_text())
+    for annotation in content['annotations']:
+        del annotation['iscrowd']
+    (tmp_path / 'other.json').write_text(json.dumps(content))
+    other = COCO(str(tmp_path / 'other.json'))
+    other.path = tmp_path / 'other.json'
+    expected = [tables.confusion.tolist() for tables in evaluated(coco, nothing)[0].error_tables()]
+    found = [tables.confusion.tolist() for tables in evaluated(other, nothing)[0].error_tables()]
+    assert found == expected
+
+
 def test_errors_are_counted_if_nothing_is_detected(coco):
     metric, _ = evaluated(coco, nothing)
     for tables in metric.error_tables():

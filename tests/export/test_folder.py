@@ -1,6 +1,7 @@
 """A folder with an exported model predicts as xcit_mm does, and needs neither it nor PyTorch."""
 
 import importlib.util
+import io
 import json
 import re
 import shutil
@@ -19,6 +20,7 @@ from packaging.requirements import Requirement
 from PIL import Image
 
 from xcit_mm import UserError, load_model
+from xcit_mm.datasets.decode import decode
 from xcit_mm.datasets.shapes import draw_image
 from xcit_mm.export import export_folder, predict
 from xcit_mm.export import folder as folder_module
@@ -155,6 +157,65 @@ def test_the_program_takes_folders(folder, monkeypatch, capsys, tmp_path):
         code, _ = call(monkeypatch, capsys, folder, images, '--out', target)
         assert code == 0
         assert {path.name for path in target.glob('*.json')} == {'a.png.json', 'B.JPG.json'}
+    Image.new('RGB', (90, 70)).save(images / 'mine_labels.png')
+    assert call(monkeypatch, capsys, folder, images, '--out', out)[0] == 0
+    assert (out / 'mine_labels.png.json').is_file()
+
+
+def test_names_that_a_redirected_console_lacks_are_escaped(folder, monkeypatch, capsys, tmp_path):
+    Image.new('RGB', (90, 70)).save(tmp_path / '\u65e5.png')
+    console = io.TextIOWrapper(io.BytesIO(), 'cp1252')
+    monkeypatch.setattr(sys, 'stdout', console)
+    code, _ = call(monkeypatch, capsys, folder, tmp_path / '\u65e5.png', '--out', tmp_path / 'out')
+    console.flush()
+    assert code == 0 and b'\\u65e5.png: ' in console.buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ('name', 'values', 'mode'),
+    [
+        ('a.pgm', np.full((4, 5), 30_000, np.uint16), 'PPM'),
+        ('a.tif', np.full((4, 5), 30_000, np.int32), 'TIFF'),
+        ('b.tif', np.full((4, 5), 0.5, np.float32), 'TIFF'),
+    ],
+)
+def test_images_that_pillow_would_clip_are_refused(tmp_path, name, values, mode):
+    Image.fromarray(values).save(tmp_path / name)
+    with pytest.raises(ValueError, match=f'{mode} with values of 32 bits: save it as PNG'):
+        predict.read_image(tmp_path / name)
+
+
+@pytest.mark.parametrize('is_old', [False, True], ids=['I;16', 'I'])
+def test_png_of_16_bits_is_read_as_by_xcit_mm(tmp_path, monkeypatch, is_old):
+    values = np.arange(20, dtype=np.uint16).reshape(4, 5) * 3000
+    Image.fromarray(values).save(tmp_path / 'a.png')
+    if is_old:
+        monkeypatch.setattr(predict.ImageOps, 'exif_transpose', lambda image: image.convert('I'))
+    expected = decode((tmp_path / 'a.png').read_bytes())
+    assert np.array_equal(predict.read_image(tmp_path / 'a.png'), expected)
+
+
+@pytest.mark.parametrize(
+    ('name', 'content', 'arguments', 'message'),
+    [
+        (
+            'model.pt2',
+            b'cut off',
+            ['--check'],
+            r'model\.pt2 cannot be used \(.*copy the',
+        ),
+        ('test.png', None, ['--check'], r'test\.png is missing: copy the whole folder again'),
+        ('out', b'', ['x.png', '--out', 'out'], r'--out .*out cannot be a folder \(File exists\)'),
+    ],
+)
+def test_a_folder_that_is_not_whole_is_a_sentence(
+    folder, monkeypatch, capsys, tmp_path, name, content, arguments, message
+):
+    other = shutil.copytree(folder, tmp_path / 'other')
+    other.joinpath(name).unlink() if content is None else other.joinpath(name).write_bytes(content)
+    monkeypatch.chdir(other)
+    code, printed = call(monkeypatch, capsys, other, *arguments)
+    assert code == 2 and re.search(message, printed.splitlines()[-1]), printed
 
 
 def test_labels_of_the_program_stay_inside_the_picture():
@@ -236,6 +297,12 @@ def test_a_folder_that_is_not_empty_is_kept(models, tmp_path):
     with pytest.raises(UserError, match='is not empty: remove it, or name a new folder'):
         export_folder(*models('detector'), tmp_path)
     assert (tmp_path / 'README.md').read_text() == 'mine'
+
+
+def test_the_current_folder_becomes_an_export(models, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    export_folder(*models('sem_fpn'), '.', 'torch', options=OPTIONS)
+    assert (tmp_path / 'predict.py').is_file()
 
 
 def bare_environment(folder: Path, *packages: str) -> Path:

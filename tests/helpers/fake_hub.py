@@ -54,6 +54,7 @@ class FakeHub(ThreadingHTTPServer):
         self.repos: dict[str, Repo] = {}
         self.requests: list[str] = []  # the method and the path of each request
         self.cut: int | None = None  # bytes after which the transfer of a file breaks off
+        self.card_error = ''  # why a model card is refused
         self.is_down = False  # every answer is an error of the server
 
     @property
@@ -105,7 +106,8 @@ class Handler(BaseHTTPRequestHandler):
                 self.server.repos[name] = Repo([{}], private=is_private)
             self._answer({'url': f'{self.server.address}/{name}'}, 200 if is_new else 409)
         elif path == '/api/validate-yaml':
-            self._answer({'errors': [], 'warnings': []})
+            errors = [{'message': text} for text in [self.server.card_error] if text]
+            self._answer({'errors': errors, 'warnings': []}, 400 if errors else 200)
         elif '/preupload/' in path:
             modes = [
                 {'path': file['path'], 'uploadMode': 'regular', 'shouldIgnore': False}

@@ -13,6 +13,7 @@ from mmengine.structures import BaseDataElement, InstanceData, PixelData
 
 from xcit_mm import UserError, environment
 from xcit_mm.config.load import load_config
+from xcit_mm.config.tree import dataset_class
 from xcit_mm.engine.hooks.pictures import PictureHook
 from xcit_mm.predictions import Detections, Segmentation
 from xcit_mm.predictions.class_names import (
@@ -20,6 +21,7 @@ from xcit_mm.predictions.class_names import (
     check_names,
     classes_and_palette,
     distinct_colors,
+    names_classes,
 )
 
 COCO = 'configs/mask_rcnn_xcit_n12_16_3x.py'
@@ -70,6 +72,16 @@ def test_classes_of_a_checkpoint_have_the_names_and_the_order_of_the_config():
     with pytest.raises(UserError, match=message):
         compare(*SHAPES[::-1])
     assert compare(*SHAPES[::-1], predicts=False).startswith('Class 0 is circle in')
+
+
+def test_names_of_a_checkpoint_are_taken_if_only_the_class_of_the_dataset_has_others():
+    cfg = load_config(COCO)
+    assert not names_classes(cfg) and names_classes(load_config(DETECTOR))
+    known = dataset_class(cfg.test_dataloader.dataset, cfg.default_scope).METAINFO['classes']
+    meta = {'dataset_meta': {'classes': known[::-1]}}
+    message = 'class 0 is person in the class of the dataset of .* list the classes as toothbrush'
+    with pytest.raises(UserError, match=message):  # of a test, whose labels have the other order
+        check_names(cfg, {'meta': meta}, 'a.pth', predicts=True)
 
 
 @pytest.mark.parametrize('names', [None, [0] * 80, 'person', {'a': 1}])

@@ -1,7 +1,7 @@
 """Objects of images as annotation tools show them: boxes, polygons and masks."""
 
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -112,6 +112,9 @@ def _images(
             annotation.pop('segmentation', None)
         annotations[annotation['image_id']].append(annotation)
     paths = [absolute(folder / image['file_name']) for image in content['images']]
+    if len({*paths}) < len(paths):
+        twice, _ = Counter(paths).most_common(1)[0]
+        raise UserError(f'{path}: several images have the file {twice}: join them into one')
     for image, file, name in zip(content['images'], paths, names_of(paths), strict=True):
         objects = [
             _parsed(annotation, image, names, f'{path}: annotation {annotation["id"]}')

@@ -12,6 +12,7 @@ from ..errors import UserError, reason
 from .backend import Backend, say
 
 MAX_BODY = 2**26  # bytes of a request, in which tasks bring their annotations
+MAX_DIGITS = len(str(MAX_BODY))  # Python converts no text of thousands of digits
 TIMEOUT = 60  # seconds without data from a client
 HEALTH = ('/', '/health')
 SETUP, PREDICT, WEBHOOK = '/setup', '/predict', '/webhook'
@@ -64,7 +65,7 @@ class _Handler(BaseHTTPRequestHandler):
         action, length = self._action, self.headers.get('Content-Length', '')
         if action not in (SETUP, PREDICT, WEBHOOK):
             self._answer(404, dict(error='not found'))
-        elif not length.isdecimal() or len(length) > 18 or int(length) > MAX_BODY:
+        elif not length.isdecimal() or len(length) > MAX_DIGITS or int(length) > MAX_BODY:
             self._answer(413, dict(error=f'a request has a length of at most {MAX_BODY} bytes'))
         else:
             self._answer(*self._answered(action, self.rfile.read(int(length))))

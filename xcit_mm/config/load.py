@@ -221,9 +221,6 @@ def _move_data(cfg: Config, new_root: str, path: Path) -> None:
         raise UserError(f'--cfg-options data_root: {path} has no data_root to replace')
     old_root = cfg.pop('data_root')
     new_root = str(new_root).rstrip('/') + '/'
-    if new_root == old_root:
-        cfg.data_root = old_root
-        return
     before = cfg.to_dict()
 
     def move(value: Any) -> Any:
@@ -233,7 +230,8 @@ def _move_data(cfg: Config, new_root: str, path: Path) -> None:
     for name in cfg:
         cfg[name] = replace_nodes(cfg[name], move)
     after = cfg.to_dict()
-    if all(after[name] == before[name] for name in before if name != 'data_help'):
+    is_moved = any(after[name] != before[name] for name in before if name != 'data_help')
+    if new_root != old_root and not is_moved:
         raise UserError(
             f'--cfg-options data_root: no path of {path} starts with its {old_root}: name the '
             'folder of each dataset, such as train_dataloader.dataset.data_prefix.img'

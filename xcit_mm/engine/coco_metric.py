@@ -176,7 +176,7 @@ class CocoAPMetric(CocoMetric):
             entries = [] if coco is None else coco.imgToAnns[image]
             return [
                 (
-                    entry.get(field, 0),  # pycocotools needs no iscrowd
+                    entry.get(field, 0),  # faster-coco-eval needs no iscrowd
                     labels[id_],
                     entry['bbox'] if kind == 'bbox' else coco.annToRLE(entry),
                 )

@@ -7,7 +7,6 @@ mean is in the metadata of its file. ``tools/export.py --folder`` of xcit_mm wri
 
 import argparse
 import json
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -173,8 +172,11 @@ def read_image(path: Path) -> np.ndarray:
     """Return an image file as RGB (H, W, 3) uint8, in its EXIF orientation."""
     with Image.open(path) as file:
         image = ImageOps.exif_transpose(file)
-        if image.mode.startswith('I;16'):
+        # Some versions of Pillow open PNG files of 16 bits in the mode I.
+        if image.mode.startswith('I;16') or (image.mode, file.format) == ('I', 'PNG'):
             image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+        if image.mode in ('I', 'F'):  # Pillow would clip or scale the values
+            raise ValueError(f'{file.format} with values of 32 bits: save it as PNG')
         if image.mode == 'P':
             image = image.convert('RGBA')
         return np.array(image.convert('RGB'))
@@ -427,17 +429,19 @@ def _blend(canvas: np.ndarray, colors: np.ndarray, where: np.ndarray) -> None:
     np.copyto(canvas, blended.astype(np.uint8), where=where[..., None])
 
 
-# Pictures that an earlier call wrote: their names have two suffixes.
-WRITTEN = re.compile(r'\.\w+_(drawn|labels)\.png$')
-
-
 def _images(path: Path) -> list[Path]:
     """Return the path of an image, or the paths of the images in a folder."""
     if not path.is_dir():
         return [path]
     suffixes = {end for end, kind in Image.registered_extensions().items() if kind in Image.OPEN}
     files = [file for file in path.iterdir() if file.suffix.lower() in suffixes]
-    return sorted(file for file in files if not WRITTEN.search(file.name))
+    return sorted(file for file in files if not _is_written(file))
+
+
+def _is_written(picture: Path) -> bool:
+    """Return whether an earlier call wrote a picture, whose result is next to it."""
+    name, _, kind = picture.name.rpartition('_')
+    return kind in ('drawn.png', 'labels.png') and picture.with_name(f'{name}.json').exists()
 
 
 # The comparison with the expected result.
@@ -519,11 +523,19 @@ def main() -> None:
         model = Model(path)
     except ImportError as error:
         parser.error(f'{error}: install what README.md names')
+    except Exception as error:  # each runtime has its own
+        parser.error(f'{path} cannot be used ({error}): copy the whole folder again')
     if args.check:
-        problem = check(folder, model)
+        try:
+            problem = check(folder, model)
+        except FileNotFoundError as error:
+            parser.error(f'{error.filename} is missing: copy the whole folder again')
         print(f'{TEST}: {problem or "as expected"}')
         sys.exit(1 if problem else 0)
-    args.out.mkdir(parents=True, exist_ok=True)
+    try:
+        args.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f'--out {args.out} cannot be a folder ({error.strerror})')
     failed = False
     for image_path in images:
         try:

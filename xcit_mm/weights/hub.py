@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..environment import require
-from ..errors import UserError, looked_in, reason
+from ..errors import UserError, looked_in, one_line, reason
 from ..files import is_disk_full
 from ..shipped import find_config
 
@@ -124,6 +124,8 @@ def _failure(error: BaseException) -> str:
     from huggingface_hub import get_token
 
     text = reason(error)
+    if str(error).startswith('Invalid metadata in README.md'):  # which the hub checks
+        return f'the hub refuses the model card ({one_line(str(error))})'
     if token := get_token():  # a client quotes a header that it cannot send
         text = text.replace(token, '...').replace(repr(token)[1:-1], '...')
     return (

@@ -158,6 +158,8 @@ READERS = {in_tensorboard: 1e-6, in_wandb: 0, in_mlflow: 0}  # TensorBoard store
 def test_after_two_kills_all_services_show_the_curve_of_an_uninterrupted_run(tmp_path, whole):
     killed_and_resumed(tmp_path / 'run', kills=(6, 10))
     assert logged(tmp_path / 'run') == whole
+    logs = [path.read_text() for path in tmp_path.glob('run/*/*.log')]
+    assert logs and not any('keeps its steps' in text for text in logs)
     for read, error in READERS.items():
         points = read(tmp_path / 'run')
         assert [point[:2] for point in points] == [point[:2] for point in whole], read

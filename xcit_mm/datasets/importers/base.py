@@ -129,6 +129,15 @@ def read_json(path: Path) -> Any:
         raise LabelError(f'{path}: invalid JSON ({reason(error)})') from None
 
 
+def is_converted(path: Path) -> bool:
+    """Return whether a JSON file holds the annotations of a split that an earlier call wrote."""
+    try:
+        content = read_json(path) if path.stem in SPLITS else None
+    except LabelError:  # the reader of the dataset says so
+        content = None
+    return isinstance(content, dict) and {'images', 'annotations', 'categories'} <= content.keys()
+
+
 def read_xml(path: Path, root: str) -> Element:
     """Return the root element of an XML file, or raise a LabelError if it has another name."""
     try:

@@ -34,6 +34,8 @@ class LabelmeDataset(ForeignDataset):
             file = base.absolute(file)
             if any(part.startswith(EARLIER) for part in file.relative_to(self.folder).parts):
                 continue  # tools/convert_predictions.py has set it aside
+            if base.is_converted(file):
+                continue
             try:
                 self._add(file)
             except LabelError as error:

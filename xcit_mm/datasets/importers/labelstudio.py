@@ -34,7 +34,9 @@ class LabelstudioDataset(ForeignDataset):
         source = Path(source)
         super().__init__(source)
         self.read_classes()
-        files = sorted(source.glob('*.json')) if source.is_dir() else [source]
+        files = [source]
+        if source.is_dir():
+            files = [file for file in sorted(source.glob('*.json')) if not base.is_converted(file)]
         if len(files) != 1:
             raise UserError(
                 f'{source} has {len(files)} JSON files: name the export of Label Studio'
