@@ -51,6 +51,7 @@ environment.BUILT_ON.update(
         'xcit_mm.engine.iou_metric',
         'xcit_mm.large_images.scene_transforms',
         'xcit_mm.large_images.scene_windows',
+        'xcit_mm.models.aligned_segmentors',
         'xcit_mm.models.height_head',
         'xcit_mm.models.height_losses',
     ),

@@ -7,6 +7,7 @@ custom_imports = dict(
         'xcit_mm',
         'xcit_mm.datasets.height_dataset',
         'xcit_mm.engine.height_metric',
+        'xcit_mm.models.aligned_segmentors',
         'xcit_mm.models.height_head',
         'xcit_mm.models.height_losses',
     ]
@@ -14,7 +15,7 @@ custom_imports = dict(
 
 channels = 128
 model = dict(
-    type='DepthEstimator',
+    type='AlignedDepthEstimator',
     backbone=dict(arch='n12', patch_size=16),
     neck=dict(type='FPN', in_channels=[channels] * 4, out_channels=channels, num_outs=4),
     decode_head=dict(

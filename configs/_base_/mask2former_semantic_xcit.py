@@ -2,13 +2,20 @@
 
 _base_ = ['mask2former_xcit.py']
 
-custom_imports = dict(imports=['xcit_mm', 'xcit_mm.engine.iou_metric', 'mmdet.models'])
+custom_imports = dict(
+    imports=[
+        'xcit_mm',
+        'xcit_mm.engine.iou_metric',
+        'xcit_mm.models.aligned_segmentors',
+        'mmdet.models',
+    ]
+)
 default_scope = 'mmseg'
 visualizer = dict(type='SegLocalVisualizer')
 
 model = dict(
     _delete_=True,
-    type='EncoderDecoder',
+    type='AlignedEncoderDecoder',
     data_preprocessor=dict(
         type='SegDataPreProcessor',
         mean=[123.675, 116.28, 103.53],
@@ -17,9 +24,8 @@ model = dict(
         pad_val=0,
         seg_pad_val=255,
         size=(512, 512),
-        test_cfg=dict(size_divisor=32),
     ),
-    backbone=_base_.model.backbone,
+    backbone=dict(_base_.model.backbone, pad_maps=True),
     decode_head=dict(
         _base_.model.panoptic_head,
         num_classes=150,

@@ -2,7 +2,7 @@
 
 _base_ = ['image_runtime.py']
 
-val_cfg = dict(type='ValLoop')
+val_cfg = dict(type='SameSizeValLoop')
 test_cfg = dict(type='TestLoop')
 optim_wrapper = dict(
     type='AmpOptimWrapper',

@@ -3,7 +3,7 @@
 _base_ = ['default_runtime.py']
 
 train_cfg = dict(type='ResumableIterLoop', max_iters=368750, val_interval=5000)
-val_cfg = dict(type='ValLoop')
+val_cfg = dict(type='SameSizeValLoop')
 test_cfg = dict(type='TestLoop')
 optim_wrapper = dict(
     type='OptimWrapper',

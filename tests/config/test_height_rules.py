@@ -27,14 +27,14 @@ def test_configs_of_heights_and_of_classes_pass():
         (
             CONFIG,
             {f'{HEAD}.type': 'FPNHead'},
-            'model.decode_head: FPNHead predicts classes, but the model is a DepthEstimator: write '
-            "type='HeightHead'",
+            'model.decode_head: FPNHead predicts classes, but the model is an '
+            "AlignedDepthEstimator: write type='HeightHead'",
         ),
         (
             CONFIG,
             {'model.type': 'EncoderDecoder'},
             "model.decode_head: HeightHead predicts heights, but model.type='EncoderDecoder' makes "
-            "classes of them: write 'DepthEstimator'",
+            "classes of them: write 'AlignedDepthEstimator'",
         ),
         (
             CONFIG,
@@ -51,20 +51,20 @@ def test_configs_of_heights_and_of_classes_pass():
         (
             CONFIG,
             {'val_evaluator.type': 'ClassIoUMetric'},
-            'val_evaluator: ClassIoUMetric measures classes, but the model is a DepthEstimator: '
-            "write dict(type='HeightMetric')",
+            'val_evaluator: ClassIoUMetric measures classes, but the model is an '
+            "AlignedDepthEstimator: write dict(type='HeightMetric')",
         ),
         (
             SEGMENTOR,
             {'test_evaluator.type': 'HeightMetric'},
-            "test_evaluator: HeightMetric measures heights, but model.type='EncoderDecoder' "
-            "predicts none: write 'DepthEstimator', or use another metric",
+            "test_evaluator: HeightMetric measures heights, but model.type='AlignedEncoderDecoder' "
+            "predicts none: write 'AlignedDepthEstimator', or use another metric",
         ),
         (
             CONFIG,
             {'train_dataloader.dataset.type': 'BaseSegDataset'},
-            'train_dataloader: BaseSegDataset has labels of classes, but the model is a '
-            "DepthEstimator: write type='HeightDataset'",
+            'train_dataloader: BaseSegDataset has labels of classes, but the model is an '
+            "AlignedDepthEstimator: write type='HeightDataset'",
         ),
         (
             CONFIG,
@@ -75,7 +75,7 @@ def test_configs_of_heights_and_of_classes_pass():
         (
             CONFIG,
             {'model.test_cfg.mode': 'slide'},
-            "model.test_cfg.mode='slide': mmseg's DepthEstimator ignores it: write mode='whole'; "
+            "model.test_cfg.mode='slide': an AlignedDepthEstimator ignores it: write mode='whole'; "
             'tools/infer.py --sliced predicts slices',
         ),
         (

@@ -55,7 +55,8 @@ def test_streamed_heights_equal_those_of_the_whole_image(positive, monkeypatch):
         image = torch.randn(3, *size)
         with torch.no_grad():
             expected = model.decode_head(model.extract_feat(image[None]))
-            expected = F.interpolate(expected, size, mode='bilinear', align_corners=False)[0, 0]
+            expected = F.interpolate(expected, scale_factor=4, mode='bilinear')[0, 0]
+            expected = expected[: size[0], : size[1]]
         assert (expected.min() > 0) == positive
         for rows in (1, None):
             passes = Passes(model.backbone, image, rows)

@@ -24,6 +24,7 @@ from xcit_mm.large_images.streamed_maps import Pyramid
 from xcit_mm.large_images.tape import Tape
 from xcit_mm.large_images.token_files import TokenFile
 from xcit_mm.large_images.token_gradients import TokenGradients
+from xcit_mm.models.pyramid import pad_tokens
 from xcit_mm.scenes.geometry import Window, length, whole
 
 SIZE = 137, 91
@@ -66,9 +67,10 @@ SEGMENTORS = {
 def build(patch_size: int = 16, **parts) -> BaseModel:
     """Build a segmentor in training mode, but for its BatchNorms, in float64."""
     backbone = dict(type='XCiT', arch=SMALL, patch_size=patch_size, out_indices=(0, 1, 2, 3))
+    backbone['pad_maps'] = True
     require_framework('mmseg')
     with DefaultScope.overwrite_default_scope('mmseg'):
-        model = MODELS.build(dict(type='EncoderDecoder', backbone=backbone, **parts))
+        model = MODELS.build(dict(type='AlignedEncoderDecoder', backbone=backbone, **parts))
     randomize(model)
     model.train().double().backbone.eval()
     for module in model.modules():
@@ -127,11 +129,12 @@ def of_mmseg(
     for index, _, resize, norm in model.backbone.levels:
         x = passes.store(index + 1).read(whole(passes.size)).requires_grad_()
         tokens[f'tokens {index}'] = x
-        maps.append(norm(resize(x.permute(2, 0, 1)[None])))
+        map_of_tokens = pad_tokens(x.permute(2, 0, 1)[None], model.backbone.patch_size)
+        maps.append(norm(resize(map_of_tokens)))
     model.backbone.forward = lambda image: tuple(maps)
     sample = SegDataSample()
     sample.gt_sem_seg = PixelData(data=torch.from_numpy(labels.labels)[None].long())
-    log = model.loss(torch.zeros(1), [sample])
+    log = model.loss(torch.zeros(1, 3, *SIZE), [sample])
     model.parse_losses(log)[0].backward()
     # A head that reads only some levels has no gradient for the others.
     of_tokens = {n: torch.zeros_like(x) if x.grad is None else x.grad for n, x in tokens.items()}

@@ -17,6 +17,7 @@ from ..launchers import was_restarted
 from ..run_files import has_checkpoints
 from ..shipped import CONFIGS
 from ..weights.pretrained import BACKBONES
+from .aligned_maps import align_maps
 from .image_classes import use_folders_as_classes
 from .image_rules import IMAGES_SCOPE
 from .streaming import predict_in_dtype, stream_in_dtype, use_stream
@@ -29,6 +30,7 @@ from .tta import use_tta
 REPLACEMENTS = {
     'EpochBasedTrainLoop': 'ResumableEpochLoop',
     'IterBasedTrainLoop': 'ResumableIterLoop',
+    'ValLoop': 'SameSizeValLoop',
     'CheckpointHook': 'WholeCheckpointHook',
     'EarlyStoppingHook': 'ResumableEarlyStoppingHook',
     'CocoDataset': 'CheckedCocoDataset',
@@ -61,7 +63,8 @@ def adapt(cfg: Config) -> list[str]:
 
     Edits ``cfg`` and returns sentences for the log. A config of ``configs/`` needs no edit.
     """
-    notes = _use_our_classes(cfg) + _add_runtime(cfg) + use_stream(cfg) + _fill_windows(cfg)
+    notes = _use_our_classes(cfg) + align_maps(cfg) + _add_runtime(cfg) + use_stream(cfg)
+    notes += _fill_windows(cfg)
     return notes + _without_panoptic_quality(cfg) + _adapt_workers(cfg)
 
 
@@ -139,6 +142,9 @@ def _use_our_classes(cfg: Config) -> list[str]:
     if isinstance(train_cfg, dict) and 'type' not in train_cfg:  # mmengine allows that
         by_epoch = train_cfg.pop('by_epoch', True)
         train_cfg.type = 'EpochBasedTrainLoop' if by_epoch else 'IterBasedTrainLoop'
+    val_cfg = cfg.get('val_cfg')
+    if isinstance(val_cfg, dict):
+        val_cfg.setdefault('type', 'ValLoop')
     replaced: set[str] = set()
 
     def replace_type(node: Any) -> Any:

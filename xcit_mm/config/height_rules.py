@@ -8,7 +8,8 @@ from ..errors import UserError
 from .data_rules import HEADS
 from .tree import class_name, split_datasets, typed_nodes
 
-ESTIMATOR, HEAD = 'DepthEstimator', 'HeightHead'
+ESTIMATORS, HEAD = ('AlignedDepthEstimator', 'DepthEstimator'), 'HeightHead'
+ESTIMATOR = ESTIMATORS[0]
 LOADERS = ('LoadHeights', 'LoadDepthAnnotation')
 METRICS = ('HeightMetric', 'DepthMetric')
 METRICS_OF_CLASSES = ('ClassIoUMetric', 'IoUMetric', 'CityscapesMetric')
@@ -16,13 +17,13 @@ METRICS_OF_CLASSES = ('ClassIoUMetric', 'IoUMetric', 'CityscapesMetric')
 
 def check_heights(cfg: Config, splits: tuple[str, ...]) -> None:
     """Refuse parts that do not fit a model of heights, or fit only such a model."""
-    is_estimator = class_name(cfg.model.get('type')) == ESTIMATOR
+    is_estimator = class_name(cfg.model.get('type')) in ESTIMATORS
     _check_heads(cfg.model, is_estimator)
     for split in splits:
         for place, kind in _metrics(cfg, split):
             if is_estimator and kind in METRICS_OF_CLASSES:
                 raise UserError(
-                    f'{place}: {kind} measures classes, but the model is a {ESTIMATOR}: write '
+                    f'{place}: {kind} measures classes, but the model is an {ESTIMATOR}: write '
                     "dict(type='HeightMetric')"
                 )
             if not is_estimator and kind in METRICS:
@@ -45,7 +46,7 @@ def _check_heads(model: dict, is_estimator: bool) -> None:
         kind = class_name(head.get('type')) if isinstance(head, dict) else None
         if is_estimator and kind in HEADS:
             raise UserError(
-                f'{place}: {kind} predicts classes, but the model is a {ESTIMATOR}: write '
+                f'{place}: {kind} predicts classes, but the model is an {ESTIMATOR}: write '
                 f'type={HEAD!r}'
             )
         if kind != HEAD:
@@ -68,7 +69,7 @@ def _check_heads(model: dict, is_estimator: bool) -> None:
             )
     if is_estimator and (model.get('test_cfg') or {}).get('mode') == 'slide':
         raise UserError(
-            f"model.test_cfg.mode='slide': mmseg's {ESTIMATOR} ignores it: write mode='whole'; "
+            f"model.test_cfg.mode='slide': an {ESTIMATOR} ignores it: write mode='whole'; "
             'tools/infer.py --sliced predicts slices'
         )
 
@@ -84,7 +85,7 @@ def _check_datasets(cfg: Config, split: str) -> None:
         kind = class_name(dataset.get('type'))
         if kind == 'BaseSegDataset':
             raise UserError(
-                f'{split}_dataloader: {kind} has labels of classes, but the model is a '
+                f'{split}_dataloader: {kind} has labels of classes, but the model is an '
                 f"{ESTIMATOR}: write type='HeightDataset'"
             )
         names = [class_name(node['type']) for _, node in typed_nodes(dataset.get('pipeline'))]

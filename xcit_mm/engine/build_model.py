@@ -12,9 +12,10 @@ from mmengine.model.utils import revert_sync_batchnorm
 from mmengine.registry import MODELS, DefaultScope
 from torch import Tensor, nn
 
+from ..config.aligned_maps import align_maps
 from ..config.channel_rules import check_image_channels
 from ..config.config_errors import config_errors
-from ..environment import quiet, require, require_one_stack
+from ..environment import quiet, require, require_framework, require_one_stack
 from ..errors import UserError
 from ..models import ImageXCiT, XCiT
 from ..weights.names import HEAD, detector_state, model_state
@@ -35,11 +36,12 @@ def build_model(cfg: Config, device: str, options: Mapping[str, Any] | None = No
     if framework not in FRAMEWORKS:
         choices = ', '.join(FRAMEWORKS)
         raise UserError(f'{cfg.filename}: default_scope={framework!r} is not one of {choices}')
+    align_maps(cfg)
     with config_errors(cfg, options):
         check_image_channels(cfg, ('test',))
     require_one_stack()
     require('mmcv')
-    require(f'{framework}.models')
+    require_framework(framework)
     scope = DefaultScope.overwrite_default_scope(framework)
     # Some detectors of mmdet load a teacher when they are built.
     trust = read_all_safely(trusted=False)

@@ -1,4 +1,4 @@
-"""mmengine's training loops, which resume with the same steps, and its test loop in a dtype."""
+"""mmengine's loops: training resumes with the same steps, evaluation does not mix sizes."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -8,7 +8,8 @@ import torch
 from mmengine.dist import all_gather_object, broadcast, get_rank, is_main_process
 from mmengine.optim import OptimWrapper
 from mmengine.registry import LOOPS
-from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner, TestLoop
+from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner, TestLoop, ValLoop
+from mmengine.runner.amp import autocast
 from torch import nn
 
 from ..device import DTYPES
@@ -22,6 +23,7 @@ from .data.sampler import seed_all
 from .data.samples import BadSample
 from .distributed import unwrapped
 from .recipe import compare_recipes, recipe_of
+from .same_sizes import predict_by_size
 
 
 def _report_bad(runner: Runner, samples: list[BadSample]) -> None:
@@ -181,8 +183,25 @@ class ResumableIterLoop(_Resumable, IterBasedTrainLoop):
 
 
 @LOOPS.register_module()
+class SameSizeValLoop(ValLoop):
+    """A ``ValLoop`` whose results do not depend on the batch size; see :func:`predict_by_size`."""
+
+    @torch.no_grad()
+    def run_iter(self, idx: int, data_batch: Any) -> None:
+        self.runner.call_hook('before_val_iter', batch_idx=idx, data_batch=data_batch)
+        with autocast(enabled=self.fp16):
+            outputs = predict_by_size(self.runner.model.val_step, data_batch)
+        self.evaluator.process(data_samples=outputs, data_batch=data_batch)
+        self.runner.call_hook(
+            'after_val_iter', batch_idx=idx, data_batch=data_batch, outputs=outputs
+        )
+
+
+@LOOPS.register_module()
 class FusedTestLoop(TestLoop):
     """A ``TestLoop`` that predicts in a dtype with fused layers (see :mod:`xcit_mm.fusion`).
+
+    Its results do not depend on the batch size either.
 
     Args:
         dtype: 'float32', 'bfloat16' or 'float16'.
@@ -200,7 +219,7 @@ class FusedTestLoop(TestLoop):
     def run_iter(self, idx: int, data_batch: Any) -> None:
         self.runner.call_hook('before_test_iter', batch_idx=idx, data_batch=data_batch)
         with self._fused.of(unwrapped(self.runner.model)) as model:
-            outputs = model.test_step(data_batch)
+            outputs = predict_by_size(model.test_step, data_batch)
         self.evaluator.process(data_samples=outputs, data_batch=data_batch)
         self.runner.call_hook(
             'after_test_iter', batch_idx=idx, data_batch=data_batch, outputs=outputs

@@ -6,6 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..large_images.segment import has_unmodified_head
+from ..models.pyramid import covered_size
 from ..ops.resized_labels import bilinear, labels_of_resized
 
 
@@ -46,14 +47,21 @@ def segment(model: nn.Module, data: dict[str, Any]) -> list[Tensor]:
         return [sample.pred_sem_seg.data[0] for sample in model.test_step(data)]
     data = model.data_preprocessor(data, False)
     samples = data['data_samples']
+    size = data['inputs'].shape[2:]
     scores = model(data.pop('inputs'), samples, mode='tensor')  # (B, classes, H/4, W/4)
     of_images = zip(scores.float().unbind(), samples, strict=True)
-    return [_labels(values, sample.metainfo, model.align_corners) for values, sample in of_images]
+    return [
+        _labels(values, size, sample.metainfo, model.align_corners) for values, sample in of_images
+    ]
 
 
-def _labels(scores: Tensor, meta: dict[str, Any], align_corners: bool) -> Tensor:
-    # First to the size that the model has seen, then to the original size, as in mmseg.
-    sizes = meta.get('pad_shape', meta['img_shape'])[:2], meta['ori_shape'][:2]
+def _labels(
+    scores: Tensor, size: tuple[int, int], meta: dict[str, Any], align_corners: bool
+) -> Tensor:
+    # First to the size that the maps cover, without what was padded, then to the original size.
+    _, right, _, bottom = meta.get('img_padding_size', meta.get('padding_size', (0, 0, 0, 0)))
+    seen = slice(size[0] - bottom), slice(size[1] - right)
+    sizes = covered_size(size), seen, meta['ori_shape'][:2]
     rows, columns = (
         bilinear(n, of_axis, align_corners)
         for n, *of_axis in zip(scores.shape[1:], *sizes, strict=True)

@@ -1,7 +1,6 @@
 """A trained model that takes images and returns predictions."""
 
 import logging
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, fields
@@ -25,6 +24,7 @@ from ..config.tree import class_name, pipeline_of_test_set
 from ..datasets.multiband import LoadMultiband
 from ..device import choose_device, choose_dtype
 from ..engine.build_model import build_model, weights_for
+from ..engine.same_sizes import groups_of
 from ..environment import quiet, require_framework
 from ..errors import ArgumentError, UserError, reason
 from ..fusion import FusedCopy
@@ -140,12 +140,9 @@ class Model:
         attend to padding. So a prediction does not depend on the other images of the batch.
         """
         prepared = [im if isinstance(im, Prepared) else self.prepare(im) for im in images]
-        indices_by_size = defaultdict(list)
         samples = [self.pack(image) for image in prepared]
-        for i, sample in enumerate(samples):
-            indices_by_size[sample['inputs'].shape].append(i)
         predictions = {}
-        for indices in indices_by_size.values():
+        for indices in groups_of([sample['inputs'].shape for sample in samples]):
             data = {
                 key: [samples[i].pop(key) for i in indices] for key in ('inputs', 'data_samples')
             }

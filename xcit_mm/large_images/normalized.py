@@ -62,15 +62,9 @@ class NormalizedImage:
         self._mean = self._std = None
         if getattr(preprocessor, '_enable_normalize', True):
             self._mean, self._std = preprocessor.mean.cpu().numpy(), preprocessor.std.cpu().numpy()
-        divisor, self._padding = 1, 0.0
-        if hasattr(preprocessor, 'pad_size_divisor') and not hasattr(preprocessor, 'size'):  # mmdet
-            divisor, self._padding = preprocessor.pad_size_divisor, preprocessor.pad_value
+        self._padding = getattr(preprocessor, 'pad_value', 0.0)
         self.size = height, width
-        self.shape = (
-            3 if bands is None else channels,
-            -(-height // divisor) * divisor,
-            -(-width // divisor) * divisor,
-        )
+        self.shape = 3 if bands is None else channels, *padded_size(preprocessor, self.size)
 
     def pixels(self, window: Window) -> np.ndarray:
         """Return a window as RGB (h, w, 3) uint8, or as bands (h, w, channels) float32.
@@ -150,16 +144,22 @@ class NormalizedImage:
         return torch.from_numpy(image[channels])
 
 
+def padded_size(preprocessor: nn.Module, size: tuple[int, int]) -> tuple[int, int]:
+    """Return the size (H, W) to which a preprocessor pads an image in evaluation."""
+    divisor = getattr(preprocessor, 'pad_size_divisor', 1)
+    if hasattr(preprocessor, 'size_divisor'):  # mmseg, whose size and size_divisor are of training
+        padding = preprocessor.test_cfg or {}
+        if padding.get('size') is not None:
+            return tuple(map(max, size, padding['size']))
+        divisor = padding.get('size_divisor') or 1
+    return tuple(-(-n // divisor) * divisor for n in size)
+
+
 def require_only_normalization(preprocessor: nn.Module, transforms: Sequence[Callable]) -> None:
     kind = type(preprocessor).__name__
     if kind not in ('DetDataPreprocessor', 'SegDataPreProcessor', 'ImagePreprocessor'):
         raise UserError(
             f'a model with a {kind} cannot be used for large images: its effect is not known'
-        )
-    if getattr(preprocessor, 'test_cfg', None):
-        raise UserError(
-            'a model whose data_preprocessor has a test_cfg cannot be used for large images: '
-            'remove the test_cfg'
         )
     for name in (type(transform).__name__ for transform in transforms):
         if 'Resize' not in name and not name.startswith(('Pack', 'Load')):

@@ -24,6 +24,7 @@ from ..errors import ArgumentError, UserError
 from ..models import XCiT
 from ..models.in_place import add_attention_and_interaction, add_mlp_
 from ..models.layers import XCABlock
+from ..models.pyramid import covered_size
 from ..models.rows import RowsWithGaps
 from ..ops.gram import affine_map, largest_amplification, map_tokens
 from ..ops.moments import from_sums, sums_of_products, widened
@@ -438,9 +439,15 @@ class Passes:
             return sums_of_products(z.to(computed_dtype(tokens)))
 
     @property
+    def covered(self) -> tuple[int, int]:
+        """The pixels (H, W) that the maps cover."""
+        H, W = (n * self.backbone.patch_size for n in self.size)
+        return covered_size((H, W)) if self.backbone.pad_maps else (H, W)
+
+    @property
     def map_shapes(self) -> list[tuple[int, int, int]]:
         """The shapes (C, H_i, W_i) of the maps."""
-        H, W = (n * self.backbone.patch_size for n in self.size)
+        H, W = self.covered
         strides = [stride for _, stride, _, _ in self.backbone.levels]
         return [(self._channels, H // stride, W // stride) for stride in strides]
 

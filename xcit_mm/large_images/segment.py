@@ -29,17 +29,16 @@ def predicts_heights(model: nn.Module) -> bool:
 
 def has_unmodified_head(model: nn.Module) -> bool:
     """Return whether mmseg's own code computes labels or heights, only from the map of the head."""
-    from mmseg.models import EncoderDecoder
     from mmseg.models.decode_heads.decode_head import BaseDecodeHead
-    from mmseg.models.segmentors import DepthEstimator
 
-    if type(model) not in (EncoderDecoder, DepthEstimator):
+    from ..models.aligned_segmentors import AlignedDepthEstimator, AlignedEncoderDecoder
+
+    if type(model) not in (AlignedEncoderDecoder, AlignedDepthEstimator):
         return False
     head = type(model.decode_head)
     return (
         head.predict is BaseDecodeHead.predict
         and head.predict_by_feat is BaseDecodeHead.predict_by_feat
-        and getattr(model.data_preprocessor, 'test_cfg', None) is None  # it would pad
     )
 
 
@@ -63,7 +62,7 @@ def label(
 ) -> dict[str, TokenFile]:
     """Label the pixels of an image whose tokens are in the stores of ``passes``.
 
-    The labels equal the labels of mmseg's mode 'whole'. A run that was killed continues after the
+    The labels equal the labels of the mode 'whole'. A run that was killed continues after the
     last finished row of tiles. Pixels without data get :func:`.no_label`, and NaN, or 0 in uint8.
 
     Args:
@@ -84,12 +83,13 @@ def label(
     maps = model.neck(pyramid.maps) if model.with_neck else pyramid.maps
     head, classes = model.decode_head, model.out_channels
     logits = head(maps)
-    scores = F.interpolate(logits, size, mode='bilinear', align_corners=model.align_corners)
+    covered = pyramid.covered  # larger than the image, to whose pixels the scores are cropped
+    scores = F.interpolate(logits, covered, mode='bilinear', align_corners=model.align_corners)
 
     shards, workspace = passes.shards, passes.workspace
     rows = shards.share(size[0])
     read = logits if classes > 1 and [*made] == ['labels'] else scores
-    pixels = MAX_SCORES // classes * math.prod(size) // math.prod(read.shape[2:])
+    pixels = MAX_SCORES // classes * math.prod(covered) // math.prod(read.shape[2:])
     side = max(32, min(MAX_TILE, math.isqrt(pixels) // 32 * 32))
     of_rows = list(tiles(Window(rows, slice(0, size[1])), (side, size[1])))
     done = min(workspace.finished[LABELS], len(of_rows))
@@ -103,7 +103,7 @@ def label(
             store.verify(slice(rows.start, of_rows[done - 1].rows.stop))
     pyramid.borrow_for([[(scores, row)] for row in of_rows])
     progress.expect(len(of_rows) - done)
-    label_window = _labels_of_windows(logits, size, model.align_corners)
+    label_window = _labels_of_windows(logits, covered, model.align_corners)
     for number, row in enumerate(of_rows[done:], done + 1):
         what = f'{next(iter(made))}, row {number} of {len(of_rows)}'
         for window in progress(list(tiles(row, (side, side))), what):
@@ -128,7 +128,7 @@ def label(
 def _labels_of_windows(
     logits: LazyMap, size: tuple[int, int], align_corners: bool
 ) -> Callable[[Window], Tensor]:
-    """Return a function that labels windows of an image (H, W) from scores that it resizes."""
+    """Return a function that labels windows from scores that are resized to (H, W)."""
     dtype = torch.promote_types(logits.dtype, torch.float32)
     sizes = zip(logits.shape[2:], size, strict=True)
     axes = [bilinear(n, [resized], align_corners, dtype) for n, resized in sizes]

@@ -45,11 +45,12 @@ def require_streamable_losses(model: nn.Module) -> None:
     Raises:
         UserError: If a head computes more than mmseg's cross-entropy and Dice losses of all pixels.
     """
-    from mmseg.models import EncoderDecoder
     from mmseg.models.decode_heads.decode_head import BaseDecodeHead
 
-    if type(model) is not EncoderDecoder:
-        raise _not_streamed(f'{type(model).__name__} is not an EncoderDecoder', REMEDY)
+    from ..models.aligned_segmentors import AlignedEncoderDecoder
+
+    if type(model) is not AlignedEncoderDecoder:
+        raise _not_streamed(f'{type(model).__name__} is not an AlignedEncoderDecoder', REMEDY)
     for where, head in _heads(model).items():
         kind = type(head)
         for method in ('loss', 'loss_by_feat', '_stack_batch_gt'):
@@ -118,7 +119,8 @@ def losses(
         UserError: If a label is not a class, or if it is not known which pixels a head reads.
     """
     maps = model.neck(pyramid.maps) if model.with_neck else pyramid.maps
-    heads = [HeadLosses(name, head, maps, labels) for name, head in _heads(model).items()]
+    size = pyramid.covered
+    heads = [HeadLosses(name, head, maps, labels, size) for name, head in _heads(model).items()]
     tape, shards = pyramid.maps[0].tape, pyramid.maps[0].shards
     own = Window(shards.share(labels.shape[0]), slice(0, labels.shape[1]))
     rows = tiles(own, (MAX_TILE, labels.shape[1]))
@@ -156,13 +158,21 @@ class HeadLosses:
         head: A head that :func:`require_streamable_losses` accepts.
         maps: Its inputs.
         labels: The labels of all pixels.
+        size: The pixels (H, W) that the maps cover.
 
     Attributes:
-        scores: The map (1, C, H, W) of the scores of all pixels.
+        scores: The map (1, C, H, W) of the scores of the pixels that the maps cover.
         needs_sums: Whether all tiles have to be passed to :meth:`add` before :meth:`backward`.
     """
 
-    def __init__(self, name: str, head: nn.Module, maps: Sequence[LazyMap], labels: Labels) -> None:
+    def __init__(
+        self,
+        name: str,
+        head: nn.Module,
+        maps: Sequence[LazyMap],
+        labels: Labels,
+        size: tuple[int, int],
+    ) -> None:
         rule = LabelRule.of_head(head.num_classes, head.out_channels, head.ignore_index)
         labels.require_classes(rule)
         self._name, self._ignored = name, head.ignore_index
@@ -180,7 +190,7 @@ class HeadLosses:
             raise _not_streamed(f'{kind} ({name}) returns more than a map of scores', REMEDY)
         self._logits = HeldMap(logits)
         how = dict(mode='bilinear', align_corners=head.align_corners)
-        self.scores = F.interpolate(self._logits, size=labels.shape, **how)
+        self.scores = F.interpolate(self._logits, size=size, **how)
         side = math.isqrt(MAX_SCORES // head.out_channels) // 32 * 32
         self._part = (max(32, side),) * 2
         is_labeled = np.arange(len(labels.counts)) != head.ignore_index

@@ -6,6 +6,7 @@ from itertools import chain
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ..models.xcit import STRIDES
 from ..scenes.geometry import Span, Window, grown, shifted
@@ -29,6 +30,7 @@ class Pyramid:
 
     Attributes:
         maps: A :class:`.LazyMap` for each level of the backbone.
+        covered: The pixels (H, W) that the maps cover.
     """
 
     def __init__(
@@ -36,6 +38,7 @@ class Pyramid:
     ) -> None:
         self._tape, self._gradients = tape, gradients
         self._height, self._shards = passes.size[0], passes.shards
+        self._size, self.covered = passes.size, passes.covered
         self._patch, self._device = passes.backbone.patch_size, passes.device
         self._stores = [passes.store(index + 1) for index, *_ in passes.backbone.levels]
         for store in self._stores:
@@ -90,17 +93,31 @@ class Pyramid:
         C, *size = shape
         patch, store = self._patch, self._stores[number]
 
-        def tokens_of(span: Span) -> Span:
-            return slice(span.start * stride // patch, -(-span.stop * stride // patch))
+        pooled = max(1, stride // patch)  # tokens that become a pixel of the map
+
+        def tokens_of(n: int, span: Span) -> Span:
+            """Return which of n tokens a span reads; see :func:`.pad_tokens` for the last one."""
+            first = min(span.start * stride // patch, n - 1) // pooled * pooled
+            return slice(first, min(-(-span.stop * stride // patch), n))
 
         def compute(window: Window) -> Tensor:
-            tokens = Window(*map(tokens_of, window))
+            tokens = Window(*map(tokens_of, self._size, window))
             x = store.read(tokens, self._borrowed[number]).to(self._device)
             if self._tape is not None:
                 x = self._tape.window(x, partial(self._gradients[number].add, tokens))
-            crops = (shifted(s, -(tokens_of(s).start * patch // stride)) for s in window)
-            return norm(resize(x.permute(2, 0, 1)[None]))[(..., *crops)]
+            x = x.permute(2, 0, 1)[None]
+            bottom, right = (
+                max(0, -(-span.stop * stride // patch) - of_span.stop)
+                for span, of_span in zip(window, tokens, strict=True)
+            )
+            if bottom or right:
+                x = F.pad(x, (0, right, 0, bottom), mode='replicate')
+            crops = (
+                shifted(s, -(t.start * patch // stride))
+                for s, t in zip(window, tokens, strict=True)
+            )
+            return norm(resize(x))[(..., *crops)]
 
-        axes = [Axis(n, tokens_of) for n in size]
+        axes = [Axis(n, partial(tokens_of, of)) for n, of in zip(size, self._size, strict=True)]
         like = torch.empty(0, dtype=store.dtype, device=self._device)
         return LazyMap(C, axes, like, self._shards, compute, tape=self._tape)

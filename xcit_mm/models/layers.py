@@ -122,9 +122,9 @@ class XCA(RowsModule):
         return self.qkv.weight, self.qkv.bias, self.temperature, *_scaled_weights(self.proj, scale)
 
     def forward(self, x: Tensor, scale: Tensor | None = None, rows: Rows = ALONE) -> Tensor:
-        if rows.are_shared:  # all that the attention reads of other rows are sums
+        if rows.are_shared or rows.have_gaps:  # all that the attention reads of other rows are sums
             require_unmodified(self.qkv, self.proj)
-            return gram(x, *self.weights(scale), total=rows.sum)
+            return gram(rows.with_data(x), *self.weights(scale), total=rows.sum)
         if has_unmodified_layers(self) and not is_transformed():
             return xca(x, *self.weights(scale), self.form)
         return _scaled(self.proj(cross_covariance(self.qkv(x), self.temperature)), scale)

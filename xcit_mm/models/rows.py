@@ -21,7 +21,7 @@ from ..errors import ArgumentError
 from ..processes import require_same
 from .unmodified import is_unmodified
 
-MULTIPLE = 32  # pixels; so that no pooling window crosses the border between two processes
+MULTIPLE = 32  # pixels; no pooling window crosses a border at a multiple of them
 
 
 class Rows:
@@ -34,9 +34,9 @@ class Rows:
         """Check the size of the images with ``check_size``."""
         check_size(images.shape)
 
-    def place(self, H: int) -> tuple[int, slice]:
-        """Return the rows of the whole map, and which of them are the H rows of this process."""
-        return H, slice(None)
+    def position(self, encode: Callable[..., Tensor], H: int, W: int) -> Tensor:
+        """Return the encoded positions (1 or B, C, H, W) of the H rows of this process."""
+        return encode(H, W)
 
     def call(self, layer: nn.Module, *args: Any, **options: Any) -> Tensor:
         """Return the output of a layer for these rows, as if it were called with all rows."""
@@ -44,6 +44,10 @@ class Rows:
 
     def agreed(self, x: Tensor) -> Tensor:
         """Return a tensor of random numbers that all rows have in common."""
+        return x
+
+    def with_data(self, x: Tensor) -> Tensor:
+        """Return the tokens (B, N, C) with zeros where there are no data."""
         return x
 
     def inner(self, x: Tensor) -> Tensor:
@@ -106,10 +110,10 @@ class SharedRows(Rows):
                 f'of {MULTIPLE} rows'
             )
 
-    def place(self, H: int) -> tuple[int, slice]:
+    def position(self, encode: Callable[..., Tensor], H: int, W: int) -> Tensor:
         heights = all_gather_object(H, self.group)
         first = sum(heights[: self.rank])
-        return sum(heights), slice(first, first + H)
+        return encode(sum(heights), W, (slice(first, first + H), slice(None)))
 
     def call(self, layer: nn.Module, *args: Any, **options: Any) -> Tensor:
         if isinstance(layer, RowsModule):

@@ -12,7 +12,7 @@ from ..errors import ArgumentError
 from ..ops import recompute
 from .archs import PATCH_SIZES, resolve_arch
 from .layers import ConvPatchEmbed, FourierPosition, XCABlock, map_to_tokens, tokens_to_map
-from .pyramid import ChannelNorm, pyramid_levels
+from .pyramid import ChannelNorm, pad_tokens, pyramid_levels
 from .rows import ALONE, Rows
 
 STRIDES = 4, 8, 16, 32
@@ -47,13 +47,17 @@ class XCiT(BaseModule):
             are loaded (see :func:`xcit_mm.weights.inflation.inflate`).
         norm_eval: Whether BatchNorm stays in evaluation mode in training: it normalizes with its
             running statistics and does not update them, as in fine-tuning on few images.
+        pad_maps: Whether the maps cover the image padded to a multiple of 32 pixels, so that a
+            pixel at stride s always stands for s x s pixels. The tokens are those of the image
+            alone; the last ones are repeated. False is as published: maps are rounded down.
         init_cfg: ``dict(type='Pretrained', checkpoint=<path, URL or timm://NAME>)``, or None. With
             ``rgb=(3, 2, 1)``, bands 3, 2 and 1 keep the kernels of red, green and blue.
 
     Shape:
         (B, ``in_channels``, H, W) to a tuple of 4 - ``start_level`` maps of
         (B, C, H_i, W_i), C = ``embed_dim``. With h = ceil(H / patch_size), H_i is
-        h * patch_size / stride_i, rounded down; W_i likewise.
+        h * patch_size / stride_i, rounded down; W_i likewise. With ``pad_maps``, H_i is
+        ceil(H / 32) * 32 / stride_i.
 
     Raises:
         ValueError: If an argument is invalid, and in ``forward`` if an image has another number of
@@ -74,6 +78,7 @@ class XCiT(BaseModule):
         out_norm: bool = False,
         in_channels: int = 3,
         norm_eval: bool = False,
+        pad_maps: bool = False,
         init_cfg: dict | None = None,
     ) -> None:
         super().__init__(init_cfg)
@@ -100,6 +105,7 @@ class XCiT(BaseModule):
         self.frozen_stages = frozen_stages
         self.norm_eval = norm_eval
         self.start_level = start_level
+        self.pad_maps = pad_maps
 
         self.patch_embed = ConvPatchEmbed(dim, patch_size, in_channels)
         self.pos_embeder = FourierPosition(dim)  # sic: the name in the released weights
@@ -132,8 +138,7 @@ class XCiT(BaseModule):
         rows.check(x, self.check_size)
         x = rows.call(self.patch_embed, x)  # (B, C, H, W)
         H, W = x.shape[2:]
-        height, own = rows.place(H)
-        x = map_to_tokens(x + self.pos_embeder(height, W, (own, slice(None))))  # (B, N, C)
+        x = rows.with_data(map_to_tokens(x + rows.position(self.pos_embeder, H, W)))  # (B, N, C)
 
         maps = []
         for i, block in enumerate(self.blocks[: self.out_indices[-1] + 1]):
@@ -142,7 +147,8 @@ class XCiT(BaseModule):
             else:
                 x = rows.call(block, x, H, W)
             if i in self.out_indices[self.start_level :]:
-                maps.append(tokens_to_map(x, H, W))
+                tokens = tokens_to_map(rows.with_data(x), H, W)
+                maps.append(pad_tokens(tokens, self.patch_size) if self.pad_maps else tokens)
         levels = zip(self.levels, maps, strict=True)
         return tuple(norm(rows.call(resize, x)) for (_, _, resize, norm), x in levels)
 

@@ -84,7 +84,7 @@ def map_tokens(x: Tensor, M: Tensor, m: Tensor) -> Tensor:
 def affine_map(
     G: Tensor,
     s: Tensor,
-    N: int,
+    N: int | Tensor,
     *parameters: Tensor | None,
     max_amplification: float | None = None,
 ) -> tuple[Tensor, Tensor] | None:
@@ -106,7 +106,7 @@ def affine_map(
     Args:
         G: Covariance of the tokens, in whose dtype the matrices are multiplied.
         s: Mean of the tokens.
-        N: Number of tokens.
+        N: Number of tokens, of all images or of each (B, 1).
         parameters: The parameters of :func:`xcit_mm.ops.xca`.
         max_amplification: The largest factor by which rounding errors of G may be amplified, or
             None if any may.
@@ -143,13 +143,15 @@ def affine_map(
     return M, m
 
 
-def _amplification(Wqk: Tensor, G: Tensor, mean: Tensor, variance: Tensor, N: int) -> float:
+def _amplification(
+    Wqk: Tensor, G: Tensor, mean: Tensor, variance: Tensor, N: int | Tensor
+) -> float:
     """Bound the relative error of the squared norms of q and k, divided by the error of G."""
     size = Wqk.square().sum(-1) * torch.linalg.matrix_norm(G)[:, None]  # (B, 2 C)
     return (size / (variance + mean.square()).clamp_min(EPS**2 / N)).max().item()
 
 
-def _normalized(covariance: Tensor, mean: Tensor, variance: Tensor, N: int) -> Tensor:
+def _normalized(covariance: Tensor, mean: Tensor, variance: Tensor, N: int | Tensor) -> Tensor:
     """Return the products of the normalized q and k over the tokens, (B, h, d, d)."""
     h, d = covariance.shape[1:3]
     scale = (widened(variance) + mean.square()).clamp_min(EPS**2 / N).rsqrt()  # sqrt(N) / norm

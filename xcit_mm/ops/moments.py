@@ -65,12 +65,12 @@ def to_sums(G: Tensor, s: Tensor, N: int) -> Tensor:
     return N * torch.cat((first, others), dim=1)
 
 
-def from_sums(sums: Tensor) -> tuple[Tensor, Tensor, int]:
-    """Return the widened covariance (B, C, C) and mean (B, C), and the number of tokens."""
+def from_sums(sums: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the widened covariance (B, C, C), mean (B, C) and number of tokens (B, 1)."""
     N = sums[:, :1, :1].detach()
     means = sums / N
     s = means[:, :1, 1:]
-    return means[:, 1:, 1:] - s.mT @ s, s.squeeze(1), int(N[0])
+    return means[:, 1:, 1:] - s.mT @ s, s.squeeze(1), N.squeeze(1)
 
 
 def widened(t: Tensor) -> Tensor:

@@ -50,11 +50,17 @@ def sources(
 
 
 def bilinear(
-    n: int, sizes: Sequence[int], align_corners: bool, dtype: torch.dtype = torch.float32
+    n: int, sizes: Sequence[int | slice], align_corners: bool, dtype: torch.dtype = torch.float32
 ) -> Sampling:
-    """Return the sampling of an axis of n scores that is resized to one size after another."""
+    """Return the sampling of an axis of n scores that is resized to one size after another.
+
+    A slice among the sizes crops the axis.
+    """
     sampling = Sampling(*[torch.arange(n)] * 2, torch.ones(n, 1, dtype=dtype))
     for size in sizes:
+        if isinstance(size, slice):
+            sampling = Sampling(*(values[size] for values in sampling))
+            continue
         count = len(sampling.first)
         if size == count:
             continue  # the places are whole numbers

@@ -13,6 +13,7 @@ from . import (  # noqa: F401  registered when they are imported
     early_stopping,
     interrupt,
     label_check,
+    leave_out_padding,
     loss_log,
     merged_views,
     mlflow_curves,

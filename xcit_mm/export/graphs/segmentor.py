@@ -24,9 +24,7 @@ class SegmentorGraph(Graph):
 
     def forward(self, image: Tensor) -> tuple[Tensor, Tensor]:
         size = dict(img_shape=tuple(image.shape[2:]))
-        head = self.model.decode_head
-        maps = self.model.extract_feat(self.normalize(image))
-        logits = head.predict_by_feat(head(maps), [size])
+        logits = self.model.encode_decode(self.normalize(image), [size])
         return logits, self.labels(logits)
 
     def labels(self, logits: Tensor) -> Tensor:

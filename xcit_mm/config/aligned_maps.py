@@ -1,0 +1,54 @@
+"""The edit of a config after which predictions on XCiT lie at their pixels, at any size of image.
+
+Necks and heads resize maps. That moves them where a map reaches beyond the image, or where a map is
+not exactly twice as large as the next one (:mod:`xcit_mm.models.aligned_segmentors`).
+"""
+
+from math import lcm
+
+from mmengine.config import Config
+
+from ..models.rows import MULTIPLE
+from .tree import class_name
+
+# The classes of mmseg, and ours that resize scores to what the maps cover.
+ALIGNED = {
+    'EncoderDecoder': 'AlignedEncoderDecoder',
+    'DepthEstimator': 'AlignedDepthEstimator',
+}
+DETECTOR_INPUTS = 'DetDataPreprocessor', 'MultibandPreprocessor'
+
+
+def align_maps(cfg: Config) -> list[str]:
+    """Pad the images of a detector, or the maps of a segmentor, and return sentences for the log.
+
+    Models on other backbones stay as they are.
+    """
+    model = cfg.get('model')
+    backbone = model.get('backbone') if isinstance(model, dict) else None
+    if not isinstance(backbone, dict) or class_name(backbone.get('type')) != 'XCiT':
+        return []
+    if cfg.get('default_scope') == 'mmdet':
+        return _pad_images(model.get('data_preprocessor'))
+    kind, notes = class_name(model.get('type')), []
+    if kind in ALIGNED:
+        model.type = ALIGNED[kind]
+        notes.append(f'model.type={model.type}: labels lie at the pixels of the image.')
+    if model.type in ALIGNED.values() and not backbone.get('pad_maps'):
+        backbone.pad_maps = True
+        notes.append('model.backbone.pad_maps=True: maps cover the whole image at any size.')
+    return notes
+
+
+def _pad_images(preprocessor: dict | None) -> list[str]:
+    if not isinstance(preprocessor, dict):
+        return []
+    divisor = preprocessor.get('pad_size_divisor', 1)
+    is_known = class_name(preprocessor.get('type')) in DETECTOR_INPUTS and type(divisor) is int
+    if not is_known or divisor < 1 or divisor % MULTIPLE == 0:
+        return []
+    preprocessor.pad_size_divisor = lcm(divisor, MULTIPLE)
+    return [
+        f'model.data_preprocessor.pad_size_divisor={preprocessor.pad_size_divisor} instead of '
+        f'{divisor}: necks would stretch the maps of other sizes.'
+    ]

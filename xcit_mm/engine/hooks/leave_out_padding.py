@@ -1,0 +1,41 @@
+"""Training on images of several sizes without attention to the padding of a batch."""
+
+from typing import Any
+
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS
+from mmengine.runner import Runner
+
+from ...errors import UserError
+from ...models import XCiT
+from ...models.padded_rows import PaddedRows
+from ...models.rows import ALONE
+from ..distributed import unwrapped
+
+
+@HOOKS.register_module()
+class LeaveOutPaddingHook(Hook):
+    """Leave the padding of the images of a batch out of the attention of an XCiT in training.
+
+    The published recipes attend to it. Evaluation never does, except for the pixels that
+    ``pad_size_divisor`` adds, because it does not mix sizes (:func:`.predict_by_size`).
+    """
+
+    def before_train(self, runner: Runner) -> None:
+        model = unwrapped(runner.model)
+        self._backbone = getattr(model, 'backbone', None)
+        if not isinstance(self._backbone, XCiT):
+            kind = type(self._backbone).__name__
+            raise UserError(f'LeaveOutPaddingHook: the backbone is a {kind}: remove the hook')
+        if getattr(model.data_preprocessor, 'batch_augments', None):
+            raise UserError(
+                'LeaveOutPaddingHook: batch_augments of data_preprocessor change the sizes of '
+                'images after they are known: remove them, or the hook'
+            )
+
+    def before_train_iter(self, runner: Runner, data_batch: Any = None, **_: Any) -> None:
+        sizes = [sample.img_shape[:2] for sample in data_batch['data_samples']]
+        self._backbone.rows = PaddedRows(sizes, self._backbone.patch_size)
+
+    def after_train_iter(self, runner: Runner, **_: Any) -> None:
+        self._backbone.rows = ALONE
