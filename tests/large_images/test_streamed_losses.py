@@ -24,7 +24,7 @@ from xcit_mm.large_images.streamed_maps import Pyramid
 from xcit_mm.large_images.tape import Tape
 from xcit_mm.large_images.token_files import TokenFile
 from xcit_mm.large_images.token_gradients import TokenGradients
-from xcit_mm.models.pyramid import pad_tokens
+from xcit_mm.models.convolutions import fill_up
 from xcit_mm.scenes.geometry import Window, length, whole
 
 SIZE = 137, 91
@@ -129,7 +129,7 @@ def of_mmseg(
     for index, _, resize, norm in model.backbone.levels:
         x = passes.store(index + 1).read(whole(passes.size)).requires_grad_()
         tokens[f'tokens {index}'] = x
-        map_of_tokens = pad_tokens(x.permute(2, 0, 1)[None], model.backbone.patch_size)
+        map_of_tokens = fill_up(x.permute(2, 0, 1)[None], 32 // model.backbone.patch_size)
         maps.append(norm(resize(map_of_tokens)))
     model.backbone.forward = lambda image: tuple(maps)
     sample = SegDataSample()

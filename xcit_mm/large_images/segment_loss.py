@@ -51,7 +51,7 @@ def require_streamable_losses(model: nn.Module) -> None:
 
     if type(model) is not AlignedEncoderDecoder:
         raise _not_streamed(f'{type(model).__name__} is not an AlignedEncoderDecoder', REMEDY)
-    for where, head in _heads(model).items():
+    for where, head in model.heads().items():
         kind = type(head)
         for method in ('loss', 'loss_by_feat', '_stack_batch_gt'):
             if getattr(kind, method, None) is not getattr(BaseDecodeHead, method):
@@ -75,18 +75,6 @@ def _require_known(module: nn.Module, head: nn.Module, where: str) -> None:
 
 def _not_streamed(problem: str, remedy: str) -> UserError:
     return UserError(f'the model cannot be trained on images of any size: {problem}; {remedy}')
-
-
-def _heads(model: nn.Module) -> dict[str, nn.Module]:
-    """Return the heads by the prefixes of their losses in the log of mmseg."""
-    heads = {'decode': model.decode_head}
-    if model.with_auxiliary_head:
-        auxiliary = model.auxiliary_head
-        if isinstance(auxiliary, nn.ModuleList):
-            heads |= {f'aux_{number}': head for number, head in enumerate(auxiliary)}
-        else:
-            heads['aux'] = auxiliary
-    return heads
 
 
 def _modules(head: nn.Module) -> Sequence[nn.Module]:
@@ -120,7 +108,7 @@ def losses(
     """
     maps = model.neck(pyramid.maps) if model.with_neck else pyramid.maps
     size = pyramid.covered
-    heads = [HeadLosses(name, head, maps, labels, size) for name, head in _heads(model).items()]
+    heads = [HeadLosses(name, head, maps, labels, size) for name, head in model.heads().items()]
     tape, shards = pyramid.maps[0].tape, pyramid.maps[0].shards
     own = Window(shards.share(labels.shape[0]), slice(0, labels.shape[1]))
     rows = tiles(own, (MAX_TILE, labels.shape[1]))

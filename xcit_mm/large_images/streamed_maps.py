@@ -96,7 +96,7 @@ class Pyramid:
         pooled = max(1, stride // patch)  # tokens that become a pixel of the map
 
         def tokens_of(n: int, span: Span) -> Span:
-            """Return which of n tokens a span reads; see :func:`.pad_tokens` for the last one."""
+            """Return which of n tokens a span reads; see :func:`.fill_up` for the last one."""
             first = min(span.start * stride // patch, n - 1) // pooled * pooled
             return slice(first, min(-(-span.stop * stride // patch), n))
 

@@ -9,10 +9,11 @@ the map of stride 32 as well, which moves it by up to 32 pixels.
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from mmengine.registry import MODELS
+from mmseg.models.decode_heads.decode_head import BaseDecodeHead
 from mmseg.models.segmentors import DepthEstimator, EncoderDecoder
-from torch import Tensor
+from mmseg.utils import add_prefix
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .pyramid import covered_size
@@ -34,23 +35,49 @@ class AlignedSegmentor:
 
     def loss(self, inputs: Tensor, data_samples: Sequence[Any]) -> dict[str, Tensor]:
         """Return the losses of the pixels of the images."""
-        covered = covered_size(inputs.shape[2:])
-        if covered != tuple(inputs.shape[2:]):
-            data_samples = [self._extended(sample, covered) for sample in data_samples]
-        return super().loss(inputs, data_samples)
+        size = inputs.shape[2:]
+        if covered_size(size) == size:
+            return super().loss(inputs, data_samples)
+        maps, losses = self.extract_feat(inputs), {}
+        for prefix, head in self.heads().items():
+            if type(head).loss is BaseDecodeHead.loss:  # resizes what it compares with the labels
+                scores = head.forward(maps)
+                several = isinstance(scores, (tuple, list))
+                scores = scores if several else [scores]
+                scores = [_placed(x, size, head.align_corners) for x in scores]
+                of_head = head.loss_by_feat(scores if several else scores[0], data_samples)
+            else:
+                extended = [self._extended(sample, covered_size(size)) for sample in data_samples]
+                of_head = head.loss(maps, extended, self.train_cfg)
+            losses |= add_prefix(of_head, prefix)
+        return losses
+
+    def heads(self) -> dict[str, nn.Module]:
+        """Return the heads by the prefixes of their losses in the log of mmseg."""
+        heads = {'decode': self.decode_head}
+        if self.with_auxiliary_head:
+            auxiliary = self.auxiliary_head
+            if isinstance(auxiliary, nn.ModuleList):
+                heads |= {f'aux_{number}': head for number, head in enumerate(auxiliary)}
+            else:
+                heads['aux'] = auxiliary
+        return heads
 
     def _extended(self, sample: Any, size: tuple[int, int]) -> Any:
         """Return a sample whose labels are extended to a size by pixels without a label."""
-        extended = sample.clone()
-        for name in ('gt_sem_seg', 'gt_depth_map'):
-            if name in sample:
-                labels = getattr(sample, name).data  # (1, H, W)
-                nothing = self.decode_head.ignore_index
-                nothing = torch.nan if labels.is_floating_point() else nothing
-                added = 0, size[1] - labels.shape[2], 0, size[0] - labels.shape[1]
-                pixels = type(getattr(sample, name))(data=F.pad(labels, added, value=nothing))
-                extended.set_data({name: pixels})
+        extended, labels = sample.clone(), sample.gt_sem_seg.data  # (1, H, W)
+        added = 0, size[1] - labels.shape[2], 0, size[0] - labels.shape[1]
+        labels = F.pad(labels, added, value=self.decode_head.ignore_index)
+        extended.set_data(dict(gt_sem_seg=type(sample.gt_sem_seg)(data=labels)))
         return extended
+
+
+def _placed(scores: Tensor, size: tuple[int, int], align_corners: bool) -> Tensor:
+    """Resize a map of scores (B, K, h, w) to an image; heads may have other outputs."""
+    if scores.dim() != 4:
+        return scores
+    resized = F.interpolate(scores, covered_size(size), None, 'bilinear', align_corners)
+    return resized[..., : size[0], : size[1]]
 
 
 @MODELS.register_module()

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..ops.recompute import recompute
-from ..ops.tracing import is_transformed
+from ..ops.tracing import is_exported, is_transformed
 from .unmodified import CONVOLUTIONS, is_unmodified
 
 
@@ -35,6 +35,14 @@ class ConvStack(nn.Sequential):
         for start, end in zip(starts, [*starts[1:], len(layers)], strict=True):
             x = _infer(x, *layers[start:end])
         return x
+
+
+def fill_up(x: Tensor, multiple: int) -> Tensor:
+    """Repeat the last row and column of maps (B, C, H, W) until both sides are multiples."""
+    bottom, right = (-n % multiple for n in x.shape[2:])
+    if not (is_exported() or bottom or right):
+        return x
+    return F.pad(x, (0, right, 0, bottom), mode='replicate')
 
 
 def gelu_norm_conv(

@@ -24,7 +24,7 @@ from ..ops.mlp import linear_gelu
 from ..ops.recompute import recompute
 from ..ops.tracing import computed_dtype, is_transformed
 from ..ops.xca import cross_covariance, xca
-from .convolutions import ConvStack, gelu_norm_conv
+from .convolutions import ConvStack, fill_up, gelu_norm_conv
 from .in_place import add_attention_and_interaction, add_mlp_, is_in_place
 from .rows import ALONE, Rows, RowsModule, require_unmodified
 from .unmodified import has_unmodified_layers, is_unmodified
@@ -35,15 +35,18 @@ POSITION_DIM = 32  # for each of y and x
 class ConvPatchEmbed(RowsModule):
     """Patch embedding: stride-2 convolutions with BatchNorm, and GELU between them (section 3.3).
 
-    Each convolution but the first doubles the channels, up to ``dim``, a multiple of 8.
+    Each convolution but the first doubles the channels, up to ``dim``, a multiple of 8. With
+    ``fill``, the last pixels are repeated where patches reach beyond the image. Without it, the
+    convolutions read zeros there, which they never read in images of whole patches.
 
     Shape:
         (B, ``in_channels``, H, W) to (B, C, ceil(H / patch_size), ceil(W / patch_size)) in
         channels-last memory format, of which the tokens (B, N, C) are a view.
     """
 
-    def __init__(self, dim: int, patch_size: int, in_channels: int = 3) -> None:
+    def __init__(self, dim: int, patch_size: int, in_channels: int = 3, fill: bool = False) -> None:
         super().__init__()
+        self.patch_size, self.fill = patch_size, fill
         widths = [dim // 2**i for i in reversed(range(int(math.log2(patch_size))))]
         layers: list[nn.Module] = []
         for c_in, c_out in pairwise((in_channels, *widths)):
@@ -52,6 +55,8 @@ class ConvPatchEmbed(RowsModule):
         self.proj = ConvStack(*layers[:-1])
 
     def forward(self, x: Tensor, rows: Rows = ALONE) -> Tensor:
+        if self.fill:
+            x = fill_up(x, self.patch_size)
         if not is_transformed():  # vmap has no memory formats
             x = x.contiguous(memory_format=torch.channels_last)
         return rows.call(self.proj, x)

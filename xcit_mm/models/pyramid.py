@@ -4,9 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from ..ops.tracing import is_exported
 from .convolutions import ConvStack
 from .rows import MULTIPLE
 
@@ -15,15 +13,6 @@ def covered_size(size: Sequence[int]) -> tuple[int, int]:
     """Return the pixels (H, W) that the maps of an image cover with ``pad_maps``."""
     H, W = ((n + MULTIPLE - 1) // MULTIPLE * MULTIPLE for n in size)
     return H, W
-
-
-def pad_tokens(x: Tensor, patch_size: int) -> Tensor:
-    """Repeat the last row and column of tokens (B, C, H, W) until they cover whole maps."""
-    multiple = MULTIPLE // patch_size
-    bottom, right = (-n % multiple for n in x.shape[2:])
-    if not (is_exported() or bottom or right):
-        return x
-    return F.pad(x, (0, right, 0, bottom), mode='replicate')
 
 
 def pyramid_levels(dim: int, patch_size: int) -> tuple[nn.Module, ...]:

@@ -11,8 +11,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from ..errors import ArgumentError
 from ..ops import recompute
 from .archs import PATCH_SIZES, resolve_arch
+from .convolutions import fill_up
 from .layers import ConvPatchEmbed, FourierPosition, XCABlock, map_to_tokens, tokens_to_map
-from .pyramid import ChannelNorm, pad_tokens, pyramid_levels
+from .pyramid import ChannelNorm, pyramid_levels
 from .rows import ALONE, Rows
 
 STRIDES = 4, 8, 16, 32
@@ -47,9 +48,10 @@ class XCiT(BaseModule):
             are loaded (see :func:`xcit_mm.weights.inflation.inflate`).
         norm_eval: Whether BatchNorm stays in evaluation mode in training: it normalizes with its
             running statistics and does not update them, as in fine-tuning on few images.
-        pad_maps: Whether the maps cover the image padded to a multiple of 32 pixels, so that a
-            pixel at stride s always stands for s x s pixels. The tokens are those of the image
-            alone; the last ones are repeated. False is as published: maps are rounded down.
+        pad_maps: Whether the maps cover the image extended to a multiple of 32 pixels, so that a
+            pixel at stride s always stands for s x s pixels. The last pixels are repeated up to a
+            multiple of ``patch_size``, and the last tokens up to 32 pixels. False is as published:
+            the last patches read zeros, and maps are rounded down.
         init_cfg: ``dict(type='Pretrained', checkpoint=<path, URL or timm://NAME>)``, or None. With
             ``rgb=(3, 2, 1)``, bands 3, 2 and 1 keep the kernels of red, green and blue.
 
@@ -107,7 +109,7 @@ class XCiT(BaseModule):
         self.start_level = start_level
         self.pad_maps = pad_maps
 
-        self.patch_embed = ConvPatchEmbed(dim, patch_size, in_channels)
+        self.patch_embed = ConvPatchEmbed(dim, patch_size, in_channels, fill=pad_maps)
         self.pos_embeder = FourierPosition(dim)  # sic: the name in the released weights
         self.blocks = nn.ModuleList(
             XCABlock(dim, num_heads, eta, drop_path_rate) for _ in range(depth)
@@ -148,7 +150,8 @@ class XCiT(BaseModule):
                 x = rows.call(block, x, H, W)
             if i in self.out_indices[self.start_level :]:
                 tokens = tokens_to_map(rows.with_data(x), H, W)
-                maps.append(pad_tokens(tokens, self.patch_size) if self.pad_maps else tokens)
+                multiple = STRIDES[-1] // self.patch_size
+                maps.append(fill_up(tokens, multiple) if self.pad_maps else tokens)
         levels = zip(self.levels, maps, strict=True)
         return tuple(norm(rows.call(resize, x)) for (_, _, resize, norm), x in levels)
 

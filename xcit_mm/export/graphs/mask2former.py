@@ -87,14 +87,6 @@ class Mask2FormerSegmentorGraph(SegmentorGraph):
 
     NARROW = ('backbone', 'neck')
 
-    def forward(self, image: Tensor) -> tuple[Tensor, Tensor]:
-        maps = self.model.extract_feat(self.normalize(image))
-        classes, masks = self.model.decode_head(maps, None)
-        masks = F.interpolate(masks[-1], image.shape[2:], mode='bilinear', align_corners=False)
-        classes = classes[-1].softmax(-1)[..., :-1]
-        logits = torch.einsum('bqc,bqhw->bchw', classes, masks.sigmoid())
-        return logits, self.labels(logits)
-
 
 def _boxes(masks: Tensor) -> Tensor:
     """Return the boxes (n, 4) of masks (n, H, W) of 0 and 1; zeros for an empty mask."""
