@@ -64,6 +64,18 @@ def test_a_prediction_equals_that_of_the_whole_image(full_size_segmentor, image)
     assert large.scores is None
 
 
+@pytest.mark.parametrize('padding', [dict(size_divisor=64), dict(size=(160, 192))])
+def test_a_model_that_pads_its_images_is_streamed(full_size_segmentor, image, padding, monkeypatch):
+    preprocessor = full_size_segmentor.module.data_preprocessor
+    monkeypatch.setattr(preprocessor, 'test_cfg', padding)
+    expected = full_size_segmentor.predict(image).labels
+    assert expected.shape == image.shape[:2]
+    large = full_size_segmentor.predict_large(image)
+    assert (large.labels != expected).mean() < 1e-3  # fused layers round in another way
+    monkeypatch.setattr(preprocessor, 'test_cfg', None)
+    assert (full_size_segmentor.predict(image).labels != expected).mean() > 1e-3
+
+
 @pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
 def test_labels_in_16_bits(full_size_segmentor, image, dtype):
     narrow = dataclasses.replace(full_size_segmentor, streamed_dtype=dtype)
