@@ -28,6 +28,7 @@ LABELS_MISSING = 'its label file is missing or cannot be opened'
 LABELS_UNREADABLE = 'its label file cannot be read'
 LABELS_TOO_LARGE = 'its label file has values that mmsegmentation would cut to 8 bits'
 LABELS_OF_OTHER_SIZE = 'it is not of the size of its labels'
+LABELS_ELSEWHERE = 'its labels lie elsewhere on the map'
 NO_LABELS = 'none of its pixels has a label'
 
 # The first and last bytes of a file. OpenCV before 4.11 shows the rest of a cut file in gray.
