@@ -135,6 +135,16 @@ def elsewhere(
     )
 
 
+def without_transform(name: str, place: Place) -> list[str]:
+    """Return a sentence on an image whose place is no transform, so that results are in pixels."""
+    if place.transform is not None or not place.points:
+        return []
+    return [
+        f'{name} is placed by {place.points[0]} instead of a transform, so results are in pixels: '
+        'gdalwarp writes a file whose results are on the map'
+    ]
+
+
 def place_in(root: Element) -> Place:
     """Return the place that a virtual raster or a file ``.aux.xml`` names.
 

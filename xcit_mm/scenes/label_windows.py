@@ -22,6 +22,7 @@ from ..datasets.decode import (
     LoadImage,
 )
 from ..datasets.labels import LabelRule, of_color_image
+from ..datasets.places import NOWHERE, place_of_file
 from ..errors import UserError, reason
 from .geometry import Window, tiles, whole
 from .image_source import TRAINED, ImageSource, WindowError, tile_of
@@ -190,7 +191,9 @@ def open_labels(
         UserError: See :class:`LabelWindows`.
     """
     rules = reduce_zero_label, label_map, image
-    if _has_windows(path) and png_size(Path(path)) is not None:
+    if _has_windows(path) and (size := png_size(Path(path))) is not None:
+        if place_of_file(Path(path)) == NOWHERE:
+            _require_size(size, path, image)  # before GDAL opens the file
         return _png_labels(path, *rules)
     source = open_image(path, partial(_decoded, image=image), are_labels=True)
     return LabelWindows(_laid_over(source, image), *rules)

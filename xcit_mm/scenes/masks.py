@@ -130,7 +130,7 @@ def mask_of(mask: ImageSource, image: ImageSource) -> Mask:
         UserError: If the mask does not fit the image, is empty, or lies elsewhere.
     """
     placed = laid_over(mask, image)
-    if placed is not mask:
+    if None not in (mask.place.transform, image.place.transform):
         return PlacedMask(placed)
     (h, w), (H, W) = mask.shape[:2], image.shape[:2]
     if abs(h * W - w * H) > max(H, W):

@@ -232,9 +232,8 @@ def _open_tile(path: Path, channels: int | None, nodata: float | None) -> '_Tile
     source = Raster(path, channels, nodata=nodata)
     if source.georeference.get('crs') is None:
         raise UserError(
-            f'{source.name} has no place on the map by a transform and a reference system, but a '
-            'tile of a mosaic needs one: add it with gdal_edit.py -a_srs -a_ullr, or with gdalwarp '
-            'if it has ground control points'
+            f'{source.name} has no place on the map, but a tile of a mosaic needs one: add it '
+            'with gdal_edit.py -a_srs -a_ullr, or with gdalwarp if it has ground control points'
         )
     return _TileHeader(source.name, source.shape, source.dtype, source.georeference)
 
