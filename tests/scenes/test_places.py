@@ -188,7 +188,8 @@ def test_a_scene_with_a_world_file_has_its_place(tmp_path):
     world_file(tmp_path / 'a.tfw', PLACE)
     for level, place in ((0, PLACE), (1, PLACE * Affine.scale(2))):
         opened = open_scene(path, str, 3, SceneOptions(level=level))
-        assert opened.georeference == dict(crs=None, transform=place) and opened.notes == ()
+        assert opened.georeference == dict(crs=None, transform=place)
+        assert 'a.tif has a place on a map without a reference system' in opened.notes[0]
         assert opened.full_georeference == dict(crs=None, transform=PLACE)
 
 

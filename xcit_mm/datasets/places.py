@@ -135,14 +135,19 @@ def elsewhere(
     )
 
 
-def without_transform(name: str, place: Place) -> list[str]:
-    """Return a sentence on an image whose place is no transform, so that results are in pixels."""
-    if place.transform is not None or not place.points:
-        return []
-    return [
-        f'{name} is placed by {place.points[0]} instead of a transform, so results are in pixels: '
-        'gdalwarp writes a file whose results are on the map'
-    ]
+def incomplete(name: str, place: Place) -> list[str]:
+    """Return a sentence on an image whose place lacks a transform or a reference system."""
+    if place.transform is None and place.points:
+        return [
+            f'{name} is placed by {place.points[0]} instead of a transform, so results are in '
+            'pixels: gdalwarp writes a file whose results are on the map'
+        ]
+    if place.transform is not None and place.crs is None:
+        return [
+            f'{name} has a place on a map without a reference system, so results name none: '
+            'gdal_translate -a_srs writes a file with both'
+        ]
+    return []
 
 
 def place_in(root: Element) -> Place:

@@ -16,7 +16,7 @@ import torch
 
 from ..config.config_errors import config_errors
 from ..config.load import load_config
-from ..datasets.places import NOWHERE, place_of_file, without_transform
+from ..datasets.places import NOWHERE, incomplete, place_of_file
 from ..device import dtype_name
 from ..environment import require
 from ..errors import (
@@ -149,7 +149,7 @@ def _lost_places(images: Iterable[str]) -> Iterator[str]:
             place = NOWHERE if is_url(image) else place_of_file(Path(image))
             if place.transform is not None:
                 yield WITHOUT_PLACE.format(image)
-            yield from without_transform(image, place)
+            yield from incomplete(image, place)
 
 
 def _require_effect(

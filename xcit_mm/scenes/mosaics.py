@@ -284,7 +284,9 @@ def _require_same_grid(first: _TileHeader, other: _TileHeader) -> None:
 
 
 def _sides(transform: Any) -> tuple[float, float]:
-    return np.hypot(transform.a, transform.d), np.hypot(transform.b, transform.e)
+    """Return the width of a pixel, and its height, which is negative if the first row is south."""
+    height = np.hypot(transform.b, transform.e)
+    return np.hypot(transform.a, transform.d), -np.copysign(height, transform.determinant)
 
 
 def _require_same_values(first: Raster, other: Raster) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..datasets.places import without_transform
+from ..datasets.places import incomplete
 from ..environment import require
 from ..errors import ArgumentError
 from ..processes import digest_of_file
@@ -156,7 +156,7 @@ def open_scene(
     source = open_image(image, read, channels, **reduced)
     full_size, size = source.full_size, source.shape[:2]
     scale = tuple(n / m for n, m in zip(full_size, size, strict=True))
-    notes = [*unread_neighbors(image), *without_transform(source.name, source.place)]
+    notes = [*unread_neighbors(image), *incomplete(source.name, source.place)]
     if options.value_range is not None:
         if channels is None:
             raise ArgumentError('--range is for models of RGB images: the others read all values')
