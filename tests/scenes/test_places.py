@@ -62,6 +62,7 @@ def on_scene(place: Affine, crs: str, labels: np.ndarray = LABELS) -> np.ndarray
 PLACES = {
     'same pixels': (PLACE, CRS),
     'almost the same pixels': (PLACE * Affine.translation(0.2, -0.3), CRS),
+    'a similar system': (PLACE, 'EPSG:25832'),
     'shifted': (PLACE * Affine.translation(20, 10.7), CRS),
     'larger than the scene': (PLACE * Affine.translation(-9, -7) * Affine.scale(2), CRS),
     'south up': (Affine(0.5, 0, 500_000, 0, 0.5, 4_999_972), CRS),
@@ -256,7 +257,8 @@ def test_labels_and_heights_of_ordinary_images_have_to_lie_at_their_place(tmp_pa
         LoadHeights()(results | dict(depth_map_path=str(labels)))
 
     load()
-    load(crs=CRS, transform=PLACE)
+    for system in (CRS, 'EPSG:25832', None):
+        load(crs=system, transform=PLACE)
     for options in (
         dict(crs=CRS, transform=PLACE * Affine.translation(0, 1)),
         dict(crs=OTHER, transform=PLACE),

@@ -1,6 +1,5 @@
 """Where an image lies on a map, by its file or by a small file next to it."""
 
-import math
 import warnings
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -21,6 +20,7 @@ RASTERS = dict.fromkeys(('.tif', '.tiff', '.btf', '.tf8'), 'GTiff') | {'.jp2': '
 ALONE = dict(GDAL_DISABLE_READDIR_ON_OPEN='EMPTY_DIR')  # GDAL opens no file next to a file
 MAX_SIDECAR = 2**26  # bytes
 SAME_PIXEL = 0.5  # the nearest pixel of another grid is the same pixel below this distance
+SURVEY = 5  # places along an axis at which two grids are compared
 
 
 class Place(NamedTuple):
@@ -108,16 +108,37 @@ def are_laid_by_pixels(
     if None in places:
         has_none = NOWHERE in (raster, image)
         return has_none or (raster.points == image.points != () and places == (None, None))
-    if tuple(size) != tuple(image_size) or not is_same_system(raster.crs, image.crs):
+    if tuple(size) != tuple(image_size):
         return False
-    to_raster = ~raster.transform * image.transform
-    corners = product((0.5, size[1] - 0.5), (0.5, size[0] - 0.5))
-    return max(math.dist(to_raster * corner, corner) for corner in corners) < SAME_PIXEL
+    pixels = np.meshgrid(*(np.linspace(0.5, n - 0.5, SURVEY) for n in size[::-1]))
+    coordinates = converted(*applied(image.transform, *pixels), image.crs, raster.crs)
+    if coordinates is None:
+        return False
+    moved = np.subtract(applied(~raster.transform, *coordinates), pixels)
+    return bool(np.abs(moved).max() < SAME_PIXEL)
 
 
-def is_same_system(a: Any, b: Any) -> bool:
-    """Return whether coordinates of two systems are the same; None is any system."""
-    return a is None or b is None or a == b
+def applied(transform: Any, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return what an affine transform makes of points."""
+    a, b, c, d, e, f, *_ = transform
+    return a * x + b * y + c, d * x + e * y + f
+
+
+def converted(x: np.ndarray, y: np.ndarray, crs: Any, other: Any) -> Sequence[np.ndarray] | None:
+    """Return coordinates in another system; an unknown system, None, is any system.
+
+    Returns None if some of the points have no coordinates there.
+    """
+    if crs is None or other is None or crs == other:
+        return x, y
+    from rasterio._err import CPLE_BaseError
+    from rasterio.errors import RasterioError
+    from rasterio.warp import transform
+
+    try:
+        return np.reshape(transform(crs, other, x.ravel(), y.ravel()), (2, *x.shape))
+    except (CPLE_BaseError, RasterioError):
+        return None
 
 
 def elsewhere(

@@ -2,11 +2,10 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from ..datasets.places import are_laid_by_pixels, elsewhere, is_same_system
+from ..datasets.places import applied, are_laid_by_pixels, converted, elsewhere
 from ..errors import UserError
 from .geometry import Window, tiles, whole
 from .image_source import ImageSource
@@ -85,11 +84,11 @@ class PlacedRaster(ImageView):
         valid = np.zeros(window.size, bool)
         parts = [*tiles(window, (PART, PART))]
         while parts:
-            part = parts.pop()
+            part = parts.pop(0)  # in order, for files that are decoded row by row
             centers = (np.arange(s.start, s.stop) + 0.5 for s in part)
             places = self._conversions[0].convert(*np.meshgrid(*[*centers][::-1]))
             if places is None:
-                parts += _halves(part)
+                parts[:0] = _halves(part)
                 continue
             columns, rows = places
             is_inside = _inside(columns, rows, self.source.shape)
@@ -98,7 +97,7 @@ class PlacedRaster(ImageView):
             indices = [np.floor(v[is_inside] + ROUNDING).astype(int) for v in (rows, columns)]
             needed = Window(*(slice(int(i.min()), int(i.max()) + 1) for i in indices))
             if math.prod(needed.size) * self.channels > MAX_READ and part.size != (1, 1):
-                parts += _halves(part)
+                parts[:0] = _halves(part)
                 continue
             within = tuple(i - s.start for i, s in zip(indices, needed, strict=True))
             place = tuple(part.within(window))
@@ -113,7 +112,6 @@ class _Conversion:
 
     def __init__(self, source: ImageSource, target: ImageSource) -> None:
         self._from, (self._crs, transform, _) = source.place, target.place
-        self._is_same = is_same_system(self._from.crs, self._crs)
         self._inverse, self._turn = ~transform, None
         if self._crs is not None and self._crs.is_geographic:  # longitudes are in any turn
             self._turn = 2 * math.pi / self._crs.units_factor[1]
@@ -125,13 +123,13 @@ class _Conversion:
         Returns None if some of the places have no coordinates in its reference system. A single
         place is infinitely far away then.
         """
-        places = _applied(self._from.transform, columns, rows)
-        if not self._is_same and (places := self._projected(*places)) is None:
+        places = applied(self._from.transform, columns, rows)
+        if (places := converted(*places, self._from.crs, self._crs)) is None:
             return None if columns.size > 1 else np.full((2, *columns.shape), np.inf)
         x, y = places
         if self._turn is not None:
             x = x + self._turn * np.round((self._center - x) / self._turn)
-        return np.array(_applied(self._inverse, x, y))
+        return np.array(applied(self._inverse, x, y))
 
     def convert_some(self, columns: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Return the same as :meth:`convert` for a few places (n,), each by itself if necessary."""
@@ -139,22 +137,6 @@ class _Conversion:
             return places
         each = zip(columns[:, None], rows[:, None], strict=True)
         return np.concatenate([self.convert(*place) for place in each], axis=1)
-
-    def _projected(self, x: np.ndarray, y: np.ndarray) -> np.ndarray | None:
-        from rasterio._err import CPLE_BaseError
-        from rasterio.errors import RasterioError
-        from rasterio.warp import transform
-
-        try:
-            places = transform(self._from.crs, self._crs, x.ravel(), y.ravel())
-        except (CPLE_BaseError, RasterioError):
-            return None
-        return np.reshape(places, (2, *x.shape))
-
-
-def _applied(transform: Any, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    a, b, c, d, e, f, *_ = transform
-    return a * x + b * y + c, d * x + e * y + f
 
 
 def _inside(columns: np.ndarray, rows: np.ndarray, shape: Sequence[int]) -> np.ndarray:
