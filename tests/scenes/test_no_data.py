@@ -13,7 +13,7 @@ from xcit_mm import UserError
 from xcit_mm.datasets.decode import BadImageError
 from xcit_mm.datasets.multiband import LoadMultiband
 from xcit_mm.scenes.arrays import Array
-from xcit_mm.scenes.geometry import Window, whole
+from xcit_mm.scenes.geometry import Window, tiles, whole
 from xcit_mm.scenes.image_views import RGBImage
 from xcit_mm.scenes.open_image import open_image
 from xcit_mm.scenes.slides import Slide
@@ -24,6 +24,29 @@ WINDOW = Window(slice(3, 38), slice(12, 41))
 EMPTY = np.zeros(SIZE, bool)  # where no data is
 EMPTY[:20, 5:30] = True
 VALUES = np.random.default_rng(0).integers(1, 255, (*SIZE, 4), np.uint8)
+
+
+def masked_after_its_levels(path: Path) -> Path:
+    """Write a file whose mask has no levels, since it was added after the levels of the pixels."""
+    place = dict(crs='EPSG:32632', transform=rasterio.Affine(1, 0, 500_000, 0, -1, 5_000_000))
+    write(path, VALUES[..., :3], **place)
+    with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=True):
+        with rasterio.open(path, 'r+') as file:
+            file.build_overviews([2, 4])
+        with rasterio.open(path, 'r+') as file:
+            file.write_mask(~EMPTY)
+    return path
+
+
+def virtual(path: Path) -> Path:
+    size, sides = 'rasterXSize="67" rasterYSize="45"', 'xOff="0" yOff="0" xSize="67" ySize="45"'
+    source = (
+        f'<SourceFilename relativeToVRT="1">{path.name}</SourceFilename><SourceBand>1</SourceBand>'
+        f'<SrcRect {sides}/><DstRect {sides}/>'
+    )
+    band = f'<VRTRasterBand dataType="Byte"><SimpleSource>{source}</SimpleSource></VRTRasterBand>'
+    path.with_suffix('.vrt').write_text(f'<VRTDataset {size}>{band}</VRTDataset>')
+    return path.with_suffix('.vrt')
 
 
 def decoded(path: str) -> np.ndarray:
@@ -55,6 +78,26 @@ def filled(value: float, dtype: str = 'u1', bands: tuple[int, ...] = (0, 1, 2)) 
 
 def with_alpha(image: np.ndarray) -> np.ndarray:
     return np.concatenate([image, np.where(EMPTY, 0, 255)[..., None].astype(np.uint8)], axis=2)
+
+
+@pytest.mark.parametrize(
+    'named', [Path, lambda path: [path], virtual], ids=['file', 'mosaic', 'vrt']
+)
+def test_a_mask_without_levels_reaches_the_levels_of_the_pixels(named, tmp_path):
+    path = masked_after_its_levels(tmp_path / 'a.tif')
+    for options in (dict(level=0), dict(level=1), dict(level=2), dict(resolution=2)):
+        if named is virtual and 'resolution' in options:
+            continue  # it has no place
+        source = open_image(named(path), str, **options)
+        size = source.shape[:2]
+        with rasterio.open(path) as file:
+            expected = file.read_masks(1, out_shape=size) > 0
+        assert 0.05 < (~expected).mean() < 0.3
+        valid = np.ones(size, bool)
+        for window in tiles(whole(size), (7, 9)):
+            if (of_window := source.valid(window)) is not None:
+                valid[tuple(window)] = of_window
+        assert (valid != expected).mean() <= (0.05 if 'resolution' in options else 0)
 
 
 def write_png(path: Path, image: np.ndarray) -> Path:

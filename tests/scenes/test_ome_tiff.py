@@ -90,6 +90,15 @@ def test_levels(kind, tmp_path):
     assert open_image(path, str, resolution=1.1).level == 1
 
 
+def test_the_no_data_value_of_the_image_is_that_of_its_levels(tmp_path):
+    tag = [(42113, 's', 0, '7', True)]  # GDAL_NODATA
+    with tifffile.TiffWriter(tmp_path / 'a.ome.tif', ome=True) as file:
+        file.write(CHANNELS, subifds=1, metadata=dict(axes='CYX'), extratags=tag, tile=(32, 32))
+        file.write(np.full((5, 38, 51), 7, np.uint8), subfiletype=1, tile=(32, 32))
+    source = open_image(tmp_path / 'a.ome.tif', str, level=1)
+    assert source.nodata == 7 and not source.valid(whole((38, 51))).any()
+
+
 def test_units_bits_and_missing_data(tmp_path):
     metadata = dict(PhysicalSizeXUnit='nm', PhysicalSizeYUnit='nm', SignificantBits=12)
     path = write(tmp_path / 'a.ome.tif', CHANNELS.astype('u2'), metadata=metadata)

@@ -186,7 +186,10 @@ def test_masks_that_do_not_fit_are_named(pixels, on_map, tmp_path):
         opened(pixels, mask=empty)
     elsewhere = Affine(0.5, 0, 600_000, 0, -0.5, 5_400_000)
     far = write(tmp_path / 'far.tif', np.ones(SIZE, np.uint8), crs=CRS, transform=elsewhere)
-    with pytest.raises(UserError, match=r'far.tif has no pixel other than 0 in .*scene.tif'):
+    sentence = (
+        'far.tif is placed at x 600000 to 600100 and y .* but .*scene.tif at x 500000 to 5001'
+    )
+    with pytest.raises(UserError, match=sentence):
         opened(on_map, mask=far)
 
 
@@ -272,7 +275,7 @@ def test_files_that_are_no_masks_are_named(pixels, on_map, tmp_path):
     refused(tmp_path / 'missing.png', r'missing.png does not exist')
     local = 'LOCAL_CS["here",UNIT["metre",1]]'
     path = write(tmp_path / 'local.tif', np.ones(SIZE, np.uint8), crs=local, transform=PLACE)
-    refused(path, r'local.tif cannot be placed on .*scene.tif', on_map)
+    refused(path, r'local.tif is placed at .* in here, but .*scene.tif at .* in EPSG:32633', on_map)
 
 
 def test_a_range_of_values_becomes_8_bits(tmp_path):
@@ -293,10 +296,10 @@ def test_a_range_of_values_becomes_8_bits(tmp_path):
 def test_files_next_to_an_image_that_are_not_read_are_named(on_map, tmp_path, pixels):
     path = write(tmp_path / 'plain.tif', pixels)
     assert opened(path).notes == ()
-    (tmp_path / 'plain.tfw').touch()
+    (tmp_path / 'plain_RPC.TXT').touch()
     (tmp_path / 'plain.tif.msk').touch()
     [note] = opened(path).notes
-    assert note.startswith(f'{path}: plain.tfw and plain.tif.msk next to it are not read')
+    assert note.startswith(f'{path}: plain.tif.msk and plain_RPC.TXT next to it are not read')
 
 
 def test_a_region_may_be_the_text_of_the_command_line(pixels):

@@ -82,6 +82,20 @@ def test_levels_are_read_from_the_overviews(server, file):
     assert open_image(server.url('/cog.tif'), str, resolution=1.7).shape == (176, 206, 3)
 
 
+def test_a_mask_without_levels_is_read_at_a_level(server, tmp_path):
+    path, mask = tmp_path / 'a.tif', np.arange(300)[:, None] > np.arange(200)
+    with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=True):
+        with rasterio.open(path, 'w', height=300, width=200, count=1, dtype='uint8') as file:
+            file.write(np.ones((1, 300, 200), np.uint8))
+            file.build_overviews([2])
+        with rasterio.open(path, 'r+') as file:
+            file.write_mask(mask)
+            expected = file.read_masks(1, out_shape=(150, 100)) > 0
+    server.files['/a.tif'] = path.read_bytes()
+    source = open_image(server.url('/a.tif'), str, level=1)
+    assert np.array_equal(source.valid(whole((150, 100))), expected)
+
+
 def test_the_state_of_a_file_is_its_version(server):
     url = server.url('/cog.tif')
     source = open_image(url, str)

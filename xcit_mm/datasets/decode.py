@@ -16,6 +16,7 @@ from PIL import Image
 from ..errors import ArgumentError
 from ..file_headers import TIFF
 from ..files import read_regular
+from .places import NOWHERE, are_laid_by_pixels, elsewhere, place_of_file
 
 # What makes an image unusable.
 MISSING = 'it is missing or cannot be opened'
@@ -28,6 +29,7 @@ LABELS_MISSING = 'its label file is missing or cannot be opened'
 LABELS_UNREADABLE = 'its label file cannot be read'
 LABELS_TOO_LARGE = 'its label file has values that mmsegmentation would cut to 8 bits'
 LABELS_OF_OTHER_SIZE = 'it is not of the size of its labels'
+LABELS_ELSEWHERE = 'its labels lie elsewhere on the map'
 NO_LABELS = 'none of its pixels has a label'
 
 # The first and last bytes of a file. OpenCV before 4.11 shows the rest of a cut file in gray.
@@ -75,7 +77,7 @@ class LoadImage:
 
     Raises:
         BadImageError: If the image or its label image is missing or damaged, or has another size
-            than annotated.
+            than annotated, or if they lie elsewhere on the map.
     """
 
     def __init__(self, to_float32: bool = False, backend_args: dict | None = None) -> None:
@@ -95,6 +97,8 @@ class LoadImage:
         for kind, size in ((OTHER_SIZE, annotated), (LABELS_OF_OTHER_SIZE, label_size)):
             if size not in (None, (width, height)):
                 raise BadImageError(kind, f'{width}x{height} pixels instead of {size[0]}x{size[1]}')
+        if label_size is not None and 'img_path' in results:
+            require_same_place(results['seg_map_path'], results['img_path'], (height, width))
         results['img'] = image.astype(np.float32) if self.to_float32 else image
         results['img_shape'] = results['ori_shape'] = (height, width)
         return results
@@ -132,6 +136,20 @@ class LoadImage:
         if largest > 255:
             raise BadImageError(LABELS_TOO_LARGE, f'{largest}')
         return size
+
+
+def require_same_place(labels: str, image: str, size: Size) -> None:
+    """Refuse labels of an image, both of (H, W), of which files say that they lie elsewhere.
+
+    Raises:
+        BadImageError: If their places on the map differ.
+        UserError: If a file next to one of them, which places it, cannot be read.
+    """
+    of_labels = place_of_file(Path(labels))
+    of_image = NOWHERE if of_labels == NOWHERE else place_of_file(Path(image))
+    if not are_laid_by_pixels(of_labels, size, of_image, size):
+        detail = elsewhere(labels, of_labels, size, image, of_image, size)
+        raise BadImageError(LABELS_ELSEWHERE, detail)
 
 
 def image_loader(dataset: Any) -> LoadImage:

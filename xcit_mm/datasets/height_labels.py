@@ -19,6 +19,7 @@ from .decode import (
     BadImageError,
     LoadImage,
     Size,
+    require_same_place,
 )
 
 OTHER_BANDS = 'its heights are not a single band'
@@ -43,8 +44,8 @@ class LoadHeights:
         backend_args: Arguments of mmengine's file backend for data that is not in local files.
 
     Raises:
-        BadImageError: If the file is missing or damaged, has another size than the image, several
-            bands or infinite values, or no pixel with a label.
+        BadImageError: If the file is missing or damaged, has another size than the image or lies
+            elsewhere on the map, has several bands or infinite values, or no pixel with a label.
         DependencyError: If rasterio is not installed.
     """
 
@@ -58,6 +59,8 @@ class LoadHeights:
         data = self._files.read(path, LABELS_MISSING)
         height, width = results['ori_shape']
         results['gt_depth_map'] = decode_heights(data, (width, height), self.nodata)
+        if 'img_path' in results:
+            require_same_place(path, results['img_path'], (height, width))
         results.setdefault('seg_fields', []).append('gt_depth_map')
         results['seg_map_path'] = path
         return results

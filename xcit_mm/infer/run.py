@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 
 from ..config.config_errors import config_errors
 from ..config.load import load_config
+from ..datasets.places import NOWHERE, incomplete, place_of_file
 from ..device import dtype_name
 from ..environment import require
 from ..errors import (
@@ -45,8 +47,8 @@ from ..predictions import SCORE_THR, Detections
 from ..processes import connected, require_same
 from ..progress import ImageProgress, TileProgress
 from ..scenes.open_image import image_size
-from ..scenes.placed_images import has_place
 from ..threads import Behind, ahead
+from ..weights.cache import is_url
 from .summary import Predicted, in_few_words, print_summary
 
 # Bytes of each pixel and channel of a backbone that a prediction takes: 6.5 to 8.6 GiB for 24
@@ -129,9 +131,7 @@ def infer(
                 return len([*_predict_tiled(model, tiled, tiling, out, TileProgress())]), []
         wait = ' torch.compile takes a minute or two at the first image.' if compiled else ''
         said = [f'The model computes in {dtype}.{wait}', *map(printable, [*notes, *problems])]
-        placed = next(filter(has_place, whole.values()), None)
-        if placed is not None:
-            said.append(printable(WITHOUT_PLACE.format(placed)))
+        said += map(printable, islice(_lost_places(whole.values()), 1))
         print(*said, sep='\n', file=sys.stderr, flush=True)
         with only_writer(out), output:
             parts = [(0, problems)]
@@ -140,6 +140,16 @@ def infer(
             if tiled:
                 parts.append(_infer_tiled(model, tiled, output, out, tiling))
     return sum(done for done, _ in parts), [problem for _, part in parts for problem in part]
+
+
+def _lost_places(images: Iterable[str]) -> Iterator[str]:
+    """Yield a sentence on each image with a place on a map, which whole predictions lose."""
+    for image in images:
+        with suppress(UserError):  # whoever predicts the image reports it
+            place = NOWHERE if is_url(image) else place_of_file(Path(image))
+            if place.transform is not None:
+                yield WITHOUT_PLACE.format(image)
+            yield from incomplete(image, place)
 
 
 def _require_effect(

@@ -19,6 +19,7 @@ from ..scenes.image_source import ImageSource
 from ..scenes.label_windows import IGNORED
 from ..scenes.labeled_polygons import LabeledPolygons, label_of, read_polygons, repaired
 from ..scenes.open_image import image_size, open_header
+from ..scenes.placed_rasters import laid_over
 from ..scenes.polygon_labels import PolygonLabels
 
 LABELS = 'labels'  # the name of their folder in data_prefix
@@ -32,7 +33,8 @@ class Scenes(BaseDataset):
     The pipeline starts with ``OpenImage``. An image ``NAME.tif`` has a file ``NAME`` +
     ``label_suffix`` in the folder of the labels:
 
-    - an image of labels (TIFF, PNG or ``.npy``) for segmentors,
+    - an image of labels (TIFF, PNG or ``.npy``) for segmentors. If both have a place on the map,
+      the labels are placed by it, and otherwise pixel by pixel,
     - polygons (``.geojson``, ``.json`` or ``.gpkg``) in map coordinates if the image has a
       georeference, and in pixels otherwise, for segmentors and detectors.
 
@@ -202,7 +204,9 @@ class Scenes(BaseDataset):
         if isinstance(labels, Path) and labels.suffix.lower() in FEATURES:
             labels = read_polygons(labels, image, self.classes, self._class_property)
         if isinstance(labels, Path):
-            _require_size(image_size(str(labels)), str(labels), image)
+            if image_size(str(labels)) is not None:  # otherwise, the decoder says what is wrong
+                placed = laid_over(open_header(labels, are_labels=True), image)
+                _require_size(placed.shape[:2], str(labels), image)
             return info | dict(seg_map_path=str(labels), reduce_zero_label=self._reduces_zero)
         if self._with_objects:
             return info | dict(polygons=labels)
@@ -211,9 +215,9 @@ class Scenes(BaseDataset):
         return info | dict(seg_map_path=str(file), label_source=source)
 
 
-def _require_size(size: tuple[int, int] | None, labels: str, image: ImageSource) -> None:
+def _require_size(size: tuple[int, int], labels: str, image: ImageSource) -> None:
     """Refuse labels of another size (H, W) than their image."""
-    if size not in (None, image.shape[:2]):
+    if size != image.shape[:2]:
         (height, width), (rows, columns) = size, image.shape[:2]
         raise UserError(
             f'{labels} is for {width}x{height} pixels, but {image.name} has {columns}x{rows}: '

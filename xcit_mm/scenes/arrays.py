@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..datasets.places import place_of_file
 from ..errors import ArgumentError
 from .geometry import Window, tiles
 from .image_source import ImageSource
@@ -29,6 +30,8 @@ class Array(ImageSource):
             raise ArgumentError(f'{name}: an array of shape {image.shape} is not (H, W, channels)')
         super().__init__(name, path, image.shape, image.dtype, channels, nodata)
         self._image = image[..., : self.channels]
+        if path is not None:
+            self._use_level(0, self.levels, place_of_file(path))
 
     def __reduce__(self) -> tuple:
         if getattr(self._image, 'mode', None) == 'r' and self._path is not None:

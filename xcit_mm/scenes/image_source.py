@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from ..datasets.places import NOWHERE, Place
 from ..errors import ArgumentError, ChangedError, UserError, reason
 from ..processes import digest_of_file, shortened
 from .geometry import Window, tiles, whole
 from .no_data import NoData, has_data, representable
-from .pixel_sizes import PixelSize, to_full_size
+from .pixel_sizes import PixelSize, pixel_size_on_map, to_full_size
 
 MAX_CHANNELS = 2**12  # GDAL visits every band even if it reads only a few of them
 TILE = 2048, 2048  # pixels that are read at a time if tiles may have any size
@@ -38,9 +39,9 @@ class ImageSource(ABC):
             or None for any height.
         dtype: The NumPy type of the values.
         max_value: The largest value that the integer type or the header of the file allows.
-        georeference: ``crs`` and ``transform`` of a GeoTIFF, or {}. ``transform`` leads from the
-            pixels of this image to the map. A reduced image without a place on the map has only
-            ``transform``, which leads to the pixels of the full image.
+        georeference: ``crs``, which may be None, and ``transform`` of a GeoTIFF, or {}.
+            ``transform`` leads from the pixels of this image to the map. A reduced image without a
+            place on the map has only ``transform``, which leads to the pixels of the full image.
         has_gaps: Whether pixels may have no data; otherwise :meth:`valid` always returns None.
         nodata: The value of pixels without data, or a tuple with the value of each band; None if
             there is none.
@@ -55,6 +56,7 @@ class ImageSource(ABC):
     has_gaps = False
     pixel_size: PixelSize | None = None
     file_nodata: float | None = None
+    control_points: tuple = ()
     # The window that was read last and its valid pixels, if finding them would need another read.
     _last: tuple[Window, np.ndarray] | None = None
 
@@ -80,6 +82,13 @@ class ImageSource(ABC):
             )
         self.has_gaps = nodata is not None or dtype.kind == 'f'
         self._state = self._file_state()
+
+    @property
+    def place(self) -> Place:
+        """The place of the pixels of this image on the map."""
+        if 'crs' not in self.georeference:
+            return Place(points=self.control_points)
+        return Place(**self.georeference)
 
     def read(self, window: Window) -> np.ndarray:
         """Return a window (h, w, ``channels``).
@@ -153,11 +162,19 @@ class ImageSource(ABC):
         if self._file_state() != self._state:
             raise ChangedError(f'{self.name} has changed while {use}')
 
-    def _use_level(self, level: int, levels: Sequence[tuple[int, int]]) -> None:
-        """Note which level is read, and the sizes (H, W) of all levels."""
+    def _use_level(
+        self, level: int, levels: Sequence[tuple[int, int]], place: Place = NOWHERE
+    ) -> None:
+        """Note which level is read, the sizes (H, W) of all levels, and where the full image is."""
         self.level, self.levels, self.full_size = level, tuple(levels), levels[0]
-        if level and not self.georeference:
+        self.control_points = place.points
+        if level:
             self.georeference = to_full_size(self.shape, self.full_size)
+        if place.transform is not None:
+            rows, columns = (n / m for n, m in zip(levels[0], self.shape, strict=False))
+            transform = place.transform * type(place.transform).scale(columns, rows)
+            self.georeference = dict(crs=place.crs, transform=transform)
+            self.pixel_size = pixel_size_on_map(place.crs, transform)
 
     def _valid(self, window: Window) -> np.ndarray | None:
         return has_data(self._read(window), self.nodata)

@@ -33,6 +33,7 @@ class ImageView(ImageSource):
         super().__init__(source.name, None, shape, dtype, source.channels)
         self.source, self.change, self.max_rows = source, change, source.max_rows
         self.georeference, self.pixel_size = source.georeference, source.pixel_size
+        self.control_points = source.control_points
         self.has_gaps, self.nodata = source.has_gaps, source.nodata
         self.level, self.levels, self.full_size = source.level, source.levels, source.full_size
         if dtype == source.dtype:

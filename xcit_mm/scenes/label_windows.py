@@ -14,6 +14,7 @@ from PIL import Image, UnidentifiedImageError
 from PIL.PngImagePlugin import PngImageFile
 
 from ..datasets.decode import (
+    LABELS_ELSEWHERE,
     LABELS_MISSING,
     LABELS_OF_OTHER_SIZE,
     LABELS_UNREADABLE,
@@ -21,10 +22,12 @@ from ..datasets.decode import (
     LoadImage,
 )
 from ..datasets.labels import LabelRule, of_color_image
+from ..datasets.places import NOWHERE, place_of_file
 from ..errors import UserError, reason
 from .geometry import Window, tiles, whole
 from .image_source import TRAINED, ImageSource, WindowError, tile_of
 from .open_image import open_image
+from .placed_rasters import laid_over
 from .png_labels import PngLabels, png_size
 from .rasters import LABELS
 from .symmetries import Symmetry, TurnedImage
@@ -151,7 +154,10 @@ class LabelWindows:
         return counts
 
     def _valid(self, window: Window) -> np.ndarray | None:
-        return None if self._image is None else self._image.valid(window)
+        """Return which pixels have a label, also if it is ignored, in an image with data there."""
+        sources = [self._source] if self._image is None else [self._source, self._image]
+        masks = [mask for s in sources if (mask := s.valid(window)) is not None]
+        return np.logical_and.reduce(masks) if masks else None
 
     def _in_file(self, window: Window) -> np.ndarray:
         labels = self._source.read(window)[..., 0]
@@ -176,28 +182,45 @@ def open_labels(
     Without rasterio, PNG files are decoded as a whole as well. For the arguments after the image,
     see :class:`LabelWindows`.
 
+    If both have a place on the map, each pixel of the image has the label at its place, and has
+    none beyond the labels.
+
     Raises:
-        BadImageError: If the labels are missing or damaged, or have another size than the image.
+        BadImageError: If the labels are missing or damaged, have another size than the image, or
+            lie elsewhere on the map.
         UserError: See :class:`LabelWindows`.
     """
     rules = reduce_zero_label, label_map, image
-    size = png_size(Path(path)) if _has_windows(path) else None
-    if size is not None:
-        _require_size(size, path, image)
+    if _has_windows(path) and (size := png_size(Path(path))) is not None:
+        if place_of_file(Path(path)) == NOWHERE:
+            _require_size(size, path, image)  # before GDAL opens the file
         return _png_labels(path, *rules)
     source = open_image(path, partial(_decoded, image=image), are_labels=True)
-    _require_size(source.shape[:2], path, image)
-    return LabelWindows(source, *rules)
+    return LabelWindows(_laid_over(source, image), *rules)
+
+
+def _laid_over(labels: ImageSource, image: ImageSource) -> ImageSource:
+    try:
+        labels = laid_over(labels, image)
+    except UserError as error:
+        raise BadImageError(LABELS_ELSEWHERE, str(error)) from None
+    _require_size(labels.shape[:2], labels.name, image)
+    return labels
 
 
 def _has_windows(path: str) -> bool:
     return Path(path).suffix.lower() in LABELS and find_spec('rasterio') is not None
 
 
-def _png_labels(path: str, *rules: Any) -> LabelWindows:
+def _png_labels(
+    path: str, reduce_zero_label: bool, label_map: Any, image: ImageSource
+) -> LabelWindows:
     """Open and count the labels of a PNG file, and report damage as for other label files."""
     try:
-        return LabelWindows(PngLabels(Path(path)), *rules)
+        labels = _laid_over(PngLabels(Path(path)), image)
+        return LabelWindows(labels, reduce_zero_label, label_map, image)
+    except BadImageError:
+        raise
     except WindowError as error:
         raise BadImageError(LABELS_UNREADABLE, str(error)) from None
     except UserError:

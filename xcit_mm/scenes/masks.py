@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import UserError, reason
+from ..errors import UserError
 from ..files import open_regular
 from ..weights.cache import is_url
 from .geometry import Window, overlap
@@ -14,8 +14,9 @@ from .image_source import PREDICTED, ImageSource
 from .image_views import ImageView
 from .no_data import has_data
 from .open_image import ARRAYS, errors_of, open_image
+from .placed_rasters import laid_over
 from .png_labels import PngLabels
-from .rasters import LABELS, RASTERS, GdalImage
+from .rasters import LABELS, RASTERS
 
 
 class Mask(ABC):
@@ -83,37 +84,17 @@ class Stretched(Mask):
         return self._mask[np.ix_(rows, columns)]
 
 
-class WarpedMask(Mask):
-    """A mask with a reference system, placed on the grid of an image."""
+class PlacedMask(Mask):
+    """The pixels of an image for which a raster with as many pixels has values other than 0."""
 
-    def __init__(self, mask: GdalImage, image: ImageSource) -> None:
-        from rasterio.transform import array_bounds
-        from rasterio.warp import transform_bounds
-
-        self._mask, size = mask, image.shape[:2]
-        crs, transform = (image.georeference[name] for name in ('crs', 'transform'))
-        grid = dict(crs=crs, transform=transform, height=size[0], width=size[1])
-        try:
-            self._warped = mask.warped(**grid)
-            of_mask = mask.georeference
-            bounds = array_bounds(*mask.shape[:2], of_mask['transform'])
-            west, south, east, north = transform_bounds(of_mask['crs'], crs, *bounds)
-        except Exception as error:  # rasterio and GDAL raise many kinds
-            raise UserError(
-                f'the mask {mask.name} cannot be placed on {image.name} ({reason(error)}): '
-                'reproject it with gdalwarp -t_srs'
-            ) from None
-        corners = (west, north), (east, north), (west, south), (east, south)
-        x, y = zip(*(~transform * corner for corner in corners), strict=True)
-        box = min(x), min(y), max(x), max(y)
-        self.box = Window.around(box, size).clipped(size)
+    def __init__(self, raster: ImageSource) -> None:
+        self._raster, self.box = raster, raster.valid_box()
 
     def read(self, window: Window) -> np.ndarray:
-        values, has_data = self._warped(window)
-        return (values != 0) & (has_data != 0)
+        return _selected(self._raster, window)
 
     def require_unchanged(self, use: str) -> None:
-        self._mask.require_unchanged(use)
+        self._raster.require_unchanged(use)
 
 
 def open_mask(path: str | Path) -> ImageSource:
@@ -142,37 +123,38 @@ def open_mask(path: str | Path) -> ImageSource:
 def mask_of(mask: ImageSource, image: ImageSource) -> Mask:
     """Return the pixels of an image for which a mask has values other than 0 and no-data.
 
-    If both have a reference system, the mask is placed by it. Otherwise, it covers the whole image,
+    If both have a place on the map, the mask is placed by it. Otherwise, it covers the whole image,
     and may have fewer pixels.
 
     Raises:
-        UserError: If the mask does not fit the image, or is empty there.
+        UserError: If the mask does not fit the image, is empty, or lies elsewhere.
     """
-    if None not in [source.georeference.get('crs') for source in (mask, image)]:
-        found: Mask = WarpedMask(mask, image)
-    else:
-        (h, w), (H, W) = mask.shape[:2], image.shape[:2]
-        if abs(h * W - w * H) > max(H, W):
-            raise UserError(
-                f'the mask {mask.name} has {w}x{h} pixels, which is not the shape of {image.name} '
-                f'with {W}x{H} pixels: name a mask of the same image'
-            )
-        found = Stretched(_selected(mask), (H, W))
-    if not all(found.box.size):
+    placed = laid_over(mask, image)
+    if None not in (mask.place.transform, image.place.transform):
+        return PlacedMask(placed)
+    (h, w), (H, W) = mask.shape[:2], image.shape[:2]
+    if abs(h * W - w * H) > max(H, W):
         raise UserError(
-            f'the mask {mask.name} has no pixel other than 0 in {image.name}, or lies elsewhere on '
-            'the map'
+            f'the mask {mask.name} has {w}x{h} pixels, which is not the shape of {image.name} '
+            f'with {W}x{H} pixels: name a mask of the same image'
         )
-    return found
+    stretched = Stretched(_all_selected(mask), (H, W))
+    if not all(stretched.box.size):
+        raise UserError(f'the mask {mask.name} has no pixel other than 0 in {image.name}')
+    return stretched
 
 
-def _selected(mask: ImageSource) -> np.ndarray:
-    """Return which pixels of a mask have values other than 0 and no-data, (h, w) bool."""
+def _all_selected(mask: ImageSource) -> np.ndarray:
     selected = np.zeros(mask.shape[:2], bool)
     for window in mask.windows():
-        values = mask.read(window)
-        chosen = (values != 0)[..., 0]
-        if mask.file_nodata is not None:
-            chosen &= has_data(values, mask.file_nodata)
-        selected[tuple(window)] = chosen
+        selected[tuple(window)] = _selected(mask, window)
     return selected
+
+
+def _selected(mask: ImageSource, window: Window) -> np.ndarray:
+    """Return which pixels of a mask have values other than 0 and no-data, (h, w) bool."""
+    values, valid = mask.read(window), mask.valid(window)
+    chosen = (values != 0)[..., 0]
+    if mask.file_nodata is not None:
+        chosen &= has_data(values, mask.file_nodata)
+    return chosen if valid is None else chosen & valid

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..datasets.places import Place
 from ..environment import require
 from ..errors import UserError
 from ..processes import digest_of_file, shortened
@@ -17,7 +18,6 @@ from .geometry import Window, overlap, shifted
 from .image_source import ImageSource, state_of_file
 from .levels import RESAMPLE, require_level
 from .no_data import NoData, has_data, of_bands, representable
-from .pixel_sizes import pixel_size_on_map
 from .rasters import RASTERS, Raster
 
 MAX_OPEN = 32  # files at a time
@@ -54,7 +54,7 @@ class Mosaic(ImageSource):
         size: (H, W) of the full image.
         tiles: The tiles, the uppermost first.
         files: All files that belong to the image.
-        georeference: ``crs`` and ``transform`` of the full image, or {}.
+        place: The place of the full image on the map.
         channels: The number of bands, from the first, that are read. Default: all.
         nodata: The value of pixels without data, instead of the values in all files.
         own_nodata: The values of bands without data, if the mosaic has some besides its tiles.
@@ -71,7 +71,7 @@ class Mosaic(ImageSource):
         size: tuple[int, int],
         tiles: Sequence[Tile],
         files: Sequence[Path],
-        georeference: dict[str, Any],
+        place: Place,
         channels: int | None = None,
         nodata: float | None = None,
         own_nodata: NoData = None,
@@ -102,13 +102,7 @@ class Mosaic(ImageSource):
         self.max_rows = min(row_limits, default=None)
         if nodata is None:
             self.nodata = own_nodata
-        if georeference:
-            transform = georeference['transform']
-            rows, columns = (n / m for n, m in zip(levels[0], levels[level], strict=True))
-            transform = transform * type(transform).scale(columns, rows)
-            self.georeference = dict(georeference, transform=transform)
-            self.pixel_size = pixel_size_on_map(georeference['crs'], transform)
-        self._use_level(level, levels)
+        self._use_level(level, levels, place)
 
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | dict(_opened=OrderedDict(), _lock=None, _last=None)
@@ -202,11 +196,6 @@ def open_mosaic(
     sources = [_open_tile(path, channels, nodata) for path in paths]
     first, corners = sources[0], []
     for source in sources:
-        if source.georeference.get('crs') is None:
-            raise UserError(
-                f'{source.name} has no place on the map, but a tile of a mosaic needs one: add it '
-                'with gdal_edit.py -a_srs -a_ullr'
-            )
         _require_same_grid(first, source)
         place = ~first.georeference['transform'] * source.georeference['transform']
         corners.append((round(place.f), round(place.c)))
@@ -232,15 +221,20 @@ def open_mosaic(
         )
     transform = first.georeference['transform']
     transform = transform * type(transform).translation(left, top)
-    georeference = dict(first.georeference, transform=transform)
+    place = Place(first.georeference['crs'], transform)
     name = str(paths[0])
     if len(paths) > 1:
         name += f' and {len(paths) - 1} other tile{"s" if len(paths) > 2 else ""}'
-    return Mosaic(name, size, tiles, paths, georeference, channels, nodata, level=level)
+    return Mosaic(name, size, tiles, paths, place, channels, nodata, level=level)
 
 
 def _open_tile(path: Path, channels: int | None, nodata: float | None) -> '_TileHeader':
     source = Raster(path, channels, nodata=nodata)
+    if source.georeference.get('crs') is None:
+        raise UserError(
+            f'{source.name} has no place on the map, but a tile of a mosaic needs one: add it '
+            'with gdal_edit.py -a_srs -a_ullr, or with gdalwarp if it has ground control points'
+        )
     return _TileHeader(source.name, source.shape, source.dtype, source.georeference)
 
 
@@ -290,7 +284,9 @@ def _require_same_grid(first: _TileHeader, other: _TileHeader) -> None:
 
 
 def _sides(transform: Any) -> tuple[float, float]:
-    return np.hypot(transform.a, transform.d), np.hypot(transform.b, transform.e)
+    """Return the width of a pixel, and its height, which is negative if the first row is south."""
+    height = np.hypot(transform.b, transform.e)
+    return np.hypot(transform.a, transform.d), -np.copysign(height, transform.determinant)
 
 
 def _require_same_values(first: Raster, other: Raster) -> None:

@@ -171,7 +171,7 @@ def suffix_of(image: str) -> str:
     return PurePosixPath(path).suffix.lower()
 
 
-def open_header(path: Path) -> ImageSource:
+def open_header(path: Path, are_labels: bool = False) -> ImageSource:
     """Open an image for its size and georeference, without decoding it; its pixels may be wrong.
 
     Raises:
@@ -184,4 +184,4 @@ def open_header(path: Path) -> ImageSource:
             raise UserError(f'{name} cannot be opened as an image: repair or remove it')
         return np.broadcast_to(np.uint8(0), size)
 
-    return open_image(path, blank)
+    return open_image(path, blank, are_labels=are_labels)

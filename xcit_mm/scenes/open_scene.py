@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..datasets.places import incomplete
 from ..environment import require
 from ..errors import ArgumentError
 from ..processes import digest_of_file
@@ -24,7 +25,8 @@ from .polygon_masks import polygons_of
 from .tissue import PICTURE_SIDE, tissue_of
 from .value_range import RangedImage
 
-WORLD_FILES, SIDECARS = ('.tfw', '.tifw', '.wld', '.jgw', '.pgw', '.j2w'), ('.msk', '.ovr')
+# The ends of names of files next to NAME.tif, after NAME.tif and after NAME.
+SIDECARS, RPC_FILES = ('.msk', '.ovr'), ('.RPB', '_RPC.TXT', '_rpc.txt')
 WINDOW = re.compile(r' *\d+(, *\d+){3} *')
 Image = str | Path | np.ndarray | Sequence[str | Path]
 
@@ -131,7 +133,7 @@ class Scene:
         transform = self.source.georeference.get('transform')
         if self.source.shape[:2] == self.full_size:
             return self.source.georeference
-        if self.source.georeference.get('crs') is None:
+        if 'crs' not in self.source.georeference:
             return {}
         y, x = (-n / k for n, k in zip(self.corner, self.scale, strict=True))
         smaller = transform.scale(1 / self.scale[1], 1 / self.scale[0])
@@ -154,7 +156,7 @@ def open_scene(
     source = open_image(image, read, channels, **reduced)
     full_size, size = source.full_size, source.shape[:2]
     scale = tuple(n / m for n, m in zip(full_size, size, strict=True))
-    notes = unread_neighbors(image)
+    notes = [*unread_neighbors(image), *incomplete(source.name, source.place)]
     if options.value_range is not None:
         if channels is None:
             raise ArgumentError('--range is for models of RGB images: the others read all values')
@@ -194,14 +196,14 @@ def unread_neighbors(image: Image) -> list[str]:
     if isinstance(image, np.ndarray) or not isinstance(image, (str, Path)) or is_url(str(image)):
         return []
     path = Path(image).expanduser()
-    found = [path.with_suffix(suffix) for suffix in WORLD_FILES]
-    found += [path.with_name(f'{path.name}{suffix}') for suffix in SIDECARS]
+    found = [path.with_name(f'{path.name}{end}') for end in SIDECARS]
+    found += [path.with_name(f'{path.stem}{end}') for end in RPC_FILES]
     names = [str(neighbor.name) for neighbor in found if neighbor.is_file()]
     if not names:
         return []
     return [
         f'{path}: {" and ".join(names)} next to it {"is" if len(names) == 1 else "are"} not read: '
-        'gdal_translate puts places, masks and levels into the file itself'
+        'gdal_translate puts masks, levels and RPCs into the file itself'
     ]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..datasets.places import ALONE, RASTERS, place_of
 from ..environment import require
 from ..errors import UserError
 from ..file_headers import require_modest_header
@@ -18,11 +19,7 @@ from .geometry import Window
 from .image_source import ImageSource
 from .levels import ADD_LEVELS, RESAMPLE, require_level
 from .no_data import has_data, representable
-from .pixel_sizes import pixel_size_on_map
 
-# The drivers of GDAL by suffix. Without a driver, GDAL looks at the content, so a text file that
-# is named .tif could make it open any other file or address.
-RASTERS = dict.fromkeys(('.tif', '.tiff', '.btf', '.tf8'), 'GTiff') | {'.jp2': 'JP2OpenJPEG'}
 # PNG files of labels; OpenCV decodes PNG files of images.
 LABELS = {'.png': 'PNG'}
 CACHE = 2**25  # bytes of decoded blocks that GDAL keeps
@@ -61,8 +58,8 @@ class GdalImage(ImageSource):
 
         # GDAL reads these settings when it opens a file and when it reads from it.
         self._settings = rasterio.Env(
+            **ALONE,
             GDAL_CACHEMAX=CACHE,
-            GDAL_DISABLE_READDIR_ON_OPEN='EMPTY_DIR',
             GDAL_NUM_THREADS=1,
             # Otherwise, GDAL reads zeros where a PNG file is truncated.
             GDAL_PNG_WHOLE_IMAGE_OPTIM='NO',
@@ -81,6 +78,7 @@ class GdalImage(ImageSource):
             factors = file.overviews(1)
             levels = [size, *(tuple(-(-n // factor) for n in size) for factor in factors)]
             require_level(name, level, levels, RESAMPLE if factors else ADD_LEVELS)
+            full, place = file, place_of(file, path)
             if level:
                 self._file = file = open_file(overview_level=level - 1)
                 levels[level] = file.height, file.width
@@ -102,13 +100,9 @@ class GdalImage(ImageSource):
         bits = file.tags(1, ns='IMAGE_STRUCTURE').get('NBITS')
         if bits and self.max_value is not None:
             self.max_value = 2 ** int(bits) - 1
-        if file.crs is not None or not file.transform.is_identity:
-            if not (level and file.crs is None):
-                self.georeference = dict(crs=file.crs, transform=file.transform)
-            self.pixel_size = pixel_size_on_map(file.crs, file.transform)
-        self._use_level(level, levels)
+        self._use_level(level, levels, place)
         self._are_labels = are_labels
-        self._find_gaps()
+        self._find_gaps(full)
 
     def _limit_blocks(self) -> None:
         """Refuse large blocks, and choose the height of windows and the size of GDAL's cache."""
@@ -130,15 +124,17 @@ class GdalImage(ImageSource):
             cache = (self.max_rows + 2 * rows) * of_row
         self._settings.options['GDAL_CACHEMAX'] = max(CACHE, cache)
 
-    def _find_gaps(self) -> None:
-        """Note how the file marks pixels without data."""
+    def _find_gaps(self, full: Any) -> None:
+        """Note how a file, of which the full image is open as well, marks pixels without data."""
         file, bands = self._file, slice(self.channels)
         self.file_nodata = file.nodatavals[0]
-        flags = [flag.name for flag in file.mask_flag_enums[0]]
+        flags = [flag.name for flag in full.mask_flag_enums[0]]
         # Without a mask in the file, GDAL makes one from no-data values or the transparency.
-        self._has_mask = 'per_dataset' in flags and 'alpha' not in flags
+        has_mask = 'per_dataset' in flags and 'alpha' not in flags and not self._are_labels
+        # Levels of the pixels may have no level of the mask, and are valid everywhere then.
+        self._masked = full if has_mask else None
         if self._are_labels:
-            self._has_mask = self.has_gaps = False
+            self.has_gaps = False
             return
         values = tuple(
             value if value is not None and representable(value, self.dtype) else None
@@ -146,7 +142,7 @@ class GdalImage(ImageSource):
         )
         if self.nodata is None and None not in values:
             self.nodata = values
-        is_marked = self.nodata is not None or self._has_mask or self._alpha is not None
+        is_marked = self.nodata is not None or self._masked is not None or self._alpha is not None
         self.has_gaps |= is_marked
 
     def _read(self, window: Window) -> np.ndarray:
@@ -157,32 +153,22 @@ class GdalImage(ImageSource):
         valid = np.ones(window.size, bool)
         if self.nodata is not None or self.dtype.kind == 'f':
             valid &= has_data(self._read(window), self.nodata)
-        if self._has_mask:
-            valid &= self._of_file('read_masks', window, 1) > 0
+        if self._masked is not None:
+            valid &= self._mask(window) > 0
         if self._alpha is not None:
             valid &= self._of_file('read', window, self._alpha) > 0
         return valid
 
-    def warped(self, **grid: Any) -> Callable[[Window], tuple[np.ndarray, np.ndarray]]:
-        """Return what reads the first band, and its mask, on another grid, by the nearest pixel.
-
-        The grid is the arguments ``crs``, ``transform``, ``height`` and ``width`` of rasterio's
-        ``WarpedVRT``.
-        """
-        from rasterio.enums import Resampling
-        from rasterio.vrt import WarpedVRT
+    def _mask(self, window: Window) -> np.ndarray:
+        """Return the mask of a window, from the level of the mask that GDAL chooses."""
         from rasterio.windows import Window as RasterWindow
 
-        # With GDAL's usual tolerance, a pixel depends on the window that is read.
-        with self._lock, self._settings:
-            vrt = WarpedVRT(self._file, resampling=Resampling.nearest, tolerance=1e-9, **grid)
-
-        def read(window: Window) -> tuple[np.ndarray, np.ndarray]:
-            place = RasterWindow.from_slices(*window)
-            with self._lock, self._settings, self._raising():
-                return vrt.read(1, window=place), vrt.read_masks(1, window=place)
-
-        return read
+        size = self._masked.shape
+        spans = zip(window, size, self.shape, strict=False)
+        rows, columns = ((s.start * n / m, min(s.stop * n / m, n)) for s, n, m in spans)
+        with self._lock, self._settings, self._raising():
+            place = RasterWindow.from_slices(rows, columns)
+            return self._masked.read_masks(1, window=place, out_shape=window.size)
 
     def _raising(self) -> AbstractContextManager:
         """Return what raises the errors that GDAL does not pass on."""

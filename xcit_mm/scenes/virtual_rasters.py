@@ -6,11 +6,9 @@ text is parsed, and only what gdalbuildvrt writes for files on this machine is a
 
 import math
 from pathlib import Path
-from typing import Any
 from xml.etree.ElementTree import Element, ParseError
 
-import numpy as np
-
+from ..datasets.places import place_in
 from ..environment import require
 from ..errors import UserError, one_line
 from ..files import open_regular, parse_xml, read_regular
@@ -67,7 +65,7 @@ def open_virtual(
             raise ValueError(f'it has {size[1]}x{size[0]} pixels')
         bands = _bands(root, channels is not None)
         tiles = _tiles(path, bands, size)
-        georeference = _georeference(root)
+        place = place_in(root)
         values = [_number(band.findtext('NoDataValue')) for band in bands]
     except (ParseError, ValueError) as error:
         raise UserError(
@@ -75,7 +73,7 @@ def open_virtual(
         ) from None
     own_nodata = None if values.count(None) == len(values) else tuple(values)
     files = [path, *dict.fromkeys(tile.path for tile in tiles)]
-    return Mosaic(str(path), size, tiles, files, georeference, channels, nodata, own_nodata, level)
+    return Mosaic(str(path), size, tiles, files, place, channels, nodata, own_nodata, level)
 
 
 def _bands(root: Element, without_alpha: bool) -> list[Element]:
@@ -172,27 +170,6 @@ def _file(path: Path, source: Element) -> Path:
 
 def _is_relative(element: Element) -> bool:
     return element.get('relativeToVRT') == '1'
-
-
-def _georeference(root: Element) -> dict[str, Any]:
-    from rasterio import Affine
-    from rasterio.crs import CRS
-    from rasterio.errors import CRSError
-
-    text, numbers = root.findtext('SRS'), root.findtext('GeoTransform')
-    if numbers is None:
-        return {}
-    values = [_number(number) for number in numbers.split(',')]
-    if len(values) != 6 or None in values or not np.isfinite(values).all():
-        raise ValueError('its GeoTransform has no six numbers')
-    try:
-        crs = CRS.from_wkt(text) if text else None
-    except CRSError:
-        raise ValueError('its SRS is no reference system in WKT') from None
-    transform = Affine.from_gdal(*values)
-    if transform.is_degenerate:
-        raise ValueError('its GeoTransform has no area')
-    return dict(crs=crs, transform=transform)
 
 
 def _require_known(element: Element, known: set[str]) -> None:

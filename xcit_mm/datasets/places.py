@@ -1,0 +1,267 @@
+"""Where an image lies on a map, by its file or by a small file next to it."""
+
+import warnings
+from collections.abc import Sequence
+from importlib.util import find_spec
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+from xml.etree.ElementTree import Element, ParseError
+
+import numpy as np
+
+from ..errors import UserError, one_line
+from ..file_headers import require_modest_header
+from ..files import parse_xml, read_regular
+
+# The drivers of GDAL by suffix. Without a driver, GDAL looks at the content, so a text file that
+# is named .tif could make it open any other file or address.
+RASTERS = dict.fromkeys(('.tif', '.tiff', '.btf', '.tf8'), 'GTiff') | {'.jp2': 'JP2OpenJPEG'}
+ALONE = dict(GDAL_DISABLE_READDIR_ON_OPEN='EMPTY_DIR')  # GDAL opens no file next to a file
+MAX_SIDECAR = 2**26  # bytes
+SAME_PIXEL = 0.5  # the nearest pixel of another grid is the same pixel below this distance
+SURVEY = 5  # places along an axis at which two grids are compared
+
+
+class Place(NamedTuple):
+    """The place of an image on a map; its fields are None or empty if it has none.
+
+    Attributes:
+        crs: The reference system, or None for coordinates of an unknown system.
+        transform: The affine transform from pixels, column and row, to the map.
+        points: What places the pixels of a file without a transform: a description of its ground
+            control points or rational polynomials, and their values.
+    """
+
+    crs: Any = None
+    transform: Any = None
+    points: tuple = ()
+
+    @property
+    def georeference(self) -> dict[str, Any]:
+        """``crs`` and ``transform``, or {}."""
+        return {} if self.transform is None else dict(crs=self.crs, transform=self.transform)
+
+    def in_words(self, size: Sequence[int]) -> str:
+        """Describe the place of an image (H, W)."""
+        if self.transform is None:
+            return f'by {self.points[0]}' if self.points else 'nowhere'
+        corners = [self.transform * corner for corner in product((0, size[1]), (0, size[0]))]
+        spans = (
+            f'{min(values):.10g} to {max(values):.10g}' for values in zip(*corners, strict=True)
+        )
+        system = 'an unnamed system' if self.crs is None else _name(self.crs)
+        return f'at x {" and y ".join(spans)} in {system}'
+
+
+NOWHERE = Place()
+
+
+def place_of(file: Any, path: Path | None = None) -> Place:
+    """Return the place of a file that rasterio has opened, or of the files next to its path.
+
+    As in GDAL, a file ``.aux.xml`` comes before the file itself, and a world file after it.
+
+    Raises:
+        UserError: If a file next to it cannot be read.
+    """
+    place = Place(points=_control_points(*file.gcps) or _polynomials(file.rpcs))
+    if not file.transform.is_identity:
+        place = Place(file.crs, file.transform)
+    return place if path is None else _with_sidecars(place, path)
+
+
+def place_of_file(path: Path) -> Place:
+    """Return the place of an image file on this machine, which may be missing or damaged.
+
+    Files whose readers have no windows, such as JPEG and PNG, have the place that files next to
+    them name. Without rasterio, no file has a place.
+
+    Raises:
+        UserError: If a file next to it cannot be read.
+    """
+    if find_spec('rasterio') is None:
+        return NOWHERE
+    if (driver := RASTERS.get(path.suffix.lower())) is None:
+        return _with_sidecars(NOWHERE, path)
+    import rasterio
+    from rasterio.errors import RasterioError
+
+    try:
+        require_modest_header(path)
+        with rasterio.Env(**ALONE), warnings.catch_warnings():
+            warnings.simplefilter('ignore')  # about images without a georeference
+            with rasterio.open(path.resolve(), driver=driver) as file:
+                return place_of(file, path)
+    except (RasterioError, OSError):  # whoever reads the pixels reports it
+        return NOWHERE
+
+
+def are_laid_by_pixels(
+    raster: Place, size: Sequence[int], image: Place, image_size: Sequence[int]
+) -> bool:
+    """Return whether pixels of a raster belong to the pixels of an image with the same numbers.
+
+    It is so if one of them has no place, or if both have the same place.
+    """
+    places = raster.transform, image.transform
+    if None in places:
+        has_none = NOWHERE in (raster, image)
+        return has_none or (raster.points == image.points != () and places == (None, None))
+    if tuple(size) != tuple(image_size):
+        return False
+    pixels = np.meshgrid(*(np.linspace(0.5, n - 0.5, SURVEY) for n in size[::-1]))
+    coordinates = converted(*applied(image.transform, *pixels), image.crs, raster.crs)
+    if coordinates is None:
+        return False
+    moved = np.subtract(applied(~raster.transform, *coordinates), pixels)
+    return bool(np.abs(moved).max() < SAME_PIXEL)
+
+
+def applied(transform: Any, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return what an affine transform makes of points."""
+    a, b, c, d, e, f, *_ = transform
+    return a * x + b * y + c, d * x + e * y + f
+
+
+def converted(x: np.ndarray, y: np.ndarray, crs: Any, other: Any) -> Sequence[np.ndarray] | None:
+    """Return coordinates in another system; an unknown system, None, is any system.
+
+    Returns None if some of the points have no coordinates there.
+    """
+    if crs is None or other is None or crs == other:
+        return x, y
+    from rasterio._err import CPLE_BaseError
+    from rasterio.errors import RasterioError
+    from rasterio.warp import transform
+
+    try:
+        return np.reshape(transform(crs, other, x.ravel(), y.ravel()), (2, *x.shape))
+    except (CPLE_BaseError, RasterioError):
+        return None
+
+
+def elsewhere(
+    name: str,
+    place: Place,
+    size: Sequence[int],
+    image: str,
+    of_image: Place,
+    of_size: Sequence[int],
+) -> str:
+    """Return the sentence that refuses a raster that does not lie where its image lies."""
+    return (
+        f'{name} is placed {place.in_words(size)}, but {image} {of_image.in_words(of_size)}: write '
+        'one on the pixels of the other with gdalwarp, or correct a wrong place with gdal_edit.py'
+    )
+
+
+def incomplete(name: str, place: Place) -> list[str]:
+    """Return a sentence on an image whose place lacks a transform or a reference system."""
+    if place.transform is None and place.points:
+        return [
+            f'{name} is placed by {place.points[0]} instead of a transform, so results are in '
+            'pixels: gdalwarp writes a file whose results are on the map'
+        ]
+    if place.transform is not None and place.crs is None:
+        return [
+            f'{name} has a place on a map without a reference system, so results name none: '
+            'gdal_translate -a_srs writes a file with both'
+        ]
+    return []
+
+
+def place_in(root: Element) -> Place:
+    """Return the place that a virtual raster or a file ``.aux.xml`` names.
+
+    Raises:
+        ValueError: If it is damaged.
+    """
+    from rasterio import Affine
+
+    crs = _system(root.findtext('SRS'))
+    if (numbers := root.findtext('GeoTransform')) is not None:
+        return Place(crs, _affine(Affine.from_gdal(*_numbers(numbers.split(',')))))
+    points = root.find('GCPList')
+    if points is None or not len(points):
+        return Place(crs)
+    values = [[point.get(key, '0') for key in ('Line', 'Pixel', 'X', 'Y', 'Z')] for point in points]
+    values = [tuple(map(float, of_point)) for of_point in values]
+    return Place(points=_described(values, _system(points.get('Projection'))))
+
+
+def _with_sidecars(place: Place, path: Path) -> Place:
+    sidecar = path.with_name(f'{path.name}.aux.xml')
+    try:
+        if sidecar.is_file():
+            named = place_in(parse_xml(read_regular(sidecar, MAX_SIDECAR)))
+            place = Place(*(b if b else a for a, b in zip(place, named, strict=True)))
+        for sidecar in _world_files(path) if place.transform is None else ():
+            if sidecar.is_file():
+                return Place(place.crs, _of_world_file(read_regular(sidecar, MAX_SIDECAR)))
+    except (OSError, ParseError, ValueError, UnicodeError) as error:
+        raise UserError(
+            f'{sidecar}, which places {path.name} on the map, cannot be read '
+            f'({one_line(str(error))}): repair or remove it'
+        ) from None
+    # A system without a transform places nothing.
+    return place if place.transform is not None else Place(points=place.points)
+
+
+def _world_files(path: Path) -> list[Path]:
+    """Return the names of the world file of an image, as in GDAL: .tfw, .tifw and .wld."""
+    suffix = path.suffix
+    if len(suffix) < 2:
+        return []
+    ends = f'.{suffix[1]}{suffix[-1]}w', f'{suffix}w', '.wld'
+    return [path.with_suffix(change(end)) for end in ends for change in (str.lower, str.upper)]
+
+
+def _of_world_file(data: bytes) -> Any:
+    from rasterio import Affine
+
+    # Both signs of decimals occur. The place is the place of the center of the first pixel.
+    a, d, b, e, c, f = _numbers(data.decode('ascii').replace(',', '.').split())
+    return _affine(Affine(a, b, c, d, e, f) * Affine.translation(-0.5, -0.5))
+
+
+def _numbers(texts: Sequence[str]) -> list[float]:
+    numbers = [float(text) for text in texts]
+    if len(numbers) != 6 or not np.isfinite(numbers).all():
+        raise ValueError('its transform has no six numbers')
+    return numbers
+
+
+def _affine(transform: Any) -> Any:
+    if transform.is_degenerate:
+        raise ValueError('its transform has no area')
+    return transform
+
+
+def _system(text: str | None) -> Any:
+    from rasterio.crs import CRS
+    from rasterio.errors import CRSError
+
+    try:
+        return CRS.from_wkt(text) if text else None
+    except CRSError:
+        raise ValueError('its SRS is no reference system in WKT') from None
+
+
+def _control_points(points: Sequence[Any], crs: Any) -> tuple:
+    return _described([(p.row, p.col, p.x, p.y, p.z or 0.0) for p in points], crs) if points else ()
+
+
+def _described(points: list[tuple[float, ...]], crs: Any) -> tuple:
+    system = '' if crs is None else f' in {_name(crs)}'
+    return f'{len(points)} ground control points{system}', tuple(points)
+
+
+def _polynomials(rpcs: Any) -> tuple:
+    return ('rational polynomials (RPCs)', str(rpcs.to_dict())) if rpcs else ()
+
+
+def _name(crs: Any) -> str:
+    """Return a short name of a reference system."""
+    text = crs.to_string()
+    return text.split('"')[1] if '"' in text else text
