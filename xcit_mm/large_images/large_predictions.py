@@ -21,7 +21,7 @@ from ..predictions.supervision_detections import compact_masks
 from ..scenes.geojson import write_geojson
 from ..scenes.geometry import Window, tiles, whole
 from ..scenes.geopackage import write_geopackage
-from ..scenes.geotiff import AVERAGE, write_class_table, write_tiff
+from ..scenes.geotiff import AVERAGE, write_tiff
 from ..scenes.image_source import TILE
 from ..scenes.label_polygons import label_polygons, without_small_regions
 from ..scenes.overview import overview
@@ -132,10 +132,9 @@ class LargeSegmentation(LargePrediction, Segmentation):
         """
         written = {'labels': f'labels/{name}.tif'}
         path = _made(folder / written['labels'])
-        palette = self.palette if self.labels.dtype == np.uint8 else ()
         about = dict(georeference=self.georeference, cog=options.cog)
-        write_tiff(path, self.labels, palette=palette, nodata=self._no_label, **about)
-        write_class_table(path, self.classes, self.palette)
+        of_classes = dict(classes=self.classes, palette=self.palette, nodata=self._no_label)
+        write_tiff(path, self.labels, **of_classes, **about)
         has_gaps = any(
             (self.labels[tuple(window)] == self._no_label).any()
             for window in tiles(whole(self.size), TILE)

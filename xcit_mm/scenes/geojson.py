@@ -8,6 +8,7 @@ import numpy as np
 import shapely
 
 from ..files import write_whole
+from .crs_names import epsg_code
 from .vector_layers import Layer, LayerPart
 
 # A QuPath object that can be edited; detections could not be.
@@ -17,14 +18,15 @@ ANNOTATION = 'annotation'
 def write_geojson(path: Path, layer: Layer) -> None:
     """Write a layer as GeoJSON, in map coordinates if the image has a transform, else in pixels.
 
-    As in the files of GDAL, ``crs`` names the reference system. The properties are ``class``,
-    ``label``, ``score`` (of objects), ``area`` and ``color``, and what QuPath 0.4 and later read:
-    ``objectType``, ``classification`` and ``measurements``. The features are written one by one.
+    As in the files of GDAL, ``crs`` names the reference system, by its EPSG code or as WKT. The
+    properties are ``class``, ``label``, ``score`` (of objects), ``area`` and ``color``, and what
+    QuPath 0.4 and later read: ``objectType``, ``classification`` and ``measurements``. The features
+    are written one by one.
     """
     content: dict[str, Any] = dict(type='FeatureCollection', name=layer.name)
     crs = layer.georeference.get('crs')
     if crs is not None:
-        code = crs.to_epsg()
+        code = epsg_code(crs)
         name = crs.to_wkt() if code is None else f'urn:ogc:def:crs:EPSG::{code}'
         content['crs'] = dict(type='name', properties=dict(name=name))
     with write_whole(path, 'w') as file:
