@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import shapely
 
 from ..files import write_whole
@@ -33,9 +32,9 @@ def write_geojson(path: Path, layer: Layer) -> None:
         file.write(f'{json.dumps(content)[:-1]}, "features": [')
         separator = ''
         for part in layer.parts:
-            geometries = shapely.to_geojson(layer.on_map(part.outlines))
+            geometries, areas = shapely.to_geojson(layer.on_map(part.outlines)), layer.areas(part)
             for i, geometry in enumerate(geometries):
-                properties = json.dumps(_properties(layer, part, i))
+                properties = json.dumps(_properties(layer, part, i, areas[i]))
                 file.write(
                     f'{separator}{{"type": "Feature", "properties": {properties}, '
                     f'"geometry": {geometry}}}'
@@ -44,13 +43,13 @@ def write_geojson(path: Path, layer: Layer) -> None:
         file.write(']}')
 
 
-def _properties(layer: Layer, part: LayerPart, i: int) -> dict[str, Any]:
+def _properties(layer: Layer, part: LayerPart, i: int, area: float) -> dict[str, Any]:
     label = int(part.labels[i])
     name, color = layer.classes[label], [int(value) for value in layer.palette[label]]
     numbers = {}
     if part.scores is not None:
         numbers['score'] = round(float(part.scores[i]), 4)
-    numbers['area'] = float(np.round(part.areas[i] * layer.pixel_area, 4))
+    numbers['area'] = float(area)
     return {
         'class': name,
         'label': label,

@@ -108,7 +108,7 @@ class Mosaic(ImageSource):
             rows, columns = (n / m for n, m in zip(levels[0], levels[level], strict=True))
             transform = transform * type(transform).scale(columns, rows)
             self.georeference = dict(georeference, transform=transform)
-            self.pixel_size = pixel_size_on_map(georeference['crs'], transform)
+            self.pixel_size = pixel_size_on_map(georeference['crs'], transform, levels[level])
         self._use_level(level, levels)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -105,7 +105,7 @@ class GdalImage(ImageSource):
         if file.crs is not None or not file.transform.is_identity:
             if not (level and file.crs is None):
                 self.georeference = dict(crs=file.crs, transform=file.transform)
-            self.pixel_size = pixel_size_on_map(file.crs, file.transform)
+            self.pixel_size = pixel_size_on_map(file.crs, file.transform, file.shape)
         self._use_level(level, levels)
         self._are_labels = are_labels
         self._find_gaps()
