@@ -119,9 +119,15 @@ def in_micrometers(length: Any, unit: str | None) -> float | None:
         return None
 
 
-def to_full_size(size: Sequence[int], full_size: Sequence[int]) -> dict[str, Any]:
-    """Return the transform from the pixels of a reduced image to the pixels of the full image."""
+def to_full_size(
+    size: Sequence[int], full_size: Sequence[int], corner: Sequence[float] = (0, 0)
+) -> dict[str, Any]:
+    """Return the transform from the pixels of a reduced image to the pixels of the full image.
+
+    These are counted from a ``corner``, y and x.
+    """
     require('rasterio')
     from rasterio import Affine
 
-    return dict(transform=Affine.scale(full_size[1] / size[1], full_size[0] / size[0]))
+    scale = Affine.scale(full_size[1] / size[1], full_size[0] / size[0])
+    return dict(transform=Affine.translation(-corner[1], -corner[0]) * scale)
