@@ -240,7 +240,7 @@ def test_polygons_drawn_again_are_the_labels(vectors, place, tmp_path):
 
 
 def area_on_the_ellipsoid(georeference, size):
-    """Return the area of an image (H, W), which Lambert's projection at its corner does not change."""
+    """Return the area of an image (H, W) in Lambert's projection, which keeps areas."""
     crs, transform = georeference['crs'], georeference['transform']
     (lon,), (lat,) = warp.transform(crs, 'EPSG:4326', [transform.c], [transform.f])
     columns, rows = np.array([0, size[1], size[1], 0]), np.array([0, 0, size[0], size[0]])

@@ -100,11 +100,11 @@ def in_pixels(features: Features, image: ImageSource) -> Features:
     return replace(features, geometries=[*geometries])
 
 
-def in_crs(features: Features, crs: Any, pixel: float = 1) -> Features:
+def in_crs(features: Features, crs: Any, pixel: float = math.inf) -> Features:
     """Return the features in the coordinates of another reference system.
 
     ``crs`` is a text or a CRS of rasterio, or None for an image without one. Features whose file
-    names no system stay as they are. ``pixel`` is the size of a pixel in meters.
+    names no system stay as they are. Sides may bend by less than a ``pixel``, in meters.
 
     Raises:
         UserError: If a system is unknown, if the image has none but the file does, or if a geometry
