@@ -25,7 +25,7 @@ from ..scenes.geotiff import AVERAGE, write_tiff
 from ..scenes.image_source import TILE
 from ..scenes.label_polygons import label_polygons, without_small_regions
 from ..scenes.overview import overview
-from ..scenes.pixel_sizes import PixelSize, area_at_center, pixel_areas
+from ..scenes.pixel_sizes import PixelSize, are_areas_in_meters, area_at_center, pixel_areas
 from ..scenes.vector_layers import POLYGON, Layer, object_layer
 from ..scenes.write_zarr import write_zarr
 from .output_options import DEFAULT_OUTPUT, GEOJSON, GEOPACKAGE, OutputOptions
@@ -44,7 +44,8 @@ class LargePrediction:
     Attributes:
         size: (H, W).
         georeference: ``crs`` and ``transform`` of the pixels of the prediction; either may be
-            missing. Without ``crs``, a ``transform`` leads to pixels of the full image.
+            missing. Without ``crs``, a ``transform`` leads to pixels of the full image,
+            counted from the bounds of a slide.
         workspace: The store; ``workspace.remove()`` deletes its files.
         window: The window of the full image that was predicted, which the picture shows. Default:
             the whole image.
@@ -86,7 +87,7 @@ class LargeSegmentation(LargePrediction, Segmentation):
     def counts(self) -> list[dict[str, float]]:
         """Return the pixels, the percentage and, if it is known, the area of each class."""
         counts = super().counts()
-        if self.georeference.get('crs') is not None:
+        if are_areas_in_meters(self.georeference, self.size):
             return [c | {'square meters': a} for c, a in zip(counts, self._areas(), strict=True)]
         if self.pixel_size is None:
             return counts

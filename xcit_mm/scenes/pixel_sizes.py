@@ -72,6 +72,14 @@ def pixel_areas(georeference: Mapping[str, Any], x: np.ndarray, y: np.ndarray) -
     return np.where(np.isfinite(areas), areas, on_map)
 
 
+def are_areas_in_meters(georeference: Mapping[str, Any], size: tuple[int, int]) -> bool:
+    """Return whether :func:`pixel_areas` of an image (H, W) are square meters."""
+    crs, transform = georeference.get('crs'), georeference.get('transform')
+    if crs is None or crs.is_projected:
+        return crs is not None
+    return bool(np.isfinite(_sides_on_ground(crs, transform, [size[1] / 2], [size[0] / 2])).all())
+
+
 def area_at_center(georeference: Mapping[str, Any], size: tuple[int, int]) -> float:
     """Return the area of the pixel at the center of an image (H, W); see :func:`pixel_areas`."""
     height, width = size
