@@ -188,8 +188,8 @@ REFUSED = {
     ),
     'elsewhere': (
         [(shapely.box(5e5, 5e6, 6e5, 6e6), {'class': 'field'})],
-        'has no polygon in a.tif: the coordinates, for which it names no system, may belong to '
-        'another reference system or to another image',
+        'none of its 1 polygons overlaps a.tif: the coordinates, for which the file names no '
+        'system, may belong to another reference system or to another image',
     ),
 }
 

@@ -210,6 +210,7 @@ REFUSED = {
         ),
         'has several reference systems: write a file for each of them',
     ),
+    'TIN': (broken('{"type": "TIN", "coordinates": []}'), 'feature 1 is a TIN, a surface in three'),
     'surface': (with_kind(15), 'feature 1 is a PolyhedralSurface, a surface in three dimensions'),
     'curve': (with_kind(10), 'feature 1 is a CurvePolygon, which has curves: write it as polygons'),
     'database': (other_database, 'is an SQLite database, but not a GeoPackage: convert it'),

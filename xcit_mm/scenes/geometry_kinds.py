@@ -10,20 +10,21 @@ CURVES |= {12: 'MultiSurface', 13: 'Curve', 14: 'Surface'}
 SURFACES = {15: 'PolyhedralSurface', 16: 'TIN', 17: 'Triangle'}
 
 
-def require_known_kind(encoded: bytes, place: str) -> None:
-    """Refuse curves and three-dimensional surfaces, in well-known binary, by their names.
-
-    ``place`` starts the sentence.
-    """
+def kind_of(encoded: bytes) -> str:
+    """Return the name of a curve or surface in well-known binary, or '' for another geometry."""
     (number,) = struct.unpack('<I' if encoded[:1] == b'\x01' else '>I', encoded[1:5])
-    kind = (number & 0xFFFF) % 1000
-    if kind in SURFACES:
+    return (CURVES | SURFACES).get((number & 0xFFFF) % 1000, '')
+
+
+def require_known_kind(kind: str, place: str) -> None:
+    """Refuse curves and three-dimensional surfaces by their names; ``place`` starts the sentence."""
+    if kind in SURFACES.values():
         raise UserError(
-            f'{place} is a {SURFACES[kind]}, a surface in three dimensions, not a polygon: write '
-            'its outline on the ground, for example with ogr2ogr -dim XY -nlt MULTIPOLYGON'
+            f'{place} is a {kind}, a surface in three dimensions, not a polygon: write its outline '
+            'on the ground, for example with ogr2ogr -dim XY -nlt MULTIPOLYGON'
         )
-    if kind in CURVES:
+    if kind in CURVES.values():
         raise UserError(
-            f'{place} is a {CURVES[kind]}, which has curves: write it as polygons with '
+            f'{place} is a {kind}, which has curves: write it as polygons with '
             'ogr2ogr -nlt CONVERT_TO_LINEAR'
         )

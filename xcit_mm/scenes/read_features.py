@@ -18,7 +18,7 @@ from ..errors import UserError, looked_in, one_line, reason
 from ..file_headers import SQLITE
 from ..files import read_regular
 from .crs_names import crs_name
-from .geometry_kinds import require_known_kind
+from .geometry_kinds import CURVES, SURFACES, kind_of, require_known_kind
 from .image_source import ImageSource
 from .pixel_sizes import area_at_center
 from .reprojection import across_180_degrees, period_of, repeated_within, reprojected
@@ -147,7 +147,9 @@ def not_in_image(image: ImageSource, features: Features, *guesses: Features) -> 
 
     The guesses are the same features in other reference systems that were tried, too.
     """
-    system = f'in {one_line(features.crs)}' if features.crs else 'for which it names no system'
+    system = (
+        f'in {one_line(features.crs)}' if features.crs else 'for which the file names no system'
+    )
     cause = 'may belong to another reference system or to another image'
     for read in (features, *guesses):
         swapped = shapely.transform(_objects(read.geometries), lambda points: points[:, ::-1])
@@ -156,7 +158,8 @@ def not_in_image(image: ImageSource, features: Features, *guesses: Features) -> 
             if shapely.intersects(placed, shapely.box(0, 0, *image.shape[1::-1])).any():
                 cause = 'lie in it if they are exchanged: write x (longitude) before y (latitude)'
     return UserError(
-        f'{features.path} has no polygon in {image.name}: the coordinates, {system}, {cause}'
+        f'{features.path}: none of its {len(features.geometries)} polygons overlaps {image.name}: '
+        f'the coordinates, {system}, {cause}'
     )
 
 
@@ -189,7 +192,7 @@ def _listed(content: Any) -> list:
     kind = members.get('type')
     if kind == 'Feature':
         return [content]
-    if kind in GEOMETRIES:
+    if kind in (*GEOMETRIES, *CURVES.values(), *SURFACES.values()):
         return [dict(geometry=content)]
     raise ValueError('it has no list of features')
 
@@ -227,12 +230,13 @@ def _geometry(path: Path, number: int, feature: Any) -> Any:
     try:
         if feature['geometry'] is None:
             raise ValueError('it is null')
+        require_known_kind(feature['geometry']['type'], f'{path}: feature {number}')
         geometry = shapely.force_2d(shape(feature['geometry']))
         if not np.isfinite(shapely.get_coordinates(geometry)).all():
             raise ValueError('a coordinate is not finite')
     except (TypeError, ValueError, LookupError, AttributeError, RecursionError) as error:
         cause = reason(error)
-    except shapely.GEOSException as error:
+    except shapely.errors.ShapelyError as error:
         cause = reason(error)
     else:
         return geometry
@@ -284,9 +288,9 @@ def _layer(path: Path, data: bytes) -> Features:
 
 
 def _decoded(path: Path, number: int, wkb: bytes | None) -> Any:
+    if wkb is not None:
+        require_known_kind(kind_of(wkb), f'{path}: feature {number}')
     geometry = None if wkb is None else shapely.from_wkb(wkb, on_invalid='ignore')
-    if geometry is None and wkb is not None:
-        require_known_kind(wkb, f'{path}: feature {number}')
     if geometry is None or not np.isfinite(shapely.get_coordinates(geometry)).all():
         raise UserError(
             f'{path}: feature {number} has no geometry with finite coordinates: correct '
