@@ -157,23 +157,16 @@ def cut_off(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:5000])
 
 
-def with_kind(kind: int):
-    """Return what writes a GeoPackage whose geometry has a number of well-known binary."""
-
-    def write_kind(path: Path) -> None:
-        ring = shapely.box(0, 0, 1, 1)
-        write_geopackage(path, [ring], layer_options=dict(SPATIAL_INDEX='NO'))
-        parts = struct.pack('<BIII', 1, kind, 1, 0)[:9]
-        of_part = {10: shapely.to_wkb(ring.exterior, byte_order=1)}
-        encoded = parts + of_part.get(kind, shapely.to_wkb(ring, byte_order=1))
-        with sqlite3.connect(path) as database:
-            names = database.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'")
-            for (name,) in names.fetchall():
-                database.execute(f'DROP TRIGGER "{name}"')
-            header = b'GP' + struct.pack('<BBi', 0, 1, 32632)
-            database.execute('UPDATE one SET geom = ?', (header + encoded,))
-
-    return write_kind
+def surface(path: Path) -> None:
+    """Write a GeoPackage with a surface, which has the number 15 in well-known binary."""
+    write_geopackage(path, [SHAPES[0]], layer_options=dict(SPATIAL_INDEX='NO'))
+    encoded = struct.pack('<BII', 1, 15, 1) + shapely.to_wkb(SHAPES[0], byte_order=1)
+    with sqlite3.connect(path) as database:
+        names = database.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'")
+        for (name,) in names.fetchall():
+            database.execute(f'DROP TRIGGER "{name}"')
+        header = b'GP' + struct.pack('<BBi', 0, 1, 32632)
+        database.execute('UPDATE one SET geom = ?', (header + encoded,))
 
 
 REFUSED = {
@@ -211,8 +204,11 @@ REFUSED = {
         'has several reference systems: write a file for each of them',
     ),
     'TIN': (broken('{"type": "TIN", "coordinates": []}'), 'feature 1 is a TIN, a surface in three'),
-    'surface': (with_kind(15), 'feature 1 is a PolyhedralSurface, a surface in three dimensions'),
-    'curve': (with_kind(10), 'feature 1 is a CurvePolygon, which has curves: write it as polygons'),
+    'surface': (surface, 'feature 1 is a PolyhedralSurface, a surface in three dimensions'),
+    'curve': (
+        broken('{"type": "CurvePolygon", "coordinates": []}'),
+        'feature 1 is a CurvePolygon, which has curves: write it as polygons',
+    ),
     'database': (other_database, 'is an SQLite database, but not a GeoPackage: convert it'),
     'layers': (
         two_layers,

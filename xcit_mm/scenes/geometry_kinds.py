@@ -17,7 +17,7 @@ def kind_of(encoded: bytes) -> str:
 
 
 def require_known_kind(kind: str, place: str) -> None:
-    """Refuse curves and three-dimensional surfaces by their names; ``place`` starts the sentence."""
+    """Refuse curves and surfaces in three dimensions; ``place`` starts the sentence."""
     if kind in SURFACES.values():
         raise UserError(
             f'{place} is a {kind}, a surface in three dimensions, not a polygon: write its outline '

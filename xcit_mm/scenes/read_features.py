@@ -159,7 +159,7 @@ def not_in_image(image: ImageSource, features: Features, *guesses: Features) -> 
                 cause = 'lie in it if they are exchanged: write x (longitude) before y (latitude)'
     return UserError(
         f'{features.path}: none of its {len(features.geometries)} polygons overlaps {image.name}: '
-        f'the coordinates, {system}, {cause}'
+        f'the coordinates, {named}, {cause}'
     )
 
 
