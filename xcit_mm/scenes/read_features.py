@@ -147,9 +147,9 @@ def not_in_image(image: ImageSource, features: Features, *guesses: Features) -> 
 
     The guesses are the same features in other reference systems that were tried, too.
     """
-    system = (
-        f'in {one_line(features.crs)}' if features.crs else 'for which the file names no system'
-    )
+    place = 'for which the file names no system'
+    if features.crs is not None:
+        place = f'in {one_line(features.crs)}'
     cause = 'may belong to another reference system or to another image'
     for read in (features, *guesses):
         swapped = shapely.transform(_objects(read.geometries), lambda points: points[:, ::-1])
@@ -159,7 +159,7 @@ def not_in_image(image: ImageSource, features: Features, *guesses: Features) -> 
                 cause = 'lie in it if they are exchanged: write x (longitude) before y (latitude)'
     return UserError(
         f'{features.path}: none of its {len(features.geometries)} polygons overlaps {image.name}: '
-        f'the coordinates, {named}, {cause}'
+        f'the coordinates, {place}, {cause}'
     )
 
 
