@@ -18,6 +18,9 @@ EARTH = 6_371_000  # its radius in meters
 # Between corners that are sqrt(STRAIGHT * p) meters apart, a line that is straight in one system
 # bends by a tenth of a pixel of p meters at most in another one, except near the poles.
 STRAIGHT = 1e6
+MAX_ADDED = 2**20  # corners of a file, whose numbers may be large
+    2**22
+)  # corners of a file; otherwise, large numbers in a small file would fill the memory
 FULL_TURN = 1 - 1e-6  # of a period: sides of this length are the border of a map of the Earth
 
 
@@ -87,7 +90,9 @@ def reprojected(geometries: np.ndarray, source: Any, target: Any, pixel: float) 
         return moved
 
     geometries = across_180_degrees(geometries, source)
-    return _changed(shapely.segmentize(geometries, math.sqrt(STRAIGHT * pixel) / unit), change)
+    side = math.sqrt(STRAIGHT * pixel) / unit
+    side = max(side, shapely.length(geometries).sum() / MAX_ADDED)
+    return _changed(shapely.segmentize(geometries, side), change)
 
 
 def repeated_within(geometries: np.ndarray, period: float, west: float, east: float) -> np.ndarray:
