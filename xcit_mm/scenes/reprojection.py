@@ -19,8 +19,6 @@ EARTH = 6_371_000  # its radius in meters
 # bends by a tenth of a pixel of p meters at most in another one, except near the poles.
 STRAIGHT = 1e6
 MAX_ADDED = 2**20  # corners of a file, whose numbers may be large
-    2**22
-)  # corners of a file; otherwise, large numbers in a small file would fill the memory
 FULL_TURN = 1 - 1e-6  # of a period: sides of this length are the border of a map of the Earth
 
 
