@@ -154,7 +154,7 @@ def main() -> None:
         '--resolution',
         type=float,
         metavar='SIZE',
-        help='resample to pixels of this size, in meters on a map or micrometers on a slide',
+        help='resample to pixels of this size, in meters on the ground or micrometers on a slide',
     )
     part.add_argument(
         '--range',
@@ -189,8 +189,8 @@ def main() -> None:
         type=float,
         metavar='AREA',
         help='merge smaller regions into their largest neighbor before the polygons are made. The '
-        'area is in square meters if the reference system of the image is projected, otherwise in '
-        'pixels (of the full image if there is no reference system)',
+        'area is in square meters on the ground if the image has a reference system, otherwise in '
+        'pixels of the full image',
     )
     large.add_argument(
         '--simplify',

@@ -59,8 +59,8 @@ def test_a_segmentor_writes_a_geotiff(run_tool, weights, scene, segmentor, tmp_p
     assert [row['class'] for row in counted] == list(expected.classes)
     pixels = np.bincount(expected.labels.ravel(), minlength=4)
     assert [int(row['pixels']) for row in counted] == pixels.tolist()
-    areas = [float(row['square meters']) for row in counted]  # of pixels of half a meter
-    assert areas == pytest.approx(pixels / 4, rel=1e-5)
+    areas = [float(row['square meters']) for row in counted]  # of pixels of half a meter, in UTM
+    assert areas == pytest.approx(pixels / 4 / 0.9996**2, rel=1e-5)
     assert (tmp_path / 'out' / described['picture']).exists()
     assert not (tmp_path / 'out/unfinished').exists()
 

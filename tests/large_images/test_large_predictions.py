@@ -17,7 +17,7 @@ import rasterio
 import shapely
 import supervision
 from helpers.processes import forked
-from rasterio import features
+from rasterio import features, warp
 from rasterio.crs import CRS
 from rasterio.transform import from_origin
 from rio_cogeo.cogeo import cog_validate
@@ -38,6 +38,7 @@ SIZE = 600, 1100
 MAP = dict(crs=CRS.from_epsg(32633), transform=from_origin(500_000, 5_400_000, 0.5, 0.5))
 FEET = dict(crs=CRS.from_epsg(2263), transform=from_origin(980_000, 200_000, 2, 2))
 DEGREES = dict(crs=CRS.from_epsg(4326), transform=from_origin(7, 51, 1e-5, 1e-5))
+MERCATOR = dict(crs=CRS.from_epsg(3857), transform=from_origin(1e6, 8_399_738, 1, 1))
 OF_REGION = dict(transform=from_origin(300, 40, 2, -2))  # pixels of the full image
 PLACES = {'map': MAP, 'pixels': {}, 'region': OF_REGION}
 
@@ -230,29 +231,44 @@ def test_polygons_drawn_again_are_the_labels(vectors, place, tmp_path):
     outlines = shapely.from_wkb(outlines)
     names, labels, areas = values
     assert names.tolist() == [CLASSES[i] for i in labels]
-    assert areas == pytest.approx(shapely.area(outlines))
+    scale = 0.9996 if georeference is MAP else 1  # of UTM at its central meridian
+    assert areas == pytest.approx(shapely.area(outlines) / scale**2)
     transform = georeference.get('transform', rasterio.Affine.identity())
     shapes = zip(outlines, labels.tolist(), strict=True)
     drawn = features.rasterize(shapes, SIZE, 255, transform=transform, dtype='uint8')
     assert np.array_equal(drawn, prediction.labels)
 
 
+def area_on_the_ellipsoid(georeference, size):
+    """Return the area of an image (H, W) in Lambert's projection, which keeps areas."""
+    crs, transform = georeference['crs'], georeference['transform']
+    (lon,), (lat,) = warp.transform(crs, 'EPSG:4326', [transform.c], [transform.f])
+    columns, rows = np.array([0, size[1], size[1], 0]), np.array([0, 0, size[0], size[0]])
+    equal_area = f'+proj=laea +lat_0={lat} +lon_0={lon} +datum=WGS84'
+    corners = warp.transform(crs, equal_area, *(transform * (columns, rows)))
+    return shapely.Polygon(zip(*corners, strict=True)).area
+
+
 @pytest.mark.parametrize(
     ('georeference', 'unit'),
-    [(MAP, 0.25), (FEET, (2 * 1200 / 3937) ** 2), (DEGREES, 1), ({}, 1), (OF_REGION, 4)],
-    ids=['meters', 'feet', 'degrees', 'pixels', 'reduced pixels'],
+    [(MAP, None), (FEET, None), (DEGREES, None), (MERCATOR, None), ({}, 1), (OF_REGION, 4)],
+    ids=['meters', 'feet', 'degrees', 'mercator', 'pixels', 'reduced pixels'],
 )
-def test_small_regions_are_merged_by_their_area_on_the_map(georeference, unit, tmp_path):
+def test_small_regions_are_merged_by_their_area_on_the_ground(georeference, unit, tmp_path):
     labels = np.zeros((40, 60), np.uint8)
     labels[3:7, 3:8], labels[20:26, 20:26] = 1, 2  # 20 and 36 pixels
     prediction = segmentation(
         labels=labels, scores=None, size=labels.shape, georeference=georeference
     )
+    if unit is None:
+        unit = area_on_the_ellipsoid(georeference, labels.shape) / labels.size
+        areas = [count['square meters'] for count in prediction.counts()]
+        assert areas == pytest.approx(np.bincount(labels.ravel(), minlength=3) * unit, rel=1e-5)
     options = OutputOptions(polygons=True, smallest_area=21 * unit, simplify=0.5)
     written = prediction.save(tmp_path, 'a', options)
     content = json.loads((tmp_path / written['polygons']).read_text())
     found = {f['properties']['class']: f['properties']['area'] for f in content['features']}
-    assert found == pytest.approx({'field': (2400 - 36) * unit, 'water': 36 * unit}, rel=1e-3)
+    assert found == pytest.approx({'field': (2400 - 36) * unit, 'water': 36 * unit}, rel=1e-5)
     assert [path.name for path in tmp_path.joinpath('polygons').iterdir()] == ['a.geojson']
     assert np.array_equal(prediction.labels, labels)
 
@@ -276,7 +292,8 @@ def test_objects_in_both_formats_are_the_same(with_masks, place, tmp_path):
     outlines, classes, labels, scores, areas = read[0]
     assert classes.tolist() == [CLASSES[1], CLASSES[0], CLASSES[2]]
     assert labels.tolist() == [1, 0, 2] and scores.tolist() == [0.9, 0.8, 0.3]
-    unit = {'map': 0.25, 'pixels': 1, 'region': 4}[place]  # square meters, or full pixels
+    # Square meters, with the scale of UTM at its central meridian, or pixels of the full image.
+    unit = {'map': 0.25 / 0.9996**2, 'pixels': 1, 'region': 4}[place]
     pixels = [121 - 15 if with_masks else 121, 6.5 * 37, 200]  # the second mask is empty
     assert areas == pytest.approx(np.array(pixels) * unit)
     assert shapely.is_valid(outlines).all()

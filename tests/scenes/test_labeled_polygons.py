@@ -189,7 +189,7 @@ REFUSED = {
     'elsewhere': (
         [(shapely.box(5e5, 5e6, 6e5, 6e6), {'class': 'field'})],
         'none of its 1 polygons overlaps a.tif: the coordinates, for which the file names no '
-        'system, may belong to another image or reference system',
+        'system, may belong to another reference system or to another image',
     ),
 }
 

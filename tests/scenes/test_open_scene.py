@@ -4,10 +4,12 @@ import json
 from pathlib import Path
 
 import numpy as np
+import openslide
 import pytest
 import rasterio.transform
 import rasterio.warp
 import shapely
+import tifffile
 from PIL import Image
 from rasterio import Affine
 from shapely.geometry import mapping
@@ -107,20 +109,21 @@ def placed(polygon, transform: Affine = PLACE):
     return shapely.transform(polygon, lambda p: np.stack(transform * p.T, 1))
 
 
+def in_degrees(polygon):
+    return shapely.geometry.shape(rasterio.warp.transform_geom(CRS, 'EPSG:4326', mapping(polygon)))
+
+
 def test_polygons_in_pixels_map_coordinates_and_degrees(pixels, on_map, tmp_path):
     expected = in_circle()
     window = Window(*(slice(i.min(), i.max() + 1) for i in np.nonzero(expected)))
     on_ground = [placed(p) for p in (CIRCLE, ISLAND)]
-    in_degrees = [
-        shapely.geometry.shape(rasterio.warp.transform_geom(CRS, 'EPSG:4326', mapping(p)))
-        for p in on_ground
-    ]
+    degrees = [in_degrees(p) for p in on_ground]
     cases = [
         (pixels, write_polygons(tmp_path / 'pixels.json', CIRCLE, ISLAND)),
         (on_map, write_polygons(tmp_path / 'map.json', *on_ground)),
         (on_map, write_polygons(tmp_path / 'named.json', *on_ground, crs=CRS)),
-        (on_map, write_polygons(tmp_path / 'degrees.json', *in_degrees)),
-        (on_map, write_polygons(tmp_path / 'wgs.json', *in_degrees, crs='EPSG:4326')),
+        (on_map, write_polygons(tmp_path / 'degrees.json', *degrees)),
+        (on_map, write_polygons(tmp_path / 'wgs.json', *degrees, crs='EPSG:4326')),
     ]
     for image, path in cases:
         scene = opened(image, region=path)
@@ -132,6 +135,42 @@ def test_polygons_in_pixels_map_coordinates_and_degrees(pixels, on_map, tmp_path
         assert columns.stop - columns.start <= 200
 
 
+# A slide of Leica: 160x320 pixels of 500 nm that begin at row 120 and column 200 of a larger glass.
+SCN = (
+    '<?xml version="1.0"?><scn xmlns="http://www.leica-microsystems.com/scn/2010/10/01">'
+    '<collection name="c" sizeX="300000" sizeY="200000"><image name="i"><creationDate>2020-01-01T'
+    '00:00:00Z</creationDate><device model="m" version="1"/><pixels sizeX="320" sizeY="160">'
+    '<dimension sizeX="320" sizeY="160" r="0" ifd="0"/><dimension sizeX="160" sizeY="80" r="1" '
+    'ifd="1"/></pixels><view sizeX="160000" sizeY="80000" offsetX="100000" offsetY="60000" '
+    'spacingZ="0"/><scanSettings><objectiveSettings><objective>20</objective></objectiveSettings>'
+    '<illuminationSettings><numericalAperture>0.4</numericalAperture><illuminationSource>'
+    'brightfield</illuminationSource></illuminationSettings></scanSettings></image></collection>'
+    '</scn>'
+)
+
+
+@pytest.mark.parametrize('level', [0, 1])
+def test_coordinates_of_a_slide_begin_at_its_bounds_as_in_qupath(level, tmp_path):
+    glass = np.random.default_rng(1).integers(0, 200, (160, 320, 3), np.uint8)
+    options = dict(tile=(64, 64), photometric='rgb', metadata=None, compression='zlib')
+    options |= dict(resolution=(20000, 20000), resolutionunit='CENTIMETER')
+    with tifffile.TiffWriter(tmp_path / 'a.scn', bigtiff=True) as file:
+        file.write(glass, description=SCN, **options)
+        file.write(np.ascontiguousarray(glass[::2, ::2]), subfiletype=1, **options)
+    slide = openslide.OpenSlide(tmp_path / 'a.scn')
+    corner = [int(slide.properties[f'openslide.bounds-{axis}']) for axis in 'xy']
+    assert corner == [200, 120] and slide.level_count == 2
+    region = write_polygons(tmp_path / 'a.json', shapely.box(12, 24, 112, 84))  # as QuPath exports
+    scene = opened(tmp_path / 'a.scn', region=region, level=level)
+    shown = scene.source.read(whole(scene.source.shape[:2]))[has_data(scene)]
+    step = 2**level
+    assert np.array_equal(shown, glass[24:84:step, 12:112:step].reshape(-1, 3))
+    # Objects have coordinates of the full image; what is written for QuPath begins at the bounds.
+    assert scene.full_georeference['transform'] * (212, 144) == pytest.approx((12, 24))
+    left, top = scene.window.columns.start, scene.window.rows.start
+    assert scene.georeference['transform'] * (0, 0) == pytest.approx((left - 200, top - 120))
+
+
 def test_polygons_that_cannot_be_used_are_named(pixels, on_map, tmp_path):
     def refused(match: str, image, *polygons, crs: str | None = None) -> None:
         path = write_polygons(tmp_path / 'region.json', *polygons, crs=crs)
@@ -141,8 +180,12 @@ def test_polygons_that_cannot_be_used_are_named(pixels, on_map, tmp_path):
     bow_tie = shapely.Polygon([(0, 0), (50, 50), (50, 0), (0, 50)])
     far = shapely.box(1000, 1000, 1100, 1100)
     refused('the polygon of feature 1 is invalid .Self-intersection', pixels, bow_tie)
-    refused('has no polygon in the array', pixels, far)
-    refused('has no polygon in .*scene.tif: its coordinates may belong to another', on_map, far)
+    refused('none of its 1 polygons overlaps the array', pixels, far)
+    refused('scene.tif: the coordinates, for which the file names no system, may', on_map, far)
+    degrees = in_degrees(placed(shapely.box(20, 40, 60, 70)))
+    swapped = shapely.transform(degrees, lambda points: points[:, ::-1])
+    for crs in (None, 'EPSG:4326'):
+        refused('lie in it if they are exchanged: write x', on_map, swapped, crs=crs)
     refused('has no features, but a region needs polygons', pixels)
     refused('has Point, but a region needs polygons', pixels, shapely.Point(3, 3))
     refused('but the image has none', pixels, CIRCLE, crs=CRS)

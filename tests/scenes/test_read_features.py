@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+import struct
 from dataclasses import replace
 from pathlib import Path
 
@@ -79,6 +80,21 @@ def test_geojson_may_be_one_feature_without_properties(tmp_path, content):
     assert in_crs(found, UTM) is found
 
 
+@pytest.mark.parametrize(
+    ('member', 'name'),
+    [
+        (dict(type='EPSG', properties=dict(code=32632)), UTM),
+        (dict(type='OGC', properties=dict(urn='urn:ogc:def:crs:OGC:1.3:CRS84')), 'EPSG:4326'),
+    ],
+)
+def test_a_system_of_geojson_2008_is_read_also_from_geometries(tmp_path, member, name):
+    features = as_features()
+    for feature in features:
+        feature['geometry'] = {**feature['geometry'], 'crs': member}  # as PostGIS writes it
+    for content in (collection(*features), collection(*as_features(), crs=member)):
+        assert read_features(write(tmp_path / 'a.geojson', content)).crs == name
+
+
 def test_heights_are_dropped(tmp_path):
     shape = shapely.force_3d(SHAPES[0], 7)
     files = [
@@ -141,6 +157,18 @@ def cut_off(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:5000])
 
 
+def surface(path: Path) -> None:
+    """Write a GeoPackage with a surface, which has the number 15 in well-known binary."""
+    write_geopackage(path, [SHAPES[0]], layer_options=dict(SPATIAL_INDEX='NO'))
+    encoded = struct.pack('<BII', 1, 15, 1) + shapely.to_wkb(SHAPES[0], byte_order=1)
+    with sqlite3.connect(path) as database:
+        names = database.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'")
+        for (name,) in names.fetchall():
+            database.execute(f'DROP TRIGGER "{name}"')
+        header = b'GP' + struct.pack('<BBi', 0, 1, 32632)
+        database.execute('UPDATE one SET geom = ?', (header + encoded,))
+
+
 REFUSED = {
     'no file': (lambda path: None, r'a\.geojson does not exist'),
     'folder': (Path.mkdir, r'a\.geojson cannot be read \(IsADirectoryError'),
@@ -162,7 +190,24 @@ REFUSED = {
     ),
     'no name': (
         broken('{"type": "Feature", "crs": 3, "geometry": null}'),
-        r'\(ValueError: its member crs has no name\)',
+        'its member crs, 3, has no name or code of a reference system, and links are not followed',
+    ),
+    'link': (
+        broken('{"type": "Polygon", "crs": {"type": "link", "properties": {"href": "x"}}}'),
+        'its member crs, .* "link".*, has no name or code of a reference system',
+    ),
+    'two systems': (
+        lambda path: write(
+            path,
+            collection(*({'type': 'Feature', 'geometry': {'crs': named(n)}} for n in DEGREES)),
+        ),
+        'has several reference systems: write a file for each of them',
+    ),
+    'TIN': (broken('{"type": "TIN", "coordinates": []}'), 'feature 1 is a TIN, a surface in three'),
+    'surface': (surface, 'feature 1 is a PolyhedralSurface, a surface in three dimensions'),
+    'curve': (
+        broken('{"type": "CurvePolygon", "coordinates": []}'),
+        'feature 1 is a CurvePolygon, which has curves: write it as polygons',
     ),
     'database': (other_database, 'is an SQLite database, but not a GeoPackage: convert it'),
     'layers': (
@@ -196,6 +241,7 @@ def test_files_without_features_are_refused_in_one_sentence(tmp_path, case):
     ],
 )
 def test_coordinates_that_cannot_be_converted_are_refused(tmp_path, crs, target, message):
-    features = read_features(write(tmp_path / 'a.geojson', mapping(shapely.Point(1, 95))))
+    content = mapping(shapely.box(1, 95, 2, 96))
+    features = read_features(write(tmp_path / 'a.geojson', content))
     with pytest.raises(UserError, match=message):
         in_crs(replace(features, crs=crs), target)

@@ -171,9 +171,17 @@ def test_levels_of_jpeg_2000(tmp_path):
     assert np.array_equal(in_parts(source, (33, 20)), expected)
 
 
-def test_a_resolution_on_a_map_in_feet(tmp_path):
-    feet = dict(ON_MAP, crs='EPSG:2263')  # New York, US survey feet
-    source = open_image(write(tmp_path / 'a.tif', **feet), str, resolution=0.5 * 0.3048006096 * 2)
+@pytest.mark.parametrize(
+    ('crs', 'corner', 'resolution'),
+    [
+        ('EPSG:2263', (980_000, 200_000), 0.3048006096),  # New York, US survey feet
+        ('EPSG:3857', (1e6, 8_399_738), 0.5 / np.hypot(1, np.sinh(8_399_738 / 6_378_137)) * 2),
+    ],
+    ids=['feet', '60 degrees north'],
+)
+def test_a_resolution_is_in_meters_on_the_ground(crs, corner, resolution, tmp_path):
+    place = dict(crs=crs, transform=Affine(0.5, 0, corner[0], 0, -0.5, corner[1]))
+    source = open_image(write(tmp_path / 'a.tif', **place), str, resolution=resolution)
     assert source.shape == (75, 106, 3)
 
 

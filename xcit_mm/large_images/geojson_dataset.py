@@ -15,12 +15,12 @@ from ..datasets.coco import CheckedCocoDataset, indexed
 from ..errors import UserError
 from ..scenes.image_source import ImageSource
 from ..scenes.labeled_polygons import (
-    features_in_pixels,
     label_of,
     require_polygon,
     without_holes,
 )
 from ..scenes.open_image import open_header
+from ..scenes.read_features import in_pixels, read_features
 
 OBJECTS = 'objects'  # the name of their folder in data_prefix
 SUFFIX = '.geojson'
@@ -115,7 +115,7 @@ class GeoJSONDataset(CheckedCocoDataset):
                 f'{path} with the objects of {image.name} is missing: write a file without '
                 'features if the image has no objects'
             )
-        features = features_in_pixels(path, image)
+        features = in_pixels(read_features(path), image)
         pairs = zip(features.geometries, features.properties, strict=True)
         for number, (shape, properties) in enumerate(pairs, 1):
             place = f'{path}: feature {number}'

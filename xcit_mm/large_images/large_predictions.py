@@ -21,17 +21,17 @@ from ..predictions.supervision_detections import compact_masks
 from ..scenes.geojson import write_geojson
 from ..scenes.geometry import Window, tiles, whole
 from ..scenes.geopackage import write_geopackage
-from ..scenes.geotiff import AVERAGE, write_class_table, write_tiff
+from ..scenes.geotiff import AVERAGE, write_tiff
 from ..scenes.image_source import TILE
 from ..scenes.label_polygons import label_polygons, without_small_regions
 from ..scenes.overview import overview
-from ..scenes.pixel_sizes import METERS, MICROMETERS, PixelSize
-from ..scenes.vector_layers import POLYGON, Layer, area_of_pixel, object_layer
+from ..scenes.pixel_sizes import PixelSize, are_areas_in_meters, area_at_center, pixel_areas
+from ..scenes.vector_layers import POLYGON, Layer, object_layer
 from ..scenes.write_zarr import write_zarr
 from .output_options import DEFAULT_OUTPUT, GEOJSON, GEOPACKAGE, OutputOptions
 from .workspace import Workspace
 
-AREAS = {METERS: 'square meters', MICROMETERS: 'square micrometers'}
+SCALE_SIDE = 512  # pixels of the side of windows in which the scale of the map is taken as the same
 PICTURE_SIDE = 4096  # pixels of the longer side of a picture
 VECTOR_WRITERS = {GEOJSON: write_geojson, GEOPACKAGE: write_geopackage}
 MAX_TEXTS = 300  # number of objects in a picture above which texts would hide them
@@ -44,7 +44,8 @@ class LargePrediction:
     Attributes:
         size: (H, W).
         georeference: ``crs`` and ``transform`` of the pixels of the prediction; either may be
-            missing. Without ``crs``, a ``transform`` leads to pixels of the full image.
+            missing. Without ``crs``, a ``transform`` leads to pixels of the full image,
+            counted from the bounds of a slide.
         workspace: The store; ``workspace.remove()`` deletes its files.
         window: The window of the full image that was predicted, which the picture shows. Default:
             the whole image.
@@ -86,20 +87,32 @@ class LargeSegmentation(LargePrediction, Segmentation):
     def counts(self) -> list[dict[str, float]]:
         """Return the pixels, the percentage and, if it is known, the area of each class."""
         counts = super().counts()
+        if are_areas_in_meters(self.georeference, self.size):
+            return [c | {'square meters': a} for c, a in zip(counts, self._areas(), strict=True)]
         if self.pixel_size is None:
             return counts
-        height, width, unit = self.pixel_size
-        return [count | {AREAS[unit]: count['pixels'] * height * width} for count in counts]
+        height, width, _ = self.pixel_size
+        return [c | {'square micrometers': c['pixels'] * height * width} for c in counts]
 
     def __repr__(self) -> str:  # reading all labels would take seconds
         return f'{type(self).__name__}({size_text(self.size)}, {len(self.classes)} classes)'
 
     def _counts(self) -> np.ndarray:
-        counts = np.zeros(len(self.classes), np.int64)
-        for window in tiles(whole(self.size), TILE):
+        return sum(counts for _, counts in self._counted(TILE))
+
+    def _areas(self) -> list[float]:
+        """Return the area of each class on the ground."""
+        windows, counts = zip(*self._counted((SCALE_SIDE, SCALE_SIDE)), strict=True)
+        centers = [[(s.start + s.stop) / 2 for s in window] for window in windows]
+        y, x = np.array(centers).T
+        return (pixel_areas(self.georeference, x, y) @ np.array(counts)).tolist()
+
+    def _counted(self, size: tuple[int, int]) -> Iterator[tuple[Window, np.ndarray]]:
+        """Yield windows of a size, and the number of their pixels of each class (K,)."""
+        for window in tiles(whole(self.size), size):
             labels = self.labels[tuple(window)]
-            counts += np.bincount(labels[labels != self._no_label], minlength=len(counts))
-        return counts
+            labels = labels[labels != self._no_label]
+            yield window, np.bincount(labels, minlength=len(self.classes))
 
     def _drawn_labels(self) -> np.ndarray:
         return overview(self.size, lambda window: self.labels[tuple(window)], PICTURE_SIDE)
@@ -132,10 +145,9 @@ class LargeSegmentation(LargePrediction, Segmentation):
         """
         written = {'labels': f'labels/{name}.tif'}
         path = _made(folder / written['labels'])
-        palette = self.palette if self.labels.dtype == np.uint8 else ()
         about = dict(georeference=self.georeference, cog=options.cog)
-        write_tiff(path, self.labels, palette=palette, nodata=self._no_label, **about)
-        write_class_table(path, self.classes, self.palette)
+        of_classes = dict(classes=self.classes, palette=self.palette, nodata=self._no_label)
+        write_tiff(path, self.labels, **of_classes, **about)
         has_gaps = any(
             (self.labels[tuple(window)] == self._no_label).any()
             for window in tiles(whole(self.size), TILE)
@@ -163,7 +175,7 @@ class LargeSegmentation(LargePrediction, Segmentation):
         return self.labels[tuple(window)] != self._no_label
 
     def _write_polygons(self, path: Path, options: OutputOptions) -> None:
-        smallest = (options.smallest_area or 0) / area_of_pixel(self.georeference)
+        smallest = (options.smallest_area or 0) / area_at_center(self.georeference, self.size)
         labels = nullcontext(self.labels)
         if smallest > 1:
             pixels = math.ceil(smallest)

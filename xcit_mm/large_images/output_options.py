@@ -17,8 +17,8 @@ class OutputOptions:
         vectors: The format of objects and polygons, ``'geojson'`` or ``'gpkg'`` (GeoPackage).
         polygons: Whether to write the polygons of a segmentor's classes as well.
         smallest_area: Regions with a smaller area get the class of their largest neighbor before
-            the polygons are made; in square meters if the reference system of the image is
-            projected, otherwise in pixels (of the full image if there is no reference system).
+            the polygons are made; in square meters on the ground if the image has a reference
+            system, otherwise in pixels of the full image.
         simplify: The tolerance in pixels with which polygons are simplified along their shared
             borders, so that neighbors still touch.
         cog: Whether to write labels, their scores and heights as cloud-optimized GeoTIFF files.

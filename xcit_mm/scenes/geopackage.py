@@ -41,7 +41,7 @@ def write_geopackage(path: Path, layer: Layer) -> None:
                 fields = {'class': names[labels], 'label': labels}
                 if part.scores is not None:
                     fields['score'] = part.scores.astype(float).round(4)
-                fields['area'] = part.areas * layer.pixel_area
+                fields['area'] = layer.areas(part)
                 fields['color'] = colors[labels]
                 write(
                     str(made),

@@ -40,21 +40,25 @@ def write_tiff(
     nodata: float | None = None,
     valid: Callable[[Window], np.ndarray] | None = None,
     names: Sequence[str] = (),
+    classes: Sequence[str] = (),
     levels_by: str = NEAREST,
     cog: bool = False,
 ) -> None:
     """Write an array of integers or floats as a tiled GeoTIFF with overviews, window by window.
 
-    The file is either complete or absent: all of it is read again and compared.
+    The file is either complete or absent: all of it is read again and compared. What GeoTIFF has no
+    place for is in ``path.aux.xml``, which GDAL reads with it: the names of the classes, and a
+    reference system that the keys of GeoTIFF cannot express, such as a rotated pole.
 
     Args:
         path: The file.
         values: (H, W), or (bands, H, W).
         georeference: ``crs`` and ``transform``; either may be missing.
-        palette: Colors of the values, for values of 8 bits.
+        palette: Colors of the values.
         nodata: The value of pixels without data, which may be NaN for floats.
         valid: Returns which pixels of a window have data, (h, w) bool, for a mask band. None: all.
         names: The descriptions of the bands.
+        classes: The names of the values, for the table of values with their names and colors.
         levels_by: How overviews are made from the pixels, ``NEAREST`` or ``AVERAGE``.
         cog: Whether to write a cloud-optimized GeoTIFF, whose blocks hold all bands.
 
@@ -82,10 +86,13 @@ def write_tiff(
             if cog:
                 _convert_to_cog(plain, made)
             _verify(made, bands, valid, levels)
+            with rasterio.open(made) as tiff:
+                is_held = tiff.crs == georeference.get('crs')
     except (RasterioError, rasterio._err.CPLE_BaseError) as error:
         raise UserError(
             f'{path} cannot be written ({reason(error)}): make room on its disk'
         ) from None
+    _write_sidecar(path, None if is_held else georeference['crs'].to_wkt(), classes, palette)
 
 
 def _write_pixels(
@@ -105,7 +112,7 @@ def _write_pixels(
     if bands.dtype.kind == 'f':
         options |= dict(predictor=3)  # halves the size of files of floats
     with rasterio.open(path, 'w', 'GTiff', **options) as tiff:
-        if len(palette):
+        if len(palette) and bands.dtype == np.uint8:
             tiff.write_colormap(1, {i: tuple(color) for i, color in enumerate(palette)})
         for band, name in enumerate(names, 1):
             tiff.set_band_description(band, name)
@@ -155,26 +162,32 @@ def _verify(
         _require_level(path, level)
 
 
-def write_class_table(
-    path: Path, classes: Sequence[str], palette: Sequence[tuple[int, int, int]]
+def _write_sidecar(
+    path: Path, crs: str | None, classes: Sequence[str], palette: Sequence[tuple[int, int, int]]
 ) -> None:
-    """Write the names and colors of the classes of a label image next to it.
+    """Write the reference system in WKT and the table of classes to ``path.aux.xml``.
 
-    GDAL reads the file ``path.aux.xml`` as the raster attribute table of ``path``.
+    The file of an earlier image is removed, because GDAL prefers its reference system.
     """
-    root = ElementTree.Element('PAMDataset')
-    band = ElementTree.SubElement(root, 'PAMRasterBand', band='1')
-    table = ElementTree.SubElement(band, 'GDALRasterAttributeTable', tableType='thematic')
-    for index, (name, (kind, usage)) in enumerate(COLUMNS.items()):
-        column = ElementTree.SubElement(table, 'FieldDefn', index=str(index))
-        for tag, value in dict(Name=name, Type=kind, Usage=usage).items():
-            ElementTree.SubElement(column, tag).text = str(value)
-    for label, (name, color) in enumerate(zip(classes, palette, strict=True)):
-        row = ElementTree.SubElement(table, 'Row', index=str(label))
-        for value in (label, name, *color):
-            ElementTree.SubElement(row, 'F').text = str(value)
+    sidecar, root = path.with_name(f'{path.name}.aux.xml'), ElementTree.Element('PAMDataset')
+    if crs is not None:
+        ElementTree.SubElement(root, 'SRS').text = crs
+    if classes:
+        band = ElementTree.SubElement(root, 'PAMRasterBand', band='1')
+        table = ElementTree.SubElement(band, 'GDALRasterAttributeTable', tableType='thematic')
+        for index, (name, (kind, usage)) in enumerate(COLUMNS.items()):
+            column = ElementTree.SubElement(table, 'FieldDefn', index=str(index))
+            for tag, value in dict(Name=name, Type=kind, Usage=usage).items():
+                ElementTree.SubElement(column, tag).text = str(value)
+        for label, (name, color) in enumerate(zip(classes, palette, strict=True)):
+            row = ElementTree.SubElement(table, 'Row', index=str(label))
+            for value in (label, name, *color):
+                ElementTree.SubElement(row, 'F').text = str(value)
+    if len(root) == 0:
+        sidecar.unlink(missing_ok=True)
+        return
     ElementTree.indent(root)
-    with write_whole(path.with_name(f'{path.name}.aux.xml')) as file:
+    with write_whole(sidecar) as file:
         file.write(ElementTree.tostring(root, 'utf-8'))
 
 

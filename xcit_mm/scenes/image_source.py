@@ -174,7 +174,7 @@ class ImageSource(ABC):
             rows, columns = (n / m for n, m in zip(levels[0], self.shape, strict=False))
             transform = place.transform * type(place.transform).scale(columns, rows)
             self.georeference = dict(crs=place.crs, transform=transform)
-            self.pixel_size = pixel_size_on_map(place.crs, transform)
+            self.pixel_size = pixel_size_on_map(place.crs, transform, self.shape[:2])
 
     def _valid(self, window: Window) -> np.ndarray | None:
         return has_data(self._read(window), self.nodata)

@@ -1,7 +1,7 @@
 """Polygons with classes in the pixels of an image: read, repaired, and cut by windows."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from shapely.geometry import MultiPolygon, Polygon, box
 from ..errors import UserError, did_you_mean, one_line
 from .geometry import Window
 from .image_source import ImageSource
-from .read_features import Features, in_crs, read_features
+from .read_features import in_pixels, not_in_image, read_features
 
 POLYGONS = 'Polygon', 'MultiPolygon'
 # A polygon that crosses itself is repaired if this share of its area changes at most.
@@ -95,7 +95,8 @@ def read_polygons(
         UserError: If the file cannot be read, if a feature is not a polygon, has an unknown class,
             or crosses itself so that its area is ambiguous, or if all are outside the image.
     """
-    features, polygons = features_in_pixels(path, image), []
+    in_file, polygons = read_features(path), []
+    features = in_pixels(in_file, image)
     for number, (shape, properties) in enumerate(
         zip(features.geometries, features.properties, strict=True), 1
     ):
@@ -104,28 +105,8 @@ def read_polygons(
         polygons.append((repaired(shape, place), label, False))
     found = LabeledPolygons.within(image.shape[:2], polygons)
     if polygons and not len(found.shapes):
-        system = f'in {features.crs}' if features.crs else 'for which the file names no system'
-        raise UserError(
-            f'{path}: none of its {len(polygons)} polygons overlaps {image.name}: the coordinates, '
-            f'{system}, may belong to another image or reference system'
-        )
+        raise not_in_image(image, in_file)
     return found
-
-
-def features_in_pixels(path: Path, image: ImageSource) -> Features:
-    """Read the features of an image, and convert their coordinates to its pixels.
-
-    Raises:
-        UserError: See :func:`.read_features` and :func:`.in_crs`.
-    """
-    features = in_crs(read_features(path), image.georeference.get('crs'))
-    transform = image.georeference.get('transform')
-    if transform is None:
-        return features
-    convert = _to_pixels(transform)
-    return replace(
-        features, geometries=[shapely.transform(s, convert) for s in features.geometries]
-    )
 
 
 def label_of(
@@ -193,16 +174,6 @@ def without_holes(shape: Any) -> Iterator[Polygon]:
         middle = centers[len(centers) // 2]
         for half in (box(left, top, middle, bottom), box(middle, top, right, bottom)):
             yield from without_holes(shape & half)
-
-
-def _to_pixels(transform: Any) -> Any:
-    a, b, c, d, e, f, *_ = ~transform
-
-    def convert(points: np.ndarray) -> np.ndarray:
-        x, y = points.T
-        return np.stack([a * x + b * y + c, d * x + e * y + f], axis=1)
-
-    return convert
 
 
 def _box(window: Window) -> Polygon:

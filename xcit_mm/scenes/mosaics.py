@@ -14,6 +14,7 @@ from ..datasets.places import Place
 from ..environment import require
 from ..errors import UserError
 from ..processes import digest_of_file, shortened
+from .crs_names import crs_name
 from .geometry import Window, overlap, shifted
 from .image_source import ImageSource, state_of_file
 from .levels import RESAMPLE, require_level
@@ -264,7 +265,7 @@ def _require_same_grid(first: _TileHeader, other: _TileHeader) -> None:
         (
             a['crs'] != b['crs'],
             'reference systems',
-            [t['crs'].to_string() for t in (a, b)],
+            [crs_name(t['crs']) for t in (a, b)],
             't_srs',
         ),
         (drift > OFF_GRID, 'pixel sizes', sizes, 'tr'),

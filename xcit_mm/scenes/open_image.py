@@ -53,7 +53,7 @@ def open_image(
             data.
         nodata: The value of pixels without data, instead of the value in the file.
         level: The number of the level that is read; 0, the default, is the full image.
-        resolution: The size of a pixel, in meters on the map, or in micrometers for slides, OME
+        resolution: The size of a pixel, in meters on the ground, or micrometers for slides, OME
             files and OME-Zarr.
 
     Raises:

@@ -131,10 +131,8 @@ class Scene:
     def full_georeference(self) -> dict[str, Any]:
         """The place of the pixels of the full image on the map."""
         transform = self.source.georeference.get('transform')
-        if self.source.shape[:2] == self.full_size:
+        if transform is None or self.source.shape[:2] == self.full_size:
             return self.source.georeference
-        if 'crs' not in self.source.georeference:
-            return {}
         y, x = (-n / k for n, k in zip(self.corner, self.scale, strict=True))
         smaller = transform.scale(1 / self.scale[1], 1 / self.scale[0])
         moved = transform * transform.translation(x, y) * smaller
@@ -161,7 +159,7 @@ def open_scene(
         if channels is None:
             raise ArgumentError('--range is for models of RGB images: the others read all values')
         source = RangedImage(source, options.value_range)
-    source, frame = _in_region(source, options.region, scale)
+    source, frame = _in_region(source, options.region)
     if options.mask is not None:
         mask = open_mask(options.mask)
         source = MaskedImage(source, mask_of(mask, source), mask.content())
@@ -177,13 +175,13 @@ def open_scene(
 
 
 def _in_region(
-    source: ImageSource, region: Sequence[int] | str | Path | None, scale: Sequence[float]
+    source: ImageSource, region: Sequence[int] | str | Path | None
 ) -> tuple[ImageSource, Window]:
     """Return an image without data outside the polygons of a region, and the window around it."""
     if region is None:
         return source, whole(source.shape[:2])
     if isinstance(region, (str, Path)):
-        polygons = polygons_of(region, source, scale)
+        polygons = polygons_of(region, source)
         digest = digest_of_file(Path(region).expanduser())
         return MaskedImage(source, polygons, digest), polygons.box
     spans = zip(window_of(region, source.full_size), source.shape, source.full_size, strict=False)

@@ -12,7 +12,7 @@ from ..errors import UserError
 from .geometry import Window
 from .image_source import ImageSource
 from .masks import Mask
-from .read_features import Features, in_crs, read_features
+from .read_features import Features, in_pixels, not_in_image, read_features
 
 WGS84 = 'EPSG:4326'  # the system of GeoJSON files that name none (RFC 7946)
 
@@ -42,37 +42,26 @@ class Polygons(Mask):
         return inside.astype(bool)
 
 
-def polygons_of(path: str | Path, image: ImageSource, scale: Sequence[float]) -> Polygons:
+def polygons_of(path: str | Path, image: ImageSource) -> Polygons:
     """Return the polygons of a GeoJSON file or GeoPackage in an image.
 
     They are converted to the reference system of the image. The coordinates of a file that names no
     system are map coordinates of the image or, if they lie outside, degrees. For an image without a
-    reference system, they are pixels of the full image, and ``scale`` is the number of these pixels
-    in a pixel of the image, in y and x.
+    reference system, they are pixels of the full image.
 
     Raises:
         UserError: If the file cannot be used, or has no polygon in the image.
     """
     features = read_features(path)
     _require_polygons(features)
-    crs, transform = (image.georeference.get(name) for name in ('crs', 'transform'))
-    guessed = None
-    matrix = 1 / scale[1], 0, 0, 1 / scale[0], 0, 0
-    if transform is not None:
-        a, b, c, d, e, f, *_ = ~transform
-        matrix = a, b, d, e, c, f
-    if crs is not None and features.crs is None:
-        guessed = replace(features, crs=WGS84)
-    inside = _placed(in_crs(features, crs), matrix, image.shape[:2])
-    if not inside and guessed is not None:
+    inside, guesses = _placed(features, image), []
+    if not inside and features.crs is None and image.georeference.get('crs') is not None:
+        guesses.append(replace(features, crs=WGS84))
         with suppress(UserError):  # the coordinates are no degrees
-            inside = _placed(in_crs(guessed, crs), matrix, image.shape[:2])
+            inside = _placed(guesses[0], image)
     if inside:
         return Polygons(inside, image.shape[:2])
-    raise UserError(
-        f'{path} has no polygon in {image.name}: its coordinates may belong to another reference '
-        'system or to another image'
-    )
+    raise not_in_image(image, features, *guesses)
 
 
 def _require_polygons(features: Features) -> None:
@@ -91,13 +80,12 @@ def _require_polygons(features: Features) -> None:
             )
 
 
-def _placed(features: Features, matrix: Sequence[float], size: tuple[int, int]) -> list[Any]:
-    """Return the polygons that are in an image (H, W), in its pixels."""
+def _placed(features: Features, image: ImageSource) -> list[Any]:
+    """Return the polygons that are in an image, in its pixels."""
     import shapely
-    from shapely.affinity import affine_transform
 
-    polygons = [affine_transform(polygon, matrix) for polygon in features.geometries]
+    polygons = in_pixels(features, image).geometries
     # In other coordinates, a polygon may cross itself in the last digits.
     repaired = shapely.make_valid(np.array(polygons, object))
-    extent = shapely.box(0, 0, *size[::-1])
+    extent = shapely.box(0, 0, *image.shape[1::-1])
     return [polygon for polygon in repaired if polygon.intersection(extent).area]

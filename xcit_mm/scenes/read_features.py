@@ -1,19 +1,27 @@
 """Vector features: geometries with properties, from GeoJSON and GeoPackage files."""
 
 import json
+import math
 import warnings
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import shapely
-from shapely.geometry import mapping, shape
+from shapely.geometry import shape
 
 from ..environment import require
 from ..errors import UserError, looked_in, one_line, reason
 from ..file_headers import SQLITE
 from ..files import read_regular
+from .crs_names import crs_name
+from .geometry_kinds import CURVES, SURFACES, kind_of, require_known_kind
+from .image_source import ImageSource
+from .pixel_sizes import area_at_center
+from .reprojection import across_180_degrees, period_of, repeated_within, reprojected
 
 MAX_BYTES = 2**31 - 1  # of a file of features, which is read as a whole
 # Where SQLite keeps the number of the application, with those of GeoPackage 1.0, 1.1 and later.
@@ -22,6 +30,7 @@ APPLICATION, GEOPACKAGES = slice(68, 72), (b'GP10', b'GP11', b'GPKG')
 JOURNAL, WITHOUT_LOG = slice(18, 20), b'\x01\x01'
 # GeoJSON's names for degrees of longitude and latitude.
 DEGREES = {'urn:ogc:def:crs:OGC:1.3:CRS84': 'EPSG:4326', 'urn:ogc:def:crs:OGC::CRS84': 'EPSG:4326'}
+CRS_MEMBERS = 'type', 'properties'
 GEOMETRIES = (
     *('Point', 'MultiPoint', 'LineString', 'MultiLineString'),
     *('Polygon', 'MultiPolygon', 'GeometryCollection'),
@@ -68,11 +77,34 @@ def read_features(path: str | Path) -> Features:
     return _geopackage(path, data) if data.startswith(SQLITE) else _geojson(path, data)
 
 
-def in_crs(features: Features, crs: Any) -> Features:
+def in_pixels(features: Features, image: ImageSource) -> Features:
+    """Return the features of an image with a georeference in its pixels; others as they are.
+
+    Raises:
+        UserError: See :func:`in_crs`.
+    """
+    crs, transform = (image.georeference.get(name) for name in ('crs', 'transform'))
+    if transform is None:
+        return in_crs(features, crs)
+    pixel = math.sqrt(area_at_center(image.georeference, image.shape[:2]))
+    geometries = _objects(in_crs(features, crs, pixel).geometries)
+    if crs is not None and (period := period_of(crs)) is not None:
+        geometries = across_180_degrees(geometries, crs)
+        height, width = image.shape[:2]
+        x, _ = transform * (np.array([0, width, width, 0]), np.array([0, 0, height, height]))
+        geometries = repeated_within(geometries, period, x.min(), x.max())
+    a, b, c, d, e, f, *_ = ~transform
+    geometries = shapely.transform(
+        geometries, lambda x, y: (a * x + b * y + c, d * x + e * y + f), interleaved=False
+    )
+    return replace(features, geometries=[*geometries])
+
+
+def in_crs(features: Features, crs: Any, pixel: float = math.inf) -> Features:
     """Return the features in the coordinates of another reference system.
 
     ``crs`` is a text or a CRS of rasterio, or None for an image without one. Features whose file
-    names no system stay as they are.
+    names no system stay as they are. Sides may bend by less than a ``pixel``, in meters.
 
     Raises:
         UserError: If a system is unknown, if the image has none but the file does, or if a geometry
@@ -83,7 +115,6 @@ def in_crs(features: Features, crs: Any) -> Features:
     require('rasterio')
     from rasterio.crs import CRS
     from rasterio.errors import CRSError
-    from rasterio.warp import transform_geom
 
     name = one_line(repr(features.crs))
     if crs is None:
@@ -100,30 +131,53 @@ def in_crs(features: Features, crs: Any) -> Features:
         ) from None
     if source == target:
         return features
-    described = [mapping(geometry) for geometry in features.geometries]
     try:
-        moved = [shape(geometry) for geometry in transform_geom(source, target, described)]
-        is_inside = all(np.isfinite(shapely.get_coordinates(moved)).all(axis=1))
-        cause = 'a coordinate is infinite'
+        moved = reprojected(_objects(features.geometries), source, target, pixel)
     except Exception as error:  # rasterio and GDAL raise many kinds
-        is_inside, cause = False, reason(error)
-    if not is_inside:
         raise UserError(
             f'{features.path}: its coordinates cannot be converted from {name} to '
-            f'{target.to_string()} ({cause}): they may belong to another reference system'
-        )
-    return replace(features, geometries=moved, crs=target.to_string())
+            f'{crs_name(target)} ({reason(error)}): they may belong to another reference system, '
+            'or be latitudes before longitudes'
+        ) from None
+    return replace(features, geometries=[*moved])
+
+
+def not_in_image(image: ImageSource, features: Features, *guesses: Features) -> UserError:
+    """Return what is wrong with a file, none of whose features is in its image.
+
+    The guesses are the same features in other reference systems that were tried, too.
+    """
+    place = 'for which the file names no system'
+    if features.crs is not None:
+        place = f'in {one_line(features.crs)}'
+    cause = 'may belong to another reference system or to another image'
+    for read in (features, *guesses):
+        swapped = shapely.transform(_objects(read.geometries), lambda points: points[:, ::-1])
+        with suppress(UserError):
+            placed = in_pixels(replace(read, geometries=[*swapped]), image).geometries
+            if shapely.intersects(placed, shapely.box(0, 0, *image.shape[1::-1])).any():
+                cause = 'lie in it if they are exchanged: write x (longitude) before y (latitude)'
+    return UserError(
+        f'{features.path}: none of its {len(features.geometries)} polygons overlaps {image.name}: '
+        f'the coordinates, {place}, {cause}'
+    )
+
+
+def _objects(geometries: Sequence[Any]) -> np.ndarray:
+    array = np.empty(len(geometries), object)
+    array[:] = geometries
+    return array
 
 
 def _geojson(path: Path, data: bytes) -> Features:
     try:
         content = json.loads(data.decode('utf-8-sig'))
-        features, crs = _listed(content), _named_crs(content)
+        features = _listed(content)
     except (ValueError, RecursionError) as error:
         raise UserError(
             f'{path} is neither a GeoJSON file nor a GeoPackage ({reason(error)})'
         ) from None
-    geometries, properties = [], []
+    crs, geometries, properties = _named_crs(path, content, features), [], []
     for number, feature in enumerate(features, 1):
         geometries.append(_geometry(path, number, feature))
         known = feature.get('properties')
@@ -138,34 +192,51 @@ def _listed(content: Any) -> list:
     kind = members.get('type')
     if kind == 'Feature':
         return [content]
-    if kind in GEOMETRIES:
+    if kind in (*GEOMETRIES, *CURVES.values(), *SURFACES.values()):
         return [dict(geometry=content)]
     raise ValueError('it has no list of features')
 
 
-def _named_crs(content: dict) -> str | None:
-    member = content.get('crs')
-    if member is None:
+def _named_crs(path: Path, content: dict, features: Sequence[Any]) -> str | None:
+    """Return the reference system that the members ``crs`` name, as GeoJSON 2008 has them.
+
+    PostGIS writes them into the geometries.
+    """
+    objects = [content, *features, *(f['geometry'] for f in features if _has(f, 'geometry'))]
+    members = [part['crs'] for part in objects if _has(part, 'crs')]
+    if any(member != members[0] for member in members):
+        raise UserError(f'{path} has several reference systems: write a file for each of them')
+    if not members:
         return None
-    try:
-        name = member['properties']['name']
-    except (TypeError, LookupError):
-        name = None
+    kind, about = (members[0].get(key) if _has(members[0], key) else None for key in CRS_MEMBERS)
+    about = about if isinstance(about, dict) else {}
+    name = about.get('name', about.get('urn'))
+    if kind == 'EPSG' and name is None and 'code' in about:
+        name = f'EPSG:{about["code"]}'
     if not isinstance(name, str):
-        raise ValueError('its member crs has no name')
+        text = one_line(json.dumps(members[0]))
+        raise UserError(
+            f'{path}: its member crs, {text}, has no name or code of a reference system, and links '
+            'are not followed: write the file with ogr2ogr -t_srs SYSTEM -lco RFC7946=NO'
+        )
     return DEGREES.get(name, name)
+
+
+def _has(content: Any, key: str) -> bool:
+    return isinstance(content, dict) and content.get(key) is not None
 
 
 def _geometry(path: Path, number: int, feature: Any) -> Any:
     try:
         if feature['geometry'] is None:
             raise ValueError('it is null')
+        require_known_kind(feature['geometry']['type'], f'{path}: feature {number}')
         geometry = shapely.force_2d(shape(feature['geometry']))
         if not np.isfinite(shapely.get_coordinates(geometry)).all():
             raise ValueError('a coordinate is not finite')
     except (TypeError, ValueError, LookupError, AttributeError, RecursionError) as error:
         cause = reason(error)
-    except shapely.GEOSException as error:
+    except shapely.errors.ShapelyError as error:
         cause = reason(error)
     else:
         return geometry
@@ -217,6 +288,8 @@ def _layer(path: Path, data: bytes) -> Features:
 
 
 def _decoded(path: Path, number: int, wkb: bytes | None) -> Any:
+    if wkb is not None:
+        require_known_kind(kind_of(wkb), f'{path}: feature {number}')
     geometry = None if wkb is None else shapely.from_wkb(wkb, on_invalid='ignore')
     if geometry is None or not np.isfinite(shapely.get_coordinates(geometry)).all():
         raise UserError(

@@ -12,7 +12,7 @@ from .geometry import Window, tiles
 from .image_source import ImageSource
 from .levels import require_level
 from .no_data import has_data
-from .pixel_sizes import pixel_size_of
+from .pixel_sizes import pixel_size_of, to_full_size
 
 SLIDES = ('.svs', '.ndpi', '.mrxs', '.scn', '.vms', '.vmu', '.bif', '.svslide', '.dcm')
 
@@ -25,7 +25,9 @@ MAX_SURVEYED, BLOCK = 2**22, 1024
 class Slide(ImageSource):
     """A whole-slide image that openslide opens, at a level; 0 is its highest resolution.
 
-    Areas that were not scanned have no data.
+    Areas that were not scanned have no data. Some scanners (MIRAX, Leica, Ventana) note the bounds
+    of the scanned area. QuPath shows only what is within them and counts from their corner, so the
+    ``transform`` of the georeference leads to pixels from there.
     """
 
     def __init__(self, path: Path, nodata: float | None = None, level: int = 0) -> None:
@@ -44,6 +46,9 @@ class Slide(ImageSource):
         super().__init__(str(path), path, shape, np.dtype(np.uint8), nodata=nodata)
         self.has_gaps = True
         self._use_level(level, levels)
+        corner = [int(properties.get(f'openslide.bounds-{axis}', 0)) for axis in 'yx']
+        if any(corner):
+            self.georeference = to_full_size(shape, levels[0], corner)
         sides = (properties.get(f'openslide.mpp-{axis}') for axis in 'yx')
         if (pixel := pixel_size_of(*sides)) is not None:
             self.pixel_size = pixel.reduced(levels[0], shape)

@@ -8,6 +8,7 @@ import numpy as np
 import shapely
 
 from ..predictions import Detections
+from .pixel_sizes import pixel_areas
 
 TOGETHER = 4096  # features that are held at a time
 POLYGON, MULTIPOLYGON = 'Polygon', 'MultiPolygon'
@@ -60,22 +61,10 @@ class Layer:
             )
         return shapely.orient_polygons(outlines)
 
-    @property
-    def pixel_area(self) -> float:
-        return area_of_pixel(self.georeference)
-
-
-def area_of_pixel(georeference: Mapping[str, Any]) -> float:
-    """Return the area of a pixel: square meters if the reference system is projected.
-
-    For degrees, it is 1 (pixel). Without a reference system, it is in the unit of the coordinates,
-    which are pixels of the full image if the image is reduced.
-    """
-    crs, transform = georeference.get('crs'), georeference.get('transform')
-    if transform is None or (crs is not None and not crs.is_projected):
-        return 1.0
-    meters = 1.0 if crs is None else crs.linear_units_factor[1]
-    return abs(transform.determinant) * meters**2
+    def areas(self, part: LayerPart) -> np.ndarray:
+        """Return the areas (n,) of features, each with the scale of the map at its center."""
+        x, y = shapely.get_coordinates(shapely.centroid(part.outlines)).T
+        return (part.areas * pixel_areas(self.georeference, x, y)).round(4)
 
 
 def object_layer(objects: Detections, georeference: Mapping[str, Any]) -> Layer:

@@ -1,0 +1,19 @@
+"""Names of reference systems."""
+
+from typing import Any
+
+
+def epsg_code(crs: Any) -> int | None:
+    """Return the EPSG code of a reference system, or None if it has none.
+
+    ``to_epsg`` of rasterio also returns the code of a system that only resembles it, for example
+    one with another shift of the datum, which is 100 to 200 meters away.
+    """
+    code = crs.to_epsg()
+    return code if code is not None and type(crs).from_epsg(code) == crs else None
+
+
+def crs_name(crs: Any) -> str:
+    """Return a text that differs for different reference systems, for messages."""
+    code = epsg_code(crs)
+    return f'EPSG:{code}' if code is not None else crs.to_proj4() or crs.to_wkt()
