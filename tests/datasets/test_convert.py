@@ -378,7 +378,7 @@ def fifo(path: Path) -> None:
         ),
         ('Annotations/a.xml', fifo, 'Not a regular file'),
         ('JPEGImages/a.png', fifo, 'size of the image .*Not a regular file'),
-        ('JPEGImages/a.bmp', b'', r'is the image .*a\.bmp or .*a\.png\?'),
+        ('JPEGImages/a.bmp', b'', r'is a .*a\.bmp or .*a\.png\?'),
         ('ImageSets/Main/train.txt', b'a\nb\nc', 'no image c in'),
         ('ImageSets/Main/train.txt', b'a\nb\n../JPEGImages/a', 'no image ../JPEGImages/a in'),
     ],

@@ -52,6 +52,8 @@ class CvatDataset(ForeignDataset):
         candidates = [folder / name for folder in folders]
         image = base.find_image(name, candidates, str(self.classes_file))
         self.add_image(image, self.classes_file, subset)
+        if subset and base.split_of(subset) is None:
+            self.remarks[f'Images of the subset {subset}, used for training'] += 1
         self._elements.setdefault(image, element)
 
     def read_labels(self, image: Path) -> tuple[list[tuple[str, list[Element]]], Size]:
