@@ -56,7 +56,7 @@ class Report:
 
     Attributes:
         images: The number of images of each split.
-        remarks: What was converted in the annotation files.
+        remarks: What was converted in the annotation files, and which images are not used.
         findings: The problems of images and annotations.
         failures: The reasons why a run would stop.
     """
@@ -81,13 +81,13 @@ def check_dataset(
         if leaves and leaves != datasets.get('val'):
             datasets[split] = leaves
 
-    check_data(cfg, tuple(datasets))
+    remarks = check_data(cfg, tuple(datasets))
     require_framework(cfg.default_scope)
     check_classes(cfg, tuple(datasets))
     init_default_scope(cfg.default_scope)
 
     workers = number_of_cores() if workers is None else workers
-    report = Report(images=dict.fromkeys(datasets, 0))
+    report = Report(dict.fromkeys(datasets, 0), remarks)
     for split, leaves in datasets.items():
         for leaf in leaves:
             dataset = _read_annotations(cfg, split, leaf, report)

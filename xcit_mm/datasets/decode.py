@@ -16,6 +16,7 @@ from PIL import Image
 from ..errors import ArgumentError
 from ..file_headers import TIFF
 from ..files import read_regular
+from ..finder import find_spelled
 
 # What makes an image unusable.
 MISSING = 'it is missing or cannot be opened'
@@ -103,7 +104,8 @@ class LoadImage:
         """Return the bytes of a regular file, or raise a BadImageError of the kind ``missing``."""
         try:
             if self.backend_args is None and '://' not in str(path):
-                return read_regular(Path(path), MAX_BYTES)
+                spelled = find_spelled(Path(path))  # annotations may spell its name in another way
+                return read_regular(spelled[0] if len(spelled) == 1 else Path(path), MAX_BYTES)
             return fileio.get(path, backend_args=self.backend_args)
         except OSError as error:
             raise BadImageError(missing, error.strerror or type(error).__name__) from None

@@ -2,9 +2,11 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from warnings import catch_warnings, simplefilter
 
 import numpy as np
 from PIL import Image
@@ -103,10 +105,13 @@ def require_good(dataset: ForeignDataset, contents: Contents) -> None:
 def image_size(path: Path, annotated: Size | None = None) -> Size:
     """Return the size of an image after :func:`decode`, or raise a LabelError."""
     try:
-        with open_regular(path) as file, Image.open(file) as image:
-            # PngImageFile.getexif decodes all pixels.
-            if Image.Image.getexif(image).get(EXIF_ORIENTATION, 1) == 1:
-                return image.size
+        # Pillow refuses large images that OpenCV decodes.
+        with suppress(Image.DecompressionBombError), catch_warnings(), open_regular(path) as file:
+            simplefilter('ignore')
+            with Image.open(file) as image:
+                # PngImageFile.getexif decodes all pixels.
+                if Image.Image.getexif(image).get(EXIF_ORIENTATION, 1) == 1:
+                    return image.size
         return decode(path.read_bytes(), annotated).shape[1::-1]
     except Exception as error:  # the decoders raise many types
         raise LabelError(

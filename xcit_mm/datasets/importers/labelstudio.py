@@ -10,6 +10,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from ...errors import UserError
 from ...finder import IMAGE_SUFFIXES, is_hidden
+from ..rotation import rotated_box
 from . import areas, base, brush_rle
 from .base import ForeignDataset, LabelError, Shape, Size
 
@@ -190,7 +191,7 @@ def _shape(value: dict, size: Size, place: str) -> Shape:
     if 'radiusX' in value:
         return areas.ellipse(pixels('x', 'y'), pixels('radiusX', 'radiusY'), degrees)
     (x, y), (width, height) = pixels('x', 'y'), pixels('width', 'height')
-    return areas.rotated_box([x, y, x + width, y + height], (x, y), degrees)
+    return rotated_box([x, y, x + width, y + height], (x, y), degrees)
 
 
 def _scaled(percentages: list[float], size: Size) -> list[float]:
