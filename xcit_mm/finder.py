@@ -6,7 +6,7 @@ network drives keep copies and thumbnails of images there.
 
 import os
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -117,6 +117,15 @@ def find_files(
                 yield folder / name
             elif left is not None:
                 left.others[Path(name).suffix.lower()] += 1
+
+
+def images_beside(files: Iterable[Path]) -> list[Path]:
+    """Return the images in the folders of files that are not among them."""
+    files = {*files}
+    folders = {file.parent for file in files if file.parent.is_dir()}
+    images = (path for folder in sorted(folders) for path in sorted(folder.iterdir()))
+    images = (path for path in images if path.name.lower().endswith(IMAGE_SUFFIXES))
+    return [path for path in images if path not in files and not is_hidden(path.name)]
 
 
 def subfolders(folder: Path) -> list[Path]:

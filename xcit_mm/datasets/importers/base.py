@@ -16,7 +16,14 @@ import numpy as np
 
 from ...errors import UserError, looked_in, one_line, reason
 from ...files import parse_xml, read_regular
-from ...finder import IMAGE_SUFFIXES, LeftOut, find_files, find_spelled, is_hidden, same_name
+from ...finder import (
+    IMAGE_SUFFIXES,
+    LeftOut,
+    find_files,
+    find_spelled,
+    images_beside,
+    same_name,
+)
 from ..decode import Size  # width and height in pixels
 
 SPLITS = ('train', 'val', 'trainval', 'test')
@@ -81,11 +88,7 @@ class ForeignDataset(ABC):
 
     def note_unused(self) -> None:
         """Count the images in the folders of the listed images that no label or list names."""
-        folders = {image.parent for image in self.labels if image.parent.is_dir()}
-        beside = (path for folder in sorted(folders) for path in sorted(folder.iterdir()))
-        images = (p for p in beside if p.name.lower().endswith(IMAGE_SUFFIXES))
-        unused = [p for p in images if p not in self.labels and not is_hidden(p.name)]
-        self.leave_out('Images without a label or not listed', unused)
+        self.leave_out('Images without a label or not listed', images_beside(self.labels))
 
     def leave_out(self, what: str, paths: Sequence[Path]) -> None:
         """Count files or folders that are not used, for the report."""
