@@ -64,6 +64,8 @@ def test_a_name_that_is_spelled_in_another_way_is_found_if_only_one_is_like_it(t
     path = tmp_path / spell('Äpfel 1') / spell('é.jpg')
     assert find_spelled(path) == [file]
     assert find_spelled(path.with_suffix(''), IMAGE_SUFFIXES) == [file]
+    for separator in ('\\', '%2F'):
+        assert find_spelled(tmp_path / f'{spell("Äpfel 1")}{separator}é.jpg') == [file]
     assert find_spelled(tmp_path / 'Äpfel 2/é.jpg') == []
     fill(file.parent, 'É.JPG')
     assert len(find_spelled(tmp_path / 'äpfel 1/É.jpg')) == 2

@@ -138,9 +138,9 @@ def same_name(name: str) -> str:
     """Return what two spellings of a name have in common.
 
     macOS composes letters such as ä of two characters, addresses encode characters by percent
-    signs, and Windows and macOS ignore the case.
+    signs, Windows separates folders by backslashes, and both systems ignore the case.
     """
-    return normalize('NFC', unquote(name)).casefold()
+    return normalize('NFC', unquote(name).replace('\\', '/')).casefold()
 
 
 def find_spelled(path: Path, suffixes: Sequence[str] = ('',)) -> list[Path]:
@@ -152,6 +152,8 @@ def find_spelled(path: Path, suffixes: Sequence[str] = ('',)) -> list[Path]:
         return [path]
     if path == path.parent:
         return []
+    if len((plain := Path(unquote(path.name).replace('\\', '/').lstrip('/'))).parts) > 1:
+        return find_spelled(path.parent / plain, suffixes)
     return [
         folder / name
         for folder in find_spelled(path.parent)

@@ -62,7 +62,9 @@ def test_images_that_mmseg_does_not_read_are_named(root):
     cfg = Config(dict(default_scope='mmseg'))
     cfg.train_dataloader = dict(dataset=config(root, 'BaseSegDataset'))
     (remark,) = check_data(cfg, ('train',))
-    assert f'train data: 3 images in {root}/images (' in remark and '.JPEG' in remark
-    assert '4 label files' in remark and "type='SegmentationFolders'" in remark
+    assert f'train data: mmseg reads the images *.jpg (img_suffix) in {root}/images' in remark
+    assert 'does not read 3 other images (' in remark and '.JPEG' in remark
+    assert 'does not read 4 label files' in remark and "type='SegmentationFolders'" in remark
+    assert f'reads the images in the hidden folder {root}/images/.ipynb_checkpoints' in remark
     cfg.train_dataloader.dataset.type = 'SegmentationFolders'
     assert check_data(cfg, ('train',)) == []

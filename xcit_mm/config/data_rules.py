@@ -9,7 +9,7 @@ from mmengine.config import Config
 
 from ..environment import require_framework
 from ..errors import UserError
-from ..finder import IMAGE_SUFFIXES, find_files, in_order
+from ..finder import IMAGE_SUFFIXES, LeftOut, find_files, in_order
 from .tree import (
     class_name,
     dataset_class,
@@ -119,12 +119,11 @@ def _require_images(cfg: Config, split: str, dataset: dict) -> list[str]:
         return []
     suffix = dataset.get('img_suffix') or default_of(kind, 'img_suffix')
     folder = Path(dataset.get('data_root') or '', prefix)
-    labels = Path(
-        dataset.get('data_root') or '', dataset.data_prefix.get('seg_map_path') or 'labels'
-    )
+    labels = dataset.data_prefix.get('seg_map_path') or 'labels'
     ending = dataset.get('seg_map_suffix') or default_of(kind, 'seg_map_suffix')
+    labels, left = Path(dataset.get('data_root') or '', labels), LeftOut()
     label_files = {*find_files(labels, [ending])} if labels.is_dir() else set()
-    files = [path for path in find_files(folder, ['']) if path not in label_files]
+    files = [path for path in find_files(folder, [''], left) if path not in label_files]
     if not isinstance(suffix, str):  # of SegmentationFolders, which itself says what it leaves out
         if any(path.name.lower().endswith(tuple(suffix)) for path in files):
             return []
@@ -132,17 +131,16 @@ def _require_images(cfg: Config, split: str, dataset: dict) -> list[str]:
     read = {path.relative_to(folder).as_posix() for path in files if path.name.endswith(suffix)}
     others = Counter(path.suffix for path in files if not path.name.endswith(suffix))
     if read:
-        images = Counter({s: n for s, n in others.items() if s.lower() in IMAGE_SUFFIXES})
         names = (path.relative_to(labels).as_posix() for path in label_files)
         unused = sum(name.removesuffix(ending) + suffix not in read for name in names)
-        parts = [f'{images.total()} images in {folder} ({in_order(images)})'] if images else []
-        parts += [f'{unused} label files in {labels}'] if unused else []
-        if not parts:
-            return []
-        return [
-            f'{split} data: {" and ".join(parts)} are not used, because the images are *{suffix} '
-            f'(img_suffix); type={FOLDERS!r} reads images of all suffixes'
-        ]
+        images = Counter({s: n for s, n in others.items() if s.lower() in IMAGE_SUFFIXES})
+        hidden = [path for path in left.hidden if path.is_dir() and any(path.rglob(f'*{suffix}'))]
+        parts = [f'does not read {images.total()} other images ({in_order(images)})'] * bool(images)
+        parts += [f'does not read {unused} label files in {labels}'] * bool(unused)
+        parts += [f'reads the images in the hidden folder {path}' for path in hidden]
+        said = f'{split} data: mmseg reads the images *{suffix} (img_suffix) in {folder}'
+        remedy = f'type={FOLDERS!r} reads images of all suffixes, without hidden ones'
+        return [f'{said}; it {", and ".join(parts)}; {remedy}'] if parts else []
     found = f', but {others.most_common(1)[0][0]}' if others else ''
     raise UserError(
         f'{split} data: {folder} has no images *{suffix}{found}: set img_suffix of the dataset, '

@@ -1,6 +1,7 @@
 """What some tools write into COCO files in their own way, as mmdet and pycocotools expect it."""
 
 import posixpath
+from contextlib import suppress
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -92,9 +93,13 @@ def _rotate(annotation: dict) -> bool:
     """
     attributes = annotation.get('attributes')
     degrees = attributes.get('rotation') if isinstance(attributes, dict) else None
-    if not is_number(degrees) or degrees % 360 == 0 or annotation.get('segmentation'):
-        return False
+    with suppress(TypeError, ValueError):
+        degrees = float(degrees)
     x, y, width, height = annotation['bbox']
+    upright = [[x, y, x + width, y, x + width, y + height, x, y + height]]
+    has_mask = annotation.get('segmentation') not in (None, [], {}, '', upright)
+    if has_mask or not is_number(degrees) or degrees % 360 == 0:
+        return False
     center = x + width / 2, y + height / 2
     outline = rotated_box([x, y, x + width, y + height], center, degrees)
     xs, ys = outline[::2], outline[1::2]

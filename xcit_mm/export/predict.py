@@ -446,7 +446,7 @@ def _images(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
     suffixes = {end for end, kind in Image.registered_extensions().items() if kind in Image.OPEN}
-    files = [file for file in path.iterdir() if file.suffix.lower() in suffixes]
+    files = [f for f in path.iterdir() if f.suffix.lower() in suffixes and f.name[0] != '.']
     return sorted(file for file in files if not _is_written(file))
 
 

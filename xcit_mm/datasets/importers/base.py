@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
@@ -157,7 +156,6 @@ def find_image(name: str, candidates: Sequence[Path], place: str) -> Path:
     way (see :func:`.same_name`) or that lacks the suffix.
     """
     paths = [absolute(path) for path in candidates]
-    paths += [absolute(Path(unquote(str(path)))) for path in paths if '%' in name]
     endings = (
         [('',)] if not name or name.lower().endswith(IMAGE_SUFFIXES) else [('',), IMAGE_SUFFIXES]
     )

@@ -158,11 +158,10 @@ class YoloDataset(ForeignDataset):
         images = []
         for line_place, line in base.read_lines(place):
             candidates = [base.absolute(folder / line) for folder in (place.parent, self.folder)]
-            image = next(filter(os.path.exists, candidates), None)
-            if image:
-                images.append(image)
-            else:
-                self.problems.append(LabelError(f'{line_place}: no image {candidates[0]}'))
+            try:
+                images.append(base.find_image(line, candidates, line_place))
+            except LabelError as error:
+                self.problems.append(error)
         return images
 
     def read_labels(self, image: Path) -> tuple[list[tuple[str, str]], None]:
