@@ -32,6 +32,7 @@ def test_linked_folders_are_read_once_and_under_their_own_names(tmp_path):
     (root / 'again').symlink_to(disk / 'c')
     assert sorted(names(root)) == ['again/2.jpg', 'b/1.jpg']
     assert names(root / 'd') == ['c/2.jpg', 'back/b/1.jpg']
+    assert names(root / 'b') == ['1.jpg']
 
 
 def test_hidden_files_are_left_out_and_counted_with_their_reasons(tmp_path):

@@ -80,9 +80,9 @@ def walk(
 
     The names are sorted, and the caller may remove folders from their list. A folder that is
     linked several times, or inside itself, is read once, under its own name if it is below the
-    root.
+    root. Links to a folder that contains the root are not followed.
     """
-    pending, seen = deque([Path(root)]), set()
+    pending, seen = deque([Path(root)]), {*map(str, Path(os.path.realpath(root)).parents)}
     while pending:
         for parent, folders, files in os.walk(pending.popleft(), onerror=onerror):
             folder, place = Path(parent), os.path.realpath(parent)

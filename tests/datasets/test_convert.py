@@ -456,17 +456,20 @@ def test_what_yolo_leaves_out_is_counted_by_its_reason(yolo):
         (train / folder).mkdir()
         shutil.copy(train / 'a.png', train / folder)
     (train / 'photo.heic').touch()
+    (train / 'up').symlink_to(yolo / 'images')
+    Image.new('RGB', (40, 30)).save(train / 'b.jpg')
     (yolo / 'labels/train/gone.txt').write_text('1 0.5 0.5 0.5 0.5\n')
     (yolo / 'labels/train/notes.txt').write_text('by hand\n')
     contents = read_contents(YoloDataset(yolo))
-    assert len(contents.images) == 4
+    assert len(contents.images) == 5
+    assert remark(contents, 'Label files that several images share') == 1
     assert remark(contents, 'Label files without an image') == 1
     assert remark(contents, 'Hidden files and folders') == 2
     assert remark(contents, 'Files of other types (.heic)') == 1
     (yolo / 'list.txt').write_text('images/train/a.png')
     write_yaml(yolo, '[apple, pear]', val='list.txt')
     (yolo / 'data.yaml').write_text('train: list.txt\nval: images/val\nnames: [apple, pear]\n')
-    assert remark(read_contents(YoloDataset(yolo)), 'Images without a label or not listed') == 1
+    assert remark(read_contents(YoloDataset(yolo)), 'Images without a label or not listed') == 2
 
 
 def test_labels_and_images_of_another_spelling_meet(yolo, voc):

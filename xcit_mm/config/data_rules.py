@@ -119,7 +119,7 @@ def _require_images(cfg: Config, split: str, dataset: dict) -> list[str]:
         return []
     suffix = dataset.get('img_suffix') or default_of(kind, 'img_suffix')
     folder = Path(dataset.get('data_root') or '', prefix)
-    labels = dataset.data_prefix.get('seg_map_path') or 'labels'
+    labels = dataset['data_prefix'].get('seg_map_path') or 'labels'
     ending = dataset.get('seg_map_suffix') or default_of(kind, 'seg_map_suffix')
     labels, left = Path(dataset.get('data_root') or '', labels), LeftOut()
     label_files = {*find_files(labels, [ending])} if labels.is_dir() else set()

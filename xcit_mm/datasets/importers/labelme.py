@@ -50,7 +50,7 @@ class LabelmeDataset(ForeignDataset):
                 self._add(file)
             except LabelError as error:
                 self.problems.append(error)
-        self.remarks.update(left.remarks())
+        self.remarks.update(LeftOut(left.hidden).remarks())
         if not self.labels and not self.problems:
             raise UserError(f'{source} has no JSON file of LabelMe: name the folder they are in')
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections import Counter
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ from ...finder import LeftOut, find_files, find_spelled, subfolders
 from . import base
 from .base import ForeignDataset, LabelError, Shape, Size
 
-IMAGES, LABELS = f'{os.sep}images{os.sep}', f'{os.sep}labels{os.sep}'  # folders with equal trees
+IMAGES = re.compile(
+    r'(?<=[/\\])images(?=[/\\])(?!.*[/\\]images[/\\])', re.I
+)  # the last such folder
 MAX_RELATIVE = 2  # larger coordinates of YOLO are in pixels, not slightly beyond the border
 TAGS = ('str', 'int', 'float', 'bool', 'null', 'seq', 'map')  # of YAML, for plain values
 ORIENTED = (
@@ -85,13 +88,14 @@ class YoloDataset(ForeignDataset):
 
     def _listed_places(self, content: dict) -> dict[str, list[Path]]:
         """Return the folders and lists of images of each split."""
-        places = {}
+        places, path = {}, content.get('path', '')
+        roots = {self.folder, self.folder / path if isinstance(path, str) else self.folder}
         for key, entries in content.items():
             if split := base.split_of(key):
                 places.setdefault(split, []).extend(self._find_places(key, content))
             elif key not in NOT_PLACES:
                 listed = entries if isinstance(entries, list) else [entries]
-                paths = [str(self.folder / entry) for entry in listed if isinstance(entry, str)]
+                paths = [str(root / e) for root in roots for e in listed if isinstance(e, str)]
                 what = f'Folders of the key {key} of {self._file.name}, which is no split'
                 self.leave_out(what, [*filter(os.path.isdir, paths)])
         return places
@@ -103,14 +107,19 @@ class YoloDataset(ForeignDataset):
         for image, file in files.items():
             if file not in own and len(spelled := {*find_spelled(file)} - own) == 1:
                 files[image] = spelled.pop()
+        shared = Counter(files.values()) & Counter(2 * [*own])
+        twice = [file for file, count in shared.items() if count > 1]
+        if twice:
+            self.remarks[f'Label files that several images share, such as {twice[0]}'] += len(twice)
         self.labels |= files
 
     def _labels_below(self, place: Path) -> set[Path]:
         """Return the label files that belong to the images of a folder."""
-        folder = _mirrored(place)
-        if not (place.is_dir() and folder.is_dir()):
+        if not place.is_dir():
             return set()
-        return {*find_files(folder, ['.txt'], self._left if folder != place else None)}
+        folders = [folder for folder in find_spelled(_mirrored(place)) if folder.is_dir()]
+        left = self._left if folders != [place] else None
+        return {file for folder in folders for file in find_files(folder, ['.txt'], left)}
 
     def _read_description(self) -> dict:
         try:
@@ -210,4 +219,4 @@ def _has_labels(file: Path) -> bool:
 
 def _mirrored(path: Path) -> Path:
     """Return the path of labels for a path of images."""
-    return Path(LABELS.join(f'{path}{os.sep}'.rsplit(IMAGES, 1)))
+    return Path(IMAGES.sub('labels', f'{path}{os.sep}'))
