@@ -47,6 +47,7 @@ environment.BUILT_ON.update(
     ),
     mmseg=(
         'xcit_mm.datasets.height_dataset',
+        'xcit_mm.datasets.segmentation_folders',
         'xcit_mm.engine.height_metric',
         'xcit_mm.engine.iou_metric',
         'xcit_mm.large_images.scene_transforms',

@@ -319,12 +319,3 @@ def writing_to(folder: Path | str) -> Iterator[None]:
         raise UserError(
             f'the folder {folder} cannot be written to ({reason(error)}): name another one'
         ) from None
-
-
-def subfolders(folder: Path) -> list[Path]:
-    """Return the folders in a folder in alphabetical order, without hidden ones."""
-    try:
-        inside = sorted(folder.iterdir())
-    except OSError as error:
-        raise UserError(f'the folder {folder} cannot be read ({error.strerror})') from None
-    return [path for path in inside if path.is_dir() and not path.name.startswith('.')]

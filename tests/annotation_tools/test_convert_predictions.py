@@ -220,12 +220,11 @@ def test_polygons_without_a_pixel_are_boxes(tmp_path, tool, kind):
 
 
 @pytest.mark.parametrize('tool', DATASETS)
-def test_two_images_of_one_file_are_refused(tmp_path, tool):
+def test_objects_of_two_images_of_one_file_are_joined(tmp_path, tool, capsys):
     path = write_annotated(tmp_path)
-    path.write_text(path.read_text().replace('c.png', 'a.png'))
-    with pytest.raises(UserError, match=r'several images have the file .*a\.png: join them'):
-        convert_predictions(tool, path, tmp_path / 'out')
-    assert not list(tmp_path.glob('out/*'))
+    path.write_text(path.read_text().replace('below/b.png', 'a.png'))
+    convert_predictions(tool, path, tmp_path / 'out')
+    assert '2 images, 5 objects' in capsys.readouterr().out
 
 
 def test_a_score_that_is_none_is_refused(tmp_path):

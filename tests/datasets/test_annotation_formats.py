@@ -20,6 +20,7 @@ from pycocotools import mask as coco_mask
 from xcit_mm import UserError
 from xcit_mm.datasets import annotations
 from xcit_mm.datasets.importers import brush_rle
+from xcit_mm.datasets.importers.contents import read_contents
 from xcit_mm.datasets.importers.cvat import CvatDataset
 from xcit_mm.datasets.importers.labelme import LabelmeDataset
 from xcit_mm.datasets.importers.labelstudio import LabelstudioDataset
@@ -484,3 +485,65 @@ def test_annotation_files_may_be_written_next_to_the_labels(folder, tool):
         convert(DATASETS[tool](folder), folder, BASE, OBJECTS)
         written.append((folder / 'train.json').read_text())
     assert written[0] == written[1]
+
+
+def two_images(folder: Path, data: dict, *results: dict) -> LabelstudioDataset:
+    sides = dict(original_width=SIZE[0], original_height=SIZE[1])
+    results = [region('rectangle', x=10, y=20, width=25, height=50) | sides | r for r in results]
+    task = dict(id=7, data=data, annotations=[dict(result=results)])
+    (folder / 'export.json').write_text(json.dumps([task]))
+    return LabelstudioDataset(folder)
+
+
+def test_results_of_label_studio_are_drawn_on_the_image_that_they_name(folder):
+    left, right = (dict(to_name=name) for name in ('left', 'right'))
+    uploads = dict(left='/data/upload/1/0123abcd-a.png', right='/data/upload/1/0123abcd-b.png')
+    pages = dict(text='a text', image=[*uploads.values()])
+    for data, results in (
+        (uploads, [right, left, right]),
+        (pages, [dict(to_name='image', item_index=i) for i in (1, 0, 1)]),
+    ):
+        contents = read_contents(two_images(folder, data, *results))
+        found = {path.name: len(dataset) for path, (_, dataset) in contents.images.items()}
+        assert found == {'a.png': 1, 'b.png': 1} and not contents.problems
+        assert contents.remarks['Duplicate objects dropped'] == 1
+    (problem,) = two_images(folder, uploads, dict(to_name='img')).problems
+    assert 'task 7: is img the image left or right?' in str(problem)
+    assert not two_images(folder, dict(photo='b.png', title='x'), dict(to_name='img')).problems
+
+
+def test_frames_of_cvat_without_a_suffix_are_found(folder):
+    (folder / 'images/a.png').rename(folder / 'images/a.PNG')
+    cvat(folder, '<box label="circle" xtl="1" ytl="2" xbr="9" ybr="9"/>')
+    file = folder / 'annotations.xml'
+    file.write_text(
+        file.read_text().replace('.png"', '"').replace('name="b"', 'name="b" subset="x"')
+    )
+    contents = read_contents(CvatDataset(folder))
+    assert [path.name for path in contents.images] == ['a.PNG', 'b.png']
+    assert contents.remarks['Images of the subset x, used for training'] == 1
+    Image.new('RGB', SIZE).save(folder / 'images/b.jpg')
+    (problem,) = CvatDataset(folder).problems
+    assert 'is b' in str(problem) and 'b.jpg or ' in str(problem)
+
+
+def test_regions_of_labelme_are_ignored_or_background_and_rectangles_may_have_four_corners(folder):
+    upright = [[20, 5], [3, 5], [3, 15], [20, 15]]
+    around = [[10, 0], [20, 10], [10, 20], [0, 10]]
+    shapes = [('square', 'rectangle', upright), ('circle', 'rectangle', around)]
+    shapes += [('circle', 'rotation', around), ('__ignore__', 'rectangle', [[0, 0], [5, 9]])]
+    shapes += [('_background_', 'polygon', around)]
+    labelme(folder, [dict(label=n, shape_type=k, points=p) for n, k, p in shapes])
+    (folder / 'classes.txt').write_text('__ignore__\n_background_\ncircle\nsquare\n')
+    (folder / '.ipynb_checkpoints').mkdir()
+    (folder / '.ipynb_checkpoints/a-checkpoint.json').write_text((folder / 'a.json').read_text())
+    square, *circles, ignored, again = converted('labelme', folder)
+    assert square['bbox'] == [3, 5, 17, 10] and 'segmentation' not in square
+    for circle in circles:
+        assert circle['area'] == 200 and circle['bbox'] == [0, 0, 20, 20]
+    # COCO ignores detections of each class by regions of that class.
+    assert [a['category_id'] for a in (ignored, again)] == [1, 2]
+    assert ignored['iscrowd'] == again['iscrowd'] == 1 and ignored['bbox'] == [0, 0, 5, 9]
+    remarks = read_contents(LabelmeDataset(folder)).remarks
+    assert sum(n for text, n in remarks.items() if '_background_' in text) == 1
+    assert sum(n for text, n in remarks.items() if 'Hidden' in text) == 1

@@ -14,10 +14,12 @@ from helpers.planted import edited, plant_coco
 from mmengine.registry import init_default_scope
 from pycocotools import mask as coco_mask
 from pycocotools.coco import COCO
+from shapely import affinity
+from shapely.geometry import box as rectangle
 
 from xcit_mm import UserError, environment
 from xcit_mm.datasets import annotations as kinds
-from xcit_mm.datasets.annotations import find_problem, usable_mask
+from xcit_mm.datasets.annotations import find_problem, read_annotations, usable_mask
 
 IMAGE = dict(width=120, height=100)
 GOOD = [10, 10, 60, 10, 60, 60]
@@ -220,7 +222,7 @@ def test_mmdet_drops_the_same_boxes(dataset):
                 id=i,
                 image_id=content['images'][0]['id'],
                 bbox=[*rng.integers(-40, 200, 2).tolist(), *rng.uniform(-3, 60, 2).tolist()],
-                area=int(rng.integers(-1, 9)),
+                area=int(rng.integers(1, 9)),
                 category_id=int(rng.integers(1, 5)),
                 ignore=i % 10 == 0,
             )
@@ -410,3 +412,52 @@ def test_a_few_lost_annotations_and_those_of_other_images_are_not_another_format
     assert counts(built)[kinds.NO_IMAGE] > 10 and counts(built)[kinds.OUTSIDE] == 1
     assert built.misplaced(max_share=0.1) is None
     assert '1 x box outside the image' in built.misplaced(max_share=0)
+
+
+def adapted(path: Path, images: list[dict], *annotations: dict) -> tuple[dict, str]:
+    annotations = [dict(a, id=i, iscrowd=0) for i, a in enumerate(annotations, 1)]
+    content = dict(images=images, annotations=annotations, categories=[dict(id=1, name='x')])
+    (path / 'a.json').write_text(json.dumps(content))
+    return read_annotations(path / 'a.json')
+
+
+def test_rotated_boxes_of_cvat_and_areas_of_0_are_adapted(tmp_path):
+    image, common = dict(IMAGE, id=1, file_name='a.jpg'), dict(image_id=1, category_id=1)
+    content, remark = adapted(
+        tmp_path,
+        [image],
+        dict(common, bbox=[10, 20, 40, 10], area=400, attributes=dict(rotation=30.0)),
+        dict(common, bbox=[10, 20, 40, 10], area=0, attributes=dict(rotation=0.0)),
+        dict(common, bbox=[10, 20, 0, 10], area=0),
+        dict(
+            common, bbox=[10, 20, 40, 10], area=7, segmentation=[GOOD], attributes=dict(rotation=9)
+        ),
+    )
+    rotated, upright, empty, outlined = content['annotations']
+    expected = affinity.rotate(rectangle(10, 20, 50, 30), 30)  # with y down, clockwise
+    left, top, right, bottom = expected.bounds
+    assert rotated['bbox'] == pytest.approx([left, top, right - left, bottom - top])
+    outline = np.reshape(rotated['segmentation'], (-1, 2))
+    assert expected.equals_exact(type(expected)(outline).normalize(), 1e-9, normalize=True)
+    assert rotated['area'] == 400 == upright['area']
+    assert upright['bbox'] == outlined['bbox'] == [10, 20, 40, 10] and outlined['area'] == 7
+    assert empty['area'] == 0 and problem(**empty) == kinds.NO_SIZE
+    assert '1 boxes are rotated' in remark and '1 annotations have an area of 0' in remark
+
+
+def test_objects_of_a_file_with_several_ids_are_joined(tmp_path):
+    names = 'a b.jpg', './a%20b.jpg', 'c.jpg'
+    images = [dict(IMAGE, id=i, file_name=name) for i, name in enumerate(names, 1)]
+    boxes = [[1, 1, 9, 9], [1, 1, 9, 9], [30, 1, 9, 9], [1, 1, 9, 9]]
+    objects = [
+        dict(image_id=i, category_id=1, bbox=b, area=81)
+        for i, b in zip((1, 2, 2, 3), boxes, strict=True)
+    ]
+    content, remark = adapted(tmp_path, images, *objects)
+    assert [image['id'] for image in content['images']] == [1, 3]
+    found = [(a['image_id'], a['bbox']) for a in content['annotations']]
+    assert found == [(1, boxes[0]), (1, boxes[2]), (3, boxes[3])]
+    assert 'several image ids, such as 1 and 2' in remark
+    images[1]['width'] += 1
+    with pytest.raises(UserError, match=r'the images 1 and 2 are the file .* 120x100 and 121x100'):
+        adapted(tmp_path, images, *objects)

@@ -162,3 +162,11 @@ def test_an_image_that_crashes_a_process_is_named(monkeypatch, root):
     monkeypatch.setattr(im.LoadImage, 'read', read)
     with pytest.raises(UserError, match=r'train: a process crashed .*train2017/000000000005\.jpg'):
         check_copy(DETECTOR, root, ['train'])
+
+
+def test_images_that_no_annotation_file_lists_are_named(root):
+    extra = root / 'coco/train2017/extra.png'
+    Image.new('RGB', (9, 9)).save(extra)
+    (remark,) = check_copy(DETECTOR, root, ['val', 'train']).remarks
+    assert remark.startswith('1 images beside those of the annotation files')
+    assert remark.endswith(f'such as {extra}')

@@ -7,6 +7,7 @@ import numpy as np
 
 from ..errors import one_line
 from ..files import write_whole
+from ..fonts import chart_fonts
 from .error_tables import ErrorTables
 
 if TYPE_CHECKING:
@@ -23,18 +24,19 @@ def draw_errors(tables: ErrorTables, path: Path) -> None:
 
     If there are more than 30 classes, the picture shows the most confused classes.
     """
+    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     chosen = _most_confused(tables)
     side = 2.4 + 0.42 * len(chosen)
     width = 4.8 * bool(tables.costs)
-    figure = Figure(figsize=(side + 1.4 + width, max(3.6, side)), layout='constrained')
     ratios = [side + 1.4, width] if width else [1]
-    axes = figure.subplots(1, len(ratios), width_ratios=ratios, squeeze=False)[0]
-    _draw_confusion(axes[0], tables, chosen)
-    if tables.costs:
-        _draw_costs(axes[1], tables)
-    with write_whole(path) as file:
+    with rc_context(chart_fonts(tables.names)), write_whole(path) as file:
+        figure = Figure(figsize=(side + 1.4 + width, max(3.6, side)), layout='constrained')
+        axes = figure.subplots(1, len(ratios), width_ratios=ratios, squeeze=False)[0]
+        _draw_confusion(axes[0], tables, chosen)
+        if tables.costs:
+            _draw_costs(axes[1], tables)
         figure.savefig(file, format='png', dpi=DPI)
 
 

@@ -22,7 +22,7 @@ from ..datasets.annotations import (
 )
 from ..datasets.importers.areas import joined
 from ..datasets.importers.base import Shape, Size, absolute
-from ..errors import UserError, one_line
+from ..errors import UserError, one_line, printable
 from ..inference.written import PREDICTIONS
 from ..predictions.outlines import outlines_of
 
@@ -97,7 +97,9 @@ def read_objects(
         UserError: If the file or an annotation cannot be used.
     """
     path = path / PREDICTIONS if path.is_dir() else path
-    content = read_annotations(path, encodes_masks=kind != BOXES).content
+    content, remark = read_annotations(path, encodes_masks=kind != BOXES)
+    if remark:
+        print(printable(remark))
     _require_files(path, content['images'])
     names = {category['id']: one_line(category['name']) for category in content['categories']}
     return [*names.values()], _images(path, content, names, folder, score_thr, kind)

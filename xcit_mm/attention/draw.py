@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from ..files import write_whole
+from ..fonts import chart_fonts
 from .maps import AttentionMaps, checked_index, scaled
 
 MAX_COLUMNS = 6
@@ -35,6 +36,7 @@ def draw_attention(
     ``image`` is RGB, (H, W, 3) uint8. All heads together are the mean of the class attention, and
     the norm over all channels of queries and keys, as in the paper's figure D.2.
     """
+    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     kinds = [
@@ -49,22 +51,24 @@ def draw_attention(
     columns = math.ceil((2 + len(heads)) / rows)
     cell_width, relative_gap = max(small.shape[1], MIN_WIDTH) + GAP, TITLE_HEIGHT / small.shape[0]
     height = len(kinds) * rows * (small.shape[0] + TITLE_HEIGHT) + TITLE_HEIGHT
-    figure = Figure((columns * cell_width / DPI, height / DPI), DPI)
-    figure.suptitle(title, fontsize=10, parse_math=False)  # file names may contain $
-    top = 1 - 2 * TITLE_HEIGHT / height
-    space = dict(left=0, right=1, bottom=0, top=top, wspace=GAP / cell_width, hspace=relative_gap)
-    grid = figure.subplots(len(kinds) * rows, columns, squeeze=False, gridspec_kw=space)
-    for axes in grid.flat:
-        axes.set_axis_off()
-    for (name, values, together), row in zip(kinds, grid.reshape(len(kinds), -1), strict=True):
-        row[0].imshow(small)
-        row[0].set_title('image\n', fontsize=8)
-        panels = [('all heads', together), *((f'head {i}', values[i]) for i in heads)]
-        for axes, (head, weights) in zip(row[1:], panels, strict=False):
-            largest = (weights.max() / weights.mean()).item()
-            axes.imshow(overlay(image, small, weights, patch_size))
-            axes.set_title(f'{name}, {head}\nup to {largest:.3g} times the mean', fontsize=8)
-    with write_whole(path) as file:
+    with rc_context(chart_fonts([title])), write_whole(path) as file:
+        figure = Figure((columns * cell_width / DPI, height / DPI), DPI)
+        figure.suptitle(title, fontsize=10, parse_math=False)  # file names may contain $
+        top = 1 - 2 * TITLE_HEIGHT / height
+        space = dict(
+            left=0, right=1, bottom=0, top=top, wspace=GAP / cell_width, hspace=relative_gap
+        )
+        grid = figure.subplots(len(kinds) * rows, columns, squeeze=False, gridspec_kw=space)
+        for axes in grid.flat:
+            axes.set_axis_off()
+        for (name, values, together), row in zip(kinds, grid.reshape(len(kinds), -1), strict=True):
+            row[0].imshow(small)
+            row[0].set_title('image\n', fontsize=8)
+            panels = [('all heads', together), *((f'head {i}', values[i]) for i in heads)]
+            for axes, (head, weights) in zip(row[1:], panels, strict=False):
+                largest = (weights.max() / weights.mean()).item()
+                axes.imshow(overlay(image, small, weights, patch_size))
+                axes.set_title(f'{name}, {head}\nup to {largest:.3g} times the mean', fontsize=8)
         figure.savefig(file, format='png')
 
 

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from torchvision.datasets.folder import IMG_EXTENSIONS, find_classes, make_dataset
-
-from ..errors import UserError, reason
+from ..errors import UserError
+from ..finder import find_files, subfolders
 from .classifier import Classifier
 from .published import NUM_CLASSES, NUM_IMAGES, published, standard_error, verdict
 
@@ -26,31 +25,33 @@ def labeled_images(
     """
     from timm.data import ImageNetInfo
 
-    try:
-        names, labels = find_classes(folder)
-        synsets = ImageNetInfo().label_names()
-        is_imagenet = num_classes == NUM_CLASSES and set(names) <= set(synsets)
-        if classes:
-            unknown = [name for name in names if name not in classes]
-            if unknown:
-                raise UserError(
-                    f'{folder} has the subfolder {unknown[0]}, which is not a class of the '
-                    f'checkpoint ({_first(classes)}): check the path'
-                )
-            labels = {name: classes.index(name) for name in names}
-        elif is_imagenet:
-            labels = {name: synsets.index(name) for name in names}
-        elif len(names) != num_classes:
+    names = [path.name for path in subfolders(folder)]
+    labels = {name: label for label, name in enumerate(names)}
+    synsets = ImageNetInfo().label_names()
+    is_imagenet = num_classes == NUM_CLASSES and set(names) <= set(synsets)
+    if classes:
+        unknown = [name for name in names if name not in classes]
+        if unknown:
             raise UserError(
-                f'{folder} has {len(names)} subfolders ({_first(names)}), but it must '
-                f'have one for each of the {num_classes} classes, named by synset (n01440764) for '
-                'ImageNet: check the path'
+                f'{folder} has the subfolder {unknown[0]}, which is not a class of the '
+                f'checkpoint ({_first(classes)}): check the path'
             )
-        return make_dataset(folder, labels, IMG_EXTENSIONS), is_imagenet and not classes
-    except OSError as error:
+        labels = {name: classes.index(name) for name in names}
+    elif is_imagenet:
+        labels = {name: synsets.index(name) for name in names}
+    elif len(names) != num_classes:
         raise UserError(
-            f'the images of {folder} cannot be listed ({reason(error)}): check the path'
-        ) from None
+            f'{folder} has {len(names)} subfolders ({_first(names)}), but it must '
+            f'have one for each of the {num_classes} classes, named by synset (n01440764) for '
+            'ImageNet: check the path'
+        )
+    samples = []
+    for name, label in labels.items():
+        files = sorted(find_files(folder / name))
+        if not files:
+            raise UserError(f'{folder / name} has no image: add images of the class, or remove it')
+        samples += [(str(file), label) for file in files]
+    return samples, is_imagenet and not classes
 
 
 def report_folder(

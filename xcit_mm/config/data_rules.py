@@ -9,6 +9,7 @@ from mmengine.config import Config
 
 from ..environment import require_framework
 from ..errors import UserError
+from ..finder import IMAGE_SUFFIXES, LeftOut, find_files, in_order
 from .tree import (
     class_name,
     dataset_class,
@@ -34,16 +35,20 @@ METRICS_OF = {
     'Scenes': ('CocoMetric', 'CocoAPMetric'),
 }
 GEOJSON_DATASET, SCENES = 'GeoJSONDataset', 'Scenes'
+FOLDERS = 'SegmentationFolders'
 FOLDER, ANNOTATIONS = 'folder', 'annotation file'
 GENERIC_HELP = "point to it with --cfg-options data_root=DIR or in the config's dataloaders"
 
 
-def check_data(cfg: Config, splits: tuple[str, ...]) -> None:
+def check_data(cfg: Config, splits: tuple[str, ...]) -> list[str]:
     """Require the data of the dataloaders, and evaluators that read what their dataset checks.
+
+    Returns sentences on the images that mmseg will not read.
 
     If the config has a ``data_help``, its ``text`` says how to get the data below its ``root``
     (which replaces ``{root}``).
     """
+    remarks = []
     for split in splits:
         datasets = split_datasets(cfg, split)
         evaluators = cfg.get(f'{split}_evaluator') or []
@@ -58,12 +63,13 @@ def check_data(cfg: Config, splits: tuple[str, ...]) -> None:
         for kind, path in paths:
             _require_path(cfg, split, kind, path)
         for dataset in datasets:
-            _require_images(cfg, split, dataset)
+            remarks += _require_images(cfg, split, dataset)
         if len(datasets) == 1:
             checked = METRICS_OF.get(class_name(datasets[0].get('type')), ())
             for metric in metrics:
                 if class_name(metric.get('type')) in checked:
                     _check_evaluator(metric, datasets[0], split)
+    return remarks
 
 
 def check_classes(cfg: Config, splits: tuple[str, ...]) -> None:
@@ -100,19 +106,41 @@ def _require_path(cfg: Config, split: str, kind: str, path: Path) -> None:
     )
 
 
-def _require_images(cfg: Config, split: str, dataset: dict) -> None:
-    """Require an image where mmseg lists a folder, because an empty list fails without a reason."""
+def _require_images(cfg: Config, split: str, dataset: dict) -> list[str]:
+    """Require an image where mmseg lists a folder, because an empty list fails without a reason.
+
+    Returns a sentence if there are images of other suffixes.
+    """
     kind = dataset_class(dataset, cfg.default_scope)
     prefix = (dataset.get('data_prefix') or {}).get('img_path')
     is_listed = prefix and not dataset.get('ann_file')
     bases = [base.__name__ for base in getattr(kind, '__mro__', ())]  # mmseg takes seconds
     if 'BaseSegDataset' not in bases or not is_listed:
-        return
+        return []
     suffix = dataset.get('img_suffix') or default_of(kind, 'img_suffix')
     folder = Path(dataset.get('data_root') or '', prefix)
-    if any(path.name.endswith(suffix) for path in folder.rglob('*')):
-        return
-    others = Counter(path.suffix for path in folder.rglob('*') if path.suffix)
+    labels = dataset['data_prefix'].get('seg_map_path') or 'labels'
+    ending = dataset.get('seg_map_suffix') or default_of(kind, 'seg_map_suffix')
+    labels, left = Path(dataset.get('data_root') or '', labels), LeftOut()
+    label_files = {*find_files(labels, [ending])} if labels.is_dir() else set()
+    files = [path for path in find_files(folder, [''], left) if path not in label_files]
+    if not isinstance(suffix, str):  # of SegmentationFolders, which itself says what it leaves out
+        if any(path.name.lower().endswith(tuple(suffix)) for path in files):
+            return []
+        suffix = ', '.join(suffix)
+    read = {path.relative_to(folder).as_posix() for path in files if path.name.endswith(suffix)}
+    others = Counter(path.suffix for path in files if not path.name.endswith(suffix))
+    if read:
+        names = (path.relative_to(labels).as_posix() for path in label_files)
+        unused = sum(name.removesuffix(ending) + suffix not in read for name in names)
+        images = Counter({s: n for s, n in others.items() if s.lower() in IMAGE_SUFFIXES})
+        hidden = [path for path in left.hidden if path.is_dir() and any(path.rglob(f'*{suffix}'))]
+        parts = [f'does not read {images.total()} other images ({in_order(images)})'] * bool(images)
+        parts += [f'does not read {unused} label files in {labels}'] * bool(unused)
+        parts += [f'reads the images in the hidden folder {path}' for path in hidden]
+        said = f'{split} data: mmseg reads the images *{suffix} (img_suffix) in {folder}'
+        remedy = f'type={FOLDERS!r} reads images of all suffixes, without hidden ones'
+        return [f'{said}; it {", and ".join(parts)}; {remedy}'] if parts else []
     found = f', but {others.most_common(1)[0][0]}' if others else ''
     raise UserError(
         f'{split} data: {folder} has no images *{suffix}{found}: set img_suffix of the dataset, '
@@ -208,5 +236,5 @@ def _check_as_coco(dataset: dict, classes: Sequence[str], is_test: bool) -> None
     if checked.remark:
         raise UserError(
             f"{checked.remark}, which {dataset['type']} does not do: use type='{COCO_DATASET}', or "
-            'write integers into the file'
+            'correct the file'
         )

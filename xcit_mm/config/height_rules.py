@@ -83,7 +83,7 @@ def _metrics(cfg: Config, split: str) -> Iterator[tuple[str, str]]:
 def _check_datasets(cfg: Config, split: str) -> None:
     for dataset in split_datasets(cfg, split):
         kind = class_name(dataset.get('type'))
-        if kind == 'BaseSegDataset':
+        if kind in ('BaseSegDataset', 'SegmentationFolders'):
             raise UserError(
                 f'{split}_dataloader: {kind} has labels of classes, but the model is an '
                 f"{ESTIMATOR}: write type='HeightDataset'"

@@ -5,7 +5,7 @@ from pathlib import Path
 from mmengine.config import Config
 
 from ..errors import UserError
-from ..files import subfolders
+from ..finder import subfolders
 from .tree import class_name, split_datasets
 
 MODEL, DATASET = 'ImageClassifier', 'ClassFolders'

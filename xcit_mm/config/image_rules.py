@@ -1,7 +1,5 @@
 """The rules for runs on whole images: crops, batches, and enough images for them."""
 
-import os
-from collections.abc import Iterator
 from contextlib import suppress
 from filecmp import cmp
 from itertools import islice
@@ -10,6 +8,7 @@ from pathlib import Path
 from mmengine.config import Config
 
 from ..errors import ArgumentError, UserError
+from ..finder import find_files
 from .tree import class_name, dataset_class, registered_class, split_datasets, typed_nodes
 
 IMAGES_SCOPE = 'mmengine'  # of pretraining, distillation and classifiers
@@ -70,7 +69,7 @@ def _require_images(cfg: Config, size: int, are_compared: bool) -> None:
         given = {name: dataset[name] for name in WHERE if name in dataset}
         lister = kind(**given, lazy_init=True)  # with the defaults of its arguments
         folders.append(str(Path(lister.data_prefix['img'])))
-        files += islice(_files(folders[-1], lister.suffixes), size)
+        files += islice(find_files(Path(folders[-1]), lister.suffixes), size)
     if 0 < len(files) < size:  # the dataset refuses an empty folder
         raise UserError(
             f'train_dataloader.batch_size={size}, but {", ".join(folders)} has {len(files)} '
@@ -87,8 +86,3 @@ def _is_copy(file: Path, other: Path) -> bool:
     with suppress(OSError):  # the training says what is wrong with a file
         return cmp(file, other, shallow=False)
     return False
-
-
-def _files(folder: str, suffixes: tuple[str, ...]) -> Iterator[Path]:
-    for parent, _, names in os.walk(folder):
-        yield from (Path(parent, name) for name in names if name.lower().endswith(suffixes))

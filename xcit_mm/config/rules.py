@@ -29,8 +29,11 @@ METRICS_WITH_ERRORS = ('CocoAPMetric', 'ClassIoUMetric', 'AccuracyMetric')
 SPLITS = {'train': ('train', 'val'), 'test': ('test',)}
 
 
-def check(cfg: Config, task: str) -> None:
-    """Check what a run ('train' or 'test') needs, from the quickest check to the slowest."""
+def check(cfg: Config, task: str) -> list[str]:
+    """Check what a run ('train' or 'test') needs, from the quickest check to the slowest.
+
+    Returns sentences on the data for the log.
+    """
     require_parts(cfg, task)
     check_scope(cfg)
     _check_launcher(cfg.launcher)
@@ -51,13 +54,14 @@ def check(cfg: Config, task: str) -> None:
         check_errors(cfg)
     if cfg.get('resume') and not cfg.get('load_from'):
         require_checkpoints(cfg.work_dir)
-    check_data(cfg, SPLITS[task])
+    remarks = check_data(cfg, SPLITS[task])
     require_framework(cfg.default_scope)
     check_classes(cfg, SPLITS[task])
     if task == 'train':
         check_images(cfg)
     if cfg.get('load_from'):
         require_file(cfg.load_from, trusted=cfg.get('trust_checkpoint', False))
+    return remarks
 
 
 def require_parts(cfg: Config, task: str) -> None:

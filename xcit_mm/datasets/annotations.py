@@ -12,6 +12,7 @@ from pycocotools import mask as coco_mask
 
 from ..errors import UserError, reason
 from ..files import read_regular
+from .tool_annotations import adapt, is_box, is_number, same_files
 
 # What a run does about a problem.
 DROPPED = 'dropped'
@@ -97,13 +98,15 @@ def read_annotations(path: str | Path, encodes_masks: bool = True) -> Annotation
     ``encodes_masks`` says whether pycocotools will encode masks, each as large as its image.
     Whole numbers in another form, such as 640.0 or '000640', become integers. If the id of an image
     is negative, above MAX_ID or another text, the images are numbered from 1 in the order of the
-    file, and so are the categories. Such ids of annotations stay as they are.
+    file, and so are the categories. Such ids of annotations stay as they are. See also
+    :func:`.tool_annotations.adapt`.
     """
     content, converted = _read(path, FIELDS, 'a COCO annotation file')
     annotations = content.get('annotations', [])
     if encodes_masks:
         require_few_pixels(path, content['images'])
-    return Annotations(content, _number_texts(path, content, annotations, converted))
+    remarks = _number_texts(content, annotations, converted) + adapt(path, content)
+    return Annotations(content, f'{path}: {"; ".join(remarks)}' if remarks else '')
 
 
 def require_few_pixels(path: str | Path, images: Sequence[dict]) -> None:
@@ -141,14 +144,20 @@ def read_panoptic_annotations(path: str | Path) -> Annotations:
             converted |= _check_entries(segments, SEGMENTS, SEGMENT_FIELDS)
             for segment in segments:
                 values = segment.get('area'), segment.get('iscrowd', 0)
-                if not _is_box(segment.get('bbox')) or not all(map(is_number, values)):
+                if not is_box(segment.get('bbox')) or not all(map(is_number, values)):
                     raise ValueError(f'{segment["id"]} needs a numeric bbox, area and iscrowd')
                 if segment['category_id'] not in category_ids:
                     raise ValueError(f'{segment["id"]} has an unknown category_id')
         except ValueError as error:
             raise UserError(f'{path}: image_id={image_id!r}: {SEGMENTS}: {error}') from None
         with_category += segments
-    return Annotations(content, _number_texts(path, content, with_category, converted))
+    remarks = _number_texts(content, with_category, converted)
+    if joined := same_files(path, content['images']):
+        one, other = next(iter(joined.items()))
+        raise UserError(
+            f'{path}: the images {other} and {one} are the same file: remove one of them'
+        )
+    return Annotations(content, f'{path}: {"; ".join(remarks)}' if remarks else '')
 
 
 def _read(path: str | Path, fields: dict[str, dict], kind: str) -> tuple[dict, dict[str, None]]:
@@ -175,7 +184,7 @@ def find_problem(
     box, mask, crowd = (annotation.get(name) for name in ('bbox', 'segmentation', 'iscrowd'))
     if annotation['category_id'] not in category_ids:
         return UNKNOWN_CATEGORY
-    if not _is_box(box):
+    if not is_box(box):
         return NO_BOX
     box_problem = _find_box_problem(annotation, image)
     if box_problem and not in_evaluation:
@@ -194,14 +203,10 @@ def find_problem(
 
 def may_be_corners(annotation: dict, image: dict) -> bool:
     """Return whether a box, read as x1, y1, x2, y2, lies within the image, or there is no box."""
-    if not _is_box(annotation.get('bbox')):
+    if not is_box(annotation.get('bbox')):
         return True
     x1, y1, x2, y2 = annotation['bbox']
     return -1 <= x1 < x2 <= image['width'] + 1 and -1 <= y1 < y2 <= image['height'] + 1
-
-
-def _is_box(box: Any) -> bool:
-    return isinstance(box, list) and len(box) == 4 and all(map(is_number, box))
 
 
 def _find_box_problem(annotation: dict, image: dict) -> str | None:
@@ -230,14 +235,6 @@ def area(annotation: dict) -> float:
     """Return the annotated area in square pixels, or else the area of the box."""
     annotated = annotation.get('area')
     return annotated if is_number(annotated) else annotation['bbox'][2] * annotation['bbox'][3]
-
-
-def is_number(value: Any) -> bool:
-    """Return whether a value of a JSON file is a finite number."""
-    try:
-        return isfinite(value)
-    except (TypeError, OverflowError):
-        return False
 
 
 def _check_entries(entries: Any, name: str, fields: dict[str, tuple[type, ...]]) -> dict[str, None]:
@@ -279,9 +276,9 @@ def _whole_number(value: float | str) -> int | float | str:
 
 
 def _number_texts(
-    path: str | Path, content: dict, with_category: list[dict], converted: dict[str, None]
-) -> str:
-    """Number images and categories whose ids are not 0 to MAX_ID, and return the remark.
+    content: dict, with_category: list[dict], converted: dict[str, None]
+) -> list[str]:
+    """Number images and categories whose ids are not 0 to MAX_ID, and return remarks.
 
     faster-coco-eval requires ids of images that are not negative.
     """
@@ -305,7 +302,7 @@ def _number_texts(
         remarks.append(f'{", ".join(converted)} are texts or floats and are converted to integers')
     if numbered:
         remarks.append(f'{" and ".join(numbered)} are numbered from 1 in the order of the file')
-    return f'{path}: {"; ".join(remarks)}' if remarks else ''
+    return remarks
 
 
 def _reaches_beyond(box: list, image: dict, share: float) -> bool:

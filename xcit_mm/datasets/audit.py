@@ -1,5 +1,6 @@
 """The check of a whole dataset before a run: what the run would drop, or stop at."""
 
+import json
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -7,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from multiprocessing import get_all_start_methods
 from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
 import cv2
@@ -21,6 +23,7 @@ from ..config.data_rules import check_classes, check_data
 from ..config.tree import class_name, split_datasets, typed_nodes
 from ..environment import quiet, require_framework
 from ..errors import UserError, printable, reason
+from ..finder import images_beside
 from .annotations import LOST_SHARE, STOPS
 from .decode import UNREADABLE, BadImageError, LoadImage, image_loader
 from .height_labels import HeightRule
@@ -56,7 +59,7 @@ class Report:
 
     Attributes:
         images: The number of images of each split.
-        remarks: What was converted in the annotation files.
+        remarks: What was converted in the annotation files, and which images are not used.
         findings: The problems of images and annotations.
         failures: The reasons why a run would stop.
     """
@@ -81,20 +84,26 @@ def check_dataset(
         if leaves and leaves != datasets.get('val'):
             datasets[split] = leaves
 
-    check_data(cfg, tuple(datasets))
+    remarks = check_data(cfg, tuple(datasets))
     require_framework(cfg.default_scope)
     check_classes(cfg, tuple(datasets))
     init_default_scope(cfg.default_scope)
 
     workers = number_of_cores() if workers is None else workers
-    report = Report(images=dict.fromkeys(datasets, 0))
+    report, listed = Report(dict.fromkeys(datasets, 0), remarks), []
     for split, leaves in datasets.items():
         for leaf in leaves:
             dataset = _read_annotations(cfg, split, leaf, report)
             if dataset is not None:
+                listed += _listed_files(dataset)
                 # Of a dataset of windows, the scenes.
                 images = dataset.scenes() if hasattr(dataset, 'scenes') else dataset
                 _read_images(cfg, split, images, workers, report)
+    if unlisted := images_beside(listed):
+        report.remarks.append(
+            f'{len(unlisted)} images beside those of the annotation files are not listed in them, '
+            f'such as {unlisted[0]}'
+        )
     report.findings.sort(key=lambda f: (SPLITS.index(f.split), f.kind, f.consequence, f.file))
 
     stopping = Counter((f.split, f.kind) for f in report.findings if f.consequence == STOPS)
@@ -153,6 +162,14 @@ def _read_annotations(cfg: Config, split: str, leaf: dict, report: Report) -> An
         why = dataset.misplaced(max(LOST_SHARE, cfg.max_bad_share))
         report.failures += [f'{split}: {dataset.ann_file}: {why}'] if why else []
     return dataset
+
+
+def _listed_files(dataset: Any) -> list[Path]:
+    """Return the images of an annotation file, also those that a run leaves out."""
+    if not (hasattr(dataset, 'problems') and Path(dataset.ann_file).is_file()):
+        return []
+    images = json.loads(Path(dataset.ann_file).read_bytes())['images']
+    return [Path(dataset.data_prefix['img'], image['file_name']) for image in images]
 
 
 def _read_images(cfg: Config, split: str, dataset: Any, workers: int, report: Report) -> None:

@@ -16,6 +16,7 @@ from PIL import Image
 from ..errors import ArgumentError
 from ..file_headers import TIFF
 from ..files import read_regular
+from ..finder import find_spelled
 from .places import NOWHERE, are_laid_by_pixels, elsewhere, place_of_file
 
 # What makes an image unusable.
@@ -107,7 +108,8 @@ class LoadImage:
         """Return the bytes of a regular file, or raise a BadImageError of the kind ``missing``."""
         try:
             if self.backend_args is None and '://' not in str(path):
-                return read_regular(Path(path), MAX_BYTES)
+                spelled = find_spelled(Path(path))  # annotations may spell its name in another way
+                return read_regular(spelled[0] if len(spelled) == 1 else Path(path), MAX_BYTES)
             return fileio.get(path, backend_args=self.backend_args)
         except OSError as error:
             raise BadImageError(missing, error.strerror or type(error).__name__) from None

@@ -1,18 +1,19 @@
 """Images with heights, as a dataset of mmseg. Needs mmseg."""
 
 from mmengine.registry import DATASETS
-from mmseg.datasets import BaseSegDataset
+
+from .segmentation_folders import SegmentationFolders
 
 
 @DATASETS.register_module()
-class HeightDataset(BaseSegDataset):
-    """Images with a file of heights each, in the folders of mmseg's ``BaseSegDataset``.
+class HeightDataset(SegmentationFolders):
+    """Images with a file of heights each, in the folders of ``SegmentationFolders``.
 
     Its pipeline loads them with :class:`~.height_labels.LoadHeights`.
 
     Args:
         seg_map_suffix: The end of the names of files with heights.
-        kwargs: Arguments of ``BaseSegDataset``, such as ``data_prefix=dict(img_path='images',
+        kwargs: Arguments of ``SegmentationFolders``, such as ``data_prefix=dict(img_path='images',
             seg_map_path='heights')``.
     """
 

@@ -1,16 +1,15 @@
 """Folders of images: without labels, or with a folder for each class."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mmengine.dataset import BaseDataset
+from mmengine.logging import print_log
 from mmengine.registry import DATASETS
 
-from ..errors import UserError
-from ..files import subfolders
-
-SUFFIXES = ('.jpg', '.jpeg', '.png', '.bmp', '.ppm', '.webp', '.tif', '.tiff')
+from ..errors import UserError, printable
+from ..finder import IMAGE_SUFFIXES, LeftOut, find_files, subfolders
 
 
 @DATASETS.register_module()
@@ -33,7 +32,7 @@ class ClassFolders(BaseDataset):
         self,
         *args: Any,
         data_prefix: Mapping[str, str] | None = None,
-        suffixes: Sequence[str] = SUFFIXES,
+        suffixes: Sequence[str] = IMAGE_SUFFIXES,
         **kwargs: Any,
     ) -> None:
         self.suffixes = tuple(suffixes)
@@ -53,21 +52,28 @@ class ClassFolders(BaseDataset):
             )
         self._metainfo['classes'] = tuple(classes)
         samples = []
-        for label, name in enumerate(classes):
-            if name not in names:  # a validation may lack a class
-                continue
-            files = list(images_below(folder / name, self.suffixes))
+        present = [name for name in classes if name in names]  # a validation may lack a class
+        images = images_below(self, (folder / name for name in present), self.suffixes)
+        for name, files in zip(present, images, strict=True):
             if not files:
                 raise UserError(
                     f'{folder / name} has no image ({", ".join(self.suffixes)}): add images of the '
                     'class, or remove it'
                 )
-            samples += [dict(img_path=str(file), gt_label=label) for file in files]
+            samples += [dict(img_path=str(f), gt_label=classes.index(name)) for f in files]
         return samples
 
 
-def images_below(folder: Path, suffixes: Sequence[str] = SUFFIXES) -> Iterator[Path]:
-    """Yield the image files in a folder and its folders in alphabetical order."""
-    for path in sorted(folder.rglob('*')):
-        if path.name.lower().endswith(tuple(suffixes)) and path.is_file():
-            yield path
+def images_below(
+    dataset: BaseDataset, folders: Iterable[Path], suffixes: Sequence[str]
+) -> list[list[Path]]:
+    """Return the image files below each folder in alphabetical order.
+
+    What is left out is the ``remark`` of the dataset, which is also logged.
+    """
+    left = LeftOut()
+    files = [sorted(find_files(folder, suffixes, left)) for folder in folders]
+    dataset.remark = left.sentence(dataset.data_prefix['img'])
+    if dataset.remark:
+        print_log(printable(dataset.remark), 'current')
+    return files

@@ -9,7 +9,8 @@ from mmengine.logging import print_log
 from mmengine.registry import DATASETS
 
 from ..errors import UserError
-from .image_folders import SUFFIXES, images_below
+from ..finder import IMAGE_SUFFIXES
+from .image_folders import images_below
 from .unexpected_labels import require_no_labels
 
 
@@ -32,7 +33,7 @@ class UnlabeledImages(BaseDataset):
         self,
         *args: Any,
         data_prefix: Mapping[str, str] | None = None,
-        suffixes: Sequence[str] = SUFFIXES,
+        suffixes: Sequence[str] = IMAGE_SUFFIXES,
         **kwargs: Any,
     ) -> None:
         self.suffixes = tuple(suffixes)
@@ -41,7 +42,7 @@ class UnlabeledImages(BaseDataset):
 
     def load_data_list(self) -> list[dict]:
         folder = Path(self.data_prefix['img'])
-        files = list(images_below(folder, self.suffixes))
+        (files,) = images_below(self, [folder], self.suffixes)
         if not files:
             raise UserError(
                 f'{folder} has no image ({", ".join(self.suffixes)}): write the folder of your '

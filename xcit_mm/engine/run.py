@@ -51,7 +51,7 @@ def train(
     cfg = load_config(config, options, work_dir, launcher)
     with config_errors(cfg, options):
         notes = adapt_for_training(cfg, options, resume, trust_checkpoint, loggers)
-        check(cfg, 'train')
+        notes += check(cfg, 'train')
         with run_lock(cfg) as warnings, read_all_safely(cfg.trust_checkpoint):
             if not (cfg.get('resume') or cfg.get('load_from')):
                 notes += download_pretrained(cfg)
@@ -103,7 +103,7 @@ def test(
         notes = adapt_for_test(
             cfg, checkpoint, show_dir, errors_dir, trust_checkpoint, tta, dtype, compiled
         )
-        check(cfg, 'test')
+        notes += check(cfg, 'test')
         if out is not None:
             require_writable_file(Path(out))
         with read_all_safely(cfg.trust_checkpoint):

@@ -22,7 +22,12 @@ INSTANCES = 1000  # a panoptic value is the class plus this times the number of 
 BLOCK = 2**22  # numbers that are interpolated at a time
 WEIGHT = np.float32(2048)  # OpenCV's unit of the weights of pixels
 OPACITY = 0.5
-FONTS = 'DejaVuSans.ttf', 'arial.ttf', 'Arial.ttf'  # of Linux, Windows and macOS
+# Of Linux, Windows and macOS; the later ones have Chinese, Japanese, Korean and Hindi.
+FONTS = (
+    *('DejaVuSans.ttf', 'arial.ttf', 'Arial.ttf', 'NotoSansCJK-Regular.ttc', 'wqy-zenhei.ttc'),
+    *('NotoSansDevanagari-Regular.ttf', 'Lohit-Devanagari.ttf', 'msyh.ttc', 'YuGothM.ttc'),
+    *('malgun.ttf', 'Nirmala.ttf', 'Nirmala.ttc', 'Arial Unicode.ttf', 'PingFang.ttc'),
+)
 # What Pillow raises for files that are no images, damaged or too large.
 UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 
@@ -415,13 +420,20 @@ def draw(image: np.ndarray, result: Result, model: Model) -> Image.Image:
 
 
 def _font(size: int, text: str) -> ImageFont.FreeTypeFont:
-    """Return Pillow's own font, or one of the system for letters that Pillow's lacks."""
+    """Return Pillow's own font, or the one of the system that lacks the fewest of the letters."""
+    fonts = []
     for name in () if text.isascii() else FONTS:
         try:
-            return ImageFont.truetype(name, size)
+            fonts.append(ImageFont.truetype(name, size))
         except OSError:  # not on this system
             continue
-    return ImageFont.load_default(size)
+    default = ImageFont.load_default(size)
+    return min(fonts, key=lambda font: _lacking(font, text), default=default)
+
+
+def _lacking(font: ImageFont.FreeTypeFont, text: str) -> int:
+    square = bytes(font.getmask('\uffff'))
+    return sum(bytes(font.getmask(letter)) == square for letter in {*text} if not letter.isspace())
 
 
 def _blend(canvas: np.ndarray, colors: np.ndarray, where: np.ndarray) -> None:
@@ -434,7 +446,7 @@ def _images(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
     suffixes = {end for end, kind in Image.registered_extensions().items() if kind in Image.OPEN}
-    files = [file for file in path.iterdir() if file.suffix.lower() in suffixes]
+    files = [f for f in path.iterdir() if f.suffix.lower() in suffixes and f.name[0] != '.']
     return sorted(file for file in files if not _is_written(file))
 
 

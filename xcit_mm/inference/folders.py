@@ -2,25 +2,21 @@
 
 import os
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from ..errors import printable
 from ..file_headers import MAX_TEXT
 from ..files import open_regular
+from ..finder import IMAGE_SUFFIXES, ZARR, LeftOut, in_order, walk
 from ..scenes.rasters import RASTERS
 from ..scenes.slides import SLIDES
 from ..scenes.virtual_rasters import VIRTUAL
-from ..scenes.zarr_metadata import ZARR
 
 # A file that is named itself may have any suffix.
-PHOTOS = ('.bmp', '.gif', '.jpeg', '.jpg', '.pgm', '.png', '.ppm', '.webp')
-IMAGES = (*PHOTOS, *RASTERS, *SLIDES, *VIRTUAL)
+IMAGES = (*IMAGE_SUFFIXES, *RASTERS, *SLIDES, *VIRTUAL)
 VIDEOS = ('.avi', '.m4v', '.mkv', '.mov', '.mp4', '.mpeg', '.mpg', '.webm', '.wmv')
 MIRAX, DICOM, HAMAMATSU = '.mrxs', '.dcm', ('.vms', '.vmu')  # slides of several files
 PART = re.compile(rb'(?m)^[^=\n]*=\s*(.*?)\s*$')  # a value in the text of a Hamamatsu slide
-MAX_SUFFIXES = 5  # in a sentence
 
 
 class Folder:
@@ -35,7 +31,7 @@ class Folder:
         report: Gets the errors of folders that cannot be read.
 
     Attributes:
-        skipped: The number of other files, by suffix.
+        left: What was skipped.
     """
 
     def __init__(
@@ -44,15 +40,12 @@ class Folder:
         is_output: Callable[[Path], bool],
         report: Callable[[OSError], None],
     ) -> None:
-        self.path, self.skipped = path, Counter()
+        self.path, self.left = path, LeftOut()
         self._is_output, self._report = is_output, report
 
     def __iter__(self) -> Iterator[Path]:
-        for parent, folders, files in os.walk(self.path, onerror=self._report):
-            folder = Path(parent)
-            names = sorted(name for name in folders if name[0] != '.')
-            names = [name for name in names if not self._is_output(folder / name)]
-            files = sorted(name for name in files if name[0] != '.')
+        for folder, folders, files in walk(self.path, self.left, self._report):
+            names = [name for name in folders if not self._is_output(folder / name)]
             slides = {Path(n).stem for n in files if n.lower().endswith(MIRAX)}
             arrays = [name for name in names if name.lower().endswith(ZARR)]
             folders[:] = [name for name in names if name not in {*slides, *arrays}]
@@ -63,21 +56,16 @@ class Folder:
                 if name in arrays or name.lower().endswith(IMAGES + VIDEOS):
                     yield folder / name
                 else:
-                    self.skipped[Path(name).suffix.lower() or 'no suffix'] += 1
+                    self.left.others[Path(name).suffix.lower()] += 1
 
-    def note(self) -> str | None:
-        """Return a sentence on the files that were skipped, or None if there are none."""
-        count = self.skipped.total()
-        if not count:
-            return None
-        kinds = [kind for kind, _ in self.skipped.most_common()]
-        more = ', ...' if len(kinds) > MAX_SUFFIXES else ''
-        what = (
-            '1 file that is no image or video was'
-            if count == 1
-            else (f'{count} files that are no images or videos were')
-        )
-        return printable(f'{self.path}: {what} skipped ({", ".join(kinds[:MAX_SUFFIXES])}{more})')
+    def notes(self) -> list[str]:
+        """Return sentences on what was skipped: hidden images and folders, and other files."""
+        hidden = LeftOut(self.left.hidden).sentence(self.path)
+        count = self.left.others.total()
+        what = f'{count} files that are no images or videos were'
+        what = '1 file that is no image or video was' if count == 1 else what
+        others = f'{self.path}: {what} skipped ({in_order(self.left.others)})' if count else ''
+        return [note for note in (hidden, others) if note]
 
 
 def _parts_of_slides(folder: Path, files: list[str]) -> set[str]:

@@ -227,8 +227,7 @@ def _expand(
         for path in folder:
             below = PurePosixPath(path.relative_to(match).parent.as_posix())
             yield str(path), below / _name(path.stem)
-        if note := folder.note():
-            notes.append(note)
+        notes += folder.notes()
 
 
 def _name(stem: str) -> PurePosixPath:

@@ -13,6 +13,7 @@ from shapely.geometry import MultiPolygon, Polygon
 from ..datasets.annotations import require_few_pixels
 from ..datasets.coco import CheckedCocoDataset, indexed
 from ..errors import UserError
+from ..finder import LeftOut, find_files
 from ..scenes.image_source import ImageSource
 from ..scenes.labeled_polygons import (
     label_of,
@@ -74,9 +75,9 @@ class GeoJSONDataset(CheckedCocoDataset):
         return super().load_data_list()
 
     def COCOAPI(self, path: str) -> COCO:  # noqa: N802  mmdet calls it to read the file
-        self.remark = ''
-        folder = Path(self.data_prefix['img'])
-        images = sorted(folder.rglob(f'*{self._img_suffix}'))
+        folder, left = Path(self.data_prefix['img']), LeftOut()
+        images = sorted(find_files(folder, [self._img_suffix], left))
+        self.remark = left.sentence(folder)
         if not images:
             raise UserError(
                 f'{folder} has no images *{self._img_suffix}: set their folder in data_prefix and '

@@ -13,6 +13,7 @@ from shapely.geometry import Polygon, box
 
 from ..datasets import annotations as problems
 from ..datasets.annotations import find_problem, read_annotations, usable_mask
+from ..datasets.image_folders import images_below
 from ..errors import ArgumentError, UserError, printable
 from ..scenes.geometry import whole
 from ..scenes.image_source import ImageSource
@@ -119,7 +120,7 @@ class Scenes(BaseDataset):
     def _listed_in_folder(self) -> Iterator[tuple[Path, int, Path | LabeledPolygons]]:
         folder, (img_suffix, label_suffix) = Path(self.data_prefix['img']), self._suffixes
         of_labels = Path(self.data_prefix.get(LABELS, folder))
-        images = sorted(folder.rglob(f'*{img_suffix}'))
+        (images,) = images_below(self, [folder], [img_suffix])
         if of_labels == folder and label_suffix != img_suffix:  # NAME_labels.tif is not an image
             images = [path for path in images if not path.name.endswith(label_suffix)]
         if not images:

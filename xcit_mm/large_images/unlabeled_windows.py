@@ -7,6 +7,7 @@ from typing import Any
 from mmengine.dataset import BaseDataset
 from mmengine.registry import DATASETS
 
+from ..datasets.image_folders import images_below
 from ..datasets.unexpected_labels import require_no_labels
 from ..errors import UserError
 from ..scenes.open_image import open_header
@@ -38,7 +39,7 @@ class UnlabeledWindows(DrawnWindows):
 
     def load_data_list(self) -> list[dict]:
         folder = Path(self.data_prefix['img'])
-        images = sorted(folder.rglob(f'*{self._suffix}'))
+        (images,) = images_below(self, [folder], [self._suffix])
         if not images:
             raise UserError(
                 f'{folder} has no images *{self._suffix}: set their folder in data_prefix and '

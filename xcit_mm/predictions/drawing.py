@@ -4,11 +4,12 @@ Images and pictures are RGB, (H, W, 3) uint8. A small image is enlarged by an in
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import cv2
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
+
+from ..fonts import Writer
 
 Color = tuple[int, int, int]  # red, green, blue, 0..255
 
@@ -51,7 +52,7 @@ def draw_objects(
     corners = corners.tolist()
     for i in reversed(range(len(corners))):
         draw.rectangle(corners[i], outline=colors[i], width=line_width)
-    _draw_texts(draw, corners, texts, colors, _font(canvas))
+    _draw_texts(draw, corners, texts, colors, _writer(canvas))
     return np.array(picture)
 
 
@@ -121,8 +122,8 @@ def _heat(shades: np.ndarray) -> np.ndarray:
 
 def _draw_scale(canvas: np.ndarray, limits: tuple[float, float]) -> np.ndarray:
     """Draw a bar of all colors with the lowest, the middle and the highest height."""
-    font, width = _font(canvas), canvas.shape[1]
-    size = font.size
+    writer, width = _writer(canvas), canvas.shape[1]
+    size = writer.size
     bar = np.linspace(0, 255, max(1, width - 2 * size)).astype(np.uint8)[None].repeat(size, axis=0)
     picture = Image.new('RGB', (width, round(3.6 * size)), WHITE)
     picture.paste(Image.fromarray(_heat(bar)), (size, size // 2))
@@ -131,7 +132,7 @@ def _draw_scale(canvas: np.ndarray, limits: tuple[float, float]) -> np.ndarray:
     marks = (low, size, 'l'), ((low + high) / 2, width // 2, 'm'), (high, width - size, 'r')
     for height, x, anchor in marks:
         text = 'no data' if np.isnan(height) else f'{height:.4g}'
-        draw.text((x, 2.6 * size), text, fill=BLACK, font=font, anchor=f'{anchor}m')
+        writer.write(draw, (x, 2.6 * size), text, BLACK, f'{anchor}m')
     return np.array(picture)
 
 
@@ -158,15 +159,15 @@ def _draw_texts(
     boxes: list[list[int]],
     texts: Sequence[str],
     colors: Sequence[Color],
-    font: ImageFont.FreeTypeFont,
+    writer: Writer,
 ) -> None:
     """Write each text above its box, below it or in it: the first place that is free."""
     picture_width, picture_height = draw.im.size
-    height = round(1.3 * font.size)
+    height = round(1.3 * writer.size)
     labels: list[tuple[int, int, int]] = []  # left, right, top
     shown = [i for i, text in enumerate(texts) if text]
     for (left, top, _, bottom), text in ((boxes[i], texts[i]) for i in shown):
-        width = round(font.getlength(text) + 0.6 * font.size)
+        width = round(writer.length(text) + 0.6 * writer.size)
         left = max(0, min(left, picture_width - width))
         taken = [y for start, end, y in labels if start < left + width and left < end]
         tops = [max(0, min(y, picture_height - height)) for y in (top - height, bottom, top)]
@@ -177,18 +178,18 @@ def _draw_texts(
         draw.rectangle((left, top, right - 1, top + height - 1), fill=color)
         text_color = BLACK if np.dot(LUMINANCE, color) > 140 else WHITE
         middle = (left + right) // 2, top + height // 2
-        draw.text(middle, text, fill=text_color, font=font, anchor='mm')
+        writer.write(draw, middle, text, text_color, 'mm')
 
 
 def _draw_legend(
     entries: Sequence[tuple[Color, str]], canvas: np.ndarray, num_rows: int | None
 ) -> np.ndarray:
     """Draw patches of color with their texts, in rows as wide as the canvas."""
-    font, width = _font(canvas), canvas.shape[1]
-    size, row_height = font.size, 1.8 * font.size
+    writer, width = _writer(canvas), canvas.shape[1]
+    size, row_height = writer.size, 1.8 * writer.size
     positions, x, row = [], size, 0
     for _, text in entries:
-        entry_width = font.getlength(text) + 2.4 * size
+        entry_width = writer.length(text) + 2.4 * size
         if x > size and x + entry_width > width:
             x, row = size, row + 1
         positions.append((x, (row + 0.9) * row_height))
@@ -199,12 +200,9 @@ def _draw_legend(
     for (x, y), (color, text) in zip(positions, entries, strict=True):
         patch = x, y - size / 2, x + size - 1, y + size / 2 - 1
         draw.rectangle(patch, fill=color, outline=BLACK)
-        draw.text((x + 1.4 * size, y), text, fill=BLACK, font=font, anchor='lm')
+        writer.write(draw, (x + 1.4 * size, y), text, BLACK)
     return np.array(picture)
 
 
-def _font(canvas: np.ndarray) -> ImageFont.FreeTypeFont:
-    import matplotlib
-
-    path = Path(matplotlib.get_data_path(), 'fonts/ttf/DejaVuSans.ttf')  # has many scripts
-    return ImageFont.truetype(str(path), max(MIN_TEXT_SIZE, round(TEXT_SIZE * _mean_side(canvas))))
+def _writer(canvas: np.ndarray) -> Writer:
+    return Writer(max(MIN_TEXT_SIZE, round(TEXT_SIZE * _mean_side(canvas))))

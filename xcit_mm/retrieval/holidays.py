@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from ..errors import UserError
-from ..files import subfolders
+from ..finder import subfolders
 from .ranking import Benchmark, Judgment
 
 GROUP = 100  # numbers per group

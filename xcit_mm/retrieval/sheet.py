@@ -8,10 +8,11 @@ from PIL import Image, ImageDraw
 
 from ..errors import UserError, printable
 from ..files import write_whole
+from ..fonts import Writer
 
 SIDE, GAP, TEXT = 160, 8, 16  # pixels: picture side, space between pictures, text line
 MAX_ROWS = 100
-MAX_LETTERS = 25
+MAX_LETTERS, TEXT_SIZE = 25, 11
 
 Found = tuple[str, Sequence[tuple[str, float]]]  # a query, and the names and scores of its results
 
@@ -40,9 +41,7 @@ def draw_sheet(path: Path, found: Sequence[Found], picture: Callable[[str], np.n
             _paste(sheet, picture, name, (x, y))
             text = printable(label)
             text = text if len(text) <= MAX_LETTERS else f'{text[: MAX_LETTERS - 3]}...'
-            draw.text(
-                (x, y + SIDE + 2), text.encode('latin-1', 'replace').decode('latin-1'), 'black'
-            )
+            Writer(TEXT_SIZE).write(draw, (x, y + SIDE + TEXT / 2), text, 'black')
         line = GAP + cell[0] - 1
         draw.line((line, GAP + row * cell[1], line, GAP + row * cell[1] + SIDE), 'gray', 2)
     with write_whole(path) as file:

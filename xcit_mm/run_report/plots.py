@@ -9,6 +9,7 @@ import numpy as np
 
 from ..errors import one_line
 from ..files import write_whole
+from ..fonts import chart_fonts
 from .reading import Run
 from .titles import ACCURACIES, KINDS, OF_CLASS, PANOPTIC, title
 
@@ -67,6 +68,16 @@ def draw_png(runs: Sequence[Run], path: Path) -> None:
 
 def draw(plots: Sequence[tuple[str, str]], runs: Sequence[Run], file: IO[bytes], kind: str) -> None:
     """Draw plots into a 'png' or 'svg' picture, at most three in a row."""
+    from matplotlib import rc_context
+
+    names = [run.name for run in runs] + [name for name, _ in plots]
+    with rc_context(chart_fonts(names)):
+        _draw(plots, runs, file, kind)
+
+
+def _draw(
+    plots: Sequence[tuple[str, str]], runs: Sequence[Run], file: IO[bytes], kind: str
+) -> None:
     from matplotlib.figure import Figure
 
     columns = max(1, min(3, len(plots)))

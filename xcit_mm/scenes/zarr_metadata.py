@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 from ..errors import UserError, one_line
 from ..files import read_regular
+from ..finder import ZARR
 from .axis_names import Axes, named_axes, unnamed_axes
 from .pixel_sizes import PixelSize, in_micrometers, pixel_size_of
 
-ZARR = '.zarr'
 FILES = 'zarr.json', '.zarray', '.zgroup', '.zattrs'
 MAX_BYTES = 2**24  # of a file
 # Codecs that compute numbers from numbers. Others, such as pickle, can run code.

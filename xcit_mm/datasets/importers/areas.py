@@ -7,6 +7,7 @@ import numpy as np
 from pycocotools import mask as coco_mask
 
 from ..annotations import usable_mask
+from ..rotation import rotated
 from .base import LabelError, Shape, Size
 
 ELLIPSE_CORNERS = 360  # 0.01 pixels from an ellipse with a radius of 260 pixels
@@ -17,19 +18,6 @@ def ellipse(center: Sequence[float], radii: Sequence[float], degrees: float = 0)
     angles = np.linspace(0, 2 * math.pi, ELLIPSE_CORNERS, endpoint=False)
     corners = np.stack([np.cos(angles), np.sin(angles)], axis=1) * radii + center
     return rotated(corners.ravel(), center, degrees)
-
-
-def rotated_box(box: Sequence[float], pivot: Sequence[float], degrees: float) -> list[float]:
-    """Return a box x1, y1, x2, y2, or its polygon if it is rotated clockwise around a point."""
-    x1, y1, x2, y2 = box
-    return rotated([x1, y1, x2, y1, x2, y2, x1, y2], pivot, degrees) if degrees else [*box]
-
-
-def rotated(polygon: Sequence[float], pivot: Sequence[float], degrees: float) -> list[float]:
-    """Return a polygon that is rotated clockwise around a point."""
-    sine, cosine = math.sin(math.radians(degrees)), math.cos(math.radians(degrees))
-    corners = np.reshape(polygon, (-1, 2)) - pivot
-    return (corners @ [[cosine, sine], [-sine, cosine]] + pivot).ravel().tolist()
 
 
 def window_of(corner: Size, extent: Size, size: Size, place: str) -> tuple[slice, slice]:

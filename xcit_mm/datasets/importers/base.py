@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
-from unicodedata import normalize
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
@@ -16,13 +15,22 @@ import numpy as np
 
 from ...errors import UserError, looked_in, one_line, reason
 from ...files import parse_xml, read_regular
+from ...finder import (
+    IMAGE_SUFFIXES,
+    LeftOut,
+    find_files,
+    find_spelled,
+    images_beside,
+    same_name,
+)
 from ..decode import Size  # width and height in pixels
 
 SPLITS = ('train', 'val', 'trainval', 'test')
 SYNONYMS = {'training': 'train', 'validation': 'val', 'valid': 'val', 'testing': 'test'}
-IMAGE_SUFFIXES = ('.bmp', '.jpeg', '.jpg', '.png', '.tif', '.tiff', '.webp')
+SYNONYMS['default'] = 'train'  # CVAT's subset of images that are in no other
 
 CLASSES = 'classes.txt'
+IGNORED = '__ignore__'  # the name of regions that are neither objects nor background
 
 # A box, x1, y1, x2, y2; a polygon, x1, y1, x2, y2, x3, y3, ..., both in pixels; or a mask (H, W) of
 # bool, as large as the image.
@@ -70,13 +78,70 @@ class ForeignDataset(ABC):
 
     def add_image(self, image: Path, file: Path, split: str = 'train') -> None:
         """List an image with its label file; a split of another name is for training."""
-        split = SYNONYMS.get(split.lower(), split.lower())
         if image in self.labels:
             listed = f' and {self.labels[image]}' if self.labels[image] != file else ''
             self.problems.append(LabelError(f'{file}{listed}: {image} is annotated twice'))
         else:
-            self.splits.setdefault(split if split in SPLITS else 'train', []).append(image)
+            self.splits.setdefault(split_of(split) or 'train', []).append(image)
             self.labels[image] = file
+
+    def note_unused(self) -> None:
+        """Count the images in the folders of the listed images that no label or list names."""
+        self.leave_out('Images without a label or not listed', images_beside(self.labels))
+
+    def leave_out(self, what: str, paths: Sequence[Path]) -> None:
+        """Count files or folders that are not used, for the report."""
+        if paths:
+            self.remarks[f'{what}, such as {paths[0]}, left out'] += len(paths)
+
+
+class FilesByName:
+    """The files below a folder by their paths in it without the suffix, or by their names alone.
+
+    A name that is spelled in another way, see :func:`.same_name`, is also found.
+
+    Args:
+        folder: The folder.
+        suffixes: The suffixes of the files.
+        left: Gets what is left out.
+    """
+
+    def __init__(self, folder: Path, suffixes: Sequence[str], left: LeftOut) -> None:
+        self.folder = folder
+        self.files: dict[str, list[Path]] = {}
+        self._spelled: dict[str, list[Path]] = {}
+        self._alone: dict[str, list[Path]] = {}
+        for file in sorted(find_files(folder, suffixes, left)):
+            path = file.relative_to(folder).with_suffix('').as_posix()
+            self.files.setdefault(path, []).append(file)
+            self._spelled.setdefault(same_name(path), []).append(file)
+            self._alone.setdefault(same_name(file.stem), []).append(file)
+
+    def find(self, name: str) -> list[Path]:
+        """Return the files of a name; there may be none, or several."""
+        names = [name, name.strip('"')]  # datumaro quotes names with spaces
+        names += [name.rpartition('.')[0]] * name.lower().endswith(IMAGE_SUFFIXES)
+        for path in names:
+            spelled = same_name(path)
+            indexes = self.files.get(path), self._spelled.get(spelled), self._alone.get(spelled)
+            if found := next(filter(None, indexes), None):
+                return found
+        return []
+
+    def only(self, name: str, place: str) -> Path:
+        """Return the file of a name that ``place`` has, or raise a LabelError."""
+        found = self.find(name)
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise LabelError(f'{place}: is {one_line(name)} {" or ".join(map(str, found))}?')
+        raise LabelError(f'{place}: no image {one_line(name)} in {self.folder}')
+
+
+def split_of(name: str) -> str | None:
+    """Return the split that a text names, one of SPLITS, or None."""
+    name = SYNONYMS.get(name.lower(), name.lower())
+    return name if name in SPLITS else None
 
 
 def absolute(path: Path) -> Path:
@@ -84,23 +149,25 @@ def absolute(path: Path) -> Path:
     return Path(os.path.abspath(path))  # noqa: PTH100  Path.absolute keeps '..'
 
 
-def image_files(folder: Path) -> list[Path]:
-    return sorted(file for file in folder.rglob('*') if file.suffix.lower() in IMAGE_SUFFIXES)
-
-
 def find_image(name: str, candidates: Sequence[Path], place: str) -> Path:
     """Return the first of the paths with a file, or raise a LabelError.
 
-    Any text may be the ``name`` of an image in a label file.
+    Any text may be the ``name`` of an image in a label file, also one that is spelled in another
+    way (see :func:`.same_name`) or that lacks the suffix.
     """
     paths = [absolute(path) for path in candidates]
-    # macOS may write the letter ä as two characters, in labels or in names of files.
-    spelled = [*paths, *(Path(normalize(f, str(p))) for p in paths for f in ('NFC', 'NFD'))]
-    found = next(filter(os.path.isfile, spelled), None)  # Path.is_file raises if a name is too long
-    if found is None:
-        looked_for = one_line(str(paths[0]))
-        raise LabelError(f'{place}: no image {one_line(name)} (looked for {looked_for})')
-    return found
+    endings = (
+        [('',)] if not name or name.lower().endswith(IMAGE_SUFFIXES) else [('',), IMAGE_SUFFIXES]
+    )
+    for suffixes in endings:
+        for path in paths:
+            # Path.is_file raises if a name is too long.
+            found = [*filter(os.path.isfile, find_spelled(path, suffixes))]
+            if len(found) == 1:
+                return found[0]
+            if found:
+                raise LabelError(f'{place}: is {one_line(name)} {" or ".join(map(str, found))}?')
+    raise LabelError(f'{place}: no image {one_line(name)} (looked for {one_line(str(paths[0]))})')
 
 
 def read_bytes(path: Path) -> bytes:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import UserError, one_line
+from ...finder import is_hidden
 from ..annotations import SEGMENTS, read_panoptic_annotations
 from ..decode import BadImageError
 from ..segment_ids import segment_ids
@@ -34,8 +35,11 @@ class ForeignPanopticDataset(ForeignDataset):
         self.segments: dict[Path, list[dict]] = {}
         self.png_files: dict[Path, Path] = {}
         self._sizes: dict[Path, Size] = {}
-        found = ([source],) if source.is_file() else (sorted(source.glob(name)) for name in FILES)
-        files = next(filter(None, found), None)
+        globbed = (
+            [file for file in sorted(source.glob(pattern)) if not is_hidden(file.name)]
+            for pattern in FILES
+        )
+        files = [source] if source.is_file() else next(filter(None, globbed), None)
         if files is None:
             raise UserError(f'{source} has no JSON file of panoptic annotations: name the file')
         for file in map(base.absolute, files):

@@ -2,9 +2,11 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from warnings import catch_warnings, simplefilter
 
 import numpy as np
 from PIL import Image
@@ -19,10 +21,11 @@ from ...files import open_regular
 from ..annotations import require_encodable
 from ..decode import EXIF_ORIENTATION, decode
 from . import areas
-from .base import ForeignDataset, LabelError, Shape, Size
+from .base import IGNORED, ForeignDataset, LabelError, Shape, Size
 
 TOLERANCE = 1.0  # pixels that a box may exceed the image: coordinates may start at 0 or 1
 CUT = 'Objects that extend beyond the image, and are cut at its border'
+REGIONS = f'Regions of {IGNORED}, which are neither objects nor background'
 MAX_CUT = 0.1  # if a larger fraction of the objects is cut, the labels have another format
 # The size of each image, and the class and the annotation of its objects.
 Images = dict[Path, tuple[Size, list[tuple[str, dict[str, Any]]]]]
@@ -45,6 +48,7 @@ class Contents:
 
 def read_contents(dataset: ForeignDataset) -> Contents:
     """Read all labels of a dataset, and the size of each image."""
+    dataset.note_unused()
     contents = Contents(problems=[*dataset.problems], remarks=dataset.remarks)
     images = dict.fromkeys(image for images in dataset.splits.values() for image in images)
     for image in track(images, 'Reading', console=Console(stderr=True)):
@@ -59,11 +63,12 @@ def read_contents(dataset: ForeignDataset) -> Contents:
         for place, label in labels:
             try:
                 name, parts, is_difficult = dataset.parse_label(label, size, place)
-                if dataset.classes and name not in dataset.classes:
+                if dataset.classes and name not in (*dataset.classes, IGNORED):
                     listed = dataset.classes_file.name
                     raise LabelError(f'{place}: {name} is not a class in {listed}')
                 fields, is_cut = _annotation_fields(parts, size, place)
                 contents.remarks[CUT] += is_cut
+                contents.remarks[REGIONS] += name == IGNORED
                 objects.append((name, dict(fields, iscrowd=int(is_difficult))))
             except LabelError as error:
                 problems.append(error)
@@ -100,10 +105,13 @@ def require_good(dataset: ForeignDataset, contents: Contents) -> None:
 def image_size(path: Path, annotated: Size | None = None) -> Size:
     """Return the size of an image after :func:`decode`, or raise a LabelError."""
     try:
-        with open_regular(path) as file, Image.open(file) as image:
-            # PngImageFile.getexif decodes all pixels.
-            if Image.Image.getexif(image).get(EXIF_ORIENTATION, 1) == 1:
-                return image.size
+        # Pillow refuses large images that OpenCV decodes.
+        with suppress(Image.DecompressionBombError), catch_warnings(), open_regular(path) as file:
+            simplefilter('ignore')
+            with Image.open(file) as image:
+                # PngImageFile.getexif decodes all pixels.
+                if Image.Image.getexif(image).get(EXIF_ORIENTATION, 1) == 1:
+                    return image.size
         return decode(path.read_bytes(), annotated).shape[1::-1]
     except Exception as error:  # the decoders raise many types
         raise LabelError(

@@ -6,6 +6,7 @@ from xml.etree.ElementTree import Element
 import numpy as np
 
 from ...errors import UserError
+from ..rotation import rotated_box
 from . import areas, base
 from .base import ForeignDataset, LabelError, Shape, Size
 
@@ -52,6 +53,8 @@ class CvatDataset(ForeignDataset):
         candidates = [folder / name for folder in folders]
         image = base.find_image(name, candidates, str(self.classes_file))
         self.add_image(image, self.classes_file, subset)
+        if subset and base.split_of(subset) is None:
+            self.remarks[f'Images of the subset {subset}, used for training'] += 1
         self._elements.setdefault(image, element)
 
     def read_labels(self, image: Path) -> tuple[list[tuple[str, list[Element]]], Size]:
@@ -83,7 +86,7 @@ def _shape(element: Element, size: Size, place: str) -> Shape:
     (degrees,) = base.read_numbers([element.get('rotation', '0')], place)
     if element.tag == 'box':
         x1, y1, x2, y2 = box = numbers('xtl', 'ytl', 'xbr', 'ybr')
-        return areas.rotated_box(box, ((x1 + x2) / 2, (y1 + y2) / 2), degrees)
+        return rotated_box(box, ((x1 + x2) / 2, (y1 + y2) / 2), degrees)
     if element.tag == 'ellipse':
         x, y, *radii = numbers('cx', 'cy', 'rx', 'ry')
         return areas.ellipse((x, y), radii, degrees)

@@ -9,12 +9,18 @@ import numpy as np
 
 from ...errors import UserError, reason
 from ...files import EARLIER
+from ...finder import LeftOut, find_files
 from ..decode import opened
 from . import areas, base
-from .base import ForeignDataset, LabelError, Shape, Size
+from .base import IGNORED, ForeignDataset, LabelError, Shape, Size
 
 NOT_AREAS = ('point', 'points', 'line', 'linestrip')
+OUTLINES = ('polygon', 'oriented_rectangle', 'rotation', 'quadrilateral')  # also X-AnyLabeling's
 LEFT_OUT = 'Points and lines, which are not objects with an area, left out'
+
+
+BACKGROUND = '_background_'
+OF_BACKGROUND = f'Shapes with the label {BACKGROUND}, which are not objects, left out'
 
 
 class LabelmeDataset(ForeignDataset):
@@ -22,15 +28,19 @@ class LabelmeDataset(ForeignDataset):
 
     Images in folders train, val and test are the splits. The classes are those in classes.txt, or
     else the names of the objects, sorted. Polygons and masks of one name that share a
-    ``group_id`` are the parts of one object.
+    ``group_id`` are the parts of one object. Shapes with the label ``__ignore__`` are neither
+    objects nor background, and those with ``_background_`` are left out.
     """
 
     def __init__(self, source: str | Path) -> None:
         source = Path(source)
         super().__init__(source)
         self.read_classes()
+        self.classes = [name for name in self.classes if name not in (IGNORED, BACKGROUND)]
         self._contents: dict[Path, dict[str, Any]] = {}
-        for file in sorted(source.rglob('*.json')) if source.is_dir() else [source]:
+        left = LeftOut()
+        is_folder = source.is_dir()
+        for file in sorted(find_files(self.folder, ['.json'], left)) if is_folder else [source]:
             file = base.absolute(file)
             if any(part.startswith(EARLIER) for part in file.relative_to(self.folder).parts):
                 continue  # tools/convert_predictions.py has set it aside
@@ -40,6 +50,7 @@ class LabelmeDataset(ForeignDataset):
                 self._add(file)
             except LabelError as error:
                 self.problems.append(error)
+        self.remarks.update(LeftOut(left.hidden).remarks())
         if not self.labels and not self.problems:
             raise UserError(f'{source} has no JSON file of LabelMe: name the folder they are in')
 
@@ -68,8 +79,8 @@ class LabelmeDataset(ForeignDataset):
             if not isinstance(shape, dict):
                 raise LabelError(f'{place}: not a JSON object')
             kind, group = shape.get('shape_type', 'polygon'), shape.get('group_id')
-            if kind in NOT_AREAS:
-                self.remarks[LEFT_OUT] += 1
+            if kind in NOT_AREAS or shape.get('label') == BACKGROUND:
+                self.remarks[LEFT_OUT if kind in NOT_AREAS else OF_BACKGROUND] += 1
                 continue
             is_part = group is not None and kind != 'rectangle'
             parts.append((place, shape, (str(shape.get('label')), str(group)) if is_part else None))
@@ -83,14 +94,17 @@ class LabelmeDataset(ForeignDataset):
         self, label: list[dict], size: Size, place: str
     ) -> tuple[str, list[Shape], bool]:
         name = base.clean_name(label[0].get('label'), place)
-        return name, [_shape(part, size, place) for part in label], False
+        return name, [_shape(part, size, place) for part in label], name == IGNORED
 
 
 def _shape(shape: dict, size: Size, place: str) -> Shape:
     kind, points = shape.get('shape_type', 'polygon'), shape.get('points')
     if kind == 'rectangle':
-        x1, y1, x2, y2 = base.read_points(points, place, 2)
-        return [min(x1, x2), min(y1, y2), max(x1, x2), max(y1, y2)]
+        is_outline = isinstance(points, list) and len(points) == 4  # of X-AnyLabeling
+        outline = base.read_points(points, place, 4 if is_outline else 2)
+        xs, ys = outline[::2], outline[1::2]
+        is_upright = len({*xs}) <= 2 and len({*ys}) <= 2
+        return [min(xs), min(ys), max(xs), max(ys)] if is_upright else outline
     if kind == 'circle':
         x, y, x2, y2 = base.read_points(points, place, 2)
         return areas.ellipse((x, y), [math.hypot(x2 - x, y2 - y)] * 2)
@@ -101,7 +115,7 @@ def _shape(shape: dict, size: Size, place: str) -> Shape:
         mask = np.zeros(size[::-1], bool)
         mask[window] = _pixels(shape, extent, place)
         return mask
-    if kind in ('polygon', 'oriented_rectangle'):
+    if kind in OUTLINES:
         return base.read_points(points, place)
     raise LabelError(f'{place}: shapes of the type {kind} are not supported')
 

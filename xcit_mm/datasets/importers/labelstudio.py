@@ -9,6 +9,8 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from ...errors import UserError
+from ...finder import IMAGE_SUFFIXES, is_hidden
+from ..rotation import rotated_box
 from . import areas, base, brush_rle
 from .base import ForeignDataset, LabelError, Shape, Size
 
@@ -16,6 +18,8 @@ NAMES = ('rectanglelabels', 'polygonlabels', 'brushlabels', 'ellipselabels', 'la
 UNSUPPORTED = ('bitmask', 'bitmasklabels', 'vector', 'vectorlabels', 'videorectangle')
 # Of a region whose label is a result of its own, of the type ``labels`` and with the same area.
 PLAIN = ('rectangle', 'polygon', 'brush', 'ellipse')
+AREAS = (*NAMES, *UNSUPPORTED, *PLAIN)
+NO_IMAGE = 'its data does not name an image'
 LEFT_OUT = 'Results that are not areas with a label, such as points and choices, left out'
 NOT_LABELED = 'Tasks without an annotation, left out'
 # Label Studio puts eight hexadecimal digits before the name of an uploaded file.
@@ -36,7 +40,8 @@ class LabelstudioDataset(ForeignDataset):
         self.read_classes()
         files = [source]
         if source.is_dir():
-            files = [file for file in sorted(source.glob('*.json')) if not base.is_converted(file)]
+            files = [f for f in sorted(source.glob('*.json')) if not is_hidden(f.name)]
+            files = [file for file in files if not base.is_converted(file)]
         if len(files) != 1:
             raise UserError(
                 f'{source} has {len(files)} JSON files: name the export of Label Studio'
@@ -48,7 +53,7 @@ class LabelstudioDataset(ForeignDataset):
                 f'{self._file} is not a list of tasks with data and annotations: export the '
                 'project from Label Studio as JSON (not as JSON-MIN)'
             )
-        self._results: dict[Path, list[dict]] = {}
+        self._results: dict[Path, list[tuple[int, dict]]] = {}  # with their numbers in the task
         for task in tasks:
             try:
                 self._add(task)
@@ -70,18 +75,47 @@ class LabelstudioDataset(ForeignDataset):
         results = truths[0].get('result')
         if not isinstance(results, list) or not all(isinstance(r, dict) for r in results):
             raise LabelError(f'{place}: the result of its annotation is not a list of objects')
-        image = self._find_image(task['data'], results, place)
-        self.add_image(image, self._file)
-        self._results.setdefault(image, results)
+        areas_of = {_image_of(r): [] for r in results if r.get('type') in AREAS} or {(None, 0): []}
+        first = next(iter(areas_of.values()))
+        for numbered in enumerate(results, 1):
+            areas_of.get(_image_of(numbered[1]), first).append(numbered)
+        images: dict[Path, list[tuple[int, dict]]] = {}
+        for (tag, page), numbered in areas_of.items():
+            image = self._find_image(task['data'], tag, page, place)
+            images.setdefault(image, []).extend(numbered)
+        for image, numbered in images.items():
+            self.add_image(image, self._file)
+            self._results.setdefault(image, numbered)
 
-    def _find_image(self, data: Mapping[str, Any], results: list[dict], place: str) -> Path:
-        """Return the image of a task, whose address may be of an upload or of a local file."""
-        names = [result.get('to_name') for result in results]
-        named = {name for name in names if isinstance(name, str)} & data.keys()
-        key = named.pop() if len(named) == 1 else 'image'
-        address = data.get(key, next(iter(data.values()), None))
+    def _find_image(self, data: Mapping[str, Any], tag: str | None, page: int, place: str) -> Path:
+        """Return the image that a tag of the labeling configuration shows.
+
+        The data of the task has a field of the name of the tag, or a single image.
+        """
+        fields = [tag] if tag in data else sorted(data, key=lambda field: field != 'image')
+        named, found, problems = [], [], []
+        for field in fields:
+            pages = data[field]
+            address = pages[page] if isinstance(pages, list) and page < len(pages) else pages
+            try:
+                found.append(self._file_of(address, place))
+                named.append(field)
+            except LabelError as error:
+                problems.append(error)
+                named += [field] * str(address).lower().endswith(IMAGE_SUFFIXES)
+        if len(named) > 1 and len({*found}) + len(problems) > 1:
+            raise LabelError(
+                f'{place}: is {tag} the image {" or ".join(named)}? Give the Image tag of the '
+                'labeling configuration the name of its field, and export the project again'
+            )
+        if not found:
+            raise problems[0] if problems else LabelError(f'{place}: {NO_IMAGE}')
+        return found[0]
+
+    def _file_of(self, address: Any, place: str) -> Path:
+        """Return the file of an address, which may be of an upload or of a local file."""
         if not isinstance(address, str) or len(address) > MAX_ADDRESS:
-            raise LabelError(f'{place}: its data does not name an image')
+            raise LabelError(f'{place}: {NO_IMAGE}')
         try:
             url = urlsplit(address)
         except ValueError as error:
@@ -98,7 +132,7 @@ class LabelstudioDataset(ForeignDataset):
 
     def read_labels(self, image: Path) -> tuple[list[tuple[str, dict]], Size | None]:
         labels, sizes = [], set()
-        for number, result in enumerate(self._results[image], 1):
+        for number, result in self._results[image]:
             place, kind = f'{self._file}: {image.name}: result {number}', result.get('type')
             value = result.get('value')
             if kind in UNSUPPORTED:
@@ -122,6 +156,12 @@ class LabelstudioDataset(ForeignDataset):
                 f'{place}: the image was rotated in Label Studio: rotate it back there'
             )
         return base.clean_name(names[0], place), [_shape(value, size, place)], False
+
+
+def _image_of(result: dict) -> tuple[str, int]:
+    """Return the tag of the image that a result is drawn on, and the number of its page."""
+    page = result.get('item_index')
+    return str(result.get('to_name')), page if type(page) is int and page > 0 else 0
 
 
 def _is_task(task: Any) -> bool:
@@ -151,7 +191,7 @@ def _shape(value: dict, size: Size, place: str) -> Shape:
     if 'radiusX' in value:
         return areas.ellipse(pixels('x', 'y'), pixels('radiusX', 'radiusY'), degrees)
     (x, y), (width, height) = pixels('x', 'y'), pixels('width', 'height')
-    return areas.rotated_box([x, y, x + width, y + height], (x, y), degrees)
+    return rotated_box([x, y, x + width, y + height], (x, y), degrees)
 
 
 def _scaled(percentages: list[float], size: Size) -> list[float]:

@@ -1,56 +1,77 @@
 """The format of Pascal VOC: an XML file for each image."""
 
+import re
 from pathlib import Path
 from xml.etree.ElementTree import Element
 
 from ...errors import UserError
+from ...finder import IMAGE_SUFFIXES, LeftOut, subfolders
 from . import base
-from .base import SPLITS, ForeignDataset, LabelError, Shape, Size
+from .base import SPLITS, FilesByName, ForeignDataset, LabelError, Shape, Size
+
+IMAGES, ANNOTATIONS = 'JPEGImages', 'Annotations'
+OF_CLASS = re.compile(r' (-1|0|1)$')  # of a list that says which images have a class
 
 
 class VocDataset(ForeignDataset):
     """A folder such as VOC2007, or a folder that contains several of them, such as VOCdevkit.
 
     Without lists in ImageSets/Main, all images that have an XML file are one split. The classes are
-    those in the file classes.txt of the folder, or else the names of the objects, sorted.
+    those in the file classes.txt of the folder, or else the names of the objects, sorted. Both
+    folders may have folders inside, such as cam1, and a list then names cam1/0000.
     """
 
     def __init__(self, source: str | Path) -> None:
         super().__init__(Path(source))
-        folders = [Path(source), *sorted(Path(source).glob('*'))]
-        years = [folder for folder in folders if (folder / 'Annotations').is_dir()]
+        years = [f for f in (self.folder, *subfolders(self.folder)) if (f / ANNOTATIONS).is_dir()]
         if not years:
             raise UserError(
-                f'{source} has no folder Annotations with an XML file for each image: name a '
+                f'{source} has no folder {ANNOTATIONS} with an XML file for each image: name a '
                 'folder such as VOC2007'
             )
         self.read_classes()
-        for year in [self.folder] if self.folder in years else years:
+        for year in years[:1] if years[0] == self.folder else years:
             self._find_images(year)
 
     def _find_images(self, year: Path) -> None:
-        folder = year / 'JPEGImages'
-        images: dict[str, list[Path]] = {}
-        for file in base.image_files(folder):
-            images.setdefault(file.stem, []).append(file)
-        files = sorted((year / 'Annotations').glob('*'))
-        labels = {file.stem: file for file in files if file.suffix.lower() == '.xml'}
-        lists = {split: year / 'ImageSets' / 'Main' / f'{split}.txt' for split in SPLITS}
-        listed = {split: base.read_lines(file) for split, file in lists.items() if file.exists()}
+        left = LeftOut()
+        images = FilesByName(year / IMAGES, IMAGE_SUFFIXES, left)
+        labels = FilesByName(year / ANNOTATIONS, ('.xml',), left)
+        self.remarks.update(left.remarks())
+        all_labels = [file for files in labels.files.values() for file in files]
+        listed = self._read_lists(year / 'ImageSets' / 'Main')
         if not listed:
-            listed = {'train': [(str(file), stem) for stem, file in labels.items()]}
+            for name, files in labels.files.items():  # a folder may have the name of a split
+                split = base.split_of(name.rpartition('/')[0].partition('/')[0]) or 'train'
+                listed.setdefault(split, []).extend((str(file), name) for file in files)
         for split, entries in listed.items():
             for place, name in entries:
-                found = images.get(name)
-                if found is None:
-                    self.problems.append(LabelError(f'{place}: no image {name} in {folder}'))
-                elif len(found) > 1:
-                    listed = ' or '.join(map(str, found))
-                    self.problems.append(LabelError(f'{place}: is the image {listed}?'))
-                else:
-                    self.splits.setdefault(split, []).extend(found)
-                    label = labels.get(name, year / 'Annotations' / f'{name}.xml')
-                    self.labels[found[0]] = label
+                try:
+                    image = images.only(name, place)
+                    path = image.relative_to(images.folder).with_suffix('').as_posix()
+                    if labels.find(path):
+                        label = labels.only(path, place)
+                    else:  # which is then a problem
+                        label = year / ANNOTATIONS / f'{path}.xml'
+                except LabelError as error:
+                    self.problems.append(error)
+                    continue
+                self.splits.setdefault(split, []).append(image)
+                self.labels[image] = label
+        unused = {*all_labels} - {*self.labels.values()}
+        self.leave_out('XML files without an image or not listed', sorted(unused))
+
+    def _read_lists(self, folder: Path) -> dict[str, list[tuple[str, str]]]:
+        """Return the places and the names of the images of each split."""
+        listed, unknown = {}, []
+        for file in sorted(folder.glob('*.txt')):
+            split, lines = base.split_of(file.stem), base.read_lines(file)
+            if split:
+                listed.setdefault(split, []).extend(lines)
+            elif not all(OF_CLASS.search(line) for _, line in lines):
+                unknown.append(file)
+        self.leave_out(f'Lists that are not called {", ".join(SPLITS)}', unknown)
+        return listed
 
     def read_labels(self, image: Path) -> tuple[list[tuple[str, Element]], Size | None]:
         file = self.labels[image]

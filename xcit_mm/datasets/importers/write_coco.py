@@ -15,7 +15,7 @@ from typing import Any
 from ...errors import UserError, printable
 from ...files import require_writable, write_files
 from ...shipped import commands
-from .base import SPLITS, ForeignDataset, absolute
+from .base import IGNORED, SPLITS, ForeignDataset, absolute
 from .contents import Contents, Images, read_contents, require_good
 
 HELD_OUT = 10  # every tenth image is for validation if the dataset has no split for it
@@ -106,7 +106,8 @@ def convert(
         files[root / f'{split}.json'] = json.dumps(layout.content(dataset, images, classes))
         counts = Counter(name for _, objects in images.values() for name, _ in objects)
         listed = ', '.join(f'{name} {counts[name]}' for name in classes)
-        found = f'{_counted(len(images), "image")}, {_counted(counts.total(), "object")}'
+        num_objects = sum(counts[name] for name in classes)
+        found = f'{_counted(len(images), "image")}, {_counted(num_objects, "object")}'
         lines.append(f'{split}.json: {found}: {listed}')
     lines += [f'{remark}: {count}' for remark, count in contents.remarks.items() if count]
     contents_of_files = {path: text.encode() for path, text in files.items()}
@@ -122,7 +123,7 @@ def _counted(number: int, noun: str) -> str:
 
 
 def _classes(dataset: ForeignDataset, contents: Contents) -> list[str]:
-    names = {name for _, objects in contents.images.values() for name, _ in objects}
+    names = {name for _, objects in contents.images.values() for name, _ in objects} - {IGNORED}
     if not names:
         raise UserError(
             f'{dataset.folder}: no image has an object (labels are looked for in files such as '
@@ -174,8 +175,9 @@ def _objects(
     annotations = []
     for image_id, (_, objects) in enumerate(images.values(), 1):
         for name, fields in objects:
-            ids = dict(image_id=image_id, category_id=category_ids[name])
-            annotations.append(dict(id=len(annotations) + 1, **ids, **fields))
+            for category in classes if name == IGNORED else [name]:  # COCO ignores class by class
+                ids = dict(image_id=image_id, category_id=category_ids[category])
+                annotations.append(dict(id=len(annotations) + 1, **ids, **fields))
     categories = [dict(id=number, name=name) for name, number in category_ids.items()]
     infos = coco_images(dataset.folder, images)
     return dict(images=infos, annotations=annotations, categories=categories)

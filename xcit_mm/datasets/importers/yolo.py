@@ -1,6 +1,8 @@
 """The format of YOLO: a YAML file, and a text file for each image."""
 
 import os
+import re
+from collections import Counter
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -8,16 +10,21 @@ from typing import Any
 import yaml
 
 from ...errors import UserError, one_line
+from ...finder import LeftOut, find_files, find_spelled, subfolders
 from . import base
 from .base import ForeignDataset, LabelError, Shape, Size
 
-IMAGES, LABELS = f'{os.sep}images{os.sep}', f'{os.sep}labels{os.sep}'  # folders with equal trees
+IMAGES = re.compile(
+    r'(?<=[/\\])images(?=[/\\])(?!.*[/\\]images[/\\])', re.I
+)  # the last such folder
 MAX_RELATIVE = 2  # larger coordinates of YOLO are in pixels, not slightly beyond the border
 TAGS = ('str', 'int', 'float', 'bool', 'null', 'seq', 'map')  # of YAML, for plain values
 ORIENTED = (
     'Outlines of four corners, as YOLO writes oriented boxes (OBB); detectors of boxes learn the '
     'upright boxes around them, without the angle'
 )
+LABEL = re.compile(rb'\s*\d+\.?\d*\s')  # the start of a file of labels
+NOT_PLACES = ('path', 'names')
 EMPTY = (None, '', '~', 'null')  # values in YAML that is read as text
 
 
@@ -41,7 +48,6 @@ class YoloDataset(ForeignDataset):
     def __init__(self, source: str | Path) -> None:
         source = Path(source)
         super().__init__(source)
-        splits = ('train', 'val', 'test')
         names = ('data.yaml', 'data.yml', 'classes.txt', 'labels/classes.txt')
         files = [source / name for name in names] if source.is_dir() else [source]
         self._file = next(filter(Path.is_file, files), None)
@@ -49,19 +55,71 @@ class YoloDataset(ForeignDataset):
             raise UserError(f'{source}: no data.yaml or classes.txt there: name the YAML file')
         if self._file.suffix == '.txt':
             names = [line for _, line in base.read_lines(self._file)]
-            folders = {split: self.folder / 'images' / split for split in splits}
-            places = {split: [path] for split, path in folders.items() if path.is_dir()}
-            places = places or {'train': [self.folder]}
+            places = self._named_folders()
         else:
             content = self._read_description()
             names = content.get('names')
             if isinstance(names, dict):
                 names = [names.get(str(number)) for number in range(len(names))]
-            places = {split: self._find_places(split, content) for split in splits}
+            places = self._listed_places(content)
         self.classes = base.check_names(names, self._file)
-        for split in places:
-            self.splits[split] = [image for place in places[split] for image in self._images(place)]
-            self.labels |= {image: _label_file(image) for image in self.splits[split]}
+        self._left, unused = LeftOut(), set()
+        for split, of_split in places.items():
+            self.splits[split] = [image for place in of_split for image in self._images(place)]
+            self._find_labels(self.splits[split])
+        for place in {place for of_split in places.values() for place in of_split}:
+            unused |= self._labels_below(place)
+        unused = filter(_has_labels, sorted(unused - {*self.labels.values()}))
+        self.leave_out('Label files without an image', [*unused])
+        self.remarks.update(self._left.remarks())
+
+    def _named_folders(self) -> dict[str, list[Path]]:
+        """Return the folders images/train and so on, or else all images of the dataset."""
+        folder = self.folder / 'images'
+        folders = subfolders(folder) if folder.is_dir() else []
+        places, unknown = {}, []
+        for path in folders:
+            split = base.split_of(path.name)
+            places.setdefault(split, []).append(path) if split else unknown.append(path)
+        if not places:
+            return {'train': [self.folder]}
+        self.leave_out('Folders that are not called train, val or test', unknown)
+        return places
+
+    def _listed_places(self, content: dict) -> dict[str, list[Path]]:
+        """Return the folders and lists of images of each split."""
+        places, path = {}, content.get('path', '')
+        roots = {self.folder, self.folder / path if isinstance(path, str) else self.folder}
+        for key, entries in content.items():
+            if split := base.split_of(key):
+                places.setdefault(split, []).extend(self._find_places(key, content))
+            elif key not in NOT_PLACES:
+                listed = entries if isinstance(entries, list) else [entries]
+                paths = [str(root / e) for root in roots for e in listed if isinstance(e, str)]
+                what = f'Folders of the key {key} of {self._file.name}, which is no split'
+                self.leave_out(what, [*filter(os.path.isdir, paths)])
+        return places
+
+    def _find_labels(self, images: list[Path]) -> None:
+        """Find the label file of each image, which may be spelled in another way."""
+        files = {image: _label_file(image) for image in images}
+        own = {file for file in files.values() if file.exists()}
+        for image, file in files.items():
+            if file not in own and len(spelled := {*find_spelled(file)} - own) == 1:
+                files[image] = spelled.pop()
+        shared = Counter(files.values()) & Counter(2 * [*own])
+        twice = [file for file, count in shared.items() if count > 1]
+        if twice:
+            self.remarks[f'Label files that several images share, such as {twice[0]}'] += len(twice)
+        self.labels |= files
+
+    def _labels_below(self, place: Path) -> set[Path]:
+        """Return the label files that belong to the images of a folder."""
+        if not place.is_dir():
+            return set()
+        folders = [folder for folder in find_spelled(_mirrored(place)) if folder.is_dir()]
+        left = self._left if folders != [place] else None
+        return {file for folder in folders for file in find_files(folder, ['.txt'], left)}
 
     def _read_description(self) -> dict:
         try:
@@ -77,7 +135,7 @@ class YoloDataset(ForeignDataset):
         return content
 
     def _find_places(self, split: str, content: dict) -> list[Path]:
-        """Return the folders and lists of images of a split."""
+        """Return the folders and lists of images of a key."""
         entries = content.get(split)
         if entries in EMPTY:
             return []
@@ -105,15 +163,14 @@ class YoloDataset(ForeignDataset):
 
     def _images(self, place: Path) -> list[Path]:
         if place.is_dir():
-            return base.image_files(place)
+            return sorted(find_files(place, left=self._left))
         images = []
         for line_place, line in base.read_lines(place):
             candidates = [base.absolute(folder / line) for folder in (place.parent, self.folder)]
-            image = next(filter(os.path.exists, candidates), None)
-            if image:
-                images.append(image)
-            else:
-                self.problems.append(LabelError(f'{line_place}: no image {candidates[0]}'))
+            try:
+                images.append(base.find_image(line, candidates, line_place))
+            except LabelError as error:
+                self.problems.append(error)
         return images
 
     def read_labels(self, image: Path) -> tuple[list[tuple[str, str]], None]:
@@ -149,5 +206,17 @@ class YoloDataset(ForeignDataset):
 
 def _label_file(image: Path) -> Path:
     beside = image.with_suffix('.txt')
-    mirrored = Path(LABELS.join(str(beside).rsplit(IMAGES, 1)))
+    mirrored = _mirrored(beside)
     return beside if beside.exists() and not mirrored.exists() else mirrored
+
+
+def _has_labels(file: Path) -> bool:
+    try:
+        return LABEL.match(base.read_bytes(file)) is not None
+    except LabelError:
+        return False
+
+
+def _mirrored(path: Path) -> Path:
+    """Return the path of labels for a path of images."""
+    return Path(IMAGES.sub('labels', f'{path}{os.sep}'))
