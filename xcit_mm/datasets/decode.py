@@ -3,9 +3,9 @@
 import io
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import cv2
 import numpy as np
@@ -36,7 +36,7 @@ NO_LABELS = 'none of its pixels has a label'
 # The first and last bytes of a file. OpenCV before 4.11 shows the rest of a cut file in gray.
 ENDS = ((b'\xff\xd8', b'\xff\xd9'), (b'\x89PNG', b'IEND\xaeB`\x82'))
 # Not with Image.open: it refuses more than 179 million pixels, which photos can have.
-OPENERS = {b'\xff\xd8': JpegImageFile, b'\x89PNG': PngImageFile}
+OPENERS = {b'\xff\xd8': JpegImageFile, b'\x89P': PngImageFile}
 EXIF_ORIENTATION = 0x0112
 MAX_BYTES = 2**31 - 1  # of an image file, the limit of OpenCV
 SILENT = 0  # a log level of OpenCV
@@ -163,7 +163,9 @@ def decode(data: bytes, annotated: Size | None = None) -> np.ndarray:
         image = image[..., ::-1]
     else:
         _check_end(data)
-        image, orientation = _decode(data), _orientation(data)
+        image, orientation = _decode(data), 1
+        with suppress(Exception):  # of Pillow, which may not know what OpenCV has read
+            _, orientation = _header(io.BytesIO(data))
     turned = upright(image, orientation)
     is_as_stored = annotated == image.shape[1::-1] != turned.shape[1::-1]
     return np.ascontiguousarray(image if is_as_stored else turned)
@@ -204,16 +206,29 @@ def _decode(data: bytes) -> np.ndarray:
         raise BadImageError(CUT_OFF if has_no_end else UNREADABLE) from None
 
 
-def _orientation(data: bytes) -> int:
-    """Return the EXIF orientation of an image, 1 to 8."""
-    opener = next((OPENERS[start] for start in OPENERS if data.startswith(start)), Image.open)
-    try:
-        with opener(io.BytesIO(data)) as image:
-            # PngImageFile.getexif decodes all pixels.
-            orientation = Image.Image.getexif(image).get(EXIF_ORIENTATION)
-    except Exception:  # the decoders of Pillow raise many kinds; OpenCV has read the pixels
-        return 1
-    return orientation if orientation in range(1, 9) else 1
+def size_of(file: BinaryIO, annotated: Size | None = None) -> Size:
+    """Return the size of the image that :func:`decode` makes of a file, from its header."""
+    if _start(file) in TIFF:
+        with opened_tiff(file.read()) as (tiff, tags):
+            size, orientation = (tiff.width, tiff.height), tags.orientation
+    else:
+        size, orientation = _header(file)
+    return size[::-1] if orientation > 4 and annotated != size else size
+
+
+def _header(file: BinaryIO) -> tuple[Size, int]:
+    """Return the size of an image as it is stored, and its EXIF orientation, 1 to 8."""
+    with OPENERS.get(_start(file), Image.open)(file) as image:
+        # PngImageFile.getexif decodes all pixels.
+        orientation = Image.Image.getexif(image).get(EXIF_ORIENTATION)
+        return image.size, orientation if orientation in range(1, 9) else 1
+
+
+def _start(file: BinaryIO) -> bytes:
+    """Return the first two bytes of a file, and go back to them."""
+    start = file.read(2)
+    file.seek(0)
+    return start
 
 
 def not_rgb(channels: int, dtype: np.dtype) -> str | None:

@@ -6,7 +6,7 @@ GDAL reads the pixels, from a file, window by window, or from memory.
 import io
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -17,10 +17,12 @@ from ..errors import UserError, one_line
 from ..file_headers import Tags, require_modest_tiff
 
 DRIVER = 'GTiff'  # no other driver of GDAL reads the files of a dataset
+NAME = 'image.tif'  # of a file in memory, in messages of GDAL
 MAX_VALUES = 2**30  # of an image or a block; a small file can claim any size
 RGB = 'red', 'green', 'blue'
 LAST_KNOWN_COLORS = 3  # PHOTOMETRIC of gray, RGB and palettes; GDAL converts most others to RGB
 OF_DATASET = 'IMAGE_STRUCTURE'  # where GDAL says how pixels are stored
+PAGE = re.compile(r'GTIFF_DIR:(\d+):')
 OME = '<OME'
 USED_BITS = re.compile(r'<Pixels[^>]*\sSignificantBits="(\d{1,2})"')
 
@@ -85,8 +87,7 @@ def color_bands(name: str, file: Any, tags: Tags) -> Bands:
     """
     bands, kinds = stored_bands(name, file), [kind.name for kind in file.colorinterp]
     of_file = file.tags(ns=OF_DATASET)
-    has_colors = {*RGB} <= {*kinds}
-    if (tags.photometric > LAST_KNOWN_COLORS and not has_colors) or (
+    if (tags.photometric > LAST_KNOWN_COLORS and not {*RGB} <= {*kinds}) or (
         'SOURCE_COLOR_SPACE' in of_file and tags.orientation > 1  # which GDAL follows in part
     ):
         raise UserError(
@@ -98,16 +99,26 @@ def color_bands(name: str, file: Any, tags: Tags) -> Bands:
             f'{name} is an OME-TIFF file whose channels are pages: predict it with --stream, or '
             'write its channels as the bands of one page'
         )
-    alpha = 1 + kinds.index('alpha') if 'alpha' in kinds[1:] else None
+    numbers, alpha = color_order(kinds)
     is_inverted = of_file.get('MINISWHITE') == 'YES' and bands.max_value is not None
     if kinds[0] == 'palette' and not is_inverted:
         palette = np.zeros((np.iinfo(bands.dtype).max + 1, 3), np.uint8)
         colors = file.colormap(1)
         palette[[*colors]] = [color[:3] for color in colors.values()]
         return Bands((1,), palette.dtype, 255, alpha, palette)
-    first = [1 + kinds.index(color) for color in RGB] if has_colors else []
-    others = (number for number in bands.numbers if number not in (*first, alpha))
-    return bands._replace(numbers=(*first, *others), alpha=alpha, is_inverted=is_inverted)
+    return bands._replace(numbers=numbers, alpha=alpha, is_inverted=is_inverted)
+
+
+def color_order(kinds: Sequence[str]) -> tuple[tuple[int, ...], int | None]:
+    """Return the numbers, from 1, of the channels of an RGB image, and of the opacity or None.
+
+    Args:
+        kinds: What each band is, in GDAL's words.
+    """
+    alpha = 1 + kinds.index('alpha') if 'alpha' in kinds[1:] else None
+    first = [1 + kinds.index(color) for color in RGB] if {*RGB} <= {*kinds} else []
+    others = (n for n in range(1, len(kinds) + 1) if n not in (*first, alpha))
+    return (*first, *others), alpha
 
 
 def _description(file: Any) -> str:
@@ -131,12 +142,15 @@ def opened_tiff(data: bytes) -> Iterator[tuple[Any, Tags]]:
     tags = require_modest_tiff('it', io.BytesIO(data))
     alone = rasterio.Env(GDAL_DISABLE_READDIR_ON_OPEN='EMPTY_DIR', GDAL_NUM_THREADS=1)
     try:
-        with alone, warnings.catch_warnings(), MemoryFile(data) as memory:
+        with alone, warnings.catch_warnings(), MemoryFile(data, filename=NAME) as memory:
             warnings.simplefilter('ignore')  # about images without a georeference
             with memory.open(driver=DRIVER) as file:
                 yield file, tags
     except (RasterioError, ValueError, TypeError) as error:
-        raise UserError(f'it cannot be read ({one_line(str(error.__cause__ or error))})') from None
+        cause: BaseException = error
+        while cause.__cause__ is not None:  # the first error of GDAL
+            cause = cause.__cause__
+        raise UserError(f'it cannot be read ({one_line(str(cause))})') from None
 
 
 def read_bands(file: Any, numbers: tuple[int, ...]) -> np.ndarray:
@@ -145,13 +159,46 @@ def read_bands(file: Any, numbers: tuple[int, ...]) -> np.ndarray:
     Raises:
         UserError: If they, or the blocks of the file, would fill the memory.
     """
+    _require_small(file, len(numbers))
+    return file.read(list(numbers))
+
+
+def page_names(file: Any) -> list[str]:
+    """Return the names for GDAL of the pages that are bands of a dataset of rasterio.
+
+    If the first page has several bands, only this page is read.
+    """
+    # Metadata in the file can name other files as its pages, so only the numbers count.
+    pages = filter(None, map(PAGE.match, file.subdatasets if file.count == 1 else []))
+    return [f'GTIFF_DIR:{n}:{file.name}' for n in sorted(int(page[1]) for page in pages)]
+
+
+def read_pages(file: Any, names: list[str]) -> np.ndarray:
+    """Return pages (pages, H, W) of one band each.
+
+    Raises:
+        UserError: If they differ in size or type, or would fill the memory.
+    """
+    import rasterio
+
+    _require_small(file, len(names))
+    expected = file.shape, file.dtypes
+    pages = np.empty((len(names), *file.shape), file.dtypes[0])
+    for name, page in zip(names, pages, strict=True):
+        with rasterio.open(name, driver=DRIVER) as opened:
+            if (opened.shape, opened.dtypes) != expected:
+                raise UserError('it has pages that differ in size, type or number of bands')
+            opened.read(1, out=page)
+    return pages
+
+
+def _require_small(file: Any, count: int) -> None:
     rows, columns = file.block_shapes[0]
-    if max(file.height * file.width * len(numbers), rows * columns * file.count) > MAX_VALUES:
+    if max(file.height * file.width * count, rows * columns * file.count) > MAX_VALUES:
         raise UserError(
-            f'it has more than a billion values ({file.count} bands of {file.width}x{file.height} '
+            f'it has more than a billion values ({count} bands of {file.width}x{file.height} '
             f'pixels in blocks of {columns}x{rows})'
         )
-    return file.read(list(numbers))
 
 
 def turns_of(orientation: int) -> tuple[bool, bool, bool]:

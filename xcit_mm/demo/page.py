@@ -113,9 +113,13 @@ def build_page(models: OfferedModels, examples: Sequence[Path], max_upload: floa
 def read_picture(path: Path) -> np.ndarray:
     """Read an upload as RGB, (H, W, 3) uint8, of at most ``MAX_SIDE`` pixels per side."""
     try:
-        # Pillow decodes what Pillow has measured. Another library may read another size.
-        with opened(path.read_bytes(), FORMATS) as image:
-            picture = Image.fromarray(to_rgb(image))
+        data = path.read_bytes()
+        if data.startswith(TIFF):
+            picture = Image.fromarray(decode_rgb(data))
+        else:
+            # Pillow decodes what Pillow has measured. Another library may read another size.
+            with opened(data, FORMATS) as image:
+                picture = Image.fromarray(to_rgb(image))
     except Exception as error:  # Pillow's decoders raise many kinds
         problem = UNREADABLE
         if isinstance(error, Image.DecompressionBombError):

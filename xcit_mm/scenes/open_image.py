@@ -12,9 +12,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
-from ..datasets.decode import EXIF_ORIENTATION
+from ..datasets.decode import size_of
 from ..datasets.tiff_bands import turns_of
 from ..errors import ArgumentError, UserError, looked_in, reason
 from ..files import open_regular
@@ -165,9 +164,8 @@ def image_size(path: str) -> tuple[int, int] | None:
     try:
         if is_zarr(Path(path)) or suffix_of(path) in (REMOTE if is_url(path) else BY_WINDOWS):
             return open_image(path, str).shape[:2]
-        with open_regular(Path(path)) as file, Image.open(file) as image:
-            is_turned = Image.Image.getexif(image).get(EXIF_ORIENTATION, 1) in range(5, 9)
-            return image.size if is_turned else image.size[::-1]
+        with open_regular(Path(path)) as file:
+            return size_of(file)[::-1]
     except Exception:  # the decoder will report what is wrong
         return None
 

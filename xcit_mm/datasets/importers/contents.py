@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
 from pycocotools import mask as coco_mask
 from rich.console import Console
 from rich.progress import track
@@ -17,7 +16,7 @@ from shapely.geometry import Polygon
 from ...errors import UserError, reason
 from ...files import open_regular
 from ..annotations import require_encodable
-from ..decode import EXIF_ORIENTATION, decode
+from ..decode import size_of
 from . import areas
 from .base import ForeignDataset, LabelError, Shape, Size
 
@@ -100,11 +99,8 @@ def require_good(dataset: ForeignDataset, contents: Contents) -> None:
 def image_size(path: Path, annotated: Size | None = None) -> Size:
     """Return the size of an image after :func:`decode`, or raise a LabelError."""
     try:
-        with open_regular(path) as file, Image.open(file) as image:
-            # PngImageFile.getexif decodes all pixels.
-            if Image.Image.getexif(image).get(EXIF_ORIENTATION, 1) == 1:
-                return image.size
-        return decode(path.read_bytes(), annotated).shape[1::-1]
+        with open_regular(path) as file:
+            return size_of(file, annotated)
     except Exception as error:  # the decoders raise many types
         raise LabelError(
             f'{path}: the size of the image cannot be read ({reason(error)})'
