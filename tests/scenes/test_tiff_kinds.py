@@ -265,9 +265,7 @@ def test_channels_in_pages_of_an_ome_tiff_are_no_gray_image(tmp_path):
     tifffile.imwrite(path, np.moveaxis(PHOTO, -1, 0), photometric='minisblack', ome=True)
     scene = scene_of(path)
     np.testing.assert_array_equal(scene.read(whole(scene.shape[:2])), PHOTO)
-    with pytest.raises(
-        BadImageError, match=r'whose channels are pages: predict it with --str'
-    ):
+    with pytest.raises(BadImageError, match=r'whose channels are pages: predict it with --str'):
         decode(path.read_bytes())
 
 
