@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import rasterio
 import tifffile
+from helpers.file_server import serving
 from PIL import Image, ImageOps
 from rasterio.enums import ColorInterp
 
@@ -203,6 +204,42 @@ def test_every_path_reads_the_colors_that_were_written(kind, tmp_path):
         assert np.abs(pixels - expected).max() <= tolerance, name
         np.testing.assert_array_equal(pixels, read['scene'], name)
     assert image_size(str(path)) == image.shape[:2] == converted_size(path)[::-1]
+
+
+@pytest.mark.parametrize('kind', ['blue, green, red', 'orientation 6', 'palette', 'white is 0'])
+def test_a_file_by_address_and_a_mosaic_have_the_same_colors(kind, tmp_path):
+    write, image = KINDS[kind]
+    write(path := tmp_path / 'a.tif')
+    with serving() as server:
+        server.files['/a.tif'] = path.read_bytes()
+        server.versions['/a.tif'] = '"1"'
+        scene = RGBImage(open_image(server.url('/a.tif'), str, 3))
+        pixels = scene.read(whole(image.shape[:2]))
+    np.testing.assert_array_equal(pixels, np.broadcast_to(image, pixels.shape))
+    if kind != 'orientation 6':  # which a file with a place has not
+        with rasterio.open(path, 'r+') as file:
+            file.crs, file.transform = PLACE['crs'], PLACE['transform']
+        source = open_image([path], str, 3)
+        pixels = RGBImage(source).read(whole(source.shape[:2]))
+        np.testing.assert_array_equal(pixels, np.broadcast_to(image, pixels.shape))
+
+
+def test_a_virtual_raster_declares_its_own_colors(tmp_path):
+    of_gdal(PHOTO, photometric='minisblack', **PLACE)(tmp_path / 'a.tif')
+    full = f'xOff="0" yOff="0" xSize="{WIDTH}" ySize="{HEIGHT}"'
+    bands = ''.join(
+        f'<VRTRasterBand dataType="Byte" band="{n}"><ColorInterp>{color}</ColorInterp>'
+        '<SimpleSource><SourceFilename relativeToVRT="1">a.tif</SourceFilename><SourceBand>'
+        f'{band}</SourceBand><SrcRect {full}/><DstRect {full}/></SimpleSource></VRTRasterBand>'
+        for n, (color, band) in enumerate([('Blue', 3), ('Green', 2), ('Red', 1)], 1)
+    )
+    (tmp_path / 'a.vrt').write_text(
+        f'<VRTDataset rasterXSize="{WIDTH}" rasterYSize="{HEIGHT}">{bands}</VRTDataset>'
+    )
+    frame = whole(PHOTO.shape[:2])
+    np.testing.assert_array_equal(open_image(tmp_path / 'a.vrt', str, 3).read(frame), PHOTO)
+    stored = open_image(tmp_path / 'a.vrt', str).read(frame)
+    np.testing.assert_array_equal(stored, PHOTO[..., ::-1])
 
 
 @pytest.mark.parametrize('kind', REFUSED)
