@@ -69,6 +69,12 @@ def test_every_mode_is_read_as_by_pillow(picture, mode, kind):
     assert difference(decoded, np.asarray(image.convert('RGB'))) < 6  # that of JPEG
 
 
+def test_a_transparent_color_of_a_gif_is_read_as_by_pillow(picture):
+    data = encoded(Image.fromarray(picture).quantize(64), 'GIF', transparency=3)
+    with Image.open(io.BytesIO(data)) as image:
+        np.testing.assert_array_equal(decode(data)[..., ::-1], image.convert('RGB'))
+
+
 def test_16_bits_become_8(picture):
     gray = picture[..., :1]
     for channels in (gray, picture):

@@ -38,6 +38,7 @@ ENDS = ((b'\xff\xd8', b'\xff\xd9'), (b'\x89PNG', b'IEND\xaeB`\x82'))
 # Not with Image.open: it refuses more than 179 million pixels, which photos can have.
 OPENERS = {b'\xff\xd8': JpegImageFile, b'\x89P': PngImageFile}
 EXIF_ORIENTATION = 0x0112
+GIF = b'GIF8'
 MAX_BYTES = 2**31 - 1  # of an image file, the limit of OpenCV
 SILENT = 0  # a log level of OpenCV
 DTYPES = tuple(map(np.dtype, ('u1', '<u2', '>u2')))  # of images in arrays
@@ -188,22 +189,27 @@ def _decode_tiff(data: bytes) -> tuple[np.ndarray, int]:
 
 def _decode(data: bytes) -> np.ndarray:
     """Return the image of another file as BGR, uint8, as it is stored."""
-    level = cv2.setLogLevel(SILENT)  # the error below says what OpenCV would log
-    try:
-        flags = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
-        image = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
-        if image is not None:
-            return image
-    except cv2.error:  # more pixels than OpenCV allows
-        pass
-    finally:
-        cv2.setLogLevel(level)
+    # OpenCV changes the transparent colors of GIF files.
+    image = None if data.startswith(GIF) else _by_opencv(data)
+    if image is not None:
+        return image
     try:
         with opened(data) as image:
             return np.asarray(image.convert('RGB'))[..., ::-1]
     except Exception:  # the decoders of Pillow raise many kinds
         has_no_end = any(data.startswith(start) and not data.endswith(end) for start, end in ENDS)
         raise BadImageError(CUT_OFF if has_no_end else UNREADABLE) from None
+
+
+def _by_opencv(data: bytes) -> np.ndarray | None:
+    level = cv2.setLogLevel(SILENT)  # the error above says what OpenCV would log
+    try:
+        flags = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
+        return cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+    except cv2.error:  # more pixels than OpenCV allows
+        return None
+    finally:
+        cv2.setLogLevel(level)
 
 
 def size_of(file: BinaryIO, annotated: Size | None = None) -> Size:
