@@ -42,13 +42,13 @@ class Tags(NamedTuple):
     """What the header of a TIFF file says of its pixels, besides what GDAL passes on.
 
     Attributes:
-        photometric: The number of the color space in TIFF 6.0; 3 and less are gray, RGB and
-            palettes.
+        photometric: The number of the color space in TIFF 6.0; 0 is gray whose 0 is white, 1
+            gray, 2 RGB, 3 a palette, and more are other spaces.
         orientation: How to turn the image for display, 1 to 8, as in EXIF. 1, not at all, if the
             image has a place on the map, which is the place of the pixels as they are stored.
     """
 
-    photometric: int = 0
+    photometric: int = 1
     orientation: int = 1
 
 
@@ -88,7 +88,7 @@ def require_modest_tiff(name: Path | str, file: BinaryIO, directory: int | None 
     _require_little_metadata(name, sum(count for tag, count, _ in entries if tag == GDAL_METADATA))
     values = {tag: value for tag, _, value in reversed(entries)}  # libtiff reads the first of a tag
     is_turned = values.get(ORIENTATION) in range(1, 9) and values.keys().isdisjoint(PLACES)
-    return Tags(values.get(PHOTOMETRIC, 0), values[ORIENTATION] if is_turned else 1)
+    return Tags(values.get(PHOTOMETRIC, 1), values[ORIENTATION] if is_turned else 1)
 
 
 def _require_little_metadata(name: Path | str, metadata: int) -> None:

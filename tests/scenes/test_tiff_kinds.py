@@ -318,6 +318,19 @@ def test_the_levels_of_an_image_are_turned_with_it(tmp_path):
     np.testing.assert_array_equal(source.read(whole(source.shape[:2])), expected)
 
 
+@pytest.mark.parametrize(
+    'kind', ['white is 0', '12 bits of GDAL', 'palette', 'blue, green, red', 'one bit']
+)
+def test_a_level_has_the_colors_of_the_image(kind, tmp_path):
+    write, image = KINDS[kind]
+    write(path := tmp_path / 'a.tif')
+    with rasterio.open(path, 'r+') as file:
+        file.build_overviews([2])  # the nearest pixels
+    scene = RGBImage(open_image(path, str, 3, level=1))
+    pixels = scene.read(whole(scene.shape[:2]))
+    np.testing.assert_array_equal(pixels, np.broadcast_to(image[::2, ::2], pixels.shape))
+
+
 def test_pages_name_no_other_file(tmp_path):
     """GDAL takes the names of pages from metadata that a file can hold."""
     pages(BANDS[..., 1], BANDS[..., 2])(other := tmp_path / 'other.tif')

@@ -20,11 +20,12 @@ DRIVER = 'GTiff'  # no other driver of GDAL reads the files of a dataset
 NAME = 'image.tif'  # of a file in memory, in messages of GDAL
 MAX_VALUES = 2**30  # of an image or a block; a small file can claim any size
 RGB = 'red', 'green', 'blue'
-LAST_KNOWN_COLORS = 3  # PHOTOMETRIC of gray, RGB and palettes; GDAL converts most others to RGB
+# Photometric tags of gray, RGB and palettes. GDAL converts most others to RGB.
+WHITE_IS_0, LAST_KNOWN_COLORS = 0, 3
 OF_DATASET = 'IMAGE_STRUCTURE'  # where GDAL says how pixels are stored
 PAGE = re.compile(r'GTIFF_DIR:(\d+):')
 OME = '<OME'
-USED_BITS = re.compile(r'<Pixels[^>]*\sSignificantBits="(\d{1,2})"')
+USED_BITS = re.compile(r'<Pixels[^<>]*\sSignificantBits="(\d{1,2})"')
 
 
 class Bands(NamedTuple):
@@ -86,9 +87,9 @@ def color_bands(name: str, file: Any, tags: Tags) -> Bands:
             are pages.
     """
     bands, kinds = stored_bands(name, file), [kind.name for kind in file.colorinterp]
-    of_file = file.tags(ns=OF_DATASET)
     if (tags.photometric > LAST_KNOWN_COLORS and not {*RGB} <= {*kinds}) or (
-        'SOURCE_COLOR_SPACE' in of_file and tags.orientation > 1  # which GDAL follows in part
+        'SOURCE_COLOR_SPACE' in file.tags(ns=OF_DATASET)
+        and tags.orientation > 1  # which GDAL follows in part
     ):
         raise UserError(
             f'{name} has colors (photometric {tags.photometric}, orientation {tags.orientation}) '
@@ -100,7 +101,7 @@ def color_bands(name: str, file: Any, tags: Tags) -> Bands:
             'write its channels as the bands of one page'
         )
     numbers, alpha = color_order(kinds)
-    is_inverted = of_file.get('MINISWHITE') == 'YES' and bands.max_value is not None
+    is_inverted = tags.photometric == WHITE_IS_0 and bands.max_value is not None
     if kinds[0] == 'palette' and not is_inverted:
         palette = np.zeros((np.iinfo(bands.dtype).max + 1, 3), np.uint8)
         colors = file.colormap(1)
