@@ -43,13 +43,18 @@ def tiff(image: np.ndarray, **options: Any) -> Writer:
     return partial(tifffile.imwrite, data=image, **options)
 
 
-def of_gdal(image: np.ndarray, colors: str = '', levels: bool = False, **options: Any) -> Writer:
+def of_gdal(
+    image: np.ndarray,
+    colors: str = '',
+    palette: np.ndarray | None = None,
+    levels: bool = False,
+    **options: Any,
+) -> Writer:
     """Write an image with GDAL; ``colors`` are the names of what its bands are declared as."""
     height, width, count = image.shape
     options |= dict(height=height, width=width, count=count, dtype=image.dtype)
 
     def write(path: Path) -> None:
-        palette = options.pop('palette', None)
         with rasterio.open(path, 'w', 'GTiff', **options) as file:
             file.write(np.moveaxis(image, -1, 0))
             if palette is not None:
