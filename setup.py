@@ -27,7 +27,7 @@ tools = {
     'hub': ['huggingface_hub>=1.0', 'safetensors>=0.4'],
     'retrieval': ['faiss-cpu>=1.8', 'asmk>=0.1.1', 'pyarrow>=16'],
     'results': ['supervision>=0.28', 'pandas>=2.2'],
-    'multiband': ['tifffile>=2023.7'],
+    'multiband': ['rasterio>=1.4', 'tifffile>=2023.7'],
     'large': [
         'rasterio>=1.4',
         'openslide-python>=1.4',

@@ -29,11 +29,12 @@ BUILT_ON: dict[str, tuple[str, ...]] = {'mmdet': (), 'mmseg': (), 'mmengine': ()
 # For each package that only some tools need, the extra of setup.py that installs it.
 EXTRAS = dict.fromkeys(('onnx', 'onnxruntime', 'onnxscript'), 'export')
 EXTRAS |= dict.fromkeys(('openvino', 'nncf'), 'openvino')
-EXTRAS |= dict.fromkeys(('rasterio', 'openslide', 'pyogrio', 'zarr'), 'large')
+EXTRAS |= dict.fromkeys(('openslide', 'pyogrio', 'zarr'), 'large')
 EXTRAS |= dict.fromkeys(('faiss', 'asmk', 'pyarrow'), 'retrieval')
 EXTRAS |= dict.fromkeys(('mlflow', 'sqlalchemy', 'alembic'), 'mlflow')
 EXTRAS |= dict.fromkeys(('supervision', 'pandas'), 'results')
-EXTRAS |= {'tensorboard': 'vis', 'wandb': 'wandb', 'gradio': 'demo', 'tifffile': 'multiband'}
+EXTRAS |= dict.fromkeys(('rasterio', 'tifffile'), 'multiband')
+EXTRAS |= {'tensorboard': 'vis', 'wandb': 'wandb', 'gradio': 'demo'}
 EXTRAS['huggingface_hub'] = 'hub'
 _quiet_lock = threading.RLock()  # what is hidden is hidden for the whole process
 

@@ -7,8 +7,9 @@ names. Neither library can check a file without opening it.
 import os
 import re
 import struct
+from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from .errors import UserError, one_line
 from .files import open_regular
@@ -16,6 +17,8 @@ from .files import open_regular
 TIFF, SQLITE = (b'II', b'MM'), b'SQLite format 3\x00'
 WRITE_AHEAD = 2  # a format of SQLite that creates files next to the database, even to read it
 GDAL_METADATA = 42112  # the TIFF tag of the XML text in which GDAL keeps names and values
+PHOTOMETRIC, ORIENTATION = 262, 274  # TIFF tags with one short number
+PLACES = 33550, 33922, 34264, 34735, 50844  # the TIFF tags of places on the map (GeoTIFF, RPC)
 # Bytes of such texts. GDAL compares each name with all names before it.
 MAX_METADATA = 2**18
 MAX_TAGS = 2**12  # of a directory, as in libtiff
@@ -35,7 +38,21 @@ DAMAGED = OSError, ValueError, LookupError, struct.error
 MAX_TEXT = 2**20  # bytes; openslide refuses longer texts
 
 
-def require_modest_header(path: Path) -> None:
+class Tags(NamedTuple):
+    """What the header of a TIFF file says of its pixels, besides what GDAL passes on.
+
+    Attributes:
+        photometric: The number of the color space in TIFF 6.0; 0 is gray whose 0 is white, 1
+            gray, 2 RGB, 3 a palette, and more are other spaces.
+        orientation: How to turn the image for display, 1 to 8, as in EXIF. 1, not at all, if the
+            image has a place on the map, which is the place of the pixels as they are stored.
+    """
+
+    photometric: int = 1
+    orientation: int = 1
+
+
+def require_modest_header(path: Path) -> Tags:
     """Refuse a TIFF, JPEG 2000 or PNG file that takes GDAL minutes or tens of GiB to read."""
     metadata, code_blocks = 0, 0
     try:
@@ -47,27 +64,31 @@ def require_modest_header(path: Path) -> None:
             elif path.suffix.lower() == '.png':
                 metadata = _png_metadata(file)
             else:
-                require_modest_tiff(path, file)
+                return require_modest_tiff(path, file)
     except DAMAGED:
-        return  # GDAL says what is wrong with such a file
+        return Tags()  # GDAL says what is wrong with such a file
     _require_little_metadata(path, metadata)
     if code_blocks > MAX_CODE_BLOCKS:
         raise UserError(
             f'{path} has a tile of {code_blocks} code blocks, but at most {MAX_CODE_BLOCKS} can be '
             'read at a time: write it with smaller tiles, or as a TIFF file'
         )
+    return Tags()
 
 
-def require_modest_tiff(name: Path | str, file: BinaryIO, directory: int | None = None) -> None:
-    """Refuse a TIFF file that takes GDAL minutes to read.
+def require_modest_tiff(name: Path | str, file: BinaryIO, directory: int | None = None) -> Tags:
+    """Return tags of a TIFF file, and refuse one that takes GDAL minutes to read.
 
     ``directory`` is where the directory that is read begins. Default: the first one.
     """
     try:
-        metadata = _tiff_metadata(file, directory)
+        entries = [*_tiff_entries(file, directory)]
     except DAMAGED:
-        return
-    _require_little_metadata(name, metadata)
+        return Tags()
+    _require_little_metadata(name, sum(count for tag, count, _ in entries if tag == GDAL_METADATA))
+    values = {tag: value for tag, _, value in reversed(entries)}  # libtiff reads the first of a tag
+    is_turned = values.get(ORIENTATION) in range(1, 9) and values.keys().isdisjoint(PLACES)
+    return Tags(values.get(PHOTOMETRIC, 1), values[ORIENTATION] if is_turned else 1)
 
 
 def _require_little_metadata(name: Path | str, metadata: int) -> None:
@@ -78,8 +99,8 @@ def _require_little_metadata(name: Path | str, metadata: int) -> None:
         )
 
 
-def _tiff_metadata(file: BinaryIO, directory: int | None) -> int:
-    """Return the length of GDAL's metadata in a directory of a TIFF or BigTIFF file."""
+def _tiff_entries(file: BinaryIO, directory: int | None) -> Iterator[tuple[int, int, int]]:
+    """Yield each tag in a directory of a TIFF or BigTIFF file, its length and a short value."""
     order = '<' if file.read(2) == TIFF[0] else '>'
 
     def read(layout: str) -> int:
@@ -90,11 +111,11 @@ def _tiff_metadata(file: BinaryIO, directory: int | None) -> int:
         file.seek(8)
     first = read('Q' if is_big else 'I')
     file.seek(first if directory is None else directory)
-    entry = order + ('HHQ8x' if is_big else 'HHI4x')  # the tag, its type and number of values
+    # The tag, two bytes of its type, the number of values, and the first value.
+    entry = order + ('H2xQH6x' if is_big else 'H2xIH2x')
     size = struct.calcsize(entry)
     entries = file.read(min(MAX_TAGS, read('Q' if is_big else 'H')) * size)
-    entries = struct.iter_unpack(entry, entries[: len(entries) // size * size])
-    return sum(count for tag, _, count in entries if tag == GDAL_METADATA)
+    yield from struct.iter_unpack(entry, entries[: len(entries) // size * size])
 
 
 def _png_metadata(file: BinaryIO) -> int:

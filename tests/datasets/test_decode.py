@@ -18,6 +18,7 @@ from xcit_mm.datasets.decode import BadImageError, LoadImage, decode, rgb_of
 from xcit_mm.datasets.multiband import LoadMultiband
 from xcit_mm.errors import ArgumentError
 from xcit_mm.inference.sources import read_image, to_bands, to_rgb
+from xcit_mm.scenes.open_image import image_size
 
 WIDTH, HEIGHT = 40, 30
 
@@ -35,7 +36,7 @@ def difference(image: np.ndarray, rgb: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize('scope', ['mmdet', 'mmseg'])
-@pytest.mark.parametrize('kind', ['JPEG', 'PNG', 'TIFF', 'WEBP'])
+@pytest.mark.parametrize('kind', ['JPEG', 'PNG', 'TIFF'])
 def test_a_good_image_is_read_as_by_mmcv(tmp_path, picture, kind, scope):
     environment.require('mmcv')
     environment.require(f'{scope}.datasets')
@@ -66,6 +67,12 @@ def test_every_mode_is_read_as_by_pillow(picture, mode, kind):
     decoded = decode(encoded(image, kind))
     assert decoded.shape == (HEIGHT, WIDTH, 3) and decoded.dtype == np.uint8
     assert difference(decoded, np.asarray(image.convert('RGB'))) < 6  # that of JPEG
+
+
+def test_a_transparent_color_of_a_gif_is_read_as_by_pillow(picture):
+    data = encoded(Image.fromarray(picture).quantize(64), 'GIF', transparency=3)
+    with Image.open(io.BytesIO(data)) as image:
+        np.testing.assert_array_equal(decode(data)[..., ::-1], image.convert('RGB'))
 
 
 def test_16_bits_become_8(picture):
@@ -124,36 +131,33 @@ def test_other_arrays_are_refused(array, what):
         to_rgb(array)
 
 
-@pytest.mark.parametrize('kind', ['JPEG', 'PNG'])
-def test_exif_orientation_is_followed_except_for_annotations_of_the_stored_image(picture, kind):
+@pytest.mark.parametrize('kind', ['JPEG', 'PNG', 'WEBP', 'AVIF'])
+def test_exif_orientation_is_followed_except_for_annotations_of_the_stored_image(
+    picture, kind, tmp_path
+):
+    if f'.{kind.lower()}' not in Image.registered_extensions():
+        pytest.skip(f'Pillow has no {kind}')
+    tolerance = 3 if kind == 'AVIF' else 0  # two decoders
     for orientation in range(1, 9):
         data = rotated(picture, orientation, kind)
         stored = np.asarray(Image.open(io.BytesIO(data)))
         upright = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(data))))
         for annotated in (None, upright.shape[1::-1]):
-            assert difference(decode(data, annotated), upright) == 0
+            assert difference(decode(data, annotated), upright) <= tolerance
+            assert im.size_of(io.BytesIO(data), annotated) == upright.shape[1::-1]
         expected = stored if orientation > 4 else upright  # the others have the same size
-        assert difference(decode(data, (WIDTH, HEIGHT)), expected) == 0
+        assert difference(decode(data, (WIDTH, HEIGHT)), expected) <= tolerance
+        assert im.size_of(io.BytesIO(data), (WIDTH, HEIGHT)) == (WIDTH, HEIGHT)
+        path = tmp_path / 'a'
+        path.write_bytes(data)
+        assert difference(to_rgb(path)[..., ::-1], to_rgb(Image.open(path))) <= tolerance
+        assert image_size(str(path)) == upright.shape[:2]
 
 
 def cut(kind, share=0.5, **kwargs):
     rng = np.random.default_rng(0)
     data = encoded(rng.integers(0, 256, (HEIGHT, WIDTH, 3), dtype=np.uint8), kind, **kwargs)
     return data[: int(len(data) * share)]
-
-
-def tiff_of_bands(bands):
-    tifffile = pytest.importorskip('tifffile')
-    file = io.BytesIO()
-    image = np.zeros((6, 5, bands), np.uint8)
-    tifffile.imwrite(file, image, photometric='minisblack', planarconfig='contig')
-    return file.getvalue()
-
-
-def test_a_tiff_file_of_other_bands_is_refused_in_one_sentence(capfd):
-    with pytest.raises(BadImageError, match=r'damaged, or has other bands than RGB \(see docs/mul'):
-        decode(tiff_of_bands(5))
-    assert capfd.readouterr() == ('', '')  # OpenCV would log a dozen lines
 
 
 @pytest.mark.parametrize(
@@ -165,14 +169,15 @@ def test_a_tiff_file_of_other_bands_is_refused_in_one_sentence(capfd):
         *((cut('JPEG', share), im.CUT_OFF) for share in (0.3, 0.6, 0.99)),
         (cut('JPEG', progressive=True), im.CUT_OFF),
         *((cut(kind), im.CUT_OFF) for kind in ('PNG', 'BMP', 'GIF')),
-        (cut('TIFF', 0.9), im.CUT_OFF),
+        (cut('TIFF', 0.9), im.UNREADABLE),
         (cut('WEBP'), im.UNREADABLE),
     ],
 )
-def test_a_bad_image_is_named(data, kind):
+def test_a_bad_image_is_named(data, kind, capfd):
     with pytest.raises(BadImageError) as error:
         decode(data)
     assert error.value.kind == kind
+    assert capfd.readouterr() == ('', '')  # OpenCV and GDAL would log what is wrong
 
 
 def test_a_truncated_image_is_found_by_older_opencv_and_with_a_thumbnail(monkeypatch, picture):

@@ -299,7 +299,7 @@ def test_polygons_of_classes_are_exact(dtype):
     [
         ('supervision', 'results', 'to_supervision'),
         ('pandas', 'results', 'to_pandas'),
-        ('rasterio', 'large', 'to_polygons'),
+        ('rasterio', 'multiband', 'to_polygons'),
     ],
 )
 def test_a_package_that_is_missing_is_named(package, extra, method, monkeypatch):

@@ -101,7 +101,6 @@ DEVICE = '../' * 20 + 'dev/zero'
 METADATA = ''.join(f'<Item name="{i}">v</Item>' for i in range(20000))
 METADATA = f'<GDALMetadata>{METADATA}</GDALMetadata>'
 GRAY = dict(photometric='minisblack', planarconfig='contig')  # any number of channels
-PALETTE = dict(photometric='palette', colormap=np.zeros((3, 256), 'u2'))
 OTHER_TYPE = 'values of type {}, but the model needs uint8 or uint16'
 UNKNOWN, DAMAGED = 'cannot be opened', 'copy or repair the file'
 TOO_LARGE, OTHER_FOLDER = 'are possible: convert it with gdal_translate', 'have to be in its folder'
@@ -116,7 +115,6 @@ CASES = {  # a part of the sentence about a file, the file, and the files that b
     'offset.tif': (UNKNOWN, b'II+\0\x08\0\0\0' + b'\xff' * 8),
     'cut.tif': (DAMAGED, lambda p: imwrite(p, PIXELS) or os.truncate(p, 2**14)),
     'two.tif': ('has 2 channels', lambda p: imwrite(p, PIXELS[..., :2], **GRAY)),
-    'palette.tif': ('has a palette: convert it', lambda p: imwrite(p, PIXELS[..., 0], **PALETTE)),
     'nan.tif': (OTHER_TYPE.format('float32'), lambda p: imwrite(p, PIXELS * np.float32('nan'))),
     'bands.tif': (
         'has 65000 channels, but at most 4096 can be read',

@@ -3,21 +3,24 @@
 import io
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import cv2
 import numpy as np
 from mmengine import fileio
 from mmengine.registry import TRANSFORMS
 from PIL import Image
+from PIL.JpegImagePlugin import JpegImageFile
+from PIL.PngImagePlugin import PngImageFile
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, DependencyError, UserError
 from ..file_headers import TIFF
 from ..files import read_regular
 from ..finder import find_spelled
 from .places import NOWHERE, are_laid_by_pixels, elsewhere, place_of_file
+from .tiff_bands import color_bands, opened_tiff, read_bands, upright
 
 # What makes an image unusable.
 MISSING = 'it is missing or cannot be opened'
@@ -35,10 +38,12 @@ NO_LABELS = 'none of its pixels has a label'
 
 # The first and last bytes of a file. OpenCV before 4.11 shows the rest of a cut file in gray.
 ENDS = ((b'\xff\xd8', b'\xff\xd9'), (b'\x89PNG', b'IEND\xaeB`\x82'))
+# Not with Image.open: it refuses more than 179 million pixels, which photos can have.
+OPENERS = {b'\xff\xd8': JpegImageFile, b'\x89P': PngImageFile}
 EXIF_ORIENTATION = 0x0112
+GIF = b'GIF8'
 MAX_BYTES = 2**31 - 1  # of an image file, the limit of OpenCV
 SILENT = 0  # a log level of OpenCV
-NOT_RGB = 'a TIFF file that is damaged, or has other bands than RGB (see docs/multiband.md)'
 DTYPES = tuple(map(np.dtype, ('u1', '<u2', '>u2')))  # of images in arrays
 LABEL_SUFFIXES = ('.png', '.bmp', '.gif', '.jpg', '.jpeg', '.tif', '.tiff')
 
@@ -168,30 +173,113 @@ def decode(data: bytes, annotated: Size | None = None) -> np.ndarray:
     """Decode an image file to BGR of shape (H, W, 3), uint8, or raise a BadImageError.
 
     The EXIF orientation is ignored if only the image as stored has the ``annotated`` size.
+
+    Raises:
+        DependencyError: If it is a TIFF file and rasterio is not installed.
     """
     if not data:
         raise BadImageError(EMPTY)
-    _check_end(data)
-    level = cv2.setLogLevel(SILENT)  # the error below says what OpenCV would log
+    if data.startswith(TIFF):
+        image, orientation = _decode_tiff(data)
+        image = image[..., ::-1]
+    else:
+        _check_end(data)
+        image, orientation = _decode(data), 1
+        with suppress(Exception):  # of Pillow, which may not know what OpenCV has read
+            _, orientation = _header(io.BytesIO(data))
+    turned = upright(image, orientation)
+    is_as_stored = annotated == image.shape[1::-1] != turned.shape[1::-1]
+    return np.ascontiguousarray(image if is_as_stored else turned)
+
+
+def _decode_tiff(data: bytes) -> tuple[np.ndarray, int]:
+    """Return a TIFF file as RGB, uint8, as it is stored, and its orientation."""
     try:
-        encoded = np.frombuffer(data, np.uint8)
-        image = cv2.imdecode(encoded, cv2.IMREAD_COLOR)
-        if image is not None and annotated == image.shape[:2] != image.shape[1::-1]:
-            as_stored = cv2.imdecode(encoded, cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
-            image = as_stored if as_stored.shape[1::-1] == annotated else image
-        if image is not None:
-            return image
-    except cv2.error:  # more pixels than OpenCV allows
-        pass
-    finally:
-        cv2.setLogLevel(level)
+        with opened_tiff(data) as (file, tags):
+            bands = color_bands('it', file, tags)
+            if problem := not_rgb(bands.channels, bands.dtype):
+                raise BadImageError(UNREADABLE, f'it {problem}')
+            image = bands.image(read_bands(file, bands.numbers[:3]))
+    except DependencyError:
+        raise
+    except UserError as error:
+        raise BadImageError(UNREADABLE, str(error)) from None
+    return to_rgb_8_bits(image, bands.max_value), tags.orientation
+
+
+def _decode(data: bytes) -> np.ndarray:
+    """Return the image of another file as BGR, uint8, as it is stored."""
+    # OpenCV changes the transparent colors of GIF files.
+    image = None if data.startswith(GIF) else _by_opencv(data)
+    if image is not None:
+        return image
     try:
         with opened(data) as image:
-            return np.ascontiguousarray(np.asarray(image.convert('RGB'))[..., ::-1])
+            return np.asarray(image.convert('RGB'))[..., ::-1]
     except Exception:  # the decoders of Pillow raise many kinds
         has_no_end = any(data.startswith(start) and not data.endswith(end) for start, end in ENDS)
-        kind = CUT_OFF if has_no_end else UNREADABLE
-        raise BadImageError(kind, NOT_RGB if data.startswith(TIFF) else '') from None
+        raise BadImageError(CUT_OFF if has_no_end else UNREADABLE) from None
+
+
+def _by_opencv(data: bytes) -> np.ndarray | None:
+    level = cv2.setLogLevel(SILENT)  # the error above says what OpenCV would log
+    try:
+        flags = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
+        return cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+    except cv2.error:  # more pixels than OpenCV allows
+        return None
+    finally:
+        cv2.setLogLevel(level)
+
+
+def size_of(file: BinaryIO, annotated: Size | None = None) -> Size:
+    """Return the size of the image that :func:`decode` makes of a file, from its header."""
+    if _start(file) in TIFF:
+        with opened_tiff(file.read()) as (tiff, tags):
+            size, orientation = (tiff.width, tiff.height), tags.orientation
+    else:
+        size, orientation = _header(file)
+    return size[::-1] if orientation > 4 and annotated != size else size
+
+
+def _header(file: BinaryIO) -> tuple[Size, int]:
+    """Return the size of an image as it is stored, and its EXIF orientation, 1 to 8."""
+    with OPENERS.get(_start(file), Image.open)(file) as image:
+        # PngImageFile.getexif decodes all pixels.
+        orientation = Image.Image.getexif(image).get(EXIF_ORIENTATION)
+        return image.size, orientation if orientation in range(1, 9) else 1
+
+
+def _start(file: BinaryIO) -> bytes:
+    """Return the first two bytes of a file, and go back to them."""
+    start = file.read(2)
+    file.seek(0)
+    return start
+
+
+def not_rgb(channels: int, dtype: np.dtype) -> str | None:
+    """Return why an image cannot be gray or RGB, as the end of a sentence, or None if it can."""
+    if channels == 2:
+        return 'has 2 channels, but the model needs 3: convert it'
+    if dtype not in DTYPES:
+        return (
+            f'has values of type {dtype}, but the model needs uint8 or uint16: convert it, or name '
+            'the values that become 0 and 255 with --stream --range LOW,HIGH'
+        )
+    return None
+
+
+def to_rgb_8_bits(image: np.ndarray, max_value: int) -> np.ndarray:
+    """Return a gray image (H, W, 1), or the first three channels of an image, as RGB, uint8.
+
+    Of values of more bits, the upper 8 remain, as where OpenCV decodes PNG files. ``max_value``
+    tells how many bits the values have.
+    """
+    image = image[..., :3] if image.shape[2] >= 3 else image.repeat(3, axis=2)
+    bits = max_value.bit_length()
+    if bits > 8:
+        return (image >> (bits - 8)).clip(0, 255).astype(np.uint8)
+    return image if bits == 8 else (image * (255 / max_value)).round().clip(0, 255).astype(np.uint8)
 
 
 def rgb_of(image: np.ndarray) -> np.ndarray:
@@ -214,10 +302,7 @@ def rgb_of(image: np.ndarray) -> np.ndarray:
             'an image is a path, an image of PIL, or an array of type uint8 or uint16 and of shape '
             f'(H, W), (H, W, 1), (H, W, 3) or (H, W, 4), not {shape} of {dtype}'
         )
-    if dtype != np.uint8:
-        image = (image >> 8).astype(np.uint8)
-    channels = [0, 0, 0] if is_gray else slice(3)
-    return np.array(image.reshape(*shape[:2], -1)[..., channels], order='C')
+    return np.array(to_rgb_8_bits(image.reshape(*shape[:2], -1), np.iinfo(dtype).max), order='C')
 
 
 @contextmanager

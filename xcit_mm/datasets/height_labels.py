@@ -1,7 +1,5 @@
 """Heights, or other numbers for each pixel, from the first band of a raster file."""
 
-import io
-import warnings
 from collections.abc import Iterable
 from typing import NamedTuple, TypeVar
 
@@ -9,8 +7,7 @@ import numpy as np
 from mmengine.registry import TRANSFORMS
 
 from ..environment import require
-from ..errors import UserError, one_line
-from ..file_headers import require_modest_tiff
+from ..errors import UserError
 from .decode import (
     LABELS_MISSING,
     LABELS_OF_OTHER_SIZE,
@@ -21,11 +18,11 @@ from .decode import (
     Size,
     require_same_place,
 )
+from .tiff_bands import opened_tiff
 
 OTHER_BANDS = 'its heights are not a single band'
 NOT_REAL = 'its heights are not real numbers'
 NOT_FINITE = 'its heights have infinite values'
-DRIVER = 'GTiff'  # no other driver of GDAL reads the files of a dataset
 
 Heights = TypeVar('Heights')  # an array of NumPy or a tensor
 
@@ -72,25 +69,19 @@ def decode_heights(data: bytes, size: Size, nodata: float | None = None) -> np.n
     Raises:
         BadImageError: See :class:`LoadHeights`.
     """
-    from rasterio.errors import RasterioError
-    from rasterio.io import MemoryFile
-
     try:
-        require_modest_tiff('it', io.BytesIO(data))
-        with warnings.catch_warnings(), MemoryFile(data) as memory:
-            warnings.simplefilter('ignore')  # about images without a georeference
-            with memory.open(driver=DRIVER) as file:
-                if file.count != 1:
-                    raise BadImageError(OTHER_BANDS, f'{file.count} bands')
-                if np.dtype(file.dtypes[0]).kind not in 'iuf':
-                    raise BadImageError(NOT_REAL, file.dtypes[0])
-                if (file.width, file.height) != size:
-                    sizes = f'{size[0]}x{size[1]} pixels instead of {file.width}x{file.height}'
-                    raise BadImageError(LABELS_OF_OTHER_SIZE, sizes)
-                values = file.read(1, masked=True)
-                scale, offset = file.scales[0], file.offsets[0]
-    except (UserError, RasterioError, ValueError, TypeError) as error:
-        raise BadImageError(LABELS_UNREADABLE, one_line(str(error))) from None
+        with opened_tiff(data) as (file, _):
+            if file.count != 1:
+                raise BadImageError(OTHER_BANDS, f'{file.count} bands')
+            if np.dtype(file.dtypes[0]).kind not in 'iuf':
+                raise BadImageError(NOT_REAL, file.dtypes[0])
+            if (file.width, file.height) != size:
+                sizes = f'{size[0]}x{size[1]} pixels instead of {file.width}x{file.height}'
+                raise BadImageError(LABELS_OF_OTHER_SIZE, sizes)
+            values = file.read(1, masked=True)
+            scale, offset = file.scales[0], file.offsets[0]
+    except UserError as error:
+        raise BadImageError(LABELS_UNREADABLE, str(error)) from None
     is_missing = np.ma.getmaskarray(values) | (values.data == nodata)
     heights = (values.data * scale + offset).astype(np.float32)
     heights[is_missing] = np.nan

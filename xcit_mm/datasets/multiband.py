@@ -1,21 +1,18 @@
 """TIFF images with any number of bands, for example from satellites."""
 
-import io
-
 import numpy as np
 from mmengine.registry import TRANSFORMS
 
-from ..environment import quiet, require
-from ..errors import ArgumentError, one_line
+from ..environment import require
+from ..errors import ArgumentError, DependencyError, UserError
 from ..file_headers import TIFF
 from .decode import EMPTY, UNREADABLE, BadImageError, LoadImage, Size
+from .tiff_bands import opened_tiff, page_names, read_bands, read_pages, upright
 
 OTHER_BANDS = 'its number of bands differs from the config'
 NOT_REAL = 'its pixels are not real numbers'
 NOT_FINITE = 'it has pixels that are NaN or infinite'
-TOO_LARGE = 'it has more than a billion values'
 
-MAX_VALUES = 2**30  # 4 GiB as float32; a small file can claim any size
 MAX_SAMPLED = 512  # rows and columns in which the range of a picture is measured
 
 
@@ -23,8 +20,8 @@ MAX_SAMPLED = 512  # rows and columns in which the range of a picture is measure
 class LoadMultiband(LoadImage):
     """Load a TIFF image of any number of bands and any real type as float32.
 
-    The bands are interleaved, planar or the pages of the file, and keep their order. Overviews and
-    orientation tags are ignored. Like :class:`~.decode.LoadImage`, it reads ``img_path`` or the
+    The bands are interleaved, planar or the pages of the file, and keep their order and values.
+    Overviews are ignored. Like :class:`~.decode.LoadImage`, it reads ``img_path`` or the
     decoded ``img``, and checks the size of images and labels. Sets ``img``, of shape (H, W,
     ``channels``), and ``img_shape`` and ``ori_shape``, both (H, W).
 
@@ -39,7 +36,7 @@ class LoadMultiband(LoadImage):
         BadImageError: If the image or its label image is missing or damaged, or has another size
             than annotated, another number of bands, or values that are not finite.
         ArgumentError: If ``channels`` or ``rgb`` is invalid.
-        DependencyError: If tifffile is not installed.
+        DependencyError: If rasterio is not installed.
     """
 
     def __init__(
@@ -54,7 +51,7 @@ class LoadMultiband(LoadImage):
         rgb = ((0, 1, 2) if channels > 2 else (0, 0, 0)) if rgb is None else tuple(rgb)
         if len(rgb) != 3 or not {*rgb} <= {*range(channels)}:
             raise ArgumentError(f'LoadMultiband: rgb={rgb} does not name 3 of 0..{channels - 1}')
-        require('tifffile')
+        require('rasterio')
         self.channels, self.nan, self.rgb = channels, nan, rgb
 
     def decode(self, data: bytes, annotated: Size | None = None) -> np.ndarray:
@@ -64,8 +61,7 @@ class LoadMultiband(LoadImage):
         if not data.startswith(TIFF):
             detail = f'not a TIFF file, but images of {self.channels} bands are TIFF files'
             raise BadImageError(UNREADABLE, detail)
-        with quiet():  # tifffile logs what is odd about a file
-            return self.bands(self._read_bands(data))
+        return self.bands(self._read_bands(data))
 
     def bands(self, image: np.ndarray, valid: np.ndarray | None = None) -> np.ndarray:
         """Return an image (H, W, ``channels``) of any real type as float32, or refuse it.
@@ -99,21 +95,20 @@ class LoadMultiband(LoadImage):
             raise BadImageError(OTHER_BANDS, f'{bands} instead of {expected}')
 
     def _read_bands(self, data: bytes) -> np.ndarray:
-        import tifffile
-
         try:
-            with tifffile.TiffFile(io.BytesIO(data)) as file:
-                series = file.series[0]
-                if series.size > MAX_VALUES:
-                    raise BadImageError(TOO_LARGE, str(series.shape))
-                shape = series.shape if len(series.shape) > 2 else (*series.shape, 1)
-                is_last = len(series.shape) == 2 or series.axes[-1] == 'S'
+            with opened_tiff(data) as (file, tags):
+                pages = page_names(file)
+                if len(pages) < 2:
+                    self._require_bands((file.height, file.width, file.count))
+                    image = np.moveaxis(read_bands(file, file.indexes), 0, -1)
+                    return upright(image, tags.orientation)
+                shape = len(pages), file.height, file.width
                 # If tifffile.imwrite was not told the meaning of (H, W, bands), there are H pages.
-                is_last |= self.channels == shape[-1] != shape[0]
+                is_last = self.channels == shape[2] != shape[0]
                 self._require_bands(shape if is_last else (*shape[1:], shape[0]))
-                image = series.asarray().reshape(shape)
-        except BadImageError:
+                image = read_pages(file, pages)
+        except DependencyError:
             raise
-        except Exception as error:  # its decoders raise many kinds
-            raise BadImageError(UNREADABLE, one_line(str(error))) from None
-        return image if is_last else np.moveaxis(image, 0, -1)
+        except UserError as error:
+            raise BadImageError(UNREADABLE, str(error)) from None
+        return image if is_last else upright(np.moveaxis(image, 0, -1), tags.orientation)

@@ -1,6 +1,8 @@
 """The page: its fields for a picture and a model, and the predictions that it shows."""
 
 import html
+import io
+import math
 import time
 import traceback
 from collections import Counter
@@ -14,16 +16,17 @@ from gradio.utils import get_upload_folder
 from gradio_client.utils import is_http_url_like, traverse
 from PIL import Image
 
-from ..datasets.decode import UNREADABLE, opened
+from ..datasets.decode import UNREADABLE, opened, size_of
 from ..errors import UserError, reason
-from ..inference.sources import to_rgb
+from ..file_headers import TIFF
+from ..inference.sources import decode_rgb, to_rgb
 from ..predictions import SCORE_THR, Detections, Heights, Segmentation
 from .models import OfferedModels
 
 Prediction = Detections | Heights | Segmentation
 
 TITLE = 'What XCiT sees'
-FORMATS = ('BMP', 'GIF', 'JPEG', 'PNG', 'TIFF', 'WEBP')  # Pillow reads them without other programs
+FORMATS = ('BMP', 'GIF', 'JPEG', 'PNG', 'WEBP')  # Pillow reads them without other programs
 ENDS = ('lowest', 'highest')
 MAX_SIDE = 2048  # pixels; the models of our configs use no larger picture
 
@@ -113,9 +116,15 @@ def build_page(models: OfferedModels, examples: Sequence[Path], max_upload: floa
 def read_picture(path: Path) -> np.ndarray:
     """Read an upload as RGB, (H, W, 3) uint8, of at most ``MAX_SIDE`` pixels per side."""
     try:
-        # Pillow decodes what Pillow has measured. Another library may read another size.
-        with opened(path.read_bytes(), FORMATS) as image:
-            picture = Image.fromarray(to_rgb(image))
+        data = path.read_bytes()
+        if data.startswith(TIFF):
+            if math.prod(size_of(io.BytesIO(data))) > 2 * Image.MAX_IMAGE_PIXELS:
+                raise Image.DecompressionBombError
+            picture = Image.fromarray(decode_rgb(data))
+        else:
+            # Pillow decodes what Pillow has measured. Another library may read another size.
+            with opened(data, FORMATS) as image:
+                picture = Image.fromarray(to_rgb(image))
     except Exception as error:  # Pillow's decoders raise many kinds
         problem = UNREADABLE
         if isinstance(error, Image.DecompressionBombError):

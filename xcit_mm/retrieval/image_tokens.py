@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ..datasets.multiband import MAX_VALUES
+from ..datasets.tiff_bands import MAX_VALUES
 from ..errors import UserError, is_out_of_memory
 from ..inference.embedder import Embedder
 from ..large_images.free_memory import free_memory

@@ -50,6 +50,7 @@ class ImageSource(ABC):
         levels: The size (H, W) of each level of the file.
         full_size: (H, W) of the full image.
         pixel_size: The size of a pixel of this image, or None if it is not known.
+        orientation: The EXIF orientation in which :func:`.open_image` shows this image.
     """
 
     max_rows: int | None = None
@@ -57,6 +58,7 @@ class ImageSource(ABC):
     pixel_size: PixelSize | None = None
     file_nodata: float | None = None
     control_points: tuple = ()
+    orientation = 1
     # The window that was read last and its valid pixels, if finding them would need another read.
     _last: tuple[Window, np.ndarray] | None = None
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from ..datasets.decode import not_rgb, to_rgb_8_bits
 from ..errors import UserError
 from .geometry import Window
 from .image_source import PREDICTED, ImageSource
@@ -74,29 +75,16 @@ class RGBImage(ImageView):
         height, width, channels = source.shape
         super().__init__(source, shape=(height, width, 3), dtype=np.dtype(np.uint8))
         self.channels, self.max_value, self.notes = 3, MAX_8_BITS, []
-        self._scale = 1.0
-        if source.dtype != np.uint8 or source.max_value != MAX_8_BITS:
-            self._scale_values(source)
-        if channels == 2:
-            raise UserError(f'{source.name} has 2 channels, but the model needs 3: convert it')
+        if problem := not_rgb(channels, source.dtype):
+            raise UserError(f'{source.name} {problem}')
+        if source.max_value != MAX_8_BITS:
+            self.notes.append(
+                f'{source.name}: its values from 0 to {source.max_value} are scaled to 0 to '
+                f'{MAX_8_BITS}, the range of the training images; --range LOW,HIGH scales other '
+                'values'
+            )
         if channels > 3:
             self.notes.append(f'{source.name}: the first 3 of its {channels} channels are used')
 
-    def _scale_values(self, source: ImageSource) -> None:
-        if source.dtype.newbyteorder('=') not in (np.uint8, np.uint16):
-            raise UserError(
-                f'{source.name} has values of type {source.dtype}, but the model needs uint8 or '
-                'uint16: name the values that become 0 and 255 with --range LOW,HIGH'
-            )
-        self._scale = MAX_8_BITS / source.max_value
-        self.notes.append(
-            f'{source.name}: its values from 0 to {source.max_value} are scaled to 0 to '
-            f'{MAX_8_BITS}, the range of the training images; --range LOW,HIGH scales other values'
-        )
-
     def _read(self, window: Window) -> np.ndarray:
-        pixels = self.source.read(window)
-        pixels = pixels[..., :3] if pixels.shape[2] >= 3 else pixels.repeat(3, axis=2)
-        if self._scale == 1:
-            return pixels
-        return (pixels * np.float32(self._scale)).round().clip(0, 255).astype(np.uint8)
+        return to_rgb_8_bits(self.source.read(window), self.source.max_value)

@@ -35,6 +35,7 @@ class Tile(NamedTuple):
         corner: The row and the column of the file that are at the corner of ``window``.
         bands: For each band of the mosaic, the number of the band of the file from 0, or None.
         nodata: The value of pixels without data. Default: the value in the file.
+        is_stored: Whether ``bands`` are the bands as they are stored in the file.
     """
 
     path: Path
@@ -42,6 +43,7 @@ class Tile(NamedTuple):
     corner: tuple[int, int]
     bands: tuple[int | None, ...]
     nodata: float | None = None
+    is_stored: bool = True
 
 
 class Mosaic(ImageSource):
@@ -167,7 +169,7 @@ class Mosaic(ImageSource):
         key = tile.path, channels, nodata, level
         with self._lock:
             if key not in self._opened:
-                options = dict(nodata=nodata, level=level, keep_alpha=True)
+                options = dict(nodata=nodata, level=level, is_stored=tile.is_stored)
                 self._opened[key] = Raster(tile.path, channels, **options)
                 if len(self._opened) > MAX_OPEN:
                     self._opened.popitem(last=False)
@@ -210,6 +212,7 @@ def open_mosaic(
             ),
             (0, 0),
             tuple(range(source.shape[2])),
+            is_stored=channels is None,
         )
         for path, source, (row, column) in zip(paths, sources, corners, strict=True)
     ]

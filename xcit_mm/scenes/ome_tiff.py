@@ -66,7 +66,9 @@ class OmeTiff(ImageSource):
         self._files = tuple(dict.fromkeys([path, *(page.path for page in pages)]))
         self._pages: list[GdalImage] = []
         for page in pages:
-            self._pages.append(_opened(path, page, nodata))
+            # Only one page can say which of its bands are colors, and which is the opacity.
+            of_page = channels if len(pages) == 1 else None
+            self._pages.append(_opened(path, page, of_page, nodata))
             opened = sum(image.shape[2] for image in self._pages)
             if channels is not None and opened >= channels:
                 break
@@ -77,9 +79,11 @@ class OmeTiff(ImageSource):
                     f'{path}: its channels differ in size or type: write all of them with the same '
                     'size and type'
                 )
+        count = first.shape[2] if len(pages) == 1 else count
         super().__init__(str(path), path, (*sizes[level], count), first.dtype, channels, nodata)
         self.nodata, self.has_gaps = first.nodata, first.has_gaps
-        self.max_rows, self.max_value = first.max_rows, _max_value(pixels, first.max_value)
+        self.orientation = first.orientation
+        self.max_rows, self.max_value = first.max_rows, first.max_value
         self._use_level(level, sizes)
         sides = (
             in_micrometers(pixels.get(f'PhysicalSize{axis}'), _unit(pixels, axis)) for axis in 'YX'
@@ -101,6 +105,9 @@ class OmeTiff(ImageSource):
     def _read(self, window: Window) -> np.ndarray:
         pixels = [image.read(window) for image in self._pages]
         return np.concatenate(pixels, axis=2)[..., : self.channels]
+
+    def _valid(self, window: Window) -> np.ndarray | None:
+        return super()._valid(window) if len(self._pages) > 1 else self._pages[0].valid(window)
 
 
 def is_ome(path: Path) -> bool:
@@ -188,21 +195,14 @@ def _elsewhere(path: Path, name: str) -> UserError:
     )
 
 
-def _opened(path: Path, page: Page, nodata: float | None) -> GdalImage:
+def _opened(path: Path, page: Page, channels: int | None, nodata: float | None) -> GdalImage:
     import rasterio
 
     with open_regular(page.path) as file:
-        require_modest_tiff(path, file, page.offset)
+        tags = require_modest_tiff(path, file, page.offset)
     name = f'GTIFF_DIR:off:{page.offset}:{page.path.resolve()}'
-    return GdalImage(str(path), None, partial(rasterio.open, name, driver='GTiff'), nodata=nodata)
-
-
-def _max_value(pixels: Element, largest: int | None) -> int | None:
-    """Return the largest value of the bits that the file says are used."""
-    bits = pixels.get('SignificantBits', '')
-    if largest is None or not bits.isdecimal() or int(bits) == 0:
-        return largest
-    return min(largest, 2 ** min(int(bits), 64) - 1)
+    open_file = partial(rasterio.open, name, driver='GTiff')
+    return GdalImage(str(path), None, open_file, channels, nodata=nodata, tags=tags)
 
 
 def _unit(pixels: Element, axis: str) -> str:

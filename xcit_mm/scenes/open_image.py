@@ -9,10 +9,12 @@ others.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import numpy as np
-from PIL import Image
 
+from ..datasets.decode import size_of
+from ..datasets.tiff_bands import turns_of
 from ..errors import ArgumentError, UserError, looked_in, reason
 from ..files import open_regular
 from ..weights.cache import is_url
@@ -25,6 +27,7 @@ from .rasters import RASTERS, Raster
 from .remote_rasters import REMOTE, RemoteRaster
 from .resampled_image import at_resolution, level_for
 from .slides import SLIDES, Slide
+from .symmetries import Symmetry, TurnedImage
 from .virtual_rasters import VIRTUAL, open_virtual
 from .zarr_images import ZarrImage
 from .zarr_metadata import is_zarr
@@ -64,12 +67,20 @@ def open_image(
     if level is not None and resolution is not None:
         raise ArgumentError('--level and --resolution cannot be combined: leave one of them out')
     options = read, channels, are_labels, nodata
-    source = _opened(image, *options, level or 0)
+    source = _upright(image, *options, level or 0)
     if resolution is None:
         return source
     if best := level_for(source, resolution):
-        source = _opened(image, *options, best)
+        source = _upright(image, *options, best)
     return at_resolution(source, resolution)
+
+
+def _upright(*arguments: Any) -> ImageSource:
+    """Open an image at a level, in its orientation for display."""
+    source = _opened(*arguments)
+    if source.orientation == 1:
+        return source
+    return TurnedImage(source, Symmetry(*turns_of(source.orientation)))
 
 
 def _opened(
@@ -153,8 +164,8 @@ def image_size(path: str) -> tuple[int, int] | None:
     try:
         if is_zarr(Path(path)) or suffix_of(path) in (REMOTE if is_url(path) else BY_WINDOWS):
             return open_image(path, str).shape[:2]
-        with open_regular(Path(path)) as file, Image.open(file) as image:
-            return image.size[::-1]
+        with open_regular(Path(path)) as file:
+            return size_of(file)[::-1]
     except Exception:  # the decoder will report what is wrong
         return None
 

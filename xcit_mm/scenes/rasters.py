@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from ..datasets.places import ALONE, RASTERS, place_of
+from ..datasets.tiff_bands import color_bands, stored_bands
 from ..environment import require
 from ..errors import UserError
-from ..file_headers import require_modest_header
+from ..file_headers import Tags, require_modest_header
 from .blocks import require_small_blocks
 from .geometry import Window
 from .image_source import ImageSource
@@ -23,6 +24,7 @@ from .no_data import has_data, representable
 # PNG files of labels; OpenCV decodes PNG files of images.
 LABELS = {'.png': 'PNG'}
 CACHE = 2**25  # bytes of decoded blocks that GDAL keeps
+NO_TAGS = Tags()
 # For an image in strips, GDAL keeps what a row of tiles reads, up to these limits.
 STRIP_ROWS, STRIP_BYTES = 1100, 2**28
 GDAL_CACHED_BANDS = 127  # up to this number of interleaved bands, GDAL keeps all of them
@@ -35,12 +37,14 @@ class GdalImage(ImageSource):
         name: The name of the image in messages.
         path: Its file, if it is on this machine.
         open_file: Opens the image with arguments of ``rasterio.open``.
-        channels: The number of channels, from the first, that are read, without transparency.
-            Default: all bands, among them the transparency.
-        are_labels: Whether palettes are allowed, and no pixel is without data.
+        channels: The number of channels that are read, as :func:`.color_bands` orders them.
+            Default: all bands as they are stored, among them the transparency.
+        are_labels: Whether bands are read as they are stored, and no pixel is without data.
         nodata: The value of pixels without data. Default: the value in the file.
         level: The number of the level.
-        keep_alpha: Whether the transparency is a channel if it is among the first ``channels``.
+        is_stored: Whether the first ``channels`` are the first bands as they are stored, for a
+            virtual raster, which names bands. Otherwise, they are colors.
+        tags: What the header says that GDAL does not pass on.
     """
 
     def __init__(
@@ -52,7 +56,8 @@ class GdalImage(ImageSource):
         are_labels: bool = False,
         nodata: float | None = None,
         level: int = 0,
-        keep_alpha: bool = False,
+        is_stored: bool = False,
+        tags: Tags = NO_TAGS,
     ) -> None:
         import rasterio
 
@@ -82,24 +87,19 @@ class GdalImage(ImageSource):
             if level:
                 self._file = file = open_file(overview_level=level - 1)
                 levels[level] = file.height, file.width
-        if file.dtypes.count(file.dtypes[0]) != file.count:
-            raise UserError(
-                f'{name}: its bands have the types {", ".join(file.dtypes)}: use one type'
-            )
-        if file.colorinterp[0].name == 'palette' and not are_labels:
-            raise UserError(f'{name} has a palette: convert it with gdal_translate -expand rgb')
-        kinds = [kind.name for kind in file.colorinterp]
-        self._alpha = None
-        is_channel = channels is None or (keep_alpha and channels >= file.count)
-        if not is_channel and not are_labels and kinds[-1] == 'alpha' and file.count > 1:
+        if channels is None or are_labels or is_stored:
+            self._bands = stored_bands(name, file)
+        else:
+            self._bands = color_bands(name, file, tags)
+        if not are_labels:
+            self.orientation = tags.orientation
+        self._alpha = self._bands.alpha
+        if is_stored and channels < file.count and file.colorinterp[-1].name == 'alpha':
             self._alpha = file.count
-        count = file.count - (self._alpha is not None)
-        shape, dtype = (file.height, file.width, count), np.dtype(file.dtypes[0])
-        super().__init__(name, path, shape, dtype, channels, nodata)
+        shape = file.height, file.width, self._bands.channels
+        super().__init__(name, path, shape, self._bands.dtype, channels, nodata)
         self._limit_blocks()
-        bits = file.tags(1, ns='IMAGE_STRUCTURE').get('NBITS')
-        if bits and self.max_value is not None:
-            self.max_value = 2 ** int(bits) - 1
+        self.max_value = self._bands.max_value
         self._use_level(level, levels, place)
         self._are_labels = are_labels
         self._find_gaps(full)
@@ -126,7 +126,7 @@ class GdalImage(ImageSource):
 
     def _find_gaps(self, full: Any) -> None:
         """Note how a file, of which the full image is open as well, marks pixels without data."""
-        file, bands = self._file, slice(self.channels)
+        file = self._file
         self.file_nodata = file.nodatavals[0]
         flags = [flag.name for flag in full.mask_flag_enums[0]]
         # Without a mask in the file, GDAL makes one from no-data values or the transparency.
@@ -136,23 +136,28 @@ class GdalImage(ImageSource):
         if self._are_labels:
             self.has_gaps = False
             return
+        dtype = np.dtype(file.dtypes[0])
         values = tuple(
-            value if value is not None and representable(value, self.dtype) else None
-            for value in file.nodatavals[bands]
+            value if value is not None and representable(value, dtype) else None
+            for value in (file.nodatavals[number - 1] for number in self._read_bands)
         )
         if self.nodata is None and None not in values:
             self.nodata = values
         is_marked = self.nodata is not None or self._masked is not None or self._alpha is not None
         self.has_gaps |= is_marked
 
+    @property
+    def _read_bands(self) -> tuple[int, ...]:
+        return self._bands.numbers[: self.channels]
+
     def _read(self, window: Window) -> np.ndarray:
-        bands = self._of_file('read', window, range(1, self.channels + 1))
-        return np.moveaxis(bands, 0, -1)
+        return self._bands.image(self._of_file('read', window, self._read_bands))
 
     def _valid(self, window: Window) -> np.ndarray:
         valid = np.ones(window.size, bool)
         if self.nodata is not None or self.dtype.kind == 'f':
-            valid &= has_data(self._read(window), self.nodata)
+            values = self._of_file('read', window, self._read_bands)
+            valid &= has_data(np.moveaxis(values, 0, -1), self.nodata)
         if self._masked is not None:
             valid &= self._mask(window) > 0
         if self._alpha is not None:
@@ -192,16 +197,16 @@ class Raster(GdalImage):
         are_labels: bool = False,
         nodata: float | None = None,
         level: int = 0,
-        keep_alpha: bool = False,
+        is_stored: bool = False,
     ) -> None:
         require('rasterio')
         import rasterio
 
-        require_modest_header(path)
+        tags = require_modest_header(path)
         driver = (RASTERS | LABELS)[path.suffix.lower()]
         open_file = partial(rasterio.open, path.resolve(), driver=driver)
-        self._arguments = path, channels, are_labels, nodata, level, keep_alpha
-        super().__init__(str(path), path, open_file, *self._arguments[1:])
+        self._arguments = path, channels, are_labels, nodata, level, is_stored
+        super().__init__(str(path), path, open_file, *self._arguments[1:], tags)
 
     def __reduce__(self) -> tuple:
         return Raster, self._arguments, dict(_state=self._state)

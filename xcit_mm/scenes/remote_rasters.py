@@ -133,8 +133,8 @@ class RemoteRaster(GdalImage):
             return rasterio.open(NAME, opener=opener, driver='GTiff', **options)
 
         with self._remote.raising():
-            require_modest_tiff(url, Reader(self._remote))
-            super().__init__(url, None, open_file, *self._arguments[1:])
+            tags = require_modest_tiff(url, Reader(self._remote))
+            super().__init__(url, None, open_file, *self._arguments[1:], tags=tags)
 
     def __reduce__(self) -> tuple:
         return RemoteRaster, self._arguments, dict(_state=self._state)

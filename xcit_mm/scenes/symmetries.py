@@ -77,6 +77,7 @@ class TurnedImage(ImageView):
         size = symmetry.size(source.shape[:2])
         super().__init__(source, symmetry, (*size, source.shape[2]))
         self.georeference, self.full_size = {}, symmetry.size(source.full_size)
+        self.levels = tuple(map(symmetry.size, source.levels))
         if source.pixel_size is not None:
             height, width, unit = source.pixel_size
             self.pixel_size = PixelSize(*symmetry.size((height, width)), unit)

@@ -9,6 +9,7 @@ from pathlib import Path
 from xml.etree.ElementTree import Element, ParseError
 
 from ..datasets.places import place_in
+from ..datasets.tiff_bands import color_order
 from ..environment import require
 from ..errors import UserError, one_line
 from ..files import open_regular, parse_xml, read_regular
@@ -76,17 +77,17 @@ def open_virtual(
     return Mosaic(str(path), size, tiles, files, place, channels, nodata, own_nodata, level)
 
 
-def _bands(root: Element, without_alpha: bool) -> list[Element]:
-    """Return the bands, after a check of all that they contain."""
+def _bands(root: Element, are_colors: bool) -> list[Element]:
+    """Return the bands, or those of an RGB image, after a check of all that they contain."""
     _require_known(root, IGNORED)
     bands = root.findall('VRTRasterBand')
     if root.get('subClass'):
         raise ValueError(f'it is a {root.get("subClass")}')
     if not 0 < len(bands) <= MAX_CHANNELS:
         raise ValueError(f'it has {len(bands)} bands')
-    interpretations = [band.findtext('ColorInterp') for band in bands]
-    if without_alpha and interpretations[-1] == 'Alpha' and len(bands) > 1:
-        bands.pop()
+    kinds = [str(band.findtext('ColorInterp')).lower() for band in bands]
+    if are_colors:
+        bands = [bands[number - 1] for number in color_order(kinds)[0]]
     types = {band.get('dataType', 'Byte') for band in bands}
     if len(types) > 1 or not types <= {*TYPES}:
         raise ValueError(f'its bands have the types {", ".join(sorted(types))}')

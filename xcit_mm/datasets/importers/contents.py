@@ -2,14 +2,11 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from warnings import catch_warnings, simplefilter
 
 import numpy as np
-from PIL import Image
 from pycocotools import mask as coco_mask
 from rich.console import Console
 from rich.progress import track
@@ -19,7 +16,7 @@ from shapely.geometry import Polygon
 from ...errors import UserError, reason
 from ...files import open_regular
 from ..annotations import require_encodable
-from ..decode import EXIF_ORIENTATION, decode
+from ..decode import size_of
 from . import areas
 from .base import IGNORED, ForeignDataset, LabelError, Shape, Size
 
@@ -105,14 +102,8 @@ def require_good(dataset: ForeignDataset, contents: Contents) -> None:
 def image_size(path: Path, annotated: Size | None = None) -> Size:
     """Return the size of an image after :func:`decode`, or raise a LabelError."""
     try:
-        # Pillow refuses large images that OpenCV decodes.
-        with suppress(Image.DecompressionBombError), catch_warnings(), open_regular(path) as file:
-            simplefilter('ignore')
-            with Image.open(file) as image:
-                # PngImageFile.getexif decodes all pixels.
-                if Image.Image.getexif(image).get(EXIF_ORIENTATION, 1) == 1:
-                    return image.size
-        return decode(path.read_bytes(), annotated).shape[1::-1]
+        with open_regular(path) as file:
+            return size_of(file, annotated)
     except Exception as error:  # the decoders raise many types
         raise LabelError(
             f'{path}: the size of the image cannot be read ({reason(error)})'
