@@ -19,6 +19,7 @@ from .image_source import ImageSource
 from .levels import ADD_LEVELS, RESAMPLE, require_level
 from .no_data import has_data, representable
 from .pixel_sizes import pixel_size_on_map
+from .reference_systems import require_plain
 
 # The drivers of GDAL by suffix. Without a driver, GDAL looks at the content, so a text file that
 # is named .tif could make it open any other file or address.
@@ -102,6 +103,11 @@ class GdalImage(ImageSource):
         bits = file.tags(1, ns='IMAGE_STRUCTURE').get('NBITS')
         if bits and self.max_value is not None:
             self.max_value = 2 ** int(bits) - 1
+        if file.crs is not None:
+            try:
+                require_plain(file.crs.to_wkt())
+            except ValueError as error:
+                raise UserError(f'{name}: {error}: replace it with gdal_edit.py -a_srs') from None
         if file.crs is not None or not file.transform.is_identity:
             if not (level and file.crs is None):
                 self.georeference = dict(crs=file.crs, transform=file.transform)

@@ -14,6 +14,7 @@ from ..environment import require
 from ..errors import UserError, looked_in, one_line, reason
 from ..file_headers import SQLITE
 from ..files import read_regular
+from .reference_systems import crs_of
 
 MAX_BYTES = 2**31 - 1  # of a file of features, which is read as a whole
 # Where SQLite keeps the number of the application, with those of GeoPackage 1.0, 1.1 and later.
@@ -82,7 +83,6 @@ def in_crs(features: Features, crs: Any) -> Features:
         return features
     require('rasterio')
     from rasterio.crs import CRS
-    from rasterio.errors import CRSError
     from rasterio.warp import transform_geom
 
     name = one_line(repr(features.crs))
@@ -92,10 +92,10 @@ def in_crs(features: Features, crs: Any) -> Features:
             'from the file, or add the system to the image with gdal_edit.py -a_srs'
         )
     try:
-        source, target = CRS.from_user_input(features.crs), CRS.from_user_input(crs)
-    except CRSError as error:
+        source, target = crs_of(features.crs), CRS.from_user_input(crs)
+    except ValueError as error:
         raise UserError(
-            f'{features.path}: the reference system {name} cannot be used ({reason(error)}): write '
+            f'{features.path}: the reference system {name} cannot be used ({error}): write '
             'the file with ogr2ogr -t_srs SYSTEM -lco RFC7946=NO'
         ) from None
     if source == target:

@@ -18,6 +18,7 @@ from .geometry import Window
 from .image_source import MAX_CHANNELS
 from .mosaics import Mosaic, Tile
 from .rasters import RASTERS
+from .reference_systems import crs_of
 
 VIRTUAL = ('.vrt',)
 MAX_TEXT = 2**26  # bytes, about 20,000 files of three bands
@@ -176,8 +177,6 @@ def _is_relative(element: Element) -> bool:
 
 def _georeference(root: Element) -> dict[str, Any]:
     from rasterio import Affine
-    from rasterio.crs import CRS
-    from rasterio.errors import CRSError
 
     text, numbers = root.findtext('SRS'), root.findtext('GeoTransform')
     if numbers is None:
@@ -185,14 +184,10 @@ def _georeference(root: Element) -> dict[str, Any]:
     values = [_number(number) for number in numbers.split(',')]
     if len(values) != 6 or None in values or not np.isfinite(values).all():
         raise ValueError('its GeoTransform has no six numbers')
-    try:
-        crs = CRS.from_wkt(text) if text else None
-    except CRSError:
-        raise ValueError('its SRS is no reference system in WKT') from None
     transform = Affine.from_gdal(*values)
     if transform.is_degenerate:
         raise ValueError('its GeoTransform has no area')
-    return dict(crs=crs, transform=transform)
+    return dict(crs=crs_of(text) if text else None, transform=transform)
 
 
 def _require_known(element: Element, known: set[str]) -> None:
