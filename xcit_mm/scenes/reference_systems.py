@@ -23,16 +23,16 @@ COMPOUND = re.compile(r'EPSG:\d+\+\d+|urn:ogc:def:crs(?:,crs:EPSG:[\d.]*:\d+){2}
 TEXT = r'"((?:[^"]|"")*)"'
 NODE = re.compile(rf'(\w+)\s*[\[(]\s*(?:{TEXT}(?:\s*,\s*{TEXT})?)?|{TEXT}')
 BETWEEN = re.compile(r'[\w\s.,+\-\])]*')  # nodes and texts, among them numbers and directions
-NODES = set(
-    'PROJCS GEOGCS GEOCCS COMPD_CS VERT_CS VERTCS LOCAL_CS DATUM VERT_DATUM LOCAL_DATUM SPHEROID '
-    'PRIMEM UNIT LINUNIT AXIS PROJECTION PARAMETER AUTHORITY TOWGS84 EXTENSION '
-    'PROJCRS PROJECTEDCRS GEOGCRS GEOGRAPHICCRS GEODCRS GEODETICCRS COMPOUNDCRS VERTCRS '
-    'VERTICALCRS ENGCRS ENGINEERINGCRS BOUNDCRS BASEPROJCRS BASEGEOGCRS BASEGEODCRS BASEVERTCRS '
-    'BASEENGCRS SOURCECRS TARGETCRS ABRIDGEDTRANSFORMATION VERSION OPERATIONACCURACY '
-    'GEODETICDATUM TRF VDATUM VERTICALDATUM VRF EDATUM ENGINEERINGDATUM ENSEMBLE MEMBER '
-    'ENSEMBLEACCURACY ELLIPSOID PRIMEMERIDIAN ANCHOR ANCHOREPOCH DYNAMIC FRAMEEPOCH MODEL '
-    'CONVERSION DERIVINGCONVERSION METHOD CS ORDER MERIDIAN ANGLEUNIT LENGTHUNIT SCALEUNIT '
-    'TIMEUNIT PARAMETRICUNIT ID USAGE SCOPE AREA BBOX VERTICALEXTENT TIMEEXTENT REMARK'.split()
+NODES = re.compile(
+    r'PROJCS|GEOGCS|GEOCCS|COMPD_CS|VERT_CS|VERTCS|LOCAL_CS|DATUM|VERT_DATUM|LOCAL_DATUM|SPHEROID|'
+    r'PRIMEM|UNIT|LINUNIT|AXIS|PROJECTION|PARAMETER|AUTHORITY|TOWGS84|EXTENSION|PROJCRS|'
+    r'PROJECTEDCRS|GEOGCRS|GEOGRAPHICCRS|GEODCRS|GEODETICCRS|COMPOUNDCRS|VERTCRS|VERTICALCRS|'
+    r'ENGCRS|ENGINEERINGCRS|BOUNDCRS|BASEPROJCRS|BASEGEOGCRS|BASEGEODCRS|BASEVERTCRS|BASEENGCRS|'
+    r'SOURCECRS|TARGETCRS|ABRIDGEDTRANSFORMATION|VERSION|OPERATIONACCURACY|GEODETICDATUM|TRF|'
+    r'VDATUM|VERTICALDATUM|VRF|EDATUM|ENGINEERINGDATUM|ENSEMBLE|MEMBER|ENSEMBLEACCURACY|ELLIPSOID|'
+    r'PRIMEMERIDIAN|ANCHOR|ANCHOREPOCH|DYNAMIC|FRAMEEPOCH|MODEL|CONVERSION|DERIVINGCONVERSION|'
+    r'METHOD|CS|ORDER|MERIDIAN|ANGLEUNIT|LENGTHUNIT|SCALEUNIT|TIMEUNIT|PARAMETRICUNIT|ID|USAGE|'
+    r'SCOPE|AREA|BBOX|VERTICALEXTENT|TIMEEXTENT|REMARK',
 )
 AUTHORITY, AUTHORITY_CODE = re.compile(r'[\w .-]*'), re.compile(r'[\w.-]*')
 ROTATED_POLE = 'PROJ ob_tran o_proj=longlat'  # the one method that is named like a program of PROJ
@@ -79,7 +79,7 @@ def require_plain(text: str) -> None:
         raise ValueError('the reference system is neither a code, such as EPSG:32632, nor WKT')
     for node in NODE.finditer(text):
         name, first, second = (node[1] or 'UNIT').upper(), node[2] or '', node[3] or ''
-        is_plain = name in NODES
+        is_plain = NODES.fullmatch(name)
         if name in ('AUTHORITY', 'ID'):
             is_plain = AUTHORITY.fullmatch(first) and AUTHORITY_CODE.fullmatch(second)
         elif name in ('METHOD', 'PROJECTION'):
@@ -88,8 +88,8 @@ def require_plain(text: str) -> None:
             is_plain = second == NO_GRID or (first == 'PROJ4' and PROJ4.fullmatch(second))
         if not is_plain:
             raise ValueError(
-                f'the WKT of the reference system has {one_line(node[0])}, which may name a file, an '
-                'address or a computation'
+                f'the WKT of the reference system has {one_line(node[0])}, which may '
+                'name a file, an address or a computation'
             )
     if not BETWEEN.fullmatch(NODE.sub('', text)):
         raise ValueError('the WKT of the reference system has unusual characters')
