@@ -16,6 +16,9 @@ from .files import open_regular
 TIFF, SQLITE = (b'II', b'MM'), b'SQLite format 3\x00'
 WRITE_AHEAD = 2  # a format of SQLite that creates files next to the database, even to read it
 GDAL_METADATA = 42112  # the TIFF tag of the XML text in which GDAL keeps names and values
+CITATIONS = 34737  # the TIFF tag of the texts of a GeoTIFF, in which ESRI keeps WKT
+# For these parts of WKT, PROJ opens a file when GDAL opens the image; ESRI writes none of them.
+COMPUTATION = re.compile(rb'PE String.*(EXTENSION|PARAMETERFILE|"PROJ)', re.DOTALL | re.IGNORECASE)
 # Bytes of such texts. GDAL compares each name with all names before it.
 MAX_METADATA = 2**18
 MAX_TAGS = 2**12  # of a directory, as in libtiff
@@ -37,11 +40,11 @@ MAX_TEXT = 2**20  # bytes; openslide refuses longer texts
 
 def require_modest_header(path: Path) -> None:
     """Refuse a TIFF, JPEG 2000 or PNG file that takes GDAL minutes or tens of GiB to read."""
-    metadata, code_blocks = 0, 0
+    metadata, code_blocks, citations = 0, 0, b''
     try:
         with open_regular(path) as file:
             if path.suffix.lower() == '.jp2':
-                metadata, start = _jpeg2000_boxes(file)
+                metadata, start, citations = _jpeg2000_boxes(file)
                 file.seek(start)
                 code_blocks = _code_blocks(file.read(MAX_MARKERS))
             elif path.suffix.lower() == '.png':
@@ -51,6 +54,7 @@ def require_modest_header(path: Path) -> None:
     except DAMAGED:
         return  # GDAL says what is wrong with such a file
     _require_little_metadata(path, metadata)
+    _require_plain_citations(path, citations)
     if code_blocks > MAX_CODE_BLOCKS:
         raise UserError(
             f'{path} has a tile of {code_blocks} code blocks, but at most {MAX_CODE_BLOCKS} can be '
@@ -64,10 +68,11 @@ def require_modest_tiff(name: Path | str, file: BinaryIO, directory: int | None 
     ``directory`` is where the directory that is read begins. Default: the first one.
     """
     try:
-        metadata = _tiff_metadata(file, directory)
+        metadata, citations = _tiff_metadata(file, directory)
     except DAMAGED:
         return
     _require_little_metadata(name, metadata)
+    _require_plain_citations(name, citations)
 
 
 def _require_little_metadata(name: Path | str, metadata: int) -> None:
@@ -78,8 +83,16 @@ def _require_little_metadata(name: Path | str, metadata: int) -> None:
         )
 
 
-def _tiff_metadata(file: BinaryIO, directory: int | None) -> int:
-    """Return the length of GDAL's metadata in a directory of a TIFF or BigTIFF file."""
+def _require_plain_citations(name: Path | str, citations: bytes) -> None:
+    if COMPUTATION.search(citations):
+        raise UserError(
+            f'{name} has a reference system of ESRI that may name a file or a computation: replace '
+            'it with gdal_edit.py -a_srs if you trust it'
+        )
+
+
+def _tiff_metadata(file: BinaryIO, directory: int | None) -> tuple[int, bytes]:
+    """Return the length of GDAL's metadata in a directory of a TIFF or BigTIFF file, and texts."""
     order = '<' if file.read(2) == TIFF[0] else '>'
 
     def read(layout: str) -> int:
@@ -90,11 +103,17 @@ def _tiff_metadata(file: BinaryIO, directory: int | None) -> int:
         file.seek(8)
     first = read('Q' if is_big else 'I')
     file.seek(first if directory is None else directory)
-    entry = order + ('HHQ8x' if is_big else 'HHI4x')  # the tag, its type and number of values
+    entry = order + ('HHQQ' if is_big else 'HHII')  # the tag, its type, number and place of values
     size = struct.calcsize(entry)
     entries = file.read(min(MAX_TAGS, read('Q' if is_big else 'H')) * size)
-    entries = struct.iter_unpack(entry, entries[: len(entries) // size * size])
-    return sum(count for tag, _, count in entries if tag == GDAL_METADATA)
+    metadata, citations = 0, b''
+    for tag, _, count, start in struct.iter_unpack(entry, entries[: len(entries) // size * size]):
+        if tag == GDAL_METADATA:
+            metadata += count
+        elif tag == CITATIONS:
+            file.seek(start)
+            citations += file.read(min(count, MAX_METADATA))
+    return metadata, citations
 
 
 def _png_metadata(file: BinaryIO) -> int:
@@ -111,12 +130,14 @@ def _png_metadata(file: BinaryIO) -> int:
     return metadata
 
 
-def _jpeg2000_boxes(file: BinaryIO) -> tuple[int, int]:
+def _jpeg2000_boxes(file: BinaryIO) -> tuple[int, int, bytes]:
     """Return the length of the boxes of a JPEG 2000 file with XML, and where its image begins.
 
-    Each other box counts as 8 bytes.
+    Each other box counts as 8 bytes. The last value is the content of the boxes that may hold a
+    georeference.
     """
     metadata, image, start, end = 0, 0, 0, os.fstat(file.fileno()).st_size
+    citations = b''
     while start < end and metadata <= MAX_METADATA:
         file.seek(start)
         size, kind = struct.unpack('>I4s', file.read(8))
@@ -125,10 +146,12 @@ def _jpeg2000_boxes(file: BinaryIO) -> tuple[int, int]:
         if size < 8:  # the last box, which ends with the file
             size = end - start
         metadata += size if kind in (b'xml ', b'asoc') else 8
+        if kind == b'uuid' and len(citations) < MAX_METADATA:
+            citations += file.read(min(size, MAX_METADATA))
         if kind == b'jp2c' and not image:
             image = file.tell()
         start += size
-    return metadata, image
+    return metadata, image, citations
 
 
 def _code_blocks(header: bytes) -> int:
