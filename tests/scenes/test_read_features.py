@@ -169,7 +169,7 @@ REFUSED = {
         two_layers,
         r'has 2 layers with geometries \(one, two\), but one is needed: copy a layer with ogr2ogr',
     ),
-    'cut off': (cut_off, r'cannot be read as a GeoPackage \(DataSourceError'),
+    'cut off': (cut_off, r'cannot be read as a GeoPackage \(DatabaseError'),
     'no geometry': (
         lambda path: write_geopackage(path, [None]),
         'feature 1 has no geometry with finite coordinates: correct or remove it',
