@@ -172,7 +172,7 @@ REFUSED = {
     'cut off': (cut_off, r'cannot be read as a GeoPackage \(DatabaseError'),
     'no geometry': (
         lambda path: write_geopackage(path, [None]),
-        'feature 1 has no geometry with finite coordinates: correct or remove it',
+        r'feature 1 has no geometry with finite coordinates \(it is missing or .*: correct or remove it',
     ),
 }
 

@@ -5,6 +5,7 @@ SQLite reads the values of a table, and refuses to compute any.
 """
 
 import sqlite3
+import struct
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -21,6 +22,10 @@ APPLICATION, GEOPACKAGES = slice(68, 72), (b'GP10', b'GP11', b'GPKG')
 CARTESIAN, GEOGRAPHIC = -1, 0
 MAGIC, EXTENDED = b'GP', 32
 ENVELOPES = {0: 0, 1: 32, 2: 48, 3: 48, 4: 64}  # bytes, by their code in a geometry
+# Kinds of shapes in WKB, from 1, to which z and m add thousands.
+KINDS = 'Point', 'LineString', 'Polygon', 'MultiPoint', 'MultiLineString', 'MultiPolygon'
+POINT, POLYGON, MULTI = 1, 3, 3
+ORDERS = {0: '>I', 1: '<I'}  # of the bytes of a number
 READ = 'gpkg_geometry_columns', 'gpkg_spatial_ref_sys'
 
 
@@ -134,16 +139,57 @@ def _decoded(path: Path, number: int, encoded: Any) -> Any:
     try:
         if encoded[:2] != MAGIC or encoded[3] & EXTENDED:
             raise ValueError('it is not in the binary format of GeoPackage')
-        start = 8 + ENVELOPES[encoded[3] >> 1 & 7]
-        geometry = shapely.force_2d(shapely.from_wkb(encoded[start:]))
+        encoded = encoded[8 + ENVELOPES[encoded[3] >> 1 & 7] :]
+        _require_flat(encoded)
+        geometry = shapely.force_2d(shapely.from_wkb(encoded))
         if not np.isfinite(shapely.get_coordinates(geometry)).all():
             raise ValueError('a coordinate is not finite')
         return geometry
-    except (TypeError, ValueError, LookupError, shapely.GEOSException):
-        raise UserError(
-            f'{path}: feature {number} has no geometry with finite coordinates: correct '
-            'or remove it'
-        ) from None
+    except (TypeError, ValueError, LookupError, struct.error, shapely.GEOSException) as error:
+        cause = str(error) if isinstance(error, ValueError) else 'it is missing or damaged'
+    raise UserError(
+        f'{path}: feature {number} has no geometry with finite coordinates ({one_line(cause)}): '
+        'correct or remove it'
+    )
+
+
+def _require_flat(wkb: bytes) -> None:
+    """Refuse curves, surfaces in space, and collections, which GEOS reads by recursion."""
+    kind, place = _kind(wkb, 0)
+    if kind <= POLYGON:
+        return
+    (count,), place = struct.unpack_from(ORDERS[wkb[0]], wkb, place), place + 4
+    for _ in range(count):
+        part, start = _kind(wkb, place)
+        if part != kind - MULTI:
+            raise ValueError(f'it is a {KINDS[kind - 1]} of other shapes')
+        place = _end(wkb, place, start)
+
+
+def _kind(wkb: bytes, place: int) -> tuple[int, int]:
+    """Return the kind of the shape that begins at a place, and where its content begins."""
+    (kind,) = struct.unpack_from(ORDERS[wkb[place]], wkb, place + 1)
+    if not (kind < 4000 and 0 < kind % 1000 <= len(KINDS)):
+        raise ValueError(
+            'it is a collection, a curve or a surface in space, which ogr2ogr -nlt '
+            'CONVERT_TO_LINEAR -explodecollections converts'
+        )
+    return kind % 1000, place + 5
+
+
+def _end(wkb: bytes, place: int, start: int) -> int:
+    """Return where a point, a line or a polygon ends that begins at a place."""
+    order = ORDERS[wkb[place]]
+    kind, of_point = struct.unpack_from(order, wkb, place + 1)[0], 16
+    of_point += 8 * (kind // 1000 in (1, 2)) + 16 * (kind // 1000 == 3)  # with z, m, or both
+    if kind % 1000 == POINT:
+        return start + of_point
+    rings = 1
+    if kind % 1000 == POLYGON:
+        (rings,), start = struct.unpack_from(order, wkb, start), start + 4
+    for _ in range(rings):
+        start += 4 + of_point * struct.unpack_from(order, wkb, start)[0]
+    return start
 
 
 def _quoted(name: str) -> str:
