@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+import struct
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from xcit_mm import UserError
 from xcit_mm.scenes.read_features import DEGREES, in_crs, read_features
 
 UTM = 'EPSG:32632'
+TRIGGERS = "SELECT name FROM sqlite_master WHERE type = 'trigger'"
 SHAPES = [
     shapely.Polygon([(5e5, 5e6), (5e5 + 90, 5e6), (5e5, 5e6 + 70)], None),
     shapely.MultiPolygon([shapely.box(5e5, 5e6, 5e5 + 1, 5e6 + 2), shapely.box(6e5, 0, 7e5, 1)]),
@@ -141,6 +143,16 @@ def cut_off(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:5000])
 
 
+def nested(path: Path) -> None:
+    """Write a geometry for which GEOS overflows the stack."""
+    write_geopackage(path)
+    with sqlite3.connect(path) as database:
+        for (name,) in database.execute(TRIGGERS).fetchall():
+            database.execute(f'DROP TRIGGER "{name}"')
+        shape = b'GP\0\1' + bytes(4) + struct.pack('<BII', 1, 6, 1) * 50_000
+        database.execute('UPDATE one SET geom = ?', (shape,))
+
+
 REFUSED = {
     'no file': (lambda path: None, r'a\.geojson does not exist'),
     'folder': (Path.mkdir, r'a\.geojson cannot be read \(IsADirectoryError'),
@@ -170,9 +182,10 @@ REFUSED = {
         r'has 2 layers with geometries \(one, two\), but one is needed: copy a layer with ogr2ogr',
     ),
     'cut off': (cut_off, r'cannot be read as a GeoPackage \(DatabaseError'),
+    'nested shapes': (nested, r'feature 1 has no geometry .*\(it is a MultiPolygon of other sh'),
     'no geometry': (
         lambda path: write_geopackage(path, [None]),
-        r'feature 1 has no geometry with finite coordinates \(it is missing or .*: correct or remove it',
+        r'feature 1 has no geometry with finite coordinates \(it is missing .*: correct or remove',
     ),
 }
 
