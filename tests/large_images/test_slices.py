@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from xcit_mm import UserError
 from xcit_mm.errors import ArgumentError
 from xcit_mm.large_images.normalized import NormalizedImage
 from xcit_mm.large_images.predict_large import LargeOptions, predict_large
-from xcit_mm import UserError
 from xcit_mm.large_images.slices import label_slices, slices_of
 from xcit_mm.large_images.workspace import Workspace
 from xcit_mm.predictions import Segmentation
